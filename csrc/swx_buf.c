@@ -1,0 +1,113 @@
+#include "swx_buf.h"
+
+#include <string.h>
+
+#include "swx_alloc.h"
+
+enum { FIRST_CAPACITY = 512, KEPT_CAPACITY = 64 * 1024 };
+
+static size_t head_size(const swx_buf *buf) { return buf->limit - buf->limit / 2; }
+static size_t tail_size(const swx_buf *buf) { return buf->limit / 2; }
+
+void swx_buf_init(swx_buf *buf, size_t limit)
+{
+    *buf = (swx_buf){ .limit = limit < 2 ? 2 : limit };
+}
+
+void swx_buf_free(swx_buf *buf)
+{
+    swx_free(buf->data);
+    swx_buf_init(buf, buf->limit);
+}
+
+void swx_buf_clear(swx_buf *buf)
+{
+    if (buf->capacity > KEPT_CAPACITY) {
+        swx_buf_free(buf);
+        return;
+    }
+    buf->size = buf->ring = 0;
+    buf->total = 0;
+}
+
+static swx_status grow(swx_buf *buf, size_t needed)
+{
+    if (needed <= buf->capacity) {
+        return SWX_OK;
+    }
+    size_t capacity = buf->capacity ? buf->capacity : FIRST_CAPACITY;
+    while (capacity < needed) {
+        capacity = capacity > SIZE_MAX / 2 ? needed : capacity * 2;
+    }
+    if (capacity > buf->limit) {
+        capacity = buf->limit;
+    }
+    uint8_t *data = swx_realloc(buf->data, capacity);
+    if (!data) {
+        return SWX_ENOMEM;
+    }
+    buf->data = data;
+    buf->capacity = capacity;
+    return SWX_OK;
+}
+
+/* Writes into the tail ring, overwriting its oldest bytes; the buffer is full. */
+static void overwrite(swx_buf *buf, const uint8_t *bytes, size_t size)
+{
+    uint8_t *tail = buf->data + head_size(buf);
+    size_t room = tail_size(buf);
+    if (size >= room) { /* only the last `room` bytes survive */
+        bytes += size - room;
+        size = room;
+    }
+    size_t first = room - buf->ring < size ? room - buf->ring : size;
+    memcpy(tail + buf->ring, bytes, first);
+    memcpy(tail, bytes + first, size - first);
+    buf->ring = (buf->ring + size) % room;
+}
+
+swx_status swx_buf_append(swx_buf *buf, const void *bytes, size_t size)
+{
+    if (!size) {
+        return SWX_OK;
+    }
+    size_t room = buf->limit - buf->size;
+    size_t plain = size < room ? size : room;
+    swx_status status = grow(buf, buf->size + plain);
+    if (status != SWX_OK) {
+        return status;
+    }
+    memcpy(buf->data + buf->size, bytes, plain);
+    buf->size += plain;
+    buf->total += size;
+    if (size > plain) {
+        overwrite(buf, (const uint8_t *)bytes + plain, size - plain);
+    }
+    return SWX_OK;
+}
+
+uint64_t swx_buf_dropped(const swx_buf *buf) { return buf->total - buf->size; }
+
+void swx_buf_spans(const swx_buf *buf, swx_span spans[3])
+{
+    spans[0] = (swx_span){ buf->data, buf->size };
+    spans[1] = spans[2] = (swx_span){ NULL, 0 };
+    if (buf->total > buf->size) {
+        const uint8_t *tail = buf->data + head_size(buf);
+        spans[0].size = head_size(buf);
+        spans[1] = (swx_span){ tail + buf->ring, tail_size(buf) - buf->ring };
+        spans[2] = (swx_span){ tail, buf->ring };
+    }
+}
+
+void swx_buf_copy(const swx_buf *buf, uint8_t *out)
+{
+    swx_span spans[3];
+    swx_buf_spans(buf, spans);
+    for (size_t i = 0; i < 3; i++) {
+        if (spans[i].size) {
+            memcpy(out, spans[i].bytes, spans[i].size);
+            out += spans[i].size;
+        }
+    }
+}

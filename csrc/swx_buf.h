@@ -1,0 +1,53 @@
+/* swx_buf.h: a growable byte buffer with a limit.
+ *
+ * Below the limit it holds all that was appended.  Past it, it keeps the head (the first half of the limit)
+ * and the tail (the last half) and counts what was dropped between them:
+ *
+ *      | head ........... | <dropped bytes> | ........... tail |
+ *        limit - limit/2                         limit/2
+ *
+ * The tail is a ring inside the same block, so memory never exceeds `limit` bytes (plus growth slack below it)
+ * and each byte is copied at most twice (amortised doubling, then the final read).
+ * Not thread-safe; the owner locks.
+ */
+#ifndef SWX_BUF_H
+#define SWX_BUF_H
+
+#include "swx.h"
+
+typedef struct {
+    uint8_t *data;
+    size_t size;     /* bytes held, at most limit */
+    size_t capacity; /* bytes allocated */
+    size_t limit;    /* the most that is ever held, at least 2 */
+    size_t ring;     /* start of the oldest tail byte, an offset from the head's end; 0 while nothing was dropped */
+    uint64_t total;  /* bytes ever appended since the last clear */
+} swx_buf;
+
+/* An empty buffer; allocates nothing.  limit: bytes, at least 2. */
+void swx_buf_init(swx_buf *buf, size_t limit);
+
+/* Releases the memory; the buffer is empty and may be used again with the same limit. */
+void swx_buf_free(swx_buf *buf);
+
+/* Forgets the contents; keeps up to 64 KiB of memory for the next use. */
+void swx_buf_clear(swx_buf *buf);
+
+/* Appends bytes.  SWX_OK or SWX_ENOMEM (then nothing was appended). */
+swx_status swx_buf_append(swx_buf *buf, const void *bytes, size_t size);
+
+/* Bytes appended but no longer held. */
+uint64_t swx_buf_dropped(const swx_buf *buf);
+
+/* The contents as up to three spans in order: the head, then the (possibly wrapped) tail.  Unused spans have
+ * size 0.  While nothing was dropped, spans[0] is everything.  Valid until the next change. */
+typedef struct {
+    const uint8_t *bytes;
+    size_t size;
+} swx_span;
+void swx_buf_spans(const swx_buf *buf, swx_span spans[3]);
+
+/* Copies everything held into out, which has room for buf->size bytes. */
+void swx_buf_copy(const swx_buf *buf, uint8_t *out);
+
+#endif

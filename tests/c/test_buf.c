@@ -1,0 +1,91 @@
+#include "swx_buf.h"
+#include "harness.h"
+#include "swx_alloc.h"
+
+/* The naive buffer: everything, cut at the end. */
+static void expect_held(const swx_buf *buf, const uint8_t *all, size_t size)
+{
+    size_t head = buf->limit - buf->limit / 2, tail = buf->limit / 2;
+    uint8_t *out = malloc(buf->limit + 1);
+    swx_buf_copy(buf, out);
+    CHECK(buf->total == size);
+    if (size <= buf->limit) {
+        CHECK(buf->size == size && swx_buf_dropped(buf) == 0);
+        CHECK(size == 0 || memcmp(out, all, size) == 0);
+    } else {
+        CHECK(buf->size == buf->limit && swx_buf_dropped(buf) == size - buf->limit);
+        CHECK(memcmp(out, all, head) == 0);
+        CHECK(memcmp(out + head, all + size - tail, tail) == 0);
+    }
+    free(out);
+}
+
+static void test_every_limit_and_chunk(void)
+{
+    uint8_t all[200];
+    for (size_t i = 0; i < sizeof(all); i++) {
+        all[i] = (uint8_t)(i * 7 + 1);
+    }
+    for (size_t limit = 2; limit < 70; limit++) {
+        for (size_t chunk = 1; chunk < 90; chunk++) {
+            swx_buf buf;
+            swx_buf_init(&buf, limit);
+            expect_held(&buf, all, 0);
+            for (size_t at = 0; at < sizeof(all); at += chunk) {
+                size_t n = sizeof(all) - at < chunk ? sizeof(all) - at : chunk;
+                CHECK(swx_buf_append(&buf, all + at, n) == SWX_OK);
+                expect_held(&buf, all, at + n);
+            }
+            swx_buf_free(&buf);
+        }
+    }
+}
+
+static void test_clear_starts_again(void)
+{
+    swx_buf buf;
+    swx_buf_init(&buf, 8);
+    CHECK(swx_buf_append(&buf, "0123456789", 10) == SWX_OK);
+    swx_buf_clear(&buf);
+    CHECK(buf.size == 0 && buf.total == 0 && swx_buf_dropped(&buf) == 0);
+    CHECK(swx_buf_append(&buf, "abc", 3) == SWX_OK);
+    expect_held(&buf, (const uint8_t *)"abc", 3);
+    swx_buf_free(&buf);
+}
+
+static void test_clear_gives_large_memory_back(void)
+{
+    swx_buf buf;
+    char block[1000] = { 0 };
+    swx_buf_init(&buf, 1 << 20);
+    for (int i = 0; i < 200; i++) {
+        CHECK(swx_buf_append(&buf, block, sizeof(block)) == SWX_OK);
+    }
+    swx_buf_clear(&buf);
+    CHECK(buf.capacity == 0 && buf.data == NULL);
+    swx_buf_free(&buf);
+}
+
+#ifdef SWX_ALLOC_TEST
+static void test_failing_allocation_changes_nothing(void)
+{
+    swx_buf buf;
+    swx_buf_init(&buf, 1 << 20);
+    CHECK(swx_buf_append(&buf, "abc", 3) == SWX_OK);
+    uint8_t big[4096];
+    memset(big, 'x', sizeof(big));
+    swx_alloc_fail_at(1, 0);
+    CHECK(swx_buf_append(&buf, big, sizeof(big)) == SWX_ENOMEM);
+    expect_held(&buf, (const uint8_t *)"abc", 3);
+    swx_alloc_fail_at(0, 0);
+    CHECK(swx_buf_append(&buf, big, sizeof(big)) == SWX_OK);
+    CHECK(buf.size == 3 + sizeof(big));
+    swx_buf_free(&buf);
+    CHECK(swx_alloc_live() == 0);
+}
+#else
+static void test_failing_allocation_changes_nothing(void) {}
+#endif
+
+TEST_MAIN(test_every_limit_and_chunk, test_clear_starts_again, test_clear_gives_large_memory_back,
+          test_failing_allocation_changes_nothing)
