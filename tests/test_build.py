@@ -1,0 +1,199 @@
+"""The build: what it says when something is missing, what it exports, what goes into the source distribution."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swerex_c._version import __version__
+
+ROOT = Path(__file__).resolve().parent.parent
+SWITCHES = ("SWX_", "CC", "CFLAGS", "CPPFLAGS", "LDFLAGS", "LDSHARED", "PKG_CONFIG", "LD_PRELOAD", "ASAN_OPTIONS")
+
+pytestmark = pytest.mark.build
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what a build reads, so that nothing is built into the tree under test."""
+    copy = tmp_path_factory.mktemp("build") / "tree"
+    ignore = shutil.ignore_patterns("build", "dist", "__pycache__", "*.so", "*.egg-info", ".*_cache", ".venv", ".git")
+    shutil.copytree(ROOT, copy, ignore=ignore, symlinks=True)
+    return copy
+
+
+def python(tree: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(SWITCHES)}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=tree, env=clean | environment, text=True, capture_output=True, timeout=100)
+
+
+def build(tree: Path, to: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return python(tree, "setup.py", "build_ext", f"--build-lib={to}", f"--build-temp={to}/tmp", **environment)
+
+
+def script(path: Path, text: str) -> str:
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+    return str(path)
+
+
+def compiler(path: Path, rule: str) -> dict[str, str]:
+    """A compiler that looks at each of its arguments first: `rule` are branches of a case on "$a"."""
+    real = shutil.which("cc")
+    text = f'for a do shift; case "$a" in {rule} esac; set -- "$@" "$a"; done\nexec {real} "$@"\n'
+    wrapper = script(path / "wrapped-cc", text)
+    return {"CC": wrapper, "LDSHARED": f"{wrapper} -shared"}
+
+
+def expect_one_sentence(result: subprocess.CompletedProcess[str], missing: str, *packages: str) -> None:
+    assert result.returncode != 0
+    said = result.stderr.strip().splitlines()[-1]
+    assert said.startswith("swerex-c cannot be built without ")
+    assert missing in said
+    for package in packages:
+        assert package in said
+    for system in ("on Debian or Ubuntu", "on Fedora", "on macOS"):
+        assert system in said
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("cc", ["/nonexistent/cc", "false"])
+def test_without_a_compiler(tree: Path, tmp_path: Path, cc: str) -> None:
+    result = build(tree, tmp_path, CC=cc, LDSHARED=cc)
+    expect_one_sentence(result, f"a working C compiler ({cc} does not", "gcc and libc6-dev", "xcode-select --install")
+
+
+def test_without_a_compiler_on_path(tree: Path, tmp_path: Path) -> None:
+    expect_one_sentence(build(tree, tmp_path, PATH=str(tmp_path)), "a working C compiler", "gcc")
+
+
+def test_without_the_headers_of_python(tree: Path, tmp_path: Path) -> None:
+    hidden = compiler(tmp_path, '-I*) [ -e "${a#-I}/Python.h" ] && continue ;;')
+    expect_one_sentence(build(tree, tmp_path, **hidden), "Python.h", "python3-dev", "python3-devel", "brew install")
+
+
+def test_without_the_header_of_msgpack(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "msgpack.h").write_text("#error hidden\n")
+    result = build(tree, tmp_path, CPPFLAGS=f"-I{tmp_path}")
+    expect_one_sentence(result, "msgpack.h", "libmsgpack-c-dev", "libmsgpack-dev", "msgpack-devel", "brew install")
+
+
+def test_without_the_library_of_msgpack(tree: Path, tmp_path: Path) -> None:
+    hidden = compiler(tmp_path, "-lmsgpack*) exit 1 ;;")
+    expect_one_sentence(build(tree, tmp_path, **hidden), "linking with it failed", "libmsgpack-c-dev", "msgpack-devel")
+
+
+def test_pip_shows_the_sentence(tree: Path, tmp_path: Path) -> None:
+    arguments = ("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", f"--wheel-dir={tmp_path}", ".")
+    result = python(tree, *arguments, CC="false", LDSHARED="false")
+    assert result.returncode != 0
+    assert "swerex-c cannot be built without a working C compiler" in result.stdout + result.stderr
+
+
+def setup_module(**config: object) -> dict[str, Any]:
+    """What setup.py defines, when sysconfig gives these answers."""
+    real = sysconfig.get_config_var
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sysconfig, "get_config_var", lambda name: config.get(name, real(name)))
+        patch.chdir(ROOT)
+        return runpy.run_path(str(ROOT / "setup.py"))
+
+
+@pytest.mark.parametrize("known", ["msgpack", "msgpack-c"])
+def test_msgpack_is_asked_for_under_both_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str) -> None:
+    answer = f'[ "$2" = {known} ] || exit 1\n[ "$1" = --libs ] && echo -lanswer || echo -Ianswer\n'
+    monkeypatch.setenv("PKG_CONFIG", script(tmp_path / "pkg-config", answer))
+    found = setup_module()["msgpack_candidates"]()
+    assert found[0] == (["-Ianswer"], ["-lanswer"])
+    assert found[1:] == [([], ["-lmsgpack-c"]), ([], ["-lmsgpackc"])]
+
+
+def test_switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SWX_DEBUG", "SWX_SANITIZE", "SWX_WERROR"):
+        monkeypatch.delenv(name, raising=False)
+    switches = setup_module()["switches"]
+    assert switches() == (["-O2"], [])
+    monkeypatch.setenv("SWX_WERROR", "1")
+    assert switches() == (["-O2", "-Werror"], [])
+    monkeypatch.setenv("SWX_DEBUG", "1")
+    assert switches()[0][:3] == ["-O0", "-g", "-UNDEBUG"]
+    monkeypatch.setenv("SWX_SANITIZE", "thread")
+    compile_args, link_args = switches()
+    assert "-fsanitize=thread" in compile_args
+    assert "-UNDEBUG" in compile_args
+    assert link_args == ["-fsanitize=thread"]
+
+
+def test_one_stable_abi_but_not_where_there_is_none() -> None:
+    stable = setup_module(Py_GIL_DISABLED=0)["extension"]()
+    assert stable.py_limited_api
+    assert ("Py_LIMITED_API", "0x030b0000") in stable.define_macros
+    free_threaded = setup_module(Py_GIL_DISABLED=1)["extension"]()
+    assert not free_threaded.py_limited_api
+    assert free_threaded.define_macros == []
+
+
+@pytest.fixture(scope="module")
+def built(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The extension, built with warnings as errors and without pkg-config."""
+    to = tmp_path_factory.mktemp("lib")
+    result = build(tree, to, SWX_WERROR="1", PKG_CONFIG="/nonexistent/pkg-config")
+    assert result.returncode == 0, result.stderr
+    (path,) = to.glob("swerex_c/_core*.so")
+    yield path
+
+
+def test_extension_exports_nothing_but_its_init(built: Path) -> None:
+    listing = subprocess.run(["nm", "-D", "--defined-only", str(built)], capture_output=True, text=True, check=True)
+    assert [line.split()[-1] for line in listing.stdout.splitlines()] == ["PyInit__core"]
+
+
+def test_extension_serves_every_python(built: Path) -> None:
+    free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+    assert (built.name == "_core.abi3.so") != free_threaded
+
+
+def test_core_is_free_of_python() -> None:
+    sources = list((ROOT / "csrc").glob("swx_*.[ch]"))
+    assert sources
+    assert [path.name for path in sources if "Python.h" in path.read_text()] == []
+
+
+def test_source_distribution_is_complete(tree: Path, tmp_path: Path) -> None:
+    result = python(tree, "setup.py", "sdist", f"--dist-dir={tmp_path}")
+    assert result.returncode == 0, result.stderr
+    with tarfile.open(tmp_path / f"swerex_c-{__version__}.tar.gz") as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    for pattern in ("setup.py", "pyproject.toml", "*.md", "LICENSE", "csrc/*", "swerex_c/**/*.py*", "tests/*.py"):
+        expected = {str(path.relative_to(tree)) for path in tree.glob(pattern)}
+        assert expected
+        assert expected <= held
+    assert {"tests/c/Makefile", "tests/c/harness.h", ".ci/run"} <= held
+    assert not [name for name in held if name.startswith(("tests/c/build", "swerex_c/_core.abi3"))]
+
+
+def test_version_is_kept_in_one_place() -> None:
+    assert importlib.metadata.version("swerex-c") == __version__
+    text = {path.name: path.read_text() for path in (ROOT / "setup.py", ROOT / "pyproject.toml")}
+    assert [name for name, content in text.items() if f'"{__version__}"' in content] == []
+
+
+def test_types_are_published() -> None:
+    import swerex_c
+
+    assert (Path(swerex_c.__file__).parent / "py.typed").is_file()
+    requires = importlib.metadata.requires("swerex-c") or []
+    base = sorted(line.split(">")[0] for line in requires if "extra ==" not in line)
+    assert base == ["pydantic", "rich", "typer"]
