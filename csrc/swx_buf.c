@@ -26,7 +26,7 @@ void swx_buf_clear(swx_buf *buf)
         swx_buf_free(buf);
         return;
     }
-    buf->size = buf->ring = 0;
+    buf->size = buf->ring = buf->cut = 0;
     buf->total = 0;
 }
 
@@ -86,6 +86,35 @@ swx_status swx_buf_append(swx_buf *buf, const void *bytes, size_t size)
     return SWX_OK;
 }
 
+void swx_buf_chop(swx_buf *buf, size_t size)
+{
+    bool full = buf->total > buf->size;
+    size_t most = full ? tail_size(buf) - buf->cut : buf->size;
+    size = size < most ? size : most;
+    buf->size -= size;
+    buf->total -= size;
+    if (full) {
+        buf->cut += size;
+    }
+}
+
+bool swx_buf_ends_with(const swx_buf *buf, const uint8_t *bytes, size_t size)
+{
+    swx_span spans[3];
+    swx_buf_spans(buf, spans);
+    if (size > buf->size) {
+        return false;
+    }
+    for (size_t i = 3; i-- > 0;) {
+        size_t part = spans[i].size < size ? spans[i].size : size;
+        if (part && memcmp(spans[i].bytes + spans[i].size - part, bytes + size - part, part) != 0) {
+            return false;
+        }
+        size -= part;
+    }
+    return true;
+}
+
 uint64_t swx_buf_dropped(const swx_buf *buf) { return buf->total - buf->size; }
 
 void swx_buf_spans(const swx_buf *buf, swx_span spans[3])
@@ -95,8 +124,10 @@ void swx_buf_spans(const swx_buf *buf, swx_span spans[3])
     if (buf->total > buf->size) {
         const uint8_t *tail = buf->data + head_size(buf);
         spans[0].size = head_size(buf);
-        spans[1] = (swx_span){ tail + buf->ring, tail_size(buf) - buf->ring };
-        spans[2] = (swx_span){ tail, buf->ring };
+        size_t older = tail_size(buf) - buf->ring;
+        size_t kept = tail_size(buf) - buf->cut;
+        spans[1] = (swx_span){ tail + buf->ring, older < kept ? older : kept };
+        spans[2] = (swx_span){ tail, kept - spans[1].size };
     }
 }
 

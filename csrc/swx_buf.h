@@ -21,7 +21,8 @@ typedef struct {
     size_t capacity; /* bytes allocated */
     size_t limit;    /* the most that is ever held, at least 2 */
     size_t ring;     /* start of the oldest tail byte, an offset from the head's end; 0 while nothing was dropped */
-    uint64_t total;  /* bytes ever appended since the last clear */
+    size_t cut;      /* bytes chopped off a full buffer's tail */
+    uint64_t total;  /* bytes ever appended since the last clear, less what was chopped */
 } swx_buf;
 
 /* An empty buffer; allocates nothing.  limit: bytes, at least 2. */
@@ -35,6 +36,13 @@ void swx_buf_clear(swx_buf *buf);
 
 /* Appends bytes.  SWX_OK or SWX_ENOMEM (then nothing was appended). */
 swx_status swx_buf_append(swx_buf *buf, const void *bytes, size_t size);
+
+/* Takes the last `size` bytes off again, or the whole tail if it is smaller.  After that the buffer may be read and
+ * cleared, but not appended to. */
+void swx_buf_chop(swx_buf *buf, size_t size);
+
+/* Whether the contents end with these bytes. */
+bool swx_buf_ends_with(const swx_buf *buf, const uint8_t *bytes, size_t size);
 
 /* Bytes appended but no longer held. */
 uint64_t swx_buf_dropped(const swx_buf *buf);

@@ -41,6 +41,33 @@ static void test_every_limit_and_chunk(void)
     }
 }
 
+static void test_chop_takes_the_end_off(void)
+{
+    uint8_t all[100], out[100];
+    for (size_t i = 0; i < sizeof(all); i++) {
+        all[i] = (uint8_t)(i + 1);
+    }
+    for (size_t limit = 2; limit < 60; limit++) {
+        for (size_t size = 0; size <= sizeof(all); size++) {
+            for (size_t off = 0; off <= limit / 2 && off <= size; off++) {
+                swx_buf buf;
+                swx_buf_init(&buf, limit);
+                CHECK(swx_buf_append(&buf, all, size) == SWX_OK);
+                size_t tail = size < 10 ? size : 10;
+                CHECK(swx_buf_ends_with(&buf, all + size - tail, tail) == (buf.size >= tail && (size <= limit || limit / 2 >= tail)));
+                swx_buf_chop(&buf, off);
+                size_t held = (size <= limit ? size : limit) - off;
+                CHECK(buf.size == held && buf.total == size - off);
+                CHECK(swx_buf_dropped(&buf) == (size <= limit ? 0 : size - limit));
+                swx_buf_copy(&buf, out);
+                size_t kept = size <= limit ? held : limit / 2 - off;
+                CHECK(kept == 0 || memcmp(out + held - kept, all + size - off - kept, kept) == 0);
+                swx_buf_free(&buf);
+            }
+        }
+    }
+}
+
 static void test_clear_starts_again(void)
 {
     swx_buf buf;
@@ -87,5 +114,5 @@ static void test_failing_allocation_changes_nothing(void)
 static void test_failing_allocation_changes_nothing(void) {}
 #endif
 
-TEST_MAIN(test_every_limit_and_chunk, test_clear_starts_again, test_clear_gives_large_memory_back,
+TEST_MAIN(test_every_limit_and_chunk, test_chop_takes_the_end_off, test_clear_starts_again, test_clear_gives_large_memory_back,
           test_failing_allocation_changes_nothing)

@@ -1,0 +1,58 @@
+/* swx_child.h: starting a program, learning of its end, and ending it with everything it started.
+ *
+ * Start: posix_spawn (never fork: the parent has threads) in a new session, every signal back to its default and
+ * unblocked, so that a parent that ignores SIGPIPE or blocks SIGINT does not hand that down.
+ *
+ * The whole tree: a process that calls setsid, forks twice or clears its environment is no longer tied to its
+ * starter by group, session, parent or variable.  What it cannot shed by accident is its resource limits, which
+ * fork and exec hand down.  So each child gets a mark in a limit that has no effect at that size: a random number
+ * of microseconds near 2^61 as RLIMIT_RTTIME (the CPU time a real-time process may burn without a system call:
+ * 2^60 us are 36,000 years).  prlimit(2) reads it back from any process of the same user for 0.3 us, so that a
+ * look at every process of the machine costs less than a millisecond per thousand.
+ *
+ * Not thread-safe; the owner locks.
+ */
+#ifndef SWX_CHILD_H
+#define SWX_CHILD_H
+
+#include <sys/types.h>
+
+#include "swx.h"
+
+typedef struct {
+    pid_t pid;     /* 0 before the start */
+    int pidfd;     /* readable when the process ended; -1 where the kernel has none (before Linux 5.3) */
+    uint64_t mark; /* 0 when the limit could not be set: then only the process group can be found */
+    bool reaped;
+    int wait_status; /* as from waitpid(2), valid when reaped */
+} swx_child;
+
+typedef struct {
+    const char *file;         /* searched in PATH of the caller when it has no slash */
+    char *const *argv;        /* NULL-terminated, borrowed */
+    char *const *environment; /* NULL-terminated, borrowed; NULL: the caller's own */
+    const char *directory;    /* where it starts; NULL: the caller's */
+    const char *terminal;     /* path of a pty slave that becomes fds 0-2 and the controlling terminal, or NULL */
+    int input, output, error; /* without terminal: fds for 0-2 (borrowed) */
+} swx_spawn;
+
+/* Starts the program.  SWX_ESYS names posix_spawn with the child's own errno when it could not be executed. */
+swx_status swx_child_start(swx_child *child, const swx_spawn *spawn, swx_error *err);
+
+/* Whether it has ended (then reaped and wait_status are set).  Never blocks; waits for this pid alone. */
+bool swx_child_ended(swx_child *child);
+
+/* Exit status 0-255, or 128 + signal number as a shell would say.  Valid when reaped. */
+int swx_child_code(const swx_child *child);
+
+/* Signals the process group that the child leads, and the child.  Nothing happens when it was reaped. */
+void swx_child_signal(const swx_child *child, int signal_number);
+
+/* One look at all processes: kills (SIGKILL) everything that carries one of the marks.  Returns how many living
+ * processes were found (0 twice in a row means that the trees are gone); -1 when /proc cannot be read. */
+long swx_child_kill_marked(const uint64_t *marks, size_t count);
+
+/* Releases the pidfd.  A child that was not reaped stays a zombie until it is: call swx_child_ended first. */
+void swx_child_close(swx_child *child);
+
+#endif

@@ -1,0 +1,210 @@
+#include "swx_fence.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+enum { ESC = 0x1b, BEL = 0x07 };
+
+/* 128 bits as 39 decimal digits: long division of a big-endian number by ten. */
+static void to_decimal(uint8_t bits[16], char *out)
+{
+    for (int digit = SWX_NONCE_DIGITS - 1; digit >= 0; digit--) {
+        unsigned rest = 0;
+        for (int i = 0; i < 16; i++) {
+            unsigned part = rest << 8 | bits[i];
+            bits[i] = (uint8_t)(part / 10);
+            rest = part % 10;
+        }
+        out[digit] = (char)('0' + rest);
+    }
+    out[SWX_NONCE_DIGITS] = 0;
+}
+
+swx_status swx_fence_init(swx_fence *fence, swx_error *err)
+{
+    uint8_t bits[16];
+    ssize_t got;
+    do {
+        got = getrandom(bits, sizeof(bits), 0);
+    } while (got < 0 && errno == EINTR);
+    if (got != (ssize_t)sizeof(bits)) {
+        return swx_fail_sys(err, "getrandom", got < 0 ? errno : EIO);
+    }
+    to_decimal(bits, fence->nonce);
+    char head[SWX_FENCE_HEAD + 1];
+    snprintf(head, sizeof(head), "\033]7733;%s;", fence->nonce);
+    memcpy(fence->head, head, SWX_FENCE_HEAD);
+    fence->held_size = fence->released = 0;
+    return SWX_OK;
+}
+
+void swx_fence_ps0(const swx_fence *fence, char *out)
+{
+    snprintf(out, SWX_FENCE_TEXT, "\\e]7733;%s;%d\\a", fence->nonce, SWX_MARK_START);
+}
+
+void swx_fence_ps1(const swx_fence *fence, char *out)
+{
+    snprintf(out, SWX_FENCE_TEXT, "\\e]7733;%s;%d;$?;\\#;\\j\\a", fence->nonce, SWX_MARK_PROMPT);
+}
+
+static bool take_number(const char **at, uint64_t *value)
+{
+    const char *p = *at;
+    uint64_t sum = 0;
+    while (*p >= '0' && *p <= '9' && p - *at < 18) {
+        sum = sum * 10 + (uint64_t)(*p++ - '0');
+    }
+    bool any = p > *at;
+    *at = p;
+    *value = sum;
+    return any;
+}
+
+static bool take_byte(const char **at, char wanted)
+{
+    if (**at != wanted) {
+        return false;
+    }
+    ++*at;
+    return true;
+}
+
+/* `;CODE`, where CODE is a number or, when the shell does not expand prompts, `$?`. */
+static bool take_code(const char **at, int *code)
+{
+    uint64_t value;
+    if (!take_byte(at, ';')) {
+        return false;
+    }
+    if ((*at)[0] == '$' && (*at)[1] == '?') {
+        *at += 2;
+        *code = -1;
+        return true;
+    }
+    if (!take_number(at, &value) || value > 255) {
+        return false;
+    }
+    *code = (int)value;
+    return true;
+}
+
+static bool take_pipestatus(const char **at, char out[64])
+{
+    size_t size = 0;
+    if (!take_byte(at, ';')) {
+        return false;
+    }
+    while ((**at >= '0' && **at <= '9') || **at == ' ') {
+        if (size < 63) {
+            out[size++] = **at;
+        } else {
+            size = 64; /* too long to keep */
+        }
+        ++*at;
+    }
+    out[size < 64 ? size : 0] = 0;
+    return true;
+}
+
+/* The part behind the head, NUL-terminated, without BEL. */
+static bool parse_mark(const char *text, swx_mark *mark)
+{
+    uint64_t value;
+    *mark = (swx_mark){ .code = -1 };
+    if (*text < '0' || *text > '0' + SWX_MARK_END) {
+        return false;
+    }
+    mark->kind = (swx_mark_kind)(*text++ - '0');
+    switch (mark->kind) {
+    case SWX_MARK_PROMPT:
+        if (!take_code(&text, &mark->code) || !take_byte(&text, ';') || !take_number(&text, &mark->number) ||
+            !take_byte(&text, ';') || !take_number(&text, &value)) {
+            return false;
+        }
+        mark->jobs = (uint32_t)value;
+        break;
+    case SWX_MARK_GUARD:
+        if (!take_code(&text, &mark->code)) {
+            return false;
+        }
+        break;
+    case SWX_MARK_REPORT:
+        if (!take_code(&text, &mark->code) || !take_pipestatus(&text, mark->pipestatus)) {
+            return false;
+        }
+        break;
+    case SWX_MARK_END:
+        if (!take_byte(&text, ';') || !take_number(&text, &value)) {
+            return false;
+        }
+        mark->no_stderr = value == 0; /* the status of `! [[ -t 2 ]]` */
+        break;
+    case SWX_MARK_START:
+    case SWX_MARK_VALUE:
+        break;
+    }
+    return *text == 0;
+}
+
+/* Whether one more byte may continue what is held as a mark. */
+static bool fits(const swx_fence *fence, uint8_t byte)
+{
+    size_t at = fence->held_size;
+    if (at < SWX_FENCE_HEAD) {
+        return byte == fence->head[at];
+    }
+    return at < SWX_MARK_MAX - 1 && byte >= ' ' && byte < 0x7f;
+}
+
+static swx_fence_event release(swx_fence *fence, const uint8_t **plain, size_t *plain_size)
+{
+    *plain = fence->held;
+    *plain_size = fence->released = fence->held_size;
+    return SWX_FENCE_PLAIN;
+}
+
+swx_fence_event swx_fence_next(swx_fence *fence, const uint8_t **bytes, size_t *size, const uint8_t **plain,
+                               size_t *plain_size, swx_mark *mark)
+{
+    if (fence->released) { /* given out by the last call */
+        fence->held_size = fence->released = 0;
+    }
+    while (*size) {
+        if (!fence->held_size) {
+            const uint8_t *escape = memchr(*bytes, ESC, *size);
+            size_t before = escape ? (size_t)(escape - *bytes) : *size;
+            if (before) {
+                *plain = *bytes;
+                *plain_size = before;
+                *bytes += before;
+                *size -= before;
+                return SWX_FENCE_PLAIN;
+            }
+        }
+        uint8_t byte = **bytes;
+        if (byte == BEL && fence->held_size > SWX_FENCE_HEAD) {
+            ++*bytes;
+            --*size;
+            char text[SWX_MARK_MAX];
+            size_t fields = fence->held_size - SWX_FENCE_HEAD;
+            memcpy(text, fence->held + SWX_FENCE_HEAD, fields);
+            text[fields] = 0;
+            if (parse_mark(text, mark)) {
+                fence->held_size = 0;
+                return SWX_FENCE_MARK;
+            }
+            fence->held[fence->held_size++] = byte; /* our nonce, but not our format: output */
+            return release(fence, plain, plain_size);
+        }
+        if (!fits(fence, byte)) { /* the byte itself may begin a mark: it stays in the input */
+            return release(fence, plain, plain_size);
+        }
+        fence->held[fence->held_size++] = byte;
+        ++*bytes;
+        --*size;
+    }
+    return SWX_FENCE_MORE;
+}

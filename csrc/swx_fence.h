@@ -1,0 +1,69 @@
+/* swx_fence.h: the marks by which a command's start, end and exit code are found in a terminal's byte stream.
+ *
+ * A mark is an invisible OSC sequence that carries a random number of 39 decimal digits (128 bits from getrandom):
+ *
+ *      ESC ] 7733 ; NONCE ; KIND [ ; FIELD ]... BEL
+ *
+ * Decimal digits and control bytes survive `stty olcuc`.  The texts for the shell are unexpanded (`\e`, `$?`), so that
+ * printing the variables that hold them shows nothing that matches; only what the shell itself expands does.
+ * Of a mark with a wrong nonce nothing is taken: it is ordinary output.
+ *
+ * The recogniser works on any chunking.  It holds back at most SWX_MARK_MAX bytes that may become a mark.
+ * Nothing here allocates or fails, but for drawing the nonce.
+ */
+#ifndef SWX_FENCE_H
+#define SWX_FENCE_H
+
+#include "swx.h"
+
+enum {
+    SWX_NONCE_DIGITS = 39,
+    SWX_FENCE_HEAD = 2 + 5 + SWX_NONCE_DIGITS + 1, /* ESC ] 7733; NONCE ; */
+    SWX_MARK_MAX = 160,                            /* a longer "mark" is ordinary output */
+    SWX_FENCE_TEXT = 160                           /* room for the longest text for the shell */
+};
+
+typedef enum {
+    SWX_MARK_START = 0,  /* PS0: a command was read and begins; what came before is not its output */
+    SWX_MARK_PROMPT = 1, /* PS1: fields exit code, command number, job count */
+    SWX_MARK_GUARD = 2,  /* printed by PROMPT_COMMAND when prompts cannot be seen: field exit code */
+    SWX_MARK_REPORT = 3, /* answer to a challenge: fields exit code, PIPESTATUS, whether stderr is elsewhere (1) or not */
+    SWX_MARK_VALUE = 4,  /* separates the parts of that answer */
+    SWX_MARK_END = 5     /* ends that answer */
+} swx_mark_kind;
+
+typedef struct {
+    swx_mark_kind kind;
+    int code;          /* 0-255, -1 when the shell did not expand it */
+    uint64_t number;   /* bash's `\#` */
+    uint32_t jobs;     /* bash's `\j` */
+    char pipestatus[64]; /* REPORT: "0 1 0", digits and blanks only, empty when too long or something else */
+    bool no_stderr;    /* REPORT: the shell's stderr is not the terminal */
+} swx_mark;
+
+typedef struct {
+    char nonce[SWX_NONCE_DIGITS + 1];
+    uint8_t head[SWX_FENCE_HEAD]; /* the bytes every mark of this nonce begins with */
+    uint8_t held[SWX_MARK_MAX];   /* the beginning of what may be a mark */
+    size_t held_size;
+    size_t released;              /* leading bytes of `held` that were given out as plain and wait to be forgotten */
+} swx_fence;
+
+/* Draws a nonce.  SWX_ESYS (getrandom). Forgets what was held back. */
+swx_status swx_fence_init(swx_fence *fence, swx_error *err);
+
+/* The texts for PS0 and PS1, to be put between single quotes.  out has SWX_FENCE_TEXT bytes; NUL-terminated. */
+void swx_fence_ps0(const swx_fence *fence, char *out);
+void swx_fence_ps1(const swx_fence *fence, char *out);
+
+typedef enum {
+    SWX_FENCE_MORE,  /* all input was taken */
+    SWX_FENCE_PLAIN, /* plain/plain_size are output; they point into the input or into the fence, until the next call */
+    SWX_FENCE_MARK   /* *mark is filled */
+} swx_fence_event;
+
+/* Takes bytes from bytes and size (both are advanced) until there is something to say. */
+swx_fence_event swx_fence_next(swx_fence *fence, const uint8_t **bytes, size_t *size, const uint8_t **plain,
+                               size_t *plain_size, swx_mark *mark);
+
+#endif

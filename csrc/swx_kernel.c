@@ -1,0 +1,107 @@
+#include "swx_kernel.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+void swx_kernel_open(swx_kernel *kernel, pid_t pid)
+{
+    char path[48];
+    snprintf(path, sizeof(path), "/proc/%d/syscall", (int)pid);
+    *kernel = (swx_kernel){ .fd = open(path, O_RDONLY | O_CLOEXEC) };
+}
+
+void swx_kernel_close(swx_kernel *kernel)
+{
+    if (kernel->fd >= 0) {
+        close(kernel->fd);
+    }
+    kernel->fd = -1;
+}
+
+static bool read_hex(const char **at, const char *end, uint64_t *value)
+{
+    const char *p = *at;
+    if (end - p < 4 || p[0] != ' ' || p[1] != '0' || p[2] != 'x') {
+        return false;
+    }
+    uint64_t sum = 0;
+    const char *digits = p + 3;
+    for (p = digits; p < end && p - digits < 16; p++) {
+        unsigned digit;
+        if (*p >= '0' && *p <= '9') {
+            digit = (unsigned)(*p - '0');
+        } else if (*p >= 'a' && *p <= 'f') {
+            digit = (unsigned)(*p - 'a') + 10;
+        } else {
+            break;
+        }
+        sum = sum << 4 | digit;
+    }
+    *at = p;
+    *value = sum;
+    return p > digits;
+}
+
+bool swx_kernel_parse(const char *text, size_t size, long *number, uint64_t arguments[3])
+{
+    const char *end = text + size, *p = text;
+    long sum = 0;
+    while (p < end && *p >= '0' && *p <= '9' && p - text < 6) {
+        sum = sum * 10 + (*p++ - '0');
+    }
+    if (p == text) {
+        return false; /* "running", or "-1 ..." outside of a system call */
+    }
+    *number = sum;
+    return read_hex(&p, end, &arguments[0]) && read_hex(&p, end, &arguments[1]) && read_hex(&p, end, &arguments[2]);
+}
+
+/* false: no evidence at all; *number is -1 when the process is not asleep in a system call. */
+static bool look(const swx_kernel *kernel, long *number, uint64_t arguments[3])
+{
+    char text[256];
+    if (kernel->fd < 0) {
+        return false;
+    }
+    ssize_t size = pread(kernel->fd, text, sizeof(text), 0);
+    if (size <= 0) {
+        return false;
+    }
+    if (!swx_kernel_parse(text, (size_t)size, number, arguments)) {
+        *number = -1;
+    }
+    return true;
+}
+
+swx_shell_at swx_kernel_look(const swx_kernel *kernel)
+{
+    long number;
+    uint64_t arguments[3];
+    if (!kernel->buffer || !look(kernel, &number, arguments)) {
+        return SWX_SHELL_UNKNOWN;
+    }
+    if (number == SYS_read && arguments[0] == 0 && arguments[1] == kernel->buffer && arguments[2] == kernel->size) {
+        return SWX_SHELL_PROMPT;
+    }
+    if (number == SYS_pselect6 && arguments[0] == 1) {
+        return SWX_SHELL_READLINE;
+    }
+    return SWX_SHELL_ELSEWHERE;
+}
+
+swx_status swx_kernel_learn(swx_kernel *kernel)
+{
+    long number;
+    uint64_t arguments[3];
+    if (!look(kernel, &number, arguments)) {
+        return SWX_EUNSUPPORTED;
+    }
+    if (number != SYS_read || arguments[0] != 0) {
+        return SWX_MORE;
+    }
+    kernel->buffer = arguments[1];
+    kernel->size = arguments[2];
+    return SWX_OK;
+}

@@ -1,0 +1,43 @@
+/* swx_kernel.h: the kernel's word on what the shell is doing, from /proc/PID/syscall.
+ *
+ * An interactive bash without readline waits for a command in read(0, BUFFER, 1024), always with the same BUFFER (the
+ * one of its stdin stream; other C libraries have other sizes, so both are learned).  `read x` waits in read(0, another, 4096), `wait` in wait4, readline in pselect6; a shell
+ * that computes is not in a system call at all.  No output can forge this.  One look is a pread of 1.8 us on an open
+ * descriptor.  Format: proc(5), "/proc/pid/syscall": number, six arguments in hex, stack pointer, program counter;
+ * "running" when the process is on a processor.  Readable for one's own processes where ptrace rules allow it.
+ */
+#ifndef SWX_KERNEL_H
+#define SWX_KERNEL_H
+
+#include <sys/types.h>
+
+#include "swx.h"
+
+typedef struct {
+    int fd;          /* of /proc/PID/syscall, -1 where it cannot be read */
+    uint64_t buffer; /* where the shell reads commands into; 0 before it was learned */
+    uint64_t size;   /* and how much at most: the size of its stdin stream's buffer */
+} swx_kernel;
+
+typedef enum {
+    SWX_SHELL_UNKNOWN,  /* no evidence can be had (descriptor closed, or the process is gone) */
+    SWX_SHELL_PROMPT,   /* asleep in the read of its prompt */
+    SWX_SHELL_READLINE, /* asleep in readline's wait for a key */
+    SWX_SHELL_ELSEWHERE /* computing, or in another system call */
+} swx_shell_at;
+
+/* Opens the file; a refusal is not an error, kernel->fd is then -1. */
+void swx_kernel_open(swx_kernel *kernel, pid_t pid);
+void swx_kernel_close(swx_kernel *kernel);
+
+/* Where the shell is at this moment. */
+swx_shell_at swx_kernel_look(const swx_kernel *kernel);
+
+/* Learns the prompt's buffer from a shell that is known to be at its prompt.  SWX_OK; SWX_MORE: it is not asleep yet,
+ * ask again; SWX_EUNSUPPORTED: no evidence can be had. */
+swx_status swx_kernel_learn(swx_kernel *kernel);
+
+/* Reads one line of /proc/PID/syscall.  Exposed for its test. */
+bool swx_kernel_parse(const char *text, size_t size, long *number, uint64_t arguments[3]);
+
+#endif

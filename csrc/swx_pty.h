@@ -1,0 +1,49 @@
+/* swx_pty.h: a pseudo-terminal pair from openpty(3), and what can be done to it from the master side.
+ *
+ * The slave stays open here as well: it answers whether typed input was read (poll on it flushes what is in flight),
+ * and death of the shell is learned from its pidfd, so that the end-of-file of a terminal decides nothing.
+ * Both descriptors are close-on-exec; the master is non-blocking.  Not thread-safe; the owner locks.
+ */
+#ifndef SWX_PTY_H
+#define SWX_PTY_H
+
+#include <sys/types.h>
+#include <termios.h>
+
+#include "swx.h"
+
+typedef struct {
+    int master;       /* -1 when closed */
+    int slave;        /* -1 when closed */
+    char path[64];    /* of the slave, for the child to open */
+    struct termios baseline; /* the modes that commands start with */
+} swx_pty;
+
+/* Opens a pair with a screen of rows x columns, canonical mode, signals on, no echo, no output post-processing
+ * (bytes arrive as the programs wrote them).  SWX_ESYS names the call that failed. */
+swx_status swx_pty_open(swx_pty *pty, unsigned rows, unsigned columns, swx_error *err);
+
+/* Closes what is open; legal twice and on a zeroed pty whose descriptors are -1. */
+void swx_pty_close(swx_pty *pty);
+
+/* Compares the terminal's modes with the baseline.  When they differ: `keep` makes them the new baseline (the user
+ * asked with stty), else the baseline is put back (a program died without restoring them).
+ * Returns whether output is post-processed now ("\n" arrives as "\r\n"). */
+bool swx_pty_settle_modes(swx_pty *pty, bool keep);
+
+/* Sends a signal (SIGINT, SIGQUIT or SIGTSTP) to the foreground process group as the terminal itself would, without
+ * a permission check on its members.  SWX_ESYS when the kernel refuses. */
+swx_status swx_pty_signal(const swx_pty *pty, int signal_number, swx_error *err);
+
+/* The foreground process group, or -1. */
+pid_t swx_pty_foreground(const swx_pty *pty);
+
+/* Whether the terminal is in canonical mode now (a program that asks the terminal questions switches it off). */
+bool swx_pty_is_canonical(const swx_pty *pty);
+
+/* Whether everything typed so far was read by the other side. */
+bool swx_pty_input_consumed(const swx_pty *pty);
+
+swx_status swx_pty_resize(const swx_pty *pty, unsigned rows, unsigned columns, swx_error *err);
+
+#endif

@@ -1,0 +1,131 @@
+#include "swx_fence.h"
+
+#include "harness.h"
+
+/* What a stream said, in one text: plain bytes as they are, marks as <kind:code:number:jobs>. */
+typedef struct {
+    char text[8192];
+    size_t size;
+} story;
+
+static void tell(swx_fence *fence, const uint8_t *bytes, size_t size, story *out)
+{
+    for (;;) {
+        const uint8_t *plain;
+        size_t plain_size;
+        swx_mark mark;
+        switch (swx_fence_next(fence, &bytes, &size, &plain, &plain_size, &mark)) {
+        case SWX_FENCE_MORE:
+            CHECK(size == 0);
+            return;
+        case SWX_FENCE_PLAIN:
+            CHECK(plain_size > 0 && out->size + plain_size < sizeof(out->text));
+            memcpy(out->text + out->size, plain, plain_size);
+            out->size += plain_size;
+            break;
+        case SWX_FENCE_MARK:
+            out->size += (size_t)sprintf(out->text + out->size, "<%d:%d:%lu:%u:%s:%d>", (int)mark.kind, mark.code,
+                                         (unsigned long)mark.number, mark.jobs, mark.pipestatus, mark.no_stderr);
+            break;
+        }
+    }
+}
+
+static void expect_story(swx_fence *fence, const char *bytes, size_t size, const char *wanted)
+{
+    for (size_t chunk = 1; chunk <= size; chunk++) {
+        story got = { .size = 0 };
+        fence->held_size = fence->released = 0;
+        for (size_t at = 0; at < size; at += chunk) {
+            size_t n = size - at < chunk ? size - at : chunk;
+            uint8_t *exact = malloc(n); /* so that a read past the chunk is seen */
+            memcpy(exact, bytes + at, n);
+            tell(fence, exact, n, &got);
+            free(exact);
+        }
+        got.text[got.size] = 0;
+        if (strcmp(got.text, wanted) != 0) {
+            fprintf(stderr, "chunk %zu: got %s wanted %s\n", chunk, got.text, wanted);
+            exit(1);
+        }
+    }
+}
+
+static void test_marks_in_output(void)
+{
+    swx_fence fence;
+    char bytes[2048], wanted[2048], h[64];
+    CHECK(swx_fence_init(&fence, NULL) == SWX_OK);
+    snprintf(h, sizeof(h), "\033]7733;%s;", fence.nonce);
+    int size = snprintf(bytes, sizeof(bytes), "a%s0\007b\n%s1;130;17;2\007%s1;$?;1;0\007c%s2;7\007%s3;1;0 1 0\007x%s4\007y%s5;1\007%s5;0\007z",
+                        h, h, h, h, h, h, h, h);
+    expect_story(&fence, bytes, (size_t)size,
+                 "a<0:-1:0:0::0>b\n<1:130:17:2::0><1:-1:1:0::0>c<2:7:0:0::0><3:1:0:0:0 1 0:0>x<4:-1:0:0::0>y<5:-1:0:0::0>"
+                 "<5:-1:0:0::1>z");
+    (void)wanted;
+}
+
+static void test_what_is_not_a_mark_is_output(void)
+{
+    swx_fence fence;
+    char h[64], bytes[4096];
+    CHECK(swx_fence_init(&fence, NULL) == SWX_OK);
+    snprintf(h, sizeof(h), "\033]7733;%s;", fence.nonce);
+    const char *forms[] = {
+        "%s9\007", "%s1\007", "%s1;256;1;1\007", "%s1;1;1;1;1\007", "%s1;1;x;1\007", "%s\007", "%s0", "%s0\033", "%s1;0;1\n;0\007",
+        "\033%s0x\007", "%s3;1;0 a\007", "%s1;-1;1;1\007", "%s1;99999999999999999999;1;1\007",
+    };
+    for (size_t i = 0; i < SWX_COUNT(forms); i++) {
+        int size = snprintf(bytes, sizeof(bytes), forms[i], h);
+        strcat(bytes, "end\n"); /* what is held back comes out as soon as it cannot be a mark */
+        expect_story(&fence, bytes, (size_t)size + 4, bytes);
+    }
+    snprintf(bytes, sizeof(bytes), "%s", h);
+    bytes[20] = bytes[20] == '1' ? '2' : '1'; /* another nonce */
+    strcat(bytes, "0\007");
+    expect_story(&fence, bytes, strlen(bytes), bytes);
+    memset(bytes, '5', sizeof(bytes)); /* a mark that does not end */
+    memcpy(bytes, h, strlen(h));
+    bytes[300] = '\n';
+    bytes[301] = 0;
+    expect_story(&fence, bytes, 301, bytes);
+}
+
+static void test_texts_do_not_match_themselves(void)
+{
+    swx_fence fence;
+    char text[2 * SWX_FENCE_TEXT + 2];
+    CHECK(swx_fence_init(&fence, NULL) == SWX_OK);
+    swx_fence_ps0(&fence, text);
+    CHECK(strlen(text) < SWX_FENCE_TEXT - 1);
+    swx_fence_ps1(&fence, text + strlen(text));
+    expect_story(&fence, text, strlen(text), text);
+    CHECK(strlen(fence.nonce) == SWX_NONCE_DIGITS);
+}
+
+static void test_nonces_differ(void)
+{
+    swx_fence a, b;
+    CHECK(swx_fence_init(&a, NULL) == SWX_OK && swx_fence_init(&b, NULL) == SWX_OK);
+    CHECK(strcmp(a.nonce, b.nonce) != 0);
+    for (int i = 0; i < SWX_NONCE_DIGITS; i++) {
+        CHECK(a.nonce[i] >= '0' && a.nonce[i] <= '9');
+    }
+}
+
+static void test_held_back_is_bounded(void)
+{
+    swx_fence fence;
+    CHECK(swx_fence_init(&fence, NULL) == SWX_OK);
+    story got = { .size = 0 };
+    tell(&fence, fence.head, SWX_FENCE_HEAD, &got);
+    CHECK(got.size == 0);
+    for (int i = 0; i < 1000; i++) {
+        tell(&fence, (const uint8_t *)"7", 1, &got);
+        CHECK(fence.held_size <= SWX_MARK_MAX);
+    }
+    CHECK(got.size + fence.held_size == SWX_FENCE_HEAD + 1000);
+}
+
+TEST_MAIN(test_marks_in_output, test_what_is_not_a_mark_is_output, test_texts_do_not_match_themselves,
+          test_nonces_differ, test_held_back_is_bounded)
