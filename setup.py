@@ -24,7 +24,10 @@ from setuptools.command.sdist import sdist
 
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
-NEEDS = "swerex-c cannot be built without {what}: install {debian} on Debian or Ubuntu, {fedora} on Fedora, {macos} on macOS"
+NEEDS = (
+    "swerex-c cannot be built without {what}: "
+    "install {debian} on Debian or Ubuntu, {fedora} on Fedora, {macos} on macOS"
+)
 NO_COMPILER = NEEDS.format(
     what="a working C compiler ({compiler} does not compile an empty program)",
     debian="gcc and libc6-dev",
@@ -37,14 +40,14 @@ NO_PYTHON_H = NEEDS.format(
     fedora="python3-devel",
     macos="python (brew install python)",
 )
-NO_MSGPACK_H = NEEDS.format(
-    what="the headers of msgpack-c (msgpack.h was not found)",
+NO_MSGPACK = NEEDS.format(
+    what="{part}",
     debian="libmsgpack-c-dev (libmsgpack-dev up to Debian 12 and Ubuntu 22.04)",
     fedora="msgpack-devel",
     macos="msgpack (brew install msgpack)",
 )
-NO_MSGPACK_LIB = NO_MSGPACK_H.replace("the headers of msgpack-c (msgpack.h was not found)",
-                                      "the library of msgpack-c (linking with it failed)")
+NO_MSGPACK_H = NO_MSGPACK.format(part="the headers of msgpack-c (msgpack.h was not found)")
+NO_MSGPACK_LIB = NO_MSGPACK.format(part="the library of msgpack-c (linking with it failed)")
 
 COMPILE_ARGS = ["-std=c11", "-D_GNU_SOURCE", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"]
 
