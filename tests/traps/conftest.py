@@ -1,0 +1,30 @@
+"""Fixtures that only the session tests need; the shared ones are in `plugin.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from traps.harness import Engine, Shell
+
+
+@pytest.fixture
+def sh(shells: type[Shell]) -> Iterator[Shell]:
+    """A fresh session, proved usable after the test unless the test said that it ended (`sh.ended = True`)."""
+    shell = shells()
+    yield shell
+    if not shell.ended:
+        shell.synced()
+
+
+@pytest.fixture
+def timeout_error(engine: Engine) -> type[Exception]:
+    """The engine's CommandTimeoutError."""
+    return engine.exceptions.CommandTimeoutError
+
+
+@pytest.fixture
+def swerex_error(engine: Engine) -> type[Exception]:
+    """The base of all typed errors."""
+    return engine.exceptions.SwerexException
