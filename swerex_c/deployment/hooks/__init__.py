@@ -1,0 +1,1 @@
+"""Hooks: callables that are told what a deployment is doing."""

@@ -1,0 +1,179 @@
+"""Every exception that this package raises by itself.
+
+Files are the exception to the rule: reading, writing and uploading raise the `OSError` of the system
+(`FileNotFoundError`, `PermissionError`, ...) with its `errno` and `filename`, and `UnicodeError` for text that does not
+decode, because that is what callers catch.
+
+Every class can be made from its message alone, survives pickling with all its attributes, and gives its message as
+`str()`. `except SwerexException` catches them all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "BashIncorrectSyntaxError",
+    "CommandTimeoutError",
+    "DeploymentNotStartedError",
+    "DeploymentStartupError",
+    "DockerPullError",
+    "DummyOutputsExhaustedError",
+    "InvalidInputError",
+    "NoExitCodeError",
+    "NonZeroExitCodeError",
+    "NotAvailableError",
+    "NotSupportedError",
+    "ResourceError",
+    "RuntimeClosedError",
+    "SessionBusyError",
+    "SessionDiedError",
+    "SessionDoesNotExistError",
+    "SessionExistsError",
+    "SessionLostSyncError",
+    "SessionNotInitializedError",
+    "SwapError",
+    "SwerexException",
+    "UploadError",
+]
+
+
+class SwerexException(Exception):
+    """The base of all exceptions of this package."""
+
+
+# Sessions and commands
+
+
+class SessionNotInitializedError(SwerexException, RuntimeError):
+    """The session object was never started, or is closed."""
+
+
+class NonZeroExitCodeError(SwerexException, RuntimeError):
+    """A command with `check="raise"` (or `check=True`) ended with an exit code other than 0."""
+
+
+class BashIncorrectSyntaxError(SwerexException, RuntimeError):
+    """Bash does not accept the command's syntax. Nothing of the command was run.
+
+    `extra_info` holds what bash said about it, as `bash_stdout` and `bash_stderr`.
+    """
+
+    def __init__(self, message: str, *, extra_info: dict[str, Any] | None = None):
+        super().__init__(message)
+        self.extra_info: dict[str, Any] = {} if extra_info is None else extra_info
+
+
+class CommandTimeoutError(SwerexException, RuntimeError, TimeoutError):
+    """A command did not end within its timeout, or printed nothing for its no-output timeout.
+
+    In a session the command still runs until it is interrupted; one that was started by `execute` has been ended.
+    `output` is what it printed until then (in `execute`: standard output, and standard error too if merged).
+    """
+
+    def __init__(self, *args: object, output: str = ""):
+        super().__init__(*args)
+        self.output = output
+
+
+class NoExitCodeError(SwerexException, RuntimeError):
+    """A command ended, but its exit code could not be learned."""
+
+
+class SessionExistsError(SwerexException, ValueError):
+    """There is a session of this name already."""
+
+
+class SessionDoesNotExistError(SwerexException, ValueError):
+    """There is no session of this name: it was never created, or it was closed."""
+
+
+class SessionDiedError(SwerexException, RuntimeError):
+    """The session's shell has ended, so it can take no more commands. Close the session and create another.
+
+    Of `exit_code` and `signal` (its number) one is set when the cause is known; both are None when it is not.
+    """
+
+    def __init__(
+        self, message: str = "The session's shell has ended", *, exit_code: int | None = None, signal: int | None = None
+    ):
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.signal = signal
+
+
+class SessionLostSyncError(SwerexException, RuntimeError):
+    """It can no longer be proved which output and exit code belong to which command, so none are returned.
+
+    Close the session and create another.
+    """
+
+
+class SessionBusyError(SwerexException, RuntimeError):
+    """An earlier command still runs in the session, and did not end in the time that the new one had.
+
+    The new command was not sent. Interrupt the session, or wait longer.
+    """
+
+
+class RuntimeClosedError(SwerexException, RuntimeError):
+    """The runtime was closed before or during the request."""
+
+
+class InvalidInputError(SwerexException, ValueError):
+    """A request that can be refused before anything is done: a NUL byte in a command, a negative timeout, an empty or
+    invalid regular expression to expect, a missing startup file, a session type that does not exist."""
+
+
+class ResourceError(SwerexException, RuntimeError):
+    """The machine lacks something: no bash, no free pseudo-terminal, no file descriptors, no memory, no port.
+
+    `errno` is the system's error number when a system call failed. This is no `OSError`, so that a handler for missing
+    files does not take it for one.
+    """
+
+    def __init__(self, message: str = "The machine is out of a resource", *, errno: int | None = None):
+        super().__init__(message)
+        self.errno = errno
+
+
+class NotSupportedError(SwerexException, NotImplementedError):
+    """This runtime cannot do what was asked, though others can."""
+
+
+class UploadError(SwerexException, OSError):
+    """A file or a tree cannot be copied as asked: a special file, a source within its own target, a directory in the
+    place of a file. The system's own refusals come as its `OSError` instead."""
+
+
+# Deployments
+
+
+class DeploymentNotStartedError(SwerexException, RuntimeError):
+    """The deployment has no runtime: it was not started, or it was stopped."""
+
+    def __init__(self, message: str = "Deployment not started"):
+        super().__init__(message)
+
+
+class DeploymentStartupError(SwerexException, RuntimeError):
+    """The deployment could not be started."""
+
+
+class DockerPullError(DeploymentStartupError):
+    """An image could not be pulled."""
+
+
+class NotAvailableError(SwerexException, RuntimeError):
+    """The configuration is valid, but this version of the package has no such deployment, runtime or server."""
+
+
+# Tests and the swap
+
+
+class DummyOutputsExhaustedError(SwerexException, RuntimeError):
+    """The dummy runtime was asked for more observations than it was given."""
+
+
+class SwapError(SwerexException, RuntimeError):
+    """`swerex` cannot be replaced, or no longer."""

@@ -1,0 +1,1 @@
+"""Runtimes: where commands run and files are."""

@@ -1,0 +1,76 @@
+"""Configurations of runtimes: what can be written into a file or onto a command line, and made into a runtime."""
+
+from typing import Literal, cast
+
+from pydantic import BaseModel, ConfigDict
+
+from swerex_c._load import load_class
+from swerex_c.runtime._base import AbstractRuntime
+
+__all__ = ["DummyRuntimeConfig", "LocalRuntimeConfig", "RemoteRuntimeConfig", "RuntimeConfig", "get_runtime"]
+
+
+class LocalRuntimeConfig(BaseModel):
+    """A runtime in this process, on this machine."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["local"] = "local"
+    """Tells the kinds of runtimes apart. Not to be changed."""
+
+    def get_runtime(self) -> AbstractRuntime:
+        from swerex_c.runtime.local import LocalRuntime
+
+        return LocalRuntime.from_config(self)
+
+
+class RemoteRuntimeConfig(BaseModel):
+    """A runtime behind a server."""
+
+    auth_token: str
+    """What the server knows this client by."""
+
+    host: str = "http://127.0.0.1"
+    """The server's address, with its scheme."""
+
+    port: int | None = None
+    """The server's port; None is that of the address."""
+
+    timeout: float = 0.15
+    """How long a request may take that names no timeout of its own, in seconds."""
+
+    type: Literal["remote"] = "remote"
+    """Tells the kinds of runtimes apart. Not to be changed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    def get_runtime(self) -> AbstractRuntime:
+        runtime_class = load_class("swerex_c.runtime.remote", "RemoteRuntime")
+        return cast(AbstractRuntime, runtime_class.from_config(self))
+
+
+class DummyRuntimeConfig(BaseModel):
+    """A runtime that does nothing, for tests."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["dummy"] = "dummy"
+    """Tells the kinds of runtimes apart. Not to be changed."""
+
+    def get_runtime(self) -> AbstractRuntime:
+        from swerex_c.runtime.dummy import DummyRuntime
+
+        return DummyRuntime.from_config(self)
+
+
+RuntimeConfig = LocalRuntimeConfig | RemoteRuntimeConfig | DummyRuntimeConfig
+"""Any configuration of a runtime."""
+
+
+def get_runtime(config: RuntimeConfig) -> AbstractRuntime:
+    """The runtime that a configuration describes; it has not been contacted yet.
+
+    Raises:
+        NotAvailableError: if this version of the package does not have it.
+    """
+    return config.get_runtime()

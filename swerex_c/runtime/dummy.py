@@ -1,0 +1,98 @@
+"""A runtime that does nothing and answers what it was told to, for tests of what is built on runtimes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from typing import Any, Self
+
+from swerex_c.exceptions import DummyOutputsExhaustedError, InvalidInputError
+from swerex_c.runtime.abstract import (
+    AbstractRuntime,
+    Action,
+    BashObservation,
+    CloseBashSessionResponse,
+    CloseResponse,
+    CloseSessionRequest,
+    CloseSessionResponse,
+    Command,
+    CommandResponse,
+    CreateBashSessionResponse,
+    CreateSessionRequest,
+    CreateSessionResponse,
+    IsAliveResponse,
+    Observation,
+    ReadFileRequest,
+    ReadFileResponse,
+    UploadRequest,
+    UploadResponse,
+    WriteFileRequest,
+    WriteFileResponse,
+)
+from swerex_c.runtime.config import DummyRuntimeConfig
+from swerex_c.utils.log import get_logger
+
+__all__ = ["DummyRuntime"]
+
+
+class DummyRuntime(AbstractRuntime):
+    """Every request succeeds and has an empty answer.
+
+    `run_in_session_outputs` is what `run_in_session` returns: one observation for every call, or a list of which every
+    call takes the first.
+    """
+
+    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Any):
+        """The keyword arguments are the fields of `DummyRuntimeConfig`."""
+        self.run_in_session_outputs: list[BashObservation] | BashObservation = BashObservation(exit_code=0)
+        self._config = DummyRuntimeConfig(**kwargs)
+        self.logger = logger or get_logger("rex-runtime")
+
+    @classmethod
+    def from_config(cls, config: DummyRuntimeConfig) -> Self:
+        return cls(**config.model_dump())
+
+    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
+        return IsAliveResponse(is_alive=True)
+
+    async def create_session(self, request: CreateSessionRequest) -> CreateSessionResponse:
+        _require_bash(request.session_type)
+        return CreateBashSessionResponse()
+
+    async def run_in_session(self, action: Action) -> Observation:
+        if not isinstance(self.run_in_session_outputs, list):
+            return self.run_in_session_outputs
+        if not self.run_in_session_outputs:
+            asked = getattr(action, "command", action.action_type)
+            raise DummyOutputsExhaustedError(f"No output left for {asked!r} in run_in_session_outputs")
+        return self.run_in_session_outputs.pop(0)
+
+    async def stream_in_session(self, action: Action) -> AsyncIterator[str | BashObservation]:
+        observation = await self.run_in_session(action)
+        if observation.output:
+            yield observation.output
+        yield observation
+
+    async def close_session(self, request: CloseSessionRequest) -> CloseSessionResponse:
+        _require_bash(request.session_type)
+        return CloseBashSessionResponse()
+
+    async def execute(self, command: Command) -> CommandResponse:
+        return CommandResponse(exit_code=0)
+
+    async def read_file(self, request: ReadFileRequest) -> ReadFileResponse:
+        return ReadFileResponse()
+
+    async def write_file(self, request: WriteFileRequest) -> WriteFileResponse:
+        return WriteFileResponse()
+
+    async def upload(self, request: UploadRequest) -> UploadResponse:
+        return UploadResponse()
+
+    async def close(self) -> CloseResponse:
+        return CloseResponse()
+
+
+def _require_bash(session_type: str) -> None:
+    if session_type != "bash":
+        raise InvalidInputError(f"Unknown session type: {session_type!r}")

@@ -1,0 +1,1 @@
+"""Small things that runtimes and deployments share."""

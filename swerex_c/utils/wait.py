@@ -1,0 +1,44 @@
+"""Waiting until something answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+__all__ = ["_wait_until_alive"]
+
+
+async def _wait_until_alive(
+    function: Callable[..., Awaitable[Any]],
+    timeout: float = 10.0,
+    function_timeout: float | None = 0.1,
+    sleep: float = 0.25,
+) -> None:
+    """Call `function(timeout=function_timeout)` until it returns something true. The event loop is free meanwhile.
+
+    Args:
+        function: what to call, at least once; what it raises is raised.
+        timeout: how many seconds to keep trying.
+        function_timeout: how many seconds one call may take, for the function to heed.
+        sleep: seconds between the calls.
+
+    Raises:
+        TimeoutError: if nothing true came in time. It ends in the `message` of the last answer.
+    """
+    deadline = time.monotonic() + timeout
+    attempts = 0
+    while True:
+        answer = await function(timeout=function_timeout)
+        attempts += 1
+        if answer:
+            return
+        left = deadline - time.monotonic()
+        if left <= 0:
+            break
+        await asyncio.sleep(min(sleep, left))
+    raise TimeoutError(
+        f"Runtime did not start within {timeout}s (tried to connect {attempts} times). "
+        f"The last await response was:\n{getattr(answer, 'message', None)}"
+    )
