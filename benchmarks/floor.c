@@ -4,7 +4,8 @@
  * the fence, one write per command, blocking reads until the fence is there.  No checks, no timeouts, no
  * matching, no thread: a session engine cannot be faster than this on the same machine, only close to it.
  *
- *   floor command N TEXT             one session; N times TEXT; every latency
+ *   floor command N TEXT [REST]      one session; N times TEXT; every latency.  REST: microseconds of busy waiting
+ *                                    before each, so that the shell is asleep when its line comes
  *   floor start N user|rc|bare       spawn to first prompt: as a person has it (readline and startup files), with
  *                                    startup files but without readline, and with neither
  *   floor output FILE ROUNDS         one session; `cat FILE`, read and counted
@@ -249,7 +250,13 @@ static void print_samples(const double *samples, size_t count)
     printf("]");
 }
 
-static int mode_command(size_t count, const char *text)
+static void rest(unsigned rest_us)
+{
+    for (uint64_t until = now_ns() + rest_us * 1000u; rest_us && now_ns() < until;) {
+    }
+}
+
+static int mode_command(size_t count, const char *text, unsigned rest_us)
 {
     size_t length = strlen(text);
     char *line = need(malloc(length + 1)), *buffer = need(malloc(READ_SIZE));
@@ -266,6 +273,7 @@ static int mode_command(size_t count, const char *text)
     }
     double children = shell_cpu_us(sh.pid), self = self_cpu_us();
     for (size_t i = 0; i < count; i++) {
+        rest(rest_us);
         uint64_t start = now_ns();
         send_text(&sh, line, length + 1);
         int code = wait_fence(&sh, buffer, NULL);
@@ -598,9 +606,7 @@ static void fact_round_trip(shell *sh, char *buffer, int syscall_fd, const char 
     static double after[COUNT];
     unsigned looks = 0;
     for (int i = 0; i < COUNT; i++) {
-        uint64_t rested = now_ns() + rest_us * 1000u;
-        while (rest_us && now_ns() < rested) {
-        }
+        rest(rest_us);
         uint64_t start = now_ns();
         send_text(sh, "true\n", 5);
         for (int waiting = 0; spin_us && !waiting && now_ns() < start + spin_us * 1000u;) {
@@ -687,8 +693,8 @@ int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
     size_t number = argc > 2 ? strtoul(argv[2], NULL, 10) : 0;
-    if (!strcmp(mode, "command") && argc == 4 && number) {
-        return mode_command(number, argv[3]);
+    if (!strcmp(mode, "command") && (argc == 4 || argc == 5) && number) {
+        return mode_command(number, argv[3], argc == 5 ? (unsigned)strtoul(argv[4], NULL, 10) : 0);
     }
     if (!strcmp(mode, "start") && argc == 4 && number) {
         return mode_start(number, argv[3]);
@@ -705,7 +711,7 @@ int main(int argc, char **argv)
     if (!strcmp(mode, "facts") && argc == 2) {
         return mode_facts();
     }
-    fputs("usage: floor command N TEXT | start N user|rc|bare | output FILE ROUNDS | interrupt N | "
+    fputs("usage: floor command N TEXT [REST] | start N user|rc|bare | output FILE ROUNDS | interrupt N | "
           "fleet SESSIONS COMMANDS | facts\n",
           stderr);
     return 2;

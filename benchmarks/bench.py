@@ -1,0 +1,696 @@
+"""The benchmark of swerex_c: every contender in one interleaved run, every answer checked.
+
+    python benchmarks/bench.py                 the whole table, some minutes
+    python benchmarks/bench.py --quick         under a minute; the numbers are rough
+    python benchmarks/bench.py --check         also says which targets are met
+    python benchmarks/bench.py --json FILE     also writes everything measured
+
+Each workload runs in rounds; in each round every contender has its turn, in random order, in a process of its own
+(worker.py, or floor.c for the plain C loops).  A ratio is the median over the rounds of "p50 of this contender by p50 of
+the C loop in the same round", so that a machine that changes its mood between rounds changes both sides.
+
+Exit status: 0; 1 if an answer of ours was wrong or, with --check, a target was missed; 2 if it could not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import random
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+ORIGINAL_REQUIREMENTS = ["swe-rex==1.4.0", "aiohttp"]
+MEGABYTE = 1_000_000
+FLOOR_FLAGS = ["-O2", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra"]
+PATTERNS = [f"needle-{i:02d}-in-the-stack" for i in range(10)] + [
+    r"error: [a-z]+ at line \d+",
+    r"\(gdb\) $",
+    r">>> $",
+    r"In \[\d+\]: ",
+    r"Traceback \(most recent call last\)",
+    r"(?:fatal|panic): .+",
+    r"password( for \w+)?: ",
+    r"\[y/N\] ?",
+    r"segmentation fault",
+    r"found [0-9]{4} of [0-9]{4}!",
+]
+NEEDLE = "found 1234 of 5678!"
+
+Result = dict[str, Any]
+
+
+class BenchError(Exception):
+    """Something is missing; the text says what."""
+
+
+# ---- contenders as processes ----
+
+
+class Floor:
+    """The plain C loops: one run of the program for each request."""
+
+    def __init__(self, binary: str, environment: dict[str, str]) -> None:
+        self.binary, self.environment = binary, environment
+
+    def ask(self, *arguments: object) -> Result:
+        done = subprocess.run(
+            [self.binary, *map(str, arguments)], env=self.environment, stdout=subprocess.PIPE, text=True, check=False
+        )
+        if not done.stdout.startswith("{"):
+            return {"error": f"floor {arguments[0]} ended with {done.returncode}"}
+        answer: Result = json.loads(done.stdout)
+        return answer
+
+    def close(self) -> None:
+        pass
+
+
+class Worker:
+    """A running worker.py; raises BenchError when the contender cannot be had."""
+
+    def __init__(self, contender: str, python: str, environment: dict[str, str]) -> None:
+        self.process: subprocess.Popen[str] = subprocess.Popen(
+            [python, str(HERE / "worker.py"), contender],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        hello = self._answer()
+        if "ready" not in hello:
+            raise BenchError(str(hello.get("error")))
+        self.python = str(hello["python"])
+
+    @staticmethod
+    def _stream(stream: IO[str] | None) -> IO[str]:
+        assert stream is not None
+        return stream
+
+    def _answer(self) -> Result:
+        line = self._stream(self.process.stdout).readline()
+        if not line:
+            return {"error": f"the process ended with {self.process.wait()}"}
+        answer: Result = json.loads(line)
+        return answer
+
+    def ask(self, operation: str, **parameters: object) -> Result:
+        if self.process.poll() is not None:
+            return {"error": f"the process ended with {self.process.returncode}"}
+        stdin = self._stream(self.process.stdin)
+        stdin.write(json.dumps({"operation": operation, **parameters}) + "\n")
+        stdin.flush()
+        return self._answer()
+
+    def close(self) -> None:
+        self._stream(self.process.stdin).close()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def build_floor(directory: Path) -> str:
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        raise BenchError("no C compiler: install build-essential (Debian) or gcc (Fedora)")
+    binary = directory / "floor"
+    subprocess.run(
+        [*shlex.split(compiler), *FLOOR_FLAGS, str(HERE / "floor.c"), "-o", str(binary), "-lutil", "-lpthread"], check=True
+    )
+    return str(binary)
+
+
+def original_python(may_install: bool) -> str | None:
+    """The interpreter of an environment that has the original; made below .cache/ when there is none."""
+    given = os.environ.get("SWX_ORIGINAL_PYTHON")
+    if given:
+        return given
+    place = ROOT / ".cache" / "bench-original"
+    python = place / "bin" / "python"
+    ready = place / "ready"
+    if not ready.exists():
+        if not may_install:
+            return None
+        print("making an environment with the original in .cache/ ...", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *ORIGINAL_REQUIREMENTS], check=True)
+        ready.touch()
+    return str(python)
+
+
+def our_path() -> str | None:
+    """PYTHONPATH for our workers: the tree, unless the package is installed."""
+    code = "import swerex_c._core"
+    found = subprocess.run([sys.executable, "-P", "-c", code], cwd="/", capture_output=True, check=False)
+    return None if found.returncode == 0 else str(ROOT)
+
+
+# ---- workloads ----
+
+
+@dataclass
+class Turn:
+    """What one contender does in each round of a workload."""
+
+    contender: str
+    request: Result
+    label: str = ""
+    rounds: int | None = None
+    """Fewer rounds than the workload's, for the slow ones."""
+
+    @property
+    def name(self) -> str:
+        return self.label or self.contender
+
+
+@dataclass
+class Workload:
+    key: str
+    title: str
+    turns: list[Turn]
+    baseline: str = "bare C"
+    kind: str = "latency"
+    """Which columns make sense: latency, output, patterns, idle or fleet."""
+    rounds: int = 5
+    results: dict[str, list[Result]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def summary(self, name: str) -> Result:
+        return summarise(self, name)
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def median_ratio(ours: list[Result], base: list[Result], value: Callable[[Result], float]) -> float | None:
+    ratios = [value(a) / value(b) for a, b in zip(ours, base, strict=False) if value(b)]
+    return statistics.median(ratios) if ratios else None
+
+
+def p50_of(result: Result) -> float:
+    return percentile(result["samples_us"], 0.5)
+
+
+def summarise(workload: Workload, name: str) -> Result:
+    """One line of the table."""
+    results = workload.results.get(name, [])
+    if not results:
+        return {"error": workload.errors.get(name, "not run")}
+    count = sum(r["count"] for r in results)
+    line: Result = {"count": count, "wrong": sum(r["wrong"] for r in results)}
+    samples = [s for r in results for s in r.get("samples_us", [])]
+    if samples:
+        line["p50_us"], line["p99_us"] = percentile(samples, 0.5), percentile(samples, 0.99)
+        line["min_us"] = min(samples)
+    for key in ("cpu_self_us", "cpu_children_us"):
+        if key in results[0]:
+            line[key] = sum(r[key] for r in results) / count
+    if "bytes" in results[0] and samples:
+        line["megabytes_per_second"] = results[0]["bytes"] / line["p50_us"]
+        line["bytes"] = results[0]["bytes"]
+    if "rss_growth_kb" in results[0]:
+        line["rss_growth_kb"] = max(r["rss_growth_kb"] for r in results)
+    if "plain_us" in results[0]:
+        line["plain_p50_us"] = percentile([s for r in results for s in r["plain_us"]], 0.5)
+        shares = [percentile(r["samples_us"], 0.5) / percentile(r["plain_us"], 0.5) - 1 for r in results]
+        line["added_share"] = statistics.median(shares)
+    if "per_second" in results[0]:
+        line["per_second"] = statistics.median(r["per_second"] for r in results)
+    if "rss_per_session_kb" in results[0]:
+        line["rss_per_session_kb"] = statistics.median(r["rss_per_session_kb"] for r in results)
+        line["cpu_share"] = sum(r["cpu_self_us"] + r["cpu_children_us"] for r in results) / (
+            1e6 * sum(r["seconds"] for r in results)
+        )
+    base = workload.results.get(workload.baseline, [])
+    if base and name != workload.baseline:
+        by_rate = "per_second" in results[0]
+        line["ratio"] = median_ratio(results, base, (lambda r: float(r["per_second"])) if by_rate else p50_of)
+    return line
+
+
+def floor_turn(label: str, *arguments: object) -> Turn:
+    return Turn("bare C", {"arguments": list(arguments)}, label)
+
+
+def command_workload(key: str, title: str, text: str, counts: dict[str, int], scale: float, rest_us: int = 0) -> Workload:
+    def number(name: str) -> int:
+        return max(3, int(counts[name] * scale))
+
+    turns = [floor_turn("bare C", "command", number("bare C"), text, rest_us)]
+    for name in counts:
+        if name != "bare C":
+            request = {"text": text, "count": number(name), "warm": min(50, number(name) // 2), "rest_us": rest_us}
+            turns.append(Turn(name, {"operation": "command", **request}, rounds=2 if name == "original" else None))
+    return Workload(key, title, turns)
+
+
+def workloads(quick: bool, files: dict[int, str]) -> Iterator[Workload]:
+    """Every row of the table.  Numbers are chosen so that each contender has about the same time, the original less."""
+    scale = 0.2 if quick else 1.0
+    rounds = 2 if quick else 5
+    hand = {"pexpect": 500, "ptyprocess": 2000, "pipes": 1000}
+    everyone = {"bare C": 2000, "ours": 2000, "core": 2000, **hand, "original": 10}
+    some = {"bare C": 300, "ours": 300, "core": 300, **dict.fromkeys(hand, 200), "original": 5}
+
+    rows = [
+        command_workload("true", 'true (run_in_session, check="silent"), back to back', "true", everyone, scale),
+        command_workload("true-rested", "the same, 200 us after the last: the shell is asleep", "true", everyone, scale, 200),
+        command_workload("bin-true", "/bin/true", "/bin/true", some, scale),
+    ]
+
+    starts = 10 if quick else 30
+    create = {"operation": "create", "count": starts}
+    rows.append(
+        Workload(
+            "create",
+            "a session: start until its first prompt",
+            [
+                floor_turn("bare C", "start", starts, "user"),
+                floor_turn("bare C, no readline", "start", starts, "rc"),
+                floor_turn("bare C, no startup files", "start", starts, "bare"),
+                *(Turn(name, create) for name in ("ours", "core")),
+                Turn("pexpect", create, "pexpect, no startup files"),
+                Turn("original", {"operation": "create", "count": 3}, rounds=1),
+            ],
+        )
+    )
+
+    for size, path in files.items():
+        count = max(1, min(5, 20 // size)) if not quick else 1
+        request = {"operation": "output", "path": path, "count": count}
+        names = ["ours", "core", "ptyprocess", "pipes"] + (["pexpect"] if size <= 8 else [])
+        turns = [floor_turn("bare C", "output", path, count), *(Turn(name, request) for name in names)]
+        if size == 1 or (size == 8 and not quick):
+            turns.append(Turn("original", {**request, "count": 1}, rounds=1))
+        rows.append(Workload(f"output-{size}", f"{size} MB of output (cat of a file)", turns, kind="output", rounds=2 if size > 8 else 3))
+
+    search = {"path": files[16], "patterns": PATTERNS, "needle": NEEDLE, "expected": PATTERNS[-1]}
+    search_turns = [Turn(n, {"operation": "patterns", "count": 1, **search}) for n in ("ours", "core", "ptyprocess")]
+    if not quick:
+        search_turns.append(Turn("pexpect", {"operation": "patterns", "count": 1, **search}, rounds=1))
+    rows.append(
+        Workload("patterns", "one of 20 patterns at the end of 16 MB", search_turns, "", "patterns", 2 if quick else 3)
+    )
+
+    idle = {"operation": "idle", "sessions": 20 if quick else 100, "seconds": 1 if quick else 5}
+    idle_turns = [Turn(name, idle) for name in ("ours", "core", "ptyprocess", "pipes")]
+    if not quick:
+        idle_turns.append(Turn("original", {**idle, "sessions": 10}))
+    rows.append(Workload("idle", f"{idle['sessions']} idle sessions for {idle['seconds']} s", idle_turns, "", "idle", 1))
+
+    fleet = {"operation": "fleet", "sessions": 64, "commands": 50}
+    rows.append(
+        Workload(
+            "fleet",
+            "64 sessions, 50 commands each, at once",
+            [
+                floor_turn("bare C", "fleet", 64, 50),
+                *(Turn(name, fleet) for name in ("ours", "core", "ptyprocess", "pipes")),
+                Turn("pexpect", fleet, rounds=1),
+                Turn("original", {**fleet, "sessions": 4, "commands": 3}, "original (4 sessions, 3 commands)", rounds=1),
+            ],
+            kind="fleet",
+        )
+    )
+
+    interrupt = {"operation": "interrupt", "count": 2 if quick else 5}
+    rows.append(
+        Workload(
+            "interrupt",
+            "interrupt of `sleep 100`, after its caller gave up on it",
+            [
+                floor_turn("bare C", "interrupt", 3),
+                *(Turn(name, interrupt) for name in ("ours", "core", "pexpect", "ptyprocess")),
+                Turn("ours", {**interrupt, "operation": "interrupt_running"}, "ours, while its caller waits"),
+                Turn("original", {**interrupt, "count": 2}, rounds=1),
+            ],
+            rounds=2,
+        )
+    )
+
+    execute = {"operation": "execute", "text": "true", "count": 40 if quick else 150}
+    rows.append(
+        Workload(
+            "execute",
+            'execute(Command("true", shell=True))',
+            [Turn(name, execute) for name in ("ours", "subprocess", "original")],
+            "subprocess",
+        )
+    )
+    for row in rows:
+        row.rounds = min(row.rounds, rounds)
+        yield row
+
+
+def make_file(directory: Path, megabytes: int) -> str:
+    """Numbered lines of 64 bytes, so that a lost, doubled or moved piece shows."""
+    path = directory / f"output-{megabytes}"
+    count = megabytes * MEGABYTE // 64
+    with path.open("w") as out:
+        for start in range(0, count, 10_000):
+            lines = range(start, min(start + 10_000, count))
+            out.write("".join(f"{i:08d} the quick brown fox jumps over the lazy dog 0123456\n" .rjust(64) for i in lines))
+    return str(path)
+
+
+# ---- the run ----
+
+
+class Bench:
+    def __init__(self, arguments: argparse.Namespace, directory: Path) -> None:
+        self.arguments = arguments
+        self.random = random.Random(arguments.seed)
+        self.environment = self.make_environment(directory)
+        self.directory = directory
+        self.contenders: dict[str, Floor | Worker] = {}
+        self.absent: dict[str, str] = {}
+        self.wanted: set[str] = set(arguments.contenders.split(",")) if arguments.contenders else set()
+
+    @staticmethod
+    def make_environment(directory: Path) -> dict[str, str]:
+        """Ours to measure in: a home with the distribution's own startup file, a terminal that all can handle."""
+        home = directory / "home"
+        home.mkdir()
+        skeleton = Path("/etc/skel/.bashrc")
+        if skeleton.exists():
+            shutil.copy(skeleton, home / ".bashrc")
+        environment = dict(os.environ, HOME=str(home), TERM="dumb", LC_ALL="C.UTF-8")
+        for name in ("PROMPT_COMMAND", "PS1", "PS2", "PS0", "BASH_ENV", "ENV"):
+            environment.pop(name, None)
+        return environment
+
+    def contender(self, name: str) -> Floor | Worker | None:
+        """Starts a contender on first use; None when it cannot be had, which is said once."""
+        if name in self.contenders:
+            return self.contenders[name]
+        if name in self.absent or (self.wanted and name not in self.wanted | {"bare C"}):
+            return None
+        try:
+            self.contenders[name] = self.start(name)
+        except BenchError as error:
+            self.absent[name] = str(error)
+            print(f"without {name}: {error}", file=sys.stderr)
+            return None
+        return self.contenders[name]
+
+    def start(self, name: str) -> Floor | Worker:
+        if name == "bare C":
+            return Floor(build_floor(self.directory), self.environment)
+        if name in ("original", "pexpect", "ptyprocess"):
+            python = original_python(may_install=not self.arguments.no_install)
+            if python is None:
+                raise BenchError("no environment with the original (SWX_ORIGINAL_PYTHON, or run without --no-install)")
+            return Worker(name, python, self.environment)
+        path = our_path()
+        extra = {"PYTHONPATH": path} if path else {}
+        return Worker(name, sys.executable, {**self.environment, **extra})
+
+    def turn(self, workload: Workload, turn: Turn) -> None:
+        contender = self.contender(turn.contender)
+        if contender is None:
+            workload.errors[turn.name] = self.absent.get(turn.contender, "left out")
+            return
+        if isinstance(contender, Floor):
+            result = contender.ask(*turn.request["arguments"])
+        else:
+            result = contender.ask(**turn.request)
+        if "error" in result:
+            workload.errors[turn.name] = result["error"]
+        else:
+            workload.results.setdefault(turn.name, []).append(result)
+
+    def run(self, workload: Workload) -> None:
+        for number in range(workload.rounds):
+            turns = [t for t in workload.turns if t.rounds is None or number < t.rounds]
+            self.random.shuffle(turns)
+            for turn in turns:
+                self.turn(workload, turn)
+
+    def close(self) -> None:
+        for contender in self.contenders.values():
+            contender.close()
+
+
+# ---- targets ----
+
+
+@dataclass
+class Target:
+    text: str
+    value: float | None
+    limit: float
+    at_most: bool
+    unit: str = ""
+
+    @property
+    def met(self) -> bool:
+        return self.value is not None and (self.value <= self.limit if self.at_most else self.value >= self.limit)
+
+
+def targets(rows: dict[str, Workload]) -> Iterator[Target]:
+    def value(row: str, name: str, key: str) -> float | None:
+        found = rows[row].summary(name).get(key) if row in rows else None
+        return float(found) if isinstance(found, int | float) else None
+
+    def quotient(a: float | None, b: float | None) -> float | None:
+        return a / b if a is not None and b else None
+
+    def compare(row: str, ours: str, other: str) -> float | None:
+        return median_ratio(rows[row].results.get(ours, []), rows[row].results.get(other, []), p50_of)
+
+    def inverse(number: float | None) -> float | None:
+        return 1 / number if number else None
+
+    yield Target("true: p50 by the bare C loop", value("true", "ours", "ratio"), 2.5, True, "x")
+    yield Target("true, shell asleep: p50 by the bare C loop", value("true-rested", "ours", "ratio"), 2.5, True, "x")
+    faster = quotient(value("true", "original", "p50_us"), value("true", "ours", "p50_us"))
+    yield Target("true: times faster than the original", faster, 1000, False, "x")
+    yield Target("true: CPU of this process per command", value("true", "ours", "cpu_self_us"), 30, True, "us")
+    yield Target("/bin/true: p50 by the bare C loop", value("bin-true", "ours", "ratio"), 1.15, True, "x")
+    yield Target("create_session by a bare bash start", value("create", "ours", "ratio"), 1.5, True, "x")
+    for size in (1, 8, 100):
+        share = inverse(value(f"output-{size}", "ours", "ratio"))
+        yield Target(f"{size} MB of output: bytes/s by the bare C read loop", share, 0.8, False, "x")
+    linear = quotient(
+        value("output-100", "ours", "megabytes_per_second"), value("output-8", "ours", "megabytes_per_second")
+    )
+    yield Target("100 MB of output: bytes/s by those of 8 MB (linear)", linear, 0.7, False, "x")
+    growth = value("output-100", "ours", "rss_growth_kb")
+    yield Target("100 MB of output: memory growth by its size", quotient(growth, 100_000 / 1.024), 2.6, True, "x")
+    added = value("patterns", "ours", "added_share")
+    yield Target("20 patterns in 16 MB: time added to reading", added * 100 if added is not None else None, 20, True, "%")
+    idle = value("idle", "ours", "cpu_share")
+    yield Target("idle sessions: CPU", idle * 100 if idle is not None else None, 0.05, True, "%")
+    yield Target("64 sessions, asyncio: commands/s by the C epoll loop", value("fleet", "ours", "ratio"), 0.5, False, "x")
+    yield Target("64 sessions, asyncio: CPU of this process per command", value("fleet", "ours", "cpu_self_us"), 25, True, "us")
+    yield Target("64 sessions, core: commands/s by the C epoll loop", value("fleet", "core", "ratio"), 0.7, False, "x")
+    stop = value("interrupt", "ours", "p50_us")
+    yield Target("interrupt of sleep 100", stop / 1e3 if stop is not None else None, 5, True, "ms")
+    for other in ("pexpect", "ptyprocess"):
+        yield Target(f"true: p50 by {other} by hand", compare("true", "ours", other), 1.5, True, "x")
+
+
+# ---- printing ----
+
+
+def duration(us: float | None) -> str:
+    if us is None:
+        return ""
+    if us < 1000:
+        return f"{us:.1f} us"
+    if us < 1e6:
+        return f"{us / 1e3:.2f} ms"
+    return f"{us / 1e6:.2f} s"
+
+
+def ratio(number: float | None) -> str:
+    return "" if number is None else f"{number:.2f}x"
+
+
+Column = tuple[str, Callable[[Result], str]]
+COMMON: list[Column] = [
+    ("CPU self", lambda line: duration(line.get("cpu_self_us"))),
+    ("CPU shells", lambda line: duration(line.get("cpu_children_us"))),
+    ("wrong", lambda line: str(line["wrong"] or "")),
+    ("n", lambda line: str(line["count"])),
+]
+TIMES: list[Column] = [
+    ("p50", lambda line: duration(line.get("p50_us"))),
+    ("p99", lambda line: duration(line.get("p99_us"))),
+]
+RATIO: Column = ("ratio", lambda line: ratio(line.get("ratio")))
+COLUMNS: dict[str, list[Column]] = {
+    "latency": [*TIMES, RATIO, *COMMON],
+    "output": [
+        ("p50", lambda line: duration(line.get("p50_us"))),
+        ("MB/s", lambda line: f"{line['megabytes_per_second']:.1f}"),
+        RATIO,
+        ("memory", lambda line: f"+{line.get('rss_growth_kb', 0) / 1e3:.1f} MB"),
+        *COMMON,
+    ],
+    "patterns": [
+        ("reading", lambda line: duration(line.get("plain_p50_us"))),
+        ("waiting", lambda line: duration(line.get("p50_us"))),
+        ("added", lambda line: f"{line['added_share'] * 100:+.1f} %"),
+        *COMMON[2:],
+    ],
+    "idle": [
+        ("CPU", lambda line: f"{line['cpu_share'] * 100:.3f} %"),
+        ("memory each", lambda line: f"{line['rss_per_session_kb']:.0f} kB"),
+        *COMMON[2:],
+    ],
+    "fleet": [("commands/s", lambda line: f"{line['per_second']:,.0f}"), RATIO, *COMMON],
+}
+
+
+def print_workload(workload: Workload) -> None:
+    columns = COLUMNS[workload.kind]
+    lines = [["", *(title for title, _ in columns)]]
+    for turn in workload.turns:
+        line = workload.summary(turn.name)
+        if "error" in line:
+            if line["error"] != "left out":
+                lines.append([turn.name, line["error"]])
+            continue
+        lines.append([turn.name, *(show(line) for _, show in columns)])
+    # A line with an error has one long cell, which sets no width.
+    full = [line for line in lines if len(line) == len(columns) + 1]
+    first = max(len(line[0]) for line in lines)
+    widths = [max(len(line[i]) for line in full) for i in range(1, len(columns) + 1)]
+    beside = f"  (ratio: by {workload.baseline})" if workload.baseline and workload.kind != "idle" else ""
+    print(f"\n{workload.title}{beside}")
+    for line in lines:
+        cells = [cell.rjust(width) for cell, width in zip(line[1:], widths, strict=False)]
+        print("  " + "  ".join([line[0].ljust(first), *(cells if len(line) > 2 else line[1:])]).rstrip())
+
+
+def print_targets(found: list[Target]) -> None:
+    print("\ntargets")
+    width = max(len(target.text) for target in found)
+    for target in found:
+        sign = "at most" if target.at_most else "at least"
+        value = "not measured" if target.value is None else f"{target.value:.3g} {target.unit}"
+        print(f"  {'pass' if target.met else 'MISS'}  {target.text.ljust(width)}  {value:>14}  ({sign} {target.limit:g} {target.unit})")
+
+
+def first_line(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\n", 1)[0]
+    except OSError:
+        return "absent"
+
+
+def machine(bench: Bench) -> Result:
+    cpu = next(
+        (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.machine(),
+    )
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "cpu": cpu,
+        "processors": len(os.sched_getaffinity(0)),
+        "load_before": os.getloadavg()[0],
+        "kernel": f"{platform.system()} {platform.release()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "bash": first_line("bash", "--version"),
+        "compiler": first_line(os.environ.get("CC", "cc"), "--version"),
+        "commit": first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
+        "command": " ".join(["python", "benchmarks/bench.py", *sys.argv[1:]]),
+        "seed": bench.arguments.seed,
+    }
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="swerex_c beside the original, other ways by hand, and plain C")
+    parser.add_argument("--quick", action="store_true", help="few rounds; for CI")
+    parser.add_argument("--check", action="store_true", help="compare with the targets; exit 1 if one is missed")
+    parser.add_argument("--json", metavar="FILE", help="write all results there")
+    parser.add_argument("--only", metavar="ROW,...", help="these workloads only (true, fleet, output-8, ...)")
+    parser.add_argument("--contenders", metavar="NAME,...", help="these contenders only (ours, core, original, ...)")
+    parser.add_argument("--no-install", action="store_true", help="do not make an environment for the original")
+    parser.add_argument("--cpus", metavar="N,...", help="pin everything to these processors")
+    parser.add_argument("--seed", type=int, default=1, help="for the order of turns")
+    parser.add_argument("--facts", action="store_true", help="print the prices of system calls and end")
+    return parser.parse_args()
+
+
+@contextmanager
+def work_directory() -> Iterator[Path]:
+    """In memory where possible, so that `cat FILE` measures the terminal and not a disk."""
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="swx-bench-", dir=where) as name:
+        yield Path(name)
+
+
+def run(arguments: argparse.Namespace, directory: Path) -> int:
+    if arguments.facts:
+        return subprocess.run([build_floor(directory), "facts"], check=False).returncode
+    bench = Bench(arguments, directory)
+    about = machine(bench)
+    for key, value in about.items():
+        print(f"{key:12} {value}")
+    sizes = (1, 8, 16) if arguments.quick else (1, 8, 16, 100)
+    files = {size: make_file(directory, size) for size in sizes}
+    only = set(arguments.only.split(",")) if arguments.only else None
+    rows: dict[str, Workload] = {}
+    try:
+        for workload in workloads(arguments.quick, files):
+            if (only and workload.key not in only) or (not only and workload.key == "output-16"):
+                continue
+            bench.run(workload)
+            print_workload(workload)
+            sys.stdout.flush()
+            rows[workload.key] = workload
+    finally:
+        bench.close()
+    found = [t for t in targets(rows) if t.value is not None or not (only or arguments.quick)]
+    if arguments.check and found:
+        print_targets(found)
+    table = {key: {t.name: row.summary(t.name) for t in row.turns} for key, row in rows.items()}
+    wrong = [f"{key}, {name}" for key, lines in table.items() for name, line in lines.items() if line.get("wrong")]
+    for text in wrong:
+        print(f"wrong answers: {text}")
+    if arguments.json:
+        goals = [{**vars(t), "met": t.met} for t in found]
+        document = {"machine": about, "rows": table, "targets": goals, "absent": bench.absent}
+        Path(arguments.json).write_text(json.dumps(document, indent=1) + "\n")
+    ours_wrong = any(", original" not in text for text in wrong)
+    ours_failed = [f"{k}, {n}" for k, r in rows.items() for n, e in r.errors.items() if n.startswith(("ours", "core")) and e != "left out"]
+    for text in ours_failed:
+        print(f"failed: {text}")
+    missed = arguments.check and any(not t.met for t in found)
+    return 1 if ours_wrong or ours_failed or missed else 0
+
+
+def main() -> int:
+    arguments = parse()
+    if arguments.cpus:
+        os.sched_setaffinity(0, {int(n) for n in arguments.cpus.split(",")})
+    try:
+        with work_directory() as directory:
+            return run(arguments, directory)
+    except (BenchError, subprocess.CalledProcessError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
