@@ -1,0 +1,108 @@
+/* swx_syntax.h: is this text a complete bash command, and how does it get to a shell that reads a terminal?
+ *
+ * Two questions are answered without starting a process:
+ *
+ *   text --- swx_syntax_scan ---> verdict + flags --- swx_syntax_way ---> way --- swx_syntax_deliver ---> bytes to type
+ *
+ * The scanner is a recursive-descent parser of the part of bash's grammar that people and agents write.  It is
+ * conservative: whatever it does not know for certain is SWX_UNSURE, and the caller asks `bash -n`.  The rules follow the
+ * POSIX shell grammar, the Bash Reference Manual, and the behaviour of bash 5.2 (the differential tests hold the two
+ * together).  It assumes bash's default parsing: no aliases, no posix mode, no extglob outside of [[ ]], and a locale in
+ * which ASCII bytes are never part of a longer character (UTF-8, ISO 8859, C; not Shift-JIS, GBK or Big5).
+ *
+ * Time is linear in the text (a few passes of memory speed, one of parsing); no memory is allocated by the scan.
+ * Everything here is a pure function of its arguments and may be called from any thread.
+ */
+#ifndef SWX_SYNTAX_H
+#define SWX_SYNTAX_H
+
+#include "swx.h"
+#include "swx_buf.h"
+
+typedef enum {
+    SWX_EMPTY,    /* blanks, newlines and comments only: nothing would run */
+    SWX_COMPLETE, /* `bash -n` accepts it without a warning, and it needs no further line */
+    SWX_UNSURE    /* wrong, incomplete, or outside of what the scanner knows: ask bash */
+} swx_verdict;
+
+/* Facts about the text, each independent of the verdict.  A "mention" is a maximal run of letters, digits and
+ * underscores anywhere in the text, in quotes and comments too: too many rather than too few. */
+enum {
+    SWX_SCAN_MULTILINE = 1 << 0,   /* the body (see swx_scan) holds a newline: more than one line would be typed */
+    SWX_SCAN_CONTROL = 1 << 1,     /* a byte below 0x20 other than tab and newline, or 0x7f */
+    SWX_SCAN_NUL = 1 << 2,         /* a NUL byte: no shell can be given this text */
+    SWX_SCAN_LONG_LINE = 1 << 3,   /* a line of the body exceeds SWX_LINE_MAX with its newline */
+    SWX_SCAN_BACKSLASH_END = 1 << 4, /* the body ends in an odd number of backslashes and not in a comment */
+    SWX_SCAN_PARSE_STATE = 1 << 5, /* mentions alias, unalias, BASH_ALIASES, shopt, posix, POSIXLY_CORRECT, eval, source,
+                                      or runs `.`: a later line may have to be parsed after an earlier one has run */
+    SWX_SCAN_EXEC = 1 << 6,        /* mentions exec */
+    SWX_SCAN_STTY = 1 << 7,        /* mentions stty, reset, tput */
+    SWX_SCAN_PROMPT = 1 << 8,      /* mentions PS0, PS1, PS2, PROMPT_COMMAND, promptvars, activate, deactivate, conda,
+                                      mamba, micromamba, starship */
+    SWX_SCAN_BACKGROUND = 1 << 9,  /* runs something with `&` (when UNSURE: holds any `&`) */
+    SWX_SCAN_EDITING = 1 << 10     /* mentions set together with emacs or vi: may turn readline on; never put it into an
+                                      eval (bash 5.2 crashes there) when another way is open */
+};
+
+/* A canonical terminal cuts longer lines without a word (Linux: N_TTY_BUF_SIZE 4096). Bytes, newline included. */
+#define SWX_LINE_MAX 4095
+
+/* Nesting of compound commands, substitutions and parameter expansions that is followed; deeper is SWX_UNSURE.
+ * One level costs at most about 1 KiB of stack. */
+#define SWX_SYNTAX_DEPTH 48
+
+/* Here-documents that may be open at the same newline; more is SWX_UNSURE. */
+#define SWX_SYNTAX_HEREDOCS 8
+
+/* The body is the text without leading blanks and newlines and without trailing newlines and blank lines.  (Blanks at the end of
+ * its last line stay, and so does a newline after a backslash: both can matter.) */
+typedef struct {
+    swx_verdict verdict;
+    unsigned flags;
+    size_t body_start; /* offset of the body in the text */
+    size_t body_size;  /* its bytes, no newline at the end */
+    size_t longest;    /* bytes of the body's longest line, newline included */
+    size_t stop;       /* offset at which an UNSURE parse gave up; the text's size otherwise */
+} swx_scan;
+
+/* Never fails.  text may be NULL when size is 0. */
+void swx_syntax_scan(const uint8_t *text, size_t size, swx_scan *out);
+
+/* The ways in, truest first. */
+typedef enum {
+    SWX_WAY_NONE,  /* nothing to type: the text runs nothing */
+    SWX_WAY_PLAIN, /* the body as one line */
+    SWX_WAY_GROUP, /* `{`, the body, `}` on lines of their own: parsed whole before anything of it runs */
+    SWX_WAY_EVAL,  /* eval $'...' in lines that a terminal can carry: any bytes, any length; each line is parsed after the
+                      one before has run, as in a script */
+    SWX_WAY_REFUSE /* holds a NUL byte */
+} swx_way;
+
+/* Chooses the way in.  accepted: `bash -n` accepted the text without a warning (in particular without "here-document
+ * delimited by end-of-file"); only asked for when the verdict is SWX_UNSURE.
+ *
+ *   NUL byte                                                   -> REFUSE
+ *   EMPTY                                                      -> NONE
+ *   control bytes, a long line, a final backslash, or neither
+ *   COMPLETE nor accepted                                      -> EVAL
+ *   one line                                                   -> PLAIN
+ *   several lines and PARSE_STATE (and not EDITING)            -> EVAL
+ *   several lines                                              -> GROUP                                             */
+swx_way swx_syntax_way(const swx_scan *scan, bool accepted);
+
+/* Appends the exact bytes to type, final newline included, to out.  PLAIN and GROUP type the body, EVAL the whole text.
+ *
+ * EVAL types `eval $'...'\`, newline, `$'...'\`, ... : pieces of ANSI-C quoting joined by backslash-newline outside of the
+ * quotes.  Printable ASCII other than ' and \ stands for itself, newline and tab are \n and \t, all other bytes are three
+ * octal digits: always three, so that a following digit cannot join, and octal gives the byte itself in every locale.
+ * No byte outside of 0x20..0x7e and newline is typed and no line exceeds SWX_LINE_MAX.  A text that begins with `-` gets
+ * `eval -- `.
+ *
+ * SWX_OK; SWX_EINVAL: a NUL byte, or way is NONE or REFUSE; SWX_ELIMIT: swx_syntax_bound bytes exceed what is left of
+ * out->limit; SWX_ENOMEM.  On an error out is as it was. */
+swx_status swx_syntax_deliver(swx_way way, const uint8_t *text, size_t size, swx_buf *out);
+
+/* The most bytes that swx_syntax_deliver appends for a text of this size; SIZE_MAX when that overflows. */
+size_t swx_syntax_bound(swx_way way, size_t size);
+
+#endif
