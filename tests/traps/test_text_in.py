@@ -91,9 +91,20 @@ TYPED = [
 
 # What the original does with these was observed; the texts are the causes that a user would name.
 WRONG = {
+    "tab between words": "TABs vanish",
     "tab in quotes": "TABs vanish",
     "bang in double quotes": "! is history-expanded",
     "bangs": "! is history-expanded",
+    "carriage return in quotes": "readline takes it for Enter",
+    "dashed here-document": "TABs vanish",
+    "here-document keeps tabs": "TABs vanish",
+    "two here-documents": "the splitter loses the second one",
+    "two here-documents in a pipeline": "the splitter loses the second one",
+    "here-document then more": "the splitter joins the delimiter to the next command",
+    "python in a here-document": "quoted here-documents fail the splitter, TABs vanish",
+    "semicolon lines": "lines are joined by a second semicolon",
+    "alias used in one go": "lines are joined, so the alias comes too late",
+    "extglob set and used": "the check refuses extended patterns",
 }
 
 
@@ -118,13 +129,15 @@ def test_second_line_is_not_stdin_of_the_first(sh: Shell) -> None:
     sh.synced()
 
 
-@wrong("the second line is typed into the first")
 def test_read_does_not_eat_the_next_line(sh: Shell) -> None:
     seen = sh.run("read -t 0.2 -r line\necho \"got=[$line]\"")
     assert (seen.output, seen.exit_code) == ("got=[]\n", 0)
 
 
-@pytest.mark.parametrize("size", [4093, 4094, 4095, 4096, 4097, 4098, 8191, 8192, 20_000, 200_000])
+@pytest.mark.parametrize(
+    "size",
+    [4093, 4094, 4095, 4096, 4097, 4098, 8191, 8192, 20_000, pytest.param(200_000, marks=wrong("E2BIG above 128 KiB"))],
+)
 def test_long_single_line(sh: Shell, size: int) -> None:
     """A canonical line above 4,095 bytes is cut by the terminal; a command is not."""
     text = "".join(random.Random(size).choices(string.ascii_letters + string.digits, k=size))
@@ -144,7 +157,7 @@ def test_long_line_arrives_whole(sh: Shell, size: int) -> None:
 
 @wrong("E2BIG above 128 KiB")
 def test_megabyte_command(sh: Shell) -> None:
-    body = "".join(f"line {i} of a long here-document\t!{'x' * 40}\n" for i in range(13_000))
+    body = "".join(f"line {i} of a long here-document\t!{'x' * 40}\n" for i in range(14_000))
     assert len(body) > 1_000_000
     with quicker_than(8):
         seen = sh.out(f"cat <<'A_LONG_END' | sha256sum\n{body}A_LONG_END")
@@ -166,10 +179,13 @@ def test_many_lines(sh: Shell) -> None:
 
 
 @wrong("control characters act on the terminal")
-@pytest.mark.parametrize("code", [*range(1, 9), 11, 12, *range(14, 32), 127])
-def test_control_characters_are_data(sh: Shell, code: int) -> None:
+def test_control_characters_are_data(sh: Shell) -> None:
     """^C, ^D, ^U, ^W, ^V, ^S, ^Q, ^Z, ^\\, ESC and DEL inside a command are characters, not keys."""
-    sh.gives(f"printf %s 'a{chr(code)}b' | od -An -tx1 | tr -d ' \\n'", f"61{code:02x}62")
+    for code in [*range(1, 9), 11, 12, *range(13, 32), 127]:
+        sh.gives(f"printf %s 'a{chr(code)}b' | od -An -tx1 | tr -d ' \\n'", f"61{code:02x}62")
+    every = "".join(map(chr, [*range(1, 10), *range(11, 32), 127]))
+    sh.gives(f"printf %s '{every}' | od -An -v -tx1 | tr -d ' \\n'", every.encode().hex())
+    sh.gives(f"printf %s '{every}\n{every}' | wc -c", "63\n")
 
 
 @wrong("invalid UTF-8 cannot be typed")
@@ -188,6 +204,7 @@ def test_nul_is_refused(sh: Shell, swerex_error: type[Exception], tmp_path: Path
     assert not mark.exists()
 
 
+@wrong("each command is checked without the session's own shopts")
 def test_extglob_from_the_line_before(sh: Shell) -> None:
     sh.out("shopt -s extglob")
     sh.gives("[[ aab == +(a)b ]] && x=foobar; echo ${x/+(o)/0}", "f0bar\n")
@@ -263,6 +280,7 @@ def test_syntax_error_is_told_and_nothing_ran(sh: Shell, tmp_path: Path, command
     assert "\n---- Stdout ----\n" in str(error)
 
 
+@wrong("the next line that the engine types is joined to it")
 def test_backslash_at_the_very_end(sh: Shell) -> None:
     """The newline that ends a command is not part of it: a last backslash waits for nothing."""
     seen = sh.run("echo a\\")
@@ -275,6 +293,7 @@ def test_the_words_of_other_peoples_delimiters(sh: Shell) -> None:
     sh.gives("cat <<SOUNIQUEEOF\none\nSOUNIQUEEOF\necho two", "one\ntwo\n")
 
 
+@wrong("the engine's own words end up in the document")
 def test_open_here_document(sh: Shell) -> None:
     """Bash takes the end of the text for the end of the document, with a warning; so no line is waited for."""
     seen = sh.run("cat <<EOF\none\ntwo")
@@ -319,6 +338,7 @@ def test_random_text_round_trip(sh: Shell) -> None:
         assert seen.split()[0] == hashlib.sha256(text.encode()).hexdigest(), repr(text)
 
 
+@wrong("a caret at the start is quick substitution")
 def test_history_of_commands_is_not_needed(sh: Shell) -> None:
     """A command may begin with a space, a bang or a caret."""
     sh.gives(" echo a", "a\n")
