@@ -1,0 +1,56 @@
+"""Runs at the start of every Python below `swerex-c run`: puts the swap in, then gets out of the way.
+
+The Python may have a `sitecustomize` of its own, which this one hides: it is imported in its place. And it may be of
+any version, so what is written here must be good for Python 2 too, where it does nothing.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+import os
+import sys
+
+
+def _take_from(package):
+    """Import swerex_c from where `swerex-c run` has it, for a Python that does not have it installed."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location(
+        "swerex_c", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["swerex_c"] = module
+    spec.loader.exec_module(module)
+
+
+def _swap(here):
+    try:
+        import swerex_c  # noqa: F401
+    except ImportError:
+        _take_from(os.path.dirname(here))
+    from swerex_c._alias import add_finder_at_startup
+
+    add_finder_at_startup()
+
+
+def _import_hidden(me):
+    """Import the sitecustomize that this one hides, if there is one."""
+    del sys.modules["sitecustomize"]
+    try:
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
+    except ImportError as error:
+        if getattr(error, "name", "sitecustomize") != "sitecustomize":
+            raise
+    finally:
+        sys.modules.setdefault("sitecustomize", me)
+
+
+def _start():
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    if sys.version_info >= (3, 11):  # noqa: UP036
+        _swap(here)
+    _import_hidden(sys.modules["sitecustomize"])
+
+
+_start()
