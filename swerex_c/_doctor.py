@@ -1,0 +1,247 @@
+"""What a machine has and lacks, for `swerex-c doctor`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import resource
+import select
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from swerex_c.exceptions import SwerexException
+
+__all__ = ["Finding", "as_data", "examine", "print_table", "sessions_can_run"]
+
+_PATIENCE = 10.0
+"""Seconds that any program may take to answer."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fact about the machine."""
+
+    name: str
+    value: str
+    good: bool | None = None
+    """None where there is no good or bad."""
+
+    note: str = ""
+    """What follows from it."""
+
+    needed: bool = False
+    """Whether sessions cannot run unless it is good."""
+
+
+def examine() -> list[Finding]:
+    """Look at everything. This starts a few short programs and, last, a session."""
+    looks: list[Callable[[], Iterator[Finding]]] = [
+        _package, _python, _core, _kernel, _bash, _terminals, _limits, _engines, _swap, _session,
+    ]  # fmt: skip
+    return [finding for look in looks for finding in look()]
+
+
+def sessions_can_run(findings: list[Finding]) -> bool:
+    return all(finding.good for finding in findings if finding.needed)
+
+
+def as_data(findings: list[Finding]) -> dict[str, Any]:
+    """The findings for programs: by name, with `ok` for the whole."""
+    return {
+        "ok": sessions_can_run(findings),
+        "findings": {
+            finding.name: {"value": finding.value, "good": finding.good, "note": finding.note, "needed": finding.needed}
+            for finding in findings
+        },
+    }
+
+
+def print_table(findings: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", "What", "Found", "What follows", box=None, pad_edge=False)
+    for finding in findings:
+        sign = {True: "[green]yes[/]", False: "[red]no[/]" if finding.needed else "[yellow]no[/]", None: ""}[
+            finding.good
+        ]
+        table.add_row(sign, finding.name, _plain(finding.value), _plain(finding.note))
+    console = Console()
+    console.print(table)
+    can = sessions_can_run(findings)
+    console.print("Sessions can run." if can else "[red]Sessions cannot run.[/]")
+
+
+def _sign(finding: Finding) -> str:
+    if finding.good is None:
+        return ""
+    if finding.good:
+        return "[green]yes[/]"
+    return "[red]no[/]" if finding.needed else "[yellow]no[/]"
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _package() -> Iterator[Finding]:
+    from swerex_c import __version__ as api
+    from swerex_c._version import __version__ as own
+
+    yield Finding("swerex-c", own, note=f"SWE-ReX API {api}, in {Path(__file__).parent}")
+
+
+def _python() -> Iterator[Finding]:
+    version = f"{platform.python_implementation()} {platform.python_version()}"
+    free = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+    gil: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
+    kind = "free-threaded" + (", but with the GIL on" if gil() else "") if free else "with the GIL"
+    yield Finding("python", version, sys.version_info[:2] >= (3, 11), note=f"{kind}, {sys.executable}", needed=True)
+
+
+def _core() -> Iterator[Finding]:
+    try:
+        from swerex_c import _core as core
+    except ImportError as error:
+        yield Finding("core", "missing", False, f"The extension cannot be imported: {error}", needed=True)
+        return
+    yield Finding("core", Path(getattr(core, "__file__", None) or "built in").name, True, needed=True)
+    version = getattr(core, "msgpack_version", None)
+    if version is not None:
+        yield Finding("msgpack-c", str(version() if callable(version) else version))
+
+
+def _kernel() -> Iterator[Finding]:
+    yield Finding("kernel", f"{platform.system()} {platform.release()}", note=platform.machine())
+    readable, why = _proof_by_the_kernel()
+    follows = "The kernel proves that a command has finished" if readable else f"The fence alone decides: {why}"
+    yield Finding("/proc/PID/syscall", "readable" if readable else "closed", readable, follows)
+
+
+def _proof_by_the_kernel() -> tuple[bool, str]:
+    """Whether the kernel shows what another process of ours is waiting in, seen on one that surely waits."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as cat:
+        assert cat.stdin is not None and cat.stdout is not None
+        try:
+            cat.stdin.write(b"x")
+            cat.stdin.flush()
+            if not select.select([cat.stdout], [], [], _PATIENCE)[0]:
+                return False, "a child does not answer"
+            deadline = time.monotonic() + 1
+            while time.monotonic() < deadline:
+                shown = Path(f"/proc/{cat.pid}/syscall").read_text()
+                if shown.split()[0].isdecimal():
+                    return True, ""
+            return False, f"it shows {shown.strip()!r} for a waiting process"
+        except OSError as error:
+            return False, str(error.strerror)
+
+
+def _bash() -> Iterator[Finding]:
+    path = shutil.which("bash")
+    if path is None:
+        yield Finding("bash", "not found", False, "Install bash", needed=True)
+        return
+    version = _first_line([path, "-c", 'echo "$BASH_VERSION"'])
+    major = version.partition(".")[0]
+    recent = major.isdecimal() and int(major) >= 4
+    yield Finding("bash", version or "does not answer", recent, path if recent else f"{path} is too old", needed=True)
+
+
+def _terminals() -> Iterator[Finding]:
+    try:
+        for descriptor in os.openpty():
+            os.close(descriptor)
+    except OSError as error:
+        yield Finding("terminals", "none to be had", False, f"openpty: {error.strerror}", needed=True)
+    else:
+        limits = [_number(f"/proc/sys/kernel/pty/{name}") for name in ("nr", "max")]
+        use = "unknown" if None in limits else f"{limits[0]} of {limits[1]} in use"
+        yield Finding("terminals", use, True, note="One for each session", needed=True)
+    ptmx = Path("/dev/ptmx")
+    yield Finding("/dev/ptmx", "there" if ptmx.exists() else "missing", ptmx.exists() and os.access(ptmx, os.W_OK))
+
+
+def _limits() -> Iterator[Finding]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    note = f"can be raised to {_limit(hard)}" if soft != hard else ""
+    yield Finding("open files", f"at most {_limit(soft)}", soft == resource.RLIM_INFINITY or soft >= 1024, note)
+    if hasattr(resource, "RLIMIT_NPROC"):
+        yield Finding("processes", f"at most {_limit(resource.getrlimit(resource.RLIMIT_NPROC)[0])}")
+
+
+def _engines() -> Iterator[Finding]:
+    for name in ("docker", "podman", "bwrap"):
+        path = shutil.which(name)
+        yield Finding(name, (_first_line([path, "--version"]) or path) if path else "not found", note=path or "")
+
+
+def _swap() -> Iterator[Finding]:
+    from swerex_c.swap import status
+
+    now = status()
+    where = now.original_path or ""
+    yield Finding("original", now.original_version or ("found" if where else "not installed"), note=where)
+    how = [*map(str, now.enabled), *(["swerex-c run"] if now.run else [])]
+    if now.switched_off:
+        how.append("SWEREX_C_SWAP is 0")
+    yield Finding("swap", "on" if now.active else "off", note=", ".join(how))
+
+
+def _session() -> Iterator[Finding]:
+    try:
+        seconds = asyncio.run(_try_session())
+    except (SwerexException, ImportError, OSError) as error:
+        yield Finding("session", "failed", False, f"{type(error).__name__}: {error}", needed=True)
+    else:
+        yield Finding("session", f"started and answered in {seconds * 1000:.1f} ms", True, needed=True)
+
+
+async def _try_session() -> float:
+    import logging
+
+    from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
+    from swerex_c.runtime.local import LocalRuntime
+
+    runtime = LocalRuntime(logger=logging.getLogger("swerex-c"))
+    began = time.monotonic()
+    try:
+        await runtime.create_session(CreateBashSessionRequest(startup_timeout=_PATIENCE))
+        answer = await runtime.run_in_session(BashAction(command="echo $((6 * 7))", timeout=_PATIENCE))
+        if answer.output != "42\n":
+            raise SwerexException(f"a session answered {answer.output!r} instead of '42\\n'")
+        return time.monotonic() - began
+    finally:
+        await runtime.close()
+
+
+def _first_line(command: list[str]) -> str:
+    """The first line that a program prints; empty if it cannot run, fails or takes too long."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_PATIENCE
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.partition("\n")[0].strip() if done.returncode == 0 else ""
+
+
+def _number(path: str) -> int | None:
+    try:
+        return int(Path(path).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _limit(value: int) -> str:
+    return "unlimited" if value == resource.RLIM_INFINITY else str(value)
