@@ -6,8 +6,8 @@
     python benchmarks/bench.py --json FILE     also writes everything measured
 
 Each workload runs in rounds; in each round every contender has its turn, in random order, in a process of its own
-(worker.py, or floor.c for the plain C loops).  A ratio is the median over the rounds of "p50 of this contender by p50 of
-the C loop in the same round", so that a machine that changes its mood between rounds changes both sides.
+(worker.py, or floor.c for the plain C loops).  A ratio is the median over the rounds of "p50 of this contender by p50
+of the C loop in the same round", so that a machine that changes its mood between rounds changes both sides.
 
 Exit status: 0; 1 if an answer of ours was wrong or, with --check, a target was missed; 2 if it could not run.
 """
@@ -26,6 +26,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 ORIGINAL_REQUIREMENTS = ["swe-rex==1.4.0", "aiohttp"]
 MEGABYTE = 1_000_000
+TURN_LIMIT = 120.0
+"""Seconds after which a contender that does not come back is ended; its row then says so."""
 FLOOR_FLAGS = ["-O2", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra"]
 PATTERNS = [f"needle-{i:02d}-in-the-stack" for i in range(10)] + [
     r"error: [a-z]+ at line \d+",
@@ -49,7 +52,10 @@ PATTERNS = [f"needle-{i:02d}-in-the-stack" for i in range(10)] + [
     r"segmentation fault",
     r"found [0-9]{4} of [0-9]{4}!",
 ]
+LINE = "{:08d} the quick brown fox jumps over the lazy dog 0123456789\n"
 NEEDLE = "found 1234 of 5678!"
+
+LEFT_OUT = "left out"
 
 Result = dict[str, Any]
 
@@ -114,7 +120,12 @@ class Worker:
         stdin = self._stream(self.process.stdin)
         stdin.write(json.dumps({"operation": operation, **parameters}) + "\n")
         stdin.flush()
-        return self._answer()
+        watchdog = threading.Timer(TURN_LIMIT, self.process.kill)
+        watchdog.start()
+        try:
+            return self._answer()
+        finally:
+            watchdog.cancel()
 
     def close(self) -> None:
         self._stream(self.process.stdin).close()
@@ -130,9 +141,9 @@ def build_floor(directory: Path) -> str:
     if not compiler:
         raise BenchError("no C compiler: install build-essential (Debian) or gcc (Fedora)")
     binary = directory / "floor"
-    subprocess.run(
-        [*shlex.split(compiler), *FLOOR_FLAGS, str(HERE / "floor.c"), "-o", str(binary), "-lutil", "-lpthread"], check=True
-    )
+    source = str(HERE / "floor.c")
+    command = [*shlex.split(compiler), *FLOOR_FLAGS, source, "-o", str(binary), "-lutil", "-lpthread"]
+    subprocess.run(command, check=True)
     return str(binary)
 
 
@@ -186,7 +197,7 @@ class Workload:
     turns: list[Turn]
     baseline: str = "bare C"
     kind: str = "latency"
-    """Which columns make sense: latency, output, patterns, idle or fleet."""
+    """Which columns make sense: latency, rested, output, patterns, idle or fleet."""
     rounds: int = 5
     results: dict[str, list[Result]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
@@ -201,7 +212,9 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def median_ratio(ours: list[Result], base: list[Result], value: Callable[[Result], float]) -> float | None:
-    ratios = [value(a) / value(b) for a, b in zip(ours, base, strict=False) if value(b)]
+    """Pairs the results of the same round."""
+    beside = {result["round"]: value(result) for result in base}
+    ratios = [value(a) / beside[a["round"]] for a in ours if beside.get(a["round"])]
     return statistics.median(ratios) if ratios else None
 
 
@@ -250,7 +263,9 @@ def floor_turn(label: str, *arguments: object) -> Turn:
     return Turn("bare C", {"arguments": list(arguments)}, label)
 
 
-def command_workload(key: str, title: str, text: str, counts: dict[str, int], scale: float, rest_us: int = 0) -> Workload:
+def command_workload(
+    key: str, title: str, text: str, counts: dict[str, int], scale: float, rest_us: int = 0
+) -> Workload:
     def number(name: str) -> int:
         return max(3, int(counts[name] * scale))
 
@@ -259,7 +274,8 @@ def command_workload(key: str, title: str, text: str, counts: dict[str, int], sc
         if name != "bare C":
             request = {"text": text, "count": number(name), "warm": min(50, number(name) // 2), "rest_us": rest_us}
             turns.append(Turn(name, {"operation": "command", **request}, rounds=2 if name == "original" else None))
-    return Workload(key, title, turns)
+    # While resting the contenders burn time, so the CPU of a rested row says nothing.
+    return Workload(key, title, turns, kind="rested" if rest_us else "latency")
 
 
 def workloads(quick: bool, files: dict[int, str]) -> Iterator[Workload]:
@@ -272,7 +288,7 @@ def workloads(quick: bool, files: dict[int, str]) -> Iterator[Workload]:
 
     rows = [
         command_workload("true", 'true (run_in_session, check="silent"), back to back', "true", everyone, scale),
-        command_workload("true-rested", "the same, 200 us after the last: the shell is asleep", "true", everyone, scale, 200),
+        command_workload("true-rested", "true, 200 us after the last: shell asleep", "true", everyone, scale, 200),
         command_workload("bin-true", "/bin/true", "/bin/true", some, scale),
     ]
 
@@ -294,13 +310,14 @@ def workloads(quick: bool, files: dict[int, str]) -> Iterator[Workload]:
     )
 
     for size, path in files.items():
-        count = max(1, min(5, 20 // size)) if not quick else 1
+        count = max(1, min(10, 20 // size)) if not quick else 2 if size == 1 else 1
         request = {"operation": "output", "path": path, "count": count}
         names = ["ours", "core", "ptyprocess", "pipes"] + (["pexpect"] if size <= 8 else [])
         turns = [floor_turn("bare C", "output", path, count), *(Turn(name, request) for name in names)]
         if size == 1 or (size == 8 and not quick):
             turns.append(Turn("original", {**request, "count": 1}, rounds=1))
-        rows.append(Workload(f"output-{size}", f"{size} MB of output (cat of a file)", turns, kind="output", rounds=2 if size > 8 else 3))
+        title = f"{size} MB of output (cat of a file)"
+        rows.append(Workload(f"output-{size}", title, turns, kind="output", rounds=3 if size > 8 else 5))
 
     search = {"path": files[16], "patterns": PATTERNS, "needle": NEEDLE, "expected": PATTERNS[-1]}
     search_turns = [Turn(n, {"operation": "patterns", "count": 1, **search}) for n in ("ours", "core", "ptyprocess")]
@@ -314,7 +331,8 @@ def workloads(quick: bool, files: dict[int, str]) -> Iterator[Workload]:
     idle_turns = [Turn(name, idle) for name in ("ours", "core", "ptyprocess", "pipes")]
     if not quick:
         idle_turns.append(Turn("original", {**idle, "sessions": 10}))
-    rows.append(Workload("idle", f"{idle['sessions']} idle sessions for {idle['seconds']} s", idle_turns, "", "idle", 1))
+    title = f"{idle['sessions']} idle sessions for {idle['seconds']} s"
+    rows.append(Workload("idle", title, idle_turns, "", "idle", 1))
 
     fleet = {"operation": "fleet", "sessions": 64, "commands": 50}
     rows.append(
@@ -325,7 +343,7 @@ def workloads(quick: bool, files: dict[int, str]) -> Iterator[Workload]:
                 floor_turn("bare C", "fleet", 64, 50),
                 *(Turn(name, fleet) for name in ("ours", "core", "ptyprocess", "pipes")),
                 Turn("pexpect", fleet, rounds=1),
-                Turn("original", {**fleet, "sessions": 4, "commands": 3}, "original (4 sessions, 3 commands)", rounds=1),
+                Turn("original", {**fleet, "sessions": 4, "commands": 3}, "original, 4 sessions", rounds=1),
             ],
             kind="fleet",
         )
@@ -363,11 +381,11 @@ def workloads(quick: bool, files: dict[int, str]) -> Iterator[Workload]:
 def make_file(directory: Path, megabytes: int) -> str:
     """Numbered lines of 64 bytes, so that a lost, doubled or moved piece shows."""
     path = directory / f"output-{megabytes}"
-    count = megabytes * MEGABYTE // 64
+    count = megabytes * MEGABYTE // len(LINE.format(0))
     with path.open("w") as out:
         for start in range(0, count, 10_000):
             lines = range(start, min(start + 10_000, count))
-            out.write("".join(f"{i:08d} the quick brown fox jumps over the lazy dog 0123456\n" .rjust(64) for i in lines))
+            out.write("".join(LINE.format(i) for i in lines))
     return str(path)
 
 
@@ -423,10 +441,10 @@ class Bench:
         extra = {"PYTHONPATH": path} if path else {}
         return Worker(name, sys.executable, {**self.environment, **extra})
 
-    def turn(self, workload: Workload, turn: Turn) -> None:
+    def turn(self, workload: Workload, turn: Turn, number: int) -> None:
         contender = self.contender(turn.contender)
         if contender is None:
-            workload.errors[turn.name] = self.absent.get(turn.contender, "left out")
+            workload.errors[turn.name] = self.absent.get(turn.contender, LEFT_OUT)
             return
         if isinstance(contender, Floor):
             result = contender.ask(*turn.request["arguments"])
@@ -435,14 +453,14 @@ class Bench:
         if "error" in result:
             workload.errors[turn.name] = result["error"]
         else:
-            workload.results.setdefault(turn.name, []).append(result)
+            workload.results.setdefault(turn.name, []).append({**result, "round": number})
 
     def run(self, workload: Workload) -> None:
         for number in range(workload.rounds):
             turns = [t for t in workload.turns if t.rounds is None or number < t.rounds]
             self.random.shuffle(turns)
             for turn in turns:
-                self.turn(workload, turn)
+                self.turn(workload, turn, number)
 
     def close(self) -> None:
         for contender in self.contenders.values():
@@ -474,10 +492,12 @@ def targets(rows: dict[str, Workload]) -> Iterator[Target]:
         return a / b if a is not None and b else None
 
     def compare(row: str, ours: str, other: str) -> float | None:
+        if row not in rows:
+            return None
         return median_ratio(rows[row].results.get(ours, []), rows[row].results.get(other, []), p50_of)
 
-    def inverse(number: float | None) -> float | None:
-        return 1 / number if number else None
+    def scaled(number: float | None, by: float) -> float | None:
+        return None if number is None else number * by
 
     yield Target("true: p50 by the bare C loop", value("true", "ours", "ratio"), 2.5, True, "x")
     yield Target("true, shell asleep: p50 by the bare C loop", value("true-rested", "ours", "ratio"), 2.5, True, "x")
@@ -487,23 +507,21 @@ def targets(rows: dict[str, Workload]) -> Iterator[Target]:
     yield Target("/bin/true: p50 by the bare C loop", value("bin-true", "ours", "ratio"), 1.15, True, "x")
     yield Target("create_session by a bare bash start", value("create", "ours", "ratio"), 1.5, True, "x")
     for size in (1, 8, 100):
-        share = inverse(value(f"output-{size}", "ours", "ratio"))
+        share = quotient(1, value(f"output-{size}", "ours", "ratio"))
         yield Target(f"{size} MB of output: bytes/s by the bare C read loop", share, 0.8, False, "x")
-    linear = quotient(
-        value("output-100", "ours", "megabytes_per_second"), value("output-8", "ours", "megabytes_per_second")
+    speed = {size: value(f"output-{size}", "ours", "megabytes_per_second") for size in (8, 100)}
+    yield Target("100 MB of output: bytes/s by those of 8 MB (linear)", quotient(speed[100], speed[8]), 0.7, False, "x")
+    growth = quotient(value("output-100", "ours", "rss_growth_kb"), 100 * MEGABYTE / 1024)
+    yield Target("100 MB of output: growth of memory by its size", growth, 2.6, True, "x")
+    added = scaled(value("patterns", "ours", "added_share"), 100)
+    yield Target("20 patterns in 16 MB: time added to reading", added, 20, True, "%")
+    yield Target("idle sessions: CPU", scaled(value("idle", "ours", "cpu_share"), 100), 0.05, True, "%")
+    yield Target("fleet, asyncio: commands/s by the C epoll loop", value("fleet", "ours", "ratio"), 0.5, False, "x")
+    yield Target(
+        "fleet, asyncio: CPU of this process per command", value("fleet", "ours", "cpu_self_us"), 25, True, "us"
     )
-    yield Target("100 MB of output: bytes/s by those of 8 MB (linear)", linear, 0.7, False, "x")
-    growth = value("output-100", "ours", "rss_growth_kb")
-    yield Target("100 MB of output: memory growth by its size", quotient(growth, 100_000 / 1.024), 2.6, True, "x")
-    added = value("patterns", "ours", "added_share")
-    yield Target("20 patterns in 16 MB: time added to reading", added * 100 if added is not None else None, 20, True, "%")
-    idle = value("idle", "ours", "cpu_share")
-    yield Target("idle sessions: CPU", idle * 100 if idle is not None else None, 0.05, True, "%")
-    yield Target("64 sessions, asyncio: commands/s by the C epoll loop", value("fleet", "ours", "ratio"), 0.5, False, "x")
-    yield Target("64 sessions, asyncio: CPU of this process per command", value("fleet", "ours", "cpu_self_us"), 25, True, "us")
-    yield Target("64 sessions, core: commands/s by the C epoll loop", value("fleet", "core", "ratio"), 0.7, False, "x")
-    stop = value("interrupt", "ours", "p50_us")
-    yield Target("interrupt of sleep 100", stop / 1e3 if stop is not None else None, 5, True, "ms")
+    yield Target("fleet, core: commands/s by the C epoll loop", value("fleet", "core", "ratio"), 0.7, False, "x")
+    yield Target("interrupt of sleep 100", scaled(value("interrupt", "ours", "p50_us"), 1e-3), 5, True, "ms")
     for other in ("pexpect", "ptyprocess"):
         yield Target(f"true: p50 by {other} by hand", compare("true", "ours", other), 1.5, True, "x")
 
@@ -539,11 +557,12 @@ TIMES: list[Column] = [
 RATIO: Column = ("ratio", lambda line: ratio(line.get("ratio")))
 COLUMNS: dict[str, list[Column]] = {
     "latency": [*TIMES, RATIO, *COMMON],
+    "rested": [*TIMES, RATIO, *COMMON[2:]],
     "output": [
         ("p50", lambda line: duration(line.get("p50_us"))),
         ("MB/s", lambda line: f"{line['megabytes_per_second']:.1f}"),
         RATIO,
-        ("memory", lambda line: f"+{line.get('rss_growth_kb', 0) / 1e3:.1f} MB"),
+        ("memory", lambda line: f"+{line['rss_growth_kb'] / 1e3:.1f} MB" if "rss_growth_kb" in line else ""),
         *COMMON,
     ],
     "patterns": [
@@ -567,7 +586,7 @@ def print_workload(workload: Workload) -> None:
     for turn in workload.turns:
         line = workload.summary(turn.name)
         if "error" in line:
-            if line["error"] != "left out":
+            if line["error"] != LEFT_OUT:
                 lines.append([turn.name, line["error"]])
             continue
         lines.append([turn.name, *(show(line) for _, show in columns)])
@@ -577,9 +596,10 @@ def print_workload(workload: Workload) -> None:
     widths = [max(len(line[i]) for line in full) for i in range(1, len(columns) + 1)]
     beside = f"  (ratio: by {workload.baseline})" if workload.baseline and workload.kind != "idle" else ""
     print(f"\n{workload.title}{beside}")
-    for line in lines:
-        cells = [cell.rjust(width) for cell, width in zip(line[1:], widths, strict=False)]
-        print("  " + "  ".join([line[0].ljust(first), *(cells if len(line) > 2 else line[1:])]).rstrip())
+    for cells in lines:
+        if cells in full:
+            cells = [cells[0], *(cell.rjust(width) for cell, width in zip(cells[1:], widths, strict=True))]
+        print("  " + "  ".join([cells[0].ljust(first), *cells[1:]]).rstrip())
 
 
 def print_targets(found: list[Target]) -> None:
@@ -587,8 +607,9 @@ def print_targets(found: list[Target]) -> None:
     width = max(len(target.text) for target in found)
     for target in found:
         sign = "at most" if target.at_most else "at least"
-        value = "not measured" if target.value is None else f"{target.value:.3g} {target.unit}"
-        print(f"  {'pass' if target.met else 'MISS'}  {target.text.ljust(width)}  {value:>14}  ({sign} {target.limit:g} {target.unit})")
+        value = "not measured" if target.value is None else f"{target.value:.4g} {target.unit}"
+        word = "pass" if target.met else "MISS"
+        print(f"  {word}  {target.text.ljust(width)}  {value:>14}  ({sign} {target.limit:g} {target.unit})")
 
 
 def first_line(*command: str) -> str:
@@ -599,12 +620,10 @@ def first_line(*command: str) -> str:
 
 
 def machine(bench: Bench) -> Result:
-    cpu = next(
-        (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.machine(),
-    )
+    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    cpu = models[0].partition(":")[2].strip() if models else platform.machine()
     return {
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "cpu": cpu,
         "processors": len(os.sched_getaffinity(0)),
         "load_before": os.getloadavg()[0],
@@ -616,6 +635,12 @@ def machine(bench: Bench) -> Result:
         "command": " ".join(["python", "benchmarks/bench.py", *sys.argv[1:]]),
         "seed": bench.arguments.seed,
     }
+
+
+def our_errors(workload: Workload) -> Iterator[tuple[str, str]]:
+    for name, error in workload.errors.items():
+        if name.startswith(("ours", "core", "bare C")) and error != LEFT_OUT:
+            yield name, error
 
 
 def parse() -> argparse.Namespace:
@@ -672,12 +697,12 @@ def run(arguments: argparse.Namespace, directory: Path) -> int:
         goals = [{**vars(t), "met": t.met} for t in found]
         document = {"machine": about, "rows": table, "targets": goals, "absent": bench.absent}
         Path(arguments.json).write_text(json.dumps(document, indent=1) + "\n")
-    ours_wrong = any(", original" not in text for text in wrong)
-    ours_failed = [f"{k}, {n}" for k, r in rows.items() for n, e in r.errors.items() if n.startswith(("ours", "core")) and e != "left out"]
-    for text in ours_failed:
+    failed = {f"{name}: {error}" for row in rows.values() for name, error in our_errors(row)}
+    for text in sorted(failed):
         print(f"failed: {text}")
+    ours_wrong = any(", original" not in text for text in wrong)
     missed = arguments.check and any(not t.met for t in found)
-    return 1 if ours_wrong or ours_failed or missed else 0
+    return 1 if ours_wrong or failed or missed else 0
 
 
 def main() -> int:

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 import termios
@@ -146,9 +147,8 @@ class Pexpect(Contender):
         self.fence = [FENCE]
 
     async def open(self, key: str) -> None:
-        child = self.pexpect.spawn(
-            "bash", BARE_ARGUMENTS, env=bare_environment(), echo=False, timeout=None, maxread=CHUNK, searchwindowsize=200
-        )
+        tuned = {"timeout": None, "maxread": CHUNK, "searchwindowsize": 200}
+        child = self.pexpect.spawn("bash", BARE_ARGUMENTS, env=bare_environment(), echo=False, **tuned)
         child.delaybeforesend = None
         child.delayafterread = None
         plain_terminal(child.child_fd)
@@ -157,8 +157,10 @@ class Pexpect(Contender):
 
     async def close(self, key: str) -> None:
         child = self.sessions.pop(key)
-        child.delayafterclose = child.delayafterterminate = 0
-        child.close(force=True)
+        child.kill(signal.SIGKILL)
+        child.wait()
+        child.ptyproc.delayafterclose = 0
+        child.close()
 
     def run_now(self, key: str, text: str) -> Answer:
         child = self.sessions[key]
@@ -169,7 +171,7 @@ class Pexpect(Contender):
     async def wait_for(self, key: str, text: str, patterns: list[str]) -> str:
         child = self.sessions[key]
         child.sendline(text)
-        index = child.expect([*patterns, FENCE.pattern])
+        index: int = child.expect([*patterns, FENCE.pattern])
         if index < len(patterns):
             child.expect_list(self.fence)
             return patterns[index]
@@ -201,8 +203,9 @@ class Ptyprocess(Contender):
 
     async def close(self, key: str) -> None:
         process = self.sessions.pop(key)
-        process.delayafterclose = process.delayafterterminate = 0
-        process.close(force=True)
+        process.kill(signal.SIGKILL)
+        process.wait()
+        process.close()
 
     @staticmethod
     def read_answer(fd: int) -> Answer:
@@ -425,7 +428,9 @@ class Workloads:
         output = answer[0].encode() if isinstance(answer[0], str) else answer[0]
         return answer[1] == 0 and output == Path(path).read_bytes()
 
-    async def patterns(self, path: str, patterns: list[str], needle: str, expected: str, count: int) -> dict[str, object]:
+    async def patterns(
+        self, path: str, patterns: list[str], needle: str, expected: str, count: int
+    ) -> dict[str, object]:
         """Reading the file with and without waiting for one of the patterns, in turn."""
         key = await self.session("patterns")
         samples: list[float] = []
@@ -444,7 +449,7 @@ class Workloads:
                 wrong += found != expected
                 await asyncio.sleep(0.05)
                 wrong += not is_empty(await self.contender.run(key, "true"))
-        return measured.result(count=count, wrong=wrong, samples_us=samples, plain_us=plain, bytes=os.path.getsize(path))
+        return measured.result(count=count, wrong=wrong, samples_us=samples, plain_us=plain)
 
     async def idle(self, sessions: int, seconds: float) -> dict[str, object]:
         before = memory_kb("VmRSS")
