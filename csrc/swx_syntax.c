@@ -59,6 +59,14 @@ static bool at_boundary(const parser *p) { return at_end(p) || CLASS[*p->at] & (
 
 static bool joins(const parser *p) { return peek(p, 0) == '\\' && peek(p, 1) == '\n'; }
 
+static bool at_angle(const parser *p) { return peek(p, 0) == '<' || peek(p, 0) == '>'; }
+
+/* At <( or >( . */
+static bool opens_process(const parser *p)
+{
+    return at_angle(p) && peek(p, 1) == '(';
+}
+
 static bool descend(parser *p) { return p->depth++ < SWX_SYNTAX_DEPTH; }
 
 static bool ascend(parser *p)
@@ -183,6 +191,9 @@ static bool heredoc_start(parser *p, bool dashed)
         return false;
     }
     p->at += paired;
+    if (CLASS[*start] & DIGIT && at_angle(p)) {
+        return false; /* may be the number of the next redirection */
+    }
     p->heredocs[p->pending++] = (heredoc){ start, size, quoted, dashed };
     return at_boundary(p);
 }
@@ -282,7 +293,7 @@ static bool arithmetic(parser *p, size_t *semicolons)
             }
             continue;
         }
-        if (CLASS[c] & SPECIAL) {
+        if (CLASS[c] & SPECIAL || opens_process(p)) {
             return false;
         }
         p->at++;
@@ -359,7 +370,7 @@ static bool braces(parser *p, bool in_quotes)
             p->at++;
             return ascend(p);
         }
-        if (c == '\n') {
+        if (c == '\n' || opens_process(p)) {
             return false;
         }
         if (!(CLASS[c] & SPECIAL)) {
@@ -559,7 +570,7 @@ static bool read_word(parser *p, word_kind kind, word *w)
     }
     w->size = (size_t)(p->at - w->start);
     /* word( is a function, an extended pattern or wrong; word<( is one word */
-    return !((peek(p, 0) == '<' || peek(p, 0) == '>') && peek(p, 1) == '(');
+    return !opens_process(p);
 }
 
 /* At a word rather than at an operator or the end. */
@@ -568,7 +579,7 @@ static bool at_word(const parser *p)
     if (at_end(p)) {
         return false;
     }
-    return !(CLASS[*p->at] & META) || ((*p->at == '<' || *p->at == '>') && peek(p, 1) == '(');
+    return !(CLASS[*p->at] & META) || opens_process(p);
 }
 
 /* The given keyword, whole and unquoted. */
@@ -624,6 +635,9 @@ static bool redirection(parser *p)
     }
     if (joins(p) || !blanks(p) || !at_word(p) || !read_word(p, PLAIN, &w)) {
         return false;
+    }
+    if (at_angle(p) && (all_digits(&w) || w.start[0] == '{')) {
+        return false; /* >2>x : the number belongs to the second, and the first has no target */
     }
     return !duplicates || w.start[0] != '-' || w.size == 1; /* >&-x closes, and x is another word */
 }
@@ -1106,7 +1120,7 @@ static result simple(parser *p, const word *first)
     word w = *first;
     bool named = false, declares = false;
     if (w.size && !w.assignment) {
-        if (all_digits(&w) && (peek(p, 0) == '<' || peek(p, 0) == '>')) {
+        if (all_digits(&w) && at_angle(p)) {
             named = false;
         } else {
             if (!blanks(p)) {
@@ -1127,7 +1141,7 @@ static result simple(parser *p, const word *first)
             if (!read_word(p, named ? declares ? DECLARATION : PLAIN : FIRST, &w)) {
                 return BAD;
             }
-            if (named || w.assignment || (all_digits(&w) && (peek(p, 0) == '<' || peek(p, 0) == '>'))) {
+            if (named || w.assignment || (all_digits(&w) && at_angle(p))) {
                 continue;
             }
             const uint8_t *after = p->at;
