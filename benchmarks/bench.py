@@ -197,7 +197,7 @@ class Workload:
     turns: list[Turn]
     baseline: str = "bare C"
     kind: str = "latency"
-    """Which columns make sense: latency, rested, output, patterns, idle or fleet."""
+    """Which columns make sense: latency, rested, output, patterns, idle, fleet or import."""
     rounds: int = 5
     results: dict[str, list[Result]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
@@ -373,6 +373,9 @@ def workloads(quick: bool, files: dict[int, str]) -> Iterator[Workload]:
             "subprocess",
         )
     )
+    imports = {"operation": "imports", "count": 3 if quick else 5}
+    import_turns = [Turn(name, imports) for name in ("ours", "original")]
+    rows.append(Workload("import", "import of runtime.local", import_turns, "original", "import", 3))
     for row in rows:
         row.rounds = min(row.rounds, rounds)
         yield row
@@ -522,6 +525,7 @@ def targets(rows: dict[str, Workload]) -> Iterator[Target]:
     )
     yield Target("fleet, core: commands/s by the C epoll loop", value("fleet", "core", "ratio"), 0.7, False, "x")
     yield Target("interrupt of sleep 100", scaled(value("interrupt", "ours", "p50_us"), 1e-3), 5, True, "ms")
+    yield Target("import of the runtime by the original's", value("import", "ours", "ratio"), 0.334, True, "x")
     for other in ("pexpect", "ptyprocess"):
         yield Target(f"true: p50 by {other} by hand", compare("true", "ours", other), 1.5, True, "x")
 
@@ -557,6 +561,7 @@ TIMES: list[Column] = [
 RATIO: Column = ("ratio", lambda line: ratio(line.get("ratio")))
 COLUMNS: dict[str, list[Column]] = {
     "latency": [*TIMES, RATIO, *COMMON],
+    "import": [*TIMES, RATIO, *COMMON[3:]],
     "rested": [*TIMES, RATIO, *COMMON[2:]],
     "output": [
         ("p50", lambda line: duration(line.get("p50_us"))),

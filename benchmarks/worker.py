@@ -14,6 +14,7 @@ import os
 import re
 import resource
 import signal
+import statistics
 import subprocess
 import sys
 import termios
@@ -50,6 +51,9 @@ def plain_terminal(fd: int) -> None:
 
 class Contender:
     """What a workload needs.  `key` names a session."""
+
+    package = ""
+    """What a caller imports, for the row about imports."""
 
     threads = False
     """Whether many sessions at once need a thread each."""
@@ -90,6 +94,7 @@ class Runtime(Contender):
     """`LocalRuntime` of a package with the API of SWE-ReX."""
 
     def __init__(self, package: str) -> None:
+        self.package = package
         self.api: Any = importlib.import_module(f"{package}.runtime.abstract")
         self.timeout_error: Any = importlib.import_module(f"{package}.exceptions").CommandTimeoutError
         self.runtime: Any = importlib.import_module(f"{package}.runtime.local").LocalRuntime()
@@ -530,6 +535,21 @@ class Workloads:
                 samples.append((time.perf_counter_ns() - start) / 1e3)
                 wrong += not is_empty(answer)
         return measured.result(count=count, wrong=wrong, samples_us=samples)
+
+    async def imports(self, count: int) -> dict[str, object]:
+        """A new interpreter that imports the runtime, less one that imports nothing."""
+
+        def took(code: str) -> float:
+            start = time.perf_counter_ns()
+            subprocess.run([sys.executable, "-c", code], check=True)
+            return (time.perf_counter_ns() - start) / 1e3
+
+        code = f"import {self.contender.package}.runtime.local"
+        took(code)
+        with Measured() as measured:
+            pairs = [(took("pass"), took(code)) for _ in range(count)]
+        nothing = statistics.median(pair[0] for pair in pairs)
+        return measured.result(count=count, wrong=0, samples_us=[pair[1] - nothing for pair in pairs])
 
 
 def main() -> None:
