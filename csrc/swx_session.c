@@ -1,0 +1,1420 @@
+/* The state machine of one session.  A picture of who feeds whom:
+ *
+ *   terminal --read--> fence --plain--> matcher, output buffer          take_plain
+ *                            --marks--> candidate for the end           take_mark
+ *   settle: candidate + consumed + kernel + nothing more --> conclude --> done
+ *                                        in doubt        --> challenge --> restore --> conclude
+ */
+#include "swx_session.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "swx_alloc.h"
+#include "swx_fence.h"
+#include "swx_kernel.h"
+#include "swx_notice.h"
+#include "swx_pty.h"
+#include "swx_shelltext.h"
+
+#define MS INT64_C(1000000)
+
+enum {
+    READ_SIZE = 64 * 1024,
+    READS_PER_CALL = 64,      /* a terminal gives at most 4 KiB a read */
+    LOOKS_AT_ONCE = 12,       /* a shell needs some microseconds from its prompt to its read */
+    PART_LIMIT = 64 * 1024,   /* of an answer to a challenge */
+    CHALLENGE_ATTEMPTS = 4,
+    CLOSE_SWEEPS = 400,
+    LINE_MAX = 4095,          /* of a terminal in canonical mode; what is longer is cut silently */
+    UNCLAIMED_LIMIT = 1 << 20 /* output kept of a command that runs for nobody */
+};
+
+static const int64_t SHELL_START_LIMIT = 60000 * MS;
+static const int64_t CHALLENGE_LIMIT = 10000 * MS;
+static const int64_t FIRST_CHECK = 2 * MS, LONGEST_CHECK = 250 * MS;
+static const int64_t DELIVERY_GRACE = 50 * MS; /* an interrupt waits that long for a command to begin */
+static const int64_t KILL_GRACE = 1000 * MS;
+static const int64_t CLOSE_GRACE = 100 * MS; /* for the shell to end by itself */
+static const int64_t CALM = 5 * MS;
+static const int64_t LEARN_LIMIT = 2000 * MS;   /* for a shell that showed its prompt to go to its read */
+static const int64_t START_GRACE = 20 * MS;     /* for a START mark, once the command was read */
+
+typedef enum { STARTING, IDLE, RUNNING, CHALLENGE, LOST, DEAD, CLOSING, CLOSED } state;
+typedef enum { ASK, AWAIT_PROMPT, RESTORE } challenge_phase;
+
+/* The best mark so far for the end of the running command. */
+typedef struct {
+    int rank; /* 0 none, 1 the number did not advance (an empty command), 2 the expected number or a guard */
+    int code; /* -1: not expanded */
+    bool conflict; /* marks of the same rank had different codes */
+    uint64_t number;
+    uint32_t jobs;
+    uint64_t at; /* output.total when it came */
+} candidate;
+
+struct swx_session {
+    state state;
+    swx_pty pty;
+    swx_child child;
+    swx_kernel kernel;
+    swx_fence fence;
+    struct stat program; /* of the shell, to know it again */
+
+    swx_op *first, *last; /* waiting, in order */
+    swx_op *current;      /* whose command runs, or NULL when it runs for nobody */
+    swx_op *interrupts;   /* overtaking ones */
+    swx_op *closer;
+
+    swx_buf pending;   /* typed and not yet written */
+    size_t written;    /* bytes of it that are */
+    swx_buf output;    /* of the running command */
+    bool match_failed;
+
+    /* the running command */
+    candidate found;
+    bool begun;        /* its START mark came, or none is expected */
+    bool expects_start;
+    bool loose;        /* lines typed to programs: numbers may advance by more than one */
+    bool readline_seen;
+    unsigned hints;
+    uint32_t notice_lines, notice_jobs; /* job notices at the end of the output that are being verified */
+    size_t notice_size;
+    uint64_t notice_end;
+    int64_t delivered; /* when it was typed */
+    int64_t last_data;
+    int64_t check;     /* when to look at the shell again */
+    int64_t backoff;
+
+    /* what holds for the shell */
+    uint64_t number;   /* of the last prompt */
+    uint32_t jobs;     /* at the last prompt */
+    bool start_marks;  /* PS0 works */
+    bool guard, reassert;
+    unsigned start_misses;
+    unsigned lost_prompts; /* challenges in a row because the prompt carried no mark */
+
+    /* a challenge */
+    challenge_phase phase;
+    unsigned attempt;
+    int64_t give_up;
+    bool answered; /* report holds the truth about the command */
+    bool prompt_missing; /* the reason: a prompt without a mark */
+    bool unexpanded;
+    bool interrupted_once;
+    swx_mark report;
+    int part; /* 0: noise, 1: `$_`, 2: the prompt's text */
+    swx_buf parts[3];
+
+    int64_t learn_until;
+    int64_t close_step;
+    unsigned sweeps;
+    size_t output_limit;
+    unsigned query; /* progress in a terminal query */
+    char query_text[4];
+
+    swx_session_state facts;
+};
+
+/* ---- time and small things ------------------------------------------------------------------------------------- */
+
+static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
+static bool has_evidence(const swx_session *s) { return s->kernel.buffer != 0; }
+
+static void check_in(swx_session *s, int64_t now, int64_t delay)
+{
+    s->check = now + delay;
+}
+
+/* Ends an operation.  The output of the running command goes with it when `with_output`. */
+static void finish(swx_session *s, swx_op *op, swx_end end, int code, bool with_output)
+{
+    op->end = end;
+    op->code = code;
+    if (with_output) {
+        op->output = s->output;
+        swx_buf_init(&s->output, UNCLAIMED_LIMIT);
+        s->found.at = 0;
+        s->notice_lines = 0;
+    } else {
+        swx_buf_init(&op->output, s->output_limit);
+    }
+    op->done(op);
+}
+
+static void finish_list(swx_session *s, swx_op **list, swx_end end, int code)
+{
+    while (*list) {
+        swx_op *op = *list;
+        *list = op->link;
+        op->link = NULL;
+        finish(s, op, end, code, false);
+    }
+}
+
+static void finish_all(swx_session *s, swx_end end, int code)
+{
+    swx_op *current = s->current;
+    s->current = NULL;
+    if (current) {
+        finish(s, current, end, code, true);
+    }
+    finish_list(s, &s->interrupts, end, code);
+    finish_list(s, &s->first, end, code);
+    s->last = NULL;
+}
+
+static void lose(swx_session *s)
+{
+    s->state = LOST;
+    finish_all(s, SWX_END_LOST, 0);
+}
+
+/* ---- typing ---------------------------------------------------------------------------------------------------- */
+
+static void flush_pending(swx_session *s)
+{
+    while (s->written < s->pending.size) {
+        ssize_t size = write(s->pty.master, s->pending.data + s->written, s->pending.size - s->written);
+        if (size < 0 && errno == EINTR) {
+            continue;
+        }
+        if (size <= 0) {
+            return; /* full: writable will come; anything worse shows as the shell's end */
+        }
+        s->written += (size_t)size;
+    }
+    swx_buf_clear(&s->pending);
+    s->written = 0;
+}
+
+static bool typed_all(const swx_session *s) { return s->written == s->pending.size; }
+
+static bool type_bytes(swx_session *s, const void *bytes, size_t size)
+{
+    if (swx_buf_append(&s->pending, bytes, size) != SWX_OK) {
+        return false;
+    }
+    flush_pending(s);
+    return true;
+}
+
+/* ---- beginning a command --------------------------------------------------------------------------------------- */
+
+static void expect_end(swx_session *s, int64_t now, bool at_prompt)
+{
+    s->state = RUNNING;
+    s->found = (candidate){ 0 };
+    s->expects_start = at_prompt && s->start_marks;
+    s->begun = !s->expects_start;
+    s->delivered = s->last_data = now;
+    s->readline_seen = false;
+    s->match_failed = false;
+    s->notice_lines = 0;
+    s->backoff = FIRST_CHECK;
+    check_in(s, now, s->backoff);
+}
+
+/* The startup script in a brace group, between what makes the prompts ours alone and what puts them back when the
+ * script has changed them. */
+static bool type_startup(swx_session *s, const swx_op *op)
+{
+    static const char head[] = "{\nbuiltin set +H; builtin export -n PS0 PS1 PS2\n";
+    return type_bytes(s, head, sizeof(head) - 1) && type_bytes(s, op->typed, op->typed_size) && type_bytes(s, "\n", 1) &&
+           swx_shelltext_prompts(&s->pending, &s->fence) == SWX_OK && type_bytes(s, "\n}\n", 3);
+}
+
+/* In canonical mode the kernel cuts a line that is too long and passes the rest on as if it were whole. */
+static bool line_too_long(const swx_session *s, const swx_op *op)
+{
+    size_t line = 0;
+    for (size_t i = 0; i < op->typed_size; i++) {
+        line = op->typed[i] == '\n' ? 0 : line + 1;
+        if (line > LINE_MAX) {
+            return swx_pty_is_canonical(&s->pty);
+        }
+    }
+    return false;
+}
+
+static void begin(swx_session *s, int64_t now)
+{
+    swx_op *op = s->first;
+    if (!op || s->current || (s->state != IDLE && !(s->state == RUNNING && op->kind == SWX_OP_LINE))) {
+        return;
+    }
+    s->first = op->link;
+    op->link = NULL;
+    if (!s->first) {
+        s->last = NULL;
+    }
+    bool at_prompt = s->state == IDLE;
+    s->current = op;
+    s->hints = at_prompt ? op->hints : s->hints | op->hints;
+    s->loose = op->kind == SWX_OP_LINE;
+    if (s->output.limit == s->output_limit) {
+        swx_buf_clear(&s->output);
+    } else {
+        swx_buf_free(&s->output);
+        swx_buf_init(&s->output, s->output_limit);
+    }
+    expect_end(s, now, at_prompt);
+    op->typed_out = true;
+    op->base = 0;
+    if (op->match) {
+        swx_match_reset(op->match);
+    }
+    if (op->kind == SWX_OP_LINE && line_too_long(s, op)) {
+        s->current = NULL;
+        op->error = (swx_error){ .status = SWX_ELIMIT, .text = "a line for a terminal in canonical mode has at most 4095 bytes" };
+        s->state = at_prompt ? IDLE : RUNNING;
+        finish(s, op, SWX_END_SYSTEM, 0, false);
+        begin(s, now);
+        return;
+    }
+    bool typed = true;
+    if (op->kind == SWX_OP_START) {
+        op->deadline = op->step < SWX_NEVER - now ? now + op->step : SWX_NEVER;
+        typed = type_startup(s, op);
+        op->typed_size = 0;
+    }
+    if (at_prompt && s->jobs && s->start_marks) { /* lets the shell report jobs that ended meanwhile before we begin */
+        typed = type_bytes(s, "\n", 1);
+    }
+    if (!typed || !type_bytes(s, op->typed, op->typed_size)) {
+        s->current = NULL;
+        finish(s, op, SWX_END_MEMORY, 0, false);
+    }
+}
+
+/* ---- the challenge --------------------------------------------------------------------------------------------- */
+
+static void type_challenge(swx_session *s, int64_t now)
+{
+    swx_buf line;
+    swx_buf_init(&line, PART_LIMIT);
+    s->phase = ASK;
+    s->part = 0;
+    for (size_t i = 0; i < SWX_COUNT(s->parts); i++) {
+        swx_buf_clear(&s->parts[i]);
+    }
+    s->give_up = now + CHALLENGE_LIMIT;
+    s->backoff = FIRST_CHECK;
+    s->last_data = now;
+    check_in(s, now, s->backoff);
+    bool typed = swx_fence_init(&s->fence, NULL) == SWX_OK && swx_shelltext_challenge(&line, &s->fence) == SWX_OK &&
+                 type_bytes(s, line.data, line.size);
+    swx_buf_free(&line);
+    if (!typed) {
+        lose(s);
+    }
+}
+
+/* The end of a command is in doubt, or our prompts are gone. */
+static void challenge(swx_session *s, int64_t now, bool prompt_missing)
+{
+    if (s->fence.held_size) { /* what only looked like the beginning of a mark */
+        swx_buf_append(&s->output, s->fence.held, s->fence.held_size);
+    }
+    s->state = CHALLENGE;
+    s->facts.challenges++;
+    s->attempt = 0;
+    s->answered = false;
+    s->prompt_missing = prompt_missing;
+    s->unexpanded = s->found.rank && s->found.code < 0;
+    s->interrupted_once = false;
+    type_challenge(s, now);
+}
+
+static void type_restore(swx_session *s, int64_t now)
+{
+    swx_buf line;
+    swx_buf_init(&line, PART_LIMIT);
+    s->phase = RESTORE;
+    s->attempt++;
+    s->found = (candidate){ 0 };
+    s->give_up = now + CHALLENGE_LIMIT;
+    s->backoff = FIRST_CHECK;
+    check_in(s, now, s->backoff);
+    s->guard = s->guard || s->report.no_stderr || s->attempt > 1;
+    s->reassert = s->reassert || (s->prompt_missing && s->lost_prompts > 1);
+    swx_restore restore = {
+        .code = s->report.code,
+        .pipestatus = s->report.pipestatus,
+        .last = s->parts[1].data,
+        .last_size = s->parts[1].size,
+        .prompt_variables = s->unexpanded,
+        .readline = s->readline_seen,
+        .guard = s->guard,
+        .reassert = s->reassert && !s->guard,
+    };
+    bool typed = swx_shelltext_restore(&line, &s->fence, &restore) == SWX_OK && line.size < 4096 &&
+                 type_bytes(s, line.data, line.size);
+    swx_buf_free(&line);
+    if (!typed) {
+        lose(s);
+    }
+}
+
+/* ---- the end of a command -------------------------------------------------------------------------------------- */
+
+/* Bash reports ended jobs between a command's output and its prompt.  Where the output ends with what looks like that,
+ * a job of an earlier command is known, and this command has no business with jobs, an empty line asks for one more
+ * prompt: only if it counts that many jobs less were the lines bash's own.  True: wait for that prompt. */
+static bool asks_about_notices(swx_session *s, const candidate *found)
+{
+    if (s->notice_lines) { /* that prompt is here */
+        swx_buf_chop(&s->output, (size_t)(s->output.total - s->notice_end));
+        if (s->notice_jobs >= found->jobs + s->notice_lines) {
+            swx_buf_chop(&s->output, s->notice_size);
+        }
+        s->notice_lines = 0;
+        return false;
+    }
+    if (!s->jobs || (s->hints & SWX_HINT_JOBS) || swx_buf_dropped(&s->output)) {
+        return false;
+    }
+    s->notice_size = swx_notice_tail(s->output.data, s->output.size, &s->notice_lines);
+    s->notice_jobs = found->jobs;
+    s->notice_end = s->output.total;
+    if (!s->notice_lines || !type_bytes(s, "\n", 1)) {
+        s->notice_lines = 0;
+        return false;
+    }
+    s->number = found->number;
+    s->found = (candidate){ 0 };
+    return true;
+}
+
+static void conclude(swx_session *s, int code, uint32_t jobs, int64_t now)
+{
+    bool processed = swx_pty_settle_modes(&s->pty, s->hints & SWX_HINT_STTY);
+    s->jobs = jobs;
+    s->state = IDLE;
+    s->check = SWX_NEVER;
+    s->facts.commands++;
+    swx_op *op = s->current;
+    s->current = NULL;
+    if (op) {
+        op->processed = processed;
+        finish(s, op, SWX_END_DONE, code, true);
+    } else if (s->interrupts) { /* nobody else waits for this output */
+        op = s->interrupts;
+        s->interrupts = op->link;
+        op->link = NULL;
+        op->processed = processed;
+        finish(s, op, SWX_END_DONE, code, true);
+    }
+    finish_list(s, &s->interrupts, SWX_END_DONE, code);
+    begin(s, now);
+}
+
+static void conclude_from_mark(swx_session *s, int64_t now)
+{
+    candidate found = s->found;
+    if (found.conflict || found.code < 0) {
+        swx_buf_chop(&s->output, (size_t)(s->output.total - found.at));
+        challenge(s, now, false);
+        return;
+    }
+    bool missed_start = s->expects_start && !s->begun && found.number > s->number;
+    swx_buf_chop(&s->output, (size_t)(s->output.total - found.at));
+    s->number = found.number ? found.number : s->number;
+    s->lost_prompts = 0;
+    if (missed_start && ++s->start_misses > 1) {
+        s->start_marks = false; /* PS0 cannot be kept: go on without */
+        missed_start = false;
+    }
+    if (missed_start || s->readline_seen) {
+        challenge(s, now, false);
+        return;
+    }
+    if (!s->expects_start || s->begun) {
+        s->start_misses = 0;
+    }
+    if (asks_about_notices(s, &found)) {
+        check_in(s, now, s->backoff);
+        return;
+    }
+    conclude(s, found.code, found.jobs, now);
+}
+
+/* The answer came, prompts and state are back. */
+static void conclude_challenge(swx_session *s, int64_t now)
+{
+    if (s->prompt_missing && s->parts[2].size && swx_buf_ends_with(&s->output, s->parts[2].data, s->parts[2].size)) {
+        swx_buf_chop(&s->output, s->parts[2].size); /* what the user's own prompt printed */
+    }
+    s->number = s->found.number ? s->found.number : s->number;
+    s->start_marks = !s->guard;
+    s->readline_seen = false;
+    for (unsigned i = 0; i < LOOKS_AT_ONCE && !has_evidence(s); i++) { /* another bash in the same process */
+        if (swx_kernel_learn(&s->kernel) != SWX_MORE) {
+            break;
+        }
+    }
+    conclude(s, s->report.code, s->found.rank ? s->found.jobs : s->jobs, now);
+}
+
+/* ---- is the shell at its prompt? ------------------------------------------------------------------------------- */
+
+static void read_some(swx_session *s, unsigned reads, int64_t now, bool *more);
+
+typedef enum { NOT_YET, AT_PROMPT, NO_EVIDENCE } where;
+
+static where look_at_shell(swx_session *s, unsigned looks)
+{
+    if (!typed_all(s) || !swx_pty_input_consumed(&s->pty)) {
+        return NOT_YET;
+    }
+    for (unsigned i = 0; i < looks; i++) {
+        switch (swx_kernel_look(&s->kernel)) {
+        case SWX_SHELL_PROMPT:
+            return AT_PROMPT;
+        case SWX_SHELL_READLINE:
+            if (swx_pty_foreground(&s->pty) != s->child.pid) {
+                return NOT_YET;
+            }
+            s->readline_seen = true;
+            return AT_PROMPT;
+        case SWX_SHELL_UNKNOWN:
+            return NO_EVIDENCE;
+        case SWX_SHELL_ELSEWHERE:
+            break;
+        }
+    }
+    return NOT_YET;
+}
+
+/* Everything that was written before the shell came to its prompt is in the buffers of the kernel, and a read that
+ * finds nothing has flushed them.  True when all of it is here. */
+static bool drained(swx_session *s, int64_t now)
+{
+    bool more = true;
+    state was = s->state;
+    challenge_phase phase = s->phase;
+    for (unsigned round = 0; more && round < 16; round++) {
+        read_some(s, READS_PER_CALL, now, &more);
+    }
+    return !more && s->state == was && s->phase == phase;
+}
+
+static void try_again_later(swx_session *s, int64_t now)
+{
+    check_in(s, now, s->backoff);
+    s->backoff = earlier(s->backoff * 2, LONGEST_CHECK);
+}
+
+static void take_output(swx_session *s, const uint8_t *bytes, size_t size);
+
+/* The command was read and runs, but the START mark did not come: somebody has changed PS0.  What has arrived so far is
+ * taken for its output. */
+static void begin_without_mark(swx_session *s)
+{
+    swx_buf so_far = s->output;
+    swx_span spans[3];
+    s->begun = true;
+    s->expects_start = false;
+    swx_buf_init(&s->output, so_far.limit);
+    swx_buf_spans(&so_far, spans);
+    for (size_t i = 0; i < SWX_COUNT(spans); i++) {
+        take_output(s, spans[i].bytes, spans[i].size);
+    }
+    swx_buf_free(&so_far);
+}
+
+static void settle_running(swx_session *s, int64_t now, bool fresh)
+{
+    /* Without a mark, readline's wait may be a program's of the same process: only a mark makes it a prompt. */
+    where at = look_at_shell(s, fresh ? LOOKS_AT_ONCE : 1);
+    if (at == AT_PROMPT && s->readline_seen && !s->found.rank) {
+        s->readline_seen = false;
+        at = NOT_YET;
+    }
+    if (at == AT_PROMPT || (at == NO_EVIDENCE && s->found.rank)) {
+        if (!drained(s, now)) {
+            if (s->state == RUNNING) {
+                check_in(s, now, MS / 10);
+            }
+            return;
+        }
+        if ((s->hints & SWX_HINT_SETTLE) && now - s->last_data < CALM) {
+            check_in(s, now, CALM);
+            return;
+        }
+        if (s->found.rank) {
+            conclude_from_mark(s, now);
+        } else {
+            s->lost_prompts++;
+            challenge(s, now, true);
+        }
+        return;
+    }
+    if (fresh && s->found.rank) { /* the shell is on its way to its read */
+        s->backoff = MS / 20;
+    }
+    if (!fresh && !s->begun && at == NOT_YET && now - s->delivered > START_GRACE && typed_all(s) &&
+        swx_pty_input_consumed(&s->pty)) {
+        begin_without_mark(s);
+    }
+    try_again_later(s, now);
+}
+
+static void settle_challenge(swx_session *s, int64_t now)
+{
+    if (s->phase == ASK) { /* the answer's last mark moves on; without it the line was not understood */
+        where at = look_at_shell(s, 1);
+        if (at == AT_PROMPT && now - s->last_data > 20 * MS && drained(s, now) && s->phase == ASK) {
+            if (s->interrupted_once) {
+                lose(s);
+                return;
+            }
+            s->interrupted_once = true; /* perhaps the shell waits for the rest of a command */
+            swx_pty_signal(&s->pty, SIGINT, NULL);
+            s->last_data = now;
+            type_challenge(s, now);
+            return;
+        }
+        if (s->state == CHALLENGE) {
+            try_again_later(s, now);
+        }
+        return;
+    }
+    where at = look_at_shell(s, LOOKS_AT_ONCE);
+    bool evident = at == AT_PROMPT || (at == NO_EVIDENCE && (s->found.rank || now - s->last_data > 20 * MS));
+    if (!evident || !drained(s, now)) {
+        if (s->state == CHALLENGE) {
+            try_again_later(s, now);
+        }
+        return;
+    }
+    if (s->phase == AWAIT_PROMPT) {
+        type_restore(s, now);
+    } else if (s->found.rank) {
+        conclude_challenge(s, now);
+    } else if (s->attempt < CHALLENGE_ATTEMPTS) {
+        type_restore(s, now); /* the prompt does not show: mark the end another way */
+    } else {
+        lose(s);
+    }
+}
+
+static void become_ready(swx_session *s, int64_t now)
+{
+    s->state = IDLE;
+    s->start_marks = true;
+    s->facts.kernel_proof = has_evidence(s);
+    swx_buf_clear(&s->output);
+    begin(s, now);
+}
+
+static void settle_starting(swx_session *s, int64_t now)
+{
+    if (!s->found.rank) {
+        check_in(s, now, LONGEST_CHECK);
+        return;
+    }
+    s->learn_until = s->learn_until ? s->learn_until : now + LEARN_LIMIT;
+    for (unsigned i = 0; i < LOOKS_AT_ONCE; i++) {
+        swx_status status = swx_kernel_learn(&s->kernel);
+        if (status != SWX_MORE || now > s->learn_until) {
+            s->number = s->found.number;
+            become_ready(s, now);
+            return;
+        }
+    }
+    check_in(s, now, MS / 20);
+}
+
+static void settle(swx_session *s, int64_t now, bool fresh)
+{
+    switch (s->state) {
+    case STARTING:
+        settle_starting(s, now);
+        break;
+    case RUNNING:
+        if (fresh ? s->found.rank > 0 : (s->found.rank > 0 || has_evidence(s))) {
+            settle_running(s, now, fresh);
+        } else if (!fresh) {
+            check_in(s, now, LONGEST_CHECK);
+        }
+        break;
+    case CHALLENGE:
+        settle_challenge(s, now);
+        break;
+    default:
+        s->check = SWX_NEVER;
+        break;
+    }
+}
+
+/* ---- what the terminal says ------------------------------------------------------------------------------------ */
+
+static void take_hit(swx_session *s, swx_op *op, swx_hit hit)
+{
+    if (op == s->current) {
+        s->current = NULL;
+    } else {
+        for (swx_op **at = &s->interrupts; *at; at = &(*at)->link) {
+            if (*at == op) {
+                *at = op->link;
+                op->link = NULL;
+                break;
+            }
+        }
+    }
+    hit.start += op->base;
+    hit.end += op->base;
+    op->hit = hit;
+    if (hit.start <= s->output.total) {
+        swx_buf_chop(&s->output, (size_t)(s->output.total - hit.start));
+    }
+    finish(s, op, SWX_END_MATCHED, 0, true);
+}
+
+/* The operation whose patterns the output is searched for. */
+static swx_op *matching(const swx_session *s)
+{
+    swx_op *op = s->current ? s->current : s->interrupts;
+    return op && op->match && (s->begun || !s->expects_start) ? op : NULL;
+}
+
+/* Answers to what a program may ask its terminal (ECMA-48 DSR and DA), so that none waits for ever. */
+static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
+{
+    for (size_t i = 0; i < size; i++) {
+        uint8_t byte = bytes[i];
+        if (byte == 0x1b) {
+            s->query = 1;
+        } else if (s->query == 0) {
+            return; /* a span without an escape at its beginning has none at all */
+        } else if (s->query == 1) {
+            s->query = byte == '[' ? 2 : 0;
+        } else if (byte >= '0' && byte <= '9' && s->query < 2 + sizeof(s->query_text)) {
+            s->query_text[s->query++ - 2] = (char)byte;
+        } else {
+            size_t digits = s->query - 2;
+            int value = digits == 1 ? s->query_text[0] - '0' : digits ? -1 : 0;
+            const char *answer = byte == 'n' && value == 6   ? "\033[1;1R"
+                                 : byte == 'n' && value == 5 ? "\033[0n"
+                                 : byte == 'c' && value == 0 ? "\033[?1;2c"
+                                                             : NULL;
+            s->query = 0;
+            if (answer && !swx_pty_is_canonical(&s->pty)) {
+                type_bytes(s, answer, strlen(answer));
+            }
+        }
+    }
+}
+
+static void take_output(swx_session *s, const uint8_t *bytes, size_t size)
+{
+    while (size) {
+        swx_op *op = matching(s);
+        size_t part = size;
+        swx_hit hit;
+        swx_status status = SWX_MORE;
+        if (op && !s->match_failed) {
+            status = swx_match_feed(op->match, bytes, size, &part, &hit);
+            if (status == SWX_ENOMEM) {
+                s->match_failed = true;
+                part = size;
+            }
+        }
+        if (!s->current && !s->interrupts) {
+            s->facts.late += part;
+        }
+        if (swx_buf_append(&s->output, bytes, part) != SWX_OK) {
+            swx_op *current = s->current;
+            s->current = NULL;
+            if (current) {
+                finish(s, current, SWX_END_MEMORY, 0, true);
+            }
+            swx_buf_free(&s->output);
+        }
+        bytes += part;
+        size -= part;
+        if (status == SWX_OK) {
+            take_hit(s, op, hit);
+        }
+    }
+}
+
+static void take_plain(swx_session *s, const uint8_t *bytes, size_t size)
+{
+    switch (s->state) {
+    case RUNNING:
+        answer_queries(s, bytes, size);
+        take_output(s, bytes, size);
+        break;
+    case CHALLENGE:
+        if (s->phase == ASK) {
+            swx_buf_append(&s->parts[s->part], bytes, size); /* short of memory the answer is only less complete */
+        }
+        break;
+    case STARTING:
+        break;
+    default:
+        s->facts.late += size;
+        break;
+    }
+}
+
+static void take_start(swx_session *s)
+{
+    if (s->state != RUNNING || s->begun) {
+        return;
+    }
+    s->begun = true;
+    s->found = (candidate){ 0 };
+    s->facts.late += s->output.total;
+    swx_buf_clear(&s->output);
+    swx_op *op = s->current;
+    if (op) {
+        op->taken = 0;
+        op->base = 0;
+        if (op->match) {
+            swx_match_reset(op->match);
+        }
+    }
+}
+
+static int rank_of(const swx_session *s, const swx_mark *mark)
+{
+    if (mark->kind == SWX_MARK_GUARD) {
+        return s->guard ? 2 : 0;
+    }
+    if (s->state == STARTING || s->state == CHALLENGE) {
+        return 2;
+    }
+    if (s->loose) {
+        return mark->number >= s->number ? 2 : 0;
+    }
+    return mark->number == s->number + 1 ? 2 : mark->number == s->number ? 1 : 0;
+}
+
+static void take_prompt(swx_session *s, const swx_mark *mark)
+{
+    int rank = rank_of(s, mark);
+    candidate *found = &s->found;
+    if ((s->state != RUNNING && s->state != STARTING && !(s->state == CHALLENGE && s->phase == RESTORE)) || !rank ||
+        rank < found->rank) {
+        return;
+    }
+    bool again = rank == found->rank && (!s->loose || mark->number == found->number);
+    bool conflict = again && (found->conflict || found->code != mark->code);
+    if (mark->kind == SWX_MARK_GUARD) {
+        conflict = found->rank && (found->conflict || found->code != mark->code);
+    }
+    *found = (candidate){ .rank = rank,
+                          .code = mark->code,
+                          .conflict = conflict,
+                          .number = mark->number,
+                          .jobs = mark->jobs,
+                          .at = s->output.total };
+}
+
+static void take_mark(swx_session *s, const swx_mark *mark, int64_t now)
+{
+    switch (mark->kind) {
+    case SWX_MARK_START:
+        take_start(s);
+        break;
+    case SWX_MARK_PROMPT:
+    case SWX_MARK_GUARD:
+        take_prompt(s, mark);
+        break;
+    case SWX_MARK_REPORT:
+        if (s->state == CHALLENGE && s->phase == ASK) {
+            if (!s->answered) {
+                s->report = *mark;
+                s->report.code = mark->code < 0 ? 0 : mark->code;
+                s->answered = true;
+            }
+            s->part = 1;
+        }
+        break;
+    case SWX_MARK_VALUE:
+        s->part = 2;
+        break;
+    case SWX_MARK_END:
+        if (s->state == CHALLENGE && s->phase == ASK && s->answered) {
+            s->report.no_stderr = mark->no_stderr;
+            s->phase = AWAIT_PROMPT;
+            s->backoff = MS / 20;
+            check_in(s, now, 0);
+        }
+        break;
+    }
+}
+
+static void take(swx_session *s, const uint8_t *bytes, size_t size, int64_t now)
+{
+    const uint8_t *plain;
+    size_t plain_size;
+    swx_mark mark;
+    s->last_data = now;
+    for (;;) {
+        switch (swx_fence_next(&s->fence, &bytes, &size, &plain, &plain_size, &mark)) {
+        case SWX_FENCE_MORE:
+            return;
+        case SWX_FENCE_PLAIN:
+            take_plain(s, plain, plain_size);
+            break;
+        case SWX_FENCE_MARK:
+            take_mark(s, &mark, now);
+            break;
+        }
+    }
+}
+
+/* *more: the last read still brought something. */
+static void read_some(swx_session *s, unsigned reads, int64_t now, bool *more)
+{
+    uint8_t bytes[READ_SIZE];
+    *more = false;
+    for (unsigned i = 0; i < reads; i++) {
+        ssize_t size = read(s->pty.master, bytes, sizeof(bytes));
+        if (size < 0 && errno == EINTR) {
+            continue;
+        }
+        if (size <= 0) {
+            *more = false;
+            return;
+        }
+        *more = true;
+        take(s, bytes, (size_t)size, now);
+    }
+}
+
+static void tell_news(swx_session *s)
+{
+    swx_op *op = s->current;
+    if (op && op->stream && op->news && s->state == RUNNING && (s->begun || !s->expects_start) &&
+        op->taken < s->output.total) {
+        op->news(op);
+    }
+}
+
+bool swx_session_readable(swx_session *s, int64_t now)
+{
+    bool more = false;
+    if (s->state == CLOSED) {
+        return false;
+    }
+    /* One read first: a short answer and its mark come in one piece, and the look at the shell flushes the rest. */
+    read_some(s, 1, now, &more);
+    if (more && !s->found.rank && s->state == RUNNING) {
+        read_some(s, READS_PER_CALL, now, &more);
+    } else if (s->state != RUNNING && more) {
+        read_some(s, READS_PER_CALL, now, &more);
+    }
+    if (s->found.rank || s->state == CHALLENGE) {
+        settle(s, now, true);
+    } else if (s->state == RUNNING) {
+        s->backoff = FIRST_CHECK; /* a prompt without a mark would come right behind the output */
+        s->check = earlier(s->check, now + s->backoff);
+    }
+    tell_news(s);
+    return more;
+}
+
+void swx_session_writable(swx_session *s, int64_t now)
+{
+    (void)now;
+    if (s->state != CLOSED) {
+        flush_pending(s);
+    }
+}
+
+/* ---- interrupts ------------------------------------------------------------------------------------------------ */
+
+static bool runs_same_program(const swx_session *s)
+{
+    char path[48];
+    struct stat program;
+    snprintf(path, sizeof(path), "/proc/%d/exe", (int)s->child.pid);
+    return stat(path, &program) == 0 && program.st_ino == s->program.st_ino && program.st_dev == s->program.st_dev;
+}
+
+/* One attempt.  False: nothing is left to try. */
+static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
+{
+    bool arriving = !typed_all(s) || (s->expects_start && !s->begun);
+    if (arriving && now - s->delivered < DELIVERY_GRACE) {
+        op->next = now + 2 * MS; /* the rest of a half-read command would run as a command of its own */
+        return true;
+    }
+    if (op->tries) {
+        op->tries--;
+        swx_pty_signal(&s->pty, SIGINT, NULL);
+        op->next = now + op->step;
+        return true;
+    }
+    pid_t group = swx_pty_foreground(&s->pty);
+    if (!op->killed) {
+        op->killed = true;
+        if (group > 0 && group != s->child.pid) {
+            kill(-group, SIGKILL);
+        }
+        swx_pty_signal(&s->pty, SIGINT, NULL);
+        op->next = now + (op->step > KILL_GRACE ? op->step : KILL_GRACE);
+        return true;
+    }
+    /* A fresh bash in the place of ours (`exec bash`) waits for a key and knows nothing of our marks: tell it. */
+    if (group == s->child.pid && s->state == RUNNING && swx_kernel_look(&s->kernel) == SWX_SHELL_READLINE &&
+        runs_same_program(s)) {
+        op->next = now + CHALLENGE_LIMIT;
+        s->readline_seen = true;
+        s->kernel.buffer = 0;
+        challenge(s, now, true);
+        return true;
+    }
+    return false;
+}
+
+static void drive_interrupts(swx_session *s, int64_t now)
+{
+    for (swx_op **at = &s->interrupts; *at;) {
+        swx_op *op = *at;
+        if (op->next <= now && s->state == CHALLENGE) {
+            op->next = now + 5 * MS; /* the command has ended; the shell is being asked how */
+        }
+        if (op->next <= now && !interrupt_once(s, op, now)) {
+            *at = op->link;
+            op->link = NULL;
+            finish(s, op, SWX_END_TIMEOUT, 0, false);
+        } else {
+            at = &op->link;
+        }
+    }
+}
+
+/* ---- death and closing ----------------------------------------------------------------------------------------- */
+
+void swx_session_ended(swx_session *s, int64_t now)
+{
+    if (s->state == CLOSED || s->state == DEAD || !swx_child_ended(&s->child)) {
+        return;
+    }
+    bool more = true;
+    for (unsigned round = 0; more && round < 64; round++) {
+        read_some(s, READS_PER_CALL, now, &more);
+    }
+    s->facts.dead = true;
+    s->facts.wait_status = s->child.wait_status;
+    s->check = SWX_NEVER;
+    if (s->state == CLOSING) {
+        s->close_step = now;
+        return;
+    }
+    s->state = DEAD;
+    finish_all(s, SWX_END_DIED, swx_child_code(&s->child));
+}
+
+static void close_finally(swx_session *s)
+{
+    s->state = CLOSED;
+    s->facts.closed = true;
+    swx_kernel_close(&s->kernel);
+    swx_child_close(&s->child);
+    swx_pty_close(&s->pty);
+    swx_buf_free(&s->output);
+    swx_buf_free(&s->pending);
+    s->written = 0;
+    finish_list(s, &s->closer, SWX_END_DONE, 0);
+}
+
+static void start_closing(swx_session *s, int64_t now)
+{
+    finish_all(s, SWX_END_CLOSED, 0);
+    if (s->state == CLOSING || s->state == CLOSED) {
+        return;
+    }
+    pid_t group = swx_pty_foreground(&s->pty);
+    s->state = CLOSING;
+    s->check = SWX_NEVER;
+    s->close_step = now;
+    s->sweeps = 0;
+    if (!swx_child_ended(&s->child)) { /* as a terminal does that is closed */
+        if (group > 0 && group != s->child.pid) {
+            kill(-group, SIGHUP);
+            kill(-group, SIGCONT);
+        }
+        swx_child_signal(&s->child, SIGHUP);
+        swx_child_signal(&s->child, SIGCONT);
+        s->close_step = now + CLOSE_GRACE;
+    }
+}
+
+static void drive_closing(swx_session *s, int64_t now)
+{
+    bool ended = swx_child_ended(&s->child);
+    if (!ended) {
+        swx_child_signal(&s->child, SIGKILL);
+    }
+    long found = swx_child_kill_marked(&s->child.mark, 1);
+    s->sweeps++;
+    if ((ended && found <= 0) || s->sweeps > CLOSE_SWEEPS) {
+        close_finally(s);
+    } else {
+        s->close_step = now + (s->sweeps < 20 ? MS : 10 * MS);
+    }
+}
+
+/* ---- deadlines ------------------------------------------------------------------------------------------------- */
+
+static int64_t quiet_deadline(const swx_session *s, const swx_op *op)
+{
+    return op->quiet && op == s->current ? s->last_data + op->quiet : SWX_NEVER;
+}
+
+int64_t swx_session_deadline(const swx_session *s)
+{
+    int64_t due = SWX_NEVER;
+    if (s->state == CLOSED) {
+        return due;
+    }
+    if (s->state == CLOSING) {
+        return s->close_step;
+    }
+    due = earlier(due, s->check);
+    if (s->state == STARTING || s->state == CHALLENGE) {
+        due = earlier(due, s->give_up);
+    }
+    if (s->current) {
+        due = earlier(due, earlier(s->current->deadline, quiet_deadline(s, s->current)));
+    }
+    for (const swx_op *op = s->first; op; op = op->link) {
+        due = earlier(due, op->deadline);
+    }
+    for (const swx_op *op = s->interrupts; op; op = op->link) {
+        due = earlier(due, op->next);
+    }
+    return due;
+}
+
+static void expire_waiting(swx_session *s, int64_t now)
+{
+    swx_op *before = NULL;
+    for (swx_op *op = s->first; op;) {
+        swx_op *after = op->link;
+        if (op->deadline <= now) {
+            *(before ? &before->link : &s->first) = after;
+            if (s->last == op) {
+                s->last = before;
+            }
+            op->link = NULL;
+            finish(s, op, SWX_END_TIMEOUT, 0, false);
+        } else {
+            before = op;
+        }
+        op = after;
+    }
+}
+
+void swx_session_due(swx_session *s, int64_t now)
+{
+    if (s->state == CLOSED) {
+        return;
+    }
+    if (s->child.pidfd < 0) {
+        swx_session_ended(s, now);
+    }
+    if (s->state == CLOSING) {
+        if (s->close_step <= now) {
+            drive_closing(s, now);
+        }
+        return;
+    }
+    if (s->check <= now) {
+        s->check = SWX_NEVER;
+        settle(s, now, false);
+    }
+    if (s->state == STARTING && s->give_up <= now) {
+        lose(s);
+    }
+    if (s->state == CHALLENGE && s->give_up <= now) {
+        lose(s);
+    }
+    swx_op *op = s->current;
+    if (op && (op->deadline <= now || quiet_deadline(s, op) <= now)) {
+        bool more = false; /* what is there came in time */
+        read_some(s, READS_PER_CALL, now, &more);
+        if (s->found.rank) {
+            settle(s, now, true);
+        }
+        if (s->current == op && (op->deadline <= now || quiet_deadline(s, op) <= now)) {
+            s->current = NULL;
+            finish(s, op, op->deadline <= now ? SWX_END_TIMEOUT : SWX_END_QUIET, 0, true);
+        }
+    }
+    expire_waiting(s, now);
+    drive_interrupts(s, now);
+}
+
+/* ---- operations ------------------------------------------------------------------------------------------------ */
+
+static void push(swx_op **list, swx_op *op)
+{
+    while (*list) {
+        list = &(*list)->link;
+    }
+    *list = op;
+}
+
+static void submit_interrupt(swx_session *s, swx_op *op, int64_t now)
+{
+    if (s->state == IDLE) {
+        finish(s, op, SWX_END_DONE, 0, false);
+        return;
+    }
+    op->next = now;
+    op->killed = false;
+    op->base = s->output.total;
+    if (op->match) {
+        swx_match_reset(op->match);
+    }
+    push(&s->interrupts, op);
+    drive_interrupts(s, now);
+}
+
+void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
+{
+    op->end = SWX_END_NONE;
+    op->link = NULL;
+    op->taken = 0;
+    op->typed_out = op->processed = false;
+    if (op->kind == SWX_OP_CLOSE) {
+        push(&s->closer, op);
+        start_closing(s, now);
+        if (s->state == CLOSED) {
+            finish_list(s, &s->closer, SWX_END_DONE, 0);
+        }
+        return;
+    }
+    switch (s->state) {
+    case DEAD:
+        finish(s, op, SWX_END_DIED, swx_child_code(&s->child), false);
+        return;
+    case LOST:
+        finish(s, op, SWX_END_LOST, 0, false);
+        return;
+    case CLOSING:
+    case CLOSED:
+        finish(s, op, SWX_END_CLOSED, 0, false);
+        return;
+    default:
+        break;
+    }
+    if (op->kind == SWX_OP_INTERRUPT) {
+        submit_interrupt(s, op, now);
+        return;
+    }
+    push(&s->first, op);
+    s->last = op;
+    begin(s, now);
+}
+
+static bool unlink_op(swx_op **list, const swx_op *op)
+{
+    for (; *list; list = &(*list)->link) {
+        if (*list == op) {
+            *list = op->link;
+            return true;
+        }
+    }
+    return false;
+}
+
+void swx_session_cancel(swx_session *s, swx_op *op)
+{
+    if (op->end != SWX_END_NONE) {
+        return;
+    }
+    if (s->current == op) {
+        s->current = NULL;
+        finish(s, op, SWX_END_CANCELLED, 0, true);
+        return;
+    }
+    if (unlink_op(&s->first, op) || unlink_op(&s->interrupts, op) || unlink_op(&s->closer, op)) {
+        s->last = s->first;
+        while (s->last && s->last->link) {
+            s->last = s->last->link;
+        }
+        op->link = NULL;
+        finish(s, op, SWX_END_CANCELLED, 0, false);
+    }
+}
+
+size_t swx_session_take(swx_session *s, swx_op *op, uint8_t *out, size_t room)
+{
+    const swx_buf *from = op->end == SWX_END_NONE ? &s->output : &op->output;
+    swx_span spans[3];
+    size_t copied = 0;
+    if (op->end == SWX_END_NONE && (op != s->current || (s->expects_start && !s->begun))) {
+        return 0;
+    }
+    swx_buf_spans(from, spans);
+    uint64_t at = 0, dropped = swx_buf_dropped(from);
+    for (size_t i = 0; i < SWX_COUNT(spans) && copied < room; i++) {
+        if (i == 1) {
+            at += dropped;
+        }
+        uint64_t skip = op->taken > at ? op->taken - at : 0;
+        if (skip < spans[i].size) {
+            size_t part = spans[i].size - (size_t)skip;
+            part = part < room - copied ? part : room - copied;
+            memcpy(out + copied, spans[i].bytes + skip, part);
+            copied += part;
+            op->taken = at + skip + part;
+        }
+        at += spans[i].size;
+    }
+    return copied;
+}
+
+swx_status swx_session_type(swx_session *s, const uint8_t *bytes, size_t size, int64_t now)
+{
+    (void)now;
+    if (s->state == DEAD || s->state == CLOSING || s->state == CLOSED || s->state == LOST) {
+        return SWX_ECLOSED;
+    }
+    return type_bytes(s, bytes, size) ? SWX_OK : SWX_ENOMEM;
+}
+
+swx_status swx_session_resize(swx_session *s, unsigned rows, unsigned columns, swx_error *err)
+{
+    return s->pty.master < 0 ? SWX_ECLOSED : swx_pty_resize(&s->pty, rows, columns, err);
+}
+
+/* ---- birth and end of the object ------------------------------------------------------------------------------- */
+
+static size_t count_strings(char *const *list)
+{
+    size_t count = 0;
+    while (list && list[count]) {
+        count++;
+    }
+    return count;
+}
+
+/* The prompts come in the environment, so that the first prompt is the first mark and nothing has to be typed. */
+static swx_status start_shell(swx_session *s, const swx_session_config *config, swx_error *err)
+{
+    char ps0[SWX_FENCE_TEXT + 4] = "PS0=", ps1[SWX_FENCE_TEXT + 4] = "PS1=", ps2[] = "PS2=";
+    char *argv[] = { (char[]){ "bash" }, (char[]){ "--noprofile" }, (char[]){ "--norc" }, (char[]){ "--noediting" },
+                     (char[]){ "-i" }, NULL };
+    size_t count = count_strings(config->environment);
+    char **environment = swx_malloc((count + 4) * sizeof(*environment));
+    if (!environment) {
+        return swx_fail(err, SWX_ENOMEM, "out of memory");
+    }
+    swx_fence_ps0(&s->fence, ps0 + 4);
+    swx_fence_ps1(&s->fence, ps1 + 4);
+    if (count) {
+        memcpy(environment, config->environment, count * sizeof(*environment));
+    }
+    environment[count] = ps0;
+    environment[count + 1] = ps1;
+    environment[count + 2] = ps2;
+    environment[count + 3] = NULL;
+    swx_spawn spawn = { .file = config->shell,
+                        .argv = argv,
+                        .environment = environment,
+                        .directory = config->directory,
+                        .terminal = s->pty.path };
+    swx_status status = swx_child_start(&s->child, &spawn, err);
+    swx_free(environment);
+    return status;
+}
+
+swx_status swx_session_new(swx_session **out, const swx_session_config *config, int64_t now, swx_error *err)
+{
+    *out = NULL;
+    swx_session *s = swx_calloc(1, sizeof(*s));
+    if (!s) {
+        return swx_fail(err, SWX_ENOMEM, "out of memory");
+    }
+    s->pty.master = s->pty.slave = s->kernel.fd = s->child.pidfd = -1;
+    s->output_limit = config->output_limit;
+    swx_buf_init(&s->output, s->output_limit);
+    swx_buf_init(&s->pending, SIZE_MAX / 2);
+    for (size_t i = 0; i < SWX_COUNT(s->parts); i++) {
+        swx_buf_init(&s->parts[i], PART_LIMIT);
+    }
+    s->check = SWX_NEVER;
+    s->give_up = now + SHELL_START_LIMIT;
+    s->backoff = FIRST_CHECK;
+    swx_status status = swx_pty_open(&s->pty, config->rows, config->columns, err);
+    if (status == SWX_OK) {
+        status = swx_fence_init(&s->fence, err);
+    }
+    if (status == SWX_OK) {
+        status = start_shell(s, config, err);
+    }
+    if (status != SWX_OK) {
+        swx_session_free(s);
+        return status;
+    }
+    swx_kernel_open(&s->kernel, s->child.pid);
+    char path[48];
+    snprintf(path, sizeof(path), "/proc/%d/exe", (int)s->child.pid);
+    if (stat(path, &s->program) != 0) {
+        s->program = (struct stat){ 0 };
+    }
+    s->last_data = now;
+    *out = s;
+    return SWX_OK;
+}
+
+static void release(swx_session *s)
+{
+    swx_kernel_close(&s->kernel);
+    swx_child_close(&s->child);
+    swx_pty_close(&s->pty);
+    swx_buf_free(&s->output);
+    swx_buf_free(&s->pending);
+    for (size_t i = 0; i < SWX_COUNT(s->parts); i++) {
+        swx_buf_free(&s->parts[i]);
+    }
+    swx_free(s);
+}
+
+void swx_session_free(swx_session *s)
+{
+    if (!s) {
+        return;
+    }
+    if (s->child.pid > 0 && s->state != CLOSED) {
+        swx_child_signal(&s->child, SIGKILL);
+        swx_child_kill_marked(&s->child.mark, 1);
+        for (int i = 0; i < 1000 && !swx_child_ended(&s->child); i++) {
+            usleep(100);
+        }
+    }
+    release(s);
+}
+
+void swx_session_abandon(swx_session *s)
+{
+    if (s) {
+        release(s);
+    }
+}
+
+int swx_session_terminal(const swx_session *s) { return s->pty.master; }
+int swx_session_pidfd(const swx_session *s) { return s->child.pidfd; }
+pid_t swx_session_pid(const swx_session *s) { return s->child.pid; }
+bool swx_session_wants_write(const swx_session *s) { return s->state != CLOSED && !typed_all(s); }
+
+swx_session_state swx_session_look(const swx_session *s)
+{
+    swx_session_state facts = s->facts;
+    facts.idle = s->state == IDLE && !s->first;
+    return facts;
+}

@@ -1,0 +1,151 @@
+/* swx_session.h: one persistent bash behind a terminal, as a state machine.
+ *
+ *      STARTING -> IDLE -> RUNNING -> IDLE                     a command and its answer
+ *                          RUNNING (no operation waits)        after a timeout, a match or a cancellation: what it
+ *                                                              prints from then on belongs to nobody who comes later
+ *      RUNNING -> CHALLENGE -> IDLE | lost                     the end of a command is in doubt: ask the shell
+ *      any -> DEAD                                             the shell ended; its wait status is kept
+ *      any -> CLOSING -> CLOSED                                the whole process tree is ended
+ *
+ * How a command is known to be finished.  A PROMPT mark with the expected number arrived, everything typed was read by
+ * the other side, the kernel says that the shell sleeps in the read of its prompt, and after that the terminal has
+ * nothing more to give.  Of several such marks the last counts; when they disagree about the exit code, or the shell is
+ * at its prompt and no mark came, the shell is asked (CHALLENGE) under a fresh nonce, and the question leaves `$?`, `$_`
+ * and PIPESTATUS as they were.  Where the kernel's word cannot be had, nonce and number decide alone.
+ *
+ * Nothing here waits, starts threads or locks: every call does what can be done now and returns; the owner (a reactor,
+ * or a test) calls swx_session_readable/_writable/_ended when the descriptors say so, and swx_session_due at the time
+ * that swx_session_deadline names.  Times are nanoseconds of CLOCK_MONOTONIC.  Calls on one session must not overlap;
+ * `done` and `news` run inside of these calls and must not call back into the session.
+ */
+#ifndef SWX_SESSION_H
+#define SWX_SESSION_H
+
+#include "swx_buf.h"
+#include "swx_child.h"
+#include "swx_match.h"
+
+#define SWX_NEVER INT64_MAX
+
+typedef struct swx_session swx_session;
+typedef struct swx_op swx_op;
+
+typedef enum {
+    SWX_OP_START,     /* type the startup script once the first prompt is there */
+    SWX_OP_RUN,       /* a command at the prompt; ends with its exit code */
+    SWX_OP_LINE,      /* a line for whatever reads the terminal; ends with a match, or when the shell is back */
+    SWX_OP_INTERRUPT, /* overtakes: end the running command */
+    SWX_OP_CLOSE      /* overtakes: end the session and everything it started */
+} swx_op_kind;
+
+typedef enum {
+    SWX_END_NONE,      /* not ended yet */
+    SWX_END_DONE,      /* the shell is at its prompt; code is its exit code */
+    SWX_END_MATCHED,   /* a pattern of `match` was seen; hit says which; the command may go on */
+    SWX_END_TIMEOUT,   /* the deadline passed; the command may go on */
+    SWX_END_QUIET,     /* no output for `quiet`; the command may go on */
+    SWX_END_DIED,      /* the shell ended; code is its exit code (128 + signal) */
+    SWX_END_LOST,      /* synchronisation could not be proved; the session is of no more use */
+    SWX_END_CLOSED,    /* the session was closed before or meanwhile */
+    SWX_END_CANCELLED, /* swx_session_cancel */
+    SWX_END_MEMORY,    /* out of memory */
+    SWX_END_SYSTEM     /* a system call failed on the terminal: error */
+} swx_end;
+
+typedef enum {
+    SWX_HINT_STTY = 1, /* the command may change terminal modes on purpose */
+    SWX_HINT_JOBS = 2, /* the command may print job lines itself: leave them alone */
+    SWX_HINT_SETTLE = 4 /* the shell's output may pass through a helper process: wait for it to calm down */
+} swx_hint;
+
+/* An operation.  The caller owns it, fills the first part, and keeps it alive and untouched until `done` was called. */
+struct swx_op {
+    swx_op_kind kind;
+    const uint8_t *typed; /* START: script text for inside of a brace group; RUN, LINE: the bytes to type; borrowed */
+    size_t typed_size;
+    unsigned hints;       /* of swx_hint */
+    swx_match *match;     /* patterns to wait for, or NULL; borrowed, used by the session until done */
+    int64_t deadline;     /* SWX_NEVER: none */
+    int64_t quiet;        /* nanoseconds without output after which it ends, 0: no such limit */
+    int64_t step;         /* INTERRUPT: nanoseconds between attempts; START: time for the script, SWX_NEVER: any */
+    unsigned tries;       /* INTERRUPT: signals before the foreground processes are killed */
+    bool stream;          /* call news when there is more output */
+    void (*done)(swx_op *);
+    void (*news)(swx_op *); /* may be NULL */
+    void *owner;
+
+    swx_end end;
+    int code;        /* DONE, DIED */
+    swx_hit hit;     /* MATCHED; offsets in output, which ends where the match starts */
+    swx_buf output;  /* the caller's after done: free it */
+    bool processed;  /* the terminal turned "\n" into "\r\n" when the command ended */
+    bool typed_out;  /* the operation reached the shell (else it only waited for an earlier command) */
+    swx_error error; /* SYSTEM */
+
+    uint64_t base;   /* offset in the output where the search for patterns began */
+    uint64_t taken;  /* bytes that swx_session_take gave out */
+    int64_t next;    /* INTERRUPT: when to try again */
+    bool killed;
+    swx_op *link;
+};
+
+typedef struct {
+    const char *shell;        /* path of bash */
+    char *const *environment; /* NULL-terminated "K=V"; must not contain PS0, PS1, PS2; borrowed during new */
+    const char *directory;    /* or NULL */
+    unsigned rows, columns;
+    size_t output_limit;      /* bytes of output kept per operation */
+} swx_session_config;
+
+/* Starts bash on a new terminal.  `now` as everywhere below is the current time. */
+swx_status swx_session_new(swx_session **out, const swx_session_config *config, int64_t now, swx_error *err);
+
+/* Closes descriptors and frees.  Processes that still live are killed without waiting (SWX_OP_CLOSE does it well).
+ * Operations that have not ended are dropped without a call.  NULL is legal. */
+void swx_session_free(swx_session *session);
+
+/* In a process that came from fork: closes this copy's descriptors and frees, and touches nothing else. */
+void swx_session_abandon(swx_session *session);
+
+/* Descriptors to watch: the terminal (readable always; writable when swx_session_wants_write), and the end of the
+ * shell (readable; -1 where the kernel has none, then call swx_session_ended at deadlines). */
+int swx_session_terminal(const swx_session *session);
+int swx_session_pidfd(const swx_session *session);
+pid_t swx_session_pid(const swx_session *session);
+bool swx_session_wants_write(const swx_session *session);
+
+/* Hands over an operation.  Ends at once (done is called inside) when the session is dead, lost or closed. */
+void swx_session_submit(swx_session *session, swx_op *op, int64_t now);
+
+/* Ends an operation with SWX_END_CANCELLED.  A command that it started goes on; nothing happens if it ended before. */
+void swx_session_cancel(swx_session *session, swx_op *op);
+
+/* Copies output that `op` has not given out yet, while it runs.  Returns the number of bytes, at most room. */
+size_t swx_session_take(swx_session *session, swx_op *op, uint8_t *out, size_t room);
+
+/* Reads what is there, at most some hundred KiB.  Returns true when there may be more. */
+bool swx_session_readable(swx_session *session, int64_t now);
+void swx_session_writable(swx_session *session, int64_t now);
+void swx_session_ended(swx_session *session, int64_t now);
+
+/* When swx_session_due wants to be called; SWX_NEVER if not at all. */
+int64_t swx_session_deadline(const swx_session *session);
+void swx_session_due(swx_session *session, int64_t now);
+
+/* Types raw bytes to whatever reads the terminal, now (for a person attached to the session). */
+swx_status swx_session_type(swx_session *session, const uint8_t *bytes, size_t size, int64_t now);
+swx_status swx_session_resize(swx_session *session, unsigned rows, unsigned columns, swx_error *err);
+
+typedef struct {
+    bool kernel_proof; /* completion is confirmed through /proc/PID/syscall */
+    bool idle;         /* at the prompt, nothing queued */
+    bool dead;         /* the shell ended: wait_status is valid */
+    bool closed;
+    int wait_status;
+    uint64_t commands;   /* finished */
+    uint64_t challenges; /* asked */
+    uint64_t late;       /* bytes of output that came when no operation waited for them */
+} swx_session_state;
+swx_session_state swx_session_look(const swx_session *session);
+
+#endif

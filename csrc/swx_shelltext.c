@@ -1,0 +1,94 @@
+#include "swx_shelltext.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LINE_ROOM = 1024, LAST_MAX = 1024 };
+
+/* printf into a buffer; our texts are short, so a fixed line is enough. */
+__attribute__((format(printf, 2, 3))) static swx_status add(swx_buf *out, const char *format, ...)
+{
+    char line[LINE_ROOM];
+    va_list arguments;
+    va_start(arguments, format);
+    int size = vsnprintf(line, sizeof(line), format, arguments);
+    va_end(arguments);
+    if (size < 0 || size >= LINE_ROOM) {
+        return SWX_ELIMIT;
+    }
+    return swx_buf_append(out, line, (size_t)size);
+}
+
+swx_status swx_shelltext_prompts(swx_buf *out, const swx_fence *fence)
+{
+    char ps0[SWX_FENCE_TEXT], ps1[SWX_FENCE_TEXT];
+    swx_fence_ps0(fence, ps0);
+    swx_fence_ps1(fence, ps1);
+    return add(out, "builtin declare -g +x PS0='%s' PS1='%s' PS2='' || builtin :", ps0, ps1);
+}
+
+swx_status swx_shelltext_challenge(swx_buf *out, const swx_fence *fence)
+{
+    /* The nonce is an argument of printf, so that the line itself, if it is ever echoed, holds no mark. */
+    return add(out,
+               "{ builtin printf '\\033]7733;%%s;%d;%%s;%%s\\007%%q\\033]7733;%%s;%d\\007%%s' "
+               "%s \"$?\" \"${PIPESTATUS[*]}\" \"$_\" %s \"${PS1@P}\"; ! [[ -t 2 ]]; "
+               "builtin printf '\\033]7733;%%s;%d;%%s\\007' %s \"$?\"; } >&0\n",
+               SWX_MARK_REPORT, SWX_MARK_VALUE, fence->nonce, fence->nonce, SWX_MARK_END, fence->nonce);
+}
+
+/* `(exit a) | (exit b) && :`: sets `$?` and PIPESTATUS, and as a member of an AND-OR list that is not its last one it
+ * triggers neither `set -e` nor an ERR trap. */
+static swx_status add_status(swx_buf *out, const swx_restore *restore)
+{
+    const char *p = restore->pipestatus;
+    const char *last = strrchr(p, ' ');
+    int last_code = 0;
+    bool usable = *p && sscanf(last ? last + 1 : p, "%d", &last_code) == 1 && last_code == restore->code;
+    swx_status status = SWX_OK;
+    if (!usable) {
+        status = add(out, "(builtin exit %d)", restore->code);
+    }
+    for (bool first = true; usable && *p && status == SWX_OK; first = false) {
+        size_t digits = strcspn(p, " ");
+        status = add(out, "%s(builtin exit %.*s)", first ? "" : "|", (int)digits, p);
+        p += digits;
+        p += strspn(p, " ");
+    }
+    return status == SWX_OK ? add(out, restore->code ? " && builtin :\n" : " || builtin :\n") : status;
+}
+
+swx_status swx_shelltext_restore(swx_buf *out, const swx_fence *fence, const swx_restore *restore)
+{
+    char ps1[SWX_FENCE_TEXT];
+    swx_fence_ps1(fence, ps1);
+    swx_status status = SWX_OK;
+    if (restore->prompt_variables) {
+        status = add(out, "builtin shopt -s promptvars; ");
+    }
+    if (status == SWX_OK && restore->readline) {
+        status = add(out, "builtin set +o emacs +o vi; ");
+    }
+    if (status == SWX_OK && restore->guard) {
+        /* Prompts would go where stderr goes, into the user's file: they stay empty. */
+        status = add(out,
+                     "builtin declare -g +x PS0='' PS1='' PS2='' || builtin :; "
+                     "builtin declare -ga 'PROMPT_COMMAND[7733]=builtin printf '\\''\\033]7733;%%s;%d;%%s\\007'\\'' %s "
+                     "\"$?\" >&0' || builtin :",
+                     SWX_MARK_GUARD, fence->nonce);
+    } else if (status == SWX_OK) {
+        status = swx_shelltext_prompts(out, fence);
+    }
+    if (status == SWX_OK && restore->reassert) {
+        status = add(out, "; builtin declare -ga 'PROMPT_COMMAND[7734]=builtin declare -g PS1='\\''%s'\\'' 2>/dev/null' || builtin :", ps1);
+    }
+    if (status == SWX_OK && restore->last_size && restore->last_size <= LAST_MAX) {
+        status = add(out, "; builtin : ");
+        status = status == SWX_OK ? swx_buf_append(out, restore->last, restore->last_size) : status;
+    }
+    if (status == SWX_OK) {
+        status = add(out, "; ");
+    }
+    return status == SWX_OK ? add_status(out, restore) : status;
+}

@@ -1,0 +1,36 @@
+/* swx_shelltext.h: the lines that the session itself types to bash, apart from the user's commands.
+ *
+ * They are typed at a prompt, never through readline, each a single line under 4,096 bytes without TAB or `!`-history.
+ * They expect `builtin`, `printf` and `declare` to be bash's own; where a user has shadowed those, the challenge is not
+ * answered and the session says that it lost synchronisation.
+ */
+#ifndef SWX_SHELLTEXT_H
+#define SWX_SHELLTEXT_H
+
+#include "swx_buf.h"
+#include "swx_fence.h"
+
+/* Assignments that put our prompts (back) into force and keep them from children, for the end of a startup script. */
+swx_status swx_shelltext_prompts(swx_buf *out, const swx_fence *fence);
+
+/* The challenge: one line whose answer is a REPORT mark (exit code, PIPESTATUS), the last argument `$_` in the shell's
+ * own quoting, a VALUE mark, the text that the user's prompt printed, and an END mark (is stderr the terminal).
+ * All is expanded before anything is run, and goes to the terminal through fd 0, whatever stdout and stderr are. */
+swx_status swx_shelltext_challenge(swx_buf *out, const swx_fence *fence);
+
+typedef struct {
+    int code;               /* the exit status to restore */
+    const char *pipestatus; /* "0 1 0", may be empty */
+    const uint8_t *last;    /* `$_` in the shell's quoting; size 0: leave it */
+    size_t last_size;
+    bool prompt_variables;  /* switch prompt expansion on again */
+    bool readline;          /* switch readline off again */
+    bool guard;             /* mark the end of commands from PROMPT_COMMAND, because prompts are not seen */
+    bool reassert;          /* set PS1 again from PROMPT_COMMAND, because the user's PROMPT_COMMAND sets it each time */
+} swx_restore;
+
+/* The line that puts prompts and state back after a challenge.  The shell's `$?`, `$_` and PIPESTATUS are then what
+ * the user's command left. */
+swx_status swx_shelltext_restore(swx_buf *out, const swx_fence *fence, const swx_restore *restore);
+
+#endif
