@@ -25,7 +25,7 @@ T = TypeVar("T")
 ENGINE = os.environ.get("SWX_ENGINE", "swerex_c")
 ON_ORIGINAL = ENGINE == "swerex"
 MARK_VARIABLE = "SWX_TEST_MARK"
-PATIENCE = 3.0 if ON_ORIGINAL else 10.0
+PATIENCE = float(os.environ.get("SWX_PATIENCE", "2.5" if ON_ORIGINAL else "10"))
 """Seconds a command may take when a test names no timeout."""
 
 wrong = pytest.mark.wrong_in_original
