@@ -108,9 +108,6 @@ class BashAction(BaseModel):
     timeout: float | None = None
     """How long it may run; None is for ever."""
 
-    no_output_timeout: float | None = None
-    """How long it may print nothing; None is for ever."""
-
     is_interactive_command: bool = False
     """The command starts or feeds a program that stays in the foreground (gdb, a Python prompt): it is finished when
     one of `expect` appears."""
@@ -130,6 +127,9 @@ class BashAction(BaseModel):
 
     action_type: Literal["bash"] = "bash"
     """Tells the kinds of actions apart. Not to be changed."""
+
+    no_output_timeout: float | None = None
+    """How long it may print nothing; None is for ever."""
 
 
 class BashInterruptAction(BaseModel):

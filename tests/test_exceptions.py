@@ -1,0 +1,80 @@
+"""The exceptions are the original's, cross processes whole, and are caught by what callers write."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+from original import original_python, python_json
+
+from swerex_c import exceptions
+
+DUMP = """
+import inspect, json
+from swerex import exceptions
+print(json.dumps({
+    name: [base.__name__ for base in thing.__mro__]
+    for name, thing in vars(exceptions).items()
+    if inspect.isclass(thing) and issubclass(thing, Exception)
+}))
+"""
+
+EVERY = [getattr(exceptions, name) for name in exceptions.__all__]
+
+
+def test_bases_are_the_originals() -> None:
+    theirs = python_json(original_python(), DUMP)
+    assert len(theirs) == 12
+    for name, bases in theirs.items():
+        assert [base.__name__ for base in getattr(exceptions, name).__mro__] == bases, name
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_every_exception_is_made_from_its_message_and_survives_pickling(kind: type[Exception]) -> None:
+    error = kind("the message\nof two lines")
+    error.__dict__["more"] = 1
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        assert type(again) is kind
+        assert str(again) == "the message\nof two lines"
+        assert vars(again) == vars(error)
+    assert isinstance(error, exceptions.SwerexException)
+    assert kind.__doc__
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes"),
+    [
+        (exceptions.BashIncorrectSyntaxError, {"extra_info": {"bash_stdout": "", "bash_stderr": "bash: line 1"}}),
+        (exceptions.CommandTimeoutError, {"output": "so far\n"}),
+        (exceptions.SessionDiedError, {"exit_code": 3, "signal": None}),
+        (exceptions.SessionDiedError, {"exit_code": None, "signal": 9}),
+        (exceptions.ResourceError, {"errno": 24}),
+    ],
+)
+def test_attributes_survive_pickling(kind: type[Exception], attributes: dict) -> None:
+    again = pickle.loads(pickle.dumps(kind("m", **attributes)))
+    assert (str(again), vars(again)) == ("m", attributes)
+
+
+def test_attributes_have_defaults() -> None:
+    assert exceptions.CommandTimeoutError("m").output == ""
+    assert exceptions.BashIncorrectSyntaxError("m").extra_info == {}
+    assert str(exceptions.DeploymentNotStartedError()) == "Deployment not started"
+    error = exceptions.SessionDiedError()
+    assert (error.exit_code, error.signal) == (None, None)
+
+
+def test_each_error_has_its_own_extra_info() -> None:
+    exceptions.BashIncorrectSyntaxError("a").extra_info["x"] = 1
+    assert exceptions.BashIncorrectSyntaxError("b").extra_info == {}
+
+
+def test_callers_handlers_catch_them_in_their_order() -> None:
+    assert issubclass(exceptions.CommandTimeoutError, TimeoutError)
+    for kind in EVERY:
+        if issubclass(kind, OSError):
+            assert kind in (exceptions.CommandTimeoutError, exceptions.UploadError)
+    assert not issubclass(exceptions.ResourceError, OSError)
+    assert issubclass(exceptions.DockerPullError, exceptions.DeploymentStartupError)
+    assert issubclass(exceptions.InvalidInputError, ValueError)

@@ -1,0 +1,220 @@
+"""Every model and configuration has the original's fields, defaults and discriminators, and new fields are optional."""
+
+from __future__ import annotations
+
+import json
+import sys
+import typing
+
+import pytest
+from original import original_python, our_environment, python_json
+from pydantic import BaseModel, ValidationError
+
+from swerex_c.deployment import config as deployment_config
+from swerex_c.exceptions import NotSupportedError
+from swerex_c.runtime import abstract
+from swerex_c.runtime import config as runtime_config
+from swerex_c.runtime.dummy import DummyRuntime
+
+DUMP = """
+import importlib, inspect, json, sys, typing
+from pydantic import BaseModel
+package = sys.argv[1]
+found = {}
+for part in ("runtime.abstract", "runtime.config", "deployment.config"):
+    module = importlib.import_module(package + "." + part)
+    for name, thing in vars(module).items():
+        key = part + ":" + name
+        if inspect.isclass(thing) and issubclass(thing, BaseModel) and thing is not BaseModel:
+            found[key] = {
+                "extra": thing.model_config.get("extra"),
+                "fields": {
+                    field: [str(info.annotation), repr(info.get_default(call_default_factory=True)), info.is_required()]
+                    for field, info in thing.model_fields.items()
+                },
+            }
+        elif typing.get_origin(thing) is not None:
+            extra = [getattr(info, "discriminator", None) for info in getattr(thing, "__metadata__", ())]
+            found[key] = {"union": str(thing).replace(package + ".", ""), "discriminator": extra}
+    for name in ("AbstractRuntime",):
+        if hasattr(module, name):
+            base = getattr(module, name)
+            found[part + ":" + name] = {"abstract": sorted(base.__abstractmethods__)}
+print(json.dumps(found))
+"""
+
+NEW_FIELDS = {
+    "runtime.abstract:BashAction": {"no_output_timeout": None},
+    "runtime.abstract:CreateBashSessionRequest": {"env": None, "cwd": None, "rows": 24, "columns": 80},
+    "runtime.abstract:BashObservation": {"output_dropped": 0},
+}
+
+
+@pytest.fixture(scope="module")
+def both() -> tuple[dict, dict]:
+    theirs = python_json(original_python(), DUMP, "swerex")
+    ours = python_json(sys.executable, DUMP, "swerex_c", env=our_environment())
+    return theirs, ours
+
+
+def test_nothing_of_the_original_is_missing(both: tuple[dict, dict]) -> None:
+    theirs, ours = both
+    assert len(theirs) > 30
+    assert set(theirs) <= set(ours)
+
+
+def test_fields_are_the_same(both: tuple[dict, dict]) -> None:
+    theirs, ours = both
+    for name, model in theirs.items():
+        if "fields" not in model:
+            assert ours[name] == model, name
+            continue
+        new = NEW_FIELDS.get(name, {})
+        fields = ours[name]["fields"]
+        assert list(fields) == list(model["fields"]) + [key for key in fields if key in new], name
+        assert {key: fields[key] for key in model["fields"]} == model["fields"], name
+        assert ours[name]["extra"] == model["extra"], name
+
+
+def test_new_fields_are_optional_and_documented_here(both: tuple[dict, dict]) -> None:
+    _, ours = both
+    for name, new in NEW_FIELDS.items():
+        for field, default in new.items():
+            assert ours[name]["fields"][field][1:] == [repr(default), False]
+
+
+def test_unions_are_called_as_constructors() -> None:
+    assert abstract.CreateSessionRequest(session="x") == abstract.CreateBashSessionRequest(session="x")
+    assert abstract.CreateSessionResponse(output="x").output == "x"
+    assert abstract.Observation(exit_code=0) == abstract.BashObservation(exit_code=0)
+    assert type(abstract.CloseSessionRequest()) is abstract.CloseBashSessionRequest
+    assert abstract.CloseSessionResponse().session_type == "bash"
+    assert abstract.Observation(output="x").model_dump() == abstract.BashObservation(output="x").model_dump()
+
+
+def test_a_union_takes_the_member_that_the_discriminator_names() -> None:
+    class Request(BaseModel):
+        action: abstract.Action
+
+    assert type(Request(action={"action_type": "bash_interrupt"}).action) is abstract.BashInterruptAction
+    assert type(Request(action={"action_type": "bash", "command": "x"}).action) is abstract.BashAction
+    with pytest.raises(ValidationError):
+        Request(action={"command": "x"})
+
+
+def test_requests_ignore_unknown_fields() -> None:
+    action = abstract.BashAction(command="ls", set_last_action=True)
+    assert not hasattr(action, "set_last_action")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        runtime_config.LocalRuntimeConfig,
+        runtime_config.DummyRuntimeConfig,
+        deployment_config.LocalDeploymentConfig,
+        deployment_config.DockerDeploymentConfig,
+        deployment_config.ModalDeploymentConfig,
+        deployment_config.FargateDeploymentConfig,
+        deployment_config.DummyDeploymentConfig,
+    ],
+)
+def test_configurations_forbid_unknown_fields(config: type[BaseModel]) -> None:
+    config()
+    with pytest.raises(ValidationError):
+        config(no_such_field=1)
+
+
+def test_configurations_are_mutable_and_copied_deeply() -> None:
+    config = deployment_config.DockerDeploymentConfig(docker_args=["-v", "/a:/b"])
+    copy = config.model_copy(deep=True)
+    copy.docker_args.append("--rm")
+    copy.image, copy.platform, copy.python_standalone_dir = "other", "linux/arm64", "/opt"
+    assert (config.docker_args, config.image, config.platform) == (["-v", "/a:/b"], "python:3.11", None)
+    assert json.loads(copy.model_dump_json())["image"] == "other"
+
+
+def test_defaults_can_be_changed_in_a_subclass() -> None:
+    class Quick(abstract.BashAction):
+        timeout: float | None = 5
+
+    assert Quick(command="x").timeout == 5
+    assert abstract.BashAction.model_fields["timeout"].default is None
+
+
+@pytest.mark.parametrize(
+    ("given", "platform", "left"),
+    [
+        (["--platform=linux/amd64", "--rm"], "linux/amd64", ["--rm"]),
+        (["-v", "a:b", "--platform", "linux/amd64", "--rm"], "linux/amd64", ["-v", "a:b", "--rm"]),
+        (["--rm"], None, ["--rm"]),
+        ([], None, []),
+    ],
+)
+def test_the_platform_is_taken_out_of_docker_args(given: list[str], platform: str | None, left: list[str]) -> None:
+    data = {"docker_args": list(given)}
+    config = deployment_config.DockerDeploymentConfig.model_validate(data)
+    assert (config.platform, config.docker_args) == (platform, left)
+    assert data == {"docker_args": given}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"docker_args": ["--platform=linux/amd64"], "platform": "linux/amd64"},
+        {"docker_args": ["--rm", "--platform"]},
+        {"docker_args": "--platform=linux/amd64"},
+    ],
+)
+def test_a_wrong_platform_is_refused(fields: dict) -> None:
+    with pytest.raises(ValidationError):
+        deployment_config.DockerDeploymentConfig(**fields)
+
+
+def test_responses_are_true_or_false() -> None:
+    assert abstract.IsAliveResponse(is_alive=True)
+    assert not abstract.IsAliveResponse(is_alive=False, message="why")
+
+
+@pytest.mark.parametrize("size", [{"rows": 0}, {"columns": -1}, {"columns": 70000}])
+def test_an_impossible_window_is_refused(size: dict) -> None:
+    with pytest.raises(ValidationError):
+        abstract.CreateBashSessionRequest(**size)
+
+
+def test_the_base_class_is_the_same_under_both_names() -> None:
+    from swerex_c.runtime._base import AbstractRuntime
+
+    assert abstract.AbstractRuntime is AbstractRuntime
+    assert AbstractRuntime.__module__ == "swerex_c.runtime.abstract"
+
+
+def test_annotations_of_models_resolve() -> None:
+    for name in abstract.__all__:
+        thing = getattr(abstract, name)
+        if isinstance(thing, type) and issubclass(thing, BaseModel):
+            typing.get_type_hints(thing)
+            assert thing.__doc__, name
+
+
+async def test_run_is_another_name_of_run_in_session() -> None:
+    runtime = DummyRuntime()
+    runtime.run_in_session_outputs = [abstract.BashObservation(output="a"), abstract.BashObservation(output="b")]
+    assert (await runtime.run(abstract.BashAction(command="x"))).output == "a"
+    assert (await runtime.run_in_session(abstract.BashAction(command="x"))).output == "b"
+
+
+async def test_a_runtime_without_streaming_says_so() -> None:
+    class Plain(DummyRuntime):
+        stream_in_session = abstract.AbstractRuntime.stream_in_session
+
+    with pytest.raises(NotSupportedError, match="Plain does not stream"):
+        async for _ in Plain().stream_in_session(abstract.BashAction(command="x")):
+            pass
+
+
+async def test_a_stream_ends_with_the_observation() -> None:
+    runtime = DummyRuntime()
+    runtime.run_in_session_outputs = abstract.BashObservation(output="a", exit_code=0)
+    items = [item async for item in runtime.stream_in_session(abstract.BashAction(command="x"))]
+    assert items == ["a", runtime.run_in_session_outputs]
