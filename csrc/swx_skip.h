@@ -1,0 +1,43 @@
+/* swx_skip.h: finds the next place where a match may start, many bytes at a time.
+ *
+ * Each pattern says which bytes may be its first, second and third.  Patterns share eight buckets, one bit each; a place
+ * is a candidate when one bucket allows all three bytes.  With SSSE3 sixteen places are tested at once, by looking up
+ * the two halves of each byte in tables of sixteen (the idea is "Teddy", of Hyperscan); candidates are then checked
+ * against the exact tables.
+ */
+#ifndef SWX_SKIP_H
+#define SWX_SKIP_H
+
+#include "swx.h"
+
+#define SWX_SKIP_DEPTH 3
+
+typedef struct {
+    uint64_t bits[4];
+} swx_byte_set;
+
+typedef struct {
+    uint8_t allowed[SWX_SKIP_DEPTH][256]; /* per byte the buckets that allow it */
+    uint8_t nibbles[SWX_SKIP_DEPTH][2][16];
+    unsigned buckets_used;
+    bool useful; /* false when candidates would be so dense that looking for them does not pay */
+    bool vector; /* the processor has SSSE3 */
+} swx_skip;
+
+static inline void swx_byte_set_add(swx_byte_set *set, unsigned byte) { set->bits[byte >> 6] |= UINT64_C(1) << (byte & 63); }
+static inline bool swx_byte_set_has(const swx_byte_set *set, unsigned byte) { return set->bits[byte >> 6] >> (byte & 63) & 1; }
+void swx_byte_set_add_range(swx_byte_set *set, unsigned low, unsigned high);
+
+void swx_skip_init(swx_skip *skip);
+
+/* Adds a pattern by what its first three bytes may be. */
+void swx_skip_add(swx_skip *skip, const swx_byte_set sets[SWX_SKIP_DEPTH]);
+
+/* After the last pattern. */
+void swx_skip_finish(swx_skip *skip);
+
+/* The first candidate at or after `from`, or size.  A place too close to the end for three bytes is judged by those
+ * that are there. */
+size_t swx_skip_find(const swx_skip *skip, const uint8_t *bytes, size_t from, size_t size);
+
+#endif
