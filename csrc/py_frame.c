@@ -77,8 +77,10 @@ static int read_limit(PyObject *object, const char *name, uint32_t most, uint32_
     return 0;
 }
 
+/* What the core may leave to us: str objects are valid, and making them checks the bytes. */
 static int read_limits(PyObject *args, PyObject *kwargs, swx_frame_limits *limits)
 {
+    limits->trust_text = true;
     static char *names[] = { "max_frame", "max_depth", "max_items", NULL };
     PyObject *frame = NULL, *depth = NULL, *items = NULL;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOO", names, &frame, &depth, &items)) {
@@ -331,9 +333,9 @@ static int pack_container(writer *w, PyObject *value, unsigned long flags)
     if (flags & Py_TPFLAGS_TUPLE_SUBCLASS) {
         return pack_tuple(w, value);
     }
-    LOCK(value)
+    LOCK(value);
     result = flags & Py_TPFLAGS_DICT_SUBCLASS ? pack_dict(w, value) : pack_list(w, value);
-    UNLOCK()
+    UNLOCK();
     return result;
 }
 
@@ -499,9 +501,10 @@ typedef struct {
     atomic_flag busy; /* a call is at work; the collector may run other code in its middle */
 } FrameDecoder;
 
-/* Whether a build stopped for a reason that is the peer's fault. */
+/* Why a build stopped, when it is the peer's fault. */
 typedef struct {
     bool key_twice;
+    const uint8_t *bad_text; /* first byte that is not UTF-8 */
 } build_notes;
 
 static void *make_nil(void *user)
@@ -534,10 +537,33 @@ static void *make_float(void *user, double value)
     return PyFloat_FromDouble(value);
 }
 
+/* Where in its bytes the UnicodeDecodeError that is set found the fault; clears it.  -1: it is another exception. */
+static Py_ssize_t decode_fault(void)
+{
+    PyObject *type, *error, *traceback;
+    Py_ssize_t start = -1;
+    if (!PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
+        return -1;
+    }
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    if (!error || PyUnicodeDecodeError_GetStart(error, &start) < 0) {
+        start = -1;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(traceback);
+    return start;
+}
+
 static void *make_str(void *user, const uint8_t *bytes, size_t size)
 {
-    (void)user;
-    return PyUnicode_FromStringAndSize((const char *)bytes, (Py_ssize_t)size);
+    PyObject *text = PyUnicode_FromStringAndSize((const char *)bytes, (Py_ssize_t)size);
+    if (!text) {
+        Py_ssize_t fault = decode_fault();
+        ((build_notes *)user)->bad_text = fault < 0 ? NULL : bytes + fault;
+    }
+    return text;
 }
 
 static void *make_bytes(void *user, const uint8_t *bytes, size_t size)
@@ -607,6 +633,7 @@ static PyObject *build(swx_frame_decoder *core, swx_span payload)
 {
     build_notes notes = { .key_twice = false };
     void *value;
+    size_t start = (size_t)core->position - payload.size;
     if (swx_frame_build(payload.bytes, payload.size, &OBJECTS, &notes, &value) == SWX_OK) {
         return value;
     }
@@ -614,7 +641,11 @@ static PyObject *build(swx_frame_decoder *core, swx_span payload)
     if (notes.key_twice) {
         core->error = (swx_error){ .status = SWX_EFORMAT,
                                    .text = "a map has the same key twice",
-                                   .position = (size_t)core->position - payload.size };
+                                   .position = start };
+    } else if (notes.bad_text) {
+        core->error = (swx_error){ .status = SWX_EFORMAT,
+                                   .text = "a str is not valid UTF-8",
+                                   .position = start + (size_t)(notes.bad_text - payload.bytes) };
     }
     PyErr_Clear();
     return NULL;

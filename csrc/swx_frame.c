@@ -288,7 +288,8 @@ static swx_status scan_value(const uint8_t *p, size_t left, swx_frame_shape *sha
         *text = "the value is cut short";
         return SWX_EFORMAT;
     }
-    size_t valid = t.what == STR ? utf8_valid(p + t.header, t.body) : t.body;
+    bool check = t.what == STR && !limits->trust_text;
+    size_t valid = check ? utf8_valid(p + t.header, t.body) : t.body;
     *step = t.header + valid;
     if (valid < t.body) {
         *text = "a str is not valid UTF-8";
@@ -451,7 +452,7 @@ swx_status swx_frame_build(const uint8_t *payload, size_t size, const swx_frame_
 
 swx_status swx_frame_decoder_init(swx_frame_decoder *decoder, const swx_frame_limits *limits, swx_error *err)
 {
-    *decoder = (swx_frame_decoder){ .limits = limits ? *limits : (swx_frame_limits){ 0, 0, 0 } };
+    *decoder = (swx_frame_decoder){ .limits = limits ? *limits : (swx_frame_limits){ .max_frame = 0 } };
     return swx_frame_limits_fill(&decoder->limits, err);
 }
 
@@ -461,14 +462,19 @@ void swx_frame_decoder_free(swx_frame_decoder *decoder)
     *decoder = (swx_frame_decoder){ .limits = decoder->limits };
 }
 
-/* Empties the store; a large one is given back. */
-static void forget_payload(swx_frame_decoder *decoder)
+/* Gives a large store back.  Between frames, so that its size does not have to be kept. */
+static void shrink(swx_frame_decoder *decoder)
 {
     if (decoder->capacity > KEPT_CAPACITY) {
         swx_free(decoder->data);
         decoder->data = NULL;
         decoder->capacity = 0;
     }
+}
+
+/* Forgets a payload that was handed out. */
+static void forget_payload(swx_frame_decoder *decoder)
+{
     decoder->size = 0;
     decoder->delivered = false;
 }
@@ -476,6 +482,7 @@ static void forget_payload(swx_frame_decoder *decoder)
 void swx_frame_decoder_reset(swx_frame_decoder *decoder)
 {
     forget_payload(decoder);
+    shrink(decoder);
     decoder->error = (swx_error){ .status = SWX_OK };
     decoder->position = 0;
     decoder->header_size = decoder->length = 0;
@@ -520,6 +527,9 @@ static swx_status take_header(swx_frame_decoder *decoder, const uint8_t **bytes,
     }
     if (!decoder->length) {
         return decoder_fail(decoder, SWX_EFORMAT, "the frame is empty", 0);
+    }
+    if (decoder->length <= KEPT_CAPACITY) { /* large frames come in rows, and fresh pages cost more than the copy */
+        shrink(decoder);
     }
     return SWX_OK;
 }
@@ -584,7 +594,7 @@ swx_status swx_frame_take(swx_frame_decoder *decoder, const uint8_t **bytes, siz
 
 swx_status swx_frame_encoder_init(swx_frame_encoder *encoder, const swx_frame_limits *limits, swx_error *err)
 {
-    *encoder = (swx_frame_encoder){ .limits = limits ? *limits : (swx_frame_limits){ 0, 0, 0 } };
+    *encoder = (swx_frame_encoder){ .limits = limits ? *limits : (swx_frame_limits){ .max_frame = 0 } };
     return swx_frame_limits_fill(&encoder->limits, err);
 }
 
@@ -637,6 +647,13 @@ static bool reserve(swx_frame_encoder *encoder, size_t extra)
     return true;
 }
 
+/* Where data has to stop, by its memory or by the frame's limit, whichever comes first. */
+static void set_room(swx_frame_encoder *encoder)
+{
+    size_t left = encoder->limits.max_frame - payload_size(encoder);
+    encoder->room = encoder->capacity - encoder->size < left ? encoder->capacity : encoder->size + left;
+}
+
 swx_status swx_frame_begin(swx_frame_encoder *encoder)
 {
     if (encoder->open) {
@@ -651,6 +668,7 @@ swx_status swx_frame_begin(swx_frame_encoder *encoder)
     encoder->size += SWX_FRAME_HEADER;
     encoder->error = (swx_error){ .status = SWX_OK };
     encoder->open = true;
+    set_room(encoder);
     shape_start(&encoder->shape);
     return SWX_OK;
 }
@@ -663,15 +681,24 @@ static swx_status check_room(swx_frame_encoder *encoder, size_t size)
     return SWX_OK;
 }
 
+static swx_status make_room(swx_frame_encoder *encoder, size_t size)
+{
+    swx_status status = check_room(encoder, size);
+    if (status != SWX_OK) {
+        return status;
+    }
+    if (!reserve(encoder, size)) {
+        return encoder_fail(encoder, SWX_ENOMEM, NO_MEMORY);
+    }
+    set_room(encoder);
+    return SWX_OK;
+}
+
 /* The write callback of msgpack-c's packer. */
 static int append(void *user, const char *bytes, size_t size)
 {
     swx_frame_encoder *encoder = user;
-    if (check_room(encoder, size) != SWX_OK) {
-        return -1;
-    }
-    if (!reserve(encoder, size)) {
-        encoder_fail(encoder, SWX_ENOMEM, NO_MEMORY);
+    if (size > encoder->room - encoder->size && make_room(encoder, size) != SWX_OK) {
         return -1;
     }
     if (size) {
@@ -758,6 +785,7 @@ static swx_status refer(swx_frame_encoder *encoder, const void *bytes, size_t si
     encoder->refs = refs;
     encoder->refs[encoder->ref_count++] = (swx_frame_ref){ encoder->size, bytes, size };
     encoder->referred += size;
+    set_room(encoder);
     return SWX_OK;
 }
 
@@ -768,7 +796,7 @@ static swx_status pack_body(swx_frame_encoder *encoder, kind what, const void *b
     if (status != SWX_OK || (status = check_room(encoder, size)) != SWX_OK) {
         return status;
     }
-    if (what == STR && utf8_valid(bytes, size) < size) {
+    if (what == STR && !encoder->limits.trust_text && utf8_valid(bytes, size) < size) {
         return encoder_fail(encoder, SWX_EINVAL, "a str is not valid UTF-8");
     }
     msgpack_packer pk = packer(encoder);

@@ -36,6 +36,7 @@ typedef struct {
     uint32_t max_frame; /* bytes of payload */
     uint32_t max_depth; /* arrays and maps inside each other; 1 allows [1] but not [[1]] */
     uint32_t max_items; /* values in a frame: the outermost, each member, each key, each container */
+    bool trust_text;    /* str is not looked at: a builder checks that it is UTF-8, or a packer's caller knows it */
 } swx_frame_limits;
 
 /* Puts the defaults in.  SWX_OK, or SWX_EINVAL when max_depth is above the ceiling (limits unchanged). */
@@ -84,7 +85,10 @@ typedef struct {
 swx_status swx_frame_build(const uint8_t *payload, size_t size, const swx_frame_builder *builder, void *user,
                            void **value);
 
-/* ---- decoder: frames out of a byte stream ---- */
+/* ---- decoder: frames out of a byte stream ----
+ *
+ * Memory: at most twice what came of the frame that is being read, and at most max_frame.  It is kept for the next
+ * frame; what is above 512 KiB goes back when a frame comes that does not need it, and on reset. */
 
 typedef struct {
     swx_frame_limits limits;
@@ -152,6 +156,7 @@ typedef struct {
     size_t start;      /* of the open frame, in data */
     size_t start_refs; /* refs before it */
     size_t referred;   /* bytes of the open frame that are referred to */
+    size_t room;       /* how far data may fill up before capacity or max_frame have to be looked at */
     bool open;
     swx_frame_shape shape;
 } swx_frame_encoder;

@@ -5,7 +5,9 @@
 #include "harness.h"
 #include "swx_alloc.h"
 
-static const swx_frame_limits DEFAULTS = { SWX_FRAME_MAX_FRAME, SWX_FRAME_MAX_DEPTH, SWX_FRAME_MAX_ITEMS };
+static const swx_frame_limits DEFAULTS = { .max_frame = SWX_FRAME_MAX_FRAME,
+                                           .max_depth = SWX_FRAME_MAX_DEPTH,
+                                           .max_items = SWX_FRAME_MAX_ITEMS };
 
 /* ---- a builder that makes a tree and prints it ---- */
 
@@ -351,6 +353,22 @@ static void test_utf8_at_every_offset_of_ascii(void)
     }
 }
 
+static void test_trusted_text_is_not_looked_at(void)
+{
+    swx_frame_limits limits = { .trust_text = true };
+    swx_frame_encoder encoder;
+    uint8_t frame[7];
+    CHECK(swx_frame_encoder_init(&encoder, &limits, NULL) == SWX_OK && swx_frame_begin(&encoder) == SWX_OK);
+    CHECK(swx_frame_pack_str(&encoder, "\xff\x80", 2) == SWX_OK && swx_frame_end(&encoder) == SWX_OK);
+    CHECK(swx_frame_encoder_total(&encoder) == sizeof(frame));
+    swx_frame_encoder_copy(&encoder, frame);
+    CHECK(swx_frame_scan(frame + 4, 3, &encoder.limits, NULL) == SWX_OK);
+    expect_built(frame + 4, 3, "'\xff\x80'");
+    encoder.limits.trust_text = false;
+    CHECK(swx_frame_scan(frame + 4, 3, &encoder.limits, NULL) == SWX_EFORMAT);
+    swx_frame_encoder_free(&encoder);
+}
+
 static void test_depth_limit(void)
 {
     for (uint32_t limit = 1; limit <= SWX_FRAME_DEPTH_CEILING; limit++) {
@@ -513,6 +531,21 @@ static void test_announced_length_allocates_nothing(void)
     }
     swx_frame_decoder_reset(&decoder);
     CHECK(decoder.capacity == 0);
+    swx_frame_decoder_free(&decoder);
+}
+
+static void test_large_memory_goes_back_with_the_next_small_frame(void)
+{
+    static uint8_t zeros[1000000];
+    swx_frame_decoder decoder;
+    CHECK(swx_frame_decoder_init(&decoder, NULL, NULL) == SWX_OK);
+    for (int i = 0; i < 2; i++) {
+        CHECK(feed(&decoder, "\0\xf\x42\x45\xc6\0\xf\x42\x40", 9) == SWX_MORE);
+        CHECK(feed(&decoder, zeros, sizeof(zeros)) == SWX_OK && decoder.capacity >= sizeof(zeros));
+        CHECK(feed(&decoder, "", 0) == SWX_MORE && swx_frame_decoder_pending(&decoder) == 0);
+        CHECK(decoder.capacity >= sizeof(zeros));
+    }
+    CHECK(feed(&decoder, "\0\0\0\1\xc0", 5) == SWX_OK && decoder.capacity == 0);
     swx_frame_decoder_free(&decoder);
 }
 
@@ -834,9 +867,10 @@ static void test_library_has_a_version(void)
 }
 
 TEST_MAIN(test_good_payloads, test_bad_payloads, test_every_truncation_is_refused, test_utf8_against_arithmetic,
-          test_utf8_at_every_offset_of_ascii, test_depth_limit, test_item_limit, test_bin_is_not_copied,
+          test_utf8_at_every_offset_of_ascii, test_trusted_text_is_not_looked_at, test_depth_limit, test_item_limit, test_bin_is_not_copied,
           test_every_chunk_size, test_bad_frames_at_every_cut, test_length_limit_and_empty_frame,
-          test_announced_length_allocates_nothing, test_whole_frame_in_a_chunk_is_not_copied,
+          test_announced_length_allocates_nothing,
+          test_large_memory_goes_back_with_the_next_small_frame, test_whole_frame_in_a_chunk_is_not_copied,
           test_scalars_take_their_shortest_form, test_body_sizes_and_references, test_encoder_refuses_wrong_shapes,
           test_encoder_limits, test_clear_gives_large_memory_back, test_every_failing_allocation,
           test_library_has_a_version)
