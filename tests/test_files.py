@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import stat
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -443,6 +444,8 @@ def test_a_deep_tree_is_copied() -> None:
     write_text(f"{path}/f", "x")
     upload("s", "t")
     assert read_text("t" + path[1:] + "/f") == "x"
+    # Deeper than what pytest uses to clean up can go.
+    subprocess.run(["rm", "-rf", "s", "t"], check=True)
 
 
 def test_a_tree_that_fails_leaves_no_half_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
