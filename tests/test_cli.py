@@ -1,0 +1,242 @@
+"""The command `swerex-c`, run as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from original import our_environment
+from traps.harness import eventually, marked
+
+from swerex_c import __version__
+from swerex_c._version import __version__ as own_version
+
+COMMAND = [sys.executable, "-m", "swerex_c"]
+
+
+def cli(*arguments: str, input: str | None = "", **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        input=input, capture_output=True, text=True, timeout=25, env={**our_environment(), **env},
+    )  # fmt: skip
+
+
+def results(done: subprocess.CompletedProcess[str]) -> tuple[str, str, int]:
+    return done.stdout, done.stderr, done.returncode
+
+
+def test_the_version() -> None:
+    assert results(cli("--version")) == (f"swerex-c {own_version} (SWE-ReX API {__version__})\n", "", 0)
+
+
+def test_help_names_every_command() -> None:
+    said = cli("--help").stdout
+    for name in ("run", "exec", "shell", "enable", "disable", "status", "doctor"):
+        assert f" {name} " in said
+
+
+@pytest.mark.parametrize(
+    "arguments", [["no-such-command"], ["exec", "--no-such-option"], ["run"], ["exec", "-t", "-1", "true"]]
+)
+def test_wrong_use_ends_with_2(arguments: list[str]) -> None:
+    done = cli(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr and "Traceback" not in done.stderr
+
+
+# exec
+
+
+def test_exec_prints_the_output_and_ends_with_the_exit_code() -> None:
+    assert results(cli("exec", "echo hi; cd /tmp && pwd")) == ("hi\n/tmp\n", "", 0)
+    assert results(cli("exec", "printf x; (exit 7)")) == ("x", "", 7)
+    assert cli("exec", "no_such_program_here").returncode == 127
+
+
+def test_exec_takes_words_as_they_are() -> None:
+    assert cli("exec", "printf", "<%s>", "a b", "$HOME", "--timeout", "*").stdout == "<a b><$HOME><--timeout><*>"
+
+
+def test_exec_takes_a_script_from_a_file_and_from_stdin(tmp_path: Path) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text("x=1\ncat <<'END'\n$x\nEND\nfalse\necho $((x + 1))\n(exit 3)\n")
+    assert results(cli("exec", "--file", str(script))) == ("$x\n2\n", "", 3)
+    assert results(cli("exec", "-f", "-", input="echo a\necho b\n")) == ("a\nb\n", "", 0)
+    assert results(cli("exec", input="echo 'ä'\n")) == ("ä\n", "", 0)
+
+
+def test_exec_says_what_is_wrong_with_its_input(tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes(b"echo \xe4\n")
+    for arguments, says, code in (
+        (["-f", "/no/such/file"], "/no/such/file: No such file", 127),
+        (["-f", str(tmp_path / "latin")], "not UTF-8", 2),
+        (["-f", "x", "true"], "not both", 2),
+        (["-e", "NOVALUE", "true"], "NAME=VALUE", 2),
+    ):
+        done = cli("exec", *arguments)
+        assert done.returncode == code and says in done.stderr and "Traceback" not in done.stderr
+
+
+def test_exec_refuses_wrong_syntax_in_bashs_words() -> None:
+    done = cli("exec", "echo before; if true; then echo")
+    assert (done.stdout, done.returncode) == ("", 2)
+    assert "syntax error" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_exec_prints_what_came_before_a_timeout(mark: str) -> None:
+    began = time.monotonic()
+    done = cli("exec", "--timeout", "0.5", "echo early; sleep 100")
+    assert (done.stdout, done.returncode) == ("early\n", 124)
+    assert "timeout after 0.5 seconds" in done.stderr
+    assert time.monotonic() - began < 15
+    assert eventually(lambda: not marked(mark), 2.0)
+
+
+def test_exec_can_wait_for_silence() -> None:
+    done = cli("exec", "--no-output-timeout", "0.7", "for i in 1 2 3 4 5; do echo $i; sleep 0.2; done; sleep 100")
+    assert (done.stdout, done.returncode) == ("1\n2\n3\n4\n5\n", 124)
+
+
+def test_exec_streams() -> None:
+    command = [*COMMAND, "exec", "echo first; read -t 10 < <(sleep 10); echo last"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=our_environment()) as process:
+        assert process.stdout is not None
+        began = time.monotonic()
+        assert process.stdout.readline() == "first\n"
+        assert time.monotonic() - began < 8
+        assert process.poll() is None
+        process.terminate()
+        assert process.wait(10) == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_exec_leaves_nothing_behind_when_it_is_ended(number: signal.Signals, mark: str) -> None:
+    command = [*COMMAND, "exec", "echo up; sleep 100 & setsid sleep 100"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=our_environment()
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(number)
+        assert process.wait(10) == 128 + number
+        assert process.stderr.read() == ""
+    assert eventually(lambda: not marked(mark), 2.0), marked(mark)
+
+
+def test_exec_stops_quietly_when_nobody_reads(mark: str) -> None:
+    command = [*COMMAND, "exec", "yes"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=our_environment()) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.read(100) == b"y\n" * 50
+        process.stdout.close()
+        assert process.wait(10) == 141
+        assert process.stderr.read() == b""
+    assert eventually(lambda: not marked(mark), 2.0)
+
+
+def test_exec_reports_the_end_of_the_shell() -> None:
+    done = cli("exec", "echo bye; exit 3")
+    assert (done.stdout, done.returncode) == ("bye\n", 3)
+    assert done.stderr.startswith("swerex-c: ")
+
+
+def test_exec_starts_where_and_with_what_it_is_told(tmp_path: Path) -> None:
+    (tmp_path / "start.sh").write_text("started=yes\n")
+    done = cli(
+        "exec", "-C", str(tmp_path), "-e", "A=1", "-e", "B=x=y z", "--startup-source", str(tmp_path / "start.sh"),
+        'echo "$PWD $A $B $started"',
+    )  # fmt: skip
+    assert results(done) == (f"{tmp_path} 1 x=y z yes\n", "", 0)
+
+
+def test_exec_names_a_missing_startup_file() -> None:
+    done = cli("exec", "--startup-source", "/no/such/start.sh", "true")
+    assert done.returncode == 1
+    assert "/no/such/start.sh" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_exec_passes_much_output_whole() -> None:
+    done = cli("exec", "seq 1 200000")
+    assert done.stdout == "".join(f"{n}\n" for n in range(1, 200001))
+
+
+# shell
+
+
+def test_shell_needs_a_terminal() -> None:
+    done = cli("shell")
+    assert done.returncode == 2 and "needs a terminal" in done.stderr
+
+
+def test_shell_is_a_shell_in_a_terminal(mark: str) -> None:
+    pid, master = pty.fork()
+    if pid == 0:
+        os.execvpe(COMMAND[0], [*COMMAND, "shell"], our_environment())
+    said = b""
+
+    def until(text: bytes) -> None:
+        nonlocal said
+        deadline = time.monotonic() + 15
+        while text not in said:
+            assert select.select([master], [], [], max(0, deadline - time.monotonic()))[0], said
+            said += os.read(master, 65536)
+
+    os.write(master, b"echo $((6 * 7))-here; stty size\n")
+    until(b"42-here")
+    until(b"24 80")
+    os.write(master, b"sleep 100\n")
+    time.sleep(0.3)
+    os.write(master, b"\x03")
+    os.write(master, b"echo again-$((1 + 1))\n")
+    until(b"again-2")
+    os.write(master, b"exit 5\n")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
+    os.close(master)
+    assert eventually(lambda: not marked(mark), 2.0)
+
+
+# doctor
+
+
+def test_doctor_tells_programs() -> None:
+    done = cli("doctor", "--json")
+    data = json.loads(done.stdout)
+    assert (data["ok"], done.returncode, done.stderr) == (True, 0, "")
+    names = {
+        "swerex-c", "python", "core", "kernel", "/proc/PID/syscall", "bash", "terminals", "/dev/ptmx", "open files",
+        "docker", "podman", "bwrap", "original", "swap", "session",
+    }  # fmt: skip
+    assert names <= set(data["findings"])
+    assert data["findings"]["bash"]["value"][0].isdigit()
+    assert data["findings"]["swap"]["value"] == "off"
+
+
+def test_doctor_tells_people() -> None:
+    done = cli("doctor", COLUMNS="200")
+    assert done.returncode == 0
+    assert "bash" in done.stdout and done.stdout.rstrip().endswith("Sessions can run.")
+
+
+def test_doctor_finds_that_bash_is_missing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "doctor", "--json"], capture_output=True, text=True, timeout=25,
+        env={**our_environment(), "PATH": str(tmp_path)},
+    )  # fmt: skip
+    data = json.loads(done.stdout)
+    assert (data["ok"], done.returncode) == (False, 1)
+    assert data["findings"]["bash"] == {"value": "not found", "good": False, "note": "Install bash", "needed": True}
+    assert data["findings"]["session"]["good"] is False
+
+
+def test_doctor_shows_the_swap() -> None:
+    done = cli("run", "--", *COMMAND, "doctor", "--json")
+    swap = json.loads(done.stdout)["findings"]["swap"]
+    assert (swap["value"], swap["note"]) == ("on", "swerex-c run")

@@ -1,0 +1,106 @@
+"""Importing is quick, and brings in only what is used."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+
+import pytest
+from original import original_python, our_environment, python_json, python_output
+
+TIME = """if True:
+    import time
+    began = time.perf_counter()
+    from {}.runtime.local import LocalRuntime{}
+    print(time.perf_counter() - began)
+"""
+AND_MODELS = "; from {}.runtime.abstract import BashAction, CreateBashSessionRequest"
+
+ROUNDS = 9
+
+HEAVY = ("pydantic", "rich", "typer", "fastapi", "starlette", "uvicorn", "aiohttp", "httpx", "requests", "asyncio")
+    "pydantic",
+    "rich",
+    "typer",
+    "fastapi",
+    "starlette",
+    "uvicorn",
+    "aiohttp",
+    "httpx",
+    "requests",
+    "asyncio",
+    "ssl",
+)
+
+
+def loaded(code: str) -> set[str]:
+    show = f"import json, sys; {code}; print(json.dumps(sorted(sys.modules)))"
+    return set(python_json(sys.executable, show, env=our_environment()))
+
+
+def seconds(python: str, package: str, more: str) -> float:
+    return float(python_output(python, TIME.format(package, more.format(package)), env=our_environment()))
+
+
+@pytest.mark.limit(120)
+@pytest.mark.parametrize(("more", "share"), [("", 1 / 3), (AND_MODELS, 1.0)])
+def test_importing_takes_a_share_of_the_originals_time(more: str, share: float) -> None:
+    original = original_python()
+    seconds(sys.executable, "swerex_c", more), seconds(original, "swerex", more)
+    pairs = [
+        (seconds(sys.executable, "swerex_c", more), seconds(original, "swerex", more)) for _ in range(ROUNDS)
+    ]  # fmt: skip
+    ours, theirs = (statistics.median(times) for times in zip(*pairs, strict=True))
+    print(f"ours {ours * 1000:.1f} ms, theirs {theirs * 1000:.1f} ms")
+    assert ours < theirs * share
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import swerex_c",
+        "import swerex_c; swerex_c.install()",
+        "from swerex_c.runtime.local import LocalRuntime",
+        "from swerex_c.runtime._base import AbstractRuntime",
+        "import swerex_c.utils.log, swerex_c.exceptions, swerex_c.runtime.files",
+    ],
+)
+def test_nothing_heavy_is_imported(code: str) -> None:
+    assert loaded(code) & set(HEAVY) == set()
+
+
+def test_the_package_itself_imports_nothing() -> None:
+    new = loaded("import swerex_c") - loaded("pass")
+    assert new == {"swerex_c", "__future__"}
+
+
+def test_models_bring_in_pydantic_and_no_more() -> None:
+    code = "import swerex_c.runtime.abstract, swerex_c.runtime.config"
+    assert loaded(code) & set(HEAVY) == {"pydantic"}
+
+
+@pytest.mark.parametrize("name", ["install", "uninstall", "__version__", "PACKAGE_NAME", "REMOTE_EXECUTABLE_NAME"])
+def test_the_package_has_its_names(name: str) -> None:
+    import swerex_c
+
+    assert getattr(swerex_c, name)
+    assert name in swerex_c.__all__
+
+
+def test_the_package_has_no_other_names() -> None:
+    import swerex_c
+
+    with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
+        _ = swerex_c.no_such_name
+
+
+def test_the_version_is_the_apis() -> None:
+    import swerex_c
+    from swerex_c._version import __version__ as own
+
+    theirs = python_output(
+        original_python(), "import swerex as s; print(s.__version__, s.PACKAGE_NAME, s.REMOTE_EXECUTABLE_NAME)"
+    )
+    assert theirs.split() == [swerex_c.__version__, swerex_c.PACKAGE_NAME, swerex_c.REMOTE_EXECUTABLE_NAME]
+    assert tuple(map(int, swerex_c.__version__.split("."))) >= (1, 2, 0)
+    assert own != swerex_c.__version__
