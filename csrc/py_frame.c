@@ -77,12 +77,12 @@ static int read_limit(PyObject *object, const char *name, uint32_t most, uint32_
     return 0;
 }
 
-/* What the core may leave to us: str objects are valid, and making them checks the bytes. */
+/* Text is trusted, because a str object is valid and making one checks the bytes. */
 static int read_limits(PyObject *args, PyObject *kwargs, swx_frame_limits *limits)
 {
-    limits->trust_text = true;
     static char *names[] = { "max_frame", "max_depth", "max_items", NULL };
     PyObject *frame = NULL, *depth = NULL, *items = NULL;
+    limits->trust_text = true;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOO", names, &frame, &depth, &items)) {
         return -1;
     }
@@ -108,11 +108,14 @@ static void deallocate(PyObject *object)
     Py_DECREF(type);
 }
 
-/* A new reference to the module's FrameError. */
+/* A new reference to the module's FrameError.  An interned name, because the type cache keeps each new one. */
 static PyObject *frame_error_of(PyTypeObject *type)
 {
     PyObject *module = PyType_GetModule(type);
-    return module ? PyObject_GetAttrString(module, "FrameError") : NULL;
+    PyObject *name = module ? PyUnicode_InternFromString("FrameError") : NULL;
+    PyObject *error_type = name ? PyObject_GetAttr(module, name) : NULL;
+    Py_XDECREF(name);
+    return error_type;
 }
 
 /* ---- encoder ---- */
