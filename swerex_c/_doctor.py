@@ -130,21 +130,20 @@ def _kernel() -> Iterator[Finding]:
 
 def _proof_by_the_kernel() -> tuple[bool, str]:
     """Whether the kernel shows what another process of ours is waiting in, seen on one that surely waits."""
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as cat:
-        assert cat.stdin is not None and cat.stdout is not None
-        try:
-            cat.stdin.write(b"x")
-            cat.stdin.flush()
-            if not select.select([cat.stdout], [], [], _PATIENCE)[0]:
-                return False, "a child does not answer"
-            deadline = time.monotonic() + 1
-            while time.monotonic() < deadline:
-                shown = Path(f"/proc/{cat.pid}/syscall").read_text()
-                if shown.split()[0].isdecimal():
-                    return True, ""
-            return False, f"it shows {shown.strip()!r} for a waiting process"
-        except OSError as error:
-            return False, str(error.strerror)
+    waits = [sys.executable, "-I", "-S", "-c", "import os; os.write(1, b'.'); os.read(0, 1)"]
+    with subprocess.Popen(waits, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        if not select.select([child.stdout], [], [], _PATIENCE)[0]:
+            return False, "a child does not answer"
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline:
+            try:
+                shown = Path(f"/proc/{child.pid}/syscall").read_text()
+            except OSError as error:
+                return False, str(error.strerror)
+            if shown.split()[0].isdecimal():
+                return True, ""
+        return False, f"it shows {shown.strip()!r} for a waiting process"
 
 
 def _bash() -> Iterator[Finding]:

@@ -19,18 +19,6 @@ AND_MODELS = "; from {}.runtime.abstract import BashAction, CreateBashSessionReq
 ROUNDS = 9
 
 HEAVY = ("pydantic", "rich", "typer", "fastapi", "starlette", "uvicorn", "aiohttp", "httpx", "requests", "asyncio")
-    "pydantic",
-    "rich",
-    "typer",
-    "fastapi",
-    "starlette",
-    "uvicorn",
-    "aiohttp",
-    "httpx",
-    "requests",
-    "asyncio",
-    "ssl",
-)
 
 
 def loaded(code: str) -> set[str]:
