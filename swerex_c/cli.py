@@ -13,7 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
@@ -41,6 +41,8 @@ class Exit(IntEnum):
     NOT_FOUND = 127
     BROKEN_PIPE = 141
 
+
+Model = TypeVar("Model")
 
 app = typer.Typer(
     name="swerex-c",
@@ -87,7 +89,7 @@ def _global_options(
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="[--] COMMAND [ARGUMENTS]...", help="What to run.")],
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="What to run.")],
 ) -> None:
     """Run a command with `swerex` replaced by this package, in it and in every Python that it starts."""
     from swerex_c.swap import run_environment
@@ -164,7 +166,7 @@ def _status_lines(now: Any) -> list[str]:
 def exec_(
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[COMMAND]...", help="One argument is a command for bash; several are its words."),
+        typer.Argument(metavar="COMMAND", help="One argument is a command for bash; several are its words."),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Run what is in this file, in the session itself; - is stdin.")
@@ -257,7 +259,7 @@ def _assignment(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _checked(model: Any, **fields: Any) -> Any:
+def _checked(model: type[Model], **fields: Any) -> Model:
     """A model made from what the user typed."""
     try:
         return model(**fields)

@@ -179,7 +179,8 @@ def _original_path() -> str | None:
         if find_spec is None or finder in installed_finders():
             continue
         if (spec := find_spec("swerex", None)) is not None:
-            return spec.origin
+            origin: str | None = spec.origin
+            return origin
     return None
 
 
