@@ -39,7 +39,7 @@ ORIGINAL_REQUIREMENTS = ["swe-rex==1.4.0", "aiohttp"]
 MEGABYTE = 1_000_000
 TURN_LIMIT = 120.0
 """Seconds after which a contender that does not come back is ended; its row then says so."""
-FLOOR_FLAGS = ["-O2", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra"]
+C_FLAGS = ["-O2", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra"]
 PATTERNS = [f"needle-{i:02d}-in-the-stack" for i in range(10)] + [
     r"error: [a-z]+ at line \d+",
     r"\(gdb\) $",
@@ -55,6 +55,7 @@ PATTERNS = [f"needle-{i:02d}-in-the-stack" for i in range(10)] + [
 LINE = "{:08d} the quick brown fox jumps over the lazy dog 0123456789\n"
 NEEDLE = "found 1234 of 5678!"
 
+IN_C = ("bare C", "engine")
 LEFT_OUT = "left out"
 
 Result = dict[str, Any]
@@ -68,7 +69,7 @@ class BenchError(Exception):
 
 
 class Floor:
-    """The plain C loops: one run of the program for each request."""
+    """A contender in C: one run of its program for each request."""
 
     def __init__(self, binary: str, environment: dict[str, str]) -> None:
         self.binary, self.environment = binary, environment
@@ -78,7 +79,7 @@ class Floor:
             [self.binary, *map(str, arguments)], env=self.environment, stdout=subprocess.PIPE, text=True, check=False
         )
         if not done.stdout.startswith("{"):
-            return {"error": f"floor {arguments[0]} ended with {done.returncode}"}
+            return {"error": f"{Path(self.binary).name} {arguments[0]} ended with {done.returncode}"}
         answer: Result = json.loads(done.stdout)
         return answer
 
@@ -136,15 +137,31 @@ class Worker:
             self.process.wait()
 
 
-def build_floor(directory: Path) -> str:
+def build(directory: Path, name: str, *more: str) -> str:
+    """Compiles one of the C programs beside this file; returns its path."""
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if not compiler:
         raise BenchError("no C compiler: install build-essential (Debian) or gcc (Fedora)")
-    binary = directory / "floor"
-    source = str(HERE / "floor.c")
-    command = [*shlex.split(compiler), *FLOOR_FLAGS, source, "-o", str(binary), "-lutil", "-lpthread"]
-    subprocess.run(command, check=True)
+    binary = directory / name
+    source = str(HERE / f"{name}.c")
+    command = [*shlex.split(compiler), *C_FLAGS, source, *more, "-o", str(binary), "-lutil", "-lpthread"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchError(f"{name}.c does not build: {done.stderr.strip()}")
     return str(binary)
+
+
+def build_floor(directory: Path) -> str:
+    return build(directory, "floor")
+
+
+def build_engine(directory: Path) -> str:
+    """The core without the frame codec, which alone needs a library."""
+    core = ROOT / "csrc"
+    rooms = [str(path) for path in sorted(core.glob("swx_*.c")) if path.stem != "swx_frame"]
+    if not rooms:
+        raise BenchError("the sources of the core are not here")
+    return build(directory, "engine", f"-I{core}", *rooms)
 
 
 def original_python(may_install: bool) -> str | None:
@@ -269,9 +286,11 @@ def command_workload(
     def number(name: str) -> int:
         return max(3, int(counts[name] * scale))
 
-    turns = [floor_turn("bare C", "command", number("bare C"), text, rest_us)]
+    turns = []
     for name in counts:
-        if name != "bare C":
+        if name in IN_C:
+            turns.append(Turn(name, {"arguments": ["command", number(name), text, rest_us]}))
+        else:
             request = {"text": text, "count": number(name), "warm": min(50, number(name) // 2), "rest_us": rest_us}
             turns.append(Turn(name, {"operation": "command", **request}, rounds=2 if name == "original" else None))
     # While resting the contenders burn time, so the CPU of a rested row says nothing.
@@ -283,8 +302,8 @@ def workloads(quick: bool, files: dict[int, str]) -> Iterator[Workload]:
     scale = 0.2 if quick else 1.0
     rounds = 2 if quick else 5
     hand = {"pexpect": 500, "ptyprocess": 2000, "pipes": 1000}
-    everyone = {"bare C": 2000, "ours": 2000, "core": 2000, **hand, "original": 10}
-    some = {"bare C": 300, "ours": 300, "core": 300, **dict.fromkeys(hand, 200), "original": 5}
+    everyone = {"bare C": 2000, "engine": 2000, "ours": 2000, "core": 2000, **hand, "original": 10}
+    some = {"bare C": 300, "engine": 300, "ours": 300, "core": 300, **dict.fromkeys(hand, 200), "original": 5}
 
     rows = [
         command_workload("true", 'true (run_in_session, check="silent"), back to back', "true", everyone, scale),
@@ -313,7 +332,8 @@ def workloads(quick: bool, files: dict[int, str]) -> Iterator[Workload]:
         count = max(1, min(10, 20 // size)) if not quick else 2 if size == 1 else 1
         request = {"operation": "output", "path": path, "count": count}
         names = ["ours", "core", "ptyprocess", "pipes"] + (["pexpect"] if size <= 8 else [])
-        turns = [floor_turn("bare C", "output", path, count), *(Turn(name, request) for name in names)]
+        in_c = {"arguments": ["output", path, count]}
+        turns = [*(Turn(name, in_c) for name in IN_C), *(Turn(name, request) for name in names)]
         if size == 1 or (size == 8 and not quick):
             turns.append(Turn("original", {**request, "count": 1}, rounds=1))
         title = f"{size} MB of output (cat of a file)"
@@ -435,6 +455,8 @@ class Bench:
     def start(self, name: str) -> Floor | Worker:
         if name == "bare C":
             return Floor(build_floor(self.directory), self.environment)
+        if name == "engine":
+            return Floor(build_engine(self.directory), self.environment)
         if name in ("original", "pexpect", "ptyprocess"):
             python = original_python(may_install=not self.arguments.no_install)
             if python is None:
