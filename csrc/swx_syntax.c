@@ -23,6 +23,7 @@ typedef struct {
     unsigned substitutions; /* $( <( >( around us */
     unsigned pending;       /* here-documents whose bodies begin after the next newline */
     bool frozen; /* inside of a substitution that a pending here-document of an outer command surrounds: no newline may come */
+    unsigned counted; /* pairs of parentheses around us that bash closes by counting, blind to the expansions between them */
     bool dot, background;
     heredoc heredocs[SWX_SYNTAX_HEREDOCS];
 } parser;
@@ -75,9 +76,10 @@ static bool ascend(parser *p)
     return true;
 }
 
+/* The first byte decides nearly always; it is looked at before any call. */
 static bool same(const uint8_t *text, size_t size, const char *literal)
 {
-    return size == strlen(literal) && memcmp(text, literal, size) == 0;
+    return size && *text == (uint8_t)*literal && size == strlen(literal) && memcmp(text, literal, size) == 0;
 }
 
 /* Blanks, joined lines and a comment, up to the next token or newline. */
@@ -279,6 +281,27 @@ static bool substitution(parser *p)
     return ascend(p);
 }
 
+/* An expansion where bash only counts parentheses (and skips quotes): no other reading may be possible. */
+static bool counted_dollar(parser *p)
+{
+    const uint8_t *start = p->at;
+    p->counted++;
+    if (!dollar(p, false)) {
+        return false;
+    }
+    p->counted--;
+    size_t size = (size_t)(p->at - start);
+    if (memchr(start, '\\', size) || memmem(start, size, "<<", 2) || memmem(start, size, "esac", 4)) {
+        return false;
+    }
+    for (const uint8_t *at = start; (at = memchr(at, '#', (size_t)(p->at - at))); at++) {
+        if (at[-1] != '$' && at[-1] != '{' && !is_name(at[-1]) && at[-1] != '#') { /* may be a comment */
+            return false;
+        }
+    }
+    return true;
+}
+
 /* The inside of (( )) up to its end.  `at` is after the two opening parentheses.  Counts the semicolons of its own level. */
 static bool arithmetic(parser *p, size_t *semicolons)
 {
@@ -288,7 +311,7 @@ static bool arithmetic(parser *p, size_t *semicolons)
     while (!at_end(p)) {
         uint8_t c = *p->at;
         if (c == '$' || c == '"') {
-            if (!(c == '$' ? dollar(p, false) : double_quotes(p))) {
+            if (!(c == '$' ? counted_dollar(p) : double_quotes(p))) {
                 return false;
             }
             continue;
@@ -310,6 +333,26 @@ static bool arithmetic(parser *p, size_t *semicolons)
     return false;
 }
 
+/* An expansion in an index, where bash may count brackets: they must be balanced in both readings. */
+static bool index_dollar(parser *p)
+{
+    const uint8_t *start = p->at;
+    bool quotes = false, brackets = false;
+    size_t open = 0;
+    if (!counted_dollar(p)) {
+        return false;
+    }
+    for (const uint8_t *at = start; at < p->at; at++) {
+        quotes |= CLASS[*at] & SPECIAL && *at != '$';
+        brackets |= *at == '[';
+        open += *at == '[';
+        if (*at == ']' && !open--) {
+            return false;
+        }
+    }
+    return !open && !(quotes && brackets);
+}
+
 /* [index] of an array; `at` is on the bracket. */
 static bool subscript(parser *p)
 {
@@ -320,7 +363,7 @@ static bool subscript(parser *p)
             return p->at++ != start;
         }
         if (c == '$' || c == '"' || c == '\'') {
-            if (!(c == '$' ? dollar(p, false) : c == '"' ? double_quotes(p) : single_quotes(p))) {
+            if (!(c == '$' ? index_dollar(p) : c == '"' ? double_quotes(p) : single_quotes(p))) {
                 return false;
             }
         } else if (is_name(c) || memchr("@*+-/.,:%", c, 9)) {
@@ -370,7 +413,7 @@ static bool braces(parser *p, bool in_quotes)
             p->at++;
             return ascend(p);
         }
-        if (c == '\n' || opens_process(p)) {
+        if (c == '\n' || opens_process(p) || (p->counted && (c == '(' || c == ')'))) {
             return false;
         }
         if (!(CLASS[c] & SPECIAL)) {
@@ -585,6 +628,9 @@ static bool at_word(const parser *p)
 /* The given keyword, whole and unquoted. */
 static bool keyword(parser *p, const char *text)
 {
+    if (peek(p, 0) != (uint8_t)*text) {
+        return false;
+    }
     size_t size = strlen(text);
     if ((size_t)(p->end - p->at) < size || memcmp(p->at, text, size) != 0) {
         return false;
@@ -712,7 +758,7 @@ static bool pattern_group(parser *p)
             fine = double_quotes(p);
             break;
         case '$':
-            fine = dollar(p, false);
+            fine = counted_dollar(p);
             break;
         case '\'':
             fine = single_quotes(p);
@@ -1120,6 +1166,9 @@ static result simple(parser *p, const word *first)
     word w = *first;
     bool named = false, declares = false;
     if (w.size && !w.assignment) {
+        if (*w.start == '{' && at_angle(p)) {
+            return BAD; /* {name}> : a redirection, and the command is still to come */
+        }
         if (all_digits(&w) && at_angle(p)) {
             named = false;
         } else {
@@ -1143,6 +1192,9 @@ static result simple(parser *p, const word *first)
             }
             if (named || w.assignment || (all_digits(&w) && at_angle(p))) {
                 continue;
+            }
+            if (*w.start == '{' && at_angle(p)) {
+                return BAD;
             }
             const uint8_t *after = p->at;
             if (w.literal && w.size <= 8 && memchr("iwufscted}{[!]", w.start[0], 14) &&
@@ -1334,7 +1386,7 @@ static unsigned mentioned(const uint8_t *start, size_t size)
         { "emacs", SEEN_EDITOR },           { "vi", SEEN_EDITOR },
     };
     for (size_t i = 0; i < SWX_COUNT(words); i++) {
-        if ((uint8_t)words[i].text[0] == start[0] && same(start, size, words[i].text)) {
+        if (same(start, size, words[i].text)) {
             return words[i].flags;
         }
     }

@@ -1,0 +1,54 @@
+/* swx_strip.h: plain text from terminal output, as a stream.
+ *
+ * Removed, whole, wherever the input is cut (ECMA-48 sections 5.3 to 5.6; ECMA-35 for nF; xterm's ctlseqs for BEL as the
+ * end of an OSC):
+ *
+ *   CSI      ESC [  parameters 0x30-0x3f, intermediates 0x20-0x2f, one final byte 0x40-0x7e
+ *   strings  ESC ] (OSC), ESC P (DCS), ESC X (SOS), ESC ^ (PM), ESC _ (APC), up to ESC \; an OSC also up to BEL
+ *   nF       ESC, one or more of 0x20-0x2f, one final byte 0x30-0x7e
+ *   others   ESC and one byte of 0x30-0x7e (Fp, Fe, Fs), such as ESC 7, ESC =, ESC c, ESC M
+ *
+ * What is not such a sequence must not take text with it; it passes through as it was:
+ *
+ *   - A CSI, nF or two-byte sequence ends before the first byte that cannot continue it (CAN and SUB among them).
+ *   - A string ends before CAN, SUB, an ESC that no backslash follows and, if it is an OSC, a newline.
+ *   - Any sequence ends when SWX_STRIP_HELD bytes of it have come and its end has not (a large image, for example).
+ *
+ * Reading goes on with the byte before which it ended; an ESC there begins a new sequence.  Everything else passes
+ * through: BEL, BS, a lone CR, NUL, the C1 bytes 0x80-0x9f (in UTF-8 they are parts of characters), invalid UTF-8.
+ * With crlf, each CR LF of the result becomes LF; other CRs stay.
+ *
+ * No allocation.  A state belongs to one caller at a time; different states are independent.
+ */
+#ifndef SWX_STRIP_H
+#define SWX_STRIP_H
+
+#include "swx.h"
+
+/* The longest sequence that is recognised, in bytes, its introducer and end included. */
+#define SWX_STRIP_HELD 4096
+
+/* What a call may write beyond the size of its input: what was held back before it. */
+#define SWX_STRIP_EXTRA (SWX_STRIP_HELD + 1)
+
+typedef struct {
+    uint8_t held[SWX_STRIP_HELD]; /* an unfinished sequence, so that it can be given back */
+    size_t size;                  /* bytes of it */
+    uint8_t phase;                /* private */
+    bool crlf;                    /* CR LF -> LF */
+    bool carriage;                /* a CR is held back, in front of `held`, until the byte after it is known */
+} swx_strip;
+
+void swx_strip_init(swx_strip *strip, bool crlf);
+
+/* Filters size bytes into out, which has room for size + SWX_STRIP_EXTRA bytes and does not overlap in.
+ * *out_size becomes the number of bytes written.  in may be NULL when size is 0. */
+void swx_strip_feed(swx_strip *strip, const uint8_t *in, size_t size, uint8_t *out, size_t *out_size);
+
+/* The end of the stream: writes what is held back (at most SWX_STRIP_EXTRA bytes), as it was.  The state is then as new. */
+void swx_strip_finish(swx_strip *strip, uint8_t *out, size_t *out_size);
+
+/* Filters a whole stream in place; returns its new size, which is never larger. */
+size_t swx_strip_whole(uint8_t *data, size_t size, bool crlf);
+
+#endif

@@ -1,0 +1,49 @@
+/* The stream gives the same at every cut, in place as well, and nothing of plain text is lost. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "swx_strip.h"
+
+static void require(int condition)
+{
+    if (!condition) {
+        abort();
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size < 2) {
+        return 0;
+    }
+    bool crlf = data[0] & 1;
+    size_t chunk = data[1] + (size_t)1, total = 0, written, whole;
+    data += 2;
+    size -= 2;
+    uint8_t *out = malloc(size + SWX_STRIP_EXTRA), *place = malloc(size ? size : 1);
+    require(out && place);
+    swx_strip strip;
+    swx_strip_init(&strip, crlf);
+    for (size_t at = 0; at < size; at += chunk) {
+        size_t n = size - at < chunk ? size - at : chunk;
+        uint8_t *room = malloc(n + SWX_STRIP_EXTRA);
+        require(room != NULL);
+        swx_strip_feed(&strip, data + at, n, room, &written);
+        require(written <= n + SWX_STRIP_EXTRA && total + written <= at + n);
+        memcpy(out + total, room, written);
+        total += written;
+        free(room);
+    }
+    swx_strip_finish(&strip, out + total, &written);
+    total += written;
+    if (size) {
+        memcpy(place, data, size);
+    }
+    whole = swx_strip_whole(place, size, crlf);
+    require(whole == total && memcmp(place, out, total) == 0);
+    require(crlf || memchr(data, 0x1b, size) || total == size);
+    free(out);
+    free(place);
+    return 0;
+}

@@ -1,0 +1,178 @@
+#include "swx_syntax.h"
+#include "harness.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "swx_alloc.h"
+
+/* Text right before and right after pages that must not be touched. */
+typedef struct {
+    uint8_t *pages;
+    size_t page;
+} guarded;
+
+static guarded guard(void)
+{
+    guarded g = { .page = (size_t)sysconf(_SC_PAGESIZE) };
+    g.pages = mmap(NULL, 4 * g.page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(g.pages != MAP_FAILED);
+    CHECK(mprotect(g.pages, g.page, PROT_NONE) == 0 && mprotect(g.pages + 3 * g.page, g.page, PROT_NONE) == 0);
+    return g;
+}
+
+static swx_scan scan_guarded(const guarded *g, const char *text, size_t size)
+{
+    swx_scan at_end, at_start;
+    uint8_t *place = g->pages + 3 * g->page - size;
+    memcpy(place, text, size);
+    swx_syntax_scan(place, size, &at_end);
+    memmove(g->pages + g->page, place, size);
+    swx_syntax_scan(g->pages + g->page, size, &at_start);
+    CHECK(at_end.verdict == at_start.verdict && at_end.flags == at_start.flags && at_end.stop == at_start.stop);
+    CHECK(at_end.stop <= size && at_end.body_start + at_end.body_size <= size);
+    return at_end;
+}
+
+static const char *const COMPLETE[] = {
+    "a", "a b|c&&d||e;f&g", "a 'x' \"y $(z \"w\") ${v:-u} `t \\` s`\" $'r\\'q' $\"p\"", "a=1 b[2]+=3 c=(4 [5]=6 #7\n8) d",
+    "cat <<E <<-'F'>g\nx\nE\n\ty\n\tF\nh", "cat <<E\n\\\\\nx\\\ny\nE", "if a;then b;elif c;then d;else e;fi>f",
+    "while a;do b;done;until c\ndo d;done", "for a in b c;do d;done;for e;do f;done;for((;;));do g;done",
+    "select a in b;do c;done", "case a in(b|c)d;;e)f;&*);;&'g h')i\nesac", "{ a;};(b);((c+(d)*2))", "a(){ b;};function c { d;}",
+    "[[ -f a && ! ( b = c* || d =~ ^(e|f)+$ ) ]]", "[[ a -nt b\n]]", "! a|b;time c", "a $((1+$(b)*${#c[@]}))",
+    "a <(b) >(c) 2>&1 3<&- >|d &>e <<<f <>g", "a \\\n b\\\nc", "a#b # c", "a $$ $? ${!b} ${c//d/e} ${f[@]} $",
+};
+
+static const char *const UNSURE[] = {
+    "fi", "a &&", "(a", "a)", "{ a }", "cat <<E", "cat <<E\nE\\\n", "echo 'a", "a=(", "x=$(cat <<E\nE)", "a >2>b", "${a",
+    "for((;));do a;done", "[[ a ]", "a $(( 1 ) )", "a ${b<(c}", "case a in esac)", "a(b)", "((a)", "coproc a", "a\\", "@(a)",
+};
+
+static void test_verdicts_of_every_prefix_between_guard_pages(void)
+{
+    guarded g = guard();
+    for (size_t i = 0; i < SWX_COUNT(COMPLETE); i++) {
+        size_t size = strlen(COMPLETE[i]);
+        CHECK(scan_guarded(&g, COMPLETE[i], size).verdict == SWX_COMPLETE);
+        for (size_t cut = 0; cut < size; cut++) {
+            scan_guarded(&g, COMPLETE[i], cut);
+            scan_guarded(&g, COMPLETE[i] + cut, size - cut);
+        }
+    }
+    for (size_t i = 0; i < SWX_COUNT(UNSURE); i++) {
+        CHECK(scan_guarded(&g, UNSURE[i], strlen(UNSURE[i])).verdict == SWX_UNSURE);
+    }
+    CHECK(munmap(g.pages, 4 * g.page) == 0);
+}
+
+static void test_empty(void)
+{
+    swx_scan scan;
+    swx_syntax_scan(NULL, 0, &scan);
+    CHECK(scan.verdict == SWX_EMPTY && scan.flags == 0 && scan.body_size == 0);
+    CHECK(swx_syntax_way(&scan, false) == SWX_WAY_NONE);
+    swx_syntax_scan((const uint8_t *)" # a\n\t\n", 7, &scan);
+    CHECK(scan.verdict == SWX_EMPTY && scan.body_start == 1 && scan.body_size == 3);
+}
+
+static void test_depth_is_bounded(void)
+{
+    static const char *const openers[] = { "$(", "\"$(", "${a:-", "( ", "{ ", "if ", "a=(", "[[ (", "$((", "a[$(", "f() { " };
+    for (size_t i = 0; i < SWX_COUNT(openers); i++) {
+        size_t one = strlen(openers[i]), size = one * 100000;
+        uint8_t *text = malloc(size);
+        swx_scan scan;
+        for (size_t at = 0; at < size; at++) {
+            text[at] = (uint8_t)openers[i][at % one];
+        }
+        swx_syntax_scan(text, size, &scan);
+        CHECK(scan.verdict == SWX_UNSURE);
+        free(text);
+    }
+}
+
+static void expect_typed(swx_way way, const char *text, const char *typed)
+{
+    swx_buf out;
+    swx_buf_init(&out, 1 << 20);
+    CHECK(swx_syntax_deliver(way, (const uint8_t *)text, strlen(text), &out) == SWX_OK);
+    CHECK(out.size == strlen(typed) && memcmp(out.data, typed, out.size) == 0);
+    CHECK(out.size <= swx_syntax_bound(way, strlen(text)));
+    swx_buf_free(&out);
+}
+
+static void test_typed_bytes(void)
+{
+    expect_typed(SWX_WAY_PLAIN, "\n a b \n\n", "a b \n");
+    expect_typed(SWX_WAY_GROUP, "a\nb # c\n", "{\na\nb # c\n}\n");
+    expect_typed(SWX_WAY_GROUP, "a \\\n", "{\na \\\n\n}\n");
+    expect_typed(SWX_WAY_EVAL, "a 'b' \\\t!\n\x03" "1\xff", "eval $'a \\'b\\' \\\\\\t!\\n\\0031\\377'\n");
+    expect_typed(SWX_WAY_EVAL, "-a", "eval -- $'-a'\n");
+    expect_typed(SWX_WAY_EVAL, "", "eval $''\n");
+}
+
+static void test_typed_lines_and_bound_at_every_size(void)
+{
+    static const char fillers[] = { 'x', '\'', '\x03' };
+    static uint8_t text[9000];
+    for (size_t f = 0; f < sizeof(fillers); f++) {
+        memset(text, fillers[f], sizeof(text));
+        for (size_t size = 0; size < sizeof(text); size += 7) {
+            swx_buf out;
+            size_t line = 0;
+            swx_buf_init(&out, 1 << 20);
+            CHECK(swx_syntax_deliver(SWX_WAY_EVAL, text, size, &out) == SWX_OK);
+            CHECK(out.size <= swx_syntax_bound(SWX_WAY_EVAL, size));
+            for (size_t i = 0; i < out.size; i++) {
+                line = out.data[i] == '\n' ? 0 : line + 1;
+                CHECK(line < SWX_LINE_MAX);
+            }
+            CHECK(line == 0);
+            swx_buf_free(&out);
+        }
+    }
+}
+
+static void test_refusals_change_nothing(void)
+{
+    swx_buf out;
+    swx_buf_init(&out, 64);
+    CHECK(swx_buf_append(&out, "abc", 3) == SWX_OK);
+    CHECK(swx_syntax_deliver(SWX_WAY_EVAL, (const uint8_t *)"a\0b", 3, &out) == SWX_EINVAL);
+    CHECK(swx_syntax_deliver(SWX_WAY_NONE, (const uint8_t *)"a", 1, &out) == SWX_EINVAL);
+    CHECK(swx_syntax_deliver(SWX_WAY_REFUSE, (const uint8_t *)"a", 1, &out) == SWX_EINVAL);
+    CHECK(swx_syntax_deliver(SWX_WAY_EVAL, (const uint8_t *)"aaaaaaaaaaaaaaaa", 16, &out) == SWX_ELIMIT);
+    CHECK(out.size == 3 && out.total == 3);
+    CHECK(swx_syntax_bound(SWX_WAY_EVAL, SIZE_MAX) == SIZE_MAX);
+    swx_buf_free(&out);
+}
+
+#ifdef SWX_ALLOC_TEST
+static void test_failing_allocations_change_nothing(void)
+{
+    static uint8_t text[20000];
+    memset(text, 'x', sizeof(text));
+    for (swx_way way = SWX_WAY_PLAIN; way <= SWX_WAY_EVAL; way++) {
+        for (unsigned long n = 1;; n++) {
+            swx_buf out;
+            swx_buf_init(&out, 1 << 20);
+            CHECK(swx_buf_append(&out, "abc", 3) == SWX_OK);
+            swx_alloc_fail_at(n, 0);
+            swx_status status = swx_syntax_deliver(way, text, sizeof(text), &out);
+            swx_alloc_fail_at(0, 0);
+            CHECK(status == SWX_OK || (status == SWX_ENOMEM && out.size == 3 && out.total == 3));
+            CHECK(memcmp(out.data, "abc", 3) == 0);
+            swx_buf_free(&out);
+            if (status == SWX_OK) {
+                break;
+            }
+        }
+    }
+    CHECK(swx_alloc_live() == 0);
+}
+#else
+static void test_failing_allocations_change_nothing(void) {}
+#endif
+
+TEST_MAIN(test_verdicts_of_every_prefix_between_guard_pages, test_empty, test_depth_is_bounded, test_typed_bytes,
+          test_typed_lines_and_bound_at_every_size, test_refusals_change_nothing, test_failing_allocations_change_nothing)

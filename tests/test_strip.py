@@ -1,0 +1,70 @@
+"""The strip filter against a definition of the same thing in one regular expression."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swerex_c import _core
+
+LIMIT = 4096
+SEQUENCE = re.compile(
+    rb"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI
+    rb"|\x1b\][^\x07\x18\x1a\x1b\n]*(?:\x07|\x1b\\)"  # OSC
+    rb"|\x1b[PX^_][^\x18\x1a\x1b]*\x1b\\"  # DCS, SOS, PM, APC
+    rb"|\x1b[ -/]+[0-~]"  # nF
+    rb"|\x1b[0-OQ-WYZ\\`-~]"  # Fp, Fe, Fs
+)
+
+
+def defined(data: bytes, crlf: bool) -> bytes:
+    def removed(match: re.Match[bytes]) -> bytes:
+        """Too long: given up, but an ESC \\ at its end is then a sequence of its own."""
+        return b"" if len(match[0]) <= LIMIT else match[0].removesuffix(b"\x1b\\")
+
+    plain = SEQUENCE.sub(removed, data)
+    return plain.replace(b"\r\n", b"\n") if crlf else plain
+
+
+PIECES = [
+    *[b"\x1b", b"\x1b[", b"\x1b]", b"\x1bP", b"\x1bX", b"\x1b^", b"\x1b_", b"\x1b\\", b"\\", b"\x07", b"m", b"0;1", b" ", b"("],
+    *[b"B", b"\r", b"\n", b"\r\n", b"a", b"\x18", b"\x1a", b"\x9b", b"\xff", b"\0", b"\x7f", b"~", b"[", b"]", b"?", b"x" * 4090],
+]
+
+
+@settings(max_examples=3000, deadline=None)
+@given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=3), max_size=16).map(b"".join), st.booleans())
+def test_same_as_the_definition(data: bytes, crlf: bool) -> None:
+    assert _core.strip(data, crlf) == defined(data, crlf)
+
+
+@pytest.mark.parametrize("term", ["xterm-256color", "screen", "linux", "vt100"])
+def test_real_programs(term: str) -> None:
+    """What tput writes for this terminal disappears."""
+    try:
+        names = ["bold", "sgr0", "smcup", "rmcup", "civis", "cnorm", "el", "clear", "smkx", "rmkx", "op"]
+        result = [subprocess.run(["tput", "-T", term, name], capture_output=True).stdout for name in names]
+    except FileNotFoundError:
+        pytest.skip("this machine lacks tput (ncurses-bin)")
+    written = b"|".join(result)
+    if len(written) < 30:
+        pytest.skip(f"this machine lacks the terminal description {term}")
+    left = re.sub(rb"\$<\d+[*/]?>", b"", _core.strip(written)).replace(b"\x0f", b"")  # padding, shift in
+    assert left == b"|" * (len(names) - 1)
+
+
+def test_colours_of_ls() -> None:
+    result = subprocess.run(["ls", "--color=always", "--hyperlink=always", "/"], capture_output=True, check=True)
+    assert b"\x1b[" in result.stdout and b"\x1b]8;" in result.stdout
+    assert _core.strip(result.stdout) == subprocess.run(["ls", "/"], capture_output=True, check=True).stdout
+
+
+def test_defaults_and_types() -> None:
+    assert _core.strip(b"\x1b[ma\r\n") == b"a\r\n"
+    assert _core.strip(b"") == b""
+    with pytest.raises(TypeError):
+        _core.strip("text")
