@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 
 import pytest
-from original import our_environment
-from traps.harness import eventually, marked
 
+from original import our_environment
 from swerex_c import __version__
 from swerex_c._version import __version__ as own_version
+from traps.harness import eventually, marked
 
 COMMAND = [sys.executable, "-m", "swerex_c"]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from original import our_environment, python_output
 
+from original import our_environment, python_output
 from swerex_c.deployment import get_deployment
 from swerex_c.deployment.abstract import AbstractDeployment
 from swerex_c.deployment.config import (
@@ -124,9 +124,8 @@ async def test_a_local_deployment_starts_and_stops() -> None:
 
 
 async def test_a_local_deployment_that_is_dropped_leaves_no_process(mark: str) -> None:
-    from traps.harness import eventually, marked
-
     from swerex_c.deployment.local import LocalDeployment
+    from traps.harness import eventually, marked
 
     deployment = LocalDeployment()
     await deployment.start()

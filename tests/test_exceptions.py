@@ -6,8 +6,8 @@ import copy
 import pickle
 
 import pytest
-from original import original_python, python_json
 
+from original import original_python, python_json
 from swerex_c import exceptions
 
 DUMP = """

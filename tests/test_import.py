@@ -6,6 +6,7 @@ import statistics
 import sys
 
 import pytest
+
 from original import original_python, our_environment, python_json, python_output
 
 TIME = """if True:

@@ -7,9 +7,9 @@ import sys
 import typing
 
 import pytest
-from original import original_python, our_environment, python_json
 from pydantic import BaseModel, ValidationError
 
+from original import original_python, our_environment, python_json
 from swerex_c.deployment import config as deployment_config
 from swerex_c.exceptions import NotSupportedError
 from swerex_c.runtime import abstract
@@ -21,6 +21,8 @@ import importlib, inspect, json, sys, typing
 from pydantic import BaseModel
 package = sys.argv[1]
 found = {}
+def plain(annotation):
+    return str(annotation).replace("pathlib._local", "pathlib")
 for part in ("runtime.abstract", "runtime.config", "deployment.config"):
     module = importlib.import_module(package + "." + part)
     for name, thing in vars(module).items():
@@ -29,7 +31,7 @@ for part in ("runtime.abstract", "runtime.config", "deployment.config"):
             found[key] = {
                 "extra": thing.model_config.get("extra"),
                 "fields": {
-                    field: [str(info.annotation), repr(info.get_default(call_default_factory=True)), info.is_required()]
+                    field: [plain(info.annotation), repr(info.get_default(call_default_factory=True)), info.is_required()]
                     for field, info in thing.model_fields.items()
                 },
             }

@@ -13,8 +13,8 @@ import venv
 from pathlib import Path
 
 import pytest
-from original import ROOT, original_python, our_environment, python_json, python_output
 
+from original import ROOT, original_python, our_environment, python_json, python_output
 from swerex_c import swap
 
 WHERE = "import swerex; print(swerex.__file__)"

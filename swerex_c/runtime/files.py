@@ -129,8 +129,9 @@ def _upload_tree(source: str, target: str) -> None:
     entries = list(_entries(source))
     _refuse_tree(entries, source, target)
     made = []
-    if not os.path.isdir(target):
-        os.makedirs(target)
+    if parent := os.path.dirname(os.path.normpath(target)):
+        os.makedirs(parent, exist_ok=True)
+    if _make_directory(target):
         made.append((source, target))
     for entry, relative in entries:
         to = os.path.join(target, relative)
@@ -138,12 +139,22 @@ def _upload_tree(source: str, target: str) -> None:
             _copy_link(entry.path, to)
         elif not entry.is_dir():
             _copy_file(entry.path, to, shutil.copy2)
-        elif not os.path.isdir(to):
-            os.mkdir(to)
+        elif _make_directory(to):
             made.append((entry.path, to))
     # Last and from the bottom up, because a directory may forbid what has to be written into it.
     for original, copy in reversed(made):
         shutil.copystat(original, copy)
+
+
+def _make_directory(path: str) -> bool:
+    """Make a directory unless there is one; whether it was made here and not by another upload."""
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+        return False
+    return True
 
 
 def _entries(source: str) -> Iterator[tuple[os.DirEntry[str], str]]:
@@ -223,10 +234,13 @@ def _create_private(path: str) -> None:
 
 
 def _replaceable(path: str, old: os.stat_result) -> bool:
-    """Whether another file could take this one's place so that nobody sees a difference but in its contents."""
+    """Whether another file could take this one's place so that nobody sees a difference but in its contents.
+
+    A file that is just being replaced by somebody else can be seen with no name left.
+    """
     return (
         stat.S_ISREG(old.st_mode)
-        and old.st_nlink == 1
+        and old.st_nlink <= 1
         and old.st_uid == os.geteuid()
         and os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
     )
