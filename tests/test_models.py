@@ -31,8 +31,8 @@ for part in ("runtime.abstract", "runtime.config", "deployment.config"):
             found[key] = {
                 "extra": thing.model_config.get("extra"),
                 "fields": {
-                    field: [plain(info.annotation), repr(info.get_default(call_default_factory=True)), info.is_required()]
-                    for field, info in thing.model_fields.items()
+                    name: [plain(it.annotation), repr(it.get_default(call_default_factory=True)), it.is_required()]
+                    for name, it in thing.model_fields.items()
                 },
             }
         elif typing.get_origin(thing) is not None:
