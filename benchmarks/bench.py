@@ -713,6 +713,8 @@ def run(arguments: argparse.Namespace, directory: Path) -> int:
             rows[workload.key] = workload
     finally:
         bench.close()
+    about["contenders"] = {n: c.python for n, c in bench.contenders.items() if isinstance(c, Worker)}
+    print("\ninterpreters: " + ", ".join(f"{name} {python}" for name, python in about["contenders"].items()))
     found = [t for t in targets(rows) if t.value is not None or not (only or arguments.quick)]
     if arguments.check and found:
         print_targets(found)
