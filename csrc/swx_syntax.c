@@ -22,19 +22,21 @@ typedef struct {
     unsigned depth;
     unsigned substitutions; /* $( <( >( around us */
     unsigned pending;       /* here-documents whose bodies begin after the next newline */
-    bool frozen; /* inside of a substitution that a pending here-document of an outer command surrounds: no newline may come */
-    unsigned counted; /* pairs of parentheses around us that bash closes by counting, blind to the expansions between them */
+    unsigned counted; /* pairs of parentheses around us that bash closes by counting, blind to expansions in them */
+    bool frozen;      /* inside of a substitution of a command whose here-document is pending: no newline may come */
     bool dot, background;
     heredoc heredocs[SWX_SYNTAX_HEREDOCS];
 } parser;
 
 /* ---- characters ---- */
 
-enum { BLANK = 1, META = 2, SPECIAL = 4, NAME = 8, DIGIT = 16 };
+enum { BLANK = 1, META = 2, SPECIAL = 4, NAME = 8, DIGIT = 16, CONTROL = 32 };
 
 #define X4(v) v, v, v, v
 static const uint8_t CLASS[256] = {
-    [' '] = BLANK, ['\t'] = BLANK,
+    [0x00] = X4(CONTROL), X4(CONTROL), CONTROL, ['\n' + 1] = CONTROL,
+    [0x0c] = X4(CONTROL), X4(CONTROL), X4(CONTROL), X4(CONTROL), X4(CONTROL),
+    [0x7f] = CONTROL, [' '] = BLANK, ['\t'] = BLANK,
     ['\n'] = META, [';'] = META, ['&'] = META, ['|'] = META, ['<'] = META, ['>'] = META, ['('] = META, [')'] = META,
     ['\\'] = SPECIAL, ['\''] = SPECIAL, ['"'] = SPECIAL, ['$'] = SPECIAL, ['`'] = SPECIAL,
     ['0'] = X4(NAME | DIGIT), X4(NAME | DIGIT), NAME | DIGIT, NAME | DIGIT,
@@ -302,7 +304,8 @@ static bool counted_dollar(parser *p)
     return true;
 }
 
-/* The inside of (( )) up to its end.  `at` is after the two opening parentheses.  Counts the semicolons of its own level. */
+/* The inside of (( )) up to its end.  `at` is after the two opening parentheses.  Counts the semicolons outside of
+ * expansions. */
 static bool arithmetic(parser *p, size_t *semicolons)
 {
     const uint8_t *start = p->at;
@@ -811,8 +814,8 @@ static bool cond_list(parser *p);
 
 static bool cond_term(parser *p)
 {
-    static const char *const unary[] = { "-a", "-b", "-c", "-d", "-e", "-f", "-g", "-h", "-k", "-n", "-p", "-r", "-s", "-t",
-                                         "-u", "-v", "-w", "-x", "-z", "-G", "-L", "-N", "-O", "-R", "-S", "-o", NULL };
+    static const char *const unary[] = { "-a", "-b", "-c", "-d", "-e", "-f", "-g", "-h", "-k", "-n", "-p", "-r", "-s",
+                                         "-t", "-u", "-v", "-w", "-x", "-z", "-G", "-L", "-N", "-O", "-R", "-S", "-o", NULL };
     static const char *const numeric[] = { "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-nt", "-ot", "-ef", NULL };
     static const char *const pattern[] = { "=", "==", "!=", NULL };
     word w;
@@ -1384,6 +1387,8 @@ static unsigned mentioned(const uint8_t *start, size_t size)
         { "mamba", SWX_SCAN_PROMPT },       { "micromamba", SWX_SCAN_PROMPT },
         { "starship", SWX_SCAN_PROMPT },    { "set", SEEN_SET },
         { "emacs", SEEN_EDITOR },           { "vi", SEEN_EDITOR },
+        { "jobs", SWX_SCAN_JOBS },          { "wait", SWX_SCAN_JOBS },
+        { "fg", SWX_SCAN_JOBS },            { "bg", SWX_SCAN_JOBS },
     };
     for (size_t i = 0; i < SWX_COUNT(words); i++) {
         if (same(start, size, words[i].text)) {
@@ -1393,39 +1398,35 @@ static unsigned mentioned(const uint8_t *start, size_t size)
     return 0;
 }
 
-/* Bit n of sizes[c]: one of the words has n letters and begins with c.  Few words of a text get past it. */
+/* Bit n of sizes[c]: one of the words has n letters and begins with c.  Few words of a text get past it.
+ * Control bytes are noticed on the way. */
 static unsigned mentions(const uint8_t *text, size_t size)
 {
     static const uint32_t sizes[256] = {
         ['a'] = 1 << 5 | 1 << 8, ['u'] = 1 << 7, ['B'] = 1 << 12, ['s'] = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 8,
         ['p'] = 1 << 5 | 1 << 10, ['P'] = 1 << 3 | 1 << 14 | 1 << 15, ['e'] = 1 << 4 | 1 << 5, ['r'] = 1 << 5,
         ['t'] = 1 << 4, ['d'] = 1 << 10, ['c'] = 1 << 5, ['m'] = 1 << 5 | 1 << 10, ['v'] = 1 << 2,
+        ['j'] = 1 << 4, ['w'] = 1 << 4, ['f'] = 1 << 2, ['b'] = 1 << 2,
     };
-    unsigned found = 0;
-    for (size_t at = 0; at < size;) {
-        if (!is_name(text[at])) {
+    const uint8_t *at = text, *end = text + size;
+    unsigned found = 0, classes = 0;
+    while (at < end) {
+        uint8_t class = CLASS[*at];
+        if (!(class & NAME)) {
+            classes |= class;
             at++;
             continue;
         }
-        size_t start = at;
-        while (at < size && is_name(text[at])) {
+        const uint8_t *start = at;
+        while (at < end && CLASS[*at] & NAME) {
             at++;
         }
-        if (at - start < 16 && sizes[text[start]] & (uint32_t)1 << (at - start)) {
-            found |= mentioned(text + start, at - start);
+        size_t length = (size_t)(at - start);
+        if (length < 16 && sizes[*start] & (uint32_t)1 << length) {
+            found |= mentioned(start, length);
         }
     }
-    return found;
-}
-
-static unsigned control_bytes(const uint8_t *text, size_t size)
-{
-    unsigned control = 0;
-    for (size_t i = 0; i < size; i++) { /* without a branch, so that compilers use vectors */
-        uint8_t c = text[i];
-        control |= (unsigned)((c < 0x20) & (c != '\t') & (c != '\n')) | (unsigned)(c == 0x7f);
-    }
-    return control ? SWX_SCAN_CONTROL : 0;
+    return found | (classes & CONTROL ? SWX_SCAN_CONTROL : 0);
 }
 
 /* A `.` that could be the command: only asked for when the parser did not get to know. */
@@ -1493,7 +1494,11 @@ void swx_syntax_scan(const uint8_t *text, size_t size, swx_scan *out)
     *out = (swx_scan){ .verdict = SWX_UNSURE };
     trim(text, size, out);
     measure_lines(text, out);
-    out->flags |= control_bytes(text, size);
+    unsigned found = mentions(text, size);
+    if (found & SEEN_SET && found & SEEN_EDITOR) {
+        out->flags |= SWX_SCAN_EDITING;
+    }
+    out->flags |= found & ~(unsigned)(SEEN_SET | SEEN_EDITOR);
     if (out->flags & SWX_SCAN_CONTROL && memchr(text, 0, size)) {
         out->flags |= SWX_SCAN_NUL;
     } else {
@@ -1505,11 +1510,6 @@ void swx_syntax_scan(const uint8_t *text, size_t size, swx_scan *out)
         out->flags |= memchr(text, '&', size) ? SWX_SCAN_BACKGROUND : 0;
         out->flags |= maybe_dot(text, size) ? SWX_SCAN_PARSE_STATE : 0;
     }
-    unsigned found = mentions(text, size);
-    if (found & SEEN_SET && found & SEEN_EDITOR) {
-        out->flags |= SWX_SCAN_EDITING;
-    }
-    out->flags |= found & ~(unsigned)(SEEN_SET | SEEN_EDITOR);
 }
 
 /* ---- delivery ---- */
@@ -1529,7 +1529,8 @@ swx_way swx_syntax_way(const swx_scan *scan, bool accepted)
     if (!(scan->flags & SWX_SCAN_MULTILINE)) {
         return SWX_WAY_PLAIN;
     }
-    return (scan->flags & (SWX_SCAN_PARSE_STATE | SWX_SCAN_EDITING)) == SWX_SCAN_PARSE_STATE ? SWX_WAY_EVAL : SWX_WAY_GROUP;
+    const unsigned late = scan->flags & (SWX_SCAN_PARSE_STATE | SWX_SCAN_EDITING);
+    return late == SWX_SCAN_PARSE_STATE ? SWX_WAY_EVAL : SWX_WAY_GROUP;
 }
 
 enum { PIECE = 4000 /* bytes of a typed line before its end; the longest escape and `'\` newline fit above */ };

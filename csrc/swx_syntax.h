@@ -40,6 +40,7 @@ enum {
     SWX_SCAN_PROMPT = 1 << 8,      /* mentions PS0, PS1, PS2, PROMPT_COMMAND, promptvars, activate, deactivate, conda,
                                       mamba, micromamba, starship */
     SWX_SCAN_BACKGROUND = 1 << 9,  /* runs something with `&` (when UNSURE: holds any `&`) */
+    SWX_SCAN_JOBS = 1 << 11,       /* mentions jobs, wait, fg, bg: may print job lines itself */
     SWX_SCAN_EDITING = 1 << 10     /* mentions set together with emacs or vi: may turn readline on; never put it into an
                                       eval (bash 5.2 crashes there) when another way is open */
 };
@@ -54,8 +55,8 @@ enum {
 /* Here-documents that may be open at the same newline; more is SWX_UNSURE. */
 #define SWX_SYNTAX_HEREDOCS 8
 
-/* The body is the text without leading blanks and newlines and without trailing newlines and blank lines.  (Blanks at the end of
- * its last line stay, and so does a newline after a backslash: both can matter.) */
+/* The body is the text without leading blanks and newlines and without trailing newlines and blank lines.
+ * (Blanks at the end of its last line stay, and so does a newline after a backslash: both can matter.) */
 typedef struct {
     swx_verdict verdict;
     unsigned flags;

@@ -31,8 +31,9 @@ def defined(data: bytes, crlf: bool) -> bytes:
 
 
 PIECES = [
-    *[b"\x1b", b"\x1b[", b"\x1b]", b"\x1bP", b"\x1bX", b"\x1b^", b"\x1b_", b"\x1b\\", b"\\", b"\x07", b"m", b"0;1", b" ", b"("],
-    *[b"B", b"\r", b"\n", b"\r\n", b"a", b"\x18", b"\x1a", b"\x9b", b"\xff", b"\0", b"\x7f", b"~", b"[", b"]", b"?", b"x" * 4090],
+    *[b"\x1b", b"\x1b[", b"\x1b]", b"\x1bP", b"\x1bX", b"\x1b^", b"\x1b_", b"\x1b\\", b"\\", b"\x07", b"m", b"0;1"],
+    *[b" ", b"(", b"B", b"\r", b"\n", b"\r\n", b"a", b"\x18", b"\x1a", b"\x9b", b"\xff", b"\0", b"\x7f", b"~"],
+    *[b"[", b"]", b"?", b"x" * 4090],
 ]
 
 
@@ -67,4 +68,4 @@ def test_defaults_and_types() -> None:
     assert _core.strip(b"\x1b[ma\r\n") == b"a\r\n"
     assert _core.strip(b"") == b""
     with pytest.raises(TypeError):
-        _core.strip("text")
+        _core.strip("text", False)

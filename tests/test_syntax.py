@@ -79,7 +79,8 @@ def test_every_cut_of_realistic_commands() -> None:
 
 
 TOKENS = [
-    *"' \" ` $ $( ${ $(( (( )) ) ( { } \\ ; ;; ;& & && | || |& < > << <<< >& &> >( <( # ! [ ] = += - 2> $[ $' $\"".split(),
+    *"' \" ` $ $( ${ $(( (( )) ) ( { } \\ ; ;; ;& & && | || |& < > << <<< >& &> >( <( # ! [ ] = += - 2>".split(),
+    *"$[ $' $\"".split(),
     *"@( ?( * ~ \r \x01 \x7f \xff =~ &- {fd}> 0 a % / $$ $# ${# ${! }} [x]= -f esac in fi done -- time".split(" "),
     *["\n", " ", "\t", " #", "\\\n", "; }", "if ", "then ", "else ", "do ", "case ", "for ", "while ", "function "],
     *["coproc ", "[[ ", " ]]", "a=(", "f() ", "select ", "until ", "EOF", "\nEOF\n", "<<EOF", "<<-EOF", "<<'EOF'"],
@@ -100,7 +101,8 @@ def mutated(chosen: random.Random) -> bytes:
 
 
 def soup(chosen: random.Random) -> bytes:
-    words = [chosen.choice(TOKENS) + chosen.choice(["", " ", "a", "echo ", "b;"]) for _ in range(chosen.randrange(1, 8))]
+    fillers = ["", " ", "a", "echo ", "b;"]
+    words = [chosen.choice(TOKENS) + chosen.choice(fillers) for _ in range(chosen.randrange(1, 8))]
     return "".join(words).encode("latin-1")
 
 
@@ -115,7 +117,11 @@ def test_thousands_of_mutations_against_bash() -> None:
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(st.sampled_from(TOKENS) | st.text("ab \n;$", max_size=3), max_size=10), st.sampled_from(REALISTIC), st.data())
+@given(
+    st.lists(st.sampled_from(TOKENS) | st.text("ab \n;$", max_size=3), max_size=10),
+    st.sampled_from(REALISTIC),
+    st.data(),
+)
 def test_insertions_found_by_hypothesis(tokens: list[str], text: bytes, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(text)))
     assert wrong_verdict(text[:at] + "".join(tokens).encode("latin-1") + text[at:]) is None
@@ -133,12 +139,13 @@ def test_empty(text: str) -> None:
     "text",
     [
         "echo 'a", 'echo "a', "echo `a", "echo $(a", "echo ${a", "echo $((1)", "a &&", "a |", "a ||\n", "a \\", "a\\\n",
-        "(a", "{ a", "{ a }", "if a; then b", "if a then b; fi", "for x in a; do b", "while a; do done", "case x in a) b",
-        "f() {", "f()", "[[ a", "[[ a == ]]", "((1", "cat <<E", "cat <<E\nx", "cat <<E\nE x", "cat <<'E'\n E", "a=(1",
-        "fi", "done", "}", ")", "; a", "a ;; b", "a & ; b", "| a", "a | | b", "> ", "a >", "a > > b", "a <", "<<", "a <<<",
-        "if ; then a; fi", "()", "( )", "{ }", "{ ; }", "for", "for 1 in", "case", "function", "! !", "a && && b",
-        "echo $'a", "x=$(cat <<E\na\nE)", "echo a)", "a=(b;c)", "then", "[[ -f ]]", "echo >&", "a () b", "cat <<A <<B\nB\nA",
-        "echo $(cat <<E)\nE", "for x in a b; { c; }", "echo \0a",
+        "(a", "{ a", "{ a }", "if a; then b", "if a then b; fi", "for x in a; do b", "while a; do done",
+        "case x in a) b", "f() {", "f()", "[[ a", "[[ a == ]]", "((1", "cat <<E", "cat <<E\nx",
+        "cat <<E\nE x", "cat <<'E'\n E",
+        "a=(1", "fi", "done", "}", ")", "; a", "a ;; b", "a & ; b", "| a", "a | | b", "> ", "a >", "a > > b", "a <", "<<",
+        "a <<<", "if ; then a; fi", "()", "( )", "{ }", "{ ; }", "for", "for 1 in", "case", "function", "! !",
+        "a && && b", "echo $'a", "x=$(cat <<E\na\nE)", "echo a)", "a=(b;c)", "then", "[[ -f ]]", "echo >&", "a () b",
+        "cat <<A <<B\nB\nA", "echo $(cat <<E)\nE", "for x in a b; { c; }", "echo \0a",
     ],
 )  # fmt: skip
 def test_wrong_and_incomplete_is_never_accepted(text: str) -> None:
@@ -296,7 +303,7 @@ class Terminal:
         termios.tcsetattr(slave, termios.TCSANOW, modes)
         self.process = subprocess.Popen(
             ["bash", "--norc", "--noprofile", "--noediting", "-i"],
-            stdin=slave, stdout=slave, stderr=slave, start_new_session=True, env={**ENV, "PS1": "<READY>", "PS2": ""},
+            stdin=slave, stdout=slave, stderr=slave, start_new_session=True, env={**ENV, "PS1": "", "PS2": ""},
         )  # fmt: skip
         os.close(slave)
         os.set_blocking(self.master, False)
@@ -324,7 +331,6 @@ class Terminal:
 @pytest.fixture(scope="module")
 def terminal() -> Iterator[Terminal]:
     found = Terminal()
-    found.answer(b"\n")
     yield found
     found.close()
 
