@@ -199,7 +199,7 @@ DUMPS = [
     "cat /proc/self/environ | tr '\\0' '\\n'",
     "strings -n 8 /proc/$$/environ 2>/dev/null; true",
     "compgen -v | while read -r v; do printf '%s=%s\\n' \"$v\" \"${!v}\"; done",
-    "for v in ${!P*}; do echo \"$v=${!v}\"; done; for v in ${!P*}; do echo \"${!v@P}\"; done",
+    "for v in ${!P*}; do echo \"$v=${!v}\"; done; for v in PS1 PS0 PS2 PWD; do echo \"${!v@P}\"; done",
 ]
 
 
