@@ -1,4 +1,4 @@
-"""Bad input gets a clear, typed error and harms nothing: the session answers the next command as if nothing had been."""
+"""Bad input gets a clear, typed error and harms nothing: the session then answers as if nothing had been."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from traps.harness import Engine, Shell, eventually, marked, quicker_than, wrong
 
 
@@ -83,7 +84,9 @@ def test_bad_timeout(sh: Shell, typed: Any, tmp_path: Path, timeout: float) -> N
     with typed(match="timeout"):
         sh.wait(sh.aio.execute(sh.engine.abstract.Command(command=["touch", str(tmp_path / "ran")], timeout=timeout)))
     with typed(match="timeout"):
-        sh.wait(sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="t", startup_timeout=timeout)))
+        sh.wait(
+            sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="t", startup_timeout=timeout))
+        )
     assert not (tmp_path / "ran").exists()
 
 
@@ -111,7 +114,9 @@ def test_missing_startup_file(sh: Shell, typed: Any, tmp_path: Path, mark: str) 
     before = len(marked(mark))
     missing = str(tmp_path / "nothing here.sh")
     with typed(match=re.escape(missing)):
-        sh.wait(sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="m", startup_source=[missing])))
+        sh.wait(
+            sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="m", startup_source=[missing]))
+        )
     assert eventually(lambda: len(marked(mark)) == before, 1.5)
     sh.wait(sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="m")))
 
@@ -136,7 +141,9 @@ def test_startup_file_that_ends_the_shell(sh: Shell, typed: Any, tmp_path: Path,
     bad = tmp_path / "bad.sh"
     bad.write_text(f"echo starting\n{text}\n")
     with typed():
-        sh.wait(sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="b", startup_source=[str(bad)])))
+        sh.wait(
+            sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="b", startup_source=[str(bad)]))
+        )
     sh.wait(sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="b")))
 
 
@@ -214,7 +221,12 @@ def test_requests_after_close(shells: type[Shell], typed: Any) -> None:
 
 def test_wrong_kinds_of_values(sh: Shell, engine: Engine) -> None:
     """The models refuse what is not of their type; nothing reaches the shell."""
-    for bad in ({"command": 5}, {"command": None}, {"command": "x", "timeout": "soon"}, {"command": "x", "check": "maybe"}):
+    for bad in (
+        {"command": 5},
+        {"command": None},
+        {"command": "x", "timeout": "soon"},
+        {"command": "x", "check": "maybe"},
+    ):
         with pytest.raises(ValueError):
             engine.abstract.BashAction(**bad)
     engine.abstract.BashAction(command="x", set_last_action=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from traps.harness import Engine, Shell, eventually, quicker_than, running, wrong
 
 
@@ -55,13 +56,13 @@ def test_shell_is_sh(run: Any) -> None:
 
 def test_list_with_shell(run: Any) -> None:
     """As subprocess does: the first item is the script, the others are its `$0`, `$1`, ..."""
-    assert run(["echo \"$0 $1\"", "zero", "one"], shell=True).stdout == "zero one\n"
+    assert run(['echo "$0 $1"', "zero", "one"], shell=True).stdout == "zero one\n"
 
 
 def test_string_without_shell_is_a_program(run: Any, tmp_path: Path) -> None:
     assert run("true").exit_code == 0
     program = tmp_path / "with space"
-    program.write_text("#!/bin/sh\necho \"$#\"\n")
+    program.write_text('#!/bin/sh\necho "$#"\n')
     program.chmod(0o755)
     assert run(str(program)).stdout == "0\n"
     with pytest.raises(FileNotFoundError):
@@ -99,7 +100,8 @@ def test_check(run: Any, engine: Engine) -> None:
     with pytest.raises(engine.exceptions.NonZeroExitCodeError) as caught:
         run("echo out; echo err >&2; exit 3", shell=True, check=True, error_msg="it broke")
     assert str(caught.value) == (
-        "it broke: Command 'echo out; echo err >&2; exit 3' failed with exit code 3. Stdout:\n'out\\n'\nStderr:\n'err\\n'"
+        "it broke: Command 'echo out; echo err >&2; exit 3' failed with exit code 3. "
+        "Stdout:\n'out\\n'\nStderr:\n'err\\n'"
     )
     with pytest.raises(engine.exceptions.NonZeroExitCodeError) as caught:
         run(["false"], check=True)
@@ -193,14 +195,17 @@ def test_hundred_megabytes(run: Any) -> None:
 
 def test_both_streams_are_large(run: Any) -> None:
     """Neither pipe may fill up while the other is read."""
-    seen = run("for i in 1 2 3; do head -c 1000000 /dev/zero | tr '\\0' o; head -c 1000000 /dev/zero | tr '\\0' e >&2; done", shell=True)
+    seen = run(
+        "for i in 1 2 3; do head -c 1000000 /dev/zero | tr '\\0' o; head -c 1000000 /dev/zero | tr '\\0' e >&2; done",
+        shell=True,
+    )
     assert seen.stdout == "o" * 3_000_000
     assert seen.stderr == "e" * 3_000_000
 
 
 @pytest.mark.parametrize("size", [4096, 100_000, 130_000])
 def test_long_argument(run: Any, size: int) -> None:
-    assert run(["sh", "-c", 'echo ${#1}', "sh", "y" * size]).stdout == f"{size}\n"
+    assert run(["sh", "-c", "echo ${#1}", "sh", "y" * size]).stdout == f"{size}\n"
 
 
 @wrong("a shell text of 128 KiB is E2BIG")
@@ -247,7 +252,8 @@ ESCAPES = {
     "ignores everything": "trap '' TERM INT HUP; {sleep} & wait; wait",
     "setsid": "setsid {sleep}; true",
     "setsid in the background": "setsid {sleep} >/dev/null 2>&1 </dev/null & {sleep}",
-    "double fork": "python3 -c 'import os, sys, time; p = os.fork(); p and time.sleep(60); os.setsid(); os.fork() and os._exit(0); "
+    "double fork": "python3 -c 'import os, sys, time; p = os.fork(); p and time.sleep(60); os.setsid(); "
+    "os.fork() and os._exit(0); "
     '[os.close(i) for i in range(3)]; os.chdir("/"); os.execvp("sleep", sys.argv[1:])\' {sleep}',
     "daemon before the timeout": "(setsid setsid {sleep} >/dev/null 2>&1 &) ; sleep 0.1; {sleep}",
     "new group each": "bash -c 'set -m; {sleep} & {sleep} & wait'",
@@ -257,7 +263,9 @@ ESCAPES = {
 SIMPLE = {"child"}
 
 
-@pytest.mark.parametrize("name", [n if n in SIMPLE else pytest.param(n, marks=wrong("grandchildren are left running")) for n in ESCAPES])
+@pytest.mark.parametrize(
+    "name", [n if n in SIMPLE else pytest.param(n, marks=wrong("grandchildren are left running")) for n in ESCAPES]
+)
 def test_a_timeout_ends_the_whole_tree(run: Any, engine: Engine, name: str) -> None:
     seconds = f"87{uuid.uuid4().int % 10**6:06d}"
     # A list, so that no shell in between can be blamed.
@@ -270,7 +278,11 @@ def test_a_timeout_ends_the_whole_tree(run: Any, engine: Engine, name: str) -> N
 
 @wrong("the wait is for the pipe's end, not for the program's")
 def test_a_background_grandchild_does_not_hold_it_open(run: Any) -> None:
-    for command in ("sleep 5 & echo started", "(setsid sleep 5 &); echo started", "nohup sleep 5 2>/dev/null & echo started"):
+    for command in (
+        "sleep 5 & echo started",
+        "(setsid sleep 5 &); echo started",
+        "nohup sleep 5 2>/dev/null & echo started",
+    ):
         with quicker_than(2):
             seen = run(command, shell=True)
         assert (seen.stdout, seen.exit_code) == ("started\n", 0)
@@ -294,7 +306,9 @@ def test_executes_at_once(box: Shell, engine: Engine) -> None:
     command = engine.abstract.Command
 
     async def together() -> list[Any]:
-        return await asyncio.gather(*(box.aio.execute(command(command=f"sleep 0.5; echo {i}", shell=True)) for i in range(8)))
+        return await asyncio.gather(
+            *(box.aio.execute(command(command=f"sleep 0.5; echo {i}", shell=True)) for i in range(8))
+        )
 
     with quicker_than(2):
         assert [r.stdout for r in box.wait(together())] == [f"{i}\n" for i in range(8)]
@@ -306,7 +320,9 @@ def test_cancelled_execute_ends_the_tree(box: Shell, engine: Engine) -> None:
 
     async def cancel() -> None:
         task = asyncio.ensure_future(
-            box.aio.execute(engine.abstract.Command(command=f"setsid sleep {seconds} & sleep {seconds}", shell=True, timeout=20))
+            box.aio.execute(
+                engine.abstract.Command(command=f"setsid sleep {seconds} & sleep {seconds}", shell=True, timeout=20)
+            )
         )
         await asyncio.sleep(0.3)
         task.cancel()
@@ -339,7 +355,9 @@ def test_execute_beside_a_session(shells: Any, engine: Engine) -> None:
     sh.out("cd /; x=session")
 
     async def both() -> tuple[Any, Any, float]:
-        slow = asyncio.ensure_future(sh.aio.execute(engine.abstract.Command(command="sleep 0.6; pwd; echo $x", shell=True)))
+        slow = asyncio.ensure_future(
+            sh.aio.execute(engine.abstract.Command(command="sleep 0.6; pwd; echo $x", shell=True))
+        )
         await asyncio.sleep(0.1)
         start = time.monotonic()
         quick = await sh.go("pwd; echo $x")

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from traps.harness import MARK_VARIABLE, Engine, Shell, eventually, marked
 
 pytestmark = [pytest.mark.leak, pytest.mark.limit(600), pytest.mark.timeout(620)]
@@ -19,7 +20,11 @@ class Footprint:
 
     def __init__(self) -> None:
         gc.collect()
-        self.fds = sorted(os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if Path(f"/proc/self/fd/{n}").is_symlink())
+        self.fds = sorted(
+            os.readlink(f"/proc/self/fd/{n}")
+            for n in os.listdir("/proc/self/fd")
+            if Path(f"/proc/self/fd/{n}").is_symlink()
+        )
         self.threads = len(os.listdir("/proc/self/task"))
         self.python_threads = threading.active_count()
         self.children = [

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from traps.harness import Engine, Shell, quicker_than
 
 pytestmark = pytest.mark.only_here("stream_in_session")
@@ -61,8 +62,9 @@ def test_the_observation_is_that_of_run_in_session(sh: Shell) -> None:
 
 def test_characters_and_sequences_are_whole(sh: Shell) -> None:
     """Nothing is cut: no half character, no half escape sequence, no piece of a mark."""
-    program = "import os, time\nfor b in 'ä漢🦊\\x1b[31mred\\x1b]0;title\\x07.\\r\\n'.encode():\n  os.write(1, bytes([b])); time.sleep(0.003)\n"
-    chunks, last, _ = collect(sh, f"python3 -c \"{program}\"")
+    text = "ä漢🦊\\x1b[31mred\\x1b]0;title\\x07.\\r\\n"
+    program = f"import os, time\nfor b in '{text}'.encode():\n  os.write(1, bytes([b])); time.sleep(0.003)\n"
+    chunks, last, _ = collect(sh, f'python3 -c "{program}"')
     assert "".join(chunks) == "ä漢🦊red.\n"
     assert not any("\x1b" in chunk or "\\x" in chunk for chunk in chunks)
     assert last.exit_code == 0
@@ -107,7 +109,10 @@ def test_check_raise(sh: Shell, engine: Engine) -> None:
 
 
 def test_bad_input_is_told_before_anything_runs(sh: Shell, engine: Engine) -> None:
-    for command, error in (("(a", engine.exceptions.BashIncorrectSyntaxError), ("a\0b", engine.exceptions.SwerexException)):
+    for command, error in (
+        ("(a", engine.exceptions.BashIncorrectSyntaxError),
+        ("a\0b", engine.exceptions.SwerexException),
+    ):
         with pytest.raises(error):
             collect(sh, command)
     with pytest.raises(engine.exceptions.SessionDoesNotExistError):

@@ -59,16 +59,19 @@ def memory(pid: int, nonces: set[bytes]) -> set[bytes]:
 
 def renumbered(sample: bytes, code: int, number: int) -> set[bytes]:
     """A mark that was already expanded, with its two decimal fields replaced in both orders."""
-    fields = [m for m in re.finditer(rb"(?<![0-9A-Za-z])\d{1,6}(?![0-9A-Za-z])", sample)]
+    fields = list(re.finditer(rb"(?<![0-9A-Za-z])\d{1,6}(?![0-9A-Za-z])", sample))
     out = {sample}
     for a in range(len(fields)):
         for b in range(a + 1, len(fields)):
             for first, second in ((code, number), (number, code)):
                 x, y = fields[a], fields[b]
                 out.add(
-                    sample[: x.start()] + str(first).encode() + sample[x.end() : y.start()] + str(second).encode()
+                    sample[: x.start()]
+                    + str(first).encode()
+                    + sample[x.end() : y.start()]
+                    + str(second).encode()
                     + sample[y.end() :]
-                )  # fmt: skip
+                )
     return out
 
 

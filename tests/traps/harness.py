@@ -56,7 +56,9 @@ class Shell:
     their own coroutines.
     """
 
-    def __init__(self, engine: Engine, session: str = "default", *, aio: Any = None, create: bool = True, **request: Any):
+    def __init__(
+        self, engine: Engine, session: str = "default", *, aio: Any = None, create: bool = True, **request: Any
+    ):
         self.engine = engine
         self.session = session
         self.aio = engine.runtime() if aio is None else aio

@@ -103,7 +103,7 @@ def engine() -> Engine:
 
 @pytest.fixture(autouse=True)
 def mark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    """A quiet environment (own HOME, plain TERM and prompt), and a mark by which every process of this test is found."""
+    """A quiet environment (own HOME, plain TERM), and a mark by which every process of this test is found."""
     home = tmp_path / "home"
     home.mkdir()
     (home / ".bashrc").write_text("")

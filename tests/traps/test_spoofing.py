@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from traps.harness import ON_ORIGINAL, Shell, wrong
 
 ATTACKER = Path(__file__).with_name("attacker.py")
@@ -61,7 +62,14 @@ def test_perfect_marks_as_the_first_output(sh: Shell) -> None:
 @wrong(ENDS_EARLY)
 def test_perfect_marks_in_a_short_plain_line(sh: Shell) -> None:
     """Without a python start in between: bash's own printf of its own expanded prompt, then silence, then the end."""
-    for text in ('"${PS1@P}"', '"${PS0@P}"', '"${PS1@P}${PS1@P}"', '"${PS0@P}x${PS1@P}"', '"$PS1"', '"${PS1@P}${PS0@P}"'):
+    for text in (
+        '"${PS1@P}"',
+        '"${PS0@P}"',
+        '"${PS1@P}${PS1@P}"',
+        '"${PS0@P}x${PS1@P}"',
+        '"$PS1"',
+        '"${PS1@P}${PS0@P}"',
+    ):
         seen = sh.run(f"echo START; printf %s {text}; sleep 0.1; echo END; (exit 7)")
         assert "START\n" in seen.output
         assert seen.output.endswith("END\n")
@@ -70,7 +78,7 @@ def test_perfect_marks_in_a_short_plain_line(sh: Shell) -> None:
 
 
 # Marks with the number that the next real one will carry, made by bash itself.
-AHEAD = 'n=\'\\#\'; n=${n@P}; p=${PS1@P}; for d in -1 0 1 2 3; do printf %s "${p//$n/$((n+d))}"; done'
+AHEAD = "n='\\#'; n=${n@P}; p=${PS1@P}; for d in -1 0 1 2 3; do printf %s \"${p//$n/$((n+d))}\"; done"
 
 
 @wrong(ENDS_EARLY)
@@ -84,15 +92,31 @@ def test_marks_with_the_coming_number(sh: Shell) -> None:
 @wrong(ENDS_EARLY)
 @pytest.mark.parametrize(
     "waiting",
-    ["read x", "read -r -p '' x", "read -n 1 x", "read -s x", "IFS= read -r -d '' x", "mapfile -n 1 x", "select x in a b; do break; done",
-     "cat", "head -c 1", "sleep 30", "wait_forever() { while :; do :; done; }; wait_forever", "read -u 0 x", "read x </dev/tty",
-     "read -e x", "bash --norc --noediting", "sh", "sleep 30 & wait"],
-)  # fmt: skip
+    [
+        "read x",
+        "read -r -p '' x",
+        "read -n 1 x",
+        "read -s x",
+        "IFS= read -r -d '' x",
+        "mapfile -n 1 x",
+        "select x in a b; do break; done",
+        "cat",
+        "head -c 1",
+        "sleep 30",
+        "wait_forever() { while :; do :; done; }; wait_forever",
+        "read -u 0 x",
+        "read x </dev/tty",
+        "read -e x",
+        "bash --norc --noediting",
+        "sh",
+        "sleep 30 & wait",
+    ],
+)
 def test_marks_then_a_wait(sh: Shell, waiting: str) -> None:
     """Bash prints its own prompt with the right numbers, then something that looks like waiting for a command."""
     sh.times_out(f"echo START; {AHEAD}; {waiting}", timeout=0.35)
     sh.interrupt()
-    sh.gives("echo \"[$x]\"", "[]\n")
+    sh.gives('echo "[$x]"', "[]\n")
 
 
 @wrong(ENDS_EARLY)
@@ -144,7 +168,7 @@ def test_marks_from_the_background_all_the_time(sh: Shell) -> None:
 def test_replay_of_recorded_marks(sh: Shell, tmp_path: Path) -> None:
     """Everything that the terminal ever showed, shown again."""
     for i in range(3):
-        sh.run(f"printf '%s\\n' \"${{PS0@P}}out{i}\" \"${{PS1@P}}\" >>{tmp_path}/record; (exit {i})")
+        sh.run(f'printf \'%s\\n\' "${{PS0@P}}out{i}" "${{PS1@P}}" >>{tmp_path}/record; (exit {i})')
     seen = sh.run(f"echo START; cat {tmp_path}/record; sleep 0.05; cat {tmp_path}/record; echo END; (exit 7)")
     assert seen.output.startswith("START\n")
     assert seen.output.endswith("END\n")
@@ -156,7 +180,9 @@ def test_replay_of_recorded_marks(sh: Shell, tmp_path: Path) -> None:
 @wrong(ENDS_EARLY)
 def test_start_marks_hide_nothing(sh: Shell) -> None:
     """A forged mark of the start must not take away what was written before it."""
-    seen = sh.run('echo BEFORE; printf %s "${PS0@P}"; sleep 0.05; printf %s "${PS1@P}"; printf %s "${PS0@P}"; echo AFTER')
+    seen = sh.run(
+        'echo BEFORE; printf %s "${PS0@P}"; sleep 0.05; printf %s "${PS1@P}"; printf %s "${PS0@P}"; echo AFTER'
+    )
     assert "BEFORE\n" in seen.output
     assert "AFTER\n" in seen.output
 
@@ -164,7 +190,7 @@ def test_start_marks_hide_nothing(sh: Shell) -> None:
 @wrong("bits of the constant prompt are recognised")
 def test_pieces_of_marks(sh: Shell) -> None:
     """A mark cut off at any byte, as the last output, joined with the real one that follows."""
-    length = int(sh.out('p=${PS1@P}; echo ${#p}'))
+    length = int(sh.out("p=${PS1@P}; echo ${#p}"))
     assert length
     for cut in range(0, length + 1, max(1, length // 24)):
         seen = sh.run(f'p=${{PS1@P}}; printf "text\\n%s" "${{p:0:{cut}}}"; (exit 5)')
@@ -187,19 +213,19 @@ DUMPS = [
     "history",
     "fc -l",
     "shopt -p; set +o",
-    "echo \"$PS1|$PS0|$PS2|${PROMPT_COMMAND[*]}\"",
-    "echo \"${PS1@P}\"",
-    "echo \"${PS1@Q} ${PS1@E} ${PS1@A} ${PS0@P}\"",
+    'echo "$PS1|$PS0|$PS2|${PROMPT_COMMAND[*]}"',
+    'echo "${PS1@P}"',
+    'echo "${PS1@Q} ${PS1@E} ${PS1@A} ${PS0@P}"',
     "printf '%q\\n' \"$PS1\"",
     "printf '%b\\n' \"$PS1\"",
-    "echo -e \"$PS1\"",
+    'echo -e "$PS1"',
     "cat /proc/$$/environ",
     "cat /proc/$$/cmdline",
     "cat /proc/$$/status /proc/$$/stat",
     "cat /proc/self/environ | tr '\\0' '\\n'",
     "strings -n 8 /proc/$$/environ 2>/dev/null; true",
-    "compgen -v | while read -r v; do printf '%s=%s\\n' \"$v\" \"${!v}\"; done",
-    "for v in ${!P*}; do echo \"$v=${!v}\"; done; for v in PS1 PS0 PS2 PWD; do echo \"${!v@P}\"; done",
+    'compgen -v | while read -r v; do printf \'%s=%s\\n\' "$v" "${!v}"; done',
+    'for v in ${!P*}; do echo "$v=${!v}"; done; for v in PS1 PS0 PS2 PWD; do echo "${!v@P}"; done',
 ]
 
 
@@ -227,7 +253,15 @@ def test_the_shells_own_prompt_may_be_printed(sh: Shell, command: str) -> None:
 
 @wrong("the constants of the engine are taken for its marks")
 @pytest.mark.parametrize(
-    "text", ["SHELLPS1PREFIX", "UNIQUESTRING29234", "EXITCODESTART", "EXITCODEEND", "EXITCODESTART0EXITCODEEND", "a SHELLPS1PREFIX b"]
+    "text",
+    [
+        "SHELLPS1PREFIX",
+        "UNIQUESTRING29234",
+        "EXITCODESTART",
+        "EXITCODEEND",
+        "EXITCODESTART0EXITCODEEND",
+        "a SHELLPS1PREFIX b",
+    ],
 )
 def test_other_engines_constants_are_text(sh: Shell, text: str) -> None:
     sh.gives(f"echo {text}; (exit 3)", f"{text}\n", 3)
@@ -237,7 +271,7 @@ def test_other_engines_constants_are_text(sh: Shell, text: str) -> None:
 
 @wrong("DEBUG fires for the engine's own commands")
 def test_debug_trap_that_prints_commands(sh: Shell) -> None:
-    sh.run("trap 'printf \"%s\\n\" \"<$BASH_COMMAND>\"' DEBUG")
+    sh.run('trap \'printf "%s\\n" "<$BASH_COMMAND>"\' DEBUG')
     for i in range(3):
         sh.gives(f"echo {i}", f"<echo {i}>\n{i}\n")
     sh.run("trap - DEBUG")
@@ -287,7 +321,7 @@ def test_random_bytes_on_the_terminal(sh: Shell, tmp_path: Path) -> None:
 
 @wrong(ENDS_EARLY)
 def test_marks_on_stderr_tty_and_through_a_second_opening(sh: Shell) -> None:
-    for target in (">&2", ">/dev/tty", ">/proc/$$/fd/1", "> \"$(tty)\""):
+    for target in (">&2", ">/dev/tty", ">/proc/$$/fd/1", '> "$(tty)"'):
         seen = sh.run(f"echo START; {{ {AHEAD}; }} {target}; sleep 0.05; echo END; (exit 7)")
         assert seen.output.startswith("START\n")
         assert seen.output.endswith("END\n")

@@ -12,6 +12,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
 from traps.harness import ON_ORIGINAL, Shell, eventually, quicker_than, wrong
 
 
@@ -31,7 +32,9 @@ def test_exit_status_in_every_way_in(sh: Shell) -> None:
         sh.run("(exit 42)")
         seen = sh.run(way.format("echo $?"))
         assert (seen.output, seen.exit_code) == ("42\n", 0), way[:80]
-        seen = sh.run("\n".join(reversed(way.format("(exit 23)").split("\n"))) if way == ways[1] else way.format("(exit 23)"))
+        seen = sh.run(
+            "\n".join(reversed(way.format("(exit 23)").split("\n"))) if way == ways[1] else way.format("(exit 23)")
+        )
         sh.gives("echo $?", f"{seen.exit_code}\n")
 
 
@@ -81,7 +84,7 @@ def test_variables_functions_and_directory(sh: Shell, tmp_path: Path) -> None:
     sh.gives("echo $a $B ${m[k]} $R; f x; pwd", f"1 two words v 5\nf x\n{tmp_path}\n")
     sh.gives("bash -c 'echo \"$a.$B\"'", ".two words\n")
     sh.out("unset a; unset -f f; cd ..")
-    sh.gives("echo \"[$a]\"; pwd", f"[]\n{tmp_path.parent}\n")
+    sh.gives('echo "[$a]"; pwd', f"[]\n{tmp_path.parent}\n")
     assert sh.run("f").exit_code == 127
 
 
@@ -342,9 +345,16 @@ def test_a_changed_prompt_is_nothing(sh: Shell, command: str) -> None:
 @wrong("a changed PS1 makes every later command time out")
 @pytest.mark.parametrize(
     "command",
-    ["readonly PS1='$ '", "readonly PS1", "readonly PS0='x'", "readonly PS2='> '", "readonly PROMPT_COMMAND=:",
-     "readonly PS1='a ' PS2='b ' PS0='c ' PROMPT_COMMAND=:", "declare -r PS1=x"],
-)  # fmt: skip
+    [
+        "readonly PS1='$ '",
+        "readonly PS1",
+        "readonly PS0='x'",
+        "readonly PS2='> '",
+        "readonly PROMPT_COMMAND=:",
+        "readonly PS1='a ' PS2='b ' PS0='c ' PROMPT_COMMAND=:",
+        "declare -r PS1=x",
+    ],
+)
 def test_readonly_prompts(shells: type[Shell], command: str) -> None:
     """The worst that a user can do to our marks: codes and outputs stay right, or a typed error says so."""
     sh = shells()
@@ -413,7 +423,12 @@ def test_conda_like_activation(sh: Shell) -> None:
             PS1="$new${PS1-}"
             hash -r
         }
-        conda() { case $1 in activate) __conda_activate "$2";; deactivate) PS1="${PS1#"$CONDA_PROMPT_MODIFIER"}";; esac; }
+        conda() {
+            case $1 in
+                activate) __conda_activate "$2" ;;
+                deactivate) PS1="${PS1#"$CONDA_PROMPT_MODIFIER"}" ;;
+            esac
+        }
         """)
     )
     for name in ("base", "dev", "base"):
@@ -434,10 +449,40 @@ def test_stty_echo(sh: Shell) -> None:
 
 @pytest.mark.parametrize(
     "mode",
-    ["raw", "-icanon", "cbreak", "-isig", "-icrnl", "inlcr", "igncr", "tostop", "-opost",
-     "opost onlcr", "olcuc", "iuclc", "istrip", "cs7", "-ixon", "intr ^A", "eof x", "eol e", "erase a", "kill h",
-     "lnext o", "werase i", "stop c start q", "nl", "evenp", "ixoff", "-cread", "noflsh", "flusho", "extproc", "litout"],
-)  # fmt: skip
+    [
+        "raw",
+        "-icanon",
+        "cbreak",
+        "-isig",
+        "-icrnl",
+        "inlcr",
+        "igncr",
+        "tostop",
+        "-opost",
+        "opost onlcr",
+        "olcuc",
+        "iuclc",
+        "istrip",
+        "cs7",
+        "-ixon",
+        "intr ^A",
+        "eof x",
+        "eol e",
+        "erase a",
+        "kill h",
+        "lnext o",
+        "werase i",
+        "stop c start q",
+        "nl",
+        "evenp",
+        "ixoff",
+        "-cread",
+        "noflsh",
+        "flusho",
+        "extproc",
+        "litout",
+    ],
+)
 def test_stty_whatever(sh: Shell, mode: str) -> None:
     """Letters may change (`olcuc` is asked for), synchronisation may not."""
     sh.run(f"stty {mode}")
@@ -461,10 +506,14 @@ def test_stty_that_the_user_asked_for_stays(sh: Shell) -> None:
 @wrong("the modes of a dead program stay")
 @pytest.mark.parametrize(
     "setting",
-    ["tty.setraw(0)", "tty.setcbreak(0)", "a[3] |= termios.ECHO; termios.tcsetattr(0, 0, a)",
-     "a[3] &= ~termios.ISIG; a[1] |= termios.OPOST; a[0] |= termios.INLCR; termios.tcsetattr(0, 0, a)",
-     "a[6][termios.VEOF] = b'x'; a[6][termios.VEOL] = b'e'; termios.tcsetattr(0, 0, a)"],
-)  # fmt: skip
+    [
+        "tty.setraw(0)",
+        "tty.setcbreak(0)",
+        "a[3] |= termios.ECHO; termios.tcsetattr(0, 0, a)",
+        "a[3] &= ~termios.ISIG; a[1] |= termios.OPOST; a[0] |= termios.INLCR; termios.tcsetattr(0, 0, a)",
+        "a[6][termios.VEOF] = b'x'; a[6][termios.VEOL] = b'e'; termios.tcsetattr(0, 0, a)",
+    ],
+)
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "os._exit(137)"])
 def test_a_program_that_dies_without_restoring_the_terminal(sh: Shell, tmp_path: Path, setting: str, end: str) -> None:
     program = tmp_path / "spoil.py"
@@ -560,7 +609,7 @@ def test_stdin_of_a_group_is_put_back(sh: Shell) -> None:
 
 def test_all_other_fds_closed(sh: Shell) -> None:
     for _ in range(2):
-        sh.out("for ((i = 3; i < 256; i++)); do eval \"exec $i>&-\"; done; true")
+        sh.out('for ((i = 3; i < 256; i++)); do eval "exec $i>&-"; done; true')
         sh.gives("echo hi", "hi\n")
         sh.gives("cat <<E\nx\nE\n(exit 4)", "x\n", 4)
         sh.gives("echo <(:) | grep -c fd; echo 'ctl\x01' | wc -c; : " + "q" * 5000, "1\n5\n")
@@ -609,7 +658,7 @@ def test_ulimit(sh: Shell, limit: str) -> None:
 def test_term_may_change(sh: Shell) -> None:
     for term in ("xterm-256color", "vt100", "", "nonsense"):
         sh.out(f"export TERM='{term}'")
-        sh.gives("echo \"$TERM\"", f"{term}\n")
+        sh.gives('echo "$TERM"', f"{term}\n")
         sh.gives("echo a\necho b", "a\nb\n")
 
 
@@ -643,11 +692,11 @@ def test_history_expansion_turned_on(sh: Shell) -> None:
     """The user asked for it: an event is expanded or left alone, the session stays in step."""
     sh.run("set -H")
     sh.gives("echo plain", "plain\n")
-    assert sh.run("echo \"a !nosuchevent-x b\"").exit_code in (0, 1)
+    assert sh.run('echo "a !nosuchevent-x b"').exit_code in (0, 1)
     sh.gives("echo 'single !quoted'", "single !quoted\n")
     sh.gives("echo end!", "end!\n")
     sh.run("set +H")
-    sh.gives("echo \"a !x b\"", "a !x b\n")
+    sh.gives('echo "a !x b"', "a !x b\n")
 
 
 def test_history_is_off_or_on(sh: Shell) -> None:
@@ -680,7 +729,20 @@ def test_extdebug_trap_that_skips_commands(sh: Shell) -> None:
 @wrong("the exit code is asked for with echo")
 def test_shadowed_builtins(sh: Shell) -> None:
     """Functions and aliases may take any name, `builtin` and `printf` too."""
-    for name in ("echo", "printf", "eval", "source", "builtin", "command", "export", "set", "trap", "stty", ":", "true"):
+    for name in (
+        "echo",
+        "printf",
+        "eval",
+        "source",
+        "builtin",
+        "command",
+        "export",
+        "set",
+        "trap",
+        "stty",
+        ":",
+        "true",
+    ):
         sh.run(f"{name}() {{ return 9; }}")
     sh.run("alias cd=false test=false")
     for i in range(3):
@@ -717,7 +779,9 @@ def test_ifs_and_locale(sh: Shell) -> None:
 
 
 def test_glob_options(sh: Shell) -> None:
-    sh.out("set -f; shopt -s nullglob failglob dotglob nocaseglob; set -o noglob; set -C; set -k; set -a; set -b; set -h")
+    sh.out(
+        "set -f; shopt -s nullglob failglob dotglob nocaseglob; set -o noglob; set -C; set -k; set -a; set -b; set -h"
+    )
     sh.gives("echo hi; (exit 2)", "hi\n", 2)
     sh.gives("echo a\n(exit 1)", "a\n", 1)
     sh.out("set +f +C +k +a +b")
@@ -725,9 +789,9 @@ def test_glob_options(sh: Shell) -> None:
 
 def test_positional_parameters(sh: Shell) -> None:
     sh.out("set -- a 'b c'")
-    sh.gives("echo $# \"$2\"; shift; echo $1", "2 b c\nb c\n")
+    sh.gives('echo $# "$2"; shift; echo $1', "2 b c\nb c\n")
     sh.gives("printf '%s.' \"$@\"\necho", "b c.\n")
-    sh.gives("echo \"$0 $BASH_SUBSHELL $- \" | grep -c i", "1\n")
+    sh.gives('echo "$0 $BASH_SUBSHELL $- " | grep -c i', "1\n")
 
 
 def test_shell_is_interactive_and_the_users_own(sh: Shell) -> None:
@@ -847,7 +911,7 @@ def test_startup_files(shells: type[Shell], tmp_path: Path) -> None:
 
 
 def test_environment_of_a_session(shells: type[Shell], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SWX_SOMETHING", "it's \"here\"\n$x")
+    monkeypatch.setenv("SWX_SOMETHING", 'it\'s "here"\n$x')
     sh = shells()
-    sh.gives('printf %s "$SWX_SOMETHING"', "it's \"here\"\n$x")
+    sh.gives('printf %s "$SWX_SOMETHING"', 'it\'s "here"\n$x')
     sh.gives("echo $TERM; pwd", f"dumb\n{os.getcwd()}\n")

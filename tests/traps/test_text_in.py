@@ -8,6 +8,7 @@ import string
 from pathlib import Path
 
 import pytest
+
 from traps.harness import Shell, quicker_than, wrong
 
 TYPED = [
@@ -62,7 +63,7 @@ TYPED = [
     ("arithmetic", "(( x = 3 << 2, x++ )); echo $x $(( x > 5 ? 1 : 0 ))", "13 1\n"),
     ("arithmetic for", "for ((i=0; i<3; i++)); do echo -n $i; done; echo", "012\n"),
     ("coproc", "coproc cat; echo hi >&${COPROC[1]}; read -u ${COPROC[0]} l; kill %%; echo $l; wait 2>/dev/null", None),
-    ("function", "f() { local x=$1; echo \"f$x\"; }\nf 1; f 2", "f1\nf2\n"),
+    ("function", 'f() { local x=$1; echo "f$x"; }\nf 1; f 2', "f1\nf2\n"),
     ("function over lines", "f()\n{\n  if true\n  then\n    echo in\n  fi\n}\nf", "in\n"),
     ("select and until", "n=0; until ((n>=2)); do ((++n)); done; echo $n", "2\n"),
     ("arrays", "a=(1 'two words' [5]=six); a+=(x); echo ${#a[@]} \"${a[1]}\" ${!a[*]}", "4 two words 0 1 5 6\n"),
@@ -80,12 +81,16 @@ TYPED = [
     ("percent", "printf '%s %d%%\\n' a 5", "a 5%\n"),
     ("dollar single", "echo $ '$x' \\$x", "$ $x $x\n"),
     ("nested substitution", 'echo "$(echo "$(echo "a b")")"', "a b\n"),
-    ("backticks with escapes", r'echo `echo \`echo deep\``', "deep\n"),
+    ("backticks with escapes", r"echo `echo \`echo deep\``", "deep\n"),
     ("time keyword", "TIMEFORMAT=; time echo timed", "timed\n"),
     ("not", "! false; echo $?", "0\n"),
     ("line continuation at pipe with comment", "echo a | # first\n cat # last", "a\n"),
     ("alias used in one go", "shopt -s expand_aliases\nalias greet='echo hello'\ngreet you", "hello you\n"),
-    ("extglob set and used", "shopt -s extglob\ncd /\n[[ abc == @(abc|def) ]] && case xx in +(x)) echo ok;; esac", "ok\n"),
+    (
+        "extglob set and used",
+        "shopt -s extglob\ncd /\n[[ abc == @(abc|def) ]] && case xx in +(x)) echo ok;; esac",
+        "ok\n",
+    ),
     ("last line without newline in here-document body", "cat <<'EOF' | tail -c 2\nabc\nEOF", "c\n"),
 ]
 
@@ -130,7 +135,7 @@ def test_second_line_is_not_stdin_of_the_first(sh: Shell) -> None:
 
 
 def test_read_does_not_eat_the_next_line(sh: Shell) -> None:
-    seen = sh.run("read -t 0.2 -r line\necho \"got=[$line]\"")
+    seen = sh.run('read -t 0.2 -r line\necho "got=[$line]"')
     assert (seen.output, seen.exit_code) == ("got=[]\n", 0)
 
 

@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
 from traps.harness import ON_ORIGINAL, Shell, quicker_than, wrong
 
 WRITTEN = [
@@ -160,7 +161,7 @@ def test_a_query_nobody_reads_types_nothing(sh: Shell) -> None:
     for query in ("\\033[6n", "\\033[c", "\\033[>c", "\\033[5n", "\\033[?6n", "\\033]11;?\\007", "\\033[18t", "\\005"):
         sh.run(f"printf 'q{query}\\n'")
         sh.gives("echo next", "next\n")
-    sh.gives("IFS= read -r -t 0.2 -n 1 x; echo \"[$x]\"", "[]\n")
+    sh.gives('IFS= read -r -t 0.2 -n 1 x; echo "[$x]"', "[]\n")
 
 
 @wrong("readline wraps what is typed and adds its own sequences")
@@ -231,6 +232,8 @@ def test_check_modes(sh: Shell) -> None:
 
 
 def test_expect_string_is_a_constant(sh: Shell) -> None:
-    seen = {sh.run(command).expect_string for command in ("true", "false", "echo a", "printf b", "for i in 1; do\n:\ndone")}
+    seen = {
+        sh.run(command).expect_string for command in ("true", "false", "echo a", "printf b", "for i in 1; do\n:\ndone")
+    }
     assert len(seen) == 1
     assert "" not in seen

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from traps.harness import Shell, quicker_than, wrong
 
 
@@ -53,15 +54,27 @@ def test_the_next_command_waits_for_the_old_one(sh: Shell) -> None:
 
 
 @wrong("the next command is typed into the old one")
-@pytest.mark.parametrize("waiting", ["read x", "cat", "read -r x; echo \"got $x\"", "python3 -c 'input()'", "head -1", "read -s x",
-                                     "while read -r x; do echo \"got $x\"; done", "select x in a b; do echo $x; done", "bc -q"])  # fmt: skip
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        "read x",
+        "cat",
+        'read -r x; echo "got $x"',
+        "python3 -c 'input()'",
+        "head -1",
+        "read -s x",
+        'while read -r x; do echo "got $x"; done',
+        "select x in a b; do echo $x; done",
+        "bc -q",
+    ],
+)
 def test_the_next_command_is_not_eaten(sh: Shell, waiting: str) -> None:
     sh.times_out(waiting, timeout=0.3)
     error = sh.times_out("echo secret-text", timeout=0.3)
     assert "secret-text" not in error.output
     seen = sh.interrupt()
     assert "secret-text" not in seen.output
-    sh.gives("echo \"[$x]\"", "[]\n")
+    sh.gives('echo "[$x]"', "[]\n")
 
 
 @wrong("the end of an old command is taken for the end of the next one")
@@ -87,12 +100,36 @@ def test_commands_that_time_out_run_on(sh: Shell, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "busy",
-    ["sleep 60", "while :; do :; done", "while :; do sleep 0.01; done", "sleep 60 | cat | cat", "cat", "read x", "yes >/dev/null",
-     "for i in 1 2 3; do sleep 60; done", "(sleep 60)", "(while :; do :; done)", "f() { sleep 60; }; f", "sleep 60 & wait",
-     "python3 -c 'import time; time.sleep(60)'", "bash -c 'sleep 60; true'", "x=$(sleep 60)", "cat <(sleep 60)", "eval 'sleep 60'",
-     "time sleep 60", "! sleep 60", "{ sleep 60; }", "true\nsleep 60\necho not reached", "select x in a; do :; done", "tail -f /dev/null",
-     "until false; do :; done", "sleep 60 || sleep 60", "coproc sleep 60; wait", "exec 9< <(sleep 60); read -u 9"],
-)  # fmt: skip
+    [
+        "sleep 60",
+        "while :; do :; done",
+        "while :; do sleep 0.01; done",
+        "sleep 60 | cat | cat",
+        "cat",
+        "read x",
+        "yes >/dev/null",
+        "for i in 1 2 3; do sleep 60; done",
+        "(sleep 60)",
+        "(while :; do :; done)",
+        "f() { sleep 60; }; f",
+        "sleep 60 & wait",
+        "python3 -c 'import time; time.sleep(60)'",
+        "bash -c 'sleep 60; true'",
+        "x=$(sleep 60)",
+        "cat <(sleep 60)",
+        "eval 'sleep 60'",
+        "time sleep 60",
+        "! sleep 60",
+        "{ sleep 60; }",
+        "true\nsleep 60\necho not reached",
+        "select x in a; do :; done",
+        "tail -f /dev/null",
+        "until false; do :; done",
+        "sleep 60 || sleep 60",
+        "coproc sleep 60; wait",
+        "exec 9< <(sleep 60); read -u 9",
+    ],
+)
 def test_interrupt(sh: Shell, busy: str) -> None:
     sh.out("kept=yes")
     sh.times_out(busy, timeout=0.15)
@@ -100,7 +137,7 @@ def test_interrupt(sh: Shell, busy: str) -> None:
         seen = sh.interrupt()
     assert "not reached" not in seen.output
     sh.gives("echo $kept", "yes\n")
-    sh.run("kill %1 %2; wait; exec 9<&-")
+    sh.run("kill %1 %2; exec 9<&-")
 
 
 @wrong("an interrupt takes at least 0.6 s")
@@ -354,7 +391,7 @@ def test_expect_that_does_not_come(sh: Shell) -> None:
 
 def test_expect_cut_anywhere(sh: Shell) -> None:
     program = "import os, time\nfor c in 'one ready> ':\n  os.write(1, c.encode()); time.sleep(0.004)\nos.read(0, 1)"
-    seen = sh.talk(f"python3 -c \"{program}\"", "ready> ")
+    seen = sh.talk(f'python3 -c "{program}"', "ready> ")
     assert seen.expect_string == "ready> "
     assert seen.output.endswith("one")
     sh.interrupt()
