@@ -9,6 +9,11 @@ import pytest
 from traps.harness import Engine, Shell
 
 
+@pytest.fixture(autouse=True)
+def _marked(mark: str) -> None:
+    """Every test of this package runs in the quiet environment."""
+
+
 @pytest.fixture
 def sh(shells: type[Shell]) -> Iterator[Shell]:
     """A fresh session, proved usable after the test unless the test said that it ended (`sh.ended = True`)."""

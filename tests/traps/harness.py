@@ -25,7 +25,10 @@ T = TypeVar("T")
 ENGINE = os.environ.get("SWX_ENGINE", "swerex_c")
 ON_ORIGINAL = ENGINE == "swerex"
 MARK_VARIABLE = "SWX_TEST_MARK"
-PATIENCE = float(os.environ.get("SWX_PATIENCE", "2.5" if ON_ORIGINAL else "10"))
+PACE = float(os.environ.get("SWX_PACE", "1"))
+"""How many times slower than a plain build this one may be (sanitizers, loaded machines): `SWX_PACE=4`."""
+
+PATIENCE = float(os.environ.get("SWX_PATIENCE", "2.5" if ON_ORIGINAL else "10")) * PACE
 """Seconds a command may take when a test names no timeout."""
 
 wrong = pytest.mark.wrong_in_original
@@ -182,7 +185,7 @@ def quicker_than(seconds: float) -> Iterator[None]:
     start = time.monotonic()
     yield
     spent = time.monotonic() - start
-    assert spent < seconds, f"took {spent:.2f} s, more than {seconds} s"
+    assert spent < seconds * PACE, f"took {spent:.2f} s, more than {seconds * PACE} s"
 
 
 def needs(program: str) -> str:

@@ -13,7 +13,18 @@ from typing import Any
 
 import pytest
 
-from traps.harness import ENGINE, MARK_VARIABLE, ON_ORIGINAL, Engine, Overdue, Shell, end_marked, eventually, marked
+from traps.harness import (
+    ENGINE,
+    MARK_VARIABLE,
+    ON_ORIGINAL,
+    PACE,
+    Engine,
+    Overdue,
+    Shell,
+    end_marked,
+    eventually,
+    marked,
+)
 
 DEFAULT_LIMIT = 30.0
 
@@ -59,9 +70,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @contextlib.contextmanager
 def _limited(item: pytest.Item) -> Iterator[None]:
-    """Raise in the test when it is overdue; end the run when even that cannot be delivered."""
+    """Raise in a test of sessions when it is overdue; end the run when even that cannot be delivered."""
+    if "mark" not in getattr(item, "fixturenames", ()):
+        yield
+        return
     marker = item.get_closest_marker("limit")
-    seconds = float(marker.args[0]) if marker else DEFAULT_LIMIT
+    seconds = (float(marker.args[0]) if marker else DEFAULT_LIMIT) * PACE
 
     def overdue(_signum: int, _frame: Any) -> None:
         raise Overdue(f"longer than {seconds} s")
@@ -101,7 +115,7 @@ def engine() -> Engine:
     return Engine(ENGINE)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def mark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     """A quiet environment (own HOME, plain TERM), and a mark by which every process of this test is found."""
     home = tmp_path / "home"
