@@ -10,6 +10,8 @@
 #define FIRST 0x80000000u   /* in a key: this NFA state opens a group */
 #define FRESH 0xFFFFu       /* in a map: the group that begins with the character at hand */
 
+enum { RECENT = 256 }; /* a power of two */
+
 /* What is known of the place before the next character.  A state of the DFA is bound to one such context. */
 enum { AFTER_NEWLINE = 1, AFTER_WORD = 2, AFTER_ASCII_WORD = 4, AT_BEGIN = 8, CONTEXTS = 16 };
 
@@ -72,6 +74,11 @@ struct swx_dfa {
     uint8_t low, high;       /* bounds of the next byte of the sequence */
     uint8_t owed;            /* invalid bytes just before offset that are still to be taken */
     swx_status failed;
+
+    struct {
+        uint32_t code_point;
+        uint32_t letter;
+    } recent[RECENT]; /* letters of characters met lately; by the low bits; 0: unused */
 };
 
 /* ---- pools ---- */
@@ -219,10 +226,10 @@ static void sort(uint32_t *items, size_t count)
     }
 }
 
-/* The least pattern that ends in the NFA states, when the text ended here; + 1, 0 for none. */
+/* The least pattern that ends in a sorted group when the text ends here; + 1, 0 for none.  The states of a pattern come
+ * before those of the next, so it is the first that is found. */
 static uint32_t pattern_ending(swx_dfa *dfa, const uint32_t *items, size_t count, unsigned context)
 {
-    uint32_t best = 0;
     dfa->now.count = 0;
     for (size_t i = 0; i < count; i++) {
         const swx_nfa_state *s = &dfa->nfa->states[items[i]];
@@ -232,11 +239,11 @@ static uint32_t pattern_ending(swx_dfa *dfa, const uint32_t *items, size_t count
     }
     for (size_t i = 0; i < dfa->now.count; i++) {
         const swx_nfa_state *s = &dfa->nfa->states[dfa->now.items[i]];
-        if (s->kind == SWX_NFA_MATCH && (best == 0 || s->value + 1 < best)) {
-            best = s->value + 1;
+        if (s->kind == SWX_NFA_MATCH) {
+            return s->value + 1;
         }
     }
-    return best;
+    return 0;
 }
 
 /* ---- one step of the subset construction ---- */
@@ -451,6 +458,16 @@ static void begin(swx_dfa *dfa)
     dfa->pending = 0;
 }
 
+/* Follows a move that is no hit; the letter began at offset `start`. */
+static inline void follow(swx_dfa *dfa, const move *m, uint64_t start)
+{
+    const uint16_t *map = (const uint16_t *)dfa->maps.items + m->map;
+    for (size_t group = 0; group < m->groups; group++) { /* groups only move down, so the order is safe */
+        dfa->registers[group] = map[group] == FRESH ? start : dfa->registers[map[group]];
+    }
+    dfa->row = m->row;
+}
+
 /* Takes one letter, which began at offset `start` and ends before `end`. */
 static swx_status take(swx_dfa *dfa, uint32_t letter, uint64_t start, uint64_t end, swx_hit *hit)
 {
@@ -469,11 +486,7 @@ static swx_status take(swx_dfa *dfa, uint32_t letter, uint64_t start, uint64_t e
         begin(dfa);
         return SWX_OK;
     }
-    const uint16_t *map = (const uint16_t *)dfa->maps.items + m->map;
-    for (size_t group = 0; group < m->groups; group++) { /* groups only move down, so the order is safe */
-        dfa->registers[group] = map[group] == FRESH ? start : dfa->registers[map[group]];
-    }
-    dfa->row = m->row;
+    follow(dfa, m, start);
     return SWX_MORE;
 }
 
@@ -501,27 +514,46 @@ static size_t skip_idle(swx_dfa *dfa, const uint8_t *bytes, size_t at, size_t si
     return at;
 }
 
-/* Follows plain entries through ASCII; stops at the first byte that needs more, or at size. */
-static size_t run(swx_dfa *dfa, const uint8_t *bytes, size_t at, size_t size)
+/* Follows entries that are made and are no hits, through ASCII and until nothing is alive; returns where it stopped. */
+static size_t run_alive(swx_dfa *dfa, const uint8_t *bytes, size_t at, size_t size, uint32_t idle)
 {
     const uint32_t *rows = dfa->rows.items;
     const uint16_t *letters = dfa->alphabet->ascii;
+    uint32_t row = dfa->row;
+    while (at < size && bytes[at] < 0x80) {
+        uint32_t entry = rows[row + letters[bytes[at]]];
+        if (entry >= SPECIAL) {
+            if (entry == UNKNOWN) {
+                break;
+            }
+            const move *m = (const move *)dfa->moves.items + (entry & ~SPECIAL);
+            if (m->pattern) {
+                break;
+            }
+            follow(dfa, m, dfa->offset + at);
+            entry = m->row;
+        }
+        row = entry;
+        at++;
+        if (row < idle) {
+            break;
+        }
+    }
+    dfa->row = row;
+    return at;
+}
+
+/* Goes on as far as nothing needs to be made, decoded or reported: to the byte that does, or to size. */
+static size_t run(swx_dfa *dfa, const uint8_t *bytes, size_t at, size_t size)
+{
     uint32_t idle = dfa->skip->useful ? dfa->idle_rows : 0;
-    while (at < size) {
+    for (size_t before = size; at < size && at != before;) {
         if (dfa->row < idle) {
             at = skip_idle(dfa, bytes, at, size);
         }
-        uint32_t row = dfa->row, entry = 0;
-        size_t before = at;
-        while (at < size && bytes[at] < 0x80 && (entry = rows[row + letters[bytes[at]]]) < SPECIAL) {
-            row = entry;
-            at++;
-            if (row < idle) {
-                break;
-            }
-        }
-        dfa->row = row;
-        if (at == before || row >= idle) {
+        before = at;
+        at = run_alive(dfa, bytes, at, size, idle);
+        if (dfa->row >= idle) {
             break;
         }
     }
@@ -554,6 +586,18 @@ static decoded decode(swx_dfa *dfa, uint8_t byte)
     return DECODE_MORE;
 }
 
+/* The letter of the character just decoded, which is not ASCII.  A text keeps to few characters, so most are known. */
+static uint32_t letter_of_character(swx_dfa *dfa)
+{
+    uint32_t c = dfa->code_point;
+    size_t slot = c & (RECENT - 1);
+    if (dfa->recent[slot].code_point != c) {
+        dfa->recent[slot].code_point = c;
+        dfa->recent[slot].letter = dfa->alphabet->letters[swx_alphabet_find(dfa->alphabet, c)];
+    }
+    return dfa->recent[slot].letter;
+}
+
 /* Takes one byte that `run` stopped at.  *at moves on unless the byte broke a sequence. */
 static swx_status take_byte(swx_dfa *dfa, const uint8_t *bytes, size_t *at, swx_hit *hit)
 {
@@ -576,7 +620,7 @@ static swx_status take_byte(swx_dfa *dfa, const uint8_t *bytes, size_t *at, swx_
         ++*at;
         start = place + 1 - dfa->pending;
         dfa->pending = 0;
-        return take(dfa, a->letters[swx_alphabet_find(a, dfa->code_point)], start, place + 1, hit);
+        return take(dfa, letter_of_character(dfa), start, place + 1, hit);
     case DECODE_MORE:
     default:
         ++*at;

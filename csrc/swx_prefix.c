@@ -1,4 +1,4 @@
-/* Level by level: the states that read byte 0, 1, 2 of a match.  Assertions are taken to hold, but for the stream's
+/* Level by level: the states that read byte 0, 1, 2, ... of a match.  Assertions are taken to hold, but for the stream's
  * beginning, so the sets may be too large and never too small. */
 #include "swx_prefix.h"
 

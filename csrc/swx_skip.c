@@ -19,46 +19,93 @@ void swx_skip_init(swx_skip *skip)
     memset(skip, 0, sizeof(*skip));
 }
 
-/* Patterns that begin alike share a bucket, so that the buckets stay narrow. */
-static unsigned choose_bucket(swx_skip *skip, const swx_byte_set *first)
+/* The half bytes that a set allows. */
+static void halves_of(const swx_byte_set *set, uint16_t halves[2])
 {
-    for (unsigned byte = 0; byte < 256; byte++) {
-        if (swx_byte_set_has(first, byte) && skip->allowed[0][byte]) {
-            return (unsigned)__builtin_ctz(skip->allowed[0][byte]);
+    uint64_t low = 0;
+    halves[1] = 0;
+    for (unsigned word = 0; word < 4; word++) {
+        uint64_t bits = set->bits[word];
+        low |= bits | bits >> 16 | bits >> 32 | bits >> 48;
+        for (unsigned high = 0; high < 4; high++) {
+            halves[1] |= (uint16_t)((bits >> (16 * high) & 0xFFFF ? 1u : 0u) << (4 * word + high));
         }
     }
-    return skip->buckets_used++ % 8;
+    halves[0] = (uint16_t)low;
+}
+
+/* How much a bucket would let pass if it also held a pattern with these halves. */
+static uint32_t load_with(uint16_t bucket[SWX_SKIP_FAST][2], uint16_t halves[SWX_SKIP_FAST][2])
+{
+    uint32_t load = 1;
+    for (unsigned depth = 0; depth < SWX_SKIP_FAST; depth++) {
+        load *= (uint32_t)__builtin_popcount(bucket[depth][0] | halves[depth][0]);
+        load *= (uint32_t)__builtin_popcount(bucket[depth][1] | halves[depth][1]);
+    }
+    return load;
+}
+
+/* The bucket that the pattern makes worse least.  Patterns that allow much would spoil it for others, so all of these
+ * share the last one. */
+static unsigned choose_bucket(swx_skip *skip, const swx_byte_set sets[SWX_SKIP_DEPTH])
+{
+    uint16_t none[SWX_SKIP_FAST][2] = { { 0 } }, halves[SWX_SKIP_FAST][2];
+    uint32_t best = UINT32_MAX;
+    unsigned chosen = 7;
+    for (unsigned depth = 0; depth < SWX_SKIP_FAST; depth++) {
+        halves_of(&sets[depth], halves[depth]);
+    }
+    bool wide = load_with(none, halves) > (1u << 24) / 100;
+    for (unsigned bucket = 0; bucket < 7 && !wide; bucket++) {
+        uint32_t worse = load_with(skip->halves[bucket], halves) - skip->loads[bucket];
+        if (worse < best) {
+            best = worse;
+            chosen = bucket;
+        }
+    }
+    skip->loads[chosen] = load_with(skip->halves[chosen], halves);
+    for (unsigned depth = 0; depth < SWX_SKIP_FAST; depth++) {
+        skip->halves[chosen][depth][0] |= halves[depth][0];
+        skip->halves[chosen][depth][1] |= halves[depth][1];
+    }
+    return chosen;
+}
+
+static void allow(swx_skip *skip, unsigned depth, unsigned byte, uint8_t bit)
+{
+    skip->allowed[depth][byte] |= bit;
+    if (depth < SWX_SKIP_FAST) {
+        skip->nibbles[depth][0][byte & 15] |= bit;
+        skip->nibbles[depth][1][byte >> 4] |= bit;
+    }
 }
 
 void swx_skip_add(swx_skip *skip, const swx_byte_set sets[SWX_SKIP_DEPTH])
 {
-    uint8_t bit = (uint8_t)(1u << choose_bucket(skip, &sets[0]));
+    uint8_t bit = (uint8_t)(1u << choose_bucket(skip, sets));
     for (unsigned depth = 0; depth < SWX_SKIP_DEPTH; depth++) {
-        for (unsigned byte = 0; byte < 256; byte++) {
-            if (swx_byte_set_has(&sets[depth], byte)) {
-                skip->allowed[depth][byte] |= bit;
-                skip->nibbles[depth][0][byte & 15] |= bit;
-                skip->nibbles[depth][1][byte >> 4] |= bit;
+        for (unsigned word = 0; word < 4; word++) {
+            for (uint64_t bits = sets[depth].bits[word]; bits; bits &= bits - 1) {
+                allow(skip, depth, word * 64 + (unsigned)__builtin_ctzll(bits), bit);
             }
         }
     }
 }
 
-/* How often a random place of a terminal's output would be a candidate: printable ASCII weighs most. */
+/* How often a random place of a terminal's output would pass the fast test: printable ASCII weighs most. */
 static double density(const swx_skip *skip)
 {
-    double sum = 0;
-    for (unsigned bucket = 0; bucket < 8; bucket++) {
-        double product = 1;
-        for (unsigned depth = 0; depth < SWX_SKIP_DEPTH; depth++) {
-            double share = 0;
-            for (unsigned byte = 0; byte < 256; byte++) {
-                double weight = byte >= ' ' && byte < 127 ? 0.9 / 95 : 0.1 / 161;
-                share += skip->allowed[depth][byte] >> bucket & 1 ? weight : 0;
+    double sum = 0, share[SWX_SKIP_FAST][8] = { { 0 } };
+    for (unsigned depth = 0; depth < SWX_SKIP_FAST; depth++) {
+        for (unsigned byte = 0; byte < 256; byte++) {
+            double weight = byte >= ' ' && byte < 127 ? 0.9 / 95 : 0.1 / 161;
+            for (unsigned bits = skip->allowed[depth][byte]; bits; bits &= bits - 1) {
+                share[depth][__builtin_ctz(bits)] += weight;
             }
-            product *= share;
         }
-        sum += product;
+    }
+    for (unsigned bucket = 0; bucket < 8; bucket++) {
+        sum += share[0][bucket] * share[1][bucket] * share[2][bucket];
     }
     return sum;
 }
@@ -71,17 +118,21 @@ void swx_skip_finish(swx_skip *skip)
 #endif
 }
 
+/* Whether the exact tables allow a match at bytes, of which `size` are known. */
+static inline bool is_candidate(const swx_skip *skip, const uint8_t *bytes, size_t size)
+{
+    size_t most = size < SWX_SKIP_DEPTH ? size : SWX_SKIP_DEPTH;
+    unsigned buckets = skip->allowed[0][bytes[0]];
+    for (size_t depth = 1; depth < most && buckets; depth++) {
+        buckets &= skip->allowed[depth][bytes[depth]];
+    }
+    return buckets != 0;
+}
+
 static size_t find_bytewise(const swx_skip *skip, const uint8_t *bytes, size_t from, size_t size)
 {
-    size_t at = from;
-    for (; size - at >= SWX_SKIP_DEPTH; at++) {
-        if (skip->allowed[0][bytes[at]] & skip->allowed[1][bytes[at + 1]] & skip->allowed[2][bytes[at + 2]]) {
-            return at;
-        }
-    }
-    for (; at < size; at++) {
-        unsigned second = at + 1 < size ? skip->allowed[1][bytes[at + 1]] : 0xFF;
-        if (skip->allowed[0][bytes[at]] & second) {
+    for (size_t at = from; at < size; at++) {
+        if (skip->allowed[0][bytes[at]] && is_candidate(skip, bytes + at, size - at)) {
             return at;
         }
     }
@@ -104,13 +155,13 @@ __attribute__((target("ssse3"))) static inline __m128i buckets_at(const swx_skip
 __attribute__((target("ssse3"))) static size_t find_vector(const swx_skip *skip, const uint8_t *bytes, size_t from, size_t size)
 {
     size_t at = from;
-    for (; size - at >= 16 + SWX_SKIP_DEPTH - 1; at += 16) {
+    for (; size - at >= 16 + SWX_SKIP_FAST - 1; at += 16) {
         __m128i all = _mm_and_si128(buckets_at(skip, 0, bytes + at),
                                     _mm_and_si128(buckets_at(skip, 1, bytes + at + 1), buckets_at(skip, 2, bytes + at + 2)));
         unsigned hits = ~(unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(all, _mm_setzero_si128())) & 0xFFFF;
         for (; hits; hits &= hits - 1) {
             size_t place = at + (unsigned)__builtin_ctz(hits);
-            if (skip->allowed[0][bytes[place]] & skip->allowed[1][bytes[place + 1]] & skip->allowed[2][bytes[place + 2]]) {
+            if (is_candidate(skip, bytes + place, size - place)) {
                 return place;
             }
         }

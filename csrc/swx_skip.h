@@ -1,16 +1,17 @@
 /* swx_skip.h: finds the next place where a match may start, many bytes at a time.
  *
- * Each pattern says which bytes may be its first, second and third.  Patterns share eight buckets, one bit each; a place
- * is a candidate when one bucket allows all three bytes.  With SSSE3 sixteen places are tested at once, by looking up
- * the two halves of each byte in tables of sixteen (the idea is "Teddy", of Hyperscan); candidates are then checked
- * against the exact tables.
+ * Each pattern says which bytes may be its first, its second, and so on.  Patterns share eight buckets, one bit each; a
+ * place is a candidate when one bucket allows each of the bytes there.  With SSSE3 sixteen places are tested at once on
+ * three bytes each, by looking up the two halves of a byte in tables of sixteen (the idea is "Teddy", of Hyperscan); what
+ * passes is checked against the exact tables of all SWX_SKIP_DEPTH bytes.
  */
 #ifndef SWX_SKIP_H
 #define SWX_SKIP_H
 
 #include "swx.h"
 
-#define SWX_SKIP_DEPTH 3
+#define SWX_SKIP_DEPTH 8 /* bytes that a pattern tells about itself, at most 8 */
+#define SWX_SKIP_FAST 3  /* of these, how many are tested for every place */
 
 typedef struct {
     uint64_t bits[4];
@@ -18,8 +19,9 @@ typedef struct {
 
 typedef struct {
     uint8_t allowed[SWX_SKIP_DEPTH][256]; /* per byte the buckets that allow it */
-    uint8_t nibbles[SWX_SKIP_DEPTH][2][16];
-    unsigned buckets_used;
+    uint8_t nibbles[SWX_SKIP_FAST][2][16];
+    uint16_t halves[8][SWX_SKIP_FAST][2]; /* per bucket which half bytes it allows: bit n for the value n */
+    uint32_t loads[8];                    /* per bucket how much it lets pass, of 256^SWX_SKIP_FAST */
     bool useful; /* false when candidates would be so dense that looking for them does not pay */
     bool vector; /* the processor has SSSE3 */
 } swx_skip;
@@ -30,14 +32,13 @@ void swx_byte_set_add_range(swx_byte_set *set, unsigned low, unsigned high);
 
 void swx_skip_init(swx_skip *skip);
 
-/* Adds a pattern by what its first three bytes may be. */
+/* Adds a pattern by what its first bytes may be. */
 void swx_skip_add(swx_skip *skip, const swx_byte_set sets[SWX_SKIP_DEPTH]);
 
 /* After the last pattern. */
 void swx_skip_finish(swx_skip *skip);
 
-/* The first candidate at or after `from`, or size.  A place too close to the end for three bytes is judged by those
- * that are there. */
+/* The first candidate at or after `from`, or size.  A place close to the end is judged by the bytes that are there. */
 size_t swx_skip_find(const swx_skip *skip, const uint8_t *bytes, size_t from, size_t size);
 
 #endif

@@ -49,6 +49,8 @@ static const example examples[] = {
     /* the same rule with regular expressions */
     { { "a.c|b" }, "abc", 0, 1, 2 },
     { { "b+?c", "a?b+c" }, "abbc", 1, 0, 4 },
+    { { "[ab]c", "bc", "a?bc" }, "bc", 0, 0, 2 },
+    { { "bc$", "b.", "bc" }, "bc", 0, 0, 2 },
     { { "foo.*bar" }, "xfoo foo\nbar", 0, 1, 12 },
     { { ".*bar" }, "foobar", 0, 0, 6 },
     { { "a*?b" }, "aaab", 0, 0, 4 },
@@ -84,6 +86,9 @@ static const example examples[] = {
     /* UTF-8, and bytes that are none */
     { { "a.c" }, "a\xe2\x82\xac" "c", 0, 0, 5 },
     { { "^.{3}x" }, "\xc3\xa9\xf0\x9f\x98\x80zx", 0, 0, 8 },
+    { { "^.{3}x" }, "\xed\xa0\x80x", 0, 0, 4 }, /* a surrogate is no character */
+    { { "^.{4}x" }, "\xf4\x90\x80\x80x", 0, 0, 5 },
+    { { "^.{3}x" }, "\xe0\x80\x80x", 0, 0, 4 },
     { { "a.c" }, "a\xe9" "c", 0, 0, 3 },
     { { "a..c" }, "a\xe2\x82" "c", 0, 0, 4 },
     { { "a.c" }, "a\xe2\x82" "c", -1, 0, 0 },
@@ -111,7 +116,11 @@ static swx_status feed_chunks(swx_match *match, const uint8_t *bytes, size_t siz
     *read = 0;
     while (*read < size && status == SWX_MORE) {
         size_t piece = size - *read < chunk ? size - *read : chunk, consumed;
-        status = swx_match_feed(match, bytes + *read, piece, &consumed, hit);
+        uint8_t *exact = malloc(piece); /* so that a sanitizer sees a byte too far */
+        CHECK(exact);
+        memcpy(exact, bytes + *read, piece);
+        status = swx_match_feed(match, exact, piece, &consumed, hit);
+        free(exact);
         CHECK(status == SWX_MORE ? consumed == piece : consumed <= piece);
         *read += consumed;
     }
