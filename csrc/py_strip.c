@@ -33,12 +33,100 @@ static PyObject *py_strip(PyObject *module, PyObject *args)
     return result;
 }
 
-static PyMethodDef METHODS[] = {
+/* ---- Strip: the same for output that comes in pieces -------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    swx_strip state;
+} strip_object;
+
+static PyObject *strip_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = { "crlf", NULL };
+    int crlf = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|p:Strip", names, &crlf)) {
+        return NULL;
+    }
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    PyObject *object = allocate(type, 0);
+    if (object) {
+        swx_strip_init(&((strip_object *)object)->state, crlf);
+    }
+    return object;
+}
+
+static void strip_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+/* The filter's answer to some input, or to its end. */
+static PyObject *filtered(strip_object *self, const char *data, Py_ssize_t size, int finish)
+{
+    size_t out_size;
+    uint8_t *out = swx_malloc((size_t)size + SWX_STRIP_EXTRA);
+    if (!out) {
+        return PyErr_NoMemory();
+    }
+    if (finish) {
+        swx_strip_finish(&self->state, out, &out_size);
+    } else {
+        swx_strip_feed(&self->state, (const uint8_t *)data, (size_t)size, out, &out_size);
+    }
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)out, (Py_ssize_t)out_size);
+    swx_free(out);
+    return bytes;
+}
+
+static PyObject *strip_feed(PyObject *object, PyObject *bytes)
+{
+    char *data;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(bytes, &data, &size) < 0) {
+        return NULL;
+    }
+    return filtered((strip_object *)object, data, size, 0);
+}
+
+static PyObject *strip_finish(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return filtered((strip_object *)object, NULL, 0, 1);
+}
+
+static PyMethodDef strip_methods[] = {
+    { "feed", strip_feed, METH_O, "feed(data, /)\n--\n\nThe text in `data` (bytes), less what may still become a sequence." },
+    { "finish", strip_finish, METH_NOARGS, "finish()\n--\n\nThe end of the stream: what was held back, as it was." },
+    { NULL, NULL, 0, NULL },
+};
+
+static PyType_Slot strip_slots[] = {
+    { Py_tp_doc, "Strip(crlf=False)\n--\n\nTakes terminal control sequences out of a stream.  Not for two threads at once." },
+    { Py_tp_new, strip_new },
+    { Py_tp_dealloc, strip_dealloc },
+    { Py_tp_methods, strip_methods },
+    { 0, NULL },
+};
+
+static PyType_Spec strip_spec = {
+    .name = "swerex_c._core.Strip",
+    .basicsize = sizeof(strip_object),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = strip_slots,
+};
+
+static PyMethodDef functions[] = {
     { "strip", py_strip, METH_VARARGS, strip_doc },
     { NULL, NULL, 0, NULL },
 };
 
 int swx_py_strip_init(PyObject *module)
 {
-    return PyModule_AddFunctions(module, METHODS);
+    PyObject *type = PyType_FromModuleAndSpec(module, &strip_spec, NULL);
+    int failed = !type || PyModule_AddType(module, (PyTypeObject *)type) < 0;
+    Py_XDECREF(type);
+    return failed ? -1 : PyModule_AddFunctions(module, functions);
 }

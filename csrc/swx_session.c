@@ -95,6 +95,8 @@ struct swx_session {
     uint32_t jobs;     /* at the last prompt */
     bool start_marks;  /* PS0 works */
     bool guard, reassert;
+    int code;          /* of the last command */
+    bool helper;       /* the shell's stdout is a pipe: what it prints comes through another process */
     unsigned start_misses;
     unsigned lost_prompts; /* challenges in a row because the prompt carried no mark */
 
@@ -253,6 +255,12 @@ static void begin(swx_session *s, int64_t now)
         s->last = NULL;
     }
     bool at_prompt = s->state == IDLE;
+    if (at_prompt && op->kind == SWX_OP_LINE && !op->typed_size) { /* only asks how the last command ended */
+        op->typed_out = true;
+        finish(s, op, SWX_END_DONE, s->code, true);
+        begin(s, now);
+        return;
+    }
     s->current = op;
     s->hints = at_prompt ? op->hints : s->hints | op->hints;
     s->loose = op->kind == SWX_OP_LINE;
@@ -390,10 +398,23 @@ static bool asks_about_notices(swx_session *s, const candidate *found)
     return true;
 }
 
+/* After `exec > >(tee log)` and the like. */
+static bool stdout_is_pipe(const swx_session *s)
+{
+    char path[48], target[16];
+    snprintf(path, sizeof(path), "/proc/%d/fd/1", (int)s->child.pid);
+    ssize_t size = readlink(path, target, sizeof(target));
+    return size > 5 && memcmp(target, "pipe:", 5) == 0;
+}
+
 static void conclude(swx_session *s, int code, uint32_t jobs, int64_t now)
 {
     bool processed = swx_pty_settle_modes(&s->pty, s->hints & SWX_HINT_STTY);
+    if (s->hints & SWX_HINT_SETTLE) {
+        s->helper = stdout_is_pipe(s);
+    }
     s->jobs = jobs;
+    s->code = code;
     s->state = IDLE;
     s->check = SWX_NEVER;
     s->facts.commands++;
@@ -542,7 +563,7 @@ static void settle_running(swx_session *s, int64_t now, bool fresh)
             }
             return;
         }
-        if ((s->hints & SWX_HINT_SETTLE) && now - s->last_data < CALM) {
+        if (s->helper && now - s->last_data < CALM) {
             check_in(s, now, CALM);
             return;
         }

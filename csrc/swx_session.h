@@ -33,7 +33,8 @@ typedef struct swx_op swx_op;
 typedef enum {
     SWX_OP_START,     /* type the startup script once the first prompt is there */
     SWX_OP_RUN,       /* a command at the prompt; ends with its exit code */
-    SWX_OP_LINE,      /* a line for whatever reads the terminal; ends with a match, or when the shell is back */
+    SWX_OP_LINE,      /* a line for whatever reads the terminal; ends with a match, or when the shell is back.  Without
+                         a byte to type it only waits for the running command, or tells how the last one ended. */
     SWX_OP_INTERRUPT, /* overtakes: end the running command */
     SWX_OP_CLOSE      /* overtakes: end the session and everything it started */
 } swx_op_kind;
@@ -55,7 +56,7 @@ typedef enum {
 typedef enum {
     SWX_HINT_STTY = 1, /* the command may change terminal modes on purpose */
     SWX_HINT_JOBS = 2, /* the command may print job lines itself: leave them alone */
-    SWX_HINT_SETTLE = 4 /* the shell's output may pass through a helper process: wait for it to calm down */
+    SWX_HINT_SETTLE = 4 /* the command may send the shell's output through a helper process */
 } swx_hint;
 
 /* An operation.  The caller owns it, fills the first part, and keeps it alive and untouched until `done` was called. */

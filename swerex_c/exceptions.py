@@ -109,7 +109,7 @@ class SessionLostSyncError(SwerexException, RuntimeError):
     """
 
 
-class SessionBusyError(SwerexException, RuntimeError):
+class SessionBusyError(CommandTimeoutError):
     """An earlier command still runs in the session, and did not end in the time that the new one had.
 
     The new command was not sent. Interrupt the session, or wait longer.

@@ -2,7 +2,7 @@
 
 from typing import Literal, cast
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from swerex_c._load import load_class
 from swerex_c.runtime._base import AbstractRuntime
@@ -17,6 +17,9 @@ class LocalRuntimeConfig(BaseModel):
 
     type: Literal["local"] = "local"
     """Tells the kinds of runtimes apart. Not to be changed."""
+
+    output_limit: int = Field(default=256 * 1024 * 1024, ge=1024)
+    """Bytes of output that are kept of a command: half of them its beginning, half its end."""
 
     def get_runtime(self) -> AbstractRuntime:
         from swerex_c.runtime.local import LocalRuntime

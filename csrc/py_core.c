@@ -1,0 +1,287 @@
+/* The module swerex_c._core: its state, its beginning and its end. */
+#include "py_core.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "py_frame.h"
+#include "py_match.h"
+#include "py_strip.h"
+#include "py_syntax.h"
+#include "swx_alloc.h"
+#include "swx_strip.h"
+
+swx_py_state *swx_py_state_of(PyTypeObject *type) { return PyType_GetModuleState(type); }
+
+PyObject *swx_py_raise(const swx_error *err)
+{
+    switch (err->status) {
+    case SWX_ENOMEM:
+        return PyErr_NoMemory();
+    case SWX_ESYS: {
+        PyObject *arguments = Py_BuildValue("(iN)", err->sys_errno,
+                                            PyUnicode_FromFormat("%s: %s", err->call, strerror(err->sys_errno)));
+        if (arguments) {
+            PyErr_SetObject(PyExc_OSError, arguments);
+            Py_DECREF(arguments);
+        }
+        return NULL;
+    }
+    case SWX_EINVAL:
+    case SWX_ELIMIT:
+        PyErr_SetString(PyExc_ValueError, err->text ? err->text : "the core does not accept this");
+        return NULL;
+    default:
+        PyErr_SetString(PyExc_RuntimeError, err->text ? err->text : "the core cannot do this now");
+        return NULL;
+    }
+}
+
+swx_reactor *swx_py_reactor(swx_py_state *state)
+{
+    swx_error err;
+    if (state->reactor && swx_reactor_is_forked(state->reactor)) {
+        swx_reactor_abandon(state->reactor); /* the parent's; its sessions say so themselves */
+        state->reactor = NULL;
+    }
+    if (!state->reactor && swx_reactor_new(&state->reactor, &err) != SWX_OK) {
+        swx_py_raise(&err);
+    }
+    return state->reactor;
+}
+
+PyObject *swx_py_text(const swx_buf *buf, bool crlf)
+{
+    static const char note[] = "\n[... %llu bytes of output were dropped here ...]\n";
+    char dropped[80] = "";
+    swx_span spans[3];
+    swx_buf_spans(buf, spans);
+    if (!crlf && !spans[1].size && !spans[2].size && (!spans[0].size || !memchr(spans[0].bytes, 0x1b, spans[0].size))) {
+        return PyUnicode_DecodeUTF8(spans[0].size ? (const char *)spans[0].bytes : "", (Py_ssize_t)spans[0].size,
+                                    "backslashreplace");
+    }
+    if (swx_buf_dropped(buf)) {
+        snprintf(dropped, sizeof(dropped), note, (unsigned long long)swx_buf_dropped(buf));
+    }
+    size_t note_size = strlen(dropped);
+    uint8_t *text = swx_malloc(buf->size + note_size);
+    if (!text) {
+        return PyErr_NoMemory();
+    }
+    size_t size = 0;
+    for (size_t i = 0; i < SWX_COUNT(spans); i++) {
+        if (spans[i].size) {
+            memcpy(text + size, spans[i].bytes, spans[i].size);
+        }
+        size += spans[i].size;
+        if (i == 0 && note_size) {
+            memcpy(text + size, dropped, note_size);
+            size += note_size;
+        }
+    }
+    Py_BEGIN_ALLOW_THREADS
+    size = swx_strip_whole(text, size, crlf);
+    Py_END_ALLOW_THREADS
+    PyObject *str = PyUnicode_DecodeUTF8((const char *)text, (Py_ssize_t)size, "backslashreplace");
+    swx_free(text);
+    return str;
+}
+
+int swx_py_deadline(PyObject *seconds, int64_t now, int64_t *deadline)
+{
+    *deadline = INT64_MAX;
+    if (seconds == Py_None) {
+        return 0;
+    }
+    double value = PyFloat_AsDouble(seconds);
+    if (value == -1.0 && PyErr_Occurred()) {
+        return -1;
+    }
+    if (value != value || value < 0) {
+        PyErr_SetString(PyExc_ValueError, "a time limit is a number of seconds that is not negative");
+        return -1;
+    }
+    if (value < 9e9) { /* more is "no limit" */
+        *deadline = now + (int64_t)(value * 1e9);
+    }
+    return 0;
+}
+
+char **swx_py_strings(PyObject *sequence)
+{
+    Py_ssize_t count = PySequence_Size(sequence);
+    if (count < 0) {
+        return NULL;
+    }
+    char **strings = swx_malloc(((size_t)count + 1) * sizeof(*strings));
+    if (!strings) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *item = PySequence_GetItem(sequence, i); /* the sequence keeps it alive */
+        strings[i] = item ? PyBytes_AsString(item) : NULL;
+        if (strings[i] && strlen(strings[i]) != (size_t)PyBytes_Size(item)) {
+            PyErr_SetString(PyExc_ValueError, "embedded null byte");
+            strings[i] = NULL;
+        }
+        Py_XDECREF(item);
+        if (!strings[i]) {
+            swx_free(strings);
+            return NULL;
+        }
+    }
+    strings[count] = NULL;
+    return strings;
+}
+
+/* ---- flights --------------------------------------------------------------------------------------------------- */
+
+void swx_flight_unref(swx_flight *flight)
+{
+    if (atomic_fetch_sub(&flight->references, 1) == 1) {
+        swx_waker_unref(flight->waker);
+        flight->destroy(flight);
+    }
+}
+
+void swx_flight_landed(swx_flight *flight)
+{
+    bool queue = flight->waker && !flight->direct;
+    atomic_store(&flight->done, true);
+    if (queue && swx_waker_push(flight->waker, &flight->wake)) {
+        return;
+    }
+    swx_flight_unref(flight);
+}
+
+int swx_flight_wait(swx_flight *flight, int64_t deadline)
+{
+    /* Only callers without an event loop come here and they wait for something long: a short sleep that grows. */
+    int64_t pause = 20000;
+    while (!atomic_load(&flight->done)) {
+        int64_t now = swx_now();
+        if (now >= deadline) {
+            return 0;
+        }
+        int64_t length = pause < deadline - now ? pause : deadline - now;
+        struct timespec wait = { .tv_sec = length / 1000000000, .tv_nsec = length % 1000000000 };
+        Py_BEGIN_ALLOW_THREADS
+        nanosleep(&wait, NULL);
+        Py_END_ALLOW_THREADS
+        if (PyErr_CheckSignals() != 0) {
+            return -1;
+        }
+        pause = pause < 10000000 ? pause * 2 : pause;
+    }
+    return 1;
+}
+
+/* ---- the module ------------------------------------------------------------------------------------------------ */
+
+static PyObject *core_shutdown(PyObject *module, PyObject *unused)
+{
+    (void)unused;
+    swx_py_state *state = PyModule_GetState(module);
+    swx_reactor *reactor = state->reactor;
+    state->reactor = NULL;
+    if (reactor && !swx_reactor_is_forked(reactor)) {
+        Py_BEGIN_ALLOW_THREADS
+        swx_reactor_free(reactor);
+        Py_END_ALLOW_THREADS
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *core_node_count(PyObject *module, PyObject *unused)
+{
+    (void)unused;
+    const swx_py_state *state = PyModule_GetState(module);
+    size_t count = state->reactor && !swx_reactor_is_forked(state->reactor) ? swx_reactor_count(state->reactor) : 0;
+    return PyLong_FromSize_t(count);
+}
+
+static PyMethodDef core_functions[] = {
+    { "_shutdown", core_shutdown, METH_NOARGS,
+      "_shutdown()\n--\n\nEnds the reactor's thread and every session and process in it.  Called at interpreter exit." },
+    { "node_count", core_node_count, METH_NOARGS,
+      "node_count()\n--\n\nSessions and processes that the reactor watches in this process." },
+    { NULL, NULL, 0, NULL },
+};
+
+/* Sessions must not outlive the interpreter's last moment in which their threads can be ended in order. */
+static int register_exit(PyObject *module)
+{
+    int failed = -1;
+    PyObject *atexit = PyImport_ImportModule("atexit");
+    PyObject *shutdown = PyObject_GetAttrString(module, "_shutdown");
+    PyObject *result = atexit && shutdown ? PyObject_CallMethod(atexit, "register", "O", shutdown) : NULL;
+    failed = result ? 0 : -1;
+    Py_XDECREF(result);
+    Py_XDECREF(shutdown);
+    Py_XDECREF(atexit);
+    return failed;
+}
+
+static int core_exec(PyObject *module)
+{
+    swx_py_state *state = PyModule_GetState(module);
+    if (swx_py_waker_init(module, state) < 0 || swx_py_session_init(module, state) < 0 ||
+        swx_py_process_init(module, state) < 0 || swx_py_frame_init(module) < 0 || swx_py_match_init(module) < 0 ||
+        swx_py_strip_init(module) < 0 || swx_py_syntax_init(module) < 0) {
+        return -1;
+    }
+    return register_exit(module);
+}
+
+static int core_traverse(PyObject *module, visitproc visit, void *arg)
+{
+    const swx_py_state *state = PyModule_GetState(module);
+    Py_VISIT(state->waker_type);
+    Py_VISIT(state->operation_type);
+    Py_VISIT(state->session_type);
+    Py_VISIT(state->process_type);
+    return 0;
+}
+
+static int core_clear(PyObject *module)
+{
+    swx_py_state *state = PyModule_GetState(module);
+    Py_CLEAR(state->waker_type);
+    Py_CLEAR(state->operation_type);
+    Py_CLEAR(state->session_type);
+    Py_CLEAR(state->process_type);
+    return 0;
+}
+
+static void core_free(void *module)
+{
+    PyObject *ignored = core_shutdown(module, NULL);
+    Py_XDECREF(ignored);
+    core_clear(module);
+}
+
+static PyModuleDef_Slot core_slots[] = {
+    { Py_mod_exec, core_exec },
+#if PY_VERSION_HEX >= 0x030c0000 && (!defined(Py_LIMITED_API) || Py_LIMITED_API >= 0x030c0000)
+    { Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED },
+#endif
+    { 0, NULL },
+};
+
+static PyModuleDef core_module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_core",
+    .m_doc = "The engine of swerex_c: terminal sessions, processes, patterns, frames.",
+    .m_size = sizeof(swx_py_state),
+    .m_methods = core_functions,
+    .m_slots = core_slots,
+    .m_traverse = core_traverse,
+    .m_clear = core_clear,
+    .m_free = core_free,
+};
+
+PyMODINIT_FUNC PyInit__core(void) { return PyModuleDef_Init(&core_module); }

@@ -1,0 +1,72 @@
+/* py_core.h: what the files of the binding share: module state, errors, and how a buffer becomes a str.
+ *
+ * Ownership of a running operation:
+ *
+ *     Operation (Python) --ref--> flight (C) <--ref-- session, until done; then the waker's queue, until taken
+ *
+ * The reactor's thread touches flights only, never a Python object and never the GIL.
+ */
+#ifndef SWX_PY_CORE_H
+#define SWX_PY_CORE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "swx_buf.h"
+#include "swx_reactor.h"
+#include "swx_waker.h"
+
+typedef struct {
+    swx_reactor *reactor; /* NULL before the first session */
+    PyTypeObject *waker_type, *operation_type, *session_type, *process_type;
+} swx_py_state;
+
+/* State of the module that a type of ours belongs to. */
+swx_py_state *swx_py_state_of(PyTypeObject *type);
+
+/* The reactor of this process (a forked child gets its own).  NULL with an exception set. */
+swx_reactor *swx_py_reactor(swx_py_state *state);
+
+/* Sets the Python exception for a failure: OSError naming the call, MemoryError, ValueError or RuntimeError.
+ * Returns NULL. */
+PyObject *swx_py_raise(const swx_error *err);
+
+/* Program output as a str: control sequences removed, invalid UTF-8 as \xNN, and, where the buffer dropped its middle, a
+ * line that says so.  crlf: also turn CR LF into LF. */
+PyObject *swx_py_text(const swx_buf *buf, bool crlf);
+
+/* A number of seconds, or None for "no limit", as a point in time from now (INT64_MAX).  -1: exception set. */
+int swx_py_deadline(PyObject *seconds, int64_t now, int64_t *deadline);
+
+/* A NULL-terminated list of strings from a sequence of bytes objects; owned by the caller (one block, swx_free).
+ * The strings belong to the bytes objects.  NULL with an exception set. */
+char **swx_py_strings(PyObject *sequence);
+
+/* Registration of the types in their files.  0, or -1 with an exception set. */
+int swx_py_waker_init(PyObject *module, swx_py_state *state);
+int swx_py_session_init(PyObject *module, swx_py_state *state);
+int swx_py_process_init(PyObject *module, swx_py_state *state);
+
+/* A Waker's queue, borrowed; NULL when the object is None; with an exception set (TypeError) when it is something else. */
+swx_waker *swx_py_waker_get(swx_py_state *state, PyObject *object);
+
+/* Something ended that a loop may wait for.  Reference-counted by hand because two threads hold it. */
+typedef struct swx_flight swx_flight;
+struct swx_flight {
+    swx_wake wake; /* first */
+    void (*destroy)(swx_flight *);
+    swx_waker *waker;  /* a reference, or NULL */
+    PyObject *future;  /* what Waker.take returns for it; touched with the GIL only; owned by the Python object */
+    _Atomic int references;
+    _Atomic bool done;
+    bool direct; /* the submitting thread still waits by itself: no wake-up; under the node's lock */
+};
+void swx_flight_unref(swx_flight *flight);
+
+/* Called by the core when it is done, without the GIL: hands the core's reference to the queue, or drops it. */
+void swx_flight_landed(swx_flight *flight);
+
+/* Blocks (GIL released, signals handled) until it is done or the deadline.  1 done, 0 not, -1 exception. */
+int swx_flight_wait(swx_flight *flight, int64_t deadline);
+
+#endif

@@ -1,0 +1,363 @@
+/* Process: one program with pipes, run to its end by the reactor. */
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "py_core.h"
+#include "swx_alloc.h"
+#include "swx_exec.h"
+
+typedef struct {
+    swx_flight landing; /* first */
+    swx_reactor *reactor;
+    swx_node *node;
+    swx_exec *exec;
+    swx_buf output, error; /* taken over from the exec when it is done */
+    int wait_status;
+    bool timed_out, cancelled, no_memory;
+} flight;
+
+typedef struct {
+    PyObject_HEAD
+    flight *flight;
+    PyObject *future;
+} process_object;
+
+/* ---- the node type --------------------------------------------------------------------------------------------- */
+
+static void node_event(void *object, unsigned which, bool readable, bool writable, int64_t now)
+{
+    (void)writable;
+    if (readable) {
+        swx_exec_event(object, which, now);
+    }
+}
+
+static int64_t node_deadline(const void *object) { return swx_exec_deadline(object); }
+static void node_due(void *object, int64_t now) { swx_exec_due(object, now); }
+
+static void node_interest(const void *object, unsigned which, int *fd, bool *read, bool *write)
+{
+    *fd = swx_exec_fd(object, which);
+    *read = true;
+    *write = false;
+}
+
+static bool node_finished(const void *object) { return swx_exec_is_finished(object); }
+static void node_destroy(void *object) { swx_exec_free(object); }
+
+static const swx_node_type process_node = { node_event, node_deadline, node_due, node_interest, node_finished,
+                                             node_destroy };
+
+static bool forked(const flight *f) { return swx_reactor_is_forked(f->reactor); }
+
+static void flight_destroy(swx_flight *landing)
+{
+    flight *f = (flight *)landing;
+    swx_buf_free(&f->output);
+    swx_buf_free(&f->error);
+    swx_free(f);
+}
+
+static void exec_done(swx_exec *exec)
+{
+    flight *f = swx_exec_owner(exec);
+    swx_exec_result result = swx_exec_answer(exec);
+    f->output = *result.output;
+    f->error = *result.error;
+    swx_buf_init(result.output, 2);
+    swx_buf_init(result.error, 2);
+    f->wait_status = result.wait_status;
+    f->timed_out = result.timed_out;
+    f->cancelled = result.cancelled;
+    f->no_memory = result.no_memory;
+    swx_flight_landed(&f->landing);
+}
+
+/* ---- the object ------------------------------------------------------------------------------------------------ */
+
+static void cancel_now(flight *f)
+{
+    if (!atomic_load(&f->landing.done) && !forked(f)) {
+        Py_BEGIN_ALLOW_THREADS
+        swx_node_lock(f->node);
+        swx_exec_cancel(f->exec, swx_now());
+        swx_node_unlock(f->node);
+        Py_END_ALLOW_THREADS
+    }
+}
+
+/* The reactor keeps it until nothing more can happen: a grandchild may still write into the pipes. */
+static void give_up(flight *f)
+{
+    bool finished;
+    Py_BEGIN_ALLOW_THREADS
+    swx_node_lock(f->node);
+    swx_exec_release(f->exec);
+    finished = swx_exec_is_finished(f->exec);
+    swx_node_unlock(f->node);
+    if (finished) {
+        swx_reactor_remove(f->node);
+    }
+    Py_END_ALLOW_THREADS
+}
+
+static int process_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(((process_object *)object)->future);
+    return 0;
+}
+
+static int process_clear(PyObject *object)
+{
+    process_object *self = (process_object *)object;
+    if (self->flight) {
+        self->flight->landing.future = NULL;
+    }
+    Py_CLEAR(self->future);
+    return 0;
+}
+
+static void process_dealloc(PyObject *object)
+{
+    process_object *self = (process_object *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    process_clear(object);
+    if (self->flight && !forked(self->flight)) {
+        if (self->flight->node) {
+            cancel_now(self->flight);
+            give_up(self->flight);
+        }
+        swx_flight_unref(&self->flight->landing);
+    }
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+static swx_status start(flight *f, const swx_exec_config *config, swx_error *err)
+{
+    swx_status status = swx_exec_new(&f->exec, config, err);
+    if (status == SWX_OK) {
+        status = swx_reactor_add(f->reactor, &f->node, &process_node, f->exec, err);
+        if (status != SWX_OK) {
+            swx_exec_free(f->exec);
+        }
+    }
+    return status;
+}
+
+static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = { "file", "argv", "environment", "directory", "input", "merge", "timeout", "output_limit", "waker",
+                             "future", NULL };
+    PyObject *argv_list, *environment, *timeout, *waker_arg, *future;
+    const char *file, *directory, *input;
+    Py_ssize_t input_size, limit;
+    int merge;
+    char **argv = NULL, **strings = NULL;
+    swx_py_state *state = swx_py_state_of(type);
+    swx_error err = { .status = SWX_ENOMEM };
+    process_object *self = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOOzy#pOnOO:Process", names, &file, &argv_list, &environment, &directory,
+                                     &input, &input_size, &merge, &timeout, &limit, &waker_arg, &future)) {
+        return NULL;
+    }
+    swx_waker *waker = swx_py_waker_get(state, waker_arg);
+    int64_t deadline;
+    if (PyErr_Occurred() || swx_py_deadline(timeout, swx_now(), &deadline) < 0) {
+        return NULL;
+    }
+    swx_reactor *reactor = swx_py_reactor(state);
+    argv = reactor ? swx_py_strings(argv_list) : NULL;
+    strings = argv && environment != Py_None ? swx_py_strings(environment) : NULL;
+    if (!argv || (environment != Py_None && !strings)) {
+        goto failed;
+    }
+    if (!argv[0]) {
+        PyErr_SetString(PyExc_ValueError, "the command is empty");
+        goto failed;
+    }
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    self = (process_object *)allocate(type, 0);
+    flight *f = swx_calloc(1, sizeof(*f));
+    if (!self || !f) {
+        swx_free(f);
+        swx_py_raise(&err);
+        goto failed;
+    }
+    f->landing.destroy = flight_destroy;
+    atomic_init(&f->landing.references, 2); /* ours and the core's */
+    atomic_init(&f->landing.done, false);
+    f->reactor = reactor;
+    swx_buf_init(&f->output, 2);
+    swx_buf_init(&f->error, 2);
+    if (waker) {
+        swx_waker_ref(waker);
+        f->landing.waker = waker;
+    }
+    self->future = Py_NewRef(future);
+    f->landing.future = future == Py_None ? NULL : future;
+    self->flight = f;
+    swx_exec_config config = { .file = file,
+                               .argv = argv,
+                               .environment = strings,
+                               .directory = directory,
+                               .input = (const uint8_t *)input,
+                               .input_size = (size_t)input_size,
+                               .merge = merge,
+                               .deadline = deadline,
+                               .output_limit = limit < 2 ? 2 : (size_t)limit,
+                               .done = exec_done,
+                               .owner = f };
+    swx_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = start(f, &config, &err);
+    Py_END_ALLOW_THREADS
+    if (status != SWX_OK) {
+        swx_flight_unref(&f->landing); /* the core never had it */
+        swx_py_raise(&err);
+        goto failed;
+    }
+    swx_free(argv);
+    swx_free(strings);
+    return (PyObject *)self;
+failed:
+    swx_free(argv);
+    swx_free(strings);
+    Py_XDECREF((PyObject *)self);
+    return NULL;
+}
+
+static PyObject *process_wait(PyObject *object, PyObject *seconds)
+{
+    flight *f = ((process_object *)object)->flight;
+    int64_t deadline;
+    if (swx_py_deadline(seconds, swx_now(), &deadline) < 0) {
+        return NULL;
+    }
+    int done = swx_flight_wait(&f->landing, deadline);
+    return done < 0 ? NULL : PyBool_FromLong(done);
+}
+
+static PyObject *process_cancel(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    cancel_now(((process_object *)object)->flight);
+    Py_RETURN_NONE;
+}
+
+static flight *finished(PyObject *object)
+{
+    flight *f = ((process_object *)object)->flight;
+    if (!atomic_load(&f->landing.done)) {
+        PyErr_SetString(PyExc_RuntimeError, "the process has not ended yet");
+        return NULL;
+    }
+    return f;
+}
+
+static PyObject *bytes_of(const swx_buf *buf)
+{
+    swx_span spans[3];
+    swx_buf_spans(buf, spans);
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)buf->size);
+    if (bytes) {
+        swx_buf_copy(buf, (uint8_t *)PyBytes_AsString(bytes));
+    }
+    return bytes;
+}
+
+static PyObject *process_done(PyObject *object, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(atomic_load(&((process_object *)object)->flight->landing.done));
+}
+
+static PyObject *process_stdout(PyObject *object, void *unused)
+{
+    (void)unused;
+    const flight *f = finished(object);
+    return f ? bytes_of(&f->output) : NULL;
+}
+
+static PyObject *process_stderr(PyObject *object, void *unused)
+{
+    (void)unused;
+    const flight *f = finished(object);
+    return f ? bytes_of(&f->error) : NULL;
+}
+
+static PyObject *process_dropped(PyObject *object, void *unused)
+{
+    (void)unused;
+    const flight *f = finished(object);
+    return f ? PyLong_FromUnsignedLongLong(swx_buf_dropped(&f->output) + swx_buf_dropped(&f->error)) : NULL;
+}
+
+static PyObject *process_returncode(PyObject *object, void *unused)
+{
+    (void)unused;
+    const flight *f = finished(object);
+    if (!f) {
+        return NULL;
+    }
+    return PyLong_FromLong(WIFEXITED(f->wait_status) ? WEXITSTATUS(f->wait_status) : -WTERMSIG(f->wait_status));
+}
+
+static PyObject *process_end(PyObject *object, void *unused)
+{
+    (void)unused;
+    const flight *f = finished(object);
+    return f ? PyUnicode_FromString(f->timed_out   ? "timeout"
+                                    : f->cancelled ? "cancelled"
+                                    : f->no_memory ? "memory"
+                                                   : "done")
+             : NULL;
+}
+
+static PyMethodDef process_methods[] = {
+    { "wait", process_wait, METH_O,
+      "wait(seconds)\n--\n\nBlocks until it ended (True) or the time is over (False).  None: no limit." },
+    { "cancel", process_cancel, METH_NOARGS, "cancel()\n--\n\nKills it with everything it started." },
+    { NULL, NULL, 0, NULL },
+};
+
+static PyGetSetDef process_attributes[] = {
+    { "done", process_done, NULL, "Whether it has ended.", NULL },
+    { "end", process_end, NULL, "How: done, timeout, cancelled or memory.", NULL },
+    { "stdout", process_stdout, NULL, "What it wrote, in bytes.  Made anew at each access.", NULL },
+    { "stderr", process_stderr, NULL, "The same for stderr; b\"\" when merged.", NULL },
+    { "dropped", process_dropped, NULL, "Bytes missing in the middle because of the limit.", NULL },
+    { "returncode", process_returncode, NULL, "Exit status, or minus the signal's number.", NULL },
+    { NULL, NULL, NULL, NULL, NULL },
+};
+
+static PyType_Slot process_slots[] = {
+    { Py_tp_doc, "Process(file, argv, environment, directory, input, merge, timeout, output_limit, waker, future)\n--\n\nA program "
+                 "with pipes, from its start to its end.\n\nfile: the program (bytes), searched in PATH when it has no slash.\nargv, environment: sequences of bytes (environment None: this "
+                 "process's own).\ntimeout: seconds or None; then it is killed with everything it started.\nOSError names "
+                 "posix_spawn when the program cannot be executed.\nThrowing the object away before the end kills." },
+    { Py_tp_new, process_new },
+    { Py_tp_dealloc, process_dealloc },
+    { Py_tp_traverse, process_traverse },
+    { Py_tp_clear, process_clear },
+    { Py_tp_methods, process_methods },
+    { Py_tp_getset, process_attributes },
+    { 0, NULL },
+};
+
+static PyType_Spec process_spec = {
+    .name = "swerex_c._core.Process",
+    .basicsize = sizeof(process_object),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = process_slots,
+};
+
+int swx_py_process_init(PyObject *module, swx_py_state *state)
+{
+    state->process_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &process_spec, NULL);
+    return state->process_type ? PyModule_AddType(module, state->process_type) : -1;
+}

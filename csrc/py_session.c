@@ -1,0 +1,841 @@
+/* Session and Operation: the session room behind the reactor, for Python. */
+#include <errno.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "py_core.h"
+#include "py_match.h"
+#include "swx_alloc.h"
+#include "swx_session.h"
+#include "swx_syntax.h"
+
+/* A session in the reactor.  Shared by the Session object and by every operation in flight. */
+typedef struct {
+    atomic_int references;
+    swx_reactor *reactor;
+    swx_node *node;
+    swx_session *session;
+} place;
+
+typedef struct {
+    swx_flight landing; /* first */
+    swx_flight news;    /* tells of output while it runs; its references are 1 while it is queued */
+    atomic_bool news_queued;
+    swx_op op;
+    bool empty; /* a command of blanks and comments: its exit code is 0, whatever `$?` is */
+    swx_buf typed;
+    place *at;
+} flight;
+
+typedef struct {
+    PyObject_HEAD
+    flight *flight;
+    PyObject *matcher, *future, *news;
+} operation_object;
+
+typedef struct {
+    PyObject_HEAD
+    place *at;
+} session_object;
+
+enum { DELIVERY_LIMIT = 256 << 20 };
+
+/* ---- the node type --------------------------------------------------------------------------------------------- */
+
+static void node_event(void *object, unsigned which, bool readable, bool writable, int64_t now)
+{
+    swx_session *s = object;
+    if (which == 1) {
+        swx_session_ended(s, now);
+        return;
+    }
+    if (readable) {
+        swx_session_readable(s, now);
+    }
+    if (writable) {
+        swx_session_writable(s, now);
+    }
+}
+
+static int64_t node_deadline(const void *object) { return swx_session_deadline(object); }
+static void node_due(void *object, int64_t now) { swx_session_due(object, now); }
+
+static void node_interest(const void *object, unsigned which, int *fd, bool *read, bool *write)
+{
+    const swx_session *s = object;
+    if (which == 0) {
+        *fd = swx_session_terminal(s);
+        *read = true;
+        *write = swx_session_wants_write(s);
+    } else if (which == 1) {
+        *fd = swx_session_look(s).dead ? -1 : swx_session_pidfd(s);
+        *read = true;
+    }
+}
+
+static void node_destroy(void *object) { swx_session_free(object); }
+
+static const swx_node_type session_node = { node_event, node_deadline, node_due, node_interest, NULL, node_destroy };
+
+/* ---- places ---------------------------------------------------------------------------------------------------- */
+
+static bool forked(const place *at) { return swx_reactor_is_forked(at->reactor); }
+
+static PyObject *raise_forked(void)
+{
+    PyErr_SetString(PyExc_RuntimeError,
+                    "this session belongs to the parent process: after fork() a child has to create its own sessions");
+    return NULL;
+}
+
+static void place_unref(place *at)
+{
+    if (atomic_fetch_sub(&at->references, 1) == 1) {
+        if (!forked(at)) { /* in a forked child the lock may be held by a thread that is not there */
+            swx_reactor_remove(at->node);
+        }
+        swx_free(at);
+    }
+}
+
+/* ---- flights --------------------------------------------------------------------------------------------------- */
+
+static void flight_destroy(swx_flight *landing)
+{
+    flight *f = (flight *)landing;
+    swx_buf_free(&f->op.output);
+    swx_buf_free(&f->typed);
+    place_unref(f->at);
+    swx_free(f);
+}
+
+static void news_destroy(swx_flight *news)
+{
+    flight *f = (flight *)((char *)news - offsetof(flight, news));
+    atomic_store(&f->news_queued, false);
+    swx_flight_unref(&f->landing);
+}
+
+static void op_done(swx_op *op) { swx_flight_landed(&((flight *)op->owner)->landing); }
+
+static void op_news(swx_op *op)
+{
+    flight *f = op->owner;
+    if (f->landing.waker && !f->landing.direct && !atomic_exchange(&f->news_queued, true)) {
+        atomic_store(&f->news.references, 1);
+        atomic_fetch_add(&f->landing.references, 1);
+        swx_waker_ref(f->landing.waker); /* given back when the reference above is */
+        f->news.waker = f->landing.waker;
+        if (!swx_waker_push(f->landing.waker, &f->news.wake)) {
+            swx_flight_unref(&f->news);
+        }
+    }
+}
+
+static flight *flight_new(place *at, swx_op_kind kind, swx_waker *waker)
+{
+    flight *f = swx_calloc(1, sizeof(*f));
+    if (!f) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    f->landing.destroy = flight_destroy;
+    f->news.destroy = news_destroy;
+    atomic_init(&f->landing.references, 1);
+    atomic_init(&f->landing.done, false);
+    if (waker) {
+        swx_waker_ref(waker);
+        f->landing.waker = waker;
+    }
+    f->op = (swx_op){ .kind = kind, .deadline = SWX_NEVER, .done = op_done, .owner = f };
+    swx_buf_init(&f->typed, DELIVERY_LIMIT);
+    swx_buf_init(&f->op.output, 2);
+    f->at = at;
+    atomic_fetch_add(&at->references, 1);
+    return f;
+}
+
+/* For up to `limit` nanoseconds the calling thread does the reactor's work for this session: a short command ends
+ * without any other thread being woken.  Node locked, no GIL. */
+static void work_directly(flight *f, int64_t limit)
+{
+    swx_session *s = f->at->session;
+    int64_t until = swx_now() + limit;
+    while (!atomic_load(&f->landing.done)) {
+        int64_t now = swx_now(), due = swx_session_deadline(s);
+        if (now >= until) {
+            break;
+        }
+        due = due < until ? due : until;
+        struct pollfd fds[2] = { { .fd = swx_session_terminal(s), .events = POLLIN },
+                                 { .fd = swx_session_look(s).dead ? -1 : swx_session_pidfd(s), .events = POLLIN } };
+        if (swx_session_wants_write(s)) {
+            fds[0].events |= POLLOUT;
+        }
+        int64_t left = due > now ? due - now : 0;
+        struct timespec wait = { .tv_sec = left / 1000000000, .tv_nsec = left % 1000000000 };
+        int count = ppoll(fds, 2, &wait, NULL);
+        now = swx_now();
+        if (count < 0 && errno != EINTR) {
+            break;
+        }
+        if (count > 0 && fds[0].revents) {
+            node_event(s, 0, fds[0].revents & (POLLIN | POLLHUP | POLLERR), fds[0].revents & POLLOUT, now);
+        }
+        if (count > 0 && fds[1].revents) {
+            node_event(s, 1, true, false, now);
+        }
+        if (swx_session_deadline(s) <= now) {
+            swx_session_due(s, now);
+        }
+    }
+}
+
+static void submit(flight *f, int64_t direct)
+{
+    atomic_fetch_add(&f->landing.references, 1); /* the core's, until it has landed */
+    f->op.typed = f->typed.data;
+    f->op.typed_size = f->typed.size;
+    Py_BEGIN_ALLOW_THREADS
+    swx_node_lock(f->at->node);
+    f->landing.direct = direct > 0;
+    if (direct > 0) {
+        swx_node_pause(f->at->node, true);
+    }
+    swx_session_submit(f->at->session, &f->op, swx_now());
+    if (direct > 0) {
+        work_directly(f, direct);
+        f->landing.direct = false;
+        swx_node_pause(f->at->node, false);
+    }
+    swx_node_unlock(f->at->node);
+    Py_END_ALLOW_THREADS
+}
+
+/* ---- Operation ------------------------------------------------------------------------------------------------- */
+
+static const char *const end_names[] = { "none", "done", "matched", "timeout", "quiet", "died", "lost", "closed",
+                                         "cancelled", "memory", "system" };
+
+static void operation_cancel_now(operation_object *self)
+{
+    flight *f = self->flight;
+    if (!atomic_load(&f->landing.done) && !forked(f->at)) {
+        Py_BEGIN_ALLOW_THREADS
+        swx_node_lock(f->at->node);
+        swx_session_cancel(f->at->session, &f->op);
+        swx_node_unlock(f->at->node);
+        Py_END_ALLOW_THREADS
+    }
+}
+
+static int operation_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    operation_object *self = (operation_object *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->future);
+    Py_VISIT(self->news);
+    Py_VISIT(self->matcher);
+    return 0;
+}
+
+/* The futures are what can be part of a cycle.  The flight's borrowed pointers go first. */
+static int operation_clear(PyObject *object)
+{
+    operation_object *self = (operation_object *)object;
+    if (self->flight) {
+        self->flight->landing.future = NULL;
+        self->flight->news.future = NULL;
+    }
+    Py_CLEAR(self->future);
+    Py_CLEAR(self->news);
+    return 0;
+}
+
+static void operation_dealloc(PyObject *object)
+{
+    operation_object *self = (operation_object *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    operation_clear(object);
+    if (self->flight) {
+        operation_cancel_now(self); /* after this the core no longer uses the matcher */
+        if (!forked(self->flight->at) || atomic_load(&self->flight->landing.done)) {
+            swx_flight_unref(&self->flight->landing);
+        }
+    }
+    if (self->matcher) {
+        swx_py_match_give_back(self->matcher);
+        Py_DECREF(self->matcher);
+    }
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+static PyObject *operation_wait(PyObject *object, PyObject *seconds)
+{
+    operation_object *self = (operation_object *)object;
+    int64_t deadline;
+    if (swx_py_deadline(seconds, swx_now(), &deadline) < 0) {
+        return NULL;
+    }
+    if (forked(self->flight->at)) {
+        return raise_forked();
+    }
+    int done = swx_flight_wait(&self->flight->landing, deadline);
+    return done < 0 ? NULL : PyBool_FromLong(done);
+}
+
+static PyObject *operation_cancel(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    operation_cancel_now((operation_object *)object);
+    Py_RETURN_NONE;
+}
+
+static PyObject *operation_take(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    flight *f = ((operation_object *)object)->flight;
+    static const size_t room = 1 << 20;
+    if (forked(f->at)) {
+        return raise_forked();
+    }
+    uint8_t *bytes = swx_malloc(room);
+    if (!bytes) {
+        return PyErr_NoMemory();
+    }
+    size_t size;
+    Py_BEGIN_ALLOW_THREADS
+    swx_node_lock(f->at->node);
+    size = swx_session_take(f->at->session, &f->op, bytes, room);
+    swx_node_unlock(f->at->node);
+    Py_END_ALLOW_THREADS
+    PyObject *taken = PyBytes_FromStringAndSize((const char *)bytes, (Py_ssize_t)size);
+    swx_free(bytes);
+    return taken;
+}
+
+static flight *finished(PyObject *object)
+{
+    flight *f = ((operation_object *)object)->flight;
+    if (!atomic_load(&f->landing.done)) {
+        PyErr_SetString(PyExc_RuntimeError, "the operation has not ended yet");
+        return NULL;
+    }
+    return f;
+}
+
+static PyObject *operation_done(PyObject *object, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(atomic_load(&((operation_object *)object)->flight->landing.done));
+}
+
+static PyObject *operation_end(PyObject *object, void *unused)
+{
+    (void)unused;
+    const flight *f = finished(object);
+    return f ? PyUnicode_FromString(end_names[f->op.end]) : NULL;
+}
+
+static PyObject *operation_code(PyObject *object, void *unused)
+{
+    (void)unused;
+    const flight *f = finished(object);
+    return f ? PyLong_FromLong(f->empty && f->op.end == SWX_END_DONE ? 0 : f->op.code) : NULL;
+}
+
+static PyObject *operation_output(PyObject *object, void *unused)
+{
+    (void)unused;
+    const flight *f = finished(object);
+    return f ? swx_py_text(&f->op.output, f->op.processed) : NULL;
+}
+
+static PyObject *operation_dropped(PyObject *object, void *unused)
+{
+    (void)unused;
+    const flight *f = finished(object);
+    return f ? PyLong_FromUnsignedLongLong(swx_buf_dropped(&f->op.output)) : NULL;
+}
+
+static PyObject *operation_hit(PyObject *object, void *unused)
+{
+    (void)unused;
+    const flight *f = finished(object);
+    return f ? PyLong_FromSize_t(f->op.hit.index) : NULL;
+}
+
+static PyObject *operation_typed(PyObject *object, void *unused)
+{
+    (void)unused;
+    const flight *f = finished(object);
+    return f ? PyBool_FromLong(f->op.typed_out) : NULL;
+}
+
+static PyObject *operation_crlf(PyObject *object, void *unused)
+{
+    (void)unused;
+    const flight *f = finished(object);
+    return f ? PyBool_FromLong(f->op.processed) : NULL;
+}
+
+static PyObject *operation_error(PyObject *object, void *unused)
+{
+    (void)unused;
+    const flight *f = finished(object);
+    return f ? PyUnicode_FromString(f->op.error.text ? f->op.error.text : "") : NULL;
+}
+
+static PyMethodDef operation_methods[] = {
+    { "wait", operation_wait, METH_O,
+      "wait(seconds)\n--\n\nBlocks until it ended (True) or the time is over (False).  None: no limit.  For callers without "
+      "an event loop." },
+    { "cancel", operation_cancel, METH_NOARGS,
+      "cancel()\n--\n\nEnds it as `cancelled`.  A command that it started goes on.  No effect when it ended before." },
+    { "take", operation_take, METH_NOARGS,
+      "take()\n--\n\nRaw output that was not taken yet, at most 1 MiB at a time; b\"\" when there is none now." },
+    { NULL, NULL, 0, NULL },
+};
+
+static PyGetSetDef operation_attributes[] = {
+    { "done", operation_done, NULL, "Whether it has ended.", NULL },
+    { "end", operation_end, NULL,
+      "How it ended: done, matched, timeout, quiet, died, lost, closed, cancelled, memory or system.", NULL },
+    { "code", operation_code, NULL, "The exit code, when end is done or died.", NULL },
+    { "output", operation_output, NULL, "The output as text.  Made anew at each access.", NULL },
+    { "dropped", operation_dropped, NULL, "Bytes missing in the middle of output because of the limit.", NULL },
+    { "hit", operation_hit, NULL, "Index of the pattern, when end is matched.", NULL },
+    { "typed", operation_typed, NULL, "Whether the command was given to the shell at all.", NULL },
+    { "crlf", operation_crlf, NULL, "Whether the terminal turned newlines into CR LF at the end.", NULL },
+    { "error", operation_error, NULL, "What was wrong, when end is system.", NULL },
+    { NULL, NULL, NULL, NULL, NULL },
+};
+
+static PyType_Slot operation_slots[] = {
+    { Py_tp_doc, "One thing a session was asked to do.  Made by the methods of Session.\n\nThrowing it away before it ended "
+                 "cancels it." },
+    { Py_tp_dealloc, operation_dealloc },
+    { Py_tp_traverse, operation_traverse },
+    { Py_tp_clear, operation_clear },
+    { Py_tp_methods, operation_methods },
+    { Py_tp_getset, operation_attributes },
+    { 0, NULL },
+};
+
+static PyType_Spec operation_spec = {
+    .name = "swerex_c._core.Operation",
+    .basicsize = sizeof(operation_object),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = operation_slots,
+};
+
+/* ---- Session --------------------------------------------------------------------------------------------------- */
+
+/* Steals the flight.  matcher, future and news may be None. */
+static PyObject *launch(session_object *self, flight *f, PyObject *matcher, PyObject *future, PyObject *news,
+                        int64_t direct)
+{
+    swx_py_state *state = swx_py_state_of(Py_TYPE((PyObject *)self));
+    allocfunc allocate = (allocfunc)PyType_GetSlot(state->operation_type, Py_tp_alloc);
+    operation_object *op = (operation_object *)allocate(state->operation_type, 0);
+    if (!op) {
+        swx_flight_unref(&f->landing);
+        return NULL;
+    }
+    op->flight = f;
+    if (matcher != Py_None) {
+        f->op.match = swx_py_match_take(PyType_GetModule(Py_TYPE((PyObject *)self)), matcher);
+        if (!f->op.match) {
+            atomic_store(&f->landing.done, true); /* nothing to cancel */
+            Py_DECREF((PyObject *)op);
+            return NULL;
+        }
+        op->matcher = Py_NewRef(matcher);
+    }
+    op->future = Py_NewRef(future);
+    f->landing.future = future == Py_None ? NULL : future;
+    op->news = Py_NewRef(news);
+    f->news.future = news == Py_None ? NULL : news;
+    if (f->news.future) {
+        f->op.stream = true;
+        f->op.news = op_news;
+    }
+    submit(f, direct);
+    return (PyObject *)op;
+}
+
+/* The bytes of a command: UTF-8, with lone surrogates from surrogateescape as the bytes they stand for.  A new reference
+ * in *keep (or NULL) owns them. */
+static const char *command_bytes(PyObject *command, Py_ssize_t *size, PyObject **keep)
+{
+    *keep = NULL;
+    const char *bytes = PyUnicode_AsUTF8AndSize(command, size);
+    if (bytes || !PyUnicode_Check(command)) {
+        return bytes;
+    }
+    PyErr_Clear();
+    char *data = NULL;
+    *keep = PyUnicode_AsEncodedString(command, "utf-8", "surrogateescape");
+    if (*keep && PyBytes_AsStringAndSize(*keep, &data, size) < 0) {
+        Py_CLEAR(*keep);
+    }
+    return data;
+}
+
+static bool usable(const session_object *self)
+{
+    if (!self->at) {
+        PyErr_SetString(PyExc_RuntimeError, "the session was not started");
+        return false;
+    }
+    if (forked(self->at)) {
+        raise_forked();
+        return false;
+    }
+    return true;
+}
+
+static int set_limits(flight *f, PyObject *timeout, PyObject *quiet)
+{
+    int64_t now = swx_now(), silent;
+    if (swx_py_deadline(timeout, now, &f->op.deadline) < 0 || swx_py_deadline(quiet, now, &silent) < 0) {
+        return -1;
+    }
+    f->op.quiet = silent == INT64_MAX ? 0 : silent - now;
+    return 0;
+}
+
+/* Types the command if that can be done truly; 0: bash must be asked first; -1: exception. */
+static int deliver(flight *f, const char *text, size_t size, int checked)
+{
+    swx_scan scan;
+    swx_syntax_scan((const uint8_t *)text, size, &scan);
+    if (scan.flags & SWX_SCAN_NUL) {
+        PyErr_SetString(PyExc_ValueError, "a command cannot contain a NUL byte: no shell can be given one");
+        return -1;
+    }
+    if (scan.verdict == SWX_UNSURE && checked < 0) {
+        return 0;
+    }
+    f->op.hints = ((scan.flags & SWX_SCAN_STTY) ? SWX_HINT_STTY : 0) | ((scan.flags & SWX_SCAN_EXEC) ? SWX_HINT_SETTLE : 0) |
+                  ((scan.flags & SWX_SCAN_JOBS) ? SWX_HINT_JOBS : 0);
+    swx_way way = swx_syntax_way(&scan, checked > 0);
+    swx_status status = way == SWX_WAY_NONE ? swx_buf_append(&f->typed, "\n", 1)
+                                            : swx_syntax_deliver(way, (const uint8_t *)text, size, &f->typed);
+    if (status != SWX_OK) {
+        swx_error err = { .status = status, .text = "the command is too long" };
+        swx_py_raise(&err);
+        return -1;
+    }
+    f->empty = way == SWX_WAY_NONE;
+    return 1;
+}
+
+static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t count)
+{
+    session_object *self = (session_object *)object;
+    swx_py_state *state = swx_py_state_of(Py_TYPE(object));
+    PyObject *keep;
+    Py_ssize_t size;
+    if (count != 9) {
+        PyErr_SetString(PyExc_TypeError, "run() takes command, checked, timeout, quiet, matcher, waker, future, news, direct");
+        return NULL;
+    }
+    long checked = PyLong_AsLong(args[1]);
+    long direct = PyLong_AsLong(args[8]);
+    swx_waker *waker = swx_py_waker_get(state, args[5]);
+    if (PyErr_Occurred() || !usable(self)) {
+        return NULL;
+    }
+    const char *text = command_bytes(args[0], &size, &keep);
+    if (!text) {
+        return NULL;
+    }
+    flight *f = flight_new(self->at, SWX_OP_RUN, waker);
+    int delivered = f && set_limits(f, args[2], args[3]) == 0 ? deliver(f, text, (size_t)size, (int)checked) : -1;
+    Py_XDECREF(keep);
+    if (delivered <= 0) {
+        if (f) {
+            swx_flight_unref(&f->landing);
+        }
+        if (delivered < 0) {
+            return NULL;
+        }
+        Py_RETURN_NONE;
+    }
+    return launch(self, f, args[4], args[6], args[7], (int64_t)direct * 1000);
+}
+
+/* start(), line() and interrupt() differ in kind and limits only. */
+static PyObject *launch_text(session_object *self, swx_op_kind kind, PyObject *text, PyObject *timeout, PyObject *quiet,
+                             PyObject *matcher, PyObject *waker_arg, PyObject *future, PyObject *news)
+{
+    swx_waker *waker = swx_py_waker_get(swx_py_state_of(Py_TYPE((PyObject *)self)), waker_arg);
+    char *bytes;
+    Py_ssize_t size;
+    if (PyErr_Occurred() || !usable(self) || PyBytes_AsStringAndSize(text, &bytes, &size) < 0) {
+        return NULL;
+    }
+    if (memchr(bytes, 0, (size_t)size)) {
+        PyErr_SetString(PyExc_ValueError, "a terminal cannot be sent a NUL byte here");
+        return NULL;
+    }
+    flight *f = flight_new(self->at, kind, waker);
+    if (!f) {
+        return NULL;
+    }
+    if (set_limits(f, timeout, quiet) < 0) {
+        swx_flight_unref(&f->landing);
+        return NULL;
+    }
+    if (kind == SWX_OP_START) { /* the clock starts when the shell is there */
+        f->op.step = f->op.deadline == SWX_NEVER ? SWX_NEVER : f->op.deadline - swx_now();
+        f->op.deadline = SWX_NEVER;
+    }
+    if (swx_buf_append(&f->typed, bytes, (size_t)size) != SWX_OK) {
+        swx_flight_unref(&f->landing);
+        return PyErr_NoMemory();
+    }
+    return launch(self, f, matcher, future, news, 0);
+}
+
+static PyObject *session_start(PyObject *object, PyObject *args)
+{
+    PyObject *script, *timeout, *waker, *future;
+    if (!PyArg_ParseTuple(args, "OOOO:start", &script, &timeout, &waker, &future)) {
+        return NULL;
+    }
+    return launch_text((session_object *)object, SWX_OP_START, script, timeout, Py_None, Py_None, waker, future, Py_None);
+}
+
+static PyObject *session_line(PyObject *object, PyObject *args)
+{
+    PyObject *text, *timeout, *quiet, *matcher, *waker, *future, *news;
+    if (!PyArg_ParseTuple(args, "OOOOOOO:line", &text, &timeout, &quiet, &matcher, &waker, &future, &news)) {
+        return NULL;
+    }
+    return launch_text((session_object *)object, SWX_OP_LINE, text, timeout, quiet, matcher, waker, future, news);
+}
+
+static PyObject *session_interrupt(PyObject *object, PyObject *args)
+{
+    session_object *self = (session_object *)object;
+    PyObject *matcher, *waker_arg, *future;
+    double step;
+    unsigned tries;
+    if (!PyArg_ParseTuple(args, "dIOOO:interrupt", &step, &tries, &matcher, &waker_arg, &future)) {
+        return NULL;
+    }
+    swx_waker *waker = swx_py_waker_get(swx_py_state_of(Py_TYPE(object)), waker_arg);
+    if (PyErr_Occurred() || !usable(self)) {
+        return NULL;
+    }
+    if (!(step >= 0 && step < 1e6)) {
+        PyErr_SetString(PyExc_ValueError, "the timeout of an interrupt is a number of seconds that is not negative");
+        return NULL;
+    }
+    flight *f = flight_new(self->at, SWX_OP_INTERRUPT, waker);
+    if (!f) {
+        return NULL;
+    }
+    f->op.step = (int64_t)(step * 1e9);
+    f->op.tries = tries;
+    return launch(self, f, matcher, future, Py_None, 0);
+}
+
+static PyObject *session_close(PyObject *object, PyObject *args)
+{
+    session_object *self = (session_object *)object;
+    PyObject *waker_arg, *future;
+    if (!PyArg_ParseTuple(args, "OO:close", &waker_arg, &future)) {
+        return NULL;
+    }
+    swx_waker *waker = swx_py_waker_get(swx_py_state_of(Py_TYPE(object)), waker_arg);
+    if (PyErr_Occurred() || !usable(self)) {
+        return NULL;
+    }
+    flight *f = flight_new(self->at, SWX_OP_CLOSE, waker);
+    return f ? launch(self, f, Py_None, future, Py_None, 0) : NULL;
+}
+
+static PyObject *session_type(PyObject *object, PyObject *bytes_object)
+{
+    session_object *self = (session_object *)object;
+    char *bytes;
+    Py_ssize_t size;
+    swx_status status;
+    if (!usable(self) || PyBytes_AsStringAndSize(bytes_object, &bytes, &size) < 0) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    swx_node_lock(self->at->node);
+    status = swx_session_type(self->at->session, (const uint8_t *)bytes, (size_t)size, swx_now());
+    swx_node_unlock(self->at->node);
+    Py_END_ALLOW_THREADS
+    if (status != SWX_OK) {
+        swx_error err = { .status = status, .text = "the session has ended" };
+        return swx_py_raise(&err);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *session_resize(PyObject *object, PyObject *args)
+{
+    session_object *self = (session_object *)object;
+    unsigned rows, columns;
+    swx_error err = { .status = SWX_OK };
+    swx_status status;
+    if (!PyArg_ParseTuple(args, "II:resize", &rows, &columns) || !usable(self)) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    swx_node_lock(self->at->node);
+    status = swx_session_resize(self->at->session, rows, columns, &err);
+    swx_node_unlock(self->at->node);
+    Py_END_ALLOW_THREADS
+    if (status != SWX_OK) {
+        err.status = status;
+        return swx_py_raise(&err);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *session_facts(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    session_object *self = (session_object *)object;
+    swx_session_state facts;
+    if (!usable(self)) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    swx_node_lock(self->at->node);
+    facts = swx_session_look(self->at->session);
+    swx_node_unlock(self->at->node);
+    Py_END_ALLOW_THREADS
+    return Py_BuildValue("{sOsOsOsOsisKsKsKsi}", "kernel_proof", facts.kernel_proof ? Py_True : Py_False, "idle",
+                         facts.idle ? Py_True : Py_False, "dead", facts.dead ? Py_True : Py_False, "closed",
+                         facts.closed ? Py_True : Py_False, "wait_status", facts.wait_status, "commands",
+                         (unsigned long long)facts.commands, "challenges", (unsigned long long)facts.challenges, "late",
+                         (unsigned long long)facts.late, "pid", (int)swx_session_pid(self->at->session));
+}
+
+static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = { "shell", "environment", "directory", "rows", "columns", "output_limit", NULL };
+    PyObject *environment;
+    const char *shell, *directory;
+    unsigned rows, columns;
+    Py_ssize_t limit;
+    swx_error err = { .status = SWX_ENOMEM };
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOzIIn:Session", names, &shell, &environment, &directory, &rows,
+                                     &columns, &limit)) {
+        return NULL;
+    }
+    if (limit < 2) {
+        PyErr_SetString(PyExc_ValueError, "output_limit is a number of bytes, at least 2");
+        return NULL;
+    }
+    swx_reactor *reactor = swx_py_reactor(swx_py_state_of(type));
+    char **strings = reactor ? swx_py_strings(environment) : NULL;
+    if (!strings) {
+        return NULL;
+    }
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    session_object *self = (session_object *)allocate(type, 0);
+    place *at = swx_calloc(1, sizeof(*at));
+    swx_session_config config = { .shell = shell,
+                                  .environment = strings,
+                                  .directory = directory,
+                                  .rows = rows,
+                                  .columns = columns,
+                                  .output_limit = (size_t)limit };
+    swx_status status = SWX_ENOMEM;
+    if (self && at) {
+        atomic_init(&at->references, 1);
+        at->reactor = reactor;
+        Py_BEGIN_ALLOW_THREADS
+        status = swx_session_new(&at->session, &config, swx_now(), &err);
+        if (status == SWX_OK) {
+            status = swx_reactor_add(reactor, &at->node, &session_node, at->session, &err);
+            if (status != SWX_OK) {
+                swx_session_free(at->session);
+            }
+        }
+        Py_END_ALLOW_THREADS
+    }
+    swx_free(strings);
+    if (status != SWX_OK) {
+        swx_free(at);
+        Py_XDECREF((PyObject *)self);
+        return swx_py_raise(&err);
+    }
+    self->at = at;
+    return (PyObject *)self;
+}
+
+static void session_dealloc(PyObject *object)
+{
+    session_object *self = (session_object *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    if (self->at) {
+        place_unref(self->at);
+    }
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+static PyMethodDef session_methods[] = {
+    { "start", session_start, METH_VARARGS,
+      "start(script, timeout, waker, future)\n--\n\nRuns the startup script (bytes, whole lines).  Call it once, first.\n\n"
+      "timeout: seconds for the script, from the shell's first prompt on; None: no limit." },
+    { "run", (PyCFunction)(void (*)(void))session_run, METH_FASTCALL,
+      "run(command, checked, timeout, quiet, matcher, waker, future, news, direct)\n--\n\nRuns a command.\n\n"
+      "checked: 1, `bash -n` accepts it without a warning; 0, with a warning; -1, nobody asked: then None is returned when "
+      "it has to be asked.\ntimeout, quiet: seconds or None.  news: what Waker.take returns when there is output.\n"
+      "direct: microseconds that this call itself waits for the end, without the GIL." },
+    { "line", session_line, METH_VARARGS,
+      "line(text, timeout, quiet, matcher, waker, future, news)\n--\n\nTypes bytes, as they are, to whatever reads the "
+      "terminal; ends with a match or when the shell is back." },
+    { "interrupt", session_interrupt, METH_VARARGS,
+      "interrupt(step, tries, matcher, waker, future)\n--\n\nSends SIGINT up to `tries` times, `step` seconds apart, then "
+      "kills what is in the foreground.  Overtakes what waits." },
+    { "close", session_close, METH_VARARGS,
+      "close(waker, future)\n--\n\nEnds the shell and everything it started." },
+    { "type", session_type, METH_O, "type(data)\n--\n\nTypes raw bytes to whatever reads the terminal, at once." },
+    { "resize", session_resize, METH_VARARGS, "resize(rows, columns)\n--\n\nSets the size of the screen." },
+    { "facts", session_facts, METH_NOARGS, "facts()\n--\n\nA dict of what is known about the session now." },
+    { NULL, NULL, 0, NULL },
+};
+
+static PyType_Slot session_slots[] = {
+    { Py_tp_doc, "Session(shell, environment, directory, rows, columns, output_limit)\n--\n\nA bash on a terminal of its "
+                 "own.\n\nshell: path (bytes); environment: sequence of b\"K=V\"; directory: bytes or None.\nOSError names "
+                 "the call that failed.  Throwing the object away ends the shell and all it started." },
+    { Py_tp_new, session_new },
+    { Py_tp_dealloc, session_dealloc },
+    { Py_tp_methods, session_methods },
+    { 0, NULL },
+};
+
+static PyType_Spec session_spec = {
+    .name = "swerex_c._core.Session",
+    .basicsize = sizeof(session_object),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = session_slots,
+};
+
+int swx_py_session_init(PyObject *module, swx_py_state *state)
+{
+    state->operation_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &operation_spec, NULL);
+    if (!state->operation_type || PyModule_AddType(module, state->operation_type) < 0) {
+        return -1;
+    }
+    state->session_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &session_spec, NULL);
+    return state->session_type ? PyModule_AddType(module, state->session_type) : -1;
+}

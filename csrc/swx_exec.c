@@ -1,0 +1,290 @@
+#include "swx_exec.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "swx_alloc.h"
+
+#define MS INT64_C(1000000)
+enum { READ_SIZE = 64 * 1024, READS_PER_CALL = 16, SWEEPS = 400 };
+static const int64_t POLL = 20 * MS; /* where the kernel has no pidfd */
+
+struct swx_exec {
+    swx_child child;
+    struct {
+        int fd;
+        swx_buf kept;
+    } streams[2];
+    int64_t deadline;
+    int64_t sweep; /* when to kill again what may still live; INT64_MAX: nothing to kill */
+    int64_t look;  /* when to ask for the program's end, where no descriptor tells it */
+    unsigned sweeps;
+    bool ended, timed_out, cancelled, no_memory, released;
+    void (*done)(swx_exec *);
+    void *owner;
+};
+
+/* stdin from memory: a file that nobody has to feed, already at its beginning. */
+static int open_input(const swx_exec_config *config, swx_error *err)
+{
+    if (!config->input_size) {
+        int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        if (fd < 0) {
+            swx_fail_sys(err, "open(/dev/null)", errno);
+        }
+        return fd;
+    }
+    int fd = memfd_create("swx-input", MFD_CLOEXEC);
+    if (fd < 0) {
+        swx_fail_sys(err, "memfd_create", errno);
+        return -1;
+    }
+    for (size_t at = 0; at < config->input_size;) {
+        ssize_t size = write(fd, config->input + at, config->input_size - at);
+        if (size < 0 && errno == EINTR) {
+            continue;
+        }
+        if (size <= 0) {
+            swx_fail_sys(err, "write(memfd)", errno);
+            close(fd);
+            return -1;
+        }
+        at += (size_t)size;
+    }
+    lseek(fd, 0, SEEK_SET);
+    return fd;
+}
+
+static void close_pair(int pair[2])
+{
+    for (int i = 0; i < 2; i++) {
+        if (pair[i] >= 0) {
+            close(pair[i]);
+        }
+    }
+}
+
+swx_status swx_exec_new(swx_exec **out, const swx_exec_config *config, swx_error *err)
+{
+    int output[2] = { -1, -1 }, error[2] = { -1, -1 }, input = -1;
+    swx_status status = SWX_ESYS;
+    *out = NULL;
+    swx_exec *e = swx_calloc(1, sizeof(*e));
+    if (!e) {
+        return swx_fail(err, SWX_ENOMEM, "out of memory");
+    }
+    e->streams[0].fd = e->streams[1].fd = e->child.pidfd = -1;
+    e->deadline = config->deadline;
+    e->sweep = INT64_MAX;
+    e->done = config->done;
+    e->owner = config->owner;
+    swx_buf_init(&e->streams[0].kept, config->output_limit);
+    swx_buf_init(&e->streams[1].kept, config->output_limit);
+    input = open_input(config, err);
+    if (input < 0) {
+        goto failed;
+    }
+    if (pipe2(output, O_CLOEXEC) != 0 || (!config->merge && pipe2(error, O_CLOEXEC) != 0)) {
+        swx_fail_sys(err, "pipe2", errno);
+        goto failed;
+    }
+    swx_spawn spawn = { .file = config->file,
+                        .argv = config->argv,
+                        .environment = config->environment,
+                        .directory = config->directory,
+                        .input = input,
+                        .output = output[1],
+                        .error = config->merge ? output[1] : error[1] };
+    status = swx_child_start(&e->child, &spawn, err);
+    if (status != SWX_OK) {
+        goto failed;
+    }
+    e->look = e->child.pidfd < 0 ? 0 : INT64_MAX;
+    e->streams[0].fd = output[0];
+    e->streams[1].fd = error[0];
+    output[0] = error[0] = -1;
+    for (int i = 0; i < 2; i++) {
+        if (e->streams[i].fd >= 0) {
+            fcntl(e->streams[i].fd, F_SETFL, O_NONBLOCK);
+        }
+    }
+    *out = e;
+    e = NULL;
+failed:
+    if (input >= 0) {
+        close(input);
+    }
+    close_pair(output);
+    close_pair(error);
+    swx_free(e);
+    return status;
+}
+
+static void close_stream(swx_exec *e, int i)
+{
+    if (e->streams[i].fd >= 0) {
+        close(e->streams[i].fd);
+    }
+    e->streams[i].fd = -1;
+}
+
+void swx_exec_free(swx_exec *e)
+{
+    if (!e) {
+        return;
+    }
+    if (!swx_child_ended(&e->child)) {
+        swx_child_signal(&e->child, SIGKILL);
+        swx_child_kill_marked(&e->child.mark, 1);
+        for (int i = 0; i < 1000 && !swx_child_ended(&e->child); i++) {
+            usleep(100);
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        close_stream(e, i);
+        swx_buf_free(&e->streams[i].kept);
+    }
+    swx_child_close(&e->child);
+    swx_free(e);
+}
+
+/* Reads what is there.  True when the pipe is empty or closed. */
+static bool drain(swx_exec *e, int i, unsigned reads)
+{
+    uint8_t bytes[READ_SIZE];
+    for (unsigned n = 0; n < reads && e->streams[i].fd >= 0; n++) {
+        ssize_t size = read(e->streams[i].fd, bytes, sizeof(bytes));
+        if (size < 0 && errno == EINTR) {
+            continue;
+        }
+        if (size < 0) {
+            return true;
+        }
+        if (size == 0) {
+            close_stream(e, i);
+            return true;
+        }
+        if (!e->ended && swx_buf_append(&e->streams[i].kept, bytes, (size_t)size) != SWX_OK) {
+            e->no_memory = true;
+        }
+    }
+    return e->streams[i].fd < 0;
+}
+
+static void finish(swx_exec *e)
+{
+    if (!e->ended) {
+        e->ended = true;
+        e->done(e);
+    }
+}
+
+/* The program itself is gone: what it wrote is in the pipes, unless others go on writing without end. */
+static void program_ended(swx_exec *e)
+{
+    if (e->sweep != INT64_MAX || e->ended) {
+        return; /* the sweep finishes */
+    }
+    for (int i = 0; i < 2; i++) {
+        bool empty = drain(e, i, 1024);
+        (void)empty;
+    }
+    swx_child_close(&e->child);
+    finish(e);
+}
+
+void swx_exec_event(swx_exec *e, unsigned which, int64_t now)
+{
+    (void)now;
+    if (which < 2) {
+        drain(e, (int)which, READS_PER_CALL);
+    } else if (swx_child_ended(&e->child)) {
+        program_ended(e);
+    }
+}
+
+static void start_killing(swx_exec *e, int64_t now)
+{
+    for (int i = 0; i < 2; i++) {
+        drain(e, i, READS_PER_CALL);
+    }
+    e->deadline = INT64_MAX;
+    e->sweep = now;
+}
+
+void swx_exec_cancel(swx_exec *e, int64_t now)
+{
+    if (!e->ended && e->sweep == INT64_MAX) {
+        e->cancelled = true;
+        start_killing(e, now);
+    }
+}
+
+int64_t swx_exec_deadline(const swx_exec *e)
+{
+    int64_t due = e->sweep < e->deadline ? e->sweep : e->deadline;
+    due = e->look < due ? e->look : due;
+    return e->ended ? INT64_MAX : due;
+}
+
+void swx_exec_due(swx_exec *e, int64_t now)
+{
+    if (e->ended) {
+        return;
+    }
+    if (e->look <= now) {
+        e->look = now + POLL;
+        if (swx_child_ended(&e->child)) {
+            program_ended(e);
+        }
+    }
+    if (e->deadline <= now) {
+        if (swx_child_ended(&e->child)) { /* in time after all */
+            program_ended(e);
+            return;
+        }
+        e->timed_out = true;
+        start_killing(e, now);
+    }
+    if (e->sweep <= now) {
+        bool gone = swx_child_ended(&e->child);
+        if (!gone) {
+            swx_child_signal(&e->child, SIGKILL);
+        }
+        long found = swx_child_kill_marked(&e->child.mark, 1);
+        if ((gone && found <= 0) || ++e->sweeps > SWEEPS) {
+            for (int i = 0; i < 2; i++) {
+                drain(e, i, READS_PER_CALL);
+                close_stream(e, i);
+            }
+            swx_child_close(&e->child);
+            finish(e);
+        } else {
+            e->sweep = now + (e->sweeps < 20 ? MS : 10 * MS);
+        }
+    }
+}
+
+int swx_exec_fd(const swx_exec *e, unsigned which) { return which < 2 ? e->streams[which].fd : e->child.pidfd; }
+
+void swx_exec_release(swx_exec *e) { e->released = true; }
+
+bool swx_exec_is_finished(const swx_exec *e)
+{
+    return e->released && e->ended && e->streams[0].fd < 0 && e->streams[1].fd < 0 && e->child.reaped;
+}
+
+void *swx_exec_owner(const swx_exec *e) { return e->owner; }
+
+swx_exec_result swx_exec_answer(swx_exec *e)
+{
+    return (swx_exec_result){ .timed_out = e->timed_out,
+                              .cancelled = e->cancelled,
+                              .no_memory = e->no_memory,
+                              .wait_status = e->child.wait_status,
+                              .output = &e->streams[0].kept,
+                              .error = &e->streams[1].kept };
+}

@@ -1,0 +1,59 @@
+/* swx_exec.h: one program with pipes, run to its end, as a state machine for the reactor.
+ *
+ * It ends when the program itself has ended and what it had written until then is read: a grandchild that keeps the
+ * pipes open does not hold it up.  (The object goes on reading and dropping what such a grandchild writes, so that it
+ * does not die of SIGPIPE, until that closes the pipes or the object is freed.)  At the deadline the program and
+ * everything it started is killed, whatever session or group that is in by then, and the output so far is kept.
+ * stdin is at end-of-file unless input is given.  Calls must not overlap; `done` must not call back.
+ */
+#ifndef SWX_EXEC_H
+#define SWX_EXEC_H
+
+#include "swx_buf.h"
+#include "swx_child.h"
+
+typedef struct swx_exec swx_exec;
+
+typedef struct {
+    const char *file;         /* as in swx_spawn; borrowed during new, like all below */
+    char *const *argv;
+    char *const *environment; /* NULL: the caller's own */
+    const char *directory;    /* NULL: the caller's */
+    const uint8_t *input;     /* what stdin gives; size 0: end-of-file at once */
+    size_t input_size;
+    bool merge;               /* stderr goes into stdout, in the order of writing */
+    int64_t deadline;         /* INT64_MAX: none */
+    size_t output_limit;      /* bytes kept per stream */
+    void (*done)(swx_exec *); /* once */
+    void *owner;
+} swx_exec_config;
+
+/* Starts the program.  SWX_ESYS with call "posix_spawn" and its errno when it cannot be executed (ENOENT, EACCES). */
+swx_status swx_exec_new(swx_exec **out, const swx_exec_config *config, swx_error *err);
+
+/* Closes and frees; kills everything it started that still lives when it has not ended.  NULL is legal. */
+void swx_exec_free(swx_exec *exec);
+
+/* Ends it now, as at the deadline. */
+void swx_exec_cancel(swx_exec *exec, int64_t now);
+
+/* Descriptors: 0 and 1 readable (stdout, stderr), 2 readable (end of the program); -1 when closed. */
+int swx_exec_fd(const swx_exec *exec, unsigned which);
+void swx_exec_event(swx_exec *exec, unsigned which, int64_t now);
+int64_t swx_exec_deadline(const swx_exec *exec);
+void swx_exec_due(swx_exec *exec, int64_t now);
+
+/* The owner has no more use for it: when it has ended and its last descriptor is closed, it is finished. */
+void swx_exec_release(swx_exec *exec);
+bool swx_exec_is_finished(const swx_exec *exec);
+void *swx_exec_owner(const swx_exec *exec);
+
+/* After done. */
+typedef struct {
+    bool timed_out, cancelled, no_memory;
+    int wait_status;         /* of waitpid(2) */
+    swx_buf *output, *error; /* owned by the exec */
+} swx_exec_result;
+swx_exec_result swx_exec_answer(swx_exec *exec);
+
+#endif

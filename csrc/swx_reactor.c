@@ -1,0 +1,490 @@
+#include "swx_reactor.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "swx_alloc.h"
+
+enum { EVENTS_AT_ONCE = 128, FIRST_HEAP = 64 };
+static const int64_t AWAKE = INT64_MIN; /* wakes_at of a thread that will look at the heap before it sleeps */
+
+struct swx_node {
+    swx_reactor *reactor;
+    const swx_node_type *type;
+    void *object;
+    pthread_mutex_t lock;
+    bool paused;
+    struct {
+        int fd;
+        uint32_t events; /* as epoll has them */
+    } watched[SWX_NODE_FDS];
+    /* under the reactor's lock */
+    bool removed;
+    int64_t due;
+    size_t heap_index; /* SIZE_MAX: not in the heap */
+    swx_node *next, **link;
+};
+
+struct swx_reactor {
+    pid_t owner;
+    int epoll, wake;
+    pthread_mutex_t lock;
+    pthread_t thread;
+    /* under the lock */
+    bool started, stop;
+    int64_t wakes_at;
+    swx_node *nodes;     /* in use */
+    swx_node *graveyard; /* removed, not yet destroyed */
+    size_t count;
+    swx_node **heap; /* by due, smallest first; room for every node */
+    size_t heap_size, heap_room;
+};
+
+int64_t swx_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* ---- the heap of deadlines (reactor locked) -------------------------------------------------------------------- */
+
+static void place(swx_reactor *r, size_t index, swx_node *node)
+{
+    r->heap[index] = node;
+    node->heap_index = index;
+}
+
+static void sift_up(swx_reactor *r, size_t index)
+{
+    swx_node *node = r->heap[index];
+    while (index && r->heap[(index - 1) / 2]->due > node->due) {
+        place(r, index, r->heap[(index - 1) / 2]);
+        index = (index - 1) / 2;
+    }
+    place(r, index, node);
+}
+
+static void sift_down(swx_reactor *r, size_t index)
+{
+    swx_node *node = r->heap[index];
+    for (;;) {
+        size_t child = 2 * index + 1;
+        if (child >= r->heap_size) {
+            break;
+        }
+        if (child + 1 < r->heap_size && r->heap[child + 1]->due < r->heap[child]->due) {
+            child++;
+        }
+        if (r->heap[child]->due >= node->due) {
+            break;
+        }
+        place(r, index, r->heap[child]);
+        index = child;
+    }
+    place(r, index, node);
+}
+
+static void heap_remove(swx_reactor *r, swx_node *node)
+{
+    size_t index = node->heap_index;
+    if (index == SIZE_MAX) {
+        return;
+    }
+    node->heap_index = SIZE_MAX;
+    swx_node *last = r->heap[--r->heap_size];
+    if (last != node) {
+        place(r, index, last);
+        sift_up(r, index);
+        sift_down(r, last->heap_index);
+    }
+}
+
+static void heap_set(swx_reactor *r, swx_node *node, int64_t due)
+{
+    if (due == INT64_MAX) {
+        heap_remove(r, node);
+        return;
+    }
+    if (node->heap_index == SIZE_MAX) {
+        node->due = due;
+        place(r, r->heap_size++, node);
+        sift_up(r, node->heap_index);
+        return;
+    }
+    bool sooner = due < node->due;
+    node->due = due;
+    sooner ? sift_up(r, node->heap_index) : sift_down(r, node->heap_index);
+}
+
+static bool heap_reserve(swx_reactor *r)
+{
+    if (r->count < r->heap_room) {
+        return true;
+    }
+    size_t room = r->heap_room ? r->heap_room * 2 : FIRST_HEAP;
+    swx_node **heap = swx_realloc(r->heap, room * sizeof(swx_node *));
+    if (!heap) {
+        return false;
+    }
+    r->heap = heap;
+    r->heap_room = room;
+    return true;
+}
+
+/* ---- interest -------------------------------------------------------------------------------------------------- */
+
+static void wake_thread(const swx_reactor *r)
+{
+    const uint64_t one = 1;
+    ssize_t ignored = write(r->wake, &one, sizeof(one));
+    (void)ignored;
+}
+
+/* Node locked.  Descriptors that the object has closed have left epoll by that. */
+static void watch(swx_node *node)
+{
+    for (unsigned i = 0; i < SWX_NODE_FDS; i++) {
+        int fd = -1;
+        bool read = false, write = false;
+        node->type->interest(node->object, i, &fd, &read, &write);
+        uint32_t events = node->paused ? 0 : (read ? EPOLLIN : 0u) | (write ? EPOLLOUT : 0u);
+        struct epoll_event event = { .events = events, .data.u64 = (uintptr_t)node | i };
+        if (fd != node->watched[i].fd) {
+            node->watched[i].fd = -1;
+            node->watched[i].events = 0;
+            if (fd >= 0 && epoll_ctl(node->reactor->epoll, EPOLL_CTL_ADD, fd, &event) == 0) {
+                node->watched[i].fd = fd;
+                node->watched[i].events = events;
+            }
+        } else if (fd >= 0 && events != node->watched[i].events &&
+                   epoll_ctl(node->reactor->epoll, EPOLL_CTL_MOD, fd, &event) == 0) {
+            node->watched[i].events = events;
+        }
+    }
+}
+
+static void reschedule(swx_node *node)
+{
+    swx_reactor *r = node->reactor;
+    int64_t due = node->type->deadline(node->object);
+    pthread_mutex_lock(&r->lock);
+    if (!node->removed && (due != INT64_MAX || node->heap_index != SIZE_MAX)) {
+        heap_set(r, node, due);
+    }
+    bool sooner = due < r->wakes_at;
+    pthread_mutex_unlock(&r->lock);
+    if (sooner && due != INT64_MAX) {
+        wake_thread(r);
+    }
+}
+
+void swx_node_lock(swx_node *node) { pthread_mutex_lock(&node->lock); }
+
+void swx_node_unlock(swx_node *node)
+{
+    watch(node);
+    reschedule(node);
+    pthread_mutex_unlock(&node->lock);
+}
+
+void swx_node_pause(swx_node *node, bool paused)
+{
+    node->paused = paused;
+    if (paused) { /* unlock will look again */
+        watch(node);
+    }
+}
+
+/* As swx_node_unlock; false: the thing has come to its end. */
+static bool unlock_alive(swx_node *node)
+{
+    bool finished = node->type->finished && node->type->finished(node->object);
+    swx_node_unlock(node);
+    return !finished;
+}
+
+/* ---- the thread ------------------------------------------------------------------------------------------------ */
+
+static void handle(swx_reactor *r, const struct epoll_event *event, int64_t now)
+{
+    if (!event->data.u64) {
+        uint64_t count;
+        ssize_t ignored = read(r->wake, &count, sizeof(count));
+        (void)ignored;
+        return;
+    }
+    swx_node *node = (swx_node *)(uintptr_t)(event->data.u64 & ~UINT64_C(3));
+    unsigned which = (unsigned)(event->data.u64 & 3);
+    pthread_mutex_lock(&node->lock);
+    int fd = -1;
+    bool read = false, write = false;
+    node->type->interest(node->object, which, &fd, &read, &write);
+    read = read && (event->events & (EPOLLIN | EPOLLHUP | EPOLLERR));
+    write = write && (event->events & (EPOLLOUT | EPOLLERR));
+    if (!node->paused && fd >= 0 && fd == node->watched[which].fd && (read || write)) {
+        node->type->event(node->object, which, read, write, now);
+    }
+    if (!unlock_alive(node)) {
+        swx_reactor_remove(node);
+    }
+}
+
+/* Nodes are destroyed between two rounds only, so that no event of a round names a destroyed one. */
+static void bury(swx_reactor *r)
+{
+    pthread_mutex_lock(&r->lock);
+    swx_node *node = r->graveyard;
+    r->graveyard = NULL;
+    pthread_mutex_unlock(&r->lock);
+    while (node) {
+        swx_node *next = node->next;
+        pthread_mutex_lock(&node->lock); /* whoever removed it has left it */
+        pthread_mutex_unlock(&node->lock);
+        for (unsigned i = 0; i < SWX_NODE_FDS; i++) {
+            if (node->watched[i].fd >= 0) {
+                epoll_ctl(r->epoll, EPOLL_CTL_DEL, node->watched[i].fd, NULL);
+            }
+        }
+        node->type->destroy(node->object);
+        pthread_mutex_destroy(&node->lock);
+        swx_free(node);
+        node = next;
+    }
+}
+
+static void run_due(swx_reactor *r, int64_t now)
+{
+    for (;;) {
+        pthread_mutex_lock(&r->lock);
+        swx_node *node = r->heap_size && r->heap[0]->due <= now ? r->heap[0] : NULL;
+        if (node) {
+            heap_remove(r, node);
+        }
+        pthread_mutex_unlock(&r->lock);
+        if (!node) {
+            return;
+        }
+        pthread_mutex_lock(&node->lock); /* it lives: only this thread destroys */
+        if (!node->paused) {
+            node->type->due(node->object, now);
+        }
+        if (!unlock_alive(node)) {
+            swx_reactor_remove(node);
+        }
+    }
+}
+
+static int wait_for_events(swx_reactor *r, struct epoll_event *events, int64_t until)
+{
+    int64_t left = until == INT64_MAX ? -1 : until - swx_now();
+    left = until == INT64_MAX ? -1 : left < 0 ? 0 : left;
+#if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 35)
+    struct timespec wait = { .tv_sec = left / 1000000000, .tv_nsec = left % 1000000000 };
+    int count = epoll_pwait2(r->epoll, events, EVENTS_AT_ONCE, left < 0 ? NULL : &wait, NULL);
+    if (count >= 0 || errno != ENOSYS) {
+        return count;
+    }
+#endif
+    int64_t milliseconds = left < 0 ? -1 : (left + 999999) / 1000000;
+    return epoll_wait(r->epoll, events, EVENTS_AT_ONCE, milliseconds > 3600000 ? 3600000 : (int)milliseconds);
+}
+
+static void *run(void *argument)
+{
+    swx_reactor *r = argument;
+    struct epoll_event events[EVENTS_AT_ONCE];
+    for (;;) {
+        bury(r);
+        pthread_mutex_lock(&r->lock);
+        bool stop = r->stop;
+        int64_t until = r->heap_size ? r->heap[0]->due : INT64_MAX;
+        until = r->graveyard ? 0 : until;
+        r->wakes_at = until;
+        pthread_mutex_unlock(&r->lock);
+        if (stop) {
+            return NULL;
+        }
+        int count = wait_for_events(r, events, until);
+        pthread_mutex_lock(&r->lock);
+        r->wakes_at = AWAKE;
+        pthread_mutex_unlock(&r->lock);
+        int64_t now = swx_now();
+        for (int i = 0; i < count; i++) {
+            handle(r, &events[i], now);
+        }
+        run_due(r, swx_now());
+    }
+}
+
+/* Reactor locked. */
+static swx_status start_thread(swx_reactor *r, swx_error *err)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* the application's signals are for its own threads */
+    int failed = pthread_create(&r->thread, NULL, run, r);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) {
+        return swx_fail_sys(err, "pthread_create", failed);
+    }
+    pthread_setname_np(r->thread, "swx-reactor");
+    r->started = true;
+    return SWX_OK;
+}
+
+/* ---- nodes and the reactor itself ------------------------------------------------------------------------------ */
+
+swx_status swx_reactor_new(swx_reactor **out, swx_error *err)
+{
+    swx_status status = SWX_OK;
+    *out = NULL;
+    swx_reactor *r = swx_calloc(1, sizeof(*r));
+    if (!r) {
+        return swx_fail(err, SWX_ENOMEM, "out of memory");
+    }
+    r->owner = getpid();
+    r->wakes_at = AWAKE;
+    r->wake = -1;
+    pthread_mutex_init(&r->lock, NULL);
+    r->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (r->epoll < 0) {
+        status = swx_fail_sys(err, "epoll_create1", errno);
+        goto failed;
+    }
+    r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (r->wake < 0) {
+        status = swx_fail_sys(err, "eventfd", errno);
+        goto failed;
+    }
+    struct epoll_event event = { .events = EPOLLIN, .data.u64 = 0 };
+    if (epoll_ctl(r->epoll, EPOLL_CTL_ADD, r->wake, &event) != 0) {
+        status = swx_fail_sys(err, "epoll_ctl", errno);
+        goto failed;
+    }
+    *out = r;
+    return SWX_OK;
+failed:
+    swx_reactor_free(r);
+    return status;
+}
+
+static void close_descriptors(swx_reactor *r)
+{
+    if (r->wake >= 0) {
+        close(r->wake);
+    }
+    if (r->epoll >= 0) {
+        close(r->epoll);
+    }
+}
+
+void swx_reactor_free(swx_reactor *r)
+{
+    if (!r) {
+        return;
+    }
+    pthread_mutex_lock(&r->lock);
+    r->stop = true;
+    bool started = r->started;
+    pthread_mutex_unlock(&r->lock);
+    if (started) {
+        wake_thread(r);
+        pthread_join(r->thread, NULL);
+    }
+    while (r->nodes) {
+        swx_reactor_remove(r->nodes);
+    }
+    bury(r);
+    close_descriptors(r);
+    pthread_mutex_destroy(&r->lock);
+    swx_free(r->heap);
+    swx_free(r);
+}
+
+void swx_reactor_abandon(swx_reactor *r)
+{
+    if (r) {
+        close_descriptors(r);
+        r->wake = r->epoll = -1;
+    }
+}
+
+bool swx_reactor_is_forked(const swx_reactor *r) { return r->owner != getpid(); }
+
+swx_status swx_reactor_add(swx_reactor *r, swx_node **out, const swx_node_type *type, void *object, swx_error *err)
+{
+    swx_node *node = swx_calloc(1, sizeof(*node));
+    *out = NULL;
+    if (!node) {
+        return swx_fail(err, SWX_ENOMEM, "out of memory");
+    }
+    *node = (swx_node){ .reactor = r, .type = type, .object = object, .heap_index = SIZE_MAX };
+    for (unsigned i = 0; i < SWX_NODE_FDS; i++) {
+        node->watched[i].fd = -1;
+    }
+    pthread_mutex_init(&node->lock, NULL);
+    pthread_mutex_lock(&r->lock);
+    swx_status status = heap_reserve(r) ? SWX_OK : swx_fail(err, SWX_ENOMEM, "out of memory");
+    if (status == SWX_OK && !r->started) {
+        status = start_thread(r, err);
+    }
+    if (status == SWX_OK) {
+        node->next = r->nodes;
+        node->link = &r->nodes;
+        if (r->nodes) {
+            r->nodes->link = &node->next;
+        }
+        r->nodes = node;
+        r->count++;
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (status != SWX_OK) {
+        pthread_mutex_destroy(&node->lock);
+        swx_free(node);
+        return status;
+    }
+    swx_node_lock(node);
+    swx_node_unlock(node); /* looks at its interest */
+    *out = node;
+    return SWX_OK;
+}
+
+void swx_reactor_remove(swx_node *node)
+{
+    swx_reactor *r = node->reactor;
+    pthread_mutex_lock(&node->lock);
+    node->paused = true;
+    watch(node);
+    pthread_mutex_lock(&r->lock);
+    if (node->removed) { /* the thread and the owner may come to the same end at once */
+        pthread_mutex_unlock(&r->lock);
+        pthread_mutex_unlock(&node->lock);
+        return;
+    }
+    heap_remove(r, node);
+    node->removed = true;
+    *node->link = node->next;
+    if (node->next) {
+        node->next->link = node->link;
+    }
+    r->count--;
+    node->next = r->graveyard;
+    r->graveyard = node;
+    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_unlock(&node->lock);
+    wake_thread(r);
+}
+
+size_t swx_reactor_count(swx_reactor *r)
+{
+    pthread_mutex_lock(&r->lock);
+    size_t count = r->count;
+    pthread_mutex_unlock(&r->lock);
+    return count;
+}

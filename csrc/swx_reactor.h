@@ -1,0 +1,66 @@
+/* swx_reactor.h: one thread that watches the descriptors and deadlines of many things.
+ *
+ * A thing is a node: an object with a lock, some descriptors and a deadline.  The thread calls the node's functions with
+ * the node's lock held; other threads take the same lock (swx_node_lock) to talk to the object and say afterwards what
+ * it wants now (swx_node_unlock re-reads interest and deadline).  The reactor knows nothing of what its nodes are.
+ *
+ * Locks, outermost first: node -> reactor -> (waker, by the node's own doing).  Never two nodes at once.
+ * The thread starts with the first node and ends with swx_reactor_free.  After fork() the child has no thread:
+ * swx_reactor_is_forked says so, and nothing else may be called there but swx_reactor_abandon.
+ */
+#ifndef SWX_REACTOR_H
+#define SWX_REACTOR_H
+
+#include "swx.h"
+
+typedef struct swx_reactor swx_reactor;
+typedef struct swx_node swx_node;
+
+enum { SWX_NODE_FDS = 3 };
+
+typedef struct {
+    /* Descriptor `which` is readable, writable (or both), at time now. */
+    void (*event)(void *object, unsigned which, bool readable, bool writable, int64_t now);
+    /* When due wants to be called; INT64_MAX: never. */
+    int64_t (*deadline)(const void *object);
+    void (*due)(void *object, int64_t now);
+    /* What to watch: fds[i] (-1: nothing), and whether for reading and for writing. */
+    void (*interest)(const void *object, unsigned which, int *fd, bool *read, bool *write);
+    /* Nothing will happen to it any more and nobody but the reactor knows it: the thread removes the node.  Asked with the
+     * node locked, after each event.  May be NULL. */
+    bool (*finished)(const void *object);
+    /* The node was removed and nobody uses the object any more.  Runs without locks, in the reactor's thread. */
+    void (*destroy)(void *object);
+} swx_node_type;
+
+/* Starts nothing yet.  SWX_ENOMEM, SWX_ESYS. */
+swx_status swx_reactor_new(swx_reactor **out, swx_error *err);
+
+/* Ends the thread and destroys all nodes.  NULL is legal.  Not from the reactor's thread. */
+void swx_reactor_free(swx_reactor *reactor);
+
+/* In a forked child: closes the copied descriptors and calls nothing.  The nodes' memory stays with the child. */
+void swx_reactor_abandon(swx_reactor *reactor);
+bool swx_reactor_is_forked(const swx_reactor *reactor);
+
+/* Adds an object; starts the thread if needed.  On failure the object stays the caller's. */
+swx_status swx_reactor_add(swx_reactor *reactor, swx_node **out, const swx_node_type *type, void *object,
+                           swx_error *err);
+
+/* Takes the node out; destroy is called soon by the thread.  The caller must not use the node after that.  Not with the
+ * node locked. */
+void swx_reactor_remove(swx_node *node);
+
+void swx_node_lock(swx_node *node);
+void swx_node_unlock(swx_node *node);
+
+/* With the node locked: while paused, the thread does not watch its descriptors, because the caller does. */
+void swx_node_pause(swx_node *node, bool paused);
+
+/* Nodes in the reactor. */
+size_t swx_reactor_count(swx_reactor *reactor);
+
+/* CLOCK_MONOTONIC. */
+int64_t swx_now(void);
+
+#endif

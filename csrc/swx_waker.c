@@ -1,0 +1,89 @@
+#include "swx_waker.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "swx_alloc.h"
+
+struct swx_waker {
+    atomic_int references;
+    int fd;
+    pthread_mutex_t lock;
+    swx_wake *first, **last; /* under the lock */
+    bool closed;
+};
+
+swx_status swx_waker_new(swx_waker **out, swx_error *err)
+{
+    swx_waker *w = swx_calloc(1, sizeof(*w));
+    *out = NULL;
+    if (!w) {
+        return swx_fail(err, SWX_ENOMEM, "out of memory");
+    }
+    w->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (w->fd < 0) {
+        int failed = errno;
+        swx_free(w);
+        return swx_fail_sys(err, "eventfd", failed);
+    }
+    atomic_init(&w->references, 1);
+    pthread_mutex_init(&w->lock, NULL);
+    w->last = &w->first;
+    *out = w;
+    return SWX_OK;
+}
+
+void swx_waker_ref(swx_waker *w) { atomic_fetch_add(&w->references, 1); }
+
+void swx_waker_unref(swx_waker *w)
+{
+    if (w && atomic_fetch_sub(&w->references, 1) == 1) {
+        close(w->fd);
+        pthread_mutex_destroy(&w->lock);
+        swx_free(w);
+    }
+}
+
+int swx_waker_fd(const swx_waker *w) { return w->fd; }
+
+bool swx_waker_push(swx_waker *w, swx_wake *item)
+{
+    item->next = NULL;
+    pthread_mutex_lock(&w->lock);
+    if (w->closed) {
+        pthread_mutex_unlock(&w->lock);
+        return false;
+    }
+    bool was_empty = !w->first;
+    *w->last = item;
+    w->last = &item->next;
+    if (was_empty) { /* inside of the lock, so that a take never leaves a stale wake-up behind */
+        const uint64_t one = 1;
+        ssize_t ignored = write(w->fd, &one, sizeof(one));
+        (void)ignored; /* it can only be full, and then it is readable */
+    }
+    pthread_mutex_unlock(&w->lock);
+    return true;
+}
+
+static swx_wake *take(swx_waker *w, bool close)
+{
+    uint64_t count;
+    pthread_mutex_lock(&w->lock);
+    w->closed = w->closed || close;
+    swx_wake *items = w->first;
+    w->first = NULL;
+    w->last = &w->first;
+    if (items) {
+        ssize_t ignored = read(w->fd, &count, sizeof(count));
+        (void)ignored;
+    }
+    pthread_mutex_unlock(&w->lock);
+    return items;
+}
+
+swx_wake *swx_waker_take(swx_waker *w) { return take(w, false); }
+swx_wake *swx_waker_close(swx_waker *w) { return take(w, true); }

@@ -1,0 +1,79 @@
+"""From the core's completions to asyncio's futures.
+
+Each event loop gets one waker: a descriptor that the loop watches, and a queue that the core's thread fills. It lives as
+long as the loop. Nothing here is tied to a runtime: callers may use another loop for every call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from swerex_c import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["LoopWaker", "current_waker"]
+
+
+class LoopWaker:
+    """What one event loop needs to wait for the core."""
+
+    __slots__ = ("__weakref__", "_loop", "core", "create_future", "ready")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop):
+        self.core = _core.Waker()
+        self._loop = weakref.ref(loop)
+        self.create_future: Callable[[], asyncio.Future[None]] = _weak_create_future(self._loop)
+        # How much else the loop has to do right now; loops that do not tell are taken for busy.
+        self.ready: Any = getattr(loop, "_ready", (None,))
+        core = self.core
+
+        def drain() -> None:
+            for waiter in core.take():
+                if waiter.__class__ is asyncio.Event:
+                    waiter.set()
+                elif not waiter.done():
+                    waiter.set_result(None)
+
+        loop.add_reader(core.fileno(), drain)
+
+
+def _weak_create_future(loop: weakref.ref[asyncio.AbstractEventLoop]) -> Callable[[], asyncio.Future[None]]:
+    def create_future() -> asyncio.Future[None]:
+        running = loop()
+        assert running is not None, "a waker is used within its own loop only"
+        return running.create_future()
+
+    return create_future
+
+
+_wakers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWaker] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+class _Last(threading.local):
+    loop: Any = None
+    waker: Any = None
+
+
+_last = _Last()
+
+
+def current_waker() -> LoopWaker:
+    """The waker of the running event loop."""
+    loop = asyncio.get_running_loop()
+    last = _last
+    if last.loop is not None and last.loop() is loop:
+        waker: LoopWaker = last.waker()
+        return waker
+    with _lock:
+        found = _wakers.get(loop)
+        if found is None:
+            found = _wakers[loop] = LoopWaker(loop)
+    last.loop = weakref.ref(loop)
+    last.waker = weakref.ref(found)
+    return found
