@@ -861,8 +861,8 @@ static int add_type(PyObject *module, PyType_Spec *spec)
 
 int swx_py_frame_init(PyObject *module)
 {
-    if (add_error(module) < 0 || add_type(module, &encoder_spec) < 0) {
+    if (add_error(module) < 0 || add_type(module, &encoder_spec) < 0 || add_type(module, &decoder_spec) < 0) {
         return -1;
     }
-    return add_type(module, &decoder_spec);
+    return PyModule_AddStringConstant(module, "msgpack_version", swx_frame_msgpack_version());
 }

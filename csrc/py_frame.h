@@ -4,7 +4,7 @@
 
 #include <Python.h>
 
-/* Adds FrameError, FrameEncoder and FrameDecoder to a module made by multi-phase init.
+/* Adds FrameError, FrameEncoder, FrameDecoder and msgpack_version (a str) to a module made by multi-phase init.
  * 0, or -1 with an exception set. */
 int swx_py_frame_init(PyObject *module);
 

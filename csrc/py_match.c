@@ -275,7 +275,7 @@ static int lock(Matcher *self)
 }
 
 PyDoc_STRVAR(feed_doc,
-"feed(data, /)\n--\n\n"
+"feed($self, data, /)\n--\n\n"
 "Reads bytes up to the end of a hit: (index, start, end), or None when there is none yet.\n\n"
 "start and end are offsets in the stream since the last reset. After a hit feed data[consumed:] to go on; the search\n"
 "starts anew at the end of the hit.");
@@ -312,7 +312,7 @@ static PyObject *matcher_feed(PyObject *object, PyObject *data)
     return Py_BuildValue("nKK", (Py_ssize_t)hit.index, (unsigned long long)hit.start, (unsigned long long)hit.end);
 }
 
-PyDoc_STRVAR(reset_doc, "reset()\n--\n\nA new stream: offset 0, nothing read.");
+PyDoc_STRVAR(reset_doc, "reset($self, /)\n--\n\nA new stream: offset 0, nothing read.");
 
 static PyObject *matcher_reset(PyObject *object, PyObject *ignored)
 {

@@ -320,8 +320,8 @@ static PyObject *process_end(PyObject *object, void *unused)
 
 static PyMethodDef process_methods[] = {
     { "wait", process_wait, METH_O,
-      "wait(seconds)\n--\n\nBlocks until it ended (True) or the time is over (False).  None: no limit." },
-    { "cancel", process_cancel, METH_NOARGS, "cancel()\n--\n\nKills it with everything it started." },
+      "wait($self, seconds, /)\n--\n\nBlocks until it ended (True) or the time is over (False).  None: no limit." },
+    { "cancel", process_cancel, METH_NOARGS, "cancel($self, /)\n--\n\nKills it with everything it started." },
     { NULL, NULL, 0, NULL },
 };
 

@@ -71,9 +71,9 @@ static PyObject *waker_take(waker_object *self, PyObject *unused)
 
 static PyMethodDef waker_methods[] = {
     { "fileno", (PyCFunction)(void (*)(void))waker_fileno, METH_NOARGS,
-      "fileno()\n--\n\nA descriptor that is readable while something waits to be taken.  Valid as long as the object." },
+      "fileno($self, /)\n--\n\nA descriptor that is readable while something waits to be taken.  Valid as long as the object." },
     { "take", (PyCFunction)(void (*)(void))waker_take, METH_NOARGS,
-      "take()\n--\n\nThe `future` objects of all operations that ended, or have news, since the last call, oldest first." },
+      "take($self, /)\n--\n\nThe `future` objects of all operations that ended, or have news, since the last call, oldest first." },
     { NULL, NULL, 0, NULL },
 };
 

@@ -1,0 +1,225 @@
+"""The engine, as the extension gives it to the package. Not for use from outside: `swerex_c.runtime.local` is.
+
+Times are in seconds, sizes and positions in bytes unless a comment says otherwise. Nothing here is tied to an event loop:
+what ends is handed, as the object that was given for it (`future`, `news`), to whoever calls `Waker.take`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal, TypeAlias, TypedDict, final
+
+from typing_extensions import Buffer
+
+_End: TypeAlias = Literal[
+    "none", "done", "matched", "timeout", "quiet", "died", "lost", "closed", "cancelled", "memory", "system"
+]
+_Way: TypeAlias = Literal["plain", "group", "eval"]
+
+# ---- the module
+
+msgpack_version: str  # of the msgpack-c that is loaded, such as "4.0.0"
+
+def node_count() -> int: ...  # sessions and processes that the reactor watches in this process
+def _shutdown() -> None: ...  # ends the reactor, its sessions and its processes; registered with atexit
+
+# ---- waiting
+
+@final
+class Waker:
+    def __new__(cls) -> Waker: ...  # OSError when there are no descriptors left
+    def fileno(self) -> int: ...  # readable while something waits to be taken; valid as long as the object
+    def take(self) -> list[Any]: ...  # the `future` and `news` objects, oldest first
+
+# ---- sessions
+
+class _Facts(TypedDict):
+    kernel_proof: bool  # the kernel confirms each completion
+    idle: bool
+    dead: bool
+    closed: bool
+    wait_status: int  # as waitpid gives it, when dead
+    commands: int
+    challenges: int  # how often the shell had to be asked anew where it is
+    late: int  # bytes that came while nobody asked for output
+    pid: int
+
+@final
+class Operation:
+    # Throwing it away before it ended cancels it. All but the methods and `done` raise RuntimeError before it has ended.
+    def wait(self, seconds: float | None, /) -> bool: ...  # blocks; False: it has not ended in that time
+    def cancel(self) -> None: ...  # ends it as "cancelled"; a command that it started goes on
+    def take(self) -> bytes: ...  # raw output not taken yet, at most 1 MiB; b"" when there is none now
+    @property
+    def done(self) -> bool: ...
+    @property
+    def end(self) -> _End: ...
+    @property
+    def code(self) -> int: ...  # the exit code (128 + n for signal n), when end is "done" or "died"
+    @property
+    def output(self) -> str: ...  # made anew at each access
+    @property
+    def dropped(self) -> int: ...  # bytes missing in the middle of output
+    @property
+    def hit(self) -> int: ...  # number of the pattern, when end is "matched"
+    @property
+    def typed(self) -> bool: ...  # whether the shell was given the command at all
+    @property
+    def crlf(self) -> bool: ...  # whether the terminal turned newlines into CR LF at the end
+    @property
+    def error(self) -> str: ...  # what was wrong, when end is "system"
+
+@final
+class Session:
+    # OSError names the call that failed. Throwing the object away ends the shell and all it started.
+    def __new__(
+        cls,
+        shell: bytes,  # path
+        environment: Sequence[bytes],  # b"NAME=value", all of it
+        directory: bytes | None,
+        rows: int,
+        columns: int,
+        output_limit: int,  # bytes kept of each operation's output, at least 2
+    ) -> Session: ...
+    # The script is whole lines; the timeout counts from the shell's first prompt on. Call it once, first.
+    def start(self, script: bytes, timeout: float | None, waker: Waker | None, future: object, /) -> Operation: ...
+    # None: `bash -n` has to be asked first, and the call repeated with the answer in `checked`.
+    def run(
+        self,
+        command: str,
+        checked: int,  # 1: bash -n accepts it without a warning; 0: with a warning; -1: nobody asked
+        timeout: float | None,
+        quiet: float | None,  # seconds without any output
+        matcher: Matcher | None,
+        waker: Waker | None,
+        future: object,
+        news: object,  # handed to the waker when there is output to take; None: output is not taken
+        direct: int,  # microseconds that this call itself waits for the end
+        /,
+    ) -> Operation | None: ...
+    # Ends with a match, or when the shell is back at its prompt.
+    def line(
+        self,
+        text: bytes,
+        timeout: float | None,
+        quiet: float | None,
+        matcher: Matcher | None,
+        waker: Waker | None,
+        future: object,
+        news: object,
+        /,
+    ) -> Operation: ...
+    # SIGINT up to `tries` times, `step` seconds apart; then the foreground is killed.
+    def interrupt(
+        self, step: float, tries: int, matcher: Matcher | None, waker: Waker | None, future: object, /
+    ) -> Operation: ...
+    def close(self, waker: Waker | None, future: object, /) -> Operation: ...
+    def type(self, data: bytes, /) -> None: ...  # to whatever reads the terminal, at once, as it is
+    def resize(self, rows: int, columns: int, /) -> None: ...
+    def facts(self) -> _Facts: ...
+
+# ---- single programs
+
+@final
+class Process:
+    # OSError names posix_spawn when the program cannot be executed. Throwing the object away before the end kills.
+    def __new__(
+        cls,
+        file: bytes,  # the program; searched in PATH when it has no slash
+        argv: Sequence[bytes],
+        environment: Sequence[bytes] | None,  # None: this process's own
+        directory: bytes | None,
+        input: bytes,
+        merge: bool,  # stderr goes where stdout goes
+        timeout: float | None,  # then it is killed with everything it started
+        output_limit: int,  # bytes kept per stream
+        waker: Waker | None,
+        future: object,
+    ) -> Process: ...
+    def wait(self, seconds: float | None, /) -> bool: ...
+    def cancel(self) -> None: ...  # kills it with everything it started
+    @property
+    def done(self) -> bool: ...
+    @property
+    def end(self) -> Literal["done", "timeout", "cancelled", "memory"]: ...
+    @property
+    def stdout(self) -> bytes: ...
+    @property
+    def stderr(self) -> bytes: ...
+    @property
+    def dropped(self) -> int: ...  # bytes of both streams
+    @property
+    def returncode(self) -> int: ...  # exit status, or minus the signal's number
+
+# ---- patterns
+
+class UnsupportedPattern(ValueError):
+    # A pattern that is not regular, or not exact in a stream, or too large.
+    index: int  # of the pattern
+
+@final
+class Matcher:
+    # ValueError (with `index`) for an invalid pattern. One stream at a time: RuntimeError when it is in use.
+    def __new__(cls, patterns: Sequence[str]) -> Matcher: ...
+    def feed(self, data: Buffer, /) -> tuple[int, int, int] | None: ...  # (index, start, end) in the stream
+    def reset(self) -> None: ...
+    @property
+    def consumed(self) -> int: ...  # bytes of the last data
+    @property
+    def matches_empty(self) -> list[bool]: ...
+
+_match_tables: tuple[bytes, bytes] | None  # what \d and \w are in this interpreter; made when first needed
+
+# ---- terminal output as plain text
+
+def strip(data: bytes, crlf: bool = False, /) -> bytes: ...  # without control sequences; crlf: CR LF becomes LF
+
+@final
+class Strip:
+    def __new__(cls, crlf: bool = False) -> Strip: ...
+    def feed(self, data: bytes, /) -> bytes: ...  # less what may still become a sequence
+    def finish(self) -> bytes: ...  # the end of the stream: what was held back
+
+# ---- commands
+
+# (verdict, SCAN_* flags, body_start, body_size, longest, stop); the numbers are bytes of the UTF-8 text.
+def scan(command: str | bytes, /) -> tuple[Literal["empty", "complete", "unsure"], int, int, int, int, int]: ...
+def delivery(
+    command: str | bytes, accepted: bool = False, /
+) -> Literal["none", "plain", "group", "eval", "refuse"]: ...
+def quote(way: _Way, command: str | bytes, /) -> bytes: ...  # ValueError for a NUL byte
+
+SCAN_MULTILINE: Final[int]
+SCAN_CONTROL: Final[int]
+SCAN_NUL: Final[int]
+SCAN_LONG_LINE: Final[int]
+SCAN_BACKSLASH_END: Final[int]
+SCAN_PARSE_STATE: Final[int]
+SCAN_EXEC: Final[int]
+SCAN_STTY: Final[int]
+SCAN_PROMPT: Final[int]
+SCAN_BACKGROUND: Final[int]
+SCAN_EDITING: Final[int]
+
+# ---- frames
+
+class FrameError(ValueError):
+    position: int  # the byte at fault, in the stream or in the payload
+    frames: list[Any] | tuple[()]  # what the failed feed() had decoded before it
+
+@final
+class FrameEncoder:
+    def __new__(
+        cls,
+        *,
+        max_frame: int = 67108864,  # bytes of payload
+        max_depth: int = 32,  # lists and dicts inside each other, at most 128
+        max_items: int = 1000000,  # values, keys and containers of a frame
+    ) -> FrameEncoder: ...
+    def encode(self, value: object, /) -> bytes: ...  # its length included
+
+@final
+class FrameDecoder:
+    def __new__(cls, *, max_frame: int = 67108864, max_depth: int = 32, max_items: int = 1000000) -> FrameDecoder: ...
+    def feed(self, data: Buffer, /) -> list[Any]: ...  # the values of the frames that are complete now
+    def reset(self) -> None: ...
+    @property
+    def pending(self) -> int: ...  # bytes of an unfinished frame
