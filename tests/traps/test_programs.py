@@ -31,7 +31,6 @@ def test_python_session(sh: Shell) -> None:
     sh.gives("echo out", "out\n")
 
 
-@wrong("the typed command is part of the output, or not, by chance")
 def test_python_answers_are_exact(sh: Shell) -> None:
     sh.talk("python3 -q", ">>> ", timeout=START)
     for i in range(8):
@@ -134,6 +133,7 @@ def test_sqlite3(sh: Shell, tmp_path: Path) -> None:
     sh.gives("echo out", "out\n")
 
 
+@wrong("a repl that is left open eats the next command")
 def test_bc(sh: Shell) -> None:
     needs("bc")
     sh.gives("echo 2^64 | bc", "18446744073709551616\n")
@@ -184,6 +184,7 @@ def repository(path: Path) -> None:
     subprocess.run(["bash", "-c", script], cwd=path, check=True)
 
 
+@wrong("! is history-expanded, here-documents fail the splitter")
 def test_git(sh: Shell, tmp_path: Path) -> None:
     needs("git")
     repository(tmp_path)
@@ -223,6 +224,7 @@ def test_git_asks_for_a_password_on_the_terminal(sh: Shell, tmp_path: Path) -> N
     sh.gives("echo out", "out\n")
 
 
+@wrong("an editor that is left open eats the next command")
 def test_an_editor_is_not_a_trap(sh: Shell, tmp_path: Path) -> None:
     needs("git")
     needs("vim")
@@ -234,6 +236,7 @@ def test_an_editor_is_not_a_trap(sh: Shell, tmp_path: Path) -> None:
     sh.gives("git log -1 --format=%s | cat", "second\n")
 
 
+@wrong("an editor that is left open eats the next command")
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
 def test_vim_left_open(sh: Shell, tmp_path: Path, term: str) -> None:
     needs("vim")
@@ -272,7 +275,6 @@ def test_apt(sh: Shell) -> None:
     assert sh.run("apt-get install -s no-such-package-xyz", timeout=START).exit_code == 100
 
 
-@wrong("the answer is cut, or a prompt without a newline is not seen")
 def test_a_yes_or_no_question(sh: Shell) -> None:
     seen = sh.talk("read -p 'Continue? [Y/n] ' answer && echo \"you said <$answer>\"", r"\[Y/n\] ")
     assert seen.output == "Continue?"

@@ -222,6 +222,7 @@ def test_err_trap(sh: Shell) -> None:
     sh.gives("(exit 4); echo next", "E:4\nnext\n")
     sh.gives("true", "")
     sh.gives("echo a\n(exit 6)", "a\nE:6\n", 6)
+    sh.run("trap - ERR")
 
 
 @wrong("the trap of EXIT is lost with the shell")
