@@ -14,7 +14,10 @@ static bool is_notice(const uint8_t *at, const uint8_t *end)
     static const char *const states[] = { "Done", "Exit ", "Hangup", "Interrupt", "Quit", "Killed", "Terminated",
                                           "Aborted", "Segmentation fault", "Broken pipe", "Alarm clock",
                                           "User defined signal 1", "User defined signal 2", "Bus error",
-                                          "Illegal instruction", "Floating point exception", "Trace/breakpoint trap" };
+                                          "Illegal instruction", "Floating point exception", "Trace/breakpoint trap",
+                                          "Bad system call", "CPU time limit exceeded", "File size limit exceeded",
+                                          "Virtual timer expired", "Profiling timer expired", "Power failure",
+                                          "Stack fault", "I/O possible", "Real-time signal " };
     if (at == end || *at++ != '[') {
         return false;
     }

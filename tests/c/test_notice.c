@@ -1,0 +1,80 @@
+#include "swx_notice.h"
+
+#include "harness.h"
+
+static const struct {
+    const char *before, *notices;
+    uint32_t lines;
+} cases[] = {
+    { "", "", 0 },
+    { "out\n", "", 0 },
+    { "out\n", "[1]+  Done                    sleep 1\n", 1 },
+    { "out\n", "[1]   Done                    sleep 1\n[2]-  Exit 3                  (exit 3)\n[13]+  Killed                  x\n", 3 },
+    { "", "[1]+  Done(2)                 sleep 1 | false\n", 1 },
+    { "", "[1]+  Done\n", 1 },
+    { "", "[1]+  Segmentation fault      (core dumped) ./crash\n", 1 },
+    { "", "[1]+  Terminated              sleep 1  (wd: ~)\r\n", 1 },
+    { "", "[1]+  User defined signal 1   sleep 9\n", 1 },
+    { "", "[1]+  Bad system call         (core dumped) x\n", 1 },
+    { "", "[1]+  CPU time limit exceeded (core dumped) x\n", 1 },
+    { "", "[1]+  File size limit exceeded(core dumped) x\n", 1 },
+    { "", "[1]+  Virtual timer expired   x\n", 1 },
+    { "", "[1]+  Real-time signal 3      x\n", 1 },
+    { "[1]+  Done                    sleep 1\nout\n", "", 0 },     /* not at the end */
+    { "[1]+  Done                    sleep 1\n\n", "", 0 },
+    { "[1]+  Done                    sleep 1", "", 0 },            /* not a whole line */
+    { "[1]+  Stopped                 cat\n", "", 0 },              /* the job is still there */
+    { "[1]+  Running                 cat &\n", "", 0 },
+    { "[1]+  Donegal                 x\n", "", 0 },
+    { "[1]+ Done                     x\n", "", 0 },
+    { "[1]*  Done                    x\n", "", 0 },
+    { "[]+  Done                     x\n", "", 0 },
+    { "[x]+  Done                    x\n", "", 0 },
+    { "[1", "", 0 },
+    { "[1]\n", "", 0 },
+    { "[1]+\n", "", 0 },
+    { "[1]+  \n", "", 0 },
+    { "[12345678901234567890123\n", "", 0 },
+    { "\n", "", 0 },
+};
+
+/* The text is in a block of its exact size, so that the sanitizer sees a read past it. */
+static void test_tails(void)
+{
+    for (size_t i = 0; i < SWX_COUNT(cases); i++) {
+        size_t head = strlen(cases[i].before), tail = strlen(cases[i].notices);
+        uint8_t *text = malloc(head + tail + (head + tail == 0));
+        CHECK(text);
+        memcpy(text, cases[i].before, head);
+        memcpy(text + head, cases[i].notices, tail);
+        uint32_t lines = 99;
+        size_t got = swx_notice_tail(text, head + tail, &lines);
+        if (got != tail || lines != cases[i].lines) {
+            fprintf(stderr, "case %zu: %zu bytes in %u lines, wanted %zu in %u\n", i, got, (unsigned)lines, tail, (unsigned)cases[i].lines);
+            exit(1);
+        }
+        free(text);
+    }
+    uint32_t lines = 99;
+    CHECK(swx_notice_tail(NULL, 0, &lines) == 0 && lines == 0);
+}
+
+/* Every prefix and every byte changed: no crash, and never more than the text. */
+static void test_any_bytes(void)
+{
+    const char *line = "a\n[1]+  Exit 127                (core dumped) x\n";
+    size_t size = strlen(line);
+    for (size_t cut = 0; cut <= size; cut++) {
+        for (int byte = 0; byte < 256; byte += 1 + (byte > 127)) {
+            uint8_t *text = malloc(size - cut + 1);
+            uint32_t lines;
+            CHECK(text);
+            memcpy(text, line + cut, size - cut);
+            text[(size - cut) / 2] = (uint8_t)byte;
+            CHECK(swx_notice_tail(text, size - cut, &lines) <= size - cut && lines <= 2);
+            free(text);
+        }
+    }
+}
+
+TEST_MAIN(test_tails, test_any_bytes)
