@@ -1,0 +1,186 @@
+#include "swx_pty.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "harness.h"
+
+static size_t open_descriptors(void)
+{
+    DIR *fds = opendir("/proc/self/fd");
+    size_t count = 0;
+    CHECK(fds);
+    while (readdir(fds)) {
+        count++;
+    }
+    closedir(fds);
+    return count;
+}
+
+static swx_pty open_pty(void)
+{
+    swx_pty pty;
+    swx_error err;
+    CHECK(swx_pty_open(&pty, 24, 80, &err) == SWX_OK);
+    return pty;
+}
+
+/* What arrives at the other end within a second, up to `size` bytes. */
+static void expect(int fd, const char *text)
+{
+    char got[256];
+    size_t size = 0, wanted = strlen(text);
+    while (size < wanted) {
+        struct pollfd ready = { .fd = fd, .events = POLLIN };
+        CHECK(poll(&ready, 1, 1000) == 1);
+        ssize_t part = read(fd, got + size, sizeof(got) - size);
+        CHECK(part > 0);
+        size += (size_t)part;
+    }
+    CHECK(size == wanted && memcmp(got, text, size) == 0);
+}
+
+static void type(const swx_pty *pty, const char *text)
+{
+    CHECK(write(pty->master, text, strlen(text)) == (ssize_t)strlen(text));
+}
+
+static void print(const swx_pty *pty, const char *text)
+{
+    CHECK(write(pty->slave, text, strlen(text)) == (ssize_t)strlen(text));
+}
+
+static void test_open_and_close(void)
+{
+    size_t before = open_descriptors();
+    swx_pty pty = open_pty();
+    CHECK(open_descriptors() == before + 2);
+    CHECK((fcntl(pty.master, F_GETFD) & FD_CLOEXEC) && (fcntl(pty.slave, F_GETFD) & FD_CLOEXEC));
+    CHECK((fcntl(pty.master, F_GETFL) & O_NONBLOCK) && !(fcntl(pty.slave, F_GETFL) & O_NONBLOCK));
+    CHECK(strncmp(pty.path, "/dev/pts/", 9) == 0);
+    int again = open(pty.path, O_RDWR | O_NOCTTY);
+    CHECK(again >= 0);
+    close(again);
+    swx_pty_close(&pty);
+    CHECK(pty.master == -1 && pty.slave == -1 && open_descriptors() == before);
+    swx_pty_close(&pty);
+    CHECK(open_descriptors() == before);
+}
+
+static void test_no_descriptors(void)
+{
+    struct rlimit limit, none;
+    size_t before = open_descriptors();
+    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    for (rlim_t room = 0; room < 2; room++) { /* descriptors 0-2 and one more: enough for the master alone */
+        swx_pty pty;
+        swx_error err;
+        none = (struct rlimit){ .rlim_cur = 3 + room, .rlim_max = limit.rlim_max };
+        CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+        swx_status status = swx_pty_open(&pty, 24, 80, &err);
+        CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+        CHECK(status == SWX_ESYS && err.sys_errno == EMFILE && strcmp(err.call, "openpty") == 0);
+        CHECK(pty.master == -1 && pty.slave == -1 && open_descriptors() == before);
+    }
+}
+
+static void test_bytes_are_left_alone(void)
+{
+    swx_pty pty = open_pty();
+    print(&pty, "a\nb\tc\r\xff");
+    expect(pty.master, "a\nb\tc\r\xff");
+    type(&pty, "line\ttab \xe2\x82\xac\r"); /* Enter sends CR */
+    expect(pty.slave, "line\ttab \xe2\x82\xac\n");
+    char byte;
+    CHECK(read(pty.master, &byte, 1) == -1 && errno == EAGAIN); /* no echo */
+    swx_pty_close(&pty);
+}
+
+static void test_input_consumed(void)
+{
+    swx_pty pty = open_pty();
+    CHECK(swx_pty_input_consumed(&pty));
+    type(&pty, "one\ntwo\n");
+    CHECK(!swx_pty_input_consumed(&pty));
+    expect(pty.slave, "one\n");
+    CHECK(!swx_pty_input_consumed(&pty));
+    expect(pty.slave, "two\n");
+    CHECK(swx_pty_input_consumed(&pty));
+    type(&pty, "half a line");
+    CHECK(swx_pty_input_consumed(&pty)); /* nobody can read it yet */
+    type(&pty, "\n");
+    CHECK(!swx_pty_input_consumed(&pty));
+    expect(pty.slave, "half a line\n");
+    CHECK(swx_pty_input_consumed(&pty));
+    type(&pty, "\4"); /* an end-of-file is input, too */
+    CHECK(!swx_pty_input_consumed(&pty));
+    swx_pty_close(&pty);
+}
+
+static void change(const swx_pty *pty, tcflag_t local, bool on, tcflag_t output)
+{
+    struct termios modes;
+    CHECK(tcgetattr(pty->slave, &modes) == 0);
+    modes.c_lflag = on ? modes.c_lflag | local : modes.c_lflag & ~local;
+    modes.c_oflag |= output;
+    CHECK(tcsetattr(pty->slave, TCSANOW, &modes) == 0);
+}
+
+static struct termios modes_of(const swx_pty *pty)
+{
+    struct termios modes;
+    CHECK(tcgetattr(pty->slave, &modes) == 0);
+    return modes;
+}
+
+static void test_modes(void)
+{
+    swx_pty pty = open_pty();
+    CHECK(swx_pty_is_canonical(&pty));
+    CHECK(!swx_pty_settle_modes(&pty, false));
+    change(&pty, ICANON | ISIG, false, OPOST | ONLCR);
+    CHECK(!swx_pty_is_canonical(&pty));
+    CHECK(swx_pty_settle_modes(&pty, false)); /* a program that died in raw mode */
+    CHECK(swx_pty_is_canonical(&pty) && !(modes_of(&pty).c_oflag & OPOST) && (modes_of(&pty).c_lflag & ISIG));
+    CHECK(!swx_pty_settle_modes(&pty, false));
+    change(&pty, ECHO, true, 0);
+    CHECK(!swx_pty_settle_modes(&pty, false) && !(modes_of(&pty).c_lflag & ECHO));
+    change(&pty, ECHO, true, OPOST);
+    struct termios wanted = modes_of(&pty);
+    wanted.c_iflag = (wanted.c_iflag | IGNCR | INLCR | ISTRIP | IXOFF) & ~(tcflag_t)ICRNL;
+    wanted.c_lflag &= ~(tcflag_t)(ICANON | ISIG);
+    wanted.c_cc[VINTR] = 24;
+    CHECK(tcsetattr(pty.slave, TCSANOW, &wanted) == 0);
+    CHECK(swx_pty_settle_modes(&pty, true)); /* stty: what is the user's is kept, what is ours comes back */
+    for (int round = 0; round < 2; round++) {
+        struct termios got = modes_of(&pty);
+        CHECK((got.c_lflag & ECHO) && got.c_cc[VINTR] == 24 && (got.c_iflag & IXOFF));
+        CHECK((got.c_lflag & ICANON) && (got.c_lflag & ISIG) && !(got.c_oflag & OPOST));
+        CHECK((got.c_iflag & ICRNL) && !(got.c_iflag & (IGNCR | INLCR | ISTRIP)));
+        change(&pty, ECHO | ICANON, false, 0);
+        CHECK(!swx_pty_settle_modes(&pty, false)); /* back to the user's own */
+    }
+    swx_pty_close(&pty);
+    CHECK(!swx_pty_settle_modes(&pty, true) && !swx_pty_is_canonical(&pty) && swx_pty_foreground(&pty) == -1);
+}
+
+static void test_size(void)
+{
+    swx_pty pty = open_pty();
+    struct winsize size;
+    swx_error err;
+    CHECK(ioctl(pty.slave, TIOCGWINSZ, &size) == 0 && size.ws_row == 24 && size.ws_col == 80);
+    CHECK(swx_pty_resize(&pty, 50, 1000, NULL) == SWX_OK);
+    CHECK(ioctl(pty.slave, TIOCGWINSZ, &size) == 0 && size.ws_row == 50 && size.ws_col == 1000);
+    swx_pty_close(&pty);
+    CHECK(swx_pty_resize(&pty, 1, 1, &err) == SWX_ESYS && err.sys_errno == EBADF);
+    CHECK(swx_pty_signal(&pty, SIGINT, &err) == SWX_ESYS && err.sys_errno == EBADF && strstr(err.call, "TIOCSIG"));
+}
+
+TEST_MAIN(test_open_and_close, test_no_descriptors, test_bytes_are_left_alone, test_input_consumed, test_modes, test_size)
