@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from traps.harness import Engine, Shell, eventually, quicker_than, running, wrong
+from traps.harness import Engine, Shell, eventually, no_signals, quicker_than, running, wrong
 
 
 @pytest.fixture
@@ -166,8 +166,7 @@ def test_text(run: Any) -> None:
 
 
 def test_signals_are_default(run: Any) -> None:
-    masks = run(["grep", "-E", "Sig(Ign|Blk)", "/proc/self/status"]).stdout.split()
-    assert masks[1::2] == ["0" * 16, "0" * 16]
+    assert no_signals(run(["grep", "-E", "Sig(Ign|Blk)", "/proc/self/status"]).stdout)
     assert run("yes | head -1", shell=True).stderr == ""
 
 
@@ -357,7 +356,6 @@ def test_execute_beside_a_session(shells: Any, engine: Engine) -> None:
             sh.aio.execute(engine.abstract.Command(command="sleep 0.6; pwd; echo $x", shell=True))
         )
         await asyncio.sleep(0.1)
-        start = time.monotonic()
         quick = await sh.go("pwd; echo $x")
         spent = time.monotonic() - start
         return quick, await slow, spent
@@ -365,7 +363,7 @@ def test_execute_beside_a_session(shells: Any, engine: Engine) -> None:
     quick, slow, spent = sh.wait(both())
     assert quick.output == "/\nsession\n"
     assert slow.stdout == f"{os.getcwd()}\n\n"
-    assert spent < 0.4
+    assert spent < 0.5
 
 
 def test_a_python_program_with_everything(run: Any, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import importlib
 import os
 import shutil
 import signal
+import sys
 import time
 import uuid
 from collections.abc import Awaitable, Coroutine, Iterator
@@ -186,6 +187,17 @@ def quicker_than(seconds: float) -> Iterator[None]:
     yield
     spent = time.monotonic() - start
     assert spent < seconds * PACE, f"took {spent:.2f} s, more than {seconds * PACE} s"
+
+
+def python_environment() -> dict[str, str]:
+    """For a Python started by a test: it finds the engine where this one does."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+
+
+def no_signals(status: str) -> bool:
+    """Whether the SigIgn and SigBlk lines of a /proc status are empty but for the C library's own 32 and 33."""
+    masks = [int(word, 16) for word in status.split() if not word.endswith(":")]
+    return len(masks) == 2 and not any(mask & ~0x1_8000_0000 for mask in masks)
 
 
 def needs(program: str) -> str:

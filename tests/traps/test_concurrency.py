@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from traps.harness import ENGINE, Shell, eventually, marked, quicker_than, wrong
+from traps.harness import ENGINE, Shell, eventually, marked, python_environment, quicker_than, wrong
 
 
 def test_calls_on_one_session_are_served_in_order(sh: Shell) -> None:
@@ -231,7 +231,9 @@ def test_a_child_process_may_use_sessions_of_its_own(sh: Shell) -> None:
         "    await r.close()\n"
         "asyncio.run(main())\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=20, env=python_environment()
+    )
     assert done.stdout == "child\n", done.stderr
     sh.gives("echo parent", "parent\n")
 
@@ -340,7 +342,7 @@ def test_standard_fds_of_the_parent_may_be_closed(tmp_path: Path) -> None:
         "    await r.close()\n"
         "asyncio.run(main())\n"
     )
-    subprocess.run([sys.executable, "-c", program], timeout=20, close_fds=True)
+    subprocess.run([sys.executable, "-c", program], timeout=20, env=python_environment())
     assert (tmp_path / "result").read_text() == "out\nerr\n"
 
 

@@ -14,7 +14,18 @@ from typing import Any
 
 import pytest
 
-from traps.harness import ON_ORIGINAL, PATIENCE, Shell, eventually, marked, needs, quicker_than, running, wrong
+from traps.harness import (
+    ON_ORIGINAL,
+    PATIENCE,
+    Shell,
+    eventually,
+    marked,
+    needs,
+    python_environment,
+    quicker_than,
+    running,
+    wrong,
+)
 
 ENDS = [
     ("exit", "echo out; exit", 0),
@@ -324,7 +335,9 @@ def test_sessions_end_with_the_interpreter(mark: str, tmp_path: Path) -> None:
         "if sys.argv[1] == 'raise': raise ValueError\n".format(os.environ.get("SWX_ENGINE", "swerex_c"))
     )
     for how in ("return", "raise"):
-        done = subprocess.run([sys.executable, str(program), how], capture_output=True, text=True, timeout=15)
+        done = subprocess.run(
+            [sys.executable, str(program), how], capture_output=True, text=True, timeout=15, env=python_environment()
+        )
         assert done.stdout.startswith("ready")
         assert eventually(lambda: not marked(mark), 2.0), (how, marked(mark))
 

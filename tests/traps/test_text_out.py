@@ -74,9 +74,9 @@ def test_progress_bar(sh: Shell) -> None:
     assert seen.replace("\r", "|") == "| 10%| 50%|100%\n"
 
 
-@wrong("each newline of the terminal comes with a CR of its own")
-def test_carriage_return_in_the_middle_stays(sh: Shell) -> None:
-    sh.gives("printf 'a\\rb\\n'; printf 'c\\r\\nd\\n' | cat", "a\rb\nc\nd\n")
+def test_carriage_returns_of_the_program_stay(sh: Shell) -> None:
+    """Who looks at a file with CR LF must see it; only the terminal's own CR is taken away."""
+    sh.gives("printf 'a\\rb\\n'; printf 'c\\r\\nd\\n' | cat", "a\rb\nc\r\nd\n")
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 5, 7, 4095, 4096, 4097])

@@ -370,7 +370,7 @@ def test_expect_ends_the_wait(sh: Shell, expect: list[str]) -> None:
 
 @wrong("the exit code of a command that has not ended is asked for")
 def test_expect_leaves_the_exit_code_open(sh: Shell) -> None:
-    with quicker_than(1):
+    with quicker_than(2.5):
         seen = sh.run("echo ready; sleep 20", expect=["ready"])
     assert (seen.exit_code, seen.expect_string, seen.output) == (None, "ready", "")
     sh.interrupt()
