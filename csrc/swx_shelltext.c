@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LINE_ROOM = 1024, LAST_MAX = 1024 };
+enum { LINE_ROOM = 1024, LAST_MAX = 1024, PIPE_MAX = 24 };
 
 /* printf into a buffer; our texts are short, so a fixed line is enough. */
 __attribute__((format(printf, 2, 3))) static swx_status add(swx_buf *out, const char *format, ...)
@@ -28,14 +28,31 @@ swx_status swx_shelltext_prompts(swx_buf *out, const swx_fence *fence)
     return add(out, "builtin declare -g +x PS0='%s' PS1='%s' PS2='' || builtin :", ps0, ps1);
 }
 
+/* "0 1 0" whatever IFS is: "${PIPESTATUS[*]}" would join with its first character.  A pipeline that is too long to be
+ * put back gets a last number that is no exit status. */
+static swx_status add_pipestatus(swx_buf *out)
+{
+    swx_status status = add(out, " \"${PIPESTATUS[0]}");
+    for (int i = 1; i < PIPE_MAX && status == SWX_OK; i++) {
+        status = add(out, "${PIPESTATUS[%d]+ ${PIPESTATUS[%d]}}", i, i);
+    }
+    return status == SWX_OK ? add(out, "${PIPESTATUS[%d]+ 999}\"", (int)PIPE_MAX) : status;
+}
+
 swx_status swx_shelltext_challenge(swx_buf *out, const swx_fence *fence)
 {
     /* The nonce is an argument of printf, so that the line itself, if it is ever echoed, holds no mark. */
-    return add(out,
-               "{ builtin printf '\\033]7733;%%s;%d;%%s;%%s\\007%%q\\033]7733;%%s;%d\\007%%s' "
-               "%s \"$?\" \"${PIPESTATUS[*]}\" \"$_\" %s \"${PS1@P}\"; ! [[ -t 2 ]]; "
-               "builtin printf '\\033]7733;%%s;%d;%%s\\007' %s \"$?\"; } >&0\n",
-               SWX_MARK_REPORT, SWX_MARK_VALUE, fence->nonce, fence->nonce, SWX_MARK_END, fence->nonce);
+    swx_status status = add(out, "{ builtin printf '\\033]7733;%%s;%d;%%s;%%s\\007%%q\\033]7733;%%s;%d\\007%%s' %s \"$?\"",
+                            SWX_MARK_REPORT, SWX_MARK_VALUE, fence->nonce);
+    if (status == SWX_OK) {
+        status = add_pipestatus(out);
+    }
+    /* PS1 may be unset, which is an error under `set -u`. */
+    return status == SWX_OK ? add(out,
+                                  " \"$_\" %s \"${PS1+${PS1@P}}\"; ! [[ -t 2 ]]; "
+                                  "builtin printf '\\033]7733;%%s;%d;%%s\\007' %s \"$?\"; } >&0\n",
+                                  fence->nonce, SWX_MARK_END, fence->nonce)
+                            : status;
 }
 
 /* `(exit a) | (exit b) && :`: sets `$?` and PIPESTATUS, and as a member of an AND-OR list that is not its last one it

@@ -1,0 +1,223 @@
+/* What the session types is tried on a real bash that reads it from its stdin. */
+#include "swx_shelltext.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "harness.h"
+#include "swx_alloc.h"
+#include "swx_child.h"
+
+static swx_fence new_fence(void)
+{
+    swx_fence fence = { 0 };
+    CHECK(swx_fence_init(&fence, NULL) == SWX_OK);
+    return fence;
+}
+
+static char *text_of(const swx_buf *buf)
+{
+    char *text = malloc(buf->size + 1);
+    CHECK(text);
+    swx_buf_copy(buf, (uint8_t *)text);
+    text[buf->size] = 0;
+    return text;
+}
+
+/* Runs a script in `bash -i`, with a file as its stdin (fd 0, where the answers go, appended).  Returns all that the file then holds
+ * behind the script. */
+static char *run_bash(const char *script)
+{
+    char path[] = "/tmp/swx-shelltext-XXXXXX";
+    int input = mkostemp(path, O_CLOEXEC | O_APPEND), null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    CHECK(input >= 0 && null >= 0);
+    CHECK(unlink(path) == 0);
+    size_t size = strlen(script);
+    CHECK(write(input, script, size) == (ssize_t)size && lseek(input, 0, SEEK_SET) == 0);
+    char *argv[] = { "bash", "--norc", "--noprofile", NULL };
+    swx_spawn spawn = { .file = "/bin/bash", .argv = argv, .input = input, .output = null, .error = null };
+    swx_child child;
+    CHECK(swx_child_start(&child, &spawn, NULL) == SWX_OK);
+    while (!swx_child_ended(&child)) {
+        usleep(1000);
+    }
+    swx_child_close(&child);
+    struct stat now;
+    CHECK(fstat(input, &now) == 0 && (size_t)now.st_size >= size);
+    size_t rest = (size_t)now.st_size - size;
+    char *answer = malloc(rest + 1);
+    CHECK(answer && pread(input, answer, rest, (off_t)size) == (ssize_t)rest);
+    answer[rest] = 0;
+    close(input);
+    close(null);
+    return answer;
+}
+
+static char *challenge_text(const swx_fence *fence)
+{
+    swx_buf line;
+    swx_buf_init(&line, 1 << 16);
+    CHECK(swx_shelltext_challenge(&line, fence) == SWX_OK);
+    char *text = text_of(&line);
+    swx_buf_free(&line);
+    return text;
+}
+
+/* What the challenge answers after `before`, then exit so that the shell does not read the answer as commands. */
+static void expect_answer(const char *before, int code, const char *pipestatus, const char *last, const char *prompt)
+{
+    swx_fence fence = new_fence();
+    char *challenge = challenge_text(&fence);
+    size_t room = strlen(before) + strlen(challenge) + 16;
+    char *script = malloc(room);
+    CHECK(script);
+    challenge[strlen(challenge) - 1] = 0; /* the file is its own output: nothing may be read behind the answer */
+    snprintf(script, room, "%s\n%s; exit\n", before, challenge);
+    char *answer = run_bash(script);
+    const uint8_t *bytes = (const uint8_t *)answer, *plain;
+    size_t size = strlen(answer), plain_size;
+    swx_mark mark;
+    char parts[3][1024] = { { 0 } };
+    swx_mark marks[3];
+    unsigned part = 0;
+    for (swx_fence_event event; (event = swx_fence_next(&fence, &bytes, &size, &plain, &plain_size, &mark)) != SWX_FENCE_MORE;) {
+        if (event == SWX_FENCE_MARK) {
+            CHECK(part < 3);
+            marks[part++] = mark;
+        } else {
+            CHECK(part < 3 && strlen(parts[part]) + plain_size < sizeof(parts[0]));
+            memcpy(parts[part] + strlen(parts[part]), plain, plain_size);
+        }
+    }
+    if (part != 3 || marks[0].kind != SWX_MARK_REPORT || marks[1].kind != SWX_MARK_VALUE || marks[2].kind != SWX_MARK_END ||
+        marks[0].code != code || strcmp(marks[0].pipestatus, pipestatus) != 0 || strcmp(parts[1], last) != 0 ||
+        strcmp(parts[2], prompt) != 0 || parts[0][0] || !marks[2].no_stderr) {
+        fprintf(stderr, "after <%s>: %u marks, code %d pipe <%s> last <%s> prompt <%s>\nanswer <%s>\n", before, part, marks[0].code,
+                marks[0].pipestatus, parts[1], parts[2], answer);
+        exit(1);
+    }
+    free(answer);
+    free(script);
+    free(challenge);
+}
+
+static void test_challenge(void)
+{
+    expect_answer("PS1=; (exit 3)", 3, "3", "''", "");
+    expect_answer("PS1='> '; true a 'b c'", 0, "0", "b\\ c", "> ");
+    expect_answer("PS1='$((1+1))'; true; false | true | (exit 7) | false", 1, "1 0 7 1", "true", "2");
+    expect_answer("PS1=x; true \"$(printf 'a\\nb')\"", 0, "0", "$'a\\nb'", "x");
+    expect_answer("PS1=x; IFS=,; true y; true | false | true", 0, "0 1 0", "y", "x");
+    expect_answer("PS1=x; IFS=$'\\n\\t'; true y; true | false", 1, "0 1", "y", "x");
+    expect_answer("PS1=x; IFS=; true y; true | false", 1, "0 1", "y", "x");
+    expect_answer("PS1=x; true y; (exit 9) |:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:| (exit 8)", 8,
+                  "9 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 8", "y", "x");
+    /* too long: the last number says so */
+    expect_answer("PS1=x; true y; (exit 9) |:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:| (exit 8)", 8,
+                  "9 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 999", "y", "x");
+    expect_answer("set -u; unset PS1; true y", 0, "0", "y", "");
+    expect_answer("set -e; PS1=x; true y; true | true", 0, "0 0", "y", "x");
+    expect_answer("set -f; set -C; PS1='*'; true '*'", 0, "0", "\\*", "*");
+    expect_answer("set -o posix; PS1=x; true y", 0, "0", "y", "x");
+    expect_answer("printf() { echo shadowed; }; alias printf=false; PS1=x; true y", 0, "0", "y", "x");
+}
+
+static char *restore_text(const swx_fence *fence, const swx_restore *restore)
+{
+    swx_buf line;
+    swx_buf_init(&line, 1 << 16);
+    CHECK(swx_shelltext_restore(&line, fence, restore) == SWX_OK);
+    CHECK(line.size < 4096 && memchr(line.data, '\n', line.size) == line.data + line.size - 1 && !memchr(line.data, '\t', line.size));
+    char *text = text_of(&line);
+    swx_buf_free(&line);
+    return text;
+}
+
+/* The state that the shell has after a restore, as `$? - ${PIPESTATUS[*]} - $_`. */
+static void expect_state(const char *before, const swx_restore *restore, const char *wanted)
+{
+    swx_fence fence = new_fence();
+    char *text = restore_text(&fence, restore);
+    size_t room = strlen(before) + strlen(text) + 256;
+    char *script = malloc(room);
+    CHECK(script);
+    snprintf(script, room, "%s\n%s%s", before, text, "{ builtin printf '%s - %s - %s' \"$?\" \"${PIPESTATUS[*]}\" \"$_\" >&0; exit; }\n");
+    char *answer = run_bash(script);
+    if (strcmp(answer, wanted) != 0) {
+        fprintf(stderr, "<%s>: <%s>, wanted <%s>\n", text, answer, wanted);
+        exit(1);
+    }
+    free(answer);
+    free(script);
+    free(text);
+}
+
+static void test_restore(void)
+{
+    const uint8_t *last = (const uint8_t *)"$'a\\tb c'";
+    size_t size = strlen((const char *)last);
+    expect_state(":", &(swx_restore){ .code = 0, .pipestatus = "0", .last = last, .last_size = size }, "0 - 0 - a\tb c");
+    expect_state(":", &(swx_restore){ .code = 5, .pipestatus = "0 1 5", .last = last, .last_size = size }, "5 - 0 1 5 - a\tb c");
+    expect_state("set -e; trap 'echo ERR >&0' ERR", &(swx_restore){ .code = 5, .pipestatus = "5", .last = last, .last_size = size },
+                 "5 - 5 - a\tb c");
+    expect_state("set -eo pipefail; trap 'echo ERR >&0' ERR",
+                 &(swx_restore){ .code = 1, .pipestatus = "1 0", .last = last, .last_size = size }, "1 - 1 - a\tb c");
+    expect_state("set -u", &(swx_restore){ .code = 255, .pipestatus = "", .last = last, .last_size = size }, "255 - 255 - a\tb c");
+    expect_state(":", &(swx_restore){ .code = 3, .pipestatus = "1 2", .guard = true, .reassert = true, .prompt_variables = true, .readline = true,
+                                      .last = last, .last_size = size }, "3 - 3 - a\tb c");
+    expect_state(":", &(swx_restore){ .code = 8, .pipestatus = "9 0 999", .last = last, .last_size = size }, "8 - 8 - a\tb c");
+    char many[1025];
+    memset(many, 'x', sizeof(many));
+    expect_state("true kept", &(swx_restore){ .code = 0, .pipestatus = "0", .last = (uint8_t *)many, .last_size = 1025 }, "0 - 0 - PS2=");
+    expect_state("readonly PS1 PS0 PS2", &(swx_restore){ .code = 4, .pipestatus = "0 4", .last = last, .last_size = size }, "4 - 0 4 - a\tb c");
+}
+
+/* The prompts are in force and are not handed to children. */
+static void test_prompts(void)
+{
+    swx_fence fence = new_fence();
+    swx_buf line;
+    swx_buf_init(&line, 1 << 16);
+    CHECK(swx_shelltext_prompts(&line, &fence) == SWX_OK && line.size < 4096);
+    char *text = text_of(&line), script[4096], wanted[1024];
+    char ps0[SWX_FENCE_TEXT], ps1[SWX_FENCE_TEXT];
+    swx_fence_ps0(&fence, ps0);
+    swx_fence_ps1(&fence, ps1);
+    snprintf(script, sizeof(script), "export PS0=a PS1=b PS2=c\n%s\n{ printf '%%s|%%s|%%s|' \"$PS0\" \"$PS1\" \"$PS2\"; env | grep -c ^PS; } >&0; exit\n", text);
+    snprintf(wanted, sizeof(wanted), "%s|%s||0\n", ps0, ps1);
+    char *answer = run_bash(script);
+    CHECK(strcmp(answer, wanted) == 0);
+    free(answer);
+    free(text);
+    swx_buf_free(&line);
+}
+
+static void test_no_memory(void)
+{
+#ifdef SWX_ALLOC_TEST
+    swx_fence fence = new_fence();
+    const swx_restore restore = { .code = 1, .pipestatus = "0 1", .last = (const uint8_t *)"x", .last_size = 1, .guard = true,
+                                  .reassert = true, .readline = true, .prompt_variables = true };
+    for (int which = 0; which < 3; which++) {
+        swx_status status = SWX_ENOMEM;
+        for (unsigned long i = 1; status != SWX_OK; i++) {
+            swx_buf line;
+            swx_buf_init(&line, 1 << 16);
+            long live = swx_alloc_live();
+            swx_alloc_fail_at(i, 0);
+            status = which == 0   ? swx_shelltext_prompts(&line, &fence)
+                     : which == 1 ? swx_shelltext_challenge(&line, &fence)
+                                  : swx_shelltext_restore(&line, &fence, &restore);
+            CHECK(status == SWX_OK ? swx_alloc_count() < i : status == SWX_ENOMEM);
+            swx_alloc_fail_at(0, 0);
+            swx_buf_free(&line);
+            CHECK(swx_alloc_live() == live);
+        }
+    }
+#endif
+}
+
+TEST_MAIN(test_challenge, test_restore, test_prompts, test_no_memory)
