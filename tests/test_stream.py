@@ -62,7 +62,7 @@ def test_the_observation_is_that_of_run_in_session(sh: Shell) -> None:
 
 def test_characters_and_sequences_are_whole(sh: Shell) -> None:
     """Nothing is cut: no half character, no half escape sequence, no piece of a mark."""
-    text = "ä漢🦊\\x1b[31mred\\x1b]0;title\\x07.\\r\\n"
+    text = "ä漢🦊\\x1b[31mred\\x1b]0;title\\x07.\\n"
     program = f"import os, time\nfor b in '{text}'.encode():\n  os.write(1, bytes([b])); time.sleep(0.003)\n"
     chunks, last, _ = collect(sh, f'python3 -c "{program}"')
     assert "".join(chunks) == "ä漢🦊red.\n"

@@ -77,7 +77,7 @@ def test_ipython_with_its_full_screen_prompt(sh: Shell) -> None:
     if importlib.util.find_spec("IPython") is None:
         pytest.skip("this machine has no ipython")
     sh.out("export TERM=xterm")
-    sh.talk(f"{sys.executable} -m IPython --no-banner --no-confirm-exit", r"In \[1\]", timeout=25)
+    sh.talk(f"{sys.executable} -m IPython --no-banner --no-confirm-exit", r"In \[", timeout=25)
     sh.leave("exit", timeout=START)
     sh.gives("echo out", "out\n")
 
