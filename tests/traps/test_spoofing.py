@@ -22,6 +22,9 @@ def attack(mode: str, code: int = 99) -> str:
     return f"{LEARN} {shlex.quote(sys.executable)} {ATTACKER} $$ {code} {mode}"
 
 
+# Marks with the number that the next real one will carry, made by bash itself.
+AHEAD = "n='\\#'; n=${n@P}; p=${PS1@P}; for d in -1 0 1 2 3; do printf %s \"${p//$n/$((n+d))}\"; done"
+
 ENDS_EARLY = "printing the prompt's constant ends a command early and shifts every later answer"
 
 
@@ -40,6 +43,16 @@ def test_perfect_marks_in_the_middle(sh: Shell, mode: str) -> None:
         assert seen.output.endswith("END\n")
         assert seen.exit_code == 7
         sh.gives("echo next", "next\n")
+
+
+@wrong(ENDS_EARLY)
+def test_perfect_marks_then_silence(sh: Shell) -> None:
+    """The forger takes its time: whoever believed the mark has long answered."""
+    seen = sh.run(f"echo START; {AHEAD}; sleep 1.3; echo END; (exit 7)")
+    assert "START\n" in seen.output
+    assert seen.output.endswith("END\n")
+    assert seen.exit_code == 7
+    sh.gives("echo next", "next\n")
 
 
 def test_perfect_marks_as_the_last_output(sh: Shell) -> None:
@@ -71,10 +84,6 @@ def test_perfect_marks_in_a_short_plain_line(sh: Shell) -> None:
         assert seen.output.endswith("END\n")
         assert seen.exit_code == 7
         sh.gives("echo next", "next\n")
-
-
-# Marks with the number that the next real one will carry, made by bash itself.
-AHEAD = "n='\\#'; n=${n@P}; p=${PS1@P}; for d in -1 0 1 2 3; do printf %s \"${p//$n/$((n+d))}\"; done"
 
 
 def test_marks_with_the_coming_number(sh: Shell) -> None:

@@ -16,7 +16,7 @@ import pytest
 from traps.harness import ON_ORIGINAL, Shell, eventually, no_signals, quicker_than, wrong
 
 
-@wrong("$? does not survive to the next command")
+@wrong("$? does not survive to the next command", but=["true"])
 @pytest.mark.parametrize("command", ["false", "(exit 42)", "true", "nosuchcommand-x 2>/dev/null", "false\n(exit 9)"])
 def test_exit_status_of_the_command_before(sh: Shell, command: str) -> None:
     code = sh.run(command).exit_code
@@ -27,7 +27,7 @@ def test_exit_status_of_the_command_before(sh: Shell, command: str) -> None:
 @wrong("$? does not survive to the next command")
 def test_exit_status_in_every_way_in(sh: Shell) -> None:
     """A long command, one of several lines and one with control characters find `$?` like a short one."""
-    ways = ("{0}; : " + "x" * 6000, "{0}\n:", "{0}; : 'a\x03\x1bb'", "{{{{\n{0}\n}}}}")
+    ways = ("{0}; : " + "x" * 6000, "{0}\n:", "{0}; : 'a\x03\x1bb'", "{{\n{0}\n}}")
     for way in ways:
         sh.run("(exit 42)")
         seen = sh.run(way.format("echo $?"))
@@ -343,7 +343,10 @@ def test_a_changed_prompt_is_nothing(sh: Shell, command: str) -> None:
     sh.gives("echo a\necho b", "a\nb\n")
 
 
-@wrong("a changed PS1 makes every later command time out")
+@wrong(
+    "a changed PS1 makes every later command time out",
+    but=["readonly PROMPT_COMMAND=:", "readonly PS1", "readonly PS2='> '"],
+)
 @pytest.mark.parametrize(
     "command",
     [
@@ -411,6 +414,7 @@ def test_venv(sh: Shell, tmp_path: Path) -> None:
     sh.gives("echo a\necho b", "a\nb\n")
 
 
+@wrong("source venv/bin/activate adds the prompt to every output")
 def test_venv_in_one_command(sh: Shell, tmp_path: Path) -> None:
     seen = sh.out(f"cd {tmp_path} && python3 -m venv --without-pip v && . v/bin/activate && python -c 'print(6*7)'", 20)
     assert seen == "42\n"
@@ -509,7 +513,6 @@ def test_stty_that_the_user_asked_for_stays(sh: Shell) -> None:
     sh.gives("stty size", "50 132\n")
 
 
-@wrong("the modes of a dead program stay")
 @pytest.mark.parametrize(
     "setting",
     [
@@ -585,7 +588,6 @@ def test_exec_everything_away(sh: Shell, tmp_path: Path) -> None:
     assert "hi\n" in (tmp_path / "out").read_text()
 
 
-@wrong("the engine's own words go into the log")
 def test_exec_through_tee(sh: Shell, tmp_path: Path) -> None:
     log = tmp_path / "log"
     sh.run(f"exec 3>&1 4>&2 > >(tee {log}) 2>&1")
@@ -693,7 +695,6 @@ def test_line_editing_turned_on_inside_a_longer_command(sh: Shell) -> None:
     sh.synced()
 
 
-@wrong("an event that is not found gives no exit code")
 def test_history_expansion_turned_on(sh: Shell) -> None:
     """The user asked for it: an event is expanded or left alone, the session stays in step."""
     sh.run("set -H")
@@ -720,7 +721,6 @@ def test_extdebug(sh: Shell) -> None:
     sh.out("shopt -u extdebug; trap - DEBUG")
 
 
-@wrong("its own commands are skipped as well")
 def test_extdebug_trap_that_skips_commands(sh: Shell) -> None:
     sh.out("shopt -s extdebug; trap '[[ $BASH_COMMAND != *skipme* ]]' DEBUG")
     sh.gives("echo one; echo skipme; echo two", "one\ntwo\n")
@@ -760,7 +760,6 @@ def test_shadowed_builtins(sh: Shell) -> None:
     sh.run("unalias -a")
 
 
-@wrong("the exit code is asked for with echo")
 def test_disabled_builtins(sh: Shell) -> None:
     sh.run("enable -n echo printf eval source . builtin command export trap test [ true :")
     for i in range(3):
@@ -845,15 +844,14 @@ def test_signals_are_default_under_nohup(shells: type[Shell]) -> None:
 @wrong("job notices pollute later answers")
 def test_job_notices(sh: Shell) -> None:
     assert re.fullmatch(r"(\[1\] \d+\n)?", sh.out("sleep 0.15 &"))
-    sh.out("sleep 0.3")
+    sh.gives("sleep 0.3", "")
     sh.gives("echo hi", "hi\n")
     sh.run("(exit 3) & (exit 4) &")
-    sh.out("sleep 0.1")
+    sh.gives("sleep 0.1", "")
     for i in range(3):
         sh.gives(f"echo {i}", f"{i}\n")
 
 
-@wrong("job notices pollute later answers")
 @pytest.mark.parametrize("mode", ["set -b", "set +m", "set -m", "shopt -s checkjobs huponexit"])
 def test_job_notices_in_every_mode(sh: Shell, mode: str) -> None:
     sh.out(mode)

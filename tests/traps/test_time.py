@@ -86,7 +86,6 @@ def test_a_chain_of_timeouts(sh: Shell) -> None:
     sh.gives("echo $?", "0\n")
 
 
-@wrong("$? does not survive")
 def test_the_status_of_a_command_that_timed_out(sh: Shell) -> None:
     sh.times_out("sleep 0.3; (exit 9)", timeout=0.1)
     sh.gives("echo $?", "9\n")
@@ -236,7 +235,10 @@ IGNORES = [
 ]
 
 
-@wrong("the command after is lost, or the interrupt fails")
+@wrong(
+    "the command after is lost, or the interrupt fails",
+    but=["python3 -c 'import signal, time; signal.signal(2, signal.SIG_IGN); time.sleep(60)'", "trap '' INT; sleep 60"],
+)
 @pytest.mark.parametrize("command", IGNORES)
 def test_interrupt_of_what_ignores_it(sh: Shell, command: str) -> None:
     sh.times_out(f"({command})", timeout=0.3)
@@ -257,7 +259,7 @@ def test_interrupt_of_a_raw_terminal(sh: Shell, tmp_path: Path) -> None:
         sh.gives(f"echo next{i}", f"next{i}\n")
 
 
-@wrong("a repl left open eats the next command")
+@wrong("a repl left open eats the next command", but=["cat -u"])
 @pytest.mark.parametrize("repl", ["python3 -q", "bc -q", "cat -u", "bash --norc"])
 def test_a_repl_left_open(sh: Shell, repl: str) -> None:
     sh.times_out(repl, timeout=0.5)
@@ -267,7 +269,6 @@ def test_a_repl_left_open(sh: Shell, repl: str) -> None:
     sh.gives("echo next", "next\n")
 
 
-@wrong("there is no exit code of an interrupted command")
 def test_exit_code_after_an_interrupt(sh: Shell) -> None:
     sh.times_out("sleep 60", timeout=0.1)
     sh.interrupt()
@@ -377,7 +378,6 @@ def test_expect_leaves_the_exit_code_open(sh: Shell) -> None:
     sh.gives("echo next", "next\n")
 
 
-@wrong("the echo of the command is searched too")
 def test_expect_that_is_in_the_command_only(sh: Shell) -> None:
     seen = sh.run("x=never-printed; sleep 0.1; echo end", expect=["never-printed"])
     assert (seen.output, seen.exit_code) == ("end\n", 0)
