@@ -531,6 +531,7 @@ static int deliver(flight *f, const char *text, size_t size, int checked)
         swx_py_raise(&err);
         return -1;
     }
+    f->op.raw = way == SWX_WAY_RAW;
     f->empty = way == SWX_WAY_NONE;
     return 1;
 }
@@ -676,10 +677,24 @@ static PyObject *session_type(PyObject *object, PyObject *bytes_object)
     status = swx_session_type(self->at->session, (const uint8_t *)bytes, (size_t)size, swx_now());
     swx_node_unlock(self->at->node);
     Py_END_ALLOW_THREADS
-    if (status != SWX_OK) {
-        swx_error err = { .status = status, .text = "the session has ended" };
-        return swx_py_raise(&err);
+    if (status == SWX_ENOMEM) {
+        return PyErr_NoMemory();
     }
+    return PyBool_FromLong(status == SWX_OK);
+}
+
+static PyObject *session_attach(PyObject *object, PyObject *attached)
+{
+    session_object *self = (session_object *)object;
+    int on = PyObject_IsTrue(attached);
+    if (on < 0 || !usable(self)) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    swx_node_lock(self->at->node);
+    swx_session_attach(self->at->session, on);
+    swx_node_unlock(self->at->node);
+    Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 
@@ -727,13 +742,14 @@ static PyObject *session_facts(PyObject *object, PyObject *unused)
 static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = { "shell", "environment", "directory", "rows", "columns", "output_limit", NULL };
-    PyObject *environment;
+    PyObject *environment, *directory_arg;
     const char *shell, *directory;
     unsigned rows, columns;
     Py_ssize_t limit;
     swx_error err = { .status = SWX_ENOMEM };
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOzIIn:Session", names, &shell, &environment, &directory, &rows,
-                                     &columns, &limit)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOOIIn:Session", names, &shell, &environment, &directory_arg,
+                                     &rows, &columns, &limit) ||
+        swx_py_path(directory_arg, &directory) < 0) {
         return NULL;
     }
     if (limit < 2) {
@@ -807,7 +823,11 @@ static PyMethodDef session_methods[] = {
       "kills what is in the foreground.  Overtakes what waits." },
     { "close", session_close, METH_VARARGS,
       "close(waker, future)\n--\n\nEnds the shell and everything it started." },
-    { "type", session_type, METH_O, "type(data)\n--\n\nTypes raw bytes to whatever reads the terminal, at once." },
+    { "type", session_type, METH_O,
+      "type(data)\n--\n\nTypes raw bytes to what runs in the session, at once.  False: nothing runs, nothing was typed." },
+    { "attach", session_attach, METH_O,
+      "attach(attached)\n--\n\nWhether a person's terminal is attached, which answers queries and from which lines may be "
+      "typed ahead." },
     { "resize", session_resize, METH_VARARGS, "resize(rows, columns)\n--\n\nSets the size of the screen." },
     { "facts", session_facts, METH_NOARGS, "facts()\n--\n\nA dict of what is known about the session now." },
     { NULL, NULL, 0, NULL },

@@ -28,9 +28,12 @@ enum {
     READS_PER_CALL = 64,      /* a terminal gives at most 4 KiB a read */
     LOOKS_AT_ONCE = 12,       /* a shell needs some microseconds from its prompt to its read */
     PART_LIMIT = 64 * 1024,   /* of an answer to a challenge */
-    CHALLENGE_ATTEMPTS = 4,
+    PARTS = 4,
+    NOTICE_LIMIT = 1 << 20,   /* output that is searched for job notices */
+    CHALLENGE_ATTEMPTS = 2,   /* to get a mark shown at all */
     CLOSE_SWEEPS = 400,
     LINE_MAX = 4095,          /* of a terminal in canonical mode; what is longer is cut silently */
+    RAW_TAIL = 2,             /* "}" and newline: typed when the terminal is itself again */
     UNCLAIMED_LIMIT = 1 << 20 /* output kept of a command that runs for nobody */
 };
 
@@ -52,6 +55,7 @@ typedef struct {
     int rank; /* 0 none, 1 the number did not advance (an empty command), 2 the expected number or a guard */
     int code; /* -1: not expanded */
     bool conflict; /* marks of the same rank had different codes */
+    bool altered;  /* PS1 or PS0 are no longer what we made them */
     uint64_t number;
     uint32_t jobs;
     uint64_t at; /* output.total when it came */
@@ -80,11 +84,12 @@ struct swx_session {
     bool begun;        /* its START mark came, or none is expected */
     bool expects_start;
     bool loose;        /* lines typed to programs: numbers may advance by more than one */
+    bool arriving;     /* its text is typed with the terminal in raw mode, but for the last line */
+    bool attached;     /* to a person's terminal */
     bool readline_seen;
     unsigned hints;
-    uint32_t notice_lines, notice_jobs; /* job notices at the end of the output that are being verified */
-    size_t notice_size;
-    uint64_t notice_end;
+    uint32_t notices;    /* job notices in the output that are being verified */
+    uint64_t notice_end; /* where the output ended then */
     int64_t delivered; /* when it was typed */
     int64_t last_data;
     int64_t check;     /* when to look at the shell again */
@@ -106,11 +111,12 @@ struct swx_session {
     int64_t give_up;
     bool answered; /* report holds the truth about the command */
     bool prompt_missing; /* the reason: a prompt without a mark */
+    bool blind;          /* our marks cannot be kept at all: only the kernel tells the end, and each time the shell is asked */
     bool unexpanded;
     bool interrupted_once;
     swx_mark report;
-    int part; /* 0: noise, 1: `$_`, 2: the prompt's text */
-    swx_buf parts[3];
+    int part; /* 0: noise, 1: `$_`, 2: what PS1 prints, 3: what PS0 prints */
+    swx_buf parts[PARTS];
 
     int64_t learn_until;
     int64_t close_step;
@@ -141,7 +147,7 @@ static void finish(swx_session *s, swx_op *op, swx_end end, int code, bool with_
         op->output = s->output;
         swx_buf_init(&s->output, UNCLAIMED_LIMIT);
         s->found.at = 0;
-        s->notice_lines = 0;
+        s->notices = 0;
     } else {
         swx_buf_init(&op->output, s->output_limit);
     }
@@ -216,7 +222,7 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
     s->delivered = s->last_data = now;
     s->readline_seen = false;
     s->match_failed = false;
-    s->notice_lines = 0;
+    s->notices = 0;
     s->backoff = FIRST_CHECK;
     check_in(s, now, s->backoff);
 }
@@ -263,7 +269,7 @@ static void begin(swx_session *s, int64_t now)
     }
     s->current = op;
     s->hints = at_prompt ? op->hints : s->hints | op->hints;
-    s->loose = op->kind == SWX_OP_LINE;
+    s->loose = op->kind == SWX_OP_LINE || s->attached;
     if (s->output.limit == s->output_limit) {
         swx_buf_clear(&s->output);
     } else {
@@ -293,7 +299,15 @@ static void begin(swx_session *s, int64_t now)
     if (at_prompt && s->jobs && s->start_marks) { /* lets the shell report jobs that ended meanwhile before we begin */
         typed = type_bytes(s, "\n", 1);
     }
-    if (!typed || !type_bytes(s, op->typed, op->typed_size)) {
+    size_t part = op->typed_size;
+    if (op->raw && at_prompt && part > RAW_TAIL) {
+        part -= RAW_TAIL;
+        s->arriving = true;
+        s->backoff = MS / 20;
+        check_in(s, now, s->backoff);
+        swx_pty_set_raw(&s->pty, true);
+    }
+    if (!typed || !type_bytes(s, op->typed, part)) {
         s->current = NULL;
         finish(s, op, SWX_END_MEMORY, 0, false);
     }
@@ -370,32 +384,44 @@ static void type_restore(swx_session *s, int64_t now)
 
 /* ---- the end of a command -------------------------------------------------------------------------------------- */
 
-/* Bash reports ended jobs between a command's output and its prompt.  Where the output ends with what looks like that,
- * a job of an earlier command is known, and this command has no business with jobs, an empty line asks for one more
- * prompt: only if it counts that many jobs less were the lines bash's own.  True: wait for that prompt. */
+/* Bash reports ended jobs in the output of whatever runs when it notices, mostly right before its prompt.  Where lines
+ * look like that, a job of an earlier command is known, and this command has no business with jobs, an empty line asks
+ * for one more prompt: only if that many jobs less are left than before the command were the lines bash's own.
+ * True: wait for that prompt. */
 static bool asks_about_notices(swx_session *s, const candidate *found)
 {
-    if (s->notice_lines) { /* that prompt is here */
+    if (s->notices) { /* that prompt is here */
         swx_buf_chop(&s->output, (size_t)(s->output.total - s->notice_end));
-        if (s->notice_jobs >= found->jobs + s->notice_lines) {
-            swx_buf_chop(&s->output, s->notice_size);
+        if (s->jobs >= found->jobs + s->notices) {
+            size_t size = swx_notice_remove(s->output.data, s->output.size);
+            swx_buf_chop(&s->output, s->output.size - size);
         }
-        s->notice_lines = 0;
+        s->notices = 0;
         return false;
     }
-    if (!s->jobs || (s->hints & SWX_HINT_JOBS) || swx_buf_dropped(&s->output)) {
+    if (!s->jobs || (s->hints & SWX_HINT_JOBS) || s->output.size > NOTICE_LIMIT || swx_buf_dropped(&s->output)) {
         return false;
     }
-    s->notice_size = swx_notice_tail(s->output.data, s->output.size, &s->notice_lines);
-    s->notice_jobs = found->jobs;
+    s->notices = swx_notice_count(s->output.data, s->output.size);
     s->notice_end = s->output.total;
-    if (!s->notice_lines || !type_bytes(s, "\n", 1)) {
-        s->notice_lines = 0;
+    if (!s->notices || !type_bytes(s, "\n", 1)) {
+        s->notices = 0;
         return false;
     }
     s->number = found->number;
     s->found = (candidate){ 0 };
     return true;
+}
+
+/* What a PS0 that cannot be replaced printed at the output's beginning. */
+static void drop_start(swx_session *s)
+{
+    const swx_buf *start = &s->parts[3];
+    if (!s->start_marks && start->size && !swx_buf_dropped(&s->output) && s->output.size >= start->size &&
+        memcmp(s->output.data, start->data, start->size) == 0) {
+        memmove(s->output.data, s->output.data + start->size, s->output.size - start->size);
+        swx_buf_chop(&s->output, start->size);
+    }
 }
 
 /* After `exec > >(tee log)` and the like. */
@@ -409,6 +435,7 @@ static bool stdout_is_pipe(const swx_session *s)
 
 static void conclude(swx_session *s, int code, uint32_t jobs, int64_t now)
 {
+    drop_start(s);
     bool processed = swx_pty_settle_modes(&s->pty, s->hints & SWX_HINT_STTY);
     if (s->hints & SWX_HINT_SETTLE) {
         s->helper = stdout_is_pipe(s);
@@ -437,7 +464,7 @@ static void conclude(swx_session *s, int code, uint32_t jobs, int64_t now)
 static void conclude_from_mark(swx_session *s, int64_t now)
 {
     candidate found = s->found;
-    if (found.conflict || found.code < 0) {
+    if (found.conflict || found.altered || found.code < 0) {
         swx_buf_chop(&s->output, (size_t)(s->output.total - found.at));
         challenge(s, now, false);
         return;
@@ -464,14 +491,29 @@ static void conclude_from_mark(swx_session *s, int64_t now)
     conclude(s, found.code, found.jobs, now);
 }
 
+/* What the user's own prompt printed at the output's end: all of it if it holds no mark of ours, else what stands before
+ * the mark. */
+static void drop_prompt(swx_session *s)
+{
+    static const char head[] = "\033]7733;";
+    const swx_buf *prompt = &s->parts[2];
+    size_t size = prompt->size;
+    for (size_t i = 0; !s->prompt_missing && i < size; i++) {
+        if (size - i >= sizeof(head) - 1 && memcmp(prompt->data + i, head, sizeof(head) - 1) == 0) {
+            size = i;
+        }
+    }
+    if (size && !swx_buf_dropped(prompt) && swx_buf_ends_with(&s->output, prompt->data, size)) {
+        swx_buf_chop(&s->output, size);
+    }
+}
+
 /* The answer came, prompts and state are back. */
 static void conclude_challenge(swx_session *s, int64_t now)
 {
-    if (s->prompt_missing && s->parts[2].size && swx_buf_ends_with(&s->output, s->parts[2].data, s->parts[2].size)) {
-        swx_buf_chop(&s->output, s->parts[2].size); /* what the user's own prompt printed */
-    }
+    drop_prompt(s);
     s->number = s->found.number ? s->found.number : s->number;
-    s->start_marks = !s->guard;
+    s->start_marks = !s->guard && !s->blind && s->start_misses < 2;
     s->readline_seen = false;
     for (unsigned i = 0; i < LOOKS_AT_ONCE && !has_evidence(s); i++) { /* another bash in the same process */
         if (swx_kernel_learn(&s->kernel) != SWX_MORE) {
@@ -615,11 +657,30 @@ static void settle_challenge(swx_session *s, int64_t now)
     }
     if (s->phase == AWAIT_PROMPT) {
         type_restore(s, now);
-    } else if (s->found.rank) {
+    } else if (s->found.rank || s->blind || s->attempt >= CHALLENGE_ATTEMPTS) {
+        s->blind = !s->found.rank;
         conclude_challenge(s, now);
-    } else if (s->attempt < CHALLENGE_ATTEMPTS) {
-        type_restore(s, now); /* the prompt does not show: mark the end another way */
     } else {
+        type_restore(s, now); /* the prompt does not show: mark the end another way */
+    }
+}
+
+/* Of a command that is typed in raw mode all but the last line has to be read before the terminal is itself again; the
+ * shell waits for that line then. */
+static void settle_arriving(swx_session *s, int64_t now)
+{
+    where at = look_at_shell(s, LOOKS_AT_ONCE);
+    if (at == NOT_YET) {
+        check_in(s, now, s->backoff);
+        s->backoff = earlier(s->backoff * 2, 2 * MS);
+        return;
+    }
+    s->arriving = false;
+    s->delivered = now;
+    s->backoff = FIRST_CHECK;
+    check_in(s, now, s->backoff);
+    swx_pty_set_raw(&s->pty, false);
+    if (!type_bytes(s, "}\n", RAW_TAIL)) {
         lose(s);
     }
 }
@@ -658,7 +719,9 @@ static void settle(swx_session *s, int64_t now, bool fresh)
         settle_starting(s, now);
         break;
     case RUNNING:
-        if (fresh ? s->found.rank > 0 : (s->found.rank > 0 || has_evidence(s))) {
+        if (s->arriving) {
+            settle_arriving(s, now);
+        } else if (fresh ? s->found.rank > 0 : (s->found.rank > 0 || has_evidence(s))) {
             settle_running(s, now, fresh);
         } else if (!fresh) {
             check_in(s, now, LONGEST_CHECK);
@@ -707,6 +770,9 @@ static swx_op *matching(const swx_session *s)
 /* Answers to what a program may ask its terminal (ECMA-48 DSR and DA), so that none waits for ever. */
 static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
 {
+    if (s->attached) {
+        return;
+    }
     for (size_t i = 0; i < size; i++) {
         uint8_t byte = bytes[i];
         if (byte == 0x1b) {
@@ -828,12 +894,15 @@ static void take_prompt(swx_session *s, const swx_mark *mark)
     }
     bool again = rank == found->rank && (!s->loose || mark->number == found->number);
     bool conflict = again && (found->conflict || found->code != mark->code);
+    bool altered = mark->kind == SWX_MARK_PROMPT && mark->code >= 0 &&
+                   (mark->ps1_size != s->fence.ps1_size || (s->start_marks && mark->ps0_size != s->fence.ps0_size));
     if (mark->kind == SWX_MARK_GUARD) {
         conflict = found->rank && (found->conflict || found->code != mark->code);
     }
     *found = (candidate){ .rank = rank,
                           .code = mark->code,
                           .conflict = conflict,
+                          .altered = altered,
                           .number = mark->number,
                           .jobs = mark->jobs,
                           .at = s->output.total };
@@ -860,7 +929,7 @@ static void take_mark(swx_session *s, const swx_mark *mark, int64_t now)
         }
         break;
     case SWX_MARK_VALUE:
-        s->part = 2;
+        s->part += s->part && s->part < PARTS - 1;
         break;
     case SWX_MARK_END:
         if (s->state == CHALLENGE && s->phase == ASK && s->answered) {
@@ -966,7 +1035,7 @@ static bool runs_same_program(const swx_session *s)
 static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
 {
     bool arriving = !typed_all(s) || (s->expects_start && !s->begun);
-    if (arriving && now - s->delivered < DELIVERY_GRACE) {
+    if (s->arriving || (arriving && now - s->delivered < DELIVERY_GRACE)) {
         op->next = now + 2 * MS; /* the rest of a half-read command would run as a command of its own */
         return true;
     }
@@ -1299,11 +1368,21 @@ size_t swx_session_take(swx_session *s, swx_op *op, uint8_t *out, size_t room)
     return copied;
 }
 
+void swx_session_attach(swx_session *s, bool attached)
+{
+    s->attached = attached;
+    s->query = 0;
+    s->loose = s->loose || attached;
+}
+
 swx_status swx_session_type(swx_session *s, const uint8_t *bytes, size_t size, int64_t now)
 {
     (void)now;
     if (s->state == DEAD || s->state == CLOSING || s->state == CLOSED || s->state == LOST) {
         return SWX_ECLOSED;
+    }
+    if (s->state != RUNNING) {
+        return SWX_EBUSY;
     }
     return type_bytes(s, bytes, size) ? SWX_OK : SWX_ENOMEM;
 }

@@ -64,6 +64,7 @@ struct swx_op {
     swx_op_kind kind;
     const uint8_t *typed; /* START: script text for inside of a brace group; RUN, LINE: the bytes to type; borrowed */
     size_t typed_size;
+    bool raw;             /* RUN: `typed` is a brace group with bytes that only a terminal in raw mode passes on */
     unsigned hints;       /* of swx_hint */
     swx_match *match;     /* patterns to wait for, or NULL; borrowed, used by the session until done */
     int64_t deadline;     /* SWX_NEVER: none */
@@ -133,7 +134,12 @@ void swx_session_ended(swx_session *session, int64_t now);
 int64_t swx_session_deadline(const swx_session *session);
 void swx_session_due(swx_session *session, int64_t now);
 
-/* Types raw bytes to whatever reads the terminal, now (for a person attached to the session). */
+/* A person's terminal is attached: it answers by itself what programs ask a terminal, and what the person types ahead may
+ * run at the prompts before the one that ends the command. */
+void swx_session_attach(swx_session *session, bool attached);
+
+/* Types raw bytes to what runs in the session, now (for an attached person).  SWX_EBUSY: nothing runs, and the bytes were
+ * not typed, because the shell would take them for a command of nobody. */
 swx_status swx_session_type(swx_session *session, const uint8_t *bytes, size_t size, int64_t now);
 swx_status swx_session_resize(swx_session *session, unsigned rows, unsigned columns, swx_error *err);
 

@@ -215,7 +215,7 @@ def shell(
     request = _session_request(session, startup_source, startup_timeout, cwd, env)
     request.rows, request.columns = size.lines, size.columns
     with _exit_on_errors():
-        code = asyncio.run(_ended_by_signals(_shell(request)))
+        code = _shell(request)
     raise typer.Exit(code)
 
 
@@ -270,6 +270,16 @@ def _checked(model: type[Model], **fields: Any) -> Model:
 @contextlib.asynccontextmanager
 async def _session(request: CreateBashSessionRequest) -> AsyncIterator[LocalRuntime]:
     """A runtime with one session, whose startup output has been printed."""
+    runtime = _quiet_runtime()
+    try:
+        response = await runtime.create_session(request)
+        _print_piece(response.output)
+        yield runtime
+    finally:
+        await runtime.close()
+
+
+def _quiet_runtime() -> LocalRuntime:
     import logging
 
     from swerex_c.runtime.local import LocalRuntime
@@ -277,13 +287,7 @@ async def _session(request: CreateBashSessionRequest) -> AsyncIterator[LocalRunt
     quiet = logging.getLogger("swerex-c")
     quiet.addHandler(logging.NullHandler())
     quiet.propagate = False
-    runtime = LocalRuntime(logger=quiet)
-    try:
-        response = await runtime.create_session(request)
-        _print_piece(response.output)
-        yield runtime
-    finally:
-        await runtime.close()
+    return LocalRuntime(logger=quiet)
 
 
 async def _ended_by_signals(work: Coroutine[Any, Any, int]) -> int:
@@ -320,11 +324,24 @@ async def _exec(request: CreateBashSessionRequest, action: BashAction) -> int:
     return Exit.FAILED if observation.exit_code is None else observation.exit_code
 
 
-async def _shell(request: CreateBashSessionRequest) -> int:
-    async with _session(request) as runtime:
+def _shell(request: CreateBashSessionRequest) -> int:
+    """Outside of an event loop, which would take ^C away from the prompt."""
+
+    def end(number: int, _frame: Any) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    runtime = _quiet_runtime()
+    try:
+        _print_piece(asyncio.run(runtime.create_session(request)).output)
         attached: Any = runtime.sessions[request.session]
-        code: int = await asyncio.to_thread(attached.interact, 0, 1)
-    return code
+        code: int = attached.interact(0, 1)
+        return code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    finally:
+        asyncio.run(runtime.close())
 
 
 def _print_piece(text: str) -> None:
