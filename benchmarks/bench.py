@@ -250,7 +250,7 @@ def summarise(workload: Workload, name: str) -> Result:
     if samples:
         line["p50_us"], line["p99_us"] = percentile(samples, 0.5), percentile(samples, 0.99)
         line["min_us"] = min(samples)
-    for key in ("cpu_self_us", "cpu_children_us"):
+    for key in ("cpu_self_us", "cpu_children_us", "cpu_plain_us", "cpu_waiting_us"):
         if key in results[0]:
             line[key] = sum(r[key] for r in results) / count
     if "bytes" in results[0] and samples:
@@ -597,6 +597,8 @@ COLUMNS: dict[str, list[Column]] = {
         ("reading", lambda line: duration(line.get("plain_p50_us"))),
         ("waiting", lambda line: duration(line.get("p50_us"))),
         ("added", lambda line: f"{line['added_share'] * 100:+.1f} %"),
+        ("CPU reading", lambda line: duration(line["cpu_plain_us"])),
+        ("CPU waiting", lambda line: duration(line["cpu_waiting_us"])),
         *COMMON[2:],
     ],
     "idle": [

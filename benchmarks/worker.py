@@ -414,6 +414,7 @@ def children_cpu() -> float:
 
 
 def self_cpu() -> float:
+    """Microseconds of CPU of this process, all threads."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return (used.ru_utime + used.ru_stime) * 1e6
 
@@ -520,21 +521,27 @@ class Workloads:
         key = await self.session("patterns")
         samples: list[float] = []
         plain: list[float] = []
+        cpu_plain = cpu_waiting = 0.0
         wrong = 0
         text = f"cat {path}; echo {needle}"
         with Measured() as measured:
             for _ in range(count):
+                cpu_plain -= self_cpu()
                 start = time.perf_counter_ns()
                 answer = await self.contender.run(key, text)
                 plain.append((time.perf_counter_ns() - start) / 1e3)
+                cpu_plain += self_cpu()
                 wrong += answer[1] != 0 or len(answer[0]) != os.path.getsize(path) + len(needle) + 1
+                cpu_waiting -= self_cpu()
                 start = time.perf_counter_ns()
                 found = await self.contender.wait_for(key, text, patterns)
                 samples.append((time.perf_counter_ns() - start) / 1e3)
+                cpu_waiting += self_cpu()
                 wrong += found != expected
                 await asyncio.sleep(0.05)
                 wrong += not is_empty(await self.contender.run(key, "true"))
-        return measured.result(count=count, wrong=wrong, samples_us=samples, plain_us=plain)
+        cpu = {"cpu_plain_us": cpu_plain, "cpu_waiting_us": cpu_waiting}
+        return measured.result(count=count, wrong=wrong, samples_us=samples, plain_us=plain, **cpu)
 
     async def idle(self, sessions: int, seconds: float) -> dict[str, object]:
         before = memory_kb("VmRSS")
