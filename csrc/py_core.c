@@ -110,6 +110,16 @@ int swx_py_deadline(PyObject *seconds, int64_t now, int64_t *deadline)
     return 0;
 }
 
+int swx_py_path(PyObject *object, const char **path)
+{
+    char *bytes = NULL;
+    if (object != Py_None && PyBytes_AsStringAndSize(object, &bytes, NULL) < 0) { /* refuses NUL too */
+        return -1;
+    }
+    *path = bytes;
+    return 0;
+}
+
 char **swx_py_strings(PyObject *sequence)
 {
     Py_ssize_t count = PySequence_Size(sequence);

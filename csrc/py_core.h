@@ -38,6 +38,9 @@ PyObject *swx_py_text(const swx_buf *buf, bool crlf);
 /* A number of seconds, or None for "no limit", as a point in time from now (INT64_MAX).  -1: exception set. */
 int swx_py_deadline(PyObject *seconds, int64_t now, int64_t *deadline);
 
+/* A bytes object without NUL as a string, borrowed from it; None as NULL.  0, or -1 with an exception set. */
+int swx_py_path(PyObject *object, const char **path);
+
 /* A NULL-terminated list of strings from a sequence of bytes objects; owned by the caller (one block, swx_free).
  * The strings belong to the bytes objects.  NULL with an exception set. */
 char **swx_py_strings(PyObject *sequence);

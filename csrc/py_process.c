@@ -153,7 +153,7 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 {
     static char *names[] = { "file", "argv", "environment", "directory", "input", "merge", "timeout", "output_limit", "waker",
                              "future", NULL };
-    PyObject *argv_list, *environment, *timeout, *waker_arg, *future;
+    PyObject *argv_list, *environment, *directory_arg, *timeout, *waker_arg, *future;
     const char *file, *directory, *input;
     Py_ssize_t input_size, limit;
     int merge;
@@ -161,8 +161,9 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     swx_py_state *state = swx_py_state_of(type);
     swx_error err = { .status = SWX_ENOMEM };
     process_object *self = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOOzy#pOnOO:Process", names, &file, &argv_list, &environment, &directory,
-                                     &input, &input_size, &merge, &timeout, &limit, &waker_arg, &future)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOOOy#pOnOO:Process", names, &file, &argv_list, &environment, &directory_arg,
+                                     &input, &input_size, &merge, &timeout, &limit, &waker_arg, &future) ||
+        swx_py_path(directory_arg, &directory) < 0) {
         return NULL;
     }
     swx_waker *waker = swx_py_waker_get(state, waker_arg);

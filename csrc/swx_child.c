@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -42,6 +43,9 @@ static int set_actions(posix_spawn_file_actions_t *actions, const swx_spawn *spa
         failed = failed ? failed : posix_spawn_file_actions_adddup2(actions, spawn->output, 1);
         failed = failed ? failed : posix_spawn_file_actions_adddup2(actions, spawn->error, 2);
     }
+#if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 34)
+    failed = failed ? failed : posix_spawn_file_actions_addclosefrom_np(actions, 3);
+#endif
     return failed;
 }
 
@@ -143,13 +147,15 @@ void swx_child_signal(const swx_child *child, int signal_number)
     }
 }
 
-static bool is_zombie(pid_t pid)
+/* Where the kernel has no handles.  A process whose first thread has ended also says Z, but has other threads. */
+static bool is_gone(pid_t pid)
 {
-    char path[48], text[512];
+    char path[48], text[512], state;
+    long threads;
     snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
-        return true; /* gone */
+        return errno == ENOENT; /* else it could not be looked at now */
     }
     ssize_t size = read(fd, text, sizeof(text) - 1);
     close(fd);
@@ -158,7 +164,11 @@ static bool is_zombie(pid_t pid)
     }
     text[size] = 0;
     const char *name_end = strrchr(text, ')'); /* the name may hold anything */
-    return name_end && (name_end[2] == 'Z' || name_end[2] == 'X');
+    const char *fields = " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld"; /* proc(5): 3, 20 */
+    if (!name_end || sscanf(name_end + 1, fields, &state, &threads) != 2) {
+        return false;
+    }
+    return (state == 'Z' || state == 'X') && threads < 2;
 }
 
 static bool is_marked(pid_t pid, const uint64_t *marks, size_t count)
@@ -175,25 +185,33 @@ static bool is_marked(pid_t pid, const uint64_t *marks, size_t count)
     return false;
 }
 
-/* The mark is read again through a handle of the process, so that a reused pid is never hit. */
-static void kill_one(pid_t pid, const uint64_t *marks, size_t count)
+/* The mark is read again through a handle of the process, so that a reused pid is never hit; and nothing slow comes
+ * before the signal, because a process that forks and leaves all the time is gone in a moment.  Returns whether it was
+ * alive. */
+static bool kill_one(pid_t pid, const uint64_t *marks, size_t count)
 {
+    bool alive = false;
     int fd = open_pidfd(pid);
     if (fd < 0) {
-        kill(pid, SIGKILL);
-        return;
+        alive = errno != ESRCH && !is_gone(pid);
+        if (alive) {
+            kill(pid, SIGKILL);
+        }
+        return alive;
     }
-    if (is_marked(pid, marks, count)) {
-        syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);
+    struct pollfd ended = { .fd = fd, .events = POLLIN };
+    if (is_marked(pid, marks, count) && poll(&ended, 1, 0) == 0) {
+        alive = syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0) == 0;
     }
     close(fd);
+    return alive;
 }
 
-long swx_child_kill_marked(const uint64_t *marks, size_t count)
+static long kill_once(const uint64_t *marks, size_t count)
 {
     DIR *processes = opendir("/proc");
     if (!processes) {
-        return -1;
+        return errno == ENOENT || errno == EACCES ? -1 : 1;
     }
     long found = 0;
     const struct dirent *entry;
@@ -202,13 +220,18 @@ long swx_child_kill_marked(const uint64_t *marks, size_t count)
             continue;
         }
         pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-        if (is_marked(pid, marks, count) && !is_zombie(pid)) {
+        if (is_marked(pid, marks, count) && kill_one(pid, marks, count)) {
             found++;
-            kill_one(pid, marks, count);
         }
     }
     closedir(processes);
     return found;
+}
+
+long swx_child_kill_marked(const uint64_t *marks, size_t count)
+{
+    long found = kill_once(marks, count);
+    return found ? found : kill_once(marks, count); /* a look misses who forks behind it and ends before it */
 }
 
 void swx_child_close(swx_child *child)

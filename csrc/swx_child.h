@@ -1,7 +1,8 @@
 /* swx_child.h: starting a program, learning of its end, and ending it with everything it started.
  *
  * Start: posix_spawn (never fork: the parent has threads) in a new session, every signal back to its default and
- * unblocked, so that a parent that ignores SIGPIPE or blocks SIGINT does not hand that down.
+ * unblocked, so that a parent that ignores SIGPIPE or blocks SIGINT does not hand that down.  No descriptor but 0-2 is
+ * handed down (with a glibc before 2.34: none that is close-on-exec; other threads' may not be, for a moment).
  *
  * The whole tree: a process that calls setsid, forks twice or clears its environment is no longer tied to its
  * starter by group, session, parent or variable.  What it cannot shed by accident is its resource limits, which
@@ -39,7 +40,8 @@ typedef struct {
 /* Starts the program.  SWX_ESYS names posix_spawn with the child's own errno when it could not be executed. */
 swx_status swx_child_start(swx_child *child, const swx_spawn *spawn, swx_error *err);
 
-/* Whether it has ended (then reaped and wait_status are set).  Never blocks; waits for this pid alone. */
+/* Whether it has ended (then reaped and wait_status are set).  Never blocks; waits for this pid alone.  Where the
+ * application reaps its children itself or ignores SIGCHLD the status is lost: the code is then 255. */
 bool swx_child_ended(swx_child *child);
 
 /* Exit status 0-255, or 128 + signal number as a shell would say.  Valid when reaped. */
@@ -48,8 +50,9 @@ int swx_child_code(const swx_child *child);
 /* Signals the process group that the child leads, and the child.  Nothing happens when it was reaped. */
 void swx_child_signal(const swx_child *child, int signal_number);
 
-/* One look at all processes: kills (SIGKILL) everything that carries one of the marks.  Returns how many living
- * processes were found (0 twice in a row means that the trees are gone); -1 when /proc cannot be read. */
+/* Looks at all processes and kills (SIGKILL) everything that carries one of the marks.  Returns how many living
+ * processes were found, killed ones that are not gone yet included: ask again until it is 0, which is only said after
+ * two looks.  1 also when no look was possible now, for want of descriptors or memory; -1 when there is no /proc. */
 long swx_child_kill_marked(const uint64_t *marks, size_t count);
 
 /* Releases the pidfd.  A child that was not reaped stays a zombie until it is: call swx_child_ended first. */

@@ -36,6 +36,11 @@ swx_status swx_fence_init(swx_fence *fence, swx_error *err)
     char head[SWX_FENCE_HEAD + 1];
     snprintf(head, sizeof(head), "\033]7733;%s;", fence->nonce);
     memcpy(fence->head, head, SWX_FENCE_HEAD);
+    char text[SWX_FENCE_TEXT];
+    swx_fence_ps0(fence, text);
+    fence->ps0_size = (uint32_t)strlen(text);
+    swx_fence_ps1(fence, text);
+    fence->ps1_size = (uint32_t)strlen(text);
     fence->held_size = fence->released = 0;
     return SWX_OK;
 }
@@ -47,7 +52,9 @@ void swx_fence_ps0(const swx_fence *fence, char *out)
 
 void swx_fence_ps1(const swx_fence *fence, char *out)
 {
-    snprintf(out, SWX_FENCE_TEXT, "\\e]7733;%s;%d;$?;\\#;\\j\\a", fence->nonce, SWX_MARK_PROMPT);
+    /* The lengths tell, at no cost, when something was put before or behind this text, or PS0 was changed. */
+    snprintf(out, SWX_FENCE_TEXT, "\\e]7733;%s;%d;$?;\\#;\\j;${#PS1};${PS0+${#PS0}}\\a", fence->nonce,
+             SWX_MARK_PROMPT);
 }
 
 static bool take_number(const char **at, uint64_t *value)
@@ -125,6 +132,17 @@ static bool parse_mark(const char *text, swx_mark *mark)
             return false;
         }
         mark->jobs = (uint32_t)value;
+        if (mark->code < 0) { /* nothing of the rest is expanded either */
+            return true;
+        }
+        if (!take_byte(&text, ';') || !take_number(&text, &value)) {
+            return false;
+        }
+        mark->ps1_size = (uint32_t)value;
+        if (!take_byte(&text, ';')) {
+            return false;
+        }
+        mark->ps0_size = take_number(&text, &value) ? (uint32_t)value : 0;
         break;
     case SWX_MARK_GUARD:
         if (!take_code(&text, &mark->code)) {

@@ -25,7 +25,7 @@ enum {
 
 typedef enum {
     SWX_MARK_START = 0,  /* PS0: a command was read and begins; what came before is not its output */
-    SWX_MARK_PROMPT = 1, /* PS1: fields exit code, command number, job count */
+    SWX_MARK_PROMPT = 1, /* PS1: fields exit code, command number, job count, the lengths of PS1 and PS0 */
     SWX_MARK_GUARD = 2,  /* printed by PROMPT_COMMAND when prompts cannot be seen: field exit code */
     SWX_MARK_REPORT = 3, /* answer to a challenge: fields exit code, PIPESTATUS, whether stderr is elsewhere (1) or not */
     SWX_MARK_VALUE = 4,  /* separates the parts of that answer */
@@ -37,6 +37,7 @@ typedef struct {
     int code;          /* 0-255, -1 when the shell did not expand it */
     uint64_t number;   /* bash's `\#` */
     uint32_t jobs;     /* bash's `\j` */
+    uint32_t ps1_size, ps0_size; /* characters in the shell's PS1 and PS0 now; PS0 counts as 0 when unset */
     char pipestatus[64]; /* REPORT: "0 1 0", digits and blanks only, empty when too long or something else */
     bool no_stderr;    /* REPORT: the shell's stderr is not the terminal */
 } swx_mark;
@@ -46,6 +47,7 @@ typedef struct {
     uint8_t head[SWX_FENCE_HEAD]; /* the bytes every mark of this nonce begins with */
     uint8_t held[SWX_MARK_MAX];   /* the beginning of what may be a mark */
     size_t held_size;
+    uint32_t ps1_size, ps0_size;  /* of the texts for the shell: a mark that counts others says that they were changed */
     size_t released;              /* leading bytes of `held` that were given out as plain and wait to be forgotten */
 } swx_fence;
 

@@ -5,6 +5,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+enum { READLINE_STACK = 2048 }; /* what readline needs on the stack between the prompt and its wait: 536 bytes seen */
+
 void swx_kernel_open(swx_kernel *kernel, pid_t pid)
 {
     char path[48];
@@ -44,7 +46,7 @@ static bool read_hex(const char **at, const char *end, uint64_t *value)
     return p > digits;
 }
 
-bool swx_kernel_parse(const char *text, size_t size, long *number, uint64_t arguments[3])
+bool swx_kernel_parse(const char *text, size_t size, long *number, uint64_t arguments[SWX_SYSCALL_FIELDS])
 {
     const char *end = text + size, *p = text;
     long sum = 0;
@@ -55,11 +57,16 @@ bool swx_kernel_parse(const char *text, size_t size, long *number, uint64_t argu
         return false; /* "running", or "-1 ..." outside of a system call */
     }
     *number = sum;
-    return read_hex(&p, end, &arguments[0]) && read_hex(&p, end, &arguments[1]) && read_hex(&p, end, &arguments[2]);
+    for (int i = 0; i < SWX_SYSCALL_FIELDS; i++) {
+        if (!read_hex(&p, end, &arguments[i])) {
+            return false;
+        }
+    }
+    return true;
 }
 
 /* false: no evidence at all; *number is -1 when the process is not asleep in a system call. */
-static bool look(const swx_kernel *kernel, long *number, uint64_t arguments[3])
+static bool look(const swx_kernel *kernel, long *number, uint64_t arguments[SWX_SYSCALL_FIELDS])
 {
     char text[256];
     if (kernel->fd < 0) {
@@ -78,14 +85,16 @@ static bool look(const swx_kernel *kernel, long *number, uint64_t arguments[3])
 swx_shell_at swx_kernel_look(const swx_kernel *kernel)
 {
     long number;
-    uint64_t arguments[3];
+    uint64_t arguments[SWX_SYSCALL_FIELDS];
     if (!kernel->buffer || !look(kernel, &number, arguments)) {
         return SWX_SHELL_UNKNOWN;
     }
     if (number == SYS_read && arguments[0] == 0 && arguments[1] == kernel->buffer && arguments[2] == kernel->size) {
         return SWX_SHELL_PROMPT;
     }
-    if (number == SYS_pselect6 && arguments[0] == 1) {
+    /* `read -e` waits like that too, from deeper inside of the shell: its stack has grown past the prompt's. */
+    if (number == SYS_pselect6 && arguments[0] == 1 && arguments[6] <= kernel->stack &&
+        kernel->stack - arguments[6] < READLINE_STACK) {
         return SWX_SHELL_READLINE;
     }
     return SWX_SHELL_ELSEWHERE;
@@ -94,7 +103,7 @@ swx_shell_at swx_kernel_look(const swx_kernel *kernel)
 swx_status swx_kernel_learn(swx_kernel *kernel)
 {
     long number;
-    uint64_t arguments[3];
+    uint64_t arguments[SWX_SYSCALL_FIELDS];
     if (!look(kernel, &number, arguments)) {
         return SWX_EUNSUPPORTED;
     }
@@ -103,5 +112,6 @@ swx_status swx_kernel_learn(swx_kernel *kernel)
     }
     kernel->buffer = arguments[1];
     kernel->size = arguments[2];
+    kernel->stack = arguments[6];
     return SWX_OK;
 }

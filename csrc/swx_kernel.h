@@ -16,6 +16,7 @@
 typedef struct {
     int fd;          /* of /proc/PID/syscall, -1 where it cannot be read */
     uint64_t buffer; /* where the shell reads commands into; 0 before it was learned */
+    uint64_t stack;  /* the stack pointer there */
     uint64_t size;   /* and how much at most: the size of its stdin stream's buffer */
 } swx_kernel;
 
@@ -38,6 +39,7 @@ swx_shell_at swx_kernel_look(const swx_kernel *kernel);
 swx_status swx_kernel_learn(swx_kernel *kernel);
 
 /* Reads one line of /proc/PID/syscall.  Exposed for its test. */
-bool swx_kernel_parse(const char *text, size_t size, long *number, uint64_t arguments[3]);
+enum { SWX_SYSCALL_FIELDS = 7 }; /* six arguments and the stack pointer */
+bool swx_kernel_parse(const char *text, size_t size, long *number, uint64_t arguments[SWX_SYSCALL_FIELDS]);
 
 #endif

@@ -42,21 +42,39 @@ static bool is_notice(const uint8_t *at, const uint8_t *end)
     return false;
 }
 
-size_t swx_notice_tail(const uint8_t *text, size_t size, uint32_t *lines)
+/* The end of the line that starts at `at`, behind its newline. */
+static const uint8_t *line_end(const uint8_t *at, const uint8_t *end)
 {
-    size_t tail = 0;
-    *lines = 0;
-    while (tail < size && text[size - tail - 1] == '\n') {
-        const uint8_t *end = text + size - tail - 1;
-        const uint8_t *start = end;
-        while (start > text && start[-1] != '\n') {
-            start--;
-        }
-        if (!is_notice(start, end)) {
-            break;
-        }
-        tail += (size_t)(end - start) + 1;
-        ++*lines;
+    const uint8_t *newline = memchr(at, '\n', (size_t)(end - at));
+    return newline ? newline + 1 : end;
+}
+
+static bool line_is_notice(const uint8_t *at, const uint8_t *next)
+{
+    return *at == '[' && is_notice(at, next[-1] == '\n' ? next - 1 : next);
+}
+
+uint32_t swx_notice_count(const uint8_t *text, size_t size)
+{
+    uint32_t lines = 0;
+    for (const uint8_t *at = text, *end = size ? text + size : text; at < end;) {
+        const uint8_t *next = line_end(at, end);
+        lines += line_is_notice(at, next);
+        at = next;
     }
-    return tail;
+    return lines;
+}
+
+size_t swx_notice_remove(uint8_t *text, size_t size)
+{
+    size_t kept = 0;
+    for (size_t at = 0; at < size;) {
+        size_t length = (size_t)(line_end(text + at, text + size) - (text + at));
+        if (!line_is_notice(text + at, text + at + length)) {
+            memmove(text + kept, text + at, length);
+            kept += length;
+        }
+        at += length;
+    }
+    return kept;
 }

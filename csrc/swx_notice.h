@@ -9,7 +9,10 @@
 
 #include "swx.h"
 
-/* How many bytes at the end of the text are whole lines of job notices.  0 when there are none.  *lines: how many. */
-size_t swx_notice_tail(const uint8_t *text, size_t size, uint32_t *lines);
+/* How many lines of the text are job notices, wherever they stand.  The last line counts without a newline too. */
+uint32_t swx_notice_count(const uint8_t *text, size_t size);
+
+/* Takes those lines out, in place.  Returns the new size. */
+size_t swx_notice_remove(uint8_t *text, size_t size);
 
 #endif

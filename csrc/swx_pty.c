@@ -101,11 +101,24 @@ bool swx_pty_settle_modes(swx_pty *pty, bool keep)
             now.c_iflag |= ICRNL;
             now.c_iflag &= ~(tcflag_t)(IGNCR | INLCR | ISTRIP);
             now.c_oflag &= ~(tcflag_t)OPOST;
+            memcpy(now.c_cc, pty->baseline.c_cc, sizeof(now.c_cc)); /* a letter that erases would eat commands */
             pty->baseline = now;
         }
         tcsetattr(pty->master, TCSANOW, &pty->baseline);
     }
     return processed;
+}
+
+void swx_pty_set_raw(swx_pty *pty, bool raw)
+{
+    struct termios modes = pty->baseline;
+    if (raw) {
+        modes.c_iflag = 0;
+        modes.c_lflag &= ~(tcflag_t)(ICANON | ISIG | IEXTEN | ECHO);
+        modes.c_cc[VMIN] = 1;
+        modes.c_cc[VTIME] = 0;
+    }
+    tcsetattr(pty->master, TCSANOW, &modes);
 }
 
 swx_status swx_pty_signal(const swx_pty *pty, int signal_number, swx_error *err)

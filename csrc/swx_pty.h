@@ -31,6 +31,9 @@ void swx_pty_close(swx_pty *pty);
  * Returns whether output is post-processed now ("\n" arrives as "\r\n"). */
 bool swx_pty_settle_modes(swx_pty *pty, bool keep);
 
+/* Raw: every byte that is typed arrives as it is, in lines of any length.  Not raw: the baseline again. */
+void swx_pty_set_raw(swx_pty *pty, bool raw);
+
 /* Sends a signal (SIGINT, SIGQUIT or SIGTSTP) to the foreground process group as the terminal itself would, without
  * a permission check on its members.  SWX_ESYS when the kernel refuses. */
 swx_status swx_pty_signal(const swx_pty *pty, int signal_number, swx_error *err);

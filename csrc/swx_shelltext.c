@@ -42,16 +42,17 @@ static swx_status add_pipestatus(swx_buf *out)
 swx_status swx_shelltext_challenge(swx_buf *out, const swx_fence *fence)
 {
     /* The nonce is an argument of printf, so that the line itself, if it is ever echoed, holds no mark. */
-    swx_status status = add(out, "{ builtin printf '\\033]7733;%%s;%d;%%s;%%s\\007%%q\\033]7733;%%s;%d\\007%%s' %s \"$?\"",
-                            SWX_MARK_REPORT, SWX_MARK_VALUE, fence->nonce);
+    swx_status status = add(out, "{ builtin printf '\\033]7733;%%s;%d;%%s;%%s\\007%%q\\033]7733;%%s;%d\\007%%s\\033]7733;%%s;%d\\007%%s' "
+                            "%s \"$?\"",
+                            SWX_MARK_REPORT, SWX_MARK_VALUE, SWX_MARK_VALUE, fence->nonce);
     if (status == SWX_OK) {
         status = add_pipestatus(out);
     }
     /* PS1 may be unset, which is an error under `set -u`. */
     return status == SWX_OK ? add(out,
-                                  " \"$_\" %s \"${PS1+${PS1@P}}\"; ! [[ -t 2 ]]; "
+                                  " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\"; ! [[ -t 2 ]]; "
                                   "builtin printf '\\033]7733;%%s;%d;%%s\\007' %s \"$?\"; } >&0\n",
-                                  fence->nonce, SWX_MARK_END, fence->nonce)
+                                  fence->nonce, fence->nonce, SWX_MARK_END, fence->nonce)
                             : status;
 }
 

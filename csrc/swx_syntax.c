@@ -1516,21 +1516,23 @@ void swx_syntax_scan(const uint8_t *text, size_t size, swx_scan *out)
 
 swx_way swx_syntax_way(const swx_scan *scan, bool accepted)
 {
-    const unsigned raw = SWX_SCAN_CONTROL | SWX_SCAN_LONG_LINE | SWX_SCAN_BACKSLASH_END;
     if (scan->flags & SWX_SCAN_NUL) {
         return SWX_WAY_REFUSE;
     }
     if (scan->verdict == SWX_EMPTY) {
         return SWX_WAY_NONE;
     }
-    if (scan->flags & raw || (scan->verdict != SWX_COMPLETE && !accepted)) {
+    if (scan->flags & SWX_SCAN_BACKSLASH_END || (scan->verdict != SWX_COMPLETE && !accepted)) {
         return SWX_WAY_EVAL;
     }
-    if (!(scan->flags & SWX_SCAN_MULTILINE)) {
-        return SWX_WAY_PLAIN;
-    }
     const unsigned late = scan->flags & (SWX_SCAN_PARSE_STATE | SWX_SCAN_EDITING);
-    return late == SWX_SCAN_PARSE_STATE ? SWX_WAY_EVAL : SWX_WAY_GROUP;
+    if (scan->flags & SWX_SCAN_MULTILINE && late == SWX_SCAN_PARSE_STATE) {
+        return SWX_WAY_EVAL;
+    }
+    if (scan->flags & (SWX_SCAN_CONTROL | SWX_SCAN_LONG_LINE)) {
+        return SWX_WAY_RAW;
+    }
+    return scan->flags & SWX_SCAN_MULTILINE ? SWX_WAY_GROUP : SWX_WAY_PLAIN;
 }
 
 enum { PIECE = 4000 /* bytes of a typed line before its end; the longest escape and `'\` newline fit above */ };
@@ -1588,19 +1590,20 @@ static swx_status deliver_body(swx_way way, const uint8_t *text, size_t size, sw
 {
     swx_scan scan = { 0 };
     trim(text, size, &scan);
-    swx_status status = way == SWX_WAY_GROUP ? swx_buf_append(out, "{\n", 2) : SWX_OK;
+    bool group = way == SWX_WAY_GROUP || way == SWX_WAY_RAW;
+    swx_status status = group ? swx_buf_append(out, "{\n", 2) : SWX_OK;
     if (status == SWX_OK) {
         status = swx_buf_append(out, text + scan.body_start, scan.body_size);
     }
     if (status == SWX_OK) {
-        status = way == SWX_WAY_GROUP ? swx_buf_append(out, "\n}\n", 3) : swx_buf_append(out, "\n", 1);
+        status = group ? swx_buf_append(out, "\n}\n", 3) : swx_buf_append(out, "\n", 1);
     }
     return status;
 }
 
 swx_status swx_syntax_deliver(swx_way way, const uint8_t *text, size_t size, swx_buf *out)
 {
-    if ((way != SWX_WAY_PLAIN && way != SWX_WAY_GROUP && way != SWX_WAY_EVAL) || (size && memchr(text, 0, size))) {
+    if (way < SWX_WAY_PLAIN || way > SWX_WAY_EVAL || (size && memchr(text, 0, size))) {
         return SWX_EINVAL;
     }
     if (swx_buf_dropped(out) || swx_syntax_bound(way, size) > out->limit - out->size) {

@@ -74,6 +74,7 @@ typedef enum {
     SWX_WAY_NONE,  /* nothing to type: the text runs nothing */
     SWX_WAY_PLAIN, /* the body as one line */
     SWX_WAY_GROUP, /* `{`, the body, `}` on lines of their own: parsed whole before anything of it runs */
+    SWX_WAY_RAW,   /* the same bytes as GROUP, typed while the terminal is in raw mode: lines of any length, control bytes */
     SWX_WAY_EVAL,  /* eval $'...' in lines that a terminal can carry: any bytes, any length; each line is parsed after the
                       one before has run, as in a script */
     SWX_WAY_REFUSE /* holds a NUL byte */
@@ -84,14 +85,14 @@ typedef enum {
  *
  *   NUL byte                                                   -> REFUSE
  *   EMPTY                                                      -> NONE
- *   control bytes, a long line, a final backslash, or neither
- *   COMPLETE nor accepted                                      -> EVAL
- *   one line                                                   -> PLAIN
+ *   a final backslash, or neither COMPLETE nor accepted         -> EVAL
  *   several lines and PARSE_STATE (and not EDITING)            -> EVAL
+ *   control bytes or a long line                               -> RAW
+ *   one line                                                   -> PLAIN
  *   several lines                                              -> GROUP                                             */
 swx_way swx_syntax_way(const swx_scan *scan, bool accepted);
 
-/* Appends the exact bytes to type, final newline included, to out.  PLAIN and GROUP type the body, EVAL the whole text.
+/* Appends the exact bytes to type, final newline included, to out.  PLAIN, GROUP and RAW type the body, EVAL the whole text.
  *
  * EVAL types `eval $'...'\`, newline, `$'...'\`, ... : pieces of ANSI-C quoting joined by backslash-newline outside of the
  * quotes.  Printable ASCII other than ' and \ stands for itself, newline and tab are \n and \t, all other bytes are three

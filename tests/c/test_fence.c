@@ -57,7 +57,7 @@ static void test_marks_in_output(void)
     char bytes[2048], wanted[2048], h[64];
     CHECK(swx_fence_init(&fence, NULL) == SWX_OK);
     snprintf(h, sizeof(h), "\033]7733;%s;", fence.nonce);
-    int size = snprintf(bytes, sizeof(bytes), "a%s0\007b\n%s1;130;17;2\007%s1;$?;1;0\007c%s2;7\007%s3;1;0 1 0\007x%s4\007y%s5;1\007%s5;0\007z",
+    int size = snprintf(bytes, sizeof(bytes), "a%s0\007b\n%s1;130;17;2;70;60\007%s1;$?;1;0;${#PS1};${PS0+${#PS0}}\007c%s2;7\007%s3;1;0 1 0\007x%s4\007y%s5;1\007%s5;0\007z",
                         h, h, h, h, h, h, h, h);
     expect_story(&fence, bytes, (size_t)size,
                  "a<0:-1:0:0::0>b\n<1:130:17:2::0><1:-1:1:0::0>c<2:7:0:0::0><3:1:0:0:0 1 0:0>x<4:-1:0:0::0>y<5:-1:0:0::0>"
@@ -72,7 +72,7 @@ static void test_what_is_not_a_mark_is_output(void)
     CHECK(swx_fence_init(&fence, NULL) == SWX_OK);
     snprintf(h, sizeof(h), "\033]7733;%s;", fence.nonce);
     const char *forms[] = {
-        "%s9\007", "%s1\007", "%s1;256;1;1\007", "%s1;1;1;1;1\007", "%s1;1;x;1\007", "%s\007", "%s0", "%s0\033", "%s1;0;1\n;0\007",
+        "%s1;1;1;1\007", "%s1;1;1;1;\007", "%s1;1;1;1;5\007", "%s1;1;1;1;5;x\007", "%s9\007", "%s1\007", "%s1;256;1;1\007", "%s1;1;1;1;1\007", "%s1;1;x;1\007", "%s\007", "%s0", "%s0\033", "%s1;0;1\n;0\007",
         "\033%s0x\007", "%s3;1;0 a\007", "%s1;-1;1;1\007", "%s1;99999999999999999999;1;1\007",
     };
     for (size_t i = 0; i < SWX_COUNT(forms); i++) {
@@ -103,6 +103,17 @@ static void test_texts_do_not_match_themselves(void)
     CHECK(strlen(fence.nonce) == SWX_NONCE_DIGITS);
 }
 
+static void test_lengths_of_the_texts(void)
+{
+    swx_fence fence;
+    char text[SWX_FENCE_TEXT];
+    CHECK(swx_fence_init(&fence, NULL) == SWX_OK);
+    swx_fence_ps0(&fence, text);
+    CHECK(fence.ps0_size == strlen(text));
+    swx_fence_ps1(&fence, text);
+    CHECK(fence.ps1_size == strlen(text) && strlen(text) < SWX_FENCE_TEXT - 1);
+}
+
 static void test_nonces_differ(void)
 {
     swx_fence a, b;
@@ -127,5 +138,5 @@ static void test_held_back_is_bounded(void)
     CHECK(got.size + fence.held_size == SWX_FENCE_HEAD + 1000);
 }
 
-TEST_MAIN(test_marks_in_output, test_what_is_not_a_mark_is_output, test_texts_do_not_match_themselves,
+TEST_MAIN(test_marks_in_output, test_lengths_of_the_texts, test_what_is_not_a_mark_is_output, test_texts_do_not_match_themselves,
           test_nonces_differ, test_held_back_is_bounded)

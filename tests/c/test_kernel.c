@@ -11,7 +11,7 @@
 #include "swx_child.h"
 #include "swx_pty.h"
 
-static bool parse(const char *text, long *number, uint64_t arguments[3])
+static bool parse(const char *text, long *number, uint64_t arguments[SWX_SYSCALL_FIELDS])
 {
     size_t size = strlen(text);
     char *copy = malloc(size + 1); /* without the NUL behind it, for the sanitizer */
@@ -25,20 +25,22 @@ static bool parse(const char *text, long *number, uint64_t arguments[3])
 static void test_parse(void)
 {
     long number;
-    uint64_t a[3];
+    uint64_t a[SWX_SYSCALL_FIELDS];
     const char *line = "0 0x0 0x55d2c8a3b010 0x400 0x0 0x1 0x2 0x7ffd5 0x7f2\n";
     CHECK(parse(line, &number, a) && number == 0 && a[0] == 0 && a[1] == 0x55d2c8a3b010 && a[2] == 0x400);
     CHECK(parse("270 0x1 0xffffffffffffffff 0xA", &number, a) == false);
-    CHECK(parse("270 0x1 0xffffffffffffffff 0xa", &number, a) && number == 270 && a[1] == UINT64_MAX && a[2] == 10);
+    CHECK(parse("270 0x1 0xffffffffffffffff 0xa 0x0 0x0 0x0 0x7f 0x1", &number, a) && number == 270 && a[1] == UINT64_MAX && a[2] == 10 &&
+          a[6] == 0x7f);
+    CHECK(!parse("270 0x1 0x2 0xa 0x0 0x0 0x0", &number, a));
     CHECK(!parse("running\n", &number, a));
     CHECK(!parse("-1 0x7ffd5 0x7f2\n", &number, a));
     CHECK(!parse("", &number, a) && !parse("0", &number, a) && !parse("0 0x", &number, a) && !parse("0 0x1 0x2 ", &number, a));
     CHECK(!parse("0 1 2 3", &number, a) && !parse("12345678 0x1 0x2 0x3", &number, a));
-    CHECK(!parse("0 0x11112222333344445 0x2 0x3", &number, a)); /* more than 64 bits */
+    CHECK(!parse("0 0x11112222333344445 0x2 0x3 0x0 0x0 0x0 0x7f 0x1", &number, a)); /* more than 64 bits */
     for (size_t cut = 0; cut < strlen(line); cut++) {
         char part[80] = { 0 };
         memcpy(part, line, cut);
-        CHECK(parse(part, &number, a) == (cut > strlen("0 0x0 0x55d2c8a3b010 0x")));
+        CHECK(parse(part, &number, a) == (cut > strlen("0 0x0 0x55d2c8a3b010 0x400 0x0 0x1 0x2 0x")));
     }
 }
 
