@@ -51,7 +51,7 @@ static const uint8_t *line_end(const uint8_t *at, const uint8_t *end)
 
 static bool line_is_notice(const uint8_t *at, const uint8_t *next)
 {
-    return *at == '[' && is_notice(at, next[-1] == '\n' ? next - 1 : next);
+    return *at == '[' && next[-1] == '\n' && is_notice(at, next - 1);
 }
 
 uint32_t swx_notice_count(const uint8_t *text, size_t size)

@@ -9,7 +9,7 @@
 
 #include "swx.h"
 
-/* How many lines of the text are job notices, wherever they stand.  The last line counts without a newline too. */
+/* How many whole lines of the text are job notices, wherever they stand. */
 uint32_t swx_notice_count(const uint8_t *text, size_t size);
 
 /* Takes those lines out, in place.  Returns the new size. */

@@ -20,8 +20,6 @@ static const struct {
     { "", "[1]+  File size limit exceeded(core dumped) x\n", 1 },
     { "", "[1]+  Virtual timer expired   x\n", 1 },
     { "", "[1]+  Real-time signal 3      x\n", 1 },
-    { "[1]+  Done                    sleep 1\nout\n", "", 0 },     /* not at the end */
-    { "[1]+  Done                    sleep 1\n\n", "", 0 },
     { "[1]+  Done                    sleep 1", "", 0 },            /* not a whole line */
     { "[1]+  Stopped                 cat\n", "", 0 },              /* the job is still there */
     { "[1]+  Running                 cat &\n", "", 0 },
@@ -58,6 +56,15 @@ static void test_lines(void)
     CHECK(swx_notice_count(NULL, 0) == 0 && swx_notice_remove(NULL, 0) == 0);
 }
 
+static void test_lines_anywhere(void)
+{
+    char text[] = "[1]+  Done                    a\none\n[2]   Exit 3                  b\ntwo [1]+  Done    c\n[3]-  Killed                  d\n[1]+  Done    e";
+    CHECK(swx_notice_count((uint8_t *)text, sizeof(text) - 1) == 3);
+    size_t size = swx_notice_remove((uint8_t *)text, sizeof(text) - 1);
+    const char *rest = "one\ntwo [1]+  Done    c\n[1]+  Done    e";
+    CHECK(size == strlen(rest) && memcmp(text, rest, size) == 0);
+}
+
 /* Every prefix and every byte changed: no crash, and never more than the text. */
 static void test_any_bytes(void)
 {
@@ -75,4 +82,4 @@ static void test_any_bytes(void)
     }
 }
 
-TEST_MAIN(test_lines, test_any_bytes)
+TEST_MAIN(test_lines, test_lines_anywhere, test_any_bytes)
