@@ -67,7 +67,8 @@ static char *challenge_text(const swx_fence *fence)
 }
 
 /* What the challenge answers after `before`, then exit so that the shell does not read the answer as commands. */
-static void expect_answer(const char *before, int code, const char *pipestatus, const char *last, const char *prompt)
+static void expect_answer(const char *before, int code, const char *pipestatus, const char *last, const char *prompt,
+                          const char *start)
 {
     swx_fence fence = new_fence();
     char *challenge = challenge_text(&fence);
@@ -80,21 +81,22 @@ static void expect_answer(const char *before, int code, const char *pipestatus, 
     const uint8_t *bytes = (const uint8_t *)answer, *plain;
     size_t size = strlen(answer), plain_size;
     swx_mark mark;
-    char parts[3][1024] = { { 0 } };
-    swx_mark marks[3];
+    char parts[4][1024] = { { 0 } };
+    swx_mark marks[4];
     unsigned part = 0;
     for (swx_fence_event event; (event = swx_fence_next(&fence, &bytes, &size, &plain, &plain_size, &mark)) != SWX_FENCE_MORE;) {
         if (event == SWX_FENCE_MARK) {
-            CHECK(part < 3);
+            CHECK(part < 4);
             marks[part++] = mark;
         } else {
-            CHECK(part < 3 && strlen(parts[part]) + plain_size < sizeof(parts[0]));
+            CHECK(part < 4 && strlen(parts[part]) + plain_size < sizeof(parts[0]));
             memcpy(parts[part] + strlen(parts[part]), plain, plain_size);
         }
     }
-    if (part != 3 || marks[0].kind != SWX_MARK_REPORT || marks[1].kind != SWX_MARK_VALUE || marks[2].kind != SWX_MARK_END ||
+    if (part != 4 || marks[0].kind != SWX_MARK_REPORT || marks[1].kind != SWX_MARK_VALUE || marks[2].kind != SWX_MARK_VALUE ||
+        marks[3].kind != SWX_MARK_END || strcmp(parts[3], start) != 0 ||
         marks[0].code != code || strcmp(marks[0].pipestatus, pipestatus) != 0 || strcmp(parts[1], last) != 0 ||
-        strcmp(parts[2], prompt) != 0 || parts[0][0] || !marks[2].no_stderr) {
+        strcmp(parts[2], prompt) != 0 || parts[0][0] || !marks[3].no_stderr) {
         fprintf(stderr, "after <%s>: %u marks, code %d pipe <%s> last <%s> prompt <%s>\nanswer <%s>\n", before, part, marks[0].code,
                 marks[0].pipestatus, parts[1], parts[2], answer);
         exit(1);
@@ -106,23 +108,24 @@ static void expect_answer(const char *before, int code, const char *pipestatus, 
 
 static void test_challenge(void)
 {
-    expect_answer("PS1=; (exit 3)", 3, "3", "''", "");
-    expect_answer("PS1='> '; true a 'b c'", 0, "0", "b\\ c", "> ");
-    expect_answer("PS1='$((1+1))'; true; false | true | (exit 7) | false", 1, "1 0 7 1", "true", "2");
-    expect_answer("PS1=x; true \"$(printf 'a\\nb')\"", 0, "0", "$'a\\nb'", "x");
-    expect_answer("PS1=x; IFS=,; true y; true | false | true", 0, "0 1 0", "y", "x");
-    expect_answer("PS1=x; IFS=$'\\n\\t'; true y; true | false", 1, "0 1", "y", "x");
-    expect_answer("PS1=x; IFS=; true y; true | false", 1, "0 1", "y", "x");
+    expect_answer("PS1=; (exit 3)", 3, "3", "''", "", "");
+    expect_answer("PS1=; PS0='start $((1+2))'; (exit 3)", 3, "3", "''", "", "start 3");
+    expect_answer("PS1='> '; true a 'b c'", 0, "0", "b\\ c", "> ", "");
+    expect_answer("PS1='$((1+1))'; true; false | true | (exit 7) | false", 1, "1 0 7 1", "true", "2", "");
+    expect_answer("PS1=x; true \"$(printf 'a\\nb')\"", 0, "0", "$'a\\nb'", "x", "");
+    expect_answer("PS1=x; IFS=,; true y; true | false | true", 0, "0 1 0", "y", "x", "");
+    expect_answer("PS1=x; IFS=$'\\n\\t'; true y; true | false", 1, "0 1", "y", "x", "");
+    expect_answer("PS1=x; IFS=; true y; true | false", 1, "0 1", "y", "x", "");
     expect_answer("PS1=x; true y; (exit 9) |:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:| (exit 8)", 8,
-                  "9 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 8", "y", "x");
+                  "9 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 8", "y", "x", "");
     /* too long: the last number says so */
     expect_answer("PS1=x; true y; (exit 9) |:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:| (exit 8)", 8,
-                  "9 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 999", "y", "x");
-    expect_answer("set -u; unset PS1; true y", 0, "0", "y", "");
-    expect_answer("set -e; PS1=x; true y; true | true", 0, "0 0", "y", "x");
-    expect_answer("set -f; set -C; PS1='*'; true '*'", 0, "0", "\\*", "*");
-    expect_answer("set -o posix; PS1=x; true y", 0, "0", "y", "x");
-    expect_answer("printf() { echo shadowed; }; alias printf=false; PS1=x; true y", 0, "0", "y", "x");
+                  "9 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 999", "y", "x", "");
+    expect_answer("set -u; unset PS1; true y", 0, "0", "y", "", "");
+    expect_answer("set -e; PS1=x; true y; true | true", 0, "0 0", "y", "x", "");
+    expect_answer("set -f; set -C; PS1='*'; true '*'", 0, "0", "\\*", "*", "");
+    expect_answer("set -o posix; PS1=x; true y", 0, "0", "y", "x", "");
+    expect_answer("printf() { echo shadowed; }; alias printf=false; PS1=x; true y", 0, "0", "y", "x", "");
 }
 
 static char *restore_text(const swx_fence *fence, const swx_restore *restore)
