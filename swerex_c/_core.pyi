@@ -1,7 +1,7 @@
 """The engine, as the extension gives it to the package. Not for use from outside: `swerex_c.runtime.local` is.
 
-Times are in seconds, sizes and positions in bytes unless a comment says otherwise. Nothing here is tied to an event loop:
-what ends is handed, as the object that was given for it (`future`, `news`), to whoever calls `Waker.take`.
+Times are in seconds, sizes and positions in bytes unless a comment says otherwise. Nothing here is tied to an event
+loop: what ends is handed, as the object that was given for it (`future`, `news`), to whoever calls `Waker.take`.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,8 @@ class _Facts(TypedDict):
 
 @final
 class Operation:
-    # Throwing it away before it ended cancels it. All but the methods and `done` raise RuntimeError before it has ended.
+    # Throwing it away before it ended cancels it. Of its attributes only `done` can be had before it has ended;
+    # the others raise RuntimeError.
     def wait(self, seconds: float | None, /) -> bool: ...  # blocks; False: it has not ended in that time
     def cancel(self) -> None: ...  # ends it as "cancelled"; a command that it started goes on
     def take(self) -> bytes: ...  # raw output not taken yet, at most 1 MiB; b"" when there is none now

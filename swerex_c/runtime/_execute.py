@@ -2,24 +2,71 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
 
+from swerex_c import _core
 from swerex_c.exceptions import (
     CommandTimeoutError,
     InvalidInputError,
     NonZeroExitCodeError,
     ResourceError,
     RuntimeClosedError,
+    SwerexException,
 )
-from swerex_c.runtime._answers import _resource_error, abstract_module
+from swerex_c.runtime._answers import check_seconds, finish, resource_error
+from swerex_c.runtime._wakeup import LoopWaker, current_waker
+from swerex_c.runtime.abstract import Command, CommandResponse
 
-if TYPE_CHECKING:
-    from swerex_c.runtime import abstract
+__all__ = ["execute"]
 
 _LONGEST_ARGUMENT = 128 * 1024 - 1
 """Linux takes no single argument of a program beyond this (MAX_ARG_STRLEN)."""
+
+
+async def execute(command: Command, output_limit: int, running: set[_core.Process]) -> CommandResponse:
+    """Run a command; see `LocalRuntime.execute`. While it runs, it is in `running`."""
+    check_seconds(command.timeout, "timeout")
+    argv, keep = _argv(command)
+    try:
+        waker = current_waker()
+        future = waker.create_future()
+        process = _start(command, argv, output_limit, waker, future)
+        running.add(process)
+        try:
+            await finish(process, future)
+        finally:
+            running.discard(process)
+    finally:
+        if keep is not None:
+            os.close(keep)
+    return _command_response(command, process)
+
+
+def _start(command: Command, argv: list[bytes], output_limit: int, waker: LoopWaker, future: object) -> _core.Process:
+    try:
+        _check_directory(command.cwd)
+        return _core.Process(
+            _search(argv[0], command.env),
+            argv,
+            None if command.env is None else [_fs(k) + b"=" + _fs(v) for k, v in command.env.items()],
+            None if command.cwd is None else os.fsencode(command.cwd),
+            b"",
+            command.merge_output_streams,
+            command.timeout,
+            output_limit,
+            waker.core,
+            future,
+        )
+    except SwerexException:
+        raise
+    except OSError as e:
+        raise _exec_error(e, argv[0]) from None
+    except MemoryError as e:
+        raise resource_error(e, "The command cannot be run") from e
+    except ValueError as e:
+        raise InvalidInputError(f"The command cannot be run: {e}") from e
 
 
 def _fs(text: str) -> bytes:
@@ -30,7 +77,7 @@ def _fs(text: str) -> bytes:
         raise InvalidInputError(msg) from None
 
 
-def _argv(command: abstract.Command) -> tuple[list[bytes], int | None]:
+def _argv(command: Command) -> tuple[list[bytes], int | None]:
     """The arguments of a command, and a descriptor to keep open while it runs (None: there is none)."""
     words = [command.command] if isinstance(command.command, str) else list(command.command)
     if not words:
@@ -57,8 +104,6 @@ def _search(program: bytes, env: dict[str, str] | None) -> bytes:
         return program
     found = shutil.which(os.fsdecode(program), path=env.get("PATH", os.defpath))
     if found is None:
-        import errno
-
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fsdecode(program))
     return os.fsencode(found)
 
@@ -69,25 +114,21 @@ def _check_directory(path: str | None) -> None:
             msg = "A path cannot contain a NUL byte"
             raise InvalidInputError(msg)
         if not os.path.isdir(path):
-            import errno
-
             number = errno.ENOTDIR if os.path.exists(path) else errno.ENOENT
             raise OSError(number, os.strerror(number), path)
 
 
 def _exec_error(e: OSError, program: bytes) -> Exception:
-    """An error about the program or its directory stays the OSError that callers catch; others are about the machine."""
-    import errno
-
+    """An error about the program or its directory stays the OSError that callers catch; others are the machine's."""
     about_files = (errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ENOEXEC, errno.EISDIR, errno.ELOOP, errno.EPERM)
     if e.errno in about_files:
         return OSError(e.errno, os.strerror(e.errno), e.filename or os.fsdecode(program))
     if e.errno == errno.E2BIG:
         return InvalidInputError("The command and its environment are too long for this system (E2BIG)")
-    return _resource_error(e, "The command cannot be run")
+    return resource_error(e, "The command cannot be run")
 
 
-def _command_response(command: abstract.Command, process: Any) -> abstract.CommandResponse:
+def _command_response(command: Command, process: _core.Process) -> CommandResponse:
     stdout = process.stdout.decode(errors="backslashreplace")
     stderr = process.stderr.decode(errors="backslashreplace")
     end = process.end
@@ -106,4 +147,4 @@ def _command_response(command: abstract.Command, process: Any) -> abstract.Comma
         if command.error_msg:
             msg = f"{command.error_msg}: {msg}"
         raise NonZeroExitCodeError(msg)
-    return abstract_module().CommandResponse(stdout=stdout, stderr=stderr, exit_code=code)
+    return CommandResponse(stdout=stdout, stderr=stderr, exit_code=code)

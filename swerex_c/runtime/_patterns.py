@@ -6,6 +6,7 @@ that more of it comes.
 
 from __future__ import annotations
 
+import codecs
 import re
 
 from swerex_c import _core
@@ -18,19 +19,22 @@ WINDOW = 64 * 1024
 
 
 class WindowMatcher:
-    """Searches a stream of text for patterns with `re`, in its last `WINDOW` characters."""
+    """Searches a stream of bytes for patterns with `re`, in its last `WINDOW` characters."""
 
     def __init__(self, patterns: list[str]):
         self._patterns = [re.compile(pattern, re.DOTALL) for pattern in patterns]
+        # With this way of handling errors every character stands for certain bytes, and can be counted in them.
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._window = ""
         self._before = 0
 
-    def feed(self, text: str) -> tuple[int, int] | None:
-        """The index of the pattern that matches and where the match starts in the stream, or None.
+    def feed(self, data: bytes, final: bool = False) -> tuple[int, int] | None:
+        """The number of the pattern that matches and the byte of the stream where its match starts, or None.
 
-        The match that ends first wins, then the one that starts first, then the order of the list.
+        Of the matches that what came so far holds, the one that ends first wins, then the one that starts first, then
+        the order of the list. The search has no memory of a match: do not go on after one.
         """
-        self._window += text
+        self._window += self._decoder.decode(data, final)
         best: tuple[int, int, int] | None = None
         for index, pattern in enumerate(self._patterns):
             found = pattern.search(self._window)
@@ -38,12 +42,16 @@ class WindowMatcher:
                 candidate = (found.end(), found.start(), index)
                 best = candidate if best is None or candidate < best else best
         if best is not None:
-            return best[2], self._before + best[1]
-        if len(self._window) > WINDOW:
-            cut = len(self._window) - WINDOW
+            return best[2], self._before + _size(self._window[: best[1]])
+        cut = len(self._window) - WINDOW
+        if cut > 0:
+            self._before += _size(self._window[:cut])
             self._window = self._window[cut:]
-            self._before += cut
         return None
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogateescape"))
 
 
 def make_matcher(patterns: list[str]) -> _core.Matcher | WindowMatcher:
@@ -59,7 +67,7 @@ def make_matcher(patterns: list[str]) -> _core.Matcher | WindowMatcher:
         except (re.error, RecursionError, OverflowError) as e:
             msg = f"expect[{number}] is not a regular expression: {e}: {pattern!r}"
             raise InvalidInputError(msg) from None
-        if compiled.fullmatch("") is not None:
+        if compiled.search("") is not None:
             msg = f"expect[{number}] matches the empty text, so it would end every action at once: {pattern!r}"
             raise InvalidInputError(msg)
     try:

@@ -1,15 +1,17 @@
 """A persistent bash over the core.
 
-A command goes to the shell in the calling thread; if the event loop has nothing else to do, that thread also waits for a
-moment by itself, so that a short command ends without any thread being woken. What takes longer goes on in the core's
+A command goes to the shell in the calling thread; if the event loop has nothing else to do, that thread also waits for
+a moment by itself, so that a short command ends without any thread being woken. What takes longer goes on in the core's
 own thread, and the loop is told when it is done.
 """
 
 from __future__ import annotations
 
 import asyncio
+import codecs
 import os
 import shlex
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from swerex_c import _core
@@ -17,34 +19,38 @@ from swerex_c.exceptions import (
     CommandTimeoutError,
     InvalidInputError,
     NoExitCodeError,
+    NonZeroExitCodeError,
     SessionDiedError,
     SessionNotInitializedError,
     SwerexException,
 )
-from swerex_c.runtime._answers import (
-    _cause,
-    _check_seconds,
-    _death,
-    _failure,
-    _finish,
-    _non_zero,
-    _observation,
-    _resource_error,
-    _translate,
-    abstract_module,
-)
+from swerex_c.runtime._answers import Answer, cause, check_seconds, death, failure, finish, resource_error, translate
+from swerex_c.runtime._patterns import WindowMatcher, make_matcher
 from swerex_c.runtime._syntax import encode, find_bash, judge
 from swerex_c.runtime._wakeup import current_waker
+from swerex_c.runtime._watch import Stream, Watch
+from swerex_c.runtime.abstract import (
+    Action,
+    BashAction,
+    BashInterruptAction,
+    BashObservation,
+    CloseBashSessionResponse,
+    CloseSessionResponse,
+    CreateBashSessionRequest,
+    CreateBashSessionResponse,
+    CreateSessionResponse,
+    Observation,
+)
 from swerex_c.utils.log import get_logger
 
 if TYPE_CHECKING:
     import logging
     from collections.abc import AsyncIterator
 
-    from swerex_c.runtime import abstract
+__all__ = ["BashSession", "Session"]
 
 OUTPUT_LIMIT = 256 * 1024 * 1024
-"""Bytes of output that are kept of one command (half of them its beginning, half its end) and per stream of `execute`."""
+"""Bytes of output that are kept of one command: half of them its beginning, half its end."""
 
 _PROMPT = "SHELLPS1PREFIX"
 """The `expect_string` of an action that the shell's prompt finished: the constant that callers know."""
@@ -56,30 +62,24 @@ _STARTUP = """\
 [[ ! -r /etc/bash.bashrc ]] || . /etc/bash.bashrc
 [[ ! -r ~/.bashrc ]] || . ~/.bashrc
 """
-"""What an interactive bash reads by itself. It is started without them, so that the session is in control before they are
-read and a startup file cannot get in its way."""
+"""What an interactive bash reads by itself. It is started without them, so that the session is in control before they
+are read and a startup file cannot get in its way."""
 
 
-def _matcher(patterns: list[str]) -> Any:
-    """A matcher for `expect`, or None for no patterns."""
-    if not patterns:
-        return None
-    from swerex_c.runtime._patterns import make_matcher
-
-    return make_matcher(patterns)
-
-
-class Session:
+class Session(ABC):
     """What runs in a runtime under a name."""
 
-    async def start(self) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    async def start(self) -> CreateSessionResponse:
+        """Make it ready for actions."""
 
-    async def run(self, action: Any) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    async def run(self, action: Action) -> Observation:
+        """Do one thing in it."""
 
-    async def close(self) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    async def close(self) -> CloseSessionResponse:
+        """End it."""
 
 
 class BashSession(Session):
@@ -91,21 +91,21 @@ class BashSession(Session):
 
     def __init__(
         self,
-        request: abstract.CreateBashSessionRequest,
+        request: CreateBashSessionRequest,
         *,
         logger: logging.Logger | None = None,
         output_limit: int = OUTPUT_LIMIT,
     ):
         self.request = request
         self.logger = logger or get_logger("rex-session")
-        self._core: Any = None
+        self._core: _core.Session | None = None
         self._output_limit = output_limit
         self._skip_direct = 0
         self._skip_next = 0
         self._checked: dict[str, bool] = {}
 
     @property
-    def core(self) -> Any:
+    def core(self) -> _core.Session:
         if self._core is None:
             msg = "shell not initialized"
             raise SessionNotInitializedError(msg)
@@ -114,8 +114,7 @@ class BashSession(Session):
     @property
     def pid(self) -> int:
         """The shell's process id."""
-        pid: int = self.core.facts()["pid"]
-        return pid
+        return self.core.facts()["pid"]
 
     # -- start and end
 
@@ -147,7 +146,7 @@ class BashSession(Session):
 
     def _check_request(self) -> None:
         request = self.request
-        _check_seconds(request.startup_timeout, "startup_timeout")
+        check_seconds(request.startup_timeout, "startup_timeout")
         if request.cwd is not None and not os.path.isdir(request.cwd):
             msg = f"The directory {request.cwd!r} that the session should start in does not exist"
             raise InvalidInputError(msg)
@@ -156,7 +155,7 @@ class BashSession(Session):
                 msg = f"{name!r} cannot be the name of an environment variable, or its value holds a NUL byte"
                 raise InvalidInputError(msg)
 
-    async def start(self) -> abstract.CreateBashSessionResponse:
+    async def start(self) -> CreateBashSessionResponse:
         """Start the shell and read the startup files. On failure nothing is left of it."""
         self._check_request()
         script = self._startup_script()
@@ -165,25 +164,27 @@ class BashSession(Session):
             self._core = _core.Session(
                 os.fsencode(find_bash()),
                 self._environment(),
-                os.fsencode(request.cwd) if request.cwd is not None else None,
+                None if request.cwd is None else os.fsencode(request.cwd),
                 request.rows,
                 request.columns,
                 self._output_limit,
             )
         except (OSError, MemoryError) as e:
-            raise _resource_error(e, "A session cannot be started") from e
+            raise resource_error(e, "A session cannot be started") from e
+        except ValueError as e:
+            raise InvalidInputError(f"A session cannot be started: {e}") from None
         try:
             waker = current_waker()
             future = waker.create_future()
             operation = self.core.start(script, request.startup_timeout, waker.core, future)
-            await _finish(operation, future)
+            await finish(operation, future)
             self._check_started(operation)
         except BaseException:
             await asyncio.shield(self.close())
             raise
-        return abstract_module().CreateBashSessionResponse(output=operation.output)
+        return CreateBashSessionResponse(output=operation.output)
 
-    def _check_started(self, operation: Any) -> None:
+    def _check_started(self, operation: _core.Operation) -> None:
         end = operation.end
         if end == "done":
             return
@@ -191,11 +192,12 @@ class BashSession(Session):
             msg = f"timeout after {self.request.startup_timeout} seconds while reading the startup files"
             raise CommandTimeoutError(msg, output=operation.output)
         if end == "died":
-            msg = f"The shell ended while it read its startup files. {_cause(operation.code)} It printed: {operation.output!r}"
-            raise SessionDiedError(msg, **_death(operation.code))
-        raise _failure(operation, "<startup files>")
+            how = cause(operation.code)
+            msg = f"The shell ended while it read its startup files. {how} It printed: {operation.output!r}"
+            raise SessionDiedError(msg, **death(operation.code))
+        raise failure(operation, "<startup files>")
 
-    async def close(self) -> abstract.CloseBashSessionResponse:
+    async def close(self) -> CloseBashSessionResponse:
         """End the shell and everything it started, whatever that has become. Returns when all of it is gone."""
         core, self._core = self._core, None
         if core is not None:
@@ -208,7 +210,7 @@ class BashSession(Session):
                 except asyncio.CancelledError:
                     # The core ends the session all the same.
                     raise
-        return abstract_module().CloseBashSessionResponse()
+        return CloseBashSessionResponse()
 
     def interact(self, input_fd: int = 0, output_fd: int = 1) -> int:
         """Attach a person: read lines from `input_fd`, show on `output_fd`, until the end of input or of the shell.
@@ -221,7 +223,7 @@ class BashSession(Session):
 
     # -- running
 
-    async def run(self, action: Any) -> abstract.BashObservation:
+    async def run(self, action: Action) -> BashObservation:
         """Run a command, send a line to a program, or interrupt what runs; see `AbstractRuntime.run_in_session`."""
         if action.action_type == "bash_interrupt":
             return await self.interrupt(action)
@@ -229,64 +231,75 @@ class BashSession(Session):
             return await self._run_interactive(action, None)
         return await self._run_normal(action, None)
 
-    async def stream(self, action: Any) -> AsyncIterator[Any]:
+    async def stream(self, action: BashAction) -> AsyncIterator[str | BashObservation]:
         """Run an action and yield its output as text while it comes; at last the observation."""
-        import codecs
-
-        news = asyncio.Event()
-        started: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        stream = Stream()
         run = self._run_interactive if action.is_interactive_command or action.is_interactive_quit else self._run_normal
-        task = asyncio.ensure_future(run(action, (news, started)))
+        task = asyncio.ensure_future(run(action, stream))
+        task.add_done_callback(lambda _: stream.news.set())
         decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         strip = _core.Strip()
         try:
-            await asyncio.wait({started, task}, return_when=asyncio.FIRST_COMPLETED)
-            operation = started.result() if started.done() else None
-            while operation is not None:
+            first: set[asyncio.Future[Any]] = {stream.source, task}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            source = stream.source.result() if stream.source.done() else None
+            while source is not None:
                 finished = task.done()
-                data = operation.take()
-                while data:
-                    text = decoder.decode(strip.feed(data))
-                    if text:
+                stream.news.clear()
+                while data := source.take():
+                    if text := decoder.decode(strip.feed(data)):
                         yield text
-                    data = operation.take()
                 if finished:
                     break
-                waiting = asyncio.ensure_future(news.wait())
-                await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
-                waiting.cancel()
-                news.clear()
-            rest = decoder.decode(strip.finish(), True)
-            if rest:
+                await stream.news.wait()
+            if rest := decoder.decode(strip.finish(), True):
                 yield rest
             yield await task
         finally:
             if not task.done():
                 task.cancel()
 
-    async def interrupt(self, action: abstract.BashInterruptAction) -> abstract.BashObservation:
-        """End what runs: SIGINT up to `n_retry` times, `timeout` seconds apart, then the foreground processes are killed."""
-        _check_seconds(action.timeout, "timeout")
+    async def interrupt(self, action: BashInterruptAction) -> BashObservation:
+        """End what runs: SIGINT up to `n_retry` times, `timeout` seconds apart, then the foreground is killed."""
+        check_seconds(action.timeout, "timeout")
         if action.n_retry < 0:
             msg = f"n_retry has to be a number that is not negative: {action.n_retry!r}"
             raise InvalidInputError(msg)
+        matcher, watch = self._matcher(action.expect, None)
+        answer = await (self._interrupt(action, matcher) if watch is None else self._interrupt_watched(action, watch))
+        if answer.end in ("done", "matched"):
+            expect_string = action.expect[answer.hit] if answer.end == "matched" else _PROMPT
+            return BashObservation(output=answer.output.strip(), exit_code=0, expect_string=expect_string)
+        if answer.end == "timeout":
+            msg = "Failed to interrupt session: the running command ignores SIGINT and could not be killed"
+            raise CommandTimeoutError(msg, output=answer.output)
+        raise failure(answer, "<interrupt>")
+
+    async def _interrupt(self, action: BashInterruptAction, matcher: _core.Matcher | None) -> Answer:
         waker = current_waker()
         future = waker.create_future()
-        operation = self.core.interrupt(
-            min(action.timeout, 3600.0), action.n_retry, _matcher(action.expect), waker.core, future
-        )
-        await _finish(operation, future)
-        if operation.end in ("done", "matched"):
-            expect_string = action.expect[operation.hit] if operation.end == "matched" else _PROMPT
-            return abstract_module().BashObservation(
-                output=operation.output.strip(), exit_code=0, expect_string=expect_string
-            )
-        if operation.end == "timeout":
-            msg = "Failed to interrupt session: the running command ignores SIGINT and could not be killed"
-            raise CommandTimeoutError(msg, output=operation.output)
-        raise _failure(operation, "<interrupt>")
+        operation = self.core.interrupt(min(action.timeout, 3600.0), action.n_retry, matcher, waker.core, future)
+        await finish(operation, future)
+        return operation
 
-    async def _run_normal(self, action: Any, stream: Any) -> abstract.BashObservation:
+    async def _interrupt_watched(self, action: BashInterruptAction, watch: Watch) -> Answer:
+        """An interrupt has no output of its own to look at. Something that waits for what runs now has."""
+        waker = current_waker()
+        future = waker.create_future()
+        waiting = self.core.line(b"", None, None, None, waker.core, future, watch.news)
+        look = asyncio.ensure_future(watch.finish(waiting, future))
+        end = asyncio.ensure_future(self._interrupt(action, None))
+        try:
+            await asyncio.wait({look, end}, return_when=asyncio.FIRST_COMPLETED)
+            if end.done() and end.result().end != "done":
+                return end.result()
+            return await look
+        finally:
+            for task in (look, end):
+                task.cancel()
+            await asyncio.gather(look, end, return_exceptions=True)
+
+    async def _run_normal(self, action: BashAction, stream: Stream | None) -> BashObservation:
         timeout = action.timeout
         command = action.command
         operation = await self._submit(action, command, timeout, stream)
@@ -304,27 +317,39 @@ class BashSession(Session):
             code = operation.code
             if action.check == "raise" and code != 0:
                 raise _non_zero(action, code, operation.output)
-            reason = f"The command ended the session's shell. {_cause(operation.code)}"
+            reason = f"The command ended the session's shell. {cause(operation.code)}"
             code = None if action.check == "ignore" else code
             return _observation(operation.output, code, "", reason, operation.dropped)
-        raise _failure(operation, command, timeout, action.no_output_timeout)
+        raise failure(operation, command, timeout, action.no_output_timeout)
 
-    async def _submit(self, action: Any, command: str, timeout: float | None, stream: Any) -> Any:
+    def _matcher(self, expect: list[str], stream: Stream | None) -> tuple[_core.Matcher | None, Watch | None]:
+        """What looks for the patterns: the core, or, if they are more than it can do, a watch here."""
+        if not expect:
+            return None, None
+        matcher = make_matcher(expect)
+        if isinstance(matcher, WindowMatcher):
+            return None, Watch(matcher, self._output_limit, stream)
+        return matcher, None
+
+    async def _submit(self, action: BashAction, command: str, timeout: float | None, stream: Stream | None) -> Answer:
         if timeout is not None or action.no_output_timeout is not None:
-            _check_seconds(timeout, "timeout")
-            _check_seconds(action.no_output_timeout, "no_output_timeout")
-        matcher = _matcher(action.expect) if action.expect else None
-        if matcher is not None and not isinstance(matcher, _core.Matcher):
-            matcher = None
+            check_seconds(timeout, "timeout")
+            check_seconds(action.no_output_timeout, "no_output_timeout")
+        matcher = watch = news = None
+        if stream is not None:
+            news = stream.news
+        if action.expect:
+            matcher, watch = self._matcher(action.expect, stream)
+            if watch is not None:
+                news = watch.news
         waker = current_waker()
         future = waker.create_future()
         direct = 0
-        if not waker.ready and stream is None:
+        if not waker.ready and news is None:
             if self._skip_next:
                 self._skip_next -= 1
             else:
                 direct = _DIRECT_MICROSECONDS
-        news = stream[0] if stream else None
         core = self._core or self.core
         checked = self._checked.get(command, -1) if self._checked else -1
         try:
@@ -337,9 +362,12 @@ class BashSession(Session):
                     command, checked, timeout, action.no_output_timeout, matcher, waker.core, future, news, 0
                 )
         except (ValueError, OSError, MemoryError, RuntimeError) as e:
-            raise _translate(e) from e
-        if stream:
-            stream[1].set_result(operation)
+            raise translate(e) from e
+        assert operation is not None
+        if stream is not None:
+            stream.source.set_result(watch or operation)
+        if watch is not None:
+            return await watch.finish(operation, future)
         if operation.done:
             if direct:
                 self._skip_direct = 0
@@ -348,7 +376,7 @@ class BashSession(Session):
             self._skip_direct = self._skip_next = min(2 * self._skip_direct + 1, 63)
         try:
             await future
-        except asyncio.CancelledError:
+        except BaseException:
             operation.cancel()
             raise
         return operation
@@ -375,10 +403,11 @@ class BashSession(Session):
         waker = current_waker()
         future = waker.create_future()
         operation = self.core.run(question, 1, 5.0, None, None, waker.core, future, None, 0)
-        await _finish(operation, future)
+        assert operation is not None, "nobody is asked about a command that is declared good"
+        await finish(operation, future)
         return operation.end == "done" and operation.output.strip() == "on"
 
-    async def _after_match(self, action: Any, operation: Any) -> abstract.BashObservation:
+    async def _after_match(self, action: BashAction, operation: Answer) -> BashObservation:
         """A pattern of a normal command was seen. Give it a moment to end, because then it has an exit code."""
         output = operation.output
         expect_string = action.expect[operation.hit]
@@ -387,7 +416,7 @@ class BashSession(Session):
         waker = current_waker()
         future = waker.create_future()
         rest = self.core.line(b"", 1.0, None, None, waker.core, future, None)
-        await _finish(rest, future)
+        await finish(rest, future)
         if rest.end == "done":
             output += rest.output
             if action.check == "raise" and rest.code != 0:
@@ -398,34 +427,38 @@ class BashSession(Session):
             raise NoExitCodeError(msg)
         return _observation(output, None, expect_string, "", operation.dropped)
 
-    async def _run_interactive(self, action: Any, stream: Any) -> abstract.BashObservation:
-        _check_seconds(action.timeout, "timeout")
-        _check_seconds(action.no_output_timeout, "no_output_timeout")
+    async def _run_interactive(self, action: BashAction, stream: Stream | None) -> BashObservation:
+        check_seconds(action.timeout, "timeout")
+        check_seconds(action.no_output_timeout, "no_output_timeout")
         line = encode(action.command) + b"\n"
-        matcher = _matcher(action.expect)
+        matcher, watch = self._matcher(action.expect, stream)
+        news = watch.news if watch is not None else stream.news if stream is not None else None
         waker = current_waker()
         future = waker.create_future()
-        news = stream[0] if stream else None
         try:
             operation = self.core.line(
                 line, action.timeout, action.no_output_timeout, matcher, waker.core, future, news
             )
         except (ValueError, OSError, MemoryError, RuntimeError) as e:
-            raise _translate(e) from e
-        if stream:
-            stream[1].set_result(operation)
-        await _finish(operation, future)
-        end = operation.end
-        output = operation.output
+            raise translate(e) from e
+        if stream is not None:
+            stream.source.set_result(watch or operation)
+        answer: Answer = operation
+        if watch is None:
+            await finish(operation, future)
+        else:
+            answer = await watch.finish(operation, future)
+        end = answer.end
+        output = answer.output
         if not action.is_interactive_quit:
             output = output.lstrip().removeprefix(action.command).strip()
         if end in ("done", "matched"):
-            expect_string = action.expect[operation.hit] if end == "matched" else _PROMPT
-            return _observation(output, 0, expect_string, "", operation.dropped)
-        if end == "died" and operation.typed:
-            reason = f"The command ended the session's shell. {_cause(operation.code)}"
-            return _observation(output, operation.code, "", reason, operation.dropped)
-        raise _failure(operation, action.command, action.timeout, action.no_output_timeout)
+            expect_string = action.expect[answer.hit] if end == "matched" else _PROMPT
+            return _observation(output, 0, expect_string, "", answer.dropped)
+        if end == "died" and answer.typed:
+            reason = f"The command ended the session's shell. {cause(answer.code)}"
+            return _observation(output, answer.code, "", reason, answer.dropped)
+        raise failure(answer, action.command, action.timeout, action.no_output_timeout)
 
 
 async def _bash_n(command: str, argv: list[bytes], text: bytes) -> bool:
@@ -434,6 +467,19 @@ async def _bash_n(command: str, argv: list[bytes], text: bytes) -> bool:
     try:
         process = _core.Process(argv[0], argv, None, None, text, False, None, 1 << 20, waker.core, future)
     except (OSError, MemoryError) as e:
-        raise _resource_error(e, "bash cannot be asked whether it accepts the command") from e
-    await _finish(process, future)
+        raise resource_error(e, "bash cannot be asked whether it accepts the command") from e
+    await finish(process, future)
     return judge(command, process.returncode, process.stdout, process.stderr)
+
+
+def _observation(output: str, code: int | None, expect_string: str, reason: str, dropped: int) -> BashObservation:
+    return BashObservation(
+        output=output, exit_code=code, failure_reason=reason, expect_string=expect_string, output_dropped=dropped
+    )
+
+
+def _non_zero(action: BashAction, code: int | None, output: str) -> NonZeroExitCodeError:
+    msg = f"Command {action.command!r} failed with exit code {code}. Here is the output:\n{output!r}"
+    if action.error_msg:
+        msg = f"{action.error_msg}: {msg}"
+    return NonZeroExitCodeError(msg)

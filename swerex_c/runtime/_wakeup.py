@@ -1,7 +1,7 @@
 """From the core's completions to asyncio's futures.
 
-Each event loop gets one waker: a descriptor that the loop watches, and a queue that the core's thread fills. It lives as
-long as the loop. Nothing here is tied to a runtime: callers may use another loop for every call.
+Each event loop gets one waker: a descriptor that the loop watches, and a queue that the core's thread fills. It lives
+as long as the loop. Nothing here is tied to a runtime: callers may use another loop for every call.
 """
 
 from __future__ import annotations

@@ -1,38 +1,52 @@
-"""Sessions, commands and files on this machine, in this process, over the C core."""
+"""Sessions, commands and files on this machine, in this process, over the C core.
+
+Importing this module is quick: the core, asyncio and the models are imported with the first session or command, because
+the caller has what is slow among them by then.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from typing_extensions import Self
-
-from swerex_c import _core
 from swerex_c.exceptions import (
     InvalidInputError,
     RuntimeClosedError,
     SessionDoesNotExistError,
     SessionExistsError,
-    SwerexException,
 )
-from swerex_c.runtime._answers import _check_seconds, _finish, _resource_error, abstract_module
 from swerex_c.runtime._base import AbstractRuntime
-from swerex_c.runtime._execute import _argv, _check_directory, _command_response, _exec_error, _fs, _search
-from swerex_c.runtime._session import BashSession, Session
-from swerex_c.runtime._syntax import check_bash_command as _check_bash_command
-from swerex_c.runtime._syntax import split_bash_command as _split_bash_command
-from swerex_c.runtime._wakeup import current_waker
 from swerex_c.utils.log import get_logger
 
 if TYPE_CHECKING:
     import logging
     from collections.abc import AsyncIterator
 
+    from swerex_c import _core
     from swerex_c.runtime import abstract
+    from swerex_c.runtime._session import BashSession, Session
+    from swerex_c.runtime._syntax import check_bash_command as _check_bash_command
+    from swerex_c.runtime._syntax import split_bash_command as _split_bash_command
     from swerex_c.runtime.config import LocalRuntimeConfig
 
 __all__ = ["BashSession", "LocalRuntime", "Session", "_check_bash_command", "_split_bash_command"]
+
+_ELSEWHERE = {
+    "BashSession": ("_session", "BashSession"),
+    "Session": ("_session", "Session"),
+    "_check_bash_command": ("_syntax", "check_bash_command"),
+    "_split_bash_command": ("_syntax", "split_bash_command"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Names that callers import from here, and that live elsewhere."""
+    if name not in _ELSEWHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    module, attribute = _ELSEWHERE[name]
+    value = globals()[name] = getattr(importlib.import_module(f"swerex_c.runtime.{module}"), attribute)
+    return value
 
 
 class LocalRuntime(AbstractRuntime):
@@ -47,7 +61,7 @@ class LocalRuntime(AbstractRuntime):
 
         self._config = LocalRuntimeConfig(**kwargs)
         self._sessions: dict[str, Session] = {}
-        self._processes: set[Any] = set()
+        self._processes: set[_core.Process] = set()
         self._closed = False
         self.logger = logger or get_logger("rex-runtime")
 
@@ -75,9 +89,11 @@ class LocalRuntime(AbstractRuntime):
 
     async def is_alive(self, *, timeout: float | None = None) -> abstract.IsAliveResponse:
         """Whether the runtime takes requests. Answers at once."""
+        from swerex_c.runtime.abstract import IsAliveResponse
+
         if self._closed:
-            return abstract_module().IsAliveResponse(is_alive=False, message="The runtime was closed")
-        return abstract_module().IsAliveResponse(is_alive=True)
+            return IsAliveResponse(is_alive=False, message="The runtime was closed")
+        return IsAliveResponse(is_alive=True)
 
     async def create_session(self, request: abstract.CreateSessionRequest) -> abstract.CreateSessionResponse:
         """Start a session and read its startup files.
@@ -88,8 +104,11 @@ class LocalRuntime(AbstractRuntime):
             CommandTimeoutError: if the startup files take longer than `startup_timeout`.
             ResourceError: if the machine lacks bash, terminals, descriptors, processes or memory.
         """
+        from swerex_c.runtime._session import BashSession
+        from swerex_c.runtime.abstract import CreateBashSessionRequest
+
         self._check_open()
-        if not isinstance(request, abstract_module().CreateBashSessionRequest):
+        if not isinstance(request, CreateBashSessionRequest):
             msg = f"unknown session type: {request!r}"
             raise InvalidInputError(msg)
         if request.session in self._sessions:
@@ -113,6 +132,8 @@ class LocalRuntime(AbstractRuntime):
 
     def stream_in_session(self, action: abstract.Action) -> AsyncIterator[str | abstract.BashObservation]:
         """Run a command and yield its output as it comes; at last its observation."""
+        from swerex_c.runtime._session import BashSession
+
         session = self._session(action.session)
         if not isinstance(session, BashSession) or action.action_type != "bash":
             msg = "Only a BashAction in a bash session has output to stream"
@@ -123,8 +144,7 @@ class LocalRuntime(AbstractRuntime):
         """End a session with everything it started."""
         session = self._session(request.session)
         del self._sessions[request.session]
-        response: abstract.CloseSessionResponse = await session.close()
-        return response
+        return await session.close()
 
     async def execute(self, command: abstract.Command) -> abstract.CommandResponse:
         """Run a command outside of all sessions, with its standard input at the end.
@@ -137,76 +157,50 @@ class LocalRuntime(AbstractRuntime):
             NonZeroExitCodeError: if `check` is set and its exit code is not 0.
             FileNotFoundError, PermissionError, NotADirectoryError: if the program or its directory cannot be used.
         """
-        self._check_open()
-        _check_seconds(command.timeout, "timeout")
-        process, future, keep = self._start_process(command)
-        self._processes.add(process)
-        try:
-            await _finish(process, future)
-        finally:
-            self._processes.discard(process)
-            if keep is not None:
-                os.close(keep)
-        return _command_response(command, process)
+        from swerex_c.runtime._execute import execute
 
-    def _start_process(self, command: abstract.Command) -> tuple[Any, asyncio.Future[None], int | None]:
-        argv, keep = _argv(command)
-        try:
-            environment = None if command.env is None else [_fs(k) + b"=" + _fs(v) for k, v in command.env.items()]
-            file = _search(argv[0], command.env)
-            _check_directory(command.cwd)
-            waker = current_waker()
-            future = waker.create_future()
-            process = _core.Process(
-                file,
-                argv,
-                environment,
-                None if command.cwd is None else os.fsencode(command.cwd),
-                b"",
-                command.merge_output_streams,
-                command.timeout,
-                self._config.output_limit,
-                waker.core,
-                future,
-            )
-        except BaseException as e:
-            if keep is not None:
-                os.close(keep)
-            if isinstance(e, OSError):
-                raise _exec_error(e, argv[0]) from None
-            if isinstance(e, MemoryError):
-                raise _resource_error(e, "The command cannot be run") from e
-            if isinstance(e, ValueError) and not isinstance(e, SwerexException):
-                raise InvalidInputError(f"The command cannot be run: {e}") from e
-            raise
-        return process, future, keep
+        self._check_open()
+        return await execute(command, self._config.output_limit, self._processes)
 
     async def read_file(self, request: abstract.ReadFileRequest) -> abstract.ReadFileResponse:
         """Read a text file. A relative path is relative to this process."""
+        import asyncio
+
+        from swerex_c.runtime.abstract import ReadFileResponse
         from swerex_c.runtime.files import read_text
 
         self._check_open()
         content = await asyncio.to_thread(read_text, request.path, request.encoding, request.errors)
-        return abstract_module().ReadFileResponse(content=content)
+        return ReadFileResponse(content=content)
 
     async def write_file(self, request: abstract.WriteFileRequest) -> abstract.WriteFileResponse:
         """Write a text file, and the directories above it. It is replaced whole or not at all."""
+        import asyncio
+
+        from swerex_c.runtime.abstract import WriteFileResponse
         from swerex_c.runtime.files import write_text
 
         self._check_open()
         await asyncio.to_thread(write_text, request.path, request.content)
-        return abstract_module().WriteFileResponse()
+        return WriteFileResponse()
 
     async def upload(self, request: abstract.UploadRequest) -> abstract.UploadResponse:
         """Copy a file or a tree, with its modes and symbolic links; onto an existing directory it is merged."""
+        import asyncio
+
+        from swerex_c.runtime.abstract import UploadResponse
         from swerex_c.runtime.files import upload
 
         self._check_open()
         await asyncio.to_thread(upload, request.source_path, request.target_path)
-        return abstract_module().UploadResponse()
+        return UploadResponse()
 
     async def close(self) -> abstract.CloseResponse:
         """End all sessions and commands, with everything they started. May be called again."""
+        import asyncio
+
+        from swerex_c.runtime.abstract import CloseResponse
+
         self._closed = True
         sessions = list(self._sessions.values())
         self._sessions.clear()
@@ -217,4 +211,4 @@ class LocalRuntime(AbstractRuntime):
             for result in results:
                 if isinstance(result, BaseException):
                     raise result
-        return abstract_module().CloseResponse()
+        return CloseResponse()
