@@ -70,7 +70,6 @@ def test_ipython(sh: Shell) -> None:
     sh.gives("echo out", "out\n")
 
 
-@wrong("a program that asks the terminal questions waits for ever")
 @pytest.mark.limit(60)
 def test_ipython_with_its_full_screen_prompt(sh: Shell) -> None:
     """prompt_toolkit asks for the cursor position and draws; it starts, is interrupted, and the terminal is whole."""

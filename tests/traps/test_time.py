@@ -165,7 +165,6 @@ def test_interrupt_overtakes_a_running_command(sh: Shell) -> None:
     assert seen.exit_code == 130
 
 
-@wrong("the command blocks its thread for good")
 def test_interrupt_from_another_thread(sh: Shell) -> None:
     def later() -> None:
         time.sleep(0.3)
@@ -369,7 +368,6 @@ def test_expect_ends_the_wait(sh: Shell, expect: list[str]) -> None:
     sh.gives("echo next", "next\n")
 
 
-@wrong("the exit code of a command that has not ended is asked for")
 def test_expect_leaves_the_exit_code_open(sh: Shell) -> None:
     with quicker_than(2.5):
         seen = sh.run("echo ready; sleep 20", expect=["ready"])
