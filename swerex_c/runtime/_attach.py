@@ -112,7 +112,7 @@ class _Attached:
 
     def _join(self) -> None:
         """Take part in what runs already, or learn how the last command ended."""
-        if not self.core.facts()["idle"]:
+        if self.modes is not None and not self.core.facts()["idle"]:
             modes = termios.tcgetattr(self.terminal)
             if modes[_LFLAG] & termios.ICANON:  # no echo: it may be reading a password
                 modes[_OFLAG] |= termios.OPOST | termios.ONLCR
@@ -509,9 +509,7 @@ def _changed(base: _Modes, before: _Modes, after: _Modes) -> _Modes:
     for i in (_IFLAG, _OFLAG, _CFLAG, _LFLAG):
         modes[i] = base[i] ^ before[i] ^ after[i]
     modes[_OFLAG] &= ~termios.OPOST
-    modes[_CC] = [
-        old if key == now else now for old, key, now in zip(base[_CC], before[_CC], after[_CC], strict=True)
-    ]
+    modes[_CC] = [old if key == now else now for old, key, now in zip(base[_CC], before[_CC], after[_CC], strict=True)]
     return modes
 
 
