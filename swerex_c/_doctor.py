@@ -199,18 +199,23 @@ def _swap() -> Iterator[Finding]:
 
 def _session() -> Iterator[Finding]:
     try:
-        seconds = asyncio.run(_try_session())
+        seconds, proved = asyncio.run(_try_session())
     except (SwerexException, ImportError, OSError) as error:
         yield Finding("session", "failed", False, f"{type(error).__name__}: {error}", needed=True)
     else:
         yield Finding("session", f"started and answered in {seconds * 1000:.1f} ms", True, needed=True)
+        told = (
+            "A program's output cannot be taken for the end of a command" if proved else "See /proc/PID/syscall above"
+        )
+        yield Finding("completion", "proved by the kernel" if proved else "told by the fence alone", proved, told)
 
 
-async def _try_session() -> float:
+async def _try_session() -> tuple[float, bool]:
+    """How long a session takes to start and answer, and whether the kernel proves that its commands have finished."""
     import logging
 
     from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
-    from swerex_c.runtime.local import LocalRuntime
+    from swerex_c.runtime.local import BashSession, LocalRuntime
 
     runtime = LocalRuntime(logger=logging.getLogger("swerex-c"))
     began = time.monotonic()
@@ -219,7 +224,9 @@ async def _try_session() -> float:
         answer = await runtime.run_in_session(BashAction(command="echo $((6 * 7))", timeout=_PATIENCE))
         if answer.output != "42\n":
             raise SwerexException(f"a session answered {answer.output!r} instead of '42\\n'")
-        return time.monotonic() - began
+        seconds = time.monotonic() - began
+        session = runtime.sessions["default"]
+        return seconds, isinstance(session, BashSession) and session.core.facts()["kernel_proof"]
     finally:
         await runtime.close()
 

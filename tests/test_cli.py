@@ -212,11 +212,13 @@ def test_doctor_tells_programs() -> None:
     assert (data["ok"], done.returncode, done.stderr) == (True, 0, "")
     names = {
         "swerex-c", "python", "core", "kernel", "/proc/PID/syscall", "bash", "terminals", "/dev/ptmx", "open files",
-        "docker", "podman", "bwrap", "original", "swap", "session",
+        "docker", "podman", "bwrap", "original", "swap", "session", "completion", "msgpack-c",
     }  # fmt: skip
     assert names <= set(data["findings"])
     assert data["findings"]["bash"]["value"][0].isdigit()
     assert data["findings"]["swap"]["value"] == "off"
+    assert data["findings"]["completion"]["good"] == data["findings"]["/proc/PID/syscall"]["good"]
+    assert data["findings"]["msgpack-c"]["value"].split(".")[0].isdecimal()
 
 
 def test_doctor_tells_people() -> None:

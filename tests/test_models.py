@@ -49,6 +49,7 @@ NEW_FIELDS = {
     "runtime.abstract:BashAction": {"no_output_timeout": None},
     "runtime.abstract:CreateBashSessionRequest": {"env": None, "cwd": None, "rows": 24, "columns": 80},
     "runtime.abstract:BashObservation": {"output_dropped": 0},
+    "runtime.config:LocalRuntimeConfig": {"output_limit": 256 * 1024 * 1024},
 }
 
 

@@ -125,7 +125,10 @@ class LocalRuntime(AbstractRuntime):
 
     async def run_in_session(self, action: abstract.Action) -> abstract.Observation:
         """Run a command in its session; see `AbstractRuntime.run_in_session`."""
-        session = self._sessions.get(action.session)
+        try:
+            session = self._sessions.get(action.session)
+        except AttributeError:
+            raise InvalidInputError(f"unknown action type: {action!r}") from None
         if session is None:
             session = self._session(action.session)
         return await session.run(action)
