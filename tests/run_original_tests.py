@@ -49,7 +49,7 @@ NEEDS_CLIENT = {
     "test_execution.py::test_server_dead": "needs the HTTP client, which this version does not have",
 }
 
-CONFTEST = '''
+CONFTEST = """
 import sys
 import types
 
@@ -92,16 +92,16 @@ async def runtime_with_default_session(remote_runtime):
     yield remote_runtime
     await remote_runtime.close_session(CloseBashSessionRequest())
 
-'''
+"""
 
-SWAP_TEST = '''import sys
+SWAP_TEST = """import sys
 
 
 def test_the_swap_is_in_force():
     import swerex.runtime.local
 
     assert swerex.runtime.local.__file__ == sys.modules["swerex_c.runtime.local"].__file__
-'''
+"""
 
 SETTINGS = """[pytest]
 asyncio_mode = auto

@@ -28,7 +28,9 @@ pytestmark = pytest.mark.build
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what a build reads, so that nothing is built into the tree under test."""
     copy = tmp_path_factory.mktemp("build") / "tree"
-    ignore = shutil.ignore_patterns("build", "dist", "__pycache__", "*.so", "*.egg-info", ".*_cache", ".cache", ".venv", ".git")
+    ignore = shutil.ignore_patterns(
+        "build", "dist", "__pycache__", "*.so", "*.egg-info", ".*_cache", ".cache", ".venv", ".git"
+    )
     shutil.copytree(ROOT, copy, ignore=ignore, symlinks=True)
     return copy
 

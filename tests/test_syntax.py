@@ -22,8 +22,7 @@ from swerex_c import _core
 
 ENV = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "TERM": "dumb"}
 REALISTIC = [
-    text.encode()
-    for text in (Path(__file__).parent / "data" / "commands.txt").read_text().rstrip("\n").split("\n%%\n")
+    text.encode() for text in (Path(__file__).parent / "data" / "commands.txt").read_text().rstrip("\n").split("\n%%\n")
 ]
 
 
