@@ -340,7 +340,7 @@ static PyType_Slot process_slots[] = {
     { Py_tp_doc, "Process(file, argv, environment, directory, input, merge, timeout, output_limit, waker, future)\n--\n\nA program "
                  "with pipes, from its start to its end.\n\nfile: the program (bytes), searched in PATH when it has no slash.\nargv, environment: sequences of bytes (environment None: this "
                  "process's own).\ntimeout: seconds or None; then it is killed with everything it started.\nOSError names "
-                 "posix_spawn when the program cannot be executed.\nThrowing the object away before the end kills." },
+                 "execve or chdir when the program cannot be executed.\nThrowing the object away before the end kills." },
     { Py_tp_new, process_new },
     { Py_tp_dealloc, process_dealloc },
     { Py_tp_traverse, process_traverse },

@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +14,8 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "swx_alloc.h"
 
 extern char **environ;
 
@@ -28,92 +30,209 @@ static int open_pidfd(pid_t pid)
 #endif
 }
 
-static int set_actions(posix_spawn_file_actions_t *actions, const swx_spawn *spawn)
+/* ---- starting -------------------------------------------------------------------------------------------------- */
+
+enum { CANDIDATES = 4096, PATH_ROOM = 64 * 1024 };
+
+/* All that the child needs, made before it exists: it shares our memory and must not touch the allocator. */
+typedef struct {
+    const swx_spawn *spawn;
+    char *const *environment;
+    const char **programs; /* NULL-terminated: what to try to execute, in order */
+    struct rlimit64 limit; /* the mark */
+    bool marked;           /* out: the limit is in force */
+    const char *failed;    /* out: the call that failed, NULL while all is well */
+    int sys_errno;
+} preparation;
+
+/* The places where a program may be, as execvp would look for it.  One block: pointers, then text. */
+static const char **find_programs(const char *file)
 {
-    int failed = 0;
-    if (spawn->directory) {
-        failed = posix_spawn_file_actions_addchdir_np(actions, spawn->directory);
+    const char *path = strchr(file, '/') ? NULL : getenv("PATH");
+    size_t file_size = strlen(file), count = 1;
+    if (!strchr(file, '/') && !path) {
+        path = "/bin:/usr/bin";
     }
-    if (spawn->terminal) { /* the first terminal that a session leader opens becomes its controlling one */
-        failed = failed ? failed : posix_spawn_file_actions_addopen(actions, 0, spawn->terminal, O_RDWR, 0);
-        failed = failed ? failed : posix_spawn_file_actions_adddup2(actions, 0, 1);
-        failed = failed ? failed : posix_spawn_file_actions_adddup2(actions, 0, 2);
-    } else {
-        failed = failed ? failed : posix_spawn_file_actions_adddup2(actions, spawn->input, 0);
-        failed = failed ? failed : posix_spawn_file_actions_adddup2(actions, spawn->output, 1);
-        failed = failed ? failed : posix_spawn_file_actions_adddup2(actions, spawn->error, 2);
+    for (const char *p = path; p && *p; p++) {
+        count += *p == ':';
     }
-#if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 34)
-    failed = failed ? failed : posix_spawn_file_actions_addclosefrom_np(actions, 3);
-#endif
-    return failed;
+    size_t room = (path ? strlen(path) : 0) + count * (file_size + 3);
+    if (count > CANDIDATES || room > PATH_ROOM + count * (file_size + 3)) {
+        path = "/bin:/usr/bin";
+        count = 2;
+        room = strlen(path) + count * (file_size + 3);
+    }
+    const char **programs = swx_malloc((count + 1) * sizeof(*programs) + room);
+    if (!programs) {
+        return NULL;
+    }
+    char *text = (char *)(programs + count + 1);
+    for (size_t i = 0; i < count; i++) {
+        size_t length = path ? strcspn(path, ":") : 0;
+        programs[i] = text;
+        text += path ? sprintf(text, "%.*s%s%s", (int)length, path, length ? "/" : "./", file) + 1 : sprintf(text, "%s", file) + 1;
+        path = path ? path + length + (path[length] == ':') : NULL;
+    }
+    programs[count] = NULL;
+    return programs;
 }
 
-static int set_attributes(posix_spawnattr_t *attributes)
+/* A limit below the one in force, random, and too large to mean anything.  False: it cannot be set here. */
+static bool draw_mark(struct rlimit64 *limit)
 {
-    sigset_t all, none;
-    sigfillset(&all);
-    sigemptyset(&none);
-    int failed = posix_spawnattr_setflags(attributes,
-                                          POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
-    failed = failed ? failed : posix_spawnattr_setsigdefault(attributes, &all);
-    return failed ? failed : posix_spawnattr_setsigmask(attributes, &none);
-}
-
-/* A limit below the one in force, random, and too large to mean anything. */
-static uint64_t put_mark(pid_t pid)
-{
-    struct rlimit64 limit;
     uint64_t random;
     const uint64_t low = UINT64_C(1) << 60;
-    if (prlimit64(pid, RLIMIT_RTTIME, NULL, &limit) != 0 || limit.rlim_max <= low ||
-        getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random)) {
-        return 0;
-    }
     uint64_t top = UINT64_C(1) << 62;
-    if (limit.rlim_max < top) { /* a session inside of a session: only lower marks are allowed */
-        top = limit.rlim_max;
+    if (prlimit64(0, RLIMIT_RTTIME, NULL, limit) != 0 || limit->rlim_max <= low ||
+        getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random)) {
+        return false;
     }
-    uint64_t mark = low + random % (top - low);
-    limit.rlim_cur = limit.rlim_max = mark;
-    return prlimit64(pid, RLIMIT_RTTIME, &limit, NULL) == 0 ? mark : 0;
+    if (limit->rlim_max < top) { /* a session inside of a session: only lower marks are allowed */
+        top = limit->rlim_max;
+    }
+    limit->rlim_cur = limit->rlim_max = low + random % (top - low);
+    return true;
+}
+
+/* ---- in the child, between vfork and exec: system calls only ---- */
+
+static bool child_failed(preparation *p, const char *call)
+{
+    p->failed = call;
+    p->sys_errno = errno;
+    return false;
+}
+
+static void child_close_others(void)
+{
+#ifdef SYS_close_range
+    if (syscall(SYS_close_range, 3U, ~0U, 0U) == 0) {
+        return;
+    }
+#endif
+    struct rlimit64 limit;
+    int top = prlimit64(0, RLIMIT_NOFILE, NULL, &limit) == 0 && limit.rlim_cur < 65536 ? (int)limit.rlim_cur : 65536;
+    for (int fd = 3; fd < top; fd++) {
+        close(fd);
+    }
+}
+
+static bool child_set_descriptors(preparation *p)
+{
+    const swx_spawn *spawn = p->spawn;
+    if (spawn->terminal) { /* the first terminal that a session leader opens becomes its controlling one */
+        int fd = open(spawn->terminal, O_RDWR);
+        if (fd < 0) {
+            return child_failed(p, "open(terminal)");
+        }
+        return (dup2(fd, 0) == 0 && dup2(fd, 1) == 1 && dup2(fd, 2) == 2) || child_failed(p, "dup2");
+    }
+    /* The three may be any numbers, 0 to 2 among them: first out of the way, then into place. */
+    int fds[3] = { spawn->input, spawn->output, spawn->error };
+    for (int i = 0; i < 3; i++) {
+        fds[i] = fcntl(fds[i], F_DUPFD, 3);
+        if (fds[i] < 0) {
+            return child_failed(p, "fcntl(F_DUPFD)");
+        }
+    }
+    for (int i = 0; i < 3; i++) {
+        if (dup2(fds[i], i) != i) {
+            return child_failed(p, "dup2");
+        }
+    }
+    return true;
+}
+
+/* Also what a parent ignores is back to its default: bash could never undo that. */
+static void child_reset_signals(void)
+{
+    struct sigaction standard = { .sa_handler = SIG_DFL };
+    sigset_t none;
+    for (int number = 1; number <= SIGRTMAX; number++) {
+        sigaction(number, &standard, NULL); /* KILL and STOP refuse, and so do the C library's own */
+    }
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+static void child_execute(preparation *p)
+{
+    int worst = ENOENT;
+    for (const char **program = p->programs; *program; program++) {
+        execve(*program, p->spawn->argv, p->environment);
+        if (errno != ENOENT && errno != ENOTDIR) {
+            worst = errno;
+            if (errno != EACCES) {
+                break;
+            }
+        }
+    }
+    errno = worst;
+    child_failed(p, "execve");
+}
+
+static void child_begin(preparation *p)
+{
+    setsid();
+    p->marked = p->limit.rlim_max != 0 && prlimit64(0, RLIMIT_RTTIME, &p->limit, NULL) == 0;
+    if (p->spawn->directory && chdir(p->spawn->directory) != 0) {
+        child_failed(p, "chdir");
+        return;
+    }
+    if (child_set_descriptors(p)) {
+        child_close_others();
+        child_reset_signals();
+        child_execute(p);
+    }
+}
+
+/* A function of its own, because what the child does to this frame the parent finds when it goes on. */
+__attribute__((noinline)) static pid_t begin_program(preparation *p)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* no handler of ours may run in the child */
+    pid_t pid = vfork();
+    if (pid == 0) {
+        child_begin(p);
+        _exit(127);
+    }
+    int failed = errno;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = failed;
+    return pid;
 }
 
 swx_status swx_child_start(swx_child *child, const swx_spawn *spawn, swx_error *err)
 {
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    swx_status status = SWX_OK;
     *child = (swx_child){ .pidfd = -1 };
-    int failed = posix_spawn_file_actions_init(&actions);
-    if (failed) {
-        return swx_fail_sys(err, "posix_spawn_file_actions_init", failed);
+    preparation p = { .spawn = spawn,
+                      .environment = spawn->environment ? spawn->environment : environ,
+                      .programs = find_programs(spawn->file) };
+    if (!p.programs) {
+        return swx_fail(err, SWX_ENOMEM, "out of memory");
     }
-    failed = posix_spawnattr_init(&attributes);
-    if (failed) {
-        posix_spawn_file_actions_destroy(&actions);
-        return swx_fail_sys(err, "posix_spawnattr_init", failed);
+    if (!draw_mark(&p.limit)) {
+        p.limit.rlim_max = 0;
     }
-    failed = set_actions(&actions, spawn);
-    failed = failed ? failed : set_attributes(&attributes);
-    if (failed) {
-        status = swx_fail_sys(err, "posix_spawn (preparation)", failed);
-        goto done;
+    pid_t pid = begin_program(&p);
+    int failed = errno;
+    swx_free(p.programs);
+    if (pid < 0) {
+        return swx_fail_sys(err, "vfork", failed);
     }
-    failed = posix_spawnp(&child->pid, spawn->file, &actions, &attributes, spawn->argv,
-                          spawn->environment ? spawn->environment : environ);
-    if (failed) {
-        child->pid = 0;
-        status = swx_fail_sys(err, "posix_spawn", failed);
-        goto done;
+    if (p.failed) {
+        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+        }
+        return swx_fail_sys(err, p.failed, p.sys_errno);
     }
-    child->mark = put_mark(child->pid);
-    child->pidfd = open_pidfd(child->pid);
-done:
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&actions);
-    return status;
+    child->pid = pid;
+    child->mark = p.marked ? p.limit.rlim_max : 0;
+    child->pidfd = open_pidfd(pid);
+    return SWX_OK;
 }
+
+/* ---- its end --------------------------------------------------------------------------------------------------- */
 
 bool swx_child_ended(swx_child *child)
 {

@@ -1,8 +1,10 @@
 /* swx_child.h: starting a program, learning of its end, and ending it with everything it started.
  *
- * Start: posix_spawn (never fork: the parent has threads) in a new session, every signal back to its default and
- * unblocked, so that a parent that ignores SIGPIPE or blocks SIGINT does not hand that down.  No descriptor but 0-2 is
- * handed down (with a glibc before 2.34: none that is close-on-exec; other threads' may not be, for a moment).
+ * Start: in a new session, every signal back to its default and unblocked, so that a parent that ignores SIGPIPE or
+ * blocks SIGINT does not hand that down; no descriptor but 0-2 is handed down.  It is vfork and exec, as posix_spawn is
+ * inside, with nothing but system calls between the two: fork is never used, because the parent has threads.
+ * posix_spawn itself cannot set a limit (next paragraph), and set from outside after it, the mark comes too late on a
+ * busy machine: one program in ten had forked by then.
  *
  * The whole tree: a process that calls setsid, forks twice or clears its environment is no longer tied to its
  * starter by group, session, parent or variable.  What it cannot shed by accident is its resource limits, which
@@ -37,7 +39,8 @@ typedef struct {
     int input, output, error; /* without terminal: fds for 0-2 (borrowed) */
 } swx_spawn;
 
-/* Starts the program.  SWX_ESYS names posix_spawn with the child's own errno when it could not be executed. */
+/* Starts the program.  SWX_ESYS names the call that failed in the child (execve, chdir, open(terminal), ...) or in the
+ * parent (vfork), with its errno.  SWX_ENOMEM. */
 swx_status swx_child_start(swx_child *child, const swx_spawn *spawn, swx_error *err);
 
 /* Whether it has ended (then reaped and wait_status are set).  Never blocks; waits for this pid alone.  Where the

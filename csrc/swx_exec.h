@@ -28,7 +28,7 @@ typedef struct {
     void *owner;
 } swx_exec_config;
 
-/* Starts the program.  SWX_ESYS with call "posix_spawn" and its errno when it cannot be executed (ENOENT, EACCES). */
+/* Starts the program.  SWX_ESYS with call "execve" (or "chdir") and its errno when it cannot be executed (ENOENT, EACCES). */
 swx_status swx_exec_new(swx_exec **out, const swx_exec_config *config, swx_error *err);
 
 /* Closes and frees; kills everything it started that still lives when it has not ended.  NULL is legal. */

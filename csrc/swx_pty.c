@@ -111,7 +111,10 @@ bool swx_pty_settle_modes(swx_pty *pty, bool keep)
 
 void swx_pty_set_raw(swx_pty *pty, bool raw)
 {
-    struct termios modes = pty->baseline;
+    if (raw && tcgetattr(pty->master, &pty->cooked) != 0) {
+        pty->cooked = pty->baseline;
+    }
+    struct termios modes = pty->cooked;
     if (raw) {
         modes.c_iflag = 0;
         modes.c_lflag &= ~(tcflag_t)(ICANON | ISIG | IEXTEN | ECHO);

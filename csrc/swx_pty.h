@@ -17,6 +17,7 @@ typedef struct {
     int slave;        /* -1 when closed */
     char path[64];    /* of the slave, for the child to open */
     struct termios baseline; /* the modes that commands start with */
+    struct termios cooked;   /* the modes from before swx_pty_set_raw */
 } swx_pty;
 
 /* Opens a pair with a screen of rows x columns, canonical mode, signals on, no echo, no output post-processing
@@ -31,7 +32,8 @@ void swx_pty_close(swx_pty *pty);
  * Returns whether output is post-processed now ("\n" arrives as "\r\n"). */
 bool swx_pty_settle_modes(swx_pty *pty, bool keep);
 
-/* Raw: every byte that is typed arrives as it is, in lines of any length.  Not raw: the baseline again. */
+/* Raw: every byte that is typed arrives as it is, in lines of any length.  Not raw: as it was before
+ * (that is the baseline, but for an attached person's echo). */
 void swx_pty_set_raw(swx_pty *pty, bool raw);
 
 /* Sends a signal (SIGINT, SIGQUIT or SIGTSTP) to the foreground process group as the terminal itself would, without

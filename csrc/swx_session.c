@@ -28,9 +28,9 @@ enum {
     READS_PER_CALL = 64,      /* a terminal gives at most 4 KiB a read */
     LOOKS_AT_ONCE = 12,       /* a shell needs some microseconds from its prompt to its read */
     PART_LIMIT = 64 * 1024,   /* of an answer to a challenge */
-    PARTS = 4,
+    PARTS = 5,
     NOTICE_LIMIT = 1 << 20,   /* output that is searched for job notices */
-    CHALLENGE_ATTEMPTS = 2,   /* to get a mark shown at all */
+    CHALLENGE_ATTEMPTS = 3,   /* to get a mark shown at all */
     CLOSE_SWEEPS = 400,
     LINE_MAX = 4095,          /* of a terminal in canonical mode; what is longer is cut silently */
     RAW_TAIL = 2,             /* "}" and newline: typed when the terminal is itself again */
@@ -88,6 +88,7 @@ struct swx_session {
     bool attached;     /* to a person's terminal */
     bool readline_seen;
     unsigned hints;
+    unsigned lines;      /* that were typed for it */
     uint32_t notices;    /* job notices in the output that are being verified */
     uint64_t notice_end; /* where the output ended then */
     int64_t delivered; /* when it was typed */
@@ -115,7 +116,7 @@ struct swx_session {
     bool unexpanded;
     bool interrupted_once;
     swx_mark report;
-    int part; /* 0: noise, 1: `$_`, 2: what PS1 prints, 3: what PS0 prints */
+    int part; /* 0: noise, 1: `$_`, 2: what PS1 prints, 3: what PS0 prints, 4: what PS2 prints */
     swx_buf parts[PARTS];
 
     int64_t learn_until;
@@ -249,6 +250,15 @@ static bool line_too_long(const swx_session *s, const swx_op *op)
     return false;
 }
 
+static unsigned count_lines(const uint8_t *text, size_t size)
+{
+    unsigned lines = 0;
+    for (const uint8_t *end = text + size; text < end && (text = memchr(text, '\n', (size_t)(end - text))); text++) {
+        lines++;
+    }
+    return lines;
+}
+
 static void begin(swx_session *s, int64_t now)
 {
     swx_op *op = s->first;
@@ -277,6 +287,7 @@ static void begin(swx_session *s, int64_t now)
         swx_buf_init(&s->output, s->output_limit);
     }
     expect_end(s, now, at_prompt);
+    s->lines = count_lines(op->typed, op->typed_size);
     op->typed_out = true;
     op->base = 0;
     if (op->match) {
@@ -362,8 +373,10 @@ static void type_restore(swx_session *s, int64_t now)
     s->give_up = now + CHALLENGE_LIMIT;
     s->backoff = FIRST_CHECK;
     check_in(s, now, s->backoff);
-    s->guard = s->guard || s->report.no_stderr || s->attempt > 1;
-    s->reassert = s->reassert || (s->prompt_missing && s->lost_prompts > 1);
+    /* First the prompts alone; if they do not show, the user's PROMPT_COMMAND may set them each time; if they still do not,
+     * they may be readonly. */
+    s->guard = s->guard || s->report.no_stderr || s->attempt > 2;
+    s->reassert = s->reassert || s->attempt > 1 || (s->prompt_missing && s->lost_prompts > 1);
     swx_restore restore = {
         .code = s->report.code,
         .pipestatus = s->report.pipestatus,
@@ -413,14 +426,26 @@ static bool asks_about_notices(swx_session *s, const candidate *found)
     return true;
 }
 
-/* What a PS0 that cannot be replaced printed at the output's beginning. */
+static bool starts_with(const swx_buf *buf, size_t at, const swx_buf *start)
+{
+    return start->size && buf->size - at >= start->size && memcmp(buf->data + at, start->data, start->size) == 0;
+}
+
+/* What a PS2 and a PS0 that cannot be replaced printed at the output's beginning: one for each further line, then the
+ * other. */
 static void drop_start(swx_session *s)
 {
-    const swx_buf *start = &s->parts[3];
-    if (!s->start_marks && start->size && !swx_buf_dropped(&s->output) && s->output.size >= start->size &&
-        memcmp(s->output.data, start->data, start->size) == 0) {
-        memmove(s->output.data, s->output.data + start->size, s->output.size - start->size);
-        swx_buf_chop(&s->output, start->size);
+    size_t at = 0;
+    if (s->start_marks || swx_buf_dropped(&s->output)) {
+        return;
+    }
+    for (unsigned i = 1; i < s->lines && starts_with(&s->output, at, &s->parts[4]); i++) {
+        at += s->parts[4].size;
+    }
+    at += starts_with(&s->output, at, &s->parts[3]) ? s->parts[3].size : 0;
+    if (at) {
+        memmove(s->output.data, s->output.data + at, s->output.size - at);
+        swx_buf_chop(&s->output, at);
     }
 }
 
@@ -513,7 +538,8 @@ static void conclude_challenge(swx_session *s, int64_t now)
 {
     drop_prompt(s);
     s->number = s->found.number ? s->found.number : s->number;
-    s->start_marks = !s->guard && !s->blind && s->start_misses < 2;
+    /* A prompt that is right but for PS0 says that PS0 cannot be kept. */
+    s->start_marks = !s->guard && !s->blind && !s->found.altered && s->start_misses < 2;
     s->readline_seen = false;
     for (unsigned i = 0; i < LOOKS_AT_ONCE && !has_evidence(s); i++) { /* another bash in the same process */
         if (swx_kernel_learn(&s->kernel) != SWX_MORE) {

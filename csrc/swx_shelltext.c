@@ -42,17 +42,18 @@ static swx_status add_pipestatus(swx_buf *out)
 swx_status swx_shelltext_challenge(swx_buf *out, const swx_fence *fence)
 {
     /* The nonce is an argument of printf, so that the line itself, if it is ever echoed, holds no mark. */
-    swx_status status = add(out, "{ builtin printf '\\033]7733;%%s;%d;%%s;%%s\\007%%q\\033]7733;%%s;%d\\007%%s\\033]7733;%%s;%d\\007%%s' "
-                            "%s \"$?\"",
-                            SWX_MARK_REPORT, SWX_MARK_VALUE, SWX_MARK_VALUE, fence->nonce);
+    swx_status status = add(out, "{ builtin printf '\\033]7733;%%s;%d;%%s;%%s\\007%%q\\033]7733;%%s;%d\\007%%s\\033]7733;%%s;%d\\007%%s"
+                            "\\033]7733;%%s;%d\\007%%s' %s \"$?\"",
+                            SWX_MARK_REPORT, SWX_MARK_VALUE, SWX_MARK_VALUE, SWX_MARK_VALUE, fence->nonce);
     if (status == SWX_OK) {
         status = add_pipestatus(out);
     }
     /* PS1 may be unset, which is an error under `set -u`. */
     return status == SWX_OK ? add(out,
-                                  " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\"; ! [[ -t 2 ]]; "
+                                  " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\" %s \"${PS2+${PS2@P}}\"; ! [[ -t 2 ]]; "
                                   "builtin printf '\\033]7733;%%s;%d;%%s\\007' %s \"$?\"; } >&0\n",
-                                  fence->nonce, fence->nonce, SWX_MARK_END, fence->nonce)
+                                  fence->nonce, fence->nonce, fence->nonce, SWX_MARK_END,
+                                  fence->nonce)
                             : status;
 }
 
@@ -79,7 +80,8 @@ static swx_status add_status(swx_buf *out, const swx_restore *restore)
 
 swx_status swx_shelltext_restore(swx_buf *out, const swx_fence *fence, const swx_restore *restore)
 {
-    char ps1[SWX_FENCE_TEXT];
+    char ps0[SWX_FENCE_TEXT], ps1[SWX_FENCE_TEXT];
+    swx_fence_ps0(fence, ps0);
     swx_fence_ps1(fence, ps1);
     swx_status status = SWX_OK;
     if (restore->prompt_variables) {
@@ -99,7 +101,10 @@ swx_status swx_shelltext_restore(swx_buf *out, const swx_fence *fence, const swx
         status = swx_shelltext_prompts(out, fence);
     }
     if (status == SWX_OK && restore->reassert) {
-        status = add(out, "; builtin declare -ga 'PROMPT_COMMAND[7734]=builtin declare -g PS1='\\''%s'\\'' 2>/dev/null' || builtin :", ps1);
+        status = add(out,
+                     "; builtin declare -ga 'PROMPT_COMMAND[7734]=builtin declare -g PS0='\\''%s'\\'' PS1='\\''%s'\\'' "
+                     "PS2= 2>/dev/null' || builtin :",
+                     ps0, ps1);
     }
     if (status == SWX_OK && restore->last_size && restore->last_size <= LAST_MAX) {
         status = add(out, "; builtin : ");

@@ -81,22 +81,22 @@ static void expect_answer(const char *before, int code, const char *pipestatus, 
     const uint8_t *bytes = (const uint8_t *)answer, *plain;
     size_t size = strlen(answer), plain_size;
     swx_mark mark;
-    char parts[4][1024] = { { 0 } };
-    swx_mark marks[4];
+    char parts[5][1024] = { { 0 } };
+    swx_mark marks[5];
     unsigned part = 0;
     for (swx_fence_event event; (event = swx_fence_next(&fence, &bytes, &size, &plain, &plain_size, &mark)) != SWX_FENCE_MORE;) {
         if (event == SWX_FENCE_MARK) {
-            CHECK(part < 4);
+            CHECK(part < 5);
             marks[part++] = mark;
         } else {
-            CHECK(part < 4 && strlen(parts[part]) + plain_size < sizeof(parts[0]));
+            CHECK(part < 5 && strlen(parts[part]) + plain_size < sizeof(parts[0]));
             memcpy(parts[part] + strlen(parts[part]), plain, plain_size);
         }
     }
-    if (part != 4 || marks[0].kind != SWX_MARK_REPORT || marks[1].kind != SWX_MARK_VALUE || marks[2].kind != SWX_MARK_VALUE ||
-        marks[3].kind != SWX_MARK_END || strcmp(parts[3], start) != 0 ||
+    if (part != 5 || marks[0].kind != SWX_MARK_REPORT || marks[1].kind != SWX_MARK_VALUE || marks[2].kind != SWX_MARK_VALUE ||
+        marks[3].kind != SWX_MARK_VALUE || marks[4].kind != SWX_MARK_END || strcmp(parts[3], start) != 0 ||
         marks[0].code != code || strcmp(marks[0].pipestatus, pipestatus) != 0 || strcmp(parts[1], last) != 0 ||
-        strcmp(parts[2], prompt) != 0 || parts[0][0] || !marks[3].no_stderr) {
+        strcmp(parts[2], prompt) != 0 || parts[0][0] || !marks[4].no_stderr) {
         fprintf(stderr, "after <%s>: %u marks, code %d pipe <%s> last <%s> prompt <%s>\nanswer <%s>\n", before, part, marks[0].code,
                 marks[0].pipestatus, parts[1], parts[2], answer);
         exit(1);
