@@ -149,6 +149,15 @@ def test_several_lines_are_asked_for(person: Person) -> None:
     assert person.run(b"two") == b"one two\r"
 
 
+def test_a_long_line_is_no_different(person: Person) -> None:
+    person.keys(b": " + b"x" * 5000 + b"; printf 'a\\nb\\n'; cat\r")
+    person.until(rb"\na\r\nb\r\n")
+    person.keys(b"echoed\r")
+    person.until(rb"echoed\r\nechoed\r\n")
+    person.keys(b"\x04")
+    person.until(PROMPT)
+
+
 def test_wrong_syntax_is_told_and_not_run(person: Person) -> None:
     said = person.run(b"echo no; )")
     assert b"syntax error" in said and b"\nno\r" not in said
