@@ -1,7 +1,7 @@
 """Sessions, commands and files on this machine, in this process, over the C core.
 
-Importing this module is quick: the core, asyncio and the models are imported with the first session or command, because
-the caller has what is slow among them by then.
+Importing this module is quick: the core, asyncio and the models are imported with the first runtime, because what is
+slow among them is needed by then anyway.
 """
 
 from __future__ import annotations
@@ -57,6 +57,10 @@ class LocalRuntime(AbstractRuntime):
 
     def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Any):
         """See `LocalRuntimeConfig` for the keyword arguments."""
+        # All that is ever needed, now: later there may be no descriptor left to read a module with.
+        import swerex_c.runtime._execute
+        import swerex_c.runtime._session
+        import swerex_c.runtime.files  # noqa: F401
         from swerex_c.runtime.config import LocalRuntimeConfig
 
         self._config = LocalRuntimeConfig(**kwargs)
