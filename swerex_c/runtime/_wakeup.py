@@ -30,16 +30,15 @@ class LoopWaker:
         self.create_future: Callable[[], asyncio.Future[None]] = _weak_create_future(self._loop)
         # How much else the loop has to do right now; loops that do not tell are taken for busy.
         self.ready: Any = getattr(loop, "_ready", (None,))
-        core = self.core
+        # This is what keeps it alive, and no longer than until the loop is closed.
+        loop.add_reader(self.core.fileno(), self._drain)
 
-        def drain() -> None:
-            for waiter in core.take():
-                if waiter.__class__ is asyncio.Event:
-                    waiter.set()
-                elif not waiter.done():
-                    waiter.set_result(None)
-
-        loop.add_reader(core.fileno(), drain)
+    def _drain(self) -> None:
+        for waiter in self.core.take():
+            if waiter.__class__ is asyncio.Event:
+                waiter.set()
+            elif not waiter.done():
+                waiter.set_result(None)
 
 
 def _weak_create_future(loop: weakref.ref[asyncio.AbstractEventLoop]) -> Callable[[], asyncio.Future[None]]:
@@ -51,7 +50,7 @@ def _weak_create_future(loop: weakref.ref[asyncio.AbstractEventLoop]) -> Callabl
     return create_future
 
 
-_wakers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWaker] = weakref.WeakKeyDictionary()
+_wakers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[LoopWaker]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -71,9 +70,11 @@ def current_waker() -> LoopWaker:
         waker: LoopWaker = last.waker()
         return waker
     with _lock:
-        found = _wakers.get(loop)
+        known = _wakers.get(loop)
+        found = known() if known is not None else None
         if found is None:
-            found = _wakers[loop] = LoopWaker(loop)
+            found = LoopWaker(loop)
+            _wakers[loop] = weakref.ref(found)
     last.loop = weakref.ref(loop)
     last.waker = weakref.ref(found)
     return found
