@@ -146,7 +146,7 @@ static void wake_thread(const swx_reactor *r)
     (void)ignored;
 }
 
-/* Node locked.  Descriptors that the object has closed have left epoll by that. */
+/* Node locked.  The object has unwatched what it has closed. */
 static void watch(swx_node *node)
 {
     for (unsigned i = 0; i < SWX_NODE_FDS; i++) {
@@ -172,7 +172,7 @@ static void watch(swx_node *node)
 static void reschedule(swx_node *node)
 {
     swx_reactor *r = node->reactor;
-    int64_t due = node->type->deadline(node->object);
+    int64_t due = node->paused ? INT64_MAX : node->type->deadline(node->object); /* else it would stay due for ever */
     pthread_mutex_lock(&r->lock);
     if (!node->removed && (due != INT64_MAX || node->heap_index != SIZE_MAX)) {
         heap_set(r, node, due);
@@ -191,6 +191,17 @@ void swx_node_unlock(swx_node *node)
     watch(node);
     reschedule(node);
     pthread_mutex_unlock(&node->lock);
+}
+
+void swx_node_unwatch(swx_node *node, int fd)
+{
+    for (unsigned i = 0; i < SWX_NODE_FDS; i++) {
+        if (fd >= 0 && node->watched[i].fd == fd) {
+            epoll_ctl(node->reactor->epoll, EPOLL_CTL_DEL, fd, NULL);
+            node->watched[i].fd = -1;
+            node->watched[i].events = 0;
+        }
+    }
 }
 
 void swx_node_pause(swx_node *node, bool paused)
@@ -271,7 +282,7 @@ static void run_due(swx_reactor *r, int64_t now)
             return;
         }
         pthread_mutex_lock(&node->lock); /* it lives: only this thread destroys */
-        if (!node->paused) {
+        if (!node->paused && node->type->deadline(node->object) <= now) { /* not removed or moved meanwhile */
             node->type->due(node->object, now);
         }
         if (!unlock_alive(node)) {
@@ -287,7 +298,7 @@ static int wait_for_events(swx_reactor *r, struct epoll_event *events, int64_t u
 #if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 35)
     struct timespec wait = { .tv_sec = left / 1000000000, .tv_nsec = left % 1000000000 };
     int count = epoll_pwait2(r->epoll, events, EVENTS_AT_ONCE, left < 0 ? NULL : &wait, NULL);
-    if (count >= 0 || errno != ENOSYS) {
+    if (count >= 0 || errno == EINTR) { /* ENOSYS, but also EPERM in containers that do not know the call */
         return count;
     }
 #endif

@@ -19,17 +19,19 @@ typedef struct swx_node swx_node;
 enum { SWX_NODE_FDS = 3 };
 
 typedef struct {
-    /* Descriptor `which` is readable, writable (or both), at time now. */
+    /* Descriptor `which` is readable, writable (or both), at time now.  Rarely that is not so: descriptors must be
+     * non-blocking. */
     void (*event)(void *object, unsigned which, bool readable, bool writable, int64_t now);
     /* When due wants to be called; INT64_MAX: never. */
     int64_t (*deadline)(const void *object);
     void (*due)(void *object, int64_t now);
-    /* What to watch: fds[i] (-1: nothing), and whether for reading and for writing. */
+    /* What to watch: the descriptor number `which` (-1: nothing), and whether for reading and for writing.  See swx_node_unwatch. */
     void (*interest)(const void *object, unsigned which, int *fd, bool *read, bool *write);
     /* Nothing will happen to it any more and nobody but the reactor knows it: the thread removes the node.  Asked with the
      * node locked, after each event.  May be NULL. */
     bool (*finished)(const void *object);
-    /* The node was removed and nobody uses the object any more.  Runs without locks, in the reactor's thread. */
+    /* The node was removed and nobody uses the object any more.  Runs without locks, in the reactor's thread, or in that
+     * of swx_reactor_free. */
     void (*destroy)(void *object);
 } swx_node_type;
 
@@ -54,7 +56,13 @@ void swx_reactor_remove(swx_node *node);
 void swx_node_lock(swx_node *node);
 void swx_node_unlock(swx_node *node);
 
-/* With the node locked: while paused, the thread does not watch its descriptors, because the caller does. */
+/* With the node locked, right before the object closes a descriptor that is watched.  Closing it is not enough: where
+ * another process holds a copy (a child between fork and exec, or one that never executes), epoll would go on reporting
+ * it, for a node that may be gone by then. */
+void swx_node_unwatch(swx_node *node, int fd);
+
+/* With the node locked: while paused, the thread watches neither its descriptors nor its deadline, because the
+ * caller does. */
 void swx_node_pause(swx_node *node, bool paused);
 
 /* Nodes in the reactor. */

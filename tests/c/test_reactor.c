@@ -1,0 +1,597 @@
+#include "swx_reactor.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdatomic.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "harness.h"
+#include "swx_alloc.h"
+
+#define MS INT64_C(1000000)
+
+#if defined(__SANITIZE_THREAD__)
+#define UNDER_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define UNDER_TSAN 1
+#endif
+#endif
+
+/* A thing that reads a pipe and has a deadline.  All but `destroyed` is under its node's lock. */
+typedef struct {
+    int fd, writer;
+    size_t bytes, events, dues;
+    int64_t deadline, period, called_at;
+    bool finish_at_eof, finished;
+    atomic_int *destroyed;
+} thing;
+
+static void thing_event(void *object, unsigned which, bool readable, bool writable, int64_t now)
+{
+    thing *t = object;
+    char bytes[256];
+    CHECK(which == 1 && readable && !writable && now > 0);
+    t->events++;
+    ssize_t size = read(t->fd, bytes, sizeof(bytes));
+    if (size > 0) {
+        t->bytes += (size_t)size;
+    } else if (size == 0) {
+        close(t->fd);
+        t->fd = -1;
+        t->finished = t->finish_at_eof;
+    }
+}
+
+static int64_t thing_deadline(const void *object) { return ((const thing *)object)->deadline; }
+
+static void thing_due(void *object, int64_t now)
+{
+    thing *t = object;
+    CHECK(t->deadline <= now);
+    t->dues++;
+    t->called_at = now;
+    t->deadline = t->period ? now + t->period : INT64_MAX;
+}
+
+static void thing_interest(const void *object, unsigned which, int *fd, bool *read, bool *write)
+{
+    const thing *t = object;
+    *fd = which == 1 ? t->fd : -1;
+    *read = which == 1;
+    *write = false;
+}
+
+static bool thing_finished(const void *object) { return ((const thing *)object)->finished; }
+
+static void thing_destroy(void *object)
+{
+    thing *t = object;
+    if (t->fd >= 0) {
+        close(t->fd);
+    }
+    if (t->writer >= 0) {
+        close(t->writer);
+    }
+    atomic_fetch_add(t->destroyed, 1);
+    free(t);
+}
+
+static const swx_node_type type = { .event = thing_event, .deadline = thing_deadline, .due = thing_due, .interest = thing_interest,
+                                    .finished = thing_finished, .destroy = thing_destroy };
+
+static thing *new_thing(atomic_int *destroyed)
+{
+    int pair[2];
+    thing *t = calloc(1, sizeof(*t));
+    CHECK(t && pipe2(pair, O_CLOEXEC | O_NONBLOCK) == 0);
+    *t = (thing){ .fd = pair[0], .writer = pair[1], .deadline = INT64_MAX, .destroyed = destroyed };
+    return t;
+}
+
+static swx_reactor *new_reactor(void)
+{
+    swx_reactor *r;
+    swx_error err;
+    CHECK(swx_reactor_new(&r, &err) == SWX_OK);
+    return r;
+}
+
+static swx_node *add(swx_reactor *r, thing *t)
+{
+    swx_node *node;
+    swx_error err;
+    CHECK(swx_reactor_add(r, &node, &type, t, &err) == SWX_OK);
+    return node;
+}
+
+static void nap(void) { nanosleep(&(struct timespec){ .tv_nsec = 500000 }, NULL); }
+
+/* Waits up to ten seconds for something that holds under the node's lock. */
+#define AWAIT(node, condition)                              \
+    do {                                                    \
+        bool holds = false;                                 \
+        for (int tries = 0; !holds && tries < 20000; tries++) { \
+            swx_node_lock(node);                            \
+            holds = (condition);                            \
+            swx_node_unlock(node);                          \
+            if (!holds) {                                   \
+                nap();                                      \
+            }                                               \
+        }                                                   \
+        CHECK(holds);                                       \
+    } while (0)
+
+static void await_count(const atomic_int *count, int wanted)
+{
+    for (int tries = 0; tries < 20000 && atomic_load(count) != wanted; tries++) {
+        nap();
+    }
+    CHECK(atomic_load(count) == wanted);
+}
+
+static size_t open_descriptors(void)
+{
+    DIR *fds = opendir("/proc/self/fd");
+    size_t count = 0;
+    CHECK(fds);
+    while (readdir(fds)) {
+        count++;
+    }
+    closedir(fds);
+    return count;
+}
+
+static int64_t cpu_time(void)
+{
+    struct timespec t;
+    CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0);
+    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+/* The reactor sleeps when there is nothing to do: 100 ms of ours cost it less than 20. */
+static void check_calm(void)
+{
+    int64_t before = cpu_time();
+    usleep(100000);
+    CHECK(cpu_time() - before < 20 * MS);
+}
+
+static void test_empty(void)
+{
+    size_t before = open_descriptors();
+    swx_reactor *r = new_reactor();
+    CHECK(swx_reactor_count(r) == 0 && !swx_reactor_is_forked(r));
+    swx_reactor_free(r);
+    swx_reactor_free(NULL);
+    swx_reactor_abandon(NULL);
+    CHECK(open_descriptors() == before);
+}
+
+static void test_events_and_deadlines(void)
+{
+    atomic_int destroyed = 0;
+    size_t before = open_descriptors();
+    swx_reactor *r = new_reactor();
+    thing *t = new_thing(&destroyed);
+    swx_node *node = add(r, t);
+    CHECK(swx_reactor_count(r) == 1);
+    CHECK(write(t->writer, "abc", 3) == 3);
+    AWAIT(node, t->bytes == 3);
+    check_calm();
+    swx_node_lock(node);
+    int64_t wanted = t->deadline = swx_now() + 30 * MS;
+    swx_node_unlock(node);
+    AWAIT(node, t->dues == 1);
+    CHECK(t->called_at >= wanted);
+    check_calm();
+    swx_node_lock(node); /* moved away before it comes, then a second one sooner */
+    t->deadline = swx_now() + 30 * MS;
+    swx_node_unlock(node);
+    swx_node_lock(node);
+    t->deadline = INT64_MAX;
+    swx_node_unlock(node);
+    usleep(60000);
+    AWAIT(node, t->dues == 1);
+    swx_node_lock(node);
+    t->deadline = INT64_MIN; /* long ago */
+    swx_node_unlock(node);
+    AWAIT(node, t->dues == 2);
+    swx_reactor_remove(node);
+    await_count(&destroyed, 1);
+    CHECK(swx_reactor_count(r) == 0);
+    swx_reactor_free(r);
+    CHECK(open_descriptors() == before);
+}
+
+/* Due in the order of their time, whatever the order of adding and of changes. */
+static void test_heap(void)
+{
+    enum { COUNT = 200 };
+    atomic_int destroyed = 0;
+    swx_reactor *r = new_reactor();
+    thing *things[COUNT];
+    swx_node *nodes[COUNT];
+    unsigned random = 1;
+    int64_t start = swx_now() + 50 * MS;
+    for (int i = 0; i < COUNT; i++) {
+        things[i] = new_thing(&destroyed);
+        close(things[i]->writer);
+        close(things[i]->fd);
+        things[i]->writer = things[i]->fd = -1;
+        nodes[i] = add(r, things[i]);
+    }
+    for (int change = 0; change < 3 * COUNT; change++) {
+        random = random * 1103515245 + 12345;
+        int i = change < 2 * COUNT ? (int)(random >> 16) % COUNT : change - 2 * COUNT;
+        swx_node_lock(nodes[i]);
+        if (!things[i]->dues) {
+            things[i]->deadline = start + (int64_t)((random >> 8) % 50) * MS;
+        }
+        swx_node_unlock(nodes[i]);
+    }
+    for (int i = 0; i < COUNT; i += 7) {
+        swx_reactor_remove(nodes[i]);
+        nodes[i] = NULL;
+    }
+    for (int i = 0; i < COUNT; i++) {
+        if (nodes[i]) {
+            AWAIT(nodes[i], things[i]->dues == 1);
+        }
+    }
+    swx_reactor_free(r);
+    CHECK(atomic_load(&destroyed) == COUNT);
+}
+
+/* While paused neither events nor deadlines reach the object, the thread does not spin, and others are served. */
+static void test_pause(void)
+{
+    atomic_int destroyed = 0;
+    swx_reactor *r = new_reactor();
+    thing *t = new_thing(&destroyed), *other = new_thing(&destroyed);
+    swx_node *node = add(r, t), *other_node = add(r, other);
+    swx_node_lock(node);
+    swx_node_pause(node, true);
+    swx_node_unlock(node);
+    CHECK(write(t->writer, "abc", 3) == 3);
+    check_calm();
+    swx_node_lock(node);
+    CHECK(t->events == 0);
+    t->deadline = swx_now() + 5 * MS;
+    swx_node_unlock(node);
+    usleep(10000);
+    CHECK(write(other->writer, "x", 1) == 1);
+    AWAIT(other_node, other->bytes == 1);
+    check_calm();
+    swx_node_lock(node);
+    CHECK(t->events == 0 && t->dues == 0);
+    close(t->writer); /* a hang-up is reported by epoll even to who did not ask */
+    t->writer = -1;
+    swx_node_unlock(node);
+    check_calm();
+    swx_node_lock(node);
+    swx_node_pause(node, false);
+    swx_node_unlock(node);
+    AWAIT(node, t->bytes == 3 && t->dues == 1 && t->fd == -1);
+    check_calm();
+    swx_reactor_free(r);
+    CHECK(atomic_load(&destroyed) == 2);
+}
+
+static void test_nodes_that_finish(void)
+{
+    enum { COUNT = 300 };
+    atomic_int destroyed = 0;
+    size_t before = open_descriptors();
+    swx_reactor *r = new_reactor();
+    for (int i = 0; i < COUNT; i++) {
+        thing *t = new_thing(&destroyed);
+        int writer = t->writer;
+        t->writer = -1;
+        t->finish_at_eof = true;
+        add(r, t);
+        CHECK(write(writer, "abc", 3) == 3);
+        close(writer);
+    }
+    await_count(&destroyed, COUNT);
+    CHECK(swx_reactor_count(r) == 0);
+    swx_reactor_free(r);
+    CHECK(open_descriptors() == before);
+}
+
+/* ---- many threads ---- */
+
+enum { THREADS = 4, ROUNDS = 300, KEPT = 16 };
+
+typedef struct {
+    swx_reactor *reactor;
+    unsigned seed;
+    atomic_int *destroyed;
+    int added;
+} worker;
+
+static void *work(void *argument)
+{
+    worker *w = argument;
+    swx_node *nodes[KEPT] = { NULL };
+    thing *things[KEPT] = { NULL };
+    for (int round = 0; round < ROUNDS; round++) {
+        w->seed = w->seed * 1103515245 + 12345;
+        unsigned random = w->seed >> 16, i = random % KEPT;
+        if (!nodes[i]) {
+            things[i] = new_thing(w->destroyed);
+            things[i]->period = random % 3 ? 0 : 2 * MS;
+            things[i]->deadline = random % 5 ? swx_now() + MS : INT64_MAX;
+            nodes[i] = add(w->reactor, things[i]);
+            w->added++;
+            continue;
+        }
+        switch (random / KEPT % 5) {
+        case 0:
+            swx_reactor_remove(nodes[i]);
+            nodes[i] = NULL;
+            break;
+        case 1:
+            swx_node_lock(nodes[i]);
+            swx_node_pause(nodes[i], true);
+            things[i]->deadline = swx_now() - 1;
+            swx_node_unlock(nodes[i]);
+            swx_node_lock(nodes[i]);
+            swx_node_pause(nodes[i], false);
+            swx_node_unlock(nodes[i]);
+            break;
+        case 2: /* a descriptor replaced */
+            swx_node_lock(nodes[i]);
+            if (things[i]->fd >= 0) {
+                int pair[2];
+                CHECK(pipe2(pair, O_CLOEXEC | O_NONBLOCK) == 0);
+                close(things[i]->fd);
+                close(things[i]->writer);
+                things[i]->fd = pair[0];
+                things[i]->writer = pair[1];
+                things[i]->bytes = 0;
+            }
+            swx_node_unlock(nodes[i]);
+            break;
+        default:
+            swx_node_lock(nodes[i]);
+            size_t wanted = things[i]->bytes + 5;
+            swx_node_unlock(nodes[i]);
+            CHECK(write(things[i]->writer, "hello", 5) == 5);
+            AWAIT(nodes[i], things[i]->bytes == wanted);
+        }
+    }
+    for (unsigned i = 0; i < KEPT; i++) {
+        if (nodes[i] && i % 2) { /* the others are left to swx_reactor_free */
+            swx_reactor_remove(nodes[i]);
+        }
+    }
+    return NULL;
+}
+
+static void test_threads(void)
+{
+    atomic_int destroyed = 0;
+    size_t before = open_descriptors();
+    swx_reactor *r = new_reactor();
+    pthread_t threads[THREADS];
+    worker workers[THREADS];
+    int added = 0;
+    for (unsigned i = 0; i < THREADS; i++) {
+        workers[i] = (worker){ .reactor = r, .seed = i + 1, .destroyed = &destroyed };
+        CHECK(pthread_create(&threads[i], NULL, work, &workers[i]) == 0);
+    }
+    for (unsigned i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        added += workers[i].added;
+    }
+    swx_reactor_free(r);
+    CHECK(atomic_load(&destroyed) == added && open_descriptors() == before);
+}
+
+static void test_free_while_busy(void)
+{
+    for (int round = 0; round < 20; round++) {
+        enum { COUNT = 20 };
+        atomic_int destroyed = 0;
+        swx_reactor *r = new_reactor();
+        for (int i = 0; i < COUNT; i++) {
+            thing *t = new_thing(&destroyed);
+            int writer = t->writer;
+            t->period = MS / 10;
+            t->deadline = swx_now();
+            add(r, t);
+            CHECK(write(writer, "abcdefgh", 8) == 8);
+        }
+        usleep((useconds_t)(round * 50));
+        swx_reactor_free(r);
+        CHECK(atomic_load(&destroyed) == COUNT);
+    }
+}
+
+/* ---- fork ---- */
+
+static void test_fork(void)
+{
+#ifndef UNDER_TSAN /* which does not follow a fork of several threads */
+    atomic_int destroyed = 0;
+    swx_reactor *r = new_reactor();
+    thing *t = new_thing(&destroyed);
+    swx_node *node = add(r, t);
+    AWAIT(node, true);
+    pid_t pid = fork();
+    if (pid == 0) {
+        bool forked = swx_reactor_is_forked(r);
+        size_t before = open_descriptors();
+        swx_reactor_abandon(r);
+        _exit(forked && open_descriptors() == before - 2 ? 0 : 1);
+    }
+    int status;
+    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(!swx_reactor_is_forked(r) && write(t->writer, "a", 1) == 1);
+    AWAIT(node, t->bytes == 1); /* the parent's goes on */
+    swx_reactor_free(r);
+    CHECK(atomic_load(&destroyed) == 1);
+#endif
+}
+
+/* A child that fork has made holds our descriptors open, so that closing ours does not take them out of epoll: their
+ * events name a node that is gone, and would come for ever. */
+static void test_descriptors_held_by_a_fork(void)
+{
+#ifndef UNDER_TSAN
+    enum { COUNT = 8 };
+    atomic_int destroyed = 0;
+    swx_reactor *r = new_reactor();
+    swx_node *nodes[COUNT];
+    thing *things[COUNT];
+    int writers[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        things[i] = new_thing(&destroyed);
+        nodes[i] = add(r, things[i]);
+        writers[i] = dup(things[i]->writer);
+    }
+    AWAIT(nodes[0], true);
+    pid_t pid = fork();
+    if (pid == 0) {
+        for (;;) {
+            pause();
+        }
+    }
+    for (int i = 0; i < COUNT; i++) { /* closed by the object, as it does at its end, before anyone has asked epoll */
+        swx_node_lock(nodes[i]);
+        close(things[i]->fd);
+        things[i]->fd = -1;
+        swx_node_unlock(nodes[i]);
+        swx_reactor_remove(nodes[i]);
+    }
+    await_count(&destroyed, COUNT);
+    for (int i = 0; i < COUNT; i++) {
+        CHECK(write(writers[i], "stale", 5) == 5);
+    }
+    thing *t = new_thing(&destroyed);
+    swx_node *node = add(r, t);
+    CHECK(write(t->writer, "a", 1) == 1);
+    AWAIT(node, t->bytes == 1);
+    check_calm();
+    CHECK(t->events == 1);
+    swx_reactor_free(r);
+    CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
+    for (int i = 0; i < COUNT; i++) {
+        close(writers[i]);
+    }
+#endif
+}
+
+/* ---- what a machine may refuse ---- */
+
+static int run_refused(void)
+{
+    struct sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_pwait2, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = { .len = SWX_COUNT(rules), .filter = rules };
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+        return 77;
+    }
+    atomic_int destroyed = 0;
+    swx_reactor *r = new_reactor();
+    thing *t = new_thing(&destroyed);
+    swx_node *node = add(r, t);
+    check_calm();
+    CHECK(write(t->writer, "a", 1) == 1);
+    AWAIT(node, t->bytes == 1);
+    swx_node_lock(node);
+    int64_t wanted = t->deadline = swx_now() + 10 * MS;
+    swx_node_unlock(node);
+    AWAIT(node, t->dues == 1);
+    CHECK(t->called_at >= wanted);
+    swx_reactor_free(r);
+    return 0;
+}
+
+/* Older containers answer EPERM, not ENOSYS, to system calls that they do not know. */
+static void test_refused_system_call(void)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        _exit(run_refused());
+    }
+    int status;
+    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) {
+        fprintf(stderr, "this kernel has no seccomp filters: what a refused epoll_pwait2 does was not tested\n");
+        return;
+    }
+    CHECK(WEXITSTATUS(status) == 0);
+}
+
+static void test_no_descriptors(void)
+{
+    struct rlimit limit, none;
+    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    int next = dup(0);
+    close(next);
+    for (int room = 0; room < 2; room++) {
+        swx_reactor *r;
+        swx_error err;
+        size_t before = open_descriptors();
+        none = (struct rlimit){ .rlim_cur = (rlim_t)(next + room), .rlim_max = limit.rlim_max };
+        CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+        swx_status status = swx_reactor_new(&r, &err);
+        CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+        CHECK(status == SWX_ESYS && err.sys_errno == EMFILE && strcmp(err.call, room ? "eventfd" : "epoll_create1") == 0 && !r);
+        CHECK(open_descriptors() == before);
+    }
+}
+
+static void test_no_memory(void)
+{
+#ifdef SWX_ALLOC_TEST
+    long live = swx_alloc_live();
+    bool succeeded = false;
+    for (unsigned long i = 1; !succeeded; i++) {
+        atomic_int destroyed = 0;
+        swx_reactor *r;
+        swx_node *node;
+        swx_error err;
+        thing *t = new_thing(&destroyed);
+        swx_alloc_fail_at(i, 0);
+        swx_status status = swx_reactor_new(&r, &err);
+        if (status == SWX_OK) {
+            status = swx_reactor_add(r, &node, &type, t, &err);
+            CHECK(status == SWX_OK || swx_reactor_count(r) == 0);
+        } else {
+            CHECK(!r);
+        }
+        succeeded = status == SWX_OK;
+        CHECK(succeeded || (status == SWX_ENOMEM && err.status == SWX_ENOMEM));
+        swx_alloc_fail_at(0, 0);
+        swx_reactor_free(r);
+        CHECK(atomic_load(&destroyed) == (succeeded ? 1 : 0));
+        if (!succeeded) { /* it stayed the caller's */
+            thing_destroy(t);
+        }
+        CHECK(swx_alloc_live() == live);
+    }
+#endif
+}
+
+TEST_MAIN(test_empty, test_events_and_deadlines, test_heap, test_pause, test_nodes_that_finish, test_threads, test_free_while_busy,
+          test_fork, test_descriptors_held_by_a_fork, test_refused_system_call, test_no_descriptors, test_no_memory)
