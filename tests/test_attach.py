@@ -349,6 +349,32 @@ def test_modes_are_restored_after_a_signal(person: Person, number: signal.Signal
     assert readable_modes(person.slave) == person.modes
 
 
+@pytest.mark.parametrize("running", [False, True])
+def test_it_ends_when_the_terminal_goes_away(mark: str, running: bool) -> None:
+    someone = Person()
+    try:
+        someone.until(PROMPT)
+        if running:
+            someone.keys(b"sleep 100\r")
+            someone.until(rb"sleep 100\r?\n")
+        os.close(someone.slave)
+        os.close(someone.master)
+        someone.process.wait(15 * PACE)
+        assert eventually(lambda: not marked(mark), 3.0), "a process was left behind"
+    finally:
+        someone.slave, someone.master = os.openpty()
+        someone.end()
+
+
+def test_the_persons_terminal_answers_queries(person: Person) -> None:
+    """The engine answers them when nobody is there; here that would be one answer too many."""
+    program = "import os,time; os.write(1, b'\\x1b[6n'); time.sleep(0.5); print(ascii(os.read(0, 99)))"
+    person.keys(b"stty raw -echo; " + os.fsencode(sys.executable) + b" -c \"" + program.encode() + b"\"; stty sane\r")
+    person.until(rb"\x1b\[6n")
+    person.keys(b"\x1b[5;7R")
+    assert rb"b'\x1b[5;7R'" in person.until(PROMPT)
+
+
 # interact(), without the command line
 
 
