@@ -154,7 +154,8 @@ static void watch(swx_node *node)
         bool read = false, write = false;
         node->type->interest(node->object, i, &fd, &read, &write);
         uint32_t events = node->paused ? 0 : (read ? EPOLLIN : 0u) | (write ? EPOLLOUT : 0u);
-        struct epoll_event event = { .events = events, .data.u64 = (uintptr_t)node | i };
+        /* A hang-up is reported even to who asks for nothing: then once is enough. */
+        struct epoll_event event = { .events = events ? events : EPOLLONESHOT, .data.u64 = (uintptr_t)node | i };
         if (fd != node->watched[i].fd) {
             node->watched[i].fd = -1;
             node->watched[i].events = 0;

@@ -25,7 +25,8 @@ typedef struct {
     /* When due wants to be called; INT64_MAX: never. */
     int64_t (*deadline)(const void *object);
     void (*due)(void *object, int64_t now);
-    /* What to watch: the descriptor number `which` (-1: nothing), and whether for reading and for writing.  See swx_node_unwatch. */
+    /* What to watch: the descriptor number `which` (-1: nothing), and whether for reading and for writing.  See
+     * swx_node_unwatch. */
     void (*interest)(const void *object, unsigned which, int *fd, bool *read, bool *write);
     /* Nothing will happen to it any more and nobody but the reactor knows it: the thread removes the node.  Asked with the
      * node locked, after each event.  May be NULL. */

@@ -34,6 +34,7 @@
 /* A thing that reads a pipe and has a deadline.  All but `destroyed` is under its node's lock. */
 typedef struct {
     int fd, writer;
+    swx_node *node; /* NULL until it is known: then the other end of the pipe may not be closed yet */
     size_t bytes, events, dues;
     int64_t deadline, period, called_at;
     bool finish_at_eof, finished;
@@ -50,6 +51,7 @@ static void thing_event(void *object, unsigned which, bool readable, bool writab
     if (size > 0) {
         t->bytes += (size_t)size;
     } else if (size == 0) {
+        swx_node_unwatch(t->node, t->fd);
         close(t->fd);
         t->fd = -1;
         t->finished = t->finish_at_eof;
@@ -115,6 +117,9 @@ static swx_node *add(swx_reactor *r, thing *t)
     swx_node *node;
     swx_error err;
     CHECK(swx_reactor_add(r, &node, &type, t, &err) == SWX_OK);
+    swx_node_lock(node);
+    t->node = node;
+    swx_node_unlock(node);
     return node;
 }
 
@@ -163,11 +168,15 @@ static int64_t cpu_time(void)
 }
 
 /* The reactor sleeps when there is nothing to do: 100 ms of ours cost it less than 20. */
-static void check_calm(void)
+static void check_calm_at(int line)
 {
     int64_t before = cpu_time();
     usleep(100000);
-    CHECK(cpu_time() - before < 20 * MS);
+    int64_t spent = cpu_time() - before;
+    if (spent >= 20 * MS) {
+        fprintf(stderr, "line %d: busy for %lld us of 100 ms\n", line, (long long)(spent / 1000));
+        exit(1);
+    }
 }
 
 static void test_empty(void)
@@ -191,13 +200,13 @@ static void test_events_and_deadlines(void)
     CHECK(swx_reactor_count(r) == 1);
     CHECK(write(t->writer, "abc", 3) == 3);
     AWAIT(node, t->bytes == 3);
-    check_calm();
+    check_calm_at(__LINE__);
     swx_node_lock(node);
     int64_t wanted = t->deadline = swx_now() + 30 * MS;
     swx_node_unlock(node);
     AWAIT(node, t->dues == 1);
     CHECK(t->called_at >= wanted);
-    check_calm();
+    check_calm_at(__LINE__);
     swx_node_lock(node); /* moved away before it comes, then a second one sooner */
     t->deadline = swx_now() + 30 * MS;
     swx_node_unlock(node);
@@ -267,7 +276,7 @@ static void test_pause(void)
     swx_node_pause(node, true);
     swx_node_unlock(node);
     CHECK(write(t->writer, "abc", 3) == 3);
-    check_calm();
+    check_calm_at(__LINE__);
     swx_node_lock(node);
     CHECK(t->events == 0);
     t->deadline = swx_now() + 5 * MS;
@@ -275,18 +284,18 @@ static void test_pause(void)
     usleep(10000);
     CHECK(write(other->writer, "x", 1) == 1);
     AWAIT(other_node, other->bytes == 1);
-    check_calm();
+    check_calm_at(__LINE__);
     swx_node_lock(node);
     CHECK(t->events == 0 && t->dues == 0);
     close(t->writer); /* a hang-up is reported by epoll even to who did not ask */
     t->writer = -1;
     swx_node_unlock(node);
-    check_calm();
+    check_calm_at(__LINE__);
     swx_node_lock(node);
     swx_node_pause(node, false);
     swx_node_unlock(node);
     AWAIT(node, t->bytes == 3 && t->dues == 1 && t->fd == -1);
-    check_calm();
+    check_calm_at(__LINE__);
     swx_reactor_free(r);
     CHECK(atomic_load(&destroyed) == 2);
 }
@@ -353,13 +362,14 @@ static void *work(void *argument)
             swx_node_pause(nodes[i], false);
             swx_node_unlock(nodes[i]);
             break;
-        case 2: /* a descriptor replaced */
+        case 2: /* a descriptor replaced, perhaps by one of the same number */
             swx_node_lock(nodes[i]);
             if (things[i]->fd >= 0) {
                 int pair[2];
-                CHECK(pipe2(pair, O_CLOEXEC | O_NONBLOCK) == 0);
+                swx_node_unwatch(nodes[i], things[i]->fd);
                 close(things[i]->fd);
                 close(things[i]->writer);
+                CHECK(pipe2(pair, O_CLOEXEC | O_NONBLOCK) == 0);
                 things[i]->fd = pair[0];
                 things[i]->writer = pair[1];
                 things[i]->bytes = 0;
@@ -448,8 +458,7 @@ static void test_fork(void)
 #endif
 }
 
-/* A child that fork has made holds our descriptors open, so that closing ours does not take them out of epoll: their
- * events name a node that is gone, and would come for ever. */
+/* A child that fork has made holds our descriptors open, so that closing ours does not take them out of epoll. */
 static void test_descriptors_held_by_a_fork(void)
 {
 #ifndef UNDER_TSAN
@@ -471,8 +480,10 @@ static void test_descriptors_held_by_a_fork(void)
             pause();
         }
     }
-    for (int i = 0; i < COUNT; i++) { /* closed by the object, as it does at its end, before anyone has asked epoll */
+    for (int i = 0; i < COUNT; i++) {
         swx_node_lock(nodes[i]);
+        swx_node_unwatch(nodes[i], -1);
+        swx_node_unwatch(nodes[i], things[i]->fd);
         close(things[i]->fd);
         things[i]->fd = -1;
         swx_node_unlock(nodes[i]);
@@ -486,7 +497,7 @@ static void test_descriptors_held_by_a_fork(void)
     swx_node *node = add(r, t);
     CHECK(write(t->writer, "a", 1) == 1);
     AWAIT(node, t->bytes == 1);
-    check_calm();
+    check_calm_at(__LINE__);
     CHECK(t->events == 1);
     swx_reactor_free(r);
     CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
@@ -514,7 +525,7 @@ static int run_refused(void)
     swx_reactor *r = new_reactor();
     thing *t = new_thing(&destroyed);
     swx_node *node = add(r, t);
-    check_calm();
+    check_calm_at(__LINE__);
     CHECK(write(t->writer, "a", 1) == 1);
     AWAIT(node, t->bytes == 1);
     swx_node_lock(node);
