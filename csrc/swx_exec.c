@@ -9,7 +9,7 @@
 #include "swx_alloc.h"
 
 #define MS INT64_C(1000000)
-enum { READ_SIZE = 64 * 1024, READS_PER_CALL = 16, SWEEPS = 400 };
+enum { READ_SIZE = 64 * 1024, READS_PER_CALL = 16, SWEEPS = 400, FREE_SWEEPS = 200 };
 static const int64_t POLL = 20 * MS; /* where the kernel has no pidfd */
 
 struct swx_exec {
@@ -24,6 +24,7 @@ struct swx_exec {
     unsigned sweeps;
     bool ended, timed_out, cancelled, no_memory, released;
     void (*done)(swx_exec *);
+    void (*unwatch)(void *owner, int fd);
     void *owner;
 };
 
@@ -80,6 +81,7 @@ swx_status swx_exec_new(swx_exec **out, const swx_exec_config *config, swx_error
     e->deadline = config->deadline;
     e->sweep = INT64_MAX;
     e->done = config->done;
+    e->unwatch = config->unwatch;
     e->owner = config->owner;
     swx_buf_init(&e->streams[0].kept, config->output_limit);
     swx_buf_init(&e->streams[1].kept, config->output_limit);
@@ -123,12 +125,36 @@ failed:
     return status;
 }
 
+static void unwatch(swx_exec *e, int fd)
+{
+    if (e->unwatch && fd >= 0) {
+        e->unwatch(e->owner, fd);
+    }
+}
+
 static void close_stream(swx_exec *e, int i)
 {
     if (e->streams[i].fd >= 0) {
+        unwatch(e, e->streams[i].fd);
         close(e->streams[i].fd);
     }
     e->streams[i].fd = -1;
+}
+
+static void close_pidfd(swx_exec *e)
+{
+    unwatch(e, e->child.pidfd);
+    swx_child_close(&e->child);
+}
+
+/* A look at the tree: kills what lives.  True when nothing does. */
+static bool killed(swx_exec *e)
+{
+    bool ended = swx_child_ended(&e->child);
+    if (!ended) {
+        swx_child_signal(&e->child, SIGKILL);
+    }
+    return swx_child_kill_marked(&e->child.mark, 1) <= 0 && ended;
 }
 
 void swx_exec_free(swx_exec *e)
@@ -136,13 +162,12 @@ void swx_exec_free(swx_exec *e)
     if (!e) {
         return;
     }
-    if (!swx_child_ended(&e->child)) {
-        swx_child_signal(&e->child, SIGKILL);
-        swx_child_kill_marked(&e->child.mark, 1);
-        for (int i = 0; i < 1000 && !swx_child_ended(&e->child); i++) {
-            usleep(100);
+    if (!e->ended && (e->sweep != INT64_MAX || !swx_child_ended(&e->child))) {
+        for (int i = 0; i < FREE_SWEEPS && !killed(e); i++) {
+            usleep(500);
         }
     }
+    e->unwatch = NULL; /* whoever watched has let go */
     for (int i = 0; i < 2; i++) {
         close_stream(e, i);
         swx_buf_free(&e->streams[i].kept);
@@ -192,7 +217,7 @@ static void program_ended(swx_exec *e)
         bool empty = drain(e, i, 1024);
         (void)empty;
     }
-    swx_child_close(&e->child);
+    close_pidfd(e);
     finish(e);
 }
 
@@ -202,6 +227,7 @@ void swx_exec_event(swx_exec *e, unsigned which, int64_t now)
     if (which < 2) {
         drain(e, (int)which, READS_PER_CALL);
     } else if (swx_child_ended(&e->child)) {
+        close_pidfd(e); /* it would stay readable while what it started is being killed */
         program_ended(e);
     }
 }
@@ -250,17 +276,12 @@ void swx_exec_due(swx_exec *e, int64_t now)
         start_killing(e, now);
     }
     if (e->sweep <= now) {
-        bool gone = swx_child_ended(&e->child);
-        if (!gone) {
-            swx_child_signal(&e->child, SIGKILL);
-        }
-        long found = swx_child_kill_marked(&e->child.mark, 1);
-        if ((gone && found <= 0) || ++e->sweeps > SWEEPS) {
+        if (killed(e) || ++e->sweeps > SWEEPS) {
             for (int i = 0; i < 2; i++) {
                 drain(e, i, READS_PER_CALL);
                 close_stream(e, i);
             }
-            swx_child_close(&e->child);
+            close_pidfd(e);
             finish(e);
         } else {
             e->sweep = now + (e->sweeps < 20 ? MS : 10 * MS);

@@ -25,6 +25,7 @@ typedef struct {
     int64_t deadline;         /* INT64_MAX: none */
     size_t output_limit;      /* bytes kept per stream */
     void (*done)(swx_exec *); /* once */
+    void (*unwatch)(void *owner, int fd); /* called right before a watched descriptor is closed; may be NULL */
     void *owner;
 } swx_exec_config;
 

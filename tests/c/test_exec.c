@@ -1,0 +1,398 @@
+/* One program at a time; this file is the event loop. */
+#include "swx_exec.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "harness.h"
+#include "swx_alloc.h"
+
+#define MS INT64_C(1000000)
+
+static int64_t now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+static size_t open_descriptors(void)
+{
+    DIR *fds = opendir("/proc/self/fd");
+    size_t count = 0;
+    CHECK(fds);
+    while (readdir(fds)) {
+        count++;
+    }
+    closedir(fds);
+    return count;
+}
+
+typedef struct {
+    unsigned done;
+    unsigned events; /* that the loop handled */
+} owner;
+
+static void noted(swx_exec *e) { ((owner *)swx_exec_owner(e))->done++; }
+
+static void turn(swx_exec *e, int64_t limit)
+{
+    struct pollfd fds[3];
+    int64_t due = swx_exec_deadline(e), t = now();
+    due = due < limit ? due : limit;
+    for (unsigned i = 0; i < 3; i++) {
+        fds[i] = (struct pollfd){ .fd = swx_exec_fd(e, i), .events = POLLIN };
+    }
+    struct timespec wait = { .tv_sec = 0, .tv_nsec = 0 };
+    if (due > t) {
+        wait.tv_sec = (due - t) / INT64_C(1000000000);
+        wait.tv_nsec = (due - t) % INT64_C(1000000000);
+    }
+    ppoll(fds, 3, &wait, NULL);
+    t = now();
+    for (unsigned i = 0; i < 3; i++) {
+        if (fds[i].revents && swx_exec_fd(e, i) == fds[i].fd) {
+            ((owner *)swx_exec_owner(e))->events++;
+            swx_exec_event(e, i, t);
+        }
+    }
+    if (swx_exec_deadline(e) <= t) {
+        swx_exec_due(e, t);
+    }
+}
+
+static void wait_for(swx_exec *e)
+{
+    int64_t limit = now() + 30000 * MS;
+    const owner *o = swx_exec_owner(e);
+    while (!o->done) {
+        CHECK(now() < limit);
+        turn(e, limit);
+    }
+    CHECK(o->done == 1 && swx_exec_deadline(e) == INT64_MAX);
+}
+
+/* `sh -c script`; the rest of the configuration is the caller's. */
+static swx_exec *start(swx_exec_config config, owner *o, const char *script)
+{
+    char *argv[] = { (char[]){ "sh" }, (char[]){ "-c" }, (char *)(uintptr_t)script, NULL };
+    swx_exec *e;
+    swx_error err;
+    config.file = "sh";
+    config.argv = argv;
+    config.deadline = config.deadline ? config.deadline : INT64_MAX;
+    config.output_limit = config.output_limit ? config.output_limit : 1 << 20;
+    config.done = noted;
+    config.owner = o;
+    CHECK(swx_exec_new(&e, &config, &err) == SWX_OK);
+    return e;
+}
+
+static bool holds(const swx_buf *buf, const char *text)
+{
+    size_t size = strlen(text);
+    uint8_t *got = malloc(buf->size + 1);
+    CHECK(got);
+    swx_buf_copy(buf, got);
+    bool same = buf->size == size && memcmp(got, text, size) == 0;
+    if (!same) {
+        fprintf(stderr, "got <%.*s>, wanted <%s>\n", (int)buf->size, (char *)got, text);
+    }
+    free(got);
+    return same;
+}
+
+static void expect(swx_exec_config config, const char *script, int wait_status, const char *output, const char *error)
+{
+    owner o = { 0 };
+    size_t before = open_descriptors();
+    swx_exec *e = start(config, &o, script);
+    wait_for(e);
+    swx_exec_result result = swx_exec_answer(e);
+    CHECK(!result.timed_out && !result.cancelled && !result.no_memory);
+    if (result.wait_status != wait_status) {
+        fprintf(stderr, "%s: status %x, wanted %x\n", script, (unsigned)result.wait_status, (unsigned)wait_status);
+        exit(1);
+    }
+    CHECK(holds(result.output, output) && holds(result.error, error));
+    CHECK(!swx_exec_is_finished(e));
+    swx_exec_release(e);
+    while (swx_exec_fd(e, 0) >= 0 || swx_exec_fd(e, 1) >= 0) { /* the end-of-file may come behind the program's end */
+        turn(e, now() + 1000 * MS);
+    }
+    CHECK(swx_exec_is_finished(e) && o.done == 1);
+    swx_exec_free(e);
+    CHECK(open_descriptors() == before);
+}
+
+#define NONE ((swx_exec_config){ 0 })
+
+static void test_answers(void)
+{
+    expect(NONE, "echo out; echo err >&2", 0, "out\n", "err\n");
+    expect(NONE, "exit 3", 3 << 8, "", "");
+    expect(NONE, "exit 255", 255 << 8, "", "");
+    expect(NONE, "printf x; kill -9 $$", 9, "x", "");
+    expect(NONE, "kill -TERM $$", 15, "", "");
+    expect(NONE, "cat; echo end", 0, "end\n", "");
+    expect(NONE, "exec >&- 2>&-; sleep 0.05; exit 4", 4 << 8, "", "");
+    expect(NONE, "yes | head -1", 0, "y\n", ""); /* SIGPIPE is not ignored */
+    expect((swx_exec_config){ .directory = "/usr" }, "pwd", 0, "/usr\n", "");
+    char *environment[] = { "PATH=/usr/bin:/bin", "A=b", NULL };
+    expect((swx_exec_config){ .environment = environment }, "echo $A-$HOME", 0, "b-\n", "");
+    swx_exec_free(NULL);
+}
+
+static void test_input(void)
+{
+    expect((swx_exec_config){ .input = (const uint8_t *)"a\0b\n", .input_size = 4 }, "od -An -c", 0, "   a  \\0   b  \\n\n", "");
+    enum { SIZE = 3 << 20 };
+    uint8_t *much = malloc(SIZE);
+    CHECK(much);
+    memset(much, 'x', SIZE);
+    expect((swx_exec_config){ .input = much, .input_size = SIZE }, "wc -c", 0, "3145728\n", "");
+    expect((swx_exec_config){ .input = much, .input_size = SIZE }, "exit 1", 1 << 8, "", ""); /* unread */
+    free(much);
+}
+
+static void test_merge_keeps_order(void)
+{
+    expect((swx_exec_config){ .merge = true },
+           "for i in 1 2 3 4 5; do echo o$i; echo e$i >&2; done", 0, "o1\ne1\no2\ne2\no3\ne3\no4\ne4\no5\ne5\n", "");
+}
+
+static void test_large_output(void)
+{
+    owner o = { 0 };
+    swx_exec *e = start((swx_exec_config){ .output_limit = 1000 }, &o,
+                        "printf begin; head -c 20000000 /dev/zero; printf end; head -c 3000000 /dev/zero >&2");
+    wait_for(e);
+    swx_exec_result result = swx_exec_answer(e);
+    uint8_t got[1000];
+    CHECK(result.wait_status == 0 && result.output->size == 1000 && result.output->total == 20000008);
+    swx_buf_copy(result.output, got);
+    CHECK(memcmp(got, "begin", 5) == 0 && memcmp(got + 997, "end", 3) == 0 && got[500] == 0);
+    CHECK(swx_buf_dropped(result.output) == 20000008 - 1000 && result.error->total == 3000000);
+    swx_exec_free(e);
+    o = (owner){ 0 };
+    e = start((swx_exec_config){ .output_limit = 8 << 20 }, &o, "seq 500000; seq 500000 >&2");
+    wait_for(e);
+    result = swx_exec_answer(e);
+    CHECK(result.output->size == 3388895 && result.error->size == 3388895 && memcmp(result.output->data, result.error->data, 3388895) == 0);
+    swx_exec_free(e);
+}
+
+static void test_cannot_be_executed(void)
+{
+    char *argv[] = { "x", NULL };
+    const struct { const char *file, *directory; int failed; } cases[] = {
+        { "/nonexistent/x", NULL, ENOENT }, { "/etc/passwd", NULL, EACCES }, { "/bin/true", "/nonexistent", ENOENT },
+    };
+    size_t before = open_descriptors();
+    for (size_t i = 0; i < SWX_COUNT(cases); i++) {
+        swx_exec *e;
+        swx_error err;
+        owner o = { 0 };
+        swx_exec_config config = { .file = cases[i].file, .argv = argv, .directory = cases[i].directory, .deadline = INT64_MAX,
+                                   .output_limit = 100, .done = noted, .owner = &o };
+        CHECK(swx_exec_new(&e, &config, &err) == SWX_ESYS && !e && err.sys_errno == cases[i].failed && err.call);
+        CHECK(o.done == 0);
+    }
+    CHECK(open_descriptors() == before && waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
+}
+
+/* The pipe of a process shows when it and all that it started are gone. */
+static void expect_gone(int fd)
+{
+    struct pollfd ready = { .fd = fd, .events = POLLIN };
+    char byte;
+    CHECK(poll(&ready, 1, 5000) == 1 && read(fd, &byte, 1) == 0);
+}
+
+/* Every way of leaving the tree ends at the deadline, with the output so far. */
+static void test_timeout_kills_all(void)
+{
+    static const char *const scripts[] = {
+        "echo begin; sleep 1000",
+        "echo begin; trap '' INT TERM HUP; sleep 1000 & sleep 1000",
+        "echo begin; setsid sleep 1000 & sleep 1000",
+        "echo begin; (setsid sh -c '(setsid sleep 1000 &) & sleep 1000' &) & sleep 1000",
+        "echo begin; env -i setsid nohup sleep 1000 & sleep 1000",
+        "echo begin; setsid sh -c 'while :; do sleep 0.001 & done' & exec sleep 1000",
+        "echo begin; exec >&- 2>&-; sleep 1000",
+    };
+    for (size_t i = 0; i < SWX_COUNT(scripts); i++) {
+        owner o = { 0 };
+        int alive[2];
+        char script[512];
+        size_t before = open_descriptors();
+        CHECK(pipe(alive) == 0);
+        /* fd 9 of the script is opened through /proc, because no descriptor is handed down */
+        snprintf(script, sizeof(script), "exec 9>/proc/%d/fd/%d; %s", (int)getpid(), alive[1], scripts[i]);
+        int64_t began = now();
+        swx_exec *e = start((swx_exec_config){ .deadline = began + 150 * MS }, &o, script);
+        wait_for(e);
+        int64_t took = now() - began;
+        swx_exec_result result = swx_exec_answer(e);
+        CHECK(result.timed_out && !result.cancelled && holds(result.output, "begin\n") && result.wait_status == SIGKILL);
+        CHECK(took >= 150 * MS && took < 5000 * MS);
+        CHECK(swx_exec_fd(e, 0) == -1 && swx_exec_fd(e, 1) == -1 && swx_exec_fd(e, 2) == -1);
+        close(alive[1]);
+        expect_gone(alive[0]);
+        close(alive[0]);
+        swx_exec_release(e);
+        CHECK(swx_exec_is_finished(e));
+        swx_exec_free(e);
+        CHECK(open_descriptors() == before);
+    }
+}
+
+/* The program ends before its deadline, but the loop comes late: that is no timeout. */
+static void test_in_time_after_all(void)
+{
+    owner o = { 0 };
+    swx_exec *e = start((swx_exec_config){ .deadline = now() + 100 * MS }, &o, "echo x; exit 5");
+    usleep(200000);
+    swx_exec_due(e, now());
+    CHECK(o.done == 1);
+    swx_exec_result result = swx_exec_answer(e);
+    CHECK(!result.timed_out && result.wait_status == 5 << 8 && holds(result.output, "x\n"));
+    swx_exec_free(e);
+}
+
+static void test_cancel(void)
+{
+    owner o = { 0 };
+    swx_exec *e = start(NONE, &o, "echo begin; setsid sleep 1000 & sleep 1000");
+    int64_t until = now() + 100 * MS;
+    while (now() < until) {
+        turn(e, until);
+    }
+    CHECK(!o.done && swx_exec_deadline(e) == INT64_MAX);
+    swx_exec_cancel(e, now());
+    swx_exec_cancel(e, now());
+    wait_for(e);
+    swx_exec_result result = swx_exec_answer(e);
+    CHECK(result.cancelled && !result.timed_out && result.wait_status == SIGKILL && holds(result.output, "begin\n"));
+    swx_exec_cancel(e, now());
+    CHECK(swx_exec_deadline(e) == INT64_MAX && o.done == 1);
+    swx_exec_free(e);
+}
+
+/* Between the program's end and that of what it had started, its descriptor, readable for ever, does not keep the loop
+ * busy. */
+static void test_no_spinning_while_killing(void)
+{
+    owner o = { 0 };
+    swx_exec *e = start(NONE, &o, "sleep 1000");
+    swx_exec_cancel(e, now());
+    swx_exec_due(e, now());
+    while (!o.done && swx_exec_fd(e, 2) >= 0) {
+        struct pollfd ended = { .fd = swx_exec_fd(e, 2), .events = POLLIN };
+        CHECK(poll(&ended, 1, 5000) == 1);
+        swx_exec_event(e, 2, now());
+        CHECK(swx_exec_fd(e, 2) == -1);
+    }
+    wait_for(e);
+    swx_exec_free(e);
+}
+
+/* A grandchild with the pipes does not hold the end up, is not in the way later, and does not die of SIGPIPE. */
+static void test_background_grandchild(void)
+{
+    owner o = { 0 };
+    int answer[2];
+    char script[512], got[16] = { 0 };
+    CHECK(pipe(answer) == 0);
+    snprintf(script, sizeof(script), "exec 9>/proc/%d/fd/%d; echo now; (sleep 0.2; seq 100000; seq 100000 >&2; echo alive >&9) & exit 7",
+             (int)getpid(), answer[1]);
+    int64_t began = now();
+    swx_exec *e = start(NONE, &o, script);
+    wait_for(e);
+    CHECK(now() - began < 150 * MS);
+    swx_exec_result result = swx_exec_answer(e);
+    CHECK(result.wait_status == 7 << 8 && holds(result.output, "now\n"));
+    swx_exec_release(e);
+    CHECK(!swx_exec_is_finished(e) && swx_exec_fd(e, 0) >= 0);
+    int64_t limit = now() + 10000 * MS;
+    while (!swx_exec_is_finished(e)) {
+        CHECK(now() < limit);
+        turn(e, limit);
+    }
+    CHECK(read(answer[0], got, sizeof(got)) == 6 && strcmp(got, "alive\n") == 0);
+    CHECK(holds(swx_exec_answer(e).output, "now\n") && o.done == 1); /* what came later is dropped */
+    swx_exec_free(e);
+    close(answer[0]);
+    close(answer[1]);
+}
+
+/* Freed while it runs: all of it is killed.  Freed after its end: what it left behind lives on. */
+static void test_free(void)
+{
+    for (int round = 0; round < 3; round++) {
+        owner o = { 0 };
+        int alive[2];
+        char script[512];
+        size_t before = open_descriptors();
+        CHECK(pipe(alive) == 0);
+        snprintf(script, sizeof(script), "exec 9>/proc/%d/fd/%d; setsid sh -c 'setsid sleep 1000 & sleep 1000' & echo; %s", (int)getpid(), alive[1],
+                 round == 2 ? "" : "sleep 1000");
+        swx_exec *e = start(NONE, &o, script);
+        struct pollfd ready = { .fd = swx_exec_fd(e, 0), .events = POLLIN };
+        CHECK(poll(&ready, 1, 5000) == 1);
+        usleep(50000);
+        if (round == 1) { /* in the middle of a cancellation, the program itself already gone */
+            swx_exec_cancel(e, now());
+            swx_exec_due(e, now());
+            usleep(20000);
+        } else if (round == 2) { /* ended, though nobody has asked yet; then it is cancelled: what it started goes, too */
+            swx_exec_cancel(e, now());
+        }
+        swx_exec_free(e);
+        close(alive[1]);
+        expect_gone(alive[0]);
+        close(alive[0]);
+        CHECK(o.done == 0 && open_descriptors() == before);
+    }
+    CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
+}
+
+static void test_no_memory(void)
+{
+#ifdef SWX_ALLOC_TEST
+    long live = swx_alloc_live();
+    bool succeeded = false;
+    size_t before = open_descriptors();
+    for (unsigned long i = 1; !succeeded; i++) {
+        owner o = { 0 };
+        char *argv[] = { "sh", "-c", "seq 20000; echo err >&2", NULL };
+        swx_exec *e;
+        swx_error err;
+        swx_exec_config config = { .file = "sh", .argv = argv, .deadline = INT64_MAX, .output_limit = 1 << 20, .done = noted, .owner = &o };
+        swx_alloc_fail_at(i, 0);
+        swx_status status = swx_exec_new(&e, &config, &err);
+        if (status == SWX_OK) {
+            wait_for(e);
+            swx_exec_result result = swx_exec_answer(e);
+            CHECK(result.wait_status == 0);
+            succeeded = !result.no_memory;
+            CHECK(!succeeded || (result.output->size == 108894 && holds(result.error, "err\n")));
+        } else {
+            CHECK(status == SWX_ENOMEM && err.status == SWX_ENOMEM && !e);
+        }
+        CHECK(!succeeded || swx_alloc_count() < i);
+        swx_alloc_fail_at(0, 0);
+        swx_exec_free(e);
+        CHECK(swx_alloc_live() == live && open_descriptors() == before);
+        CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
+    }
+#endif
+}
+
+TEST_MAIN(test_answers, test_input, test_merge_keeps_order, test_large_output, test_cannot_be_executed, test_timeout_kills_all,
+          test_in_time_after_all, test_cancel, test_no_spinning_while_killing, test_background_grandchild, test_free, test_no_memory)
