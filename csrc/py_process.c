@@ -46,6 +46,14 @@ static void node_interest(const void *object, unsigned which, int *fd, bool *rea
 static bool node_finished(const void *object) { return swx_exec_is_finished(object); }
 static void node_destroy(void *object) { swx_exec_free(object); }
 
+static void unwatch(void *owner, int fd)
+{
+    flight *f = owner;
+    if (f->node) {
+        swx_node_unwatch(f->node, fd);
+    }
+}
+
 static const swx_node_type process_node = { node_event, node_deadline, node_due, node_interest, node_finished,
                                              node_destroy };
 
@@ -212,6 +220,7 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
                                .deadline = deadline,
                                .output_limit = limit < 2 ? 2 : (size_t)limit,
                                .done = exec_done,
+                               .unwatch = unwatch,
                                .owner = f };
     swx_status status;
     Py_BEGIN_ALLOW_THREADS

@@ -32,6 +32,7 @@ typedef struct {
     PyObject_HEAD
     flight *flight;
     PyObject *matcher, *future, *news;
+    PyObject *command; /* while it is held; else NULL */
 } operation_object;
 
 typedef struct {
@@ -75,6 +76,8 @@ static void node_interest(const void *object, unsigned which, int *fd, bool *rea
 }
 
 static void node_destroy(void *object) { swx_session_free(object); }
+
+static void unwatch(void *owner, int fd) { swx_node_unwatch(((place *)owner)->node, fd); }
 
 static const swx_node_type session_node = { node_event, node_deadline, node_due, node_interest, NULL, node_destroy };
 
@@ -250,6 +253,7 @@ static int operation_clear(PyObject *object)
     }
     Py_CLEAR(self->future);
     Py_CLEAR(self->news);
+    Py_CLEAR(self->command);
     return 0;
 }
 
@@ -348,6 +352,13 @@ static PyObject *operation_code(PyObject *object, void *unused)
     return f ? PyLong_FromLong(f->empty && f->op.end == SWX_END_DONE ? 0 : f->op.code) : NULL;
 }
 
+static PyObject *operation_signal(PyObject *object, void *unused)
+{
+    (void)unused;
+    const flight *f = finished(object);
+    return f ? PyLong_FromLong(f->op.signal) : NULL;
+}
+
 static PyObject *operation_output(PyObject *object, void *unused)
 {
     (void)unused;
@@ -390,22 +401,35 @@ static PyObject *operation_error(PyObject *object, void *unused)
     return f ? PyUnicode_FromString(f->op.error.text ? f->op.error.text : "") : NULL;
 }
 
+static PyObject *operation_release(PyObject *object, PyObject *checked_arg);
+
+static PyObject *operation_held(PyObject *object, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(((operation_object *)object)->command != NULL);
+}
+
 static PyMethodDef operation_methods[] = {
+    { "release", operation_release, METH_O,
+      "release($self, checked, /)\n--\n\nLets a held command begin.  checked: 1, `bash -n` accepts it without a warning; 0, with one." },
     { "wait", operation_wait, METH_O,
-      "wait(seconds)\n--\n\nBlocks until it ended (True) or the time is over (False).  None: no limit.  For callers without "
+      "wait($self, seconds, /)\n--\n\nBlocks until it ended (True) or the time is over (False).  None: no limit.  For callers without "
       "an event loop." },
     { "cancel", operation_cancel, METH_NOARGS,
-      "cancel()\n--\n\nEnds it as `cancelled`.  A command that it started goes on.  No effect when it ended before." },
+      "cancel($self, /)\n--\n\nEnds it as `cancelled`.  A command that it started goes on.  No effect when it ended before." },
     { "take", operation_take, METH_NOARGS,
-      "take()\n--\n\nRaw output that was not taken yet, at most 1 MiB at a time; b\"\" when there is none now." },
+      "take($self, /)\n--\n\nRaw output that was not taken yet, at most 1 MiB at a time; b\"\" when there is none now." },
     { NULL, NULL, 0, NULL },
 };
 
 static PyGetSetDef operation_attributes[] = {
     { "done", operation_done, NULL, "Whether it has ended.", NULL },
+    { "held", operation_held, NULL,
+      "Whether it keeps its place in the queue until release(), because bash has to be asked about the command.", NULL },
     { "end", operation_end, NULL,
       "How it ended: done, matched, timeout, quiet, died, lost, closed, cancelled, memory or system.", NULL },
     { "code", operation_code, NULL, "The exit code, when end is done or died.", NULL },
+    { "signal", operation_signal, NULL, "The signal that ended the shell, when end is died; 0: it exited by itself.", NULL },
     { "output", operation_output, NULL, "The output as text.  Made anew at each access.", NULL },
     { "dropped", operation_dropped, NULL, "Bytes missing in the middle of output because of the limit.", NULL },
     { "hit", operation_hit, NULL, "Index of the pattern, when end is matched.", NULL },
@@ -509,8 +533,8 @@ static int set_limits(flight *f, PyObject *timeout, PyObject *quiet)
     return 0;
 }
 
-/* Types the command if that can be done truly; 0: bash must be asked first; -1: exception. */
-static int deliver(flight *f, const char *text, size_t size, int checked)
+/* 1: what to type is in `typed`, and how, in `op`; 0: bash must be asked about the command first; -1: exception. */
+static int deliver(swx_buf *typed, swx_op *op, bool *empty, const char *text, size_t size, int checked)
 {
     swx_scan scan;
     swx_syntax_scan((const uint8_t *)text, size, &scan);
@@ -521,19 +545,53 @@ static int deliver(flight *f, const char *text, size_t size, int checked)
     if (scan.verdict == SWX_UNSURE && checked < 0) {
         return 0;
     }
-    f->op.hints = ((scan.flags & SWX_SCAN_STTY) ? SWX_HINT_STTY : 0) | ((scan.flags & SWX_SCAN_EXEC) ? SWX_HINT_SETTLE : 0) |
+    op->hints = ((scan.flags & SWX_SCAN_STTY) ? SWX_HINT_STTY : 0) | ((scan.flags & SWX_SCAN_EXEC) ? SWX_HINT_SETTLE : 0) |
                   ((scan.flags & SWX_SCAN_JOBS) ? SWX_HINT_JOBS : 0);
     swx_way way = swx_syntax_way(&scan, checked > 0);
-    swx_status status = way == SWX_WAY_NONE ? swx_buf_append(&f->typed, "\n", 1)
-                                            : swx_syntax_deliver(way, (const uint8_t *)text, size, &f->typed);
+    swx_status status = way == SWX_WAY_NONE ? swx_buf_append(typed, "\n", 1)
+                                            : swx_syntax_deliver(way, (const uint8_t *)text, size, typed);
     if (status != SWX_OK) {
         swx_error err = { .status = status, .text = "the command is too long" };
         swx_py_raise(&err);
         return -1;
     }
-    f->op.raw = way == SWX_WAY_RAW;
-    f->empty = way == SWX_WAY_NONE;
+    op->raw = way == SWX_WAY_RAW;
+    *empty = way == SWX_WAY_NONE;
     return 1;
+}
+
+static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
+{
+    operation_object *self = (operation_object *)object;
+    flight *f = self->flight;
+    PyObject *keep;
+    Py_ssize_t size;
+    long checked = PyLong_AsLong(checked_arg);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    if (!self->command || forked(f->at)) {
+        PyErr_SetString(PyExc_RuntimeError, "the operation is not held");
+        return NULL;
+    }
+    const char *text = command_bytes(self->command, &size, &keep);
+    swx_op wanted = { .kind = SWX_OP_RUN };
+    int delivered = text ? deliver(&f->typed, &wanted, &f->empty, text, (size_t)size, checked > 0) : -1;
+    Py_XDECREF(keep);
+    if (delivered < 0) {
+        return NULL;
+    }
+    Py_CLEAR(self->command);
+    Py_BEGIN_ALLOW_THREADS
+    swx_node_lock(f->at->node);
+    f->op.typed = f->typed.data;
+    f->op.typed_size = f->typed.size;
+    f->op.raw = wanted.raw;
+    f->op.hints = wanted.hints;
+    swx_session_release(f->at->session, &f->op, swx_now());
+    swx_node_unlock(f->at->node);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
 }
 
 static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t count)
@@ -557,18 +615,21 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
         return NULL;
     }
     flight *f = flight_new(self->at, SWX_OP_RUN, waker);
-    int delivered = f && set_limits(f, args[2], args[3]) == 0 ? deliver(f, text, (size_t)size, (int)checked) : -1;
+    int delivered = f && set_limits(f, args[2], args[3]) == 0 ? deliver(&f->typed, &f->op, &f->empty, text, (size_t)size, (int)checked)
+                                                                  : -1;
     Py_XDECREF(keep);
-    if (delivered <= 0) {
+    if (delivered < 0) {
         if (f) {
             swx_flight_unref(&f->landing);
         }
-        if (delivered < 0) {
-            return NULL;
-        }
-        Py_RETURN_NONE;
+        return NULL;
     }
-    return launch(self, f, args[4], args[6], args[7], (int64_t)direct * 1000);
+    f->op.held = delivered == 0;
+    PyObject *op = launch(self, f, args[4], args[6], args[7], delivered ? (int64_t)direct * 1000 : 0);
+    if (op && !delivered) {
+        ((operation_object *)op)->command = Py_NewRef(args[0]);
+    }
+    return op;
 }
 
 /* start(), line() and interrupt() differ in kind and limits only. */
@@ -780,6 +841,10 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
             status = swx_reactor_add(reactor, &at->node, &session_node, at->session, &err);
             if (status != SWX_OK) {
                 swx_session_free(at->session);
+            } else {
+                swx_node_lock(at->node);
+                swx_session_set_unwatch(at->session, unwatch, at);
+                swx_node_unlock(at->node);
             }
         }
         Py_END_ALLOW_THREADS
@@ -808,28 +873,28 @@ static void session_dealloc(PyObject *object)
 
 static PyMethodDef session_methods[] = {
     { "start", session_start, METH_VARARGS,
-      "start(script, timeout, waker, future)\n--\n\nRuns the startup script (bytes, whole lines).  Call it once, first.\n\n"
+      "start($self, script, timeout, waker, future, /)\n--\n\nRuns the startup script (bytes, whole lines).  Call it once, first.\n\n"
       "timeout: seconds for the script, from the shell's first prompt on; None: no limit." },
     { "run", (PyCFunction)(void (*)(void))session_run, METH_FASTCALL,
-      "run(command, checked, timeout, quiet, matcher, waker, future, news, direct)\n--\n\nRuns a command.\n\n"
-      "checked: 1, `bash -n` accepts it without a warning; 0, with a warning; -1, nobody asked: then None is returned when "
-      "it has to be asked.\ntimeout, quiet: seconds or None.  news: what Waker.take returns when there is output.\n"
+      "run($self, command, checked, timeout, quiet, matcher, waker, future, news, direct, /)\n--\n\nRuns a command.\n\n"
+      "checked: 1, `bash -n` accepts it without a warning; 0, with a warning; -1, nobody asked: then the operation is `held` "
+      "when bash has to be asked.\ntimeout, quiet: seconds or None.  news: what Waker.take returns when there is output.\n"
       "direct: microseconds that this call itself waits for the end, without the GIL." },
     { "line", session_line, METH_VARARGS,
-      "line(text, timeout, quiet, matcher, waker, future, news)\n--\n\nTypes bytes, as they are, to whatever reads the "
+      "line($self, text, timeout, quiet, matcher, waker, future, news, /)\n--\n\nTypes bytes, as they are, to whatever reads the "
       "terminal; ends with a match or when the shell is back." },
     { "interrupt", session_interrupt, METH_VARARGS,
-      "interrupt(step, tries, matcher, waker, future)\n--\n\nSends SIGINT up to `tries` times, `step` seconds apart, then "
+      "interrupt($self, step, tries, matcher, waker, future, /)\n--\n\nSends SIGINT up to `tries` times, `step` seconds apart, then "
       "kills what is in the foreground.  Overtakes what waits." },
     { "close", session_close, METH_VARARGS,
-      "close(waker, future)\n--\n\nEnds the shell and everything it started." },
+      "close($self, waker, future, /)\n--\n\nEnds the shell and everything it started." },
     { "type", session_type, METH_O,
-      "type(data)\n--\n\nTypes raw bytes to what runs in the session, at once.  False: nothing runs, nothing was typed." },
+      "type($self, data, /)\n--\n\nTypes raw bytes to what runs in the session, at once.  False: nothing runs, nothing was typed." },
     { "attach", session_attach, METH_O,
-      "attach(attached)\n--\n\nWhether a person's terminal is attached, which answers queries and from which lines may be "
+      "attach($self, attached, /)\n--\n\nWhether a person's terminal is attached, which answers queries and from which lines may be "
       "typed ahead." },
-    { "resize", session_resize, METH_VARARGS, "resize(rows, columns)\n--\n\nSets the size of the screen." },
-    { "facts", session_facts, METH_NOARGS, "facts()\n--\n\nA dict of what is known about the session now." },
+    { "resize", session_resize, METH_VARARGS, "resize($self, rows, columns, /)\n--\n\nSets the size of the screen." },
+    { "facts", session_facts, METH_NOARGS, "facts($self, /)\n--\n\nA dict of what is known about the session now." },
     { NULL, NULL, 0, NULL },
 };
 

@@ -100,6 +100,13 @@ swx_shell_at swx_kernel_look(const swx_kernel *kernel)
     return SWX_SHELL_ELSEWHERE;
 }
 
+bool swx_kernel_computes(const swx_kernel *kernel)
+{
+    long number = 0;
+    uint64_t arguments[SWX_SYSCALL_FIELDS];
+    return look(kernel, &number, arguments) && number < 0;
+}
+
 swx_status swx_kernel_learn(swx_kernel *kernel)
 {
     long number;

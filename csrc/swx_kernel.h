@@ -34,6 +34,9 @@ void swx_kernel_close(swx_kernel *kernel);
 /* Where the shell is at this moment. */
 swx_shell_at swx_kernel_look(const swx_kernel *kernel);
 
+/* Whether it is not asleep in a system call at this moment.  False too where no evidence can be had. */
+bool swx_kernel_computes(const swx_kernel *kernel);
+
 /* Learns the prompt's buffer from a shell that is known to be at its prompt.  SWX_OK; SWX_MORE: it is not asleep yet,
  * ask again; SWX_EUNSUPPORTED: no evidence can be had. */
 swx_status swx_kernel_learn(swx_kernel *kernel);

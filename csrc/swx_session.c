@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "swx_alloc.h"
@@ -41,6 +42,8 @@ static const int64_t SHELL_START_LIMIT = 60000 * MS;
 static const int64_t CHALLENGE_LIMIT = 10000 * MS;
 static const int64_t FIRST_CHECK = 2 * MS, LONGEST_CHECK = 250 * MS;
 static const int64_t DELIVERY_GRACE = 50 * MS; /* an interrupt waits that long for a command to begin */
+static const int64_t BUSY_GRACE = 20 * MS; /* for a shell that may be about to start a program */
+static const int64_t BUSY_LOOK = MS / 2;
 static const int64_t KILL_GRACE = 1000 * MS;
 static const int64_t CLOSE_GRACE = 100 * MS; /* for the shell to end by itself */
 static const int64_t CALM = 5 * MS;
@@ -127,6 +130,8 @@ struct swx_session {
     char query_text[4];
 
     swx_session_state facts;
+    void (*unwatch)(void *owner, int fd);
+    void *owner;
 };
 
 /* ---- time and small things ------------------------------------------------------------------------------------- */
@@ -144,6 +149,7 @@ static void finish(swx_session *s, swx_op *op, swx_end end, int code, bool with_
 {
     op->end = end;
     op->code = code;
+    op->signal = end == SWX_END_DIED && WIFSIGNALED(s->child.wait_status) ? WTERMSIG(s->child.wait_status) : 0;
     if (with_output) {
         op->output = s->output;
         swx_buf_init(&s->output, UNCLAIMED_LIMIT);
@@ -262,7 +268,7 @@ static unsigned count_lines(const uint8_t *text, size_t size)
 static void begin(swx_session *s, int64_t now)
 {
     swx_op *op = s->first;
-    if (!op || s->current || (s->state != IDLE && !(s->state == RUNNING && op->kind == SWX_OP_LINE))) {
+    if (!op || op->held || s->current || (s->state != IDLE && !(s->state == RUNNING && op->kind == SWX_OP_LINE))) {
         return;
     }
     s->first = op->link;
@@ -756,6 +762,10 @@ static void settle(swx_session *s, int64_t now, bool fresh)
     case CHALLENGE:
         settle_challenge(s, now);
         break;
+    case IDLE:
+        s->check = SWX_NEVER;
+        begin(s, now);
+        break;
     default:
         s->check = SWX_NEVER;
         break;
@@ -1057,6 +1067,23 @@ static bool runs_same_program(const swx_session *s)
     return stat(path, &program) == 0 && program.st_ino == s->program.st_ino && program.st_dev == s->program.st_dev;
 }
 
+/* Bash 5.2 does not survive a SIGINT that comes between a command of its own and the fork for the next one: it goes back
+ * to its prompt, the child takes the terminal after that, and the shell's next read fails with EIO, which ends it.
+ * A shell that computes gets a moment to come past that point; one that sleeps in a system call is not there. */
+static bool may_be_forking(const swx_session *s)
+{
+    return has_evidence(s) && swx_kernel_computes(&s->kernel);
+}
+
+/* As ^C: to the foreground group.  To a group of programs directly, so that it cannot hit the shell when they end in this
+ * very moment; with the terminal's own authority where they belong to another user. */
+static void signal_foreground(const swx_session *s, pid_t group)
+{
+    if (group <= 0 || group == s->child.pid || (kill(-group, SIGINT) != 0 && errno == EPERM)) {
+        swx_pty_signal(&s->pty, SIGINT, NULL);
+    }
+}
+
 /* One attempt.  False: nothing is left to try. */
 static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
 {
@@ -1065,13 +1092,17 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
         op->next = now + 2 * MS; /* the rest of a half-read command would run as a command of its own */
         return true;
     }
-    if (op->tries) {
-        op->tries--;
-        swx_pty_signal(&s->pty, SIGINT, NULL);
-        op->next = now + op->step;
+    pid_t group = swx_pty_foreground(&s->pty);
+    if (group == s->child.pid && may_be_forking(s) && now - op->since < BUSY_GRACE) {
+        op->next = now + BUSY_LOOK;
         return true;
     }
-    pid_t group = swx_pty_foreground(&s->pty);
+    if (op->tries) {
+        op->tries--;
+        signal_foreground(s, group);
+        op->next = op->since = now + op->step;
+        return true;
+    }
     if (!op->killed) {
         op->killed = true;
         if (group > 0 && group != s->child.pid) {
@@ -1136,6 +1167,10 @@ static void close_finally(swx_session *s)
 {
     s->state = CLOSED;
     s->facts.closed = true;
+    if (s->unwatch) {
+        s->unwatch(s->owner, s->pty.master);
+        s->unwatch(s->owner, s->child.pidfd);
+    }
     swx_kernel_close(&s->kernel);
     swx_child_close(&s->child);
     swx_pty_close(&s->pty);
@@ -1289,7 +1324,7 @@ static void submit_interrupt(swx_session *s, swx_op *op, int64_t now)
         finish(s, op, SWX_END_DONE, 0, false);
         return;
     }
-    op->next = now;
+    op->next = op->since = now;
     op->killed = false;
     op->base = s->output.total;
     if (op->match) {
@@ -1336,6 +1371,14 @@ void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
     begin(s, now);
 }
 
+void swx_session_release(swx_session *s, swx_op *op, int64_t now)
+{
+    op->held = false;
+    if (op->end == SWX_END_NONE) {
+        begin(s, now);
+    }
+}
+
 static bool unlink_op(swx_op **list, const swx_op *op)
 {
     for (; *list; list = &(*list)->link) {
@@ -1364,6 +1407,9 @@ void swx_session_cancel(swx_session *s, swx_op *op)
         }
         op->link = NULL;
         finish(s, op, SWX_END_CANCELLED, 0, false);
+        if (s->state == IDLE && s->first) {
+            s->check = 0; /* it may have been what the others waited for */
+        }
     }
 }
 
@@ -1411,6 +1457,12 @@ swx_status swx_session_type(swx_session *s, const uint8_t *bytes, size_t size, i
         return SWX_EBUSY;
     }
     return type_bytes(s, bytes, size) ? SWX_OK : SWX_ENOMEM;
+}
+
+void swx_session_set_unwatch(swx_session *s, void (*unwatch)(void *owner, int fd), void *owner)
+{
+    s->unwatch = unwatch;
+    s->owner = owner;
 }
 
 swx_status swx_session_resize(swx_session *s, unsigned rows, unsigned columns, swx_error *err)

@@ -64,6 +64,7 @@ struct swx_op {
     swx_op_kind kind;
     const uint8_t *typed; /* START: script text for inside of a brace group; RUN, LINE: the bytes to type; borrowed */
     size_t typed_size;
+    bool held;            /* keeps its place in the queue, and is not begun before swx_session_release */
     bool raw;             /* RUN: `typed` is a brace group with bytes that only a terminal in raw mode passes on */
     unsigned hints;       /* of swx_hint */
     swx_match *match;     /* patterns to wait for, or NULL; borrowed, used by the session until done */
@@ -78,6 +79,7 @@ struct swx_op {
 
     swx_end end;
     int code;        /* DONE, DIED */
+    int signal;      /* DIED: what ended the shell, 0 when it exited by itself */
     swx_hit hit;     /* MATCHED; offsets in output, which ends where the match starts */
     swx_buf output;  /* the caller's after done: free it */
     bool processed;  /* the terminal turned "\n" into "\r\n" when the command ended */
@@ -87,6 +89,7 @@ struct swx_op {
     uint64_t base;   /* offset in the output where the search for patterns began */
     uint64_t taken;  /* bytes that swx_session_take gave out */
     int64_t next;    /* INTERRUPT: when to try again */
+    int64_t since;   /* INTERRUPT: when the present attempt began */
     bool killed;
     swx_op *link;
 };
@@ -119,6 +122,10 @@ bool swx_session_wants_write(const swx_session *session);
 /* Hands over an operation.  Ends at once (done is called inside) when the session is dead, lost or closed. */
 void swx_session_submit(swx_session *session, swx_op *op, int64_t now);
 
+/* The owner of a held operation knows now what to type: op->typed, op->typed_size, op->raw and op->hints may have been
+ * set meanwhile.  Nothing happens if it has ended. */
+void swx_session_release(swx_session *session, swx_op *op, int64_t now);
+
 /* Ends an operation with SWX_END_CANCELLED.  A command that it started goes on; nothing happens if it ended before. */
 void swx_session_cancel(swx_session *session, swx_op *op);
 
@@ -129,6 +136,10 @@ size_t swx_session_take(swx_session *session, swx_op *op, uint8_t *out, size_t r
 bool swx_session_readable(swx_session *session, int64_t now);
 void swx_session_writable(swx_session *session, int64_t now);
 void swx_session_ended(swx_session *session, int64_t now);
+
+/* What to call with each watched descriptor right before it is closed.  (Its own closing is not enough to end a watch
+ * where another process holds a copy: a child between fork and exec, or one that was forked and never executes.) */
+void swx_session_set_unwatch(swx_session *session, void (*unwatch)(void *owner, int fd), void *owner);
 
 /* When swx_session_due wants to be called; SWX_NEVER if not at all. */
 int64_t swx_session_deadline(const swx_session *session);

@@ -44,17 +44,22 @@ class _Facts(TypedDict):
 
 @final
 class Operation:
-    # Throwing it away before it ended cancels it. Of its attributes only `done` can be had before it has ended;
+    # Throwing it away before it ended cancels it. Of its attributes only `done` and `held` can be had before it has ended;
     # the others raise RuntimeError.
     def wait(self, seconds: float | None, /) -> bool: ...  # blocks; False: it has not ended in that time
+    def release(self, checked: int, /) -> None: ...  # lets a held command begin; 1: `bash -n` accepts it, 0: with a warning
     def cancel(self) -> None: ...  # ends it as "cancelled"; a command that it started goes on
     def take(self) -> bytes: ...  # raw output not taken yet, at most 1 MiB; b"" when there is none now
     @property
     def done(self) -> bool: ...
     @property
+    def held(self) -> bool: ...  # keeps its place in the queue until release(): bash has to be asked about the command
+    @property
     def end(self) -> _End: ...
     @property
     def code(self) -> int: ...  # the exit code (128 + n for signal n), when end is "done" or "died"
+    @property
+    def signal(self) -> int: ...  # what ended the shell, when end is "died"; 0: it exited by itself
     @property
     def output(self) -> str: ...  # made anew at each access
     @property
@@ -82,7 +87,7 @@ class Session:
     ) -> Session: ...
     # The script is whole lines; the timeout counts from the shell's first prompt on. Call it once, first.
     def start(self, script: bytes, timeout: float | None, waker: Waker | None, future: object, /) -> Operation: ...
-    # None: `bash -n` has to be asked first, and the call repeated with the answer in `checked`.
+    # With `checked` -1 the operation may be `held`: then bash has to be asked, and the operation released.
     def run(
         self,
         command: str,
@@ -95,7 +100,7 @@ class Session:
         news: object,  # handed to the waker when there is output to take; None: output is not taken
         direct: int,  # microseconds that this call itself waits for the end
         /,
-    ) -> Operation | None: ...
+    ) -> Operation: ...
     # Ends with a match, or when the shell is back at its prompt.
     def line(
         self,
@@ -122,7 +127,7 @@ class Session:
 
 @final
 class Process:
-    # OSError names posix_spawn when the program cannot be executed. Throwing the object away before the end kills.
+    # OSError names execve or chdir when the program cannot be executed. Throwing the object away before the end kills.
     def __new__(
         cls,
         file: bytes,  # the program; searched in PATH when it has no slash

@@ -38,6 +38,8 @@ class Answer(Protocol):
     @property
     def code(self) -> int: ...
     @property
+    def signal(self) -> int: ...
+    @property
     def output(self) -> str: ...
     @property
     def dropped(self) -> int: ...
@@ -80,14 +82,16 @@ def resource_error(e: OSError | MemoryError, what: str) -> SwerexException:
     return ResourceError(f"{what}: {reason}{call}", errno=number)
 
 
-def cause(code: int) -> str:
-    """How a shell with this exit code ended."""
-    return f"It was ended by signal {code - 128}." if code > 128 else f"It exited with status {code}."
+def cause(answer: Answer) -> str:
+    """How the shell ended."""
+    if answer.signal:
+        return f"It was ended by signal {answer.signal}."
+    return f"It exited with status {answer.code}."
 
 
-def death(code: int) -> dict[str, int]:
+def death(answer: Answer) -> dict[str, int]:
     """The same as the arguments of `SessionDiedError`."""
-    return {"signal": code - 128} if code > 128 else {"exit_code": code}
+    return {"signal": answer.signal} if answer.signal else {"exit_code": answer.code}
 
 
 def failure(
@@ -105,8 +109,8 @@ def failure(
         msg = f"no output for {quiet} seconds while running command {command!r}"
         return CommandTimeoutError(msg, output=operation.output)
     if end == "died":
-        msg = f"The session's shell has ended. {cause(operation.code)} Close the session and create another one"
-        return SessionDiedError(msg, **death(operation.code))
+        msg = f"The session's shell has ended. {cause(operation)} Close the session and create another one"
+        return SessionDiedError(msg, **death(operation))
     if end == "lost":
         msg = (
             f"It cannot be proved what the shell of this session is doing, so command {command!r} has no true answer. "

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from swerex_c import _core
 from swerex_c.exceptions import (
+    BashIncorrectSyntaxError,
     CommandTimeoutError,
     InvalidInputError,
     NoExitCodeError,
     NonZeroExitCodeError,
     SessionDiedError,
     SessionNotInitializedError,
-    SwerexException,
 )
 from swerex_c.runtime._answers import Answer, cause, check_seconds, death, failure, finish, resource_error, translate
 from swerex_c.runtime._patterns import WindowMatcher, make_matcher
@@ -192,9 +192,9 @@ class BashSession(Session):
             msg = f"timeout after {self.request.startup_timeout} seconds while reading the startup files"
             raise CommandTimeoutError(msg, output=operation.output)
         if end == "died":
-            how = cause(operation.code)
+            how = cause(operation)
             msg = f"The shell ended while it read its startup files. {how} It printed: {operation.output!r}"
-            raise SessionDiedError(msg, **death(operation.code))
+            raise SessionDiedError(msg, **death(operation))
         raise failure(operation, "<startup files>")
 
     async def close(self) -> CloseBashSessionResponse:
@@ -317,7 +317,7 @@ class BashSession(Session):
             code = operation.code
             if action.check == "raise" and code != 0:
                 raise _non_zero(action, code, operation.output)
-            reason = f"The command ended the session's shell. {cause(operation.code)}"
+            reason = f"The command ended the session's shell. {cause(operation)}"
             code = None if action.check == "ignore" else code
             return _observation(operation.output, code, "", reason, operation.dropped)
         raise failure(operation, command, timeout, action.no_output_timeout)
@@ -356,14 +356,15 @@ class BashSession(Session):
             operation = core.run(
                 command, checked, timeout, action.no_output_timeout, matcher, waker.core, future, news, direct
             )
-            if operation is None:
-                checked = await self._ask_bash(command)
+        except (ValueError, OSError, MemoryError, RuntimeError) as e:
+            raise translate(e) from e
+        if operation.held:
+            if not await self._release(operation, command):
+                checked = await self._ask_bash(command, b"-O", b"extglob")
+                future = waker.create_future()
                 operation = core.run(
                     command, checked, timeout, action.no_output_timeout, matcher, waker.core, future, news, 0
                 )
-        except (ValueError, OSError, MemoryError, RuntimeError) as e:
-            raise translate(e) from e
-        assert operation is not None
         if stream is not None:
             stream.source.set_result(watch or operation)
         if watch is not None:
@@ -381,18 +382,32 @@ class BashSession(Session):
             raise
         return operation
 
-    async def _ask_bash(self, command: str) -> int:
+    async def _release(self, operation: _core.Operation, command: str) -> bool:
+        """Let a command begin that keeps its place in the queue meanwhile, when bash has accepted it.
+
+        False: it has given up its place, because the session's shell takes patterns like !(a) for syntax (it has extglob
+        switched on, which only the shell itself knows), and the command has to be judged by that.
+        """
+        try:
+            operation.release(await self._ask_bash(command))
+        except BashIncorrectSyntaxError:
+            operation.cancel()
+            if "(" not in command or not await self._has_extglob():
+                raise
+            return False
+        except BaseException:
+            operation.cancel()
+            raise
+        return True
+
+    async def _ask_bash(self, command: str, *options: bytes) -> int:
         """1: bash accepts the command; 0: it does, but the text's end ends a here-document."""
         text = encode(command)
+        if b"extglob" in text and b"shopt" in text:
+            options = (b"-O", b"extglob")  # it is on when the lines that need it are read
         bash = os.fsencode(find_bash())
-        try:
-            accepted = await _bash_n(command, [bash, b"-n"], text)
-        except SwerexException:
-            # Patterns like !(a) are syntax in a shell that has extglob switched on.
-            if b"(" not in text or not await self._has_extglob():
-                raise
-            accepted = await _bash_n(command, [bash, b"-O", b"extglob", b"-n"], text)
-        if len(command) <= 4096:
+        accepted = await _bash_n(command, [bash, *options, b"-n"], text)
+        if len(command) <= 4096 and not options:
             if len(self._checked) >= 256:
                 self._checked.pop(next(iter(self._checked)))
             self._checked[command] = accepted
@@ -403,7 +418,6 @@ class BashSession(Session):
         waker = current_waker()
         future = waker.create_future()
         operation = self.core.run(question, 1, 5.0, None, None, waker.core, future, None, 0)
-        assert operation is not None, "nobody is asked about a command that is declared good"
         await finish(operation, future)
         return operation.end == "done" and operation.output.strip() == "on"
 
@@ -415,7 +429,7 @@ class BashSession(Session):
             return _observation(output, None, expect_string, "", operation.dropped)
         waker = current_waker()
         future = waker.create_future()
-        rest = self.core.line(b"", 1.0, None, None, waker.core, future, None)
+        rest = self.core.line(b"", 1.0 if action.check == "raise" else 0.2, None, None, waker.core, future, None)
         await finish(rest, future)
         if rest.end == "done":
             output += rest.output
@@ -456,7 +470,7 @@ class BashSession(Session):
             expect_string = action.expect[answer.hit] if end == "matched" else _PROMPT
             return _observation(output, 0, expect_string, "", answer.dropped)
         if end == "died" and answer.typed:
-            reason = f"The command ended the session's shell. {cause(answer.code)}"
+            reason = f"The command ended the session's shell. {cause(answer)}"
             return _observation(output, answer.code, "", reason, answer.dropped)
         raise failure(answer, action.command, action.timeout, action.no_output_timeout)
 

@@ -44,6 +44,7 @@ class Matched:
     dropped: int
     end: str = "matched"
     code: int = 0
+    signal: int = 0
     typed: bool = True
     error: str = ""
 
