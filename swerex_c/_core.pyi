@@ -44,10 +44,10 @@ class _Facts(TypedDict):
 
 @final
 class Operation:
-    # Throwing it away before it ended cancels it. Of its attributes only `done` and `held` can be had before it has ended;
-    # the others raise RuntimeError.
+    # Throwing it away before it ended cancels it. Of its attributes only `done` and `held` can be had before it has
+    # ended; the others raise RuntimeError.
     def wait(self, seconds: float | None, /) -> bool: ...  # blocks; False: it has not ended in that time
-    def release(self, checked: int, /) -> None: ...  # lets a held command begin; 1: `bash -n` accepts it, 0: with a warning
+    def release(self, checked: int, /) -> None: ...  # lets a held command begin; checked as in run()
     def cancel(self) -> None: ...  # ends it as "cancelled"; a command that it started goes on
     def take(self) -> bytes: ...  # raw output not taken yet, at most 1 MiB; b"" when there is none now
     @property

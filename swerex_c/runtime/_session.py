@@ -385,8 +385,8 @@ class BashSession(Session):
     async def _release(self, operation: _core.Operation, command: str) -> bool:
         """Let a command begin that keeps its place in the queue meanwhile, when bash has accepted it.
 
-        False: it has given up its place, because the session's shell takes patterns like !(a) for syntax (it has extglob
-        switched on, which only the shell itself knows), and the command has to be judged by that.
+        False: it has given up its place, because the session's shell takes patterns like !(a) for syntax (it has
+        extglob switched on, which only the shell itself knows), and the command has to be judged by that.
         """
         try:
             operation.release(await self._ask_bash(command))

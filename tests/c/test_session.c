@@ -1,8 +1,11 @@
 /* The session alone, in one thread: this file is the event loop. */
 #include "swx_session.h"
 
+#include <dirent.h>
+#include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -112,8 +115,9 @@ static void expect_run(swx_session *s, const char *line, int code, const char *o
     char got[65536] = { 0 };
     CHECK(op.output.size < sizeof(got));
     swx_buf_copy(&op.output, (uint8_t *)got);
-    if (op.end != SWX_END_DONE || op.code != code || strcmp(got, output) != 0) {
-        fprintf(stderr, "%s: end %d code %d output <%s>, wanted %d <%s>\n", line, (int)op.end, op.code, got, code, output);
+    if (op.end != SWX_END_DONE || op.code != code || (output && strcmp(got, output) != 0)) {
+        fprintf(stderr, "%s: end %d code %d output <%s>, wanted %d <%s>\n", line, (int)op.end, op.code, got, code,
+                output ? output : "(any)");
         exit(1);
     }
     swx_buf_free(&op.output);
@@ -273,4 +277,607 @@ static void test_death(void)
     close_session(s);
 }
 
-TEST_MAIN(test_commands, test_prompts_are_taken_away, test_forged_marks, test_jobs, test_timeout_and_interrupt, test_death)
+/* ---- operations of every kind ---- */
+
+static swx_match *patterns(const char *const *texts, size_t count)
+{
+    swx_pattern list[8];
+    swx_match *match;
+    for (size_t i = 0; i < count; i++) {
+        list[i] = (swx_pattern){ (const uint8_t *)texts[i], strlen(texts[i]) };
+    }
+    CHECK(swx_match_new(&match, list, count, NULL, NULL, NULL) == SWX_OK);
+    return match;
+}
+
+static void submit(swx_session *s, swx_op *op) { swx_session_submit(s, op, now()); }
+
+/* Compares an ended operation with what it should be, and frees its output. */
+#define EXPECT(op, wanted_end, wanted_code, wanted_output) \
+    check_ended(__LINE__, op, wanted_end, wanted_code, wanted_output)
+
+static void check_ended(int line, swx_op *op, swx_end end, int code, const char *output)
+{
+    char got[65536] = { 0 };
+    CHECK(op->output.size < sizeof(got));
+    swx_buf_copy(&op->output, (uint8_t *)got);
+    if (op->end != end || op->code != code || (output && strcmp(got, output) != 0)) {
+        fprintf(stderr, "line %d: end %d code %d output <%s>, wanted %d %d <%s>\n", line, (int)op->end, op->code, got, (int)end, code,
+                output ? output : "(any)");
+        exit(1);
+    }
+    swx_buf_free(&op->output);
+}
+
+static size_t open_descriptors(void)
+{
+    DIR *fds = opendir("/proc/self/fd");
+    size_t count = 0;
+    CHECK(fds);
+    while (readdir(fds)) {
+        count++;
+    }
+    closedir(fds);
+    return count;
+}
+
+static void check_no_children(void) { CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD); }
+
+static void test_patterns(void)
+{
+    const char *const texts[] = { "never", "Pass[a-z]+: ", "name\\?" };
+    swx_match *match = patterns(texts, 3);
+    swx_session *s = open_session(1 << 20);
+    swx_op op = operation(SWX_OP_RUN, "echo begin; printf 'na'; sleep 0.05; printf 'me?'; read x; printf 'Password: '; read y; echo $x-$y; (exit 4)\n");
+    op.match = match;
+    submit(s, &op);
+    wait_for(s, &op);
+    CHECK(op.hit.index == 2 && op.hit.start == 6 && op.hit.end == 11);
+    EXPECT(&op, SWX_END_MATCHED, 0, "begin\n");
+    CHECK(!swx_session_look(s).idle);
+    op = operation(SWX_OP_LINE, "me\n");
+    op.match = match;
+    submit(s, &op);
+    wait_for(s, &op);
+    CHECK(op.hit.index == 1 && op.hit.start == 0 && op.hit.end == 10);
+    EXPECT(&op, SWX_END_MATCHED, 0, "");
+    op = operation(SWX_OP_LINE, "secret\n");
+    op.match = match;
+    submit(s, &op);
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_DONE, 4, "me-secret\n");
+    op = operation(SWX_OP_RUN, "echo nothing of it\n");
+    op.match = match;
+    submit(s, &op);
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_DONE, 0, "nothing of it\n");
+    expect_run(s, "echo after $?\n", 0, "after 0\n");
+    close_session(s);
+    swx_match_free(match);
+}
+
+/* What is typed to bash itself is no output, whatever the pattern says. */
+static void test_pattern_of_own_text(void)
+{
+    const char *const texts[] = { "7733|echo|PS1" };
+    swx_match *match = patterns(texts, 1);
+    swx_session *s = open_session(1 << 20);
+    swx_op op = operation(SWX_OP_RUN, "stty echo; set -v\n");
+    op.hints = SWX_HINT_STTY;
+    submit(s, &op);
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_DONE, 0, "");
+    for (int i = 0; i < 3; i++) {
+        op = operation(SWX_OP_RUN, "printf x\n");
+        op.match = match;
+        submit(s, &op);
+        wait_for(s, &op);
+        CHECK(op.end == SWX_END_DONE && op.code == 0);
+        swx_buf_free(&op.output);
+    }
+    close_session(s);
+    swx_match_free(match);
+}
+
+static unsigned news_count;
+static void count_news(swx_op *op)
+{
+    (void)op;
+    news_count++;
+}
+
+static void test_streaming(void)
+{
+    swx_session *s = open_session(1 << 20);
+    swx_op op = operation(SWX_OP_RUN, "for i in 1 2 3; do echo line $i; sleep 0.03; done; seq 3000\n");
+    uint8_t got[32768], wanted[32768] = "line 1\nline 2\nline 3\n";
+    size_t size = 0, room = strlen((char *)wanted), part;
+    for (int i = 1; i <= 3000; i++) {
+        room += (size_t)sprintf((char *)wanted + room, "%d\n", i);
+    }
+    op.stream = true;
+    op.news = count_news;
+    news_count = 0;
+    CHECK(swx_session_take(s, &op, got, 7) == 0);
+    submit(s, &op);
+    int64_t limit = now() + 20000 * MS;
+    while (op.end == SWX_END_NONE) {
+        CHECK(now() < limit);
+        turn(s, limit);
+        part = swx_session_take(s, &op, got + size, 7); /* slower than it comes */
+        CHECK(memcmp(got + size, wanted + size, part) == 0);
+        size += part;
+    }
+    CHECK(op.end == SWX_END_DONE && news_count >= 3 && size >= 7 && size < room);
+    while ((part = swx_session_take(s, &op, got + size, 1000)) > 0) {
+        size += part;
+    }
+    CHECK(size == room && memcmp(got, wanted, room) == 0 && op.output.size == room);
+    swx_buf_free(&op.output);
+    close_session(s);
+}
+
+static void test_cancel(void)
+{
+    swx_session *s = open_session(1 << 20);
+    swx_op first = operation(SWX_OP_RUN, "echo begin; sleep 0.3; echo late\n"), second = operation(SWX_OP_RUN, "echo never\n"),
+           third = operation(SWX_OP_RUN, "echo third\n");
+    submit(s, &first);
+    submit(s, &second);
+    submit(s, &third);
+    rest(s, 50 * MS);
+    swx_session_cancel(s, &second);
+    EXPECT(&second, SWX_END_CANCELLED, 0, "");
+    swx_session_cancel(s, &second);
+    swx_session_cancel(s, &first);
+    EXPECT(&first, SWX_END_CANCELLED, 0, "begin\n");
+    swx_session_cancel(s, &first);
+    CHECK(third.end == SWX_END_NONE);
+    wait_for(s, &third);
+    EXPECT(&third, SWX_END_DONE, 0, "third\n"); /* not "late" */
+    swx_session_cancel(s, &third);
+    CHECK(third.end == SWX_END_DONE && swx_session_look(s).late == 5);
+    swx_op last = operation(SWX_OP_RUN, "sleep 0.2\n"), kept = operation(SWX_OP_RUN, "echo kept\n");
+    swx_op dropped = operation(SWX_OP_RUN, "echo no\n");
+    submit(s, &last);
+    submit(s, &dropped);
+    swx_session_cancel(s, &dropped); /* the end of the queue moves back */
+    submit(s, &kept);
+    wait_for(s, &kept);
+    EXPECT(&last, SWX_END_DONE, 0, "");
+    EXPECT(&kept, SWX_END_DONE, 0, "kept\n");
+    close_session(s);
+}
+
+static void test_quiet(void)
+{
+    swx_session *s = open_session(1 << 20);
+    swx_op op = operation(SWX_OP_RUN, "echo a; sleep 0.05; echo b; sleep 100\n");
+    int64_t began = now();
+    op.quiet = 150 * MS;
+    submit(s, &op);
+    wait_for(s, &op);
+    CHECK(now() - began >= 200 * MS);
+    EXPECT(&op, SWX_END_QUIET, 0, "a\nb\n");
+    swx_op stop = operation(SWX_OP_INTERRUPT, "");
+    submit(s, &stop);
+    wait_for(s, &stop);
+    EXPECT(&stop, SWX_END_DONE, 130, NULL);
+    op = operation(SWX_OP_RUN, "for i in 1 2 3 4 5; do sleep 0.05; echo $i; done\n");
+    op.quiet = 200 * MS;
+    submit(s, &op);
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_DONE, 0, "1\n2\n3\n4\n5\n");
+    close_session(s);
+}
+
+static void test_resize(void)
+{
+    swx_session *s = open_session(1 << 20);
+    expect_run(s, "stty size\n", 0, "24 80\n");
+    CHECK(swx_session_resize(s, 50, 132, NULL) == SWX_OK);
+    expect_run(s, "stty size\n", 0, "50 132\n");
+    swx_op close = operation(SWX_OP_CLOSE, "");
+    submit(s, &close);
+    wait_for(s, &close);
+    CHECK(swx_session_resize(s, 1, 1, NULL) == SWX_ECLOSED);
+    CHECK(swx_session_type(s, (const uint8_t *)"x", 1, now()) == SWX_ECLOSED);
+    swx_buf_free(&close.output);
+    swx_session_free(s);
+}
+
+static void test_typed_bytes(void)
+{
+    swx_session *s = open_session(1 << 20);
+    swx_op op = operation(SWX_OP_RUN, "read x; echo got $x; cat\n");
+    submit(s, &op);
+    for (const char *at = "some words\nto cat\n\4"; *at; at++) {
+        CHECK(swx_session_type(s, (const uint8_t *)at, 1, now()) == SWX_OK);
+        rest(s, 2 * MS);
+    }
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_DONE, 0, "got some words\nto cat\n");
+    expect_run(s, "echo on\n", 0, "on\n");
+    close_session(s);
+}
+
+/* Commands typed by a person at the idle shell do not confuse the next operation. */
+static void test_typed_at_the_prompt(void)
+{
+    swx_session *s = open_session(1 << 20);
+    const char *line = "A=5; (exit 3)\n";
+    for (int i = 0; i < 3; i++) {
+        CHECK(swx_session_type(s, (const uint8_t *)line, strlen(line), now()) == SWX_OK);
+        rest(s, 20 * MS);
+    }
+    expect_run(s, "echo $A\n", 0, "5\n");
+    expect_run(s, "(exit 6)\n", 6, "");
+    close_session(s);
+}
+
+static void expect_line(swx_session *s, const char *line, swx_match *match, swx_end end, int code, const char *output)
+{
+    swx_op op = operation(SWX_OP_LINE, line);
+    op.match = match;
+    submit(s, &op);
+    wait_for(s, &op);
+    CHECK(op.typed_out);
+    check_ended(__LINE__, &op, end, code, output);
+}
+
+static void test_nested_programs(void)
+{
+    const char *const texts[] = { ">>> $", "x\n" };
+    swx_match *prompt = patterns(texts, 1), *x = patterns(texts + 1, 1);
+    swx_session *s = open_session(1 << 20);
+    swx_op op = operation(SWX_OP_RUN, "cat; echo end; (exit 2)\n");
+    op.deadline = now() + 100 * MS;
+    submit(s, &op);
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_TIMEOUT, 0, "");
+    expect_line(s, "x\n", x, SWX_END_MATCHED, 0, "");
+    expect_line(s, "one x\n", x, SWX_END_MATCHED, 0, "one ");
+    expect_line(s, "\4", NULL, SWX_END_DONE, 2, "end\n");
+    expect_line(s, "", NULL, SWX_END_DONE, 2, "");
+    expect_line(s, "echo as a command; (exit 3)\n", NULL, SWX_END_DONE, 3, "as a command\n");
+    expect_run(s, "echo $?\n", 0, "3\n");
+    op = operation(SWX_OP_RUN, "TERM=dumb python3 -q -i\n");
+    op.match = prompt;
+    submit(s, &op);
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_MATCHED, 0, NULL);
+    expect_line(s, "6 * 7\n", prompt, SWX_END_MATCHED, 0, NULL);
+    expect_line(s, "exit(9)\n", prompt, SWX_END_DONE, 9, NULL);
+    expect_run(s, "echo $?\n", 0, "9\n");
+    char *much = malloc(5002);
+    CHECK(much);
+    memset(much, 'y', 5000);
+    memcpy(much + 5000, "\n", 2);
+    op = operation(SWX_OP_LINE, much);
+    submit(s, &op);
+    wait_for(s, &op);
+    CHECK(op.error.status == SWX_ELIMIT && op.error.text);
+    EXPECT(&op, SWX_END_SYSTEM, 0, "");
+    expect_run(s, "echo still there\n", 0, "still there\n");
+    free(much);
+    close_session(s);
+    swx_match_free(prompt);
+    swx_match_free(x);
+}
+
+static void test_output_limit(void)
+{
+    swx_session *s = open_session(1000);
+    uint8_t got[1000];
+    swx_op op = operation(SWX_OP_RUN, "printf begin; seq 300000; printf end; (exit 8)\n");
+    submit(s, &op);
+    wait_for(s, &op);
+    CHECK(op.output.size == 1000 && op.output.total == 5 + 1988895 + 3 && swx_buf_dropped(&op.output) == op.output.total - 1000);
+    swx_buf_copy(&op.output, got);
+    CHECK(memcmp(got, "begin1\n2\n", 9) == 0 && memcmp(got + 990, "300000\nend", 10) == 0);
+    EXPECT(&op, SWX_END_DONE, 8, NULL);
+    expect_run(s, "echo small\n", 0, "small\n");
+    close_session(s);
+}
+
+static void test_modes(void)
+{
+    swx_session *s = open_session(1 << 20);
+    swx_op op = operation(SWX_OP_RUN, "stty -ixon echo\n");
+    op.hints = SWX_HINT_STTY;
+    submit(s, &op);
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_DONE, 0, "");
+    expect_run(s, "stty -a | grep -owE -- '-?(ixon|echo)'\n", 0, "-ixon\necho\n"); /* kept, and the echo is not output */
+    expect_run(s, "printf '%s\\n' a b\n", 0, "a\nb\n");
+    op = operation(SWX_OP_RUN, "stty -echo\n");
+    op.hints = SWX_HINT_STTY;
+    submit(s, &op);
+    wait_for(s, &op);
+    swx_buf_free(&op.output);
+    expect_run(s, "stty raw echo olcuc; true\n", 0, ""); /* as a program leaves it that died */
+    expect_run(s, "stty -a | grep -owE -- '-?(icanon|isig|echo|olcuc|ixon)' | tr '\\n' ' '\n", 0, "-ixon isig icanon -echo -olcuc ");
+    op = operation(SWX_OP_RUN, "stty opost onlcr; echo x; (exit 3)\n");
+    submit(s, &op);
+    wait_for(s, &op);
+    CHECK(op.processed);
+    EXPECT(&op, SWX_END_DONE, 3, "x\r\n");
+    op = operation(SWX_OP_RUN, "echo x\n");
+    submit(s, &op);
+    wait_for(s, &op);
+    CHECK(!op.processed);
+    EXPECT(&op, SWX_END_DONE, 0, "x\n");
+    close_session(s);
+}
+
+static void test_queries(void)
+{
+    swx_session *s = open_session(1 << 20);
+    expect_run(s, "ask() { local old=$(stty -g) x; stty raw -echo; printf \"$1\"; IFS= read -r -d \"$2\" -t 5 x; stty $old; printf '%q\\n' \"$x\"; }\n", 0, "");
+    expect_run(s, "ask '\\e[6n' R\n", 0, "\033[6n$'\\E[1;1'\n");
+    expect_run(s, "ask '\\e[5n' n\n", 0, "\033[5n$'\\E[0'\n");
+    expect_run(s, "ask 'a\\e[31mb\\e[c' c\n", 0, "a\033[31mb\033[c$'\\E[?1;2'\n");
+    expect_run(s, "old=$(stty -g); stty raw; printf '\\e['; sleep 0.02; printf 6; sleep 0.02; printf n; IFS= read -r -d R -t 5 x; stty $old; printf '%q\\n' \"$x\"\n",
+               0, "\033[6n$'\\E[1;1'\n");
+    expect_run(s, "printf '\\e[6n'; read -t 0.1 x; echo $?-$x\n", 0, "\033[6n142-\n"); /* nobody waits for a key */
+    expect_run(s, "echo clean\n", 0, "clean\n");
+    close_session(s);
+}
+
+static void test_queue(void)
+{
+    swx_session *s = open_session(1 << 20);
+    enum { COUNT = 20 };
+    swx_op ops[COUNT];
+    char lines[COUNT][64], wanted[64];
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(lines[i], sizeof(lines[i]), "%secho $((++n)); (exit %d)\n", i % 5 ? "" : "sleep 0.02; ", i);
+        ops[i] = operation(SWX_OP_RUN, lines[i]);
+        submit(s, &ops[i]);
+    }
+    CHECK(!swx_session_look(s).idle);
+    for (int i = 0; i < COUNT; i++) {
+        wait_for(s, &ops[i]);
+        snprintf(wanted, sizeof(wanted), "%d\n", i + 1);
+        EXPECT(&ops[i], SWX_END_DONE, i, wanted);
+    }
+    CHECK(swx_session_look(s).idle && swx_session_look(s).challenges == 0);
+    close_session(s);
+}
+
+static void test_interrupts(void)
+{
+    swx_session *s = open_session(1 << 20);
+    swx_op stop = operation(SWX_OP_INTERRUPT, "");
+    submit(s, &stop);
+    EXPECT(&stop, SWX_END_DONE, 0, "");
+    rest(s, 20 * MS);
+    expect_run(s, "echo unharmed\n", 0, "unharmed\n");
+    swx_op op = operation(SWX_OP_RUN, "echo begin; sleep 100; echo not this; (exit 5)\n");
+    submit(s, &op);
+    rest(s, 50 * MS);
+    stop = operation(SWX_OP_INTERRUPT, "");
+    submit(s, &stop);
+    wait_for(s, &stop);
+    EXPECT(&op, SWX_END_DONE, 130, "begin\n"); /* the waiting command gets its own answer */
+    EXPECT(&stop, SWX_END_DONE, 130, "");
+    const char *const texts[] = { "ready" };
+    swx_match *match = patterns(texts, 1);
+    op = operation(SWX_OP_RUN, "bash -c 'trap \"echo caught\" INT; printf ready; while :; do sleep 0.05; done'\n");
+    op.match = match;
+    submit(s, &op);
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_MATCHED, 0, "");
+    stop = operation(SWX_OP_INTERRUPT, ""); /* ignored three times, then killed */
+    stop.step = 60 * MS;
+    submit(s, &stop);
+    wait_for(s, &stop);
+    EXPECT(&stop, SWX_END_DONE, 137, NULL);
+    expect_run(s, "yes | cat >/dev/null & true\n", 0, NULL);
+    stop = operation(SWX_OP_INTERRUPT, "");
+    submit(s, &stop);
+    EXPECT(&stop, SWX_END_DONE, 0, "");
+    expect_run(s, "kill %1; wait\n", 0, NULL); /* a group in the background is left alone */
+    close_session(s);
+    swx_match_free(match);
+}
+
+/* Before the shell is there: it must not be the one that is interrupted. */
+static void test_interrupt_at_the_start(void)
+{
+    for (int delay = 0; delay < 6; delay++) {
+        swx_session_config config = { .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 1 << 20 };
+        swx_session *s;
+        CHECK(swx_session_new(&s, &config, now(), NULL) == SWX_OK);
+        swx_op start = operation(SWX_OP_START, ":"), stop = operation(SWX_OP_INTERRUPT, "");
+        if (delay % 2) {
+            submit(s, &start);
+        }
+        rest(s, delay / 2 * MS);
+        submit(s, &stop);
+        wait_for(s, &stop);
+        CHECK(stop.end == SWX_END_DONE);
+        swx_buf_free(&stop.output);
+        if (delay % 2) {
+            wait_for(s, &start);
+            CHECK(start.end == SWX_END_DONE);
+            swx_buf_free(&start.output);
+        }
+        expect_run(s, "echo lives\n", 0, "lives\n");
+        close_session(s);
+    }
+}
+
+static void test_close_takes_all(void)
+{
+    size_t before = open_descriptors();
+    int alive[2];
+    char line[256], byte;
+    CHECK(pipe(alive) == 0);
+    swx_session *s = open_session(1 << 20);
+    snprintf(line, sizeof(line), "exec 9>/proc/%d/fd/%d; set +m\n", (int)getpid(), alive[1]);
+    expect_run(s, line, 0, "");
+    expect_run(s, "trap '' HUP TERM; (setsid sleep 1000 &); setsid nohup env -i sleep 1000 </dev/null >/dev/null 2>&1 & sleep 1000 & disown -a\n", 0, NULL);
+    swx_op running = operation(SWX_OP_RUN, "echo begin; trap '' INT; (trap '' HUP TERM INT; sleep 1000)\n"), queued = operation(SWX_OP_RUN, "echo\n");
+    submit(s, &running);
+    submit(s, &queued);
+    rest(s, 50 * MS);
+    swx_op first = operation(SWX_OP_CLOSE, ""), second = operation(SWX_OP_CLOSE, ""), after = operation(SWX_OP_RUN, "echo\n");
+    submit(s, &first);
+    EXPECT(&running, SWX_END_CLOSED, 0, "begin\n");
+    EXPECT(&queued, SWX_END_CLOSED, 0, "");
+    submit(s, &second);
+    submit(s, &after);
+    EXPECT(&after, SWX_END_CLOSED, 0, "");
+    wait_for(s, &first);
+    EXPECT(&first, SWX_END_DONE, 0, "");
+    EXPECT(&second, SWX_END_DONE, 0, "");
+    CHECK(swx_session_look(s).closed && swx_session_deadline(s) == SWX_NEVER);
+    close(alive[1]);
+    struct pollfd gone = { .fd = alive[0], .events = POLLIN };
+    CHECK(poll(&gone, 1, 1000) == 1 && read(alive[0], &byte, 1) == 0);
+    close(alive[0]);
+    check_no_children();
+    first = operation(SWX_OP_CLOSE, "");
+    submit(s, &first);
+    EXPECT(&first, SWX_END_DONE, 0, "");
+    swx_session_free(s);
+    CHECK(open_descriptors() == before);
+}
+
+/* Freed without a close, in any state. */
+static void test_free(void)
+{
+    size_t before = open_descriptors();
+    for (int round = 0; round < 3; round++) {
+        swx_session_config config = { .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 1 << 20 };
+        swx_session *s;
+        if (round == 0) {
+            CHECK(swx_session_new(&s, &config, now(), NULL) == SWX_OK);
+        } else {
+            s = open_session(1 << 20);
+        }
+        swx_op op = operation(SWX_OP_RUN, "sleep 1000\n");
+        if (round == 2) {
+            submit(s, &op);
+            rest(s, 20 * MS);
+        }
+        swx_session_free(s);
+        CHECK(op.end == SWX_END_NONE && open_descriptors() == before);
+        check_no_children();
+    }
+    swx_session_free(NULL);
+}
+
+static void test_startup_failures(void)
+{
+    size_t before = open_descriptors();
+    swx_session_config config = { .shell = "/nonexistent/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 1 << 20 };
+    swx_session *s;
+    swx_error err;
+    CHECK(swx_session_new(&s, &config, now(), &err) == SWX_ESYS && !s && err.sys_errno == ENOENT && err.call);
+    config.shell = "/bin/bash";
+    config.directory = "/nonexistent";
+    CHECK(swx_session_new(&s, &config, now(), &err) == SWX_ESYS && !s && err.sys_errno == ENOENT);
+    CHECK(open_descriptors() == before);
+    config.directory = NULL;
+    const struct { const char *shell; int code; } shells[] = { { "/bin/false", 1 }, { "/bin/true", 0 } };
+    for (size_t i = 0; i < SWX_COUNT(shells); i++) {
+        config.shell = shells[i].shell;
+        CHECK(swx_session_new(&s, &config, now(), &err) == SWX_OK);
+        swx_op start = operation(SWX_OP_START, ":"), op = operation(SWX_OP_RUN, "echo\n");
+        submit(s, &start);
+        submit(s, &op);
+        wait_for(s, &start);
+        EXPECT(&start, SWX_END_DIED, shells[i].code, NULL);
+        EXPECT(&op, SWX_END_DIED, shells[i].code, "");
+        close_session(s);
+    }
+    config.shell = "/bin/bash"; /* a startup script that ends the shell, and one that does not end */
+    CHECK(swx_session_new(&s, &config, now(), &err) == SWX_OK);
+    swx_op start = operation(SWX_OP_START, "echo why; exit 5");
+    submit(s, &start);
+    wait_for(s, &start);
+    EXPECT(&start, SWX_END_DIED, 5, "why\n");
+    close_session(s);
+    CHECK(swx_session_new(&s, &config, now(), &err) == SWX_OK);
+    start = operation(SWX_OP_START, "echo waits; sleep 1000");
+    start.step = 100 * MS;
+    submit(s, &start);
+    wait_for(s, &start);
+    EXPECT(&start, SWX_END_TIMEOUT, 0, "waits\n");
+    close_session(s);
+    CHECK(open_descriptors() == before);
+    check_no_children();
+}
+
+static void test_abandon(void)
+{
+    size_t before = open_descriptors();
+    swx_session *s = open_session(1 << 20);
+    pid_t pid = swx_session_pid(s);
+    swx_session_abandon(s);
+    swx_session_abandon(NULL);
+    CHECK(open_descriptors() == before && kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
+}
+
+#ifdef SWX_ALLOC_TEST
+/* One session and one command while allocation number i fails.  True: nothing failed. */
+static bool session_with_failure(unsigned long i, int forever, const char *line)
+{
+    swx_session_config config = { .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 1 << 20 };
+    swx_session *s;
+    swx_error err;
+    bool good = false;
+    swx_op start = operation(SWX_OP_START, ":"), op = operation(SWX_OP_RUN, line);
+    swx_alloc_fail_at(i, forever);
+    swx_status status = swx_session_new(&s, &config, now(), &err);
+    if (status == SWX_OK) {
+        submit(s, &start);
+        wait_for(s, &start);
+        submit(s, &op);
+        wait_for(s, &op);
+        good = start.end == SWX_END_DONE && op.end == SWX_END_DONE;
+        if (good && op.code != 3) {
+            fprintf(stderr, "allocation %lu: code %d\n", i, op.code);
+            exit(1);
+        }
+        bool complete = good && op.output.size == 108894;
+        CHECK(complete || op.end != SWX_END_DONE); /* never a part of the output as if it were all */
+        good = complete && swx_alloc_count() < i;
+    } else {
+        CHECK(status == SWX_ENOMEM && err.status == SWX_ENOMEM && !s);
+    }
+    swx_alloc_fail_at(0, 0);
+    swx_buf_free(&start.output);
+    swx_buf_free(&op.output);
+    if (s) {
+        close_session(s);
+    }
+    return good;
+}
+#endif
+
+static void test_no_memory(void)
+{
+#ifdef SWX_ALLOC_TEST
+    long live = swx_alloc_live();
+    size_t before = open_descriptors();
+    static const char *const lines[] = { "seq 20000; (exit 3)\n", "PS1=; seq 20000; (exit 3)\n" };
+    for (size_t which = 0; which < SWX_COUNT(lines); which++) {
+        for (int forever = 0; forever < 2; forever++) {
+            for (unsigned long i = 1; !session_with_failure(i, forever, lines[which]); i++) {
+                CHECK(swx_alloc_live() == live && open_descriptors() == before);
+                check_no_children();
+                CHECK(i < 1000);
+            }
+        }
+    }
+    CHECK(swx_alloc_live() == live);
+#endif
+}
+
+TEST_MAIN(test_commands, test_prompts_are_taken_away, test_forged_marks, test_jobs, test_timeout_and_interrupt, test_death,
+          test_patterns, test_pattern_of_own_text, test_streaming, test_cancel, test_quiet, test_resize, test_typed_bytes,
+          test_typed_at_the_prompt, test_nested_programs, test_output_limit, test_modes, test_queries, test_queue, test_interrupts,
+          test_interrupt_at_the_start, test_close_takes_all, test_free, test_startup_failures, test_abandon, test_no_memory)
