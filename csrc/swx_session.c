@@ -724,6 +724,9 @@ static void become_ready(swx_session *s, int64_t now)
     s->facts.kernel_proof = has_evidence(s);
     swx_buf_clear(&s->output);
     begin(s, now);
+    if (s->state == IDLE) {
+        finish_list(s, &s->interrupts, SWX_END_DONE, 0);
+    }
 }
 
 static void settle_starting(swx_session *s, int64_t now)
@@ -1128,10 +1131,14 @@ static void drive_interrupts(swx_session *s, int64_t now)
 {
     for (swx_op **at = &s->interrupts; *at;) {
         swx_op *op = *at;
-        if (op->next <= now && s->state == CHALLENGE) {
-            op->next = now + 5 * MS; /* the command has ended; the shell is being asked how */
+        if (op->next <= now && (s->state == CHALLENGE || s->state == STARTING)) {
+            op->next = now + 5 * MS; /* the command has ended, and the shell is being asked how; or it would die of it */
         }
-        if (op->next <= now && !interrupt_once(s, op, now)) {
+        bool tries = op->next > now || interrupt_once(s, op, now);
+        if (s->state == LOST) {
+            return; /* all have ended */
+        }
+        if (!tries) {
             *at = op->link;
             op->link = NULL;
             finish(s, op, SWX_END_TIMEOUT, 0, false);
