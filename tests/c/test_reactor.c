@@ -45,7 +45,7 @@ static void thing_event(void *object, unsigned which, bool readable, bool writab
 {
     thing *t = object;
     char bytes[256];
-    CHECK(which == 1 && readable && !writable && now > 0);
+    CHECK(which == 0 && readable && !writable && now > 0);
     t->events++;
     ssize_t size = read(t->fd, bytes, sizeof(bytes));
     if (size > 0) {
@@ -72,8 +72,8 @@ static void thing_due(void *object, int64_t now)
 static void thing_interest(const void *object, unsigned which, int *fd, bool *read, bool *write)
 {
     const thing *t = object;
-    *fd = which == 1 ? t->fd : -1;
-    *read = which == 1;
+    *fd = which == 0 ? t->fd : -1;
+    *read = which == 0;
     *write = false;
 }
 
@@ -265,7 +265,7 @@ static void test_heap(void)
     CHECK(atomic_load(&destroyed) == COUNT);
 }
 
-/* While paused neither events nor deadlines reach the object, the thread does not spin, and others are served. */
+/* While paused neither events of its first descriptor nor deadlines reach the object, the thread does not spin, and others are served. */
 static void test_pause(void)
 {
     atomic_int destroyed = 0;
