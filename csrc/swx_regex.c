@@ -207,8 +207,8 @@ static bool predefined(parser *p, uint32_t letter, unsigned flags, const swx_ran
 /* Adds \d, \w, \s, or an opposite when the letter is a capital, to p->set. */
 static bool add_predefined(parser *p, uint32_t letter, unsigned flags)
 {
-    const swx_range *ranges;
-    size_t count;
+    const swx_range *ranges = NULL;
+    size_t count = 0;
     if (!predefined(p, letter, flags, &ranges, &count)) {
         return false;
     }
