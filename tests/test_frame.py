@@ -17,6 +17,7 @@ import msgpack
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from swerex_c._core import FrameDecoder, FrameEncoder, FrameError
 
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # sanitizers are slow

@@ -60,7 +60,7 @@ def test_nothing_heavy_is_imported(code: str) -> None:
 
 def test_the_package_itself_imports_nothing() -> None:
     new = loaded("import swerex_c") - loaded("pass")
-    assert new == {"swerex_c", "__future__"}
+    assert "swerex_c" in new and new <= {"swerex_c", "__future__"}  # an editable installation has the latter already
 
 
 def test_models_bring_in_pydantic_and_no_more() -> None:

@@ -155,9 +155,10 @@ static void test_modes(void)
     struct termios wanted = modes_of(&pty);
     wanted.c_iflag = (wanted.c_iflag | IGNCR | INLCR | ISTRIP | IXOFF) & ~(tcflag_t)ICRNL;
     wanted.c_lflag &= ~(tcflag_t)(ICANON | ISIG);
-    wanted.c_cc[VINTR] = 24;
+    wanted.c_cc[VINTR] = 'a';
+    wanted.c_cc[VERASE] = 'b';
     CHECK(tcsetattr(pty.slave, TCSANOW, &wanted) == 0);
-    CHECK(swx_pty_settle_modes(&pty, true)); /* stty: what is the user's is kept, what is ours comes back */
+    CHECK(swx_pty_settle_modes(&pty, true)); /* stty: the user's modes are kept; ours, and the keys, come back */
     for (int round = 0; round < 2; round++) {
         struct termios got = modes_of(&pty);
         CHECK((got.c_lflag & ECHO) && (got.c_iflag & IXOFF) && got.c_cc[VINTR] == 3);
