@@ -171,23 +171,19 @@ static void work_directly(flight *f, int64_t limit)
             break;
         }
         due = due < until ? due : until;
-        struct pollfd fds[2] = { { .fd = swx_session_terminal(s), .events = POLLIN },
-                                 { .fd = swx_session_look(s).dead ? -1 : swx_session_pidfd(s), .events = POLLIN } };
+        struct pollfd terminal = { .fd = swx_session_terminal(s), .events = POLLIN };
         if (swx_session_wants_write(s)) {
-            fds[0].events |= POLLOUT;
+            terminal.events |= POLLOUT;
         }
         int64_t left = due > now ? due - now : 0;
         struct timespec wait = { .tv_sec = left / 1000000000, .tv_nsec = left % 1000000000 };
-        int count = ppoll(fds, 2, &wait, NULL);
+        int count = ppoll(&terminal, 1, &wait, NULL);
         now = swx_now();
         if (count < 0 && errno != EINTR) {
             break;
         }
-        if (count > 0 && fds[0].revents) {
-            node_event(s, 0, fds[0].revents & (POLLIN | POLLHUP | POLLERR), fds[0].revents & POLLOUT, now);
-        }
-        if (count > 0 && fds[1].revents) {
-            node_event(s, 1, true, false, now);
+        if (count > 0) {
+            node_event(s, 0, terminal.revents & (POLLIN | POLLHUP | POLLERR), terminal.revents & POLLOUT, now);
         }
         if (swx_session_deadline(s) <= now) {
             swx_session_due(s, now);

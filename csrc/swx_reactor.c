@@ -153,7 +153,7 @@ static void watch(swx_node *node)
         int fd = -1;
         bool read = false, write = false;
         node->type->interest(node->object, i, &fd, &read, &write);
-        uint32_t events = node->paused ? 0 : (read ? EPOLLIN : 0u) | (write ? EPOLLOUT : 0u);
+        uint32_t events = node->paused && i == 0 ? 0 : (read ? EPOLLIN : 0u) | (write ? EPOLLOUT : 0u);
         /* A hang-up is reported even to who asks for nothing: then once is enough. */
         struct epoll_event event = { .events = events ? events : EPOLLONESHOT, .data.u64 = (uintptr_t)node | i };
         if (fd != node->watched[i].fd) {
@@ -247,7 +247,8 @@ static void handle(swx_reactor *r, const struct epoll_event *event, int64_t now)
     }
 }
 
-/* Nodes are destroyed between two rounds only, so that no event of a round names a destroyed one. */
+/* Nodes are destroyed between two rounds only, so that no event of a round names a destroyed one; no later round can,
+ * because what is removed is watched no more. */
 static void bury(swx_reactor *r)
 {
     pthread_mutex_lock(&r->lock);
@@ -258,11 +259,6 @@ static void bury(swx_reactor *r)
         swx_node *next = node->next;
         pthread_mutex_lock(&node->lock); /* whoever removed it has left it */
         pthread_mutex_unlock(&node->lock);
-        for (unsigned i = 0; i < SWX_NODE_FDS; i++) {
-            if (node->watched[i].fd >= 0) {
-                epoll_ctl(r->epoll, EPOLL_CTL_DEL, node->watched[i].fd, NULL);
-            }
-        }
         node->type->destroy(node->object);
         pthread_mutex_destroy(&node->lock);
         swx_free(node);
@@ -472,7 +468,9 @@ void swx_reactor_remove(swx_node *node)
     swx_reactor *r = node->reactor;
     pthread_mutex_lock(&node->lock);
     node->paused = true;
-    watch(node);
+    for (unsigned i = 0; i < SWX_NODE_FDS; i++) {
+        swx_node_unwatch(node, node->watched[i].fd);
+    }
     pthread_mutex_lock(&r->lock);
     if (node->removed) { /* the thread and the owner may come to the same end at once */
         pthread_mutex_unlock(&r->lock);

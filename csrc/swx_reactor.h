@@ -62,8 +62,8 @@ void swx_node_unlock(swx_node *node);
  * it, for a node that may be gone by then. */
 void swx_node_unwatch(swx_node *node, int fd);
 
-/* With the node locked: while paused, the thread watches neither its descriptors nor its deadline, because the
- * caller does. */
+/* With the node locked: while paused, the thread watches neither its first descriptor nor its deadline, because
+ * the caller does. */
 void swx_node_pause(swx_node *node, bool paused);
 
 /* Nodes in the reactor. */

@@ -27,6 +27,7 @@
 enum {
     READ_SIZE = 64 * 1024,
     READS_PER_CALL = 64,      /* a terminal gives at most 4 KiB a read */
+    SHORT_READ = 2048,
     LOOKS_AT_ONCE = 12,       /* a shell needs some microseconds from its prompt to its read */
     PART_LIMIT = 64 * 1024,   /* of an answer to a challenge */
     PARTS = 5,
@@ -1020,6 +1021,27 @@ static void read_some(swx_session *s, unsigned reads, int64_t now, bool *more)
     }
 }
 
+/* What is there now.  A short read says that there is no more at this moment; a further one would only make the kernel
+ * flush its queues to say the same.  Whoever needs to be sure asks drained(). */
+static bool read_available(swx_session *s, int64_t now)
+{
+    uint8_t bytes[READ_SIZE];
+    for (unsigned i = 0; i < READS_PER_CALL; i++) {
+        ssize_t size = read(s->pty.master, bytes, sizeof(bytes));
+        if (size < 0 && errno == EINTR) {
+            continue;
+        }
+        if (size <= 0) {
+            return false;
+        }
+        take(s, bytes, (size_t)size, now);
+        if (size < SHORT_READ) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static void tell_news(swx_session *s)
 {
     swx_op *op = s->current;
@@ -1031,17 +1053,10 @@ static void tell_news(swx_session *s)
 
 bool swx_session_readable(swx_session *s, int64_t now)
 {
-    bool more = false;
     if (s->state == CLOSED) {
         return false;
     }
-    /* One read first: a short answer and its mark come in one piece, and the look at the shell flushes the rest. */
-    read_some(s, 1, now, &more);
-    if (more && !s->found.rank && s->state == RUNNING) {
-        read_some(s, READS_PER_CALL, now, &more);
-    } else if (s->state != RUNNING && more) {
-        read_some(s, READS_PER_CALL, now, &more);
-    }
+    bool more = read_available(s, now);
     if (s->found.rank || s->state == CHALLENGE) {
         settle(s, now, true);
     } else if (s->state == RUNNING) {

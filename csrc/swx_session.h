@@ -132,7 +132,7 @@ void swx_session_cancel(swx_session *session, swx_op *op);
 /* Copies output that `op` has not given out yet, while it runs.  Returns the number of bytes, at most room. */
 size_t swx_session_take(swx_session *session, swx_op *op, uint8_t *out, size_t room);
 
-/* Reads what is there, at most some hundred KiB.  Returns true when there may be more. */
+/* Reads what is there, at most some hundred KiB.  True: there may be more. */
 bool swx_session_readable(swx_session *session, int64_t now);
 void swx_session_writable(swx_session *session, int64_t now);
 void swx_session_ended(swx_session *session, int64_t now);

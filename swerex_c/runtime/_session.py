@@ -11,6 +11,7 @@ import asyncio
 import codecs
 import os
 import shlex
+import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,9 @@ _PROMPT = "SHELLPS1PREFIX"
 
 _DIRECT_MICROSECONDS = 150
 """How long the calling thread waits by itself for a short command. An event loop does not notice it."""
+
+_SHORT_SECONDS = 0.0003
+"""A command that ended in less than that while others were served is a short one again."""
 
 _STARTUP = """\
 [[ ! -r /etc/bash.bashrc ]] || . /etc/bash.bashrc
@@ -345,7 +349,7 @@ class BashSession(Session):
         waker = current_waker()
         future = waker.create_future()
         direct = 0
-        if not waker.ready and news is None:
+        if not waker.ready and not waker.pending and news is None:  # nothing else is to be done, or waited for
             if self._skip_next:
                 self._skip_next -= 1
             else:
@@ -375,11 +379,17 @@ class BashSession(Session):
             return operation
         if direct:  # it was not a short one: the next ones may not be either
             self._skip_direct = self._skip_next = min(2 * self._skip_direct + 1, 63)
+        start = time.perf_counter()
+        waker.pending += 1
         try:
             await future
         except BaseException:
             operation.cancel()
             raise
+        finally:
+            waker.pending -= 1
+        if time.perf_counter() - start < _SHORT_SECONDS:
+            self._skip_direct = self._skip_next = 0
         return operation
 
     async def _release(self, operation: _core.Operation, command: str) -> bool:

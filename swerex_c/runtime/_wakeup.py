@@ -22,12 +22,14 @@ __all__ = ["LoopWaker", "current_waker"]
 class LoopWaker:
     """What one event loop needs to wait for the core."""
 
-    __slots__ = ("__weakref__", "_loop", "core", "create_future", "ready")
+    __slots__ = ("__weakref__", "_loop", "core", "create_future", "pending", "ready")
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self.core = _core.Waker()
         self._loop = weakref.ref(loop)
         self.create_future: Callable[[], asyncio.Future[None]] = _weak_create_future(self._loop)
+        # Calls that wait for an operation in this loop.
+        self.pending = 0
         # How much else the loop has to do right now; loops that do not tell are taken for busy.
         self.ready: Any = getattr(loop, "_ready", (None,))
         # This is what keeps it alive, and no longer than until the loop is closed.
