@@ -146,9 +146,11 @@ static void wake_thread(const swx_reactor *r)
     (void)ignored;
 }
 
-/* Node locked.  The object has unwatched what it has closed. */
-static void watch(swx_node *node)
+/* Node locked.  The object has unwatched what it has closed.  Returns the errno of a descriptor that cannot be watched,
+ * or 0. */
+static int watch(swx_node *node)
 {
+    int failed = 0;
     for (unsigned i = 0; i < SWX_NODE_FDS; i++) {
         int fd = -1;
         bool read = false, write = false;
@@ -162,12 +164,15 @@ static void watch(swx_node *node)
             if (fd >= 0 && epoll_ctl(node->reactor->epoll, EPOLL_CTL_ADD, fd, &event) == 0) {
                 node->watched[i].fd = fd;
                 node->watched[i].events = events;
+            } else if (fd >= 0) {
+                failed = errno;
             }
         } else if (fd >= 0 && events != node->watched[i].events &&
                    epoll_ctl(node->reactor->epoll, EPOLL_CTL_MOD, fd, &event) == 0) {
             node->watched[i].events = events;
         }
     }
+    return failed;
 }
 
 static void reschedule(swx_node *node)
@@ -425,6 +430,32 @@ void swx_reactor_abandon(swx_reactor *r)
 
 bool swx_reactor_is_forked(const swx_reactor *r) { return r->owner != getpid(); }
 
+/* The type of a node whose object was given back to the caller: nothing to watch, nothing to do. */
+static void discarded_event(void *object, unsigned which, bool readable, bool writable, int64_t now)
+{
+    (void)object, (void)which, (void)readable, (void)writable, (void)now;
+}
+
+static int64_t discarded_deadline(const void *object)
+{
+    (void)object;
+    return INT64_MAX;
+}
+
+static void discarded_due(void *object, int64_t now) { (void)object, (void)now; }
+
+static void discarded_interest(const void *object, unsigned which, int *fd, bool *read, bool *write)
+{
+    (void)object, (void)which;
+    *fd = -1;
+    *read = *write = false;
+}
+
+static void discarded_destroy(void *object) { (void)object; }
+
+static const swx_node_type discarded = { discarded_event, discarded_deadline, discarded_due, discarded_interest, NULL,
+                                         discarded_destroy };
+
 swx_status swx_reactor_add(swx_reactor *r, swx_node **out, const swx_node_type *type, void *object, swx_error *err)
 {
     swx_node *node = swx_calloc(1, sizeof(*node));
@@ -458,7 +489,15 @@ swx_status swx_reactor_add(swx_reactor *r, swx_node **out, const swx_node_type *
         return status;
     }
     swx_node_lock(node);
-    swx_node_unlock(node); /* looks at its interest */
+    int failed = watch(node);
+    if (failed) {
+        node->type = &discarded; /* the object stays the caller's */
+    }
+    swx_node_unlock(node);
+    if (failed) {
+        swx_reactor_remove(node);
+        return swx_fail_sys(err, "epoll_ctl", failed);
+    }
     *out = node;
     return SWX_OK;
 }

@@ -240,8 +240,9 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
 static bool type_startup(swx_session *s, const swx_op *op)
 {
     static const char head[] = "{\nbuiltin set +H; builtin export -n PS0 PS1 PS2\n";
+    static const char tail[] = "\nbuiltin history -d -1 2>/dev/null || builtin :\n}\n"; /* this group is not the user's */
     return type_bytes(s, head, sizeof(head) - 1) && type_bytes(s, op->typed, op->typed_size) && type_bytes(s, "\n", 1) &&
-           swx_shelltext_prompts(&s->pending, &s->fence) == SWX_OK && type_bytes(s, "\n}\n", 3);
+           swx_shelltext_prompts(&s->pending, &s->fence) == SWX_OK && type_bytes(s, tail, sizeof(tail) - 1);
 }
 
 /* In canonical mode the kernel cuts a line that is too long and passes the rest on as if it were whole. */

@@ -190,6 +190,26 @@ static void test_empty(void)
     CHECK(open_descriptors() == before);
 }
 
+/* A regular file cannot be watched: the failure is told, and the object stays the caller's. */
+static void test_what_cannot_be_watched(void)
+{
+    atomic_int destroyed = 0;
+    size_t before = open_descriptors();
+    swx_reactor *r = new_reactor();
+    thing *t = new_thing(&destroyed);
+    int pipe_end = t->fd;
+    swx_node *node;
+    swx_error err;
+    t->fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    CHECK(t->fd >= 0 && swx_reactor_add(r, &node, &type, t, &err) == SWX_ESYS);
+    CHECK(!node && err.sys_errno == EPERM && strcmp(err.call, "epoll_ctl") == 0);
+    CHECK(swx_reactor_count(r) == 0 && destroyed == 0);
+    close(pipe_end);
+    thing_destroy(t);
+    swx_reactor_free(r);
+    CHECK(destroyed == 1 && open_descriptors() == before);
+}
+
 static void test_events_and_deadlines(void)
 {
     atomic_int destroyed = 0;
@@ -604,5 +624,5 @@ static void test_no_memory(void)
 #endif
 }
 
-TEST_MAIN(test_empty, test_events_and_deadlines, test_heap, test_pause, test_nodes_that_finish, test_threads, test_free_while_busy,
+TEST_MAIN(test_empty, test_what_cannot_be_watched, test_events_and_deadlines, test_heap, test_pause, test_nodes_that_finish, test_threads, test_free_while_busy,
           test_fork, test_descriptors_held_by_a_fork, test_refused_system_call, test_no_descriptors, test_no_memory)

@@ -919,3 +919,11 @@ def test_environment_of_a_session(shells: type[Shell], monkeypatch: pytest.Monke
     sh = shells()
     sh.gives('printf %s "$SWX_SOMETHING"', 'it\'s "here"\n$x')
     sh.gives("echo $TERM; pwd", f"dumb\n{os.getcwd()}\n")
+
+
+def test_history_is_the_users(sh: Shell) -> None:
+    """What the session itself typed at its start is no command of the user."""
+    sh.run("echo one")
+    seen = [line.split(maxsplit=1)[1] for line in sh.run("history").output.splitlines()]
+    assert seen[-2:] == ["echo one", "history"]
+    assert not any("builtin" in line for line in seen)
