@@ -236,10 +236,10 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
 }
 
 /* The startup script in a brace group, between what makes the prompts ours alone and what puts them back when the
- * script has changed them. */
+ * script has changed them.  (Bash would report new mail right before a prompt, in the output of any command.) */
 static bool type_startup(swx_session *s, const swx_op *op)
 {
-    static const char head[] = "{\nbuiltin set +H; builtin export -n PS0 PS1 PS2\n";
+    static const char head[] = "{\nbuiltin set +H; builtin export -n PS0 PS1 PS2; builtin unset MAILCHECK\n";
     static const char tail[] = "\nbuiltin history -d -1 2>/dev/null || builtin :\n}\n"; /* this group is not the user's */
     return type_bytes(s, head, sizeof(head) - 1) && type_bytes(s, op->typed, op->typed_size) && type_bytes(s, "\n", 1) &&
            swx_shelltext_prompts(&s->pending, &s->fence) == SWX_OK && type_bytes(s, tail, sizeof(tail) - 1);

@@ -376,3 +376,17 @@ def test_a_python_program_with_everything(run: Any, tmp_path: Path) -> None:
         """)
     seen = run([sys.executable, "-c", program], cwd=str(tmp_path))
     assert (seen.stdout, seen.stderr, seen.exit_code) == ("no newline", "error\n", 17)
+
+
+def test_close_returns_when_the_programs_are_gone(engine: Engine, box: Shell) -> None:
+    async def both() -> None:
+        seconds = f"86{uuid.uuid4().int % 10**6:06d}"
+        task = asyncio.ensure_future(box.aio.execute(engine.abstract.Command(command=["setsid", "sleep", seconds])))
+        while not running(f"sleep {seconds}"):
+            await asyncio.sleep(0.01)
+        await box.aio.close()
+        assert not running(f"sleep {seconds}")
+        with pytest.raises(engine.exceptions.SwerexException):
+            await task
+
+    box.wait(both())

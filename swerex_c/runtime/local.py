@@ -211,11 +211,14 @@ class LocalRuntime(AbstractRuntime):
         self._closed = True
         sessions = list(self._sessions.values())
         self._sessions.clear()
-        for process in list(self._processes):
+        processes = list(self._processes)
+        for process in processes:
             process.cancel()
         if sessions:
             results = await asyncio.gather(*(session.close() for session in sessions), return_exceptions=True)
             for result in results:
                 if isinstance(result, BaseException):
                     raise result
+        while any(not process.done for process in processes):  # killed, and what they started is being killed
+            await asyncio.sleep(0.001)
         return CloseResponse()
