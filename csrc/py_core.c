@@ -40,17 +40,58 @@ PyObject *swx_py_raise(const swx_error *err)
     }
 }
 
-swx_reactor *swx_py_reactor(swx_py_state *state)
+void swx_py_home_ref(swx_py_home *home) { atomic_fetch_add(&home->references, 1); }
+
+void swx_py_home_unref(swx_py_home *home)
+{
+    if (atomic_fetch_sub(&home->references, 1) == 1) {
+        swx_free(home);
+    }
+}
+
+bool swx_py_home_is_gone(const swx_py_home *home)
+{
+    return atomic_load(&home->ended) || swx_reactor_is_forked(home->reactor);
+}
+
+PyObject *swx_py_raise_gone(const swx_py_home *home, const char *what)
+{
+    if (atomic_load(&home->ended)) {
+        PyErr_Format(PyExc_RuntimeError, "this %s ended with the interpreter", what);
+    } else {
+        PyErr_Format(PyExc_RuntimeError,
+                     "this %s belongs to the parent process: after fork() a child has to create its own", what);
+    }
+    return NULL;
+}
+
+static swx_py_home *home_new(void)
 {
     swx_error err;
-    if (state->reactor && swx_reactor_is_forked(state->reactor)) {
-        swx_reactor_abandon(state->reactor); /* the parent's; its sessions say so themselves */
-        state->reactor = NULL;
+    swx_py_home *home = swx_calloc(1, sizeof(*home));
+    if (!home) {
+        PyErr_NoMemory();
+        return NULL;
     }
-    if (!state->reactor && swx_reactor_new(&state->reactor, &err) != SWX_OK) {
+    atomic_init(&home->references, 1);
+    atomic_init(&home->ended, false);
+    if (swx_reactor_new(&home->reactor, &err) != SWX_OK) {
+        swx_free(home);
         swx_py_raise(&err);
+        return NULL;
     }
-    return state->reactor;
+    return home;
+}
+
+swx_py_home *swx_py_home_of(swx_py_state *state)
+{
+    if (state->home && swx_reactor_is_forked(state->home->reactor)) {
+        swx_reactor_abandon(state->home->reactor); /* the parent's; its sessions say so themselves */
+        swx_py_home_unref(state->home);
+        state->home = NULL;
+    }
+    state->home = state->home ? state->home : home_new();
+    return state->home;
 }
 
 PyObject *swx_py_text(const swx_buf *buf, bool crlf)
@@ -196,12 +237,16 @@ static PyObject *core_shutdown(PyObject *module, PyObject *unused)
 {
     (void)unused;
     swx_py_state *state = PyModule_GetState(module);
-    swx_reactor *reactor = state->reactor;
-    state->reactor = NULL;
-    if (reactor && !swx_reactor_is_forked(reactor)) {
+    swx_py_home *home = state->home;
+    state->home = NULL;
+    if (home && !swx_reactor_is_forked(home->reactor)) {
+        atomic_store(&home->ended, true);
         Py_BEGIN_ALLOW_THREADS
-        swx_reactor_free(reactor);
+        swx_reactor_free(home->reactor);
         Py_END_ALLOW_THREADS
+    }
+    if (home) {
+        swx_py_home_unref(home);
     }
     Py_RETURN_NONE;
 }
@@ -210,7 +255,7 @@ static PyObject *core_node_count(PyObject *module, PyObject *unused)
 {
     (void)unused;
     const swx_py_state *state = PyModule_GetState(module);
-    size_t count = state->reactor && !swx_reactor_is_forked(state->reactor) ? swx_reactor_count(state->reactor) : 0;
+    size_t count = state->home && !swx_py_home_is_gone(state->home) ? swx_reactor_count(state->home->reactor) : 0;
     return PyLong_FromSize_t(count);
 }
 

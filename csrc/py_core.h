@@ -16,16 +16,31 @@
 #include "swx_reactor.h"
 #include "swx_waker.h"
 
+/* Where the reactor is found by what lives in it.  Sessions and processes refer to it, because their objects may outlive
+ * the reactor: at the interpreter's exit, and in a child after fork(). */
 typedef struct {
-    swx_reactor *reactor; /* NULL before the first session */
+    _Atomic int references;
+    _Atomic bool ended; /* set with the GIL held: the reactor is freed, and with it every node */
+    swx_reactor *reactor;
+} swx_py_home;
+
+void swx_py_home_ref(swx_py_home *home);
+void swx_py_home_unref(swx_py_home *home);
+
+/* Whether nodes in it must not be touched any more; swx_py_raise_gone says why (RuntimeError) and returns NULL. */
+bool swx_py_home_is_gone(const swx_py_home *home);
+PyObject *swx_py_raise_gone(const swx_py_home *home, const char *what);
+
+typedef struct {
+    swx_py_home *home; /* NULL before the first session */
     PyTypeObject *waker_type, *operation_type, *session_type, *process_type;
 } swx_py_state;
 
 /* State of the module that a type of ours belongs to. */
 swx_py_state *swx_py_state_of(PyTypeObject *type);
 
-/* The reactor of this process (a forked child gets its own).  NULL with an exception set. */
-swx_reactor *swx_py_reactor(swx_py_state *state);
+/* Of the reactor of this process (a forked child gets its own), borrowed.  NULL with an exception set. */
+swx_py_home *swx_py_home_of(swx_py_state *state);
 
 /* Sets the Python exception for a failure: OSError naming the call, MemoryError, ValueError or RuntimeError.
  * Returns NULL. */

@@ -8,8 +8,8 @@
 #include "swx_exec.h"
 
 typedef struct {
-    swx_flight landing; /* first */
-    swx_reactor *reactor;
+    swx_flight landing; /* first; references: the object's, the core's until it has landed, and the node's */
+    swx_py_home *home;
     swx_node *node;
     swx_exec *exec;
     swx_buf output, error; /* taken over from the exec when it is done */
@@ -33,7 +33,8 @@ static void node_event(void *object, unsigned which, bool readable, bool writabl
     }
 }
 
-static int64_t node_deadline(const void *object) { return swx_exec_deadline(object); }
+/* One that is finished is due at once: that is when the thread asks node_finished. */
+static int64_t node_deadline(const void *object) { return swx_exec_is_finished(object) ? 0 : swx_exec_deadline(object); }
 static void node_due(void *object, int64_t now) { swx_exec_due(object, now); }
 
 static void node_interest(const void *object, unsigned which, int *fd, bool *read, bool *write)
@@ -44,7 +45,14 @@ static void node_interest(const void *object, unsigned which, int *fd, bool *rea
 }
 
 static bool node_finished(const void *object) { return swx_exec_is_finished(object); }
-static void node_destroy(void *object) { swx_exec_free(object); }
+
+/* The exec refers to the flight until its end, which may come long after the program's: see swx_exec.h. */
+static void node_destroy(void *object)
+{
+    flight *f = swx_exec_owner(object);
+    swx_exec_free(object);
+    swx_flight_unref(&f->landing);
+}
 
 static void unwatch(void *owner, int fd)
 {
@@ -57,13 +65,14 @@ static void unwatch(void *owner, int fd)
 static const swx_node_type process_node = { node_event, node_deadline, node_due, node_interest, node_finished,
                                              node_destroy };
 
-static bool forked(const flight *f) { return swx_reactor_is_forked(f->reactor); }
+static bool gone(const flight *f) { return swx_py_home_is_gone(f->home); }
 
 static void flight_destroy(swx_flight *landing)
 {
     flight *f = (flight *)landing;
     swx_buf_free(&f->output);
     swx_buf_free(&f->error);
+    swx_py_home_unref(f->home);
     swx_free(f);
 }
 
@@ -86,7 +95,7 @@ static void exec_done(swx_exec *exec)
 
 static void cancel_now(flight *f)
 {
-    if (!atomic_load(&f->landing.done) && !forked(f)) {
+    if (!atomic_load(&f->landing.done) && !gone(f)) {
         Py_BEGIN_ALLOW_THREADS
         swx_node_lock(f->node);
         swx_exec_cancel(f->exec, swx_now());
@@ -95,18 +104,14 @@ static void cancel_now(flight *f)
     }
 }
 
-/* The reactor keeps it until nothing more can happen: a grandchild may still write into the pipes. */
+/* The reactor keeps it until nothing more can happen: a grandchild may still write into the pipes.  Only its thread removes
+ * the node, so that the node is nobody's from the unlock on. */
 static void give_up(flight *f)
 {
-    bool finished;
     Py_BEGIN_ALLOW_THREADS
     swx_node_lock(f->node);
     swx_exec_release(f->exec);
-    finished = swx_exec_is_finished(f->exec);
     swx_node_unlock(f->node);
-    if (finished) {
-        swx_reactor_remove(f->node);
-    }
     Py_END_ALLOW_THREADS
 }
 
@@ -133,7 +138,7 @@ static void process_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     process_clear(object);
-    if (self->flight && !forked(self->flight)) {
+    if (self->flight && !gone(self->flight)) {
         if (self->flight->node) {
             cancel_now(self->flight);
             give_up(self->flight);
@@ -149,7 +154,7 @@ static swx_status start(flight *f, const swx_exec_config *config, swx_error *err
 {
     swx_status status = swx_exec_new(&f->exec, config, err);
     if (status == SWX_OK) {
-        status = swx_reactor_add(f->reactor, &f->node, &process_node, f->exec, err);
+        status = swx_reactor_add(f->home->reactor, &f->node, &process_node, f->exec, err);
         if (status != SWX_OK) {
             swx_exec_free(f->exec);
         }
@@ -179,8 +184,8 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     if (PyErr_Occurred() || swx_py_deadline(timeout, swx_now(), &deadline) < 0) {
         return NULL;
     }
-    swx_reactor *reactor = swx_py_reactor(state);
-    argv = reactor ? swx_py_strings(argv_list) : NULL;
+    swx_py_home *home = swx_py_home_of(state);
+    argv = home ? swx_py_strings(argv_list) : NULL;
     strings = argv && environment != Py_None ? swx_py_strings(environment) : NULL;
     if (!argv || (environment != Py_None && !strings)) {
         goto failed;
@@ -198,9 +203,10 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         goto failed;
     }
     f->landing.destroy = flight_destroy;
-    atomic_init(&f->landing.references, 2); /* ours and the core's */
+    atomic_init(&f->landing.references, 3);
     atomic_init(&f->landing.done, false);
-    f->reactor = reactor;
+    f->home = home;
+    swx_py_home_ref(home);
     swx_buf_init(&f->output, 2);
     swx_buf_init(&f->error, 2);
     if (waker) {
@@ -227,7 +233,8 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     status = start(f, &config, &err);
     Py_END_ALLOW_THREADS
     if (status != SWX_OK) {
-        swx_flight_unref(&f->landing); /* the core never had it */
+        swx_flight_unref(&f->landing); /* the core never had it, */
+        swx_flight_unref(&f->landing); /* and no node */
         swx_py_raise(&err);
         goto failed;
     }
@@ -247,6 +254,9 @@ static PyObject *process_wait(PyObject *object, PyObject *seconds)
     int64_t deadline;
     if (swx_py_deadline(seconds, swx_now(), &deadline) < 0) {
         return NULL;
+    }
+    if (!atomic_load(&f->landing.done) && gone(f)) {
+        return swx_py_raise_gone(f->home, "process");
     }
     int done = swx_flight_wait(&f->landing, deadline);
     return done < 0 ? NULL : PyBool_FromLong(done);
@@ -271,8 +281,6 @@ static flight *finished(PyObject *object)
 
 static PyObject *bytes_of(const swx_buf *buf)
 {
-    swx_span spans[3];
-    swx_buf_spans(buf, spans);
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)buf->size);
     if (bytes) {
         swx_buf_copy(buf, (uint8_t *)PyBytes_AsString(bytes));

@@ -13,7 +13,7 @@
 /* A session in the reactor.  Shared by the Session object and by every operation in flight. */
 typedef struct {
     atomic_int references;
-    swx_reactor *reactor;
+    swx_py_home *home;
     swx_node *node;
     swx_session *session;
 } place;
@@ -83,21 +83,16 @@ static const swx_node_type session_node = { node_event, node_deadline, node_due,
 
 /* ---- places ---------------------------------------------------------------------------------------------------- */
 
-static bool forked(const place *at) { return swx_reactor_is_forked(at->reactor); }
-
-static PyObject *raise_forked(void)
-{
-    PyErr_SetString(PyExc_RuntimeError,
-                    "this session belongs to the parent process: after fork() a child has to create its own sessions");
-    return NULL;
-}
+static bool gone(const place *at) { return swx_py_home_is_gone(at->home); }
+static PyObject *raise_gone(const place *at) { return swx_py_raise_gone(at->home, "session"); }
 
 static void place_unref(place *at)
 {
     if (atomic_fetch_sub(&at->references, 1) == 1) {
-        if (!forked(at)) { /* in a forked child the lock may be held by a thread that is not there */
+        if (!gone(at)) { /* in a forked child the lock may be held by a thread that is not there */
             swx_reactor_remove(at->node);
         }
+        swx_py_home_unref(at->home);
         swx_free(at);
     }
 }
@@ -220,7 +215,7 @@ static const char *const end_names[] = { "none", "done", "matched", "timeout", "
 static void operation_cancel_now(operation_object *self)
 {
     flight *f = self->flight;
-    if (!atomic_load(&f->landing.done) && !forked(f->at)) {
+    if (!atomic_load(&f->landing.done) && !gone(f->at)) {
         Py_BEGIN_ALLOW_THREADS
         swx_node_lock(f->at->node);
         swx_session_cancel(f->at->session, &f->op);
@@ -261,7 +256,7 @@ static void operation_dealloc(PyObject *object)
     operation_clear(object);
     if (self->flight) {
         operation_cancel_now(self); /* after this the core no longer uses the matcher */
-        if (!forked(self->flight->at) || atomic_load(&self->flight->landing.done)) {
+        if (!gone(self->flight->at) || atomic_load(&self->flight->landing.done)) {
             swx_flight_unref(&self->flight->landing);
         }
     }
@@ -281,8 +276,8 @@ static PyObject *operation_wait(PyObject *object, PyObject *seconds)
     if (swx_py_deadline(seconds, swx_now(), &deadline) < 0) {
         return NULL;
     }
-    if (forked(self->flight->at)) {
-        return raise_forked();
+    if (gone(self->flight->at)) {
+        return raise_gone(self->flight->at);
     }
     int done = swx_flight_wait(&self->flight->landing, deadline);
     return done < 0 ? NULL : PyBool_FromLong(done);
@@ -300,8 +295,8 @@ static PyObject *operation_take(PyObject *object, PyObject *unused)
     (void)unused;
     flight *f = ((operation_object *)object)->flight;
     static const size_t room = 1 << 20;
-    if (forked(f->at)) {
-        return raise_forked();
+    if (gone(f->at)) {
+        return raise_gone(f->at);
     }
     uint8_t *bytes = swx_malloc(room);
     if (!bytes) {
@@ -512,8 +507,8 @@ static bool usable(const session_object *self)
         PyErr_SetString(PyExc_RuntimeError, "the session was not started");
         return false;
     }
-    if (forked(self->at)) {
-        raise_forked();
+    if (gone(self->at)) {
+        raise_gone(self->at);
         return false;
     }
     return true;
@@ -566,7 +561,7 @@ static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
     if (PyErr_Occurred()) {
         return NULL;
     }
-    if (!self->command || forked(f->at)) {
+    if (!self->command || gone(f->at)) {
         PyErr_SetString(PyExc_RuntimeError, "the operation is not held");
         return NULL;
     }
@@ -813,8 +808,8 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         PyErr_SetString(PyExc_ValueError, "output_limit is a number of bytes, at least 2");
         return NULL;
     }
-    swx_reactor *reactor = swx_py_reactor(swx_py_state_of(type));
-    char **strings = reactor ? swx_py_strings(environment) : NULL;
+    swx_py_home *home = swx_py_home_of(swx_py_state_of(type));
+    char **strings = home ? swx_py_strings(environment) : NULL;
     if (!strings) {
         return NULL;
     }
@@ -830,11 +825,12 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     swx_status status = SWX_ENOMEM;
     if (self && at) {
         atomic_init(&at->references, 1);
-        at->reactor = reactor;
+        at->home = home;
+        swx_py_home_ref(home);
         Py_BEGIN_ALLOW_THREADS
         status = swx_session_new(&at->session, &config, swx_now(), &err);
         if (status == SWX_OK) {
-            status = swx_reactor_add(reactor, &at->node, &session_node, at->session, &err);
+            status = swx_reactor_add(home->reactor, &at->node, &session_node, at->session, &err);
             if (status != SWX_OK) {
                 swx_session_free(at->session);
             } else {
@@ -847,6 +843,9 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     }
     swx_free(strings);
     if (status != SWX_OK) {
+        if (at && at->home) {
+            swx_py_home_unref(at->home);
+        }
         swx_free(at);
         Py_XDECREF((PyObject *)self);
         return swx_py_raise(&err);

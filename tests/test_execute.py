@@ -381,8 +381,9 @@ def test_a_python_program_with_everything(run: Any, tmp_path: Path) -> None:
 def test_close_returns_when_the_programs_are_gone(engine: Engine, box: Shell) -> None:
     async def both() -> None:
         seconds = f"86{uuid.uuid4().int % 10**6:06d}"
-        task = asyncio.ensure_future(box.aio.execute(engine.abstract.Command(command=["setsid", "sleep", seconds])))
-        while not running(f"sleep {seconds}"):
+        command = engine.abstract.Command(command=f"setsid sleep {seconds} & wait", shell=True)
+        task = asyncio.ensure_future(box.aio.execute(command))
+        while len(running(f"sleep {seconds}")) < 2:  # the shell that names it in its command line, and the program
             await asyncio.sleep(0.01)
         await box.aio.close()
         assert not running(f"sleep {seconds}")
