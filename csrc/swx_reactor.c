@@ -23,8 +23,8 @@ struct swx_node {
         int fd;
         uint32_t events; /* as epoll has them */
     } watched[SWX_NODE_FDS];
+    bool removed; /* set under both locks, read under either */
     /* under the reactor's lock */
-    bool removed;
     int64_t due;
     size_t heap_index; /* SIZE_MAX: not in the heap */
     swx_node *next, **link;
@@ -146,12 +146,13 @@ static void wake_thread(const swx_reactor *r)
     (void)ignored;
 }
 
-/* Node locked.  The object has unwatched what it has closed.  Returns the errno of a descriptor that cannot be watched,
- * or 0. */
+/* Node locked.  The object has unwatched what it has closed.  What is removed stays unwatched, whatever a late event of the
+ * same round does with it: nothing may name it when it is destroyed.  Returns the errno of a descriptor that cannot be
+ * watched, or 0. */
 static int watch(swx_node *node)
 {
     int failed = 0;
-    for (unsigned i = 0; i < SWX_NODE_FDS; i++) {
+    for (unsigned i = 0; !node->removed && i < SWX_NODE_FDS; i++) {
         int fd = -1;
         bool read = false, write = false;
         node->type->interest(node->object, i, &fd, &read, &write);
@@ -492,13 +493,14 @@ swx_status swx_reactor_add(swx_reactor *r, swx_node **out, const swx_node_type *
     int failed = watch(node);
     if (failed) {
         node->type = &discarded; /* the object stays the caller's */
+    } else {
+        *out = node; /* known before its first event, which may close what is to be unwatched */
     }
     swx_node_unlock(node);
     if (failed) {
         swx_reactor_remove(node);
         return swx_fail_sys(err, "epoll_ctl", failed);
     }
-    *out = node;
     return SWX_OK;
 }
 

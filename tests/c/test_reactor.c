@@ -412,6 +412,73 @@ static void *work(void *argument)
     return NULL;
 }
 
+/* What is ready when it is added may end at once: its node is known by then. */
+static void test_ready_at_once(void)
+{
+    atomic_int destroyed = 0;
+    swx_reactor *r = new_reactor();
+    for (int i = 0; i < 2000; i++) {
+        thing *t = new_thing(&destroyed);
+        close(t->writer);
+        t->writer = -1;
+        t->finish_at_eof = true;
+        CHECK(swx_reactor_add(r, &t->node, &type, t, NULL) == SWX_OK);
+    }
+    for (int tries = 0; destroyed < 2000 && tries < 20000; tries++) {
+        nap();
+    }
+    CHECK(destroyed == 2000);
+    swx_reactor_free(r);
+}
+
+/* Two events of one round, and the second one's node is removed while the first is being handled.  A copy of its descriptor
+ * lives on, so that closing it would not end a watch. */
+static atomic_int gate; /* 1: in the first event; 2: go on */
+
+static void gate_event(void *object, unsigned which, bool readable, bool writable, int64_t now)
+{
+    thing_event(object, which, readable, writable, now);
+    atomic_store(&gate, 1);
+    while (atomic_load(&gate) != 2) {
+        nap();
+    }
+}
+
+static void test_removed_between_two_events(void)
+{
+    static const swx_node_type gate_type = { .event = gate_event, .deadline = thing_deadline, .due = thing_due,
+                                             .interest = thing_interest, .destroy = thing_destroy };
+    atomic_int destroyed = 0;
+    swx_reactor *r = new_reactor();
+    thing *first = new_thing(&destroyed), *second = new_thing(&destroyed);
+    int first_end = first->writer, second_end = dup(second->writer), copy = dup(second->fd);
+    CHECK(swx_reactor_add(r, &first->node, &gate_type, first, NULL) == SWX_OK);
+    swx_node *node = add(r, second);
+    CHECK(write(first_end, "x", 1) == 1);
+    while (atomic_load(&gate) != 1) {
+        nap();
+    }
+    CHECK(write(first_end, "x", 1) == 1 && write(second_end, "x", 1) == 1); /* both wait for the next round */
+    atomic_store(&gate, 0);
+    atomic_store(&gate, 2);
+    while (atomic_load(&gate) != 1) {
+        nap();
+    }
+    swx_reactor_remove(node);
+    atomic_store(&gate, 2);
+    for (int tries = 0; destroyed < 1 && tries < 20000; tries++) {
+        nap();
+    }
+    CHECK(write(second_end, "y", 1) == 1); /* read by nobody, told to nobody */
+    for (int i = 0; i < 20; i++) {
+        nap();
+    }
+    CHECK(destroyed == 1 && swx_reactor_count(r) == 1);
+    close(second_end);
+    close(copy);
+    swx_reactor_free(r);
+}
+
 static void test_threads(void)
 {
     atomic_int destroyed = 0;
@@ -624,5 +691,5 @@ static void test_no_memory(void)
 #endif
 }
 
-TEST_MAIN(test_empty, test_what_cannot_be_watched, test_events_and_deadlines, test_heap, test_pause, test_nodes_that_finish, test_threads, test_free_while_busy,
+TEST_MAIN(test_empty, test_what_cannot_be_watched, test_events_and_deadlines, test_heap, test_pause, test_nodes_that_finish, test_ready_at_once, test_removed_between_two_events, test_threads, test_free_while_busy,
           test_fork, test_descriptors_held_by_a_fork, test_refused_system_call, test_no_descriptors, test_no_memory)
