@@ -1,0 +1,98 @@
+"""Objects of the core that are dropped early, or outlive what they belong to.
+
+Each case runs in a Python of its own, with freed memory overwritten, so that a use of it shows even without a sanitizer.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+PROLOGUE = """
+import time
+from swerex_c import _core
+ENVIRONMENT = [b"PATH=/usr/bin:/bin"]
+
+def session():
+    made = _core.Session(b"/bin/bash", ENVIRONMENT, None, 24, 80, 1 << 20)
+    start = made.start(b":", 10, None, None)
+    assert start.wait(10) and start.end == "done"
+    return made
+
+def process(script):
+    return _core.Process(b"/bin/sh", [b"sh", b"-c", script], None, None, b"", False, None, 1 << 20, None, None)
+"""
+
+
+def check(script: str, output: str) -> None:
+    """Runs the script and compares what it printed; its exit code must be 0."""
+    environment = dict(os.environ, MALLOC_PERTURB_="165", PYTHONMALLOC="malloc")
+    done = subprocess.run(
+        [sys.executable, "-c", PROLOGUE + script], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, output), done.stderr
+
+
+def test_a_process_object_may_go_before_what_its_program_started() -> None:
+    """A grandchild keeps the pipes open: the end of that comes when nobody knows the Process any more."""
+    check(
+        """
+for _ in range(20):
+    ended = process(b"sleep 0.3 &")
+    assert ended.wait(10) and ended.end == "done"
+    del ended
+assert _core.node_count() == 20
+limit = time.monotonic() + 10
+while _core.node_count() and time.monotonic() < limit:
+    time.sleep(0.01)
+print(_core.node_count())
+""",
+        "0\n",
+    )
+
+
+def test_many_short_processes_leave_no_node() -> None:
+    """Dropped right at their end, while the reactor still handles it."""
+    check(
+        """
+for _ in range(300):
+    process(b":").wait(10)
+limit = time.monotonic() + 10
+while _core.node_count() and time.monotonic() < limit:
+    time.sleep(0.01)
+print(_core.node_count())
+""",
+        "0\n",
+    )
+
+
+def test_objects_that_outlive_the_reactor() -> None:
+    """As at the interpreter's exit, where the reactor ends first and the objects go later, in any order."""
+    check(
+        """
+waker = _core.Waker()
+living, idle = session(), session()
+running = living.run("sleep 100", 1, None, None, None, waker, None, None, 0)
+waiting = living.run("echo", 1, None, None, None, waker, None, None, 0)
+ended = idle.run("echo text", 1, None, None, None, None, None, None, 0)
+ended.wait(10)
+program = process(b"sleep 100")
+_core._shutdown()
+for call in (
+    lambda: living.run("echo", 1, None, None, None, None, None, None, 0), living.facts, running.take,
+    lambda: running.wait(None), lambda: program.wait(None),
+):
+    try:
+        call()
+    except RuntimeError as error:
+        print(str(error).split(maxsplit=2)[2])
+running.cancel()
+program.cancel()
+print(ended.output, end="")
+del living, running
+later = session()
+print(later.facts()["dead"])
+""",
+        "ended with the interpreter\n" * 5 + "text\nFalse\n",
+    )
