@@ -261,8 +261,8 @@ int swx_child_code(const swx_child *child)
 void swx_child_signal(const swx_child *child, int signal_number)
 {
     if (child->pid > 0 && !child->reaped) {
+        /* A session leader never leaves its group.  One signal: a second SIGHUP would end a shell that saves its history. */
         kill(-child->pid, signal_number);
-        kill(child->pid, signal_number);
     }
 }
 

@@ -50,7 +50,7 @@ bool swx_child_ended(swx_child *child);
 /* Exit status 0-255, or 128 + signal number as a shell would say.  Valid when reaped. */
 int swx_child_code(const swx_child *child);
 
-/* Signals the process group that the child leads, and the child.  Nothing happens when it was reaped. */
+/* Signals the process group that the child leads.  Nothing happens when it was reaped. */
 void swx_child_signal(const swx_child *child, int signal_number);
 
 /* Looks at all processes and kills (SIGKILL) everything that carries one of the marks.  Returns how many living

@@ -46,7 +46,8 @@ static const int64_t DELIVERY_GRACE = 50 * MS; /* an interrupt waits that long f
 static const int64_t BUSY_GRACE = 20 * MS; /* for a shell that may be about to start a program */
 static const int64_t BUSY_LOOK = MS / 2;
 static const int64_t KILL_GRACE = 1000 * MS;
-static const int64_t CLOSE_GRACE = 100 * MS; /* for the shell to end by itself */
+static const int64_t CLOSE_GRACE = 2000 * MS; /* for the shell to end by itself: it may be saving its history */
+static const int64_t CLOSE_LOOK = 20 * MS;
 static const int64_t CALM = 5 * MS;
 static const int64_t LEARN_LIMIT = 2000 * MS;   /* for a shell that showed its prompt to go to its read */
 static const int64_t START_GRACE = 20 * MS;     /* for a START mark, once the command was read */
@@ -124,7 +125,7 @@ struct swx_session {
     swx_buf parts[PARTS];
 
     int64_t learn_until;
-    int64_t close_step;
+    int64_t close_step, close_limit;
     unsigned sweeps;
     size_t output_limit;
     unsigned query; /* progress in a terminal query */
@@ -1221,13 +1222,18 @@ static void start_closing(swx_session *s, int64_t now)
         }
         swx_child_signal(&s->child, SIGHUP);
         swx_child_signal(&s->child, SIGCONT);
-        s->close_step = now + CLOSE_GRACE;
+        s->close_step = now + CLOSE_LOOK;
+        s->close_limit = now + (has_evidence(s) ? CLOSE_GRACE : 10 * CLOSE_LOOK);
     }
 }
 
 static void drive_closing(swx_session *s, int64_t now)
 {
     bool ended = swx_child_ended(&s->child);
+    if (!ended && now < s->close_limit && swx_kernel_look(&s->kernel) == SWX_SHELL_ELSEWHERE) {
+        s->close_step = now + CLOSE_LOOK; /* not back at its prompt: it is on its way out */
+        return;
+    }
     if (!ended) {
         swx_child_signal(&s->child, SIGKILL);
     }

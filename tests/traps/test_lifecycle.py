@@ -356,3 +356,18 @@ def test_startup_output_and_time(shells: type[Shell], tmp_path: Path) -> None:
     sh = shells(startup_source=[str(slow)], startup_timeout=PATIENCE)
     assert sh.created.output.replace("\r", "").endswith("slept\n")
     sh.gives("echo $SLOW", "1\n")
+
+
+def test_closing_lets_the_shell_save_its_history(shells: Any, tmp_path: Path) -> None:
+    """Many at once on a busy machine: no shell is killed in the middle of it, which would leave temporary files."""
+    many = [shells(env={"HISTFILE": str(tmp_path / "history")}) for _ in range(12)]
+    for shell in many:
+        shell.run("echo remembered")
+        shell.ended = True
+    asyncio.run(close_all(many))
+    assert [path.name for path in tmp_path.iterdir()] == ["history"]
+    assert "echo remembered" in (tmp_path / "history").read_text()
+
+
+async def close_all(many: list[Shell]) -> None:
+    await asyncio.gather(*(shell.aio.close() for shell in many))
