@@ -46,7 +46,7 @@ static const int64_t DELIVERY_GRACE = 50 * MS; /* an interrupt waits that long f
 static const int64_t BUSY_GRACE = 20 * MS; /* for a shell that may be about to start a program */
 static const int64_t BUSY_LOOK = MS / 2;
 static const int64_t KILL_GRACE = 1000 * MS;
-static const int64_t CLOSE_GRACE = 2000 * MS; /* for the shell to end by itself: it may be saving its history */
+static const int64_t CLOSE_GRACE = 1000 * MS; /* for the shell to end by itself: it may be saving its history */
 static const int64_t CLOSE_LOOK = 20 * MS;
 static const int64_t CALM = 5 * MS;
 static const int64_t LEARN_LIMIT = 2000 * MS;   /* for a shell that showed its prompt to go to its read */
@@ -268,12 +268,17 @@ static unsigned count_lines(const uint8_t *text, size_t size)
     return lines;
 }
 
-static void begin(swx_session *s, int64_t now)
+/* Whether the first of those who wait can begin now. */
+static bool can_begin(const swx_session *s)
+{
+    const swx_op *op = s->first;
+    return op && !op->held && !s->current &&
+           (s->state == IDLE || (s->state == RUNNING && !s->arriving && op->kind == SWX_OP_LINE));
+}
+
+static void begin_first(swx_session *s, int64_t now)
 {
     swx_op *op = s->first;
-    if (!op || op->held || s->current || (s->state != IDLE && !(s->state == RUNNING && op->kind == SWX_OP_LINE))) {
-        return;
-    }
     s->first = op->link;
     op->link = NULL;
     if (!s->first) {
@@ -283,7 +288,6 @@ static void begin(swx_session *s, int64_t now)
     if (at_prompt && op->kind == SWX_OP_LINE && !op->typed_size) { /* only asks how the last command ended */
         op->typed_out = true;
         finish(s, op, SWX_END_DONE, s->code, true);
-        begin(s, now);
         return;
     }
     s->current = op;
@@ -307,7 +311,6 @@ static void begin(swx_session *s, int64_t now)
         op->error = (swx_error){ .status = SWX_ELIMIT, .text = "a line for a terminal in canonical mode has at most 4095 bytes" };
         s->state = at_prompt ? IDLE : RUNNING;
         finish(s, op, SWX_END_SYSTEM, 0, false);
-        begin(s, now);
         return;
     }
     bool typed = true;
@@ -330,6 +333,14 @@ static void begin(swx_session *s, int64_t now)
     if (!typed || !type_bytes(s, op->typed, part)) {
         s->current = NULL;
         finish(s, op, SWX_END_MEMORY, 0, false);
+    }
+}
+
+/* Called whenever something went away that others may wait for, and at the end of each call that may have ended something. */
+static void begin(swx_session *s, int64_t now)
+{
+    while (can_begin(s)) {
+        begin_first(s, now);
     }
 }
 
@@ -1065,6 +1076,7 @@ bool swx_session_readable(swx_session *s, int64_t now)
         s->backoff = FIRST_CHECK; /* a prompt without a mark would come right behind the output */
         s->check = earlier(s->check, now + s->backoff);
     }
+    begin(s, now);
     tell_news(s);
     return more;
 }
@@ -1335,6 +1347,7 @@ void swx_session_due(swx_session *s, int64_t now)
     }
     expire_waiting(s, now);
     drive_interrupts(s, now);
+    begin(s, now);
 }
 
 /* ---- operations ------------------------------------------------------------------------------------------------ */
@@ -1427,18 +1440,16 @@ void swx_session_cancel(swx_session *s, swx_op *op)
     if (s->current == op) {
         s->current = NULL;
         finish(s, op, SWX_END_CANCELLED, 0, true);
-        return;
-    }
-    if (unlink_op(&s->first, op) || unlink_op(&s->interrupts, op) || unlink_op(&s->closer, op)) {
+    } else if (unlink_op(&s->first, op) || unlink_op(&s->interrupts, op) || unlink_op(&s->closer, op)) {
         s->last = s->first;
         while (s->last && s->last->link) {
             s->last = s->last->link;
         }
         op->link = NULL;
         finish(s, op, SWX_END_CANCELLED, 0, false);
-        if (s->state == IDLE && s->first) {
-            s->check = 0; /* it may have been what the others waited for */
-        }
+    }
+    if (can_begin(s)) {
+        s->check = 0; /* it was what the others waited for */
     }
 }
 

@@ -360,13 +360,15 @@ def test_startup_output_and_time(shells: type[Shell], tmp_path: Path) -> None:
 
 def test_closing_lets_the_shell_save_its_history(shells: Any, tmp_path: Path) -> None:
     """Many at once on a busy machine: no shell is killed in the middle of it, which would leave temporary files."""
-    many = [shells(env={"HISTFILE": str(tmp_path / "history")}) for _ in range(12)]
+    where = tmp_path / "histories"
+    where.mkdir()
+    many = [shells(f"session{n}", env={"HISTFILE": str(where / "history")}) for n in range(12)]
     for shell in many:
         shell.run("echo remembered")
         shell.ended = True
     asyncio.run(close_all(many))
-    assert [path.name for path in tmp_path.iterdir()] == ["history"]
-    assert "echo remembered" in (tmp_path / "history").read_text()
+    assert [path.name for path in where.iterdir()] == ["history"]
+    assert "echo remembered" in (where / "history").read_text()
 
 
 async def close_all(many: list[Shell]) -> None:
