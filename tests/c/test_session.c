@@ -826,6 +826,62 @@ static void test_abandon(void)
     CHECK(open_descriptors() == before && kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
 }
 
+/* Whoever waits is begun when what it waited for goes away, and not only when something new is asked. */
+static void test_the_queue_goes_on(void)
+{
+    const char *const texts[] = { "ready" };
+    swx_match *match = patterns(texts, 1);
+    swx_session *s = open_session(1 << 20);
+    swx_op held = operation(SWX_OP_RUN, ""), op = operation(SWX_OP_RUN, "echo after\n");
+    held.held = true;
+    held.deadline = now() + 20 * MS;
+    submit(s, &held);
+    submit(s, &op);
+    wait_for(s, &op);
+    EXPECT(&held, SWX_END_TIMEOUT, 0, "");
+    EXPECT(&op, SWX_END_DONE, 0, "after\n");
+    for (int how = 0; how < 4; how++) {
+        swx_op first = operation(SWX_OP_RUN, "printf ready; read x; echo got $x; (exit 4)\n"), second = operation(SWX_OP_RUN, "echo never\n");
+        swx_op line = operation(SWX_OP_LINE, "text\n");
+        first.deadline = how == 0 || how == 3 ? now() + 50 * MS : SWX_NEVER;
+        first.match = how == 1 ? match : NULL;
+        submit(s, &first);
+        if (how == 3) {
+            submit(s, &second);
+        }
+        submit(s, &line);
+        if (how == 2) {
+            rest(s, 50 * MS);
+            swx_session_cancel(s, &first);
+        } else if (how == 3) {
+            wait_for(s, &first);
+            swx_session_cancel(s, &second);
+            EXPECT(&second, SWX_END_CANCELLED, 0, "");
+        }
+        wait_for(s, &line);
+        EXPECT(&first, how == 1 ? SWX_END_MATCHED : how == 2 ? SWX_END_CANCELLED : SWX_END_TIMEOUT, 0, NULL);
+        EXPECT(&line, SWX_END_DONE, 4, "got text\n");
+    }
+    close_session(s);
+    swx_match_free(match);
+}
+
+/* A job in the background that writes without end does not keep commands from their end. */
+static void test_endless_output(void)
+{
+    swx_session *s = open_session(1 << 16);
+    expect_run(s, "set +m; yes & true\n", 0, NULL);
+    for (int i = 0; i < 3; i++) {
+        swx_op op = operation(SWX_OP_RUN, "(exit 5)\n");
+        op.deadline = now() + 3000 * MS;
+        submit(s, &op);
+        wait_for(s, &op);
+        CHECK(op.end == SWX_END_DONE && op.code == 5);
+        swx_buf_free(&op.output);
+    }
+    close_session(s);
+}
+
 #ifdef SWX_ALLOC_TEST
 /* One session and one command while allocation number i fails.  True: nothing failed. */
 static bool session_with_failure(unsigned long i, int forever, const char *line)
@@ -890,4 +946,6 @@ static void test_no_memory(void)
 TEST_MAIN(test_commands, test_prompts_are_taken_away, test_forged_marks, test_jobs, test_timeout_and_interrupt, test_death,
           test_patterns, test_pattern_of_own_text, test_streaming, test_cancel, test_quiet, test_resize, test_typed_bytes,
           test_typed_ahead, test_nested_programs, test_output_limit, test_modes, test_queries, test_queue, test_interrupts,
-          test_interrupt_at_the_start, test_close_takes_all, test_free, test_startup_failures, test_abandon, test_no_memory)
+          test_interrupt_at_the_start, test_close_takes_all, test_free, test_startup_failures, test_abandon,
+          test_the_queue_goes_on,
+          test_endless_output, test_no_memory)
