@@ -291,9 +291,10 @@ def test_a_background_job_that_writes_a_lot_is_not_blocked(sh: Shell, tmp_path: 
 
 
 def test_nohup_runs_on(sh: Shell, tmp_path: Path) -> None:
-    sh.run(f"nohup sh -c 'sleep 0.2; echo done' >{tmp_path}/out 2>&1 &")
+    out = tmp_path / "out"
+    sh.run(f"nohup sh -c 'sleep 0.2; echo done' >{out} 2>&1 &")
     sh.out("echo meanwhile")
-    assert eventually(lambda: (tmp_path / "out").read_text().endswith("done\n"), 2)
+    assert eventually(lambda: out.exists() and out.read_text().endswith("done\n"), 2)
     sh.out("sleep 0.05; true")
 
 
