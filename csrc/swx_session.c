@@ -43,6 +43,7 @@ static const int64_t SHELL_START_LIMIT = 60000 * MS;
 static const int64_t CHALLENGE_LIMIT = 10000 * MS;
 static const int64_t FIRST_CHECK = 2 * MS, LONGEST_CHECK = 250 * MS;
 static const int64_t DELIVERY_GRACE = 50 * MS; /* an interrupt waits that long for a command to begin */
+static const int64_t ARRIVAL_LIMIT = 10000 * MS; /* or until the shell has read it, as long as it reads at all */
 static const int64_t BUSY_GRACE = 20 * MS; /* for a shell that may be about to start a program */
 static const int64_t BUSY_LOOK = MS / 2;
 static const int64_t KILL_GRACE = 1000 * MS;
@@ -332,6 +333,10 @@ static void begin_first(swx_session *s, int64_t now)
     }
     if (!typed || !type_bytes(s, op->typed, part)) {
         s->current = NULL;
+        if (s->arriving) {
+            s->arriving = false;
+            swx_pty_set_raw(&s->pty, false);
+        }
         finish(s, op, SWX_END_MEMORY, 0, false);
     }
 }
@@ -823,7 +828,7 @@ static swx_op *matching(const swx_session *s)
 /* Answers to what a program may ask its terminal (ECMA-48 DSR and DA), so that none waits for ever. */
 static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
 {
-    if (s->attached) {
+    if (s->attached || s->arriving) { /* a person's terminal answers; and a half-typed command is no place for it */
         return;
     }
     for (size_t i = 0; i < size; i++) {
@@ -1122,7 +1127,7 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
     bool arriving = !typed_all(s) || (s->expects_start && !s->begun);
     if (s->arriving || (arriving && now - s->delivered < DELIVERY_GRACE)) {
         op->next = now + 2 * MS; /* the rest of a half-read command would run as a command of its own */
-        return true;
+        return !s->arriving || now - op->since < ARRIVAL_LIMIT;
     }
     pid_t group = swx_pty_foreground(&s->pty);
     if (group == s->child.pid && may_be_forking(s) && now - op->since < BUSY_GRACE) {
@@ -1493,7 +1498,7 @@ swx_status swx_session_type(swx_session *s, const uint8_t *bytes, size_t size, i
     if (s->state == DEAD || s->state == CLOSING || s->state == CLOSED || s->state == LOST) {
         return SWX_ECLOSED;
     }
-    if (s->state != RUNNING) {
+    if (s->state != RUNNING || s->arriving) {
         return SWX_EBUSY;
     }
     return type_bytes(s, bytes, size) ? SWX_OK : SWX_ENOMEM;

@@ -149,8 +149,8 @@ void swx_session_due(swx_session *session, int64_t now);
  * run at the prompts before the one that ends the command. */
 void swx_session_attach(swx_session *session, bool attached);
 
-/* Types raw bytes to what runs in the session, now (for an attached person).  SWX_EBUSY: nothing runs, and the bytes were
- * not typed, because the shell would take them for a command of nobody. */
+/* Types raw bytes to what runs in the session, now (for an attached person).  SWX_EBUSY: nothing runs, or the command itself
+ * is still being typed, and the bytes were not typed, because the shell would take them for a command of nobody. */
 swx_status swx_session_type(swx_session *session, const uint8_t *bytes, size_t size, int64_t now);
 swx_status swx_session_resize(swx_session *session, unsigned rows, unsigned columns, swx_error *err);
 

@@ -882,6 +882,29 @@ static void test_endless_output(void)
     close_session(s);
 }
 
+/* A long command in raw mode: nothing else gets between its bytes. */
+static void test_nothing_is_typed_into_a_command(void)
+{
+    enum { LONG = 200000 };
+    char *text = malloc(LONG + 100);
+    CHECK(text);
+    memcpy(text, "{\n: ", 4);
+    memset(text + 4, 'y', LONG);
+    strcpy(text + 4 + LONG, "\nread x; echo got $x; (exit 6)\n}\n");
+    swx_session *s = open_session(1 << 20);
+    swx_op op = operation(SWX_OP_RUN, text), line = operation(SWX_OP_LINE, "one\n");
+    op.raw = true;
+    op.deadline = now();
+    submit(s, &op);
+    CHECK(swx_session_type(s, (const uint8_t *)"two\n", 4, now()) == SWX_EBUSY);
+    submit(s, &line);
+    wait_for(s, &line);
+    EXPECT(&op, SWX_END_TIMEOUT, 0, "");
+    EXPECT(&line, SWX_END_DONE, 6, "got one\n");
+    close_session(s);
+    free(text);
+}
+
 #ifdef SWX_ALLOC_TEST
 /* One session and one command while allocation number i fails.  True: nothing failed. */
 static bool session_with_failure(unsigned long i, int forever, const char *line)
@@ -948,4 +971,5 @@ TEST_MAIN(test_commands, test_prompts_are_taken_away, test_forged_marks, test_jo
           test_typed_ahead, test_nested_programs, test_output_limit, test_modes, test_queries, test_queue, test_interrupts,
           test_interrupt_at_the_start, test_close_takes_all, test_free, test_startup_failures, test_abandon,
           test_the_queue_goes_on,
-          test_endless_output, test_no_memory)
+          test_endless_output,
+          test_nothing_is_typed_into_a_command, test_no_memory)
