@@ -1,6 +1,7 @@
 """Objects of the core that are dropped early, or outlive what they belong to.
 
-Each case runs in a Python of its own, with freed memory overwritten, so that a use of it shows even without a sanitizer.
+Each case runs in a Python of its own, with freed memory overwritten, so that a use of it shows even without
+a sanitizer.
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ def process(script):
 def check(script: str, output: str) -> None:
     """Runs the script and compares what it printed; its exit code must be 0."""
     environment = dict(os.environ, MALLOC_PERTURB_="165", PYTHONMALLOC="malloc")
-    done = subprocess.run(
-        [sys.executable, "-c", PROLOGUE + script], env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    command = [sys.executable, "-c", PROLOGUE + script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, output), done.stderr
 
 
