@@ -150,6 +150,8 @@ bool swx_pty_input_consumed(const swx_pty *pty)
     return poll(&waiting, 1, 0) == 0;
 }
 
+void swx_pty_forget_input(const swx_pty *pty) { tcflush(pty->slave, TCIFLUSH); }
+
 swx_status swx_pty_resize(const swx_pty *pty, unsigned rows, unsigned columns, swx_error *err)
 {
     struct winsize size = screen(rows, columns);

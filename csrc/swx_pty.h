@@ -49,6 +49,9 @@ bool swx_pty_is_canonical(const swx_pty *pty);
 /* Whether everything typed so far was read by the other side. */
 bool swx_pty_input_consumed(const swx_pty *pty);
 
+/* Drops what was typed and not read, half a line included. */
+void swx_pty_forget_input(const swx_pty *pty);
+
 swx_status swx_pty_resize(const swx_pty *pty, unsigned rows, unsigned columns, swx_error *err);
 
 #endif

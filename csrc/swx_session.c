@@ -291,6 +291,9 @@ static void begin_first(swx_session *s, int64_t now)
         finish(s, op, SWX_END_DONE, s->code, true);
         return;
     }
+    if (at_prompt && s->loose) {
+        swx_pty_forget_input(&s->pty); /* half a line for a program that is gone would be the beginning of this command */
+    }
     s->current = op;
     s->hints = at_prompt ? op->hints : s->hints | op->hints;
     s->loose = op->kind == SWX_OP_LINE || s->attached;
@@ -1501,6 +1504,7 @@ swx_status swx_session_type(swx_session *s, const uint8_t *bytes, size_t size, i
     if (s->state != RUNNING || s->arriving) {
         return SWX_EBUSY;
     }
+    s->loose = true;
     return type_bytes(s, bytes, size) ? SWX_OK : SWX_ENOMEM;
 }
 

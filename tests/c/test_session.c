@@ -905,6 +905,29 @@ static void test_nothing_is_typed_into_a_command(void)
     free(text);
 }
 
+/* What was typed to a program that ended without reading it is not the beginning of the next command. */
+static void test_half_a_line_is_forgotten(void)
+{
+    swx_session *s = open_session(1 << 20);
+    for (int how = 0; how < 2; how++) {
+        swx_op op = operation(SWX_OP_RUN, "sleep 0.1\n"), line = operation(SWX_OP_LINE, "half");
+        op.deadline = how ? now() + 20 * MS : SWX_NEVER;
+        submit(s, &op);
+        if (how) {
+            submit(s, &line);
+            wait_for(s, &line);
+            EXPECT(&line, SWX_END_DONE, 0, "");
+        } else {
+            rest(s, 20 * MS);
+            CHECK(swx_session_type(s, (const uint8_t *)"half", 4, now()) == SWX_OK);
+        }
+        wait_for(s, &op);
+        swx_buf_free(&op.output);
+        expect_run(s, "echo whole\n", 0, "whole\n");
+    }
+    close_session(s);
+}
+
 #ifdef SWX_ALLOC_TEST
 /* One session and one command while allocation number i fails.  True: nothing failed. */
 static bool session_with_failure(unsigned long i, int forever, const char *line)
@@ -972,4 +995,5 @@ TEST_MAIN(test_commands, test_prompts_are_taken_away, test_forged_marks, test_jo
           test_interrupt_at_the_start, test_close_takes_all, test_free, test_startup_failures, test_abandon,
           test_the_queue_goes_on,
           test_endless_output,
-          test_nothing_is_typed_into_a_command, test_no_memory)
+          test_nothing_is_typed_into_a_command,
+          test_half_a_line_is_forgotten, test_no_memory)
