@@ -524,6 +524,19 @@ static int set_limits(flight *f, PyObject *timeout, PyObject *quiet)
     return 0;
 }
 
+/* Whether the text holds an assignment to PS1. */
+static bool assigns_prompt(const char *text, size_t size)
+{
+    const char *end = text + size, *at = text;
+    while ((at = memmem(at, (size_t)(end - at), "PS1=", 4))) {
+        if (at == text || strchr(" \t\n;&|({'\"", at[-1])) {
+            return true;
+        }
+        at += 4;
+    }
+    return false;
+}
+
 /* 1: what to type is in `typed`, and how, in `op`; 0: bash must be asked about the command first; -1: exception. */
 static int deliver(swx_buf *typed, swx_op *op, bool *empty, const char *text, size_t size, int checked)
 {
@@ -537,7 +550,8 @@ static int deliver(swx_buf *typed, swx_op *op, bool *empty, const char *text, si
         return 0;
     }
     op->hints = ((scan.flags & SWX_SCAN_STTY) ? SWX_HINT_STTY : 0) | ((scan.flags & SWX_SCAN_EXEC) ? SWX_HINT_SETTLE : 0) |
-                  ((scan.flags & SWX_SCAN_JOBS) ? SWX_HINT_JOBS : 0);
+                  ((scan.flags & SWX_SCAN_JOBS) ? SWX_HINT_JOBS : 0) |
+                  ((scan.flags & SWX_SCAN_PROMPT) && assigns_prompt(text, size) ? SWX_HINT_PROMPT : 0);
     swx_way way = swx_syntax_way(&scan, checked > 0);
     swx_status status = way == SWX_WAY_NONE ? swx_buf_append(typed, "\n", 1)
                                             : swx_syntax_deliver(way, (const uint8_t *)text, size, typed);

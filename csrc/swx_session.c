@@ -89,6 +89,9 @@ struct swx_session {
     candidate found;
     bool begun;        /* its START mark came, or none is expected */
     bool expects_start;
+    bool started;      /* a START mark came: the shell's count has to go up */
+    bool beyond;       /* a mark had a number that is too high: somebody else may have typed a command */
+    uint64_t base;     /* the shell's count before it */
     bool loose;        /* lines typed to programs: numbers may advance by more than one */
     bool arriving;     /* its text is typed with the terminal in raw mode, but for the last line */
     bool attached;     /* to a person's terminal */
@@ -116,11 +119,13 @@ struct swx_session {
     challenge_phase phase;
     unsigned attempt;
     int64_t give_up;
+    int doubted;   /* rank of the mark that was in doubt */
     bool answered; /* report holds the truth about the command */
     bool prompt_missing; /* the reason: a prompt without a mark */
     bool blind;          /* our marks cannot be kept at all: only the kernel tells the end, and each time the shell is asked */
     bool unexpanded;
     bool interrupted_once;
+    bool ask_again; /* once the shell is back from that: what comes with a signal may be lost with it */
     swx_mark report;
     int part; /* 0: noise, 1: `$_`, 2: what PS1 prints, 3: what PS0 prints, 4: what PS2 prints */
     swx_buf parts[PARTS];
@@ -229,6 +234,11 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
     s->found = (candidate){ 0 };
     s->expects_start = at_prompt && s->start_marks;
     s->begun = !s->expects_start;
+    if (at_prompt) {
+        s->started = false;
+        s->base = s->number;
+    }
+    s->beyond = false;
     s->delivered = s->last_data = now;
     s->readline_seen = false;
     s->match_failed = false;
@@ -384,10 +394,11 @@ static void challenge(swx_session *s, int64_t now, bool prompt_missing)
     s->state = CHALLENGE;
     s->facts.challenges++;
     s->attempt = 0;
+    s->doubted = s->found.rank;
     s->answered = false;
     s->prompt_missing = prompt_missing;
     s->unexpanded = s->found.rank && s->found.code < 0;
-    s->interrupted_once = false;
+    s->interrupted_once = s->ask_again = false;
     type_challenge(s, now);
 }
 
@@ -451,6 +462,7 @@ static bool asks_about_notices(swx_session *s, const candidate *found)
     }
     s->number = found->number;
     s->found = (candidate){ 0 };
+    s->started = false;
     return true;
 }
 
@@ -486,7 +498,8 @@ static bool stdout_is_pipe(const swx_session *s)
     return size > 5 && memcmp(target, "pipe:", 5) == 0;
 }
 
-static void conclude(swx_session *s, int code, uint32_t jobs, int64_t now)
+/* unread: NULL, or why the shell has not run what was typed. */
+static void conclude(swx_session *s, int code, uint32_t jobs, const char *unread, int64_t now)
 {
     drop_start(s);
     bool processed = swx_pty_settle_modes(&s->pty, s->hints & SWX_HINT_STTY);
@@ -502,7 +515,10 @@ static void conclude(swx_session *s, int code, uint32_t jobs, int64_t now)
     s->current = NULL;
     if (op) {
         op->processed = processed;
-        finish(s, op, SWX_END_DONE, code, true);
+        if (unread) {
+            op->error = (swx_error){ .status = SWX_EINVAL, .text = unread };
+        }
+        finish(s, op, unread ? SWX_END_SYSTEM : SWX_END_DONE, code, true);
     } else if (s->interrupts) { /* nobody else waits for this output */
         op = s->interrupts;
         s->interrupts = op->link;
@@ -517,7 +533,8 @@ static void conclude(swx_session *s, int code, uint32_t jobs, int64_t now)
 static void conclude_from_mark(swx_session *s, int64_t now)
 {
     candidate found = s->found;
-    if (found.conflict || found.altered || found.code < 0) {
+    bool own = (s->hints & SWX_HINT_PROMPT) && !s->loose; /* PS1 may hold a mark by now that was expanded before */
+    if (found.conflict || found.altered || found.code < 0 || s->beyond || own) {
         swx_buf_chop(&s->output, (size_t)(s->output.total - found.at));
         challenge(s, now, false);
         return;
@@ -541,7 +558,7 @@ static void conclude_from_mark(swx_session *s, int64_t now)
         check_in(s, now, s->backoff);
         return;
     }
-    conclude(s, found.code, found.jobs, now);
+    conclude(s, found.code, found.jobs, NULL, now);
 }
 
 /* What the user's own prompt printed at the output's end: all of it if it holds no mark of ours, else what stands before
@@ -561,9 +578,28 @@ static void drop_prompt(swx_session *s)
     }
 }
 
+/* How many commands the shell has read since ours was typed, but for the question and for what put the prompts back.
+ * -1: it does not tell. */
+static int64_t commands_read(const swx_session *s)
+{
+    if (s->loose || !s->found.rank || !s->found.number) {
+        return -1;
+    }
+    return (int64_t)(s->found.number - s->base) - 1 - s->attempt;
+}
+
 /* The answer came, prompts and state are back. */
 static void conclude_challenge(swx_session *s, int64_t now)
 {
+    const char *unread = NULL;
+    int64_t count = commands_read(s);
+    if (count > 1 && s->beyond && s->doubted == 2) { /* ours and somebody else's: whose exit code is it? */
+        lose(s);
+        return;
+    }
+    if (count == 0 && !s->doubted && s->expects_start && !s->begun) {
+        unread = "the shell did not run what was typed: it waited for more of it, or something else read the terminal";
+    }
     drop_prompt(s);
     s->number = s->found.number ? s->found.number : s->number;
     /* A prompt that is right but for PS0 says that PS0 cannot be kept. */
@@ -574,7 +610,7 @@ static void conclude_challenge(swx_session *s, int64_t now)
             break;
         }
     }
-    conclude(s, s->report.code, s->found.rank ? s->found.jobs : s->jobs, now);
+    conclude(s, s->report.code, s->found.rank ? s->found.jobs : s->jobs, unread, now);
 }
 
 /* ---- is the shell at its prompt? ------------------------------------------------------------------------------- */
@@ -686,15 +722,18 @@ static void settle_challenge(swx_session *s, int64_t now)
     if (s->phase == ASK) { /* the answer's last mark moves on; without it the line was not understood */
         where at = look_at_shell(s, 1);
         if (at == AT_PROMPT && now - s->last_data > 20 * MS && drained(s, now) && s->phase == ASK) {
+            if (s->ask_again) {
+                s->ask_again = false;
+                type_challenge(s, now);
+                return;
+            }
             if (s->interrupted_once) {
                 lose(s);
                 return;
             }
-            s->interrupted_once = true; /* perhaps the shell waits for the rest of a command */
+            s->interrupted_once = s->ask_again = true; /* perhaps the shell waits for the rest of a command */
             swx_pty_signal(&s->pty, SIGINT, NULL);
             s->last_data = now;
-            type_challenge(s, now);
-            return;
         }
         if (s->state == CHALLENGE) {
             try_again_later(s, now);
@@ -917,7 +956,7 @@ static void take_start(swx_session *s)
     if (s->state != RUNNING || s->begun) {
         return;
     }
-    s->begun = true;
+    s->begun = s->started = true;
     s->found = (candidate){ 0 };
     s->facts.late += s->output.total;
     swx_buf_clear(&s->output);
@@ -939,16 +978,17 @@ static int rank_of(const swx_session *s, const swx_mark *mark)
     if (s->state == STARTING || s->state == CHALLENGE) {
         return 2;
     }
-    if (s->loose) {
-        return mark->number >= s->number ? 2 : 0;
+    if (mark->number == s->number) {
+        return s->started ? 0 : s->loose ? 2 : 1;
     }
-    return mark->number == s->number + 1 ? 2 : mark->number == s->number ? 1 : 0;
+    return mark->number == s->number + 1 || (s->loose && mark->number > s->number) ? 2 : 0;
 }
 
 static void take_prompt(swx_session *s, const swx_mark *mark)
 {
     int rank = rank_of(s, mark);
     candidate *found = &s->found;
+    s->beyond = s->beyond || (s->state == RUNNING && !s->loose && mark->number > s->number + 1);
     if ((s->state != RUNNING && s->state != STARTING && !(s->state == CHALLENGE && s->phase == RESTORE)) || !rank ||
         rank < found->rank) {
         return;
@@ -1199,6 +1239,9 @@ void swx_session_ended(swx_session *s, int64_t now)
     s->facts.dead = true;
     s->facts.wait_status = s->child.wait_status;
     s->check = SWX_NEVER;
+    if (s->unwatch) { /* it stays open, and readable for ever */
+        s->unwatch(s->owner, s->child.pidfd);
+    }
     if (s->state == CLOSING) {
         s->close_step = now;
         return;

@@ -56,7 +56,8 @@ typedef enum {
 typedef enum {
     SWX_HINT_STTY = 1, /* the command may change terminal modes on purpose */
     SWX_HINT_JOBS = 2, /* the command may print job lines itself: leave them alone */
-    SWX_HINT_SETTLE = 4 /* the command may send the shell's output through a helper process */
+    SWX_HINT_PROMPT = 8, /* the command assigns to PS1: the next prompt may be a copy of an old mark */
+    SWX_HINT_SETTLE = 4  /* the command may send the shell's output through a helper process */
 } swx_hint;
 
 /* An operation.  The caller owns it, fills the first part, and keeps it alive and untouched until `done` was called. */

@@ -1446,8 +1446,12 @@ static bool maybe_dot(const uint8_t *text, size_t size)
 static void trim(const uint8_t *text, size_t size, swx_scan *out)
 {
     size_t start = 0, end = size;
-    while (start < size && (CLASS[text[start]] & BLANK || text[start] == '\n')) {
-        start++;
+    while (start < size) {
+        bool joined = start + 1 < size && text[start] == '\\' && text[start + 1] == '\n';
+        if (!joined && !(CLASS[text[start]] & BLANK) && text[start] != '\n') {
+            break;
+        }
+        start += joined ? 2 : 1;
     }
     for (;;) {
         size_t at = end;
@@ -1503,6 +1507,7 @@ void swx_syntax_scan(const uint8_t *text, size_t size, swx_scan *out)
         out->flags |= SWX_SCAN_NUL;
     } else {
         parse(text, size, out);
+        out->verdict = out->body_size ? out->verdict : SWX_EMPTY;
     }
     if (out->verdict == SWX_UNSURE) {
         const uint8_t *start = text + out->body_start, *end = start + out->body_size;
@@ -1569,12 +1574,19 @@ static swx_status deliver_eval(const uint8_t *text, size_t size, swx_buf *out)
     const char *start = size && text[0] == '-' ? "eval -- $'" : "eval $'";
     size_t used = strlen(start), at = 0;
     swx_status status = SWX_OK;
+    /* At the end of an eval a backslash that quotes nothing makes bash 5.2 go on reading at the terminal, with a stale
+     * prompt.  Twice it is one; in a here-document it is text, and a newline ends its line. */
+    const char *ending = !odd_backslashes(text, text + size) ? "" : memmem(text, size, "<<", 2) ? "\\n" : "\\\\";
     memcpy(line, start, used);
     while (status == SWX_OK) {
         while (at < size && used < PIECE) {
             used += escape(text[at++], line + used);
         }
         bool last = at == size;
+        if (last) {
+            memcpy(line + used, ending, strlen(ending));
+            used += strlen(ending);
+        }
         memcpy(line + used, last ? "'\n" : "'\\\n", 3);
         status = swx_buf_append(out, line, used + (last ? 2 : 3));
         if (last) {

@@ -193,7 +193,8 @@ static void test_forged_marks(void)
         snprintf(line, sizeof(line), "mark 42 %d; sleep 0.1; printf end; (exit 5)\n", ahead);
         expect_run(s, line, 5, "xend");
         expect_run(s, "echo $?\n", 0, "5\n");
-        CHECK(swx_session_look(s).challenges == challenges + (ahead == 1));
+        /* A number that is too high may be that of a command that somebody else typed. */
+        CHECK(swx_session_look(s).challenges == challenges + (ahead >= 1));
         /* a challenge has changed the nonce */
         expect_run(s, "N=${PS1#*7733;}; N=${N%%;*}\n", 0, "");
     }
