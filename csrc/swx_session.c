@@ -83,7 +83,6 @@ struct swx_session {
     swx_buf pending;   /* typed and not yet written */
     size_t written;    /* bytes of it that are */
     swx_buf output;    /* of the running command */
-    bool match_failed;
 
     /* the running command */
     candidate found;
@@ -152,6 +151,16 @@ static void check_in(swx_session *s, int64_t now, int64_t delay)
     s->check = now + delay;
 }
 
+/* The output begins anew, and the offsets that refer to it. */
+static void restart_output(swx_session *s)
+{
+    s->found.at = 0;
+    s->notices = 0;
+    for (swx_op *op = s->interrupts; op; op = op->link) {
+        op->base = 0;
+    }
+}
+
 /* Ends an operation.  The output of the running command goes with it when `with_output`. */
 static void finish(swx_session *s, swx_op *op, swx_end end, int code, bool with_output)
 {
@@ -161,8 +170,7 @@ static void finish(swx_session *s, swx_op *op, swx_end end, int code, bool with_
     if (with_output) {
         op->output = s->output;
         swx_buf_init(&s->output, UNCLAIMED_LIMIT);
-        s->found.at = 0;
-        s->notices = 0;
+        restart_output(s);
     } else {
         swx_buf_init(&op->output, s->output_limit);
     }
@@ -241,7 +249,6 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
     s->beyond = false;
     s->delivered = s->last_data = now;
     s->readline_seen = false;
-    s->match_failed = false;
     s->notices = 0;
     s->backoff = FIRST_CHECK;
     check_in(s, now, s->backoff);
@@ -313,6 +320,7 @@ static void begin_first(swx_session *s, int64_t now)
         swx_buf_free(&s->output);
         swx_buf_init(&s->output, s->output_limit);
     }
+    restart_output(s);
     expect_end(s, now, at_prompt);
     s->lines = count_lines(op->typed, op->typed_size);
     op->typed_out = true;
@@ -838,19 +846,23 @@ static void settle(swx_session *s, int64_t now, bool fresh)
 
 /* ---- what the terminal says ------------------------------------------------------------------------------------ */
 
-static void take_hit(swx_session *s, swx_op *op, swx_hit hit)
+/* Whose output it is that comes now: of the running command's operation, else of the first interrupt that waits for its end. */
+static swx_op *claimant(const swx_session *s) { return s->current ? s->current : s->interrupts; }
+
+static void unlink_claimant(swx_session *s)
 {
-    if (op == s->current) {
+    if (s->current) {
         s->current = NULL;
     } else {
-        for (swx_op **at = &s->interrupts; *at; at = &(*at)->link) {
-            if (*at == op) {
-                *at = op->link;
-                op->link = NULL;
-                break;
-            }
-        }
+        swx_op *op = s->interrupts;
+        s->interrupts = op->link;
+        op->link = NULL;
     }
+}
+
+static void take_hit(swx_session *s, swx_op *op, swx_hit hit)
+{
+    unlink_claimant(s);
     hit.start += op->base;
     hit.end += op->base;
     op->hit = hit;
@@ -863,7 +875,7 @@ static void take_hit(swx_session *s, swx_op *op, swx_hit hit)
 /* The operation whose patterns the output is searched for. */
 static swx_op *matching(const swx_session *s)
 {
-    swx_op *op = s->current ? s->current : s->interrupts;
+    swx_op *op = claimant(s);
     return op && op->match && (s->begun || !s->expects_start) ? op : NULL;
 }
 
@@ -898,6 +910,18 @@ static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
     }
 }
 
+/* Output was lost, or was not searched: whoever waits for it is told, and nobody gets the rest as if it were all. */
+static void run_out_of_memory(swx_session *s)
+{
+    swx_op *op = claimant(s);
+    if (op) {
+        unlink_claimant(s);
+        finish(s, op, SWX_END_MEMORY, 0, true);
+    }
+    swx_buf_free(&s->output);
+    restart_output(s);
+}
+
 static void take_output(swx_session *s, const uint8_t *bytes, size_t size)
 {
     while (size) {
@@ -905,27 +929,19 @@ static void take_output(swx_session *s, const uint8_t *bytes, size_t size)
         size_t part = size;
         swx_hit hit;
         swx_status status = SWX_MORE;
-        if (op && !s->match_failed) {
+        if (op) {
             status = swx_match_feed(op->match, bytes, size, &part, &hit);
-            if (status == SWX_ENOMEM) {
-                s->match_failed = true;
-                part = size;
-            }
+            part = status == SWX_ENOMEM ? size : part;
         }
-        if (!s->current && !s->interrupts) {
+        if (!claimant(s)) {
             s->facts.late += part;
         }
-        if (swx_buf_append(&s->output, bytes, part) != SWX_OK) {
-            swx_op *current = s->current;
-            s->current = NULL;
-            if (current) {
-                finish(s, current, SWX_END_MEMORY, 0, true);
-            }
-            swx_buf_free(&s->output);
-        }
+        bool kept = swx_buf_append(&s->output, bytes, part) == SWX_OK;
         bytes += part;
         size -= part;
-        if (status == SWX_OK) {
+        if (!kept || status == SWX_ENOMEM) {
+            run_out_of_memory(s);
+        } else if (status == SWX_OK) {
             take_hit(s, op, hit);
         }
     }
@@ -960,6 +976,7 @@ static void take_start(swx_session *s)
     s->found = (candidate){ 0 };
     s->facts.late += s->output.total;
     swx_buf_clear(&s->output);
+    restart_output(s);
     swx_op *op = s->current;
     if (op) {
         op->taken = 0;

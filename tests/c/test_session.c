@@ -929,6 +929,29 @@ static void test_half_a_line_is_forgotten(void)
     close_session(s);
 }
 
+/* The output of an interrupt that waits for a pattern ends where the match starts, also when another operation took the
+ * output before. */
+static void test_pattern_of_an_interrupt(void)
+{
+    const char *const texts[] = { "ready" };
+    swx_match *match = patterns(texts, 1);
+    swx_session *s = open_session(1 << 20);
+    swx_op op = operation(SWX_OP_RUN, "bash -c 'trap \"sleep 0.2; echo abc ready; sleep 100\" INT; echo 0123456789; while :; do sleep 0.01; done'\n");
+    swx_op stop = operation(SWX_OP_INTERRUPT, "");
+    op.deadline = now() + 100 * MS;
+    submit(s, &op);
+    rest(s, 50 * MS);
+    stop.match = match;
+    stop.step = 5000 * MS;
+    submit(s, &stop);
+    wait_for(s, &stop);
+    EXPECT(&op, SWX_END_TIMEOUT, 0, NULL);
+    CHECK(stop.hit.start == stop.output.total);
+    EXPECT(&stop, SWX_END_MATCHED, 0, "abc ");
+    close_session(s);
+    swx_match_free(match);
+}
+
 #ifdef SWX_ALLOC_TEST
 /* One session and one command while allocation number i fails.  True: nothing failed. */
 static bool session_with_failure(unsigned long i, int forever, const char *line)
@@ -971,6 +994,37 @@ static bool session_with_failure(unsigned long i, int forever, const char *line)
 }
 #endif
 
+/* Patterns while allocation number i fails: the operation ends once, and never without a match that was there. */
+static void count_end(swx_op *op) { ++*(int *)op->owner; }
+
+static void test_no_memory_for_patterns(void)
+{
+#ifdef SWX_ALLOC_TEST
+    const char *const texts[] = { "r[a-e]+dy" };
+    bool good = false;
+    for (unsigned long i = 1; !good; i++) {
+        int ends = 0;
+        swx_match *match = patterns(texts, 1);
+        swx_session *s = open_session(1 << 20);
+        swx_op op = operation(SWX_OP_RUN, "printf 'some text ready and more'; (exit 3)\n");
+        op.match = match;
+        op.done = count_end;
+        op.owner = &ends;
+        swx_alloc_fail_at(i, 0);
+        submit(s, &op);
+        wait_for(s, &op);
+        rest(s, 5 * MS);
+        good = swx_alloc_count() < i;
+        swx_alloc_fail_at(0, 0);
+        CHECK(ends == 1 && i < 1000);
+        CHECK(op.end == SWX_END_MATCHED || (!good && (op.end == SWX_END_MEMORY || op.end == SWX_END_LOST)));
+        EXPECT(&op, op.end, op.code, op.end == SWX_END_MATCHED ? "some text " : NULL);
+        close_session(s);
+        swx_match_free(match);
+    }
+#endif
+}
+
 static void test_no_memory(void)
 {
 #ifdef SWX_ALLOC_TEST
@@ -997,4 +1051,5 @@ TEST_MAIN(test_commands, test_prompts_are_taken_away, test_forged_marks, test_jo
           test_the_queue_goes_on,
           test_endless_output,
           test_nothing_is_typed_into_a_command,
-          test_half_a_line_is_forgotten, test_no_memory)
+          test_half_a_line_is_forgotten, test_no_memory_for_patterns,
+          test_pattern_of_an_interrupt, test_no_memory)
