@@ -994,9 +994,11 @@ static bool session_with_failure(unsigned long i, int forever, const char *line)
 }
 #endif
 
-/* Patterns while allocation number i fails: the operation ends once, and never without a match that was there. */
+#ifdef SWX_ALLOC_TEST
 static void count_end(swx_op *op) { ++*(int *)op->owner; }
+#endif
 
+/* Patterns while allocation number i fails: the operation ends once, and never without a match that was there. */
 static void test_no_memory_for_patterns(void)
 {
 #ifdef SWX_ALLOC_TEST
