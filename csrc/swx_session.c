@@ -393,11 +393,21 @@ static void type_challenge(swx_session *s, int64_t now)
     }
 }
 
+static void take_plain(swx_session *s, const uint8_t *bytes, size_t size);
+
+/* What only looked like the beginning of a mark was output: no more comes that could make it one. */
+static void take_held(swx_session *s)
+{
+    size_t size = s->fence.held_size;
+    s->fence.held_size = 0;
+    take_plain(s, s->fence.held, size);
+}
+
 /* The end of a command is in doubt, or our prompts are gone. */
 static void challenge(swx_session *s, int64_t now, bool prompt_missing)
 {
-    if (s->fence.held_size) { /* what only looked like the beginning of a mark */
-        swx_buf_append(&s->output, s->fence.held, s->fence.held_size);
+    if (prompt_missing) {
+        take_held(s);
     }
     s->state = CHALLENGE;
     s->facts.challenges++;
@@ -671,19 +681,28 @@ static void try_again_later(swx_session *s, int64_t now)
 }
 
 static void take_output(swx_session *s, const uint8_t *bytes, size_t size);
+static swx_op *matching(const swx_session *s);
 
 /* The command was read and runs, but the START mark did not come: somebody has changed PS0.  What has arrived so far is
  * taken for its output. */
 static void begin_without_mark(swx_session *s)
 {
-    swx_buf so_far = s->output;
-    swx_span spans[3];
     s->begun = true;
     s->expects_start = false;
+    swx_op *op = matching(s);
+    if (!op) {
+        return;
+    }
+    swx_buf so_far = s->output;
+    op->base = 0;
+    swx_span spans[3];
     swx_buf_init(&s->output, so_far.limit);
     swx_buf_spans(&so_far, spans);
     for (size_t i = 0; i < SWX_COUNT(spans); i++) {
         take_output(s, spans[i].bytes, spans[i].size);
+    }
+    if (matching(s) == op && s->output.size == so_far.size) {
+        s->output.total += swx_buf_dropped(&so_far); /* head and tail lie as they did */
     }
     swx_buf_free(&so_far);
 }
@@ -956,7 +975,9 @@ static void take_plain(swx_session *s, const uint8_t *bytes, size_t size)
         break;
     case CHALLENGE:
         if (s->phase == ASK) {
-            swx_buf_append(&s->parts[s->part], bytes, size); /* short of memory the answer is only less complete */
+            if (swx_buf_append(&s->parts[s->part], bytes, size) != SWX_OK) {
+                lose(s); /* half of the answer must not be typed */
+            }
         }
         break;
     case STARTING:
@@ -1253,6 +1274,7 @@ void swx_session_ended(swx_session *s, int64_t now)
     for (unsigned round = 0; more && round < 64; round++) {
         read_some(s, READS_PER_CALL, now, &more);
     }
+    take_held(s);
     s->facts.dead = true;
     s->facts.wait_status = s->child.wait_status;
     s->check = SWX_NEVER;

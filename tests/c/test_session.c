@@ -952,6 +952,37 @@ static void test_pattern_of_an_interrupt(void)
     swx_match_free(match);
 }
 
+/* Bytes that looked like the beginning of a mark, and then the shell was gone. */
+static void test_last_bytes(void)
+{
+    swx_session *s = open_session(1 << 20);
+    swx_op op = operation(SWX_OP_RUN, "printf 'last\\e]77'; kill -9 $$\n");
+    submit(s, &op);
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_DIED, 128 + SIGKILL, "last\033]77");
+    close_session(s);
+}
+
+/* PS0 is gone, so that nothing says where the command began: what the limit dropped meanwhile is still counted. */
+static void test_much_output_without_a_start(void)
+{
+    const char *const texts[] = { "never to be seen" };
+    swx_match *match = patterns(texts, 1);
+    for (int with = 0; with < 2; with++) {
+        swx_session *s = open_session(1000);
+        expect_run(s, "trap 'PS0=' USR1; set +m; { sleep 0.1; kill -USR1 $$; } & true\n", 0, NULL);
+        rest(s, 300 * MS); /* at the prompt, behind the mark that says that all is well */
+        swx_op op = operation(SWX_OP_RUN, "seq 2000; sleep 0.3; echo end\n");
+        op.match = with ? match : NULL;
+        submit(s, &op);
+        wait_for(s, &op);
+        CHECK(op.end == SWX_END_DONE && op.output.total == 8893 + 4);
+        swx_buf_free(&op.output);
+        close_session(s);
+    }
+    swx_match_free(match);
+}
+
 #ifdef SWX_ALLOC_TEST
 /* One session and one command while allocation number i fails.  True: nothing failed. */
 static bool session_with_failure(unsigned long i, int forever, const char *line)
@@ -1054,4 +1085,6 @@ TEST_MAIN(test_commands, test_prompts_are_taken_away, test_forged_marks, test_jo
           test_endless_output,
           test_nothing_is_typed_into_a_command,
           test_half_a_line_is_forgotten, test_no_memory_for_patterns,
-          test_pattern_of_an_interrupt, test_no_memory)
+          test_pattern_of_an_interrupt,
+          test_last_bytes,
+          test_much_output_without_a_start, test_no_memory)
