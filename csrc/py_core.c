@@ -100,7 +100,7 @@ PyObject *swx_py_text(const swx_buf *buf, bool crlf)
     char dropped[80] = "";
     swx_span spans[3];
     swx_buf_spans(buf, spans);
-    if (!crlf && !spans[1].size && !spans[2].size && (!spans[0].size || !memchr(spans[0].bytes, 0x1b, spans[0].size))) {
+    if (!crlf && !swx_buf_dropped(buf) && (!spans[0].size || !memchr(spans[0].bytes, 0x1b, spans[0].size))) {
         return PyUnicode_DecodeUTF8(spans[0].size ? (const char *)spans[0].bytes : "", (Py_ssize_t)spans[0].size,
                                     "backslashreplace");
     }
@@ -161,31 +161,40 @@ int swx_py_path(PyObject *object, const char **path)
     return 0;
 }
 
+/* The bytes that the strings of a tuple need with their NULs.  -1: exception set. */
+static Py_ssize_t strings_size(PyObject *tuple, Py_ssize_t count)
+{
+    Py_ssize_t total = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        char *bytes;
+        if (PyBytes_AsStringAndSize(PyTuple_GetItem(tuple, i), &bytes, NULL) < 0) { /* refuses NUL too */
+            return -1;
+        }
+        total += (Py_ssize_t)strlen(bytes) + 1;
+    }
+    return total;
+}
+
 char **swx_py_strings(PyObject *sequence)
 {
-    Py_ssize_t count = PySequence_Size(sequence);
-    if (count < 0) {
-        return NULL;
-    }
-    char **strings = swx_malloc(((size_t)count + 1) * sizeof(*strings));
-    if (!strings) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *item = PySequence_GetItem(sequence, i); /* the sequence keeps it alive */
-        strings[i] = item ? PyBytes_AsString(item) : NULL;
-        if (strings[i] && strlen(strings[i]) != (size_t)PyBytes_Size(item)) {
-            PyErr_SetString(PyExc_ValueError, "embedded null byte");
-            strings[i] = NULL;
-        }
-        Py_XDECREF(item);
-        if (!strings[i]) {
-            swx_free(strings);
-            return NULL;
+    char **strings = NULL;
+    PyObject *tuple = PySequence_Tuple(sequence);
+    Py_ssize_t count = tuple ? PyTuple_Size(tuple) : -1, size = count < 0 ? -1 : strings_size(tuple, count);
+    if (size >= 0) {
+        strings = swx_malloc(((size_t)count + 1) * sizeof(*strings) + (size_t)size);
+        if (!strings) {
+            PyErr_NoMemory();
         }
     }
-    strings[count] = NULL;
+    if (strings) {
+        char *text = (char *)(strings + count + 1);
+        for (Py_ssize_t i = 0; i < count; i++) {
+            strings[i] = strcpy(text, PyBytes_AsString(PyTuple_GetItem(tuple, i)));
+            text += strlen(text) + 1;
+        }
+        strings[count] = NULL;
+    }
+    Py_XDECREF(tuple);
     return strings;
 }
 
@@ -272,8 +281,8 @@ static int register_exit(PyObject *module)
 {
     int failed = -1;
     PyObject *atexit = PyImport_ImportModule("atexit");
-    PyObject *shutdown = PyObject_GetAttrString(module, "_shutdown");
-    PyObject *result = atexit && shutdown ? PyObject_CallMethod(atexit, "register", "O", shutdown) : NULL;
+    PyObject *shutdown = atexit ? PyObject_GetAttrString(module, "_shutdown") : NULL;
+    PyObject *result = shutdown ? PyObject_CallMethod(atexit, "register", "O", shutdown) : NULL;
     failed = result ? 0 : -1;
     Py_XDECREF(result);
     Py_XDECREF(shutdown);

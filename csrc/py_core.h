@@ -56,8 +56,8 @@ int swx_py_deadline(PyObject *seconds, int64_t now, int64_t *deadline);
 /* A bytes object without NUL as a string, borrowed from it; None as NULL.  0, or -1 with an exception set. */
 int swx_py_path(PyObject *object, const char **path);
 
-/* A NULL-terminated list of strings from a sequence of bytes objects; owned by the caller (one block, swx_free).
- * The strings belong to the bytes objects.  NULL with an exception set. */
+/* A NULL-terminated list of strings, copied from a sequence of bytes objects, which another thread may change meanwhile;
+ * owned by the caller (one block, swx_free).  NULL with an exception set. */
 char **swx_py_strings(PyObject *sequence);
 
 /* Registration of the types in their files.  0, or -1 with an exception set. */

@@ -397,19 +397,14 @@ int swx_py_match_init(PyObject *module)
     return result;
 }
 
-swx_match *swx_py_match_take(PyObject *module, PyObject *object)
+/* The type is known by its destructor, not by its name in the module, which anyone may bind to something else. */
+swx_match *swx_py_match_take(PyObject *object)
 {
-    PyObject *type = PyObject_GetAttrString(module, TYPE_NAME);
-    Matcher *self = (Matcher *)object;
-    if (!type) {
-        return NULL;
-    }
-    bool same = (PyObject *)Py_TYPE(object) == type;
-    Py_DECREF(type);
-    if (!same) {
+    if (PyType_GetSlot(Py_TYPE(object), Py_tp_dealloc) != (void *)matcher_dealloc) {
         PyErr_SetString(PyExc_TypeError, "a Matcher is needed");
         return NULL;
     }
+    Matcher *self = (Matcher *)object;
     return lock(self) < 0 ? NULL : self->match;
 }
 

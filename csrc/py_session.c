@@ -231,6 +231,7 @@ static int operation_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->future);
     Py_VISIT(self->news);
     Py_VISIT(self->matcher);
+    Py_VISIT(self->command);
     return 0;
 }
 
@@ -463,7 +464,7 @@ static PyObject *launch(session_object *self, flight *f, PyObject *matcher, PyOb
     }
     op->flight = f;
     if (matcher != Py_None) {
-        f->op.match = swx_py_match_take(PyType_GetModule(Py_TYPE((PyObject *)self)), matcher);
+        f->op.match = swx_py_match_take(matcher);
         if (!f->op.match) {
             atomic_store(&f->landing.done, true); /* nothing to cancel */
             Py_DECREF((PyObject *)op);

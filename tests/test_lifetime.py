@@ -96,3 +96,53 @@ print(later.facts()["dead"])
 """,
         "ended with the interpreter\n" * 5 + "text\nFalse\n",
     )
+
+
+def test_arguments_may_change_while_they_are_used() -> None:
+    """Strings are taken from anything that is a sequence, also from one that makes them anew each time."""
+    check(
+        """
+class Words:
+    def __len__(self):
+        return 3
+    def __getitem__(self, i):
+        if i >= 3:
+            raise IndexError(i)
+        return b"".join([b"word-", b"x" * 100, b"%d" % i])
+program = _core.Process(b"/bin/echo", Words(), None, None, b"", False, None, 1 << 20, None, None)
+assert program.wait(10)
+print(program.stdout == b" ".join(Words()[i] for i in (1, 2)) + b"\\n")
+""",
+        "True\n",
+    )
+
+
+def test_only_a_matcher_is_a_matcher() -> None:
+    """Whatever the module's name for it is bound to."""
+    check(
+        """
+class Fake:
+    pass
+shell = session()
+_core.Matcher = Fake
+try:
+    shell.run("echo", 1, None, None, Fake(), None, None, None, 0)
+except TypeError as error:
+    print(error)
+""",
+        "a Matcher is needed\n",
+    )
+
+
+def test_dropped_output_is_told_when_a_match_took_the_tail() -> None:
+    """The limit dropped the middle, the match is longer than the tail that was kept."""
+    check(
+        """
+shell = _core.Session(b"/bin/bash", ENVIRONMENT, None, 24, 80, 10)
+shell.start(b":", 10, None, None).wait(10)
+found = shell.run("printf pre0123456789abcdef", 1, None, None, _core.Matcher(["0123456789abcdef"]), None, None, None, 0)
+assert found.wait(10) and found.end == "matched"
+print(found.dropped > 0, "bytes of output were dropped here" in found.output)
+""",
+        "True True\n",
+    )
