@@ -207,7 +207,10 @@ class BashSession(Session):
         if core is not None:
             waker = current_waker()
             future = waker.create_future()
-            operation = core.close(waker.core, future)
+            try:
+                operation = core.close(waker.core, future)
+            except (MemoryError, RuntimeError) as e:
+                raise translate(e) from e
             while not operation.done:
                 try:
                     await asyncio.shield(future)
@@ -282,7 +285,10 @@ class BashSession(Session):
     async def _interrupt(self, action: BashInterruptAction, matcher: _core.Matcher | None) -> Answer:
         waker = current_waker()
         future = waker.create_future()
-        operation = self.core.interrupt(min(action.timeout, 3600.0), action.n_retry, matcher, waker.core, future)
+        try:
+            operation = self.core.interrupt(min(action.timeout, 3600.0), action.n_retry, matcher, waker.core, future)
+        except (ValueError, MemoryError, RuntimeError) as e:
+            raise translate(e) from e
         await finish(operation, future)
         return operation
 

@@ -12,6 +12,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from swerex_c import _core
+from swerex_c.runtime._answers import resource_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +66,11 @@ _last = _Last()
 
 
 def current_waker() -> LoopWaker:
-    """The waker of the running event loop."""
+    """The waker of the running event loop.
+
+    Raises:
+        ResourceError: if there is no descriptor left for it.
+    """
     loop = asyncio.get_running_loop()
     last = _last
     if last.loop is not None and last.loop() is loop:
@@ -75,7 +80,10 @@ def current_waker() -> LoopWaker:
         known = _wakers.get(loop)
         found = known() if known is not None else None
         if found is None:
-            found = LoopWaker(loop)
+            try:
+                found = LoopWaker(loop)
+            except (OSError, MemoryError) as e:
+                raise resource_error(e, "This event loop cannot wait for an answer") from e
             _wakers[loop] = weakref.ref(found)
     last.loop = weakref.ref(loop)
     last.waker = weakref.ref(found)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import gc
+import os
+import resource
 import shlex
 import sys
 import time
@@ -99,3 +104,52 @@ def test_a_final_backslash_has_an_exit_code_of_its_own(sh: Shell, command: str, 
     sh.gives("(exit 3)", "", 3)
     assert sh.run(command).exit_code == code
     sh.gives("echo b; (exit 4)", "b\n", 4)
+
+
+def test_every_call_in_a_forked_child_fails_with_an_error_of_ours(sh: Shell, swerex_error: type[Exception]) -> None:
+    calls = {
+        1: lambda: sh.run("echo a"),
+        2: lambda: sh.interrupt(),
+        4: lambda: sh.talk("echo a", "a"),
+        8: lambda: sh.wait(sh.aio.close_session(sh.engine.abstract.CloseBashSessionRequest())),
+    }
+    sh.runner.close()
+    sh.runner = asyncio.Runner()
+    pid = os.fork()
+    if pid == 0:
+        failed = 0
+        for bit, call in calls.items():
+            try:
+                call()
+            except swerex_error:
+                failed |= bit
+            except BaseException:
+                os._exit(99)
+        os._exit(failed)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 15
+
+
+def test_a_new_loop_without_descriptors(sh: Shell, swerex_error: type[Exception]) -> None:
+    """The loop is there; what it needs to hear of an answer is not."""
+
+    async def starved() -> None:
+        kept = []
+        gc.collect()  # earlier loops give their descriptors back now, and not in the middle
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    kept.append(os.open("/dev/null", os.O_RDONLY))
+            with pytest.raises(swerex_error):
+                await sh.go("echo a")
+            with pytest.raises(swerex_error):
+                await sh.aio.execute(sh.engine.abstract.Command(command=["true"]))
+        finally:
+            for fd in kept:
+                os.close(fd)
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        asyncio.run(starved())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
