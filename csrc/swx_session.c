@@ -1242,6 +1242,12 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
     return false;
 }
 
+/* How long an interrupt lets the shell be asked how the command ended: about as long as it would try by itself. */
+static int64_t question_patience(const swx_op *op)
+{
+    return op->step * (op->tries < 8 ? op->tries : 8) + 2 * KILL_GRACE;
+}
+
 static void drive_interrupts(swx_session *s, int64_t now)
 {
     for (swx_op **at = &s->interrupts; *at;) {
@@ -1250,6 +1256,9 @@ static void drive_interrupts(swx_session *s, int64_t now)
             op->next = now + 5 * MS; /* the command has ended, and the shell is being asked how; or it would die of it */
         }
         bool tries = op->next > now || interrupt_once(s, op, now);
+        if (s->state == CHALLENGE && now - op->since > question_patience(op)) {
+            tries = false; /* it does not answer: nobody waits for that as long as for a command */
+        }
         if (s->state == LOST) {
             return; /* all have ended */
         }

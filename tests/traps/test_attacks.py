@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from traps.harness import Shell
+from traps.harness import Shell, quicker_than
 
 OPEN = "import fcntl, os, sys, termios, time; fd = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY); print(flush=True); "
 
@@ -153,3 +153,14 @@ def test_a_new_loop_without_descriptors(sh: Shell, swerex_error: type[Exception]
         asyncio.run(starved())
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_an_interrupt_does_not_wait_for_a_shell_that_never_answers(sh: Shell, swerex_error: type[Exception]) -> None:
+    """A prompt that reads swallows whatever is typed, the session's own question too."""
+    sh.ended = True
+    with contextlib.suppress(swerex_error):
+        sh.run("PS0='$(read x)'", timeout=0.5)
+    with contextlib.suppress(swerex_error):
+        sh.run("echo a", timeout=0.5)
+    with quicker_than(4), contextlib.suppress(swerex_error):
+        sh.interrupt(timeout=0.2, n_retry=2)
