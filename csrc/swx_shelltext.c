@@ -78,6 +78,24 @@ static swx_status add_status(swx_buf *out, const swx_restore *restore)
     return status == SWX_OK ? add(out, restore->code ? " && builtin :\n" : " || builtin :\n") : status;
 }
 
+/* Whether the text is one word as `printf %q` writes it.  Where another process has written between the marks it is not, and
+ * must not be typed. */
+static bool is_quoted_word(const uint8_t *text, size_t size)
+{
+    bool ansi = size > 2 && text[0] == '$' && text[1] == '\'';
+    if (size == 2 && text[0] == '\'' && text[1] == '\'') {
+        return true;
+    }
+    size_t at = ansi ? 2 : 0, end = ansi ? size - 1 : size;
+    for (; at < end; at++) {
+        if (text[at] < ' ' || text[at] == 0x7f || (ansi ? text[at] == '\'' : strchr(" '\"$`;&|<>()*?[]{}!^,", text[at]) != NULL)) {
+            return false;
+        }
+        at += text[at] == '\\';
+    }
+    return at == end && (!ansi || text[end] == '\'');
+}
+
 swx_status swx_shelltext_restore(swx_buf *out, const swx_fence *fence, const swx_restore *restore)
 {
     char ps0[SWX_FENCE_TEXT], ps1[SWX_FENCE_TEXT];
@@ -106,7 +124,8 @@ swx_status swx_shelltext_restore(swx_buf *out, const swx_fence *fence, const swx
                      "PS2= 2>/dev/null' || builtin :",
                      ps0, ps1);
     }
-    if (status == SWX_OK && restore->last_size && restore->last_size <= LAST_MAX) {
+    if (status == SWX_OK && restore->last_size && restore->last_size <= LAST_MAX &&
+        is_quoted_word(restore->last, restore->last_size)) {
         status = add(out, "; builtin : ");
         status = status == SWX_OK ? swx_buf_append(out, restore->last, restore->last_size) : status;
     }

@@ -175,6 +175,11 @@ static void test_restore(void)
     char many[1025];
     memset(many, 'x', sizeof(many));
     expect_state("true kept", &(swx_restore){ .code = 0, .pipestatus = "0", .last = (uint8_t *)many, .last_size = 1025 }, "0 - 0 - PS2=");
+    const char *const foreign[] = { "x; false", "x\nfalse", "$'x'; false", "$'x", "x y", "x\\", "$(false)", "x`false`", "'x" };
+    for (size_t i = 0; i < SWX_COUNT(foreign); i++) { /* what no %q writes was written by somebody else */
+        expect_state("true kept", &(swx_restore){ .code = 0, .pipestatus = "0", .last = (const uint8_t *)foreign[i],
+                                                  .last_size = strlen(foreign[i]) }, "0 - 0 - PS2=");
+    }
     expect_state("readonly PS1 PS0 PS2", &(swx_restore){ .code = 4, .pipestatus = "0 4", .last = last, .last_size = size }, "4 - 0 4 - a\tb c");
 }
 
