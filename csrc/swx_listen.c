@@ -1,0 +1,321 @@
+/* What the terminal says: output, marks, questions, and matches of what is waited for. */
+#include "swx_session_private.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    READ_SIZE = 64 * 1024,
+    SHORT_READ = 2048
+};
+
+/* Whose output it is that comes now: of the running command's operation, else of the first interrupt that waits for its end. */
+static swx_op *claimant(const swx_session *s) { return s->current ? s->current : s->interrupts; }
+
+static void unlink_claimant(swx_session *s)
+{
+    if (s->current) {
+        s->current = NULL;
+    } else {
+        swx_op *op = s->interrupts;
+        s->interrupts = op->link;
+        op->link = NULL;
+    }
+}
+
+static void take_hit(swx_session *s, swx_op *op, swx_hit hit)
+{
+    unlink_claimant(s);
+    hit.start += op->base;
+    hit.end += op->base;
+    op->hit = hit;
+    if (hit.start <= s->output.total) {
+        swx_buf_chop(&s->output, (size_t)(s->output.total - hit.start));
+    }
+    swx_session_finish(s, op, SWX_END_MATCHED, 0, true);
+}
+
+/* The operation whose patterns the output is searched for. */
+swx_op *swx_listen_matching(const swx_session *s)
+{
+    swx_op *op = claimant(s);
+    return op && op->match && (s->begun || !s->expects_start) ? op : NULL;
+}
+
+/* Answers to what a program may ask its terminal (ECMA-48 DSR and DA), so that none waits for ever. */
+static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
+{
+    if (s->attached || s->arriving) { /* a person's terminal answers; and a half-typed command is no place for it */
+        return;
+    }
+    for (size_t i = 0; i < size; i++) {
+        uint8_t byte = bytes[i];
+        if (byte == 0x1b) {
+            s->query = 1;
+        } else if (s->query == 0) {
+            return; /* a span without an escape at its beginning has none at all */
+        } else if (s->query == 1) {
+            s->query = byte == '[' ? 2 : 0;
+        } else if (byte >= '0' && byte <= '9' && s->query < 2 + sizeof(s->query_text)) {
+            s->query_text[s->query++ - 2] = (char)byte;
+        } else {
+            size_t digits = s->query - 2;
+            int value = digits == 1 ? s->query_text[0] - '0' : digits ? -1 : 0;
+            const char *answer = byte == 'n' && value == 6   ? "\033[1;1R"
+                                 : byte == 'n' && value == 5 ? "\033[0n"
+                                 : byte == 'c' && value == 0 ? "\033[?1;2c"
+                                                             : NULL;
+            s->query = 0;
+            if (answer && !swx_pty_is_canonical(&s->pty)) {
+                swx_session_type_bytes(s, answer, strlen(answer));
+            }
+        }
+    }
+}
+
+/* Output was lost, or was not searched: whoever waits for it is told, and nobody gets the rest as if it were all. */
+static void run_out_of_memory(swx_session *s)
+{
+    swx_op *op = claimant(s);
+    if (op) {
+        unlink_claimant(s);
+        swx_session_finish(s, op, SWX_END_MEMORY, 0, true);
+    }
+    swx_buf_free(&s->output);
+    swx_session_restart_output(s);
+}
+
+void swx_listen_take_output(swx_session *s, const uint8_t *bytes, size_t size)
+{
+    while (size) {
+        swx_op *op = swx_listen_matching(s);
+        size_t part = size;
+        swx_hit hit;
+        swx_status status = SWX_MORE;
+        if (op) {
+            status = swx_match_feed(op->match, bytes, size, &part, &hit);
+            part = status == SWX_ENOMEM ? size : part;
+        }
+        if (!claimant(s)) {
+            s->facts.late += part;
+        }
+        bool kept = swx_buf_append(&s->output, bytes, part) == SWX_OK;
+        bytes += part;
+        size -= part;
+        if (!kept || status == SWX_ENOMEM) {
+            run_out_of_memory(s);
+        } else if (status == SWX_OK) {
+            take_hit(s, op, hit);
+        }
+    }
+}
+
+void swx_listen_take_plain(swx_session *s, const uint8_t *bytes, size_t size)
+{
+    switch (s->state) {
+    case RUNNING:
+        answer_queries(s, bytes, size);
+        swx_listen_take_output(s, bytes, size);
+        break;
+    case CHALLENGE:
+        if (s->phase == ASK) {
+            if (swx_buf_append(&s->parts[s->part], bytes, size) != SWX_OK) {
+                swx_session_lose(s); /* half of the answer must not be typed */
+            }
+        }
+        break;
+    case STARTING:
+        break;
+    default:
+        s->facts.late += size;
+        break;
+    }
+}
+
+static void take_start(swx_session *s)
+{
+    if (s->state != RUNNING || s->begun) {
+        return;
+    }
+    s->begun = s->started = true;
+    s->found = (candidate){ 0 };
+    s->facts.late += s->output.total;
+    swx_buf_clear(&s->output);
+    swx_session_restart_output(s);
+    swx_op *op = s->current;
+    if (op) {
+        op->taken = 0;
+        op->base = 0;
+        if (op->match) {
+            swx_match_reset(op->match);
+        }
+    }
+}
+
+static int rank_of(const swx_session *s, const swx_mark *mark)
+{
+    if (mark->kind == SWX_MARK_GUARD) {
+        return s->guard ? 2 : 0;
+    }
+    if (s->state == STARTING || s->state == CHALLENGE) {
+        return 2;
+    }
+    if (mark->number == s->number) {
+        return s->started ? 0 : s->loose ? 2 : 1;
+    }
+    return mark->number == s->number + 1 || (s->loose && mark->number > s->number) ? 2 : 0;
+}
+
+static void take_prompt(swx_session *s, const swx_mark *mark)
+{
+    int rank = rank_of(s, mark);
+    candidate *found = &s->found;
+    s->beyond = s->beyond || (s->state == RUNNING && !s->loose && mark->number > s->number + 1);
+    if ((s->state != RUNNING && s->state != STARTING && !(s->state == CHALLENGE && s->phase == RESTORE)) || !rank ||
+        rank < found->rank) {
+        return;
+    }
+    bool again = rank == found->rank && (!s->loose || mark->number == found->number);
+    bool conflict = again && (found->conflict || found->code != mark->code);
+    bool altered = mark->kind == SWX_MARK_PROMPT && mark->code >= 0 &&
+                   (mark->ps1_size != s->fence.ps1_size || (s->start_marks && mark->ps0_size != s->fence.ps0_size));
+    if (mark->kind == SWX_MARK_GUARD) {
+        conflict = found->rank && (found->conflict || found->code != mark->code);
+    }
+    *found = (candidate){ .rank = rank,
+                          .code = mark->code,
+                          .conflict = conflict,
+                          .altered = altered,
+                          .number = mark->number,
+                          .jobs = mark->jobs,
+                          .at = s->output.total };
+}
+
+static void take_mark(swx_session *s, const swx_mark *mark, int64_t now)
+{
+    switch (mark->kind) {
+    case SWX_MARK_START:
+        take_start(s);
+        break;
+    case SWX_MARK_PROMPT:
+    case SWX_MARK_GUARD:
+        take_prompt(s, mark);
+        break;
+    case SWX_MARK_REPORT:
+        if (s->state == CHALLENGE && s->phase == ASK) {
+            if (!s->answered) {
+                s->report = *mark;
+                s->report.code = mark->code < 0 ? 0 : mark->code;
+                s->answered = true;
+            }
+            s->part = 1;
+        }
+        break;
+    case SWX_MARK_VALUE:
+        s->part += s->part && s->part < PARTS - 1;
+        break;
+    case SWX_MARK_END:
+        if (s->state == CHALLENGE && s->phase == ASK && s->answered) {
+            s->report.no_stderr = mark->no_stderr;
+            s->phase = AWAIT_PROMPT;
+            s->backoff = MS / 20;
+            swx_session_check_in(s, now, 0);
+        }
+        break;
+    }
+}
+
+static void take(swx_session *s, const uint8_t *bytes, size_t size, int64_t now)
+{
+    const uint8_t *plain;
+    size_t plain_size;
+    swx_mark mark;
+    s->last_data = now;
+    for (;;) {
+        switch (swx_fence_next(&s->fence, &bytes, &size, &plain, &plain_size, &mark)) {
+        case SWX_FENCE_MORE:
+            return;
+        case SWX_FENCE_PLAIN:
+            swx_listen_take_plain(s, plain, plain_size);
+            break;
+        case SWX_FENCE_MARK:
+            take_mark(s, &mark, now);
+            break;
+        }
+    }
+}
+
+/* *more: the last read still brought something. */
+void swx_listen_read(swx_session *s, unsigned reads, int64_t now, bool *more)
+{
+    uint8_t bytes[READ_SIZE];
+    *more = false;
+    for (unsigned i = 0; i < reads; i++) {
+        ssize_t size = read(s->pty.master, bytes, sizeof(bytes));
+        if (size < 0 && errno == EINTR) {
+            continue;
+        }
+        if (size <= 0) {
+            *more = false;
+            return;
+        }
+        *more = true;
+        take(s, bytes, (size_t)size, now);
+    }
+}
+
+/* What is there now.  A short read says that there is no more at this moment; a further one would only make the kernel
+ * flush its queues to say the same.  Whoever needs to be sure asks swx_settle_drained(). */
+static bool read_available(swx_session *s, int64_t now)
+{
+    uint8_t bytes[READ_SIZE];
+    for (unsigned i = 0; i < READS_PER_CALL; i++) {
+        ssize_t size = read(s->pty.master, bytes, sizeof(bytes));
+        if (size < 0 && errno == EINTR) {
+            continue;
+        }
+        if (size <= 0) {
+            return false;
+        }
+        take(s, bytes, (size_t)size, now);
+        if (size < SHORT_READ) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void tell_news(swx_session *s)
+{
+    swx_op *op = s->current;
+    if (op && op->stream && op->news && s->state == RUNNING && (s->begun || !s->expects_start) &&
+        op->taken < s->output.total) {
+        op->news(op);
+    }
+}
+
+bool swx_session_readable(swx_session *s, int64_t now)
+{
+    if (s->state == CLOSED) {
+        return false;
+    }
+    bool more = read_available(s, now);
+    if (s->found.rank || s->state == CHALLENGE) {
+        swx_settle(s, now, true);
+    } else if (s->state == RUNNING) {
+        s->backoff = FIRST_CHECK; /* a prompt without a mark would come right behind the output */
+        s->check = earlier(s->check, now + s->backoff);
+    }
+    swx_session_begin(s, now);
+    tell_news(s);
+    return more;
+}
+
+void swx_session_writable(swx_session *s, int64_t now)
+{
+    (void)now;
+    if (s->state != CLOSED) {
+        swx_session_flush_pending(s);
+    }
+}

@@ -1,0 +1,198 @@
+/* swx_session_private.h: the inside of the session room, shared by its own four files and by nothing else.
+ *
+ *      swx_session.c  the queue: what is begun when, typing, deadlines
+ *      swx_settle.c   has the command ended, and how?  Looks at the shell, and asks it where that leaves a doubt
+ *      swx_listen.c   what the terminal says: output, marks, questions, matches
+ *      swx_stop.c     ending a command by interrupts, and the session with all that it started
+ *
+ * A picture of who feeds whom:
+ *
+ *   terminal --read--> fence --plain--> matcher, output buffer          take_plain
+ *                            --marks--> candidate for the end           take_mark
+ *   settle: candidate + consumed + kernel + nothing more --> conclude --> done
+ *                                        in doubt        --> challenge --> restore --> conclude
+ */
+#ifndef SWX_SESSION_PRIVATE_H
+#define SWX_SESSION_PRIVATE_H
+
+#include "swx_session.h"
+
+#include <sys/stat.h>
+
+#include "swx_fence.h"
+#include "swx_kernel.h"
+#include "swx_pty.h"
+
+#define MS INT64_C(1000000)
+
+enum {
+    READS_PER_CALL = 64,      /* a terminal gives at most 4 KiB a read */
+    PART_LIMIT = 64 * 1024,   /* of an answer to a challenge */
+    PARTS = 5,
+    RAW_TAIL = 2,             /* "}" and newline: typed when the terminal is itself again */
+};
+
+static const int64_t CHALLENGE_LIMIT = 10000 * MS;
+static const int64_t FIRST_CHECK = 2 * MS, LONGEST_CHECK = 250 * MS;
+
+typedef enum { STARTING, IDLE, RUNNING, CHALLENGE, LOST, DEAD, CLOSING, CLOSED } state;
+typedef enum { ASK, AWAIT_PROMPT, RESTORE } challenge_phase;
+
+/* The best mark so far for the end of the running command. */
+typedef struct {
+    int rank; /* 0 none, 1 the number did not advance (an empty command), 2 the expected number or a guard */
+    int code; /* -1: not expanded */
+    bool conflict; /* marks of the same rank had different codes */
+    bool altered;  /* PS1 or PS0 are no longer what we made them */
+    uint64_t number;
+    uint32_t jobs;
+    uint64_t at; /* output.total when it came */
+} candidate;
+
+struct swx_session {
+    state state;
+    swx_pty pty;
+    swx_child child;
+    swx_kernel kernel;
+    swx_fence fence;
+    struct stat program; /* of the shell, to know it again */
+
+    swx_op *first, *last; /* waiting, in order */
+    swx_op *current;      /* whose command runs, or NULL when it runs for nobody */
+    swx_op *interrupts;   /* overtaking ones */
+    swx_op *closer;
+
+    swx_buf pending;   /* typed and not yet written */
+    size_t written;    /* bytes of it that are */
+    swx_buf output;    /* of the running command */
+
+    /* the running command */
+    candidate found;
+    bool begun;        /* its START mark came, or none is expected */
+    bool expects_start;
+    bool started;      /* a START mark came: the shell's count has to go up */
+    bool beyond;       /* a mark had a number that is too high: somebody else may have typed a command */
+    uint64_t base;     /* the shell's count before it */
+    bool loose;        /* lines typed to programs: numbers may advance by more than one */
+    bool arriving;     /* its text is typed with the terminal in raw mode, but for the last line */
+    bool attached;     /* to a person's terminal */
+    bool readline_seen;
+    unsigned hints;
+    unsigned lines;      /* that were typed for it */
+    uint32_t notices;    /* job notices in the output that are being verified */
+    uint64_t notice_end; /* where the output ended then */
+    int64_t delivered; /* when it was typed */
+    int64_t last_data;
+    int64_t check;     /* when to look at the shell again */
+    int64_t backoff;
+
+    /* what holds for the shell */
+    uint64_t number;   /* of the last prompt */
+    uint32_t jobs;     /* at the last prompt */
+    bool start_marks;  /* PS0 works */
+    bool guard, reassert;
+    int code;          /* of the last command */
+    bool helper;       /* the shell's stdout is a pipe: what it prints comes through another process */
+    unsigned start_misses;
+    unsigned lost_prompts; /* challenges in a row because the prompt carried no mark */
+
+    /* a challenge */
+    challenge_phase phase;
+    unsigned attempt;
+    int64_t give_up;
+    int doubted;   /* rank of the mark that was in doubt */
+    bool answered; /* report holds the truth about the command */
+    bool prompt_missing; /* the reason: a prompt without a mark */
+    bool blind;          /* our marks cannot be kept at all: only the kernel tells the end, and each time the shell is asked */
+    bool unexpanded;
+    bool interrupted_once;
+    bool ask_again; /* once the shell is back from that: what comes with a signal may be lost with it */
+    swx_mark report;
+    int part; /* 0: noise, 1: `$_`, 2: what PS1 prints, 3: what PS0 prints, 4: what PS2 prints */
+    swx_buf parts[PARTS];
+
+    int64_t learn_until;
+    int64_t close_step, close_limit;
+    unsigned sweeps;
+    size_t output_limit;
+    unsigned query; /* progress in a terminal query */
+    char query_text[4];
+
+    swx_session_state facts;
+    void (*unwatch)(void *owner, int fd);
+    void *owner;
+};
+
+static inline int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline bool has_evidence(const swx_session *s) { return s->kernel.buffer != 0; }
+static inline bool typed_all(const swx_session *s) { return s->written == s->pending.size; }
+
+/* ---- swx_session.c ---- */
+
+/* Looks at the shell again after that time. */
+void swx_session_check_in(swx_session *s, int64_t now, int64_t delay);
+
+/* The output begins anew, and so do the offsets that refer to it. */
+void swx_session_restart_output(swx_session *s);
+
+/* Ends an operation, which has left its list.  The running command's output goes with it when asked for. */
+void swx_session_finish(swx_session *s, swx_op *op, swx_end end, int code, bool with_output);
+
+/* Ends all of a list, without output. */
+void swx_session_finish_list(swx_session *s, swx_op **list, swx_end end, int code);
+
+/* Ends everything: the current operation with its output, the others without. */
+void swx_session_finish_all(swx_session *s, swx_end end, int code);
+
+/* Synchronisation cannot be proved: everything ends as LOST, and the session is of no more use. */
+void swx_session_lose(swx_session *s);
+
+/* Writes what the terminal takes now. */
+void swx_session_flush_pending(swx_session *s);
+
+/* Types behind what is pending.  False: out of memory, nothing of it is typed. */
+bool swx_session_type_bytes(swx_session *s, const void *bytes, size_t size);
+
+/* Begins waiting operations as far as the state allows. */
+void swx_session_begin(swx_session *s, int64_t now);
+
+/* ---- swx_settle.c ---- */
+
+/* What the recogniser holds back and can be no mark any more is output. */
+void swx_settle_take_held(swx_session *s);
+
+/* Asks the shell how its last command ended.  prompt_missing: because its prompt carried no mark. */
+void swx_settle_challenge(swx_session *s, int64_t now, bool prompt_missing);
+
+/* Reads until the terminal has nothing more: then all that was written before is here.  False: something else happened. */
+bool swx_settle_drained(swx_session *s, int64_t now);
+
+/* Looks whether what runs has come to its end.  fresh: right after output, when the shell may be on its way to its prompt. */
+void swx_settle(swx_session *s, int64_t now, bool fresh);
+
+/* ---- swx_listen.c ---- */
+
+/* The operation whose patterns the output is searched for, or NULL. */
+swx_op *swx_listen_matching(const swx_session *s);
+
+/* Output of the running command: searched for patterns, and kept. */
+void swx_listen_take_output(swx_session *s, const uint8_t *bytes, size_t size);
+
+/* Bytes that are no mark: output, part of an answer, or noise, as the state has it. */
+void swx_listen_take_plain(swx_session *s, const uint8_t *bytes, size_t size);
+
+/* At most that many reads.  *more: the last one still brought something. */
+void swx_listen_read(swx_session *s, unsigned reads, int64_t now, bool *more);
+
+/* ---- swx_stop.c ---- */
+
+/* Attempts that are due. */
+void swx_stop_interrupts(swx_session *s, int64_t now);
+
+/* Ends everything as CLOSED and sends the shell away. */
+void swx_stop_closing(swx_session *s, int64_t now);
+
+/* One step of closing: waits for the shell, kills, looks for what is left. */
+void swx_stop_drive_closing(swx_session *s, int64_t now);
+
+#endif

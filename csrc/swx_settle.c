@@ -1,0 +1,506 @@
+/* Has the command ended, and how?  The shell is looked at, and where that leaves a doubt it is asked. */
+#include "swx_session_private.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "swx_notice.h"
+#include "swx_shelltext.h"
+
+enum {
+    LOOKS_AT_ONCE = 12, /* a shell needs some microseconds from its prompt to its read */
+    NOTICE_LIMIT = 1 << 20, /* output that is searched for job notices */
+    CHALLENGE_ATTEMPTS = 3 /* to get a mark shown at all */
+};
+
+static const int64_t CALM = 5 * MS;
+static const int64_t LEARN_LIMIT = 2000 * MS;   /* for a shell that showed its prompt to go to its read */
+static const int64_t START_GRACE = 20 * MS;     /* for a START mark, once the command was read */
+
+/* ---- the challenge --------------------------------------------------------------------------------------------- */
+
+static void type_challenge(swx_session *s, int64_t now)
+{
+    swx_buf line;
+    swx_buf_init(&line, PART_LIMIT);
+    s->phase = ASK;
+    s->part = 0;
+    for (size_t i = 0; i < SWX_COUNT(s->parts); i++) {
+        swx_buf_clear(&s->parts[i]);
+    }
+    s->give_up = now + CHALLENGE_LIMIT;
+    s->backoff = FIRST_CHECK;
+    s->last_data = now;
+    swx_session_check_in(s, now, s->backoff);
+    bool typed = swx_fence_init(&s->fence, NULL) == SWX_OK && swx_shelltext_challenge(&line, &s->fence) == SWX_OK &&
+                 swx_session_type_bytes(s, line.data, line.size);
+    swx_buf_free(&line);
+    if (!typed) {
+        swx_session_lose(s);
+    }
+}
+
+/* What only looked like the beginning of a mark was output: no more comes that could make it one. */
+void swx_settle_take_held(swx_session *s)
+{
+    size_t size = s->fence.held_size;
+    s->fence.held_size = 0;
+    swx_listen_take_plain(s, s->fence.held, size);
+}
+
+/* The end of a command is in doubt, or our prompts are gone. */
+void swx_settle_challenge(swx_session *s, int64_t now, bool prompt_missing)
+{
+    if (prompt_missing) {
+        swx_settle_take_held(s);
+    }
+    s->state = CHALLENGE;
+    s->facts.challenges++;
+    s->attempt = 0;
+    s->doubted = s->found.rank;
+    s->answered = false;
+    s->prompt_missing = prompt_missing;
+    s->unexpanded = s->found.rank && s->found.code < 0;
+    s->interrupted_once = s->ask_again = false;
+    type_challenge(s, now);
+}
+
+static void type_restore(swx_session *s, int64_t now)
+{
+    swx_buf line;
+    swx_buf_init(&line, PART_LIMIT);
+    s->phase = RESTORE;
+    s->attempt++;
+    s->found = (candidate){ 0 };
+    s->give_up = now + CHALLENGE_LIMIT;
+    s->backoff = FIRST_CHECK;
+    swx_session_check_in(s, now, s->backoff);
+    /* First the prompts alone; if they do not show, the user's PROMPT_COMMAND may set them each time; if they still do not,
+     * they may be readonly. */
+    s->guard = s->guard || s->report.no_stderr || s->attempt > 2;
+    s->reassert = s->reassert || s->attempt > 1 || (s->prompt_missing && s->lost_prompts > 1);
+    swx_restore restore = {
+        .code = s->report.code,
+        .pipestatus = s->report.pipestatus,
+        .last = s->parts[1].data,
+        .last_size = s->parts[1].size,
+        .prompt_variables = s->unexpanded,
+        .readline = s->readline_seen,
+        .guard = s->guard,
+        .reassert = s->reassert && !s->guard,
+    };
+    bool typed = swx_shelltext_restore(&line, &s->fence, &restore) == SWX_OK && line.size < 4096 &&
+                 swx_session_type_bytes(s, line.data, line.size);
+    swx_buf_free(&line);
+    if (!typed) {
+        swx_session_lose(s);
+    }
+}
+
+/* ---- the end of a command -------------------------------------------------------------------------------------- */
+
+/* Bash reports ended jobs in the output of whatever runs when it notices, mostly right before its prompt.  Where lines
+ * look like that, a job of an earlier command is known, and this command has no business with jobs, an empty line asks
+ * for one more prompt: only if that many jobs less are left than before the command were the lines bash's own.
+ * True: wait for that prompt. */
+static bool asks_about_notices(swx_session *s, const candidate *found)
+{
+    if (s->notices) { /* that prompt is here */
+        swx_buf_chop(&s->output, (size_t)(s->output.total - s->notice_end));
+        if (s->jobs >= found->jobs + s->notices) {
+            size_t size = swx_notice_remove(s->output.data, s->output.size);
+            swx_buf_chop(&s->output, s->output.size - size);
+        }
+        s->notices = 0;
+        return false;
+    }
+    if (!s->jobs || (s->hints & SWX_HINT_JOBS) || s->output.size > NOTICE_LIMIT || swx_buf_dropped(&s->output)) {
+        return false;
+    }
+    s->notices = swx_notice_count(s->output.data, s->output.size);
+    s->notice_end = s->output.total;
+    if (!s->notices || !swx_session_type_bytes(s, "\n", 1)) {
+        s->notices = 0;
+        return false;
+    }
+    s->number = found->number;
+    s->found = (candidate){ 0 };
+    s->started = false;
+    return true;
+}
+
+static bool starts_with(const swx_buf *buf, size_t at, const swx_buf *start)
+{
+    return start->size && buf->size - at >= start->size && memcmp(buf->data + at, start->data, start->size) == 0;
+}
+
+/* What a PS2 and a PS0 that cannot be replaced printed at the output's beginning: one for each further line, then the
+ * other. */
+static void drop_start(swx_session *s)
+{
+    size_t at = 0;
+    if (s->start_marks || swx_buf_dropped(&s->output)) {
+        return;
+    }
+    for (unsigned i = 1; i < s->lines && starts_with(&s->output, at, &s->parts[4]); i++) {
+        at += s->parts[4].size;
+    }
+    at += starts_with(&s->output, at, &s->parts[3]) ? s->parts[3].size : 0;
+    if (at) {
+        memmove(s->output.data, s->output.data + at, s->output.size - at);
+        swx_buf_chop(&s->output, at);
+    }
+}
+
+/* After `exec > >(tee log)` and the like. */
+static bool stdout_is_pipe(const swx_session *s)
+{
+    char path[48], target[16];
+    snprintf(path, sizeof(path), "/proc/%d/fd/1", (int)s->child.pid);
+    ssize_t size = readlink(path, target, sizeof(target));
+    return size > 5 && memcmp(target, "pipe:", 5) == 0;
+}
+
+/* unread: NULL, or why the shell has not run what was typed. */
+static void conclude(swx_session *s, int code, uint32_t jobs, const char *unread, int64_t now)
+{
+    drop_start(s);
+    bool processed = swx_pty_settle_modes(&s->pty, s->hints & SWX_HINT_STTY);
+    if (s->hints & SWX_HINT_SETTLE) {
+        s->helper = stdout_is_pipe(s);
+    }
+    s->jobs = jobs;
+    s->code = code;
+    s->state = IDLE;
+    s->check = SWX_NEVER;
+    s->facts.commands++;
+    swx_op *op = s->current;
+    s->current = NULL;
+    if (op) {
+        op->processed = processed;
+        if (unread) {
+            op->error = (swx_error){ .status = SWX_EINVAL, .text = unread };
+        }
+        swx_session_finish(s, op, unread ? SWX_END_SYSTEM : SWX_END_DONE, code, true);
+    } else if (s->interrupts) { /* nobody else waits for this output */
+        op = s->interrupts;
+        s->interrupts = op->link;
+        op->link = NULL;
+        op->processed = processed;
+        swx_session_finish(s, op, SWX_END_DONE, code, true);
+    }
+    swx_session_finish_list(s, &s->interrupts, SWX_END_DONE, code);
+    swx_session_begin(s, now);
+}
+
+static void conclude_from_mark(swx_session *s, int64_t now)
+{
+    candidate found = s->found;
+    bool own = (s->hints & SWX_HINT_PROMPT) && !s->loose; /* PS1 may hold a mark by now that was expanded before */
+    if (found.conflict || found.altered || found.code < 0 || s->beyond || own) {
+        swx_buf_chop(&s->output, (size_t)(s->output.total - found.at));
+        swx_settle_challenge(s, now, false);
+        return;
+    }
+    bool missed_start = s->expects_start && !s->begun && found.number > s->number;
+    swx_buf_chop(&s->output, (size_t)(s->output.total - found.at));
+    s->number = found.number ? found.number : s->number;
+    s->lost_prompts = 0;
+    if (missed_start && ++s->start_misses > 1) {
+        s->start_marks = false; /* PS0 cannot be kept: go on without */
+        missed_start = false;
+    }
+    if (missed_start || s->readline_seen) {
+        swx_settle_challenge(s, now, false);
+        return;
+    }
+    if (!s->expects_start || s->begun) {
+        s->start_misses = 0;
+    }
+    if (asks_about_notices(s, &found)) {
+        swx_session_check_in(s, now, s->backoff);
+        return;
+    }
+    conclude(s, found.code, found.jobs, NULL, now);
+}
+
+/* What the user's own prompt printed at the output's end: all of it if it holds no mark of ours, else what stands before
+ * the mark. */
+static void drop_prompt(swx_session *s)
+{
+    static const char head[] = "\033]7733;";
+    const swx_buf *prompt = &s->parts[2];
+    size_t size = prompt->size;
+    for (size_t i = 0; !s->prompt_missing && i < size; i++) {
+        if (size - i >= sizeof(head) - 1 && memcmp(prompt->data + i, head, sizeof(head) - 1) == 0) {
+            size = i;
+        }
+    }
+    if (size && !swx_buf_dropped(prompt) && swx_buf_ends_with(&s->output, prompt->data, size)) {
+        swx_buf_chop(&s->output, size);
+    }
+}
+
+/* How many commands the shell has read since ours was typed, but for the question and for what put the prompts back.
+ * -1: it does not tell. */
+static int64_t commands_read(const swx_session *s)
+{
+    if (s->loose || !s->found.rank || !s->found.number) {
+        return -1;
+    }
+    return (int64_t)(s->found.number - s->base) - 1 - s->attempt;
+}
+
+/* The answer came, prompts and state are back. */
+static void conclude_challenge(swx_session *s, int64_t now)
+{
+    const char *unread = NULL;
+    int64_t count = commands_read(s);
+    if (count > 1 && s->beyond && s->doubted == 2) { /* ours and somebody else's: whose exit code is it? */
+        swx_session_lose(s);
+        return;
+    }
+    if (count == 0 && !s->doubted && s->expects_start && !s->begun) {
+        unread = "the shell did not run what was typed: it waited for more of it, or something else read the terminal";
+    }
+    drop_prompt(s);
+    s->number = s->found.number ? s->found.number : s->number;
+    /* A prompt that is right but for PS0 says that PS0 cannot be kept. */
+    s->start_marks = !s->guard && !s->blind && !s->found.altered && s->start_misses < 2;
+    s->readline_seen = false;
+    for (unsigned i = 0; i < LOOKS_AT_ONCE && !has_evidence(s); i++) { /* another bash in the same process */
+        if (swx_kernel_learn(&s->kernel) != SWX_MORE) {
+            break;
+        }
+    }
+    conclude(s, s->report.code, s->found.rank ? s->found.jobs : s->jobs, unread, now);
+}
+
+/* ---- is the shell at its prompt? ------------------------------------------------------------------------------- */
+
+typedef enum { NOT_YET, AT_PROMPT, NO_EVIDENCE } where;
+
+static where look_at_shell(swx_session *s, unsigned looks)
+{
+    if (!typed_all(s) || !swx_pty_input_consumed(&s->pty)) {
+        return NOT_YET;
+    }
+    for (unsigned i = 0; i < looks; i++) {
+        switch (swx_kernel_look(&s->kernel)) {
+        case SWX_SHELL_PROMPT:
+            return AT_PROMPT;
+        case SWX_SHELL_READLINE:
+            if (swx_pty_foreground(&s->pty) != s->child.pid) {
+                return NOT_YET;
+            }
+            s->readline_seen = true;
+            return AT_PROMPT;
+        case SWX_SHELL_UNKNOWN:
+            return NO_EVIDENCE;
+        case SWX_SHELL_ELSEWHERE:
+            break;
+        }
+    }
+    return NOT_YET;
+}
+
+/* Everything that was written before the shell came to its prompt is in the buffers of the kernel, and a read that
+ * finds nothing has flushed them.  True when all of it is here. */
+bool swx_settle_drained(swx_session *s, int64_t now)
+{
+    bool more = true;
+    state was = s->state;
+    challenge_phase phase = s->phase;
+    for (unsigned round = 0; more && round < 16; round++) {
+        swx_listen_read(s, READS_PER_CALL, now, &more);
+    }
+    return !more && s->state == was && s->phase == phase;
+}
+
+static void try_again_later(swx_session *s, int64_t now)
+{
+    swx_session_check_in(s, now, s->backoff);
+    s->backoff = earlier(s->backoff * 2, LONGEST_CHECK);
+}
+
+/* The command was read and runs, but the START mark did not come: somebody has changed PS0.  What has arrived so far is
+ * taken for its output. */
+static void begin_without_mark(swx_session *s)
+{
+    s->begun = true;
+    s->expects_start = false;
+    swx_op *op = swx_listen_matching(s);
+    if (!op) {
+        return;
+    }
+    swx_buf so_far = s->output;
+    op->base = 0;
+    swx_span spans[3];
+    swx_buf_init(&s->output, so_far.limit);
+    swx_buf_spans(&so_far, spans);
+    for (size_t i = 0; i < SWX_COUNT(spans); i++) {
+        swx_listen_take_output(s, spans[i].bytes, spans[i].size);
+    }
+    if (swx_listen_matching(s) == op && s->output.size == so_far.size) {
+        s->output.total += swx_buf_dropped(&so_far); /* head and tail lie as they did */
+    }
+    swx_buf_free(&so_far);
+}
+
+static void settle_running(swx_session *s, int64_t now, bool fresh)
+{
+    /* Without a mark, readline's wait may be a program's of the same process: only a mark makes it a prompt. */
+    where at = look_at_shell(s, fresh ? LOOKS_AT_ONCE : 1);
+    if (at == AT_PROMPT && s->readline_seen && !s->found.rank) {
+        s->readline_seen = false;
+        at = NOT_YET;
+    }
+    if (at == AT_PROMPT || (at == NO_EVIDENCE && s->found.rank)) {
+        if (!swx_settle_drained(s, now)) {
+            if (s->state == RUNNING) {
+                swx_session_check_in(s, now, MS / 10);
+            }
+            return;
+        }
+        if (s->helper && now - s->last_data < CALM) {
+            swx_session_check_in(s, now, CALM);
+            return;
+        }
+        if (s->found.rank) {
+            conclude_from_mark(s, now);
+        } else {
+            s->lost_prompts++;
+            swx_settle_challenge(s, now, true);
+        }
+        return;
+    }
+    if (fresh && s->found.rank) { /* the shell is on its way to its read */
+        s->backoff = MS / 20;
+    }
+    if (!fresh && !s->begun && at == NOT_YET && now - s->delivered > START_GRACE && typed_all(s) &&
+        swx_pty_input_consumed(&s->pty)) {
+        begin_without_mark(s);
+    }
+    try_again_later(s, now);
+}
+
+static void settle_challenge(swx_session *s, int64_t now)
+{
+    if (s->phase == ASK) { /* the answer's last mark moves on; without it the line was not understood */
+        where at = look_at_shell(s, 1);
+        if (at == AT_PROMPT && now - s->last_data > 20 * MS && swx_settle_drained(s, now) && s->phase == ASK) {
+            if (s->ask_again) {
+                s->ask_again = false;
+                type_challenge(s, now);
+                return;
+            }
+            if (s->interrupted_once) {
+                swx_session_lose(s);
+                return;
+            }
+            s->interrupted_once = s->ask_again = true; /* perhaps the shell waits for the rest of a command */
+            swx_pty_signal(&s->pty, SIGINT, NULL);
+            s->last_data = now;
+        }
+        if (s->state == CHALLENGE) {
+            try_again_later(s, now);
+        }
+        return;
+    }
+    where at = look_at_shell(s, LOOKS_AT_ONCE);
+    bool evident = at == AT_PROMPT || (at == NO_EVIDENCE && (s->found.rank || now - s->last_data > 20 * MS));
+    if (!evident || !swx_settle_drained(s, now)) {
+        if (s->state == CHALLENGE) {
+            try_again_later(s, now);
+        }
+        return;
+    }
+    if (s->phase == AWAIT_PROMPT) {
+        type_restore(s, now);
+    } else if (s->found.rank || s->blind || s->attempt >= CHALLENGE_ATTEMPTS) {
+        s->blind = !s->found.rank;
+        conclude_challenge(s, now);
+    } else {
+        type_restore(s, now); /* the prompt does not show: mark the end another way */
+    }
+}
+
+/* Of a command that is typed in raw mode all but the last line has to be read before the terminal is itself again; the
+ * shell waits for that line then. */
+static void settle_arriving(swx_session *s, int64_t now)
+{
+    where at = look_at_shell(s, LOOKS_AT_ONCE);
+    if (at == NOT_YET) {
+        swx_session_check_in(s, now, s->backoff);
+        s->backoff = earlier(s->backoff * 2, 2 * MS);
+        return;
+    }
+    s->arriving = false;
+    s->delivered = now;
+    s->backoff = FIRST_CHECK;
+    swx_session_check_in(s, now, s->backoff);
+    swx_pty_set_raw(&s->pty, false);
+    if (!swx_session_type_bytes(s, "}\n", RAW_TAIL)) {
+        swx_session_lose(s);
+    }
+}
+
+static void become_ready(swx_session *s, int64_t now)
+{
+    s->state = IDLE;
+    s->start_marks = true;
+    s->facts.kernel_proof = has_evidence(s);
+    swx_buf_clear(&s->output);
+    swx_session_begin(s, now);
+    if (s->state == IDLE) {
+        swx_session_finish_list(s, &s->interrupts, SWX_END_DONE, 0);
+    }
+}
+
+static void settle_starting(swx_session *s, int64_t now)
+{
+    if (!s->found.rank) {
+        swx_session_check_in(s, now, LONGEST_CHECK);
+        return;
+    }
+    s->learn_until = s->learn_until ? s->learn_until : now + LEARN_LIMIT;
+    for (unsigned i = 0; i < LOOKS_AT_ONCE; i++) {
+        swx_status status = swx_kernel_learn(&s->kernel);
+        if (status != SWX_MORE || now > s->learn_until) {
+            s->number = s->found.number;
+            become_ready(s, now);
+            return;
+        }
+    }
+    swx_session_check_in(s, now, MS / 20);
+}
+
+void swx_settle(swx_session *s, int64_t now, bool fresh)
+{
+    switch (s->state) {
+    case STARTING:
+        settle_starting(s, now);
+        break;
+    case RUNNING:
+        if (s->arriving) {
+            settle_arriving(s, now);
+        } else if (fresh ? s->found.rank > 0 : (s->found.rank > 0 || has_evidence(s))) {
+            settle_running(s, now, fresh);
+        } else if (!fresh) {
+            swx_session_check_in(s, now, LONGEST_CHECK);
+        }
+        break;
+    case CHALLENGE:
+        settle_challenge(s, now);
+        break;
+    case IDLE:
+        s->check = SWX_NEVER;
+        swx_session_begin(s, now);
+        break;
+    default:
+        s->check = SWX_NEVER;
+        break;
+    }
+}

@@ -1,0 +1,200 @@
+/* Ending things: a command by interrupts, and the session with all that it started. */
+#include "swx_session_private.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+
+enum {
+    CLOSE_SWEEPS = 400
+};
+
+static const int64_t DELIVERY_GRACE = 50 * MS; /* an interrupt waits that long for a command to begin */
+static const int64_t ARRIVAL_LIMIT = 10000 * MS; /* or until the shell has read it, as long as it reads at all */
+static const int64_t BUSY_GRACE = 20 * MS; /* for a shell that may be about to start a program */
+static const int64_t BUSY_LOOK = MS / 2;
+static const int64_t KILL_GRACE = 1000 * MS;
+static const int64_t CLOSE_GRACE = 1000 * MS; /* for the shell to end by itself: it may be saving its history */
+static const int64_t CLOSE_LOOK = 20 * MS;
+
+/* ---- interrupts ------------------------------------------------------------------------------------------------ */
+
+static bool runs_same_program(const swx_session *s)
+{
+    char path[48];
+    struct stat program;
+    snprintf(path, sizeof(path), "/proc/%d/exe", (int)s->child.pid);
+    return stat(path, &program) == 0 && program.st_ino == s->program.st_ino && program.st_dev == s->program.st_dev;
+}
+
+/* Bash 5.2 does not survive a SIGINT that comes between a command of its own and the fork for the next one: it goes back
+ * to its prompt, the child takes the terminal after that, and the shell's next read fails with EIO, which ends it.
+ * A shell that computes gets a moment to come past that point; one that sleeps in a system call is not there. */
+static bool may_be_forking(const swx_session *s)
+{
+    return has_evidence(s) && swx_kernel_computes(&s->kernel);
+}
+
+/* As ^C: to the foreground group.  To a group of programs directly, so that it cannot hit the shell when they end in this
+ * very moment; with the terminal's own authority where they belong to another user. */
+static void signal_foreground(const swx_session *s, pid_t group)
+{
+    if (group <= 0 || group == s->child.pid || (kill(-group, SIGINT) != 0 && errno == EPERM)) {
+        swx_pty_signal(&s->pty, SIGINT, NULL);
+    }
+}
+
+/* One attempt.  False: nothing is left to try. */
+static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
+{
+    bool arriving = !typed_all(s) || (s->expects_start && !s->begun);
+    if (s->arriving || (arriving && now - s->delivered < DELIVERY_GRACE)) {
+        op->next = now + 2 * MS; /* the rest of a half-read command would run as a command of its own */
+        return !s->arriving || now - op->since < ARRIVAL_LIMIT;
+    }
+    pid_t group = swx_pty_foreground(&s->pty);
+    if (group == s->child.pid && may_be_forking(s) && now - op->since < BUSY_GRACE) {
+        op->next = now + BUSY_LOOK;
+        return true;
+    }
+    if (op->tries) {
+        op->tries--;
+        signal_foreground(s, group);
+        op->next = op->since = now + op->step;
+        return true;
+    }
+    if (!op->killed) {
+        op->killed = true;
+        if (group > 0 && group != s->child.pid) {
+            kill(-group, SIGKILL);
+        }
+        swx_pty_signal(&s->pty, SIGINT, NULL);
+        op->next = now + (op->step > KILL_GRACE ? op->step : KILL_GRACE);
+        return true;
+    }
+    /* A fresh bash in the place of ours (`exec bash`) waits for a key and knows nothing of our marks: tell it. */
+    if (group == s->child.pid && s->state == RUNNING && swx_kernel_look(&s->kernel) == SWX_SHELL_READLINE &&
+        runs_same_program(s)) {
+        op->next = now + CHALLENGE_LIMIT;
+        s->readline_seen = true;
+        s->kernel.buffer = 0;
+        swx_settle_challenge(s, now, true);
+        return true;
+    }
+    return false;
+}
+
+/* How long an interrupt lets the shell be asked how the command ended: about as long as it would try by itself. */
+static int64_t question_patience(const swx_op *op)
+{
+    return op->step * (op->tries < 8 ? op->tries : 8) + 2 * KILL_GRACE;
+}
+
+void swx_stop_interrupts(swx_session *s, int64_t now)
+{
+    for (swx_op **at = &s->interrupts; *at;) {
+        swx_op *op = *at;
+        if (op->next <= now && (s->state == CHALLENGE || s->state == STARTING)) {
+            op->next = now + 5 * MS; /* the command has ended, and the shell is being asked how; or it would die of it */
+        }
+        bool tries = op->next > now || interrupt_once(s, op, now);
+        if (s->state == CHALLENGE && now - op->since > question_patience(op)) {
+            tries = false; /* it does not answer: nobody waits for that as long as for a command */
+        }
+        if (s->state == LOST) {
+            return; /* all have ended */
+        }
+        if (!tries) {
+            *at = op->link;
+            op->link = NULL;
+            swx_session_finish(s, op, SWX_END_TIMEOUT, 0, false);
+        } else {
+            at = &op->link;
+        }
+    }
+}
+
+/* ---- death and closing ----------------------------------------------------------------------------------------- */
+
+void swx_session_ended(swx_session *s, int64_t now)
+{
+    if (s->state == CLOSED || s->state == DEAD || !swx_child_ended(&s->child)) {
+        return;
+    }
+    bool more = true;
+    for (unsigned round = 0; more && round < 64; round++) {
+        swx_listen_read(s, READS_PER_CALL, now, &more);
+    }
+    swx_settle_take_held(s);
+    s->facts.dead = true;
+    s->facts.wait_status = s->child.wait_status;
+    s->check = SWX_NEVER;
+    if (s->unwatch) { /* it stays open, and readable for ever */
+        s->unwatch(s->owner, s->child.pidfd);
+    }
+    if (s->state == CLOSING) {
+        s->close_step = now;
+        return;
+    }
+    s->state = DEAD;
+    swx_session_finish_all(s, SWX_END_DIED, swx_child_code(&s->child));
+}
+
+static void close_finally(swx_session *s)
+{
+    s->state = CLOSED;
+    s->facts.closed = true;
+    if (s->unwatch) {
+        s->unwatch(s->owner, s->pty.master);
+        s->unwatch(s->owner, s->child.pidfd);
+    }
+    swx_kernel_close(&s->kernel);
+    swx_child_close(&s->child);
+    swx_pty_close(&s->pty);
+    swx_buf_free(&s->output);
+    swx_buf_free(&s->pending);
+    s->written = 0;
+    swx_session_finish_list(s, &s->closer, SWX_END_DONE, 0);
+}
+
+void swx_stop_closing(swx_session *s, int64_t now)
+{
+    swx_session_finish_all(s, SWX_END_CLOSED, 0);
+    if (s->state == CLOSING || s->state == CLOSED) {
+        return;
+    }
+    pid_t group = swx_pty_foreground(&s->pty);
+    s->state = CLOSING;
+    s->check = SWX_NEVER;
+    s->close_step = now;
+    s->sweeps = 0;
+    if (!swx_child_ended(&s->child)) { /* as a terminal does that is closed */
+        if (group > 0 && group != s->child.pid) {
+            kill(-group, SIGHUP);
+            kill(-group, SIGCONT);
+        }
+        swx_child_signal(&s->child, SIGHUP);
+        swx_child_signal(&s->child, SIGCONT);
+        s->close_step = now + CLOSE_LOOK;
+        s->close_limit = now + (has_evidence(s) ? CLOSE_GRACE : 10 * CLOSE_LOOK);
+    }
+}
+
+void swx_stop_drive_closing(swx_session *s, int64_t now)
+{
+    bool ended = swx_child_ended(&s->child);
+    if (!ended && now < s->close_limit && swx_kernel_look(&s->kernel) == SWX_SHELL_ELSEWHERE) {
+        s->close_step = now + CLOSE_LOOK; /* not back at its prompt: it is on its way out */
+        return;
+    }
+    if (!ended) {
+        swx_child_signal(&s->child, SIGKILL);
+    }
+    long found = swx_child_kill_marked(&s->child.mark, 1);
+    s->sweeps++;
+    if ((ended && found <= 0) || s->sweeps > CLOSE_SWEEPS) {
+        close_finally(s);
+    } else {
+        s->close_step = now + (s->sweeps < 20 ? MS : 10 * MS);
+    }
+}
