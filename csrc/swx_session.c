@@ -132,8 +132,14 @@ static bool type_startup(swx_session *s, const swx_op *op)
 {
     static const char head[] = "{\nbuiltin set +H; builtin export -n PS0 PS1 PS2; builtin unset MAILCHECK\n";
     static const char tail[] = "\nbuiltin history -d -1 2>/dev/null || builtin :\n}\n"; /* this group is not the user's */
-    return swx_session_type_bytes(s, head, sizeof(head) - 1) && swx_session_type_bytes(s, op->typed, op->typed_size) && swx_session_type_bytes(s, "\n", 1) &&
-           swx_shelltext_prompts(&s->pending, &s->fence) == SWX_OK && swx_session_type_bytes(s, tail, sizeof(tail) - 1);
+    bool typed = swx_session_type_bytes(s, head, sizeof(head) - 1) &&
+                 swx_session_type_bytes(s, op->typed, op->typed_size) && swx_session_type_bytes(s, "\n", 1) &&
+                 swx_shelltext_prompts(&s->pending, &s->fence) == SWX_OK;
+    if (!has_evidence(s)) { /* a prompt that somebody else has made would never be noticed */
+        s->reassert = true;
+        typed = typed && swx_session_type_bytes(s, "\n", 1) && swx_shelltext_reassert(&s->pending, &s->fence) == SWX_OK;
+    }
+    return typed && swx_session_type_bytes(s, tail, sizeof(tail) - 1);
 }
 
 /* In canonical mode the kernel cuts a line that is too long and passes the rest on as if it were whole. */
@@ -193,7 +199,9 @@ static void begin_first(swx_session *s, int64_t now)
         swx_buf_init(&s->output, s->output_limit);
     }
     swx_session_restart_output(s);
-    expect_end(s, now, at_prompt);
+    if (at_prompt || op->typed_size) { /* one that only waits for the end changes nothing that is known of it */
+        expect_end(s, now, at_prompt);
+    }
     s->lines = count_lines(op->typed, op->typed_size);
     op->typed_out = true;
     op->base = 0;
@@ -564,7 +572,9 @@ swx_status swx_session_new(swx_session **out, const swx_session_config *config, 
         swx_session_free(s);
         return status;
     }
-    swx_kernel_open(&s->kernel, s->child.pid);
+    if (!config->foreign) {
+        swx_kernel_open(&s->kernel, s->child.pid);
+    }
     char path[48];
     snprintf(path, sizeof(path), "/proc/%d/exe", (int)s->child.pid);
     if (stat(path, &s->program) != 0) {

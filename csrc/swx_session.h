@@ -101,6 +101,8 @@ typedef struct {
     const char *directory;    /* or NULL */
     unsigned rows, columns;
     size_t output_limit;      /* bytes of output kept per operation */
+    bool foreign;             /* the shell is not this very process (it runs in another place, behind a program that carries its
+                                 terminal): nothing is to be learned of it from this kernel */
 } swx_session_config;
 
 /* Starts bash on a new terminal.  `now` as everywhere below is the current time. */

@@ -28,6 +28,17 @@ swx_status swx_shelltext_prompts(swx_buf *out, const swx_fence *fence)
     return add(out, "builtin declare -g +x PS0='%s' PS1='%s' PS2='' || builtin :", ps0, ps1);
 }
 
+swx_status swx_shelltext_reassert(swx_buf *out, const swx_fence *fence)
+{
+    char ps0[SWX_FENCE_TEXT], ps1[SWX_FENCE_TEXT];
+    swx_fence_ps0(fence, ps0);
+    swx_fence_ps1(fence, ps1);
+    return add(out,
+               "builtin declare -ga 'PROMPT_COMMAND[7734]=builtin declare -g PS0='\\''%s'\\'' PS1='\\''%s'\\'' "
+               "PS2= 2>/dev/null' || builtin :",
+               ps0, ps1);
+}
+
 /* "0 1 0" whatever IFS is: "${PIPESTATUS[*]}" would join with its first character.  A pipeline that is too long to be
  * put back gets a last number that is no exit status. */
 static swx_status add_pipestatus(swx_buf *out)
@@ -98,9 +109,6 @@ static bool is_quoted_word(const uint8_t *text, size_t size)
 
 swx_status swx_shelltext_restore(swx_buf *out, const swx_fence *fence, const swx_restore *restore)
 {
-    char ps0[SWX_FENCE_TEXT], ps1[SWX_FENCE_TEXT];
-    swx_fence_ps0(fence, ps0);
-    swx_fence_ps1(fence, ps1);
     swx_status status = SWX_OK;
     if (restore->prompt_variables) {
         status = add(out, "builtin shopt -s promptvars; ");
@@ -119,10 +127,8 @@ swx_status swx_shelltext_restore(swx_buf *out, const swx_fence *fence, const swx
         status = swx_shelltext_prompts(out, fence);
     }
     if (status == SWX_OK && restore->reassert) {
-        status = add(out,
-                     "; builtin declare -ga 'PROMPT_COMMAND[7734]=builtin declare -g PS0='\\''%s'\\'' PS1='\\''%s'\\'' "
-                     "PS2= 2>/dev/null' || builtin :",
-                     ps0, ps1);
+        status = add(out, "; ");
+        status = status == SWX_OK ? swx_shelltext_reassert(out, fence) : status;
     }
     if (status == SWX_OK && restore->last_size && restore->last_size <= LAST_MAX &&
         is_quoted_word(restore->last, restore->last_size)) {

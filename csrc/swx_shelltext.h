@@ -13,6 +13,9 @@
 /* Assignments that put our prompts (back) into force and keep them from children, for the end of a startup script. */
 swx_status swx_shelltext_prompts(swx_buf *out, const swx_fence *fence);
 
+/* An element of PROMPT_COMMAND that does the same before each prompt, behind whatever the user's own elements do. */
+swx_status swx_shelltext_reassert(swx_buf *out, const swx_fence *fence);
+
 /* The challenge: one line whose answer is a REPORT mark (exit code, PIPESTATUS), the last argument `$_` in the shell's
  * own quoting, a VALUE mark, the text that the user's prompt printed, a VALUE mark, what PS0 prints, the same for PS2, and an END mark (is stderr the terminal).
  * All is expanded before anything is run, and goes to the terminal through fd 0, whatever stdout and stderr are. */

@@ -83,11 +83,13 @@ static swx_op operation(swx_op_kind kind, const char *typed)
                      .done = noted };
 }
 
-static swx_session *open_session(size_t limit)
+static swx_session *open_configured(size_t limit, bool foreign)
 {
-    swx_session_config config = { .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = limit };
+    swx_session_config config = { .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = limit,
+                                  .foreign = foreign };
     swx_session *s;
     swx_error err;
+    CHECK(setenv("TERM", "xterm", 1) == 0); /* readline says more on some terminals than on others */
     CHECK(swx_session_new(&s, &config, now(), &err) == SWX_OK);
     swx_op start = operation(SWX_OP_START, ":");
     swx_session_submit(s, &start, now());
@@ -96,6 +98,8 @@ static swx_session *open_session(size_t limit)
     swx_buf_free(&start.output);
     return s;
 }
+
+static swx_session *open_session(size_t limit) { return open_configured(limit, false); }
 
 static void close_session(swx_session *s)
 {
@@ -178,6 +182,34 @@ static void test_prompts_are_taken_away(void)
     expect_run(s, "set -e\n", 0, "");
     expect_run(s, "PS1=\n", 0, "");
     expect_run(s, "echo lives\n", 0, "lives\n");
+    close_session(s);
+}
+
+/* Without the kernel's word: the marks alone tell, and they have to stay. */
+static void test_without_the_kernel(void)
+{
+    swx_session *s = open_configured(1 << 20, true);
+    CHECK(!swx_session_look(s).kernel_proof);
+    expect_run(s, "echo hi; (exit 3)\n", 3, "hi\n");
+    expect_run(s, "echo $?\n", 0, "3\n");
+    const char *prompts[] = { "PS1='$ '\n", "unset PS1 PS0\n", "PS1='(venv) '$PS1\n", "PROMPT_COMMAND='PS1=x PS0=y PS2=z'\n", "PS1=; PS0=\n" };
+    for (size_t i = 0; i < SWX_COUNT(prompts); i++) {
+        expect_run(s, prompts[i], 0, "");
+        expect_run(s, "echo one; (exit 5)\n", 5, "one\n");
+        expect_run(s, "{\necho two $?\n}\n", 0, "two 5\n");
+    }
+    swx_op op = operation(SWX_OP_RUN, "sleep 100\n");
+    op.deadline = now() + 30 * MS;
+    swx_session_submit(s, &op, now());
+    wait_for(s, &op);
+    CHECK(op.end == SWX_END_TIMEOUT);
+    swx_buf_free(&op.output);
+    swx_op stop = operation(SWX_OP_INTERRUPT, "");
+    swx_session_submit(s, &stop, now());
+    wait_for(s, &stop);
+    CHECK(stop.end == SWX_END_DONE);
+    swx_buf_free(&stop.output);
+    expect_run(s, "echo $?\n", 0, "130\n");
     close_session(s);
 }
 
@@ -1077,7 +1109,7 @@ static void test_no_memory(void)
 #endif
 }
 
-TEST_MAIN(test_commands, test_prompts_are_taken_away, test_forged_marks, test_jobs, test_timeout_and_interrupt, test_death,
+TEST_MAIN(test_commands, test_without_the_kernel, test_prompts_are_taken_away, test_forged_marks, test_jobs, test_timeout_and_interrupt, test_death,
           test_patterns, test_pattern_of_own_text, test_streaming, test_cancel, test_quiet, test_resize, test_typed_bytes,
           test_typed_ahead, test_nested_programs, test_output_limit, test_modes, test_queries, test_queue, test_interrupts,
           test_interrupt_at_the_start, test_close_takes_all, test_free, test_startup_failures, test_abandon,
