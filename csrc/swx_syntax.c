@@ -856,13 +856,11 @@ static bool cond_term(parser *p)
     if (CLASS[c] & META) {
         return true;
     }
-    const uint8_t *start = p->at;
+    if (c == ']' && peek(p, 1) == ']') {
+        return true;
+    }
     if (!cond_word(p, &w)) {
         return false;
-    }
-    if (is_word(&w, "]]")) {
-        p->at = start;
-        return true;
     }
     if (in_set(&w, numeric)) {
         return cond_word(p, &w) && !is_word(&w, "]]") && newlines(p);

@@ -98,7 +98,8 @@ swx_way swx_syntax_way(const swx_scan *scan, bool accepted);
  * quotes.  Printable ASCII other than ' and \ stands for itself, newline and tab are \n and \t, all other bytes are three
  * octal digits: always three, so that a following digit cannot join, and octal gives the byte itself in every locale.
  * No byte outside of 0x20..0x7e and newline is typed and no line exceeds SWX_LINE_MAX.  A text that begins with `-` gets
- * `eval -- `.
+ * `eval -- `.  One that ends in an odd number of backslashes gets another one, or a newline if it may have a here-document
+ * (`<<`): at its very end a backslash that quotes nothing would make bash go on reading at the terminal.
  *
  * SWX_OK; SWX_EINVAL: a NUL byte, or way is NONE or REFUSE; SWX_ELIMIT: swx_syntax_bound bytes exceed what is left of
  * out->limit; SWX_ENOMEM.  On an error out is as it was. */

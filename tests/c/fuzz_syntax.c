@@ -17,7 +17,11 @@ static void expect_quoted(const swx_buf *out, const uint8_t *text, size_t size)
     static const char start[] = "eval $'", option[] = "eval -- $'";
     const uint8_t *at = out->data, *end = at + out->size;
     at += size && text[0] == '-' ? sizeof(option) - 1 : sizeof(start) - 1;
-    for (size_t i = 0; i < size; i++) {
+    size_t backslashes = 0;
+    while (backslashes < size && text[size - 1 - backslashes] == '\\') {
+        backslashes++;
+    }
+    for (size_t i = 0; i < size + backslashes % 2; i++) {
         if (end - at > 5 && memcmp(at, "'\\\n$'", 5) == 0) {
             at += 5;
         }
@@ -31,7 +35,7 @@ static void expect_quoted(const swx_buf *out, const uint8_t *text, size_t size)
                 c = c == 'n' ? '\n' : c == 't' ? '\t' : c;
             }
         }
-        require(c == text[i]);
+        require(c == (i < size ? text[i] : memmem(text, size, "<<", 2) ? '\n' : '\\'));
     }
     require(end - at == 2 && memcmp(at, "'\n", 2) == 0);
 }

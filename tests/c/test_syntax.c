@@ -39,7 +39,7 @@ static const char *const COMPLETE[] = {
     "cat <<E <<-'F'>g\nx\nE\n\ty\n\tF\nh", "cat <<E\n\\\\\nx\\\ny\nE", "if a;then b;elif c;then d;else e;fi>f",
     "while a;do b;done;until c\ndo d;done", "for a in b c;do d;done;for e;do f;done;for((;;));do g;done",
     "select a in b;do c;done", "case a in(b|c)d;;e)f;&*);;&'g h')i\nesac", "{ a;};(b);((c+(d)*2))", "a(){ b;};function c { d;}",
-    "[[ -f a && ! ( b = c* || d =~ ^(e|f)+$ ) ]]", "[[ a -nt b\n]]", "! a|b;time c", "a $((1+$(b)*${#c[@]}))",
+    "[[ -f a && ! ( b = c* || d =~ ^(e|f)+$ ) ]]", "[[ a -nt b\n]]", "[[ a ]]", "[[ a ]]&&b", "! a|b;time c", "a $((1+$(b)*${#c[@]}))",
     "a <(b) >(c) 2>&1 3<&- >|d &>e <<<f <>g", "a \\\n b\\\nc", "a#b # c", "a $$ $? ${!b} ${c//d/e} ${f[@]} $",
 };
 
@@ -109,6 +109,9 @@ static void test_typed_bytes(void)
     expect_typed(SWX_WAY_EVAL, "a 'b' \\\t!\n\x03" "1\xff", "eval $'a \\'b\\' \\\\\\t!\\n\\0031\\377'\n");
     expect_typed(SWX_WAY_EVAL, "-a", "eval -- $'-a'\n");
     expect_typed(SWX_WAY_EVAL, "", "eval $''\n");
+    expect_typed(SWX_WAY_EVAL, "a \\", "eval $'a \\\\\\\\'\n");
+    expect_typed(SWX_WAY_EVAL, "a \\\\", "eval $'a \\\\\\\\'\n");
+    expect_typed(SWX_WAY_EVAL, "a <<b\\", "eval $'a <<b\\\\\\n'\n");
 }
 
 static void test_typed_lines_and_bound_at_every_size(void)
