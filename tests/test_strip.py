@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 
@@ -59,7 +60,8 @@ def test_real_programs(term: str) -> None:
 
 
 def test_colours_of_ls() -> None:
-    result = subprocess.run(["ls", "--color=always", "--hyperlink=always", "/"], capture_output=True, check=True)
+    command = ["ls", "--color=always", "--hyperlink=always", "/"]
+    result = subprocess.run(command, env={**os.environ, "TERM": "xterm"}, capture_output=True, check=True)
     assert b"\x1b[" in result.stdout and b"\x1b]8;" in result.stdout
     assert _core.strip(result.stdout) == subprocess.run(["ls", "/"], capture_output=True, check=True).stdout
 
