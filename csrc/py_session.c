@@ -562,6 +562,7 @@ static int deliver(swx_buf *typed, swx_op *op, bool *empty, const char *text, si
         return -1;
     }
     op->raw = way == SWX_WAY_RAW;
+    op->runs = way != SWX_WAY_NONE;
     *empty = way == SWX_WAY_NONE;
     return 1;
 }
@@ -593,6 +594,7 @@ static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
     f->op.typed = f->typed.data;
     f->op.typed_size = f->typed.size;
     f->op.raw = wanted.raw;
+    f->op.runs = wanted.runs;
     f->op.hints = wanted.hints;
     swx_session_release(f->at->session, &f->op, swx_now());
     swx_node_unlock(f->at->node);

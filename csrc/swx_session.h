@@ -66,6 +66,7 @@ struct swx_op {
     const uint8_t *typed; /* START: script text for inside of a brace group; RUN, LINE: the bytes to type; borrowed */
     size_t typed_size;
     bool held;            /* keeps its place in the queue, and is not begun before swx_session_release */
+    bool runs;            /* RUN: something of it has to run, so that the shell's count of commands rises */
     bool raw;             /* RUN: `typed` is a brace group with bytes that only a terminal in raw mode passes on */
     unsigned hints;       /* of swx_hint */
     swx_match *match;     /* patterns to wait for, or NULL; borrowed, used by the session until done */

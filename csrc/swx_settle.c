@@ -195,11 +195,24 @@ static void conclude(swx_session *s, int code, uint32_t jobs, const char *unread
     swx_session_begin(s, now);
 }
 
+/* Empty, but for job notices. */
+static bool says_nothing(const swx_buf *output)
+{
+    uint32_t lines = 0;
+    for (size_t i = 0; i < output->size && output->size < NOTICE_LIMIT; i++) {
+        lines += output->data[i] == '\n';
+    }
+    return !output->size || (output->size < NOTICE_LIMIT && output->data[output->size - 1] == '\n' &&
+                             lines == swx_notice_count(output->data, output->size));
+}
+
 static void conclude_from_mark(swx_session *s, int64_t now)
 {
     candidate found = s->found;
     bool own = (s->hints & SWX_HINT_PROMPT) && !s->loose; /* PS1 may hold a mark by now that was expanded before */
-    if (found.conflict || found.altered || found.code < 0 || s->beyond || own) {
+    /* A prompt, and nothing has run; and it is not that the shell said why (history expansion may fail). */
+    bool idle = found.rank == 1 && s->current && s->current->runs && !s->begun && says_nothing(&s->output);
+    if (found.conflict || found.altered || found.code < 0 || s->beyond || own || idle) {
         swx_buf_chop(&s->output, (size_t)(s->output.total - found.at));
         swx_settle_challenge(s, now, false);
         return;
@@ -262,7 +275,7 @@ static void conclude_challenge(swx_session *s, int64_t now)
         swx_session_lose(s);
         return;
     }
-    if (count == 0 && !s->doubted && s->expects_start && !s->begun) {
+    if (count <= 0 && s->current && s->current->runs && s->doubted < 2 && s->expects_start && !s->begun) {
         unread = "the shell did not run what was typed: it waited for more of it, or something else read the terminal";
     }
     drop_prompt(s);
