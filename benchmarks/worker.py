@@ -60,36 +60,39 @@ class Contender:
     threads = False
     """Whether many sessions at once need a thread each."""
 
+    def _lacks(self, what: str) -> LookupError:
+        return LookupError(f"{type(self).__name__} does not {what}")
+
     async def open(self, key: str) -> None:
-        raise NotImplementedError
+        raise self._lacks("open")
 
     async def close(self, key: str) -> None:
-        raise NotImplementedError
+        raise self._lacks("close")
 
     async def run(self, key: str, text: str) -> Answer:
         return self.run_now(key, text)
 
     def run_now(self, key: str, text: str) -> Answer:
         """The same without a loop, for contenders with `threads`."""
-        raise NotImplementedError
+        raise self._lacks("run a command")
 
     async def wait_for(self, key: str, text: str, patterns: list[str]) -> str:
         """Runs text until one of the patterns is seen; returns the pattern."""
-        raise NotImplementedError
+        raise self._lacks("wait for patterns")
 
     async def begin(self, key: str, text: str) -> None:
         """Runs text that does not end; returns after SLEEP_BEFORE_INTERRUPT, when a caller has given up on it."""
-        raise NotImplementedError
+        raise self._lacks("begin")
 
     async def interrupt(self, key: str) -> None:
-        raise NotImplementedError
+        raise self._lacks("interrupt")
 
     async def interrupt_running(self, key: str, text: str) -> float:
         """Interrupts text while its caller still waits for it; returns the seconds until that caller was answered."""
-        raise NotImplementedError
+        raise self._lacks("interrupt what runs")
 
     async def execute(self, text: str) -> Answer:
-        raise NotImplementedError
+        raise self._lacks("execute")
 
 
 class Runtime(Contender):

@@ -1,6 +1,6 @@
 /* swx.h: what every room of the core shares: status codes, the error record, small helpers.
  *
- * The core (swx_*) is plain C11 for Linux and never includes Python.h.  Functions return a swx_status;
+ * The core (swx_*) is plain C11 for Linux and never includes the headers of Python.  Functions return a swx_status;
  * "need more input" is a status of its own and not an error.  Names that cross files start with swx_,
  * all others are static.  Nothing here has mutable static state.
  *

@@ -7,6 +7,7 @@
 
 enum {
     READ_SIZE = 64 * 1024,
+    READS_PER_CALL = 64, /* a terminal gives at most 4 KiB a read */
     SHORT_READ = 2048
 };
 
@@ -246,28 +247,7 @@ static void take(swx_session *s, const uint8_t *bytes, size_t size, int64_t now)
     }
 }
 
-/* *more: the last read still brought something. */
-void swx_listen_read(swx_session *s, unsigned reads, int64_t now, bool *more)
-{
-    uint8_t bytes[READ_SIZE];
-    *more = false;
-    for (unsigned i = 0; i < reads; i++) {
-        ssize_t size = read(s->pty.master, bytes, sizeof(bytes));
-        if (size < 0 && errno == EINTR) {
-            continue;
-        }
-        if (size <= 0) {
-            *more = false;
-            return;
-        }
-        *more = true;
-        take(s, bytes, (size_t)size, now);
-    }
-}
-
-/* What is there now.  A short read says that there is no more at this moment; a further one would only make the kernel
- * flush its queues to say the same.  Whoever needs to be sure asks swx_settle_drained(). */
-static bool read_available(swx_session *s, int64_t now)
+bool swx_listen_read(swx_session *s, bool whole, int64_t now)
 {
     uint8_t bytes[READ_SIZE];
     for (unsigned i = 0; i < READS_PER_CALL; i++) {
@@ -279,7 +259,7 @@ static bool read_available(swx_session *s, int64_t now)
             return false;
         }
         take(s, bytes, (size_t)size, now);
-        if (size < SHORT_READ) {
+        if (size < SHORT_READ && !whole) {
             return false;
         }
     }
@@ -300,7 +280,7 @@ bool swx_session_readable(swx_session *s, int64_t now)
     if (s->state == CLOSED) {
         return false;
     }
-    bool more = read_available(s, now);
+    bool more = swx_listen_read(s, false, now);
     if (s->found.rank || s->state == CHALLENGE) {
         swx_settle(s, now, true);
     } else if (s->state == RUNNING) {

@@ -327,8 +327,7 @@ void swx_session_due(swx_session *s, int64_t now)
     }
     swx_op *op = s->current;
     if (op && (op->deadline <= now || quiet_deadline(s, op) <= now)) {
-        bool more = false; /* what is there came in time */
-        swx_listen_read(s, READS_PER_CALL, now, &more);
+        swx_listen_read(s, true, now); /* what is there came in time */
         if (s->found.rank) {
             swx_settle(s, now, true);
         }

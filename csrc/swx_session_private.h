@@ -26,7 +26,6 @@
 #define MS INT64_C(1000000)
 
 enum {
-    READS_PER_CALL = 64,      /* a terminal gives at most 4 KiB a read */
     PART_LIMIT = 64 * 1024,   /* of an answer to a challenge */
     PARTS = 5,
     RAW_TAIL = 2,             /* "}" and newline: typed when the terminal is itself again */
@@ -181,8 +180,9 @@ void swx_listen_take_output(swx_session *s, const uint8_t *bytes, size_t size);
 /* Bytes that are no mark: output, part of an answer, or noise, as the state has it. */
 void swx_listen_take_plain(swx_session *s, const uint8_t *bytes, size_t size);
 
-/* At most that many reads.  *more: the last one still brought something. */
-void swx_listen_read(swx_session *s, unsigned reads, int64_t now, bool *more);
+/* Reads what is there, some hundred KiB at most.  whole: until a read finds nothing, which also flushes the kernel's queues;
+ * else a short read is taken for the end, because a further one would only do that.  True: there may be more. */
+bool swx_listen_read(swx_session *s, bool whole, int64_t now);
 
 /* ---- swx_stop.c ---- */
 

@@ -327,7 +327,7 @@ bool swx_settle_drained(swx_session *s, int64_t now)
     state was = s->state;
     challenge_phase phase = s->phase;
     for (unsigned round = 0; more && round < 16; round++) {
-        swx_listen_read(s, READS_PER_CALL, now, &more);
+        more = swx_listen_read(s, true, now);
     }
     return !more && s->state == was && s->phase == phase;
 }

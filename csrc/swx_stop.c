@@ -123,7 +123,7 @@ void swx_session_ended(swx_session *s, int64_t now)
     }
     bool more = true;
     for (unsigned round = 0; more && round < 64; round++) {
-        swx_listen_read(s, READS_PER_CALL, now, &more);
+        more = swx_listen_read(s, true, now);
     }
     swx_settle_take_held(s);
     s->facts.dead = true;
