@@ -659,8 +659,7 @@ def test_ulimit(sh: Shell, limit: str) -> None:
     sh.gives("x='a\x01b'; echo ${#x}", "3\n")
     sh.gives("echo a\necho b", "a\nb\n")
     sh.gives(f": {'w' * 3000}; echo long", "long\n")
-    sh.run("ulimit -S -u $(ulimit -H -u)" if "u" in limit else "true")
-    sh.run(f"ulimit -S {limit[:2]} $(ulimit -H {limit[:2]})")
+    assert sh.run(f"ulimit -S {limit[:2]} hard").exit_code == 0  # without a fork, which -u forbids whoever is not root
 
 
 def test_term_may_change(sh: Shell) -> None:
