@@ -353,6 +353,55 @@ long swx_child_kill_marked(const uint64_t *marks, size_t count)
     return found ? found : kill_once(marks, count); /* a look misses who forks behind it and ends before it */
 }
 
+/* Whether the process is asleep in read(2) on that terminal.  Sources: proc(5), /proc/pid/syscall and /proc/pid/fd. */
+static bool is_reading(pid_t pid, const char *terminal)
+{
+    char path[64], text[256], target[64];
+    long number;
+    unsigned long fd;
+    snprintf(path, sizeof(path), "/proc/%d/syscall", (int)pid);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) {
+        return false;
+    }
+    ssize_t size = read(file, text, sizeof(text) - 1);
+    close(file);
+    text[size > 0 ? size : 0] = 0;
+    if (sscanf(text, "%ld 0x%lx", &number, &fd) != 2 || number != SYS_read) {
+        return false;
+    }
+    snprintf(path, sizeof(path), "/proc/%d/fd/%lu", (int)pid, fd);
+    size = readlink(path, target, sizeof(target) - 1);
+    target[size > 0 ? size : 0] = 0;
+    return strcmp(target, terminal) == 0 || strcmp(target, "/dev/tty") == 0;
+}
+
+static void kill_reader(pid_t pid)
+{
+    struct pollfd ended = { .fd = open_pidfd(pid), .events = POLLIN };
+    kill(pid, SIGKILL);
+    if (ended.fd >= 0) { /* until it is gone it may still take what comes */
+        poll(&ended, 1, 100);
+        close(ended.fd);
+    }
+}
+
+void swx_child_kill_readers(const swx_child *child, pid_t group, const char *terminal)
+{
+    DIR *processes = kill(-group, 0) == 0 ? opendir("/proc") : NULL;
+    const struct dirent *entry;
+    while (processes && (entry = readdir(processes))) {
+        pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
+        if (pid > 0 && pid != child->pid && is_marked(pid, &child->mark, 1) && getpgid(pid) == group &&
+            is_reading(pid, terminal)) {
+            kill_reader(pid);
+        }
+    }
+    if (processes) {
+        closedir(processes);
+    }
+}
+
 void swx_child_close(swx_child *child)
 {
     if (child->pidfd >= 0) {

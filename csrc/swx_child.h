@@ -58,6 +58,11 @@ void swx_child_signal(const swx_child *child, int signal_number);
  * two looks.  1 also when no look was possible now, for want of descriptors or memory; -1 when there is no /proc. */
 long swx_child_kill_marked(const uint64_t *marks, size_t count);
 
+/* Kills, of the processes of that group which carry the child's mark, those that are blocked in a read of the terminal,
+ * and waits (100 ms at most) until each is gone.  For a group that has lost the foreground: a read that began before does
+ * not notice that, and would take the next input from the shell. */
+void swx_child_kill_readers(const swx_child *child, pid_t group, const char *terminal);
+
 /* Releases the pidfd.  A child that was not reaped stays a zombie until it is: call swx_child_ended first. */
 void swx_child_close(swx_child *child);
 

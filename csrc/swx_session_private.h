@@ -60,6 +60,7 @@ struct swx_session {
     swx_op *current;      /* whose command runs, or NULL when it runs for nobody */
     swx_op *interrupts;   /* overtaking ones */
     swx_op *closer;
+    pid_t stopped;        /* the group that an interrupt was sent to, 0: none since the command began */
 
     swx_buf pending;   /* typed and not yet written */
     size_t written;    /* bytes of it that are */

@@ -167,6 +167,10 @@ static bool stdout_is_pipe(const swx_session *s)
 static void conclude(swx_session *s, int code, uint32_t jobs, const char *unread, int64_t now)
 {
     drop_start(s);
+    if (s->stopped > 0 && s->stopped != s->child.pid) { /* a pager may have outlived the program that opened it */
+        swx_child_kill_readers(&s->child, s->stopped, s->pty.path);
+    }
+    s->stopped = 0;
     bool processed = swx_pty_settle_modes(&s->pty, s->hints & SWX_HINT_STTY);
     if (s->hints & SWX_HINT_SETTLE) {
         s->helper = stdout_is_pipe(s);

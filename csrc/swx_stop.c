@@ -37,8 +37,9 @@ static bool may_be_forking(const swx_session *s)
 
 /* As ^C: to the foreground group.  To a group of programs directly, so that it cannot hit the shell when they end in this
  * very moment; with the terminal's own authority where they belong to another user. */
-static void signal_foreground(const swx_session *s, pid_t group)
+static void signal_foreground(swx_session *s, pid_t group)
 {
+    s->stopped = group;
     if (group <= 0 || group == s->child.pid || (kill(-group, SIGINT) != 0 && errno == EPERM)) {
         swx_pty_signal(&s->pty, SIGINT, NULL);
     }
@@ -66,6 +67,7 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
     if (!op->killed) {
         op->killed = true;
         if (group > 0 && group != s->child.pid) {
+            s->stopped = group;
             kill(-group, SIGKILL);
         }
         swx_pty_signal(&s->pty, SIGINT, NULL);

@@ -419,3 +419,21 @@ def test_interrupt_with_expect(sh: Shell, tmp_path: Path) -> None:
     assert "you said hi" in sh.talk("hi", "prompt> ").output
     sh.leave("quit")
     sh.gives("echo out", "out\n")
+
+
+def test_a_reader_that_outlives_its_parent_gets_nothing_of_the_next_command(sh: Shell, tmp_path: Path) -> None:
+    """As less does when git has died: its read began in the foreground and does not notice that it has lost it."""
+    reader, parent = tmp_path / "reader.py", tmp_path / "parent.py"
+    reader.write_text(
+        "import os, signal, tty\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntty.setraw(0)\n"
+        "os.write(1, b'reading')\nos.read(0, 1)\n"
+    )
+    parent.write_text(
+        "import signal, subprocess, sys\nchild = subprocess.Popen([sys.executable, sys.argv[1]])\n"
+        "signal.signal(signal.SIGINT, signal.SIG_DFL)\nchild.wait()\n"
+    )
+    for _ in range(3):
+        error = sh.times_out(f"python3 {parent} {reader}", timeout=0.6)
+        assert error.output == "reading"
+        sh.interrupt()
+        sh.gives("echo whole", "whole\n")
