@@ -353,6 +353,15 @@ long swx_child_kill_marked(const uint64_t *marks, size_t count)
     return found ? found : kill_once(marks, count); /* a look misses who forks behind it and ends before it */
 }
 
+bool swx_child_kill_tree(swx_child *child)
+{
+    bool ended = swx_child_ended(child);
+    if (!ended) {
+        swx_child_signal(child, SIGKILL);
+    }
+    return swx_child_kill_marked(&child->mark, 1) <= 0 && ended;
+}
+
 /* Whether the process is asleep in read(2) on that terminal.  Sources: proc(5), /proc/pid/syscall and /proc/pid/fd. */
 static bool is_reading(pid_t pid, const char *terminal)
 {

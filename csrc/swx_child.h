@@ -58,6 +58,10 @@ void swx_child_signal(const swx_child *child, int signal_number);
  * two looks.  1 also when no look was possible now, for want of descriptors or memory; -1 when there is no /proc. */
 long swx_child_kill_marked(const uint64_t *marks, size_t count);
 
+/* One step of ending the child with everything it started: kills what lives of it.  True when nothing does any more and
+ * the child was reaped; else call again a moment later. */
+bool swx_child_kill_tree(swx_child *child);
+
 /* Kills, of the processes of that group which carry the child's mark, those that are blocked in a read of the terminal,
  * and waits (100 ms at most) until each is gone.  For a group that has lost the foreground: a read that began before does
  * not notice that, and would take the next input from the shell. */

@@ -147,23 +147,13 @@ static void close_pidfd(swx_exec *e)
     swx_child_close(&e->child);
 }
 
-/* A look at the tree: kills what lives.  True when nothing does. */
-static bool killed(swx_exec *e)
-{
-    bool ended = swx_child_ended(&e->child);
-    if (!ended) {
-        swx_child_signal(&e->child, SIGKILL);
-    }
-    return swx_child_kill_marked(&e->child.mark, 1) <= 0 && ended;
-}
-
 void swx_exec_free(swx_exec *e)
 {
     if (!e) {
         return;
     }
     if (!e->ended && (e->sweep != INT64_MAX || !swx_child_ended(&e->child))) {
-        for (int i = 0; i < FREE_SWEEPS && !killed(e); i++) {
+        for (int i = 0; i < FREE_SWEEPS && !swx_child_kill_tree(&e->child); i++) {
             usleep(500);
         }
     }
@@ -214,8 +204,7 @@ static void program_ended(swx_exec *e)
         return; /* the sweep finishes */
     }
     for (int i = 0; i < 2; i++) {
-        bool empty = drain(e, i, 1024);
-        (void)empty;
+        drain(e, i, 1024);
     }
     close_pidfd(e);
     finish(e);
@@ -276,7 +265,7 @@ void swx_exec_due(swx_exec *e, int64_t now)
         start_killing(e, now);
     }
     if (e->sweep <= now) {
-        if (killed(e) || ++e->sweeps > SWEEPS) {
+        if (swx_child_kill_tree(&e->child) || ++e->sweeps > SWEEPS) {
             for (int i = 0; i < 2; i++) {
                 drain(e, i, READS_PER_CALL);
                 close_stream(e, i);

@@ -184,17 +184,13 @@ void swx_stop_closing(swx_session *s, int64_t now)
 
 void swx_stop_drive_closing(swx_session *s, int64_t now)
 {
-    bool ended = swx_child_ended(&s->child);
-    if (!ended && now < s->close_limit && swx_kernel_look(&s->kernel) == SWX_SHELL_ELSEWHERE) {
+    if (!swx_child_ended(&s->child) && now < s->close_limit && swx_kernel_look(&s->kernel) == SWX_SHELL_ELSEWHERE) {
         s->close_step = now + CLOSE_LOOK; /* not back at its prompt: it is on its way out */
         return;
     }
-    if (!ended) {
-        swx_child_signal(&s->child, SIGKILL);
-    }
-    long found = swx_child_kill_marked(&s->child.mark, 1);
+    bool gone = swx_child_kill_tree(&s->child);
     s->sweeps++;
-    if ((ended && found <= 0) || s->sweeps > CLOSE_SWEEPS) {
+    if (gone || s->sweeps > CLOSE_SWEEPS) {
         close_finally(s);
     } else {
         s->close_step = now + (s->sweeps < 20 ? MS : 10 * MS);

@@ -42,6 +42,7 @@ from swerex_c.runtime.abstract import (
     CreateSessionResponse,
     Observation,
 )
+from swerex_c.runtime.config import OUTPUT_LIMIT
 from swerex_c.utils.log import get_logger
 
 if TYPE_CHECKING:
@@ -49,9 +50,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 __all__ = ["BashSession", "Session"]
-
-OUTPUT_LIMIT = 256 * 1024 * 1024
-"""Bytes of output that are kept of one command: half of them its beginning, half its end."""
 
 _PROMPT = "SHELLPS1PREFIX"
 """The `expect_string` of an action that the shell's prompt finished: the constant that callers know."""

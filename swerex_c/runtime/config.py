@@ -10,6 +10,10 @@ from swerex_c.runtime._base import AbstractRuntime
 __all__ = ["DummyRuntimeConfig", "LocalRuntimeConfig", "RemoteRuntimeConfig", "RuntimeConfig", "get_runtime"]
 
 
+OUTPUT_LIMIT = 256 * 1024 * 1024
+"""Bytes of output that are kept of one command unless a runtime is told otherwise."""
+
+
 class LocalRuntimeConfig(BaseModel):
     """A runtime in this process, on this machine."""
 
@@ -18,7 +22,7 @@ class LocalRuntimeConfig(BaseModel):
     type: Literal["local"] = "local"
     """Tells the kinds of runtimes apart. Not to be changed."""
 
-    output_limit: int = Field(default=256 * 1024 * 1024, ge=1024)
+    output_limit: int = Field(default=OUTPUT_LIMIT, ge=1024)
     """Bytes of output that are kept of a command: half of them its beginning, half its end."""
 
     def get_runtime(self) -> AbstractRuntime:
