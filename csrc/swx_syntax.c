@@ -1451,9 +1451,11 @@ static void trim(const uint8_t *text, size_t size, swx_scan *out)
         }
         start += joined ? 2 : 1;
     }
-    for (;;) {
+    /* A blank line may be the end of a here-document whose delimiter is blank: then only the last newline goes. */
+    bool documents = memmem(text, size, "<<", 2) != NULL;
+    for (bool first = true; first || !documents; first = false) {
         size_t at = end;
-        while (at > start && CLASS[text[at - 1]] & BLANK) {
+        while (!documents && at > start && CLASS[text[at - 1]] & BLANK) {
             at--;
         }
         if (at == start || text[at - 1] != '\n' || odd_backslashes(text + start, text + at - 1)) {

@@ -56,7 +56,8 @@ enum {
 #define SWX_SYNTAX_HEREDOCS 8
 
 /* The body is the text without leading blanks and newlines and without trailing newlines and blank lines.
- * (Blanks at the end of its last line stay, and so does a newline after a backslash: both can matter.) */
+ * (Blanks at the end of its last line stay, and so does a newline after a backslash: both can matter.  So do blank lines
+ * where the text holds `<<`: a here-document's delimiter may be blank.) */
 typedef struct {
     swx_verdict verdict;
     unsigned flags;
