@@ -13,8 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "AuthenticationError",
     "BashIncorrectSyntaxError",
     "CommandTimeoutError",
+    "ConnectionLostError",
     "DeploymentNotStartedError",
     "DeploymentStartupError",
     "DockerPullError",
@@ -24,8 +26,12 @@ __all__ = [
     "NonZeroExitCodeError",
     "NotAvailableError",
     "NotSupportedError",
+    "ProtocolError",
     "ResourceError",
+    "ResultLostError",
     "RuntimeClosedError",
+    "ServerLimitError",
+    "ServerRestartedError",
     "SessionBusyError",
     "SessionDiedError",
     "SessionDoesNotExistError",
@@ -144,6 +150,37 @@ class NotSupportedError(SwerexException, NotImplementedError):
 class UploadError(SwerexException, OSError):
     """A file or a tree cannot be copied as asked: a special file, a source within its own target, a directory in the
     place of a file. The system's own refusals come as its `OSError` instead."""
+
+
+# Servers
+
+
+class AuthenticationError(SwerexException, RuntimeError):
+    """The server refuses the key, or none was sent."""
+
+
+class ConnectionLostError(SwerexException, RuntimeError, ConnectionError):
+    """The server cannot be reached, or no longer answers, in the time that there was for it.
+
+    A request that was sent before may have been carried out, once.
+    """
+
+
+class ServerRestartedError(SwerexException, RuntimeError):
+    """The server is not the process that it was: the sessions that were made there are gone with the old one, and
+    whether the requests that it had not answered were carried out is not known."""
+
+
+class ResultLostError(SwerexException, RuntimeError):
+    """The request was carried out, or was begun to be; its result is no longer kept by the server."""
+
+
+class ServerLimitError(SwerexException, RuntimeError):
+    """The request is larger than the server takes, or one too many for it just now. It was not carried out."""
+
+
+class ProtocolError(SwerexException, RuntimeError):
+    """What the other end sent is not what it may send."""
 
 
 # Deployments

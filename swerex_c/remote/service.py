@@ -1,0 +1,151 @@
+"""What a server does with a request, whichever way it came."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from swerex_c.exceptions import InvalidInputError, ServerLimitError
+from swerex_c.remote.limits import Limits
+from swerex_c.runtime.abstract import (
+    AbstractRuntime,
+    Action,
+    CloseSessionRequest,
+    Command,
+    CreateSessionRequest,
+    ReadFileRequest,
+    WriteFileRequest,
+)
+
+__all__ = ["METHODS", "Place", "Service", "Tally"]
+
+METHODS: dict[str, TypeAdapter[Any] | None] = {
+    "is_alive": None,
+    "create_session": TypeAdapter(CreateSessionRequest),
+    "run_in_session": TypeAdapter(Action),
+    "close_session": TypeAdapter(CloseSessionRequest),
+    "execute": TypeAdapter(Command),
+    "read_file": TypeAdapter(ReadFileRequest),
+    "write_file": TypeAdapter(WriteFileRequest),
+    "close": None,
+}
+"""What a client may call by name and what validates its request; None: it takes none. Each is a method of runtimes."""
+
+
+class Place(Protocol):
+    """Where the runtime and the key are kept; both may be replaced at any time. The module `swerex_c.server` is one."""
+
+    runtime: AbstractRuntime
+    AUTH_TOKEN: str
+
+
+class Tally:
+    """How often a method was called and what came of it; `seconds` is the sum of the calls' durations."""
+
+    __slots__ = ("buckets", "errors", "finished", "seconds")
+
+    BOUNDS = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+    """Upper bounds of the buckets but the last, in seconds."""
+
+    def __init__(self) -> None:
+        self.finished = 0
+        self.errors = 0
+        self.seconds = 0.0
+        self.buckets = [0] * (len(self.BOUNDS) + 1)
+
+    def add(self, seconds: float, failed: bool) -> None:
+        self.finished += 1
+        self.errors += failed
+        self.seconds += seconds
+        for i, bound in enumerate(self.BOUNDS):
+            if seconds <= bound:
+                self.buckets[i] += 1
+                return
+        self.buckets[-1] += 1
+
+
+class Service:
+    """A runtime with what a server adds to it: a key, limits and counts. One event loop uses it."""
+
+    def __init__(self, place: Place, limits: Limits | None = None):
+        self.place = place
+        self.limits = limits or Limits()
+        self.tallies = {name: Tally() for name in [*METHODS, "upload", "download", "stream_in_session"]}
+        self.in_flight = 0
+        self.connections = 0
+
+    @property
+    def runtime(self) -> AbstractRuntime:
+        return self.place.runtime
+
+    @property
+    def session_count(self) -> int:
+        return len(getattr(self.place.runtime, "sessions", ()))
+
+    def authorized(self, key: str | None) -> bool:
+        """Whether a client with this key may use the server. Takes as long for a wrong key as for the right one."""
+        wanted = self.place.AUTH_TOKEN
+        return not wanted or hmac.compare_digest(wanted.encode(), (key or "").encode("utf-8", "surrogateescape"))
+
+    async def call(self, method: str, request: BaseModel | None) -> BaseModel:
+        """Do what a method of `METHODS` does, with its validated request. Raises what the runtime raises."""
+        return await self.count(method, self._run(method, request))
+
+    async def _run(self, method: str, request: BaseModel | None) -> BaseModel:
+        if method == "create_session" and self.session_count >= self.limits.sessions:
+            msg = f"The server allows {self.limits.sessions} sessions at the same time: close some first"
+            raise ServerLimitError(msg)
+        if method == "close":
+            return await self.close()
+        run: Callable[..., Awaitable[BaseModel]] = getattr(self.place.runtime, method)
+        return await (run() if request is None else run(request))
+
+    async def count(self, method: str, work: Awaitable[Any]) -> Any:
+        """Await something that is done for a client: within the limit of requests in flight, and counted."""
+        if self.in_flight >= self.limits.requests:
+            if hasattr(work, "close"):
+                work.close()
+            msg = f"The server allows {self.limits.requests} requests at the same time: try again later"
+            raise ServerLimitError(msg)
+        self.in_flight += 1
+        begin = time.perf_counter()
+        failed = True
+        try:
+            answer = await work
+            failed = False
+            return answer
+        finally:
+            self.in_flight -= 1
+            self.tallies[method].add(time.perf_counter() - begin, failed)
+
+    async def close(self) -> BaseModel:
+        """End all sessions and commands. A runtime of the same kind takes the closed one's place, for new clients."""
+        runtime = self.place.runtime
+        answer = await runtime.close()
+        if self.place.runtime is runtime:
+            config = getattr(runtime, "_config", None)
+            options = {} if config is None else config.model_dump(exclude={"type"})
+            self.place.runtime = type(runtime)(**options)
+        return answer
+
+    @staticmethod
+    def validate(method: str, payload: Any) -> BaseModel | None:
+        """The request of a method, from what a client sent.
+
+        Raises:
+            InvalidInputError: if there is no such method, or the payload is not what it takes.
+        """
+        if method not in METHODS:
+            raise InvalidInputError(f"There is no method {method[:100]!r}")
+        adapter = METHODS[method]
+        if adapter is None:
+            return None
+        try:
+            request: BaseModel = adapter.validate_python(payload)
+        except ValidationError as error:
+            raise InvalidInputError(f"The request for {method} is not valid: {error}") from None
+        return request
