@@ -74,7 +74,8 @@ def test_callers_handlers_catch_them_in_their_order() -> None:
     assert issubclass(exceptions.CommandTimeoutError, TimeoutError)
     for kind in EVERY:
         if issubclass(kind, OSError):
-            assert issubclass(kind, (exceptions.CommandTimeoutError, exceptions.ConnectionLostError, exceptions.UploadError))
+            known = (exceptions.CommandTimeoutError, exceptions.ConnectionLostError, exceptions.UploadError)
+            assert issubclass(kind, known)
     assert not issubclass(exceptions.ResourceError, OSError)
     assert issubclass(exceptions.DockerPullError, exceptions.DeploymentStartupError)
     assert issubclass(exceptions.InvalidInputError, ValueError)
