@@ -14,12 +14,13 @@ import os
 import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from swerex_c.exceptions import InvalidInputError, UploadError
 
-__all__ = ["read_text", "upload", "write_text"]
+__all__ = ["move", "read_text", "spool", "upload", "write_text"]
 
 _MOST_LINKS = 40
 """How many symbolic links in a row are followed, as in Linux."""
@@ -104,10 +105,57 @@ def upload(source: str, target: str) -> None:
         _upload_file(source, target)
 
 
-def _upload_file(source: str, target: str) -> None:
+def move(source: str, target: str, name: str | None = None) -> list[str]:
+    """Put a file or a tree that nobody else knows of where `upload` would put a copy of it, by the same rules.
+
+    Nothing is written twice where `source` is on the target's file system. What is left of a tree when it is moved, or
+    when it cannot be, is the caller's to remove.
+
+    Args:
+        name: what a file is called when it goes into a directory; None is its own name.
+
+    Returns:
+        The directories of a tree that were made, as paths below its root ("" is the root itself), those that hold
+        others first. They have this process's default mode; the source's modes are not looked at.
+    """
+    _check_path(target)
+    if not stat.S_ISDIR(os.lstat(source).st_mode):
+        _upload_file(source, target, name=name, copy=_rename)
+        return []
+    return _merge_tree(source, target, copy=_rename)
+
+
+@contextlib.contextmanager
+def spool(target: str, *, suffix: str = ".tmp") -> Iterator[str]:
+    """An empty directory, for nobody but this user, to build in what `move` then moves to the target.
+
+    It lies beside the target, or else in it, or else where temporary files are. Directories above the target are made.
+    It is removed at the end with all that is left in it.
+    """
+    _check_path(target)
+    parent = os.path.dirname(os.path.abspath(target))
+    os.makedirs(parent, exist_ok=True)
+    path = _make_spool([parent, target, tempfile.gettempdir()], suffix)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _make_spool(places: list[str], suffix: str) -> str:
+    for place in places[:-1]:
+        if os.path.isdir(place):
+            with contextlib.suppress(OSError):
+                return tempfile.mkdtemp(suffix, ".swerex-", place)
+    return tempfile.mkdtemp(suffix, ".swerex-", places[-1])
+
+
+def _upload_file(
+    source: str, target: str, *, name: str | None = None, copy: Callable[[str, str], object] = shutil.copy
+) -> None:
     _refuse_special(source, os.stat(source))
     if os.path.isdir(target):
-        target = os.path.join(target, os.path.basename(os.path.normpath(source)))
+        target = os.path.join(target, name or os.path.basename(os.path.normpath(source)))
         if os.path.isdir(target):
             raise UploadError(f"Cannot copy the file {source!r} to {target!r}: a directory is there")
     elif target.endswith("/"):
@@ -116,7 +164,7 @@ def _upload_file(source: str, target: str) -> None:
         raise UploadError(f"Cannot copy {source!r} to {target!r}: they are the same file")
     if parent := os.path.dirname(target):
         os.makedirs(parent, exist_ok=True)
-    _copy_file(source, _end_of_links(target), shutil.copy)
+    _copy_file(source, _end_of_links(target), copy)
 
 
 def _upload_tree(source: str, target: str) -> None:
@@ -126,24 +174,29 @@ def _upload_tree(source: str, target: str) -> None:
         raise UploadError(f"Cannot copy {source!r} to {target!r}: they are the same directory")
     if os.path.commonpath([inside, root]) == root:
         raise UploadError(f"Cannot copy {source!r} to {target!r}: the target lies in the source")
+    # Last and from the bottom up, because a directory may forbid what has to be written into it.
+    for relative in reversed(_merge_tree(source, target, copy=shutil.copy2)):
+        shutil.copystat(os.path.join(source, relative), os.path.join(target, relative))
+
+
+def _merge_tree(source: str, target: str, *, copy: Callable[[str, str], object]) -> list[str]:
+    """Bring what is in a tree into another one; the directories that were made for it, below the tree's root."""
     entries = list(_entries(source))
     _refuse_tree(entries, source, target)
     made = []
     if parent := os.path.dirname(os.path.normpath(target)):
         os.makedirs(parent, exist_ok=True)
     if _make_directory(target):
-        made.append((source, target))
+        made.append("")
     for entry, relative in entries:
         to = os.path.join(target, relative)
         if entry.is_symlink():
             _copy_link(entry.path, to)
         elif not entry.is_dir():
-            _copy_file(entry.path, to, shutil.copy2)
+            _copy_file(entry.path, to, copy)
         elif _make_directory(to):
-            made.append((entry.path, to))
-    # Last and from the bottom up, because a directory may forbid what has to be written into it.
-    for original, copy in reversed(made):
-        shutil.copystat(original, copy)
+            made.append(relative)
+    return made
 
 
 def _make_directory(path: str) -> bool:
@@ -195,7 +248,7 @@ def _copy_file(source: str, target: str, copy: Callable[[str, str], object]) -> 
     """Put a copy of a regular file in the place of whatever file or link is at the target."""
     old = _lstat(target)
     if old is not None and not stat.S_ISLNK(old.st_mode) and not _replaceable(target, old):
-        copy(source, target)
+        _overwrite(source, target, copy)
         return
     try:
         with _replacement(target) as temporary:
@@ -204,7 +257,21 @@ def _copy_file(source: str, target: str, copy: Callable[[str, str], object]) -> 
     except OSError as error:
         if old is None or error.errno not in _NOT_REPLACEABLE:
             raise
-        copy(source, target)
+        _overwrite(source, target, copy)
+
+
+def _overwrite(source: str, target: str, copy: Callable[[str, str], object]) -> None:
+    (shutil.copy2 if copy is _rename else copy)(source, target)
+
+
+def _rename(source: str, target: str) -> None:
+    """Stands in for a copy of what is not needed any more."""
+    try:
+        os.replace(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.copy2(source, target)
 
 
 def _copy_link(source: str, target: str) -> None:

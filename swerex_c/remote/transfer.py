@@ -1,0 +1,354 @@
+"""Exceptions across the wire.
+
+An exception goes as a dictionary with the fields of the original's `_ExceptionTransfer`: `message`, `class_path`,
+`traceback` and `extra_info`. An original client makes `class_path` of `message` alone and hangs `extra_info` on it. What
+else one of ours needs to make the same exception again stands in `extra_info` under `DETAILS`.
+
+The class is chosen by an allow-list of names. Nothing is imported, looked up or called because a peer said so, and no
+dictionary, however odd, makes `from_wire` fail.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import builtins
+import re
+import traceback
+from typing import Any
+
+from swerex_c import exceptions
+from swerex_c.exceptions import ProtocolError, SwerexException
+
+__all__ = ["DETAILS", "from_wire", "to_wire"]
+
+DETAILS = "swerex_c"
+"""The key in `extra_info` of what only this package reads."""
+
+_MOST_TRACEBACK = 64 << 10
+"""Characters of a traceback that are sent; its end is what matters."""
+
+_MOST_OBJECT = 1 << 20
+"""Bytes of undecodable text that are sent; of a longer one only what is around the bad place."""
+
+_AROUND = 64
+"""Bytes or characters kept on either side of it then."""
+
+_MOST_PARSED = 8192
+"""Characters of a message that are looked at to find the errno in them."""
+
+_OURS: dict[str, type[SwerexException]] = {name: getattr(exceptions, name) for name in exceptions.__all__}
+
+_ATTRIBUTES: dict[str, tuple[type, ...]] = {
+    "output": (str,),
+    "exit_code": (int, type(None)),
+    "signal": (int, type(None)),
+    "errno": (int, type(None)),
+}
+"""Attributes of our own exceptions that survive, and what they may be."""
+
+_ORIGINAL = {
+    "BashIncorrectSyntaxError",
+    "CommandTimeoutError",
+    "DeploymentNotStartedError",
+    "DeploymentStartupError",
+    "DockerPullError",
+    "DummyOutputsExhaustedError",
+    "NoExitCodeError",
+    "NonZeroExitCodeError",
+    "SessionDoesNotExistError",
+    "SessionExistsError",
+    "SessionNotInitializedError",
+    "SwerexException",
+}
+"""The exceptions that the original has too."""
+
+_PLAIN = [
+    "ArithmeticError",
+    "AssertionError",
+    "AttributeError",
+    "BufferError",
+    "EOFError",
+    "Exception",
+    "FloatingPointError",
+    "IndexError",
+    "KeyError",
+    "LookupError",
+    "MemoryError",
+    "NotImplementedError",
+    "OverflowError",
+    "RecursionError",
+    "RuntimeError",
+    "TypeError",
+    "UnicodeError",
+    "ValueError",
+    "ZeroDivisionError",
+]
+_SYSTEM = [
+    "BlockingIOError",
+    "BrokenPipeError",
+    "ChildProcessError",
+    "ConnectionAbortedError",
+    "ConnectionError",
+    "ConnectionRefusedError",
+    "ConnectionResetError",
+    "FileExistsError",
+    "FileNotFoundError",
+    "InterruptedError",
+    "IsADirectoryError",
+    "NotADirectoryError",
+    "OSError",
+    "PermissionError",
+    "ProcessLookupError",
+    "TimeoutError",
+]
+_BUILTINS: dict[str, type[Exception]] = {name: getattr(builtins, name) for name in _PLAIN}
+_OSERRORS: dict[str, type[OSError]] = {name: getattr(builtins, name) for name in _SYSTEM}
+_UNICODE: dict[str, type[UnicodeDecodeError] | type[UnicodeEncodeError]] = {
+    "UnicodeDecodeError": UnicodeDecodeError,
+    "UnicodeEncodeError": UnicodeEncodeError,
+}
+
+_ERRNO = re.compile(r"\[Errno (\d{1,9})\] (.+?)(?:: ('.*?'|\".*?\")(?: -> ('.*'|\".*\"))?)?", re.DOTALL)
+
+
+# Out
+
+
+def to_wire(error: BaseException) -> dict[str, Any]:
+    """What is sent of an exception. Strings in it may hold lone surrogates; everything else goes into JSON and msgpack
+    as it is."""
+    extra = getattr(error, "extra_info", None)
+    extra_info = _plain(extra) if isinstance(extra, dict) else {}
+    details = _details(error)
+    if details:
+        extra_info[DETAILS] = details
+    return {
+        "message": _text(error),
+        "class_path": _class_path(error),
+        "traceback": _traceback(error),
+        "extra_info": extra_info,
+    }
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return f"a {type(error).__name__} that has no text"
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))[-_MOST_TRACEBACK:]
+    except Exception:
+        return ""
+
+
+def _class_path(error: BaseException) -> str:
+    kind = type(error)
+    if _OURS.get(kind.__name__) is not kind:
+        return f"{kind.__module__}.{kind.__qualname__}"
+    # An original client knows fewer classes: it is told of the nearest one, where that says more than "an exception".
+    known = next(c.__name__ for c in kind.__mro__ if c.__name__ in _ORIGINAL)
+    return f"swerex.exceptions.{kind.__name__ if known == 'SwerexException' else known}"
+
+
+def _details(error: BaseException) -> dict[str, Any]:
+    kind = type(error)
+    details: dict[str, Any] = {}
+    if isinstance(error, SwerexException):
+        if _class_path(error).rpartition(".")[2] != kind.__name__:
+            details["class"] = kind.__name__
+        for name, types in _ATTRIBUTES.items():
+            value = getattr(error, name, None)
+            if value is not None and isinstance(value, types):
+                details[name] = value
+    if isinstance(error, OSError) and isinstance(error.errno, int) and isinstance(error.strerror, str):
+        details |= {"errno": error.errno, "strerror": error.strerror}
+        for name in ("filename", "filename2"):
+            if (value := _file(getattr(error, name))) is not None:
+                details[name] = value
+    elif isinstance(error, UnicodeDecodeError | UnicodeEncodeError):
+        details |= _unicode_details(error)
+    elif _BUILTINS.get(kind.__name__) is kind and error.args and all(_is_scalar(value) for value in error.args):
+        details["args"] = list(error.args)
+    return details
+
+
+def _file(name: Any) -> Any:
+    """A file's name for the wire; bytes that are no text as base64, in a list so that they differ from text."""
+    if isinstance(name, bytes):
+        return [base64.b64encode(name).decode()]
+    return name if _is_scalar(name) else None
+
+
+def _unicode_details(error: UnicodeDecodeError | UnicodeEncodeError) -> dict[str, Any]:
+    whole, start, end, reason = error.object, error.start, error.end, error.reason
+    if len(whole) > _MOST_OBJECT:
+        begin = max(0, start - _AROUND)
+        end = min(end, start + _AROUND)
+        reason += f" (position {start} of {len(whole)}; only what is around it was sent)"
+        whole = whole[begin : end + _AROUND]
+        start, end = start - begin, end - begin
+    data = whole if isinstance(whole, bytes) else whole.encode("utf-8", "surrogatepass")
+    object_ = base64.b64encode(data).decode()
+    return {"encoding": error.encoding, "object": object_, "start": start, "end": end, "reason": reason}
+
+
+def _is_scalar(value: Any) -> bool:
+    if isinstance(value, int):
+        return -(1 << 63) <= value < 1 << 63
+    return value is None or isinstance(value, str | float)
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """The same in what JSON and msgpack have. What neither has goes as its text."""
+    if _is_scalar(value):
+        return value
+    if depth < 8:
+        if isinstance(value, dict):
+            return {_key(key): _plain(member, depth + 1) for key, member in value.items()}
+        if isinstance(value, list | tuple):
+            return [_plain(member, depth + 1) for member in value]
+    return repr(value)[:1000]
+
+
+def _key(key: Any) -> str:
+    return str(key).encode("utf-8", "backslashreplace").decode()
+
+
+# In
+
+
+def from_wire(data: Any) -> Exception:
+    """The exception that a peer sent, to be raised. It always has `extra_info`, and `remote_traceback` if one came."""
+    if not isinstance(data, dict):
+        return ProtocolError(f"The other end sent an error that is none: {repr(data)[:200]}")
+    message = _string(data.get("message"))
+    class_path = _string(data.get("class_path"))[:500]
+    extra = data.get("extra_info")
+    extra_info = dict(extra) if isinstance(extra, dict) else {}
+    details = extra_info.pop(DETAILS, None)
+    error = _make(class_path, message, details if isinstance(details, dict) else {})
+    vars(error)["extra_info"] = extra_info
+    if remote := _string(data.get("traceback")):
+        vars(error)["remote_traceback"] = remote
+    return error
+
+
+def _string(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _make(class_path: str, message: str, details: dict[str, Any]) -> Exception:
+    module, _, name = class_path.rpartition(".")
+    if module in ("swerex.exceptions", "swerex_c.exceptions"):
+        exact = details.get("class")
+        kind = _OURS.get(exact if isinstance(exact, str) else name) or _OURS.get(name)
+        if kind is not None:
+            return _own(kind, message, details)
+    elif module == "builtins":
+        if name in _OSERRORS:
+            return _system(_OSERRORS[name], message, details)
+        if name in _UNICODE:
+            return _unicode(_UNICODE[name], message, details) or _unknown(class_path, message)
+        if name in _BUILTINS:
+            return _builtin(_BUILTINS[name], message, details)
+    return _unknown(class_path, message)
+
+
+def _unknown(class_path: str, message: str) -> SwerexException:
+    name = class_path.rpartition(".")[2] if class_path.startswith("builtins.") else class_path
+    return SwerexException(f"{name}: {message}" if name else message)
+
+
+def _own(kind: type[SwerexException], message: str, details: dict[str, Any]) -> SwerexException:
+    error: SwerexException | None = None
+    if issubclass(kind, OSError):
+        error = _with_errno(kind, message, details)
+    if error is None:
+        error = kind(message)
+        for name, types in _ATTRIBUTES.items():
+            value = details.get(name)
+            if hasattr(error, name) and isinstance(value, types) and not isinstance(value, bool):
+                setattr(error, name, value)
+    return error
+
+
+def _system(kind: type[OSError], message: str, details: dict[str, Any]) -> OSError:
+    return _with_errno(kind, message, details) or _with_errno(kind, message, _parse_errno(message)) or kind(message)
+
+
+def _with_errno(kind: type[Any], message: str, details: dict[str, Any]) -> Any:
+    """An OSError with its fields; None if they do not make one of this class and message."""
+    number, text = details.get("errno"), details.get("strerror")
+    if not isinstance(number, int) or isinstance(number, bool) or not isinstance(text, str):
+        return None
+    names = [_unfile(details.get(key)) for key in ("filename", "filename2")]
+    arguments: list[Any] = [number, text]
+    if names[0] is not None:
+        arguments.append(names[0])
+        if names[1] is not None:
+            arguments += [None, names[1]]
+    try:
+        error = kind(*arguments)
+        return error if type(error) is kind and str(error) == message else None
+    except Exception:
+        return None
+
+
+def _unfile(name: Any) -> Any:
+    if isinstance(name, list) and len(name) == 1 and isinstance(name[0], str):
+        try:
+            return base64.b64decode(name[0], validate=True)
+        except ValueError:
+            return None
+    return name if isinstance(name, str | int) else None
+
+
+def _parse_errno(message: str) -> dict[str, Any]:
+    """The fields of an OSError out of its text, which is all that an original server sends."""
+    match = _ERRNO.fullmatch(message) if len(message) <= _MOST_PARSED else None
+    if match is None:
+        return {}
+    fields: dict[str, Any] = {"errno": int(match[1]), "strerror": match[2]}
+    for name, literal in (("filename", match[3]), ("filename2", match[4])):
+        if literal is not None:
+            try:
+                fields[name] = ast.literal_eval(literal)
+            except (ValueError, SyntaxError, MemoryError, RecursionError):
+                return {}
+    return fields
+
+
+def _unicode(
+    kind: type[UnicodeDecodeError] | type[UnicodeEncodeError], message: str, details: dict[str, Any]
+) -> Exception | None:
+    text = [details.get(name) for name in ("encoding", "object", "reason")]
+    places = [details.get(name) for name in ("start", "end")]
+    if not all(isinstance(value, str) for value in text) or not all(type(value) is int for value in places):
+        return None
+    try:
+        data = base64.b64decode(str(text[1]), validate=True)
+        if not 0 <= places[0] < places[1] <= len(data):  # type: ignore[operator]
+            return None
+        if kind is UnicodeDecodeError:
+            return UnicodeDecodeError(str(text[0]), data, places[0], places[1], str(text[2]))  # type: ignore[arg-type]
+        return UnicodeEncodeError(
+            str(text[0]), data.decode("utf-8", "surrogatepass"), places[0], places[1], str(text[2])
+        )  # type: ignore[arg-type]
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _builtin(kind: type[Exception], message: str, details: dict[str, Any]) -> Exception:
+    arguments = details.get("args")
+    if isinstance(arguments, list) and 0 < len(arguments) <= 16 and all(_is_scalar(value) for value in arguments):
+        try:
+            error = kind(*arguments)
+            if str(error) == message:
+                return error
+        except Exception:
+            return kind(message)
+    return kind(message)
