@@ -372,6 +372,21 @@ def _fail(message: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
+# The server
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    add_help_option=False,
+)
+def serve(context: typer.Context) -> None:
+    """Serve this machine's sessions to clients: the options of `swerex-remote`, but only on 127.0.0.1 unless told
+    otherwise, and with a new key unless one is given. `swerex-c serve --help` shows them."""
+    from swerex_c.remote import serve_cli
+
+    serve_cli.main(context.args, program="swerex-c serve", host="127.0.0.1", make_key=True)
+
+
 # The machine
 
 

@@ -77,6 +77,7 @@ class Service:
         self.tallies = {name: Tally() for name in [*METHODS, "upload", "download", "stream_in_session"]}
         self.in_flight = 0
         self.connections = 0
+        self.ending = False
 
     @property
     def runtime(self) -> AbstractRuntime:
@@ -126,11 +127,17 @@ class Service:
         """End all sessions and commands. A runtime of the same kind takes the closed one's place, for new clients."""
         runtime = self.place.runtime
         answer = await runtime.close()
-        if self.place.runtime is runtime:
+        if self.place.runtime is runtime and not self.ending:
             config = getattr(runtime, "_config", None)
             options = {} if config is None else config.model_dump(exclude={"type"})
             self.place.runtime = type(runtime)(**options)
         return answer
+
+    async def shutdown(self) -> None:
+        """End all sessions and commands for good, because the server ends. What runs is answered with the error that it
+        ends with, and so is what comes after."""
+        self.ending = True
+        await self.place.runtime.close()
 
     @staticmethod
     def validate(method: str, payload: Any) -> BaseModel | None:
