@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -75,6 +76,8 @@ class Service:
         self.place = place
         self.limits = limits or Limits()
         self.tallies = {name: Tally() for name in [*METHODS, "upload", "download", "stream_in_session"]}
+        self.boot = uuid.uuid4().hex
+        """Names this server process: after a restart it is another."""
         self.in_flight = 0
         self.connections = 0
         self.ending = False

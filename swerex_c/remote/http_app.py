@@ -1,0 +1,616 @@
+"""The HTTP/JSON server: the endpoints of the original, as an ASGI application.
+
+    Gate ── known path ──> endpoint ── Once ── Service ──> the runtime
+      └──── any other ───> FastAPI: the documentation, 404, 405, and what somebody adds
+
+FastAPI describes the endpoints (OpenAPI) and finds none of them for a request: matching, dependencies and validation of
+answers would take longer than a command in a session. What a client may do is checked at the gate, for every path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import inspect
+import json
+import logging
+import math
+import os
+import stat
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
+from typing import Annotated, Any
+
+from fastapi import FastAPI, File, Form, Security, UploadFile
+from fastapi.routing import APIRoute
+from fastapi.security import APIKeyHeader
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from swerex_c._version import __version__
+from swerex_c.exceptions import InvalidInputError, ServerRestartedError
+from swerex_c.remote import archive
+from swerex_c.remote.form import Form as UploadForm
+from swerex_c.remote.once import Once
+from swerex_c.remote.rate import Rate
+from swerex_c.remote.service import METHODS, Service
+from swerex_c.remote.transfer import to_wire
+from swerex_c.runtime import abstract, files
+from swerex_c.runtime.abstract import _ExceptionTransfer
+
+__all__ = ["SERVER_HEADER", "create_app"]
+
+SERVER_HEADER = "X-Swerex-Server"
+"""In answers: names the server process. In requests: the process that the client means, and no other."""
+
+UPGRADE = b"swerex-frames"
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+Endpoint = Callable[[Scope, Receive], Coroutine[Any, Any, "Reply"]]
+
+_JSON = (b"content-type", b"application/json")
+_FEED = 1 << 20
+"""Bytes of an upload that are written at once."""
+
+_HASHED_INLINE = 1 << 20
+"""Bytes that are hashed so quickly that a thread is not worth it."""
+
+_DRAIN_SECONDS = 5.0
+"""How long the rest of a refused body is read, so that the client gets to read the refusal."""
+
+_logger = logging.getLogger("swerex_c.server")
+
+
+class Disconnected(Exception):
+    """The client has gone before its request was complete."""
+
+
+class Refusal(Exception):
+    """An answer that is no 511."""
+
+    def __init__(self, status: int, detail: Any, headers: Headers | None = None):
+        self.reply = Reply(status, _dump({"detail": detail}), headers)
+
+
+class Reply:
+    """An answer that is complete in memory."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, body: bytes, headers: Headers | None = None):
+        self.status = status
+        self.body = body
+        self.headers = headers or []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [_JSON, (b"content-length", b"%d" % len(self.body)), *self.headers]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+class StreamReply(Reply):
+    """An answer in pieces. One that fails halfway ends without its end, which the client notices."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self, pieces: AsyncIterator[bytes], headers: Headers):
+        super().__init__(200, b"", headers)
+        self.pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.headers})
+            async for piece in self.pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        except OSError as error:
+            _logger.warning("A download ended early: %s", error)
+        finally:
+            await self.pieces.aclose()  # type: ignore[attr-defined]
+
+
+class DownloadRequest(BaseModel):
+    """Read a file or a directory as it is."""
+
+    path: str
+    """Where it is; relative to the runtime's process."""
+
+
+class HelloResponse(BaseModel):
+    """What the root answers."""
+
+    message: str = "hello world"
+
+
+class ErrorResponse(BaseModel):
+    """Why a request was refused."""
+
+    detail: Any = None
+
+
+class ExceptionResponse(BaseModel):
+    """What the runtime raised."""
+
+    swerexception: _ExceptionTransfer
+
+
+def create_app(service: Service) -> FastAPI:
+    """The server of a service. It reads `service.place` with every request, so key and runtime may be replaced.
+
+    It works under any ASGI server; when that tells it to shut down it ends what its runtime has started.
+    """
+    endpoints = _Endpoints(service)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await service.close()
+        await endpoints.once.close()
+
+    app = FastAPI(
+        title="swerex_c",
+        version=__version__,
+        description="Sessions, commands and files, by the API of SWE-ReX",
+        lifespan=lifespan,
+        dependencies=[Security(APIKeyHeader(name="X-API-Key", auto_error=False))],
+        responses=_RESPONSES,
+    )
+    app.router.route_class = _Route
+    table: dict[tuple[str, str], Endpoint] = {}
+    for verb, path, endpoint, takes, gives in endpoints.described():
+        table[verb, path] = endpoint
+        described = _Described(endpoint, takes)
+        app.add_api_route(path, described, methods=[verb], response_model=gives, name=path.strip("/") or "root")
+    app.add_exception_handler(Exception, _unforeseen)
+    app.add_middleware(Gate, service=service, table=table)
+    app.state.service = service
+    app.state.once = endpoints.once
+    return app
+
+
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    401: {"model": ErrorResponse, "description": "The key is wrong"},
+    403: {"model": ErrorResponse, "description": "There is no key"},
+    413: {"model": ErrorResponse, "description": "The request is larger than the server takes"},
+    422: {"model": ErrorResponse, "description": "The request is not valid"},
+    429: {"model": ErrorResponse, "description": "Too many requests of this client"},
+    511: {"model": ExceptionResponse, "description": "The runtime raised an exception"},
+}
+
+
+class Gate:
+    """What every request passes: rate, key, size. Then the endpoint, or FastAPI."""
+
+    def __init__(self, app: Any, service: Service, table: dict[tuple[str, str], Endpoint]):
+        self._app = app
+        self._service = service
+        self._table = table
+        self._rate = Rate(service.limits.rate)
+        self._boot: tuple[bytes, bytes] = (SERVER_HEADER.lower().encode(), service.boot.encode())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            elif scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008, "reason": ""})
+            return
+
+        async def send_named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), self._boot]
+            await send(message)
+
+        path = scope["path"]
+        if (root := scope.get("root_path")) and path.startswith(root):
+            path = path[len(root) :]
+        try:
+            self._check(scope, path)
+            endpoint = self._table.get((scope["method"], path))
+            if endpoint is None:
+                await self._app(scope, receive, send_named)
+                return
+            reply = await endpoint(scope, receive)
+        except Disconnected:
+            return
+        except Refusal as refusal:
+            reply = refusal.reply
+            if reply.status == 413:
+                await self._drain(receive)
+        await reply(scope, receive, send_named)
+
+    def _check(self, scope: Scope, path: str) -> None:
+        service = self._service
+        client = scope.get("client")
+        if wait := self._rate.wait(client[0] if client else ""):
+            after = (b"retry-after", b"%d" % math.ceil(wait))
+            raise Refusal(429, "Too many requests: try again later", [after])
+        key = size = boot = None
+        for name, value in scope["headers"]:
+            if name == b"x-api-key":
+                key = value.decode("utf-8", "surrogateescape")
+            elif name == b"content-length":
+                size = value
+            elif name == b"x-swerex-server":
+                boot = value
+        if not service.authorized(key):
+            if not key:
+                raise Refusal(403, "Not authenticated")
+            raise Refusal(401, "Invalid API Key")
+        if boot is not None and boot != self._boot[1]:
+            error = ServerRestartedError(
+                "The server is not the one that the request was first sent to: it was restarted, "
+                "and whether the request was carried out before is not known"
+            )
+            raise _failure_refusal(error)
+        if size is not None and path != "/upload" and int(size) > service.limits.body:
+            raise _too_large(service)
+        if path == "/wire":
+            raise Refusal(426, "Upgrade to swerex-frames", [(b"upgrade", UPGRADE), (b"connection", b"upgrade")])
+
+    @staticmethod
+    async def _drain(receive: Receive) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                while (message := await receive())["type"] == "http.request" and message.get("more_body"):
+                    pass
+
+
+class _Endpoints:
+    """The endpoints of a service."""
+
+    def __init__(self, service: Service):
+        self._service = service
+        self.once: Once[Reply] = Once(service.limits, lambda reply: len(reply.body))
+
+    def described(self) -> list[tuple[str, str, Endpoint, Any, Any]]:
+        """Verb, path, endpoint, what it takes, what it gives."""
+        return [
+            ("GET", "/", self._root, None, HelloResponse),
+            ("GET", "/is_alive", self._is_alive, None, abstract.IsAliveResponse),
+            self._method("create_session", abstract.CreateSessionRequest, abstract.CreateSessionResponse),
+            self._method("run_in_session", abstract.Action, abstract.Observation),
+            self._method("close_session", abstract.CloseSessionRequest, abstract.CloseSessionResponse),
+            self._method("execute", abstract.Command, abstract.CommandResponse),
+            self._method("read_file", abstract.ReadFileRequest, abstract.ReadFileResponse),
+            self._method("write_file", abstract.WriteFileRequest, abstract.WriteFileResponse),
+            ("POST", "/upload", self._upload, _UPLOAD, abstract.UploadResponse),
+            ("POST", "/download", self._download, DownloadRequest, None),
+            self._method("close", None, abstract.CloseResponse),
+        ]
+
+    def _method(self, name: str, takes: Any, gives: Any) -> tuple[str, str, Endpoint, Any, Any]:
+        async def endpoint(scope: Scope, receive: Receive) -> Reply:
+            return await self._call(name, scope, receive)
+
+        return "POST", "/" + name, endpoint, takes, gives
+
+    async def _root(self, scope: Scope, receive: Receive) -> Reply:
+        return _answer(HelloResponse())
+
+    async def _is_alive(self, scope: Scope, receive: Receive) -> Reply:
+        # Not counted among the requests in flight: a server with no room for more is alive.
+        begin = time.perf_counter()
+        failed = True
+        try:
+            reply = _answer(await self._service.runtime.is_alive())
+            failed = False
+        except Exception as error:
+            reply = _failure(error)
+        self._service.tallies["is_alive"].add(time.perf_counter() - begin, failed)
+        return reply
+
+    async def _call(self, method: str, scope: Scope, receive: Receive) -> Reply:
+        body = await self._body(receive)
+        head = _Head(scope)
+
+        async def start() -> Reply:
+            try:
+                request = _parse(METHODS[method], head.content_type, body)
+                return _answer(await self._service.call(method, request))
+            except Refusal as refusal:
+                return refusal.reply
+            except Exception as error:
+                return _failure(error)
+
+        if head.request_id is None:
+            return await start()
+        try:
+            return await self.once.run(head.request_id, (method, await _digest(body)), start)
+        except Exception as error:
+            return _failure(error)
+
+    async def _body(self, receive: Receive) -> bytes:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise Disconnected
+        body: bytes = message.get("body", b"")
+        if not message.get("more_body"):
+            return body
+        pieces = [body]
+        size = len(body)
+        while message.get("more_body"):
+            message = await receive()
+            if message["type"] != "http.request":
+                raise Disconnected
+            piece = message.get("body", b"")
+            size += len(piece)
+            if size > self._service.limits.body:
+                raise _too_large(self._service)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    # Files
+
+    async def _upload(self, scope: Scope, receive: Receive) -> Reply:
+        try:
+            answer: BaseModel = await self._service.count("upload", self._store(scope, receive))
+            return _answer(answer)
+        except (Disconnected, Refusal):
+            raise
+        except Exception as error:
+            return _failure(error)
+
+    async def _store(self, scope: Scope, receive: Receive) -> BaseModel:
+        with contextlib.ExitStack() as stack:
+            place = ""
+
+            def open_file(fields: dict[str, str]) -> Any:
+                nonlocal place
+                # A client that does not say where to before it sends the file has it moved across file systems.
+                target = fields.get("target_path") or os.path.join(_temporary_directory(), "upload")
+                place = os.path.join(stack.enter_context(files.spool(target)), "file")
+                return stack.enter_context(open(place, "xb", 0))
+
+            try:
+                form = UploadForm(_Head(scope).content_type, open_file)
+                await self._feed(form, receive)
+            except InvalidInputError as error:
+                raise Refusal(422, [_problem("value_error", "body", str(error))]) from None
+            except BaseException:
+                await asyncio.to_thread(stack.close)
+                raise
+            await asyncio.to_thread(self._finish, form, place)
+            await asyncio.to_thread(stack.close)
+        return abstract.UploadResponse()
+
+    @staticmethod
+    async def _feed(form: UploadForm, receive: Receive) -> None:
+        more = True
+        while more:
+            pieces: list[bytes] = []
+            size = 0
+            while more and size < _FEED:
+                message = await receive()
+                if message["type"] != "http.request":
+                    raise Disconnected
+                more = message.get("more_body", False)
+                pieces.append(message.get("body", b""))
+                size += len(pieces[-1])
+            await asyncio.to_thread(form.feed, b"".join(pieces))
+
+    @staticmethod
+    def _finish(form: UploadForm, place: str) -> None:
+        form.close()
+        problems = [] if form.complete else [_problem("value_error", "body", "The form has no end")]
+        target = form.fields.get("target_path")
+        for name, value in (("file", form.file), ("target_path", target)):
+            if value is None:
+                problems.append(_problem("missing", name, "Field required"))
+        unzip = form.fields.get("unzip", "false").lower()
+        if unzip not in _YES | _NO:
+            problems.append(_problem("bool_parsing", "unzip", "Input should be a valid boolean"))
+        mode = form.fields.get("mode", "")
+        if mode and not (mode.isascii() and mode.isdigit() and len(mode) <= 4 and set(mode) <= set("01234567")):
+            problems.append(_problem("value_error", "mode", "Input should be an octal number"))
+        if problems or target is None:
+            raise Refusal(422, problems)
+        if unzip in _YES:
+            archive.unpack(place, target)
+            return
+        if mode:
+            os.chmod(place, int(mode, 8))
+        name = os.path.basename(form.filename or "")
+        files.move(place, target, name if name not in ("", ".", "..") else "upload")
+
+    async def _download(self, scope: Scope, receive: Receive) -> Reply:
+        body = await self._body(receive)
+        try:
+            request = _parse(_DOWNLOAD, _Head(scope).content_type, body)
+            reply: Reply = await self._service.count("download", self._open(request.path))
+            return reply
+        except Exception as error:
+            if isinstance(error, Refusal):
+                raise
+            return _failure(error)
+
+    @staticmethod
+    async def _open(path: str) -> Reply:
+        file, status = await asyncio.to_thread(_open_for_reading, path)
+        mode = (b"x-swerex-mode", b"%o" % stat.S_IMODE(status.st_mode))
+        if file is not None:
+            size = (b"content-length", b"%d" % status.st_size)
+            headers = [(b"content-type", b"application/octet-stream"), (b"x-swerex-kind", b"file"), size, mode]
+            return StreamReply(_read(file, status.st_size), headers)
+        pieces = archive.stream(path)
+        first = await anext(pieces)
+        headers = [(b"content-type", b"application/zip"), (b"x-swerex-kind", b"tree"), mode]
+        return StreamReply(_after(first, pieces), headers)
+
+
+_YES = {"true", "1", "yes", "on", "t", "y"}
+_NO = {"false", "0", "no", "off", "f", "n"}
+_DOWNLOAD = TypeAdapter(DownloadRequest)
+_UPLOAD = [
+    inspect.Parameter("file", inspect.Parameter.KEYWORD_ONLY, annotation=UploadFile, default=File()),
+    inspect.Parameter("target_path", inspect.Parameter.KEYWORD_ONLY, annotation=str, default=Form()),
+    inspect.Parameter("unzip", inspect.Parameter.KEYWORD_ONLY, annotation=bool, default=Form(False)),
+    inspect.Parameter(
+        "mode",
+        inspect.Parameter.KEYWORD_ONLY,
+        annotation=Annotated[str | None, Field(pattern="^[0-7]{0,4}$")],
+        default=Form(None, description="The mode of the file, octal"),
+    ),
+]
+
+
+class _Described:
+    """An endpoint with the signature that FastAPI makes its description of."""
+
+    def __init__(self, endpoint: Endpoint, takes: Any):
+        self.endpoint = endpoint
+        if isinstance(takes, list):
+            parameters = takes
+        elif takes is None:
+            parameters = []
+        else:
+            parameters = [inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=takes)]
+        self.__signature__ = inspect.Signature(parameters)
+
+    async def __call__(self, request: Request) -> Response:
+        reply: Any = await self.endpoint(request.scope, request.receive)
+        return reply  # type: ignore[no-any-return]
+
+
+class _Route(APIRoute):
+    """A route whose endpoint reads the request itself."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        endpoint = self.endpoint
+        return endpoint.__call__ if isinstance(endpoint, _Described) else super().get_route_handler()
+
+
+class _Head:
+    """What an endpoint wants to know of a request's head."""
+
+    __slots__ = ("content_type", "request_id")
+
+    def __init__(self, scope: Scope):
+        self.content_type = ""
+        self.request_id: str | None = None
+        for name, value in scope["headers"]:
+            if name == b"x-request-id":
+                self.request_id = value.decode("latin-1")[:200] or None
+            elif name == b"content-type":
+                self.content_type = value.decode("latin-1")
+
+
+def _parse(adapter: TypeAdapter[Any] | None, content_type: str, body: bytes) -> Any:
+    """The validated request. What is wrong with it is answered as FastAPI does."""
+    if adapter is None:
+        return None
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise Refusal(422, [_problem("model_attributes_type", "body", "The body has to be application/json")])
+    try:
+        payload = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(422, [_problem("json_invalid", "body", f"JSON decode error: {error}")]) from None
+    try:
+        return adapter.validate_python(payload)
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
+        detail = [{"type": p["type"], "loc": ["body", *p["loc"]], "msg": p["msg"]} for p in problems[:100]]
+        raise Refusal(422, detail) from None
+
+
+def _problem(kind: str, field: str, text: str) -> dict[str, Any]:
+    return {"type": kind, "loc": ["body"] if field == "body" else ["body", field], "msg": text}
+
+
+async def _digest(body: bytes) -> bytes:
+    if len(body) <= _HASHED_INLINE:
+        return hashlib.blake2b(body, digest_size=16).digest()
+    return await asyncio.to_thread(lambda: hashlib.blake2b(body, digest_size=16).digest())
+
+
+def _dump(value: Any) -> bytes:
+    """JSON in ASCII, which lone surrogates go through as escapes."""
+    return json.dumps(value).encode()
+
+
+def _answer(model: BaseModel) -> Reply:
+    try:
+        body = model.__pydantic_serializer__.to_json(model)
+    except Exception:  # it holds what UTF-8 cannot carry
+        body = _dump(model.model_dump())
+    return Reply(200, body)
+
+
+def _failure(error: Exception) -> Reply:
+    wire = to_wire(error)
+    try:
+        return Reply(511, _dump({"swerexception": wire}))
+    except (ValueError, TypeError, RecursionError):
+        wire["extra_info"] = {}
+        return Reply(511, _dump({"swerexception": wire}))
+
+
+def _failure_refusal(error: Exception) -> Refusal:
+    refusal = Refusal(511, "")
+    refusal.reply = _failure(error)
+    return refusal
+
+
+def _too_large(service: Service) -> Refusal:
+    return Refusal(413, f"The server takes requests of up to {service.limits.body} bytes", [(b"connection", b"close")])
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:
+    reply = _failure(error)
+    return Response(reply.body, reply.status, media_type="application/json")
+
+
+def _temporary_directory() -> str:
+    import tempfile
+
+    return tempfile.gettempdir()
+
+
+def _open_for_reading(path: str) -> tuple[Any, os.stat_result]:
+    """An open file, or None for a directory.
+
+    Raises:
+        InvalidInputError: if it is neither.
+    """
+    if "\0" in path:
+        raise InvalidInputError(f"A path cannot hold a NUL byte: {path!r}")
+    status = os.stat(path)
+    if stat.S_ISDIR(status.st_mode):
+        return None, status
+    if not stat.S_ISREG(status.st_mode):
+        raise InvalidInputError(f"Cannot download {path!r}: it is neither a file nor a directory")
+    file = open(path, "rb", 0)
+    return file, os.fstat(file.fileno())
+
+
+async def _read(file: Any, size: int) -> AsyncIterator[bytes]:
+    """Exactly so many bytes of a file.
+
+    Raises:
+        OSError: if it has become shorter.
+    """
+    try:
+        while size:
+            data = await asyncio.to_thread(file.read, min(size, _FEED))
+            if not data:
+                raise OSError(f"{file.name!r} became shorter while it was sent")
+            size -= len(data)
+            yield data
+    finally:
+        file.close()
+
+
+async def _after(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    try:
+        yield first
+        async for piece in rest:
+            yield piece
+    finally:
+        await rest.aclose()  # type: ignore[attr-defined]
