@@ -12,6 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from swerex_c.exceptions import InvalidInputError, ServerLimitError
 from swerex_c.remote.limits import Limits
+from swerex_c.remote.rate import Rate
 from swerex_c.runtime.abstract import (
     AbstractRuntime,
     Action,
@@ -75,6 +76,7 @@ class Service:
     def __init__(self, place: Place, limits: Limits | None = None):
         self.place = place
         self.limits = limits or Limits()
+        self.rate = Rate(self.limits.rate)
         self.tallies = {name: Tally() for name in [*METHODS, "upload", "download", "stream_in_session"]}
         self.boot = uuid.uuid4().hex
         """Names this server process: after a restart it is another."""

@@ -1,0 +1,304 @@
+"""Files and trees through the streams of a connection, in both directions, never whole in memory.
+
+A stream begins with a line of JSON: `{"kind": "file", "name": ..., "mode": ...}`, and the file's bytes follow; or
+`{"kind": "tree"}`, and the rest is a tar archive (POSIX.1-2001 pax) of what is in the directory. Each transfer has a
+thread of its own, since a slow peer may hold it for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+import tarfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future as ThreadFuture
+from typing import Any, TypeVar
+
+from swerex_c.exceptions import ProtocolError, UploadError
+from swerex_c.remote.flow import Receiver, Sender
+from swerex_c.remote.spool import Spool
+
+__all__ = ["Progress", "receive", "send"]
+
+T = TypeVar("T")
+
+Progress = Callable[[int], None]
+"""Told how many more bytes of a stream were written."""
+
+_BLOCK = 1 << 20
+"""Bytes that are read from a file at once."""
+
+_LONGEST_HEAD = 64 << 10
+
+
+class _Bridge:
+    """Lets a thread wait for what the event loop has."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop):
+        self._loop = loop
+        self._waiting: ThreadFuture[Any] | None = None
+        self._lock = threading.Lock()
+        self._ended = False
+
+    def wait(self, work: Callable[[], Any]) -> Any:
+        """In the thread: the result of the coroutine that `work` makes, run by the loop."""
+        with self._lock:
+            if self._ended:
+                raise InterruptedError("The transfer was given up")
+            waiting = self._waiting = asyncio.run_coroutine_threadsafe(work(), self._loop)
+        return waiting.result()
+
+    def end(self) -> None:
+        """In the loop: the thread is to end."""
+        with self._lock:
+            self._ended = True
+            if self._waiting is not None:
+                self._waiting.cancel()
+
+
+async def _in_thread(work: Callable[[_Bridge], T]) -> T:
+    loop = asyncio.get_running_loop()
+    bridge = _Bridge(loop)
+    done: asyncio.Future[T] = loop.create_future()
+
+    def tell(result: T | None, error: BaseException | None) -> None:
+        if not done.done():
+            if error is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result: T | None = None
+        error: BaseException | None = None
+        try:
+            result = work(bridge)
+        except BaseException as e:
+            error = e
+        try:
+            loop.call_soon_threadsafe(tell, result, error)
+        except RuntimeError:
+            pass  # the loop was closed: nobody waits
+
+    threading.Thread(target=run, name="swerex-transfer", daemon=True).start()
+    try:
+        return await done
+    except asyncio.CancelledError:
+        bridge.end()
+        raise
+
+
+async def send(path: str, sender: Sender, progress: Progress | None = None) -> None:
+    """Write a file or a tree to a stream.
+
+    Raises:
+        OSError: if it cannot be read.
+        UploadError: if it is, or holds, something that is neither a file nor a directory nor a symbolic link.
+    """
+
+    async def put(data: bytes) -> None:
+        sender.write(data)
+        await sender.room()
+
+    def work(bridge: _Bridge) -> None:
+        def write(data: bytes) -> None:
+            bridge.wait(lambda: put(data))
+            if progress is not None:
+                progress(len(data))
+
+        _produce(path, write)
+
+    await _in_thread(work)
+
+
+async def receive(receiver: Receiver, target: str, progress: Progress | None = None) -> None:
+    """Make what comes in a stream the file or the tree `target`, by the rules of uploads; all of it or nothing.
+
+    Raises:
+        OSError, UploadError: as `files.upload`.
+        ProtocolError: if the stream is not one that `send` writes.
+    """
+
+    async def get() -> list[bytes]:
+        first = await receiver.read()
+        return [first, *receiver.take()] if first else []
+
+    def work(bridge: _Bridge) -> None:
+        def read() -> list[bytes]:
+            pieces: list[bytes] = bridge.wait(get)
+            if progress is not None:
+                progress(sum(map(len, pieces)))
+            return pieces
+
+        _consume(_Reader(read), target)
+
+    await _in_thread(work)
+
+
+# In the thread
+
+
+def _produce(path: str, write: Callable[[bytes], None]) -> None:
+    status = os.stat(path)
+    if stat.S_ISDIR(status.st_mode):
+        write(b'{"kind": "tree"}\n')
+        _produce_tree(path, write)
+        return
+    if not stat.S_ISREG(status.st_mode):
+        raise UploadError(f"Cannot copy {path!r}: it is not a regular file")
+    with open(path, "rb", buffering=0) as file:
+        name = os.path.basename(os.path.normpath(path))
+        head = {"kind": "file", "name": name, "mode": stat.S_IMODE(status.st_mode)}
+        write(json.dumps(head).encode() + b"\n")
+        while data := file.read(_BLOCK):
+            write(data)
+
+
+class _Writer:
+    """What tarfile writes to."""
+
+    def __init__(self, write: Callable[[bytes], None]):
+        self.write = write
+
+
+def _produce_tree(path: str, write: Callable[[bytes], None]) -> None:
+    sink: Any = _Writer(write)
+    with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_BLOCK) as tar:
+        tar.copybufsize = _BLOCK  # type: ignore[attr-defined]
+
+        def refuse_special(member: tarfile.TarInfo) -> tarfile.TarInfo:
+            if not (member.isreg() or member.isdir() or member.issym()):
+                raise UploadError(f"Cannot copy {member.name!r} in {path!r}: it is not a file, a directory or a link")
+            return member
+
+        pending = [("", path)]
+        while pending:
+            above, directory = pending.pop()
+            _add(tar, directory, above, refuse_special)
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    name = f"{above}/{entry.name}" if above else entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append((name, entry.path))
+                    else:
+                        _add(tar, entry.path, name, refuse_special)
+
+
+def _add(tar: tarfile.TarFile, path: str, name: str, check: Callable[[tarfile.TarInfo], tarfile.TarInfo]) -> None:
+    tar.inodes.clear()  # type: ignore[attr-defined]  # a file with two names is sent twice: the copy has two files
+    member = tar.gettarinfo(path, arcname=f"./{name}")
+    if member is None:
+        raise UploadError(f"Cannot copy {path!r}: it is a socket")
+    check(member)
+    if member.isreg():
+        with open(path, "rb") as file:
+            tar.addfile(member, file)
+    else:
+        tar.addfile(member)
+
+
+class _Reader:
+    """A file-like view of the pieces of a stream; each piece is copied at most once."""
+
+    def __init__(self, more: Callable[[], list[bytes]]):
+        self._more = more
+        self._pieces: list[bytes] = []
+        self._at = 0
+
+    def line(self) -> bytes:
+        head = b""
+        while b"\n" not in head:
+            data = self.read(256)
+            if not data or len(head) > _LONGEST_HEAD:
+                raise ProtocolError("A file does not begin as it should")
+            head += data
+        line, _, rest = head.partition(b"\n")
+        self._pieces[:0] = [rest] if not self._at else [rest, self._pieces.pop(0)[self._at :]]
+        self._at = 0
+        return line
+
+    def pieces(self) -> list[bytes]:
+        """All that is there, or as it comes; [] at the end."""
+        pieces, self._pieces = self._pieces, []
+        if pieces and self._at:
+            pieces[0] = pieces[0][self._at :]
+        self._at = 0
+        return [piece for piece in pieces if piece] or self._more()
+
+    def read(self, size: int) -> bytes:
+        """At most `size` bytes; b"" only at the end."""
+        parts: list[bytes] = []
+        while size:
+            if not self._pieces:
+                self._pieces = self._more()
+                if not self._pieces:
+                    break
+            first = self._pieces[0]
+            part = first[self._at : self._at + size] if self._at or len(first) > size else first
+            parts.append(part)
+            size -= len(part)
+            self._at += len(part)
+            if self._at == len(first):
+                self._pieces.pop(0)
+                self._at = 0
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _consume(reader: _Reader, target: str) -> None:
+    try:
+        head = json.loads(reader.line())
+        kind, name, mode = head["kind"], head.get("name"), head.get("mode", 0o644)
+        if kind not in ("file", "tree") or not isinstance(mode, int) or not isinstance(name, str | None):
+            raise ValueError
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise ProtocolError("A file does not begin as it should") from None
+    with Spool(target) as spool:
+        if kind == "tree":
+            _consume_tree(reader, spool)
+            spool.place()
+        else:
+            with spool.file("", mode) as file:
+                while pieces := reader.pieces():
+                    _write_all(file.fileno(), pieces)
+            spool.place(name)
+
+
+def _write_all(fd: int, pieces: list[bytes]) -> None:
+    for start in range(0, len(pieces), 64):
+        some = pieces[start : start + 64]
+        written = os.writev(fd, some)
+        for piece in some:
+            if written >= len(piece):
+                written -= len(piece)
+                continue
+            rest = memoryview(piece)[written:]
+            written = 0
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+
+
+def _consume_tree(reader: _Reader, spool: Spool) -> None:
+    try:
+        with tarfile.open(fileobj=reader, mode="r|", bufsize=_BLOCK) as tar:  # type: ignore[call-overload]
+            for member in tar:
+                name = member.name.removeprefix("./").removeprefix(".")
+                if member.isdir():
+                    spool.directory(name, member.mode, member.mtime)
+                elif member.issym():
+                    spool.link(name, member.linkname)
+                elif member.isreg():
+                    source = tar.extractfile(member)
+                    assert source is not None
+                    with spool.file(name, member.mode, member.mtime) as file:
+                        while data := source.read(_BLOCK):
+                            _write_all(file.fileno(), [data])
+                else:
+                    raise UploadError(f"{member.name!r:.200} is not a file, a directory or a link")
+                tar.members = []
+        while reader.pieces():
+            pass
+    except tarfile.TarError as error:
+        raise ProtocolError(f"What came is not a tree of files: {error}") from None

@@ -1,0 +1,154 @@
+"""Opening a connection that is to carry frames: to a host, to a unix socket, to a program that is started for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from swerex_c.exceptions import AuthenticationError, ConnectionLostError, InvalidInputError
+from swerex_c.remote.link import FdTransport, Link
+from swerex_c.remote.protocol import UPGRADE
+
+__all__ = ["LONGEST_HEAD", "Address", "NotFrames", "dial", "upgrade_error", "upgrade_request"]
+
+LONGEST_HEAD = 64 << 10
+"""Bytes of an HTTP answer's head."""
+
+
+class NotFrames(Exception):
+    """What answers there is no server of ours, or something is between that lets no frames pass. Nothing was sent."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server is: a host and a port, a unix socket, or (stdio) a program to start."""
+
+    host: str = "127.0.0.1"
+    port: int = 80
+    tls: bool = False
+    path: str = "/"
+    """What comes before the names of the endpoints."""
+    unix: str = ""
+    command: tuple[str, ...] = ()
+    headers: dict[str, str] = field(default_factory=dict)
+    """What goes with the HTTP request: the key."""
+
+    def __str__(self) -> str:
+        if self.command:
+            return " ".join(self.command)
+        return self.unix or f"{self.host}:{self.port}"
+
+
+
+def upgrade_request(address: Address) -> bytes | None:
+    """What asks an HTTP server for frames (RFC 9110, section 7.8); None where there is no HTTP."""
+    if address.command:
+        return None
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    lines = [
+        f"GET {address.path.rstrip('/')}/wire HTTP/1.1",
+        f"Host: {host or 'localhost'}:{address.port}" if not address.unix else "Host: localhost",
+        "Connection: Upgrade",
+        f"Upgrade: {UPGRADE}",
+        *(f"{name}: {value}" for name, value in address.headers.items()),
+    ]
+    text = "\r\n".join(lines)
+    if any(c in text.replace("\r\n", "") for c in "\r\n\0"):
+        raise InvalidInputError("The server's address or the key holds a line break")
+    return text.encode("utf-8", "surrogateescape") + b"\r\n\r\n"
+
+
+def upgrade_error(head: bytes, rest: bytes) -> BaseException | None:
+    """Why this answer to the upgrade is none that frames follow; None if they do."""
+    lines = head.split(b"\r\n")
+    words = lines[0].split(b" ", 2)
+    if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+        return NotFrames("The server's answer is no HTTP")
+    status = int(words[1])
+    names = [line.partition(b":") for line in lines[1:]]
+    if status == 101 and any(n.lower() == b"upgrade" and v.strip() == UPGRADE.encode() for n, _, v in names):
+        return None
+    if status in (401, 403):
+        return AuthenticationError(f"The server refuses the key (HTTP status {status})")
+    if status in (429, 503):
+        text = rest[:300].decode(errors="replace")
+        return ConnectionLostError(f"the server is too busy (HTTP status {status}) {text}")
+    return NotFrames(f"HTTP status {status}")
+
+
+async def dial(loop: asyncio.AbstractEventLoop, address: Address, link: Link) -> None:
+    """Connect, and make `link` the protocol of the connection."""
+    if address.command:
+        _start_program(address.command, loop, link)
+    elif address.unix:
+        sock = socket.socket(socket.AF_UNIX)
+        await _connect(loop, sock, address.unix)
+        _over(loop, sock, link)
+    else:
+        await _open_tcp(loop, address, link)
+
+
+async def _connect(loop: asyncio.AbstractEventLoop, sock: socket.socket, where: Any) -> None:
+    try:
+        sock.setblocking(False)
+        await loop.sock_connect(sock, where)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _over(loop: asyncio.AbstractEventLoop, sock: socket.socket, link: Link) -> None:
+    fd = sock.detach()
+    FdTransport(loop, fd, fd, link)
+
+
+async def _open_tcp(loop: asyncio.AbstractEventLoop, address: Address, link: Link) -> None:
+    sock = await _connect_tcp(loop, address)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if address.tls:
+        context = ssl.create_default_context()
+        await loop.create_connection(lambda: link, sock=sock, ssl=context, server_hostname=address.host)
+    else:
+        _over(loop, sock, link)
+
+
+async def _connect_tcp(loop: asyncio.AbstractEventLoop, address: Address) -> socket.socket:
+    """The first of the host's addresses that takes the connection."""
+    error: OSError | None = None
+    for family, where in await _resolve(loop, address.host, address.port):
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            await _connect(loop, sock, where)
+            return sock
+        except OSError as e:
+            error = e
+    raise error or OSError(f"The host {address.host!r} has no address")
+
+
+async def _resolve(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[tuple[int, Any]]:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError, ValueError):
+            socket.inet_pton(family, host)
+            return [(family, (host, port))]
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(family, where) for family, _, _, _, where in found]
+
+
+def _start_program(command: tuple[str, ...], loop: asyncio.AbstractEventLoop, link: Link) -> None:
+    """Its standard input and output are the connection; it ends when that is closed."""
+    import subprocess
+
+    ours, theirs = socket.socketpair()
+    with theirs:
+        try:
+            process = subprocess.Popen(list(command), stdin=theirs.fileno(), stdout=theirs.fileno())
+        except BaseException:
+            ours.close()
+            raise
+    threading.Thread(target=process.wait, name="swerex-program", daemon=True).start()
+    _over(loop, ours, link)

@@ -1,0 +1,182 @@
+"""What goes over the wire between two of ours.
+
+A connection carries frames in both directions (`csrc/swx_frame.h`: a length and one msgpack value). Each frame is an
+array that begins with its kind. A client opens a *channel* (16 random bytes) and numbers its requests on it from 1 up.
+Each request with all that belongs to it is an *exchange*. A channel outlives its connection: a client that lost that
+opens another one, names the channel, and sends again the requests that were not answered. A server that knows a number
+already does not carry it out a second time; it goes on where the client says that it stopped.
+
+    client to server
+      HELLO    version, channel, resumes       first of all; `resumes`: the channel was open before
+      REQUEST  id, method, payload, floor      floor: the lowest id whose answer the client still waits for
+               [, texts [, got]]               texts: see below; got: (sent again) bytes it has of each lane
+      CANCEL   id                              nobody waits for it any more: end it
+    server to client
+      HELLO    version, boot, known, options   boot: names this server process; known: it still has the channel
+      RESULT   id, payload [, texts]           after the DATA of its texts
+      ERROR    id, payload [, texts]           payload: see `transfer`
+      RESUME   id, received                    bytes of the upstream lane that it has of a request that was sent again
+    both
+      DATA     id, lane, offset, bytes         a piece of a byte stream; offset: of its first byte
+      END      id, lane, offset                the stream is that long
+      CREDIT   id, lane, offset                the receiver is done with so many bytes
+      PING     floor                           answered by PONG; floor as in REQUEST, 0 from a server
+      PONG
+      GOODBYE  reason                          the sender closes the channel for good
+
+Of each exchange three streams (*lanes*) are possible: UP, from the client (a long request, an upload); DOWN, from the
+server (streamed output, a download); TEXT, from the server (the long texts of its result). A sender is never more than
+WINDOW bytes ahead of the receiver's credit, and no piece is longer than PIECE, so that nothing long is in the way of
+anything short, and a slow reader costs nobody but itself.
+
+*Texts*: strings longer than INLINE, and those that UTF-8 cannot carry, are not in the payload but follow one another in
+the lane UP (requests) or TEXT (answers), as UTF-8 in which surrogates may occur; `texts` is a list of their paths in
+the payload (keys and indices) and sizes in bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from swerex_c import _core
+from swerex_c.exceptions import ProtocolError
+
+__all__ = [
+    "CANCEL",
+    "CREDIT",
+    "DATA",
+    "DOWN",
+    "END",
+    "ERROR",
+    "GOODBYE",
+    "HEARTBEAT",
+    "HELLO",
+    "INLINE",
+    "MAX_FRAME",
+    "PIECE",
+    "PING",
+    "PONG",
+    "REQUEST",
+    "RESULT",
+    "RESUME",
+    "TEXT",
+    "UP",
+    "UPGRADE",
+    "VERSION",
+    "WINDOW",
+    "insert_texts",
+    "new_decoder",
+    "new_encoder",
+    "split_texts",
+    "texts_size",
+]
+
+VERSION = 1
+UPGRADE = "swerex-frames"
+"""The name by which a client asks an HTTP server for this protocol (RFC 9110, section 7.8), at the path `wire`."""
+
+HELLO, REQUEST, CANCEL, RESULT, ERROR, RESUME, DATA, END, CREDIT, PING, PONG, GOODBYE = range(12)
+UP, DOWN, TEXT = range(3)
+
+WINDOW = 4 << 20
+"""Bytes of a stream that may be under way: enough for 1 Gbit/s over 30 ms."""
+
+PIECE = 256 << 10
+"""Bytes of a stream in one frame."""
+
+INLINE = 64 << 10
+"""Characters of a string that may stand in a payload."""
+
+MAX_FRAME = 8 << 20
+"""Bytes of a frame; more than a PIECE for payloads of many short strings."""
+
+HEARTBEAT = 15.0
+"""Seconds of silence after which an end makes itself heard."""
+
+Texts = list[list[Any]]
+
+
+def new_encoder() -> _core.FrameEncoder:
+    return _core.FrameEncoder(max_frame=MAX_FRAME, max_depth=16, max_items=200_000)
+
+
+def new_decoder() -> _core.FrameDecoder:
+    return _core.FrameDecoder(max_frame=MAX_FRAME, max_depth=16, max_items=200_000)
+
+
+def split_texts(payload: dict[str, Any], all_of: bool = False) -> tuple[dict[str, Any], Texts, list[bytes]]:
+    """Take the strings out that are too long for a payload, or (`all_of`) that UTF-8 cannot carry.
+
+    Returns the payload without them (the same object if there is none), their places, and what they hold.
+    """
+    for value in payload.values():
+        kind = value.__class__
+        if kind is str:
+            if all_of or len(value) > INLINE:
+                break
+        elif (kind is dict or kind is list) and value:
+            break
+    else:
+        return payload, [], []
+    texts: Texts = []
+    chunks: list[bytes] = []
+
+    def walk(value: Any, path: list[Any]) -> Any:
+        if isinstance(value, str):
+            if len(value) <= INLINE and not (all_of and not _encodable(value)):
+                return value
+            data = value.encode("utf-8", "surrogatepass")
+            texts.append([path, len(data)])
+            chunks.append(data)
+            return ""
+        if isinstance(value, dict):
+            return {key: walk(member, [*path, key]) for key, member in value.items()}
+        if isinstance(value, list | tuple):
+            return [walk(member, [*path, i]) for i, member in enumerate(value)]
+        return value
+
+    rest = walk(payload, [])
+    return (rest, texts, chunks) if texts else (payload, [], [])
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def texts_size(texts: Any) -> int:
+    """The bytes of all texts that a frame announces.
+
+    Raises:
+        ProtocolError: if it is no list of paths and sizes.
+    """
+    try:
+        sizes = [size for path, size in texts if isinstance(path, list) and isinstance(size, int) and size >= 0]
+    except (TypeError, ValueError):
+        sizes = []
+        texts = None
+    if not isinstance(texts, list) or len(sizes) != len(texts):
+        raise ProtocolError("The texts of a message are not a list of paths and sizes")
+    return sum(sizes)
+
+
+def insert_texts(payload: Any, texts: Texts, data: bytes | bytearray) -> None:
+    """Put the texts back that `split_texts` took out; `data` is what they hold, one after the other.
+
+    Raises:
+        ProtocolError: if there are no such places in the payload, or the bytes are no text.
+    """
+    at = 0
+    view = memoryview(data)
+    try:
+        for path, size in texts:
+            place = payload
+            for step in path[:-1]:
+                place = place[step]
+            place[path[-1]] = str(view[at : at + size], "utf-8", "surrogatepass")
+            at += size
+    except (LookupError, TypeError, UnicodeDecodeError):
+        raise ProtocolError("A long text does not fit into its message") from None

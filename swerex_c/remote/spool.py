@@ -1,0 +1,101 @@
+"""Files that come in, before they take their place.
+
+What arrives goes into a directory beside its target first, so that a transfer that breaks off leaves the target as it
+was. Names come from a peer: nothing is written outside of the spool, whatever they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import BinaryIO, Self
+
+from swerex_c.exceptions import UploadError
+from swerex_c.runtime import files
+
+__all__ = ["Spool"]
+
+
+class Spool:
+    """A place for one file or one tree that is to become `target`; leaving it removes what was not placed."""
+
+    def __init__(self, target: str):
+        self.target = target
+        self._modes: list[tuple[str, int, float | None]] = []
+
+    def __enter__(self) -> Self:
+        parent = os.path.dirname(os.path.normpath(self.target)) or "."
+        self._directory = _make_directory(parent)
+        self.root = os.path.join(self._directory, "it")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def path(self, name: str) -> str:
+        """Where the entry of this name goes; "" is the root.
+
+        Raises:
+            UploadError: if that is not inside of the spool, or its directory is not there.
+        """
+        if not name:
+            return self.root
+        parts = name.rstrip("/").split("/")
+        if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in parts):
+            raise UploadError(f"An entry of the upload has a name that leads elsewhere: {name!r:.200}")
+        at = self.root
+        for part in parts[:-1]:
+            at = os.path.join(at, part)
+            if os.path.islink(at) or not os.path.isdir(at):
+                raise UploadError(f"An entry of the upload is not in a directory of it: {name!r:.200}")
+        return os.path.join(at, parts[-1])
+
+    def directory(self, name: str, mode: int, mtime: float | None = None) -> None:
+        """A directory; its mode and time come last, since it may forbid what has to go into it."""
+        path = self.path(name)
+        if not os.path.isdir(path) or os.path.islink(path):
+            os.mkdir(path, 0o700)
+        self._modes.append((path, mode & 0o7777, mtime))
+
+    def link(self, name: str, destination: str) -> None:
+        """A symbolic link."""
+        os.symlink(destination, self.path(name))
+
+    @contextlib.contextmanager
+    def file(self, name: str, mode: int, mtime: float | None = None) -> Iterator[BinaryIO]:
+        """A new file, to be written in the block."""
+        path = self.path(name)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(fd, "wb", buffering=0) as file:
+            yield file
+            os.fchmod(fd, mode & 0o7777)
+        if mtime is not None:
+            os.utime(path, (mtime, mtime))
+
+    def place(self, name: str | None = None) -> None:
+        """Put what is at the root where it belongs, by the rules of `files.upload`. `name`: the file's own."""
+        for path, mode, mtime in reversed(self._modes):
+            os.chmod(path, mode)
+            if mtime is not None:
+                os.utime(path, (mtime, mtime))
+        source = self.root
+        if name is not None and not os.path.isdir(source):
+            # A file that is copied onto a directory goes into it under its own name.
+            source = os.path.join(self._directory, os.path.basename(os.path.normpath(name)) or "file")
+            os.rename(self.root, source)
+        files.upload(source, self.target)
+
+
+def _make_directory(parent: str) -> str:
+    """A directory of ours on the target's file system; where none can be made, among the temporary ones."""
+    name = f".swerex-{secrets.token_hex(8)}.tmp"
+    with contextlib.suppress(OSError):
+        os.makedirs(parent, exist_ok=True)
+        path = os.path.join(parent, name)
+        os.mkdir(path, 0o700)
+        return path
+    return tempfile.mkdtemp(prefix=".swerex-")
