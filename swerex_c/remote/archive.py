@@ -224,7 +224,6 @@ def _stamp(path: str, member: _Member) -> None:
         os.chmod(path, member.mode)
 
 
-
 # Through a pipe
 
 
@@ -259,9 +258,7 @@ async def stream(source: str, *, follow_links: bool = False, compress: bool = Tr
     with contextlib.suppress(OSError):
         fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, _PIPE)
     threading.Thread(target=run, name="swerex-pack", daemon=True).start()
-    transport, _ = await loop.connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), open(read_end, "rb", 0)
-    )
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), open(read_end, "rb", 0))
     try:
         while data := await reader.read(_COPY):
             yield data

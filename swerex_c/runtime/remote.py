@@ -1,0 +1,284 @@
+"""Sessions, commands and files on another machine, behind a server of ours or of the original.
+
+Importing this module is quick: the client and its libraries are imported with the first call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit, urlunsplit
+
+from swerex_c.exceptions import SwerexException
+from swerex_c.runtime._base import AbstractRuntime
+from swerex_c.utils.log import get_logger
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    import aiohttp
+    from pydantic import BaseModel
+
+    from swerex_c.remote.json_client import JsonClient, Progress
+    from swerex_c.runtime import abstract
+    from swerex_c.runtime.config import RemoteRuntimeConfig
+
+__all__ = ["RemoteRuntime", "RemoteRuntimeConfig"]
+
+_ORDINARY = (SwerexException, OSError, UnicodeError)
+"""What the remote side raises in the normal course of things."""
+
+_PROGRESS_AFTER = 1.0
+"""Seconds that a transfer takes before it shows how far it is."""
+
+
+def __getattr__(name: str) -> Any:
+    """A name that callers import from here, and that lives elsewhere."""
+    if name != "RemoteRuntimeConfig":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from swerex_c.runtime.config import RemoteRuntimeConfig
+
+    globals()[name] = RemoteRuntimeConfig
+    return RemoteRuntimeConfig
+
+
+class RemoteRuntime(AbstractRuntime):
+    """A runtime behind a server. May be used from any event loop and any thread, also from several at once."""
+
+    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Any):
+        """See `RemoteRuntimeConfig` for the keyword arguments."""
+        from swerex_c.runtime.config import RemoteRuntimeConfig
+
+        self._config = RemoteRuntimeConfig(**kwargs)
+        self.logger = logger or get_logger("rex-runtime")
+        self._json_client: JsonClient | None = None
+        if not self._config.host.startswith(("http://", "https://")):
+            self.logger.warning("Host %s does not start with http, adding http://", self._config.host)
+            self._config.host = f"http://{self._config.host}"
+
+    @classmethod
+    def from_config(cls, config: RemoteRuntimeConfig) -> Self:
+        return cls(**config.model_dump())
+
+    def _get_timeout(self, timeout: float | None = None) -> float:
+        return self._config.timeout if timeout is None else timeout
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        """What every request carries."""
+        return {"X-API-Key": self._config.auth_token} if self._config.auth_token else {}
+
+    @property
+    def _api_url(self) -> str:
+        """The server's address, without a slash at its end."""
+        host = self._config.host.rstrip("/")
+        if self._config.port is None:
+            return host
+        parts = urlsplit(host)
+        return urlunsplit(parts._replace(netloc=f"{parts.netloc}:{self._config.port}"))
+
+    @property
+    def _client(self) -> JsonClient:
+        url, headers = self._api_url, self._headers
+        client = self._json_client
+        if client is None:
+            from swerex_c.remote.json_client import JsonClient
+
+            client = self._json_client = JsonClient(url, headers)
+        elif client.url != url or client.headers != headers:
+            client.url, client.headers = url, headers
+        return client
+
+    # Errors
+
+    def _handle_transfer_exception(self, exc_transfer: abstract._ExceptionTransfer) -> None:
+        """Raise what was raised on the remote side."""
+        from swerex_c.remote.transfer import from_wire
+
+        error = from_wire(exc_transfer.model_dump())
+        self._log_remote(error)
+        raise error
+
+    async def _handle_response_errors(self, response: aiohttp.ClientResponse) -> None:
+        """Raise what an HTTP answer says was raised, or why the request was refused."""
+        from swerex_c.remote.json_client import check_status
+
+        if response.status == 200:
+            return
+        body = await response.read()
+        with self._logged():
+            check_status(response.status, body)
+
+    def _log_remote(self, error: Exception) -> None:
+        remote = getattr(error, "remote_traceback", None)
+        if remote:
+            write = self.logger.debug if isinstance(error, _ORDINARY) else self.logger.critical
+            write("Traceback of the server:\n%s", remote)
+
+    def _logged(self) -> AbstractContextManager[None]:
+        """Log the remote traceback of what is raised within."""
+        import contextlib
+
+        @contextlib.contextmanager
+        def logged() -> Iterator[None]:
+            try:
+                yield
+            except Exception as error:
+                self._log_remote(error)
+                raise
+
+        return logged()
+
+    # Requests
+
+    async def _request(
+        self, endpoint: str, payload: BaseModel | None, output_class: Callable[..., Any], num_retries: int = 0
+    ) -> Any:
+        """What an endpoint answers to a request.
+
+        Args:
+            output_class: called with the fields of the answer.
+            num_retries: how often to try again, if it is more than is tried anyway, when the connection fails; only
+                what cannot run twice by that is sent again.
+        """
+        from swerex_c.remote.json_client import RETRIES
+
+        try:
+            return await self._client.call(endpoint, payload, output_class, retries=max(num_retries, RETRIES))
+        except Exception as error:
+            self._log_remote(error)
+            raise
+
+    async def is_alive(self, *, timeout: float | None = None) -> abstract.IsAliveResponse:
+        """Whether the server answers. Only what it raises itself is raised; everything else is no, and why."""
+        with self._logged():
+            return await self._client.is_alive(self._get_timeout(timeout))
+
+    async def wait_until_alive(self, *, timeout: float = 60.0) -> None:
+        """Wait until the server answers.
+
+        Raises:
+            TimeoutError: if it does not within `timeout` seconds.
+        """
+        from swerex_c.utils.wait import _wait_until_alive
+
+        await _wait_until_alive(self.is_alive, timeout=timeout)
+
+    async def create_session(self, request: abstract.CreateSessionRequest) -> abstract.CreateSessionResponse:
+        """Start a session and read its startup files."""
+        from swerex_c.runtime.abstract import CreateBashSessionResponse
+
+        answer: CreateBashSessionResponse = await self._request("create_session", request, CreateBashSessionResponse)
+        return answer
+
+    async def run_in_session(self, action: abstract.Action) -> abstract.Observation:
+        """Run a command in its session; see `AbstractRuntime.run_in_session`."""
+        from swerex_c.runtime.abstract import BashObservation
+
+        answer: BashObservation = await self._request("run_in_session", action, BashObservation)
+        return answer
+
+    async def stream_in_session(self, action: abstract.Action) -> AsyncIterator[str | abstract.BashObservation]:
+        """Run a command and yield its output, here in one piece when it is finished; at last its observation."""
+        observation = await self.run_in_session(action)
+        if observation.output:
+            yield observation.output
+        yield observation
+
+    async def close_session(self, request: abstract.CloseSessionRequest) -> abstract.CloseSessionResponse:
+        """End a session with everything it started."""
+        from swerex_c.runtime.abstract import CloseBashSessionResponse
+
+        answer: CloseBashSessionResponse = await self._request("close_session", request, CloseBashSessionResponse)
+        return answer
+
+    async def execute(self, command: abstract.Command) -> abstract.CommandResponse:
+        """Run a command outside of all sessions, with its standard input at the end."""
+        from swerex_c.runtime.abstract import CommandResponse
+
+        answer: CommandResponse = await self._request("execute", command, CommandResponse)
+        return answer
+
+    async def read_file(self, request: abstract.ReadFileRequest) -> abstract.ReadFileResponse:
+        """Read a text file. A relative path is relative to the server's process."""
+        from swerex_c.runtime.abstract import ReadFileResponse
+
+        answer: ReadFileResponse = await self._request("read_file", request, ReadFileResponse)
+        return answer
+
+    async def write_file(self, request: abstract.WriteFileRequest) -> abstract.WriteFileResponse:
+        """Write a text file, and the directories above it."""
+        from swerex_c.runtime.abstract import WriteFileResponse
+
+        answer: WriteFileResponse = await self._request("write_file", request, WriteFileResponse)
+        return answer
+
+    async def upload(self, request: abstract.UploadRequest) -> abstract.UploadResponse:
+        """Copy a file or a tree to the server's machine; onto an existing directory it is merged.
+
+        Modes and symbolic links are kept where the server is one of ours. Shows how far it is if standard error is a
+        terminal and it takes long.
+        """
+        self.logger.debug("Uploading %s to %s", request.source_path, request.target_path)
+        with self._logged(), _shown(f"Uploading {request.source_path}") as progress:
+            return await self._client.upload(request.source_path, request.target_path, progress)
+
+    async def download(self, source_path: str, target_path: str) -> None:
+        """Copy a file or a tree from the server's machine, by the rules of `upload` the other way round.
+
+        Raises:
+            NotSupportedError: if the server is not one of ours.
+        """
+        self.logger.debug("Downloading %s to %s", source_path, target_path)
+        with self._logged(), _shown(f"Downloading {source_path}") as progress:
+            await self._client.download(source_path, target_path, progress)
+
+    async def close(self) -> abstract.CloseResponse:
+        """End all sessions and commands of the server, and the connections to it."""
+        from swerex_c.runtime.abstract import CloseResponse
+
+        try:
+            answer: CloseResponse = await self._request("close", None, CloseResponse)
+            return answer
+        finally:
+            await self._client.close()
+
+
+def _shown(what: str) -> AbstractContextManager[Progress | None]:
+    """A way to tell how far a transfer is; None if there is nobody to see it."""
+    import contextlib
+    import sys
+
+    @contextlib.contextmanager
+    def shown() -> Iterator[Progress | None]:
+        if sys.stderr is None or not sys.stderr.isatty():
+            yield None
+            return
+        import time
+
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        task = bar.add_task(what, total=None)
+        begin = time.monotonic()
+        started = False
+
+        def progress(done: int, size: int | None) -> None:
+            nonlocal started
+            if not started and time.monotonic() - begin > _PROGRESS_AFTER:
+                started = True
+                with contextlib.suppress(Exception):  # another display has the terminal
+                    bar.start()
+            if started:
+                bar.update(task, completed=done, total=size)
+
+        try:
+            yield progress
+        finally:
+            if started:
+                bar.stop()
+
+    return shown()
