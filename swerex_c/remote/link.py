@@ -11,24 +11,38 @@ import asyncio
 import contextlib
 import os
 import struct
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from swerex_c import _core
 from swerex_c.exceptions import ConnectionLostError, ProtocolError
-from swerex_c.remote.protocol import DATA, MAX_FRAME, PING, PONG, new_decoder, new_encoder
+from swerex_c.remote.protocol import DATA, PING, PONG, new_decoder, new_encoder
 
 __all__ = ["FdTransport", "Link"]
 
 _HIGH_WATER = 1 << 20
 """Bytes that wait to be sent at which senders are asked to pause."""
 
+_RECEIVE = 256 << 10
+"""Bytes that are received at once, at most."""
+
 _DATA_HEADER = struct.Struct(">IBBBQBBQBI")
 """A frame's length and [DATA, exchange, lane, offset, bytes] up to the bytes: msgpack's array of 5, uint 64, bin 32."""
 
 
-class Link(asyncio.Protocol):
+class _Buffers(threading.local):
+    """One buffer for a thread: what is received there is decoded before anything else is."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(_RECEIVE))
+
+
+_buffers = _Buffers()
+
+
+class Link(asyncio.BufferedProtocol):
     """Frames in and out. What they mean is for the subclass: `handlers` by kind, and `lost`."""
 
     handlers: dict[int, Callable[[list[Any]], None]]
@@ -53,10 +67,18 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
         self._loop = asyncio.get_running_loop()
+        self._buffer = _buffers.view
         if hasattr(transport, "set_write_buffer_limits"):
             transport.set_write_buffer_limits(high=_HIGH_WATER)
 
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(self._buffer[:nbytes])
+
     def data_received(self, data: bytes | memoryview) -> None:
+        """Bytes have come; they are only looked at during the call."""
         self.heard = True
         try:
             frames = self._decoder.feed(data)
@@ -187,7 +209,6 @@ class FdTransport:
         self._read_fd = read_fd
         self._write_fd = write_fd
         self._link = link
-        self._buffer = bytearray(min(MAX_FRAME, 256 << 10))
         self._queue: deque[memoryview] = deque()
         self._queued = 0
         self._closing = False
@@ -215,14 +236,14 @@ class FdTransport:
 
     def _readable(self) -> None:
         try:
-            size = os.readv(self._read_fd, [self._buffer])
+            size = os.readv(self._read_fd, [self._link.get_buffer(-1)])
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._lost(error)
             return
         if size:
-            self._link.data_received(memoryview(self._buffer)[:size])
+            self._link.buffer_updated(size)
         else:
             self._lost(None)
 

@@ -1,4 +1,4 @@
-"""Files that come in, before they take their place.
+"""Files that come in one after the other, before they take their place.
 
 What arrives goes into a directory beside its target first, so that a transfer that breaks off leaves the target as it
 was. Names come from a peer: nothing is written outside of the spool, whatever they are.
@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import shutil
-import tempfile
 from collections.abc import Iterator
 from typing import BinaryIO, Self
 
@@ -25,16 +22,15 @@ class Spool:
 
     def __init__(self, target: str):
         self.target = target
-        self._modes: list[tuple[str, int, float | None]] = []
+        self._directories: dict[str, tuple[int, float | None]] = {}
 
     def __enter__(self) -> Self:
-        parent = os.path.dirname(os.path.normpath(self.target)) or "."
-        self._directory = _make_directory(parent)
-        self.root = os.path.join(self._directory, "it")
+        self._stack = contextlib.ExitStack()
+        self.root = os.path.join(self._stack.enter_context(files.spool(self.target)), "it")
         return self
 
     def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._stack.close()
 
     def path(self, name: str) -> str:
         """Where the entry of this name goes; "" is the root.
@@ -55,11 +51,11 @@ class Spool:
         return os.path.join(at, parts[-1])
 
     def directory(self, name: str, mode: int, mtime: float | None = None) -> None:
-        """A directory; its mode and time come last, since it may forbid what has to go into it."""
+        """A directory. Its mode and time come last, since it may forbid what has to go into it."""
         path = self.path(name)
-        if not os.path.isdir(path) or os.path.islink(path):
+        if os.path.islink(path) or not os.path.isdir(path):
             os.mkdir(path, 0o700)
-        self._modes.append((path, mode & 0o7777, mtime))
+        self._directories[name.rstrip("/")] = (mode & 0o7777, mtime)
 
     def link(self, name: str, destination: str) -> None:
         """A symbolic link."""
@@ -78,24 +74,10 @@ class Spool:
 
     def place(self, name: str | None = None) -> None:
         """Put what is at the root where it belongs, by the rules of `files.upload`. `name`: the file's own."""
-        for path, mode, mtime in reversed(self._modes):
+        base = None if name is None else os.path.basename(os.path.normpath(name))
+        for made in reversed(files.move(self.root, self.target, base)):
+            mode, mtime = self._directories.get(made, (0o755, None))
+            path = os.path.join(self.target, made)
             os.chmod(path, mode)
             if mtime is not None:
                 os.utime(path, (mtime, mtime))
-        source = self.root
-        if name is not None and not os.path.isdir(source):
-            # A file that is copied onto a directory goes into it under its own name.
-            source = os.path.join(self._directory, os.path.basename(os.path.normpath(name)) or "file")
-            os.rename(self.root, source)
-        files.upload(source, self.target)
-
-
-def _make_directory(parent: str) -> str:
-    """A directory of ours on the target's file system; where none can be made, among the temporary ones."""
-    name = f".swerex-{secrets.token_hex(8)}.tmp"
-    with contextlib.suppress(OSError):
-        os.makedirs(parent, exist_ok=True)
-        path = os.path.join(parent, name)
-        os.mkdir(path, 0o700)
-        return path
-    return tempfile.mkdtemp(prefix=".swerex-")
