@@ -2,6 +2,8 @@
 #include "py_core.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -268,7 +270,30 @@ static PyObject *core_node_count(PyObject *module, PyObject *unused)
     return PyLong_FromSize_t(count);
 }
 
+/* A signal interrupts a call only if it has a handler. */
+static void on_interruption(int number) { (void)number; }
+
+/* Not a handler of Python's: that would run between an exception and the code which looks for it. */
+static PyObject *core_interrupt_thread(PyObject *module, PyObject *thread)
+{
+    (void)module;
+    struct sigaction before, action = { .sa_handler = on_interruption };
+    unsigned long ident = PyLong_AsUnsignedLong(thread);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    sigemptyset(&action.sa_mask);
+    if (sigaction(SIGURG, NULL, &before) == 0 && before.sa_handler == SIG_DFL) {
+        sigaction(SIGURG, &action, NULL);
+    }
+    pthread_kill((pthread_t)ident, SIGURG);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef core_functions[] = {
+    { "interrupt_thread", core_interrupt_thread, METH_O,
+      "interrupt_thread(ident, /)\n--\n\nInterrupts the system call in which a thread of this process sleeps (EINTR), as a signal does\n"
+      "that means nothing.  It must be alive.  Gives SIGURG a handler if it has none." },
     { "_shutdown", core_shutdown, METH_NOARGS,
       "_shutdown()\n--\n\nEnds the reactor's thread and every session and process in it.  Called at interpreter exit." },
     { "node_count", core_node_count, METH_NOARGS,

@@ -19,6 +19,7 @@ _Way: TypeAlias = Literal["plain", "group", "eval"]
 msgpack_version: str  # of the msgpack-c that is loaded, such as "4.0.0"
 
 def node_count() -> int: ...  # sessions and processes that the reactor watches in this process
+def interrupt_thread(ident: int, /) -> None: ...  # its system call fails with EINTR; gives SIGURG a handler
 def _shutdown() -> None: ...  # ends the reactor, its sessions and its processes; registered with atexit
 
 # ---- waiting

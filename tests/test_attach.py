@@ -343,10 +343,43 @@ def test_modes_are_restored_after_a_signal(person: Person, number: signal.Signal
     if running:
         person.keys(b"sleep 100\r")
         person.until(rb"sleep 100\r?\n")
-    time.sleep(0.3)  # it waits for keys now: Python's readline overlooks a signal that comes right before that wait
     person.process.send_signal(number)
     assert person.exit_code() == 128 + number
     assert readable_modes(person.slave) == person.modes
+
+
+RIGHT_BEFORE = """\
+import ctypes, readline, signal
+from swerex_c.cli import main
+readline.set_pre_input_hook(map(ctypes.CDLL(None)['raise'], [signal.{}]).__next__)
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_a_signal_right_before_the_wait_for_a_key(mark: str, name: str) -> None:
+    """Python has noted it, and readline's wait, which it would have ended, begins only then."""
+    someone = Person(command=[sys.executable, "-c", RIGHT_BEFORE.format(name), "shell"])
+    try:
+        someone.until(PROMPT)
+        if name == "SIGINT":
+            someone.until(PROMPT)
+            assert someone.run(b"echo again") == b"again\r"
+        else:
+            assert someone.exit_code() == 128 + signal.Signals[name]
+    finally:
+        someone.end()
+    assert eventually(lambda: not marked(mark), 3.0), "a process was left behind"
+
+
+def test_many_interrupts_end_nothing(person: Person) -> None:
+    """They come while a prompt is made, while a command is judged, and while it runs."""
+    person.run(b"x=kept")
+    for _ in range(30):
+        person.keys(b"for i in 1; do sleep 0.01; done\r\x03\x03\x03")
+        time.sleep(0.01)
+    person.keys(b"echo the-end-$((1 + 1)) $x\r")
+    person.until(rb"\nthe-end-2 kept\r\n")
 
 
 @pytest.mark.parametrize("running", [False, True])

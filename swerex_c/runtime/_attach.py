@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import re
 import select
@@ -27,6 +28,7 @@ from typing import Any
 
 from swerex_c import _core
 from swerex_c.exceptions import ResourceError, SwerexException
+from swerex_c.runtime._signals import Signals
 from swerex_c.runtime._syntax import find_bash
 
 __all__ = ["attach"]
@@ -82,6 +84,7 @@ class _Attached:
         self.output = output_fd
         self.code = 0
         self.ended = False
+        self.signals = Signals()
         self.waker = _core.Waker()
         self.ahead = b""  # typed or read, and not yet used
         self.tail = b""  # the last line typed to the session's terminal, as long as it has no end
@@ -96,18 +99,19 @@ class _Attached:
 
     def work(self) -> int:
         self.core.attach(True)
-        try:
-            self._at_prompt()
-            self._join()
-            while not self.ended:
-                text = self._read_command()
-                if text is None:
-                    break
-                self._run_text(text)
-        except _HungUp:
-            self.code = 129
-        finally:
-            self._leave()
+        with self.signals:
+            try:
+                self._at_prompt()
+                self._join()
+                while not self.ended:
+                    text = self._read_command()
+                    if text is None:
+                        break
+                    self._run_text(text)
+            except _HungUp:
+                self.code = 129
+            finally:
+                self._leave()
         return self.code
 
     def _join(self) -> None:
@@ -195,6 +199,7 @@ class _Attached:
         lines: list[str] = []
         while True:
             try:
+                self.signals.check()
                 line = self._read_line("> " if lines else self._prompt())
             except KeyboardInterrupt:
                 if self.modes is None:
@@ -209,6 +214,8 @@ class _Attached:
             lines += [] if line is None else [line]
             text = "\n".join(lines)
             verdict, said = _judge(text)
+            if self.signals.came:  # meanwhile; it is for the lines so far
+                continue
             if verdict is None and line is not None:
                 continue
             if verdict is None and _OPEN_HERE_DOCUMENT in said:
@@ -236,7 +243,11 @@ class _Attached:
             return self._edit_line(prompt)
         self._write(os.fsencode(prompt) + (self.ahead if prompt else b""))
         while b"\n" not in self.ahead:
-            data = self._read()
+            try:
+                self.signals.allow()
+                data = self._read()
+            finally:
+                self.signals.allowed = False
             if not data:
                 rest, self.ahead = self.ahead, b""
                 return os.fsdecode(rest) if rest else None
@@ -246,8 +257,10 @@ class _Attached:
 
     def _edit_line(self, prompt: str) -> str | None:
         started, self.ahead = self.ahead.decode("utf-8", "replace"), b""
-        self.readline.set_startup_hook(lambda: self.readline.insert_text(started))
+        # Nothing written in Python: a signal would be handled in there, and its exception is dropped.
+        self.readline.set_startup_hook(functools.partial(self.readline.insert_text, started))
         try:
+            self.signals.allow()
             return input(prompt)
         except EOFError:
             return None
@@ -255,6 +268,7 @@ class _Attached:
             self._say("that line is not text in this terminal's encoding")
             return ""
         finally:
+            self.signals.allowed = False
             self.readline.set_startup_hook(None)
 
     def _read(self) -> bytes:
@@ -343,7 +357,11 @@ class _Attached:
                     pending = memoryview(operation.take())
                     if not pending and ended:
                         return
-                pending = self._step(operation, pending, ended)
+                try:
+                    self.signals.allow()
+                    pending = self._step(operation, pending, ended)
+                finally:
+                    self.signals.allowed = False
             except KeyboardInterrupt:
                 if not ended:
                     self._type(termios.tcgetattr(self.terminal)[_CC][termios.VINTR])
