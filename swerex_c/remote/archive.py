@@ -18,9 +18,9 @@ import threading
 import time
 import zipfile
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import PurePosixPath
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, Protocol, cast
 
 from swerex_c.exceptions import InvalidInputError, UploadError
 from swerex_c.runtime.files import move, spool
@@ -43,10 +43,17 @@ _COPY = 256 << 10
 _PIPE = 1 << 20
 
 
+class Writable(Protocol):
+    """What an archive can be written into."""
+
+    def write(self, data: bytes, /) -> int: ...
+    def flush(self) -> None: ...
+
+
 # Out
 
 
-def pack(source: str, file: IO[bytes], *, follow_links: bool = False, compress: bool = True) -> None:
+def pack(source: str, file: Writable, *, follow_links: bool = False, compress: bool = True) -> None:
     """Write the tree below a directory into a file, which need not be seekable.
 
     A file that grows meanwhile is packed up to where it then ends.
@@ -61,7 +68,7 @@ def pack(source: str, file: IO[bytes], *, follow_links: bool = False, compress: 
     """
     method = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
     root = os.fsencode(source)
-    with zipfile.ZipFile(file, "w", method, compresslevel=1, strict_timestamps=False) as archive:
+    with zipfile.ZipFile(cast(IO[bytes], file), "w", method, compresslevel=1, strict_timestamps=False) as archive:
         for path, relative, status in list(_walk(root, follow_links)):
             info = _entry(relative, status)
             if stat.S_ISLNK(status.st_mode):
@@ -79,7 +86,8 @@ def _walk(root: bytes, follow_links: bool) -> Iterator[tuple[bytes, bytes, os.st
     """A tree's root and everything in it, with its path below the root; directories before what they hold."""
     begin = os.stat(root)
     yield root, b".", begin
-    pending = [(root, b"", ((begin.st_dev, begin.st_ino),))]
+    parents: tuple[tuple[int, int], ...] = ((begin.st_dev, begin.st_ino),)
+    pending = [(root, b"", parents)]
     while pending:
         directory, above, parents = pending.pop()
         for name in sorted(os.listdir(directory)):
@@ -227,7 +235,7 @@ def _stamp(path: str, member: _Member) -> None:
 # Through a pipe
 
 
-async def stream(source: str, *, follow_links: bool = False, compress: bool = True) -> AsyncIterator[bytes]:
+async def stream(source: str, *, follow_links: bool = False, compress: bool = True) -> AsyncGenerator[bytes, None]:
     """What `pack` writes, in pieces, packed by a thread that is never far ahead of the reader.
 
     Raises what `pack` raises: what can be known beforehand before the first piece.

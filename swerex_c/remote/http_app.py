@@ -19,7 +19,7 @@ import math
 import os
 import stat
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
 from typing import Annotated, Any
 
 from fastapi import FastAPI, File, Form, Security, UploadFile
@@ -99,7 +99,7 @@ class StreamReply(Reply):
 
     __slots__ = ("pieces",)
 
-    def __init__(self, pieces: AsyncIterator[bytes], headers: Headers):
+    def __init__(self, pieces: AsyncGenerator[bytes, None], headers: Headers):
         super().__init__(200, b"", headers)
         self.pieces = pieces
 
@@ -112,7 +112,7 @@ class StreamReply(Reply):
         except OSError as error:
             _logger.warning("A download ended early: %s", error)
         finally:
-            await self.pieces.aclose()  # type: ignore[attr-defined]
+            await self.pieces.aclose()
 
 
 class DownloadRequest(BaseModel):
@@ -590,7 +590,7 @@ def _open_for_reading(path: str) -> tuple[Any, os.stat_result]:
     return file, os.fstat(file.fileno())
 
 
-async def _read(file: Any, size: int) -> AsyncIterator[bytes]:
+async def _read(file: Any, size: int) -> AsyncGenerator[bytes, None]:
     """Exactly so many bytes of a file.
 
     Raises:
@@ -607,10 +607,10 @@ async def _read(file: Any, size: int) -> AsyncIterator[bytes]:
         file.close()
 
 
-async def _after(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _after(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     try:
         yield first
         async for piece in rest:
             yield piece
     finally:
-        await rest.aclose()  # type: ignore[attr-defined]
+        await rest.aclose()

@@ -485,7 +485,7 @@ class _Kept:
 
         generator = until_shutdown()
         with contextlib.suppress(StopIteration):
-            generator.__anext__().send(None)  # type: ignore[attr-defined]
+            generator.__anext__().send(None)
         self._generator = generator
 
     def discard(self) -> None:
@@ -504,7 +504,7 @@ class _Kept:
     def _close_now(self) -> None:
         self.session.detach()
         with contextlib.suppress(Exception):
-            self._connector._close()  # type: ignore[attr-defined]
+            self._connector._close()
 
 
 def _socket(info: Any) -> socket.socket:

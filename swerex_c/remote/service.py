@@ -99,7 +99,8 @@ class Service:
 
     async def call(self, method: str, request: BaseModel | None) -> BaseModel:
         """Do what a method of `METHODS` does, with its validated request. Raises what the runtime raises."""
-        return await self.count(method, self._run(method, request))
+        answer: BaseModel = await self.count(method, self._run(method, request))
+        return answer
 
     async def _run(self, method: str, request: BaseModel | None) -> BaseModel:
         if method == "create_session" and self.session_count >= self.limits.sessions:

@@ -252,7 +252,7 @@ def _make(class_path: str, message: str, details: dict[str, Any]) -> Exception:
         if name in _OSERRORS:
             return _system(_OSERRORS[name], message, details)
         if name in _UNICODE:
-            return _unicode(_UNICODE[name], message, details) or _unknown(class_path, message)
+            return _unicode(_UNICODE[name], details) or _unknown(class_path, message)
         if name in _BUILTINS:
             return _builtin(_BUILTINS[name], message, details)
     return _unknown(class_path, message)
@@ -322,22 +322,20 @@ def _parse_errno(message: str) -> dict[str, Any]:
     return fields
 
 
-def _unicode(
-    kind: type[UnicodeDecodeError] | type[UnicodeEncodeError], message: str, details: dict[str, Any]
-) -> Exception | None:
-    text = [details.get(name) for name in ("encoding", "object", "reason")]
-    places = [details.get(name) for name in ("start", "end")]
-    if not all(isinstance(value, str) for value in text) or not all(type(value) is int for value in places):
+def _unicode(kind: type[UnicodeDecodeError] | type[UnicodeEncodeError], details: dict[str, Any]) -> Exception | None:
+    encoding, encoded, reason = (details.get(name) for name in ("encoding", "object", "reason"))
+    start, end = details.get("start"), details.get("end")
+    if not (isinstance(encoding, str) and isinstance(encoded, str) and isinstance(reason, str)):
+        return None
+    if type(start) is not int or type(end) is not int:
         return None
     try:
-        data = base64.b64decode(str(text[1]), validate=True)
-        if not 0 <= places[0] < places[1] <= len(data):  # type: ignore[operator]
+        data = base64.b64decode(encoded, validate=True)
+        if not 0 <= start < end <= len(data):
             return None
         if kind is UnicodeDecodeError:
-            return UnicodeDecodeError(str(text[0]), data, places[0], places[1], str(text[2]))  # type: ignore[arg-type]
-        return UnicodeEncodeError(
-            str(text[0]), data.decode("utf-8", "surrogatepass"), places[0], places[1], str(text[2])
-        )  # type: ignore[arg-type]
+            return UnicodeDecodeError(encoding, data, start, end, reason)
+        return UnicodeEncodeError(encoding, data.decode("utf-8", "surrogatepass"), start, end, reason)
     except (ValueError, TypeError, OverflowError):
         return None
 
