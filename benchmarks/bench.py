@@ -15,30 +15,39 @@ Exit status: 0; 1 if an answer of ours was wrong or, with --check, a target was 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
-import random
 import shlex
 import shutil
-import statistics
 import subprocess
 import sys
-import tempfile
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
-ORIGINAL_REQUIREMENTS = ["swe-rex==1.4.0", "aiohttp"]
-MEGABYTE = 1_000_000
-TURN_LIMIT = 120.0
-"""Seconds after which a contender that does not come back is ended; its row then says so."""
+from measure import (
+    HERE,
+    MEGABYTE,
+    ROOT,
+    BenchError,
+    Result,
+    Run,
+    Target,
+    Turn,
+    Worker,
+    Workload,
+    duration,
+    machine,
+    make_file,
+    median_ratio,
+    original_python,
+    our_errors,
+    our_path,
+    p50_of,
+    print_targets,
+    print_workload,
+    work_directory,
+)
+
 C_FLAGS = ["-O2", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra"]
 PATTERNS = [f"needle-{i:02d}-in-the-stack" for i in range(10)] + [
     r"error: [a-z]+ at line \d+",
@@ -52,18 +61,9 @@ PATTERNS = [f"needle-{i:02d}-in-the-stack" for i in range(10)] + [
     r"segmentation fault",
     r"found [0-9]{4} of [0-9]{4}!",
 ]
-LINE = "{:08d} the quick brown fox jumps over the lazy dog 0123456789\n"
 NEEDLE = "found 1234 of 5678!"
 
 IN_C = ("bare C", "engine")
-LEFT_OUT = "left out"
-
-Result = dict[str, Any]
-
-
-class BenchError(Exception):
-    """Something is missing; the text says what."""
-
 
 # ---- contenders as processes ----
 
@@ -85,56 +85,6 @@ class Floor:
 
     def close(self) -> None:
         pass
-
-
-class Worker:
-    """A running worker.py; raises BenchError when the contender cannot be had."""
-
-    def __init__(self, contender: str, python: str, environment: dict[str, str]) -> None:
-        self.process: subprocess.Popen[str] = subprocess.Popen(
-            [python, str(HERE / "worker.py"), contender],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        hello = self._answer()
-        if "ready" not in hello:
-            raise BenchError(str(hello.get("error")))
-        self.python = str(hello["python"])
-
-    @staticmethod
-    def _stream(stream: IO[str] | None) -> IO[str]:
-        assert stream is not None
-        return stream
-
-    def _answer(self) -> Result:
-        line = self._stream(self.process.stdout).readline()
-        if not line:
-            return {"error": f"the process ended with {self.process.wait()}"}
-        answer: Result = json.loads(line)
-        return answer
-
-    def ask(self, operation: str, **parameters: object) -> Result:
-        if self.process.poll() is not None:
-            return {"error": f"the process ended with {self.process.returncode}"}
-        stdin = self._stream(self.process.stdin)
-        stdin.write(json.dumps({"operation": operation, **parameters}) + "\n")
-        stdin.flush()
-        watchdog = threading.Timer(TURN_LIMIT, self.process.kill)
-        watchdog.start()
-        try:
-            return self._answer()
-        finally:
-            watchdog.cancel()
-
-    def close(self) -> None:
-        self._stream(self.process.stdin).close()
-        try:
-            self.process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
 
 
 def build(directory: Path, name: str, *more: str) -> str:
@@ -164,115 +114,7 @@ def build_engine(directory: Path) -> str:
     return build(directory, "engine", f"-I{core}", *rooms)
 
 
-def original_python(may_install: bool) -> str | None:
-    """The interpreter of an environment that has the original; made below .cache/ when there is none."""
-    given = os.environ.get("SWX_ORIGINAL_PYTHON")
-    if given:
-        return given
-    place = ROOT / ".cache" / "bench-original"
-    python = place / "bin" / "python"
-    ready = place / "ready"
-    if not ready.exists():
-        if not may_install:
-            return None
-        print("making an environment with the original in .cache/ ...", file=sys.stderr)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", *ORIGINAL_REQUIREMENTS], check=True)
-        ready.touch()
-    return str(python)
-
-
-def our_path() -> str | None:
-    """PYTHONPATH for our workers: the tree, unless the package is installed."""
-    code = "import swerex_c._core"
-    found = subprocess.run([sys.executable, "-P", "-c", code], cwd="/", capture_output=True, check=False)
-    return None if found.returncode == 0 else str(ROOT)
-
-
 # ---- workloads ----
-
-
-@dataclass
-class Turn:
-    """What one contender does in each round of a workload."""
-
-    contender: str
-    request: Result
-    label: str = ""
-    rounds: int | None = None
-    """Fewer rounds than the workload's, for the slow ones."""
-
-    @property
-    def name(self) -> str:
-        return self.label or self.contender
-
-
-@dataclass
-class Workload:
-    key: str
-    title: str
-    turns: list[Turn]
-    baseline: str = "bare C"
-    kind: str = "latency"
-    """Which columns make sense: latency, rested, output, patterns, idle, fleet or import."""
-    rounds: int = 5
-    results: dict[str, list[Result]] = field(default_factory=dict)
-    errors: dict[str, str] = field(default_factory=dict)
-
-    def summary(self, name: str) -> Result:
-        return summarise(self, name)
-
-
-def percentile(values: list[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
-
-
-def median_ratio(ours: list[Result], base: list[Result], value: Callable[[Result], float]) -> float | None:
-    """Pairs the results of the same round."""
-    beside = {result["round"]: value(result) for result in base}
-    ratios = [value(a) / beside[a["round"]] for a in ours if beside.get(a["round"])]
-    return statistics.median(ratios) if ratios else None
-
-
-def p50_of(result: Result) -> float:
-    return percentile(result["samples_us"], 0.5)
-
-
-def summarise(workload: Workload, name: str) -> Result:
-    """One line of the table."""
-    results = workload.results.get(name, [])
-    if not results:
-        return {"error": workload.errors.get(name, "not run")}
-    count = sum(r["count"] for r in results)
-    line: Result = {"count": count, "wrong": sum(r["wrong"] for r in results)}
-    samples = [s for r in results for s in r.get("samples_us", [])]
-    if samples:
-        line["p50_us"], line["p99_us"] = percentile(samples, 0.5), percentile(samples, 0.99)
-        line["min_us"] = min(samples)
-    for key in ("cpu_self_us", "cpu_children_us", "cpu_plain_us", "cpu_waiting_us"):
-        if key in results[0]:
-            line[key] = sum(r[key] for r in results) / count
-    if "bytes" in results[0] and samples:
-        line["megabytes_per_second"] = results[0]["bytes"] / line["p50_us"]
-        line["bytes"] = results[0]["bytes"]
-    if "rss_growth_kb" in results[0]:
-        line["rss_growth_kb"] = max(r["rss_growth_kb"] for r in results)
-    if "plain_us" in results[0]:
-        line["plain_p50_us"] = percentile([s for r in results for s in r["plain_us"]], 0.5)
-        line["added_share"] = line["p50_us"] / line["plain_p50_us"] - 1
-    if "per_second" in results[0]:
-        line["per_second"] = statistics.median(r["per_second"] for r in results)
-    if "rss_per_session_kb" in results[0]:
-        line["rss_per_session_kb"] = statistics.median(r["rss_per_session_kb"] for r in results)
-        line["cpu_share"] = sum(r["cpu_self_us"] + r["cpu_children_us"] for r in results) / (
-            1e6 * sum(r["seconds"] for r in results)
-        )
-    base = workload.results.get(workload.baseline, [])
-    if base and name != workload.baseline:
-        by_rate = "per_second" in results[0]
-        line["ratio"] = median_ratio(results, base, (lambda r: float(r["per_second"])) if by_rate else p50_of)
-    return line
 
 
 def floor_turn(label: str, *arguments: object) -> Turn:
@@ -401,56 +243,11 @@ def workloads(quick: bool, files: dict[int, str]) -> Iterator[Workload]:
         yield row
 
 
-def make_file(directory: Path, megabytes: int) -> str:
-    """Numbered lines of 64 bytes, so that a lost, doubled or moved piece shows."""
-    path = directory / f"output-{megabytes}"
-    count = megabytes * MEGABYTE // len(LINE.format(0))
-    with path.open("w") as out:
-        for start in range(0, count, 10_000):
-            lines = range(start, min(start + 10_000, count))
-            out.write("".join(LINE.format(i) for i in lines))
-    return str(path)
-
-
 # ---- the run ----
 
 
-class Bench:
-    def __init__(self, arguments: argparse.Namespace, directory: Path) -> None:
-        self.arguments = arguments
-        self.random = random.Random(arguments.seed)
-        self.environment = self.make_environment(directory)
-        self.directory = directory
-        self.contenders: dict[str, Floor | Worker] = {}
-        self.absent: dict[str, str] = {}
-        self.wanted: set[str] = set(arguments.contenders.split(",")) if arguments.contenders else set()
-
-    @staticmethod
-    def make_environment(directory: Path) -> dict[str, str]:
-        """Ours to measure in: a home with the distribution's own startup file, a terminal that all can handle."""
-        home = directory / "home"
-        home.mkdir()
-        skeleton = Path("/etc/skel/.bashrc")
-        if skeleton.exists():
-            shutil.copy(skeleton, home / ".bashrc")
-        environment = dict(os.environ, HOME=str(home), TERM="dumb", LC_ALL="C.UTF-8")
-        for name in ("PROMPT_COMMAND", "PS1", "PS2", "PS0", "BASH_ENV", "ENV"):
-            environment.pop(name, None)
-        return environment
-
-    def contender(self, name: str) -> Floor | Worker | None:
-        """Starts a contender on first use; None when it cannot be had, which is said once."""
-        if name in self.contenders:
-            return self.contenders[name]
-        if name in self.absent or (self.wanted and name not in self.wanted | {"bare C"}):
-            return None
-        try:
-            self.contenders[name] = self.start(name)
-        except BenchError as error:
-            self.absent[name] = str(error)
-            print(f"without {name}: {error}", file=sys.stderr)
-            return None
-        return self.contenders[name]
+class Bench(Run):
+    always = ("bare C",)
 
     def start(self, name: str) -> Floor | Worker:
         if name == "bare C":
@@ -466,46 +263,11 @@ class Bench:
         extra = {"PYTHONPATH": path} if path else {}
         return Worker(name, sys.executable, {**self.environment, **extra})
 
-    def turn(self, workload: Workload, turn: Turn, number: int) -> None:
-        contender = self.contender(turn.contender)
-        if contender is None:
-            workload.errors[turn.name] = self.absent.get(turn.contender, LEFT_OUT)
-            return
-        if isinstance(contender, Floor):
-            result = contender.ask(*turn.request["arguments"])
-        else:
-            result = contender.ask(**turn.request)
-        if "error" in result:
-            workload.errors[turn.name] = result["error"]
-        else:
-            workload.results.setdefault(turn.name, []).append({**result, "round": number})
-
-    def run(self, workload: Workload) -> None:
-        for number in range(workload.rounds):
-            turns = [t for t in workload.turns if t.rounds is None or number < t.rounds]
-            self.random.shuffle(turns)
-            for turn in turns:
-                self.turn(workload, turn, number)
-
-    def close(self) -> None:
-        for contender in self.contenders.values():
-            contender.close()
+    def ask(self, contender: Floor | Worker, request: Result) -> Result:
+        return contender.ask(*request["arguments"]) if isinstance(contender, Floor) else contender.ask(**request)
 
 
 # ---- targets ----
-
-
-@dataclass
-class Target:
-    text: str
-    value: float | None
-    limit: float
-    at_most: bool
-    unit: str = ""
-
-    @property
-    def met(self) -> bool:
-        return self.value is not None and (self.value <= self.limit if self.at_most else self.value >= self.limit)
 
 
 def targets(rows: dict[str, Workload]) -> Iterator[Target]:
@@ -519,7 +281,7 @@ def targets(rows: dict[str, Workload]) -> Iterator[Target]:
     def compare(row: str, ours: str, other: str) -> float | None:
         if row not in rows:
             return None
-        return median_ratio(rows[row].results.get(ours, []), rows[row].results.get(other, []), p50_of)
+        return median_ratio(rows[row].results.get(ours, []), [rows[row].results.get(other, [])], p50_of)
 
     def scaled(number: float | None, by: float) -> float | None:
         return None if number is None else number * by
@@ -553,95 +315,6 @@ def targets(rows: dict[str, Workload]) -> Iterator[Target]:
         yield Target(f"true: p50 by {other} by hand", compare("true", "ours", other), 1.5, True, "x")
 
 
-# ---- printing ----
-
-
-def duration(us: float | None) -> str:
-    if us is None:
-        return ""
-    if us < 1000:
-        return f"{us:.1f} us"
-    if us < 1e6:
-        return f"{us / 1e3:.2f} ms"
-    return f"{us / 1e6:.2f} s"
-
-
-def ratio(number: float | None) -> str:
-    return "" if number is None else f"{number:.2f}x"
-
-
-Column = tuple[str, Callable[[Result], str]]
-COMMON: list[Column] = [
-    ("CPU self", lambda line: duration(line.get("cpu_self_us"))),
-    ("CPU shells", lambda line: duration(line.get("cpu_children_us"))),
-    ("wrong", lambda line: str(line["wrong"] or "")),
-    ("n", lambda line: str(line["count"])),
-]
-TIMES: list[Column] = [
-    ("p50", lambda line: duration(line.get("p50_us"))),
-    ("p99", lambda line: duration(line.get("p99_us"))),
-]
-RATIO: Column = ("ratio", lambda line: ratio(line.get("ratio")))
-COLUMNS: dict[str, list[Column]] = {
-    "latency": [*TIMES, RATIO, *COMMON],
-    "import": [*TIMES, RATIO, *COMMON[3:]],
-    "rested": [*TIMES, RATIO, *COMMON[2:]],
-    "output": [
-        ("p50", lambda line: duration(line.get("p50_us"))),
-        ("MB/s", lambda line: f"{line['megabytes_per_second']:.1f}"),
-        RATIO,
-        ("memory", lambda line: f"+{line['rss_growth_kb'] / 1e3:.1f} MB" if "rss_growth_kb" in line else ""),
-        *COMMON,
-    ],
-    "patterns": [
-        ("reading", lambda line: duration(line.get("plain_p50_us"))),
-        ("waiting", lambda line: duration(line.get("p50_us"))),
-        ("added", lambda line: f"{line['added_share'] * 100:+.1f} %"),
-        ("CPU reading", lambda line: duration(line["cpu_plain_us"])),
-        ("CPU waiting", lambda line: duration(line["cpu_waiting_us"])),
-        *COMMON[2:],
-    ],
-    "idle": [
-        ("CPU", lambda line: f"{line['cpu_share'] * 100:.3f} %"),
-        ("memory each", lambda line: f"{line['rss_per_session_kb']:.0f} kB"),
-        *COMMON[2:],
-    ],
-    "fleet": [("commands/s", lambda line: f"{line['per_second']:,.0f}"), RATIO, *COMMON],
-}
-
-
-def print_workload(workload: Workload) -> None:
-    columns = COLUMNS[workload.kind]
-    lines = [["", *(title for title, _ in columns)]]
-    for turn in workload.turns:
-        line = workload.summary(turn.name)
-        if "error" in line:
-            if line["error"] != LEFT_OUT:
-                lines.append([turn.name, line["error"]])
-            continue
-        lines.append([turn.name, *(show(line) for _, show in columns)])
-    # A line with an error has one long cell, which sets no width.
-    full = [line for line in lines if len(line) == len(columns) + 1]
-    first = max(len(line[0]) for line in lines)
-    widths = [max(len(line[i]) for line in full) for i in range(1, len(columns) + 1)]
-    beside = f"  (ratio: by {workload.baseline})" if workload.baseline and workload.kind != "idle" else ""
-    print(f"\n{workload.title}{beside}")
-    for cells in lines:
-        if cells in full:
-            cells = [cells[0], *(cell.rjust(width) for cell, width in zip(cells[1:], widths, strict=True))]
-        print("  " + "  ".join([cells[0].ljust(first), *cells[1:]]).rstrip())
-
-
-def print_targets(found: list[Target]) -> None:
-    print("\ntargets")
-    width = max(len(target.text) for target in found)
-    for target in found:
-        sign = "at most" if target.at_most else "at least"
-        value = "not measured" if target.value is None else f"{target.value:.4g} {target.unit}"
-        word = "pass" if target.met else "MISS"
-        print(f"  {word}  {target.text.ljust(width)}  {value:>14}  ({sign} {target.limit:g} {target.unit})")
-
-
 MARKDOWN_COLUMNS = ("ours", "core", "original", "pexpect", "ptyprocess", "bare C")
 MARKDOWN_KEYS: list[tuple[str, Callable[[float], str]]] = [
     ("per_second", lambda number: f"{number:,.0f}/s"),
@@ -673,37 +346,6 @@ def markdown(rows: dict[str, Workload], about: Result) -> str:
     return "\n".join([*lines, "", f"{where}. Made by `{about['command']}`.", ""])
 
 
-def first_line(*command: str) -> str:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\n", 1)[0]
-    except OSError:
-        return "absent"
-
-
-def machine(bench: Bench) -> Result:
-    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    cpu = models[0].partition(":")[2].strip() if models else platform.machine()
-    return {
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "cpu": cpu,
-        "processors": len(os.sched_getaffinity(0)),
-        "load_before": os.getloadavg()[0],
-        "kernel": f"{platform.system()} {platform.release()}",
-        "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "bash": first_line("bash", "--version"),
-        "compiler": first_line(os.environ.get("CC", "cc"), "--version"),
-        "commit": first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
-        "command": " ".join(["python", "benchmarks/bench.py", *sys.argv[1:]]),
-        "seed": bench.arguments.seed,
-    }
-
-
-def our_errors(workload: Workload) -> Iterator[tuple[str, str]]:
-    for name, error in workload.errors.items():
-        if name.startswith(("ours", "core", "bare C")) and error != LEFT_OUT:
-            yield name, error
-
-
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="swerex_c beside the original, other ways by hand, and plain C")
     parser.add_argument("--quick", action="store_true", help="few rounds; for CI")
@@ -719,19 +361,11 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-@contextmanager
-def work_directory() -> Iterator[Path]:
-    """In memory where possible, so that `cat FILE` measures the terminal and not a disk."""
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="swx-bench-", dir=where) as name:
-        yield Path(name)
-
-
 def run(arguments: argparse.Namespace, directory: Path) -> int:
     if arguments.facts:
         return subprocess.run([build_floor(directory), "facts"], check=False).returncode
     bench = Bench(arguments, directory)
-    about = machine(bench)
+    about = machine("bench.py", arguments.seed)
     for key, value in about.items():
         print(f"{key:12} {value}")
     sizes = (1, 8, 16) if arguments.quick else (1, 8, 16, 100)
@@ -761,7 +395,9 @@ def run(arguments: argparse.Namespace, directory: Path) -> int:
         goals = [{**vars(t), "met": t.met} for t in found]
         document = {"machine": about, "rows": table, "targets": goals, "absent": bench.absent}
         Path(arguments.json).write_text(json.dumps(document, indent=1) + "\n")
-    failed = {f"{name}: {error}" for row in rows.values() for name, error in our_errors(row)}
+    failed = {
+        f"{name}: {error}" for row in rows.values() for name, error in our_errors(row, ("ours", "core", "bare C"))
+    }
     for text in sorted(failed):
         print(f"failed: {text}")
     if arguments.markdown:

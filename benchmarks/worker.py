@@ -400,8 +400,12 @@ def _threads_and_children(pid: str) -> tuple[list[str], list[str]]:
 def children_cpu() -> float:
     """Microseconds of CPU below this process: living descendants, what they waited for, and what we waited for."""
     done = resource.getrusage(resource.RUSAGE_CHILDREN)
-    total = (done.ru_utime + done.ru_stime) * 1e6
-    pending = _threads_and_children("self")[1]
+    return (done.ru_utime + done.ru_stime) * 1e6 + tree_cpu(_threads_and_children("self")[1])
+
+
+def tree_cpu(pending: list[str]) -> float:
+    """Microseconds of CPU of these processes and all below them, with what they waited for."""
+    total = 0.0
     while pending:
         pid = pending.pop()
         try:
@@ -422,8 +426,8 @@ def self_cpu() -> float:
     return (used.ru_utime + used.ru_stime) * 1e6
 
 
-def memory_kb(field: str) -> int:
-    found = re.search(rf"^{field}:\s+(\d+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+def memory_kb(field: str, pid: int | str = "self") -> int:
+    found = re.search(rf"^{field}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     return int(found.group(1)) if found else 0
 
 
@@ -646,13 +650,14 @@ class Workloads:
         return measured.result(count=count, wrong=0, samples_us=[pair[1] - nothing for pair in pairs])
 
 
-def main() -> None:
+def serve(make: Callable[[str], Any]) -> None:
+    """Makes what the first argument names, and runs its methods as they are asked for."""
     # Whatever a library prints must not get between the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     name = sys.argv[1]
     try:
-        workloads = Workloads(CONTENDERS[name]())
+        workloads = make(name)
     except Exception as error:  # reported to the driver, which decides
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=answers, flush=True)
         return
@@ -673,4 +678,4 @@ async def _ask(operation: Callable[..., Awaitable[dict[str, object]]], request: 
 
 
 if __name__ == "__main__":
-    main()
+    serve(lambda name: Workloads(CONTENDERS[name]()))

@@ -1,0 +1,445 @@
+"""What the benchmarks share: contenders as processes, rounds, ratios, tables, targets.
+
+A workload runs in rounds; in each round every contender has its turn, in random order.  A ratio is the median over the
+rounds of "p50 of this contender by p50 of the baseline in the same round", so that a machine that changes its mood
+between rounds changes both sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+ORIGINAL_REQUIREMENTS = ["swe-rex==1.4.0", "aiohttp"]
+MEGABYTE = 1_000_000
+TURN_LIMIT = 120.0
+"""Seconds after which a contender that does not come back is ended; its row then says so."""
+LINE = "{:08d} the quick brown fox jumps over the lazy dog 0123456789\n"
+LEFT_OUT = "left out"
+
+Result = dict[str, Any]
+
+
+class BenchError(Exception):
+    """Something is missing; the text says what."""
+
+
+# ---- contenders as processes ----
+
+
+class Worker:
+    """A running worker.py, or another script that talks like it; raises BenchError when the contender cannot be had."""
+
+    def __init__(self, contender: str, python: str, environment: dict[str, str], script: str = "worker.py") -> None:
+        self.process: subprocess.Popen[str] = subprocess.Popen(
+            [python, str(HERE / script), contender],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        hello = self._answer()
+        if "ready" not in hello:
+            raise BenchError(str(hello.get("error")))
+        self.python = str(hello["python"])
+
+    @staticmethod
+    def _stream(stream: IO[str] | None) -> IO[str]:
+        assert stream is not None
+        return stream
+
+    def _answer(self) -> Result:
+        line = self._stream(self.process.stdout).readline()
+        if not line:
+            return {"error": f"the process ended with {self.process.wait()}"}
+        answer: Result = json.loads(line)
+        return answer
+
+    def begin(self, operation: str, **parameters: object) -> None:
+        """Starts an operation; `finish` waits for it.  Nothing else may be asked in between."""
+        if self.process.poll() is None:
+            stdin = self._stream(self.process.stdin)
+            stdin.write(json.dumps({"operation": operation, **parameters}) + "\n")
+            stdin.flush()
+
+    def ask(self, operation: str, **parameters: object) -> Result:
+        self.begin(operation, **parameters)
+        return self.finish()
+
+    def finish(self) -> Result:
+        watchdog = threading.Timer(TURN_LIMIT, self.process.kill)
+        watchdog.start()
+        try:
+            return self._answer()
+        finally:
+            watchdog.cancel()
+
+    def close(self) -> None:
+        self._stream(self.process.stdin).close()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def original_python(may_install: bool) -> str | None:
+    """The interpreter of an environment that has the original; made below .cache/ when there is none."""
+    given = os.environ.get("SWX_ORIGINAL_PYTHON")
+    if given:
+        return given
+    place = ROOT / ".cache" / "bench-original"
+    python = place / "bin" / "python"
+    ready = place / "ready"
+    if not ready.exists():
+        if not may_install:
+            return None
+        print("making an environment with the original in .cache/ ...", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *ORIGINAL_REQUIREMENTS], check=True)
+        ready.touch()
+    return str(python)
+
+
+def our_path() -> str | None:
+    """PYTHONPATH for our workers: the tree, unless the package is installed."""
+    code = "import swerex_c._core"
+    found = subprocess.run([sys.executable, "-P", "-c", code], cwd="/", capture_output=True, check=False)
+    return None if found.returncode == 0 else str(ROOT)
+
+
+# ---- workloads ----
+
+
+@dataclass
+class Turn:
+    """What one contender does in each round of a workload."""
+
+    contender: str
+    request: Result
+    label: str = ""
+    rounds: int | None = None
+    """Fewer rounds than the workload's, for the slow ones."""
+
+    @property
+    def name(self) -> str:
+        return self.label or self.contender
+
+
+@dataclass
+class Workload:
+    key: str
+    title: str
+    turns: list[Turn]
+    baseline: str = "bare C"
+    """A turn's name, or several with " + " between them: then their times are added up."""
+    kind: str = "latency"
+    """Which columns make sense: latency, rested, output, patterns, idle, fleet or import."""
+    rounds: int = 5
+    results: dict[str, list[Result]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def summary(self, name: str) -> Result:
+        return summarise(self, name)
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def median_ratio(ours: list[Result], bases: list[list[Result]], value: Callable[[Result], float]) -> float | None:
+    """By the sum of the bases; pairs the results of the same round."""
+    beside = [{result["round"]: value(result) for result in base} for base in bases]
+    sums = {a["round"]: sum(base.get(a["round"], 0.0) for base in beside) for a in ours}
+    ratios = [value(a) / sums[a["round"]] for a in ours if sums[a["round"]]]
+    return statistics.median(ratios) if ratios else None
+
+
+def p50_of(result: Result) -> float:
+    return percentile(result["samples_us"], 0.5)
+
+
+def summarise(workload: Workload, name: str) -> Result:
+    """One line of the table."""
+    results = workload.results.get(name, [])
+    if not results:
+        return {"error": workload.errors.get(name, "not run")}
+    count = sum(r["count"] for r in results)
+    line: Result = {"count": count, "wrong": sum(r["wrong"] for r in results)}
+    samples = [s for r in results for s in r.get("samples_us", [])]
+    if samples:
+        line["p50_us"], line["p99_us"] = percentile(samples, 0.5), percentile(samples, 0.99)
+        line["min_us"] = min(samples)
+    for key in ("cpu_self_us", "cpu_children_us", "cpu_plain_us", "cpu_waiting_us"):
+        if key in results[0]:
+            line[key] = sum(r[key] for r in results) / count
+    if "bytes" in results[0] and samples:
+        line["megabytes_per_second"] = results[0]["bytes"] / line["p50_us"]
+        line["bytes"] = results[0]["bytes"]
+    if "rss_growth_kb" in results[0]:
+        line["rss_growth_kb"] = max(r["rss_growth_kb"] for r in results)
+    if "plain_us" in results[0]:
+        line["plain_p50_us"] = percentile([s for r in results for s in r["plain_us"]], 0.5)
+        line["added_share"] = line["p50_us"] / line["plain_p50_us"] - 1
+    if "per_second" in results[0]:
+        line["per_second"] = statistics.median(r["per_second"] for r in results)
+    if "rss_per_session_kb" in results[0]:
+        line["rss_per_session_kb"] = statistics.median(r["rss_per_session_kb"] for r in results)
+        line["cpu_share"] = sum(r["cpu_self_us"] + r["cpu_children_us"] for r in results) / (
+            1e6 * sum(r["seconds"] for r in results)
+        )
+    bases = [workload.results.get(base, []) for base in workload.baseline.split(" + ")]
+    if all(bases) and name != workload.baseline:
+        by_rate = "per_second" in results[0]
+        line["ratio"] = median_ratio(results, bases, (lambda r: float(r["per_second"])) if by_rate else p50_of)
+    return line
+
+
+def make_file(directory: Path, megabytes: int) -> str:
+    """Numbered lines of 64 bytes, so that a lost, doubled or moved piece shows."""
+    path = directory / f"output-{megabytes}"
+    count = megabytes * MEGABYTE // len(LINE.format(0))
+    with path.open("w") as out:
+        for start in range(0, count, 10_000):
+            lines = range(start, min(start + 10_000, count))
+            out.write("".join(LINE.format(i) for i in lines))
+    return str(path)
+
+
+# ---- the run ----
+
+
+class Run:
+    """The contenders of a run, each started on first use, and their turns."""
+
+    always: tuple[str, ...] = ()
+    """Contenders that run whichever are wanted, because the others are compared with them."""
+
+    def __init__(self, arguments: argparse.Namespace, directory: Path) -> None:
+        self.arguments = arguments
+        self.random = random.Random(arguments.seed)
+        self.environment = self.make_environment(directory)
+        self.directory = directory
+        self.contenders: dict[str, Any] = {}
+        self.absent: dict[str, str] = {}
+        self.wanted: set[str] = set(arguments.contenders.split(",")) if arguments.contenders else set()
+
+    @staticmethod
+    def make_environment(directory: Path) -> dict[str, str]:
+        """Ours to measure in: a home with the distribution's own startup file, a terminal that all can handle."""
+        home = directory / "home"
+        home.mkdir()
+        skeleton = Path("/etc/skel/.bashrc")
+        if skeleton.exists():
+            shutil.copy(skeleton, home / ".bashrc")
+        environment = dict(os.environ, HOME=str(home), TERM="dumb", LC_ALL="C.UTF-8")
+        for name in ("PROMPT_COMMAND", "PS1", "PS2", "PS0", "BASH_ENV", "ENV"):
+            environment.pop(name, None)
+        return environment
+
+    def contender(self, name: str) -> Any:
+        """Starts a contender on first use; None when it cannot be had, which is said once."""
+        if name in self.contenders:
+            return self.contenders[name]
+        if name in self.absent or (self.wanted and name not in self.wanted | {*self.always}):
+            return None
+        try:
+            self.contenders[name] = self.start(name)
+        except BenchError as error:
+            self.absent[name] = str(error)
+            print(f"without {name}: {error}", file=sys.stderr)
+            return None
+        return self.contenders[name]
+
+    def start(self, name: str) -> Any:
+        """Raises BenchError if it cannot be had."""
+        raise NotImplementedError
+
+    def ask(self, contender: Any, request: Result) -> Result:
+        answer: Result = contender.ask(**request)
+        return answer
+
+    def turn(self, workload: Workload, turn: Turn, number: int) -> None:
+        contender = self.contender(turn.contender)
+        if contender is None:
+            workload.errors[turn.name] = self.absent.get(turn.contender, LEFT_OUT)
+            return
+        result = self.ask(contender, turn.request)
+        if "error" in result:
+            workload.errors[turn.name] = result["error"]
+        else:
+            workload.results.setdefault(turn.name, []).append({**result, "round": number})
+
+    def run(self, workload: Workload) -> None:
+        for number in range(workload.rounds):
+            turns = [t for t in workload.turns if t.rounds is None or number < t.rounds]
+            self.random.shuffle(turns)
+            for turn in turns:
+                self.turn(workload, turn, number)
+
+    def close(self) -> None:
+        for contender in self.contenders.values():
+            contender.close()
+
+
+@contextmanager
+def work_directory() -> Iterator[Path]:
+    """In memory where possible, so that `cat FILE` measures the terminal and not a disk."""
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="swx-bench-", dir=where) as name:
+        yield Path(name)
+
+
+def first_line(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\n", 1)[0]
+    except OSError:
+        return "absent"
+
+
+def machine(script: str, seed: int) -> Result:
+    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    cpu = models[0].partition(":")[2].strip() if models else platform.machine()
+    return {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "cpu": cpu,
+        "processors": len(os.sched_getaffinity(0)),
+        "load_before": os.getloadavg()[0],
+        "kernel": f"{platform.system()} {platform.release()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "bash": first_line("bash", "--version"),
+        "compiler": first_line(os.environ.get("CC", "cc"), "--version"),
+        "commit": first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
+        "command": " ".join(["python", "benchmarks/bench.py", *sys.argv[1:]]),
+        "seed": seed,
+    }
+
+
+def our_errors(workload: Workload, ours: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Errors of those whose names begin so."""
+    for name, error in workload.errors.items():
+        if name.startswith(ours) and error != LEFT_OUT:
+            yield name, error
+
+
+# ---- targets ----
+
+
+@dataclass
+class Target:
+    text: str
+    value: float | None
+    limit: float
+    at_most: bool
+    unit: str = ""
+
+    @property
+    def met(self) -> bool:
+        return self.value is not None and (self.value <= self.limit if self.at_most else self.value >= self.limit)
+
+
+# ---- printing ----
+
+
+def duration(us: float | None) -> str:
+    if us is None:
+        return ""
+    if us < 1000:
+        return f"{us:.1f} us"
+    if us < 1e6:
+        return f"{us / 1e3:.2f} ms"
+    return f"{us / 1e6:.2f} s"
+
+
+def ratio(number: float | None) -> str:
+    return "" if number is None else f"{number:.2f}x"
+
+
+Column = tuple[str, Callable[[Result], str]]
+COMMON: list[Column] = [
+    ("CPU self", lambda line: duration(line.get("cpu_self_us"))),
+    ("CPU shells", lambda line: duration(line.get("cpu_children_us"))),
+    ("wrong", lambda line: str(line["wrong"] or "")),
+    ("n", lambda line: str(line["count"])),
+]
+TIMES: list[Column] = [
+    ("p50", lambda line: duration(line.get("p50_us"))),
+    ("p99", lambda line: duration(line.get("p99_us"))),
+]
+RATIO: Column = ("ratio", lambda line: ratio(line.get("ratio")))
+COLUMNS: dict[str, list[Column]] = {
+    "latency": [*TIMES, RATIO, *COMMON],
+    "import": [*TIMES, RATIO, *COMMON[3:]],
+    "rested": [*TIMES, RATIO, *COMMON[2:]],
+    "output": [
+        ("p50", lambda line: duration(line.get("p50_us"))),
+        ("MB/s", lambda line: f"{line['megabytes_per_second']:.1f}"),
+        RATIO,
+        ("memory", lambda line: f"+{line['rss_growth_kb'] / 1e3:.1f} MB" if "rss_growth_kb" in line else ""),
+        *COMMON,
+    ],
+    "patterns": [
+        ("reading", lambda line: duration(line.get("plain_p50_us"))),
+        ("waiting", lambda line: duration(line.get("p50_us"))),
+        ("added", lambda line: f"{line['added_share'] * 100:+.1f} %"),
+        ("CPU reading", lambda line: duration(line["cpu_plain_us"])),
+        ("CPU waiting", lambda line: duration(line["cpu_waiting_us"])),
+        *COMMON[2:],
+    ],
+    "idle": [
+        ("CPU", lambda line: f"{line['cpu_share'] * 100:.3f} %"),
+        ("memory each", lambda line: f"{line['rss_per_session_kb']:.0f} kB"),
+        *COMMON[2:],
+    ],
+    "fleet": [("commands/s", lambda line: f"{line['per_second']:,.0f}"), RATIO, *COMMON],
+}
+
+
+def print_workload(workload: Workload) -> None:
+    columns = COLUMNS[workload.kind]
+    lines = [["", *(title for title, _ in columns)]]
+    for turn in workload.turns:
+        line = workload.summary(turn.name)
+        if "error" in line:
+            if line["error"] != LEFT_OUT:
+                lines.append([turn.name, line["error"]])
+            continue
+        lines.append([turn.name, *(show(line) for _, show in columns)])
+    # A line with an error has one long cell, which sets no width.
+    full = [line for line in lines if len(line) == len(columns) + 1]
+    first = max(len(line[0]) for line in lines)
+    widths = [max(len(line[i]) for line in full) for i in range(1, len(columns) + 1)]
+    beside = f"  (ratio: by {workload.baseline})" if workload.baseline and workload.kind != "idle" else ""
+    print(f"\n{workload.title}{beside}")
+    for cells in lines:
+        if cells in full:
+            cells = [cells[0], *(cell.rjust(width) for cell, width in zip(cells[1:], widths, strict=True))]
+        print("  " + "  ".join([cells[0].ljust(first), *cells[1:]]).rstrip())
+
+
+def print_targets(found: list[Target]) -> None:
+    print("\ntargets")
+    width = max(len(target.text) for target in found)
+    for target in found:
+        sign = "at most" if target.at_most else "at least"
+        value = "not measured" if target.value is None else f"{target.value:.4g} {target.unit}"
+        word = "pass" if target.met else "MISS"
+        print(f"  {word}  {target.text.ljust(width)}  {value:>14}  ({sign} {target.limit:g} {target.unit})")
