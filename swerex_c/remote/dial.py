@@ -9,6 +9,7 @@ import ssl
 import threading
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from swerex_c.exceptions import AuthenticationError, ConnectionLostError, InvalidInputError
 from swerex_c.remote.link import FdTransport, Link
@@ -37,6 +38,25 @@ class Address:
     command: tuple[str, ...] = ()
     headers: dict[str, str] = field(default_factory=dict)
     """What goes with the HTTP request: the key."""
+
+    @classmethod
+    def of(cls, url: str, headers: dict[str, str]) -> Address:
+        """Of a URL with the scheme http, https or unix.
+
+        Raises:
+            InvalidInputError: if it is none.
+        """
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise InvalidInputError(f"{url!r} is no address of a server: {error}") from None
+        if parts.scheme == "unix":
+            return cls(unix=parts.path, headers=headers)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidInputError(f"{url!r} is no address of a server")
+        tls = parts.scheme == "https"
+        return cls(parts.hostname, port or (443 if tls else 80), tls, parts.path, headers=headers)
 
     def __str__(self) -> str:
         if self.command:
@@ -75,7 +95,7 @@ def upgrade_error(head: bytes, rest: bytes) -> BaseException | None:
         return None
     if status in (401, 403):
         return AuthenticationError(f"The server refuses the key (HTTP status {status})")
-    if status in (429, 503):
+    if status in (429, 502, 503, 504):
         text = rest[:300].decode(errors="replace")
         return ConnectionLostError(f"the server is too busy (HTTP status {status}) {text}")
     return NotFrames(f"HTTP status {status}")

@@ -1,567 +1,112 @@
-"""The client's end of the frames: calls that are carried out once, over whatever connection there is.
-
-    WireClient   what a runtime has: a channel for each event loop it is used in
-    Channel      the calls of one loop; connects when it must, and sends again what was not answered
-    ClientLink   one connection, with the HTTP upgrade before its first frame
-
-See `protocol` for what goes over the wire.
-"""
+"""The client of the frames, for servers of ours: what a runtime calls, in any event loop and any thread."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
+import codecs
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, TypeVar
 
-from swerex_c import _core
+from pydantic import BaseModel, ValidationError
+
 from swerex_c.exceptions import (
     AuthenticationError,
     ConnectionLostError,
     InvalidInputError,
     ProtocolError,
     ResultLostError,
+    ServerLimitError,
     ServerRestartedError,
-    SwerexException,
 )
-from swerex_c.remote import copying
-from swerex_c.remote.dial import LONGEST_HEAD, Address, NotFrames, dial, upgrade_error, upgrade_request
-from swerex_c.remote.flow import Receiver, Sender
-from swerex_c.remote.link import Link
-from swerex_c.remote.protocol import (
-    CANCEL,
-    CREDIT,
-    DATA,
-    DOWN,
-    END,
-    ERROR,
-    GOODBYE,
-    HEARTBEAT,
-    HELLO,
-    PING,
-    REQUEST,
-    RESULT,
-    RESUME,
-    TEXT,
-    UP,
-    VERSION,
-    insert_texts,
-    split_texts,
-    texts_size,
-)
-from swerex_c.remote.transfer import from_wire
+from swerex_c.remote.client import Boots, Progress, patience
+from swerex_c.remote.client_channel import Channel
+from swerex_c.remote.dial import Address, NotFrames
+from swerex_c.runtime.abstract import IsAliveResponse, UploadResponse
 
 __all__ = ["Address", "NotFrames", "WireClient"]
 
-_CONNECT_SECONDS = 10.0
-"""How long one attempt to connect may take, to the server's HELLO."""
+M = TypeVar("M", bound=BaseModel)
 
-_BACKOFF = (0.05, 1.0)
-"""Seconds between two attempts to connect, at first and at most; doubled each time."""
-
-class _Call:
-    """One exchange, from here."""
-
-    __slots__ = ("down", "future", "id", "method", "patient", "payload", "pieces", "sent", "text", "texts", "up")
-
-    def __init__(self, number: int, method: str, payload: dict[str, Any], future: asyncio.Future[Any]):
-        self.id = number
-        self.method = method
-        self.payload = payload
-        self.future = future
-        self.patient = True
-        self.sent = False
-        self.texts: list[Any] = []
-        self.up: Sender | None = None
-        self.down: Receiver | None = None
-        self.text: Receiver | None = None
-        self.pieces: list[bytes] = []
-
-
-class Channel:
-    """The calls of one event loop to one server."""
-
-    def __init__(self, address: Address, reconnect_seconds: float):
-        self.address = address
-        self.boot: str | None = None
-        """Which server process it is."""
-        self._reconnect_seconds = reconnect_seconds
-        self._name = os.urandom(16)
-        self._calls: dict[int, _Call] = {}
-        self._last_id = 0
-        self._link: ClientLink | None = None
-        self._connecting: asyncio.Task[None] | None = None
-        self._hurry = asyncio.Event()
-        self._opened = False
-        self._heartbeat: asyncio.TimerHandle | None = None
-        self._guard: Any = None
-        self.loop = asyncio.get_running_loop()
-
-    # -- calls
-
-    async def call(
-        self, method: str, payload: dict[str, Any], seconds: float | None = None, patient: bool = True
-    ) -> dict[str, Any]:
-        """What the server answers.
-
-        Args:
-            seconds: how long to wait for it; None is for as long as the server lives.
-            patient: whether to try again when there is no connection.
-
-        Raises:
-            ConnectionLostError, AuthenticationError, ServerRestartedError, ResultLostError: see there.
-            NotFrames: the server does not speak this protocol; nothing was sent.
-            Exception: what the server answers with.
-        """
-        call = self._new(method, payload)
-        call.patient = patient
-        self._submit(call)
-        return await self._result(call, seconds)
-
-    async def stream(self, method: str, payload: dict[str, Any]) -> AsyncIterator[bytes | dict[str, Any]]:
-        """Bytes as they come, and at last the answer. Ending the iteration cancels the call."""
-        call = self._new(method, payload)
-        down = call.down = Receiver(call.id, DOWN)
-        self._submit(call)
-        try:
-            while data := await down.read():
-                yield data
-            yield await call.future
-        finally:
-            self._forget(call)
-
-    async def upload(self, source: str, target: str, progress: copying.Progress | None = None) -> dict[str, Any]:
-        """Send a file or a tree."""
-        call = self._new("upload", {"target_path": target})
-        call.up = Sender(call.id, UP)
-        self._submit(call)
-        sending = asyncio.ensure_future(self._send(source, call.up, progress))
-        try:
-            await asyncio.wait([sending, call.future], return_when=asyncio.FIRST_COMPLETED)
-            if not call.future.done():
-                await sending
-            result: dict[str, Any] = await call.future
-            return result
-        finally:
-            sending.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await sending
-            self._forget(call)
-
-    @staticmethod
-    async def _send(source: str, sender: Sender, progress: copying.Progress | None) -> None:
-        await copying.send(source, sender, progress)
-        sender.finish()
-
-    async def download(self, source: str, target: str, progress: copying.Progress | None = None) -> dict[str, Any]:
-        """Fetch a file or a tree."""
-        call = self._new("download", {"path": source})
-        down = call.down = Receiver(call.id, DOWN)
-        self._submit(call)
-        receiving = asyncio.ensure_future(copying.receive(down, target, progress))
-        try:
-            await asyncio.wait([receiving, call.future], return_when=asyncio.FIRST_COMPLETED)
-            if call.future.done():
-                call.future.result()
-            await receiving
-            result: dict[str, Any] = await call.future
-            return result
-        finally:
-            receiving.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await receiving
-            self._forget(call)
-
-    def _new(self, method: str, payload: dict[str, Any]) -> _Call:
-        self._last_id = number = self._last_id + 1
-        call = _Call(number, method, payload, self.loop.create_future())
-        rest, texts, chunks = split_texts(payload)
-        if texts:
-            self._with_texts(call, rest, texts, chunks)
-        return call
-
-    def _with_texts(self, call: _Call, rest: dict[str, Any], texts: list[Any], chunks: list[bytes]) -> None:
-        call.payload, call.texts = rest, texts
-        call.up = Sender(call.id, UP)
-        for chunk in chunks:
-            call.up.write(chunk)
-
-    def _submit(self, call: _Call) -> None:
-        self._calls[call.id] = call
-        if self._link is not None:
-            self._send_request(self._link, call)
-        else:
-            self._connect()
-
-    def _send_request(self, link: ClientLink, call: _Call) -> None:
-        floor = next(iter(self._calls))
-        frame = [REQUEST, call.id, call.method, call.payload, floor]
-        if call.texts:
-            frame.append(call.texts)
-        try:
-            link.send(frame)
-        except _core.FrameError as error:
-            if call.texts or not self._take_texts(call):
-                self._settle(call, InvalidInputError(f"The request cannot be sent: {error}"))
-                return
-            link.send([*frame[:3], call.payload, floor, call.texts])
-        call.sent = True
-        if call.up is not None:
-            call.up.attach(link, 0)
-
-    def _take_texts(self, call: _Call) -> bool:
-        """A request that holds what UTF-8 cannot carry."""
-        rest, texts, chunks = split_texts(call.payload, all_of=True)
-        if texts:
-            self._with_texts(call, rest, texts, chunks)
-        return bool(texts)
-
-    async def _result(self, call: _Call, seconds: float | None) -> dict[str, Any]:
-        timer = None if seconds is None else self.loop.call_later(seconds, self._expire, call, seconds)
-        try:
-            result: dict[str, Any] = await call.future
-            return result
-        finally:
-            if timer is not None:
-                timer.cancel()
-            self._forget(call)
-
-    def _forget(self, call: _Call) -> None:
-        """Nobody waits for it any more."""
-        if self._calls.pop(call.id, None) is not None and call.sent and self._link is not None:
-            with contextlib.suppress(Exception):
-                self._link.send([CANCEL, call.id])
-        if not call.future.done():
-            call.future.cancel()
-        elif not call.future.cancelled():
-            call.future.exception()
-
-    def _expire(self, call: _Call, seconds: float) -> None:
-        if not call.future.done():
-            why = "it is not connected" if self._link is None else "it was asked and did not answer"
-            msg = f"The server {self.address} gave no answer to {call.method} within {seconds:g} seconds: {why}"
-            call.future.set_exception(ConnectionLostError(msg))
-
-    def _settle(self, call: _Call, outcome: BaseException | dict[str, Any]) -> None:
-        self._calls.pop(call.id, None)
-        if not call.future.done():
-            if isinstance(outcome, BaseException):
-                call.future.set_exception(outcome)
-            else:
-                call.future.set_result(outcome)
-        if call.down is not None and call.down.total is None:
-            if isinstance(outcome, BaseException):
-                call.down.fail(outcome)
-            else:
-                call.down.end(call.down.received)
-
-    # -- the connection
-
-    def _connect(self) -> None:
-        if self._connecting is None:
-            self._connecting = self.loop.create_task(self._keep_connecting())
-        else:
-            self._hurry.set()
-
-    async def _keep_connecting(self) -> None:
-        """Until there is a connection, or nobody waits for one, or it took too long."""
-        pause = _BACKOFF[0]
-        until = self.loop.time() + self._reconnect_seconds
-        try:
-            while self._calls:
-                try:
-                    link = await asyncio.wait_for(self._open(), _CONNECT_SECONDS)
-                except (NotFrames, AuthenticationError, ProtocolError) as error:
-                    self._fail_all(error)
-                    return
-                except (OSError, SwerexException, TimeoutError) as error:
-                    reason = str(error) or type(error).__name__
-                    lost = ConnectionLostError(f"The server {self.address} cannot be reached: {reason}")
-                    give_up = self.loop.time() >= until or bool(self.address.command)
-                    for call in [c for c in self._calls.values() if give_up or not c.patient]:
-                        self._settle(call, lost)
-                    self._hurry.clear()
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._hurry.wait(), pause)
-                    pause = min(2 * pause, _BACKOFF[1])
-                    continue
-                self._attach(link)
-                return
-        except Exception as error:
-            self._fail_all(SwerexException(f"The connection to {self.address} failed: {error!r}"))
-        finally:
-            self._connecting = None
-
-    def _fail_all(self, error: BaseException) -> None:
-        for call in list(self._calls.values()):
-            if isinstance(error, NotFrames) and call.sent:
-                msg = f"The server {self.address} is another one now; whether it carried {call.method} out is not known"
-                self._settle(call, ServerRestartedError(msg))
-            else:
-                self._settle(call, error)
-
-    async def _open(self) -> ClientLink:
-        """A new connection, up to the server's HELLO."""
-        address = self.address
-        link = ClientLink(self, upgrade_request(address))
-        try:
-            await dial(self.loop, address, link)
-            await link.ready
-        except BaseException:
-            if link.transport is not None:
-                link.abort()
-            raise
-        return link
-
-    def _attach(self, link: ClientLink) -> None:
-        """There is a connection: what was not answered goes over it once more."""
-        boot, known = link.boot, link.known
-        restarted = self.boot is not None and boot != self.boot
-        for call in [c for c in self._calls.values() if c.sent]:
-            if restarted:
-                msg = (
-                    f"The server {self.address} was restarted: its sessions are gone, and whether {call.method} was "
-                    "carried out is not known"
-                )
-                self._settle(call, ServerRestartedError(msg))
-            elif not known:
-                msg = f"The server {self.address} no longer knows of this {call.method}; it may have been carried out"
-                self._settle(call, ResultLostError(msg))
-        self.boot = boot
-        self._opened = True
-        if link.closing:
-            self._connecting = None
-            self.lost(link, ConnectionLostError("The connection was closed"))
-            return
-        self._link = link
-        for call in list(self._calls.values()):
-            if call.sent:
-                self._send_again(link, call)
-            else:
-                self._send_request(link, call)
-        if self._heartbeat is None:
-            self._heartbeat = self.loop.call_later(HEARTBEAT, self._beat, False)
-
-    def _send_again(self, link: ClientLink, call: _Call) -> None:
-        got = [0 if lane is None else lane.received for lane in (call.down, call.text)]
-        link.send([REQUEST, call.id, call.method, call.payload, next(iter(self._calls)), call.texts, got])
-        for lane in (call.down, call.text):
-            if lane is not None:
-                lane.attach(link)
-                lane.credit_again()
-
-    def lost(self, link: ClientLink, error: BaseException) -> None:
-        """The connection broke."""
-        if link is not self._link:
-            return
-        self._link = None
-        if self._heartbeat is not None:
-            self._heartbeat.cancel()
-            self._heartbeat = None
-        for call in list(self._calls.values()):
-            for lane in (call.up, call.down, call.text):
-                if lane is not None:
-                    lane.detach()
-            if not call.patient or self.address.command:
-                self._settle(call, ConnectionLostError(f"The connection to {self.address} was lost: {error}"))
-        if self._calls:
-            self._connect()
-
-    def _beat(self, asked: bool) -> None:
-        """Make oneself heard; and give a connection up on which a whole beat long nothing came, though it was asked."""
-        link = self._link
-        self._heartbeat = None
-        if link is None:
-            return
-        if asked and not link.heard:
-            link.fail(ConnectionLostError(f"nothing came for {HEARTBEAT:g} seconds"))
-            return
-        link.heard = False
-        link.send([PING, next(iter(self._calls), self._last_id + 1)])
-        self._heartbeat = self.loop.call_later(HEARTBEAT, self._beat, True)
-
-    # -- its end
-
-    async def guard(self) -> None:
-        """Have the channel closed when its loop shuts its asynchronous generators down, as asyncio.run does."""
-        self._guard = _until_the_end(self.close)
-        await self._guard.__anext__()
-
-    def close(self) -> None:
-        """Nobody will call any more. Calls that are under way are given up."""
-        if self._connecting is not None:
-            self._connecting.cancel()
-        link, self._link = self._link, None
-        if self._heartbeat is not None:
-            self._heartbeat.cancel()
-            self._heartbeat = None
-        for call in list(self._calls.values()):
-            self._settle(call, ConnectionLostError("The runtime was closed"))
-        if link is not None and not link.closing:
-            link.send([GOODBYE, ""])
-            link.close()
-
-    def move(self) -> None:
-        """Go on in the running loop; the one before has ended, and with it all calls. Only for a program's streams."""
-        self.loop = asyncio.get_running_loop()
-        self._calls.clear()
-        self._connecting = None
-        self._hurry = asyncio.Event()
-        if self._link is not None:
-            self._link.move(self.loop)
-            self._heartbeat = self.loop.call_later(HEARTBEAT, self._beat, False)
-
-    # -- frames
-
-    def result(self, frame: list[Any]) -> None:
-        call = self._calls.get(frame[1])
-        if call is not None:
-            payload = frame[2]
-            if len(frame) > 3:
-                self._insert(call, payload, frame[3])
-            if frame[0] == RESULT:
-                self._settle(call, payload)
-            else:
-                self._settle(call, from_wire(payload))
-
-    def _insert(self, call: _Call, payload: Any, texts: Any) -> None:
-        if call.text is not None:
-            call.pieces += call.text.take()
-        data = call.pieces[0] if len(call.pieces) == 1 else b"".join(call.pieces)
-        call.pieces.clear()
-        if texts_size(texts) != len(data):
-            raise ProtocolError("The texts of an answer are longer or shorter than announced")
-        insert_texts(payload, texts, data)
-
-    def data(self, frame: list[Any]) -> None:
-        _, number, lane, offset, data = frame
-        call = self._calls.get(number)
-        if call is None:
-            return
-        if lane == TEXT:
-            if call.text is None:
-                call.text = Receiver(number, TEXT)
-                if self._link is not None:
-                    call.text.attach(self._link)
-            call.text.data(offset, data)
-            call.pieces += call.text.take()
-        elif call.down is not None:
-            if self._link is not None:
-                call.down.attach(self._link)
-            call.down.data(offset, data)
-
-    def end(self, frame: list[Any]) -> None:
-        _, number, lane, offset = frame
-        call = self._calls.get(number)
-        if call is not None and lane == DOWN and call.down is not None and call.down.total is None:
-            call.down.end(offset)
-
-    def credit(self, frame: list[Any]) -> None:
-        _, number, _, offset = frame
-        call = self._calls.get(number)
-        if call is not None and call.up is not None:
-            call.up.credit(offset)
-
-    def resume(self, frame: list[Any]) -> None:
-        _, number, received = frame
-        call = self._calls.get(number)
-        if call is not None and call.up is not None and self._link is not None:
-            call.up.attach(self._link, received)
-
-
-class ClientLink(Link):
-    """A connection to a server."""
-
-    def __init__(self, channel: Channel, request: bytes | None):
-        super().__init__()
-        self._channel = channel
-        self._request = request
-        self._head: bytearray | None = None if request is None else bytearray()
-        self.boot = ""
-        self.known = False
-        self.ready: asyncio.Future[None] = channel.loop.create_future()
-        self.handlers[HELLO] = self._hello
-        self.handlers[GOODBYE] = self._goodbye
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        if self._request is not None:
-            transport.write(self._request)
-        else:
-            self._say_hello()
-
-    def _say_hello(self) -> None:
-        self.send([HELLO, VERSION, self._channel._name, self._channel._opened])
-
-    def data_received(self, data: bytes | memoryview) -> None:
-        if self._head is None:
-            Link.data_received(self, data)
-            return
-        self._head += data
-        end = self._head.find(b"\r\n\r\n")
-        if end < 0:
-            if len(self._head) > LONGEST_HEAD:
-                self.fail(NotFrames("The server's answer is no HTTP"))
-            return
-        head, rest = bytes(self._head[:end]), bytes(self._head[end + 4 :])
-        error = upgrade_error(head, rest)
-        if error is not None:
-            self.fail(error)
-            return
-        self._head = None
-        self._say_hello()
-        if rest:
-            Link.data_received(self, rest)
-
-    def lost(self, error: BaseException) -> None:
-        if not self.ready.done():
-            if self._head and isinstance(error, ConnectionLostError):
-                error = NotFrames("The server's answer is no HTTP")
-            self.ready.set_exception(error)
-        self._channel.lost(self, error)
-
-    def move(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._corked = False
-        self.transport.move(loop)
-
-    def _hello(self, frame: list[Any]) -> None:
-        _, version, boot, known, _ = frame
-        if version != VERSION or not isinstance(boot, str):
-            raise ProtocolError(f"The server speaks version {version!r:.20} of the protocol; this is {VERSION}")
-        self.boot, self.known = boot, bool(known)
-        channel = self._channel
-        del self.handlers[HELLO]
-        self.handlers.update(
-            {
-                RESULT: channel.result,
-                ERROR: channel.result,
-                DATA: channel.data,
-                END: channel.end,
-                CREDIT: channel.credit,
-                RESUME: channel.resume,
-            }
-        )
-        if not self.ready.done():
-            self.ready.set_result(None)
-
-    def _goodbye(self, frame: list[Any]) -> None:
-        self.fail(ConnectionLostError(f"the server ended it: {frame[1]!s:.300}"))
+_UNREACHABLE = (
+    AuthenticationError,
+    ConnectionLostError,
+    ProtocolError,
+    ResultLostError,
+    ServerLimitError,
+    ServerRestartedError,
+)
 
 
 class WireClient:
-    """Calls from any event loop and any thread, over a channel for each loop."""
+    """Calls a server, over a channel for each event loop it is used in. Raises `NotFrames` if that cannot be."""
 
     def __init__(self, address: Address, reconnect_seconds: float = 30.0):
-        self._address = address
+        """
+        Args:
+            reconnect_seconds: how long a call waits for a connection, at first and when it broke.
+        """
+        self.address = address
         self._reconnect_seconds = reconnect_seconds
         self._channels: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Channel] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
+        self._boots = Boots()
         self._only: Channel | None = None
         """The channel of a program's streams, of which there is one for all loops."""
+
+    # Calls
+
+    async def is_alive(self, timeout: float) -> IsAliveResponse:
+        """Whether the server answers that it is alive, within `timeout` seconds."""
+        try:
+            answer = await (await self.channel()).call("is_alive", {}, timeout, patient=False)
+        except _UNREACHABLE as error:
+            return IsAliveResponse(is_alive=False, message=f"Failed to connect to {self.address}\n{error}")
+        return _model(IsAliveResponse, answer)
+
+    async def call(self, method: str, request: BaseModel | None, response_type: Callable[..., M]) -> M:
+        """What a method of the server returns or raises. It is carried out at most once.
+
+        Args:
+            response_type: called with the fields of the answer.
+
+        Raises:
+            ConnectionLostError, AuthenticationError, ServerRestartedError, ResultLostError: see there.
+        """
+        channel = await self.channel()
+        payload = {} if request is None else request.model_dump()
+        try:
+            answer = await channel.call(method, payload, patience(request))
+        except Exception as error:
+            raise self._boots.explain(error, request, channel.boot) from None
+        self._boots.note(method, request, channel.boot)
+        return _model(response_type, answer)
+
+    async def stream(self, request: BaseModel, response_type: Callable[..., M]) -> AsyncIterator[str | M]:
+        """The output of an action as it comes, and at last its observation."""
+        channel = await self.channel()
+        decoder = codecs.getincrementaldecoder("utf-8")("surrogatepass")
+        try:
+            async for item in channel.stream("stream_in_session", request.model_dump()):
+                if isinstance(item, bytes):
+                    if text := decoder.decode(item):
+                        yield text
+                else:
+                    yield _model(response_type, item)
+        except Exception as error:
+            raise self._boots.explain(error, request, channel.boot) from None
+
+    async def upload(self, source: str, target: str, progress: Progress | None = None) -> UploadResponse:
+        """Copy a file or a tree to the server's machine, in pieces; modes and symbolic links are kept."""
+        await (await self.channel()).upload(source, target, _adding(progress))
+        return UploadResponse()
+
+    async def download(self, source: str, target: str, progress: Progress | None = None) -> None:
+        """Copy a file or a tree from the server's machine, by the rules of an upload."""
+        await (await self.channel()).download(source, target, _adding(progress))
+
+    # Channels
 
     async def channel(self) -> Channel:
         """The channel of the running loop."""
@@ -569,19 +114,19 @@ class WireClient:
         found = self._channels.get(loop)
         if found is not None:
             return found
-        if self._address.command:
+        if self.address.command:
             return self._the_only(loop)
         with self._lock:
             for other in [other for other in self._channels if other.is_closed()]:
                 del self._channels[other]
-            found = self._channels[loop] = Channel(self._address, self._reconnect_seconds)
+            found = self._channels[loop] = Channel(self.address, self._reconnect_seconds)
         await found.guard()
         return found
 
     def _the_only(self, loop: asyncio.AbstractEventLoop) -> Channel:
         with self._lock:
             if self._only is None:
-                self._only = Channel(self._address, self._reconnect_seconds)
+                self._only = Channel(self.address, self._reconnect_seconds)
             elif self._only.loop is not loop:
                 if not self._only.loop.is_closed() and self._only.loop.is_running():
                     raise InvalidInputError(
@@ -600,8 +145,21 @@ class WireClient:
             found.close()
 
 
-async def _until_the_end(close: Callable[[], None]) -> AsyncIterator[None]:
+def _model(response_type: Callable[..., M], fields: Any) -> M:
     try:
-        yield
-    finally:
-        close()
+        return response_type(**fields)
+    except (ValidationError, TypeError) as error:
+        raise ProtocolError(f"The server's answer cannot be read: {error}") from error
+
+
+def _adding(progress: Progress | None) -> Callable[[int], None] | None:
+    if progress is None:
+        return None
+    done = 0
+
+    def add(size: int) -> None:
+        nonlocal done
+        done += size
+        progress(done, None)
+
+    return add

@@ -1,0 +1,62 @@
+"""What the clients have in common, whatever they speak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pydantic import BaseModel
+
+from swerex_c.exceptions import ServerRestartedError, SessionDoesNotExistError
+from swerex_c.runtime.abstract import BashInterruptAction
+
+__all__ = ["MARGIN", "Boots", "Progress", "patience"]
+
+MARGIN = 10.0
+"""Seconds that a request may take longer than the time it gives to what it asks for."""
+
+Progress = Callable[[int, int | None], None]
+"""Called with the bytes that were transferred and, if it is known, how many there will be."""
+
+
+def patience(request: BaseModel | None) -> float | None:
+    """How many seconds to wait for the answer to a request; None is for ever."""
+    if request is None:
+        return 60.0  # closing, which takes as long as what runs takes to end
+    own = getattr(request, "timeout", None)
+    if isinstance(request, BashInterruptAction):
+        own = request.timeout * max(1, request.n_retry)
+    elif own is None:
+        own = getattr(request, "startup_timeout", None)
+    return own + MARGIN if isinstance(own, int | float) and own >= 0 else None
+
+
+class Boots:
+    """Under which server process each session was made, so that a missing one can be told from a lost one."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, str | None] = {}
+
+    def note(self, method: str, request: BaseModel | None, boot: str | None) -> None:
+        """A call went well, at this server process."""
+        if method == "create_session":
+            self._sessions[_session(request)] = boot
+        elif method == "close_session":
+            self._sessions.pop(_session(request), None)
+        elif method == "close":
+            self._sessions.clear()
+
+    def explain(self, error: Exception, request: BaseModel | None, boot: str | None) -> Exception:
+        """The error of a call, or a truer one."""
+        if not isinstance(error, SessionDoesNotExistError):
+            return error
+        made_under = self._sessions.get(_session(request))
+        if made_under is None or boot is None or made_under == boot:
+            return error
+        self._sessions.pop(_session(request), None)
+        return ServerRestartedError(
+            f"The server was restarted, and the session {_session(request)!r} ended with the old one"
+        )
+
+
+def _session(request: BaseModel | None) -> str:
+    return str(getattr(request, "session", ""))
