@@ -146,3 +146,41 @@ print(found.dropped > 0, "bytes of output were dropped here" in found.output)
 """,
         "True True\n",
     )
+
+
+def test_the_engine_ends_while_bash_is_asked_about_a_command() -> None:
+    """As at the interpreter's exit, between any two steps of a command that waits: what is raised is one of ours."""
+    check(
+        """
+import asyncio
+from swerex_c.exceptions import SwerexException
+from swerex_c.runtime import _session
+from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
+from swerex_c.runtime.local import LocalRuntime
+asked = _session._bash_n
+
+async def one(last):
+    answers = 0
+    async def bash_n(*arguments):
+        nonlocal answers
+        answers += 1
+        try:
+            return await asked(*arguments)
+        finally:
+            if answers == last:
+                _core._shutdown()
+    _session._bash_n = bash_n
+    runtime = LocalRuntime()
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
+    await runtime.run_in_session(BashAction(command="shopt -s extglob", timeout=10))
+    try:
+        await runtime.run_in_session(BashAction(command="echo !(nothing) | wc -w", timeout=10))
+        print("no error")
+    except SwerexException as error:
+        print(type(error).__name__)
+
+asyncio.run(one(last=1))  # the command alone was not accepted
+asyncio.run(one(last=2))  # with extglob it was
+""",
+        "SwerexException\nSwerexException\n",
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import contextlib
 import os
 import shlex
 import time
@@ -47,7 +48,7 @@ from swerex_c.utils.log import get_logger
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
 __all__ = ["BashSession", "Session"]
 
@@ -178,7 +179,9 @@ class BashSession(Session):
         try:
             waker = current_waker()
             future = waker.create_future()
-            operation = self.core.start(script, request.startup_timeout, waker.core, future)
+            core = self.core
+            with _translated():
+                operation = core.start(script, request.startup_timeout, waker.core, future)
             await finish(operation, future)
             self._check_started(operation)
         except BaseException:
@@ -205,10 +208,8 @@ class BashSession(Session):
         if core is not None:
             waker = current_waker()
             future = waker.create_future()
-            try:
+            with _translated():
                 operation = core.close(waker.core, future)
-            except (MemoryError, RuntimeError) as e:
-                raise translate(e) from e
             while not operation.done:
                 try:
                     await asyncio.shield(future)
@@ -283,10 +284,9 @@ class BashSession(Session):
     async def _interrupt(self, action: BashInterruptAction, matcher: _core.Matcher | None) -> Answer:
         waker = current_waker()
         future = waker.create_future()
-        try:
-            operation = self.core.interrupt(min(action.timeout, 3600.0), action.n_retry, matcher, waker.core, future)
-        except (ValueError, MemoryError, RuntimeError) as e:
-            raise translate(e) from e
+        core = self.core
+        with _translated():
+            operation = core.interrupt(min(action.timeout, 3600.0), action.n_retry, matcher, waker.core, future)
         await finish(operation, future)
         return operation
 
@@ -294,7 +294,9 @@ class BashSession(Session):
         """An interrupt has no output of its own to look at. Something that waits for what runs now has."""
         waker = current_waker()
         future = waker.create_future()
-        waiting = self.core.line(b"", None, None, None, waker.core, future, watch.news)
+        core = self.core
+        with _translated():
+            waiting = core.line(b"", None, None, None, waker.core, future, watch.news)
         look = asyncio.ensure_future(watch.finish(waiting, future))
         end = asyncio.ensure_future(self._interrupt(action, None))
         try:
@@ -370,9 +372,10 @@ class BashSession(Session):
             if not await self._release(operation, command):
                 checked = await self._ask_bash(command, b"-O", b"extglob")
                 future = waker.create_future()
-                operation = core.run(
-                    command, checked, timeout, action.no_output_timeout, matcher, waker.core, future, news, 0
-                )
+                with _translated():
+                    operation = core.run(
+                        command, checked, timeout, action.no_output_timeout, matcher, waker.core, future, news, 0
+                    )
         if stream is not None:
             stream.source.set_result(watch or operation)
         if watch is not None:
@@ -403,7 +406,9 @@ class BashSession(Session):
         extglob switched on, which only the shell itself knows), and the command has to be judged by that.
         """
         try:
-            operation.release(await self._ask_bash(command))
+            accepted = await self._ask_bash(command)
+            with _translated():
+                operation.release(accepted)
         except BashIncorrectSyntaxError:
             operation.cancel()
             if "(" not in command or not await self._has_extglob():
@@ -431,7 +436,9 @@ class BashSession(Session):
         question = "( s=$?; case :$BASHOPTS: in *:extglob:*) builtin echo on;; esac; exit $s )"
         waker = current_waker()
         future = waker.create_future()
-        operation = self.core.run(question, 1, 5.0, None, None, waker.core, future, None, 0)
+        core = self.core
+        with _translated():
+            operation = core.run(question, 1, 5.0, None, None, waker.core, future, None, 0)
         await finish(operation, future)
         return operation.end == "done" and operation.output.strip() == "on"
 
@@ -443,7 +450,9 @@ class BashSession(Session):
             return _observation(output, None, expect_string, "", operation.dropped)
         waker = current_waker()
         future = waker.create_future()
-        rest = self.core.line(b"", 1.0 if action.check == "raise" else 0.2, None, None, waker.core, future, None)
+        core = self.core
+        with _translated():
+            rest = core.line(b"", 1.0 if action.check == "raise" else 0.2, None, None, waker.core, future, None)
         await finish(rest, future)
         if rest.end == "done":
             output += rest.output
@@ -463,12 +472,9 @@ class BashSession(Session):
         news = watch.news if watch is not None else stream.news if stream is not None else None
         waker = current_waker()
         future = waker.create_future()
-        try:
-            operation = self.core.line(
-                line, action.timeout, action.no_output_timeout, matcher, waker.core, future, news
-            )
-        except (ValueError, OSError, MemoryError, RuntimeError) as e:
-            raise translate(e) from e
+        core = self.core
+        with _translated():
+            operation = core.line(line, action.timeout, action.no_output_timeout, matcher, waker.core, future, news)
         if stream is not None:
             stream.source.set_result(watch or operation)
         answer: Answer = operation
@@ -487,6 +493,15 @@ class BashSession(Session):
             reason = f"The command ended the session's shell. {cause(answer)}"
             return _observation(output, answer.code, "", reason, answer.dropped)
         raise failure(answer, action.command, action.timeout, action.no_output_timeout)
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """What the core raises at the start of an operation becomes one of our own."""
+    try:
+        yield
+    except (ValueError, OSError, MemoryError, RuntimeError) as e:
+        raise translate(e) from e
 
 
 async def _bash_n(command: str, argv: list[bytes], text: bytes) -> bool:
