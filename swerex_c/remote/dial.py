@@ -10,12 +10,13 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from swerex_c.exceptions import AuthenticationError, ConnectionLostError, InvalidInputError
 from swerex_c.remote.link import FdTransport, Link
 from swerex_c.remote.protocol import UPGRADE
 
-__all__ = ["LONGEST_HEAD", "Address", "NotFrames", "dial", "upgrade_error", "upgrade_request"]
+__all__ = ["LONGEST_HEAD", "Address", "NotFrames", "behind_proxy", "dial", "upgrade_error", "upgrade_request"]
 
 LONGEST_HEAD = 64 << 10
 """Bytes of an HTTP answer's head."""
@@ -99,6 +100,12 @@ def upgrade_error(head: bytes, rest: bytes) -> BaseException | None:
         text = rest[:300].decode(errors="replace")
         return ConnectionLostError(f"the server is too busy (HTTP status {status}) {text}")
     return NotFrames(f"HTTP status {status}")
+
+
+def behind_proxy(url: str) -> bool:
+    """Whether the environment names an HTTP proxy for this address, through which no frames pass."""
+    parts = urlsplit(url)
+    return parts.scheme in getproxies() and not proxy_bypass(parts.hostname or "")
 
 
 async def dial(loop: asyncio.AbstractEventLoop, address: Address, link: Link) -> None:

@@ -52,8 +52,17 @@ class WireClient:
         self._channels: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Channel] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._boots = Boots()
+        self._made_for: tuple[str, dict[str, str]] = ("", {})
         self._only: Channel | None = None
         """The channel of a program's streams, of which there is one for all loops."""
+
+    def leads_to(self, url: str, headers: dict[str, str]) -> bool:
+        """Whether it was made for this address and these headers."""
+        if self._made_for != (url, headers):
+            if Address.of(url, headers) != self.address:
+                return False
+            self._made_for = (url, headers)
+        return True
 
     # Calls
 

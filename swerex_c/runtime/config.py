@@ -38,13 +38,23 @@ class RemoteRuntimeConfig(BaseModel):
     """What the server knows this client by."""
 
     host: str = "http://127.0.0.1"
-    """The server's address, with its scheme."""
+    """The server's address, with its scheme; or `unix:///path/of/a/socket`."""
 
     port: int | None = None
     """The server's port; None is that of the address."""
 
     timeout: float = 0.15
     """How long a request may take that names no timeout of its own, in seconds."""
+
+    wire: Literal["auto", "msgpack", "json"] = "auto"
+    """What to speak. "auto" is msgpack frames with a server that speaks them, and HTTP/JSON with any other."""
+
+    reconnect_timeout: float = Field(default=30.0, ge=0)
+    """How long a request waits for a connection that cannot be made, or that broke, in seconds."""
+
+    command: list[str] | None = None
+    """A program to start as the server, instead of `host`: it speaks frames on its standard input and output, as
+    `["ssh", "example.org", "swerex-remote", "--stdio"]` does. It ends with the runtime."""
 
     type: Literal["remote"] = "remote"
     """Tells the kinds of runtimes apart. Not to be changed."""

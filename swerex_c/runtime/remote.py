@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     import aiohttp
     from pydantic import BaseModel
 
-    from swerex_c.remote.json_client import JsonClient, Progress
+    from swerex_c.remote.client import Progress
+    from swerex_c.remote.json_client import JsonClient
+    from swerex_c.remote.wire_client import WireClient
     from swerex_c.runtime import abstract
     from swerex_c.runtime.config import RemoteRuntimeConfig
 
@@ -53,7 +55,9 @@ class RemoteRuntime(AbstractRuntime):
         self._config = RemoteRuntimeConfig(**kwargs)
         self.logger = logger or get_logger("rex-runtime")
         self._json_client: JsonClient | None = None
-        if not self._config.host.startswith(("http://", "https://")):
+        self._wire_client: WireClient | None = None
+        self._speaks_frames = self._config.wire != "json"
+        if not self._config.host.startswith(("http://", "https://", "unix://")):
             self.logger.warning("Host %s does not start with http, adding http://", self._config.host)
             self._config.host = f"http://{self._config.host}"
 
@@ -77,6 +81,36 @@ class RemoteRuntime(AbstractRuntime):
             return host
         parts = urlsplit(host)
         return urlunsplit(parts._replace(netloc=f"{parts.netloc}:{self._config.port}"))
+
+    @property
+    def _wire(self) -> WireClient | None:
+        """The client of the frames; None if the server, or what is on the way to it, knows only HTTP."""
+        if not self._speaks_frames:
+            return None
+        client = self._wire_client
+        if client is None or (self._config.command is None and not client.leads_to(self._api_url, self._headers)):
+            from swerex_c.remote.dial import Address, behind_proxy
+            from swerex_c.remote.wire_client import WireClient
+
+            config = self._config
+            if config.command is not None:
+                address = Address(command=tuple(config.command))
+            else:
+                address = Address.of(self._api_url, self._headers)
+                if config.wire == "auto" and behind_proxy(self._api_url):
+                    self._speaks_frames = False
+                    return None
+            client = self._wire_client = WireClient(address, config.reconnect_timeout)
+        return client
+
+    def _fall_back(self, error: Exception) -> None:
+        """The server speaks no frames: go on with JSON, or raise if that is not wanted."""
+        if self._config.wire == "msgpack" or self._config.command is not None or self._api_url.startswith("unix:"):
+            from swerex_c.exceptions import NotSupportedError
+
+            raise NotSupportedError(f"The server {self._api_url} does not speak msgpack frames: {error}") from None
+        self.logger.debug("The server %s speaks HTTP/JSON only: %s", self._api_url, error)
+        self._speaks_frames = False
 
     @property
     def _client(self) -> JsonClient:
@@ -142,9 +176,17 @@ class RemoteRuntime(AbstractRuntime):
             num_retries: how often to try again, if it is more than is tried anyway, when the connection fails; only
                 what cannot run twice by that is sent again.
         """
-        from swerex_c.remote.json_client import RETRIES
+        from swerex_c.remote.dial import NotFrames
 
         try:
+            wire = self._wire
+            if wire is not None:
+                try:
+                    return await wire.call(endpoint, payload, output_class)
+                except NotFrames as error:
+                    self._fall_back(error)
+            from swerex_c.remote.json_client import RETRIES
+
             return await self._client.call(endpoint, payload, output_class, retries=max(num_retries, RETRIES))
         except Exception as error:
             self._log_remote(error)
@@ -152,8 +194,16 @@ class RemoteRuntime(AbstractRuntime):
 
     async def is_alive(self, *, timeout: float | None = None) -> abstract.IsAliveResponse:
         """Whether the server answers. Only what it raises itself is raised; everything else is no, and why."""
+        from swerex_c.remote.dial import NotFrames
+
+        seconds = self._get_timeout(timeout)
         with self._logged():
-            return await self._client.is_alive(self._get_timeout(timeout))
+            if (wire := self._wire) is not None:
+                try:
+                    return await wire.is_alive(seconds)
+                except NotFrames as error:
+                    self._fall_back(error)
+            return await self._client.is_alive(seconds)
 
     async def wait_until_alive(self, *, timeout: float = 60.0) -> None:
         """Wait until the server answers.
@@ -180,7 +230,21 @@ class RemoteRuntime(AbstractRuntime):
         return answer
 
     async def stream_in_session(self, action: abstract.Action) -> AsyncIterator[str | abstract.BashObservation]:
-        """Run a command and yield its output, here in one piece when it is finished; at last its observation."""
+        """Run a command and yield its output as it comes; at last its observation.
+
+        A server that speaks no frames gives the output in one piece, when the command is finished.
+        """
+        from swerex_c.remote.dial import NotFrames
+        from swerex_c.runtime.abstract import BashObservation
+
+        if (wire := self._wire) is not None:
+            try:
+                with self._logged():
+                    async for item in wire.stream(action, BashObservation):
+                        yield item
+                return
+            except NotFrames as error:
+                self._fall_back(error)
         observation = await self.run_in_session(action)
         if observation.output:
             yield observation.output
@@ -220,8 +284,15 @@ class RemoteRuntime(AbstractRuntime):
         Modes and symbolic links are kept where the server is one of ours. Shows how far it is if standard error is a
         terminal and it takes long.
         """
+        from swerex_c.remote.dial import NotFrames
+
         self.logger.debug("Uploading %s to %s", request.source_path, request.target_path)
         with self._logged(), _shown(f"Uploading {request.source_path}") as progress:
+            if (wire := self._wire) is not None:
+                try:
+                    return await wire.upload(request.source_path, request.target_path, progress)
+                except NotFrames as error:
+                    self._fall_back(error)
             return await self._client.upload(request.source_path, request.target_path, progress)
 
     async def download(self, source_path: str, target_path: str) -> None:
@@ -230,8 +301,16 @@ class RemoteRuntime(AbstractRuntime):
         Raises:
             NotSupportedError: if the server is not one of ours.
         """
+        from swerex_c.remote.dial import NotFrames
+
         self.logger.debug("Downloading %s to %s", source_path, target_path)
         with self._logged(), _shown(f"Downloading {source_path}") as progress:
+            if (wire := self._wire) is not None:
+                try:
+                    await wire.download(source_path, target_path, progress)
+                    return
+                except NotFrames as error:
+                    self._fall_back(error)
             await self._client.download(source_path, target_path, progress)
 
     async def close(self) -> abstract.CloseResponse:
@@ -242,7 +321,10 @@ class RemoteRuntime(AbstractRuntime):
             answer: CloseResponse = await self._request("close", None, CloseResponse)
             return answer
         finally:
-            await self._client.close()
+            if self._wire_client is not None:
+                await self._wire_client.close()
+            if self._json_client is not None:
+                await self._json_client.close()
 
 
 def _shown(what: str) -> AbstractContextManager[Progress | None]:
