@@ -61,17 +61,21 @@ from swerex_c.utils.wait import _wait_until_alive
 
 def test_a_configuration_makes_its_deployment() -> None:
     from swerex_c.deployment.local import LocalDeployment
+    from swerex_c.deployment.remote import RemoteDeployment
 
     assert type(get_deployment(DummyDeploymentConfig())) is DummyDeployment
     assert type(get_deployment(LocalDeploymentConfig())) is LocalDeployment
     assert type(LocalDeploymentConfig().get_deployment()) is LocalDeployment
+    assert type(get_deployment(RemoteDeploymentConfig(auth_token=""))) is RemoteDeployment
 
 
 def test_a_configuration_makes_its_runtime() -> None:
     from swerex_c.runtime.local import LocalRuntime
+    from swerex_c.runtime.remote import RemoteRuntime
 
     assert type(get_runtime(DummyRuntimeConfig())) is DummyRuntime
     assert type(get_runtime(LocalRuntimeConfig())) is LocalRuntime
+    assert type(get_runtime(RemoteRuntimeConfig(auth_token=""))) is RemoteRuntime
 
 
 @pytest.mark.parametrize(
@@ -80,9 +84,7 @@ def test_a_configuration_makes_its_runtime() -> None:
         ("deployment.docker", DockerDeploymentConfig()),
         ("deployment.modal", ModalDeploymentConfig()),
         ("deployment.fargate", FargateDeploymentConfig()),
-        ("deployment.remote", RemoteDeploymentConfig(auth_token="")),
         ("deployment.daytona", DaytonaDeploymentConfig()),
-        ("runtime.remote", RemoteRuntimeConfig(auth_token="")),
     ],
 )
 def test_what_this_version_does_not_have_is_a_clear_error(module: str, config: Any) -> None:

@@ -50,6 +50,7 @@ NEW_FIELDS = {
     "runtime.abstract:CreateBashSessionRequest": {"env": None, "cwd": None, "rows": 24, "columns": 80},
     "runtime.abstract:BashObservation": {"output_dropped": 0},
     "runtime.config:LocalRuntimeConfig": {"output_limit": 256 * 1024 * 1024},
+    "runtime.config:RemoteRuntimeConfig": {"wire": "auto", "reconnect_timeout": 30.0, "command": None},
 }
 
 

@@ -274,8 +274,8 @@ def test_run_runs_modules_of_the_alias_as_main() -> None:
     done = run(sys.executable, "-W", "error", "-m", "swerex.deployment.hooks.status")
     assert (done.returncode, done.stderr) == (0, "")
     done = run(sys.executable, "-m", "swerex")
-    assert done.returncode == 1
-    assert "python -m swerex is SWE-ReX's server" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2
+    assert done.stderr.startswith("swerex-remote: A key is needed") and "Traceback" not in done.stderr
 
 
 def test_run_keeps_what_was_there(tmp_path: Path) -> None:

@@ -46,6 +46,9 @@ class RemoteRuntimeConfig(BaseModel):
     timeout: float = 0.15
     """How long a request may take that names no timeout of its own, in seconds."""
 
+    type: Literal["remote"] = "remote"
+    """Tells the kinds of runtimes apart. Not to be changed."""
+
     wire: Literal["auto", "msgpack", "json"] = "auto"
     """What to speak. "auto" is msgpack frames with a server that speaks them, and HTTP/JSON with any other."""
 
@@ -55,9 +58,6 @@ class RemoteRuntimeConfig(BaseModel):
     command: list[str] | None = None
     """A program to start as the server, instead of `host`: it speaks frames on its standard input and output, as
     `["ssh", "example.org", "swerex-remote", "--stdio"]` does. It ends with the runtime."""
-
-    type: Literal["remote"] = "remote"
-    """Tells the kinds of runtimes apart. Not to be changed."""
 
     model_config = ConfigDict(extra="forbid")
 
