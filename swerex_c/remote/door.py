@@ -43,6 +43,7 @@ _TOLD = 100
 _TOO_MANY = "The server has as many connections as it allows: try again later"
 _TOO_LONG = f"The head of a request is longer than {HEAD_BYTES} bytes"
 
+_SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: swerex-frames\r\n"
 _HEAD_END = re.compile(rb"\n\r?\n")
 _REASONS = {401: "Unauthorized", 403: "Forbidden", 431: "Request Header Fields Too Large", 511: "Limit"}
 
@@ -53,8 +54,8 @@ class Peers(Protocol):
     It counts them in `Service.connections` from their `connection_made` to their `connection_lost`.
     """
 
-    def __call__(self) -> asyncio.Protocol:
-        """Make the protocol of one connection."""
+    def __call__(self) -> asyncio.BaseProtocol:
+        """Make the protocol of one connection, with or without buffers of its own."""
 
     async def shutdown(self, seconds: float = ...) -> None:
         """Say good-bye and end all of them, within so many seconds."""
@@ -68,7 +69,6 @@ class House:
         self.service = service
         self.limits = limits
         self.peers = peers
-        self.boot = str(getattr(service, "boot", ""))
         self.ending = False
         self.total_requests = 0
         self.connections: set[Any] = set()
@@ -82,8 +82,6 @@ class House:
         now = int(time.time())
         if now != self._made_at:
             self._headers = [(b"date", formatdate(now, usegmt=True).encode())]
-            if self.boot:
-                self._headers.append((b"x-swerex-server", self.boot.encode()))
             self._made_at = now
         return self._headers
 
@@ -92,6 +90,14 @@ class House:
             connection.transport.abort()
         for task in list(self.tasks):
             task.cancel()
+
+
+def _refused_key(service: Service, headers: dict[bytes, bytes]) -> tuple[int, dict[str, Any]] | None:
+    """The status and the content of the answer to a client that has not the key."""
+    key = headers.get(b"x-api-key")
+    if service.authorized(None if key is None else key.decode("utf-8", "surrogateescape")):
+        return None
+    return (401, {"detail": "Invalid API Key"}) if key else (403, {"detail": "Not authenticated"})
 
 
 def _refusal(status: int, content: dict[str, Any]) -> bytes:
@@ -116,6 +122,18 @@ def _parse_upgrade(head: bytes) -> dict[bytes, bytes] | None:
     headers = {name.lower(): value.strip() for name, _, value in pairs}
     tokens = [token.strip() for token in headers.get(b"connection", b"").lower().split(b",")]
     return headers if headers.get(b"upgrade", b"").lower() == PROTOCOL and b"upgrade" in tokens else None
+
+
+def _feed(peer: asyncio.BaseProtocol, data: bytes) -> None:
+    if isinstance(peer, asyncio.BufferedProtocol):
+        while data:
+            buffer = memoryview(peer.get_buffer(len(data)))
+            size = min(len(buffer), len(data))
+            buffer[:size] = data[:size]
+            data = data[size:]
+            peer.buffer_updated(size)
+    elif isinstance(peer, asyncio.Protocol) and data:
+        peer.data_received(data)
 
 
 def door(base: type[Any], house: House) -> type[asyncio.Protocol]:
@@ -159,7 +177,7 @@ def door(base: type[Any], house: House) -> type[asyncio.Protocol]:
             if self.transport.is_closing() or not self._waits_for_head():
                 self._end_head()
                 return
-            self._head_bytes += len(data) if before and self.cycle is not None else 0
+            self._head_bytes += len(data) if before else 0
             if self._head_bytes > HEAD_BYTES:
                 self._refuse(431, {"detail": _TOO_LONG})
             elif self._head_timer is None:
@@ -184,12 +202,8 @@ def door(base: type[Any], house: House) -> type[asyncio.Protocol]:
             return False
 
         def _upgrade(self, peers: Peers, headers: dict[bytes, bytes], rest: bytes) -> None:
-            key = headers.get(b"x-api-key")
-            if not house.service.authorized(None if key is None else key.decode("utf-8", "surrogateescape")):
-                if key is None:
-                    self._refuse(403, {"detail": "Not authenticated"})
-                else:
-                    self._refuse(401, {"detail": "Invalid API Key"})
+            if (refused := _refused_key(house.service, headers)) is not None:
+                self._refuse(*refused)
                 return
             if self.app is _too_many:
                 self._refuse(511, _limit_content(_TOO_MANY))
@@ -200,14 +214,14 @@ def door(base: type[Any], house: House) -> type[asyncio.Protocol]:
             house.service.connections -= 1
             peer = peers()
             logs.connected(_client_name(self.client), "frames")
-            answer = [b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: swerex-frames\r\n"]
-            if house.boot:
-                answer.append(f"X-Swerex-Server: {house.boot}\r\n".encode())
-            transport.write(b"".join([*answer, b"\r\n"]))
+            boot = house.service.boot.encode()
+            transport.write(b"".join([_SWITCHING, b"X-Swerex-Server: ", boot, b"\r\n\r\n"]))
+            # Paused meanwhile, because a transport may choose the way in which it reads when it begins to read.
+            transport.pause_reading()
             transport.set_protocol(peer)
             peer.connection_made(transport)
-            if rest:
-                peer.data_received(rest)
+            transport.resume_reading()
+            _feed(peer, rest)
 
         def _refuse(self, status: int, content: dict[str, Any]) -> None:
             self._end_head()
@@ -292,10 +306,8 @@ class Front:
 
     async def _metrics(self, headers: dict[bytes, bytes], send: Any) -> None:
         assert self._page is not None
-        key = headers.get(b"x-api-key")
-        if not self._house.service.authorized(None if key is None else key.decode("utf-8", "surrogateescape")):
-            status, detail = (403, "Not authenticated") if key is None else (401, "Invalid API Key")
-            await _respond(send, status, "application/json", json.dumps({"detail": detail}).encode())
+        if (refused := _refused_key(self._house.service, headers)) is not None:
+            await _respond(send, refused[0], "application/json", json.dumps(refused[1]).encode())
             return
         content_type, body = self._page(headers.get(b"accept", b"").decode("latin-1"))
         await _respond(send, 200, content_type, body)

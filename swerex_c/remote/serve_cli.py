@@ -257,24 +257,23 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
     from swerex_c.remote import serve
 
     where = _serve_options(options, default_host)
-    listeners = serve.Listeners(where)
-    try:
-        # Its globals are the callers' to set, so that they are not typed.
-        server: Any = importlib.import_module("swerex_c.server")
-        from swerex_c.remote.channel import Registry
+    listeners = serve.Listeners(where)  # before the slow imports, so that a port that is taken is told at once
+    # Its globals are the callers' to set, so that they are not typed.
+    server: Any = importlib.import_module("swerex_c.server")
+    from swerex_c.remote.channel import Registry
+    from swerex_c.remote.http_app import create_app
+    from swerex_c.remote.service import Service
 
-        server.AUTH_TOKEN = secret
-        server.service.limits = where.limits
-    except BaseException:
-        listeners.close()
-        raise
+    server.AUTH_TOKEN = secret
+    service = Service(server, where.limits)
+    server.app = create_app(service)
 
     def ready(places: Places) -> None:
         logs.LOGGER.info("Listening on %s", places)
         if given is None:
             _print_key(places, secret)
 
-    serve.run(server.service, server.app, where, Registry, listeners=listeners, ready=ready)
+    serve.run(service, server.app, where, Registry, listeners=listeners, ready=ready)
 
 
 def _print_key(places: Places, secret: str) -> None:
