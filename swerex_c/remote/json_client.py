@@ -305,6 +305,10 @@ class JsonClient:
         self, verb: str, path: str, data: Any, headers: dict[str, str], wait: float | None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         url = f"{self.url.rstrip('/')}/{path}"
+        if self.boot is None:
+            # The original closes a connection after some answers without saying so: a request that comes on it
+            # meanwhile may or may not have arrived, and cannot be repeated there.
+            headers = {**headers, "Connection": "close"}
         limit = aiohttp.ClientTimeout(total=wait, sock_connect=_CONNECT_SECONDS)
         try:
             session = self._pool.session(url)

@@ -1,0 +1,1 @@
+"""Servers, clients and what is between them. Real processes on both ends."""

@@ -1,0 +1,146 @@
+"""What a server tells about itself: metrics for Prometheus, and its log."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from traps.harness import eventually
+
+from .server_process import KEY, REMOTE, Server, environment, serving
+from .test_serve import upgrade
+
+
+def samples(text: str) -> dict[tuple[str, ...], float]:
+    """Values by name and labels' values, as Prometheus reads them."""
+    parser = pytest.importorskip("prometheus_client.parser", reason="prometheus-client is not installed")
+    found = {}
+    for family in parser.text_string_to_metric_families(text):
+        for sample in family.samples:
+            found[(sample.name, *(value for _, value in sorted(sample.labels.items(), reverse=True)))] = sample.value
+    return found
+
+
+def test_metrics_count_what_was_done(tmp_path: Path) -> None:
+    with serving(tmp_path / "log", "--metrics") as server:
+        server.post("/create_session", session_type="bash", session="a")
+        for command in ("true", "sleep 0.3", "false"):
+            server.post("/execute", command=command, shell=True)
+        server.post("/execute", command="false", shell=True, check=True)
+        server.post("/read_file", path="/no/such/file")
+        answer = server.get("/metrics")
+        assert answer.status_code == 200 and answer.headers["Content-Type"].startswith("text/plain")
+        found = samples(answer.text)
+        assert found["swerex_calls_total", "execute"] == 4
+        assert found["swerex_call_errors_total", "execute"] == 1
+        assert found["swerex_call_errors_total", "read_file"] == 1
+        assert found["swerex_calls_total", "close_session"] == 0
+        assert found["swerex_call_duration_seconds_count", "execute"] == 4
+        assert found["swerex_call_duration_seconds_sum", "execute"] >= 0.3
+        assert found["swerex_call_duration_seconds_bucket", "execute", "0.25"] == 3
+        assert found["swerex_call_duration_seconds_bucket", "execute", "+Inf"] == 4
+        assert (found["swerex_sessions",], found["swerex_requests_in_flight",]) == (1, 0)
+        assert found["swerex_connections",] == 1
+        assert found["process_resident_memory_bytes",] > 1e6
+        buckets = [value for name, value in found.items() if name[:2] == ("swerex_call_duration_seconds_bucket", "execute")]
+        assert buckets == sorted(buckets) and len(buckets) >= 10
+
+        with socket.create_connection(("127.0.0.1", server.port)) as wire:
+            wire.sendall(upgrade())
+            assert wire.recv(1000).startswith(b"HTTP/1.1 101 ")
+            assert samples(server.get("/metrics").text)["swerex_connections",] == 2
+        assert eventually(lambda: samples(server.get("/metrics").text)["swerex_connections",] == 1)
+
+
+def test_metrics_come_as_openmetrics_to_who_asks(tmp_path: Path) -> None:
+    with serving(tmp_path / "log", "--metrics") as server:
+        answer = server.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+        assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+        assert answer.text.endswith("# EOF\n")
+
+
+def test_metrics_are_behind_the_key_and_only_on_demand(tmp_path: Path) -> None:
+    with serving(tmp_path / "log", "--metrics") as server:
+        for key, status in ((None, 403), ("wrong", 401)):
+            server.client.headers["X-API-Key"] = key  # type: ignore[assignment]
+            answer = server.get("/metrics")
+            assert answer.status_code == status and "swerex" not in answer.text
+    with serving(tmp_path / "log") as server:
+        assert server.get("/metrics").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module", "says"),
+    [
+        (["--metrics"], "prometheus_client", "--metrics needs the package prometheus-client: pip install 'swerex-c[metrics]'"),
+        (["--log-format", "json"], "pythonjsonlogger", "--log-format json needs the package python-json-logger: pip install 'swerex-c[logs]'"),
+    ],
+)  # fmt: skip
+def test_a_package_that_is_missing_is_named(arguments: list[str], module: str, says: str) -> None:
+    code = f"import sys; sys.modules[{module!r}] = None; {REMOTE[-1]}"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--auth-token", KEY, "--host", "127.0.0.1", "--port", "0", *arguments],
+        capture_output=True, text=True, timeout=25, env=environment(),
+    )  # fmt: skip
+    assert (done.stdout, done.stderr, done.returncode) == ("", f"swerex-remote: {says}\n", 1)
+
+
+# The log
+
+
+def records(server: Server) -> list[dict[str, Any]]:
+    """Every line is an object."""
+    return [json.loads(line) for line in server.said().splitlines()]
+
+
+def make_some(server: Server) -> None:
+    assert server.get("/is_alive", headers={"X-Request-ID": "id-7"}).status_code == 200
+    server.post("/execute", command="echo secret-command", shell=True)
+    server.post("/execute", command="echo secret-failure; false", shell=True, check=True)
+    server.client.headers["X-API-Key"] = "wrong-key"
+    assert server.get("/is_alive").status_code == 401
+    with socket.create_connection(("127.0.0.1", server.port)) as wire:
+        wire.sendall(upgrade())
+        assert wire.recv(1000).startswith(b"HTTP/1.1 101 ")
+
+
+def test_the_log_in_json_has_facts_and_no_secrets(tmp_path: Path) -> None:
+    pytest.importorskip("pythonjsonlogger", reason="python-json-logger is not installed")
+    with serving(tmp_path / "log", "--log-format", "json") as server:
+        make_some(server)
+        assert server.terminate() == 0
+        found = records(server)
+        assert {"time", "level", "logger", "message"} <= set(found[0])
+        failed = {record["method"]: record for record in found if "method" in record}
+        assert failed["POST /execute"]["outcome"] == "511" and failed["GET /is_alive"]["outcome"] == "401"
+        assert failed["POST /execute"]["seconds"] > 0 and failed["POST /execute"]["client"].startswith("127.0.0.1:")
+        assert failed["POST /execute"]["level"] == "INFO"
+        assert len([record for record in found if "method" in record]) == 2  # what succeeded is for debug
+        connected = [record for record in found if record.get("wire") == "frames"]
+        assert len(connected) == 1 and connected[0]["level"] == "INFO"
+        for secret in (KEY, "wrong-key", "secret-command", "secret-failure"):
+            assert secret not in server.said()
+
+
+def test_the_log_at_debug_has_every_request(tmp_path: Path) -> None:
+    pytest.importorskip("pythonjsonlogger", reason="python-json-logger is not installed")
+    with serving(tmp_path / "log", "--log-format", "json", "--log-level", "debug") as server:
+        make_some(server)
+        assert server.terminate() == 0
+        alive = [record for record in records(server) if record.get("method") == "GET /is_alive"]
+        assert [(record["outcome"], record["level"]) for record in alive] == [("200", "DEBUG"), ("401", "INFO")]
+        assert alive[0]["request_id"] == "id-7" and "request_id" not in alive[1]
+        assert KEY not in server.said()
+
+
+def test_the_log_as_text_is_a_line_each(tmp_path: Path) -> None:
+    with serving(tmp_path / "log", "--log-level", "error") as server:
+        make_some(server)
+        assert server.terminate() == 0
+        assert server.said().count("\n") == 1 and "Listening on http://127.0.0.1:" in server.said()
