@@ -341,12 +341,12 @@ def _unicode(kind: type[UnicodeDecodeError] | type[UnicodeEncodeError], details:
 
 
 def _builtin(kind: type[Exception], message: str, details: dict[str, Any]) -> Exception:
+    plain = kind(message) if message else kind()
     arguments = details.get("args")
     if isinstance(arguments, list) and 0 < len(arguments) <= 16 and all(_is_scalar(value) for value in arguments):
         try:
             error = kind(*arguments)
-            if str(error) == message:
-                return error
+            return error if str(error) == message else plain
         except Exception:
-            return kind(message)
-    return kind(message)
+            return plain
+    return plain
