@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 from swerex_c import _core
@@ -55,6 +55,9 @@ __all__ = ["Channel"]
 
 _CONNECT_SECONDS = 10.0
 """How long one attempt to connect may take, to the server's HELLO."""
+
+_GOODBYE_SECONDS = 0.5
+"""How long the end of an event loop waits for the end of its connection."""
 
 _BACKOFF = (0.05, 1.0)
 """Seconds between two attempts to connect, at first and at most; doubled each time."""
@@ -384,11 +387,11 @@ class Channel:
 
     async def guard(self) -> None:
         """Have the channel closed when its loop shuts its asynchronous generators down, as asyncio.run does."""
-        self._guard = _until_the_end(self.close)
+        self._guard = _until_the_end(self)
         await self._guard.__anext__()
 
-    def close(self) -> None:
-        """Nobody will call any more. Calls that are under way are given up."""
+    def close(self) -> ClientLink | None:
+        """Nobody will call any more. Calls that are under way are given up. Returns the connection that is closing."""
         if self._connecting is not None:
             self._connecting.cancel()
         link, self._link = self._link, None
@@ -400,6 +403,7 @@ class Channel:
         if link is not None and not link.closing:
             link.send([GOODBYE, ""])
             link.close()
+        return link
 
     def move(self) -> None:
         """Go on in the running loop; the one before has ended, and with it all calls. Only for a program's streams."""
@@ -479,6 +483,7 @@ class ClientLink(Link):
         self._head: bytearray | None = None if request is None else bytearray()
         self.boot = ""
         self.known = False
+        self.gone = asyncio.Event()
         self.ready: asyncio.Future[None] = channel.loop.create_future()
         self.handlers[HELLO] = self._hello
         self.handlers[GOODBYE] = self._goodbye
@@ -514,6 +519,7 @@ class ClientLink(Link):
             Link.data_received(self, rest)
 
     def lost(self, error: BaseException) -> None:
+        self.gone.set()
         if not self.ready.done():
             if self._head and isinstance(error, ConnectionLostError):
                 error = NotFrames("The server's answer is no HTTP")
@@ -549,8 +555,11 @@ class ClientLink(Link):
         self.fail(ConnectionLostError(f"the server ended it: {frame[1]!s:.300}"))
 
 
-async def _until_the_end(close: Callable[[], None]) -> AsyncIterator[None]:
+async def _until_the_end(channel: Channel) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        close()
+        link = channel.close()
+        if link is not None:  # TLS has a good-bye of its own
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(link.gone.wait(), _GOODBYE_SECONDS)

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ValidationError
 from swerex_c.exceptions import (
     AuthenticationError,
     ConnectionLostError,
-    InvalidInputError,
     ProtocolError,
     ResultLostError,
     ServerLimitError,
@@ -23,6 +22,7 @@ from swerex_c.exceptions import (
 from swerex_c.remote.client import Boots, Progress, patience
 from swerex_c.remote.client_channel import Channel
 from swerex_c.remote.dial import Address, NotFrames
+from swerex_c.remote.elsewhere import ChannelElsewhere
 from swerex_c.runtime.abstract import IsAliveResponse, UploadResponse
 
 __all__ = ["Address", "NotFrames", "WireClient"]
@@ -117,8 +117,8 @@ class WireClient:
 
     # Channels
 
-    async def channel(self) -> Channel:
-        """The channel of the running loop."""
+    async def channel(self) -> Channel | ChannelElsewhere:
+        """The channel of the running loop, or to the one that there is."""
         loop = asyncio.get_running_loop()
         found = self._channels.get(loop)
         if found is not None:
@@ -132,15 +132,13 @@ class WireClient:
         await found.guard()
         return found
 
-    def _the_only(self, loop: asyncio.AbstractEventLoop) -> Channel:
+    def _the_only(self, loop: asyncio.AbstractEventLoop) -> Channel | ChannelElsewhere:
         with self._lock:
             if self._only is None:
                 self._only = Channel(self.address, self._reconnect_seconds)
             elif self._only.loop is not loop:
-                if not self._only.loop.is_closed() and self._only.loop.is_running():
-                    raise InvalidInputError(
-                        "A server that was started on its standard streams is used by one event loop at a time"
-                    )
+                if self._only.loop.is_running():
+                    return ChannelElsewhere(self._only)
                 self._only.move()
             return self._only
 
