@@ -56,7 +56,7 @@ class Places:
     unix: str | None
 
     def __str__(self) -> str:
-        return " and ".join(place for place in (self.url, self.unix and f"unix:{self.unix}") if place)
+        return " and ".join(place for place in (self.url, self.unix and f"unix://{self.unix}") if place)
 
 
 class Listeners:
@@ -82,7 +82,7 @@ class Listeners:
         except BaseException:
             self.close()
             raise
-        self.places = Places(self._url(options.host, port), port, options.unix)
+        self.places = Places(self._url(options.host, port), port, options.unix and os.path.abspath(options.unix))
 
     def _url(self, host: str | None, port: int | None) -> str | None:
         if host is None:

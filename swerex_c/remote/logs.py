@@ -11,7 +11,7 @@ import sys
 
 from swerex_c.exceptions import NotAvailableError
 
-__all__ = ["FORMATS", "LOGGER", "connected", "request_done", "set_up"]
+__all__ = ["FORMATS", "LOGGER", "connected", "listening", "request_done", "set_up"]
 
 FORMATS = ("text", "json")
 
@@ -53,6 +53,12 @@ def _json_formatter() -> logging.Formatter:
         "%(asctime)s %(levelname)s %(name)s %(message)s", rename_fields=names, datefmt="%Y-%m-%dT%H:%M:%S%z"
     )
     return formatter
+
+
+def listening(places: str) -> None:
+    """Log where the server listens, whatever the level: there may be no other way to know the port."""
+    record = LOGGER.makeRecord(LOGGER.name, logging.INFO, __file__, 0, "Listening on %s", (places,), None)
+    LOGGER.handle(record)
 
 
 def connected(client: str, wire: str) -> None:

@@ -5,6 +5,7 @@ What is not needed for a wrong option or `--version` is imported later, so that 
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -257,6 +258,7 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
     from swerex_c.remote import serve
 
     where = _serve_options(options, default_host)
+    gc.disable()  # for the imports: nothing of them is garbage
     listeners = serve.Listeners(where)  # before the slow imports, so that a port that is taken is told at once
     # Its globals are the callers' to set, so that they are not typed.
     server: Any = importlib.import_module("swerex_c.server")
@@ -269,7 +271,9 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
     server.app = create_app(service)
 
     def ready(places: Places) -> None:
-        logs.LOGGER.info("Listening on %s", places)
+        gc.freeze()  # and nothing of them needs to be looked at again
+        gc.enable()
+        logs.listening(str(places))
         if given is None:
             _print_key(places, secret)
 
@@ -278,13 +282,16 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
 
 def _print_key(places: Places, secret: str) -> None:
     """Once, on standard output, which is for the user; the log never has it."""
-    print(f"The key of this server, until it ends: {secret}")
-    if places.url is not None:
+    if places.url is None:
+        where = f'host="unix://{places.unix}"'
+    else:
         host = places.url.rpartition(":")[0]
         for everywhere in ("0.0.0.0", "[::]"):
             host = host.replace(f"//{everywhere}", "//127.0.0.1")
-        print("To use it from Python:\n\n    from swerex_c.runtime.remote import RemoteRuntime")
-        print(f'    runtime = RemoteRuntime(host="{host}", port={places.port}, auth_token="{secret}")\n')
+        where = f'host="{host}", port={places.port}'
+    print(f"The key of this server, until it ends: {secret}\nTo use it from Python:\n")
+    print("    from swerex_c.runtime.remote import RemoteRuntime")
+    print(f'    runtime = RemoteRuntime({where}, auth_token="{secret}")\n')
     sys.stdout.flush()
 
 

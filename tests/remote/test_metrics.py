@@ -48,7 +48,9 @@ def test_metrics_count_what_was_done(tmp_path: Path) -> None:
         assert (found["swerex_sessions",], found["swerex_requests_in_flight",]) == (1, 0)
         assert found["swerex_connections",] == 1
         assert found["process_resident_memory_bytes",] > 1e6
-        buckets = [value for name, value in found.items() if name[:2] == ("swerex_call_duration_seconds_bucket", "execute")]
+        buckets = [
+            value for name, value in found.items() if name[:2] == ("swerex_call_duration_seconds_bucket", "execute")
+        ]
         assert buckets == sorted(buckets) and len(buckets) >= 10
 
         with socket.create_connection(("127.0.0.1", server.port)) as wire:
@@ -76,13 +78,14 @@ def test_metrics_are_behind_the_key_and_only_on_demand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "module", "says"),
+    ("arguments", "module", "package", "extra"),
     [
-        (["--metrics"], "prometheus_client", "--metrics needs the package prometheus-client: pip install 'swerex-c[metrics]'"),
-        (["--log-format", "json"], "pythonjsonlogger", "--log-format json needs the package python-json-logger: pip install 'swerex-c[logs]'"),
+        (["--metrics"], "prometheus_client", "prometheus-client", "metrics"),
+        (["--log-format", "json"], "pythonjsonlogger", "python-json-logger", "logs"),
     ],
-)  # fmt: skip
-def test_a_package_that_is_missing_is_named(arguments: list[str], module: str, says: str) -> None:
+)
+def test_a_package_that_is_missing_is_named(arguments: list[str], module: str, package: str, extra: str) -> None:
+    says = f"{' '.join(arguments)} needs the package {package}: pip install 'swerex-c[{extra}]'"
     code = f"import sys; sys.modules[{module!r}] = None; {REMOTE[-1]}"
     done = subprocess.run(
         [sys.executable, "-c", code, "--auth-token", KEY, "--host", "127.0.0.1", "--port", "0", *arguments],

@@ -13,6 +13,7 @@ import socket
 import ssl
 import stat
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -53,6 +54,7 @@ from .server_process import (
     environment_of,
     open_files,
     serving,
+    threads_of,
 )
 
 # The door, in this process, with an app that says what it got and a protocol that sends back what it gets
@@ -621,6 +623,18 @@ def test_the_front_listens_here_only_and_makes_a_key(tmp_path: Path) -> None:
         assert server.get("/is_alive").status_code == 200
 
 
+def test_the_front_names_its_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with serving(tmp_path / "log", "--unix", str(path), command=FRONT, key=None) as server:
+        assert server.process.stdout is not None
+        said = b""
+        while b"RemoteRuntime(host=" not in said:
+            said += os.read(server.process.stdout.fileno(), 65536)
+        made = said.decode().split('auth_token="')[1].split('"')[0]
+        assert f'    runtime = RemoteRuntime(host="unix://{path}", auth_token="{made}")\n' in said.decode()
+        assert talk(path, upgrade(key=made)).startswith(b"HTTP/1.1 101 ")
+
+
 def test_the_front_takes_a_key(tmp_path: Path) -> None:
     with serving(tmp_path / "log", "--port", "0", command=FRONT) as server:
         assert server.get("/is_alive").status_code == 200
@@ -698,7 +712,7 @@ def talk(path: Path, data: bytes) -> bytes:
 def test_a_unix_socket_serves_the_same(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with serving(tmp_path / "log", "--unix", str(path)) as server:
-        assert server.url == f"unix:{path}"
+        assert server.url == f"unix://{path}"
         mode = path.stat().st_mode
         assert stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600
         head = f"GET /is_alive HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\n\r\n"
@@ -718,7 +732,7 @@ def test_a_unix_socket_and_a_port(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with serving(tmp_path / "log", "--unix", str(path), "--port", "0", "--host", "127.0.0.1") as server:
         assert server.get("/is_alive").status_code == 200
-        assert f"and unix:{path}" in server.said()
+        assert f"and unix://{path}" in server.said()
         assert talk(path, upgrade()).startswith(b"HTTP/1.1 101 ")
 
 
@@ -770,7 +784,7 @@ def test_a_hundred_idle_connections_cost_nothing(tmp_path: Path) -> None:
         assert server.get("/is_alive").status_code == 200
         before = _cpu_seconds(server.process.pid)
         time.sleep(1)
-        assert _cpu_seconds(server.process.pid) - before <= 0.02
+        assert _cpu_seconds(server.process.pid) - before <= 0.02 * PACE
         stack.close()
         assert eventually(lambda: open_files(server.process.pid) <= files)
 
@@ -820,8 +834,8 @@ def test_it_is_alive_while_a_hundred_sessions_run(tmp_path: Path, mark: str) -> 
         for thread in threads:
             thread.join(60)
         assert answers == ["1\n2\n3\n4\n"] * 100
-        times.sort()
-        assert len(times) >= 20 and times[len(times) // 2] < 0.05 * PACE, times
+        times.sort()  # in a process that has a hundred other threads, on a machine with other work
+        assert len(times) >= 20 and times[len(times) // 2] < 0.01 * PACE, times
 
 
 # The end
@@ -856,7 +870,7 @@ def test_a_signal_ends_everything_and_answers(tmp_path: Path, mark: str, number:
         idle[2].sendall(upgrade())
         began = time.monotonic()
         assert server.terminate(number=number) == 0
-        assert time.monotonic() - began < 5.5
+        assert time.monotonic() - began < 5.5 * PACE
         assert eventually(lambda: not marked(mark), 2.0), marked(mark)
         for request in (in_session, executed):
             request.join(10)
@@ -887,18 +901,19 @@ def test_clients_that_do_not_read_cannot_keep_it(tmp_path: Path, mark: str) -> N
             assert wire.recv(10)  # and never again
             began = time.monotonic()
             assert server.terminate() == 0
-            assert time.monotonic() - began < 2.5
+            assert time.monotonic() - began < 2.5 * PACE
 
 
 def test_a_thread_that_hangs_cannot_keep_it(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     with serving(tmp_path / "log", "--graceful", "1.5") as server:
+        threads = threads_of(server.process.pid)
         reading = Background(lambda: server.post("/read_file", path=str(fifo)))
-        time.sleep(0.3)
+        assert eventually(lambda: threads_of(server.process.pid) > threads, 10)
         began = time.monotonic()
         assert server.terminate() == 0
-        assert 1.0 < time.monotonic() - began < 2.5
+        assert 1.0 < time.monotonic() - began < 2.5 * PACE
         reading.join(5)
         assert isinstance(reading.answer, requests.ConnectionError)
 
@@ -907,12 +922,42 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     with serving(tmp_path / "log", "--graceful", "60") as server:
+        threads = threads_of(server.process.pid)
         Background(lambda: server.post("/read_file", path=str(fifo)))
-        time.sleep(0.3)
+        assert eventually(lambda: threads_of(server.process.pid) > threads, 10)
         server.process.terminate()
         with pytest.raises(subprocess.TimeoutExpired):
             server.process.wait(0.5)
         assert server.terminate(2) == -signal.SIGTERM
+
+
+def test_the_servers_module_is_the_command_too(tmp_path: Path) -> None:
+    module = [sys.executable, "-m", "swerex_c.server"]
+    assert ended("--version", command=module).stdout == "1.4.0\n"
+    with serving(tmp_path / "log", command=module) as server:
+        assert server.get("/is_alive").status_code == 200
+        assert server.post("/create_session", session_type="bash").status_code == 200
+        assert server.terminate() == 0
+
+
+def test_what_a_server_runs_out_of_comes_back(tmp_path: Path) -> None:
+    """Descriptors: the connections beyond them wait or are cut off, and the server lives on."""
+    few = ["bash", "-c", 'ulimit -n 64; exec "$@"', "bash", *REMOTE]
+    with serving(tmp_path / "log", command=few) as server, contextlib.ExitStack() as stack:
+        for _ in range(100):
+            wire = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            wire.sendall(b"GET /")
+        time.sleep(0.3)
+        assert server.process.poll() is None
+        stack.close()
+        assert eventually(lambda: _alive(server), 10)
+
+
+def _alive(server: Server) -> bool:
+    try:
+        return server.get("/is_alive").status_code == 200
+    except requests.ConnectionError:
+        return False
 
 
 def test_nohup_is_respected(tmp_path: Path) -> None:
@@ -992,7 +1037,9 @@ def test_the_end_of_standard_input_is_the_end(tmp_path: Path, mark: str) -> None
         client = Frames(process)
         client.request(1, "create_session", session_type="bash")
         client.receive(RESULT)
-        client.request(2, "run_in_session", action_type="bash", command="nohup setsid sleep 1001 >/dev/null 2>&1 & sleep 1002")
+        client.request(
+            2, "run_in_session", action_type="bash", command="nohup setsid sleep 1001 >/dev/null 2>&1 & sleep 1002"
+        )
         client.request(3, "execute", command="sleep 1003", shell=True)
         assert eventually(lambda: len([c for c in marked(mark).values() if "sleep 100" in c]) >= 3, 10), marked(mark)
         assert process.stdin is not None
