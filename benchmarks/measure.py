@@ -151,7 +151,7 @@ class Workload:
     baseline: str = "bare C"
     """A turn's name, or several with " + " between them: then their times are added up."""
     kind: str = "latency"
-    """Which columns make sense: latency, rested, output, patterns, idle, fleet or import."""
+    """Which columns make sense: a key of `COLUMNS`."""
     rounds: int = 5
     results: dict[str, list[Result]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
@@ -187,15 +187,16 @@ def summarise(workload: Workload, name: str) -> Result:
     samples = [s for r in results for s in r.get("samples_us", [])]
     if samples:
         line["p50_us"], line["p99_us"] = percentile(samples, 0.5), percentile(samples, 0.99)
-        line["min_us"] = min(samples)
-    for key in ("cpu_self_us", "cpu_children_us", "cpu_plain_us", "cpu_waiting_us"):
+        line["min_us"], line["max_us"] = min(samples), max(samples)
+    for key in ("cpu_self_us", "cpu_children_us", "cpu_server_us", "cpu_plain_us", "cpu_waiting_us"):
         if key in results[0]:
             line[key] = sum(r[key] for r in results) / count
     if "bytes" in results[0] and samples:
         line["megabytes_per_second"] = results[0]["bytes"] / line["p50_us"]
         line["bytes"] = results[0]["bytes"]
-    if "rss_growth_kb" in results[0]:
-        line["rss_growth_kb"] = max(r["rss_growth_kb"] for r in results)
+    for key in ("rss_growth_kb", "rss_growth_server_kb"):
+        if key in results[0]:
+            line[key] = max(r[key] for r in results)
     if "plain_us" in results[0]:
         line["plain_p50_us"] = percentile([s for r in results for s in r["plain_us"]], 0.5)
         line["added_share"] = line["p50_us"] / line["plain_p50_us"] - 1
@@ -328,7 +329,7 @@ def machine(script: str, seed: int) -> Result:
         "bash": first_line("bash", "--version"),
         "compiler": first_line(os.environ.get("CC", "cc"), "--version"),
         "commit": first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
-        "command": " ".join(["python", "benchmarks/bench.py", *sys.argv[1:]]),
+        "command": " ".join(["python", f"benchmarks/{script}", *sys.argv[1:]]),
         "seed": seed,
     }
 
@@ -373,6 +374,10 @@ def ratio(number: float | None) -> str:
     return "" if number is None else f"{number:.2f}x"
 
 
+def growth(kb: float | None) -> str:
+    return "" if kb is None else f"+{kb / 1e3:.1f} MB"
+
+
 Column = tuple[str, Callable[[Result], str]]
 COMMON: list[Column] = [
     ("CPU self", lambda line: duration(line.get("cpu_self_us"))),
@@ -385,6 +390,11 @@ TIMES: list[Column] = [
     ("p99", lambda line: duration(line.get("p99_us"))),
 ]
 RATIO: Column = ("ratio", lambda line: ratio(line.get("ratio")))
+BOTH_ENDS: list[Column] = [
+    ("CPU client", lambda line: duration(line.get("cpu_self_us"))),
+    ("CPU server", lambda line: duration(line.get("cpu_server_us"))),
+    *COMMON[2:],
+]
 COLUMNS: dict[str, list[Column]] = {
     "latency": [*TIMES, RATIO, *COMMON],
     "import": [*TIMES, RATIO, *COMMON[3:]],
@@ -393,7 +403,7 @@ COLUMNS: dict[str, list[Column]] = {
         ("p50", lambda line: duration(line.get("p50_us"))),
         ("MB/s", lambda line: f"{line['megabytes_per_second']:.1f}"),
         RATIO,
-        ("memory", lambda line: f"+{line['rss_growth_kb'] / 1e3:.1f} MB" if "rss_growth_kb" in line else ""),
+        ("memory", lambda line: growth(line.get("rss_growth_kb"))),
         *COMMON,
     ],
     "patterns": [
@@ -410,6 +420,16 @@ COLUMNS: dict[str, list[Column]] = {
         *COMMON[2:],
     ],
     "fleet": [("commands/s", lambda line: f"{line['per_second']:,.0f}"), RATIO, *COMMON],
+    "remote": [*TIMES, ("worst", lambda line: duration(line.get("max_us"))), RATIO, *BOTH_ENDS],
+    "rate": [("requests/s", lambda line: f"{line['per_second']:,.0f}"), RATIO, *BOTH_ENDS],
+    "transfer": [
+        ("p50", lambda line: duration(line.get("p50_us"))),
+        ("MB/s", lambda line: f"{line['megabytes_per_second']:.1f}"),
+        RATIO,
+        ("memory client", lambda line: growth(line.get("rss_growth_kb"))),
+        ("memory server", lambda line: growth(line.get("rss_growth_server_kb"))),
+        *BOTH_ENDS,
+    ],
 }
 
 
