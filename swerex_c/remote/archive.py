@@ -67,19 +67,42 @@ def pack(source: str, file: Writable, *, follow_links: bool = False, compress: b
         UploadError: if the tree holds a named pipe, a socket or a device.
     """
     method = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
-    root = os.fsencode(source)
-    with zipfile.ZipFile(cast(IO[bytes], file), "w", method, compresslevel=1, strict_timestamps=False) as archive:
-        for path, relative, status in list(_walk(root, follow_links)):
-            info = _entry(relative, status)
-            if stat.S_ISLNK(status.st_mode):
-                archive.writestr(info, os.readlink(path), zipfile.ZIP_STORED)
-            elif stat.S_ISDIR(status.st_mode):
-                archive.writestr(info, b"", zipfile.ZIP_STORED)
-            else:
-                info.compress_type = method
-                info.file_size = status.st_size
-                with open(path, "rb") as data, archive.open(info, "w", force_zip64=status.st_size > 1 << 30) as out:
-                    shutil.copyfileobj(data, out, _COPY)
+    entries = list(_walk(os.fsencode(source), follow_links))
+    out = _Out(file)
+    with zipfile.ZipFile(cast(IO[bytes], out), "w", method, compresslevel=1, strict_timestamps=False) as archive:
+        try:
+            for path, relative, status in entries:
+                _add(archive, path, _entry(relative, status), status)
+        except BaseException:
+            out.failed = True
+            raise
+
+
+def _add(archive: zipfile.ZipFile, path: bytes, info: zipfile.ZipInfo, status: os.stat_result) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        archive.writestr(info, os.readlink(path), zipfile.ZIP_STORED)
+    elif stat.S_ISDIR(status.st_mode):
+        archive.writestr(info, b"", zipfile.ZIP_STORED)
+    else:
+        info.compress_type = archive.compression
+        info.file_size = status.st_size
+        with open(path, "rb") as data, archive.open(info, "w", force_zip64=status.st_size > 1 << 30) as out:
+            shutil.copyfileobj(data, out, _COPY)
+
+
+class _Out:
+    """A file that zipfile cannot go back in, and whose end it cannot write after a failure: what is left of the archive
+    must not look like a whole one."""
+
+    def __init__(self, file: Writable):
+        self._file = file
+        self.failed = False
+
+    def write(self, data: bytes) -> int:
+        return len(data) if self.failed else self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
 
 
 def _walk(root: bytes, follow_links: bool) -> Iterator[tuple[bytes, bytes, os.stat_result]]:
@@ -249,7 +272,7 @@ async def stream(source: str, *, follow_links: bool = False, compress: bool = Tr
         error: BaseException | None = None
         try:
             with open(write_end, "wb", _COPY) as file:
-                pack(source, _Unseekable(file), follow_links=follow_links, compress=compress)
+                pack(source, file, follow_links=follow_links, compress=compress)
         except BaseException as caught:
             error = caught
         with contextlib.suppress(RuntimeError):  # nobody waits, and the loop is closed
@@ -274,11 +297,3 @@ async def stream(source: str, *, follow_links: bool = False, compress: bool = Tr
     finally:
         transport.close()  # which the thread notices by EPIPE
         packed.cancel()
-
-
-class _Unseekable:
-    """A file without the methods by which zipfile would find out that it can go back."""
-
-    def __init__(self, file: IO[bytes]):
-        self.write = file.write
-        self.flush = file.flush

@@ -370,6 +370,10 @@ class _Endpoints:
 
             try:
                 form = UploadForm(_Head(scope).content_type, open_file)
+            except InvalidInputError:
+                problems = [_problem("missing", name, "Field required") for name in ("file", "target_path")]
+                raise Refusal(422, problems) from None
+            try:
                 await self._feed(form, receive)
             except InvalidInputError as error:
                 raise Refusal(422, [_problem("value_error", "body", str(error))]) from None
