@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import Coroutine
@@ -62,6 +63,9 @@ _SWEEP = 5.0
 _SILENCE = 4 * HEARTBEAT
 """Seconds after which a connection that says nothing is given up. Its channel stays."""
 
+_LOOK_AT = 64
+"""Kept answers that are looked at, when there are too many, for one that can go."""
+
 _FIRST_FRAME = 10.0
 """Seconds for a connection to say which channel it is."""
 
@@ -73,10 +77,12 @@ class Exchange:
 
     __slots__ = (
         "answer",
+        "answered",
         "channel",
         "done_at",
         "down",
         "id",
+        "link",
         "method",
         "payload",
         "size",
@@ -89,11 +95,15 @@ class Exchange:
     def __init__(self, channel: Channel, number: int, method: str, payload: Any):
         self.channel = channel
         self.id = number
+        self.link = channel.link
+        """The connection over which the client asked for it; None if that is gone and it did not ask again."""
         self.method = method
         self.payload = payload
         self.task: asyncio.Task[None] | None = None
         self.answer: bytes | None = None
         """The frame that ends it, encoded, once there is one."""
+        self.answered = False
+        """Whether that was sent, over this connection."""
         self.up: Receiver | None = None
         self.down: Sender | None = None
         self.text: Sender | None = None
@@ -130,8 +140,8 @@ class Exchange:
 
     def _receiver(self) -> Receiver:
         receiver = Receiver(self.id, UP)
-        if self.channel.link is not None:
-            receiver.attach(self.channel.link)
+        if self.link is not None:
+            receiver.attach(self.link)
         return receiver
 
     async def _run(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -156,6 +166,7 @@ class Exchange:
                 raise ProtocolError("A request ended before its texts did")
             data += piece
         insert_texts(self.payload, self.texts, data)
+        self.texts = []
         del data
         if self.method not in METHODS:
             raise InvalidInputError(f"{self.method} takes no long texts")
@@ -190,8 +201,8 @@ class Exchange:
 
     def _sender(self, lane: int) -> Sender:
         sender = Sender(self.id, lane)
-        if self.channel.link is not None:
-            sender.attach(self.channel.link, 0)
+        if self.link is not None:
+            sender.attach(self.link, 0)
         return sender
 
     # -- the answer
@@ -209,7 +220,9 @@ class Exchange:
             for chunk in chunks:
                 self.text.write(chunk)
             self.text.when_sent(self.send_answer)
-        else:
+        if self.down is not None:
+            self.down.when_sent(self.send_answer)
+        elif self.text is None:
             self.send_answer()
         self.channel.finished(self)
 
@@ -227,14 +240,20 @@ class Exchange:
             return encode([ERROR, self.id, to_wire(ServerLimitError(f"The answer cannot be sent: {error}"))]), []
 
     def send_answer(self) -> None:
-        link = self.channel.link
-        if link is not None and self.answer is not None:
-            link.send_encoded(self.answer)
+        """It comes last: after all that was streamed, and after its texts."""
+        for lane in (self.down, self.text):
+            if lane is not None and not lane.through:
+                return
+        if self.link is not None and self.answer is not None and not self.answered:
+            self.answered = True
+            self.link.send_encoded(self.answer)
 
     # -- connections
 
     def attach(self, link: ServerLink, got: list[int]) -> None:
         """The client asks again, over this connection; of DOWN and TEXT it has so many bytes."""
+        self.link = link
+        self.answered = False
         if self.up is not None:
             self.up.attach(link)
             link.send([RESUME, self.id, self.up.received])
@@ -245,15 +264,31 @@ class Exchange:
             self.down.attach(link, got[0])
         if self.text is not None:
             self.text.attach(link, got[1])
-        elif self.answer is not None:
+        if self.down is None and self.text is None:
             self.send_answer()
 
     def detach(self) -> None:
+        self.link = None
         for lane in (self.up, self.down, self.text):
             if lane is not None:
                 lane.detach()
 
+    @property
+    def owes(self) -> bool:
+        """Whether the client that asked for it has yet to take some of what it was answered."""
+        return self.link is not None and any(lane is not None and lane.held for lane in (self.down, self.text))
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether it cannot end unless the client sends or takes something."""
+        return self.task is not None and (self.down is not None or bool(self.texts) or self.method == "upload")
+
     def cancel(self) -> None:
+        """End it. It has begun by then: a task that is cancelled before that would leave no answer."""
+        if self.task is not None:
+            self.channel.registry.loop.call_soon(self._cancel)
+
+    def _cancel(self) -> None:
         if self.task is not None:
             self.task.cancel()
 
@@ -268,7 +303,7 @@ class Channel:
         self.exchanges: dict[int, Exchange] = {}
         self.highest = 0
         self.detached_at = 0.0
-        self._kept = 0
+        self._kept: dict[int, Exchange] = {}  # those with an answer, the oldest answers first
         self._kept_bytes = 0
 
     def request(self, frame: list[Any]) -> None:
@@ -298,23 +333,23 @@ class Channel:
 
     def finished(self, exchange: Exchange) -> None:
         """It is kept from now on; the oldest go when there are too many."""
-        self._kept += 1
+        self._kept[exchange.id] = exchange
         self._kept_bytes += exchange.size
-        limits = self.registry.service.limits
-        if self._kept > limits.results or self._kept_bytes > limits.result_bytes:
-            self._evict(lambda: self._kept > limits.results or self._kept_bytes > limits.result_bytes, exchange)
+        if self._full:
+            for other in list(itertools.islice(self._kept.values(), _LOOK_AT)):
+                if not self._full:
+                    break
+                if other is not exchange and not other.owes:
+                    self._drop(other)
 
-    def _evict(self, full: Any, newest: Exchange) -> None:
-        for other in list(self.exchanges.values()):
-            if not full():
-                break
-            if other.answer is not None and other is not newest and (other.text is None or not other.text.held):
-                self._drop(other)
+    @property
+    def _full(self) -> bool:
+        limits = self.registry.service.limits
+        return len(self._kept) > limits.results or self._kept_bytes > limits.result_bytes
 
     def _drop(self, exchange: Exchange) -> None:
         del self.exchanges[exchange.id]
-        if exchange.answer is not None:
-            self._kept -= 1
+        if self._kept.pop(exchange.id, None) is not None:
             self._kept_bytes -= exchange.size
 
     def forget(self, floor: int) -> None:
@@ -329,7 +364,7 @@ class Channel:
     def sweep(self, now: float) -> None:
         """Drop answers that were kept long enough."""
         before = now - self.registry.service.limits.result_seconds
-        for exchange in [e for e in self.exchanges.values() if e.answer is not None and e.done_at < before]:
+        for exchange in [e for e in self._kept.values() if e.done_at < before and not e.owes]:
             self._drop(exchange)
 
     def attach(self, link: ServerLink) -> None:
@@ -350,10 +385,27 @@ class Channel:
         for exchange in self.exchanges.values():
             exchange.detach()
 
+    def cancel(self, number: int) -> None:
+        """The client does not wait for it any more."""
+        exchange = self.exchanges.get(number)
+        if exchange is not None:
+            if exchange.answer is None:
+                exchange.cancel()
+            else:
+                exchange.detach()
+                self._drop(exchange)
+
+    def end(self) -> None:
+        """The client is gone for good."""
+        self.link = None
+        self._detach_all()
+        for exchange in self.exchanges.values():
+            exchange.cancel()
+
     @property
     def idle(self) -> bool:
         """Whether nothing runs on it."""
-        return all(exchange.answer is not None for exchange in self.exchanges.values())
+        return len(self._kept) == len(self.exchanges)
 
 
 class Registry:
@@ -412,8 +464,12 @@ class Registry:
         keep = self.service.limits.result_seconds
         for name, channel in list(self.channels.items()):
             channel.sweep(now)
-            if channel.link is None and channel.idle and now - channel.detached_at > keep:
-                del self.channels[name]
+            if channel.link is None and now - channel.detached_at > keep:
+                if channel.idle:
+                    del self.channels[name]
+                for exchange in channel.exchanges.values():
+                    if exchange.waits_for_client:
+                        exchange.cancel()
         busy = self.links or self.channels
         self._timer = self.loop.call_later(_SWEEP, self._sweep) if busy else None
 
@@ -512,9 +568,8 @@ class ServerLink(Link):
         return self.channel.exchanges.get(number) if self.channel is not None else None
 
     def _cancel(self, frame: list[Any]) -> None:
-        exchange = self._exchange(frame[1])
-        if exchange is not None:
-            exchange.cancel()
+        if self.channel is not None:
+            self.channel.cancel(frame[1])
 
     def _credit(self, frame: list[Any]) -> None:
         _, number, lane, offset = frame
@@ -544,8 +599,7 @@ class ServerLink(Link):
         """The client is done: nobody will ask for its answers."""
         channel, self.channel = self.channel, None
         if channel is not None:
-            channel.link = None
-            channel._detach_all()
+            channel.end()
             self.registry.channels.pop(channel.name, None)
         self.close()
 

@@ -62,6 +62,10 @@ _GOODBYE_SECONDS = 0.5
 _BACKOFF = (0.05, 1.0)
 """Seconds between two attempts to connect, at first and at most; doubled each time."""
 
+_STEADY = 1.0
+"""Seconds after which a connection over which no answer came was not made in vain."""
+
+
 class _Call:
     """One exchange, from here."""
 
@@ -96,6 +100,11 @@ class Channel:
         self._connecting: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
         self._opened = False
+        self._closed = False
+        self._trouble: float | None = None
+        """Since when there is no connection that is good for anything; in the loop's time."""
+        self._pause = 0.0
+        self._opened_at = 0.0
         self._heartbeat: asyncio.TimerHandle | None = None
         self._guard: Any = None
         self.loop = asyncio.get_running_loop()
@@ -256,11 +265,13 @@ class Channel:
             if isinstance(outcome, BaseException):
                 call.down.fail(outcome)
             else:
-                call.down.end(call.down.received)
+                call.down.fail(ProtocolError("An answer came before the end of its stream"))
 
     # -- the connection
 
     def _connect(self) -> None:
+        if self._trouble is None:
+            self._trouble = self.loop.time()
         if self._connecting is None:
             self._connecting = self.loop.create_task(self._keep_connecting())
         else:
@@ -268,32 +279,41 @@ class Channel:
 
     async def _keep_connecting(self) -> None:
         """Until there is a connection, or nobody waits for one, or it took too long."""
-        pause = _BACKOFF[0]
-        until = self.loop.time() + self._reconnect_seconds
         try:
             while self._calls:
-                try:
-                    link = await asyncio.wait_for(self._open(), _CONNECT_SECONDS)
-                except (NotFrames, AuthenticationError, ProtocolError) as error:
-                    self._fail_all(error)
-                    return
-                except (OSError, SwerexException, TimeoutError) as error:
-                    reason = str(error) or type(error).__name__
-                    lost = ConnectionLostError(f"The server {self.address} cannot be reached: {reason}")
-                    give_up = self.loop.time() >= until or bool(self.address.command)
-                    for call in [c for c in self._calls.values() if give_up or not c.patient]:
-                        self._settle(call, lost)
+                if self._pause:
                     self._hurry.clear()
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._hurry.wait(), pause)
-                    pause = min(2 * pause, _BACKOFF[1])
-                    continue
-                self._attach(link)
-                return
+                        await asyncio.wait_for(self._hurry.wait(), self._pause)
+                try:
+                    link = await asyncio.wait_for(self._open(), _CONNECT_SECONDS)
+                    if link.closing:
+                        raise link.error or ConnectionLostError("the connection was closed")
+                except (NotFrames, AuthenticationError, InvalidInputError, ProtocolError) as error:
+                    self._fail_all(error)
+                except (OSError, SwerexException, TimeoutError) as error:
+                    self._in_vain(f"The server {self.address} cannot be reached: {str(error) or type(error).__name__}")
+                else:
+                    self._attach(link)
+                    break
         except Exception as error:
             self._fail_all(SwerexException(f"The connection to {self.address} failed: {error!r}"))
         finally:
             self._connecting = None
+
+    def _in_vain(self, message: str) -> None:
+        """There was no connection, or one that was of no use: wait longer before the next, or give up."""
+        since = self.loop.time() if self._trouble is None else self._trouble
+        give_up = self.loop.time() - since >= self._reconnect_seconds or bool(self.address.command)
+        for call in [c for c in self._calls.values() if give_up or not c.patient]:
+            self._settle(call, ConnectionLostError(message))
+        self._pause = min(2 * self._pause, _BACKOFF[1]) or _BACKOFF[0]
+        if give_up:
+            self._recovered()
+
+    def _recovered(self) -> None:
+        self._trouble = None
+        self._pause = 0.0
 
     def _fail_all(self, error: BaseException) -> None:
         for call in list(self._calls.values()):
@@ -332,10 +352,10 @@ class Channel:
                 self._settle(call, ResultLostError(msg))
         self.boot = boot
         self._opened = True
-        if link.closing:
-            self._connecting = None
-            self.lost(link, ConnectionLostError("The connection was closed"))
+        if self._closed:
+            link.abort()
             return
+        self._opened_at = self.loop.time()
         self._link = link
         for call in list(self._calls.values()):
             if call.sent:
@@ -365,8 +385,15 @@ class Channel:
             for lane in (call.up, call.down, call.text):
                 if lane is not None:
                     lane.detach()
-            if not call.patient or self.address.command:
-                self._settle(call, ConnectionLostError(f"The connection to {self.address} was lost: {error}"))
+        if isinstance(error, ProtocolError):
+            self._fail_all(error)
+        if self._trouble is None or self.loop.time() - self._opened_at >= _STEADY:
+            self._recovered()
+            message = f"The connection to {self.address} was lost: {error}"
+            for call in [c for c in self._calls.values() if not c.patient or self.address.command]:
+                self._settle(call, ConnectionLostError(message))
+        else:
+            self._in_vain(f"The connection to {self.address} was lost: {error}")
         if self._calls:
             self._connect()
 
@@ -392,6 +419,7 @@ class Channel:
 
     def close(self) -> ClientLink | None:
         """Nobody will call any more. Calls that are under way are given up. Returns the connection that is closing."""
+        self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
         link, self._link = self._link, None
@@ -410,6 +438,7 @@ class Channel:
         self.loop = asyncio.get_running_loop()
         self._calls.clear()
         self._connecting = None
+        self._recovered()
         self._hurry = asyncio.Event()
         if self._link is not None:
             self._link.move(self.loop)
@@ -420,7 +449,11 @@ class Channel:
     def result(self, frame: list[Any]) -> None:
         call = self._calls.get(frame[1])
         if call is not None:
+            if self._trouble is not None:
+                self._recovered()
             payload = frame[2]
+            if frame[0] == RESULT and payload.__class__ is not dict:
+                raise ProtocolError("An answer is not as it should be")
             if len(frame) > 3:
                 self._insert(call, payload, frame[3])
             if frame[0] == RESULT:
@@ -449,7 +482,7 @@ class Channel:
                     call.text.attach(self._link)
             call.text.data(offset, data)
             call.pieces += call.text.take()
-        elif call.down is not None:
+        elif lane == DOWN and call.down is not None:
             if self._link is not None:
                 call.down.attach(self._link)
             call.down.data(offset, data)
@@ -505,7 +538,7 @@ class ClientLink(Link):
         self._head += data
         end = self._head.find(b"\r\n\r\n")
         if end < 0:
-            if len(self._head) > LONGEST_HEAD:
+            if len(self._head) > LONGEST_HEAD or not self._head.startswith(b"HTTP/"[: len(self._head)]):
                 self.fail(NotFrames("The server's answer is no HTTP"))
             return
         head, rest = bytes(self._head[:end]), bytes(self._head[end + 4 :])
@@ -521,8 +554,6 @@ class ClientLink(Link):
     def lost(self, error: BaseException) -> None:
         self.gone.set()
         if not self.ready.done():
-            if self._head and isinstance(error, ConnectionLostError):
-                error = NotFrames("The server's answer is no HTTP")
             self.ready.set_exception(error)
         self._channel.lost(self, error)
 

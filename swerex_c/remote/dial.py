@@ -88,7 +88,7 @@ def upgrade_error(head: bytes, rest: bytes) -> BaseException | None:
     """Why this answer to the upgrade is none that frames follow; None if they do."""
     lines = head.split(b"\r\n")
     words = lines[0].split(b" ", 2)
-    if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+    if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit() or len(words[1]) != 3:
         return NotFrames("The server's answer is no HTTP")
     status = int(words[1])
     names = [line.partition(b":") for line in lines[1:]]
@@ -96,7 +96,7 @@ def upgrade_error(head: bytes, rest: bytes) -> BaseException | None:
         return None
     if status in (401, 403):
         return AuthenticationError(f"The server refuses the key (HTTP status {status})")
-    if status in (429, 502, 503, 504):
+    if status in (429, 502, 503, 504, 511):
         text = rest[:300].decode(errors="replace")
         return ConnectionLostError(f"the server is too busy (HTTP status {status}) {text}")
     return NotFrames(f"HTTP status {status}")

@@ -38,11 +38,13 @@ class Sender:
     def __init__(self, exchange: int, lane: int):
         self._exchange = exchange
         self._lane = lane
-        self._pieces: deque[memoryview] = deque()  # what the receiver is not done with, from `_done` on
+        self._gone: deque[memoryview] = deque()  # what was sent and the receiver is not done with: `_done` to `_sent`
+        self._pieces: deque[memoryview] = deque()  # what was not sent yet: `_sent` to `_written`
         self._done = 0
         self._sent = 0
         self._written = 0
         self._finished = False
+        self._ended = False  # END was sent, over the connection that there is
         self._told = False
         self._outlet: Outlet | None = None
         self._room: asyncio.Event | None = None
@@ -52,6 +54,11 @@ class Sender:
     def written(self) -> int:
         """Bytes written until now."""
         return self._written
+
+    @property
+    def through(self) -> bool:
+        """Whether everything written was sent over the connection that there is now."""
+        return self._outlet is not None and self._sent == self._written
 
     @property
     def held(self) -> int:
@@ -70,7 +77,6 @@ class Sender:
     def finish(self) -> None:
         """There is no more."""
         self._finished = True
-        self._told = False
         self._pump()
 
     def when_sent(self, then: Callable[[], None]) -> None:
@@ -92,7 +98,7 @@ class Sender:
         Raises:
             ProtocolError: if it cannot be.
         """
-        if offset > self._sent:
+        if offset.__class__ is not int or offset > self._sent:
             raise ProtocolError("Credit was given for bytes that were never sent")
         self._drop(offset)
         if self._room is not None and self.held < WINDOW:
@@ -105,10 +111,10 @@ class Sender:
         Raises:
             ProtocolError: if those bytes are not there any more, or never were.
         """
-        if not self._done <= offset <= self._written:
+        if offset.__class__ is not int or not self._done <= offset <= self._written:
             raise ProtocolError("The stream cannot go on at the byte that was named")
-        self._sent = offset
-        self._told = False
+        self._rewind(offset)
+        self._ended = self._told = False
         self._outlet = outlet
         self._pump()
 
@@ -117,11 +123,24 @@ class Sender:
         self._outlet = None
 
     def _drop(self, offset: int) -> None:
-        while self._pieces and self._done + len(self._pieces[0]) <= offset:
-            self._done += len(self._pieces.popleft())
-        if self._pieces and offset > self._done:
-            self._pieces[0] = self._pieces[0][offset - self._done :]
+        while self._gone and self._done + len(self._gone[0]) <= offset:
+            self._done += len(self._gone.popleft())
+        if self._gone and offset > self._done:
+            self._gone[0] = self._gone[0][offset - self._done :]
             self._done = offset
+
+    def _rewind(self, offset: int) -> None:
+        """Send next what is at this place, which was sent before, or not yet, to a connection that was lost."""
+        self._pieces.extendleft(reversed(self._gone))
+        self._gone.clear()
+        self._sent = self._done
+        while self._sent < offset:
+            piece = self._pieces.popleft()
+            if len(piece) > offset - self._sent:
+                self._pieces.appendleft(piece[offset - self._sent :])
+                piece = piece[: offset - self._sent]
+            self._gone.append(piece)
+            self._sent += len(piece)
 
     def _pump(self) -> None:
         outlet = self._outlet
@@ -134,25 +153,17 @@ class Sender:
             if outlet.paused:
                 outlet.wait_for_room(self._pump)
                 return
-            piece = self._next_piece()
+            piece = self._pieces.popleft()
+            self._gone.append(piece)
             offset = self._sent
             self._sent += len(piece)
             outlet.send_piece(self._exchange, self._lane, offset, piece)
-        if not self._told:
+        if self._finished and not self._ended:
+            self._ended = True
+            outlet.send([END, self._exchange, self._lane, self._written])
+        if self._at_end is not None and not self._told:
             self._told = True
-            if self._finished:
-                outlet.send([END, self._exchange, self._lane, self._written])
-            if self._at_end is not None:
-                self._at_end()
-
-    def _next_piece(self) -> memoryview:
-        """What is to be sent next; what is before it in memory is at most WINDOW long."""
-        at = self._done
-        for piece in self._pieces:
-            if at + len(piece) > self._sent:
-                return piece[self._sent - at :]
-            at += len(piece)
-        raise AssertionError("there is something to send")
+            self._at_end()
 
 
 class Receiver:
@@ -184,6 +195,8 @@ class Receiver:
         Raises:
             ProtocolError: if bytes before it are missing, or it was not to be sent yet.
         """
+        if data.__class__ is not bytes:
+            raise ProtocolError("A piece of a stream is not bytes")
         if offset != self.received or self.received + len(data) > self._credited + WINDOW + PIECE:
             raise ProtocolError("A stream has a gap, or came faster than it may")
         if self.total is not None:

@@ -89,13 +89,17 @@ class Link(asyncio.BufferedProtocol):
         try:
             for frame in frames:
                 self.handlers[frame[0]](frame)
+                if self.closing:
+                    break
         except ProtocolError as error:
             self.fail(error)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             self.fail(ProtocolError(f"A frame is not as it should be: {error!r}"))
         finally:
             batch, self._batch = self._batch, None
-            self._write_all(batch)
+            if batch:
+                self._uncork()
+                self._write_all(batch)
 
     def eof_received(self) -> bool:
         return False
@@ -145,10 +149,7 @@ class Link(asyncio.BufferedProtocol):
         header = _DATA_HEADER.pack(
             size + _DATA_HEADER.size - 4, 0x95, DATA, 0xCF, exchange, lane, 0xCF, offset, 0xC6, size
         )
-        if self._batch:
-            self._write_all(self._batch)
-            self._batch.clear()
-        self._uncork()
+        self._flush()
         self.transport.write(header)
         self.transport.write(piece)
 
@@ -171,7 +172,7 @@ class Link(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Send what was to be sent, and end the connection."""
         if not self.closing:
-            self._uncork()
+            self._flush()
             self.closing = True
             self.transport.close()
 
@@ -184,6 +185,13 @@ class Link(asyncio.BufferedProtocol):
             self._cork: list[bytes] = []
             self._loop.call_soon(self._uncork)
             self.transport.write(data)
+
+    def _flush(self) -> None:
+        """What was sent before goes before what comes now."""
+        self._uncork()
+        if self._batch:
+            self._write_all(self._batch)
+            self._batch.clear()
 
     def _uncork(self) -> None:
         if self._corked:
