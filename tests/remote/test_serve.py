@@ -40,6 +40,7 @@ from swerex_c.remote.protocol import (
 )
 from swerex_c.remote.serve import serve
 from swerex_c.remote.service import Service
+from swerex_c.runtime.abstract import Command, CommandResponse
 from swerex_c.runtime.local import LocalRuntime
 from traps.harness import PACE, eventually, marked
 
@@ -836,6 +837,28 @@ def test_it_is_alive_while_a_hundred_sessions_run(tmp_path: Path, mark: str) -> 
         assert answers == ["1\n2\n3\n4\n"] * 100
         times.sort()  # in a process that has a hundred other threads, on a machine with other work
         assert len(times) >= 20 and times[len(times) // 2] < 0.01 * PACE, times
+
+
+async def test_of_many_programs_one_is_started_in_a_turn_of_the_loop() -> None:
+    """Or else a hundred that are started at once would keep everybody from the loop for their sum of milliseconds."""
+    turn, started = 0, list[int]()
+
+    class Runtime:
+        async def execute(self, request: Any) -> Any:
+            started.append(turn)
+            return CommandResponse()
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    service = Service(SimpleNamespace(runtime=Runtime(), AUTH_TOKEN=""))  # type: ignore[arg-type]
+    counting = asyncio.create_task(count_turns())
+    await asyncio.gather(*(service.call("execute", Command(command="x")) for _ in range(20)))
+    counting.cancel()
+    assert len(started) == 20 == len(set(started))
 
 
 # The end
