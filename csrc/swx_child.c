@@ -34,13 +34,16 @@ static int open_pidfd(pid_t pid)
 
 enum { CANDIDATES = 4096, PATH_ROOM = 64 * 1024 };
 
+/* Where the mark is kept. */
+static const int MARKED[] = { RLIMIT_RTTIME, RLIMIT_LOCKS };
+
 /* All that the child needs, made before it exists: it shares our memory and must not touch the allocator. */
 typedef struct {
     const swx_spawn *spawn;
     char *const *environment;
     const char **programs; /* NULL-terminated: what to try to execute, in order */
     struct rlimit64 limit; /* the mark */
-    bool marked;           /* out: the limit is in force */
+    bool marked;           /* out: it is in force, in one of the limits at least */
     const char *failed;    /* out: the call that failed, NULL while all is well */
     int sys_errno;
 } preparation;
@@ -83,12 +86,17 @@ static bool draw_mark(struct rlimit64 *limit)
     uint64_t random;
     const uint64_t low = UINT64_C(1) << 60;
     uint64_t top = UINT64_C(1) << 62;
-    if (prlimit64(0, RLIMIT_RTTIME, NULL, limit) != 0 || limit->rlim_max <= low ||
-        getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random)) {
-        return false;
+    bool possible = false;
+    for (size_t i = 0; i < SWX_COUNT(MARKED); i++) {
+        if (prlimit64(0, MARKED[i], NULL, limit) == 0 && limit->rlim_max > low) {
+            possible = true;
+            if (limit->rlim_max < top) { /* a session inside of a session: only lower marks are allowed */
+                top = limit->rlim_max;
+            }
+        }
     }
-    if (limit->rlim_max < top) { /* a session inside of a session: only lower marks are allowed */
-        top = limit->rlim_max;
+    if (!possible || getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random)) {
+        return false;
     }
     limit->rlim_cur = limit->rlim_max = low + random % (top - low);
     return true;
@@ -174,7 +182,9 @@ static void child_execute(preparation *p)
 static void child_begin(preparation *p)
 {
     setsid();
-    p->marked = p->limit.rlim_max != 0 && prlimit64(0, RLIMIT_RTTIME, &p->limit, NULL) == 0;
+    for (size_t i = 0; i < SWX_COUNT(MARKED) && p->limit.rlim_max; i++) {
+        p->marked = prlimit64(0, MARKED[i], &p->limit, NULL) == 0 || p->marked;
+    }
     if (p->spawn->directory && chdir(p->spawn->directory) != 0) {
         child_failed(p, "chdir");
         return;
@@ -266,67 +276,159 @@ void swx_child_signal(const swx_child *child, int signal_number)
     }
 }
 
-/* Where the kernel has no handles.  A process whose first thread has ended also says Z, but has other threads. */
-static bool is_gone(pid_t pid)
-{
-    char path[48], text[512], state;
+/* ---- its tree -------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    char state;
+    int parent;
     long threads;
+    unsigned long long started; /* with the pid this names a process for all time */
+} process_stat;
+
+/* SWX_OK; SWX_ECLOSED: there is none; SWX_ESYS: it could not be looked at now.  Source: proc(5), /proc/pid/stat. */
+static swx_status read_stat(pid_t pid, process_stat *stat)
+{
+    char path[48], text[1024];
     snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
-        return errno == ENOENT; /* else it could not be looked at now */
+        return errno == ENOENT ? SWX_ECLOSED : SWX_ESYS;
     }
     ssize_t size = read(fd, text, sizeof(text) - 1);
     close(fd);
     if (size <= 0) {
-        return true;
+        return SWX_ECLOSED;
     }
     text[size] = 0;
     const char *name_end = strrchr(text, ')'); /* the name may hold anything */
-    const char *fields = " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld"; /* proc(5): 3, 20 */
-    if (!name_end || sscanf(name_end + 1, fields, &state, &threads) != 2) {
-        return false;
-    }
-    return (state == 'Z' || state == 'X') && threads < 2;
+    const char *fields = " %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld %*s %llu"; /* 3, 4, 20, 22 */
+    int found = name_end ? sscanf(name_end + 1, fields, &stat->state, &stat->parent, &stat->threads, &stat->started) : 0;
+    return found == 4 ? SWX_OK : SWX_ESYS;
 }
+
+/* A process whose first thread has ended also says Z, but has other threads. */
+static bool is_dead(const process_stat *stat) { return (stat->state == 'Z' || stat->state == 'X') && stat->threads < 2; }
 
 static bool is_marked(pid_t pid, const uint64_t *marks, size_t count)
 {
-    struct rlimit64 limit;
-    if (prlimit64(pid, RLIMIT_RTTIME, NULL, &limit) != 0) {
-        return false;
-    }
-    for (size_t i = 0; i < count; i++) {
-        if (marks[i] && limit.rlim_max == marks[i]) {
-            return true;
+    for (size_t which = 0; which < SWX_COUNT(MARKED); which++) {
+        struct rlimit64 limit;
+        if (prlimit64(pid, MARKED[which], NULL, &limit) != 0) {
+            return false;
+        }
+        for (size_t i = 0; i < count; i++) {
+            if (marks[i] && limit.rlim_max == marks[i]) {
+                return true;
+            }
         }
     }
     return false;
 }
 
-/* The mark is read again through a handle of the process, so that a reused pid is never hit; and nothing slow comes
+/* A descendant of what is hunted that shows no sign of that itself. */
+typedef struct {
+    pid_t pid;
+    unsigned long long started;
+} stray;
+
+typedef struct {
+    const uint64_t *marks;
+    size_t count;
+    pid_t session; /* whose members belong to it too; 0: none */
+    stray *strays;
+    size_t stray_count, stray_room;
+} hunt;
+
+static bool belongs(const hunt *h, pid_t pid)
+{
+    return is_marked(pid, h->marks, h->count) || (h->session && getsid(pid) == h->session);
+}
+
+/* The sign is read again through a handle of the process, so that a reused pid is never hit; and nothing slow comes
  * before the signal, because a process that forks and leaves all the time is gone in a moment.  Returns whether it was
  * alive. */
-static bool kill_one(pid_t pid, const uint64_t *marks, size_t count)
+static bool kill_one(const hunt *h, pid_t pid)
 {
     bool alive = false;
     int fd = open_pidfd(pid);
-    if (fd < 0) {
-        alive = errno != ESRCH && !is_gone(pid);
+    if (fd < 0) { /* the kernel has no handles, or none is left */
+        process_stat stat;
+        swx_status status = errno == ESRCH ? SWX_ECLOSED : read_stat(pid, &stat);
+        alive = status == SWX_ESYS || (status == SWX_OK && !is_dead(&stat));
         if (alive) {
             kill(pid, SIGKILL);
         }
         return alive;
     }
     struct pollfd ended = { .fd = fd, .events = POLLIN };
-    if (is_marked(pid, marks, count) && poll(&ended, 1, 0) == 0) {
+    if (belongs(h, pid) && poll(&ended, 1, 0) == 0) {
         alive = syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0) == 0;
     }
     close(fd);
     return alive;
 }
 
-static long kill_once(const uint64_t *marks, size_t count)
+/* Stopped, so that it neither starts more nor ends before its own children are known. */
+static void take_stray(hunt *h, pid_t pid, pid_t parent)
+{
+    process_stat stat;
+    if (pid == getpid() || belongs(h, pid) || read_stat(pid, &stat) != SWX_OK || stat.parent != parent || is_dead(&stat)) {
+        return;
+    }
+    if (h->stray_count == h->stray_room) {
+        size_t room = h->stray_room ? 2 * h->stray_room : 16;
+        stray *more = swx_realloc(h->strays, room * sizeof(*more));
+        if (!more) {
+            kill(pid, SIGKILL); /* its children are lost */
+            return;
+        }
+        h->strays = more;
+        h->stray_room = room;
+    }
+    h->strays[h->stray_count++] = (stray){ pid, stat.started };
+    kill(pid, SIGSTOP);
+    for (int i = 0; i < 20 && read_stat(pid, &stat) == SWX_OK && strchr("RSD", stat.state); i++) {
+        usleep(100);
+    }
+}
+
+/* Source: proc(5), /proc/pid/task/tid/children (where the kernel has it). */
+static void take_children(hunt *h, pid_t parent)
+{
+    char path[80];
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)parent);
+    DIR *threads = opendir(path);
+    const struct dirent *entry;
+    while (threads && (entry = readdir(threads))) {
+        snprintf(path, sizeof(path), "/proc/%d/task/%.16s/children", (int)parent, entry->d_name);
+        FILE *children = entry->d_name[0] == '.' ? NULL : fopen(path, "re");
+        int pid;
+        while (children && fscanf(children, "%d", &pid) == 1) {
+            take_stray(h, pid, parent);
+        }
+        if (children) {
+            fclose(children);
+        }
+    }
+    if (threads) {
+        closedir(threads);
+    }
+}
+
+static long kill_strays(const hunt *h)
+{
+    long found = 0;
+    for (size_t i = 0; i < h->stray_count; i++) {
+        process_stat stat;
+        if (read_stat(h->strays[i].pid, &stat) == SWX_OK && stat.started == h->strays[i].started && !is_dead(&stat)) {
+            found += kill(h->strays[i].pid, SIGKILL) == 0;
+        }
+    }
+    return found;
+}
+
+/* all: with what belongs to it by a sign; else only the strays that descend from that. */
+static long kill_once(hunt h, bool all)
 {
     DIR *processes = opendir("/proc");
     if (!processes) {
@@ -339,27 +441,46 @@ static long kill_once(const uint64_t *marks, size_t count)
             continue;
         }
         pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-        if (is_marked(pid, marks, count) && kill_one(pid, marks, count)) {
-            found++;
+        if (belongs(&h, pid)) {
+            take_children(&h, pid); /* while they have this parent */
+            found += all && kill_one(&h, pid);
         }
     }
     closedir(processes);
+    for (size_t i = 0; i < h.stray_count; i++) {
+        take_children(&h, h.strays[i].pid);
+    }
+    found += kill_strays(&h);
+    swx_free(h.strays);
     return found;
+}
+
+static long kill_twice(hunt h)
+{
+    long found = kill_once(h, true);
+    return found ? found : kill_once(h, true); /* a look misses who forks behind it and ends before it */
 }
 
 long swx_child_kill_marked(const uint64_t *marks, size_t count)
 {
-    long found = kill_once(marks, count);
-    return found ? found : kill_once(marks, count); /* a look misses who forks behind it and ends before it */
+    return kill_twice((hunt){ .marks = marks, .count = count });
 }
+
+/* While the child is not reaped no other session can have its number. */
+static hunt hunt_tree(const swx_child *child)
+{
+    return (hunt){ .marks = &child->mark, .count = 1, .session = child->reaped ? 0 : child->pid };
+}
+
+void swx_child_kill_strays(const swx_child *child) { kill_once(hunt_tree(child), false); }
 
 bool swx_child_kill_tree(swx_child *child)
 {
-    bool ended = swx_child_ended(child);
-    if (!ended) {
+    long found = kill_twice(hunt_tree(child)); /* the child is reaped when nothing else lives any more */
+    if (found < 0) {
         swx_child_signal(child, SIGKILL);
     }
-    return swx_child_kill_marked(&child->mark, 1) <= 0 && ended;
+    return found <= 0 && swx_child_ended(child);
 }
 
 /* Whether the process is asleep in read(2) on that terminal.  Sources: proc(5), /proc/pid/syscall and /proc/pid/fd. */

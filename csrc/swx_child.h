@@ -11,7 +11,12 @@
  * fork and exec hand down.  So each child gets a mark in a limit that has no effect at that size: a random number
  * of microseconds near 2^61 as RLIMIT_RTTIME (the CPU time a real-time process may burn without a system call:
  * 2^60 us are 36,000 years).  prlimit(2) reads it back from any process of the same user for 0.3 us, so that a
- * look at every process of the machine costs less than a millisecond per thousand.
+ * look at every process of the machine costs less than a millisecond per thousand.  The same number stands in
+ * RLIMIT_LOCKS, which no kernel since 2.6 heeds, for those that set the first one themselves (`ulimit -R`).
+ *
+ * What has set both, or gets new limits with a login (su, sudo), is still found as a child of what has the mark, or as a
+ * member of the session while its leader was not reaped.  What escapes: a process that has set both limits, *and* is in
+ * another session, *and* has no living ancestor that is found; and processes that may not be signalled, of other users.
  *
  * Not thread-safe; the owner locks.
  */
@@ -25,7 +30,7 @@
 typedef struct {
     pid_t pid;     /* 0 before the start */
     int pidfd;     /* readable when the process ended; -1 where the kernel has none (before Linux 5.3) */
-    uint64_t mark; /* 0 when the limit could not be set: then only the process group can be found */
+    uint64_t mark; /* 0 when no limit could be set: then only its session and its descendants can be found */
     bool reaped;
     int wait_status; /* as from waitpid(2), valid when reaped */
 } swx_child;
@@ -53,7 +58,7 @@ int swx_child_code(const swx_child *child);
 /* Signals the process group that the child leads.  Nothing happens when it was reaped. */
 void swx_child_signal(const swx_child *child, int signal_number);
 
-/* Looks at all processes and kills (SIGKILL) everything that carries one of the marks.  Returns how many living
+/* Looks at all processes and kills (SIGKILL) everything that carries one of the marks, and what descends from it.  Returns how many living
  * processes were found, killed ones that are not gone yet included: ask again until it is 0, which is only said after
  * two looks.  1 also when no look was possible now, for want of descriptors or memory; -1 when there is no /proc. */
 long swx_child_kill_marked(const uint64_t *marks, size_t count);
@@ -61,6 +66,9 @@ long swx_child_kill_marked(const uint64_t *marks, size_t count);
 /* One step of ending the child with everything it started: kills what lives of it.  True when nothing does any more and
  * the child was reaped; else call again a moment later. */
 bool swx_child_kill_tree(swx_child *child);
+
+/* Kills what descends from the child and has shed all other signs of that.  For before its parents are told to end. */
+void swx_child_kill_strays(const swx_child *child);
 
 /* Kills, of the processes of that group which carry the child's mark, those that are blocked in a read of the terminal,
  * and waits (100 ms at most) until each is gone.  For a group that has lost the foreground: a read that began before does

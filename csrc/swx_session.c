@@ -603,9 +603,7 @@ void swx_session_free(swx_session *s)
         return;
     }
     if (s->child.pid > 0 && s->state != CLOSED) {
-        swx_child_signal(&s->child, SIGKILL);
-        swx_child_kill_marked(&s->child.mark, 1);
-        for (int i = 0; i < 1000 && !swx_child_ended(&s->child); i++) {
+        for (int i = 0; i < 1000 && !swx_child_kill_tree(&s->child); i++) {
             usleep(100);
         }
     }

@@ -109,7 +109,7 @@ typedef struct {
 /* Starts bash on a new terminal.  `now` as everywhere below is the current time. */
 swx_status swx_session_new(swx_session **out, const swx_session_config *config, int64_t now, swx_error *err);
 
-/* Closes descriptors and frees.  Processes that still live are killed without waiting (SWX_OP_CLOSE does it well).
+/* Closes descriptors and frees.  Processes that still live are killed, for 100 ms at most (SWX_OP_CLOSE does it well).
  * Operations that have not ended are dropped without a call.  NULL is legal. */
 void swx_session_free(swx_session *session);
 

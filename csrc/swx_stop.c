@@ -170,6 +170,7 @@ void swx_stop_closing(swx_session *s, int64_t now)
     s->check = SWX_NEVER;
     s->close_step = now;
     s->sweeps = 0;
+    swx_child_kill_strays(&s->child);
     if (!swx_child_ended(&s->child)) { /* as a terminal does that is closed */
         if (group > 0 && group != s->child.pid) {
             kill(-group, SIGHUP);

@@ -256,6 +256,10 @@ ESCAPES = {
     "daemon before the timeout": "(setsid setsid {sleep} >/dev/null 2>&1 &) ; sleep 0.1; {sleep}",
     "new group each": "bash -c 'set -m; {sleep} & {sleep} & wait'",
     "stopped": "{sleep} & kill -STOP $!; wait",
+    "another limit": "setsid bash -c 'ulimit -R 1000000; {sleep} & {sleep}; true' & wait",
+    "another limit, and no parent": "(setsid bash -c 'ulimit -R 1000000; {sleep} & {sleep}; true' &) ; {sleep}",
+    "other limits": "setsid bash -c 'ulimit -R 1000000; ulimit -x 1000; setsid bash -c \"{sleep} & {sleep}; true\"; true' & wait",
+    "other limits, in the same session": "bash -mc 'ulimit -R 1000000; ulimit -x 1000; ({sleep} &) ; ({sleep} &)'; {sleep}",
     "forking all the time": "while :; do setsid sh -c '{sleep} & {sleep}' & sleep 0.02; done",
 }
 

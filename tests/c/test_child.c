@@ -251,6 +251,7 @@ static void test_escapees(void)
         "(setsid sh -c '(setsid sleep 1000 &) & sleep 1000' &) ; sleep 0.1; echo ready",
         "env -i setsid sh -c 'echo ready; trap \"\" TERM HUP INT; exec sleep 1000'",
         "cd /; setsid nohup sh -c 'echo ready; while :; do sleep 0.001; done' & exit 7",
+        "(setsid bash -c 'ulimit -R 1000; echo ready; sleep 1000 & sleep 1000; true' &) ; exit 0",
     };
     for (size_t i = 0; i < SWX_COUNT(scripts); i++) {
         int output;
@@ -260,6 +261,38 @@ static void test_escapees(void)
         CHECK(read(output, got, sizeof(got)) >= 5);
         usleep(20000);
         CHECK(sweep(&child));
+        slurp(output, got, sizeof(got));
+        close(output);
+        swx_child_close(&child);
+    }
+}
+
+/* Those that have shed both marks are found by those that have not: by their parents, and by the session. */
+static void test_strays(void)
+{
+    static const char *const scripts[] = {
+        "bash -c 'ulimit -R 1000; ulimit -x 1000; exec setsid sh -c \"echo ready; sleep 1000 & wait\"' & wait",
+        "setsid bash -c 'ulimit -R 1000; ulimit -x 1000; setsid sh -c \"setsid sleep 1000 & setsid sleep 1000 & echo ready; wait\"; true' & wait",
+        "(bash -c 'ulimit -R 1000; ulimit -x 1000; set -m; sleep 1000 & echo ready' &) ; exec sleep 1000",
+        "ulimit -R 1000; ulimit -x 1000; setsid sh -c 'sleep 1000 & echo ready; wait'; true",
+    };
+    for (size_t i = 0; i < SWX_COUNT(scripts); i++) {
+        int output;
+        char got[64], script[256];
+        snprintf(script, sizeof(script), "exec bash -c \"$SWX_SCRIPT\"");
+        CHECK(setenv("SWX_SCRIPT", scripts[i], 1) == 0);
+        swx_child child = start_script(script, &output);
+        CHECK(unsetenv("SWX_SCRIPT") == 0);
+        CHECK(read(output, got, sizeof(got)) >= 5);
+        usleep(50000);
+        bool gone = false;
+        for (int step = 0; step < 5000 && !gone; step++) {
+            gone = swx_child_kill_tree(&child);
+            usleep(1000);
+        }
+        CHECK(gone && child.reaped);
+        struct pollfd ended = { .fd = output, .events = POLLIN };
+        CHECK(poll(&ended, 1, 2000) == 1);
         slurp(output, got, sizeof(got));
         close(output);
         swx_child_close(&child);
@@ -372,5 +405,6 @@ static void test_reaped_by_others(void)
 }
 
 TEST_MAIN(test_codes, test_failures, test_directory_and_environment, test_signals_are_reset, test_no_descriptor_leaks_in,
-          test_low_descriptors, test_terminal, test_group_signal, test_escapees, test_leaderless_process, test_marks_are_own,
+          test_low_descriptors, test_terminal, test_group_signal, test_escapees, test_strays,
+          test_leaderless_process, test_marks_are_own,
           test_without_descriptors, test_reaped_by_others)

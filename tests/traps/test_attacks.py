@@ -10,11 +10,12 @@ import resource
 import shlex
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
 
-from traps.harness import Shell, quicker_than
+from traps.harness import Shell, eventually, quicker_than, running
 
 OPEN = "import fcntl, os, sys, termios, time; fd = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY); print(flush=True); "
 
@@ -153,6 +154,25 @@ def test_a_new_loop_without_descriptors(sh: Shell, swerex_error: type[Exception]
         asyncio.run(starved())
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ulimit -R 1000000; (setsid sleep {0} &)",
+        "(setsid bash -c 'ulimit -R 1000000; sleep {0} & sleep {0}; true' &)",
+        "(ulimit -R 1000000; ulimit -x 1000; sleep {0} & sleep {0}; true) & sleep 0.1",
+        "ulimit -R 1000000; ulimit -x 1000; (exec sh -c 'sleep {0} & sleep {0}; true') & sleep 0.1",
+        "bash -c '(ulimit -R 1000000; ulimit -x 1000; exec setsid sleep {0}) & wait' & sleep 0.1",
+    ],
+)
+def test_what_has_shed_its_limits_ends_with_the_session(sh: Shell, command: str) -> None:
+    seconds = f"88{uuid.uuid4().int % 10**6:06d}"
+    sh.run(command.format(seconds))
+    assert eventually(lambda: running(f"sleep {seconds}"))
+    sh.ended = True
+    sh.wait(sh.aio.close())
+    assert eventually(lambda: not running(f"sleep {seconds}"), 0.5), running(f"sleep {seconds}")
 
 
 def test_an_interrupt_does_not_wait_for_a_shell_that_never_answers(sh: Shell, swerex_error: type[Exception]) -> None:
