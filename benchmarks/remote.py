@@ -69,6 +69,7 @@ CONTENDERS: dict[str, tuple[str, str]] = {
     "echo": ("echo", "echo"),
     "local": ("local", "local"),
     "copy": ("copy", "copy"),
+    "no server": ("here", "none"),
     "ours": ("ours", "ours"),
     "ours, unix": ("ours", "ours, unix"),
     "ours, stdio": ("ours", "stdio"),
@@ -167,7 +168,9 @@ class Remote(Run):
     def place(self, name: str) -> Result:
         """Where a server is, which is started for it if it is not there yet."""
         if name not in self.places:
-            if name == "stdio":
+            if name == "none":
+                self.places[name] = {}
+            elif name == "stdio":
                 self.places[name] = {"command": [sys.executable, "-m", "swerex_c.server", "--stdio"]}
             elif name.startswith("ours"):
                 self.start_ours(name.removesuffix(", unix"))
@@ -332,7 +335,7 @@ def workloads(quick: bool, files: dict[int, str], copy: str) -> Iterator[Workloa
         Workload(
             "execute",
             'execute(Command("true", shell=True))',
-            calls("execute", ("ours", *both), scale),
+            calls("execute", ("no server", "ours", *both), scale),
             baseline="original",
             kind="remote",
         ),
@@ -349,10 +352,11 @@ def workloads(quick: bool, files: dict[int, str], copy: str) -> Iterator[Workloa
         count = 1 if quick else max(1, 10 // size)
         request = {"operation": "output", "path": files[size], "count": count}
         output_turns = [
-            *(Turn(name, {**request, "how": "execute"}, f"{name}, execute") for name in ("ours", *both)),
-            Turn("ours", {**request, "how": "run"}, "ours, session"),
-            Turn("original on ours", {**request, "how": "run"}, "original on ours, session"),
+            *(Turn(name, {**request, "how": "execute"}, f"{name}, execute") for name in ("no server", "ours", *both)),
+            *(Turn(name, {**request, "how": "run"}, f"{name}, session") for name in ("no server", "ours", both[0])),
         ]
+        if size == 1:
+            output_turns.append(Turn("original", {**request, "how": "run", "count": 1}, "original, session", rounds=1))
         title = f"{size} MB of output (cat of a file)"
         rows.append(Workload(f"output-{size}", title, output_turns, "original, execute", "transfer", rounds=3))
     size = 1 if quick else 100
@@ -503,7 +507,7 @@ def report(
         goals = [{**vars(target), "met": target.met} for target in found]
         document = {"machine": about, "rows": table, "targets": goals, "absent": remote.absent}
         Path(arguments.json).write_text(json.dumps(document, indent=1) + "\n")
-    own = ("ours", "local", "echo", "copy", "original on ours")
+    own = ("ours", "no server", "local", "echo", "copy", "original on ours")
     failed = {f"{key}: {name}: {error}" for key, row in rows.items() for name, error in our_errors(row, own)}
     if "original" in remote.absent:
         failed = {text for text in failed if ": original on ours: " not in text}
