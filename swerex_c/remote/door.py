@@ -45,7 +45,13 @@ _TOO_LONG = f"The head of a request is longer than {HEAD_BYTES} bytes"
 
 _SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: swerex-frames\r\n"
 _HEAD_END = re.compile(rb"\n\r?\n")
-_REASONS = {401: "Unauthorized", 403: "Forbidden", 431: "Request Header Fields Too Large", 511: "Limit"}
+_REASONS = {
+    401: "Unauthorized",
+    403: "Forbidden",
+    429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
+    511: "Limit",
+}
 
 
 class Peers(Protocol):
@@ -167,6 +173,8 @@ def door(base: type[Any], house: House) -> type[asyncio.Protocol]:
             house.service.connections -= 1
 
         def data_received(self, data: bytes) -> None:
+            if self.transport.is_closing():
+                return  # TLS still delivers what it has
             if self._first is not None:
                 self._first += data
                 if not self._first_is_decided(len(data)):
@@ -202,11 +210,14 @@ def door(base: type[Any], house: House) -> type[asyncio.Protocol]:
             return False
 
         def _upgrade(self, peers: Peers, headers: dict[bytes, bytes], rest: bytes) -> None:
-            if (refused := _refused_key(house.service, headers)) is not None:
+            refused = _refused_key(house.service, headers)
+            if house.service.rate.wait(self.client[0] if self.client else ""):
+                refused = 429, {"detail": "Too many requests: try again later"}
+            if refused is None and self.app is _too_many:
+                refused = 511, _limit_content(_TOO_MANY)
+            if refused is not None:
+                logs.request_done("GET /wire", 0.0, str(refused[0]), _client_name(self.client), "", failed=True)
                 self._refuse(*refused)
-                return
-            if self.app is _too_many:
-                self._refuse(511, _limit_content(_TOO_MANY))
                 return
             self._end_head()
             transport: asyncio.Transport = self.transport

@@ -168,6 +168,13 @@ def _listen_on(listener: socket.socket, address: Any) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if listener.family == socket.AF_INET6:
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    # Linux hands these on to the connections: a client that vanished is noticed, and networks on the way see traffic
+    # while a long command runs. In seconds, but the last, which is in milliseconds.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 120_000)
     listener.bind(address)
     listener.listen(BACKLOG)
 

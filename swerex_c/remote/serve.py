@@ -16,6 +16,8 @@ from swerex_c.remote.door import HEAD_BYTES, App, Front, House, MakePeers, door
 from swerex_c.remote.listen import BACKLOG, Listeners, Places, ServeOptions
 
 if TYPE_CHECKING:
+    from uvicorn.config import Config
+
     from swerex_c.remote.service import Service
 
 __all__ = ["Listeners", "Places", "ServeOptions", "run", "run_stdio", "serve"]
@@ -45,46 +47,52 @@ async def serve(
         ResourceError: if it cannot listen, see `Listeners`; or if the app does not start.
         NotAvailableError: if metrics are asked for and prometheus-client is not installed.
     """
+    with contextlib.closing(listeners or Listeners(options)) as listeners:
+        page = None
+        if options.metrics:
+            from swerex_c.remote import metrics
+
+            page = metrics.page(service)
+        house = House(service, options.limits, None if make_peers is None else make_peers(service))
+        config = _config(Front(app, house, page), house)
+        lifespan = config.lifespan_class(config)
+        servers: list[asyncio.Server] = []
+        try:
+            await lifespan.startup()
+            if lifespan.should_exit:
+                raise ResourceError("The server's application did not start")
+            servers = await _start(listeners, config, house, lifespan.state)
+            if ready is not None:
+                ready(listeners.places)
+            await (stop or asyncio.Event()).wait()
+        finally:
+            for server in servers:
+                server.close()
+            listeners.close()
+            await _end(house, options.graceful)
+            if not lifespan.should_exit:
+                await lifespan.shutdown()
+
+
+def _config(app: App, house: House) -> Config:
     from uvicorn.config import Config
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-    page = None
-    if options.metrics:
-        from swerex_c.remote import metrics
-
-        page = metrics.page(service)
-    house = House(service, options.limits, None if make_peers is None else make_peers(service))
     config = Config(
-        app=Front(app, house, page), http=door(AutoHTTPProtocol, house), ws="none", interface="asgi3",
-        log_config=None, access_log=False, timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        h11_max_incomplete_event_size=HEAD_BYTES,
+        app=app, http=door(AutoHTTPProtocol, house), ws="none", interface="asgi3", log_config=None, access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS, h11_max_incomplete_event_size=HEAD_BYTES,
     )  # fmt: skip
     config.load()
-    listeners = listeners or Listeners(options)
-    servers: list[asyncio.Server] = []
-    lifespan = config.lifespan_class(config)
-    try:
-        await lifespan.startup()
-        if lifespan.should_exit:
-            raise ResourceError("The server's application did not start")
-        servers = await _start(listeners, config, house, lifespan.state)
-        if ready is not None:
-            ready(listeners.places)
-        await (stop or asyncio.Event()).wait()
-    finally:
-        for server in servers:
-            server.close()
-        listeners.close()
-        await _end(house, options.graceful)
-        if not lifespan.should_exit:
-            await lifespan.shutdown()
+    return config
 
 
-async def _start(listeners: Listeners, config: Any, house: House, app_state: dict[str, Any]) -> list[asyncio.Server]:
+async def _start(listeners: Listeners, config: Config, house: House, app_state: dict[str, Any]) -> list[asyncio.Server]:
     loop = asyncio.get_running_loop()
 
+    protocol: Any = config.http_protocol_class
+
     def connection() -> Any:
-        return config.http_protocol_class(config=config, server_state=house, app_state=app_state, _loop=loop)
+        return protocol(config=config, server_state=house, app_state=app_state, _loop=loop)
 
     tls: dict[str, Any] = {}
     if listeners.tls is not None:

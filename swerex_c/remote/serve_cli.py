@@ -5,6 +5,7 @@ What is not needed for a wrong option or `--version` is imported later, so that 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -258,18 +259,6 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
     from swerex_c.remote import serve
 
     where = _serve_options(options, default_host)
-    gc.disable()  # for the imports: nothing of them is garbage
-    listeners = serve.Listeners(where)  # before the slow imports, so that a port that is taken is told at once
-    # Its globals are the callers' to set, so that they are not typed.
-    server: Any = importlib.import_module("swerex_c.server")
-    from swerex_c.remote.channel import Registry
-    from swerex_c.remote.http_app import create_app
-    from swerex_c.remote.service import Service
-
-    server.AUTH_TOKEN = secret
-    service = Service(server, where.limits)
-    server.app = create_app(service)
-
     def ready(places: Places) -> None:
         gc.freeze()  # and nothing of them needs to be looked at again
         gc.enable()
@@ -277,7 +266,19 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
         if given is None:
             _print_key(places, secret)
 
-    serve.run(service, server.app, where, Registry, listeners=listeners, ready=ready)
+    gc.disable()  # for the imports: nothing of them is garbage
+    # It listens before the slow imports, so that a port that is taken is told at once.
+    with contextlib.closing(serve.Listeners(where)) as listeners:
+        # The module's globals are the callers' to set, so that they are not typed.
+        server: Any = importlib.import_module("swerex_c.server")
+        from swerex_c.remote.channel import Registry
+        from swerex_c.remote.http_app import create_app
+        from swerex_c.remote.service import Service
+
+        server.AUTH_TOKEN = secret
+        service = Service(server, where.limits)
+        server.app = create_app(service)
+        serve.run(service, server.app, where, Registry, listeners=listeners, ready=ready)
 
 
 def _print_key(places: Places, secret: str) -> None:
@@ -308,7 +309,8 @@ def _serve_stdio(options: argparse.Namespace) -> None:
     from swerex_c.remote import key, logs
 
     logs.set_up(options.log_format, options.log_level)
-    key.take_from_environment()
+    if unused := key.take_from_environment():
+        key.hide(unused)
 
     from swerex_c.remote import serve
     from swerex_c.remote.service import Service

@@ -84,14 +84,17 @@ def test_metrics_are_behind_the_key_and_only_on_demand(tmp_path: Path) -> None:
         (["--log-format", "json"], "pythonjsonlogger", "python-json-logger", "logs"),
     ],
 )
-def test_a_package_that_is_missing_is_named(arguments: list[str], module: str, package: str, extra: str) -> None:
+def test_a_package_that_is_missing_is_named(
+    tmp_path: Path, arguments: list[str], module: str, package: str, extra: str
+) -> None:
     says = f"{' '.join(arguments)} needs the package {package}: pip install 'swerex-c[{extra}]'"
     code = f"import sys; sys.modules[{module!r}] = None; {REMOTE[-1]}"
     done = subprocess.run(
-        [sys.executable, "-c", code, "--auth-token", KEY, "--host", "127.0.0.1", "--port", "0", *arguments],
+        [sys.executable, "-c", code, "--auth-token", KEY, "--unix", str(tmp_path / "socket"), *arguments],
         capture_output=True, text=True, timeout=25, env=environment(),
     )  # fmt: skip
     assert (done.stdout, done.stderr, done.returncode) == ("", f"swerex-remote: {says}\n", 1)
+    assert not (tmp_path / "socket").exists()
 
 
 # The log

@@ -434,6 +434,26 @@ async def test_more_connections_than_allowed_are_told_so() -> None:
             connection.close()
 
 
+async def test_keys_cannot_be_tried_faster_than_clients_may_ask() -> None:
+    async with house(rate=2.0) as server:
+        answers = []
+        for _ in range(6):
+            connection = await server.connect(upgrade(key="wrong"))
+            answers.append((await connection.answer())[0])
+            connection.close()
+        assert answers[:2] == [401, 401] and answers[-1] == 429
+
+
+def test_a_client_that_vanishes_is_noticed() -> None:
+    listeners = Listeners(ServeOptions(port=0))
+    with contextlib.closing(listeners), socket.create_connection(("127.0.0.1", listeners.places.port or 0)):
+        accepted, _ = listeners.tcp[0].accept()
+        with accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 120_000
+
+
 async def test_connections_without_end_are_cut_off() -> None:
     async with house(connections=1) as server:
         connections = [await server.connect() for _ in range(150)]
