@@ -13,6 +13,7 @@ typedef struct {
     swx_node *node;
     swx_exec *exec;
     swx_buf output, error; /* taken over from the exec when it is done */
+    uint64_t mark;
     int wait_status;
     bool timed_out, cancelled, no_memory;
 } flight;
@@ -154,6 +155,7 @@ static swx_status start(flight *f, const swx_exec_config *config, swx_error *err
 {
     swx_status status = swx_exec_new(&f->exec, config, err);
     if (status == SWX_OK) {
+        f->mark = swx_exec_mark(f->exec);
         status = swx_reactor_add(f->home->reactor, &f->node, &process_node, f->exec, err);
         if (status != SWX_OK) {
             swx_exec_free(f->exec);
@@ -336,6 +338,13 @@ static PyObject *process_end(PyObject *object, void *unused)
              : NULL;
 }
 
+static PyObject *process_mark(PyObject *object, void *unused)
+{
+    (void)unused;
+    const flight *f = ((process_object *)object)->flight;
+    return PyLong_FromUnsignedLongLong(f->mark);
+}
+
 static PyMethodDef process_methods[] = {
     { "wait", process_wait, METH_O,
       "wait($self, seconds, /)\n--\n\nBlocks until it ended (True) or the time is over (False).  None: no limit." },
@@ -345,6 +354,7 @@ static PyMethodDef process_methods[] = {
 
 static PyGetSetDef process_attributes[] = {
     { "done", process_done, NULL, "Whether it has ended.", NULL },
+    { "mark", process_mark, NULL, "A number by which all that it started can be found, also after its end; 0: there is none.", NULL },
     { "end", process_end, NULL, "How: done, timeout, cancelled or memory.", NULL },
     { "stdout", process_stdout, NULL, "What it wrote, in bytes.  Made anew at each access.", NULL },
     { "stderr", process_stderr, NULL, "The same for stderr; b\"\" when merged.", NULL },
@@ -374,8 +384,89 @@ static PyType_Spec process_spec = {
     .slots = process_slots,
 };
 
+/* ---- marks ----------------------------------------------------------------------------------------------------- */
+
+/* From a sequence of ints, to be freed.  NULL: an exception is set. */
+static uint64_t *marks_of(PyObject *list, size_t *count)
+{
+    Py_ssize_t size = PySequence_Size(list);
+    uint64_t *marks = size < 0 ? NULL : swx_calloc((size_t)size, sizeof(*marks));
+    if (!marks) {
+        return size < 0 ? NULL : (uint64_t *)PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; i < size; i++) {
+        PyObject *item = PySequence_GetItem(list, i);
+        marks[i] = item ? PyLong_AsUnsignedLongLong(item) : 0;
+        Py_XDECREF(item);
+        if (PyErr_Occurred()) {
+            swx_free(marks);
+            return NULL;
+        }
+    }
+    *count = (size_t)size;
+    return marks;
+}
+
+static PyObject *kill_marked(PyObject *module, PyObject *list)
+{
+    (void)module;
+    size_t count;
+    uint64_t *marks = marks_of(list, &count);
+    long found;
+    if (!marks) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    found = swx_child_kill_marked(marks, count);
+    Py_END_ALLOW_THREADS
+    swx_free(marks);
+    return PyLong_FromLong(found);
+}
+
+static PyObject *living_marks(PyObject *module, PyObject *list)
+{
+    (void)module;
+    size_t count;
+    uint64_t *marks = marks_of(list, &count);
+    bool *living = marks ? swx_calloc(count, sizeof(*living)) : NULL;
+    PyObject *result = NULL;
+    bool looked;
+    if (!living) {
+        if (marks) {
+            PyErr_NoMemory();
+        }
+        goto done;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    looked = swx_child_living(marks, count, living);
+    Py_END_ALLOW_THREADS
+    result = PyList_New(0);
+    for (size_t i = 0; result && i < count; i++) {
+        PyObject *mark = !looked || living[i] ? PyLong_FromUnsignedLongLong(marks[i]) : Py_NewRef(Py_None);
+        if (!mark || (mark != Py_None && PyList_Append(result, mark) < 0)) {
+            Py_CLEAR(result);
+        }
+        Py_XDECREF(mark);
+    }
+done:
+    swx_free(living);
+    swx_free(marks);
+    return result;
+}
+
+static PyMethodDef mark_functions[] = {
+    { "kill_marked", kill_marked, METH_O,
+      "kill_marked(marks, /)\n--\n\nKills everything that carries one of the marks.  Returns how much lived, what was killed and is not\n"
+      "gone yet included: ask again until it is 0.  -1: there is no /proc." },
+    { "living_marks", living_marks, METH_O,
+      "living_marks(marks, /)\n--\n\nA list of those that a living process carries.  All of them when no look was possible." },
+    { NULL, NULL, 0, NULL },
+};
+
 int swx_py_process_init(PyObject *module, swx_py_state *state)
 {
     state->process_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &process_spec, NULL);
-    return state->process_type ? PyModule_AddType(module, state->process_type) : -1;
+    return state->process_type && PyModule_AddFunctions(module, mark_functions) == 0
+               ? PyModule_AddType(module, state->process_type)
+               : -1;
 }

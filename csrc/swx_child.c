@@ -309,21 +309,24 @@ static swx_status read_stat(pid_t pid, process_stat *stat)
 /* A process whose first thread has ended also says Z, but has other threads. */
 static bool is_dead(const process_stat *stat) { return (stat->state == 'Z' || stat->state == 'X') && stat->threads < 2; }
 
-static bool is_marked(pid_t pid, const uint64_t *marks, size_t count)
+/* Which of the marks the process carries; count: none. */
+static size_t find_mark(pid_t pid, const uint64_t *marks, size_t count)
 {
     for (size_t which = 0; which < SWX_COUNT(MARKED); which++) {
         struct rlimit64 limit;
         if (prlimit64(pid, MARKED[which], NULL, &limit) != 0) {
-            return false;
+            return count;
         }
         for (size_t i = 0; i < count; i++) {
             if (marks[i] && limit.rlim_max == marks[i]) {
-                return true;
+                return i;
             }
         }
     }
-    return false;
+    return count;
 }
+
+static bool is_marked(pid_t pid, const uint64_t *marks, size_t count) { return find_mark(pid, marks, count) < count; }
 
 /* A descendant of what is hunted that shows no sign of that itself. */
 typedef struct {
@@ -464,6 +467,26 @@ static long kill_twice(hunt h)
 long swx_child_kill_marked(const uint64_t *marks, size_t count)
 {
     return kill_twice((hunt){ .marks = marks, .count = count });
+}
+
+bool swx_child_living(const uint64_t *marks, size_t count, bool *living)
+{
+    DIR *processes = opendir("/proc");
+    const struct dirent *entry;
+    if (!processes) {
+        return false;
+    }
+    memset(living, 0, count * sizeof(*living));
+    while ((entry = readdir(processes))) {
+        pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
+        size_t i = pid > 0 ? find_mark(pid, marks, count) : count;
+        process_stat stat;
+        if (i < count && !living[i]) {
+            living[i] = read_stat(pid, &stat) != SWX_OK || !is_dead(&stat);
+        }
+    }
+    closedir(processes);
+    return true;
 }
 
 /* While the child is not reaped no other session can have its number. */

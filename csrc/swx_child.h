@@ -63,6 +63,9 @@ void swx_child_signal(const swx_child *child, int signal_number);
  * two looks.  1 also when no look was possible now, for want of descriptors or memory; -1 when there is no /proc. */
 long swx_child_kill_marked(const uint64_t *marks, size_t count);
 
+/* Which of the marks a living process carries: living[i] for marks[i].  False: no look was possible now, nothing is set. */
+bool swx_child_living(const uint64_t *marks, size_t count, bool *living);
+
 /* One step of ending the child with everything it started: kills what lives of it.  True when nothing does any more and
  * the child was reaped; else call again a moment later. */
 bool swx_child_kill_tree(swx_child *child);

@@ -289,6 +289,8 @@ bool swx_exec_is_finished(const swx_exec *e)
 
 void *swx_exec_owner(const swx_exec *e) { return e->owner; }
 
+uint64_t swx_exec_mark(const swx_exec *e) { return e->child.mark; }
+
 swx_exec_result swx_exec_answer(swx_exec *e)
 {
     return (swx_exec_result){ .timed_out = e->timed_out,

@@ -156,6 +156,13 @@ class Process:
     def dropped(self) -> int: ...  # bytes of both streams
     @property
     def returncode(self) -> int: ...  # exit status, or minus the signal's number
+    @property
+    def mark(self) -> int: ...  # by which all that it started is found, also after its end; 0: there is none
+
+# Kills everything that carries one of the marks. How much lived, what is not gone yet included: ask again until it is 0.
+# -1: there is no /proc.
+def kill_marked(marks: Sequence[int], /) -> int: ...
+def living_marks(marks: Sequence[int], /) -> list[int]: ...  # those that a living process carries
 
 # ---- patterns
 

@@ -258,8 +258,8 @@ ESCAPES = {
     "stopped": "{sleep} & kill -STOP $!; wait",
     "another limit": "setsid bash -c 'ulimit -R 1000000; {sleep} & {sleep}; true' & wait",
     "another limit, and no parent": "(setsid bash -c 'ulimit -R 1000000; {sleep} & {sleep}; true' &) ; {sleep}",
-    "other limits": "setsid bash -c 'ulimit -R 1000000; ulimit -x 1000; setsid bash -c \"{sleep} & {sleep}; true\"; true' & wait",
-    "other limits, in the same session": "bash -mc 'ulimit -R 1000000; ulimit -x 1000; ({sleep} &) ; ({sleep} &)'; {sleep}",
+    "other limits": "setsid bash -c 'ulimit -R 1000; ulimit -x 9; setsid bash -c \"{sleep} & {sleep}; true\"; true' & wait",
+    "other limits, in the same session": "bash -mc 'ulimit -R 1000; ulimit -x 9; ({sleep} &) ; ({sleep} &)'; {sleep}",
     "forking all the time": "while :; do setsid sh -c '{sleep} & {sleep}' & sleep 0.02; done",
 }
 
@@ -395,3 +395,41 @@ def test_close_returns_when_the_programs_are_gone(engine: Engine, box: Shell) ->
             await task
 
     box.wait(both())
+
+
+LEFT = {
+    "nohup": "nohup sleep {0} >/dev/null 2>&1 &",
+    "setsid": "setsid sleep {0} >/dev/null 2>&1 </dev/null &",
+    "daemon": "(cd /; setsid setsid sleep {0} >/dev/null 2>&1 &)",
+    "holds the pipes": "sleep {0} &",
+}
+
+
+@wrong("what execute leaves in the background is never ended")
+@pytest.mark.parametrize("name", LEFT)
+def test_what_runs_in_the_background_lives_until_close(engine: Engine, box: Shell, run: Any, name: str) -> None:
+    seconds = f"85{uuid.uuid4().int % 10**6:06d}"
+    run(LEFT[name].format(seconds), shell=True)
+    assert eventually(lambda: len(running(f"sleep {seconds}")) == 1)
+    run("true")
+    time.sleep(0.1)
+    assert len(running(f"sleep {seconds}")) == 1
+    box.wait(box.aio.close())
+    assert not running(f"sleep {seconds}")
+
+
+@pytest.mark.only_here("how the runtime knows what was left")
+def test_what_many_programs_left_is_still_known(engine: Engine, box: Shell, run: Any) -> None:
+    """Only the marks of those that have left something are kept."""
+    seconds = f"85{uuid.uuid4().int % 10**6:06d}"
+
+    async def many(count: int) -> None:
+        for _ in range(count):
+            await box.aio.execute(engine.abstract.Command(command=["true"]))
+
+    run(f"setsid sleep {seconds} &", shell=True)
+    box.wait(many(600))
+    assert len(box.aio._processes._marks) < 256
+    assert len(running(f"sleep {seconds}")) == 1
+    box.wait(box.aio.close())
+    assert not running(f"sleep {seconds}")

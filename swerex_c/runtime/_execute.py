@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
+import threading
 
 from swerex_c import _core
 from swerex_c.exceptions import (
@@ -19,25 +21,75 @@ from swerex_c.runtime._answers import check_seconds, finish, resource_error
 from swerex_c.runtime._wakeup import LoopWaker, current_waker
 from swerex_c.runtime.abstract import Command, CommandResponse
 
-__all__ = ["execute"]
+__all__ = ["Programs", "execute"]
 
 _LONGEST_ARGUMENT = 128 * 1024 - 1
 """Linux takes no single argument of a program beyond this (MAX_ARG_STRLEN)."""
 
 
-async def execute(command: Command, output_limit: int, running: set[_core.Process]) -> CommandResponse:
-    """Run a command; see `LocalRuntime.execute`. While it runs, it is in `running`."""
+_KEPT_MARKS = 256
+"""So many programs may have ended before it is asked which of them have left something in the background."""
+
+_SWEEPS = 400
+"""Attempts to end what was left: some seconds. What does not end by then waits for a device in the kernel."""
+
+
+class Programs:
+    """The programs of one runtime: those that run, and the marks of those that have ended.
+
+    By its mark what a program has left in the background is found. May be used from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[_core.Process] = set()
+        self._marks: list[int] = []
+        self._room = _KEPT_MARKS
+
+    def __len__(self) -> int:
+        """How many run."""
+        return len(self._running)
+
+    def began(self, process: _core.Process) -> None:
+        with self._lock:
+            self._running.add(process)
+
+    def ended(self, process: _core.Process) -> None:
+        with self._lock:
+            self._running.discard(process)
+            self._marks.append(process.mark)
+            if len(self._marks) >= self._room:
+                self._marks = _core.living_marks(self._marks)
+                self._room = max(_KEPT_MARKS, 2 * len(self._marks))
+
+    async def end(self) -> None:
+        """End those that run and what all have left. Returns when it is gone."""
+        with self._lock:
+            running = list(self._running)
+            marks, self._marks = self._marks, []
+        for process in running:
+            process.cancel()
+        while any(not process.done for process in running):  # killed, and what they started is being killed
+            await asyncio.sleep(0.001)
+        for sweep in range(_SWEEPS):
+            if not marks or _core.kill_marked(marks) <= 0:
+                break
+            await asyncio.sleep(0.001 if sweep < 20 else 0.01)
+
+
+async def execute(command: Command, output_limit: int, programs: Programs) -> CommandResponse:
+    """Run a command; see `LocalRuntime.execute`. It is one of `programs`."""
     check_seconds(command.timeout, "timeout")
     argv, keep = _argv(command)
     try:
         waker = current_waker()
         future = waker.create_future()
         process = _start(command, argv, output_limit, waker, future)
-        running.add(process)
+        programs.began(process)
         try:
             await finish(process, future)
         finally:
-            running.discard(process)
+            programs.ended(process)
     finally:
         if keep is not None:
             os.close(keep)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import AsyncIterator
 
-    from swerex_c import _core
     from swerex_c.runtime import abstract
     from swerex_c.runtime._session import BashSession, Session
     from swerex_c.runtime._syntax import check_bash_command as _check_bash_command
@@ -58,14 +57,14 @@ class LocalRuntime(AbstractRuntime):
     def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Any):
         """See `LocalRuntimeConfig` for the keyword arguments."""
         # All that is ever needed, now: later there may be no descriptor left to read a module with.
-        import swerex_c.runtime._execute
         import swerex_c.runtime._session
         import swerex_c.runtime.files  # noqa: F401
+        from swerex_c.runtime._execute import Programs
         from swerex_c.runtime.config import LocalRuntimeConfig
 
         self._config = LocalRuntimeConfig(**kwargs)
         self._sessions: dict[str, Session] = {}
-        self._processes: set[_core.Process] = set()
+        self._processes = Programs()
         self._closed = False
         self.logger = logger or get_logger("rex-runtime")
 
@@ -156,7 +155,8 @@ class LocalRuntime(AbstractRuntime):
     async def execute(self, command: abstract.Command) -> abstract.CommandResponse:
         """Run a command outside of all sessions, with its standard input at the end.
 
-        It is finished when the program itself has ended, whatever it left behind in the background.
+        It is finished when the program itself has ended. What it left in the background goes on until the runtime is
+        closed.
 
         Raises:
             CommandTimeoutError: if it takes too long; it was ended with everything it started, and its output so far is
@@ -211,14 +211,8 @@ class LocalRuntime(AbstractRuntime):
         self._closed = True
         sessions = list(self._sessions.values())
         self._sessions.clear()
-        processes = list(self._processes)
-        for process in processes:
-            process.cancel()
-        if sessions:
-            results = await asyncio.gather(*(session.close() for session in sessions), return_exceptions=True)
-            for result in results:
-                if isinstance(result, BaseException):
-                    raise result
-        while any(not process.done for process in processes):  # killed, and what they started is being killed
-            await asyncio.sleep(0.001)
+        ends = (self._processes.end(), *(session.close() for session in sessions))
+        for result in await asyncio.gather(*ends, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
         return CloseResponse()

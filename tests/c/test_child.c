@@ -350,8 +350,12 @@ static void test_marks_are_own(void)
     CHECK(children[0].mark && children[0].mark != children[1].mark && children[1].mark != children[2].mark);
     const uint64_t none[] = { 0, 1, UINT64_MAX - 1 };
     CHECK(swx_child_kill_marked(none, 3) == 0 && swx_child_kill_marked(NULL, 0) == 0);
+    const uint64_t some[] = { 7, children[2].mark, children[1].mark };
+    bool living[3] = { true, false, false };
+    CHECK(swx_child_living(some, 3, living) && !living[0] && living[1] && living[2]);
     CHECK(swx_child_kill_marked(&children[1].mark, 1) == 1);
     await_end(&children[1]);
+    CHECK(swx_child_living(some, 3, living) && !living[0] && living[1] && !living[2]);
     CHECK(swx_child_code(&children[1]) == 128 + SIGKILL && !swx_child_ended(&children[0]) && !swx_child_ended(&children[2]));
     const uint64_t rest[] = { children[2].mark, children[0].mark };
     CHECK(swx_child_kill_marked(rest, 2) == 2);
