@@ -15,11 +15,12 @@ import random
 import socket
 import stat
 import threading
+import time
 import urllib.request
 import uuid
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -32,21 +33,18 @@ from swerex_c.exceptions import (
     NotSupportedError,
     ProtocolError,
     ServerLimitError,
-    ServerRestartedError,
-    SessionDoesNotExistError,
     SwerexException,
+    UploadError,
 )
 from swerex_c.remote import archive
+from swerex_c.remote.client import MARGIN, Boots, Progress, patience
 from swerex_c.remote.transfer import from_wire
 from swerex_c.runtime import files
-from swerex_c.runtime.abstract import BashInterruptAction, IsAliveResponse, UploadResponse
+from swerex_c.runtime.abstract import IsAliveResponse, UploadResponse
 
-__all__ = ["JsonClient", "Progress", "check_status"]
+__all__ = ["JsonClient", "check_status"]
 
 SERVER_HEADER = "X-Swerex-Server"
-
-MARGIN = 10.0
-"""Seconds that a request may take longer than the time it gives to what it asks for."""
 
 RETRIES = 4
 """How often a request is sent again after its connection failed."""
@@ -66,16 +64,16 @@ connection that is just being closed may or may not have arrived."""
 _logger = logging.getLogger("swerex_c.client")
 
 M = TypeVar("M", bound=BaseModel)
-Progress = Callable[[int, int | None], None]
-"""Called with the bytes that were transferred and, if it is known, how many there will be."""
 
 
 class _Lost(Exception):
-    """A request that got no answer; `sent` is false if it certainly did not reach the server."""
+    """A request that got no answer; `sent` is false if it certainly did not reach the server, `late` is true if the
+    time for it is over."""
 
-    def __init__(self, cause: BaseException, sent: bool):
+    def __init__(self, cause: BaseException, *, sent: bool, late: bool = False):
         super().__init__(str(cause) or type(cause).__name__)
         self.sent = sent
+        self.late = late
 
 
 class JsonClient:
@@ -91,7 +89,7 @@ class JsonClient:
         self.headers = dict(headers or {})
         self.boot: str | None = None
         """The server process that answered last; None before that, and if it is no server of ours."""
-        self._session_boots: dict[str, str | None] = {}
+        self._boots = Boots()
         self._pool = _Pool()
         weakref.finalize(self, _Pool.discard_all, self._pool)
 
@@ -110,7 +108,7 @@ class JsonClient:
             if status == 200:
                 return IsAliveResponse.model_validate(data)
             detail = data.get("detail")
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             detail = body[:200].decode("utf-8", "replace")
         message = f"Status code {status} from {self.url}/is_alive. Message: {detail}"
         return IsAliveResponse(is_alive=False, message=message)
@@ -132,7 +130,7 @@ class JsonClient:
 
         Args:
             response_type: called with the fields of the answer.
-            timeout: how many seconds to wait for each answer; None is the request's own timeout and `MARGIN`, or for
+            timeout: how many seconds to wait for the answer; None is the request's own timeout and `MARGIN`, or for
                 ever if it has none.
 
         Raises:
@@ -144,24 +142,15 @@ class JsonClient:
         headers = {"X-Request-ID": request_id or str(uuid.uuid4())}
         if request is not None:
             headers["Content-Type"] = "application/json"
-        wait = _patience(request) if timeout is None else timeout
-        name = getattr(request, "session", None)
+        wait = patience(request) if timeout is None else timeout
         status, answer_headers, answer = await self._persist(method, body, headers, wait, retries)
         boot = self._note(answer_headers)
         try:
             check_status(status, answer)
-        except SessionDoesNotExistError as error:
-            made_under = self._session_boots.get(name) if name is not None else None
-            if made_under is not None and boot is not None and boot != made_under:
-                self._session_boots.pop(cast(str, name), None)
-                msg = f"The server was restarted, and the session {name!r} ended with the old one"
-                raise ServerRestartedError(msg) from error
-            raise
-        if name is not None:
-            if method == "create_session":
-                self._session_boots[name] = boot
-            elif method == "close_session":
-                self._session_boots.pop(name, None)
+        except Exception as error:
+            explained = self._boots.explain(error, request, boot)
+            raise explained from (None if explained is error else error)
+        self._boots.note(method, request, boot)
         return await _decode(answer, response_type)
 
     async def upload(self, source: str, target: str, progress: Progress | None = None) -> UploadResponse:
@@ -177,29 +166,21 @@ class JsonClient:
         status = await asyncio.to_thread(os.stat, source)
         tree = stat.S_ISDIR(status.st_mode)
         if not tree and not stat.S_ISREG(status.st_mode):
-            from swerex_c.exceptions import UploadError
-
             raise UploadError(f"Cannot copy {source!r}: it is neither a file nor a directory")
         if self.boot is None:
             await self._get_to_know()
-        form = aiohttp.FormData(quote_fields=False)
-        form.add_field("target_path", target)
-        form.add_field("unzip", "true" if tree else "false")
+        fields = {"target_path": target, "unzip": "true" if tree else "false"}
         if not tree:
-            form.add_field("mode", f"{stat.S_IMODE(status.st_mode):o}")
+            fields["mode"] = f"{stat.S_IMODE(status.st_mode):o}"
         pieces = self._tree(source) if tree else _read(source)
         size = None if tree else status.st_size
-        counted = _count(pieces, size, progress)
-        name = os.path.basename(os.path.realpath(source)).encode("utf-8", "replace").decode()
-        name = name.replace("\\", "\\\\").replace('"', '\\"').replace("\r", "_").replace("\n", "_")
-        kind = "application/zip" if tree else "application/octet-stream"
-        form.add_field("file", counted, filename=name + ".zip" * tree, content_type=kind)
+        form = _Form(fields, os.path.basename(os.path.realpath(source)), _count(pieces, size, progress))
         try:
-            code, headers, body = await self._exchange("POST", "upload", form, {}, None)
+            code, headers, body = await self._exchange("POST", "upload", form.pieces(), form.headers, None)
         except _Lost as error:
+            if form.error is not None:
+                raise form.error from None
             raise self._lost("upload", error) from error
-        finally:
-            await counted.aclose()
         self._note(headers)
         check_status(code, body)
         return await _decode(body, UploadResponse)
@@ -270,13 +251,15 @@ class JsonClient:
         pause = _FIRST_PAUSE
         boot = self.boot
         sent = False
+        begin = time.monotonic()
         for attempt in range(retries + 1):
+            left = None if wait is None else max(0.001, wait - (time.monotonic() - begin))
             try:
-                return await self._exchange("POST", method, body, headers, wait)
+                return await self._exchange("POST", method, body, headers, left)
             except _Lost as error:
                 sent = sent or error.sent
                 repeatable = not sent or boot is not None or method in _READ_ONLY
-                if attempt == retries or not repeatable:
+                if attempt == retries or not repeatable or error.late:
                     raise self._lost(method, error) from error
                 _logger.debug("%s: %s; trying again in %.1f seconds", method, error, pause)
             if sent and boot is not None and method not in _READ_ONLY:
@@ -321,8 +304,8 @@ class JsonClient:
         except aiohttp.InvalidURL as error:
             raise InvalidInputError(f"{url!r} is no address of a server") from error
         except (TimeoutError, aiohttp.ServerTimeoutError) as error:
-            text = f"no answer within {wait} seconds" if wait is not None else str(error)
-            raise _Lost(TimeoutError(text), sent=True) from error
+            text = f"no answer within {wait:.3g} seconds" if wait is not None else str(error)
+            raise _Lost(TimeoutError(text), sent=True, late=True) from error
         except aiohttp.ClientError as error:
             raise _Lost(error, sent=True) from error
         except ValueError as error:  # a header that cannot be sent
@@ -359,18 +342,6 @@ def check_status(status: int, body: bytes) -> None:
     raise ProtocolError(text)
 
 
-def _patience(request: BaseModel | None) -> float | None:
-    """How long to wait for the answer to a request; None is for ever."""
-    if request is None:
-        return 60.0  # closing, which takes as long as what runs takes to end
-    own = getattr(request, "timeout", None)
-    if isinstance(request, BashInterruptAction):
-        own = request.timeout * max(1, request.n_retry)
-    elif own is None:
-        own = getattr(request, "startup_timeout", None)
-    return own + MARGIN if isinstance(own, int | float) and own >= 0 else None
-
-
 async def _encode(request: BaseModel) -> bytes:
     """JSON in ASCII: with lone surrogates as escapes, and numbers that are infinite as Python writes them."""
     data = request.model_dump()
@@ -386,6 +357,39 @@ async def _decode(body: bytes, response_type: Callable[..., M]) -> M:
         return response_type(**data)
     except (ValidationError, ValueError, TypeError, RecursionError) as error:
         raise ProtocolError(f"The server's answer cannot be read: {error}") from error
+
+
+class _Form:
+    """A form with a file (multipart/form-data, RFC 7578) that is sent as it is read. The file comes last, because a
+    server of ours then knows where it goes."""
+
+    def __init__(self, fields: Mapping[str, str], filename: str, content: AsyncGenerator[bytes, None]):
+        boundary = uuid.uuid4().hex
+        self.headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+        self.error: Exception | None = None
+        """What went wrong with reading the content."""
+        self._content = content
+        filename = filename.translate({ord("\\"): "\\\\", ord('"'): '\\"', ord("\r"): "_", ord("\n"): "_"})
+        head = "".join(
+            f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+            for name, value in fields.items()
+        ) + (
+            f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{filename}"\r\n'
+            "Content-Type: application/octet-stream\r\n\r\n"
+        )
+        self._head = head.encode("utf-8", "surrogateescape")
+        self._tail = f"\r\n--{boundary}--\r\n".encode()
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        yield self._head
+        try:
+            async with contextlib.aclosing(self._content):
+                async for piece in self._content:
+                    yield piece
+        except Exception as error:
+            self.error = error
+            raise
+        yield self._tail
 
 
 async def _read(path: str) -> AsyncGenerator[bytes, None]:
