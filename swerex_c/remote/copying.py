@@ -15,9 +15,9 @@ import tarfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future as ThreadFuture
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from swerex_c.exceptions import ProtocolError, UploadError
+from swerex_c.exceptions import ProtocolError, SwerexException, UploadError
 from swerex_c.remote.flow import Receiver, Sender
 from swerex_c.remote.spool import Spool
 
@@ -32,6 +32,10 @@ _BLOCK = 1 << 20
 """Bytes that are read from a file at once."""
 
 _LONGEST_HEAD = 64 << 10
+"""Bytes of what describes one file."""
+
+_KINDS = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE)
+"""The members of an archive that are files themselves; others only describe one, or are refused."""
 
 
 class _Bridge:
@@ -174,7 +178,7 @@ def _produce_tree(path: str, write: Callable[[bytes], None]) -> None:
                 raise UploadError(f"Cannot copy {member.name!r} in {path!r}: it is not a file, a directory or a link")
             return member
 
-        pending = [("", path)]
+        pending = [("", os.path.join(path, ""))]  # so that a link is what it leads to
         while pending:
             above, directory = pending.pop()
             _add(tar, directory, above, refuse_special)
@@ -253,17 +257,22 @@ def _consume(reader: _Reader, target: str) -> None:
         kind, name, mode = head["kind"], head.get("name"), head.get("mode", 0o644)
         if kind not in ("file", "tree") or not isinstance(mode, int) or not isinstance(name, str | None):
             raise ValueError
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise ProtocolError("A file does not begin as it should") from None
     with Spool(target) as spool:
-        if kind == "tree":
-            _consume_tree(reader, spool)
-            spool.place()
-        else:
-            with spool.file("", mode) as file:
-                while pieces := reader.pieces():
-                    _write_all(file.fileno(), pieces)
-            spool.place(name)
+        try:
+            if kind == "tree":
+                _consume_tree(reader, spool)
+                spool.place()
+            else:
+                with spool.file("", mode) as file:
+                    while pieces := reader.pieces():
+                        _write_all(file.fileno(), pieces)
+                spool.place(name)
+        except SwerexException:
+            raise
+        except ValueError as error:  # names that no file can have
+            raise UploadError(f"What came cannot be made here: {error}") from None
 
 
 def _write_all(fd: int, pieces: list[bytes]) -> None:
@@ -280,25 +289,57 @@ def _write_all(fd: int, pieces: list[bytes]) -> None:
                 rest = rest[os.write(fd, rest) :]
 
 
+class _Member(tarfile.TarInfo):
+    """A header that is refused where tarfile would take it for the end, or collect its value whatever its size."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        try:
+            member = super().frombuf(buf, encoding, errors)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(str(error)) from None
+        if member.type not in _KINDS and member.size > _LONGEST_HEAD:
+            raise tarfile.ReadError(f"a header of {member.size} bytes")
+        return member
+
+
 def _consume_tree(reader: _Reader, spool: Spool) -> None:
     try:
-        with tarfile.open(fileobj=reader, mode="r|", bufsize=_BLOCK) as tar:  # type: ignore[call-overload]
-            for member in tar:
-                name = member.name.removeprefix("./").removeprefix(".")
-                if member.isdir():
-                    spool.directory(name, member.mode, member.mtime)
-                elif member.issym():
-                    spool.link(name, member.linkname)
-                elif member.isreg():
-                    source = tar.extractfile(member)
-                    assert source is not None
-                    with spool.file(name, member.mode, member.mtime) as file:
-                        while data := source.read(_BLOCK):
-                            _write_all(file.fileno(), [data])
-                else:
-                    raise UploadError(f"{member.name!r:.200} is not a file, a directory or a link")
+        with tarfile.open(fileobj=reader, mode="r|", bufsize=_BLOCK, tarinfo=_Member) as tar:  # type: ignore[call-overload]
+            root = tar.next()
+            if root is None or root.name not in (".", "./") or not root.isdir():
+                raise ProtocolError("A tree does not begin with its root")
+            spool.directory("", root.mode, _time(root))
+            for member in iter(tar.next, None):
+                _consume_member(tar, member, spool)
                 tar.members = []
         while reader.pieces():
             pass
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError, OverflowError) as error:
+        if isinstance(error, SwerexException):
+            raise
         raise ProtocolError(f"What came is not a tree of files: {error}") from None
+
+
+def _consume_member(tar: tarfile.TarFile, member: tarfile.TarInfo, spool: Spool) -> None:
+    name = member.name.removeprefix("./")
+    if not name:
+        raise ProtocolError("A tree has its root in it")
+    if member.isdir():
+        spool.directory(name, member.mode, _time(member))
+    elif member.issym():
+        spool.link(name, member.linkname)
+    elif member.isreg() and not member.issparse():
+        source = tar.extractfile(member)
+        assert source is not None
+        with spool.file(name, member.mode, _time(member)) as file:
+            while data := source.read(_BLOCK):
+                _write_all(file.fileno(), [data])
+    else:
+        raise UploadError(f"{member.name!r:.200} is not a file, a directory or a link")
+
+
+def _time(member: tarfile.TarInfo) -> float | None:
+    return member.mtime if -1e11 < member.mtime < 1e11 else None

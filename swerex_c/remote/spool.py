@@ -44,11 +44,11 @@ class Spool:
         if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in parts):
             raise UploadError(f"An entry of the upload has a name that leads elsewhere: {name!r:.200}")
         at = self.root
-        for part in parts[:-1]:
-            at = os.path.join(at, part)
+        for part in parts:
             if os.path.islink(at) or not os.path.isdir(at):
                 raise UploadError(f"An entry of the upload is not in a directory of it: {name!r:.200}")
-        return os.path.join(at, parts[-1])
+            at = os.path.join(at, part)
+        return at
 
     def directory(self, name: str, mode: int, mtime: float | None = None) -> None:
         """A directory. Its mode and time come last, since it may forbid what has to go into it."""

@@ -1,4 +1,4 @@
-"""What the tests of the frames share: servers in this loop, a proxy that breaks connections, peers that speak by hand."""
+"""What tests of the frames share: servers in this loop, a proxy that breaks connections, peers moved by hand."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ async def raw_server(script: Callable[[Peer], Awaitable[None]], hello: bool = Tr
     async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks.add(asyncio.current_task())
         peer = Peer(reader, writer)
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             if hello:
                 await reader.readuntil(b"\r\n\r\n")
                 writer.write(SWITCHING)

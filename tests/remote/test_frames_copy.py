@@ -1,0 +1,497 @@
+"""Files and trees through the frames, both ways: what arrives, what is refused, and what is left when it breaks off."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+import socket
+import stat
+import tarfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remote.frames_tools import (
+    Served,
+    channel_to,
+    keep_answering,
+    memory_of,
+    raw_client,
+    raw_server,
+    request,
+    serving,
+    until,
+)
+from swerex_c.exceptions import ProtocolError, SwerexException, UploadError
+from swerex_c.remote.client_channel import Channel
+from swerex_c.remote.protocol import CREDIT, DATA, DOWN, END, ERROR, RESULT, UP
+
+pytestmark = pytest.mark.usefixtures("mark")
+
+
+@pytest.fixture
+async def served(mark: str) -> AsyncIterator[Served]:
+    async with serving() as server:
+        yield server
+
+
+@pytest.fixture
+async def channel(served: Served) -> AsyncIterator[Channel]:
+    async with channel_to(served.port) as made:
+        yield made
+
+
+@pytest.fixture(params=["upload", "download"])
+def copy(request: pytest.FixtureRequest, channel: Channel) -> Callable[[str, str], Any]:
+    """Both directions, by the same rules."""
+    made: Callable[[str, str], Any] = getattr(channel, request.param)
+    return made
+
+
+def looks(root: bytes) -> dict[bytes, Any]:
+    """All that is below a directory: kinds, modes and contents by name."""
+    found: dict[bytes, Any] = {}
+    for directory, names, files in os.walk(root):
+        for name in [*names, *files]:
+            path = os.path.join(directory, name)
+            status = os.lstat(path)
+            kind: Any = stat.S_IFMT(status.st_mode)
+            content: Any = None
+            if stat.S_ISLNK(status.st_mode):
+                found[os.path.relpath(path, root)] = (kind, os.readlink(path))
+                continue
+            if stat.S_ISREG(status.st_mode):
+                content = Path(os.fsdecode(path)).read_bytes()
+            found[os.path.relpath(path, root)] = (kind, stat.S_IMODE(status.st_mode), content)
+    return found
+
+
+def a_tree(root: Path) -> Path:
+    """One of everything that can be copied."""
+    (root / "empty" / "deep").mkdir(parents=True)
+    (root / ".hidden").write_text("h")
+    (root / ".git").mkdir()
+    (root / ".git" / "config").write_text("c")
+    (root / "..more").write_text("m")
+    (root / "with space\tand\nlines").write_text("w")
+    (root / "ü € 漢").write_text("u")
+    with open(os.fsencode(root) + b"/\xff\xfe raw", "wb") as file:
+        file.write(b"\0\xff")
+    os.mkdir(os.fsencode(root) + b"/\xc3 dir")
+    (root / ("n" * 200)).write_text("long")
+    (root / "a" / ("d" * 120) / ("e" * 120)).mkdir(parents=True)
+    (root / "a" / ("d" * 120) / ("e" * 120) / "f").write_text("far")
+    (root / "run").write_text("#!/bin/sh\n")
+    (root / "run").chmod(0o755)
+    (root / "secret").write_text("s")
+    (root / "secret").chmod(0o600)
+    (root / "none").write_text("n")
+    (root / "none").chmod(0)
+    (root / "sealed").mkdir()
+    (root / "sealed" / "in").write_text("i")
+    (root / "sealed").chmod(0o555)
+    (root / "zero").write_bytes(b"")
+    (root / "big").write_bytes(os.urandom(3_000_001))
+    (root / "dangling").symlink_to("nowhere")
+    (root / "absolute").symlink_to("/etc/hostname")
+    (root / "to_dir").symlink_to("empty")
+    (root / "up").symlink_to("../..")
+    os.link(root / "secret", root / "twin")
+    return root
+
+
+async def test_tree(copy: Callable[[str, str], Any], tmp_path: Path) -> None:
+    source = a_tree(tmp_path / "source")
+    await copy(str(source), str(tmp_path / "sub" / "target"))
+    assert looks(os.fsencode(tmp_path / "sub" / "target")) == looks(os.fsencode(source))
+    assert os.listdir(tmp_path / "sub") == ["target"]
+
+
+async def test_empty_tree_and_file(copy: Callable[[str, str], Any], tmp_path: Path) -> None:
+    (tmp_path / "directory").mkdir(mode=0o750)
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "file").chmod(0o640)
+    for name in ("directory", "file"):
+        await copy(str(tmp_path / name), str(tmp_path / "to" / name))
+        assert (tmp_path / "to" / name).stat().st_mode == (tmp_path / name).stat().st_mode
+
+
+async def test_source_is_a_link(copy: Callable[[str, str], Any], tmp_path: Path) -> None:
+    """What is named is what the link leads to; links within a tree stay links."""
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "file").write_text("f")
+    (tmp_path / "tree" / "link").symlink_to("file")
+    (tmp_path / "to_tree").symlink_to("tree")
+    (tmp_path / "to_file").symlink_to("tree/file")
+    await copy(str(tmp_path / "to_tree"), str(tmp_path / "copy"))
+    assert not (tmp_path / "copy").is_symlink()
+    assert looks(os.fsencode(tmp_path / "copy")) == looks(os.fsencode(tmp_path / "tree"))
+    await copy(str(tmp_path / "to_file"), str(tmp_path / "one"))
+    assert not (tmp_path / "one").is_symlink()
+    assert (tmp_path / "one").read_text() == "f"
+
+
+async def test_onto_what_is_there(copy: Callable[[str, str], Any], tmp_path: Path) -> None:
+    """Trees merge, files are replaced, a file goes into a directory; a directory does not replace a file."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    for root, text in ((source, "new"), (target, "old")):
+        (root / "both").mkdir(parents=True)
+        (root / "both" / "file").write_text(text)
+        (root / "both" / text).write_text(text)
+    await copy(str(source), str(target))
+    assert sorted(path.name for path in (target / "both").iterdir()) == ["file", "new", "old"]
+    assert (target / "both" / "file").read_text() == "new"
+
+    (tmp_path / ".one").write_text("1")
+    await copy(str(tmp_path / ".one"), str(target))
+    await copy(str(tmp_path / ".one"), str(target) + "/")
+    assert (target / ".one").read_text() == "1"
+    (target / ".one").write_text("2")
+    await copy(str(tmp_path / ".one"), str(target / ".one"))
+    assert (target / ".one").read_text() == "1"
+
+    before = looks(os.fsencode(tmp_path))
+    (source / "both" / "file").unlink()
+    (source / "both" / "file").mkdir()
+    with pytest.raises(UploadError):
+        await copy(str(source), str(target))
+    with pytest.raises(UploadError):
+        await copy(str(source), str(target / ".one"))
+    (source / "both" / "file").rmdir()
+    (source / "both" / "file").write_text("new")
+    assert looks(os.fsencode(tmp_path)) == before
+
+
+async def test_special_files_are_refused(copy: Callable[[str, str], Any], tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "file").write_text("f")
+    os.mkfifo(tmp_path / "fifo")
+    os.mkfifo(tree / "fifo")
+    for source in (tmp_path / "fifo", tree):
+        with pytest.raises(UploadError):
+            await asyncio.wait_for(copy(str(source), str(tmp_path / "target")), 10)
+    (tree / "fifo").unlink()
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as bound:
+        bound.bind(str(tree / "socket"))
+        with pytest.raises(UploadError):
+            await copy(str(tree), str(tmp_path / "target"))
+    await until(lambda: sorted(os.listdir(tmp_path)) == ["fifo", "home", "tree"])
+
+
+async def test_what_is_not_there(copy: Callable[[str, str], Any], tmp_path: Path) -> None:
+    for source in (tmp_path / "nothing", tmp_path / "home" / ".bashrc" / "below"):
+        with pytest.raises(OSError) as caught:
+            await copy(str(source), str(tmp_path / "target"))
+        assert caught.value.filename == str(source)
+    await until(lambda: os.listdir(tmp_path) == ["home"])
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "/dev/null/x"])
+async def test_targets_that_cannot_be(copy: Callable[[str, str], Any], tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("f")
+    (tmp_path / "tree").mkdir()
+    for source in ("file", "tree"):
+        with pytest.raises((OSError, SwerexException)):
+            await copy(str(tmp_path / source), name)
+
+
+async def test_many_at_once(channel: Channel, served: Served, tmp_path: Path) -> None:
+    """Several in both directions, beside small calls; no thread, no exchange and no spool is left."""
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom(2_000_000))
+    (tmp_path / "to").mkdir()
+    copies = [channel.upload(str(source), str(tmp_path / "to" / f"u{i}")) for i in range(12)]
+    copies += [channel.download(str(source), str(tmp_path / "to" / f"d{i}")) for i in range(12)]
+    await asyncio.gather(*copies, *[channel.call("is_alive", {}) for _ in range(50)])
+    assert len(os.listdir(tmp_path / "to")) == 24
+    assert all(path.read_bytes() == source.read_bytes() for path in (tmp_path / "to").iterdir())
+    assert served.running == 0
+
+
+@pytest.mark.parametrize("what", ["upload", "download"])
+async def test_cancelled(served: Served, tmp_path: Path, what: str) -> None:
+    """A copy that is given up leaves the target as it was, and nothing beside it."""
+    source, to = tmp_path / "source", tmp_path / "to"
+    to.mkdir()
+    (to / "target").write_text("old")
+    with open(source, "wb") as file:
+        file.truncate(1 << 30)
+    async with channel_to(served.port) as channel:
+        copying = asyncio.create_task(getattr(channel, what)(str(source), str(to / "target")))
+        await until(lambda: any(path.name != "target" for path in to.iterdir()))
+        copying.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await copying
+        await until(lambda: os.listdir(to) == ["target"] and served.running == 0)
+        assert (to / "target").read_text() == "old"
+        await channel.call("is_alive", {})
+
+
+async def test_client_that_is_gone(served: Served, tmp_path: Path) -> None:
+    """An upload whose client says good-bye in the middle is given up."""
+    async with raw_client(served.port) as peer:
+        peer.send(request(1, "upload", {"target_path": str(tmp_path / "target")}))
+        peer.send([DATA, 1, UP, 0, b'{"kind": "file", "name": "x", "mode": 420}\n' + bytes(1000)])
+        await until(lambda: len(os.listdir(tmp_path)) == 2)
+        peer.send([11, ""])
+        await peer.ended()
+    await until(lambda: os.listdir(tmp_path) == ["home"])
+    assert not served.registry.channels
+
+
+# From peers that mean no good
+
+
+def archive(*members: tuple[tarfile.TarInfo, bytes], form: int = tarfile.PAX_FORMAT) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=form) as tar:
+        for member, data in members:
+            member.size = len(data) if data else member.size
+            tar.addfile(member, io.BytesIO(data) if data else None)
+    return out.getvalue()
+
+
+def entry(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", data: bytes = b"", **more: Any) -> Any:
+    member = tarfile.TarInfo(name)
+    member.type = kind
+    member.linkname = link
+    for key, value in more.items():
+        setattr(member, key, value)
+    return member, data
+
+
+ROOT = entry("./", tarfile.DIRTYPE, mode=0o755)
+
+
+def broken_header() -> bytes:
+    block = bytearray(archive(entry("x", data=b"1"))[:512])
+    block[100:108] = b"zzzzzzzz"
+    return bytes(block)
+
+
+def huge_pax(size: int) -> bytes:
+    member = tarfile.TarInfo("pax")
+    member.type = tarfile.XHDTYPE
+    member.size = size
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+HOSTILE: dict[str, bytes] = {
+    "absolute": archive(ROOT, entry("/tmp/swerex-escaped", data=b"x")),
+    "parent": archive(ROOT, entry("../escaped", data=b"x")),
+    "parent below": archive(ROOT, entry("./a/../../escaped", data=b"x")),
+    "through a link": archive(ROOT, entry("./l", tarfile.SYMTYPE, "OUT"), entry("./l/escaped", data=b"x")),
+    "link into link": archive(
+        ROOT, entry("./l", tarfile.SYMTYPE, "OUT"), entry("./l/escaped", tarfile.SYMTYPE, "/etc/passwd")
+    ),
+    "directory in link": archive(
+        ROOT, entry("./l", tarfile.SYMTYPE, "OUT"), entry("./l/escaped", tarfile.DIRTYPE, mode=0o755)
+    ),
+    "link instead of a directory": archive(
+        ROOT, entry("./l", tarfile.SYMTYPE, "OUT"), entry("./l", tarfile.DIRTYPE, mode=0o777)
+    ),
+    "root is a link": archive(entry("./", tarfile.SYMTYPE, "OUT"), entry("./escaped", data=b"x")),
+    "root is a link only": archive(entry("./", tarfile.SYMTYPE, "OUT")),
+    "root is a file": archive(entry("./", data=b"x"), entry("./escaped", data=b"x")),
+    "no root": archive(entry("./escaped", data=b"x")),
+    "twice": archive(ROOT, entry("./f", data=b"1"), entry("./f", data=b"2")),
+    "over a link": archive(ROOT, entry("./l", tarfile.SYMTYPE, "OUT/escaped"), entry("./l", data=b"x")),
+    "hard link": archive(ROOT, entry("./h", tarfile.LNKTYPE, "/etc/passwd")),
+    "character device": archive(ROOT, entry("./c", tarfile.CHRTYPE, devmajor=1, devminor=3)),
+    "block device": archive(ROOT, entry("./b", tarfile.BLKTYPE, devmajor=8)),
+    "fifo": archive(ROOT, entry("./p", tarfile.FIFOTYPE)),
+    "no parent": archive(ROOT, entry("./a/b/c", data=b"x")),
+    "NUL in name": archive(ROOT, entry("./n", data=b"x", pax_headers={"path": "./a\0b"})),
+    "NUL in link": archive(ROOT, entry("./n", tarfile.SYMTYPE, pax_headers={"linkpath": "a\0b"})),
+    "empty link": archive(ROOT, entry("./n", tarfile.SYMTYPE, "")),
+    "endless name": archive(ROOT, entry("./" + "n" * 300, data=b"x")),
+    "negative size": archive(ROOT, entry("./t", data=b"x", pax_headers={"size": "-5"})),
+    "sparse": archive(
+        ROOT,
+        entry("./s", data=b"x" * 512, pax_headers={"GNU.sparse.size": str(1 << 50), "GNU.sparse.map": "0,1"}),
+    ),
+    "sparse with a bad map": archive(
+        ROOT,
+        entry(
+            "./s", data=b"x\n" * 256,
+            pax_headers={"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "9"},
+        ),  # fmt: skip
+    ),
+    "sparse with a strange map": archive(
+        ROOT, entry("./s", data=b"x", pax_headers={"GNU.sparse.size": "9", "GNU.sparse.map": "a,b"})
+    ),
+    "unknown kind": archive(ROOT, entry("./k", b"?")),
+    "garbage": os.urandom(5000),
+    "broken header": archive(ROOT)[:512] + broken_header() + bytes(1024),
+    "broken first": broken_header() + bytes(1024),
+    "huge pax header": archive(ROOT)[:512] + huge_pax(1 << 33) + bytes(1 << 20),
+    "half of a file": archive(ROOT, entry("./f", data=b"x" * 5000))[:3000],
+    "nothing": b"",
+}
+HEADS = [
+    b"",
+    b"{}",
+    b"{}\n",
+    b"[]\n",
+    b"null\n",
+    b"[" * 60000 + b"\n",
+    b"x" * 70000,
+    b"\xff\n",
+    b'{"kind": "fifo"}\n',
+    b'{"kind": ["file"]}\n',
+    b'{"kind": "file", "mode": "x"}\n',
+    b'{"kind": "file", "mode": 1e9}\n',
+    b'{"kind": "file", "name": 5}\n',
+    b'{"kind": "tree"}',
+]
+NAMES = ["../escaped", "/escaped", "..", ".", "a\0b", "\ud800", "x" * 300, "a/../../escaped"]
+
+
+def streams(tmp_path: Path) -> list[tuple[str, bytes]]:
+    out = str(tmp_path / "out")
+    found = [(f"head {head[:30]!r}", head) for head in HEADS]
+    for name, data in HOSTILE.items():
+        if b"OUT" in data:  # the same number of bytes, so that sums stay right where nobody looks at them
+            data = retarget(data, out)
+        found.append((name, b'{"kind": "tree"}\n' + data))
+    return found
+
+
+def retarget(data: bytes, out: str) -> bytes:
+    """The archive again, with its links leading to a directory outside."""
+    members = []
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        for member in tar:
+            file = tar.extractfile(member) if member.isreg() else None
+            member.linkname = member.linkname.replace("OUT", out)
+            member.pax_headers = {}
+            members.append((member, file.read() if file else b""))
+    return archive(*members)
+
+
+def prepared(tmp_path: Path) -> dict[bytes, Any]:
+    (tmp_path / "out").mkdir(exist_ok=True)
+    (tmp_path / "in").mkdir(exist_ok=True)
+    (tmp_path / "in" / "kept").write_text("k")
+    return looks(os.fsencode(tmp_path))
+
+
+@pytest.mark.limit(60)
+async def test_hostile_uploads(served: Served, tmp_path: Path) -> None:
+    """Nothing outside of the target is written, the target stays as it was, the error is a typed one."""
+    before = prepared(tmp_path)
+    for i, (what, data) in enumerate(streams(tmp_path)):
+        async with raw_client(served.port, name=i.to_bytes(16, "big")) as peer:
+            peer.send(request(1, "upload", {"target_path": str(tmp_path / "in" / "new")}))
+            for start in range(0, len(data), 200_000):
+                peer.send([DATA, 1, UP, start, data[start : start + 200_000]])
+            peer.send([END, 1, UP, len(data)])
+            answer = await peer.answer(1)
+            assert answer is not None and answer[0] == ERROR, what
+            kind = answer[2]["class_path"]
+            assert "swerex" in kind or kind.endswith(("FileExistsError", "FileNotFoundError", "OSError")), (what, kind)
+        await until(lambda: served.running == 0)
+        assert looks(os.fsencode(tmp_path)) == before, what
+    assert not os.path.exists("/tmp/swerex-escaped")
+
+
+@pytest.mark.limit(60)
+async def test_hostile_downloads(tmp_path: Path) -> None:
+    """A server cannot write where it was not told to, and what it sends makes no other exception than ours."""
+    before = prepared(tmp_path)
+    for what, data in streams(tmp_path):
+
+        def respond(frame: list[Any], data: bytes = data) -> list[Any]:
+            pieces = [[DATA, frame[1], DOWN, at, data[at : at + 200_000]] for at in range(0, len(data), 200_000)]
+            return [*pieces, [END, frame[1], DOWN, len(data)], [RESULT, frame[1], {}]]
+
+        async with raw_server(lambda peer, respond=respond: keep_answering(peer, respond)) as port:
+            async with channel_to(port) as channel:
+                with pytest.raises((SwerexException, OSError)):
+                    await asyncio.wait_for(channel.download("/x", str(tmp_path / "in" / "new")), 10)
+                    raise AssertionError(what)
+        await asyncio.sleep(0)
+        assert looks(os.fsencode(tmp_path)) == before, what
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_hostile_names(tmp_path: Path, name: str) -> None:
+    """A file goes nowhere but into the directory that was named."""
+    prepared(tmp_path)
+    data = json.dumps({"kind": "file", "name": name, "mode": 0o644}).encode() + b"\nx"
+
+    def respond(frame: list[Any]) -> list[Any]:
+        return [[DATA, frame[1], DOWN, 0, data], [END, frame[1], DOWN, len(data)], [RESULT, frame[1], {}]]
+
+    async with raw_server(lambda peer: keep_answering(peer, respond)) as port, channel_to(port) as channel:
+        with contextlib.suppress(SwerexException, OSError):
+            await channel.download("/x", str(tmp_path / "in"))
+    assert sorted(os.listdir(tmp_path)) == ["home", "in", "out"]
+    assert not os.listdir(tmp_path / "out")
+    assert (tmp_path / "in" / "kept").read_text() == "k"
+
+
+async def test_strange_times(served: Served, tmp_path: Path) -> None:
+    """A time that there is not is no reason to refuse a file."""
+    data = b'{"kind": "tree"}\n' + archive(
+        ROOT,
+        entry("./a", data=b"x", pax_headers={"mtime": "1e300"}),
+        entry("./b", data=b"x", pax_headers={"mtime": "nan"}),
+        entry("./c", tarfile.DIRTYPE, mode=0o755, pax_headers={"mtime": "-inf"}),
+    )
+    async with raw_client(served.port) as peer:
+        peer.send(request(1, "upload", {"target_path": str(tmp_path / "new")}))
+        peer.send([DATA, 1, UP, 0, data], [END, 1, UP, len(data)])
+        assert (await peer.answer(1))[0] == RESULT
+    assert sorted(os.listdir(tmp_path / "new")) == ["a", "b", "c"]
+
+
+async def test_endless_pax_header(served: Served, tmp_path: Path) -> None:
+    """Headers are not collected in memory for as long as they come."""
+    before = memory_of(os.getpid())
+    async with raw_client(served.port) as peer:
+        peer.send(request(1, "upload", {"target_path": str(tmp_path / "new")}))
+        at = 0
+        head = b'{"kind": "tree"}\n' + archive(ROOT)[:512] + huge_pax(1 << 40)
+        peer.send([DATA, 1, UP, at, head])
+        at += len(head)
+        block = bytes(250_000)
+        answer = None
+        for _ in range(400):  # 100 MB, as far as the server gives credit
+            peer.send([DATA, 1, UP, at, block])
+            at += len(block)
+            if at > 4_000_000 and (frame := await peer.frame()) is not None and frame[0] in (ERROR, RESULT):
+                answer = frame
+                break
+        assert answer is not None and answer[0] == ERROR
+    assert memory_of(os.getpid()) - before < 60_000_000
+
+
+async def test_credit_is_for_what_was_taken(served: Served, tmp_path: Path) -> None:
+    """The server takes no more of an upload than it said."""
+    async with raw_client(served.port) as peer:
+        peer.send(request(1, "upload", {"target_path": str(tmp_path / "new")}))
+        data = b'{"kind": "file", "name": "x", "mode": 420}\n' + bytes(1_200_000)
+        peer.send([DATA, 1, UP, 0, data])
+        assert await peer.frames(CREDIT, 1) == [CREDIT, 1, UP, len(data)]
+        peer.send([END, 1, UP, len(data)])
+        assert (await peer.answer(1))[0] == RESULT
+    assert (tmp_path / "new").stat().st_size == 1_200_000
+
+
+async def test_download_that_ends_early(tmp_path: Path) -> None:
+    """An answer before the end of the stream is no success."""
+
+    def respond(frame: list[Any]) -> list[Any]:
+        return [[DATA, frame[1], DOWN, 0, b'{"kind": "file", "name": "x", "mode": 420}\nabc'], [RESULT, frame[1], {}]]
+
+    async with raw_server(lambda peer: keep_answering(peer, respond)) as port, channel_to(port) as channel:
+        with pytest.raises(ProtocolError):
+            await asyncio.wait_for(channel.download("/x", str(tmp_path / "new")), 5)
+    await until(lambda: os.listdir(tmp_path) == ["home"])
