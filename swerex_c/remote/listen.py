@@ -46,6 +46,9 @@ class ServeOptions:
     graceful: float = 5.0
     """Seconds that ending takes at the most, whatever clients do."""
 
+    loop: str = "auto"
+    """The event loop: "asyncio", "uvloop", or "auto": uvloop's where it is installed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Places:

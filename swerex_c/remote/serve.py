@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from swerex_c.exceptions import ResourceError
+from swerex_c.exceptions import NotAvailableError, ResourceError
 from swerex_c.remote import logs
 from swerex_c.remote.door import HEAD_BYTES, App, Front, House, MakePeers, door
 from swerex_c.remote.listen import BACKLOG, Listeners, Places, ServeOptions
@@ -117,6 +117,8 @@ async def _end(house: House, graceful: float) -> None:
                 await asyncio.sleep(0.005)
     except TimeoutError:
         logs.LOGGER.warning("Not everything has ended in time")
+    except Exception:
+        logs.LOGGER.exception("The runtime could not be closed")
     if house.peers is not None:
         await house.peers.shutdown(max(0.1, min(2.0, deadline - loop.time())))
     while house.connections and loop.time() < deadline:
@@ -143,11 +145,15 @@ def run(
     async def main(stop: asyncio.Event) -> None:
         await serve(service, app, options, make_peers, listeners=listeners, ready=ready, stop=stop)
 
-    _run(main, options.graceful)
+    _run(main, options.graceful, options.loop)
 
 
-def run_stdio(service: Service, read_fd: int, write_fd: int, graceful: float = 5.0) -> None:
-    """Serve one client by frames over two descriptors, until it is gone or a signal ends the process; see `run`."""
+def run_stdio(service: Service, read_fd: int, write_fd: int, graceful: float = 5.0, loop: str = "auto") -> None:
+    """Serve one client by frames over two descriptors, until it is gone or a signal ends the process; see `run`.
+
+    Args:
+        graceful: see `ServeOptions`, and for `loop`.
+    """
     from swerex_c.remote.pipes import serve_stdio
 
     async def main(stop: asyncio.Event) -> None:
@@ -167,24 +173,32 @@ def run_stdio(service: Service, read_fd: int, write_fd: int, graceful: float = 5
         with contextlib.suppress(asyncio.CancelledError):
             await served
 
-    _run(main, graceful)
+    _run(main, graceful, loop)
 
 
-def _run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], graceful: float) -> None:
+def _run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], graceful: float, loop: str) -> None:
     async def work() -> None:
         stop = asyncio.Event()
         _end_by_signals(stop, graceful)
         await main(stop)
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
         runner.run(work())
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where it is installed."""
+def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes a loop of a kind, see `ServeOptions`; None: asyncio does.
+
+    Raises:
+        NotAvailableError: if it is uvloop's, and uvloop is not installed.
+    """
+    if name == "asyncio":
+        return None
     try:
         from uvloop import new_event_loop
     except ImportError:
+        if name == "uvloop":
+            raise NotAvailableError("--loop uvloop needs the package uvloop: pip install 'swerex-c[fast]'") from None
         return None
     return new_event_loop
 

@@ -74,6 +74,8 @@ def main(
         _fail(program, str(error), USAGE)
     except SwerexException as error:
         _fail(program, str(error), FAILED)
+    except KeyboardInterrupt:  # before the server took the signals
+        raise SystemExit(130) from None
 
 
 def _fail(program: str, message: str, code: int) -> NoReturn:
@@ -130,6 +132,8 @@ def _parser(program: str, host: str) -> argparse.ArgumentParser:
     log.add_argument("--metrics", action="store_true", help="answer /metrics for Prometheus (needs prometheus-client)")
     log.add_argument("--log-format", choices=("text", "json"), default="text", help="json needs python-json-logger")
     log.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", type=str.lower)
+    loops = ("auto", "asyncio", "uvloop")
+    add("--loop", choices=loops, default="auto", help="the event loop; auto: uvloop if it is installed (default: auto)")
     add("--graceful", type=_seconds, default=5.0, metavar="SECONDS", help="how long ending may take (default: 5)")
     return parser
 
@@ -211,6 +215,7 @@ def _serve_options(options: argparse.Namespace, default_host: str) -> ServeOptio
         limits=_limits(options),
         metrics=options.metrics,
         graceful=options.graceful,
+        loop=options.loop,
     )
 
 
@@ -259,6 +264,7 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
     from swerex_c.remote import serve
 
     where = _serve_options(options, default_host)
+
     def ready(places: Places) -> None:
         gc.freeze()  # and nothing of them needs to be looked at again
         gc.enable()
@@ -317,4 +323,4 @@ def _serve_stdio(options: argparse.Namespace) -> None:
     from swerex_c.runtime.local import LocalRuntime
 
     place = SimpleNamespace(runtime=LocalRuntime(), AUTH_TOKEN="")
-    serve.run_stdio(Service(place, _limits(options)), read_fd, write_fd, options.graceful)
+    serve.run_stdio(Service(place, _limits(options)), read_fd, write_fd, options.graceful, options.loop)

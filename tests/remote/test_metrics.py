@@ -82,6 +82,7 @@ def test_metrics_are_behind_the_key_and_only_on_demand(tmp_path: Path) -> None:
     [
         (["--metrics"], "prometheus_client", "prometheus-client", "metrics"),
         (["--log-format", "json"], "pythonjsonlogger", "python-json-logger", "logs"),
+        (["--loop", "uvloop"], "uvloop", "uvloop", "fast"),
     ],
 )
 def test_a_package_that_is_missing_is_named(

@@ -983,6 +983,28 @@ def test_the_servers_module_is_the_command_too(tmp_path: Path) -> None:
         assert server.terminate() == 0
 
 
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_both_event_loops_serve_the_same(tmp_path: Path, loop: str) -> None:
+    if loop == "uvloop":
+        pytest.importorskip("uvloop", reason="uvloop is not installed")
+    path = tmp_path / "socket"
+    places = ("--loop", loop, "--port", "0", "--host", "127.0.0.1", "--unix", str(path))
+    with serving(tmp_path / "log", *places) as server:
+        assert server.post("/execute", command="echo hi", shell=True).json()["stdout"] == "hi\n"
+        hello = new_encoder().encode([HELLO, VERSION, bytes(16), False])
+        for wire in (socket.create_connection(("127.0.0.1", server.port)), socket.socket(socket.AF_UNIX)):
+            with wire:
+                if wire.family == socket.AF_UNIX:
+                    wire.connect(str(path))
+                wire.settimeout(10)
+                wire.sendall(upgrade() + hello)
+                said = b""
+                while not said.partition(b"\r\n\r\n")[2]:
+                    said += wire.recv(65536)
+                assert new_decoder().feed(said.partition(b"\r\n\r\n")[2])[0][:2] == [HELLO, VERSION]
+        assert server.terminate() == 0
+
+
 def test_what_a_server_runs_out_of_comes_back(tmp_path: Path) -> None:
     """Descriptors: the connections beyond them wait or are cut off, and the server lives on."""
     few = ["bash", "-c", 'ulimit -n 64; exec "$@"', "bash", *REMOTE]
