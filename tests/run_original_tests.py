@@ -28,12 +28,12 @@ MUST_RUN = (
     "test_local_runtime.py",
     "test_local_deployment.py",
     "test_dummy_deployment.py",
+    "test_server.py",
+    "test_remote_deployment.py",
 )
-"""These need nothing but sessions, files and the dummies, so a missing module is a failure here."""
+"""These need nothing but this machine, so a missing module is a failure here."""
 
 ELSEWHERE = {
-    "test_server.py": "tests the HTTP server",
-    "test_remote_deployment.py": "tests the HTTP server",
     "test_docker_deployment.py": "needs Docker",
     "test_fargate_deployment.py": "needs an AWS account",
     "test_modal_deployment.py": "needs a Modal account",
@@ -45,30 +45,24 @@ WRONG = {
     "of the next command, which is the leak between commands that this package rules out",
 }
 
-NEEDS_CLIENT = {
-    "test_execution.py::test_server_dead": "needs the HTTP client, which this version does not have",
-}
-
 CONFTEST = """
-import sys
-import types
+import socket
+import threading
+import time
+from dataclasses import dataclass
 
 import pytest
+import uvicorn
 
 import swerex_c
 
 swerex_c.install()
 
+import swerex.server
 from swerex.runtime.abstract import BashAction, CloseBashSessionRequest, Command, CreateBashSessionRequest
-from swerex.runtime.local import LocalRuntime
+from swerex.runtime.remote import RemoteRuntime
 
-try:
-    import swerex.runtime.remote
-except ModuleNotFoundError:
-    # The tests name the class in annotations.
-    stand_in = types.ModuleType("swerex.runtime.remote")
-    stand_in.RemoteRuntime = LocalRuntime
-    sys.modules[stand_in.__name__] = stand_in
+TEST_API_KEY = "a key for tests"
 
 
 class _Action(BashAction):
@@ -79,9 +73,31 @@ class _Command(Command):
     timeout: float | None = 5
 
 
+@dataclass
+class RemoteServer:
+    port: int
+    headers: dict[str, str]
+
+
+@pytest.fixture(scope="session")
+def remote_server():
+    swerex.server.AUTH_TOKEN = TEST_API_KEY
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(swerex.server.app, log_level="error"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        yield RemoteServer(listener.getsockname()[1], {"X-API-Key": TEST_API_KEY})
+        server.should_exit = True
+        thread.join(30)
+
+
 @pytest.fixture
-async def remote_runtime():
-    runtime = LocalRuntime()
+async def remote_runtime(remote_server):
+    runtime = RemoteRuntime(port=remote_server.port, auth_token=TEST_API_KEY)
     yield runtime
     await runtime.close()
 
@@ -136,7 +152,7 @@ def fetch(folder: Path) -> Path:
 def missing_modules(test: Path) -> list[str]:
     """What a test file imports that this version of swerex_c does not have."""
     names = re.findall(r"^from swerex(\.[\w.]+) import", test.read_text(), flags=re.MULTILINE)
-    return [name for name in names if name != ".runtime.remote" and not importlib.util.find_spec(f"swerex_c{name}")]
+    return [name for name in names if not importlib.util.find_spec(f"swerex_c{name}")]
 
 
 def choose(tests: Path) -> tuple[list[str], list[str]]:
@@ -155,8 +171,7 @@ def choose(tests: Path) -> tuple[list[str], list[str]]:
     absent = [name for name in MUST_RUN if f"tests/{name}" not in files]
     if absent:
         raise SystemExit(f"the original's source distribution has no {', '.join(absent)}")
-    left_out = WRONG if importlib.util.find_spec("swerex_c.runtime.remote") else WRONG | NEEDS_CLIENT
-    for name, reason in left_out.items():
+    for name, reason in WRONG.items():
         print(f"not run here: {name}: {reason}")
         deselected.append(f"--deselect=tests/{name}")
     return files, deselected
