@@ -34,7 +34,6 @@ from swerex_c.exceptions import InvalidInputError, ServerRestartedError
 from swerex_c.remote import archive
 from swerex_c.remote.form import Form as UploadForm
 from swerex_c.remote.once import Once
-from swerex_c.remote.rate import Rate
 from swerex_c.remote.service import METHODS, Service
 from swerex_c.remote.transfer import to_wire
 from swerex_c.runtime import abstract, files
@@ -191,7 +190,6 @@ class Gate:
         self._app = app
         self._service = service
         self._table = table
-        self._rate = Rate(service.limits.rate)
         self._boot: tuple[bytes, bytes] = (SERVER_HEADER.lower().encode(), service.boot.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -228,7 +226,7 @@ class Gate:
     def _check(self, scope: Scope, path: str) -> None:
         service = self._service
         client = scope.get("client")
-        if wait := self._rate.wait(client[0] if client else ""):
+        if wait := service.rate.wait(client[0] if client else ""):
             after = (b"retry-after", b"%d" % math.ceil(wait))
             raise Refusal(429, "Too many requests: try again later", [after])
         key = size = boot = None
@@ -327,15 +325,10 @@ class _Endpoints:
             return _failure(error)
 
     async def _body(self, receive: Receive) -> bytes:
-        message = await receive()
-        if message["type"] != "http.request":
-            raise Disconnected
-        body: bytes = message.get("body", b"")
-        if not message.get("more_body"):
-            return body
-        pieces = [body]
-        size = len(body)
-        while message.get("more_body"):
+        pieces: list[bytes] = []
+        size = 0
+        more = True
+        while more:
             message = await receive()
             if message["type"] != "http.request":
                 raise Disconnected
@@ -344,7 +337,8 @@ class _Endpoints:
             if size > self._service.limits.body:
                 raise _too_large(self._service)
             pieces.append(piece)
-        return b"".join(pieces)
+            more = message.get("more_body", False)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     # Files
 
