@@ -27,7 +27,7 @@ from swerex_c.exceptions import (
     ServerLimitError,
     SwerexException,
 )
-from swerex_c.remote import copying
+from swerex_c.remote import copying, logs
 from swerex_c.remote.flow import Receiver, Sender
 from swerex_c.remote.link import Link
 from swerex_c.remote.protocol import (
@@ -69,7 +69,7 @@ _LOOK_AT = 64
 _FIRST_FRAME = 10.0
 """Seconds for a connection to say which channel it is."""
 
-logger = logging.getLogger("rex-server")
+logger = logs.LOGGER
 
 
 class Exchange:
@@ -145,12 +145,20 @@ class Exchange:
         return receiver
 
     async def _run(self, work: Coroutine[Any, Any, Any]) -> None:
+        begin = time.perf_counter()
+        outcome = ""
         try:
             self.finish(RESULT, await work)
         except asyncio.CancelledError:
+            outcome = "cancelled"
             self.finish(ERROR, to_wire(SwerexException("The request was cancelled")))
         except Exception as error:
+            outcome = type(error).__name__
             self.finish(ERROR, to_wire(error))
+        if outcome or self.channel.registry.logs_all:
+            client = "" if self.link is None else self.link.client
+            seconds = time.perf_counter() - begin
+            logs.request_done(self.method, seconds, outcome or "done", client, str(self.id), bool(outcome))
 
     async def _call(self) -> dict[str, Any]:
         service = self.channel.registry.service
@@ -414,6 +422,8 @@ class Registry:
     def __init__(self, service: Service):
         self.service = service
         self.loop = asyncio.get_running_loop()
+        self.logs_all = logs.LOGGER.isEnabledFor(logging.DEBUG)
+        """Whether requests are logged that went well."""
         self.encode = new_encoder().encode
         self.channels: dict[bytes, Channel] = {}
         self.links: set[ServerLink] = set()

@@ -20,8 +20,8 @@ T = TypeVar("T")
 class ChannelElsewhere:
     """Does what a `Channel` does, in its event loop, which runs in another thread. Made for one call.
 
-    A call that is under way when that loop ends is lost with it (`ConnectionLostError`); the next one makes its own loop
-    the channel's.
+    A call that is under way when that loop ends is lost with it (`ConnectionLostError`); the next one makes its own
+    loop the channel's.
     """
 
     def __init__(self, channel: Channel):

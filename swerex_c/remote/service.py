@@ -128,8 +128,11 @@ class Service:
             await asyncio.sleep(0)
 
     async def count(self, method: str, work: Awaitable[Any]) -> Any:
-        """Await something that is done for a client: within the limit of requests in flight, and counted."""
-        if self.in_flight >= self.limits.requests:
+        """Await something that is done for a client: within the limit of requests in flight, and counted.
+
+        A server that has no room for more is alive, and says so.
+        """
+        if self.in_flight >= self.limits.requests and method != "is_alive":
             if hasattr(work, "close"):
                 work.close()
             msg = f"The server allows {self.limits.requests} requests at the same time: try again later"

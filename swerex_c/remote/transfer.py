@@ -1,8 +1,8 @@
 """Exceptions across the wire.
 
 An exception goes as a dictionary with the fields of the original's `_ExceptionTransfer`: `message`, `class_path`,
-`traceback` and `extra_info`. An original client makes `class_path` of `message` alone and hangs `extra_info` on it. What
-else one of ours needs to make the same exception again stands in `extra_info` under `DETAILS`.
+`traceback` and `extra_info`. An original client makes `class_path` of `message` alone and hangs `extra_info` on it.
+What else one of ours needs to make the same exception again stands in `extra_info` under `DETAILS`.
 
 The class is chosen by an allow-list of names. Nothing is imported, looked up or called because a peer said so, and no
 dictionary, however odd, makes `from_wire` fail.
