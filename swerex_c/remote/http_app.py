@@ -152,7 +152,7 @@ def create_app(service: Service) -> FastAPI:
         await service.close()
         await endpoints.once.close()
 
-    app = FastAPI(
+    app = _App(
         title="swerex_c",
         version=__version__,
         description="Sessions, commands and files, by the API of SWE-ReX",
@@ -172,6 +172,27 @@ def create_app(service: Service) -> FastAPI:
     app.state.once = endpoints.once
     return app
 
+
+class _App(FastAPI):
+    """The application with a description that says one thing more than the models do."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The description. What tells kinds of requests apart has a default in Python, and none on the wire."""
+        described = self.openapi_schema is not None
+        description = super().openapi()
+        if not described:
+            for name, tag in _TAGS.items():
+                schema = description["components"]["schemas"][name]
+                schema["required"] = [*schema.get("required", []), tag]
+        return description
+
+
+_TAGS = {
+    "BashAction": "action_type",
+    "BashInterruptAction": "action_type",
+    "CreateBashSessionRequest": "session_type",
+    "CloseBashSessionRequest": "session_type",
+}
 
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     401: {"model": ErrorResponse, "description": "The key is wrong"},

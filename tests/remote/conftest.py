@@ -29,6 +29,9 @@ SERVE = """if True:
     from swerex_c.remote.service import Service
     key, descriptor, limits = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     server.AUTH_TOKEN = key
+    if sys.argv[4] == "dummy":
+        from swerex_c.runtime.dummy import DummyRuntime
+        server.runtime = DummyRuntime()
     app = create_app(Service(server, Limits(**limits))) if limits else server.app
     config = uvicorn.Config(app, log_level="warning")
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
@@ -62,14 +65,14 @@ def environment() -> dict[str, str]:
     return {**os.environ, "TERM": "dumb", "PYTHONPATH": str(ROOT)}
 
 
-def start_ours(log: Path, limits: str = "{}", port: int = 0) -> Server:
-    """A server of ours on a port of this machine; `port` 0 is any."""
+def start_ours(log: Path, limits: str = "{}", port: int = 0, runtime: str = "local") -> Server:
+    """A server of ours on a port of this machine; `port` 0 is any. The runtime is "local" or "dummy"."""
     with contextlib.closing(socket.socket()) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))
         listener.listen(128)
         number = listener.fileno()
-        command = [sys.executable, "-c", SERVE, KEY, str(number), limits]
+        command = [sys.executable, "-c", SERVE, KEY, str(number), limits, runtime]
         with open(log, "ab") as output:
             process = subprocess.Popen(
                 command, pass_fds=[number], env=environment(), stdout=output, stderr=output, cwd=log.parent
