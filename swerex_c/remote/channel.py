@@ -15,6 +15,7 @@ import contextlib
 import itertools
 import logging
 import time
+from collections import deque
 from collections.abc import Coroutine
 from typing import Any
 
@@ -62,6 +63,9 @@ _SWEEP = 5.0
 
 _SILENCE = 4 * HEARTBEAT
 """Seconds after which a connection that says nothing is given up. Its channel stays."""
+
+_AT_ONCE = 64
+"""Frames of one client that are looked at in one turn of the loop."""
 
 _LOOK_AT = 64
 """Kept answers that are looked at, when there are too many, for one that can go."""
@@ -509,6 +513,8 @@ class ServerLink(Link):
         self.client = ""
         """Where it comes from; the same for all connections of a unix socket."""
         self._last = time.monotonic()
+        self._backlog: deque[Any] = deque()
+        """Frames that came and wait for their turn. Nothing is read meanwhile."""
         self.handlers[HELLO] = self._hello
 
     def connection_made(self, transport: Any) -> None:
@@ -524,6 +530,25 @@ class ServerLink(Link):
         if self.channel is not None:
             self.channel.detach(self)
 
+    def handle(self, frames: list[Any]) -> None:
+        """A few in each turn of the loop, so that others have theirs."""
+        if len(frames) <= _AT_ONCE and not self._backlog:
+            super().handle(frames)
+            return
+        if not self._backlog:
+            self.transport.pause_reading()
+            self.registry.loop.call_soon(self._go_on)
+        self._backlog.extend(frames)
+
+    def _go_on(self) -> None:
+        if self.paused or self.closing:
+            return
+        super().handle([self._backlog.popleft() for _ in range(min(_AT_ONCE, len(self._backlog)))])
+        if self._backlog:
+            self.registry.loop.call_soon(self._go_on)
+        elif not self.paused and not self.closing:
+            self.transport.resume_reading()
+
     def pause_writing(self) -> None:
         """Who does not read is not read from."""
         super().pause_writing()
@@ -531,7 +556,11 @@ class ServerLink(Link):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if not self.paused and not self.closing:
+        if self.paused or self.closing:
+            return
+        if self._backlog:
+            self.registry.loop.call_soon(self._go_on)
+        else:
             self.transport.resume_reading()
 
     def check(self, now: float) -> None:

@@ -85,6 +85,10 @@ class Link(asyncio.BufferedProtocol):
         except _core.FrameError as error:
             self.fail(ProtocolError(f"What came is not a frame of this protocol: {error}"))
             return
+        self.handle(frames)
+
+    def handle(self, frames: list[Any]) -> None:
+        """Do what came together."""
         self._batch = []
         try:
             for frame in frames:
@@ -94,7 +98,7 @@ class Link(asyncio.BufferedProtocol):
         except ProtocolError as error:
             self.fail(error)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            self.fail(ProtocolError(f"A frame is not as it should be: {error!r}"))
+            self.fail(ProtocolError(f"A frame is not as it should be: {error!r:.200}"))
         finally:
             batch, self._batch = self._batch, None
             if batch:

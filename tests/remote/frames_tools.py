@@ -24,7 +24,7 @@ from swerex_c.runtime.local import LocalRuntime
 
 KEY = "the key of the frames"
 NAME = b"0123456789abcdef"
-UPGRADE = f"GET /wire HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: swerex-frames\r\nX-API-Key: {KEY}\r\n\r\n"
+UPGRADE = "GET /wire HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: swerex-frames\r\nX-API-Key: {}\r\n\r\n"
 SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: swerex-frames\r\n\r\n"
 SESSION = {"session": "default", "session_type": "bash", "startup_source": []}
 
@@ -276,12 +276,14 @@ class Peer:
 
 
 @contextlib.asynccontextmanager
-async def raw_client(port: int, name: bytes | None = NAME, resumes: bool = False) -> AsyncIterator[Peer]:
+async def raw_client(
+    port: int, name: bytes | None = NAME, resumes: bool = False, key: str = KEY
+) -> AsyncIterator[Peer]:
     """A client that was let in; it has said HELLO, and been answered, unless `name` is None."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     peer = Peer(reader, writer)
     try:
-        writer.write(UPGRADE.encode())
+        writer.write(UPGRADE.format(key).encode())
         head = await reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 101 ")
         if name is not None:

@@ -1,0 +1,629 @@
+"""Peers that send what they may not, in both directions: a typed error for one of them, and nothing for the others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import struct
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from remote.frames_tools import (
+    NAME,
+    SWITCHING,
+    Peer,
+    Served,
+    channel_to,
+    encode,
+    hasty,
+    keep_answering,
+    memory_of,
+    raw_client,
+    raw_server,
+    request,
+    serving,
+    until,
+)
+from remote.server_process import KEY as PROCESS_KEY
+from remote.server_process import serving as server_process
+from swerex_c.exceptions import ProtocolError, SwerexException
+from swerex_c.remote import channel as server_channel
+from swerex_c.remote import client_channel, protocol
+from swerex_c.remote.channel import Registry
+from swerex_c.remote.client_channel import Channel, ClientLink
+from swerex_c.remote.dial import NotFrames
+from swerex_c.remote.limits import Limits
+from swerex_c.remote.protocol import (
+    CREDIT,
+    DATA,
+    DOWN,
+    END,
+    ERROR,
+    GOODBYE,
+    HELLO,
+    PING,
+    PONG,
+    REQUEST,
+    RESULT,
+    RESUME,
+    TEXT,
+    UP,
+    VERSION,
+)
+from swerex_c.remote.service import Service
+from swerex_c.remote.wire_client import Address, WireClient
+from swerex_c.runtime.abstract import IsAliveResponse
+
+pytestmark = pytest.mark.usefixtures("mark")
+
+BIG = [-1, -(1 << 63), (1 << 63) - 1, (1 << 64) - 1]
+ODD: list[Any] = [None, True, 1.5, float("nan"), "x", b"x", "x" * 5000, [], [[]], {}, {"a": []}]
+
+
+@pytest.fixture(autouse=True)
+def at_once() -> Iterator[None]:
+    with hasty():
+        yield
+
+
+@pytest.fixture
+async def served(mark: str) -> AsyncIterator[Served]:
+    async with serving() as server:
+        yield server
+
+
+# Clients
+
+
+def arities() -> list[tuple[str, list[Any]]]:
+    """Each kind of frame with too few and too many members, and each member of a wrong type."""
+    good: dict[int, list[Any]] = {
+        HELLO: [HELLO, VERSION, NAME, False],
+        REQUEST: request(2),
+        2: [2, 1],
+        RESULT: [RESULT, 1, {}],
+        ERROR: [ERROR, 1, {}],
+        RESUME: [RESUME, 1, 0],
+        DATA: [DATA, 1, UP, 0, b"x"],
+        END: [END, 1, UP, 0],
+        CREDIT: [CREDIT, 1, DOWN, 0],
+        PING: [PING, 0],
+        PONG: [PONG],
+        GOODBYE: [GOODBYE, ""],
+        12: [12],
+        -1: [-1],
+    }
+    found: list[tuple[str, list[Any]]] = []
+    for kind, frame in good.items():
+        found += [(f"{kind} short", frame[:size]) for size in range(1, len(frame))]
+        found.append((f"{kind} long", [*frame, *frame]))
+        for at in range(len(frame)):
+            found += [(f"{kind} at {at} {odd!r}", [*frame[:at], odd, *frame[at + 1 :]]) for odd in [*ODD, *BIG]]
+    return found
+
+
+@pytest.mark.limit(60)
+async def test_wrong_frames(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kind of frame, with every member odd, while an upload is open and while nothing is."""
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr(server_channel, "_SWEEP", 0.05)
+    async with serving(Limits(result_seconds=0.1)) as served:
+        await wrong_frames(served, caplog)
+
+
+async def wrong_frames(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    for open_before in (False, True):
+        for i, (_, frame) in enumerate(arities()):
+            async with raw_client(served.port, name=struct.pack(">QQ", i, open_before)) as peer:
+                if open_before:
+                    peer.send(request(1, "upload", {"target_path": "/nonexistent/x"}))
+                peer.send(frame)
+                peer.send([PING, 0])
+                while (answer := await peer.frame()) is not None and answer != [PONG]:
+                    pass
+                peer.send([GOODBYE, ""])
+    await until(lambda: not served.registry.links and not served.registry.channels)
+    assert served.service.in_flight == 0
+    assert not any(record.exc_info or len(record.getMessage()) > 1000 for record in caplog.records)
+    async with channel_to(served.port) as channel:
+        await channel.call("is_alive", {})
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [5], [-1], ["x"], [b"\x01\x05\x06\x07\x08"], [{}], [{"a": 1}], [None], [[]], [[[]]], [1.5],
+        [[HELLO, VERSION, NAME, False]],
+        [request(1, "execute", {"command": "true"}, 1, [[["command"], -1]])],
+        [request(1, "execute", {"command": "true"}, 1, [[[], 0], [["x", "y"], 0]]), [DATA, 1, UP, 5, b"x"]],
+        [request(1, "upload", {"target_path": "/x"}), [DATA, 1, UP, 1, b"x"]],
+        [request(1, "upload", {"target_path": "/x"}), [END, 1, UP, 7]],
+        [request(1, "upload", {"target_path": "/x"}), [END, 1, UP, 0], [DATA, 1, UP, 0, b"x"]],
+        [request(1, "upload", {"target_path": "/x"}), [DATA, 1, UP, 0, "text"]],
+        [request(1, "upload", {"target_path": "/x"}), [DATA, 1, UP, 0, []]],
+        [request(0)], [request(-5)], [request("1")], [request(1.0)], [request(1, 5)], [request(1, None)],
+        [request(1, floor="x")],
+    ],
+    ids=lambda frames: repr(frames)[:60],
+)  # fmt: skip
+async def test_refused(served: Served, frames: list[Any]) -> None:
+    """Frames after which there is no going on: the connection ends. So it does for garbage and what is too long."""
+    async with raw_client(served.port) as bad:
+        bad.send(*frames)
+        bad.send(request(100))
+        while (frame := await bad.frame()) is not None:
+            assert frame[0] not in (RESULT, PONG) or frame[1] != 100 or frames[0][0] == REQUEST
+            if frame[:2] == [RESULT, 100]:
+                break
+    async with raw_client(served.port, name=bytes(16)) as good:
+        good.send(request(1))
+        assert (await good.answer(1))[0] == RESULT
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff\xff\xff\xff",
+        struct.pack(">I", protocol.MAX_FRAME + 1) + b"\x90",
+        b"\x00\x00\x00\x00",
+        b"\x00\x00\x00\x01\xc1",
+        b"\x00\x00\x00\x05\xdd\xff\xff\xff\xff",
+        b"\x00\x00\x00\x02\x90\x90",
+        b"\x00\x00\x01\x00" + b"\x91" * 256,
+        b"\x00\x00\x00\x02\xa1\xff",
+        b"\x00\x00\x00\x03\xd4\x01\x02",
+        random.Random(1).randbytes(5000),
+        b"GET / HTTP/1.1\r\n\r\n",
+    ],
+    ids=lambda data: repr(data)[:40],
+)
+async def test_garbage(served: Served, data: bytes) -> None:
+    for name in (NAME, None):
+        async with raw_client(served.port, name=name) as bad:
+            bad.writer.write(data)
+            await bad.ended()
+    await until(lambda: not served.registry.links)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        request(1), [PING, 0], [CREDIT, 1, 1, 0], [HELLO], [HELLO, 2, NAME, False], [HELLO, VERSION, NAME[:15], False],
+        [HELLO, VERSION, "0123456789abcdef", False], [HELLO, VERSION, None, False], [GOODBYE, ""], [HELLO, "x", NAME, 1],
+    ],
+    ids=repr,
+)  # fmt: skip
+async def test_before_hello(served: Served, frame: list[Any]) -> None:
+    """Nothing is done for a client that has not said which channel it is; a ping before is answered."""
+    async with raw_client(served.port, name=None) as peer:
+        peer.send(frame)
+        if frame[0] == PING:
+            assert await peer.frame() == [PONG]
+        else:
+            await peer.ended()
+    assert not served.registry.channels
+
+
+async def test_no_hello_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_channel, "_SWEEP", 0.02)
+    monkeypatch.setattr(server_channel, "_FIRST_FRAME", 0.1)
+    async with serving() as served:
+        async with raw_client(served.port, name=None) as peer:
+            await peer.ended()
+        await until(lambda: not served.registry.links)
+
+
+async def test_after_goodbye(served: Served) -> None:
+    """What comes in one piece with a good-bye is not looked at."""
+    async with raw_client(served.port) as peer:
+        peer.send([GOODBYE, "done"], request(1), [DATA, 1, UP, 0, b"x"], [HELLO, VERSION, NAME, False])
+        await peer.ended()
+    await until(lambda: not served.registry.links)
+    assert not served.registry.channels
+
+
+async def test_credit_beyond(served: Served) -> None:
+    """Credit for what was never sent ends the connection; credit twice or backwards is nothing."""
+    command = {"command": "seq 100000", "action_type": "bash", "timeout": 10, "check": "silent"}
+    async with raw_client(served.port) as peer:
+        session = {"session": "default", "session_type": "bash", "startup_source": []}
+        peer.send(request(1, "create_session", session))
+        assert (await peer.answer(1))[0] == RESULT
+        peer.send(request(2, "stream_in_session", command))
+        first = await peer.frames(DATA, 2)
+        size = len(first[4])
+        peer.send(*[[CREDIT, 2, DOWN, offset] for offset in (0, size, 5, -7, size)])
+        assert (await peer.answer(2))[0] == RESULT
+        peer.send(request(3, "stream_in_session", command))
+        await peer.frames(DATA, 3)
+        peer.send([CREDIT, 3, DOWN, 1 << 40])
+        await peer.ended()
+
+
+async def test_requests_with_bad_payloads(served: Served) -> None:
+    """They are answered with errors of ours; the connection stays."""
+    payloads: list[Any] = [None, 5, "x", [], {}, {"command": 5}, {"command": []}, {"command": ["\0"]}, b"", {"x": {}}]
+    methods = ["execute", "run_in_session", "read_file", "upload", "download", "stream_in_session", "nothing", "", "_x"]
+    async with channel_to(served.port) as channel, raw_client(served.port) as peer:
+        number = 0
+        for method in [*methods, "__class__", "close_session", "create_session", "write_file", "\0" * 1000]:
+            for payload in payloads:
+                number += 1
+                peer.send(request(number, method, payload))
+                answer = await peer.answer(number)
+                assert answer[0] == ERROR, (method, payload)
+                assert "swerex" in answer[2]["class_path"], (method, payload, answer[2])
+        peer.send(request(number + 1, "x" * 60_000, {}))
+        assert len((await peer.answer(number + 1))[2]["message"]) < 1000
+        await channel.call("is_alive", {})
+
+
+class Pipe:
+    """A transport that leads nowhere."""
+
+    def __init__(self) -> None:
+        self.written = bytearray()
+        self.ended = False
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def pause_reading(self) -> None:
+        """It does not read."""
+
+    resume_reading = pause_reading
+
+    def abort(self) -> None:
+        self.ended = True
+
+    close = abort
+
+
+class Stub:
+    """A runtime that does nothing."""
+
+    async def is_alive(self) -> IsAliveResponse:
+        return IsAliveResponse(is_alive=True)
+
+    async def close(self) -> IsAliveResponse:
+        return IsAliveResponse(is_alive=True)
+
+
+scalars = st.one_of(
+    st.integers(-(1 << 63), (1 << 64) - 1), st.integers(-2, 12), st.none(), st.booleans(), st.floats(), st.binary(max_size=40),
+    st.text(st.characters(codec="utf-8"), max_size=20),
+    st.sampled_from(["is_alive", "upload", "download", "execute", "stream_in_session", "target_path"]),
+)  # fmt: skip
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("abc", max_size=3), inner, max_size=3)
+)
+frames_of = st.builds(
+    lambda kind, rest: [kind, *rest], st.integers(-1, 13), st.lists(st.one_of(st.integers(0, 3), values), max_size=6)
+)
+quick = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@quick
+@given(st.lists(st.one_of(frames_of, values), max_size=8), st.integers(1, 50), st.booleans())
+def test_any_frames_at_a_server(frames: list[Any], step: int, hello: bool) -> None:
+    """Whatever comes, in whatever pieces: no exception leaves the protocol, and nothing is left running."""
+
+    async def main() -> None:
+        told: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+        registry = Registry(Service(SimpleNamespace(runtime=Stub(), AUTH_TOKEN="")))  # type: ignore[arg-type]
+        link, pipe = registry(), Pipe()
+        link.connection_made(pipe)
+        first = [[HELLO, VERSION, NAME, False], request(1, "upload", {"target_path": "/nonexistent/y"})]
+        data = b"".join(map(encode, [*(first if hello else []), *frames]))
+        for start in range(0, len(data), step):
+            if pipe.ended:
+                break
+            link.data_received(data[start : start + step])
+        await asyncio.sleep(0)
+        link.connection_lost(None)
+        for channel in registry.channels.values():
+            channel.end()
+        async with asyncio.timeout(5):
+            while registry.service.in_flight or any(not channel.idle for channel in registry.channels.values()):
+                await asyncio.sleep(0.001)
+        assert not told
+
+    asyncio.run(main())
+
+
+@quick
+@given(st.lists(st.one_of(frames_of, values), max_size=8), st.integers(1, 50), st.booleans())
+def test_any_frames_at_a_client(frames: list[Any], step: int, hello: bool) -> None:
+    """Whatever comes: each call ends with a result or an error of ours, once the connection is gone."""
+
+    async def main() -> None:
+        told: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+        channel = Channel(Address(port=1), 0.0)
+        link, pipe = ClientLink(channel, None), Pipe()
+        link.connection_made(pipe)
+        calls = [channel._new("is_alive", {}), channel._new("write_file", {"content": "x" * 100_000})]
+        stream = channel._new("stream_in_session", {})
+        stream.down = client_channel.Receiver(stream.id, DOWN)
+        for call in [*calls, stream]:
+            channel._calls[call.id] = call
+        if hello:
+            link.data_received(encode([HELLO, VERSION, "boot", False, {}]))
+            channel._attach(link)
+        data = b"".join(map(encode, frames))
+        for start in range(0, len(data), step):
+            if pipe.ended:
+                break
+            link.data_received(data[start : start + step])
+        if not link.ready.done():
+            link.ready.cancel()
+        link.connection_lost(None)
+        channel.close()
+        for call in [*calls, stream]:
+            try:
+                answer = await asyncio.wait_for(call.future, 1)
+                assert type(answer) is dict
+            except SwerexException:
+                pass
+            except Exception as error:  # what the server says that it raised
+                assert isinstance(error, (OSError, ValueError, RuntimeError, TypeError, LookupError, ArithmeticError))
+        if link.ready.done() and not link.ready.cancelled():
+            link.ready.exception()
+        assert not told
+
+    asyncio.run(main())
+
+
+# Servers
+
+
+def texts(size: Any, data: bytes = b"abc", path: Any = None) -> Callable[[list[Any]], list[Any]]:
+    where = ["message"] if path is None else path
+    return lambda frame: [[DATA, frame[1], TEXT, 0, data], [RESULT, frame[1], {"message": ""}, [[where, size]]]]
+
+
+def one(*frame: Any) -> Callable[[list[Any]], list[Any]]:
+    """An answer whose second member is the request's number."""
+    return lambda asked: [[frame[0], asked[1], *frame[1:]]]
+
+
+ANSWERS: dict[str, Callable[[list[Any]], list[Any]]] = {
+    "texts too short": texts(5),
+    "texts too long": texts(2),
+    "negative texts": texts(-3),
+    "huge texts": texts(1 << 63),
+    "texts elsewhere": texts(3, path=["a", "b", 5]),
+    "texts nowhere": texts(3, path=[]),
+    "texts in a text": texts(3, path=["message", 0]),
+    "texts with no path": texts(3, path=5),
+    "texts of no text": texts(3, b"\xff\xfe\xfd"),
+    "texts are no list": one(RESULT, {}, {"a": 1}),
+    "texts are numbers": one(RESULT, {}, [1, 2]),
+    "texts without data": one(RESULT, {"message": ""}, [[["message"], 3]]),
+    "a text is a str": lambda asked: [[DATA, asked[1], TEXT, 0, "abc"]],
+    "result is a number": one(RESULT, 5),
+    "result is a list": one(RESULT, []),
+    "result is nothing": one(RESULT, None),
+    "result is missing": one(RESULT),
+    "result as bytes": lambda asked: [b"\x00\x00\x00\x05\xc4\x03\x03\x01\x07"],
+    "gap": lambda asked: [[DATA, asked[1], TEXT, 5, b"x"]],
+    "negative place": lambda asked: [[DATA, asked[1], TEXT, -5, b"x"]],
+    "bytes that nobody asked for": lambda asked: [[DATA, asked[1], DOWN, 0, b"x"], [RESULT, asked[1], 5]],
+    "unhashable number": lambda asked: [[RESULT, [], {}]],
+    "a second hello": lambda asked: [[HELLO, VERSION, "boot", False, {}]],
+    "a request": lambda asked: [request(1)],
+    "unknown kind": lambda asked: [[99, 1]],
+    "no kind": lambda asked: [[]],
+    "no list": lambda asked: [5],
+    "garbage": lambda asked: [random.Random(5).randbytes(1000)],
+    "too long": lambda asked: [b"\xff\xff\xff\xff"],
+    "nested": lambda asked: [b"\x00\x00\x01\x00" + b"\x91" * 256],
+}
+
+
+@pytest.mark.parametrize("what", ANSWERS)
+async def test_wrong_answers(what: str) -> None:
+    """The call, and those beside it, end with ProtocolError, and at once."""
+    async with raw_server(lambda peer: keep_answering(peer, ANSWERS[what])) as port, channel_to(port, 30) as channel:
+        begin = time.monotonic()
+        calls = [channel.call("is_alive", {}), channel.call("is_alive", {"x": "y" * 100_000})]
+        answers = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 5)
+        assert isinstance(answers[0], ProtocolError), answers
+        assert isinstance(answers[1], ProtocolError), answers
+        assert time.monotonic() - begin < 2
+
+
+@pytest.mark.parametrize("offset", [1 << 40, 5_000_000, -1, 1.5, "x", None])
+@pytest.mark.parametrize("kind", [CREDIT, RESUME])
+async def test_wrong_places_in_uploads(tmp_path: Path, kind: int, offset: Any) -> None:
+    """Credit, or a place to go on at, that there cannot be."""
+    source = tmp_path / "source"
+    source.write_bytes(bytes(3_000_000))
+
+    def respond(asked: list[Any]) -> list[Any]:
+        frame = [CREDIT, asked[1], UP, offset] if kind == CREDIT else [RESUME, asked[1], offset]
+        return [frame, [ERROR, asked[1], {"message": "no", "class_path": "builtins.OSError"}]]
+
+    async with raw_server(lambda peer: keep_answering(peer, respond)) as port, channel_to(port, 1) as channel:
+        with pytest.raises((SwerexException, OSError)):
+            await asyncio.wait_for(channel.upload(str(source), "/x"), 5)
+
+
+async def test_errors_that_cannot_be() -> None:
+    """Whatever stands in an error, it is raised as an exception."""
+    payloads: list[Any] = [
+        None, 5, [], {}, {"message": 5, "class_path": []}, {"class_path": "os.system", "message": "x"},
+        {"class_path": "builtins.SystemExit", "message": ""}, {"class_path": "builtins.KeyboardInterrupt"},
+        {"class_path": "asyncio.CancelledError"}, {"class_path": "builtins.StopIteration", "message": ""},
+        {"class_path": "builtins.UnicodeDecodeError", "extra_info": {"swerex_c": {"object": "!!", "start": 1}}},
+        {"class_path": "builtins.FileNotFoundError", "extra_info": {"swerex_c": {"errno": 1 << 60, "strerror": ""}}},
+    ]  # fmt: skip
+    for payload in payloads:
+        async with raw_server(lambda peer, p=payload: keep_answering(peer, one(ERROR, p))) as port:  # type: ignore[misc]
+            async with channel_to(port, 1) as channel:
+                answer = (await asyncio.gather(channel.call("is_alive", {}), return_exceptions=True))[0]
+                assert isinstance(answer, (SwerexException, OSError)), (payload, answer)
+
+
+async def test_answers_to_others() -> None:
+    """Answers and bytes for calls that there are not are not looked at; the call's own counts."""
+
+    def respond(asked: list[Any]) -> list[Any]:
+        others = [[RESULT, n, 5] for n in (0, 99, -1, 1 << 63, "x", None)]
+        others += [[DATA, 99, lane, 7, "x"] for lane in (UP, DOWN, TEXT, "x")]
+        others += [[END, 99, 0, 5], [CREDIT, 99, 0, 1 << 60], [RESUME, 99, 7], [PING, 0], [PONG], [ERROR, 99, None]]
+        return [*others, [RESULT, asked[1], {"is_alive": True}]]
+
+    async with raw_server(lambda peer: keep_answering(peer, respond)) as port, channel_to(port) as channel:
+        for _ in range(3):
+            assert await channel.call("is_alive", {}, 5) == {"is_alive": True}
+
+
+async def test_no_answer() -> None:
+    """A server that says nothing more: the call ends in its time."""
+    async with raw_server(lambda peer: keep_answering(peer, lambda asked: [])) as port, channel_to(port) as channel:
+        with pytest.raises(SwerexException, match="0.2 seconds"):
+            await asyncio.wait_for(channel.call("is_alive", {}, 0.2), 5)
+        assert not channel._calls
+
+
+STREAMS: dict[str, list[list[Any]]] = {
+    "gap": [[DATA, 1, DOWN, 1, b"x"]],
+    "twice": [[DATA, 1, DOWN, 0, b"x"], [DATA, 1, DOWN, 0, b"x"]],
+    "text": [[DATA, 1, DOWN, 0, "x"]],
+    "list": [[DATA, 1, DOWN, 0, []]],
+    "end elsewhere": [[DATA, 1, DOWN, 0, b"x"], [END, 1, DOWN, 5]],
+    "after its end": [[END, 1, DOWN, 0], [DATA, 1, DOWN, 0, b"x"], [RESULT, 1, 5]],
+    "too fast": [[DATA, 1, DOWN, i * 250_000, bytes(250_000)] for i in range(40)],
+    "answer before the end": [[DATA, 1, DOWN, 0, b"x"], [RESULT, 1, {}]],
+    "no answer at the end": [[END, 1, DOWN, 0], [RESULT, 1, 7]],
+}
+
+
+@pytest.mark.parametrize("what", STREAMS)
+async def test_wrong_streams(what: str) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.frames(REQUEST, 1)
+        peer.send(*STREAMS[what])
+        await peer.ended(10)
+
+    async def read(channel: Channel) -> None:
+        async for _ in channel.stream("stream_in_session", {}):
+            await asyncio.sleep(0.02)
+
+    async with raw_server(script) as port, channel_to(port, 0.2) as channel:
+        with pytest.raises(ProtocolError):
+            await asyncio.wait_for(read(channel), 5)
+
+
+HEADS: dict[str, bytes] = {
+    "nothing": b"",
+    "ssh": b"SSH-2.0-OpenSSH_9.2\r\n",
+    "garbage": bytes(range(256)) * 4,
+    "garbage after 101": SWITCHING + bytes(range(200, 250)) * 10,
+    "text after 101": SWITCHING + b"hello, world",
+    "another protocol": SWITCHING.replace(b"swerex-frames", b"websocket"),
+    "status of 5000 digits": b"HTTP/1.1 " + b"1" * 5000 + b" x\r\n\r\n",
+    "no status": b"HTTP/1.1\r\n\r\n",
+    "empty head": b"\r\n\r\n",
+    "endless head": b"HTTP/1.1 101 Switching Protocols\r\n" + b"X: y\r\n" * 20_000,
+    "endless line": b"HTTP/1.1 101 " + b"x" * 200_000,
+    "not found": b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+    "refused": b"HTTP/1.1 401 Unauthorized\r\n\r\n",
+    "busy": b"HTTP/1.1 503 Busy\r\n\r\n",
+    "limit": b"HTTP/1.1 511 Limit\r\n\r\n",
+    "hello of another version": SWITCHING + encode([HELLO, 2, "boot", False, {}]),
+    "hello with numbers": SWITCHING + encode([HELLO, VERSION, 5, False, {}]),
+    "short hello": SWITCHING + encode([HELLO, VERSION]),
+    "result first": SWITCHING + encode([RESULT, 1, {}]),
+    "good-bye first": SWITCHING + encode([GOODBYE, "full"]),
+    "hello and garbage": SWITCHING + encode([HELLO, VERSION, "boot", False, {}]) + b"\xff\xff\xff\xff",
+    "hello and good-bye": SWITCHING + encode([HELLO, VERSION, "boot", False, {}]) + encode([GOODBYE, None]),
+}
+
+
+@pytest.mark.parametrize("what", HEADS)
+@pytest.mark.parametrize("after", ["close", "stay"])
+async def test_wrong_beginnings(what: str, after: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call ends with an error of ours, or with `NotFrames`, upon which a runtime tries HTTP; none hangs."""
+    monkeypatch.setattr(client_channel, "_CONNECT_SECONDS", 0.2)
+    connections = 0
+
+    async def script(peer: Peer) -> None:
+        nonlocal connections
+        connections += 1
+        await peer.reader.readuntil(b"\r\n\r\n")
+        peer.writer.write(HEADS[what])
+        if after == "stay":
+            await peer.reader.read()
+
+    async with raw_server(script, hello=False) as port, channel_to(port, 0.3) as channel:
+        begin = time.monotonic()
+        with pytest.raises((SwerexException, NotFrames)):
+            await asyncio.wait_for(channel.call("is_alive", {}), 5)
+        with pytest.raises((SwerexException, NotFrames)):
+            await asyncio.wait_for(channel.call("is_alive", {}, patient=False), 5)
+        assert time.monotonic() - begin < 2
+        assert connections < 100
+
+
+# Too much of it
+
+
+@pytest.mark.limit(90)
+async def test_floods(mark: str, tmp_path: Path) -> None:
+    """100,000 requests in one breath, from a client that reads its answers and from one that does not: others are
+    answered at once meanwhile, and the server's memory stays within bounds."""
+    with server_process(tmp_path / "log") as server:
+        wire = WireClient(Address(port=server.port, headers={"X-API-Key": PROCESS_KEY}))
+        channel = await wire.channel()
+        await channel.call("is_alive", {})
+        before = memory_of(server.process.pid)
+        flood = b"".join(encode(request(number)) for number in range(1, 100_001))
+        for reads in (True, False):
+            async with raw_client(server.port, os.urandom(16), key=PROCESS_KEY) as peer:
+                slowest = 0.0
+                answers = 0
+
+                async def read(peer: Peer = peer) -> None:
+                    nonlocal answers
+                    while answers < 100_000 and (frame := await peer.frame(20)) is not None:
+                        answers += frame[0] in (RESULT, ERROR)
+
+                peer.writer.write(flood)
+                reader = asyncio.create_task(read() if reads else asyncio.sleep(1.5))
+                while not reader.done():
+                    begin = time.perf_counter()
+                    await channel.call("is_alive", {})
+                    slowest = max(slowest, time.perf_counter() - begin)
+                    await asyncio.sleep(0.01)
+                await reader
+                assert answers == (100_000 if reads else 0)
+                assert slowest < 0.2  # 0.006 on an idle machine
+            assert memory_of(server.process.pid) - before < 60_000_000
+        await channel.call("is_alive", {})
+        await wire.close()
+        assert "Traceback" not in server.said()
+
+
+async def test_one_too_many(served: Served) -> None:
+    """A request that is larger than a server takes is refused; the connection goes on."""
+    async with raw_client(served.port) as peer:
+        peer.send(request(1, "execute", {"command": ""}, 1, [[["command"], 2 << 30]]))
+        answer = await peer.answer(1)
+        assert answer[0] == ERROR and "ServerLimitError" in str(answer[2])
+        peer.send(request(2))
+        assert (await peer.answer(2))[0] == RESULT
