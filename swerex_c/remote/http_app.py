@@ -19,7 +19,7 @@ import math
 import os
 import stat
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import FastAPI, File, Form, Security, UploadFile
@@ -33,6 +33,7 @@ from swerex_c._version import __version__
 from swerex_c.exceptions import InvalidInputError, ServerRestartedError
 from swerex_c.remote import archive
 from swerex_c.remote.form import Form as UploadForm
+from swerex_c.remote.long_json import LONG, dump, has_long, load
 from swerex_c.remote.once import Once
 from swerex_c.remote.service import METHODS, Service
 from swerex_c.remote.transfer import to_wire
@@ -80,17 +81,29 @@ class Refusal(Exception):
 class Reply:
     """An answer that is complete in memory."""
 
-    __slots__ = ("body", "headers", "status")
+    __slots__ = ("body", "headers", "more", "status")
 
-    def __init__(self, status: int, body: bytes, headers: Headers | None = None):
+    def __init__(self, status: int, body: bytes, headers: Headers | None = None, more: Sequence[bytes] = ()):
+        """`more`: pieces of the body that come after `body`."""
         self.status = status
         self.body = body
         self.headers = headers or []
+        self.more = more
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return len(self.body) + sum(map(len, self.more))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = [_JSON, (b"content-length", b"%d" % len(self.body)), *self.headers]
+        headers = [_JSON, (b"content-length", b"%d" % self.size), *self.headers]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        await send({"type": "http.response.body", "body": self.body})
+        body = self.body
+        for piece in self.more:
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+            await asyncio.sleep(0)  # between two pieces others have their turn
+            body = piece
+        await send({"type": "http.response.body", "body": body})
 
 
 class StreamReply(Reply):
@@ -267,7 +280,9 @@ class Gate:
                 "The server is not the one that the request was first sent to: it was restarted, "
                 "and whether the request was carried out before is not known"
             )
-            raise _failure_refusal(error)
+            refusal = Refusal(511, "")
+            refusal.reply = Reply(511, _dump({"swerexception": to_wire(error)}))
+            raise refusal
         if size is not None and path != "/upload" and int(size) > service.limits.body:
             raise _too_large(service)
         if path == "/wire":
@@ -286,7 +301,7 @@ class _Endpoints:
 
     def __init__(self, service: Service):
         self._service = service
-        self.once: Once[Reply] = Once(service.limits, lambda reply: len(reply.body))
+        self.once: Once[Reply] = Once(service.limits, lambda reply: reply.size)
 
     def described(self) -> list[tuple[str, str, Endpoint, Any, Any]]:
         """Verb, path, endpoint, what it takes, what it gives."""
@@ -311,17 +326,17 @@ class _Endpoints:
         return "POST", "/" + name, endpoint, takes, gives
 
     async def _root(self, scope: Scope, receive: Receive) -> Reply:
-        return _answer(HelloResponse())
+        return await _answer(HelloResponse())
 
     async def _is_alive(self, scope: Scope, receive: Receive) -> Reply:
         # Not counted among the requests in flight: a server with no room for more is alive.
         begin = time.perf_counter()
         failed = True
         try:
-            reply = _answer(await self._service.runtime.is_alive())
+            reply = await _answer(await self._service.runtime.is_alive())
             failed = False
         except Exception as error:
-            reply = _failure(error)
+            reply = await _failure(error)
         self._service.tallies["is_alive"].add(time.perf_counter() - begin, failed)
         return reply
 
@@ -331,46 +346,46 @@ class _Endpoints:
 
         async def start() -> Reply:
             try:
-                request = _parse(METHODS[method], head.content_type, body)
-                return _answer(await self._service.call(method, request))
+                request = await _parse(METHODS[method], head.content_type, body)
+                return await _answer(await self._service.call(method, request))
             except Refusal as refusal:
                 return refusal.reply
             except Exception as error:
-                return _failure(error)
+                return await _failure(error)
 
         if head.request_id is None:
             return await start()
         try:
             return await self.once.run(head.request_id, (method, await _digest(body)), start)
         except Exception as error:
-            return _failure(error)
+            return await _failure(error)
 
-    async def _body(self, receive: Receive) -> bytes:
-        pieces: list[bytes] = []
-        size = 0
-        more = True
-        while more:
-            message = await receive()
-            if message["type"] != "http.request":
-                raise Disconnected
-            piece = message.get("body", b"")
-            size += len(piece)
-            if size > self._service.limits.body:
+    async def _body(self, receive: Receive) -> bytes | bytearray:
+        message = await receive()
+        body: bytes | bytearray = message.get("body", b"")
+        more = message.get("more_body", False)
+        if more:
+            body = bytearray(body)
+        while message["type"] == "http.request":
+            if len(body) > self._service.limits.body:
                 raise _too_large(self._service)
-            pieces.append(piece)
+            if not more:
+                return body
+            message = await receive()
+            body += message.get("body", b"")
             more = message.get("more_body", False)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        raise Disconnected
 
     # Files
 
     async def _upload(self, scope: Scope, receive: Receive) -> Reply:
         try:
             answer: BaseModel = await self._service.count("upload", self._store(scope, receive))
-            return _answer(answer)
+            return await _answer(answer)
         except (Disconnected, Refusal):
             raise
         except Exception as error:
-            return _failure(error)
+            return await _failure(error)
 
     async def _store(self, scope: Scope, receive: Receive) -> BaseModel:
         with contextlib.ExitStack() as stack:
@@ -441,13 +456,13 @@ class _Endpoints:
     async def _download(self, scope: Scope, receive: Receive) -> Reply:
         body = await self._body(receive)
         try:
-            request = _parse(_DOWNLOAD, _Head(scope).content_type, body)
+            request = await _parse(_DOWNLOAD, _Head(scope).content_type, body)
             reply: Reply = await self._service.count("download", self._open(request.path))
             return reply
         except Exception as error:
             if isinstance(error, Refusal):
                 raise
-            return _failure(error)
+            return await _failure(error)
 
     @staticmethod
     async def _open(path: str) -> Reply:
@@ -520,7 +535,7 @@ class _Head:
                 self.content_type = value.decode("latin-1")
 
 
-def _parse(adapter: TypeAdapter[Any] | None, content_type: str, body: bytes) -> Any:
+async def _parse(adapter: TypeAdapter[Any] | None, content_type: str, body: bytes | bytearray) -> Any:
     """The validated request. What is wrong with it is answered as FastAPI does."""
     if adapter is None:
         return None
@@ -528,7 +543,7 @@ def _parse(adapter: TypeAdapter[Any] | None, content_type: str, body: bytes) -> 
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise Refusal(422, [_problem("model_attributes_type", "body", "The body has to be application/json")])
     try:
-        payload = json.loads(body)
+        payload = json.loads(body) if len(body) < LONG else await asyncio.to_thread(load, body)
     except (ValueError, RecursionError) as error:
         raise Refusal(422, [_problem("json_invalid", "body", f"JSON decode error: {error}")]) from None
     try:
@@ -543,7 +558,7 @@ def _problem(kind: str, field: str, text: str) -> dict[str, Any]:
     return {"type": kind, "loc": ["body"] if field == "body" else ["body", field], "msg": text}
 
 
-async def _digest(body: bytes) -> bytes:
+async def _digest(body: bytes | bytearray) -> bytes:
     if len(body) <= _HASHED_INLINE:
         return hashlib.blake2b(body, digest_size=16).digest()
     return await asyncio.to_thread(lambda: hashlib.blake2b(body, digest_size=16).digest())
@@ -554,7 +569,9 @@ def _dump(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-def _answer(model: BaseModel) -> Reply:
+async def _answer(model: BaseModel) -> Reply:
+    if has_long(model.__dict__):
+        return await _long(200, model.model_dump())
     try:
         body = model.__pydantic_serializer__.to_json(model)
     except Exception:  # it holds what UTF-8 cannot carry
@@ -562,19 +579,16 @@ def _answer(model: BaseModel) -> Reply:
     return Reply(200, body)
 
 
-def _failure(error: Exception) -> Reply:
+async def _long(status: int, value: Any) -> Reply:
+    pieces = await asyncio.to_thread(lambda: list(dump(value)))
+    return Reply(status, pieces[0], more=pieces[1:])
+
+
+async def _failure(error: Exception) -> Reply:
     wire = to_wire(error)
-    try:
-        return Reply(511, _dump({"swerexception": wire}))
-    except (ValueError, TypeError, RecursionError):
-        wire["extra_info"] = {}
-        return Reply(511, _dump({"swerexception": wire}))
-
-
-def _failure_refusal(error: Exception) -> Refusal:
-    refusal = Refusal(511, "")
-    refusal.reply = _failure(error)
-    return refusal
+    if has_long(wire):
+        return await _long(511, {"swerexception": wire})
+    return Reply(511, _dump({"swerexception": wire}))
 
 
 def _too_large(service: Service) -> Refusal:
@@ -582,7 +596,7 @@ def _too_large(service: Service) -> Refusal:
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
-    reply = _failure(error)
+    reply = await _failure(error)
     return Response(reply.body, reply.status, media_type="application/json")
 
 
