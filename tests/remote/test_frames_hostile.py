@@ -198,7 +198,8 @@ async def test_garbage(served: Served, data: bytes) -> None:
     "frame",
     [
         request(1), [PING, 0], [CREDIT, 1, 1, 0], [HELLO], [HELLO, 2, NAME, False], [HELLO, VERSION, NAME[:15], False],
-        [HELLO, VERSION, "0123456789abcdef", False], [HELLO, VERSION, None, False], [GOODBYE, ""], [HELLO, "x", NAME, 1],
+        [HELLO, VERSION, "0123456789abcdef", False], [HELLO, VERSION, None, False], [GOODBYE, ""],
+        [HELLO, "x", NAME, 1],
     ],
     ids=repr,
 )  # fmt: skip
@@ -302,8 +303,8 @@ class Stub:
 
 
 scalars = st.one_of(
-    st.integers(-(1 << 63), (1 << 64) - 1), st.integers(-2, 12), st.none(), st.booleans(), st.floats(), st.binary(max_size=40),
-    st.text(st.characters(codec="utf-8"), max_size=20),
+    st.integers(-(1 << 63), (1 << 64) - 1), st.integers(-2, 12), st.none(), st.booleans(), st.floats(),
+    st.binary(max_size=40), st.text(st.characters(codec="utf-8"), max_size=20),
     st.sampled_from(["is_alive", "upload", "download", "execute", "stream_in_session", "target_path"]),
 )  # fmt: skip
 values = st.recursive(
