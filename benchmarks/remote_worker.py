@@ -19,7 +19,7 @@ from typing import Any
 from worker import Answer, Measured, is_empty, memory_kb, serve
 
 Place = dict[str, Any]
-"""Where a server is: `port`; or `unix`, a path; or `command`, of a program whose standard streams are the server."""
+"""Where a server is: `port`; or `unix`, a path; or `command`, a program whose standard streams are the server."""
 
 
 class Client:
@@ -102,46 +102,6 @@ class Remote(Client):
         await self.runtime.download(source, target)
 
 
-class OverFrames:
-    """The calls of a runtime over frames."""
-
-    def __init__(self, client: Any, api: Any) -> None:
-        self.client, self.api = client, api
-
-    async def call(self, method: str, request: Any, answer: Any) -> Any:
-        channel = await self.client.channel()
-        return answer(**await channel.call(method, dict(request) if request is not None else {}))
-
-    async def is_alive(self) -> Any:
-        return await self.call("is_alive", None, self.api.IsAliveResponse)
-
-    async def create_session(self, request: Any) -> Any:
-        return await self.call("create_session", request, self.api.CreateBashSessionResponse)
-
-    async def close_session(self, request: Any) -> Any:
-        return await self.call("close_session", request, self.api.CloseBashSessionResponse)
-
-    async def run_in_session(self, request: Any) -> Any:
-        return await self.call("run_in_session", request, self.api.BashObservation)
-
-    async def execute(self, request: Any) -> Any:
-        return await self.call("execute", request, self.api.CommandResponse)
-
-    async def read_file(self, request: Any) -> Any:
-        return await self.call("read_file", request, self.api.ReadFileResponse)
-
-    async def write_file(self, request: Any) -> Any:
-        return await self.call("write_file", request, self.api.WriteFileResponse)
-
-    async def upload(self, request: Any) -> None:
-        channel = await self.client.channel()
-        await channel.upload(request.source_path, request.target_path)
-
-    async def download(self, source: str, target: str) -> None:
-        channel = await self.client.channel()
-        await channel.download(source, target)
-
-
 class Here(Remote):
     """`LocalRuntime` in the client's own process."""
 
@@ -150,20 +110,19 @@ class Here(Remote):
 
 
 class Ours(Remote):
-    def __init__(self) -> None:
+    """Ours, over frames or over HTTP/JSON."""
+
+    def __init__(self, wire: str) -> None:
         super().__init__("swerex_c")
+        self.wire = wire
 
     async def connect(self, place: Place, key: str) -> None:
-        from swerex_c.remote.wire_client import Address, WireClient
+        from swerex_c.runtime.remote import RemoteRuntime
 
-        headers = {"X-API-Key": key}
-        if "command" in place:
-            address = Address(command=tuple(place["command"]))
-        elif "unix" in place:
-            address = Address(unix=place["unix"], headers=headers)
-        else:
-            address = Address(port=place["port"], headers=headers)
-        self.runtime = OverFrames(WireClient(address), self.api)
+        where: dict[str, Any] = {"host": "http://127.0.0.1", **place}
+        if "unix" in place:
+            where = {"host": f"unix://{place['unix']}"}
+        self.runtime = RemoteRuntime(auth_token=key, wire=self.wire, timeout=10.0, **where)
         await self.alive()
 
 
@@ -251,7 +210,8 @@ class Copy(Client):
 
 
 CLIENTS: dict[str, Callable[[], Client]] = {
-    "ours": Ours,
+    "ours": lambda: Ours("msgpack"),
+    "ours, JSON": lambda: Ours("json"),
     "original": lambda: Remote("swerex"),
     "here": lambda: Here("swerex_c"),
     "echo": Echo,
