@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +15,25 @@ import pytest
 from original import original_python
 
 from . import table
-from .conftest import KEY, Server, environment
-
-TRANSPORTS: dict[str, dict[str, str]] = {"json": {"wire": "json"}}
-"""The ways in which our client talks to our server, and the configuration of the runtime that chooses them."""
+from .conftest import KEY, environment
+from .server_process import KEY as OTHER_KEY
+from .server_process import REMOTE, serving
 
 PAIRS = [
-    *(("ours", "ours", transport) for transport in TRANSPORTS),
-    ("original", "ours", ""),
-    ("ours", "original", ""),
-    ("original", "original", ""),
+    # client, server, configuration of our client
+    ("ours", "any ASGI server", {"wire": "json"}),
+    ("ours", "any ASGI server", {}),
+    ("ours", "swerex-remote", {"wire": "json"}),
+    ("ours", "swerex-remote", {"wire": "msgpack"}),
+    ("ours", "swerex-remote", {}),
+    ("ours", "unix socket", {}),
+    ("ours", "stdio", {"command": [*REMOTE, "--stdio"]}),
+    ("ours", "original", {"wire": "json"}),
+    ("ours", "original", {}),
+    ("original", "any ASGI server", {}),
+    ("original", "swerex-remote", {}),
+    ("original", "original", {}),
 ]
-"""Client, server, transport."""
 
 SYNTAX_BASES = ["SwerexException", "RuntimeError", "Exception", "BaseException", "object"]
 VALUE_BASES = ["SwerexException", "ValueError", "Exception", "BaseException", "object"]
@@ -117,39 +126,60 @@ BOTH_ORIGINAL: dict[str, Any] = ORIGINAL_CLIENT | {
 }
 """What the original's client makes of its own server: the reference for the three above."""
 
-OTHERWISE = {
-    ("ours", "ours"): {},
-    ("original", "ours"): ORIGINAL_CLIENT,
-    ("ours", "original"): ORIGINAL_SERVER,
-    ("original", "original"): BOTH_ORIGINAL,
+STDIO: dict[str, Any] = {
+    "wrong_key": [True, False],
+    "nobody_there": [True, False],
+    "not_there_in_time": [None, True],
 }
+"""Nobody else is at the other end of a pipe: there is no key, and no address."""
 
 
-@pytest.fixture(scope="module", params=PAIRS, ids=lambda pair: "-".join(filter(None, pair)))
-def pair(
-    request: pytest.FixtureRequest,
-    our_server: Server,
-    original_server: Server,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[str, str, dict[str, Any]]:
+def expected(client: str, server: str, name: str) -> Any:
+    if client == "original":
+        otherwise = BOTH_ORIGINAL if server == "original" else ORIGINAL_CLIENT
+    else:
+        otherwise = {"original": ORIGINAL_SERVER, "stdio": STDIO}.get(server, {})
+    return otherwise.get(name, EXPECTED[name])
+
+
+@contextlib.contextmanager
+def server_of(kind: str, request: pytest.FixtureRequest, place: Path) -> Iterator[tuple[str, str]]:
+    """Address and key of a server."""
+    if kind == "stdio":
+        yield "http://127.0.0.1", ""
+    elif kind in ("swerex-remote", "unix socket"):
+        arguments = ["--unix", str(place / "socket")] if kind == "unix socket" else []
+        with serving(place / "log", *arguments, TERM="dumb") as server:
+            yield f"unix://{place}/socket" if arguments else server.url, OTHER_KEY
+    else:
+        name = "original_server" if kind == "original" else "our_server"
+        yield request.getfixturevalue(name).url, KEY
+
+
+def label(pair: tuple[str, str, dict[str, Any]]) -> str:
+    return "-".join([pair[0], pair[1].replace(" ", "_"), *(v for v in pair[2].values() if isinstance(v, str))])
+
+
+@pytest.fixture(scope="module", params=PAIRS, ids=label)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, dict[str, Any]]:
     """Client, server, and what all cases came to."""
-    client, server_kind, transport = request.param
-    server = our_server if server_kind == "ours" else original_server
+    client, kind, options = request.param
     package, python = ("swerex_c", sys.executable) if client == "ours" else ("swerex", original_python())
-    variables = environment() | {"SWX_TABLE_OPTIONS": json.dumps(TRANSPORTS.get(transport, {}))}
+    variables = environment() | {"SWX_TABLE_OPTIONS": json.dumps(options), "PYTHONWARNINGS": "error::ResourceWarning"}
     if client == "original":
         del variables["PYTHONPATH"]
-    variables["PYTHONWARNINGS"] = "error::ResourceWarning"
     place = tmp_path_factory.mktemp("table")
-    command = [python, str(Path(table.__file__)), package, server.url, KEY, str(place)]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=110, cwd=place)
+    (place / "cases").mkdir()
+    with server_of(kind, request, place) as (url, key):
+        command = [python, str(Path(table.__file__)), package, url, key, str(place / "cases")]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=110, cwd=place)
     assert done.returncode == 0, done.stderr
     if client == "ours":
         assert "Unclosed" not in done.stderr and "ResourceWarning" not in done.stderr, done.stderr
-    return client, server_kind, json.loads(done.stdout.splitlines()[-1])
+    return client, kind, json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", table.CASES)
 def test_case(pair: tuple[str, str, dict[str, Any]], name: str) -> None:
     client, server, results = pair
-    assert results[name] == OTHERWISE[client, server].get(name, EXPECTED[name])
+    assert results[name] == expected(client, server, name)
