@@ -116,14 +116,18 @@ class StreamReply(Reply):
         self.pieces = pieces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        gone = asyncio.ensure_future(receive())  # the request is complete: this can only say that nobody reads on
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.headers})
             async for piece in self.pieces:
+                if gone.done():
+                    return
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
         except OSError as error:
             _logger.warning("A download ended early: %s", error)
         finally:
+            gone.cancel()
             await self.pieces.aclose()
 
 

@@ -28,7 +28,7 @@ from swerex_c.remote.rate import Rate
 from swerex_c.remote.service import Service
 from swerex_c.runtime.dummy import DummyRuntime
 from swerex_c.runtime.local import LocalRuntime
-from traps.harness import PACE
+from traps.harness import PACE, eventually
 
 from .conftest import KEY, Server, start_ours, stop
 from .raw import Answer, ask, call, form
@@ -618,6 +618,25 @@ def test_downloads(our_server: Server, tmp_path: Path) -> None:
     refused = {tmp_path / "no": "FileNotFoundError", tmp_path / "d": "UploadError", "/dev/null": "InvalidInputError"}
     for path, kind in refused.items():
         assert ask(our_server, "POST", "/download", {"path": str(path)}).error["class_path"].endswith(kind)
+
+
+def test_a_download_that_nobody_reads_ends(our_server: Server, tmp_path: Path) -> None:
+    huge = tmp_path / "huge"
+    with open(huge, "wb") as file:
+        file.truncate(1 << 40)
+
+    def is_open() -> bool:
+        links = Path(f"/proc/{our_server.process.pid}/fd").iterdir()
+        return any(os.readlink(link) == str(huge) for link in links if link.is_symlink())
+
+    connection = http.client.HTTPConnection("127.0.0.1", our_server.port, timeout=30)
+    headers = {"X-API-Key": KEY, "Content-Type": "application/json"}
+    connection.request("POST", "/download", json.dumps({"path": str(huge)}), headers)
+    response = connection.getresponse()
+    assert response.read(10) == bytes(10) and is_open()
+    response.close()
+    connection.close()
+    assert eventually(lambda: not is_open())
 
 
 # Never blocked
