@@ -172,6 +172,10 @@ static void take_prompt(swx_session *s, const swx_mark *mark)
 {
     int rank = rank_of(s, mark);
     candidate *found = &s->found;
+    if (s->blank && rank == 1 && !has_evidence(s)) { /* without evidence it would pass for the command's own */
+        s->blank = false;
+        return;
+    }
     s->beyond = s->beyond || (s->state == RUNNING && !s->loose && mark->number > s->number + 1);
     if ((s->state != RUNNING && s->state != STARTING && !(s->state == CHALLENGE && s->phase == RESTORE)) || !rank ||
         rank < found->rank) {

@@ -118,7 +118,7 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
         s->started = false;
         s->base = s->number;
     }
-    s->beyond = false;
+    s->beyond = s->blank = false;
     s->delivered = s->last_data = now;
     s->readline_seen = false;
     s->notices = 0;
@@ -223,6 +223,7 @@ static void begin_first(swx_session *s, int64_t now)
     }
     if (at_prompt && s->jobs && s->start_marks) { /* lets the shell report jobs that ended meanwhile before we begin */
         typed = swx_session_type_bytes(s, "\n", 1);
+        s->blank = true;
     }
     size_t part = op->typed_size;
     if (op->raw && at_prompt && part > RAW_TAIL) {

@@ -74,6 +74,7 @@ struct swx_session {
     bool beyond;       /* a mark had a number that is too high: somebody else may have typed a command */
     uint64_t base;     /* the shell's count before it */
     bool loose;        /* lines typed to programs: numbers may advance by more than one */
+    bool blank;        /* an empty line was typed before it, whose prompt is still to come */
     bool arriving;     /* its text is typed with the terminal in raw mode, but for the last line */
     bool attached;     /* to a person's terminal */
     bool readline_seen;

@@ -154,6 +154,27 @@ static void drop_start(swx_session *s)
     }
 }
 
+static bool contains(const uint8_t *text, size_t size, const char *part)
+{
+    return memmem(text, size, part, strlen(part)) != NULL;
+}
+
+/* What the shell shows of the element of PROMPT_COMMAND that puts the prompts back: under `set -x`, under `set -v`, and by a
+ * DEBUG trap that prints commands.  It runs after the command, so that its lines are the last ones. */
+static void drop_reassertion(swx_session *s)
+{
+    swx_buf *output = &s->output;
+    while (s->reassert && !swx_buf_dropped(output) && output->size && output->data[output->size - 1] == '\n') {
+        const uint8_t *before = memrchr(output->data, '\n', output->size - 1);
+        const uint8_t *line = before ? before + 1 : output->data;
+        size_t size = output->size - (size_t)(line - output->data);
+        if (!contains(line, size, SWX_REASSERT) || !contains(line, size, s->fence.nonce)) {
+            return;
+        }
+        swx_buf_chop(output, size);
+    }
+}
+
 /* After `exec > >(tee log)` and the like. */
 static bool stdout_is_pipe(const swx_session *s)
 {
@@ -167,6 +188,7 @@ static bool stdout_is_pipe(const swx_session *s)
 static void conclude(swx_session *s, int code, uint32_t jobs, const char *unread, int64_t now)
 {
     drop_start(s);
+    drop_reassertion(s);
     if (s->stopped > 0 && s->stopped != s->child.pid) { /* a pager may have outlived the program that opened it */
         swx_child_kill_readers(&s->child, s->stopped, s->pty.path);
     }
@@ -314,7 +336,9 @@ static where look_at_shell(swx_session *s, unsigned looks)
             }
             s->readline_seen = true;
             return AT_PROMPT;
-        case SWX_SHELL_UNKNOWN:
+        case SWX_SHELL_UNKNOWN: /* readline's prompt is one in raw mode; a program may have left that too, and no harm is done */
+            s->readline_seen = s->readline_seen || (s->found.rank && s->state == RUNNING && !s->arriving && !s->attached &&
+                                                    !swx_pty_is_canonical(&s->pty));
             return NO_EVIDENCE;
         case SWX_SHELL_ELSEWHERE:
             break;

@@ -25,7 +25,8 @@ swx_status swx_shelltext_prompts(swx_buf *out, const swx_fence *fence)
     char ps0[SWX_FENCE_TEXT], ps1[SWX_FENCE_TEXT];
     swx_fence_ps0(fence, ps0);
     swx_fence_ps1(fence, ps1);
-    return add(out, "builtin declare -g +x PS0='%s' PS1='%s' PS2='' || builtin :", ps0, ps1);
+    /* Quoted as a whole: under `set -k` an assignment is no argument. */
+    return add(out, "builtin declare -g +x 'PS0=%s' 'PS1=%s' 'PS2=' || builtin :", ps0, ps1);
 }
 
 swx_status swx_shelltext_reassert(swx_buf *out, const swx_fence *fence)
@@ -34,8 +35,8 @@ swx_status swx_shelltext_reassert(swx_buf *out, const swx_fence *fence)
     swx_fence_ps0(fence, ps0);
     swx_fence_ps1(fence, ps1);
     return add(out,
-               "builtin declare -ga 'PROMPT_COMMAND[7734]=builtin declare -g PS0='\\''%s'\\'' PS1='\\''%s'\\'' "
-               "PS2= 2>/dev/null' || builtin :",
+               "builtin declare -ga 'PROMPT_COMMAND[7734]=" SWX_REASSERT "'\\''PS0=%s'\\'' '\\''PS1=%s'\\'' "
+               "'\\''PS2='\\'' 2>&-' || builtin :",
                ps0, ps1);
 }
 

@@ -14,6 +14,7 @@
 swx_status swx_shelltext_prompts(swx_buf *out, const swx_fence *fence);
 
 /* An element of PROMPT_COMMAND that does the same before each prompt, behind whatever the user's own elements do. */
+#define SWX_REASSERT "builtin declare -g " /* how its text begins, wherever the shell shows it; our nonce is in it too */
 swx_status swx_shelltext_reassert(swx_buf *out, const swx_fence *fence);
 
 /* The challenge: one line whose answer is a REPORT mark (exit code, PIPESTATUS), the last argument `$_` in the shell's

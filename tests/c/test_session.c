@@ -198,6 +198,17 @@ static void test_without_the_kernel(void)
         expect_run(s, "echo one; (exit 5)\n", 5, "one\n");
         expect_run(s, "{\necho two $?\n}\n", 0, "two 5\n");
     }
+    /* The prompt of the line that lets the shell report its jobs is not the command's own. */
+    expect_run(s, "sleep 0.3 &\n", 0, NULL);
+    for (int i = 0; i < 5; i++) {
+        expect_run(s, "echo one; sleep 0.05; echo two; (exit 4)\n", 4, "one\ntwo\n");
+    }
+    expect_run(s, "wait; unset 'PROMPT_COMMAND[0]'; set -k\n", 0, NULL);
+    expect_run(s, "echo k; set +k\n", 0, "k\n");
+    expect_run(s, "set -x\n", 0, "");
+    expect_run(s, "echo x; (exit 2)\n", 2, "+ echo x\nx\n+ exit 2\n");
+    expect_run(s, "{ set +x; } 2>/dev/null; set -o emacs\n", 0, NULL);
+    expect_run(s, "printf '%s.' a\tb; shopt -o emacs\n", 1, "a.b.emacs          \toff\n");
     swx_op op = operation(SWX_OP_RUN, "sleep 100\n");
     op.deadline = now() + 30 * MS;
     swx_session_submit(s, &op, now());
