@@ -258,7 +258,7 @@ ESCAPES = {
     "stopped": "{sleep} & kill -STOP $!; wait",
     "another limit": "setsid bash -c 'ulimit -R 1000000; {sleep} & {sleep}; true' & wait",
     "another limit, and no parent": "(setsid bash -c 'ulimit -R 1000000; {sleep} & {sleep}; true' &) ; {sleep}",
-    "other limits": "setsid bash -c 'ulimit -R 1000; ulimit -x 9; setsid bash -c \"{sleep} & {sleep}; true\"; true' & wait",
+    "other limits": "setsid bash -c 'ulimit -R 9 -x 9; setsid bash -c \"{sleep} & {sleep}; true\"; true' & wait",
     "other limits, in the same session": "bash -mc 'ulimit -R 1000; ulimit -x 9; ({sleep} &) ; ({sleep} &)'; {sleep}",
     "forking all the time": "while :; do setsid sh -c '{sleep} & {sleep}' & sleep 0.02; done",
 }
