@@ -1,10 +1,9 @@
 """Configurations of runtimes: what can be written into a file or onto a command line, and made into a runtime."""
 
-from typing import Literal, cast
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from swerex_c._load import load_class
 from swerex_c.runtime._base import AbstractRuntime
 
 __all__ = ["DummyRuntimeConfig", "LocalRuntimeConfig", "RemoteRuntimeConfig", "RuntimeConfig", "get_runtime"]
@@ -62,8 +61,9 @@ class RemoteRuntimeConfig(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     def get_runtime(self) -> AbstractRuntime:
-        runtime_class = load_class("swerex_c.runtime.remote", "RemoteRuntime")
-        return cast(AbstractRuntime, runtime_class.from_config(self))
+        from swerex_c.runtime.remote import RemoteRuntime
+
+        return RemoteRuntime.from_config(self)
 
 
 class DummyRuntimeConfig(BaseModel):
@@ -85,9 +85,5 @@ RuntimeConfig = LocalRuntimeConfig | RemoteRuntimeConfig | DummyRuntimeConfig
 
 
 def get_runtime(config: RuntimeConfig) -> AbstractRuntime:
-    """The runtime that a configuration describes; it has not been contacted yet.
-
-    Raises:
-        NotAvailableError: if this version of the package does not have it.
-    """
+    """The runtime that a configuration describes; it has not been contacted yet."""
     return config.get_runtime()
