@@ -5,10 +5,13 @@ from __future__ import annotations
 
 def main() -> None:
     if __spec__ is not None and __spec__.parent == "swerex":
-        from swerex_c.remote.serve_cli import main as command
+        from swerex_c.remote.serve_cli import main as serve
+
+        serve()
     else:
         from swerex_c.cli import main as command
-    command()
+
+        command()
 
 
 if __name__ == "__main__":
