@@ -94,6 +94,7 @@ struct swx_session {
     bool guard, reassert;
     int code;          /* of the last command */
     bool helper;       /* the shell's stdout is a pipe: what it prints comes through another process */
+    int64_t helper_busy; /* when it was last seen not to have read all */
     unsigned start_misses;
     unsigned lost_prompts; /* challenges in a row because the prompt carried no mark */
 

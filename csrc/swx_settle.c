@@ -1,9 +1,11 @@
 /* Has the command ended, and how?  The shell is looked at, and where that leaves a doubt it is asked. */
 #include "swx_session_private.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "swx_notice.h"
@@ -16,6 +18,7 @@ enum {
 };
 
 static const int64_t CALM = 5 * MS;
+static const int64_t HELPER_LIMIT = 1000 * MS; /* for the reader of the shell's stdout to begin: it may never do */
 static const int64_t LEARN_LIMIT = 2000 * MS;   /* for a shell that showed its prompt to go to its read */
 static const int64_t START_GRACE = 20 * MS;     /* for a START mark, once the command was read */
 
@@ -184,6 +187,30 @@ static bool stdout_is_pipe(const swx_session *s)
     return size > 5 && memcmp(target, "pipe:", 5) == 0;
 }
 
+/* Where the shell's stdout is a pipe: whether something in it was not read yet. */
+static bool pipe_holds_more(const swx_session *s)
+{
+    char path[48];
+    int size = 0;
+    snprintf(path, sizeof(path), "/proc/%d/fd/1", (int)s->child.pid);
+    int fd = stdout_is_pipe(s) ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
+    bool more = fd >= 0 && ioctl(fd, FIONREAD, &size) == 0 && size > 0;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return more;
+}
+
+/* What prints for the shell gets time to read, and then a moment to write: that nobody can see from outside. */
+static bool helper_is_behind(swx_session *s, int64_t now)
+{
+    int64_t quiet = now - s->last_data;
+    if (quiet < HELPER_LIMIT && pipe_holds_more(s)) {
+        s->helper_busy = now;
+    }
+    return quiet < CALM || now - s->helper_busy < 4 * CALM; /* it was slow just now */
+}
+
 /* unread: NULL, or why the shell has not run what was typed. */
 static void conclude(swx_session *s, int code, uint32_t jobs, const char *unread, int64_t now)
 {
@@ -244,7 +271,9 @@ static void conclude_from_mark(swx_session *s, int64_t now)
         return;
     }
     bool missed_start = s->expects_start && !s->begun && found.number > s->number;
-    swx_buf_chop(&s->output, (size_t)(s->output.total - found.at));
+    if (!s->helper) { /* what a helper prints comes behind the prompt */
+        swx_buf_chop(&s->output, (size_t)(s->output.total - found.at));
+    }
     s->number = found.number ? found.number : s->number;
     s->lost_prompts = 0;
     if (missed_start && ++s->start_misses > 1) {
@@ -405,8 +434,8 @@ static void settle_running(swx_session *s, int64_t now, bool fresh)
             }
             return;
         }
-        if (s->helper && now - s->last_data < CALM) {
-            swx_session_check_in(s, now, CALM);
+        if (s->helper && helper_is_behind(s, now)) {
+            swx_session_check_in(s, now, CALM / 4);
             return;
         }
         if (s->found.rank) {

@@ -598,6 +598,18 @@ def test_exec_through_tee(sh: Shell, tmp_path: Path) -> None:
     sh.out("sleep 0.1")
 
 
+@pytest.mark.only_here("what a helper prints late belongs to the command")
+def test_exec_through_a_helper_that_is_late(sh: Shell) -> None:
+    """What was not read yet is waited for, as on a machine that is too busy to run the helper; but not for ever."""
+    sh.run("exec 3>&1 > >(sleep 0.2; cat)")
+    sh.gives("echo first; (exit 3)", "first\n", 3)
+    sh.gives("echo second", "second\n")
+    sh.run("exec > >(sleep 60)")
+    with quicker_than(2.5):
+        sh.gives("echo never seen; (exit 4)", "", 4)
+    sh.run("exec >&3")
+
+
 @wrong("the shell ends unnoticed")
 def test_exec_stdin_away(sh: Shell, tmp_path: Path, swerex_error: type[Exception]) -> None:
     """Bash reads its commands from stdin. Without one it ends: that is told, and nothing hangs."""
