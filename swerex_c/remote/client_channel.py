@@ -428,9 +428,8 @@ class Channel:
             self._heartbeat = None
         for call in list(self._calls.values()):
             self._settle(call, ConnectionLostError("The runtime was closed"))
-        if link is not None and not link.closing:
-            link.send([GOODBYE, ""])
-            link.close()
+        if link is not None:
+            link.leave()
         return link
 
     def move(self) -> None:
@@ -532,6 +531,8 @@ class ClientLink(Link):
         self.send([HELLO, VERSION, self._channel._name, self._channel._opened])
 
     def data_received(self, data: bytes | memoryview) -> None:
+        if self.closing:
+            return
         if self._head is None:
             Link.data_received(self, data)
             return
@@ -556,6 +557,22 @@ class ClientLink(Link):
         if not self.ready.done():
             self.ready.set_exception(error)
         self._channel.lost(self, error)
+
+    def leave(self) -> None:
+        """Say good-bye. The server then ends the connection: if it were closed here while something comes that nobody
+        reads, the system would end it at once, and what was said last could be lost."""
+        if not self.closing:
+            self.send([GOODBYE, ""])
+            self._flush()
+            self.closing = True
+            self._loop.call_later(_GOODBYE_SECONDS, self.transport.abort)
+
+    async def left(self) -> None:
+        """Wait until the connection has ended after `leave`, or end it."""
+        try:
+            await asyncio.wait_for(self.gone.wait(), _GOODBYE_SECONDS)
+        except TimeoutError:
+            self.transport.abort()
 
     def move(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -591,6 +608,5 @@ async def _until_the_end(channel: Channel) -> AsyncIterator[None]:
         yield
     finally:
         link = channel.close()
-        if link is not None:  # TLS has a good-bye of its own
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(link.gone.wait(), _GOODBYE_SECONDS)
+        if link is not None:
+            await link.left()
