@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from . import conftest as fixtures
 from . import needs, others
 from .engine import Engine
 
@@ -161,9 +163,14 @@ def test_a_benchmark_image_is_as_difficult_as_it_shall_be(
         assert in_container(docker, name, "git", "-C", "/testbed", "status", "--short") == ""
 
 
-def test_containers_are_removed(docker: Engine) -> None:
-    """The fixture `container` has removed those of the tests before; other tests of this process remove their own."""
-    assert docker.docker("ps", "-aq", "--filter", "status=running") == ""
+def test_containers_are_removed(docker: Engine, bash_only: str) -> None:
+    """What the fixture `container` starts is gone after the test."""
+    start = inspect.unwrap(fixtures.container)
+    life = start(docker)
+    name = next(life)(bash_only)
+    assert docker.docker("inspect", "-f", "{{.State.Running}}", name) == "true"
+    assert next(life, None) is None
+    assert docker.docker("inspect", name, check=False) == "[]"
 
 
 def test_podman(podman: others.Podman) -> None:
