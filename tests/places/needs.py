@@ -44,6 +44,8 @@ def capability(bit: int, name: str, what: str) -> None:
             raise Lacking(f"{name}, which {what} needs")
 
 
+CAP_SETUID = 7
+CAP_SYS_CHROOT = 18
 CAP_SYS_ADMIN = 21
 CAP_MKNOD = 27
 

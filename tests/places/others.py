@@ -122,6 +122,9 @@ class Sshd:
     def __init__(self) -> None:
         self._server = needs.program("sshd", "openssh-server")
         self._client = needs.program("ssh", "openssh-client")
+        if os.geteuid() == 0:  # any other user's server can let in that user, and needs nothing
+            needs.capability(needs.CAP_SETUID, "CAP_SETUID", "an ssh server of root's")
+            needs.capability(needs.CAP_SYS_CHROOT, "CAP_SYS_CHROOT", "an ssh server of root's")
         self._keygen = needs.program("ssh-keygen", "openssh-client")
         self.directory = Path(tempfile.mkdtemp(prefix="swx-sshd-"))
         self.config = self.directory / "client"
