@@ -15,9 +15,12 @@ import contextlib
 import itertools
 import logging
 import time
+import types
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from typing import Any
+
+from pydantic import BaseModel
 
 from swerex_c import _core
 from swerex_c._version import __version__
@@ -55,6 +58,7 @@ from swerex_c.remote.protocol import (
 )
 from swerex_c.remote.service import METHODS, Service
 from swerex_c.remote.transfer import to_wire
+from swerex_c.runtime.local import LocalRuntime
 
 __all__ = ["Registry", "ServerLink"]
 
@@ -73,7 +77,25 @@ _LOOK_AT = 64
 _FIRST_FRAME = 10.0
 """Seconds for a connection to say which channel it is."""
 
+_SHORT = ("is_alive", "run_in_session")
+"""Methods that are often done without waiting for anything."""
+
 logger = logs.LOGGER
+
+
+@types.coroutine
+def _rest(work: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:
+    """The rest of a coroutine that has begun, and waits."""
+    try:
+        while True:
+            try:
+                value = yield waits_for
+            except BaseException as error:
+                waits_for = work.throw(error)
+            else:
+                waits_for = work.send(value)
+    except StopIteration:
+        pass
 
 
 class Exchange:
@@ -130,7 +152,7 @@ class Exchange:
             self.texts = texts
             work = self._with_texts(size)
         elif self.method in METHODS:
-            work = self._call()
+            work = service.call(self.method, service.validate(self.method, self.payload))
         elif self.method == "stream_in_session":
             work = service.count(self.method, self._stream())
         elif self.method == "upload":
@@ -140,7 +162,23 @@ class Exchange:
             work = service.count(self.method, self._download())
         else:
             raise InvalidInputError(f"There is no method {self.method!r:.100}")
-        self.task = self.channel.registry.loop.create_task(self._run(work))
+        alone = self.link is not None and self.link.alone
+        if alone and self.method in _SHORT and type(service.runtime) is LocalRuntime:
+            self._begin(self._run(work))
+        else:
+            self.task = self.channel.registry.loop.create_task(self._run(work))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Carry out at once what may not have to wait, and the rest as a task.
+
+        That spares a turn of the event loop. Up to where it waits, the work is not a task and must not ask for one.
+        """
+        try:
+            waits_for = work.send(None)
+        except StopIteration:
+            return
+        if self.answer is None:
+            self.task = self.channel.registry.loop.create_task(_rest(work, waits_for))
 
     def _receiver(self) -> Receiver:
         receiver = Receiver(self.id, UP)
@@ -152,7 +190,8 @@ class Exchange:
         begin = time.perf_counter()
         outcome = ""
         try:
-            self.finish(RESULT, await work)
+            answer = await work
+            self.finish(RESULT, answer if answer.__class__ is dict else answer.__dict__)
         except asyncio.CancelledError:
             outcome = "cancelled"
             self.finish(ERROR, to_wire(SwerexException("The request was cancelled")))
@@ -164,13 +203,7 @@ class Exchange:
             seconds = time.perf_counter() - begin
             logs.request_done(self.method, seconds, outcome or "done", client, str(self.id), bool(outcome))
 
-    async def _call(self) -> dict[str, Any]:
-        service = self.channel.registry.service
-        answer = await service.call(self.method, service.validate(self.method, self.payload))
-        self.payload = None
-        return answer.__dict__
-
-    async def _with_texts(self, size: int) -> dict[str, Any]:
+    async def _with_texts(self, size: int) -> BaseModel:
         assert self.up is not None
         data = bytearray()
         while len(data) < size:
@@ -182,7 +215,10 @@ class Exchange:
         del data
         if self.method not in METHODS:
             raise InvalidInputError(f"{self.method} takes no long texts")
-        return await self._call()
+        service = self.channel.registry.service
+        request = service.validate(self.method, self.payload)
+        self.payload = None
+        return await service.call(self.method, request)
 
     async def _stream(self) -> dict[str, Any]:
         service = self.channel.registry.service

@@ -22,11 +22,12 @@ def patience(request: BaseModel | None) -> float | None:
     """How many seconds to wait for the answer to a request; None is for ever."""
     if request is None:
         return 60.0  # closing, which takes as long as what runs takes to end
-    own = getattr(request, "timeout", None)
+    fields = request.__dict__  # a missing attribute of a model costs more than a call
+    own = fields.get("timeout")
     if isinstance(request, BashInterruptAction):
         own = request.timeout * max(1, request.n_retry)
     elif own is None:
-        own = getattr(request, "startup_timeout", None)
+        own = fields.get("startup_timeout")
     return own + MARGIN if isinstance(own, int | float) and own >= 0 else None
 
 

@@ -15,15 +15,12 @@ from urllib.request import getproxies, proxy_bypass
 from swerex_c.exceptions import AuthenticationError, ConnectionLostError, InvalidInputError
 from swerex_c.remote.link import FdTransport, Link
 from swerex_c.remote.protocol import UPGRADE
+from swerex_c.remote.unspoken import NotFrames
 
 __all__ = ["LONGEST_HEAD", "Address", "NotFrames", "behind_proxy", "dial", "upgrade_error", "upgrade_request"]
 
 LONGEST_HEAD = 64 << 10
 """Bytes of an HTTP answer's head."""
-
-
-class NotFrames(Exception):
-    """What answers there is no server of ours, or something is between that lets no frames pass. Nothing was sent."""
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,8 @@ class Link(asyncio.BufferedProtocol):
         self.heard = True
         """Whether anything has come since this was last set to False."""
         self.closing = False
+        self.alone = False
+        """Whether the frame that is being handled came without others."""
         self.error: BaseException | None = None
         self._decoder = new_decoder()
         self._encode = new_encoder().encode
@@ -90,6 +92,7 @@ class Link(asyncio.BufferedProtocol):
     def handle(self, frames: list[Any]) -> None:
         """Do what came together."""
         self._batch = []
+        self.alone = len(frames) == 1
         try:
             for frame in frames:
                 self.handlers[frame[0]](frame)

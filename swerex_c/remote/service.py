@@ -39,6 +39,10 @@ METHODS: dict[str, TypeAdapter[Any] | None] = {
 """What a client may call by name and what validates its request; None: it takes none. Each is a method of runtimes."""
 
 
+_STARTS = ("create_session", "execute")
+"""Those that start a program."""
+
+
 class Place(Protocol):
     """Where the runtime and the key are kept; both may be replaced at any time. The module `swerex_c.server` is one."""
 
@@ -102,19 +106,26 @@ class Service:
 
     async def call(self, method: str, request: BaseModel | None) -> BaseModel:
         """Do what a method of `METHODS` does, with its validated request. Raises what the runtime raises."""
-        answer: BaseModel = await self.count(method, self._run(method, request))
-        return answer
+        begin = self._enter(method)
+        failed = True
+        try:
+            if method in _STARTS:
+                await self._before_start(method)
+            if method == "close":
+                answer = await self.close()
+            else:
+                run: Callable[..., Awaitable[BaseModel]] = getattr(self.place.runtime, method)
+                answer = await (run() if request is None else run(request))
+            failed = False
+            return answer
+        finally:
+            self._leave(method, begin, failed)
 
-    async def _run(self, method: str, request: BaseModel | None) -> BaseModel:
+    async def _before_start(self, method: str) -> None:
         if method == "create_session" and self.session_count >= self.limits.sessions:
             msg = f"The server allows {self.limits.sessions} sessions at the same time: close some first"
             raise ServerLimitError(msg)
-        if method in ("create_session", "execute"):
-            await self._turn()
-        if method == "close":
-            return await self.close()
-        run: Callable[..., Awaitable[BaseModel]] = getattr(self.place.runtime, method)
-        return await (run() if request is None else run(request))
+        await self._turn()
 
     async def _turn(self) -> None:
         """Wait until no other program is started in this turn of the event loop.
@@ -128,25 +139,32 @@ class Service:
             await asyncio.sleep(0)
 
     async def count(self, method: str, work: Awaitable[Any]) -> Any:
-        """Await something that is done for a client: within the limit of requests in flight, and counted.
-
-        A server that has no room for more is alive, and says so.
-        """
-        if self.in_flight >= self.limits.requests and method != "is_alive":
+        """Await something else that is done for a client: within the limit of requests in flight, and counted."""
+        try:
+            begin = self._enter(method)
+        except ServerLimitError:
             if hasattr(work, "close"):
                 work.close()
-            msg = f"The server allows {self.limits.requests} requests at the same time: try again later"
-            raise ServerLimitError(msg)
-        self.in_flight += 1
-        begin = time.perf_counter()
+            raise
         failed = True
         try:
             answer = await work
             failed = False
             return answer
         finally:
-            self.in_flight -= 1
-            self.tallies[method].add(time.perf_counter() - begin, failed)
+            self._leave(method, begin, failed)
+
+    def _enter(self, method: str) -> float:
+        """A request begins: when. A server that has no room for more is alive, and says so."""
+        if self.in_flight >= self.limits.requests and method != "is_alive":
+            msg = f"The server allows {self.limits.requests} requests at the same time: try again later"
+            raise ServerLimitError(msg)
+        self.in_flight += 1
+        return time.perf_counter()
+
+    def _leave(self, method: str, begin: float, failed: bool) -> None:
+        self.in_flight -= 1
+        self.tallies[method].add(time.perf_counter() - begin, failed)
 
     async def close(self) -> BaseModel:
         """End all sessions and commands. A runtime of the same kind takes the closed one's place, for new clients."""

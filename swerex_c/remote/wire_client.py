@@ -23,11 +23,22 @@ from swerex_c.remote.client import Boots, Progress, patience
 from swerex_c.remote.client_channel import Channel
 from swerex_c.remote.dial import Address, NotFrames
 from swerex_c.remote.elsewhere import ChannelElsewhere
-from swerex_c.runtime.abstract import IsAliveResponse, UploadResponse
+from swerex_c.runtime.abstract import (
+    BashAction,
+    BashInterruptAction,
+    Command,
+    IsAliveResponse,
+    ReadFileRequest,
+    UploadResponse,
+    WriteFileRequest,
+)
 
 __all__ = ["Address", "NotFrames", "WireClient"]
 
 M = TypeVar("M", bound=BaseModel)
+
+_PLAIN = {BashAction, BashInterruptAction, Command, ReadFileRequest, WriteFileRequest}
+"""Requests whose fields are nothing but what frames carry."""
 
 _UNREACHABLE = (
     AuthenticationError,
@@ -52,17 +63,8 @@ class WireClient:
         self._channels: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Channel] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._boots = Boots()
-        self._made_for: tuple[str, dict[str, str]] = ("", {})
         self._only: Channel | None = None
         """The channel of a program's streams, of which there is one for all loops."""
-
-    def leads_to(self, url: str, headers: dict[str, str]) -> bool:
-        """Whether it was made for this address and these headers."""
-        if self._made_for != (url, headers):
-            if Address.of(url, headers) != self.address:
-                return False
-            self._made_for = (url, headers)
-        return True
 
     # Calls
 
@@ -84,7 +86,7 @@ class WireClient:
             ConnectionLostError, AuthenticationError, ServerRestartedError, ResultLostError: see there.
         """
         channel = await self.channel()
-        payload = {} if request is None else request.model_dump()
+        payload = _fields(request)
         try:
             answer = await channel.call(method, payload, patience(request))
         except Exception as error:
@@ -148,8 +150,22 @@ class WireClient:
         found = self._channels.pop(loop, None)
         if self._only is not None:
             found, self._only = self._only, None
-        if found is not None:
-            found.close()
+        if found is None:
+            return
+        if found.loop is not loop:
+            if found.loop.is_running():
+                found.loop.call_soon_threadsafe(found.close)
+                return
+            found.move()
+        if (link := found.close()) is not None:
+            await link.left()
+
+
+def _fields(request: BaseModel | None) -> dict[str, Any]:
+    if request is None:
+        return {}
+    # A subclass of a caller may hold anything.
+    return dict(request.__dict__) if type(request) in _PLAIN else request.model_dump()
 
 
 def _model(response_type: Callable[..., M], fields: Any) -> M:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
 from swerex_c.exceptions import SwerexException
+from swerex_c.remote.unspoken import NotFrames
 from swerex_c.runtime._base import AbstractRuntime
 from swerex_c.utils.log import get_logger
 
@@ -56,6 +57,7 @@ class RemoteRuntime(AbstractRuntime):
         self.logger = logger or get_logger("rex-runtime")
         self._json_client: JsonClient | None = None
         self._wire_client: WireClient | None = None
+        self._wire_key: tuple[Any, ...] = ()
         self._speaks_frames = self._config.wire != "json"
         if not self._config.host.startswith(("http://", "https://", "unix://")):
             self.logger.warning("Host %s does not start with http, adding http://", self._config.host)
@@ -87,12 +89,13 @@ class RemoteRuntime(AbstractRuntime):
         """The client of the frames; None if the server, or what is on the way to it, knows only HTTP."""
         if not self._speaks_frames:
             return None
-        client = self._wire_client
-        if client is None or (self._config.command is None and not client.leads_to(self._api_url, self._headers)):
+        client, config = self._wire_client, self._config
+        key = (config.host, config.port, config.auth_token)
+        if client is None or self._wire_key != key:
             from swerex_c.remote.dial import Address, behind_proxy
             from swerex_c.remote.wire_client import WireClient
 
-            config = self._config
+            self._wire_key = key
             if config.command is not None:
                 address = Address(command=tuple(config.command))
             else:
@@ -176,11 +179,8 @@ class RemoteRuntime(AbstractRuntime):
             num_retries: how often to try again, if it is more than is tried anyway, when the connection fails; only
                 what cannot run twice by that is sent again.
         """
-        from swerex_c.remote.dial import NotFrames
-
         try:
-            wire = self._wire
-            if wire is not None:
+            if (wire := self._wire) is not None:
                 try:
                     return await wire.call(endpoint, payload, output_class)
                 except NotFrames as error:
@@ -194,16 +194,17 @@ class RemoteRuntime(AbstractRuntime):
 
     async def is_alive(self, *, timeout: float | None = None) -> abstract.IsAliveResponse:
         """Whether the server answers. Only what it raises itself is raised; everything else is no, and why."""
-        from swerex_c.remote.dial import NotFrames
-
         seconds = self._get_timeout(timeout)
-        with self._logged():
+        try:
             if (wire := self._wire) is not None:
                 try:
                     return await wire.is_alive(seconds)
                 except NotFrames as error:
                     self._fall_back(error)
             return await self._client.is_alive(seconds)
+        except Exception as error:
+            self._log_remote(error)
+            raise
 
     async def wait_until_alive(self, *, timeout: float = 60.0) -> None:
         """Wait until the server answers.
@@ -234,7 +235,6 @@ class RemoteRuntime(AbstractRuntime):
 
         A server that speaks no frames gives the output in one piece, when the command is finished.
         """
-        from swerex_c.remote.dial import NotFrames
         from swerex_c.runtime.abstract import BashObservation
 
         if (wire := self._wire) is not None:
@@ -284,8 +284,6 @@ class RemoteRuntime(AbstractRuntime):
         Modes and symbolic links are kept where the server is one of ours. Shows how far it is if standard error is a
         terminal and it takes long.
         """
-        from swerex_c.remote.dial import NotFrames
-
         self.logger.debug("Uploading %s to %s", request.source_path, request.target_path)
         with self._logged(), _shown(f"Uploading {request.source_path}") as progress:
             if (wire := self._wire) is not None:
@@ -301,8 +299,6 @@ class RemoteRuntime(AbstractRuntime):
         Raises:
             NotSupportedError: if the server is not one of ours.
         """
-        from swerex_c.remote.dial import NotFrames
-
         self.logger.debug("Downloading %s to %s", source_path, target_path)
         with self._logged(), _shown(f"Downloading {source_path}") as progress:
             if (wire := self._wire) is not None:
