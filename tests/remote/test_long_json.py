@@ -66,21 +66,25 @@ def test_other_threads_are_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_json, "_PIECE", 128 << 10)
     text = 'some "source" code\n' * 2_000_000
     document = json.dumps({"content": text}).encode()
-    longest = 0.0
-    done = threading.Event()
 
-    def watch() -> None:
-        nonlocal longest
-        while not done.is_set():
-            begin = time.perf_counter()
-            time.sleep(0.001)
-            longest = max(longest, time.perf_counter() - begin)
+    def longest_stop() -> float:
+        longest = 0.0
+        done = threading.Event()
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    assert load(document)["content"] == text
-    assert sum(map(len, dump({"content": text}))) == len(document) - 1  # the standard library writes a blank
-    done.set()
-    watcher.join()
-    print(f"{longest * 1000:.1f} ms")
-    assert longest < 0.06 * PACE
+        def watch() -> None:
+            nonlocal longest
+            while not done.is_set():
+                begin = time.perf_counter()
+                time.sleep(0.001)
+                longest = max(longest, time.perf_counter() - begin)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        assert load(document)["content"] == text
+        assert sum(map(len, dump({"content": text}))) == len(document) - 1  # the standard library writes a blank
+        done.set()
+        watcher.join()
+        return longest
+
+    # A busy machine stops threads, too, but not each time.
+    assert min(longest_stop() for _ in range(3)) < 0.06 * PACE
