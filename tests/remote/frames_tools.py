@@ -234,7 +234,7 @@ class Peer:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
         self.reader = reader
         self.writer = writer
-        self._decoder = _core.FrameDecoder(max_frame=protocol.MAX_FRAME)
+        self.decoder = _core.FrameDecoder(max_frame=protocol.MAX_FRAME)
         self._frames: list[Any] = []
 
     def send(self, *frames: Any) -> None:
@@ -250,7 +250,7 @@ class Peer:
                     return None
                 if not data:
                     return None
-                self._frames += self._decoder.feed(data)
+                self._frames += self.decoder.feed(data)
         return self._frames.pop(0)
 
     async def frames(self, kind: int, number: int, seconds: float = 5.0) -> Any:
@@ -326,8 +326,8 @@ async def raw_server(script: Callable[[Peer], Awaitable[None]], hello: bool = Tr
 
 
 async def keep_answering(peer: Peer, respond: Callable[[list[Any]], list[Any]]) -> None:
-    """Answer each request with frames, and pings."""
-    while (frame := await peer.frame(60)) is not None:
+    """Answer each request with frames, and pings, until the good-bye."""
+    while (frame := await peer.frame(60)) is not None and frame[0] != protocol.GOODBYE:
         if frame[0] == REQUEST:
             peer.send(*respond(frame))
         elif frame[0] == protocol.PING:

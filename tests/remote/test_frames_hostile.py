@@ -62,6 +62,7 @@ from swerex_c.remote.protocol import (
 from swerex_c.remote.service import Service
 from swerex_c.remote.wire_client import Address, WireClient
 from swerex_c.runtime.abstract import IsAliveResponse
+from traps.harness import PACE
 
 pytestmark = pytest.mark.usefixtures("mark")
 
@@ -601,8 +602,9 @@ async def test_floods(mark: str, tmp_path: Path) -> None:
 
                 async def read(peer: Peer = peer) -> None:
                     nonlocal answers
-                    while answers < 100_000 and (frame := await peer.frame(20)) is not None:
-                        answers += frame[0] in (RESULT, ERROR)
+                    while answers < 100_000:  # in small pieces, since the other client is in this loop, too
+                        frames = peer.decoder.feed(await peer.reader.read(1 << 14))
+                        answers += sum(frame[0] in (RESULT, ERROR) for frame in frames)
 
                 peer.writer.write(flood)
                 reader = asyncio.create_task(read() if reads else asyncio.sleep(1.5))
@@ -613,7 +615,7 @@ async def test_floods(mark: str, tmp_path: Path) -> None:
                     await asyncio.sleep(0.01)
                 await reader
                 assert answers == (100_000 if reads else 0)
-                assert slowest < 0.2  # 0.006 on an idle machine
+                assert slowest < 0.25 * PACE  # 0.006 on an idle machine
             assert memory_of(server.process.pid) - before < 60_000_000
         await channel.call("is_alive", {})
         await wire.close()
