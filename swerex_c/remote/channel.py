@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import itertools
 import logging
 import time
@@ -44,6 +45,7 @@ from swerex_c.remote.protocol import (
     GOODBYE,
     HEARTBEAT,
     HELLO,
+    PIECE,
     PING,
     REQUEST,
     RESULT,
@@ -226,14 +228,19 @@ class Exchange:
         self.down = self._sender(DOWN)
         stream = service.runtime.stream_in_session(action)
         answer: dict[str, Any] = {}
+        sent = hashlib.blake2b()
         async with contextlib.aclosing(stream):  # type: ignore[type-var]
             async for item in stream:
                 if isinstance(item, str):
-                    self.down.write(item.encode("utf-8", "surrogatepass"))
+                    data = item.encode("utf-8", "surrogatepass")
+                    sent.update(data)
+                    self.down.write(data)
                     await self.down.room()
                 else:
-                    answer = item.__dict__
+                    answer = dict(item.__dict__)
         self.down.finish()
+        if answer.get("output") and _same(answer["output"], sent.digest()):
+            answer["output"] = None
         return answer
 
     async def _upload(self) -> dict[str, Any]:
@@ -450,6 +457,11 @@ class Channel:
         for exchange in self.exchanges.values():
             exchange.cancel()
 
+    def cancel_all(self) -> None:
+        """End everything that was asked for on it."""
+        for exchange in self.exchanges.values():
+            exchange.cancel()
+
     @property
     def idle(self) -> bool:
         """Whether nothing runs on it."""
@@ -525,6 +537,9 @@ class Registry:
 
     async def shutdown(self, seconds: float = 2.0) -> None:
         """Tell the clients, and end all connections; the answers that are there go out first, if that is soon."""
+        for channel in self.channels.values():
+            if channel.link is None:  # nobody is there to wait for
+                channel.cancel_all()
         for link in list(self.links):
             link.shutdown()
         until = time.monotonic() + seconds
@@ -533,8 +548,7 @@ class Registry:
         for link in list(self.links):
             link.abort()
         for channel in self.channels.values():
-            for exchange in channel.exchanges.values():
-                exchange.cancel()
+            channel.cancel_all()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -677,6 +691,14 @@ class ServerLink(Link):
             channel.end()
             self.registry.channels.pop(channel.name, None)
         self.close()
+
+
+def _same(text: str, digest: bytes) -> bool:
+    """Whether this text was streamed."""
+    whole = hashlib.blake2b()
+    for start in range(0, len(text), PIECE):
+        whole.update(text[start : start + PIECE].encode("utf-8", "surrogatepass"))
+    return whole.digest() == digest
 
 
 def _text(payload: Any, name: str) -> str:

@@ -341,7 +341,9 @@ class Channel:
         boot, known = link.boot, link.known
         restarted = self.boot is not None and boot != self.boot
         for call in [c for c in self._calls.values() if c.sent]:
-            if restarted:
+            if call.method == "is_alive":
+                call.sent = call.sent and known  # asks the new one as well
+            elif restarted:
                 msg = (
                     f"The server {self.address} was restarted: its sessions are gone, and whether {call.method} was "
                     "carried out is not known"

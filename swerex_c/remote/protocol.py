@@ -32,6 +32,8 @@ anything short, and a slow reader costs nobody but itself.
 *Texts*: strings longer than INLINE, and those that UTF-8 cannot carry, are not in the payload but follow one another in
 the lane UP (requests) or TEXT (answers), as UTF-8 in which surrogates may occur; `texts` is a list of their paths in
 the payload (keys and indices) and sizes in bytes.
+
+The `output` of a streamed action's observation is nil when it is what was streamed.
 """
 
 from __future__ import annotations

@@ -98,12 +98,16 @@ class WireClient:
         """The output of an action as it comes, and at last its observation."""
         channel = await self.channel()
         decoder = codecs.getincrementaldecoder("utf-8")("surrogatepass")
+        pieces: list[str] = []
         try:
             async for item in channel.stream("stream_in_session", request.model_dump()):
                 if isinstance(item, bytes):
                     if text := decoder.decode(item):
+                        pieces.append(text)
                         yield text
                 else:
+                    if item.get("output", "") is None:
+                        item["output"] = "".join(pieces)
                     yield _model(response_type, item)
         except Exception as error:
             raise self._boots.explain(error, request, channel.boot) from None
