@@ -159,7 +159,8 @@ class Process:
     @property
     def mark(self) -> int: ...  # by which all that it started is found, also after its end; 0: there is none
 
-# Kills everything that carries one of the marks. How much lived, what is not gone yet included: ask again until it is 0.
+# Kills everything that carries one of the marks. How much lived, what is not gone yet included: ask again until it is
+# 0.
 # -1: there is no /proc.
 def kill_marked(marks: Sequence[int], /) -> int: ...
 def living_marks(marks: Sequence[int], /) -> list[int]: ...  # those that a living process carries

@@ -207,14 +207,14 @@ class Exchange:
 
     async def _with_texts(self, size: int) -> BaseModel:
         assert self.up is not None
-        data = bytearray()
-        while len(data) < size:
+        pieces: list[bytes] = []
+        while size > 0:
             if not (piece := await self.up.read()):
                 raise ProtocolError("A request ended before its texts did")
-            data += piece
-        insert_texts(self.payload, self.texts, data)
+            pieces.append(piece)
+            size -= len(piece)
+        insert_texts(self.payload, self.texts, pieces)
         self.texts = []
-        del data
         if self.method not in METHODS:
             raise InvalidInputError(f"{self.method} takes no long texts")
         service = self.channel.registry.service

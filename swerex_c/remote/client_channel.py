@@ -465,11 +465,9 @@ class Channel:
     def _insert(self, call: _Call, payload: Any, texts: Any) -> None:
         if call.text is not None:
             call.pieces += call.text.take()
-        data = call.pieces[0] if len(call.pieces) == 1 else b"".join(call.pieces)
-        call.pieces.clear()
-        if texts_size(texts) != len(data):
+        if texts_size(texts) != sum(map(len, call.pieces)):
             raise ProtocolError("The texts of an answer are longer or shorter than announced")
-        insert_texts(payload, texts, data)
+        insert_texts(payload, texts, call.pieces)
 
     def data(self, frame: list[Any]) -> None:
         _, number, lane, offset, data = frame

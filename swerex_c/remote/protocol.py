@@ -38,6 +38,8 @@ The `output` of a streamed action's observation is nil when it is what was strea
 
 from __future__ import annotations
 
+import codecs
+from collections import deque
 from typing import Any
 
 from swerex_c import _core
@@ -165,20 +167,33 @@ def texts_size(texts: Any) -> int:
     return sum(sizes)
 
 
-def insert_texts(payload: Any, texts: Texts, data: bytes | bytearray) -> None:
-    """Put the texts back that `split_texts` took out; `data` is what they hold, one after the other.
+def insert_texts(payload: Any, texts: Texts, pieces: list[bytes]) -> None:
+    """Put the texts back that `split_texts` took out; `pieces` is what they hold, one after the other. It is used up.
 
     Raises:
         ProtocolError: if there are no such places in the payload, or the bytes are no text.
     """
-    at = 0
-    view = memoryview(data)
+    rest = deque(pieces)
+    pieces.clear()
     try:
         for path, size in texts:
             place = payload
             for step in path[:-1]:
                 place = place[step]
-            place[path[-1]] = str(view[at : at + size], "utf-8", "surrogatepass")
-            at += size
+            place[path[-1]] = _decode(rest, size)
     except (LookupError, TypeError, UnicodeDecodeError):
         raise ProtocolError("A long text does not fit into its message") from None
+
+
+def _decode(pieces: deque[bytes], size: int) -> str:
+    """The next bytes as text, piece by piece: of a long one there is never a second copy as bytes."""
+    decode = codecs.getincrementaldecoder("utf-8")("surrogatepass").decode
+    parts: list[str] = []
+    while size:
+        piece = pieces.popleft()
+        if len(piece) > size:
+            pieces.appendleft(piece[size:])
+            piece = piece[:size]
+        size -= len(piece)
+        parts.append(decode(piece, not size))
+    return "".join(parts)

@@ -7,6 +7,7 @@ as its `OSError` with `errno` and `filename`; what we refuse, as `UploadError`.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import locale
@@ -17,6 +18,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from swerex_c.exceptions import InvalidInputError, UploadError
 
@@ -24,6 +26,9 @@ __all__ = ["move", "read_text", "spool", "upload", "write_text"]
 
 _MOST_LINKS = 40
 """How many symbolic links in a row are followed, as in Linux."""
+
+_BLOCK = 1 << 20
+"""Characters that are encoded at once."""
 
 _NOT_REPLACEABLE = {errno.EACCES, errno.EPERM, errno.EBUSY, errno.EXDEV, errno.EROFS}
 """What the system answers when a file may be written but not replaced: nothing can be added to its directory, or
@@ -59,11 +64,16 @@ def write_text(path: str, content: str) -> None:
     """
     _check_path(path)
     path = str(Path(path))
-    data = content.encode(locale.getpreferredencoding(False))
+    encoding = codecs.lookup(locale.getpreferredencoding(False)).name
+    # What cannot fail is encoded while it is written: a long text then takes no second place in memory.
+    late = content.isascii() and encoding in ("utf-8", "ascii")
+    data = b"" if late else content.encode(encoding)
 
     def write(to: str) -> None:
-        with open(to, "wb") as file:
-            file.write(data)
+        with open(to, "wb", buffering=0) as file:
+            for start in range(0, len(content), _BLOCK) if late else ():
+                _write_all(file, content[start : start + _BLOCK].encode())
+            _write_all(file, data)
 
     if parent := os.path.dirname(path):
         os.makedirs(parent, exist_ok=True)
@@ -82,6 +92,12 @@ def write_text(path: str, content: str) -> None:
         if old is None or error.errno not in _NOT_REPLACEABLE:
             raise
         write(path)
+
+
+def _write_all(file: BinaryIO, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def upload(source: str, target: str) -> None:

@@ -286,7 +286,7 @@ async def test_streams_stall_nobody(served: Served) -> None:
 
 @pytest.mark.limit(90)
 async def test_memory_of_a_long_stream(mark: str, tmp_path: Path) -> None:
-    """300 MB through a stream with a slow reader: nothing but what the session itself keeps of it, for its answer.
+    """200 MB through a stream with a slow reader: nothing but what the session itself keeps of it, for its answer.
     200 MB up and down: next to nothing."""
     with server_process(tmp_path / "log") as server:
         wire = WireClient(Address(port=server.port, headers={"X-API-Key": PROCESS_KEY}))
@@ -297,18 +297,18 @@ async def test_memory_of_a_long_stream(mark: str, tmp_path: Path) -> None:
         most = most_there = 0
         size = 0
         async for item in channel.stream(
-            "stream_in_session", bash("head -c 300000000 /dev/zero | tr '\\0' x", timeout=80)
+            "stream_in_session", bash("head -c 200000000 /dev/zero | tr '\\0' x", timeout=80)
         ):
             if isinstance(item, bytes):
                 if size // 10_000_000 != (size + len(item)) // 10_000_000:
                     await asyncio.sleep(0.02)
                     most = max(most, memory_of(os.getpid()) - here)
-                    if size < 280_000_000:  # then it makes the answer, of as many bytes again
+                    if size < 180_000_000:  # then it makes the answer, of as many bytes again
                         most_there = max(most_there, memory_of(server.process.pid) - there)
                 size += len(item)
-        assert size == 300_000_000
+        assert size == 200_000_000
         assert most < 60_000_000
-        assert most_there < 360_000_000
+        assert most_there < 260_000_000
         await channel.call("is_alive", {})
 
         source = tmp_path / "source"
