@@ -160,7 +160,12 @@ def label(pair: tuple[str, str, dict[str, Any]]) -> str:
     return "-".join([pair[0], pair[1].replace(" ", "_"), *(v for v in pair[2].values() if isinstance(v, str))])
 
 
-@pytest.fixture(scope="module", params=PAIRS, ids=label)
+def parameter(pair: tuple[str, str, dict[str, Any]]) -> Any:
+    # All cases of a pair come from one run, so they belong to one worker.
+    return pytest.param(pair, id=label(pair), marks=pytest.mark.xdist_group(label(pair)))
+
+
+@pytest.fixture(scope="module", params=map(parameter, PAIRS))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, dict[str, Any]]:
     """Client, server, and what all cases came to."""
     client, kind, options = request.param
