@@ -11,8 +11,10 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "swx_alloc.h"
@@ -34,8 +36,9 @@ static int open_pidfd(pid_t pid)
 
 enum { CANDIDATES = 4096, PATH_ROOM = 64 * 1024 };
 
-/* Where the mark is kept. */
+/* Where the mark is kept, and the numbers that can be one. */
 static const int MARKED[] = { RLIMIT_RTTIME, RLIMIT_LOCKS };
+static const uint64_t LOWEST_MARK = UINT64_C(1) << 60, MARKS_END = UINT64_C(1) << 62;
 
 /* All that the child needs, made before it exists: it shares our memory and must not touch the allocator. */
 typedef struct {
@@ -43,6 +46,7 @@ typedef struct {
     char *const *environment;
     const char **programs; /* NULL-terminated: what to try to execute, in order */
     struct rlimit64 limit; /* the mark */
+    bool possible[SWX_COUNT(MARKED)]; /* a limit that means something stays as it is, also where root could lift it */
     bool marked;           /* out: it is in force, in one of the limits at least */
     const char *failed;    /* out: the call that failed, NULL while all is well */
     int sys_errno;
@@ -80,26 +84,22 @@ static const char **find_programs(const char *file)
     return programs;
 }
 
-/* A limit below the one in force, random, and too large to mean anything.  False: it cannot be set here. */
-static bool draw_mark(struct rlimit64 *limit)
+/* A limit below those in force, random, and too large to mean anything.  Without one limit stays 0: none can be set here. */
+static void draw_mark(preparation *p)
 {
-    uint64_t random;
-    const uint64_t low = UINT64_C(1) << 60;
-    uint64_t top = UINT64_C(1) << 62;
+    uint64_t random, top = MARKS_END;
     bool possible = false;
     for (size_t i = 0; i < SWX_COUNT(MARKED); i++) {
-        if (prlimit64(0, MARKED[i], NULL, limit) == 0 && limit->rlim_max > low) {
-            possible = true;
-            if (limit->rlim_max < top) { /* a session inside of a session: only lower marks are allowed */
-                top = limit->rlim_max;
-            }
+        struct rlimit64 now;
+        p->possible[i] = prlimit64(0, MARKED[i], NULL, &now) == 0 && now.rlim_max > LOWEST_MARK;
+        if (p->possible[i] && now.rlim_max < top) { /* a session inside of a session: only lower marks are allowed */
+            top = now.rlim_max;
         }
+        possible = possible || p->possible[i];
     }
-    if (!possible || getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random)) {
-        return false;
+    if (possible && getrandom(&random, sizeof(random), 0) == (ssize_t)sizeof(random)) {
+        p->limit.rlim_cur = p->limit.rlim_max = LOWEST_MARK + random % (top - LOWEST_MARK);
     }
-    limit->rlim_cur = limit->rlim_max = low + random % (top - low);
-    return true;
 }
 
 /* ---- in the child, between vfork and exec: system calls only ---- */
@@ -183,7 +183,7 @@ static void child_begin(preparation *p)
 {
     setsid();
     for (size_t i = 0; i < SWX_COUNT(MARKED) && p->limit.rlim_max; i++) {
-        p->marked = prlimit64(0, MARKED[i], &p->limit, NULL) == 0 || p->marked;
+        p->marked = (p->possible[i] && prlimit64(0, MARKED[i], &p->limit, NULL) == 0) || p->marked;
     }
     if (p->spawn->directory && chdir(p->spawn->directory) != 0) {
         child_failed(p, "chdir");
@@ -222,9 +222,7 @@ swx_status swx_child_start(swx_child *child, const swx_spawn *spawn, swx_error *
     if (!p.programs) {
         return swx_fail(err, SWX_ENOMEM, "out of memory");
     }
-    if (!draw_mark(&p.limit)) {
-        p.limit.rlim_max = 0;
-    }
+    draw_mark(&p);
     pid_t pid = begin_program(&p);
     int failed = errno;
     swx_free(p.programs);
@@ -317,8 +315,8 @@ static size_t find_mark(pid_t pid, const uint64_t *marks, size_t count)
         if (prlimit64(pid, MARKED[which], NULL, &limit) != 0) {
             return count;
         }
-        for (size_t i = 0; i < count; i++) {
-            if (marks[i] && limit.rlim_max == marks[i]) {
+        for (size_t i = 0; i < count; i++) { /* no other number: everything has the limit of "none" */
+            if (limit.rlim_max == marks[i] && marks[i] >= LOWEST_MARK && marks[i] < MARKS_END) {
                 return i;
             }
         }
@@ -338,83 +336,165 @@ typedef struct {
     const uint64_t *marks;
     size_t count;
     pid_t session; /* whose members belong to it too; 0: none */
+    bool all;      /* what belongs to it by a sign is killed; else only the strays that descend from that */
     stray *strays;
     size_t stray_count, stray_room;
+    pid_t *children; /* of the process that is looked at */
+    size_t child_count, child_room;
+    int64_t patience; /* until when it waits for strays to stop; 0: it has not begun */
 } hunt;
+
+/* A look blocks its thread: waiting may take this much of it, however many strays there are. */
+enum { PAUSE_MICROSECONDS = 100, PATIENCE_MICROSECONDS = 20 * 1000 };
 
 static bool belongs(const hunt *h, pid_t pid)
 {
     return is_marked(pid, h->marks, h->count) || (h->session && getsid(pid) == h->session);
 }
 
-/* The sign is read again through a handle of the process, so that a reused pid is never hit; and nothing slow comes
- * before the signal, because a process that forks and leaves all the time is gone in a moment.  Returns whether it was
- * alive. */
-static bool kill_one(const hunt *h, pid_t pid)
+/* fd: a handle of the process; -1 where there is none. */
+static bool send_signal(int fd, pid_t pid, int number)
 {
-    bool alive = false;
-    int fd = open_pidfd(pid);
-    if (fd < 0) { /* the kernel has no handles, or none is left */
-        process_stat stat;
-        swx_status status = errno == ESRCH ? SWX_ECLOSED : read_stat(pid, &stat);
-        alive = status == SWX_ESYS || (status == SWX_OK && !is_dead(&stat));
-        if (alive) {
-            kill(pid, SIGKILL);
-        }
-        return alive;
+    return (fd >= 0 ? syscall(SYS_pidfd_send_signal, fd, number, NULL, 0) : kill(pid, number)) == 0;
+}
+
+static void close_handle(int fd)
+{
+    if (fd >= 0) {
+        close(fd);
     }
-    struct pollfd ended = { .fd = fd, .events = POLLIN };
-    if (belongs(h, pid) && poll(&ended, 1, 0) == 0) {
-        alive = syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0) == 0;
-    }
-    close(fd);
-    return alive;
 }
 
 /* Stopped, so that it neither starts more nor ends before its own children are known. */
 static void take_stray(hunt *h, pid_t pid, pid_t parent)
 {
     process_stat stat;
-    if (pid == getpid() || belongs(h, pid) || read_stat(pid, &stat) != SWX_OK || stat.parent != parent || is_dead(&stat)) {
+    if (pid == getpid()) {
         return;
+    }
+    int fd = open_pidfd(pid); /* before the look that tells who it is: what has the number later is not hit */
+    if (belongs(h, pid)) {
+        if (h->all) { /* it keeps its signs, by which it is found in its turn */
+            send_signal(fd, pid, SIGSTOP);
+        }
+        goto done;
+    }
+    if (read_stat(pid, &stat) != SWX_OK || stat.parent != parent || is_dead(&stat)) {
+        goto done;
     }
     if (h->stray_count == h->stray_room) {
         size_t room = h->stray_room ? 2 * h->stray_room : 16;
         stray *more = swx_realloc(h->strays, room * sizeof(*more));
         if (!more) {
-            kill(pid, SIGKILL); /* its children are lost */
-            return;
+            send_signal(fd, pid, SIGKILL); /* its children are lost */
+            goto done;
         }
         h->strays = more;
         h->stray_room = room;
     }
-    h->strays[h->stray_count++] = (stray){ pid, stat.started };
-    kill(pid, SIGSTOP);
-    for (int i = 0; i < 20 && read_stat(pid, &stat) == SWX_OK && strchr("RSD", stat.state); i++) {
-        usleep(100);
+    if (send_signal(fd, pid, SIGSTOP)) {
+        h->strays[h->stray_count++] = (stray){ pid, stat.started };
     }
+done:
+    close_handle(fd);
 }
 
-/* Source: proc(5), /proc/pid/task/tid/children (where the kernel has it). */
-static void take_children(hunt *h, pid_t parent)
+static void list_child(hunt *h, pid_t pid)
 {
-    char path[80];
-    snprintf(path, sizeof(path), "/proc/%d/task", (int)parent);
-    DIR *threads = opendir(path);
-    const struct dirent *entry;
-    while (threads && (entry = readdir(threads))) {
-        snprintf(path, sizeof(path), "/proc/%d/task/%.16s/children", (int)parent, entry->d_name);
-        FILE *children = entry->d_name[0] == '.' ? NULL : fopen(path, "re");
-        int pid;
-        while (children && fscanf(children, "%d", &pid) == 1) {
-            take_stray(h, pid, parent);
+    if (h->child_count == h->child_room) {
+        size_t room = h->child_room ? 2 * h->child_room : 64;
+        pid_t *more = swx_realloc(h->children, room * sizeof(*more));
+        if (!more) {
+            return;
         }
-        if (children) {
-            fclose(children);
+        h->children = more;
+        h->child_room = room;
+    }
+    h->children[h->child_count++] = pid;
+}
+
+/* Source: proc(5), /proc/pid/task/tid/children (where the kernel has it): numbers, with a space behind each. */
+static void list_children(hunt *h, pid_t parent, const char *thread)
+{
+    char path[80], text[4096];
+    ssize_t size;
+    pid_t pid = 0;
+    snprintf(path, sizeof(path), "/proc/%d/task/%.16s/children", (int)parent, thread);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    while (fd >= 0 && (size = read(fd, text, sizeof(text))) > 0) {
+        for (ssize_t i = 0; i < size; i++) {
+            if (text[i] >= '0' && text[i] <= '9') {
+                pid = 10 * pid + (text[i] - '0');
+            } else if (pid) {
+                list_child(h, pid);
+                pid = 0;
+            }
+        }
+    }
+    close_handle(fd);
+}
+
+static void list_all_children(hunt *h, pid_t parent)
+{
+    char path[48], only[16];
+    struct stat task;
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)parent);
+    snprintf(only, sizeof(only), "%d", (int)parent);
+    bool single = stat(path, &task) == 0 && task.st_nlink == 3; /* a link for each thread, as for any directory in it */
+    DIR *threads = single ? NULL : opendir(path);
+    const struct dirent *entry;
+    h->child_count = 0;
+    if (single) { /* nearly all are, and this is what a look at thousands takes its time for */
+        list_children(h, parent, only);
+    }
+    while (threads && (entry = readdir(threads))) {
+        if (entry->d_name[0] != '.') {
+            list_children(h, parent, entry->d_name);
         }
     }
     if (threads) {
         closedir(threads);
+    }
+}
+
+static int64_t microseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+/* Until then it may be in the middle of a fork. */
+static void await_stop(hunt *h, pid_t pid)
+{
+    process_stat stat;
+    if (!h->patience) {
+        h->patience = microseconds() + PATIENCE_MICROSECONDS;
+    }
+    while (microseconds() < h->patience && read_stat(pid, &stat) == SWX_OK && strchr("RSD", stat.state)) {
+        usleep(PAUSE_MICROSECONDS);
+    }
+}
+
+/* All are listed before one is looked at, which takes longer than a fork: a parent that is not stopped would have new ones
+ * for ever. */
+static void take_children(hunt *h, pid_t parent, bool stopped)
+{
+    list_all_children(h, parent);
+    if (stopped && h->child_count) {
+        await_stop(h, parent);
+        list_all_children(h, parent);
+    }
+    for (size_t i = 0; i < h->child_count; i++) {
+        take_stray(h, h->children[i], parent);
+    }
+}
+
+static void take_grandchildren(hunt *h)
+{
+    for (size_t i = 0; i < h->stray_count; i++) { /* it grows meanwhile */
+        await_stop(h, h->strays[i].pid); /* what it forks has no sign either */
+        take_children(h, h->strays[i].pid, false);
     }
 }
 
@@ -423,15 +503,43 @@ static long kill_strays(const hunt *h)
     long found = 0;
     for (size_t i = 0; i < h->stray_count; i++) {
         process_stat stat;
-        if (read_stat(h->strays[i].pid, &stat) == SWX_OK && stat.started == h->strays[i].started && !is_dead(&stat)) {
-            found += kill(h->strays[i].pid, SIGKILL) == 0;
+        int fd = open_pidfd(h->strays[i].pid);
+        swx_status status = read_stat(h->strays[i].pid, &stat);
+        /* Where no look is possible now: it was stopped a moment ago, and would stay so. */
+        if (status == SWX_ESYS || (status == SWX_OK && stat.started == h->strays[i].started && !is_dead(&stat))) {
+            found += send_signal(fd, h->strays[i].pid, SIGKILL);
         }
+        close_handle(fd);
     }
     return found;
 }
 
-/* all: with what belongs to it by a sign; else only the strays that descend from that. */
-static long kill_once(hunt h, bool all)
+/* The sign is read again through a handle of the process, so that a reused pid is never hit.  Nothing slow comes before the
+ * first signal, because a process that forks and leaves all the time is gone in a moment; what is stopped keeps its
+ * children until they are known.  Returns whether it was alive. */
+static bool kill_one(hunt *h, pid_t pid)
+{
+    bool alive = false;
+    int fd = open_pidfd(pid);
+    if (fd < 0) { /* the kernel has no handles, or none is left */
+        process_stat stat;
+        swx_status status = errno == ESRCH ? SWX_ECLOSED : read_stat(pid, &stat);
+        alive = status == SWX_ESYS || (status == SWX_OK && !is_dead(&stat));
+        alive = alive && belongs(h, pid);
+    } else {
+        struct pollfd ended = { .fd = fd, .events = POLLIN };
+        alive = belongs(h, pid) && poll(&ended, 1, 0) == 0;
+    }
+    if (alive) {
+        send_signal(fd, pid, SIGSTOP);
+        take_children(h, pid, true);
+        alive = send_signal(fd, pid, SIGKILL);
+    }
+    close_handle(fd);
+    return alive;
+}
+
+static long kill_once(hunt h)
 {
     DIR *processes = opendir("/proc");
     if (!processes) {
@@ -444,29 +552,32 @@ static long kill_once(hunt h, bool all)
             continue;
         }
         pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-        if (belongs(&h, pid)) {
-            take_children(&h, pid); /* while they have this parent */
-            found += all && kill_one(&h, pid);
+        if (!belongs(&h, pid)) {
+            continue;
+        }
+        if (h.all) {
+            found += kill_one(&h, pid);
+        } else {
+            take_children(&h, pid, false);
         }
     }
     closedir(processes);
-    for (size_t i = 0; i < h.stray_count; i++) {
-        take_children(&h, h.strays[i].pid);
-    }
+    take_grandchildren(&h);
     found += kill_strays(&h);
     swx_free(h.strays);
+    swx_free(h.children);
     return found;
 }
 
 static long kill_twice(hunt h)
 {
-    long found = kill_once(h, true);
-    return found ? found : kill_once(h, true); /* a look misses who forks behind it and ends before it */
+    long found = kill_once(h);
+    return found ? found : kill_once(h); /* a look misses who forks behind it and ends before it */
 }
 
 long swx_child_kill_marked(const uint64_t *marks, size_t count)
 {
-    return kill_twice((hunt){ .marks = marks, .count = count });
+    return kill_twice((hunt){ .marks = marks, .count = count, .all = true });
 }
 
 bool swx_child_living(const uint64_t *marks, size_t count, bool *living)
@@ -490,16 +601,16 @@ bool swx_child_living(const uint64_t *marks, size_t count, bool *living)
 }
 
 /* While the child is not reaped no other session can have its number. */
-static hunt hunt_tree(const swx_child *child)
+static hunt hunt_tree(const swx_child *child, bool all)
 {
-    return (hunt){ .marks = &child->mark, .count = 1, .session = child->reaped ? 0 : child->pid };
+    return (hunt){ .marks = &child->mark, .count = 1, .session = child->reaped ? 0 : child->pid, .all = all };
 }
 
-void swx_child_kill_strays(const swx_child *child) { kill_once(hunt_tree(child), false); }
+void swx_child_kill_strays(const swx_child *child) { kill_once(hunt_tree(child, false)); }
 
 bool swx_child_kill_tree(swx_child *child)
 {
-    long found = kill_twice(hunt_tree(child)); /* the child is reaped when nothing else lives any more */
+    long found = kill_twice(hunt_tree(child, true)); /* the child is reaped when nothing else lives any more */
     if (found < 0) {
         swx_child_signal(child, SIGKILL);
     }
