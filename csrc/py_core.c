@@ -290,10 +290,25 @@ static PyObject *core_interrupt_thread(PyObject *module, PyObject *thread)
     Py_RETURN_NONE;
 }
 
+/* Only a handler of ours: what others have set is theirs, also where Python does not know of it. */
+static PyObject *core_interrupt_no_more(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    struct sigaction before, action = { .sa_handler = SIG_DFL };
+    sigemptyset(&action.sa_mask);
+    if (sigaction(SIGURG, NULL, &before) == 0 && before.sa_handler == on_interruption) {
+        sigaction(SIGURG, &action, NULL);
+    }
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef core_functions[] = {
     { "interrupt_thread", core_interrupt_thread, METH_O,
       "interrupt_thread(ident, /)\n--\n\nInterrupts the system call in which a thread of this process sleeps (EINTR), as a signal does\n"
       "that means nothing.  It must be alive.  Gives SIGURG a handler if it has none." },
+    { "interrupt_no_more", core_interrupt_no_more, METH_NOARGS,
+      "interrupt_no_more()\n--\n\nTakes the handler away again that interrupt_thread has given to SIGURG, if it is still there." },
     { "_shutdown", core_shutdown, METH_NOARGS,
       "_shutdown()\n--\n\nEnds the reactor's thread and every session and process in it.  Called at interpreter exit." },
     { "node_count", core_node_count, METH_NOARGS,

@@ -20,6 +20,7 @@ msgpack_version: str  # of the msgpack-c that is loaded, such as "4.0.0"
 
 def node_count() -> int: ...  # sessions and processes that the reactor watches in this process
 def interrupt_thread(ident: int, /) -> None: ...  # its system call fails with EINTR; gives SIGURG a handler
+def interrupt_no_more() -> None: ...  # takes that handler away again, if it is still there
 def _shutdown() -> None: ...  # ends the reactor, its sessions and its processes; registered with atexit
 
 # ---- waiting

@@ -93,7 +93,7 @@ class Signals:
         self._stopped = True
         os.write(tell, b"\0")
         thread.join()
-        signal.signal(signal.SIGURG, signal.SIG_DFL)  # the core has set a handler for it
+        _core.interrupt_no_more()
 
     def _watch(self, told: int) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
