@@ -318,7 +318,7 @@ class Front:
     async def _metrics(self, headers: dict[bytes, bytes], send: Any) -> None:
         assert self._page is not None
         if (refused := _refused_key(self._house.service, headers)) is not None:
-            await _respond(send, refused[0], "application/json", json.dumps(refused[1]).encode())
+            await _respond(send, refused[0], "application/json", json.dumps(refused[1]).encode(), close=True)
             return
         content_type, body = self._page(headers.get(b"accept", b"").decode("latin-1"))
         await _respond(send, 200, content_type, body)

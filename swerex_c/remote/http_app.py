@@ -54,6 +54,7 @@ Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 Endpoint = Callable[[Scope, Receive], Coroutine[Any, Any, "Reply"]]
 
+_CLOSE = (b"connection", b"close")
 _JSON = (b"content-type", b"application/json")
 _FEED = 1 << 20
 """Bytes of an upload that are written at once."""
@@ -257,7 +258,7 @@ class Gate:
             return
         except Refusal as refusal:
             reply = refusal.reply
-            if reply.status == 413:
+            if _CLOSE in reply.headers:  # else it could send a body for as long as it likes
                 await self._drain(receive)
         await reply(scope, receive, send_named)
 
@@ -266,7 +267,7 @@ class Gate:
         client = scope.get("client")
         if wait := service.rate.wait(client[0] if client else ""):
             after = (b"retry-after", b"%d" % math.ceil(wait))
-            raise Refusal(429, "Too many requests: try again later", [after])
+            raise Refusal(429, "Too many requests: try again later", [after, _CLOSE])
         key = size = boot = None
         for name, value in scope["headers"]:
             if name == b"x-api-key":
@@ -277,8 +278,8 @@ class Gate:
                 boot = value
         if not service.authorized(key):
             if not key:
-                raise Refusal(403, "Not authenticated")
-            raise Refusal(401, "Invalid API Key")
+                raise Refusal(403, "Not authenticated", [_CLOSE])
+            raise Refusal(401, "Invalid API Key", [_CLOSE])
         if boot is not None and boot != self._boot[1]:
             error = ServerRestartedError(
                 "The server is not the one that the request was first sent to: it was restarted, "
@@ -534,7 +535,9 @@ class _Head:
         self.request_id: str | None = None
         for name, value in scope["headers"]:
             if name == b"x-request-id":
-                self.request_id = value.decode("latin-1")[:200] or None
+                # A long one is as good as its hash, which costs less to keep.
+                short = len(value) <= 200
+                self.request_id = (value.decode("latin-1") if short else hashlib.blake2b(value).hexdigest()) or None
             elif name == b"content-type":
                 self.content_type = value.decode("latin-1")
 
@@ -596,7 +599,7 @@ async def _failure(error: Exception) -> Reply:
 
 
 def _too_large(service: Service) -> Refusal:
-    return Refusal(413, f"The server takes requests of up to {service.limits.body} bytes", [(b"connection", b"close")])
+    return Refusal(413, f"The server takes requests of up to {service.limits.body} bytes", [_CLOSE])
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:

@@ -1,0 +1,95 @@
+"""Holes that were found by reading the remote layer with bad intentions."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swerex_c.exceptions import ResultLostError
+from swerex_c.remote.limits import Limits
+from swerex_c.remote.once import Once
+from swerex_c.runtime.remote import RemoteRuntime
+
+from . import server_process
+from .conftest import Server, environment
+from .raw import ask
+
+STDIO = [sys.executable, "-c", "from swerex_c.remote.serve_cli import main; main()", "--stdio"]
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[server_process.Server]:
+    """A server that speaks frames and JSON."""
+    with server_process.serving(tmp_path_factory.mktemp("both") / "log") as server:
+        yield server
+
+
+@pytest.fixture
+def over_stdio(monkeypatch: pytest.MonkeyPatch) -> RemoteRuntime:
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    return RemoteRuntime(command=STDIO, auth_token="")
+
+
+# Event loops
+
+
+# Once
+
+
+@pytest.mark.parametrize("limits", [Limits(results=2), Limits(result_bytes=10)])
+async def test_an_id_whose_result_is_gone_is_not_carried_out_again(limits: Limits) -> None:
+    once: Once[bytes] = Once(limits, len)
+    calls: list[str] = []
+
+    def start(key: str) -> Any:
+        async def work() -> bytes:
+            calls.append(key)
+            return b"result"
+
+        return work
+
+    for key in "abcd":
+        await once.run(key, "x", start(key))
+    with pytest.raises(ResultLostError):
+        await once.run("a", "x", start("a"))
+    assert calls == list("abcd")
+
+
+def test_ids_that_differ_only_at_their_end(our_server: Server, tmp_path: Path) -> None:
+    command = {"command": f"echo x >> {tmp_path}/ran", "shell": True}
+    for i in range(2):
+        answer = ask(our_server, "POST", "/execute", command, headers={"X-Request-ID": "i" * 300 + str(i)})
+        assert answer.status == 200
+    assert (tmp_path / "ran").read_text() == "x\nx\n"
+
+
+# Time
+
+
+# Odd peers
+
+
+def test_who_has_not_the_key_cannot_stay(both: server_process.Server) -> None:
+    """However long the body is that it announces."""
+    head = b"POST /execute HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", both.port), 10) as stranger:
+        stranger.sendall(head)
+        stranger.settimeout(0.25)
+        answer = b""
+        end = time.monotonic() + 15
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() < end:
+                stranger.sendall(b"x")
+                with contextlib.suppress(TimeoutError):
+                    if not (data := stranger.recv(1000)):
+                        break
+                    answer += data
+        assert time.monotonic() < end
+        assert answer.startswith(b"HTTP/1.1 403 ")
