@@ -380,11 +380,18 @@ class Channel:
         exchange = self.exchanges[number] = Exchange(self, number, method, payload)
         try:
             self.registry.admit(self.link)
+            self._check_room(method)
             exchange.start(frame[5] if len(frame) > 5 else None)
         except SwerexException as error:
             exchange.finish(ERROR, to_wire(error))
         if again is not None:
             self.link.send([RESUME, number, 0])
+
+    def _check_room(self, method: str) -> None:
+        """Those that are not whole yet are not in flight, but take room as well."""
+        most = self.registry.service.limits.requests
+        if len(self.exchanges) - len(self._kept) > most and method != "is_alive":
+            raise ServerLimitError(f"The server allows {most} requests at the same time: try again later")
 
     def finished(self, exchange: Exchange) -> None:
         """It is kept from now on; the oldest go when there are too many."""

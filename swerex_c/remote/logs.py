@@ -71,7 +71,13 @@ def request_done(method: str, seconds: float, outcome: str, client: str, request
     level = logging.INFO if failed else logging.DEBUG
     if not LOGGER.isEnabledFor(level):
         return
+    method, request_id = _one_line(method), _one_line(request_id[:100])
     facts = {"method": method, "seconds": round(seconds, 6), "outcome": outcome, "client": client}
     if request_id:
-        facts["request_id"] = request_id[:100]
+        facts["request_id"] = request_id
     LOGGER.log(level, "%s from %s: %s in %.6f s", method, client, outcome, seconds, extra=facts)
+
+
+def _one_line(text: str) -> str:
+    """What a stranger named, without what could end a line or move a terminal's cursor."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import sys
 import time
@@ -12,13 +13,19 @@ from typing import Any
 
 import pytest
 
-from swerex_c.exceptions import ResultLostError
+from swerex_c.exceptions import ResultLostError, ServerLimitError
+from swerex_c.remote import logs
 from swerex_c.remote.limits import Limits
 from swerex_c.remote.once import Once
 from swerex_c.runtime.remote import RemoteRuntime
 
 from . import server_process
 from .conftest import Server, environment
+from .frames_tools import (
+    raw_client,
+    request,
+    serving,
+)
 from .raw import ask
 
 STDIO = [sys.executable, "-c", "from swerex_c.remote.serve_cli import main; main()", "--stdio"]
@@ -70,10 +77,25 @@ def test_ids_that_differ_only_at_their_end(our_server: Server, tmp_path: Path) -
     assert (tmp_path / "ran").read_text() == "x\nx\n"
 
 
+async def test_requests_that_never_become_whole_are_limited() -> None:
+    async with serving(Limits(requests=8)) as served, raw_client(served.port) as peer:
+        for number in range(1, 21):
+            peer.send(request(number, "execute", {"command": ""}, 1, [[["command"], 100]]))
+        assert (await peer.answer(20))[2]["class_path"].endswith(ServerLimitError.__name__)
+        assert served.running <= 9
+
+
 # Time
 
 
 # Odd peers
+
+
+def test_what_strangers_send_makes_no_lines_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logs.LOGGER.name):
+        logs.request_done("GET /\n2026 INFO forged\x1b[2J", 0.1, "404", "1.2.3.4:5", "an\nid", True)
+    assert "\n" not in caplog.messages[0] and "\x1b" not in caplog.messages[0]
+    assert caplog.records[0].request_id == "an\\nid"  # type: ignore[attr-defined]
 
 
 def test_who_has_not_the_key_cannot_stay(both: server_process.Server) -> None:
