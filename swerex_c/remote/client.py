@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
 from swerex_c.exceptions import ServerRestartedError, SessionDoesNotExistError
 from swerex_c.runtime.abstract import BashInterruptAction
 
-__all__ = ["MARGIN", "Boots", "Progress", "patience"]
+__all__ = ["MARGIN", "Boots", "Progress", "is_loopback", "patience"]
 
 MARGIN = 10.0
 """Seconds that a request may take longer than the time it gives to what it asks for."""
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes that were transferred and, if it is known, how many there will be."""
+
+
+def is_loopback(url: str) -> bool:
+    """Whether a server is on this machine: there no proxy is between, whatever the environment says."""
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def patience(request: BaseModel | None) -> float | None:

@@ -13,11 +13,15 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from swerex_c.exceptions import AuthenticationError, ConnectionLostError, InvalidInputError
+from swerex_c.remote.client import is_loopback
 from swerex_c.remote.link import FdTransport, Link
 from swerex_c.remote.protocol import UPGRADE
 from swerex_c.remote.unspoken import NotFrames
 
 __all__ = ["LONGEST_HEAD", "Address", "NotFrames", "behind_proxy", "dial", "upgrade_error", "upgrade_request"]
+
+_NEXT_ADDRESS = 2.0
+"""Seconds after which the next of a host's addresses is tried instead."""
 
 LONGEST_HEAD = 64 << 10
 """Bytes of an HTTP answer's head."""
@@ -102,7 +106,7 @@ def upgrade_error(head: bytes, rest: bytes) -> BaseException | None:
 def behind_proxy(url: str) -> bool:
     """Whether the environment names an HTTP proxy for this address, through which no frames pass."""
     parts = urlsplit(url)
-    return parts.scheme in getproxies() and not proxy_bypass(parts.hostname or "")
+    return not is_loopback(url) and parts.scheme in getproxies() and not proxy_bypass(parts.hostname or "")
 
 
 async def dial(loop: asyncio.AbstractEventLoop, address: Address, link: Link) -> None:
@@ -144,12 +148,14 @@ async def _open_tcp(loop: asyncio.AbstractEventLoop, address: Address, link: Lin
 async def _connect_tcp(loop: asyncio.AbstractEventLoop, address: Address) -> socket.socket:
     """The first of the host's addresses that takes the connection."""
     error: OSError | None = None
-    for family, where in await _resolve(loop, address.host, address.port):
+    found = await _resolve(loop, address.host, address.port)
+    for i, (family, where) in enumerate(found):
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
-            await _connect(loop, sock, where)
+            async with asyncio.timeout(None if i == len(found) - 1 else _NEXT_ADDRESS):
+                await _connect(loop, sock, where)
             return sock
-        except OSError as e:
+        except OSError as e:  # or TimeoutError, which is one
             error = e
     raise error or OSError(f"The host {address.host!r} has no address")
 

@@ -21,7 +21,6 @@ import uuid
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import aiohttp
 from pydantic import BaseModel, ValidationError
@@ -37,7 +36,7 @@ from swerex_c.exceptions import (
     UploadError,
 )
 from swerex_c.remote import archive
-from swerex_c.remote.client import MARGIN, Boots, Progress, patience
+from swerex_c.remote.client import MARGIN, Boots, Progress, is_loopback, patience
 from swerex_c.remote.transfer import from_wire
 from swerex_c.runtime import files
 from swerex_c.runtime.abstract import IsAliveResponse, UploadResponse
@@ -186,7 +185,7 @@ class JsonClient:
         return await _decode(body, UploadResponse)
 
     def _tree(self, source: str) -> AsyncGenerator[bytes, None]:
-        return archive.stream(source, follow_links=self.boot is None, compress=not _is_loopback(self.url))
+        return archive.stream(source, follow_links=self.boot is None, compress=not is_loopback(self.url))
 
     async def _get_to_know(self) -> None:
         """Learn whether the server is one of ours."""
@@ -212,31 +211,37 @@ class JsonClient:
         headers = {"Content-Type": "application/json"}
         async with self._request("POST", "download", body, headers, None) as response:
             boot = self._note(response.headers)
-            if response.status == 404 and boot is None:
-                raise NotSupportedError("The server is not one of swerex_c, and cannot send files: use read_file")
-            if response.status != 200:
-                check_status(response.status, await response.read())
-            tree = response.headers.get("X-Swerex-Kind") == "tree"
-            mode = response.headers.get("X-Swerex-Mode", "")
-            size = response.content_length
-            with contextlib.ExitStack() as stack:
-                place = await asyncio.to_thread(stack.enter_context, files.spool(target))
-                path = os.path.join(place, "file")
-                file = stack.enter_context(open(path, "xb", 0))
-                done = 0
-                async for piece in response.content.iter_chunked(_COPY):
-                    await asyncio.to_thread(file.write, piece)
-                    done += len(piece)
-                    if progress is not None:
-                        progress(done, size)
-                file.close()
-                if tree:
-                    await asyncio.to_thread(archive.unpack, path, target)
-                    return
-                if mode and len(mode) <= 4 and set(mode) <= set("01234567"):
-                    os.chmod(path, int(mode, 8))
-                name = os.path.basename(source.rstrip("/"))
-                await asyncio.to_thread(files.move, path, target, name)
+            if response.status == 200:
+                await self._save(response, source, target, progress)
+                return
+            refusal = await response.read()
+        if response.status == 404 and boot is None:
+            raise NotSupportedError("The server is not one of swerex_c, and cannot send files: use read_file")
+        check_status(response.status, refusal)
+
+    @staticmethod
+    async def _save(response: aiohttp.ClientResponse, source: str, target: str, progress: Progress | None) -> None:
+        tree = response.headers.get("X-Swerex-Kind") == "tree"
+        mode = response.headers.get("X-Swerex-Mode", "")
+        size = response.content_length
+        with contextlib.ExitStack() as stack:
+            place = await asyncio.to_thread(stack.enter_context, files.spool(target))
+            path = os.path.join(place, "file")
+            file = stack.enter_context(open(path, "xb", 0))
+            done = 0
+            async for piece in response.content.iter_chunked(_COPY):
+                await asyncio.to_thread(file.write, piece)
+                done += len(piece)
+                if progress is not None:
+                    progress(done, size)
+            file.close()
+            if tree:
+                await asyncio.to_thread(archive.unpack, path, target)
+                return
+            if mode and len(mode) <= 4 and set(mode) <= set("01234567"):
+                os.chmod(path, int(mode, 8))
+            name = os.path.basename(source.rstrip("/"))
+            await asyncio.to_thread(files.move, path, target, name)
 
     async def close(self) -> None:
         """Close the connections of this event loop at once, and those of others as soon as they can. The client may
@@ -410,11 +415,6 @@ async def _count(
                 progress(done, size)
 
 
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
 # Sessions
 
 
@@ -430,7 +430,7 @@ class _Pool:
         loop = asyncio.get_running_loop()
         kept = self._kept.get(id(loop))
         if kept is None or kept.loop is not loop or kept.session.closed:
-            kept = _Kept(loop, _is_loopback(url))
+            kept = _Kept(loop, is_loopback(url))
             with self._lock:
                 closed = [number for number, other in self._kept.items() if other.loop.is_closed()]
                 discarded = [self._kept.pop(number) for number in closed]

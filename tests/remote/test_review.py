@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import logging
 import socket
 import sys
@@ -14,9 +16,11 @@ from typing import Any
 import pytest
 
 from swerex_c.exceptions import ResultLostError, ServerLimitError
-from swerex_c.remote import logs
+from swerex_c.remote import dial, logs
+from swerex_c.remote.json_client import JsonClient
 from swerex_c.remote.limits import Limits
 from swerex_c.remote.once import Once
+from swerex_c.remote.transfer import from_wire
 from swerex_c.runtime.remote import RemoteRuntime
 
 from . import server_process
@@ -88,6 +92,32 @@ async def test_requests_that_never_become_whole_are_limited() -> None:
 # Time
 
 
+async def test_an_address_that_swallows_connections_is_not_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as served:
+        with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            for one in (first, second):
+                one.setblocking(False)
+                one.connect_ex(full.getsockname())
+            addresses = [(socket.AF_INET, full.getsockname()), (socket.AF_INET, ("127.0.0.1", served.port))]
+
+            async def resolve(*_: object) -> list[tuple[int, Any]]:
+                return addresses
+
+            monkeypatch.setattr(dial, "_resolve", resolve)
+            wire = served.client()
+            assert (await wire.is_alive(9)).is_alive
+            await wire.close()
+
+
+def test_a_servers_text_of_an_error_costs_little() -> None:
+    begin = time.perf_counter()
+    for text in (": '' -> '" * 890, ": '" * 2700 + "\n", ": \"'" * 2000, " -> '" * 1600, ": 'a' -> 'b'" * 600 + "\n"):
+        from_wire({"class_path": "builtins.OSError", "message": f"[Errno 2] No{text}x"})
+    assert time.perf_counter() - begin < 1
+
+
 # Odd peers
 
 
@@ -96,6 +126,36 @@ def test_what_strangers_send_makes_no_lines_in_the_log(caplog: pytest.LogCapture
         logs.request_done("GET /\n2026 INFO forged\x1b[2J", 0.1, "404", "1.2.3.4:5", "an\nid", True)
     assert "\n" not in caplog.messages[0] and "\x1b" not in caplog.messages[0]
     assert caplog.records[0].request_id == "an\\nid"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("error", [ValueError, TimeoutError, UnicodeError])
+async def test_a_download_raises_what_the_server_raised(error: type[Exception], tmp_path: Path) -> None:
+    body = json.dumps({"swerexception": {"class_path": f"builtins.{error.__name__}", "message": "odd"}}).encode()
+
+    async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 511 X\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(connection, "127.0.0.1", 0)
+    json_client = JsonClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    try:
+        with pytest.raises(error, match="odd") as caught:
+            await json_client.download("/etc/x", str(tmp_path / "to"))
+        assert type(caught.value) is error
+    finally:
+        await json_client.close()
+        server.close()
+
+
+async def test_a_proxy_for_the_world_is_none_for_this_machine(
+    our_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert not dial.behind_proxy(our_server.url)
+    assert dial.behind_proxy("http://example.org:8000")
 
 
 def test_who_has_not_the_key_cannot_stay(both: server_process.Server) -> None:
