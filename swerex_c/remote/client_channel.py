@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, TypeVar
 
 from swerex_c import _core
 from swerex_c.exceptions import (
@@ -53,11 +53,16 @@ from swerex_c.remote.transfer import from_wire
 
 __all__ = ["Channel"]
 
+T = TypeVar("T")
+
 _CONNECT_SECONDS = 10.0
 """How long one attempt to connect may take, to the server's HELLO."""
 
 _GOODBYE_SECONDS = 0.5
 """How long the end of an event loop waits for the end of its connection."""
+
+_LAST_SECONDS = 5.0
+"""How long the end of an event loop waits for what other generators that it closes still call."""
 
 _BACKOFF = (0.05, 1.0)
 """Seconds between two attempts to connect, at first and at most; doubled each time."""
@@ -96,11 +101,14 @@ class Channel:
         self._name = os.urandom(16)
         self._calls: dict[int, _Call] = {}
         self._last_id = 0
+        self._given_up: list[int] = []
+        """Calls that nobody waits for any more, and of which the server could not be told."""
         self._link: ClientLink | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
         self._opened = False
-        self._closed = False
+        self.closed = False
+        """Whether its loop, or the runtime, has no more use for it."""
         self._trouble: float | None = None
         """Since when there is no connection that is good for anything; in the loop's time."""
         self._pause = 0.0
@@ -130,15 +138,21 @@ class Channel:
         self._submit(call)
         return await self._result(call, seconds)
 
-    async def stream(self, method: str, payload: dict[str, Any]) -> AsyncIterator[bytes | dict[str, Any]]:
-        """Bytes as they come, and at last the answer. Ending the iteration cancels the call."""
+    async def stream(
+        self, method: str, payload: dict[str, Any], seconds: float | None = None
+    ) -> AsyncIterator[bytes | dict[str, Any]]:
+        """Bytes as they come, and at last the answer. Ending the iteration cancels the call.
+
+        Args:
+            seconds: how long to wait for each of them; None is for as long as the server lives.
+        """
         call = self._new(method, payload)
         down = call.down = Receiver(call.id, DOWN)
         self._submit(call)
         try:
-            while data := await down.read():
+            while data := await self._in_time(call, seconds, down.read()):
                 yield data
-            yield await call.future
+            yield await self._in_time(call, seconds, call.future)
         finally:
             self._forget(call)
 
@@ -199,6 +213,9 @@ class Channel:
             call.up.write(chunk)
 
     def _submit(self, call: _Call) -> None:
+        if self.closed:
+            self._settle(call, ConnectionLostError("The runtime was closed"))
+            return
         self._calls[call.id] = call
         if self._link is not None:
             self._send_request(self._link, call)
@@ -229,22 +246,30 @@ class Channel:
         return bool(texts)
 
     async def _result(self, call: _Call, seconds: float | None) -> dict[str, Any]:
+        try:
+            return await self._in_time(call, seconds, call.future)
+        finally:
+            self._forget(call)
+
+    async def _in_time(self, call: _Call, seconds: float | None, what: Awaitable[T]) -> T:
         timer = None if seconds is None else self.loop.call_later(seconds, self._expire, call, seconds)
         try:
-            result: dict[str, Any] = await call.future
-            return result
+            return await what
         finally:
             if timer is not None:
                 timer.cancel()
-            self._forget(call)
 
     def _forget(self, call: _Call) -> None:
         """Nobody waits for it any more."""
-        if self._calls.pop(call.id, None) is not None and call.sent and self._link is not None:
+        known = self._calls.pop(call.id, None) is not None
+        if known and call.sent and self._link is not None:
             with contextlib.suppress(Exception):
                 self._link.send([CANCEL, call.id])
+        elif known and call.sent:
+            self._given_up.append(call.id)
         if not call.future.done():
-            call.future.cancel()
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                call.future.cancel()
         elif not call.future.cancelled():
             call.future.exception()
 
@@ -252,7 +277,10 @@ class Channel:
         if not call.future.done():
             why = "it is not connected" if self._link is None else "it was asked and did not answer"
             msg = f"The server {self.address} gave no answer to {call.method} within {seconds:g} seconds: {why}"
-            call.future.set_exception(ConnectionLostError(msg))
+            error = ConnectionLostError(msg)
+            call.future.set_exception(error)
+            if call.down is not None:
+                call.down.fail(error)
 
     def _settle(self, call: _Call, outcome: BaseException | dict[str, Any]) -> None:
         self._calls.pop(call.id, None)
@@ -299,7 +327,8 @@ class Channel:
         except Exception as error:
             self._fail_all(SwerexException(f"The connection to {self.address} failed: {error!r}"))
         finally:
-            self._connecting = None
+            if self._connecting is asyncio.current_task():
+                self._connecting = None
 
     def _in_vain(self, message: str) -> None:
         """There was no connection, or one that was of no use: wait longer before the next, or give up."""
@@ -354,11 +383,15 @@ class Channel:
                 self._settle(call, ResultLostError(msg))
         self.boot = boot
         self._opened = True
-        if self._closed:
+        if self.closed:
             link.abort()
             return
         self._opened_at = self.loop.time()
         self._link = link
+        given_up, self._given_up = self._given_up, []
+        if known:
+            for number in given_up:
+                link.send([CANCEL, number])
         for call in list(self._calls.values()):
             if call.sent:
                 self._send_again(link, call)
@@ -421,7 +454,7 @@ class Channel:
 
     def close(self) -> ClientLink | None:
         """Nobody will call any more. Calls that are under way are given up. Returns the connection that is closing."""
-        self._closed = True
+        self.closed = True
         if self._connecting is not None:
             self._connecting.cancel()
         link, self._link = self._link, None
@@ -435,15 +468,26 @@ class Channel:
         return link
 
     def move(self) -> None:
-        """Go on in the running loop; the one before has ended, and with it all calls. Only for a program's streams."""
-        self.loop = asyncio.get_running_loop()
-        self._calls.clear()
-        self._connecting = None
+        """Go on in the running loop; that before does not run, and all its calls end. Only for a program's streams."""
+        before, self.loop = self.loop, asyncio.get_running_loop()
+        calls, self._calls = self._calls, {}
+        connecting, self._connecting = self._connecting, None
+        heartbeat, self._heartbeat = self._heartbeat, None
         self._recovered()
         self._hurry = asyncio.Event()
         if self._link is not None:
             self._link.move(self.loop)
+            for call in calls.values():
+                self._link.send([CANCEL, call.id])
             self._heartbeat = self.loop.call_later(HEARTBEAT, self._beat, False)
+        with contextlib.suppress(RuntimeError):  # it is closed: nobody waits there
+            for call in calls.values():
+                error = ConnectionLostError("Another event loop has taken the connection")
+                before.call_soon_threadsafe(self._settle, call, error)
+            if heartbeat is not None:
+                before.call_soon_threadsafe(heartbeat.cancel)
+            if connecting is not None:
+                before.call_soon_threadsafe(connecting.cancel)
 
     # -- frames
 
@@ -576,8 +620,9 @@ class ClientLink(Link):
 
     def move(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._corked = False
+        self._take_buffer()
         self.transport.move(loop)
+        self._uncork()
 
     def _hello(self, frame: list[Any]) -> None:
         _, version, boot, known, _ = frame
@@ -607,6 +652,9 @@ async def _until_the_end(channel: Channel) -> AsyncIterator[None]:
     try:
         yield
     finally:
+        until = channel.loop.time() + _LAST_SECONDS
+        while channel._calls and channel.loop.time() < until:
+            await asyncio.sleep(0.005)
         link = channel.close()
         if link is not None:
             await link.left()

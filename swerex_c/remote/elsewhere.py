@@ -4,8 +4,8 @@ program's standard streams."""
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-from collections.abc import AsyncIterator, Coroutine
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from swerex_c.exceptions import ConnectionLostError
@@ -15,6 +15,9 @@ from swerex_c.remote.copying import Progress
 __all__ = ["ChannelElsewhere"]
 
 T = TypeVar("T")
+
+_LOOK = 0.1
+"""Seconds between two looks whether the other loop still runs."""
 
 
 class ChannelElsewhere:
@@ -26,6 +29,7 @@ class ChannelElsewhere:
 
     def __init__(self, channel: Channel):
         self._channel = channel
+        self._loop = channel.loop
 
     @property
     def boot(self) -> str | None:
@@ -34,35 +38,82 @@ class ChannelElsewhere:
     async def call(
         self, method: str, payload: dict[str, Any], seconds: float | None = None, patient: bool = True
     ) -> dict[str, Any]:
-        return await self._there(self._channel.call(method, payload, seconds, patient))
+        return await self._there(lambda: self._channel.call(method, payload, seconds, patient))
 
-    async def stream(self, method: str, payload: dict[str, Any]) -> AsyncIterator[bytes | dict[str, Any]]:
-        stream = self._channel.stream(method, payload)
+    async def stream(
+        self, method: str, payload: dict[str, Any], seconds: float | None = None
+    ) -> AsyncIterator[bytes | dict[str, Any]]:
+        stream = self._channel.stream(method, payload, seconds)
         end = object()
 
         async def following() -> Any:
             return await anext(stream, end)
 
         try:
-            while (item := await self._there(following())) is not end:
+            while (item := await self._there(following)) is not end:
                 yield item
         finally:
-            await self._there(stream.aclose())  # type: ignore[attr-defined]
+            with contextlib.suppress(ConnectionLostError):
+                await self._there(stream.aclose)  # type: ignore[attr-defined]
 
     async def upload(self, source: str, target: str, progress: Progress | None = None) -> dict[str, Any]:
-        return await self._there(self._channel.upload(source, target, progress))
+        return await self._there(lambda: self._channel.upload(source, target, progress))
 
     async def download(self, source: str, target: str, progress: Progress | None = None) -> dict[str, Any]:
-        return await self._there(self._channel.download(source, target, progress))
+        return await self._there(lambda: self._channel.download(source, target, progress))
 
-    async def _there(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._channel.loop)
+    async def _there(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        here = asyncio.get_running_loop()
+        done: asyncio.Future[T] = here.create_future()
+        tasks: list[asyncio.Task[T]] = []
+
+        def begin() -> None:
+            if self._channel.loop is self._loop and not done.cancelled():
+                task = self._loop.create_task(work())
+                tasks.append(task)
+                task.add_done_callback(tell)
+            else:
+                tell(None)
+
+        def tell(task: asyncio.Task[T] | None) -> None:
+            try:
+                here.call_soon_threadsafe(settle, task)
+            except RuntimeError:
+                pass  # the loop that asked has ended
+
+        def settle(task: asyncio.Task[T] | None) -> None:
+            if done.done():
+                return
+            if task is None or task.cancelled():
+                done.set_exception(ConnectionLostError("The event loop that had the connection has ended"))
+            elif (error := task.exception()) is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(task.result())
+
+        def cancel() -> None:
+            for task in tasks:
+                task.cancel()
+
+        if not self._tell_there(begin):
+            settle(None)
         try:
-            return await asyncio.wrap_future(future)
+            still = 0
+            while not done.done():
+                await asyncio.wait([done], timeout=_LOOK)
+                still = 0 if self._loop.is_running() else still + 1
+                if still > 1:  # once may be between two things that it runs
+                    self._tell_there(cancel)
+                    settle(None)
+            return done.result()
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise ConnectionLostError("The event loop that had the connection has ended") from None
-        except concurrent.futures.CancelledError:
-            raise ConnectionLostError("The event loop that had the connection has ended") from None
+            done.cancel()
+            self._tell_there(cancel)
+            raise
+
+    def _tell_there(self, work: Callable[[], None]) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(work)
+        except RuntimeError:
+            return False
+        return True

@@ -69,9 +69,13 @@ class Link(asyncio.BufferedProtocol):
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
         self._loop = asyncio.get_running_loop()
-        self._buffer = _buffers.view
+        self._take_buffer()
         if hasattr(transport, "set_write_buffer_limits"):
             transport.set_write_buffer_limits(high=_HIGH_WATER)
+
+    def _take_buffer(self) -> None:
+        """The running thread's."""
+        self._buffer = _buffers.view
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer
@@ -315,7 +319,10 @@ class FdTransport:
         self._lost(None)
 
     def move(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Go on in another loop; the one before has ended."""
+        """Go on in another loop; the one before does not run. If it runs again it has nothing to do with this."""
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._read_fd)
+            self._loop.remove_writer(self._write_fd)
         self._loop = loop
         self._reading = False
         self.resume_reading()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import contextlib
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -72,9 +73,9 @@ class WireClient:
         """Whether the server answers that it is alive, within `timeout` seconds."""
         try:
             answer = await (await self.channel()).call("is_alive", {}, timeout, patient=False)
+            return _model(IsAliveResponse, answer)
         except _UNREACHABLE as error:
             return IsAliveResponse(is_alive=False, message=f"Failed to connect to {self.address}\n{error}")
-        return _model(IsAliveResponse, answer)
 
     async def call(self, method: str, request: BaseModel | None, response_type: Callable[..., M]) -> M:
         """What a method of the server returns or raises. It is carried out at most once.
@@ -100,7 +101,7 @@ class WireClient:
         decoder = codecs.getincrementaldecoder("utf-8")("surrogatepass")
         pieces: list[str] = []
         try:
-            async for item in channel.stream("stream_in_session", request.model_dump()):
+            async for item in channel.stream("stream_in_session", request.model_dump(), patience(request)):
                 if isinstance(item, bytes):
                     if text := decoder.decode(item):
                         pieces.append(text)
@@ -123,20 +124,27 @@ class WireClient:
 
     # Channels
 
+    def __del__(self) -> None:
+        """Nobody calls any more: end the connections of loops that run on."""
+        for loop, channel in list(self._channels.items()):
+            with contextlib.suppress(RuntimeError):  # it is closed, and has nothing open
+                loop.call_soon_threadsafe(channel.close)
+
     async def channel(self) -> Channel | ChannelElsewhere:
         """The channel of the running loop, or to the one that there is."""
         loop = asyncio.get_running_loop()
         found = self._channels.get(loop)
-        if found is not None:
+        if found is not None and not found.closed:
             return found
         if self.address.command:
             return self._the_only(loop)
         with self._lock:
             for other in [other for other in self._channels if other.is_closed()]:
                 del self._channels[other]
-            found = self._channels[loop] = Channel(self.address, self._reconnect_seconds)
-        await found.guard()
-        return found
+            made = self._channels[loop] = Channel(self.address, self._reconnect_seconds)
+        if found is None:  # else the loop is ending, and what is closed last still calls
+            await made.guard()
+        return made
 
     def _the_only(self, loop: asyncio.AbstractEventLoop) -> Channel | ChannelElsewhere:
         with self._lock:
@@ -151,9 +159,10 @@ class WireClient:
     async def close(self) -> None:
         """End the running loop's connection; those of other loops end with these."""
         loop = asyncio.get_running_loop()
-        found = self._channels.pop(loop, None)
-        if self._only is not None:
-            found, self._only = self._only, None
+        with self._lock:
+            found = self._channels.pop(loop, None)
+            if self._only is not None:
+                found, self._only = self._only, None
         if found is None:
             return
         if found.loop is not loop:

@@ -5,6 +5,7 @@ Importing this module is quick: the client and its libraries are imported with t
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
@@ -31,6 +32,9 @@ __all__ = ["RemoteRuntime", "RemoteRuntimeConfig"]
 
 _ORDINARY = (SwerexException, OSError, UnicodeError)
 """What the remote side raises in the normal course of things."""
+
+_making = threading.Lock()
+"""Threads that begin at once get the same client: it knows what was done by it, and may have a program of its own."""
 
 _PROGRESS_AFTER = 1.0
 """Seconds that a transfer takes before it shows how far it is."""
@@ -89,22 +93,27 @@ class RemoteRuntime(AbstractRuntime):
         """The client of the frames; None if the server, or what is on the way to it, knows only HTTP."""
         if not self._speaks_frames:
             return None
-        client, config = self._wire_client, self._config
+        config = self._config
         key = (config.host, config.port, config.auth_token)
-        if client is None or self._wire_key != key:
-            from swerex_c.remote.dial import Address, behind_proxy
-            from swerex_c.remote.wire_client import WireClient
+        if self._wire_client is None or self._wire_key != key:
+            with _making:
+                if self._wire_client is None or self._wire_key != key:
+                    self._wire_client = self._new_wire()
+                    self._wire_key = key
+        return self._wire_client
 
-            self._wire_key = key
-            if config.command is not None:
-                address = Address(command=tuple(config.command))
-            else:
-                address = Address.of(self._api_url, self._headers)
-                if config.wire == "auto" and behind_proxy(self._api_url):
-                    self._speaks_frames = False
-                    return None
-            client = self._wire_client = WireClient(address, config.reconnect_timeout)
-        return client
+    def _new_wire(self) -> WireClient | None:
+        from swerex_c.remote.dial import Address, behind_proxy
+        from swerex_c.remote.wire_client import WireClient
+
+        config = self._config
+        if config.command is not None:
+            return WireClient(Address(command=tuple(config.command)), config.reconnect_timeout)
+        address = Address.of(self._api_url, self._headers)
+        if config.wire == "auto" and behind_proxy(self._api_url):
+            self._speaks_frames = False
+            return None
+        return WireClient(address, config.reconnect_timeout)
 
     def _fall_back(self, error: Exception) -> None:
         """The server speaks no frames: go on with JSON, or raise if that is not wanted."""
@@ -118,12 +127,13 @@ class RemoteRuntime(AbstractRuntime):
     @property
     def _client(self) -> JsonClient:
         url, headers = self._api_url, self._headers
-        client = self._json_client
-        if client is None:
+        if self._json_client is None:
             from swerex_c.remote.json_client import JsonClient
 
-            client = self._json_client = JsonClient(url, headers)
-        elif client.url != url or client.headers != headers:
+            with _making:
+                self._json_client = self._json_client or JsonClient(url, headers)
+        client = self._json_client
+        if client.url != url or client.headers != headers:
             client.url, client.headers = url, headers
         return client
 

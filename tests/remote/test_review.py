@@ -4,33 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import socket
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from swerex_c.exceptions import ResultLostError, ServerLimitError
-from swerex_c.remote import dial, logs
+from swerex_c.exceptions import ConnectionLostError, ResultLostError, ServerLimitError
+from swerex_c.remote import client, dial, link, logs
 from swerex_c.remote.json_client import JsonClient
 from swerex_c.remote.limits import Limits
 from swerex_c.remote.once import Once
+from swerex_c.remote.protocol import RESULT
 from swerex_c.remote.transfer import from_wire
+from swerex_c.remote.wire_client import WireClient
+from swerex_c.runtime.abstract import BashAction, Command
 from swerex_c.runtime.remote import RemoteRuntime
 
 from . import server_process
 from .conftest import Server, environment
 from .frames_tools import (
+    channel_to,
+    keep_answering,
+    open_files,
     raw_client,
+    raw_server,
     request,
     serving,
+    until,
 )
 from .raw import ask
+from .server_process import KEY
 
 STDIO = [sys.executable, "-c", "from swerex_c.remote.serve_cli import main; main()", "--stdio"]
 
@@ -49,6 +60,162 @@ def over_stdio(monkeypatch: pytest.MonkeyPatch) -> RemoteRuntime:
 
 
 # Event loops
+
+
+async def test_a_call_on_a_channel_that_was_closed_ends() -> None:
+    """Its loop ends, and what is cleaned up last calls once more."""
+    async with serving() as served:
+        wire = served.client()
+        channel = await wire.channel()
+        await channel.call("is_alive", {})
+        channel.close()
+        async with asyncio.timeout(5):
+            with pytest.raises(ConnectionLostError):
+                await channel.call("is_alive", {})
+            assert (await wire.is_alive(5)).is_alive  # over another one
+        await wire.close()
+
+
+def test_generators_may_call_when_their_loop_ends(both: server_process.Server) -> None:
+    runtime = RemoteRuntime(host=both.url, auth_token=KEY)
+    done: list[str] = []
+
+    async def holder() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            async with asyncio.timeout(10):
+                done.append((await runtime.execute(Command(command=["echo", "hi"]))).stdout)
+
+    async def main() -> None:
+        holders = [holder() for _ in range(4)]
+        for one in holders:
+            await anext(one)
+        await runtime.is_alive()
+        main.kept = holders  # type: ignore[attr-defined]
+
+    asyncio.run(main())
+    assert done == ["hi\n"] * 4
+
+
+async def test_a_runtime_that_is_dropped_leaves_no_connection(both: server_process.Server) -> None:
+    async def use() -> None:
+        runtime = RemoteRuntime(host=both.url, auth_token=KEY)
+        await runtime.is_alive()
+
+    await use()
+    await asyncio.sleep(1)
+    gc.collect()
+    before = open_files()
+    for _ in range(10):
+        await use()
+    gc.collect()
+    await asyncio.sleep(1)
+    gc.collect()
+    assert open_files() <= before + 1
+
+
+def test_threads_that_begin_at_once_share_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    before = WireClient.__init__
+
+    def slow(self: WireClient, *args: Any, **more: Any) -> None:
+        time.sleep(0.05)
+        made.append(self)
+        before(self, *args, **more)
+
+    monkeypatch.setattr(WireClient, "__init__", slow)
+    runtime = RemoteRuntime(command=["cat"], auth_token="")
+    found: list[object] = []
+    threads = [threading.Thread(target=lambda: found.append(runtime._wire)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1 and set(map(id, found)) == {id(made[0])}
+
+
+def test_a_connection_that_moves_reads_into_its_own_threads_buffer(over_stdio: RemoteRuntime) -> None:
+    runtime = over_stdio
+    asyncio.run(runtime.is_alive(timeout=20))
+    seen: list[bool] = []
+
+    def elsewhere() -> None:
+        assert asyncio.run(runtime.is_alive()).is_alive
+        wire = runtime._wire
+        assert wire is not None and wire._only is not None and wire._only._link is not None
+        seen.append(wire._only._link._buffer is link._buffers.view)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    asyncio.run(runtime.close())
+    assert seen == [True]
+
+
+def test_a_loop_that_is_left_does_not_read_what_another_asked_for(over_stdio: RemoteRuntime) -> None:
+    runtime = over_stdio
+    first = asyncio.new_event_loop()
+    first.run_until_complete(runtime.is_alive(timeout=20))
+    asked = threading.Event()
+    done = threading.Event()
+    found: list[str] = []
+
+    async def execute() -> None:
+        asked.set()
+        for i in range(100):
+            found.append((await runtime.execute(Command(command=["echo", str(i)], timeout=20))).stdout)
+
+    def elsewhere() -> None:
+        asyncio.run(execute())
+        done.set()
+
+    async def run_on() -> None:
+        asked.wait(10)
+        while thread.is_alive():
+            await asyncio.sleep(0.001)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    asked.wait(10)
+    first.run_until_complete(run_on())
+    thread.join(30)
+    assert done.is_set() and found == [f"{i}\n" for i in range(100)]
+    first.run_until_complete(runtime.close())
+    first.close()
+
+
+@pytest.mark.parametrize("_", range(2))
+def test_many_loops_in_many_threads_over_one_programs_streams(over_stdio: RemoteRuntime, _: int) -> None:
+    """Every call ends: with its own result, or because the loop that had the connection has ended."""
+    runtime = over_stdio
+    asyncio.run(runtime.is_alive(timeout=20))
+    wrong: list[Any] = []
+    right: list[int] = []
+
+    def calls(number: int) -> None:
+        for i in range(40):
+            text = f"{number} {i}"
+            try:
+                answer = asyncio.run(asyncio.wait_for(runtime.execute(Command(command=["echo", text])), 20))
+            except ConnectionLostError:
+                continue
+            except BaseException as error:
+                wrong.append(error)
+                return
+            if answer.stdout != text + "\n":
+                wrong.append(answer)
+            right.append(i)
+
+    threads = [threading.Thread(target=calls, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not wrong, wrong[:3]
+    assert len(right) > 6
+    asyncio.run(runtime.close())
 
 
 # Once
@@ -81,6 +248,20 @@ def test_ids_that_differ_only_at_their_end(our_server: Server, tmp_path: Path) -
     assert (tmp_path / "ran").read_text() == "x\nx\n"
 
 
+async def test_what_was_given_up_while_there_was_no_connection_ends() -> None:
+    async with serving() as served:
+        async with channel_to(served.port) as channel:
+            running = asyncio.create_task(channel.call("execute", {"command": ["sleep", "30"]}))
+            await until(lambda: served.running == 1)
+            assert channel._link is not None
+            channel._link.abort()
+            running.cancel()
+            await asyncio.wait([running])
+            assert running.cancelled()
+            await channel.call("is_alive", {})
+            await until(lambda: served.running == 0, 3)
+
+
 async def test_requests_that_never_become_whole_are_limited() -> None:
     async with serving(Limits(requests=8)) as served, raw_client(served.port) as peer:
         for number in range(1, 21):
@@ -90,6 +271,20 @@ async def test_requests_that_never_become_whole_are_limited() -> None:
 
 
 # Time
+
+
+async def test_a_stream_waits_as_long_as_what_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "MARGIN", 0.3)
+    async with raw_server(lambda peer: keep_answering(peer, lambda frame: [])) as port:
+        runtime = RemoteRuntime(host="127.0.0.1", port=port, auth_token="")
+        begin = time.monotonic()
+        with pytest.raises(ConnectionLostError):
+            async with asyncio.timeout(5):
+                async for _ in runtime.stream_in_session(BashAction(command="x", timeout=0.2)):
+                    pass
+        assert time.monotonic() - begin < 3
+        assert runtime._wire is not None
+        await runtime._wire.close()
 
 
 async def test_an_address_that_swallows_connections_is_not_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +314,15 @@ def test_a_servers_text_of_an_error_costs_little() -> None:
 
 
 # Odd peers
+
+
+async def test_is_alive_does_not_raise_because_of_an_odd_answer() -> None:
+    async with raw_server(lambda peer: keep_answering(peer, lambda frame: [[RESULT, frame[1], {"x": 1}]])) as port:
+        runtime = RemoteRuntime(host="127.0.0.1", port=port, auth_token="")
+        answer = await runtime.is_alive(timeout=5)
+        assert not answer.is_alive and "cannot be read" in answer.message
+        assert runtime._wire is not None
+        await runtime._wire.close()
 
 
 def test_what_strangers_send_makes_no_lines_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
