@@ -16,6 +16,7 @@ typedef struct {
     swx_py_home *home;
     swx_node *node;
     swx_session *session;
+    bool carrier; /* see swx_session.h */
 } place;
 
 typedef struct {
@@ -538,8 +539,21 @@ static bool assigns_prompt(const char *text, size_t size)
     return false;
 }
 
+/* What the session has to know about a command before it runs. */
+static unsigned hints_of(const swx_scan *scan, const char *text, size_t size, bool carrier)
+{
+    unsigned hints = ((scan->flags & SWX_SCAN_STTY) ? SWX_HINT_STTY : 0) | ((scan->flags & SWX_SCAN_JOBS) ? SWX_HINT_JOBS : 0) |
+                     ((scan->flags & SWX_SCAN_PROMPT) && assigns_prompt(text, size) ? SWX_HINT_PROMPT : 0);
+    if (!carrier) {
+        return hints | ((scan->flags & SWX_SCAN_EXEC) ? SWX_HINT_SETTLE : 0);
+    }
+    const unsigned source = SWX_SCAN_PROMPT | SWX_SCAN_PARSE_STATE | SWX_SCAN_EXEC;
+    return hints | ((scan->flags & SWX_SCAN_EXEC) && memmem(text, size, ">(", 2) ? SWX_HINT_SETTLE : 0) |
+           ((scan->flags & source) ? SWX_HINT_SOURCE : 0) | ((scan->flags & SWX_SCAN_EDITING) ? SWX_HINT_EDITING : 0);
+}
+
 /* 1: what to type is in `typed`, and how, in `op`; 0: bash must be asked about the command first; -1: exception. */
-static int deliver(swx_buf *typed, swx_op *op, bool *empty, const char *text, size_t size, int checked)
+static int deliver(swx_buf *typed, swx_op *op, bool *empty, const char *text, size_t size, int checked, bool carrier)
 {
     swx_scan scan;
     swx_syntax_scan((const uint8_t *)text, size, &scan);
@@ -550,10 +564,11 @@ static int deliver(swx_buf *typed, swx_op *op, bool *empty, const char *text, si
     if (scan.verdict == SWX_UNSURE && checked < 0) {
         return 0;
     }
-    op->hints = ((scan.flags & SWX_SCAN_STTY) ? SWX_HINT_STTY : 0) | ((scan.flags & SWX_SCAN_EXEC) ? SWX_HINT_SETTLE : 0) |
-                  ((scan.flags & SWX_SCAN_JOBS) ? SWX_HINT_JOBS : 0) |
-                  ((scan.flags & SWX_SCAN_PROMPT) && assigns_prompt(text, size) ? SWX_HINT_PROMPT : 0);
+    op->hints = hints_of(&scan, text, size, carrier);
     swx_way way = swx_syntax_way(&scan, checked > 0);
+    if (way == SWX_WAY_RAW && carrier) { /* its terminal stays in canonical mode */
+        way = SWX_WAY_EVAL;
+    }
     swx_status status = way == SWX_WAY_NONE ? swx_buf_append(typed, "\n", 1)
                                             : swx_syntax_deliver(way, (const uint8_t *)text, size, typed);
     if (status != SWX_OK) {
@@ -583,7 +598,7 @@ static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
     }
     const char *text = command_bytes(self->command, &size, &keep);
     swx_op wanted = { .kind = SWX_OP_RUN };
-    int delivered = text ? deliver(&f->typed, &wanted, &f->empty, text, (size_t)size, checked > 0) : -1;
+    int delivered = text ? deliver(&f->typed, &wanted, &f->empty, text, (size_t)size, checked > 0, f->at->carrier) : -1;
     Py_XDECREF(keep);
     if (delivered < 0) {
         return NULL;
@@ -623,8 +638,10 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
         return NULL;
     }
     flight *f = flight_new(self->at, SWX_OP_RUN, waker);
-    int delivered = f && set_limits(f, args[2], args[3]) == 0 ? deliver(&f->typed, &f->op, &f->empty, text, (size_t)size, (int)checked)
-                                                                  : -1;
+    int delivered = -1;
+    if (f && set_limits(f, args[2], args[3]) == 0) {
+        delivered = deliver(&f->typed, &f->op, &f->empty, text, (size_t)size, (int)checked, self->at->carrier);
+    }
     Py_XDECREF(keep);
     if (delivered < 0) {
         if (f) {
@@ -810,14 +827,14 @@ static PyObject *session_facts(PyObject *object, PyObject *unused)
 
 static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = { "shell", "environment", "directory", "rows", "columns", "output_limit", NULL };
-    PyObject *environment, *directory_arg;
+    static char *names[] = { "shell", "environment", "directory", "rows", "columns", "output_limit", "argv", NULL };
+    PyObject *environment, *directory_arg, *argv_arg = Py_None;
     const char *shell, *directory;
     unsigned rows, columns;
     Py_ssize_t limit;
     swx_error err = { .status = SWX_ENOMEM };
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOOIIn:Session", names, &shell, &environment, &directory_arg,
-                                     &rows, &columns, &limit) ||
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOOIIn|O:Session", names, &shell, &environment, &directory_arg,
+                                     &rows, &columns, &limit, &argv_arg) ||
         swx_py_path(directory_arg, &directory) < 0) {
         return NULL;
     }
@@ -827,7 +844,13 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     }
     swx_py_home *home = swx_py_home_of(swx_py_state_of(type));
     char **strings = home ? swx_py_strings(environment) : NULL;
-    if (!strings) {
+    char **argv = strings && argv_arg != Py_None ? swx_py_strings(argv_arg) : NULL;
+    if (argv && !argv[0]) {
+        PyErr_SetString(PyExc_ValueError, "argv is the program that carries the terminal, and its arguments");
+    }
+    if (!strings || PyErr_Occurred()) {
+        swx_free(argv);
+        swx_free(strings);
         return NULL;
     }
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
@@ -838,11 +861,13 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
                                   .directory = directory,
                                   .rows = rows,
                                   .columns = columns,
-                                  .output_limit = (size_t)limit };
+                                  .output_limit = (size_t)limit,
+                                  .argv = argv };
     swx_status status = SWX_ENOMEM;
     if (self && at) {
         atomic_init(&at->references, 1);
         at->home = home;
+        at->carrier = argv != NULL;
         swx_py_home_ref(home);
         Py_BEGIN_ALLOW_THREADS
         status = swx_session_new(&at->session, &config, swx_now(), &err);
@@ -858,6 +883,7 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         }
         Py_END_ALLOW_THREADS
     }
+    swx_free(argv);
     swx_free(strings);
     if (status != SWX_OK) {
         if (at && at->home) {
@@ -897,7 +923,7 @@ static PyMethodDef session_methods[] = {
       "terminal; ends with a match or when the shell is back." },
     { "interrupt", session_interrupt, METH_VARARGS,
       "interrupt($self, step, tries, matcher, waker, future, /)\n--\n\nSends SIGINT up to `tries` times, `step` seconds apart, then "
-      "kills what is in the foreground.  Overtakes what waits." },
+      "kills what is in the foreground (behind a carrier it ends as `timeout` instead).  Overtakes what waits." },
     { "close", session_close, METH_VARARGS,
       "close($self, waker, future, /)\n--\n\nEnds the shell and everything it started." },
     { "type", session_type, METH_O,
@@ -911,8 +937,9 @@ static PyMethodDef session_methods[] = {
 };
 
 static PyType_Slot session_slots[] = {
-    { Py_tp_doc, "Session(shell, environment, directory, rows, columns, output_limit)\n--\n\nA bash on a terminal of its "
-                 "own.\n\nshell: path (bytes); environment: sequence of b\"K=V\"; directory: bytes or None.\nOSError names "
+    { Py_tp_doc, "Session(shell, environment, directory, rows, columns, output_limit, argv=None)\n--\n\nA bash on a terminal of its "
+                 "own.\n\nshell: path (bytes); environment: sequence of b\"K=V\"; directory: bytes or None.\nargv: list of bytes, a program that "
+                 "carries the terminal of a bash elsewhere (see swx_session.h); None: shell itself runs here.\nOSError names "
                  "the call that failed.  Throwing the object away ends the shell and all it started." },
     { Py_tp_new, session_new },
     { Py_tp_dealloc, session_dealloc },

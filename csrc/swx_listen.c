@@ -61,6 +61,7 @@ static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
         } else if (byte >= '0' && byte <= '9' && s->query < 2 + sizeof(s->query_text)) {
             s->query_text[s->query++ - 2] = (char)byte;
         } else {
+            s->touched = s->touched || (s->pty.carrier && s->query == 2 && byte == '?'); /* what uses the screen sets modes */
             size_t digits = s->query - 2;
             int value = digits == 1 ? s->query_text[0] - '0' : digits ? -1 : 0;
             const char *answer = byte == 'n' && value == 6   ? "\033[1;1R"
@@ -127,6 +128,9 @@ void swx_listen_take_plain(swx_session *s, const uint8_t *bytes, size_t size)
         }
         break;
     case STARTING:
+        if (s->pty.carrier) { /* one that cannot start the shell says why */
+            swx_listen_take_output(s, bytes, size);
+        }
         break;
     default:
         s->facts.late += size;
@@ -251,18 +255,43 @@ static void take(swx_session *s, const uint8_t *bytes, size_t size, int64_t now)
     }
 }
 
+/* Undoes what a terminal does that cannot be told to leave "\n" alone: exactly, because a "\r\n" that a program wrote came as
+ * "\r\r\n".  There is room for a byte before `bytes`, for a CR of the last time.  Returns where they begin now. */
+static uint8_t *uncook(swx_session *s, uint8_t *bytes, size_t *size)
+{
+    if (s->cut) {
+        *--bytes = '\r';
+        ++*size;
+    }
+    s->cut = bytes[*size - 1] == '\r';
+    *size -= s->cut;
+    uint8_t *end = bytes + *size, *to = memchr(bytes, '\r', *size);
+    for (uint8_t *from = to; from && from < end; from++) {
+        if (*from != '\r' || from + 1 == end || from[1] != '\n') {
+            *to++ = *from;
+        }
+    }
+    *size = to ? (size_t)(to - bytes) : *size;
+    return bytes;
+}
+
 bool swx_listen_read(swx_session *s, bool whole, int64_t now)
 {
-    uint8_t bytes[READ_SIZE];
+    uint8_t room[1 + READ_SIZE];
     for (unsigned i = 0; i < READS_PER_CALL; i++) {
-        ssize_t size = read(s->pty.master, bytes, sizeof(bytes));
+        uint8_t *bytes = room + 1;
+        ssize_t size = read(s->pty.master, bytes, READ_SIZE);
         if (size < 0 && errno == EINTR) {
             continue;
         }
         if (size <= 0) {
             return false;
         }
-        take(s, bytes, (size_t)size, now);
+        size_t left = (size_t)size;
+        if (s->cooked) {
+            bytes = uncook(s, bytes, &left);
+        }
+        take(s, bytes, left, now);
         if (size < SHORT_READ && !whole) {
             return false;
         }

@@ -46,10 +46,13 @@ static struct termios session_modes(void)
     return modes;
 }
 
-swx_status swx_pty_open(swx_pty *pty, unsigned rows, unsigned columns, swx_error *err)
+swx_status swx_pty_open(swx_pty *pty, bool carrier, unsigned rows, unsigned columns, swx_error *err)
 {
     struct winsize size = screen(rows, columns);
-    *pty = (swx_pty){ .master = -1, .slave = -1, .baseline = session_modes() };
+    *pty = (swx_pty){ .master = -1, .slave = -1, .carrier = carrier, .baseline = session_modes() };
+    if (carrier) {
+        cfmakeraw(&pty->baseline);
+    }
     if (openpty(&pty->master, &pty->slave, NULL, &pty->baseline, &size) != 0) {
         pty->master = pty->slave = -1;
         return swx_fail_sys(err, "openpty", errno);
@@ -90,7 +93,7 @@ static bool same_modes(const struct termios *a, const struct termios *b)
 bool swx_pty_settle_modes(swx_pty *pty, bool keep)
 {
     struct termios now;
-    if (tcgetattr(pty->master, &now) != 0) {
+    if (pty->carrier || tcgetattr(pty->master, &now) != 0) {
         return false;
     }
     bool processed = (now.c_oflag & OPOST) && (now.c_oflag & ONLCR);
@@ -135,13 +138,13 @@ swx_status swx_pty_signal(const swx_pty *pty, int signal_number, swx_error *err)
 pid_t swx_pty_foreground(const swx_pty *pty)
 {
     pid_t group = -1;
-    return ioctl(pty->master, TIOCGPGRP, &group) == 0 ? group : -1;
+    return !pty->carrier && ioctl(pty->master, TIOCGPGRP, &group) == 0 ? group : -1;
 }
 
 bool swx_pty_is_canonical(const swx_pty *pty)
 {
     struct termios now;
-    return tcgetattr(pty->master, &now) == 0 && (now.c_lflag & ICANON);
+    return pty->carrier || (tcgetattr(pty->master, &now) == 0 && (now.c_lflag & ICANON));
 }
 
 bool swx_pty_input_consumed(const swx_pty *pty)

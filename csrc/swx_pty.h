@@ -2,6 +2,10 @@
  *
  * The slave stays open here as well: it answers whether typed input was read (poll on it flushes what is in flight),
  * and death of the shell is learned from its pidfd, so that the end-of-file of a terminal decides nothing.
+ *
+ * The terminal of a carrier (`docker exec -it`, ssh, ...: a program that carries bytes to and from the terminal that the
+ * shell has, somewhere else) is a pipe with a screen size.  It is raw from the start, nothing can be learned from it about
+ * the shell's own terminal, and nothing done to it reaches that one, but for its size and for what is typed.
  * Both descriptors are close-on-exec; the master is non-blocking.  Not thread-safe; the owner locks.
  */
 #ifndef SWX_PTY_H
@@ -16,40 +20,42 @@ typedef struct {
     int master;       /* -1 when closed */
     int slave;        /* -1 when closed */
     char path[64];    /* of the slave, for the child to open */
+    bool carrier;     /* the program behind it carries another terminal */
     struct termios baseline; /* the modes that commands start with */
     struct termios cooked;   /* the modes from before swx_pty_set_raw */
 } swx_pty;
 
 /* Opens a pair with a screen of rows x columns, canonical mode, signals on, no echo, no output post-processing
- * (bytes arrive as the programs wrote them).  SWX_ESYS names the call that failed. */
-swx_status swx_pty_open(swx_pty *pty, unsigned rows, unsigned columns, swx_error *err);
+ * (bytes arrive as the programs wrote them); raw for a carrier.  SWX_ESYS names the call that failed. */
+swx_status swx_pty_open(swx_pty *pty, bool carrier, unsigned rows, unsigned columns, swx_error *err);
 
 /* Closes what is open; legal twice and on a zeroed pty whose descriptors are -1. */
 void swx_pty_close(swx_pty *pty);
 
 /* Compares the terminal's modes with the baseline.  When they differ: `keep` makes them the new baseline (the user
  * asked with stty), else the baseline is put back (a program died without restoring them).
- * Returns whether output is post-processed now ("\n" arrives as "\r\n"). */
+ * Returns whether output is post-processed now ("\n" arrives as "\r\n").  Of a carrier: nothing is done, false. */
 bool swx_pty_settle_modes(swx_pty *pty, bool keep);
 
 /* Raw: every byte that is typed arrives as it is, in lines of any length.  Not raw: as it was before
- * (that is the baseline, but for an attached person's echo). */
+ * (that is the baseline, but for an attached person's echo).  Not to be asked of a carrier. */
 void swx_pty_set_raw(swx_pty *pty, bool raw);
 
 /* Sends a signal (SIGINT, SIGQUIT or SIGTSTP) to the foreground process group as the terminal itself would, without
- * a permission check on its members.  SWX_ESYS when the kernel refuses. */
+ * a permission check on its members.  SWX_ESYS when the kernel refuses.  Of a carrier it would be the carrier that gets it. */
 swx_status swx_pty_signal(const swx_pty *pty, int signal_number, swx_error *err);
 
-/* The foreground process group, or -1. */
+/* The foreground process group, or -1; -1 of a carrier. */
 pid_t swx_pty_foreground(const swx_pty *pty);
 
-/* Whether the terminal is in canonical mode now (a program that asks the terminal questions switches it off). */
+/* Whether the terminal is in canonical mode now (a program that asks the terminal questions switches it off).  Of a
+ * carrier: true, the mode that is safe to believe, because answers to a canonical terminal would become commands. */
 bool swx_pty_is_canonical(const swx_pty *pty);
 
-/* Whether everything typed so far was read by the other side. */
+/* Whether everything typed so far was read by the other side (of a carrier: by the carrier, which is on its way then). */
 bool swx_pty_input_consumed(const swx_pty *pty);
 
-/* Drops what was typed and not read, half a line included. */
+/* Drops what was typed and not read, half a line included.  Of a carrier: only what the carrier has not read. */
 void swx_pty_forget_input(const swx_pty *pty);
 
 swx_status swx_pty_resize(const swx_pty *pty, unsigned rows, unsigned columns, swx_error *err);

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "swx_alloc.h"
-#include "swx_shelltext.h"
 
 enum {
     LINE_MAX = 4095, /* of a terminal in canonical mode; what is longer is cut silently */
@@ -73,6 +72,15 @@ void swx_session_finish_all(swx_session *s, swx_end end, int code)
     s->last = NULL;
 }
 
+void swx_session_claim_start(swx_session *s)
+{
+    if (s->pty.carrier && s->state == STARTING && s->first && s->first->kind == SWX_OP_START) {
+        s->current = s->first;
+        s->first = s->current->link;
+        s->current->link = NULL;
+    }
+}
+
 void swx_session_lose(swx_session *s)
 {
     s->state = LOST;
@@ -106,6 +114,16 @@ bool swx_session_type_bytes(swx_session *s, const void *bytes, size_t size)
     return true;
 }
 
+bool swx_session_drop_half(swx_session *s)
+{
+    bool half = s->half;
+    s->half = false;
+    if (!s->pty.carrier) {
+        return true;
+    }
+    return !half || swx_session_type_bytes(s, "\025", 1); /* the key that kills a line */
+}
+
 /* ---- beginning a command --------------------------------------------------------------------------------------- */
 
 static void expect_end(swx_session *s, int64_t now, bool at_prompt)
@@ -120,7 +138,8 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
     }
     s->beyond = s->blank = false;
     s->delivered = s->last_data = now;
-    s->readline_seen = false;
+    s->readline_seen = s->pty.carrier && (s->hints & SWX_HINT_EDITING); /* readline cannot be seen there, so it may be on */
+    s->struck = 0;
     s->notices = 0;
     s->backoff = FIRST_CHECK;
     swx_session_check_in(s, now, s->backoff);
@@ -130,9 +149,10 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
  * script has changed them.  (Bash would report new mail right before a prompt, in the output of any command.) */
 static bool type_startup(swx_session *s, const swx_op *op)
 {
-    static const char head[] = "{\nbuiltin set +H; builtin export -n PS0 PS1 PS2; builtin unset MAILCHECK\n";
+    static const char head[] = "{\nbuiltin set +H; builtin export -n PS0 PS1 PS2; builtin unset MAILCHECK; ";
     static const char tail[] = "\nbuiltin history -d -1 2>/dev/null || builtin :\n}\n"; /* this group is not the user's */
     bool typed = swx_session_type_bytes(s, head, sizeof(head) - 1) &&
+                 (!s->pty.carrier || swx_shelltext_modes(&s->pending) == SWX_OK) && swx_session_type_bytes(s, "\n", 1) &&
                  swx_session_type_bytes(s, op->typed, op->typed_size) && swx_session_type_bytes(s, "\n", 1) &&
                  swx_shelltext_prompts(&s->pending, &s->fence) == SWX_OK;
     if (!has_evidence(s)) { /* a prompt that somebody else has made would never be noticed */
@@ -155,6 +175,13 @@ static bool line_too_long(const swx_session *s, const swx_op *op)
     return false;
 }
 
+/* Bytes for a program: it may change the modes, and may leave the last of them unread. */
+static void note_typed(swx_session *s, const uint8_t *bytes, size_t size)
+{
+    s->touched = s->pty.carrier;
+    s->half = size ? bytes[size - 1] != '\n' && bytes[size - 1] != '\r' : s->half;
+}
+
 static unsigned count_lines(const uint8_t *text, size_t size)
 {
     unsigned lines = 0;
@@ -172,9 +199,23 @@ static bool can_begin(const swx_session *s)
            (s->state == IDLE || (s->state == RUNNING && !s->arriving && op->kind == SWX_OP_LINE));
 }
 
+/* Where nothing tells that the prompts are gone, PROMPT_COMMAND puts them back, but only once something may take them. */
+static bool has_to_arm(const swx_session *s, const swx_op *op)
+{
+    bool may_touch = op->kind == SWX_OP_RUN ? (op->hints & (SWX_HINT_PROMPT | SWX_HINT_SOURCE)) != 0
+                                            : op->kind == SWX_OP_LINE && op->typed_size;
+    return s->pty.carrier && s->state == IDLE && !s->reassert && !s->guard && may_touch;
+}
+
 static void begin_first(swx_session *s, int64_t now)
 {
     swx_op *op = s->first;
+    if (has_to_arm(s, op)) { /* without a mark: `$?`, `$_` and PIPESTATUS are as they were when it is done */
+        s->reassert = s->arms = true;
+        s->found = (candidate){ 0 };
+        swx_settle_challenge(s, now, false);
+        return;
+    }
     s->first = op->link;
     op->link = NULL;
     if (!s->first) {
@@ -186,12 +227,19 @@ static void begin_first(swx_session *s, int64_t now)
         swx_session_finish(s, op, SWX_END_DONE, s->code, true);
         return;
     }
-    if (at_prompt && s->loose) {
-        swx_pty_forget_input(&s->pty); /* half a line for a program that is gone would be the beginning of this command */
+    if (at_prompt && s->loose) { /* half a line for a program that is gone would be the beginning of this command */
+        swx_pty_forget_input(&s->pty);
+        if (!swx_session_drop_half(s)) {
+            swx_session_finish(s, op, SWX_END_MEMORY, 0, false);
+            return;
+        }
     }
     s->current = op;
     s->hints = at_prompt ? op->hints : s->hints | op->hints;
     s->loose = op->kind == SWX_OP_LINE || s->attached;
+    if (op->kind == SWX_OP_LINE && op->typed_size) {
+        note_typed(s, op->typed, op->typed_size);
+    }
     if (s->output.limit == s->output_limit) {
         swx_buf_clear(&s->output);
     } else {
@@ -208,9 +256,12 @@ static void begin_first(swx_session *s, int64_t now)
     if (op->match) {
         swx_match_reset(op->match);
     }
-    if (op->kind == SWX_OP_LINE && line_too_long(s, op)) {
+    const char *refused = op->kind == SWX_OP_LINE && line_too_long(s, op) ? "a line for a terminal in canonical mode has at most 4095 bytes"
+                          : op->raw && s->pty.carrier ? "a carrier's terminal cannot be put into raw mode for a command"
+                                                      : NULL;
+    if (refused) {
         s->current = NULL;
-        op->error = (swx_error){ .status = SWX_ELIMIT, .text = "a line for a terminal in canonical mode has at most 4095 bytes" };
+        op->error = (swx_error){ .status = SWX_ELIMIT, .text = refused };
         s->state = at_prompt ? IDLE : RUNNING;
         swx_session_finish(s, op, SWX_END_SYSTEM, 0, false);
         return;
@@ -321,6 +372,7 @@ void swx_session_due(swx_session *s, int64_t now)
         swx_settle(s, now, false);
     }
     if (s->state == STARTING && s->give_up <= now) {
+        swx_session_claim_start(s);
         swx_session_lose(s);
     }
     if (s->state == CHALLENGE && s->give_up <= now) {
@@ -399,6 +451,9 @@ void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
     if (op->kind == SWX_OP_INTERRUPT) {
         submit_interrupt(s, op, now);
         return;
+    }
+    if (op->kind == SWX_OP_START && s->pty.carrier && s->state == STARTING && op->step < SWX_NEVER - now) {
+        s->give_up = earlier(s->give_up, now + op->step); /* a carrier may wait for a password, or for a place that is frozen */
     }
     push(&s->first, op);
     s->last = op;
@@ -489,6 +544,7 @@ swx_status swx_session_type(swx_session *s, const uint8_t *bytes, size_t size, i
         return SWX_EBUSY;
     }
     s->loose = true;
+    note_typed(s, bytes, size);
     return swx_session_type_bytes(s, bytes, size) ? SWX_OK : SWX_ENOMEM;
 }
 
@@ -534,8 +590,8 @@ static swx_status start_shell(swx_session *s, const swx_session_config *config, 
     environment[count + 1] = ps1;
     environment[count + 2] = ps2;
     environment[count + 3] = NULL;
-    swx_spawn spawn = { .file = config->shell,
-                        .argv = argv,
+    swx_spawn spawn = { .file = config->argv ? config->argv[0] : config->shell,
+                        .argv = config->argv ? config->argv : argv,
                         .environment = environment,
                         .directory = config->directory,
                         .terminal = s->pty.path };
@@ -555,13 +611,14 @@ swx_status swx_session_new(swx_session **out, const swx_session_config *config, 
     s->output_limit = config->output_limit;
     swx_buf_init(&s->output, s->output_limit);
     swx_buf_init(&s->pending, SIZE_MAX / 2);
+    swx_buf_init(&s->modes, PART_LIMIT);
     for (size_t i = 0; i < SWX_COUNT(s->parts); i++) {
         swx_buf_init(&s->parts[i], PART_LIMIT);
     }
     s->check = SWX_NEVER;
     s->give_up = now + SHELL_START_LIMIT;
     s->backoff = FIRST_CHECK;
-    swx_status status = swx_pty_open(&s->pty, config->rows, config->columns, err);
+    swx_status status = swx_pty_open(&s->pty, config->argv != NULL, config->rows, config->columns, err);
     if (status == SWX_OK) {
         status = swx_fence_init(&s->fence, err);
     }
@@ -572,7 +629,7 @@ swx_status swx_session_new(swx_session **out, const swx_session_config *config, 
         swx_session_free(s);
         return status;
     }
-    if (!config->foreign) {
+    if (!config->argv && !config->unproven) {
         swx_kernel_open(&s->kernel, s->child.pid);
     }
     char path[48];
@@ -592,6 +649,7 @@ static void release(swx_session *s)
     swx_pty_close(&s->pty);
     swx_buf_free(&s->output);
     swx_buf_free(&s->pending);
+    swx_buf_free(&s->modes);
     for (size_t i = 0; i < SWX_COUNT(s->parts); i++) {
         swx_buf_free(&s->parts[i]);
     }

@@ -56,8 +56,11 @@ typedef enum {
 typedef enum {
     SWX_HINT_STTY = 1, /* the command may change terminal modes on purpose */
     SWX_HINT_JOBS = 2, /* the command may print job lines itself: leave them alone */
+    SWX_HINT_SETTLE = 4, /* the command may send the shell's output through a helper process; with a carrier: it does, as far as
+                            its text tells */
     SWX_HINT_PROMPT = 8, /* the command assigns to PS1: the next prompt may be a copy of an old mark */
-    SWX_HINT_SETTLE = 4  /* the command may send the shell's output through a helper process */
+    SWX_HINT_SOURCE = 16, /* the command may change prompts, itself or by what it reads and evaluates; for a carrier only */
+    SWX_HINT_EDITING = 32 /* the command may turn readline on; for a carrier only */
 } swx_hint;
 
 /* An operation.  The caller owns it, fills the first part, and keeps it alive and untouched until `done` was called. */
@@ -72,7 +75,8 @@ struct swx_op {
     swx_match *match;     /* patterns to wait for, or NULL; borrowed, used by the session until done */
     int64_t deadline;     /* SWX_NEVER: none */
     int64_t quiet;        /* nanoseconds without output after which it ends, 0: no such limit */
-    int64_t step;         /* INTERRUPT: nanoseconds between attempts; START: time for the script, SWX_NEVER: any */
+    int64_t step;         /* INTERRUPT: nanoseconds between attempts; START: time for the script, SWX_NEVER: any; with a
+                             carrier also for the first prompt */
     unsigned tries;       /* INTERRUPT: signals before the foreground processes are killed */
     bool stream;          /* call news when there is more output */
     void (*done)(swx_op *);
@@ -102,9 +106,30 @@ typedef struct {
     const char *directory;    /* or NULL */
     unsigned rows, columns;
     size_t output_limit;      /* bytes of output kept per operation */
-    bool foreign;             /* the shell is not this very process (it runs in another place, behind a program that carries its
-                                 terminal): nothing is to be learned of it from this kernel */
+    bool unproven;            /* the kernel is not asked about the shell, as where it does not tell */
+    char *const *argv;        /* NULL-terminated, of a carrier; borrowed during new.  NULL: shell itself runs here */
 } swx_session_config;
+
+/* A carrier is a program that gives this session the terminal of a bash that runs elsewhere: `docker exec -it`, `podman exec -it`,
+ * `kubectl exec -it`, `ssh -tt`, bwrap, or anything that puts its own terminal into raw mode and carries bytes.  What it starts
+ * has to be `bash --noprofile --norc --noediting -i` (4.4 or newer), with TERM, PS0, PS1 and PS2 as they are in the carrier's
+ * environment; passing those on is the business of its argv (`docker exec -e PS0 -e PS1 -e PS2 -e TERM`).  Then all is as with a
+ * bash of this machine, but for this:
+ * - Neither the kernel nor the terminal's modes can be looked at.  Marks alone tell the end of a command.  The modes are asked for
+ *   by `stty` inside, and put back, when there is a reason to (see SWX_HINT_STTY, and what swx_settle.c calls touched); a program
+ *   that leaves the terminal raw and gives no such reason is not noticed.
+ * - Where there is no stty, the terminal's "\r\n" are made "\n" here.
+ * - The first nonce is in two environments for others to read, so that the end of the start script draws a new one.
+ * - PROMPT_COMMAND puts the prompts back only where the startup files or a hint (SWX_HINT_PROMPT, SWX_HINT_SOURCE) give reason to.
+ *   Out of reach: the same as with `unproven` (`exec 2>file`, `exec bash`, readonly prompts, `unset PROMPT_COMMAND PS1`).
+ * - A command cannot be typed in raw mode (op->raw ends with SWX_END_SYSTEM).
+ * - An interrupt is a ^C that is typed.  After its tries it ends with SWX_END_TIMEOUT and kills nothing: the owner kills
+ *   inside, in a way of its own, and then waits with a SWX_OP_LINE of no bytes.
+ * - If the carrier ends before the first prompt, the START operation ends with SWX_END_DIED, the carrier's exit code and what it
+ *   printed; if no prompt comes in time, with SWX_END_LOST and what it printed.
+ * - Closing tells an idle shell the end of its input, and then ends the carrier with its processes on this machine.  What still
+ *   runs inside is the owner's to end.
+ */
 
 /* Starts bash on a new terminal.  `now` as everywhere below is the current time. */
 swx_status swx_session_new(swx_session **out, const swx_session_config *config, int64_t now, swx_error *err);

@@ -11,6 +11,10 @@
  *                            --marks--> candidate for the end           take_mark
  *   settle: candidate + consumed + kernel + nothing more --> conclude --> done
  *                                        in doubt        --> challenge --> restore --> conclude
+ *
+ * Behind a carrier the same challenge does three more things: it replaces the nonce of the start, which stands in two
+ * environments, it asks for and restores the terminal's modes, and it arms PROMPT_COMMAND before a command that may touch the
+ * prompts (armed at all times it would cost each command a quarter).
  */
 #ifndef SWX_SESSION_PRIVATE_H
 #define SWX_SESSION_PRIVATE_H
@@ -22,12 +26,13 @@
 #include "swx_fence.h"
 #include "swx_kernel.h"
 #include "swx_pty.h"
+#include "swx_shelltext.h"
 
 #define MS INT64_C(1000000)
 
 enum {
     PART_LIMIT = 64 * 1024,   /* of an answer to a challenge */
-    PARTS = 5,
+    PARTS = 6,
     RAW_TAIL = 2,             /* "}" and newline: typed when the terminal is itself again */
 };
 
@@ -110,8 +115,20 @@ struct swx_session {
     bool interrupted_once;
     bool ask_again; /* once the shell is back from that: what comes with a signal may be lost with it */
     swx_mark report;
-    int part; /* 0: noise, 1: `$_`, 2: what PS1 prints, 3: what PS0 prints, 4: what PS2 prints */
+    int part; /* 0: noise, 1: `$_`, 2: what PS1 prints, 3: what PS0 prints, 4: what PS2 prints, 5: the terminal's modes */
     swx_buf parts[PARTS];
+
+    /* behind a carrier, where the shell's terminal cannot be looked at */
+    bool exposed;      /* the nonce stands in the carrier's environment and the shell's, for others to read */
+    bool cooked;       /* its "\n" comes as "\r\n", and there is no stty that could change it */
+    bool cut;          /* a CR was the last that was read: it may be the first half of that */
+    bool half;         /* half a line was typed to a program, and may lie there unread */
+    bool touched;      /* its modes may have changed: somebody typed, it was interrupted, or a program used the screen */
+    bool processed;    /* the answer to a challenge: "\n" came as "\r\n" after the command */
+    bool arms;         /* this challenge is there to arm PROMPT_COMMAND for the command that waits */
+    int64_t struck;    /* when ^C was typed for the running command, 0: not at all */
+    swx_modes_question question; /* of the challenge */
+    swx_buf modes;     /* as `stty -g` prints them: those that commands start with; empty until they are known */
 
     int64_t learn_until;
     int64_t close_step, close_limit;
@@ -154,6 +171,12 @@ void swx_session_flush_pending(swx_session *s);
 
 /* Types behind what is pending.  False: out of memory, nothing of it is typed. */
 bool swx_session_type_bytes(swx_session *s, const void *bytes, size_t size);
+
+/* Takes back half a line that was typed to a program of a carrier.  False: out of memory. */
+bool swx_session_drop_half(swx_session *s);
+
+/* A carrier that ends or keeps silent before the first prompt: what it said goes to whoever waits for the start. */
+void swx_session_claim_start(swx_session *s);
 
 /* Begins waiting operations as far as the state allows. */
 void swx_session_begin(swx_session *s, int64_t now);

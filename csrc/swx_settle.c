@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "swx_notice.h"
-#include "swx_shelltext.h"
 
 enum {
     LOOKS_AT_ONCE = 12, /* a shell needs some microseconds from its prompt to its read */
@@ -20,9 +19,27 @@ enum {
 static const int64_t CALM = 5 * MS;
 static const int64_t HELPER_LIMIT = 1000 * MS; /* for the reader of the shell's stdout to begin: it may never do */
 static const int64_t LEARN_LIMIT = 2000 * MS;   /* for a shell that showed its prompt to go to its read */
+static const int64_t SILENCE = 20 * MS, CARRIED_SILENCE = 2000 * MS; /* after it nothing more is on its way, near and far */
+static const int64_t STRIKE_GRACE = 10 * MS; /* for the second prompt of a ^C that came when the command had just ended */
+static const int64_t UNREAD_GRACE = 250 * MS; /* for the START mark behind a prompt of nobody's that came first */
 static const int64_t START_GRACE = 20 * MS;     /* for a START mark, once the command was read */
 
 /* ---- the challenge --------------------------------------------------------------------------------------------- */
+
+static bool is_silent(const swx_session *s, int64_t now)
+{
+    return now - s->last_data > (s->pty.carrier ? CARRIED_SILENCE : SILENCE);
+}
+
+/* What is to be asked about a carrier's terminal.  Bash itself puts its modes back when a job dies of a signal, but not when
+ * one exits and leaves them. */
+static swx_modes_question modes_question(const swx_session *s)
+{
+    if (!s->pty.carrier || (s->cooked && !s->exposed)) {
+        return SWX_MODES_SKIP;
+    }
+    return s->exposed ? SWX_MODES_FIRST : s->hints & SWX_HINT_STTY ? SWX_MODES_KEEP : SWX_MODES_ASK;
+}
 
 static void type_challenge(swx_session *s, int64_t now)
 {
@@ -37,8 +54,11 @@ static void type_challenge(swx_session *s, int64_t now)
     s->backoff = FIRST_CHECK;
     s->last_data = now;
     swx_session_check_in(s, now, s->backoff);
-    bool typed = swx_fence_init(&s->fence, NULL) == SWX_OK && swx_shelltext_challenge(&line, &s->fence) == SWX_OK &&
+    s->question = modes_question(s);
+    bool typed = swx_fence_init(&s->fence, NULL) == SWX_OK && swx_session_drop_half(s) &&
+                 swx_shelltext_challenge(&line, &s->fence, s->question) == SWX_OK &&
                  swx_session_type_bytes(s, line.data, line.size);
+    s->exposed = s->touched = false;
     swx_buf_free(&line);
     if (!typed) {
         swx_session_lose(s);
@@ -70,12 +90,44 @@ void swx_settle_challenge(swx_session *s, int64_t now, bool prompt_missing)
     type_challenge(s, now);
 }
 
+/* The last part of the answer: a line end, a digit when it is the first, and the modes.  True: they have to be put back. */
+static bool take_modes(swx_session *s)
+{
+    if (!s->parts[5].size) { /* not even printf: nothing is known */
+        return false;
+    }
+    const uint8_t *at = s->parts[5].data, *end = at + s->parts[5].size;
+    bool processed = *at == '\r';
+    at = memchr(at, '\n', (size_t)(end - at));
+    if (s->question == SWX_MODES_FIRST) {
+        s->reassert = !at || end - at < 2 || at[1] != '0';
+        at = at ? memchr(at + 1, '\n', (size_t)(end - at - 1)) : NULL;
+    }
+    size_t size = 0;
+    for (at = at ? at + 1 : end; at + size < end && at[size] != '\r' && at[size] != '\n';) {
+        size++;
+    }
+    bool known = swx_shelltext_is_modes(at, size);
+    s->processed = processed;
+    if (s->question == SWX_MODES_FIRST) {
+        s->cooked = processed && !known;
+    }
+    if (s->question == SWX_MODES_ASK || !known) {
+        return known && s->modes.size && (size != s->modes.size || memcmp(at, s->modes.data, size) != 0);
+    }
+    swx_buf_clear(&s->modes);
+    swx_buf_append(&s->modes, at, size); /* without memory they stay unknown, and are not put back */
+    return false;
+}
+
 static void type_restore(swx_session *s, int64_t now)
 {
     swx_buf line;
     swx_buf_init(&line, PART_LIMIT);
     s->phase = RESTORE;
     s->attempt++;
+    bool first = s->question == SWX_MODES_FIRST, changed = s->question != SWX_MODES_SKIP && take_modes(s);
+    s->question = SWX_MODES_SKIP;
     s->found = (candidate){ 0 };
     s->give_up = now + CHALLENGE_LIMIT;
     s->backoff = FIRST_CHECK;
@@ -93,6 +145,9 @@ static void type_restore(swx_session *s, int64_t now)
         .readline = s->readline_seen,
         .guard = s->guard,
         .reassert = s->reassert && !s->guard,
+        .disarm = first && !s->reassert,
+        .modes = s->modes.data,
+        .modes_size = changed ? s->modes.size : 0,
     };
     bool typed = swx_shelltext_restore(&line, &s->fence, &restore) == SWX_OK && line.size < 4096 &&
                  swx_session_type_bytes(s, line.data, line.size);
@@ -182,6 +237,9 @@ static void drop_reassertion(swx_session *s)
 static bool stdout_is_pipe(const swx_session *s)
 {
     char path[48], target[16];
+    if (s->pty.carrier) { /* that would be the carrier's; the hint is given for nothing else there */
+        return true;
+    }
     snprintf(path, sizeof(path), "/proc/%d/fd/1", (int)s->child.pid);
     ssize_t size = readlink(path, target, sizeof(target));
     return size > 5 && memcmp(target, "pipe:", 5) == 0;
@@ -193,7 +251,7 @@ static bool pipe_holds_more(const swx_session *s)
     char path[48];
     int size = 0;
     snprintf(path, sizeof(path), "/proc/%d/fd/1", (int)s->child.pid);
-    int fd = stdout_is_pipe(s) ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
+    int fd = !s->pty.carrier && stdout_is_pipe(s) ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
     bool more = fd >= 0 && ioctl(fd, FIONREAD, &size) == 0 && size > 0;
     if (fd >= 0) {
         close(fd);
@@ -220,7 +278,8 @@ static void conclude(swx_session *s, int code, uint32_t jobs, const char *unread
         swx_child_kill_readers(&s->child, s->stopped, s->pty.path);
     }
     s->stopped = 0;
-    bool processed = swx_pty_settle_modes(&s->pty, s->hints & SWX_HINT_STTY);
+    bool processed = swx_pty_settle_modes(&s->pty, s->hints & SWX_HINT_STTY) || s->processed;
+    s->processed = false;
     if (s->hints & SWX_HINT_SETTLE) {
         s->helper = stdout_is_pipe(s);
     }
@@ -228,7 +287,8 @@ static void conclude(swx_session *s, int code, uint32_t jobs, const char *unread
     s->code = code;
     s->state = IDLE;
     s->check = SWX_NEVER;
-    s->facts.commands++;
+    s->facts.commands += !s->arms;
+    s->arms = false;
     swx_op *op = s->current;
     s->current = NULL;
     if (op) {
@@ -259,13 +319,20 @@ static bool says_nothing(const swx_buf *output)
                              lines == swx_notice_count(output->data, output->size));
 }
 
+/* Behind a carrier the shell is asked for more than the command's end: see swx_session_private.h. */
+static bool asks_carrier(const swx_session *s, const candidate *found)
+{
+    bool modes = (s->hints & SWX_HINT_STTY) || s->touched || found->code > 128;
+    return s->pty.carrier && (s->exposed || (modes && !s->cooked));
+}
+
 static void conclude_from_mark(swx_session *s, int64_t now)
 {
     candidate found = s->found;
     bool own = (s->hints & SWX_HINT_PROMPT) && !s->loose; /* PS1 may hold a mark by now that was expanded before */
     /* A prompt, and nothing has run; and it is not that the shell said why (history expansion may fail). */
     bool idle = found.rank == 1 && s->current && s->current->runs && !s->begun && says_nothing(&s->output);
-    if (found.conflict || found.altered || found.code < 0 || s->beyond || own || idle) {
+    if (found.conflict || found.altered || found.code < 0 || s->beyond || own || idle || asks_carrier(s, &found)) {
         swx_buf_chop(&s->output, (size_t)(s->output.total - found.at));
         swx_settle_challenge(s, now, false);
         return;
@@ -419,6 +486,14 @@ static void begin_without_mark(swx_session *s)
     swx_buf_free(&so_far);
 }
 
+/* A ^C that is typed to a carrier may find the command ended, and the shell then shows a second prompt: behind this command's, or
+ * before the next one's START.  Neither must decide. */
+static bool is_early(const swx_session *s, int64_t now)
+{
+    bool unread = s->found.rank == 1 && s->current && s->current->runs && s->expects_start && !s->begun;
+    return (s->struck && now - s->struck < STRIKE_GRACE) || (unread && now - s->delivered < UNREAD_GRACE);
+}
+
 static void settle_running(swx_session *s, int64_t now, bool fresh)
 {
     /* Without a mark, readline's wait may be a program's of the same process: only a mark makes it a prompt. */
@@ -432,6 +507,10 @@ static void settle_running(swx_session *s, int64_t now, bool fresh)
             if (s->state == RUNNING) {
                 swx_session_check_in(s, now, MS / 10);
             }
+            return;
+        }
+        if (s->pty.carrier && is_early(s, now)) {
+            swx_session_check_in(s, now, MS);
             return;
         }
         if (s->helper && helper_is_behind(s, now)) {
@@ -460,7 +539,7 @@ static void settle_challenge(swx_session *s, int64_t now)
 {
     if (s->phase == ASK) { /* the answer's last mark moves on; without it the line was not understood */
         where at = look_at_shell(s, 1);
-        if (at == AT_PROMPT && now - s->last_data > 20 * MS && swx_settle_drained(s, now) && s->phase == ASK) {
+        if (at == AT_PROMPT && is_silent(s, now) && swx_settle_drained(s, now) && s->phase == ASK) {
             if (s->ask_again) {
                 s->ask_again = false;
                 type_challenge(s, now);
@@ -480,7 +559,9 @@ static void settle_challenge(swx_session *s, int64_t now)
         return;
     }
     where at = look_at_shell(s, LOOKS_AT_ONCE);
-    bool evident = at == AT_PROMPT || (at == NO_EVIDENCE && (s->found.rank || now - s->last_data > 20 * MS));
+    /* To a carrier the second line is typed behind the first: what is on its way takes any time. */
+    bool ahead = s->pty.carrier && s->phase == AWAIT_PROMPT;
+    bool evident = at == AT_PROMPT || (at == NO_EVIDENCE && (s->found.rank || ahead || is_silent(s, now)));
     if (!evident || !swx_settle_drained(s, now)) {
         if (s->state == CHALLENGE) {
             try_again_later(s, now);
@@ -521,6 +602,7 @@ static void become_ready(swx_session *s, int64_t now)
 {
     s->state = IDLE;
     s->start_marks = true;
+    s->exposed = s->pty.carrier;
     s->facts.kernel_proof = has_evidence(s);
     swx_buf_clear(&s->output);
     swx_session_begin(s, now);

@@ -4,7 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LINE_ROOM = 1024, LAST_MAX = 1024, PIPE_MAX = 24 };
+enum { LINE_ROOM = 1024, LAST_MAX = 1024, PIPE_MAX = 24, MODES_MAX = 400 };
+
+/* `-p`: the user may have changed PATH.  The group is for `set -x`, whose trace is nobody's output. */
+#define STTY "builtin command -p stty "
 
 /* printf into a buffer; our texts are short, so a fixed line is enough. */
 __attribute__((format(printf, 2, 3))) static swx_status add(swx_buf *out, const char *format, ...)
@@ -51,7 +54,40 @@ static swx_status add_pipestatus(swx_buf *out)
     return status == SWX_OK ? add(out, "${PIPESTATUS[%d]+ 999}\"", (int)PIPE_MAX) : status;
 }
 
-swx_status swx_shelltext_challenge(swx_buf *out, const swx_fence *fence)
+swx_status swx_shelltext_modes(swx_buf *out)
+{
+    return add(out, "{ " STTY "sane -echo -opost noflsh || builtin :; } 2>/dev/null");
+}
+
+bool swx_shelltext_is_modes(const uint8_t *text, size_t size)
+{
+    bool any = false;
+    for (size_t i = 0; i < size; i++) {
+        uint8_t letter = text[i] | 0x20;
+        any = any || text[i] == ':';
+        if (!(text[i] >= '0' && text[i] <= '9') && !(letter >= 'a' && letter <= 'z') && text[i] != ':' && text[i] != '=') {
+            return false;
+        }
+    }
+    return any && size <= MODES_MAX;
+}
+
+static swx_status add_modes_question(swx_buf *out, const swx_fence *fence, swx_modes_question question)
+{
+    swx_status status = add(out, "{ builtin printf '\\033]7733;%%s;%d\\007\\n' %s; ", SWX_MARK_VALUE, fence->nonce);
+    if (status == SWX_OK && question == SWX_MODES_FIRST) {
+        status = add(out, "case ${#PROMPT_COMMAND[@]}:$(builtin declare -f; builtin alias; builtin trap) in "
+                          "1:*PS[01]*|1:*PROMPT_*) builtin echo 1;; 1:*) builtin echo 0;; *) builtin echo 1;; esac; ");
+    }
+    if (status == SWX_OK && question == SWX_MODES_KEEP) {
+        /* As swx_pty_settle_modes has it: lines, bytes, and keys that a letter cannot be. */
+        status = add(out, STTY "icanon isig icrnl -igncr -inlcr -istrip -opost noflsh intr '^C' quit '^\\' erase '^?' kill '^U' "
+                               "eof '^D' start '^Q' stop '^S' susp '^Z' || builtin :; ");
+    }
+    return status == SWX_OK ? add(out, STTY "-g || builtin :; } 2>/dev/null; ") : status;
+}
+
+swx_status swx_shelltext_challenge(swx_buf *out, const swx_fence *fence, swx_modes_question question)
 {
     /* The nonce is an argument of printf, so that the line itself, if it is ever echoed, holds no mark. */
     swx_status status = add(out, "{ builtin printf '\\033]7733;%%s;%d;%%s;%%s\\007%%q\\033]7733;%%s;%d\\007%%s\\033]7733;%%s;%d\\007%%s"
@@ -61,11 +97,15 @@ swx_status swx_shelltext_challenge(swx_buf *out, const swx_fence *fence)
         status = add_pipestatus(out);
     }
     /* PS1 may be unset, which is an error under `set -u`. */
-    return status == SWX_OK ? add(out,
-                                  " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\" %s \"${PS2+${PS2@P}}\"; ! [[ -t 2 ]]; "
-                                  "builtin printf '\\033]7733;%%s;%d;%%s\\007' %s \"$?\"; } >&0\n",
-                                  fence->nonce, fence->nonce, fence->nonce, SWX_MARK_END,
-                                  fence->nonce)
+    if (status == SWX_OK) {
+        status = add(out, " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\" %s \"${PS2+${PS2@P}}\"; ", fence->nonce,
+                     fence->nonce, fence->nonce);
+    }
+    if (status == SWX_OK && question != SWX_MODES_SKIP) {
+        status = add_modes_question(out, fence, question);
+    }
+    return status == SWX_OK ? add(out, "! [[ -t 2 ]]; builtin printf '\\033]7733;%%s;%d;%%s\\007' %s \"$?\"; } >&0\n",
+                                  SWX_MARK_END, fence->nonce)
                             : status;
 }
 
@@ -113,6 +153,12 @@ swx_status swx_shelltext_restore(swx_buf *out, const swx_fence *fence, const swx
     swx_status status = SWX_OK;
     if (restore->prompt_variables) {
         status = add(out, "builtin shopt -s promptvars; ");
+    }
+    if (status == SWX_OK && restore->modes_size && swx_shelltext_is_modes(restore->modes, restore->modes_size)) {
+        status = add(out, "{ " STTY "%.*s || builtin :; } 2>/dev/null <&0; ", (int)restore->modes_size, (const char *)restore->modes);
+    }
+    if (status == SWX_OK && restore->disarm) {
+        status = add(out, "builtin unset PROMPT_COMMAND; ");
     }
     if (status == SWX_OK && restore->readline) {
         status = add(out, "builtin set +o emacs +o vi; ");

@@ -17,10 +17,26 @@ swx_status swx_shelltext_prompts(swx_buf *out, const swx_fence *fence);
 #define SWX_REASSERT "builtin declare -g " /* how its text begins, wherever the shell shows it; our nonce is in it too */
 swx_status swx_shelltext_reassert(swx_buf *out, const swx_fence *fence);
 
+/* The first line of a carrier's startup script: the shell's terminal gets the modes that a session counts on (lines, signals,
+ * no echo, bytes as programs write them, nothing flushed by an interrupt).  Where there is no stty nothing happens. */
+swx_status swx_shelltext_modes(swx_buf *out);
+
+/* What a challenge asks about a terminal that cannot be looked at from here. */
+typedef enum {
+    SWX_MODES_SKIP, /* nothing */
+    SWX_MODES_ASK,  /* how it is */
+    SWX_MODES_KEEP, /* the user has changed it: what a session counts on is put back first, the rest stays */
+    SWX_MODES_FIRST /* how it is; and whether anything there may change the prompts without a hint */
+} swx_modes_question;
+
 /* The challenge: one line whose answer is a REPORT mark (exit code, PIPESTATUS), the last argument `$_` in the shell's
  * own quoting, a VALUE mark, the text that the user's prompt printed, a VALUE mark, what PS0 prints, the same for PS2, and an END mark (is stderr the terminal).
- * All is expanded before anything is run, and goes to the terminal through fd 0, whatever stdout and stderr are. */
-swx_status swx_shelltext_challenge(swx_buf *out, const swx_fence *fence);
+ * All is expanded before anything is run, and goes to the terminal through fd 0, whatever stdout and stderr are.
+ *
+ * A question about modes adds a part before the END mark: a newline as the terminal made it before anything was put back; for
+ * SWX_MODES_FIRST a line, 0 or 1: PROMPT_COMMAND has elements that are not ours, or functions, aliases or traps speak of
+ * prompts; and the modes as `stty -g` prints them, nothing where there is no stty. */
+swx_status swx_shelltext_challenge(swx_buf *out, const swx_fence *fence, swx_modes_question question);
 
 typedef struct {
     int code;               /* the exit status to restore */
@@ -31,7 +47,13 @@ typedef struct {
     bool readline;          /* switch readline off again */
     bool guard;             /* mark the end of commands from PROMPT_COMMAND, because prompts are not seen */
     bool reassert;          /* set PS1 again from PROMPT_COMMAND, because the user's PROMPT_COMMAND sets it each time */
+    bool disarm;            /* take that out again: PROMPT_COMMAND is ours alone, and nothing needs it */
+    const uint8_t *modes;   /* what the terminal is to be put back to, as `stty -g` printed it; size 0: leave it */
+    size_t modes_size;
 } swx_restore;
+
+/* Whether the text can be what `stty -g` prints: one word of letters, digits, colons and equals signs, not too long. */
+bool swx_shelltext_is_modes(const uint8_t *text, size_t size);
 
 /* The line that puts prompts and state back after a challenge.  The shell's `$?`, `$_` and PIPESTATUS are then what
  * the user's command left. */

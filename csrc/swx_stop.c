@@ -10,11 +10,13 @@ enum {
 };
 
 static const int64_t DELIVERY_GRACE = 50 * MS; /* an interrupt waits that long for a command to begin */
+static const int64_t CARRIED_GRACE = 1000 * MS; /* behind a carrier that may be far away */
 static const int64_t ARRIVAL_LIMIT = 10000 * MS; /* or until the shell has read it, as long as it reads at all */
 static const int64_t BUSY_GRACE = 20 * MS; /* for a shell that may be about to start a program */
 static const int64_t BUSY_LOOK = MS / 2;
 static const int64_t KILL_GRACE = 1000 * MS;
 static const int64_t CLOSE_GRACE = 1000 * MS; /* for the shell to end by itself: it may be saving its history */
+static const int64_t CARRIED_CLOSE_GRACE = 300 * MS; /* for a carrier to hear that its shell has ended */
 static const int64_t CLOSE_LOOK = 20 * MS;
 
 /* ---- interrupts ------------------------------------------------------------------------------------------------ */
@@ -37,8 +39,14 @@ static bool may_be_forking(const swx_session *s)
 
 /* As ^C: to the foreground group.  To a group of programs directly, so that it cannot hit the shell when they end in this
  * very moment; with the terminal's own authority where they belong to another user. */
-static void signal_foreground(swx_session *s, pid_t group)
+static void signal_foreground(swx_session *s, pid_t group, int64_t now)
 {
+    if (s->pty.carrier) { /* the key itself is all that gets there */
+        s->struck = now;
+        s->touched = true;
+        swx_session_type_bytes(s, "\003", 1);
+        return;
+    }
     s->stopped = group;
     if (group <= 0 || group == s->child.pid || (kill(-group, SIGINT) != 0 && errno == EPERM)) {
         swx_pty_signal(&s->pty, SIGINT, NULL);
@@ -49,9 +57,14 @@ static void signal_foreground(swx_session *s, pid_t group)
 static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
 {
     bool arriving = !typed_all(s) || (s->expects_start && !s->begun);
-    if (s->arriving || (arriving && now - s->delivered < DELIVERY_GRACE)) {
+    int64_t grace = s->pty.carrier ? CARRIED_GRACE : DELIVERY_GRACE;
+    if (s->arriving || (arriving && now - s->delivered < grace)) {
         op->next = now + 2 * MS; /* the rest of a half-read command would run as a command of its own */
         return !s->arriving || now - op->since < ARRIVAL_LIMIT;
+    }
+    if (s->pty.carrier && now - s->delivered < BUSY_GRACE) { /* it may be forking, which cannot be seen */
+        op->next = s->delivered + BUSY_GRACE;
+        return true;
     }
     pid_t group = swx_pty_foreground(&s->pty);
     if (group == s->child.pid && may_be_forking(s) && now - op->since < BUSY_GRACE) {
@@ -60,9 +73,12 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
     }
     if (op->tries) {
         op->tries--;
-        signal_foreground(s, group);
+        signal_foreground(s, group, now);
         op->next = op->since = now + op->step;
         return true;
+    }
+    if (s->pty.carrier) {
+        return false; /* the owner has other ways to what runs there */
     }
     if (!op->killed) {
         op->killed = true;
@@ -127,6 +143,10 @@ void swx_session_ended(swx_session *s, int64_t now)
     for (unsigned round = 0; more && round < 64; round++) {
         more = swx_listen_read(s, true, now);
     }
+    if (s->cut) {
+        swx_listen_take_plain(s, (const uint8_t *)"\r", 1);
+        s->cut = false;
+    }
     swx_settle_take_held(s);
     s->facts.dead = true;
     s->facts.wait_status = s->child.wait_status;
@@ -138,6 +158,7 @@ void swx_session_ended(swx_session *s, int64_t now)
         s->close_step = now;
         return;
     }
+    swx_session_claim_start(s);
     s->state = DEAD;
     swx_session_finish_all(s, SWX_END_DIED, swx_child_code(&s->child));
 }
@@ -166,11 +187,17 @@ void swx_stop_closing(swx_session *s, int64_t now)
         return;
     }
     pid_t group = swx_pty_foreground(&s->pty);
+    bool idle = s->state == IDLE && !s->half;
     s->state = CLOSING;
     s->check = SWX_NEVER;
     s->close_step = now;
     s->sweeps = 0;
     swx_child_kill_strays(&s->child);
+    if (s->pty.carrier && idle && !swx_child_ended(&s->child)) { /* what is not told would outlive its carrier */
+        swx_session_type_bytes(s, "\004", 1);
+        s->close_step = s->close_limit = now + CARRIED_CLOSE_GRACE;
+        return;
+    }
     if (!swx_child_ended(&s->child)) { /* as a terminal does that is closed */
         if (group > 0 && group != s->child.pid) {
             kill(-group, SIGHUP);

@@ -86,6 +86,7 @@ class Session:
         rows: int,
         columns: int,
         output_limit: int,  # bytes kept of each operation's output, at least 2
+        argv: Sequence[bytes] | None = None,  # a carrier: gives us the terminal of a bash elsewhere; None: shell, here
     ) -> Session: ...
     # The script is whole lines; the timeout counts from the shell's first prompt on. Call it once, first.
     def start(self, script: bytes, timeout: float | None, waker: Waker | None, future: object, /) -> Operation: ...
@@ -115,7 +116,7 @@ class Session:
         news: object,
         /,
     ) -> Operation: ...
-    # SIGINT up to `tries` times, `step` seconds apart; then the foreground is killed.
+    # SIGINT up to `tries` times, `step` seconds apart; then the foreground is killed (a carrier: "timeout" is the end).
     def interrupt(
         self, step: float, tries: int, matcher: Matcher | None, waker: Waker | None, future: object, /
     ) -> Operation: ...

@@ -11,6 +11,8 @@ import asyncio
 import codecs
 import contextlib
 import os
+import re
+import secrets
 import shlex
 import time
 from abc import ABC, abstractmethod
@@ -50,7 +52,13 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import AsyncIterator, Iterator
 
-__all__ = ["BashSession", "Session"]
+__all__ = ["CARRIED_BASH", "CARRIED_VARIABLES", "BashSession", "Session"]
+
+CARRIED_BASH = ("bash", "--noprofile", "--norc", "--noediting", "-i")
+"""What the program that `BashSession._spawn` names has to start in its place."""
+
+CARRIED_VARIABLES = ("PS0", "PS1", "PS2", "TERM")
+"""The variables of that program's environment which have to reach the bash that it starts."""
 
 _PROMPT = "SHELLPS1PREFIX"
 """The `expect_string` of an action that the shell's prompt finished: the constant that callers know."""
@@ -58,8 +66,14 @@ _PROMPT = "SHELLPS1PREFIX"
 _DIRECT_MICROSECONDS = 150
 """How long the calling thread waits by itself for a short command. An event loop does not notice it."""
 
+_DIRECT_CARRIED_MICROSECONDS = 500
+"""The same where a carrier is between: twice as much as most need for a short command."""
+
 _SHORT_SECONDS = 0.0003
 """A command that ended in less than that while others were served is a short one again."""
+
+_KILL_SECONDS = 2.0
+"""How long a shell in another place may take to its prompt when what ran in it was killed."""
 
 _STARTUP = """\
 [[ ! -r /etc/bash.bashrc ]] || . /etc/bash.bashrc
@@ -90,6 +104,11 @@ class BashSession(Session):
 
     Calls are served in the order in which they come; an interrupt overtakes. They may come from any event loop and any
     thread.
+
+    For a shell in another place (a container, another machine) a subclass overrides `_spawn` and, to end what ignores
+    an interrupt, `_kill_foreground`; see there. Working directory, variables and startup files are then those of that
+    place. Closing ends the shell if it is idle, and in any case the program that carries its terminal; processes that
+    are left in the place are the subclass's to end.
     """
 
     def __init__(
@@ -106,6 +125,8 @@ class BashSession(Session):
         self._skip_direct = 0
         self._skip_next = 0
         self._checked: dict[str, bool] = {}
+        self._direct_microseconds = _DIRECT_MICROSECONDS
+        self._missing = ""
 
     @property
     def core(self) -> _core.Session:
@@ -120,6 +141,24 @@ class BashSession(Session):
         return self.core.facts()["pid"]
 
     # -- start and end
+
+    def _spawn(self) -> tuple[list[bytes] | None, list[bytes], bytes | None]:
+        """What is executed: its argv (None: bash itself), its whole environment (`b"NAME=value"`), and its directory.
+
+        With an argv it is a program that carries the terminal of a bash elsewhere, such as `docker exec -it`. It has to
+        start `CARRIED_BASH` and to hand it `CARRIED_VARIABLES` from its own environment, where the core puts PS0, PS1
+        and PS2; TERM is for the override to set. The environment and the directory are those of the program on this
+        machine: the request's `env`, `cwd` and startup files are seen to by the startup script, inside.
+        """
+        cwd = self.request.cwd
+        return None, self._environment(), None if cwd is None else os.fsencode(cwd)
+
+    async def _kill_foreground(self) -> bool:
+        """End what runs in the foreground by other means than its terminal, because it ignores interrupts.
+
+        Only asked for with an argv; else the core does it. False: there is no way.
+        """
+        return False
 
     def _environment(self) -> list[bytes]:
         variables = {**os.environ, **(self.request.env or {})}
@@ -147,10 +186,30 @@ class BashSession(Session):
             raise InvalidInputError(msg)
         return script
 
-    def _check_request(self) -> None:
+    def _carried_script(self) -> bytes:
+        """The startup script for a bash in another place, where nothing can be looked at beforehand."""
+        request = self.request
+        variables = {k: v for k, v in (request.env or {}).items() if k not in ("PS0", "PS1", "PS2")}
+        self._missing = secrets.token_hex(16)
+        fail = f"{{ builtin echo {self._missing}%d; builtin exit 1; }}"
+        lines = []
+        if variables:
+            lines.append("builtin export " + " ".join(f"{k}={shlex.quote(v)}" for k, v in variables.items()))
+        if request.cwd is not None:
+            lines.append(f"builtin cd -- {shlex.quote(request.cwd)} 2>/dev/null || {fail % 0}; builtin unset OLDPWD")
+        script = b"".join(_core.quote("eval", encode(line)) for line in lines) + encode(_STARTUP)
+        for number, name in enumerate(request.startup_source, 1):
+            file = _expandable(name)
+            # A missing .bashrc does not matter: see _startup_script.
+            otherwise = ":" if os.path.basename(name) == ".bashrc" else fail % number
+            line = f"if [[ -e {file} ]]; then . {file}; else {otherwise}; fi"
+            script += _core.quote("eval", encode(line)) if len(line) > 900 else encode(line + "\n")
+        return script
+
+    def _check_request(self, carried: bool) -> None:
         request = self.request
         check_seconds(request.startup_timeout, "startup_timeout")
-        if request.cwd is not None and not os.path.isdir(request.cwd):
+        if not carried and request.cwd is not None and not os.path.isdir(request.cwd):
             msg = f"The directory {request.cwd!r} that the session should start in does not exist"
             raise InvalidInputError(msg)
         for name, value in (request.env or {}).items():
@@ -160,17 +219,21 @@ class BashSession(Session):
 
     async def start(self) -> CreateBashSessionResponse:
         """Start the shell and read the startup files. On failure nothing is left of it."""
-        self._check_request()
-        script = self._startup_script()
+        argv, environment, directory = self._spawn()
+        self._check_request(argv is not None)
+        script = self._startup_script() if argv is None else self._carried_script()
         request = self.request
+        if argv is not None:
+            self._direct_microseconds = _DIRECT_CARRIED_MICROSECONDS
         try:
             self._core = _core.Session(
-                os.fsencode(find_bash()),
-                self._environment(),
-                None if request.cwd is None else os.fsencode(request.cwd),
+                b"bash" if argv is not None else os.fsencode(find_bash()),
+                environment,
+                directory,
                 request.rows,
                 request.columns,
                 self._output_limit,
+                argv=argv,
             )
         except (OSError, MemoryError) as e:
             raise resource_error(e, "A session cannot be started") from e
@@ -183,16 +246,18 @@ class BashSession(Session):
             with _translated():
                 operation = core.start(script, request.startup_timeout, waker.core, future)
             await finish(operation, future)
-            self._check_started(operation)
+            self._check_started(operation, argv)
         except BaseException:
             await asyncio.shield(self.close())
             raise
         return CreateBashSessionResponse(output=operation.output)
 
-    def _check_started(self, operation: _core.Operation) -> None:
+    def _check_started(self, operation: _core.Operation, argv: list[bytes] | None) -> None:
         end = operation.end
         if end == "done":
             return
+        if argv is not None:
+            self._check_carrier(operation, os.fsdecode(argv[0]))
         if end == "timeout":
             msg = f"timeout after {self.request.startup_timeout} seconds while reading the startup files"
             raise CommandTimeoutError(msg, output=operation.output)
@@ -201,6 +266,21 @@ class BashSession(Session):
             msg = f"The shell ended while it read its startup files. {how} It printed: {operation.output!r}"
             raise SessionDiedError(msg, **death(operation))
         raise failure(operation, "<startup files>")
+
+    def _check_carrier(self, operation: _core.Operation, program: str) -> None:
+        end, output = operation.end, operation.output
+        if end == "died" and not operation.typed:
+            msg = f"No shell could be started by {program!r}. {cause(operation)} It printed: {output.strip()!r}"
+            raise SessionDiedError(msg, **death(operation))
+        if end == "died" and self._missing in output:
+            number = int(output.partition(self._missing)[2].split()[0])
+            what = f"The directory {self.request.cwd!r} that the session should start in"
+            if number:
+                what = f"The startup file {self.request.startup_source[number - 1]!r}"
+            raise InvalidInputError(what + " does not exist")
+        if end == "lost" or (end == "timeout" and not operation.typed):
+            msg = f"{program!r} showed no shell's prompt. It printed: {output.strip()!r}"
+            raise CommandTimeoutError(msg, output=output)
 
     async def close(self) -> CloseBashSessionResponse:
         """End the shell and everything it started, whatever that has become. Returns when all of it is gone."""
@@ -273,6 +353,8 @@ class BashSession(Session):
             raise InvalidInputError(msg)
         matcher, watch = self._matcher(action.expect, None)
         answer = await (self._interrupt(action, matcher) if watch is None else self._interrupt_watched(action, watch))
+        if answer.end == "timeout" and await self._kill_foreground():
+            answer = await self._wait_idle(_KILL_SECONDS)
         if answer.end in ("done", "matched"):
             expect_string = action.expect[answer.hit] if answer.end == "matched" else _PROMPT
             return BashObservation(output=answer.output.strip(), exit_code=0, expect_string=expect_string)
@@ -280,6 +362,16 @@ class BashSession(Session):
             msg = "Failed to interrupt session: the running command ignores SIGINT and could not be killed"
             raise CommandTimeoutError(msg, output=answer.output)
         raise failure(answer, "<interrupt>")
+
+    async def _wait_idle(self, seconds: float) -> Answer:
+        """Wait until nothing runs. The answer has the output of what runs for nobody."""
+        waker = current_waker()
+        future = waker.create_future()
+        core = self.core
+        with _translated():
+            operation = core.line(b"", seconds, None, None, waker.core, future, None)
+        await finish(operation, future)
+        return operation
 
     async def _interrupt(self, action: BashInterruptAction, matcher: _core.Matcher | None) -> Answer:
         waker = current_waker()
@@ -359,7 +451,7 @@ class BashSession(Session):
             if self._skip_next:
                 self._skip_next -= 1
             else:
-                direct = _DIRECT_MICROSECONDS
+                direct = self._direct_microseconds
         core = self._core or self.core
         checked = self._checked.get(command, -1) if self._checked else -1
         try:
@@ -493,6 +585,14 @@ class BashSession(Session):
             reason = f"The command ended the session's shell. {cause(answer)}"
             return _observation(output, answer.code, "", reason, answer.dropped)
         raise failure(answer, action.command, action.timeout, action.no_output_timeout)
+
+
+def _expandable(name: str) -> str:
+    """The name of a file, quoted for bash but for a `~` or `~user` at its beginning."""
+    home, slash, rest = name.partition("/")
+    if not re.fullmatch(r"~[\w.-]*", home, re.ASCII):
+        return shlex.quote(name)
+    return home + slash + (shlex.quote(rest) if rest else "")
 
 
 @contextlib.contextmanager

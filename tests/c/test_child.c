@@ -194,7 +194,7 @@ static void test_terminal(void)
 {
     swx_pty pty;
     swx_child child;
-    CHECK(swx_pty_open(&pty, 24, 80, NULL) == SWX_OK);
+    CHECK(swx_pty_open(&pty, false, 24, 80, NULL) == SWX_OK);
     char *argv[] = { "bash", "-c", "test -t 0 && test -t 1 && test -t 2 && echo tty >/dev/tty; sleep 100; exit 3", NULL };
     swx_spawn spawn = { .file = "bash", .argv = argv, .terminal = pty.path };
     CHECK(swx_child_start(&child, &spawn, NULL) == SWX_OK);

@@ -79,7 +79,7 @@ static void test_a_shell(void)
     swx_pty pty;
     swx_child child;
     swx_kernel kernel;
-    CHECK(swx_pty_open(&pty, 24, 80, NULL) == SWX_OK);
+    CHECK(swx_pty_open(&pty, false, 24, 80, NULL) == SWX_OK);
     char *argv[] = { "bash", "--norc", "--noprofile", "--noediting", "-i", NULL };
     swx_spawn spawn = { .file = "/bin/bash", .argv = argv, .terminal = pty.path };
     CHECK(swx_child_start(&child, &spawn, NULL) == SWX_OK);

@@ -27,7 +27,7 @@ static swx_pty open_pty(void)
 {
     swx_pty pty;
     swx_error err;
-    CHECK(swx_pty_open(&pty, 24, 80, &err) == SWX_OK);
+    CHECK(swx_pty_open(&pty, false, 24, 80, &err) == SWX_OK);
     return pty;
 }
 
@@ -83,7 +83,7 @@ static void test_no_descriptors(void)
         swx_error err;
         none = (struct rlimit){ .rlim_cur = 3 + room, .rlim_max = limit.rlim_max };
         CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
-        swx_status status = swx_pty_open(&pty, 24, 80, &err);
+        swx_status status = swx_pty_open(&pty, false, 24, 80, &err);
         CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
         CHECK(status == SWX_ESYS && err.sys_errno == EMFILE && strcmp(err.call, "openpty") == 0);
         CHECK(pty.master == -1 && pty.slave == -1 && open_descriptors() == before);

@@ -60,7 +60,7 @@ static char *challenge_text(const swx_fence *fence)
 {
     swx_buf line;
     swx_buf_init(&line, 1 << 16);
-    CHECK(swx_shelltext_challenge(&line, fence) == SWX_OK);
+    CHECK(swx_shelltext_challenge(&line, fence, SWX_MODES_SKIP) == SWX_OK);
     char *text = text_of(&line);
     swx_buf_free(&line);
     return text;
@@ -217,7 +217,7 @@ static void test_no_memory(void)
             long live = swx_alloc_live();
             swx_alloc_fail_at(i, 0);
             status = which == 0   ? swx_shelltext_prompts(&line, &fence)
-                     : which == 1 ? swx_shelltext_challenge(&line, &fence)
+                     : which == 1 ? swx_shelltext_challenge(&line, &fence, SWX_MODES_FIRST)
                                   : swx_shelltext_restore(&line, &fence, &restore);
             CHECK(status == SWX_OK ? swx_alloc_count() < i : status == SWX_ENOMEM);
             swx_alloc_fail_at(0, 0);

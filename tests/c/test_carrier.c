@@ -1,0 +1,496 @@
+/* Sessions behind a carrier.  This program is its own carrier: `test_carrier carry PROGRAM...` puts its terminal into raw mode and
+ * carries bytes to and from a terminal of PROGRAM's own, as `docker exec -it` does. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pty.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <termios.h>
+
+#include "turns.h"
+#include "swx_alloc.h"
+
+/* ---- the carrier ----------------------------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t resized;
+
+static void note_resize(int number)
+{
+    (void)number;
+    resized = 1;
+}
+
+static bool carry_bytes(int from, int to)
+{
+    char bytes[16384];
+    ssize_t size = read(from, bytes, sizeof(bytes));
+    for (ssize_t at = 0, part; at < size; at += part) {
+        part = write(to, bytes + at, (size_t)(size - at));
+        if (part <= 0) {
+            return false;
+        }
+    }
+    return size > 0 || (size < 0 && errno == EINTR);
+}
+
+static int carry(char **argv)
+{
+    struct winsize size;
+    struct termios raw;
+    int inner, status;
+    if (ioctl(0, TIOCGWINSZ, &size) != 0 || tcgetattr(0, &raw) != 0) {
+        return 125;
+    }
+    pid_t pid = forkpty(&inner, NULL, NULL, &size); /* with the modes that every fresh terminal has: echo, "\r\n" */
+    if (pid == 0) {
+        execvp(argv[0], argv);
+        dprintf(2, "carrier: exec: \"%s\": executable file not found\n", argv[0]);
+        _exit(127);
+    }
+    cfmakeraw(&raw);
+    tcsetattr(0, TCSANOW, &raw);
+    sigaction(SIGWINCH, &(struct sigaction){ .sa_handler = note_resize }, NULL);
+    struct pollfd ends[2] = { { .fd = 0, .events = POLLIN }, { .fd = inner, .events = POLLIN } };
+    for (bool open = true; open;) {
+        poll(ends, 2, resized ? 0 : 50);
+        if (resized) {
+            resized = 0;
+            ioctl(0, TIOCGWINSZ, &size);
+            ioctl(inner, TIOCSWINSZ, &size);
+        }
+        if (ends[1].revents) {
+            open = carry_bytes(inner, 1);
+        } else if (ends[0].revents) {
+            open = carry_bytes(0, inner);
+        }
+    }
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* ---- sessions behind it ---------------------------------------------------------------------------------------- */
+
+static char *const carried[] = { (char[]){ "/proc/self/exe" }, (char[]){ "carry" }, (char[]){ "bash" }, (char[]){ "--noprofile" },
+                                 (char[]){ "--norc" }, (char[]){ "--noediting" }, (char[]){ "-i" }, NULL };
+
+static swx_session *begin(char *const *argv)
+{
+    swx_session_config config = { .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 4 << 20,
+                                  .argv = argv };
+    swx_session *s;
+    swx_error err;
+    CHECK(swx_session_new(&s, &config, now(), &err) == SWX_OK);
+    return s;
+}
+
+static swx_session *open_with(const char *script)
+{
+    swx_session *s = begin(carried);
+    swx_op start = operation(SWX_OP_START, script);
+    submit(s, &start);
+    wait_for(s, &start);
+    EXPECT(&start, SWX_END_DONE, 0, "");
+    CHECK(!swx_session_look(s).kernel_proof && swx_session_look(s).challenges == 1);
+    return s;
+}
+
+static swx_session *open_carried(void) { return open_with(":"); }
+
+static swx_op run_hinted(swx_session *s, const char *line, unsigned hints)
+{
+    swx_op op = operation(SWX_OP_RUN, line);
+    op.hints = hints;
+    op.runs = true;
+    submit(s, &op);
+    wait_for(s, &op);
+    return op;
+}
+
+static void expect_hinted(swx_session *s, const char *line, unsigned hints, int code, const char *output)
+{
+    swx_op op = run_hinted(s, line, hints);
+    EXPECT(&op, SWX_END_DONE, code, output);
+}
+
+/* Some of the modes inside, sorted by stty. */
+#define MODES "stty -a | grep -o -w -e '-*echo' -e '-*icanon' -e '-*opost' -e '-*isig' -e '-*noflsh' -e '-*ixany' | tr '\\n' ' '\n"
+static const char usual[] = "isig icanon -echo noflsh -opost -ixany ";
+
+static void expect_modes(swx_session *s, const char *wanted)
+{
+    static const char *const names[] = { "isig", "icanon", "echo", "noflsh", "opost", "ixany" };
+    swx_op op = operation(SWX_OP_RUN, MODES);
+    char got[256] = { 0 }, word[16];
+    submit(s, &op);
+    wait_for(s, &op);
+    CHECK(op.end == SWX_END_DONE && op.output.size < sizeof(got) - 1);
+    got[0] = ' ';
+    swx_buf_copy(&op.output, (uint8_t *)got + 1);
+    swx_buf_free(&op.output);
+    for (size_t i = 0; i < SWX_COUNT(names); i++) {
+        const char *found = strstr(wanted, names[i]);
+        snprintf(word, sizeof(word), " %s%s ", found && found > wanted && found[-1] == '-' ? "-" : "", names[i]);
+        if (found && !strstr(got, word)) {
+            fprintf(stderr, "modes <%s>, wanted <%s>\n", got, wanted);
+            exit(1);
+        }
+    }
+}
+
+static void test_commands(void)
+{
+    swx_session *s = open_carried();
+    expect_run(s, "true\n", 0, "");
+    expect_run(s, "echo hi; (exit 3)\n", 3, "hi\n");
+    expect_run(s, "echo $?\n", 0, "3\n");
+    expect_run(s, "\n", 0, "");
+    expect_run(s, "cd /tmp\n", 0, "");
+    expect_run(s, "pwd; stty size\n", 0, "/tmp\n24 80\n");
+    expect_run(s, "{\necho 'a\tb' !x\ncat <<'E'\nin $x\nE\nfalse | true\n}\n", 0, NULL);
+    expect_run(s, "echo ${PIPESTATUS[@]} $_\n", 0, "1 0 cat\n");
+    expect_run(s, "printf 'a\\r\\nb\\r'\n", 0, "a\r\nb\r");
+    expect_run(s, "env | grep -c '^PS[012]='\n", 1, "0\n");
+    expect_run(s, "seq 20000 | tail -1; /bin/echo out; sleep 0.01\n", 0, "20000\nout\n");
+    expect_modes(s, usual);
+    CHECK(swx_session_look(s).challenges == 1);
+    swx_op op = operation(SWX_OP_RUN, "head -c 3000000 /dev/zero | tr '\\0' x\n");
+    submit(s, &op);
+    wait_for(s, &op);
+    CHECK(op.end == SWX_END_DONE && op.output.total == 3000000);
+    swx_buf_free(&op.output);
+    swx_error err;
+    CHECK(swx_session_resize(s, 33, 99, &err) == SWX_OK);
+    rest(s, 100 * MS);
+    expect_run(s, "stty size\n", 0, "33 99\n");
+    op = operation(SWX_OP_RUN, "{\ntrue\n}\n");
+    op.raw = true;
+    submit(s, &op);
+    EXPECT(&op, SWX_END_SYSTEM, 0, "");
+    CHECK(op.error.status == SWX_ELIMIT);
+    close_session(s);
+}
+
+/* The nonce that stands in the carrier's environment, and in the shell's, is not the one that decides. */
+static void test_fresh_nonce(void)
+{
+    swx_session *s = open_carried();
+    expect_run(s, "n=${PS1#*7733;}; n=${n%%;*}; echo ${#n}; tr '\\0' '\\n' </proc/$$/environ | grep -c \"$n\"\n", 1, "39\n0\n");
+    expect_run(s, "tr '\\0' '\\n' </proc/$PPID/environ | grep -c -e '^PS1=.*7733;'\n", 0, "1\n");
+    close_session(s);
+}
+
+static void test_startup(void)
+{
+    swx_session *s = begin(carried);
+    swx_op start = operation(SWX_OP_START, "echo said; printf 'and\\n' >&2; PS1='$ '");
+    submit(s, &start);
+    wait_for(s, &start);
+    EXPECT(&start, SWX_END_DONE, 0, "said\nand\n");
+    expect_run(s, "echo hi\n", 0, "hi\n");
+    close_session(s);
+    char *const missing[] = { carried[0], carried[1], (char[]){ "/no/such/bash" }, NULL };
+    char *const refuses[] = { (char[]){ "sh" }, (char[]){ "-c" }, (char[]){ "echo 'No such container: x' >&2; exit 126" }, NULL };
+    char *const silent[] = { (char[]){ "sh" }, (char[]){ "-c" }, (char[]){ "printf Password:; exec sleep 50" }, NULL };
+    s = begin(missing);
+    start = operation(SWX_OP_START, ":");
+    submit(s, &start);
+    wait_for(s, &start);
+    EXPECT(&start, SWX_END_DIED, 127, "carrier: exec: \"/no/such/bash\": executable file not found\r\n");
+    CHECK(!start.typed_out);
+    close_session(s);
+    s = begin(refuses);
+    start = operation(SWX_OP_START, ":");
+    submit(s, &start);
+    wait_for(s, &start);
+    EXPECT(&start, SWX_END_DIED, 126, "No such container: x\n");
+    close_session(s);
+    s = begin(silent);
+    start = operation(SWX_OP_START, ":");
+    start.step = 200 * MS;
+    submit(s, &start);
+    wait_for(s, &start);
+    EXPECT(&start, SWX_END_LOST, 0, "Password:");
+    close_session(s);
+    char *const none[] = { (char[]){ "/no/such/carrier" }, NULL };
+    swx_session_config config = { .shell = "bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 100, .argv = none };
+    swx_error err;
+    CHECK(swx_session_new(&s, &config, now(), &err) == SWX_ESYS && s == NULL);
+}
+
+static pid_t number_from(swx_session *s, swx_op *op)
+{
+    char text[64] = { 0 };
+    int64_t limit = now() + 5000 * MS;
+    size_t size = 0;
+    while (!strchr(text, '\n')) {
+        CHECK(now() < limit && op->end == SWX_END_NONE);
+        turn(s, limit);
+        size += swx_session_take(s, op, (uint8_t *)text + size, sizeof(text) - 1 - size);
+    }
+    return (pid_t)atoi(text);
+}
+
+static void test_interrupts(void)
+{
+    swx_session *s = open_carried();
+    for (int i = 0; i < 5; i++) {
+        swx_op op = operation(SWX_OP_RUN, "echo begin; sleep 100\n"), stop = operation(SWX_OP_INTERRUPT, "");
+        submit(s, &op);
+        if (i) {
+            rest(s, 30 * MS);
+        }
+        submit(s, &stop);
+        wait_for(s, &op);
+        wait_for(s, &stop);
+        EXPECT(&op, SWX_END_DONE, 130, NULL);
+        EXPECT(&stop, SWX_END_DONE, 130, "");
+        expect_run(s, "echo $?\n", 0, "130\n");
+    }
+    /* What ignores it is its owner's to kill; then one waits. */
+    swx_op op = operation(SWX_OP_RUN, "sh -c 'echo $$; trap \"\" INT; exec sleep 100'\n"), stop = operation(SWX_OP_INTERRUPT, "");
+    submit(s, &op);
+    pid_t pid = number_from(s, &op);
+    rest(s, 50 * MS);
+    stop.step = 20 * MS;
+    submit(s, &stop);
+    wait_for(s, &stop);
+    EXPECT(&stop, SWX_END_TIMEOUT, 0, "");
+    CHECK(op.end == SWX_END_NONE && kill(pid, SIGKILL) == 0);
+    swx_op end = operation(SWX_OP_LINE, "");
+    submit(s, &end);
+    wait_for(s, &end);
+    swx_buf_free(&op.output);
+    CHECK(op.end == SWX_END_DONE && op.code == 137);
+    EXPECT(&end, SWX_END_DONE, 137, "");
+    expect_modes(s, usual);
+    /* After a timeout, with nobody who waits. */
+    op = operation(SWX_OP_RUN, "echo part; sleep 100\n");
+    op.deadline = now() + 100 * MS;
+    submit(s, &op);
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_TIMEOUT, 0, "part\n");
+    stop = operation(SWX_OP_INTERRUPT, "");
+    submit(s, &stop);
+    wait_for(s, &stop);
+    EXPECT(&stop, SWX_END_DONE, 130, NULL);
+    expect_run(s, "echo $?\n", 0, "130\n");
+    close_session(s);
+}
+
+/* Interrupts that come when the command ends by itself: the second prompt is nobody's. */
+static void test_interrupts_at_the_end(void)
+{
+    swx_session *s = open_carried();
+    for (int i = 0; i < 30; i++) {
+        swx_op op = operation(SWX_OP_RUN, "sleep 0.03\n"), stop = operation(SWX_OP_INTERRUPT, ""), after = operation(SWX_OP_RUN, "echo after\n");
+        submit(s, &op);
+        submit(s, &after);
+        rest(s, 25 * MS + i * MS / 3);
+        submit(s, &stop);
+        wait_for(s, &after);
+        wait_for(s, &stop);
+        CHECK(op.end == SWX_END_DONE && (op.code == 0 || op.code == 130) && stop.end == SWX_END_DONE);
+        CHECK(after.end == SWX_END_DONE && (after.code == 0 || after.code == 130));
+        swx_buf_free(&op.output);
+        swx_buf_free(&stop.output);
+        swx_buf_free(&after.output);
+        expect_run(s, "echo $((6 * 7))\n", 0, "42\n");
+    }
+    close_session(s);
+}
+
+static void test_prompts(void)
+{
+    swx_session *s = open_carried();
+    expect_run(s, "echo \"${PROMPT_COMMAND-none}\"\n", 0, "none\n");
+    expect_run(s, "false | true | (exit 4) # x\n", 4, "");
+    uint64_t challenges = swx_session_look(s).challenges, commands = swx_session_look(s).commands;
+    /* Armed before the first command that may touch them, with nothing changed by it. */
+    expect_hinted(s, "echo $? ${PIPESTATUS[@]}; x=y; PS1=\"$x \"\n", SWX_HINT_PROMPT | SWX_HINT_SOURCE, 0, "4 1 0 4\n");
+    CHECK(swx_session_look(s).challenges == challenges + 2 && swx_session_look(s).commands == commands + 1);
+    const char *prompts[] = { "PS1='$ '\n", "unset PS1 PS0\n", "PS1='(venv) '$PS1\n", "PROMPT_COMMAND='PS1=x PS0=y PS2=z'\n", "PS1=; PS0=\n" };
+    for (size_t i = 0; i < SWX_COUNT(prompts); i++) {
+        expect_hinted(s, prompts[i], SWX_HINT_SOURCE, 0, "");
+        expect_run(s, "echo one; (exit 5)\n", 5, "one\n");
+        expect_run(s, "{\necho two $?\n}\n", 0, "two 5\n");
+    }
+    close_session(s);
+    static const char *const startup[] = { "PROMPT_COMMAND='PS1=user\\>'", "activate() { PS1='(venv) '; }", "alias activate='PS1=x'",
+                                           "trap 'PS1=x' USR1; activate() { kill -USR1 $$; }" };
+    for (size_t i = 0; i < SWX_COUNT(startup); i++) {
+        s = open_with(startup[i]);
+        expect_run(s, "echo one; (exit 5)\n", 5, "one\n");
+        expect_hinted(s, i ? "activate\n" : "echo \"${PROMPT_COMMAND[0]}\"\n", 0, 0, i ? "" : "PS1=user\\>\n");
+        expect_run(s, "echo two; (exit 6)\n", 6, "two\n");
+        close_session(s);
+    }
+    s = open_carried();
+    expect_hinted(s, "set -o emacs\n", SWX_HINT_EDITING, 0, NULL);
+    expect_run(s, "printf '%s.' a b; shopt -o emacs\n", 1, "a.b.emacs          \toff\n");
+    expect_hinted(s, "set -ex\n", 0, 0, "");
+    expect_run(s, "echo x; true\n", 0, "+ echo x\nx\n+ true\n");
+    expect_hinted(s, "stty ixany\n", SWX_HINT_STTY, 0, "+ stty ixany\n");
+    expect_run(s, "{ set +ex; } 2>/dev/null\n", 0, NULL);
+    close_session(s);
+}
+
+static void test_modes(void)
+{
+    swx_session *s = open_carried();
+    expect_hinted(s, "stty raw; (exit 4)\n", SWX_HINT_STTY, 4, "");
+    expect_run(s, "echo $? $_\n", 0, "4 raw\n");
+    expect_modes(s, usual);
+    swx_op op = run_hinted(s, "stty sane; echo a; echo b\n", SWX_HINT_STTY);
+    CHECK(op.processed); /* its output is cooked, and the next one's is not */
+    EXPECT(&op, SWX_END_DONE, 0, "a\r\nb\r\n");
+    expect_run(s, "echo a; echo b\n", 0, "a\nb\n");
+    /* What the user sets stays, but for what a session counts on; programs change nothing for good. */
+    expect_hinted(s, "stty ixany echo -icanon opost intr x\n", SWX_HINT_STTY, 0, NULL);
+    expect_modes(s, "isig icanon echo noflsh -opost ixany");
+    expect_run(s, "sh -c \"printf '\\033[?1049h'; stty raw -ixany -echo\"\n", 0, "\033[?1049h");
+    expect_modes(s, "isig icanon echo noflsh -opost ixany");
+    expect_run(s, "sh -c \"stty raw -echo; kill -9 \\$\\$\"\n", 137, NULL);
+    expect_modes(s, "isig icanon echo noflsh -opost ixany");
+    expect_hinted(s, "stty -ixany -echo\n", SWX_HINT_STTY, 0, "");
+    expect_modes(s, usual);
+    uint64_t challenges = swx_session_look(s).challenges;
+    expect_run(s, "(exit 128)\n", 128, "");
+    CHECK(swx_session_look(s).challenges == challenges);
+    expect_run(s, "(exit 130)\n", 130, "");
+    CHECK(swx_session_look(s).challenges == challenges + 1);
+    close_session(s);
+}
+
+static void test_lines(void)
+{
+    swx_session *s = open_carried();
+    swx_op op = operation(SWX_OP_RUN, "read -r x; echo got $x\n");
+    op.deadline = now() + 100 * MS;
+    submit(s, &op);
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_TIMEOUT, 0, "");
+    op = operation(SWX_OP_LINE, "a line\n");
+    submit(s, &op);
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_DONE, 0, "got a line\n");
+    /* Half a line for a program that ends without reading it is no beginning of the next command. */
+    op = operation(SWX_OP_RUN, "sleep 0.3\n");
+    op.deadline = now() + 50 * MS;
+    submit(s, &op);
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_TIMEOUT, 0, "");
+    op = operation(SWX_OP_LINE, "half a line");
+    op.deadline = now() + 50 * MS;
+    submit(s, &op);
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_TIMEOUT, 0, "");
+    expect_run(s, "echo fine\n", 0, "fine\n");
+    /* What programs ask the terminal stays unanswered: in canonical mode an answer would be typed. */
+    expect_run(s, "printf '\\033[6n\\033[c'\n", 0, NULL);
+    expect_run(s, "echo fine\n", 0, "fine\n");
+    close_session(s);
+}
+
+static void test_ends(void)
+{
+    swx_session *s = open_carried();
+    swx_op op = operation(SWX_OP_RUN, "echo bye; exit 3\n");
+    submit(s, &op);
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_DIED, 3, NULL);
+    op = operation(SWX_OP_RUN, "true\n");
+    submit(s, &op);
+    EXPECT(&op, SWX_END_DIED, 3, "");
+    close_session(s);
+    s = open_carried();
+    op = operation(SWX_OP_RUN, "echo before; sleep 100\n");
+    submit(s, &op);
+    rest(s, 100 * MS);
+    CHECK(kill(swx_session_pid(s), SIGKILL) == 0);
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_DIED, 137, "before\n");
+    CHECK(op.signal == SIGKILL);
+    close_session(s);
+    /* An idle shell is told that its input has ended: its EXIT trap runs, and it outlives nothing. */
+    char name[] = "/tmp/swx-carrier-XXXXXX", line[128], said[16] = { 0 };
+    int file = mkstemp(name);
+    CHECK(file >= 0);
+    s = open_carried();
+    snprintf(line, sizeof(line), "trap 'echo left >%s' EXIT\n", name);
+    expect_run(s, line, 0, "");
+    close_session(s);
+    CHECK(read(file, said, sizeof(said) - 1) == 5 && strcmp(said, "left\n") == 0);
+    close(file);
+    unlink(name);
+    s = open_carried();
+    op = operation(SWX_OP_RUN, "sleep 100\n");
+    submit(s, &op);
+    rest(s, 50 * MS);
+    int64_t t = now();
+    close_session(s);
+    EXPECT(&op, SWX_END_CLOSED, 0, "");
+    CHECK(now() - t < 2000 * MS);
+}
+
+#ifdef SWX_ALLOC_TEST
+/* A start and a command while allocation number i fails.  True when it did not come to that. */
+static bool session_with_failure(unsigned long i)
+{
+    swx_session_config config = { .shell = "bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 1 << 20,
+                                  .argv = carried };
+    swx_session *s;
+    swx_error err;
+    swx_alloc_fail_at(i, 0);
+    if (swx_session_new(&s, &config, now(), &err) != SWX_OK) {
+        swx_alloc_fail_at(0, 0);
+        CHECK(err.status == SWX_ENOMEM);
+        return false;
+    }
+    swx_op start = operation(SWX_OP_START, ":"), op = operation(SWX_OP_RUN, "echo hi; PS1=; (exit 3)\n"), stop = operation(SWX_OP_CLOSE, "");
+    op.hints = SWX_HINT_PROMPT | SWX_HINT_STTY;
+    submit(s, &start);
+    wait_for(s, &start);
+    submit(s, &op);
+    wait_for(s, &op);
+    bool good = swx_alloc_count() < i;
+    swx_alloc_fail_at(0, 0);
+    CHECK(op.end == SWX_END_DONE ? op.code == 3 : op.end == SWX_END_MEMORY || op.end == SWX_END_LOST);
+    CHECK(!good || op.end == SWX_END_DONE);
+    submit(s, &stop);
+    wait_for(s, &stop);
+    swx_buf_free(&start.output);
+    swx_buf_free(&op.output);
+    swx_buf_free(&stop.output);
+    swx_session_free(s);
+    return good;
+}
+#endif
+
+static void test_no_memory(void)
+{
+#ifdef SWX_ALLOC_TEST
+    long live = swx_alloc_live();
+    for (unsigned long i = 1; !session_with_failure(i); i++) {
+        CHECK(swx_alloc_live() == live && i < 1000);
+    }
+    CHECK(swx_alloc_live() == live);
+#endif
+}
+
+static const swx_test tests[] = { test_commands, test_fresh_nonce, test_startup, test_interrupts, test_interrupts_at_the_end, test_prompts,
+                                  test_modes, test_lines, test_ends, test_no_memory };
+
+int main(int argc, char **argv)
+{
+    if (argc > 2 && strcmp(argv[1], "carry") == 0) {
+        return carry(argv + 2);
+    }
+    CHECK(setenv("TERM", "xterm", 1) == 0 && unsetenv("PROMPT_COMMAND") == 0);
+    for (size_t i = 0; i < SWX_COUNT(tests); i++) {
+        tests[i]();
+    }
+    printf("%zu passed, 0 failed\n", SWX_COUNT(tests));
+    return 0;
+}

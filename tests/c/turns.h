@@ -1,0 +1,128 @@
+/* A session and its event loop in one thread, for the tests of sessions: every function here is one turn of it, or several. */
+#ifndef SWX_TEST_TURNS_H
+#define SWX_TEST_TURNS_H
+
+#include <poll.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "harness.h"
+#include "swx_session.h"
+
+extern char **environ;
+
+#define MS INT64_C(1000000)
+
+static inline int64_t now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+static inline void noted(swx_op *op) { (void)op; }
+
+/* One turn of the loop; `limit` is when to come back at the latest. */
+static inline void turn(swx_session *s, int64_t limit)
+{
+    int64_t due = swx_session_deadline(s), t = now();
+    due = due < limit ? due : limit;
+    struct pollfd fds[2] = {
+        { .fd = swx_session_terminal(s), .events = POLLIN | (swx_session_wants_write(s) ? POLLOUT : 0) },
+        { .fd = swx_session_pidfd(s), .events = swx_session_look(s).dead ? 0 : POLLIN },
+    };
+    struct timespec wait = { .tv_sec = 0, .tv_nsec = 0 };
+    if (due > t) {
+        wait.tv_sec = (due - t) / INT64_C(1000000000);
+        wait.tv_nsec = (due - t) % INT64_C(1000000000);
+    }
+    ppoll(fds, 2, &wait, NULL);
+    t = now();
+    if (fds[0].revents & POLLIN) {
+        swx_session_readable(s, t);
+    }
+    if (fds[0].revents & POLLOUT) {
+        swx_session_writable(s, t);
+    }
+    if (fds[1].revents & POLLIN) {
+        swx_session_ended(s, t);
+    }
+    if (swx_session_deadline(s) <= t) {
+        swx_session_due(s, t);
+    }
+}
+
+static inline void wait_for(swx_session *s, const swx_op *op)
+{
+    int64_t limit = now() + 20000 * MS;
+    while (op->end == SWX_END_NONE) {
+        CHECK(now() < limit);
+        turn(s, limit);
+    }
+}
+
+static inline void rest(swx_session *s, int64_t length)
+{
+    int64_t until = now() + length;
+    while (now() < until) {
+        turn(s, until);
+    }
+}
+
+static inline swx_op operation(swx_op_kind kind, const char *typed)
+{
+    return (swx_op){ .kind = kind,
+                     .typed = (const uint8_t *)typed,
+                     .typed_size = strlen(typed),
+                     .deadline = SWX_NEVER,
+                     .step = kind == SWX_OP_START ? SWX_NEVER : 100 * MS,
+                     .tries = 3,
+                     .done = noted };
+}
+
+static inline void close_session(swx_session *s)
+{
+    swx_op close = operation(SWX_OP_CLOSE, "");
+    swx_session_submit(s, &close, now());
+    wait_for(s, &close);
+    swx_buf_free(&close.output);
+    swx_session_free(s);
+}
+
+/* Runs a line and compares what came. */
+static inline void expect_run(swx_session *s, const char *line, int code, const char *output)
+{
+    swx_op op = operation(SWX_OP_RUN, line);
+    swx_session_submit(s, &op, now());
+    wait_for(s, &op);
+    char got[65536] = { 0 };
+    CHECK(op.output.size < sizeof(got));
+    swx_buf_copy(&op.output, (uint8_t *)got);
+    if (op.end != SWX_END_DONE || op.code != code || (output && strcmp(got, output) != 0)) {
+        fprintf(stderr, "%s: end %d code %d output <%s>, wanted %d <%s>\n", line, (int)op.end, op.code, got, code,
+                output ? output : "(any)");
+        exit(1);
+    }
+    swx_buf_free(&op.output);
+}
+
+static inline void submit(swx_session *s, swx_op *op) { swx_session_submit(s, op, now()); }
+
+/* Compares an ended operation with what it should be, and frees its output. */
+#define EXPECT(op, wanted_end, wanted_code, wanted_output) \
+    check_ended(__LINE__, op, wanted_end, wanted_code, wanted_output)
+
+static inline void check_ended(int line, swx_op *op, swx_end end, int code, const char *output)
+{
+    char got[65536] = { 0 };
+    CHECK(op->output.size < sizeof(got));
+    swx_buf_copy(&op->output, (uint8_t *)got);
+    if (op->end != end || op->code != code || (output && strcmp(got, output) != 0)) {
+        fprintf(stderr, "line %d: end %d code %d output <%s>, wanted %d %d <%s>\n", line, (int)op->end, op->code, got, (int)end, code,
+                output ? output : "(any)");
+        exit(1);
+    }
+    swx_buf_free(&op->output);
+}
+
+#endif
