@@ -17,8 +17,10 @@ VARIABLE = "SWEREX_AUTH_TOKEN"
 
 
 def new() -> str:
-    """A key that nobody can guess."""
-    return secrets.token_urlsafe(24)
+    """A key that nobody can guess. It does not begin as an option does, so that it can follow `--auth-token`."""
+    while (key := secrets.token_urlsafe(24)).startswith("-"):
+        pass
+    return key
 
 
 def checked(key: str, source: str) -> str:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from swerex_c import __version__
 from swerex_c.exceptions import InvalidInputError, SwerexException
+from swerex_c.remote.limits import Limits
 
 if TYPE_CHECKING:
     import argparse
 
-    from swerex_c.remote.limits import Limits
     from swerex_c.remote.listen import Places, ServeOptions
 
 __all__ = ["FAILED", "USAGE", "main"]
@@ -30,6 +30,8 @@ FAILED = 1
 
 USAGE = 2
 """Exit code: the options are wrong, or there is no key."""
+
+_DEFAULTS = Limits()
 
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -104,7 +106,7 @@ def _parser(program: str, host: str) -> argparse.ArgumentParser:
 
     where = parser.add_argument_group("where to listen")
     where.add_argument("--host", help=f"name or address (default: {host}; none if there is --unix and no --port)")
-    where.add_argument("--port", type=_port, help="port; 0: one that is free (default: 8000)")
+    where.add_argument("--port", type=_port, help="port, up to 65535; 0: one that is free (default: 8000)")
     where.add_argument("--unix", metavar="PATH", help="unix socket, for this user only")
     where.add_argument("--stdio", action="store_true", help="serve standard input and output instead; needs no key")
     where.add_argument("--tls-cert", metavar="FILE", help="certificate (PEM), which makes it https")
@@ -116,7 +118,7 @@ def _parser(program: str, host: str) -> argparse.ArgumentParser:
 
     limits = parser.add_argument_group("limits (bytes may end in K, M, G)")
     for name, kind, text in (
-        ("body", _size, "bytes of one request"),
+        ("body", _size, "bytes of one request, uploads excepted"),
         ("sessions", _count, "sessions at the same time"),
         ("requests", _count, "requests in flight at the same time"),
         ("connections", _count, "connections at the same time"),
@@ -126,7 +128,9 @@ def _parser(program: str, host: str) -> argparse.ArgumentParser:
         ("result-bytes", _size, "bytes of them"),
         ("head-seconds", _positive, "seconds that the head of a request may take"),
     ):
-        limits.add_argument(f"--max-{name}", type=kind, metavar="N", help=text)
+        default = getattr(_DEFAULTS, name.replace("-", "_"))
+        shown = f"{default >> 30}G" if kind is _size else f"{default:g}"
+        limits.add_argument(f"--max-{name}", type=kind, metavar="N", help=f"{text} (default: {shown})")
 
     log = parser.add_argument_group("what it tells")
     log.add_argument("--metrics", action="store_true", help="answer /metrics for Prometheus (needs prometheus-client)")
@@ -172,9 +176,10 @@ def _positive(text: str) -> float:
 
 
 for _function, _name in (
-    (_port, "port"), (_count, "count"), (_size, "number of bytes"), (_seconds, "number"), (_positive, "number"),
+    (_port, "port (0 to 65535)"), (_count, "count"), (_size, "number of bytes"), (_seconds, "number"),
+    (_positive, "number"),
 ):  # fmt: skip
-    _function.__name__ = _name  # as in "invalid port value: 'x'"
+    _function.__name__ = _name  # as in "invalid count value: 'x'"
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -195,8 +200,6 @@ def _check(options: argparse.Namespace) -> None:
 
 def _limits(options: argparse.Namespace) -> Limits:
     from dataclasses import fields
-
-    from swerex_c.remote.limits import Limits
 
     given = {one.name: getattr(options, f"max_{one.name}") for one in fields(Limits)}
     return Limits(**{name: value for name, value in given.items() if value is not None})
