@@ -111,6 +111,8 @@ class Channel:
         """Whether its loop, or the runtime, has no more use for it."""
         self._trouble: float | None = None
         """Since when there is no connection that is good for anything; in the loop's time."""
+        self._why = "it is not connected"
+        """What the last attempt to connect came to."""
         self._pause = 0.0
         self._opened_at = 0.0
         self._heartbeat: asyncio.TimerHandle | None = None
@@ -184,7 +186,8 @@ class Channel:
         call = self._new("download", {"path": source})
         down = call.down = Receiver(call.id, DOWN)
         self._submit(call)
-        receiving = asyncio.ensure_future(copying.receive(down, target, progress))
+        name = os.path.basename(os.path.normpath(source))  # it is not the server that says what is written here
+        receiving = asyncio.ensure_future(copying.receive(down, target, progress, name))
         try:
             await asyncio.wait([receiving, call.future], return_when=asyncio.FIRST_COMPLETED)
             if call.future.done():
@@ -275,7 +278,7 @@ class Channel:
 
     def _expire(self, call: _Call, seconds: float) -> None:
         if not call.future.done():
-            why = "it is not connected" if self._link is None else "it was asked and did not answer"
+            why = self._why if self._link is None else "it was asked and did not answer"
             msg = f"The server {self.address} gave no answer to {call.method} within {seconds:g} seconds: {why}"
             error = ConnectionLostError(msg)
             call.future.set_exception(error)
@@ -332,6 +335,7 @@ class Channel:
 
     def _in_vain(self, message: str) -> None:
         """There was no connection, or one that was of no use: wait longer before the next, or give up."""
+        self._why = message
         since = self.loop.time() if self._trouble is None else self._trouble
         give_up = self.loop.time() - since >= self._reconnect_seconds or bool(self.address.command)
         for call in [c for c in self._calls.values() if give_up or not c.patient]:
@@ -599,8 +603,22 @@ class ClientLink(Link):
     def lost(self, error: BaseException) -> None:
         self.gone.set()
         if not self.ready.done():
+            error = self._explained(error)
             self.ready.set_exception(error)
         self._channel.lost(self, error)
+
+    def _explained(self, error: BaseException) -> BaseException:
+        """Why there is no HELLO, in words that say what may be wrong."""
+        address = self._channel.address
+        if address.command and isinstance(error, ProtocolError):
+            hint = "does it, or a startup file there, print something?"
+            return ProtocolError(f"What came from {address} is not what `swerex-remote --stdio` says ({hint}): {error}")
+        if address.command and isinstance(error, ConnectionLostError):
+            return ConnectionLostError("the program ended without an answer; its standard error may say why")
+        nothing_came = self._head is not None and not self._head
+        if nothing_came and not address.tls and isinstance(error, ConnectionLostError):
+            return ConnectionLostError("the connection was closed without an answer; an https server needs https://")
+        return error
 
     def leave(self) -> None:
         """Say good-bye. The server then ends the connection: if it were closed here while something comes that nobody

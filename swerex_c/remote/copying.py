@@ -118,8 +118,11 @@ async def send(path: str, sender: Sender, progress: Progress | None = None) -> N
     await _in_thread(work)
 
 
-async def receive(receiver: Receiver, target: str, progress: Progress | None = None) -> None:
+async def receive(receiver: Receiver, target: str, progress: Progress | None = None, name: str | None = None) -> None:
     """Make what comes in a stream the file or the tree `target`, by the rules of uploads; all of it or nothing.
+
+    Args:
+        name: what a file is called if `target` is a directory; None: what the other end says.
 
     Raises:
         OSError, UploadError: as `files.upload`.
@@ -137,7 +140,7 @@ async def receive(receiver: Receiver, target: str, progress: Progress | None = N
                 progress(sum(map(len, pieces)))
             return pieces
 
-        _consume(_Reader(read), target)
+        _consume(_Reader(read), target, name)
 
     await _in_thread(work)
 
@@ -251,7 +254,7 @@ class _Reader:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _consume(reader: _Reader, target: str) -> None:
+def _consume(reader: _Reader, target: str, own_name: str | None) -> None:
     try:
         head = json.loads(reader.line())
         kind, name, mode = head["kind"], head.get("name"), head.get("mode", 0o644)
@@ -268,7 +271,7 @@ def _consume(reader: _Reader, target: str) -> None:
                 with spool.file("", mode) as file:
                     while pieces := reader.pieces():
                         _write_all(file.fileno(), pieces)
-                spool.place(name)
+                spool.place(name if own_name is None else own_name)
         except SwerexException:
             raise
         except ValueError as error:  # names that no file can have

@@ -89,7 +89,9 @@ class WireClient:
         channel = await self.channel()
         payload = _fields(request)
         try:
-            answer = await channel.call(method, payload, patience(request))
+            # What was never reached has nothing to close that would be worth waiting for.
+            patient = method != "close" or channel.boot is not None
+            answer = await channel.call(method, payload, patience(request), patient)
         except Exception as error:
             raise self._boots.explain(error, request, channel.boot) from None
         self._boots.note(method, request, channel.boot)
@@ -103,7 +105,7 @@ class WireClient:
         try:
             async for item in channel.stream("stream_in_session", request.model_dump(), patience(request)):
                 if isinstance(item, bytes):
-                    if text := decoder.decode(item):
+                    if text := _text(decoder, item):
                         pieces.append(text)
                         yield text
                 else:
@@ -186,6 +188,13 @@ def _model(response_type: Callable[..., M], fields: Any) -> M:
         return response_type(**fields)
     except (ValidationError, TypeError) as error:
         raise ProtocolError(f"The server's answer cannot be read: {error}") from error
+
+
+def _text(decoder: codecs.IncrementalDecoder, data: bytes) -> str:
+    try:
+        return decoder.decode(data)
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"The server's output is no text: {error}") from error
 
 
 def _adding(progress: Progress | None) -> Callable[[int], None] | None:

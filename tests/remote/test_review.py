@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from swerex_c.exceptions import ConnectionLostError, ResultLostError, ServerLimitError
+from swerex_c.exceptions import ConnectionLostError, ProtocolError, ResultLostError, ServerLimitError
 from swerex_c.remote import client, dial, link, logs
 from swerex_c.remote.json_client import JsonClient
 from swerex_c.remote.limits import Limits
 from swerex_c.remote.once import Once
-from swerex_c.remote.protocol import RESULT
+from swerex_c.remote.protocol import DATA, DOWN, END, RESULT
 from swerex_c.remote.transfer import from_wire
 from swerex_c.remote.wire_client import WireClient
 from swerex_c.runtime.abstract import BashAction, Command
@@ -379,3 +379,28 @@ def test_who_has_not_the_key_cannot_stay(both: server_process.Server) -> None:
                     answer += data
         assert time.monotonic() < end
         assert answer.startswith(b"HTTP/1.1 403 ")
+
+
+async def test_a_server_does_not_choose_what_a_downloaded_file_is_called(tmp_path: Path) -> None:
+    data = b'{"kind": "file", "name": ".bashrc", "mode": 420}\nharm'
+
+    def respond(frame: list[Any]) -> list[Any]:
+        number = frame[1]
+        return [[DATA, number, DOWN, 0, data], [END, number, DOWN, len(data)], [RESULT, number, {}]]
+
+    async with raw_server(lambda peer: keep_answering(peer, respond)) as port, channel_to(port) as channel:
+        await channel.download("/there/report.txt", str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["report.txt"]
+
+
+async def test_a_stream_that_is_no_text_is_told_as_what_it_is() -> None:
+    def respond(frame: list[Any]) -> list[Any]:
+        return [[DATA, frame[1], DOWN, 0, b"a\xff"]]
+
+    async with raw_server(lambda peer: keep_answering(peer, respond)) as port:
+        runtime = RemoteRuntime(host="127.0.0.1", port=port, auth_token="")
+        with pytest.raises(ProtocolError):
+            async for _ in runtime.stream_in_session(BashAction(command="x", timeout=5)):
+                pass
+        assert runtime._wire is not None
+        await runtime._wire.close()
