@@ -388,10 +388,17 @@ class Channel:
             self.link.send([RESUME, number, 0])
 
     def _check_room(self, method: str) -> None:
-        """Those that are not whole yet are not in flight, but take room as well."""
-        most = self.registry.service.limits.requests
-        if len(self.exchanges) - len(self._kept) > most and method != "is_alive":
-            raise ServerLimitError(f"The server allows {most} requests at the same time: try again later")
+        """Requests that are not whole yet are not in flight, and answers that the client does not take are not dropped,
+        but both take room as well."""
+        limits = self.registry.service.limits
+        if method == "is_alive":
+            return
+        if len(self.exchanges) - len(self._kept) > limits.requests:
+            raise ServerLimitError(f"The server allows {limits.requests} requests at the same time: try again later")
+        if self._kept_bytes > limits.result_bytes:
+            owed = [exchange.size for exchange in self._kept.values() if exchange.owes]
+            if len(owed) > 1 and sum(owed) > limits.result_bytes:
+                raise ServerLimitError(f"The client has yet to take {sum(owed)} bytes of answers: it must do so first")
 
     def finished(self, exchange: Exchange) -> None:
         """It is kept from now on; the oldest go when there are too many."""

@@ -22,7 +22,7 @@ from swerex_c.remote import client, dial, link, logs
 from swerex_c.remote.json_client import JsonClient
 from swerex_c.remote.limits import Limits
 from swerex_c.remote.once import Once
-from swerex_c.remote.protocol import DATA, DOWN, END, RESULT
+from swerex_c.remote.protocol import DATA, DOWN, END, ERROR, RESULT
 from swerex_c.remote.transfer import from_wire
 from swerex_c.remote.wire_client import WireClient
 from swerex_c.runtime.abstract import BashAction, Command
@@ -268,6 +268,20 @@ async def test_requests_that_never_become_whole_are_limited() -> None:
             peer.send(request(number, "execute", {"command": ""}, 1, [[["command"], 100]]))
         assert (await peer.answer(20))[2]["class_path"].endswith(ServerLimitError.__name__)
         assert served.running <= 9
+
+
+async def test_who_takes_no_answers_gets_no_more(tmp_path: Path) -> None:
+    (tmp_path / "long").write_text("x" * (1 << 20))
+    async with serving(Limits(result_bytes=4 << 20)) as served, raw_client(served.port) as peer:
+        kinds = []
+        for number in range(1, 21):  # it reads what comes, and never gives credit
+            peer.send(request(number, "read_file", {"path": str(tmp_path / "long")}))
+            kinds.append((await peer.answer(number))[0])
+        assert kinds[0] == RESULT and kinds[-1] == ERROR
+        (channel,) = served.registry.channels.values()
+        assert channel._kept_bytes < 6 << 20
+        peer.send(request(21))
+        assert (await peer.answer(21))[0] == RESULT
 
 
 # Time
