@@ -158,10 +158,10 @@ class RemoteRuntime(AbstractRuntime):
             check_status(response.status, body)
 
     def _log_remote(self, error: Exception) -> None:
+        """Tell where an error is from that should not be; all of them have it as `remote_traceback`."""
         remote = getattr(error, "remote_traceback", None)
-        if remote:
-            write = self.logger.debug if isinstance(error, _ORDINARY) else self.logger.critical
-            write("Traceback of the server:\n%s", remote)
+        if remote and not isinstance(error, _ORDINARY):
+            self.logger.critical("Traceback of the server:\n%s", remote)
 
     def _logged(self) -> AbstractContextManager[None]:
         """Log the remote traceback of what is raised within."""
