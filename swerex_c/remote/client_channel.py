@@ -111,8 +111,8 @@ class Channel:
         """Whether its loop, or the runtime, has no more use for it."""
         self._trouble: float | None = None
         """Since when there is no connection that is good for anything; in the loop's time."""
-        self._why = "it is not connected"
-        """What the last attempt to connect came to."""
+        self._why = ""
+        """What the last attempt to connect came to, if that was nothing."""
         self._pause = 0.0
         self._opened_at = 0.0
         self._heartbeat: asyncio.TimerHandle | None = None
@@ -278,9 +278,9 @@ class Channel:
 
     def _expire(self, call: _Call, seconds: float) -> None:
         if not call.future.done():
-            why = self._why if self._link is None else "it was asked and did not answer"
+            why = "it is not connected" if self._link is None else "it was asked and did not answer"
             msg = f"The server {self.address} gave no answer to {call.method} within {seconds:g} seconds: {why}"
-            error = ConnectionLostError(msg)
+            error = ConnectionLostError(msg if self._link is not None else self._why or msg)
             call.future.set_exception(error)
             if call.down is not None:
                 call.down.fail(error)
@@ -391,6 +391,7 @@ class Channel:
             link.abort()
             return
         self._opened_at = self.loop.time()
+        self._why = ""
         self._link = link
         given_up, self._given_up = self._given_up, []
         if known:
