@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from swerex_c.remote import logs
 from swerex_c.remote.limits import Limits
+from swerex_c.remote.protocol import UPGRADE
 
 if TYPE_CHECKING:
     from swerex_c.remote.metrics import Page
@@ -34,16 +35,13 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 HEAD_BYTES = 64 << 10
 """The longest head of a request, in bytes."""
 
-PROTOCOL = b"swerex-frames"
-"""What a client names in the header Upgrade."""
-
 _TOLD = 100
 """So many connections beyond the limit are told that there are too many; more than these are cut off."""
 
 _TOO_MANY = "The server has as many connections as it allows: try again later"
 _TOO_LONG = f"The head of a request is longer than {HEAD_BYTES} bytes"
 
-_SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: swerex-frames\r\n"
+_SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %b\r\n" % UPGRADE.encode()
 _HEAD_END = re.compile(rb"\n\r?\n")
 _REASONS = {
     401: "Unauthorized",
@@ -98,14 +96,6 @@ class House:
             task.cancel()
 
 
-def _refused_key(service: Service, headers: dict[bytes, bytes]) -> tuple[int, dict[str, Any]] | None:
-    """The status and the content of the answer to a client that has not the key."""
-    key = headers.get(b"x-api-key")
-    if service.authorized(None if key is None else key.decode("utf-8", "surrogateescape")):
-        return None
-    return (401, {"detail": "Invalid API Key"}) if key else (403, {"detail": "Not authenticated"})
-
-
 def _refusal(status: int, content: dict[str, Any]) -> bytes:
     body = json.dumps(content, separators=(",", ":")).encode()
     head = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
@@ -127,7 +117,7 @@ def _parse_upgrade(head: bytes) -> dict[bytes, bytes] | None:
     pairs = (line.partition(b":") for line in lines)
     headers = {name.lower(): value.strip() for name, _, value in pairs}
     tokens = [token.strip() for token in headers.get(b"connection", b"").lower().split(b",")]
-    return headers if headers.get(b"upgrade", b"").lower() == PROTOCOL and b"upgrade" in tokens else None
+    return headers if headers.get(b"upgrade", b"").lower() == UPGRADE.encode() and b"upgrade" in tokens else None
 
 
 def _feed(peer: asyncio.BaseProtocol, data: bytes) -> None:
@@ -210,7 +200,9 @@ def door(base: type[Any], house: House) -> type[asyncio.Protocol]:
             return False
 
         def _upgrade(self, peers: Peers, headers: dict[bytes, bytes], rest: bytes) -> None:
-            refused = _refused_key(house.service, headers)
+            refused: tuple[int, dict[str, Any]] | None = None
+            if (reason := house.service.refusal(headers.get(b"x-api-key"))) is not None:
+                refused = reason[0], {"detail": reason[1]}
             if house.service.rate.wait(self.client[0] if self.client else ""):
                 refused = 429, {"detail": "Too many requests: try again later"}
             if refused is None and self.app is _too_many:
@@ -317,8 +309,9 @@ class Front:
 
     async def _metrics(self, headers: dict[bytes, bytes], send: Any) -> None:
         assert self._page is not None
-        if (refused := _refused_key(self._house.service, headers)) is not None:
-            await _respond(send, refused[0], "application/json", json.dumps(refused[1]).encode(), close=True)
+        if (refused := self._house.service.refusal(headers.get(b"x-api-key"))) is not None:
+            body = json.dumps({"detail": refused[1]}).encode()
+            await _respond(send, refused[0], "application/json", body, close=True)
             return
         content_type, body = self._page(headers.get(b"accept", b"").decode("latin-1"))
         await _respond(send, 200, content_type, body)

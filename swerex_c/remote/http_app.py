@@ -35,6 +35,7 @@ from swerex_c.remote import archive
 from swerex_c.remote.form import Form as UploadForm
 from swerex_c.remote.long_json import LONG, dump, has_long, load
 from swerex_c.remote.once import Once
+from swerex_c.remote.protocol import UPGRADE
 from swerex_c.remote.service import METHODS, Service
 from swerex_c.remote.transfer import to_wire
 from swerex_c.runtime import abstract, files
@@ -44,8 +45,6 @@ __all__ = ["SERVER_HEADER", "create_app"]
 
 SERVER_HEADER = "X-Swerex-Server"
 """In answers: names the server process. In requests: the process that the client means, and no other."""
-
-UPGRADE = b"swerex-frames"
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -271,15 +270,13 @@ class Gate:
         key = size = boot = None
         for name, value in scope["headers"]:
             if name == b"x-api-key":
-                key = value.decode("utf-8", "surrogateescape")
+                key = value
             elif name == b"content-length":
                 size = value
             elif name == b"x-swerex-server":
                 boot = value
-        if not service.authorized(key):
-            if not key:
-                raise Refusal(403, "Not authenticated", [_CLOSE])
-            raise Refusal(401, "Invalid API Key", [_CLOSE])
+        if (refused := service.refusal(key)) is not None:
+            raise Refusal(*refused, [_CLOSE])
         if boot is not None and boot != self._boot[1]:
             error = ServerRestartedError(
                 "The server is not the one that the request was first sent to: it was restarted, "
@@ -291,7 +288,7 @@ class Gate:
         if size is not None and path != "/upload" and int(size) > service.limits.body:
             raise _too_large(service)
         if path == "/wire":
-            raise Refusal(426, "Upgrade to swerex-frames", [(b"upgrade", UPGRADE), (b"connection", b"upgrade")])
+            raise Refusal(426, f"Upgrade to {UPGRADE}", [(b"upgrade", UPGRADE.encode()), (b"connection", b"upgrade")])
 
     @staticmethod
     async def _drain(receive: Receive) -> None:

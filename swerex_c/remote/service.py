@@ -99,10 +99,13 @@ class Service:
     def session_count(self) -> int:
         return len(getattr(self.place.runtime, "sessions", ()))
 
-    def authorized(self, key: str | None) -> bool:
-        """Whether a client with this key may use the server. Takes as long for a wrong key as for the right one."""
+    def refusal(self, key: bytes | None) -> tuple[int, str] | None:
+        """The HTTP status and the reason for which a client is turned away, and None if it is let in. Takes as long for
+        a wrong key as for the right one. `key`: as its header has it."""
         wanted = self.place.AUTH_TOKEN
-        return not wanted or hmac.compare_digest(wanted.encode(), (key or "").encode("utf-8", "surrogateescape"))
+        if not wanted or hmac.compare_digest(wanted.encode(), key or b""):
+            return None
+        return (401, "Invalid API Key") if key else (403, "Not authenticated")
 
     async def call(self, method: str, request: BaseModel | None) -> BaseModel:
         """Do what a method of `METHODS` does, with its validated request. Raises what the runtime raises."""

@@ -418,3 +418,47 @@ async def test_a_stream_that_is_no_text_is_told_as_what_it_is() -> None:
                 pass
         assert runtime._wire is not None
         await runtime._wire.close()
+
+
+@pytest.fixture(scope="module")
+def with_metrics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[server_process.Server]:
+    pytest.importorskip("prometheus_client", reason="the package prometheus-client is not installed")
+    with server_process.serving(tmp_path_factory.mktemp("metrics") / "log", "--metrics") as server:
+        yield server
+
+
+_WEBSOCKET = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: eA==\r\nSec-WebSocket-Version: 13\r\n"
+_FRAMES = "Connection: Upgrade\r\nUpgrade: SWEREX-FRAMES\r\n"
+
+
+@pytest.mark.parametrize("verb", ["GET", "HEAD", "OPTIONS", "POST", "TRACE"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        "",
+        "X-API-Key: \r\n",
+        "X-API-Key: wrong\r\n",
+        f"X-API-Key : {KEY}\r\n",
+        f"X-API-Key: {KEY}\r\nX-API-Key: wrong\r\n",
+        f"X-API-Key: {KEY}x\r\n",
+        _WEBSOCKET,
+        _FRAMES,
+    ],
+)
+def test_no_way_leads_past_the_key(with_metrics: server_process.Server, verb: str, more: str) -> None:
+    for path in (
+        "/",
+        "/metrics",
+        "//metrics",
+        "/%6detrics",
+        "/docs",
+        "/openapi.json",
+        "/wire",
+        "/x/wire",
+        "http://h/",
+        "*",
+    ):
+        with socket.create_connection(("127.0.0.1", with_metrics.port), 10) as stranger:
+            stranger.sendall(f"{verb} {path} HTTP/1.1\r\nHost: x\r\n{more}Content-Length: 0\r\n\r\n".encode())
+            answer = stranger.recv(1000)
+        assert answer.split(b" ")[1] in (b"400", b"401", b"403"), (path, answer)
