@@ -151,9 +151,11 @@ static bool type_startup(swx_session *s, const swx_op *op)
 {
     static const char head[] = "{\nbuiltin set +H; builtin export -n PS0 PS1 PS2; builtin unset MAILCHECK; ";
     static const char tail[] = "\nbuiltin history -d -1 2>/dev/null || builtin :\n}\n"; /* this group is not the user's */
+    static const char plain[] = "builtin set +o emacs +o vi\n"; /* nobody would see that readline is on */
     bool typed = swx_session_type_bytes(s, head, sizeof(head) - 1) &&
                  (!s->pty.carrier || swx_shelltext_modes(&s->pending) == SWX_OK) && swx_session_type_bytes(s, "\n", 1) &&
                  swx_session_type_bytes(s, op->typed, op->typed_size) && swx_session_type_bytes(s, "\n", 1) &&
+                 (!s->pty.carrier || swx_session_type_bytes(s, plain, sizeof(plain) - 1)) &&
                  swx_shelltext_prompts(&s->pending, &s->fence) == SWX_OK;
     if (!has_evidence(s)) { /* a prompt that somebody else has made would never be noticed */
         s->reassert = true;

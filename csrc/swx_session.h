@@ -121,7 +121,8 @@ typedef struct {
  * - Where there is no stty, the terminal's "\r\n" are made "\n" here.
  * - The first nonce is in two environments for others to read, so that the end of the start script draws a new one.
  * - PROMPT_COMMAND puts the prompts back only where the startup files or a hint (SWX_HINT_PROMPT, SWX_HINT_SOURCE) give reason to.
- *   Out of reach: the same as with `unproven` (`exec 2>file`, `exec bash`, readonly prompts, `unset PROMPT_COMMAND PS1`).
+ *   Out of reach, so that they time out: the same as with `unproven` (`exec 2>file`, `exec bash`, readonly prompts, `unset
+ *   PROMPT_COMMAND PS1`), and a file that turns readline on when it is sourced after the start (bash shows no prompt then).
  * - A command cannot be typed in raw mode (op->raw ends with SWX_END_SYSTEM).
  * - An interrupt is a ^C that is typed.  After its tries it ends with SWX_END_TIMEOUT and kills nothing: the owner kills
  *   inside, in a way of its own, and then waits with a SWX_OP_LINE of no bytes.

@@ -142,7 +142,7 @@ static void type_restore(swx_session *s, int64_t now)
         .last = s->parts[1].data,
         .last_size = s->parts[1].size,
         .prompt_variables = s->unexpanded,
-        .readline = s->readline_seen,
+        .readline = s->readline_seen || s->pty.carrier, /* it cannot be seen there, and costs nothing */
         .guard = s->guard,
         .reassert = s->reassert && !s->guard,
         .disarm = first && !s->reassert,
