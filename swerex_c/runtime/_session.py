@@ -69,8 +69,8 @@ _DIRECT_MICROSECONDS = 150
 _DIRECT_CARRIED_MICROSECONDS = 500
 """The same where a carrier is between: twice as much as most need for a short command."""
 
-_SHORT_SECONDS = 0.0003
-"""A command that ended in less than that while others were served is a short one again."""
+_SHORT = 2e-6
+"""Seconds for each microsecond of that: a command that ended in less while others were served is a short one again."""
 
 _KILL_SECONDS = 2.0
 """How long a shell in another place may take to its prompt when what ran in it was killed."""
@@ -487,7 +487,7 @@ class BashSession(Session):
             raise
         finally:
             waker.pending -= 1
-        if time.perf_counter() - start < _SHORT_SECONDS:
+        if time.perf_counter() - start < _SHORT * self._direct_microseconds:
             self._skip_direct = self._skip_next = 0
         return operation
 

@@ -204,4 +204,24 @@ static void test_size(void)
     CHECK(swx_pty_signal(&pty, SIGINT, &err) == SWX_ESYS && err.sys_errno == EBADF && strstr(err.call, "TIOCSIG"));
 }
 
-TEST_MAIN(test_open_and_close, test_no_descriptors, test_bytes_are_left_alone, test_input_consumed, test_modes, test_raw, test_size)
+/* Bytes are left alone both ways from the start, and nothing is believed of the terminal that is carried. */
+static void test_carrier(void)
+{
+    swx_pty pty;
+    struct termios before, after;
+    CHECK(swx_pty_open(&pty, true, 24, 80, NULL) == SWX_OK && pty.carrier);
+    type(&pty, "a\003\004\r");
+    expect(pty.slave, "a\003\004\r");
+    print(&pty, "b\n");
+    expect(pty.master, "b\n");
+    change(&pty, ICANON | ECHO, true, OPOST | ONLCR);
+    CHECK(tcgetattr(pty.slave, &before) == 0);
+    CHECK(swx_pty_is_canonical(&pty) && swx_pty_foreground(&pty) == -1);
+    CHECK(!swx_pty_settle_modes(&pty, false) && !swx_pty_settle_modes(&pty, true));
+    CHECK(tcgetattr(pty.slave, &after) == 0 && before.c_lflag == after.c_lflag && before.c_oflag == after.c_oflag);
+    change(&pty, ICANON, false, 0);
+    CHECK(swx_pty_is_canonical(&pty));
+    swx_pty_close(&pty);
+}
+
+TEST_MAIN(test_open_and_close, test_no_descriptors, test_bytes_are_left_alone, test_input_consumed, test_modes, test_raw, test_size, test_carrier)

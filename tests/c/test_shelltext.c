@@ -208,7 +208,8 @@ static void test_no_memory(void)
 #ifdef SWX_ALLOC_TEST
     swx_fence fence = new_fence();
     const swx_restore restore = { .code = 1, .pipestatus = "0 1", .last = (const uint8_t *)"x", .last_size = 1, .guard = true,
-                                  .reassert = true, .readline = true, .prompt_variables = true };
+                                  .reassert = true, .readline = true, .prompt_variables = true, .disarm = true,
+                                  .modes = (const uint8_t *)"500:5", .modes_size = 5 };
     for (int which = 0; which < 3; which++) {
         swx_status status = SWX_ENOMEM;
         for (unsigned long i = 1; status != SWX_OK; i++) {
@@ -228,4 +229,27 @@ static void test_no_memory(void)
 #endif
 }
 
-TEST_MAIN(test_challenge, test_restore, test_prompts, test_no_memory)
+/* Of a carrier's terminal: what may be typed back, and that the questions are single lines that a terminal can take. */
+static void test_modes(void)
+{
+    static const char *const good[] = { "500:5:bf:8a3b:3:1c:7f", "gfmt1:cflag=4b00:iflag=2b02" };
+    static const char *const bad[] = { "", "500", "500:5;reboot", "500:5 echo", "500:5\n", "$(x):", "5:'" };
+    char large[500];
+    for (size_t i = 0; i < SWX_COUNT(good); i++) {
+        CHECK(swx_shelltext_is_modes((const uint8_t *)good[i], strlen(good[i])));
+    }
+    for (size_t i = 0; i < SWX_COUNT(bad); i++) {
+        CHECK(!swx_shelltext_is_modes((const uint8_t *)bad[i], strlen(bad[i])));
+    }
+    CHECK(!swx_shelltext_is_modes(memset(large, ':', sizeof(large)), sizeof(large)));
+    swx_fence fence = new_fence();
+    for (swx_modes_question question = SWX_MODES_SKIP; question <= SWX_MODES_FIRST; question++) {
+        swx_buf line;
+        swx_buf_init(&line, 1 << 16);
+        CHECK(swx_shelltext_challenge(&line, &fence, question) == SWX_OK && line.size < 4096);
+        CHECK(memchr(line.data, '\n', line.size) == line.data + line.size - 1 && !memchr(line.data, '\t', line.size));
+        swx_buf_free(&line);
+    }
+}
+
+TEST_MAIN(test_challenge, test_restore, test_prompts, test_modes, test_no_memory)
