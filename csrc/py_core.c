@@ -98,7 +98,7 @@ swx_py_home *swx_py_home_of(swx_py_state *state)
 
 PyObject *swx_py_text(const swx_buf *buf, bool crlf)
 {
-    static const char note[] = "\n[... %llu bytes of output were dropped here ...]\n";
+    static const char note[] = SWX_DROPPED_NOTE;
     char dropped[80] = "";
     swx_span spans[3];
     swx_buf_spans(buf, spans);

@@ -15,6 +15,9 @@
 
 #include "swx.h"
 
+/* What stands for dropped bytes in a text that is shown; the argument is how many, an unsigned long long. */
+#define SWX_DROPPED_NOTE "\n[... %llu bytes of output were dropped here ...]\n"
+
 typedef struct {
     uint8_t *data;
     size_t size;     /* bytes held, at most limit */

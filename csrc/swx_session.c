@@ -137,6 +137,7 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
         s->base = s->number;
     }
     s->beyond = s->blank = false;
+    s->helper_until = 0;
     s->delivered = s->last_data = now;
     s->readline_seen = s->pty.carrier && (s->hints & SWX_HINT_EDITING); /* readline cannot be seen there, so it may be on */
     s->struck = 0;
@@ -515,6 +516,16 @@ size_t swx_session_take(swx_session *s, swx_op *op, uint8_t *out, size_t room)
     for (size_t i = 0; i < SWX_COUNT(spans) && copied < room; i++) {
         if (i == 1) {
             at += dropped;
+        }
+        if (i > 0 && spans[i].size > 0 && op->taken < at) { /* the reader was too far behind: it is told what it misses */
+            char note[sizeof(SWX_DROPPED_NOTE) + 20];
+            int size = snprintf(note, sizeof(note), SWX_DROPPED_NOTE, (unsigned long long)(at - op->taken));
+            if ((size_t)size > room - copied) {
+                break;
+            }
+            memcpy(out + copied, note, (size_t)size);
+            copied += (size_t)size;
+            op->taken = at;
         }
         uint64_t skip = op->taken > at ? op->taken - at : 0;
         if (skip < spans[i].size) {

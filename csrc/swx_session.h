@@ -159,7 +159,8 @@ void swx_session_release(swx_session *session, swx_op *op, int64_t now);
 /* Ends an operation with SWX_END_CANCELLED.  A command that it started goes on; nothing happens if it ended before. */
 void swx_session_cancel(swx_session *session, swx_op *op);
 
-/* Copies output that `op` has not given out yet, while it runs.  Returns the number of bytes, at most room. */
+/* Copies output that `op` has not given out yet, while it runs.  Returns the number of bytes, at most room, which is 100
+ * or more.  Where bytes had to be dropped before they were asked for, SWX_DROPPED_NOTE stands for them. */
 size_t swx_session_take(swx_session *session, swx_op *op, uint8_t *out, size_t room);
 
 /* Reads what is there, at most some hundred KiB.  True: there may be more. */

@@ -100,6 +100,7 @@ struct swx_session {
     int code;          /* of the last command */
     bool helper;       /* the shell's stdout is a pipe: what it prints comes through another process */
     int64_t helper_busy; /* when it was last seen not to have read all */
+    int64_t helper_until; /* how long the end of this command waits for it; 0: the end was not seen yet */
     unsigned start_misses;
     unsigned lost_prompts; /* challenges in a row because the prompt carried no mark */
 

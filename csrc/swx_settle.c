@@ -18,6 +18,7 @@ enum {
 
 static const int64_t CALM = 5 * MS;
 static const int64_t HELPER_LIMIT = 1000 * MS; /* for the reader of the shell's stdout to begin: it may never do */
+static const int64_t HELPER_END = 3000 * MS; /* for all of it: others may print without end */
 static const int64_t LEARN_LIMIT = 2000 * MS;   /* for a shell that showed its prompt to go to its read */
 static const int64_t SILENCE = 20 * MS, CARRIED_SILENCE = 2000 * MS; /* after it nothing more is on its way, near and far */
 static const int64_t STRIKE_GRACE = 10 * MS; /* for the second prompt of a ^C that came when the command had just ended */
@@ -217,8 +218,38 @@ static bool contains(const uint8_t *text, size_t size, const char *part)
     return memmem(text, size, part, strlen(part)) != NULL;
 }
 
-/* What the shell shows of the element of PROMPT_COMMAND that puts the prompts back: under `set -x`, under `set -v`, and by a
- * DEBUG trap that prints commands.  It runs after the command, so that its lines are the last ones. */
+static const uint8_t *find_last(const uint8_t *text, size_t size, const char *part)
+{
+    const uint8_t *found = NULL, *end = text + size;
+    for (const uint8_t *at = text; (at = memmem(at, (size_t)(end - at), part, strlen(part))); at++) {
+        found = at;
+    }
+    return found;
+}
+
+/* Where our text begins in a line, behind what a command has left there without a newline.  NULL: it is not there, or the
+ * user's own look at PROMPT_COMMAND. */
+static const uint8_t *find_reassertion(const swx_session *s, const uint8_t *line, size_t size)
+{
+    const uint8_t *at = find_last(line, size, SWX_REASSERT_GROUP);
+    if (contains(line, size, "PROMPT_COMMAND") || !contains(line, size, s->fence.nonce)) {
+        return NULL;
+    }
+    if (at) {
+        return at;
+    }
+    at = find_last(line, size, SWX_REASSERT);
+    if (!at || at - line < 2 || at[-1] != ' ' || at[-2] != '+') {
+        return at ? line : NULL; /* what a DEBUG trap says before it, or another PS4, goes too */
+    }
+    for (at--; at > line && at[-1] == '+';) {
+        at--;
+    }
+    return at;
+}
+
+/* What the shell shows of the element of PROMPT_COMMAND that puts the prompts back: under `set -x` where BASH_XTRACEFD is the
+ * terminal, under `set -v`, and by a DEBUG trap that prints commands.  It runs after the command, so that it is the last. */
 static void drop_reassertion(swx_session *s)
 {
     swx_buf *output = &s->output;
@@ -226,10 +257,11 @@ static void drop_reassertion(swx_session *s)
         const uint8_t *before = memrchr(output->data, '\n', output->size - 1);
         const uint8_t *line = before ? before + 1 : output->data;
         size_t size = output->size - (size_t)(line - output->data);
-        if (!contains(line, size, SWX_REASSERT) || !contains(line, size, s->fence.nonce)) {
+        const uint8_t *from = find_reassertion(s, line, size);
+        if (!from) {
             return;
         }
-        swx_buf_chop(output, size);
+        swx_buf_chop(output, size - (size_t)(from - line));
     }
 }
 
@@ -263,6 +295,10 @@ static bool pipe_holds_more(const swx_session *s)
 static bool helper_is_behind(swx_session *s, int64_t now)
 {
     int64_t quiet = now - s->last_data;
+    s->helper_until = s->helper_until ? s->helper_until : now + HELPER_END;
+    if (now >= s->helper_until) {
+        return false;
+    }
     if (quiet < HELPER_LIMIT && pipe_holds_more(s)) {
         s->helper_busy = now;
     }

@@ -38,8 +38,8 @@ swx_status swx_shelltext_reassert(swx_buf *out, const swx_fence *fence)
     swx_fence_ps0(fence, ps0);
     swx_fence_ps1(fence, ps1);
     return add(out,
-               "builtin declare -ga 'PROMPT_COMMAND[7734]=" SWX_REASSERT "'\\''PS0=%s'\\'' '\\''PS1=%s'\\'' "
-               "'\\''PS2='\\'' 2>&-' || builtin :",
+               "builtin declare -ga 'PROMPT_COMMAND[7734]=" SWX_REASSERT_GROUP "'\\''PS0=%s'\\'' '\\''PS1=%s'\\'' "
+               "'\\''PS2='\\''; } 2>&-' || builtin :",
                ps0, ps1);
 }
 

@@ -15,6 +15,7 @@ swx_status swx_shelltext_prompts(swx_buf *out, const swx_fence *fence);
 
 /* An element of PROMPT_COMMAND that does the same before each prompt, behind whatever the user's own elements do. */
 #define SWX_REASSERT "builtin declare -g " /* how its text begins, wherever the shell shows it; our nonce is in it too */
+#define SWX_REASSERT_GROUP "{ " SWX_REASSERT /* in a group whose stderr is closed, so that `set -x` has nowhere to show it */
 swx_status swx_shelltext_reassert(swx_buf *out, const swx_fence *fence);
 
 /* The first line of a carrier's startup script: the shell's terminal gets the modes that a session counts on (lines, signals,

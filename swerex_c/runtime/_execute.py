@@ -72,7 +72,7 @@ class Programs:
         while any(not process.done for process in running):  # killed, and what they started is being killed
             await asyncio.sleep(0.001)
         for sweep in range(_SWEEPS):
-            if not marks or _core.kill_marked(marks) <= 0:
+            if not marks or await asyncio.to_thread(_core.kill_marked, marks) <= 0:
                 break
             await asyncio.sleep(0.001 if sweep < 20 else 0.01)
 
