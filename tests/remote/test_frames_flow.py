@@ -159,10 +159,10 @@ def test_sender_goes_on_at_any_byte(written: int) -> None:
 def test_many_small_pieces_take_no_longer_each() -> None:
     sender, line = Sender(1, DOWN), Line()
     sender.attach(line, 0)
-    begin = time.perf_counter()
+    begin = time.process_time()
     for _ in range(100_000):
         sender.write(b"x\n")
-    assert time.perf_counter() - begin < 2
+    assert time.process_time() - begin < 2
     assert len(line.pieces) == 100_000
 
 
