@@ -17,6 +17,8 @@ import pytest
 
 from traps.harness import PACE, needs, python_environment
 
+pytestmark = pytest.mark.thorough
+
 SHIM = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -14,7 +14,7 @@ from swerex_c.exceptions import ConnectionLostError, SwerexException
 from swerex_c.remote import channel as server_channel
 from swerex_c.remote import client_channel
 
-pytestmark = pytest.mark.usefixtures("mark")
+pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.thorough]
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,8 @@ import pytest
 
 from remote.server_process import environment
 
+pytestmark = pytest.mark.thorough
+
 HERE = Path(__file__).parent
 KEY = "two-hosts"
 DELAY = 0.02
