@@ -65,7 +65,7 @@ async def test_a_program_that_ends_is_named() -> None:
 
 
 async def test_a_program_that_prints_something_first_is_named() -> None:
-    message = await said_in_vain(command=["echo", "Welcome to this host"])
+    message = await said_in_vain(5.0, command=["echo", "Welcome to this host"])
     assert "What came from echo Welcome to this host is not what `swerex-remote --stdio` says" in message
 
 
