@@ -42,7 +42,7 @@ from swerex_c.remote.protocol import CREDIT, DATA, DOWN, END, PIECE, PING, PONG,
 from swerex_c.remote.wire_client import Address, WireClient
 from traps.harness import PACE
 
-pytestmark = pytest.mark.usefixtures("mark")
+pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.thorough]
 
 
 @pytest.fixture

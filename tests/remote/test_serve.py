@@ -44,6 +44,8 @@ from swerex_c.runtime.abstract import Command, CommandResponse
 from swerex_c.runtime.local import LocalRuntime
 from traps.harness import PACE, eventually, marked
 
+
+pytestmark = pytest.mark.thorough
 from .server_process import (
     FRONT,
     KEY,

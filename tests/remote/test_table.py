@@ -163,8 +163,8 @@ def label(pair: tuple[str, str, dict[str, Any]]) -> str:
 def parameter(pair: tuple[str, str, dict[str, Any]]) -> Any:
     # All cases of a pair come from one run, so they belong to one worker.
     marks = [pytest.mark.xdist_group(label(pair))]
-    if "original" in pair[:2] and pair != ("original", "swerex-remote", {}):
-        marks.append(pytest.mark.thorough)  # the original takes its time
+    if pair[1:] != ("swerex-remote", {}):
+        marks.append(pytest.mark.thorough)
     return pytest.param(pair, id=label(pair), marks=marks)
 
 
