@@ -44,8 +44,6 @@ from swerex_c.runtime.abstract import Command, CommandResponse
 from swerex_c.runtime.local import LocalRuntime
 from traps.harness import PACE, eventually, marked
 
-
-pytestmark = pytest.mark.thorough
 from .server_process import (
     FRONT,
     KEY,
@@ -59,6 +57,8 @@ from .server_process import (
     serving,
     threads_of,
 )
+
+pytestmark = pytest.mark.thorough
 
 # The door, in this process, with an app that says what it got and a protocol that sends back what it gets
 
