@@ -65,8 +65,10 @@ async def test_a_program_that_ends_is_named() -> None:
 
 
 async def test_a_program_that_prints_something_first_is_named() -> None:
-    message = await said_in_vain(5.0, command=["echo", "Welcome to this host"])
-    assert "What came from echo Welcome to this host is not what `swerex-remote --stdio` says" in message
+    # It does not end before it is heard: then its end would be what is told.
+    message = await said_in_vain(5.0, command=["sh", "-c", "echo Welcome to this host; cat >/dev/null"])
+    assert "What came from sh -c echo Welcome" in message
+    assert "is not what `swerex-remote --stdio` says" in message
 
 
 async def test_to_close_what_was_never_reached_takes_no_time() -> None:
