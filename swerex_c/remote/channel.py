@@ -468,8 +468,7 @@ class Channel:
         """The client is gone for good."""
         self.link = None
         self._detach_all()
-        for exchange in self.exchanges.values():
-            exchange.cancel()
+        self.cancel_all()
 
     def cancel_all(self) -> None:
         """End everything that was asked for on it."""

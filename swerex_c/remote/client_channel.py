@@ -375,7 +375,7 @@ class Channel:
         restarted = self.boot is not None and boot != self.boot
         for call in [c for c in self._calls.values() if c.sent]:
             if call.method == "is_alive":
-                call.sent = call.sent and known  # asks the new one as well
+                call.sent = known  # asks the new one as well
             elif restarted:
                 msg = (
                     f"The server {self.address} was restarted: its sessions are gone, and whether {call.method} was "
