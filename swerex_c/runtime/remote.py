@@ -6,7 +6,7 @@ Importing this module is quick: the client and its libraries are imported with t
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from swerex_c.exceptions import SwerexException
@@ -16,7 +16,7 @@ from swerex_c.utils.log import get_logger
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from contextlib import AbstractContextManager
 
     import aiohttp
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from swerex_c.runtime.config import RemoteRuntimeConfig
 
 __all__ = ["RemoteRuntime", "RemoteRuntimeConfig"]
+
+T = TypeVar("T")
 
 _ORDINARY = (SwerexException, OSError, UnicodeError)
 """What the remote side raises in the normal course of things."""
@@ -179,6 +181,21 @@ class RemoteRuntime(AbstractRuntime):
 
     # Requests
 
+    async def _by(
+        self, frames: Callable[[WireClient], Awaitable[T]], json: Callable[[JsonClient], Awaitable[T]]
+    ) -> T:
+        """Do one of the two: the first where the server speaks frames, the second where it does not."""
+        try:
+            if (wire := self._wire) is not None:
+                try:
+                    return await frames(wire)
+                except NotFrames as error:
+                    self._fall_back(error)
+            return await json(self._client)
+        except Exception as error:
+            self._log_remote(error)
+            raise
+
     async def _request(
         self, endpoint: str, payload: BaseModel | None, output_class: Callable[..., Any], num_retries: int = 0
     ) -> Any:
@@ -189,32 +206,18 @@ class RemoteRuntime(AbstractRuntime):
             num_retries: how often to try again, if it is more than is tried anyway, when the connection fails; only
                 what cannot run twice by that is sent again.
         """
-        try:
-            if (wire := self._wire) is not None:
-                try:
-                    return await wire.call(endpoint, payload, output_class)
-                except NotFrames as error:
-                    self._fall_back(error)
+
+        def by_json(client: JsonClient) -> Awaitable[Any]:
             from swerex_c.remote.json_client import RETRIES
 
-            return await self._client.call(endpoint, payload, output_class, retries=max(num_retries, RETRIES))
-        except Exception as error:
-            self._log_remote(error)
-            raise
+            return client.call(endpoint, payload, output_class, retries=max(num_retries, RETRIES))
+
+        return await self._by(lambda wire: wire.call(endpoint, payload, output_class), by_json)
 
     async def is_alive(self, *, timeout: float | None = None) -> abstract.IsAliveResponse:
         """Whether the server answers. Only what it raises itself is raised; everything else is no, and why."""
         seconds = self._get_timeout(timeout)
-        try:
-            if (wire := self._wire) is not None:
-                try:
-                    return await wire.is_alive(seconds)
-                except NotFrames as error:
-                    self._fall_back(error)
-            return await self._client.is_alive(seconds)
-        except Exception as error:
-            self._log_remote(error)
-            raise
+        return await self._by(lambda wire: wire.is_alive(seconds), lambda client: client.is_alive(seconds))
 
     async def wait_until_alive(self, *, timeout: float = 60.0) -> None:
         """Wait until the server answers.
@@ -295,13 +298,12 @@ class RemoteRuntime(AbstractRuntime):
         terminal and it takes long.
         """
         self.logger.debug("Uploading %s to %s", request.source_path, request.target_path)
-        with self._logged(), _shown(f"Uploading {request.source_path}") as progress:
-            if (wire := self._wire) is not None:
-                try:
-                    return await wire.upload(request.source_path, request.target_path, progress)
-                except NotFrames as error:
-                    self._fall_back(error)
-            return await self._client.upload(request.source_path, request.target_path, progress)
+        source, target = request.source_path, request.target_path
+        with _shown(f"Uploading {source}") as progress:
+            return await self._by(
+                lambda wire: wire.upload(source, target, progress),
+                lambda client: client.upload(source, target, progress),
+            )
 
     async def download(self, source_path: str, target_path: str) -> None:
         """Copy a file or a tree from the server's machine, by the rules of `upload` the other way round.
@@ -310,14 +312,11 @@ class RemoteRuntime(AbstractRuntime):
             NotSupportedError: if the server is not one of ours.
         """
         self.logger.debug("Downloading %s to %s", source_path, target_path)
-        with self._logged(), _shown(f"Downloading {source_path}") as progress:
-            if (wire := self._wire) is not None:
-                try:
-                    await wire.download(source_path, target_path, progress)
-                    return
-                except NotFrames as error:
-                    self._fall_back(error)
-            await self._client.download(source_path, target_path, progress)
+        with _shown(f"Downloading {source_path}") as progress:
+            await self._by(
+                lambda wire: wire.download(source_path, target_path, progress),
+                lambda client: client.download(source_path, target_path, progress),
+            )
 
     async def close(self) -> abstract.CloseResponse:
         """End all sessions and commands of the server, and the connections to it."""
