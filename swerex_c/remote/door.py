@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from swerex_c.remote import logs
 from swerex_c.remote.limits import Limits
-from swerex_c.remote.protocol import UPGRADE
+from swerex_c.remote.protocol import SERVER_HEADER, UPGRADE
 
 if TYPE_CHECKING:
     from swerex_c.remote.metrics import Page
@@ -218,7 +218,7 @@ def door(base: type[Any], house: House) -> type[asyncio.Protocol]:
             peer = peers()
             logs.connected(_client_name(self.client), "frames")
             boot = house.service.boot.encode()
-            transport.write(b"".join([_SWITCHING, b"X-Swerex-Server: ", boot, b"\r\n\r\n"]))
+            transport.write(b"".join([_SWITCHING, SERVER_HEADER.encode(), b": ", boot, b"\r\n\r\n"]))
             # Paused meanwhile, because a transport may choose the way in which it reads when it begins to read.
             transport.pause_reading()
             transport.set_protocol(peer)

@@ -18,7 +18,6 @@ import logging
 import math
 import os
 import stat
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from typing import Annotated, Any
 
@@ -35,16 +34,13 @@ from swerex_c.remote import archive
 from swerex_c.remote.form import Form as UploadForm
 from swerex_c.remote.long_json import LONG, dump, has_long, load
 from swerex_c.remote.once import Once
-from swerex_c.remote.protocol import UPGRADE
+from swerex_c.remote.protocol import SERVER_HEADER, UPGRADE
 from swerex_c.remote.service import METHODS, Service
 from swerex_c.remote.transfer import to_wire
 from swerex_c.runtime import abstract, files
 from swerex_c.runtime.abstract import _ExceptionTransfer
 
-__all__ = ["SERVER_HEADER", "create_app"]
-
-SERVER_HEADER = "X-Swerex-Server"
-"""In answers: names the server process. In requests: the process that the client means, and no other."""
+__all__ = ["create_app"]
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -273,7 +269,7 @@ class Gate:
                 key = value
             elif name == b"content-length":
                 size = value
-            elif name == b"x-swerex-server":
+            elif name == self._boot[0]:
                 boot = value
         if (refused := service.refusal(key)) is not None:
             raise Refusal(*refused, [_CLOSE])
@@ -331,16 +327,10 @@ class _Endpoints:
         return await _answer(HelloResponse())
 
     async def _is_alive(self, scope: Scope, receive: Receive) -> Reply:
-        # Not counted among the requests in flight: a server with no room for more is alive.
-        begin = time.perf_counter()
-        failed = True
         try:
-            reply = await _answer(await self._service.runtime.is_alive())
-            failed = False
+            return await _answer(await self._service.call("is_alive", None))
         except Exception as error:
-            reply = await _failure(error)
-        self._service.tallies["is_alive"].add(time.perf_counter() - begin, failed)
-        return reply
+            return await _failure(error)
 
     async def _call(self, method: str, scope: Scope, receive: Receive) -> Reply:
         body = await self._body(receive)

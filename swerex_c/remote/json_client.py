@@ -37,13 +37,13 @@ from swerex_c.exceptions import (
 )
 from swerex_c.remote import archive
 from swerex_c.remote.client import MARGIN, Boots, Progress, is_loopback, patience
+from swerex_c.remote.protocol import SERVER_HEADER
 from swerex_c.remote.transfer import from_wire
 from swerex_c.runtime import files
 from swerex_c.runtime.abstract import IsAliveResponse, UploadResponse
 
 __all__ = ["JsonClient", "check_status"]
 
-SERVER_HEADER = "X-Swerex-Server"
 
 RETRIES = 4
 """How often a request is sent again after its connection failed."""

@@ -46,6 +46,7 @@ from swerex_c import _core
 from swerex_c.exceptions import ProtocolError
 
 __all__ = [
+    "SERVER_HEADER",
     "CANCEL",
     "CREDIT",
     "DATA",
@@ -78,6 +79,9 @@ __all__ = [
 VERSION = 1
 UPGRADE = "swerex-frames"
 """The name by which a client asks an HTTP server for this protocol (RFC 9110, section 7.8), at the path `wire`."""
+
+SERVER_HEADER = "X-Swerex-Server"
+"""In HTTP answers: names the server process (`Service.boot`). In requests: the one that the client means, no other."""
 
 HELLO, REQUEST, CANCEL, RESULT, ERROR, RESUME, DATA, END, CREDIT, PING, PONG, GOODBYE = range(12)
 UP, DOWN, TEXT = range(3)

@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -75,6 +75,33 @@ class Tally:
         self.buckets[-1] += 1
 
 
+class _Counted:
+    """One request, while it is carried out: within the limit of those in flight, and in the tally of its method.
+
+    Whether a server is alive is not among those in flight: one that has no room for more is, and says so.
+    """
+
+    __slots__ = ("_begin", "_method", "_service")
+
+    def __init__(self, service: Service, method: str):
+        self._service = service
+        self._method = method
+
+    def __enter__(self) -> None:
+        service = self._service
+        if self._method != "is_alive":
+            if service.in_flight >= service.limits.requests:
+                msg = f"The server allows {service.limits.requests} requests at the same time: try again later"
+                raise ServerLimitError(msg)
+            service.in_flight += 1
+        self._begin = time.perf_counter()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._method != "is_alive":
+            self._service.in_flight -= 1
+        self._service.tallies[self._method].add(time.perf_counter() - self._begin, kind is not None)
+
+
 class Service:
     """A runtime with what a server adds to it: a key, limits and counts. One event loop uses it."""
 
@@ -109,20 +136,13 @@ class Service:
 
     async def call(self, method: str, request: BaseModel | None) -> BaseModel:
         """Do what a method of `METHODS` does, with its validated request. Raises what the runtime raises."""
-        begin = self._enter(method)
-        failed = True
-        try:
+        with _Counted(self, method):
             if method in _STARTS:
                 await self._before_start(method)
             if method == "close":
-                answer = await self.close()
-            else:
-                run: Callable[..., Awaitable[BaseModel]] = getattr(self.place.runtime, method)
-                answer = await (run() if request is None else run(request))
-            failed = False
-            return answer
-        finally:
-            self._leave(method, begin, failed)
+                return await self.close()
+            run: Callable[..., Awaitable[BaseModel]] = getattr(self.place.runtime, method)
+            return await (run() if request is None else run(request))
 
     async def _before_start(self, method: str) -> None:
         if method == "create_session" and self.session_count >= self.limits.sessions:
@@ -141,33 +161,13 @@ class Service:
         async with self._starts:
             await asyncio.sleep(0)
 
-    async def count(self, method: str, work: Awaitable[Any]) -> Any:
+    async def count(self, method: str, work: Coroutine[Any, Any, Any]) -> Any:
         """Await something else that is done for a client: within the limit of requests in flight, and counted."""
         try:
-            begin = self._enter(method)
-        except ServerLimitError:
-            if hasattr(work, "close"):
-                work.close()
-            raise
-        failed = True
-        try:
-            answer = await work
-            failed = False
-            return answer
+            with _Counted(self, method):
+                return await work
         finally:
-            self._leave(method, begin, failed)
-
-    def _enter(self, method: str) -> float:
-        """A request begins: when. A server that has no room for more is alive, and says so."""
-        if self.in_flight >= self.limits.requests and method != "is_alive":
-            msg = f"The server allows {self.limits.requests} requests at the same time: try again later"
-            raise ServerLimitError(msg)
-        self.in_flight += 1
-        return time.perf_counter()
-
-    def _leave(self, method: str, begin: float, failed: bool) -> None:
-        self.in_flight -= 1
-        self.tallies[method].add(time.perf_counter() - begin, failed)
+            work.close()  # it did not begin if there was no room for it
 
     async def close(self) -> BaseModel:
         """End all sessions and commands. A runtime of the same kind takes the closed one's place, for new clients."""
