@@ -26,6 +26,7 @@ __all__ = [
     "NonZeroExitCodeError",
     "NotAvailableError",
     "NotSupportedError",
+    "PlaceLostError",
     "ProtocolError",
     "ResourceError",
     "ResultLostError",
@@ -150,6 +151,16 @@ class NotSupportedError(SwerexException, NotImplementedError):
 class UploadError(SwerexException, OSError):
     """A file or a tree cannot be copied as asked: a special file, a source within its own target, a directory in the
     place of a file. The system's own refusals come as its `OSError` instead."""
+
+
+# Containers, hosts and other places
+
+
+class PlaceLostError(SwerexException, RuntimeError):
+    """The container, host or other place in which commands ran can run nothing any more, or cannot be reached.
+
+    A command that was under way may have been carried out in part. Stop the deployment and start another.
+    """
 
 
 # Servers
