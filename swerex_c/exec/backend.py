@@ -2,7 +2,7 @@
 
 A place is reached through *clients*: programs of this machine that run a program there and carry its streams, such as
 `docker exec` and `ssh`. A backend says how their command lines look, and what has become of the place. All else is
-shared: sessions on a terminal, single commands, files, timeouts, interrupts, and the end of everything that was started.
+shared: sessions on a terminal, single commands, files, timeouts, interrupts, the end of everything that was started.
 
     class Chroot(Backend):
         name = "the directory /srv/root"
@@ -71,7 +71,7 @@ class Backend(ABC):
         """The whole environment of a client; that of this process if not overridden."""
         return dict(os.environ)
 
-    def open(self, timeout: float) -> None:
+    def open(self, timeout: float) -> None:  # noqa: B027 - many need nothing
         """What the clients need to be fast or to work at all, such as a connection that they share. Blocks.
 
         Called once, before any client. Clients have to work without it too if the backend can do that.
@@ -80,7 +80,7 @@ class Backend(ABC):
             PlaceLostError: if the place cannot be reached.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - as open
         """Undo `open`. The place itself stays. May be called again. Blocks for some seconds at most."""
 
     def archive_in(self, directory: str) -> list[str] | None:
