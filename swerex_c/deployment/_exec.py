@@ -1,0 +1,259 @@
+"""What deployments share whose runtime reaches its place by running a program: containers, hosts, isolated views."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import subprocess
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from swerex_c._load import load_class
+from swerex_c.deployment.abstract import AbstractDeployment
+from swerex_c.deployment.hooks.abstract import CombinedDeploymentHook, DeploymentHook
+from swerex_c.exceptions import DeploymentNotStartedError, DeploymentStartupError
+from swerex_c.exec.threads import in_thread
+from swerex_c.runtime.abstract import IsAliveResponse
+from swerex_c.utils.log import get_logger
+
+if TYPE_CHECKING:
+    from swerex_c.exec.ask import Said
+    from swerex_c.exec.backend import Backend
+    from swerex_c.runtime._base import AbstractRuntime
+
+__all__ = ["Effort", "EffortEnded", "ExecDeployment"]
+
+_CLOSE_SECONDS = 10.0
+"""How long the runtime has to close when the place is going to be ended anyway."""
+
+_END_SECONDS = 60.0
+"""How long ending the place may take altogether: what `_end` does has limits of its own, below this."""
+
+
+class EffortEnded(Exception):
+    """The start was given up while this was done for it. It never reaches callers."""
+
+
+class Effort:
+    """The work of one start: it has a deadline, and can be ended from another thread at any moment."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._deadline = time.monotonic() + seconds
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended = False
+
+    def left(self) -> float:
+        """Seconds until the deadline, 0 at least."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    def check(self) -> float:
+        """How many seconds are left.
+
+        Raises:
+            EffortEnded: if the start was given up.
+            DeploymentStartupError: if there are none.
+        """
+        if self._ended:
+            raise EffortEnded
+        if not (left := self.left()):
+            raise self.late()
+        return left
+
+    def late(self) -> DeploymentStartupError:
+        """The error that says that the time is over."""
+        return DeploymentStartupError(f"The deployment did not start within {self.seconds:g} seconds (startup_timeout)")
+
+    def ask(
+        self, argv: Sequence[str], *, environment: Mapping[str, str], timeout: float | None = None, input: bytes = b""
+    ) -> Said:
+        """Run a client program to its end, as `swerex_c.exec.ask.ask` does, within what is left. Blocks.
+
+        Raises:
+            EffortEnded, DeploymentStartupError: as `check`.
+            TimeoutError: if `timeout`, which is shorter, is over.
+            OSError: if it cannot be started.
+        """
+        from swerex_c.exec.ask import ask
+
+        left = self.check()
+        try:
+            said = ask(
+                argv,
+                environment=environment,
+                timeout=left if timeout is None else min(left, timeout),
+                input=input,
+                started=self.watch,
+            )
+        except TimeoutError:
+            self.check()
+            raise
+        finally:
+            self._process = None
+        self.check()
+        return said
+
+    def watch(self, process: subprocess.Popen[bytes]) -> None:
+        """Have a program, which leads a process group, killed if the start is given up.
+
+        Raises:
+            EffortEnded: if it is already.
+        """
+        with self._lock:
+            if self._ended:
+                raise EffortEnded
+            self._process = process
+
+    def end(self) -> None:
+        """Give the start up: what runs for it is killed, and nothing new is begun. Thread-safe."""
+        from swerex_c.exec.ask import kill_group
+
+        with self._lock:
+            self._ended = True
+            if self._process is not None:
+                kill_group(self._process)
+
+
+class ExecDeployment(AbstractDeployment):
+    """Starts a place, and an `ExecRuntime` in it.
+
+    A kind of place says how it is begun and ended, in `_begin` and `_end`, which block: they are called in threads.
+    """
+
+    _startup_timeout: ClassVar[float] = 180.0
+    """Seconds that `start` may take, for configurations that do not say."""
+
+    _config: Any
+
+    def __init__(self, *, logger: logging.Logger | None = None) -> None:
+        self._runtime: AbstractRuntime | None = None
+        self._hooks = CombinedDeploymentHook()
+        self.logger = logger or get_logger("rex-deploy")
+        self._began = False
+        self._owner = os.getpid()
+
+    # What a kind of place says
+
+    @abstractmethod
+    def _begin(self, effort: Effort) -> Backend:
+        """Start the place and say how it is reached. Blocks, and gives up when `effort` says so.
+
+        What it has begun it leaves to `_end` if it fails.
+        """
+
+    def _end(self) -> None:
+        """End the place, however far `_begin` came. May be called again. Blocks, for a limited time."""
+
+    # What deployments do
+
+    def add_hook(self, hook: DeploymentHook) -> None:
+        self._hooks.add_hook(hook)
+
+    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
+        """Whether the runtime answers, within `timeout` seconds.
+
+        Raises:
+            DeploymentNotStartedError: if the deployment was not started, or was stopped.
+        """
+        return await self.runtime.is_alive(timeout=timeout)
+
+    async def start(self, *args: Any, **kwargs: Any) -> None:
+        """Start the place, and wait until a command can run in it. One that was started before is stopped first.
+
+        When it fails or is cancelled, whatever was begun is ended before that is raised.
+
+        Raises:
+            DeploymentStartupError: if the place cannot be started, or not in the configuration's `startup_timeout`.
+        """
+        if self._left_running():
+            await self.stop()
+        effort = Effort(getattr(self._config, "startup_timeout", self._startup_timeout))
+        self._began = True
+        try:
+            await self._start(effort)
+        except GeneratorExit:
+            # The loop is gone, and with it whatever could be awaited.
+            effort.end()
+            self._runtime = None
+            self._end()
+            self._began = False
+            raise
+        except BaseException as error:
+            await self._undo(effort)
+            if isinstance(error, TimeoutError) and not isinstance(error, DeploymentStartupError):
+                raise DeploymentStartupError(str(error) or str(effort.late())) from error
+            raise
+
+    async def _start(self, effort: Effort) -> None:
+        """Make the place and the runtime in it."""
+        backend = await self._in_thread(effort, self._begin, effort)
+        self._hooks.on_custom_step("Starting runtime")
+        began = time.monotonic()
+        runtime = load_class("swerex_c.runtime.exec", "ExecRuntime")(backend, logger=self.logger)
+        self._runtime = runtime
+        await runtime.open(timeout=effort.check())
+        self.logger.info(f"Runtime started in {time.monotonic() - began:.2f}s")
+
+    async def _in_thread(self, effort: Effort, function: Any, *args: Any) -> Any:
+        """Call a blocking function of a start in a thread. Cancelled, it ends the effort, and waits for the thread."""
+        work = asyncio.ensure_future(in_thread(function, *args))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            effort.end()
+            with contextlib.suppress(BaseException):
+                await asyncio.wait_for(asyncio.shield(work), _END_SECONDS)
+            raise
+
+    async def _undo(self, effort: Effort) -> None:
+        """End what a start that failed has begun; a second cancellation does not keep it from doing so."""
+        effort.end()
+        with contextlib.suppress(Exception):
+            await _finish(self._stop())
+
+    async def stop(self, *args: Any, **kwargs: Any) -> None:
+        """End the place with everything in it. A deployment that is not started stays so."""
+        await _finish(self._stop())
+
+    async def _stop(self) -> None:
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            try:
+                await asyncio.wait_for(runtime.close(), _CLOSE_SECONDS)
+            except Exception as error:
+                self.logger.debug("The runtime could not be closed: %s", error)
+        if self._began:
+            await in_thread(self._end)
+            self._began = False
+
+    @property
+    def runtime(self) -> AbstractRuntime:
+        """The runtime.
+
+        Raises:
+            DeploymentNotStartedError: if the deployment was not started, or was stopped.
+        """
+        if self._runtime is None:
+            raise DeploymentNotStartedError()
+        return self._runtime
+
+    def _left_running(self) -> bool:
+        # A copy of the object in a forked process owns nothing.
+        return os.getpid() == getattr(self, "_owner", None) and (self._began or self._runtime is not None)
+
+
+async def _finish(work: Any) -> None:
+    """Await something to its end, even if that is cancelled meanwhile; then the cancellation is raised."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with contextlib.suppress(BaseException):
+            await asyncio.wait_for(asyncio.shield(task), _END_SECONDS)
+        raise
