@@ -4,8 +4,9 @@
     bash-min        that, and busybox under the names of its programs, but no tar
     ash-min         busybox alone: its shell is the only one
     debian-py       a small Debian (or what this machine is) with Python and git
-    swebench        the same as benchmarks have it: conda, a noisy .bashrc, a working directory, odd variables
-    swebench-user   the same as a user who is not root
+    debian-rex      the same with the original's server installed
+    swebench        the Debian as benchmarks have it: conda, a noisy .bashrc, a working directory, odd variables
+    swebench-user   that as a user who is not root
 
 Trees are kept below .cache/places; only the Debian takes long to make.
 """
@@ -18,6 +19,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,10 +29,12 @@ from . import needs
 from .engine import Engine
 
 PREFIX = "swx-test"
-NAMES = ("bash-only", "bash-min", "ash-min", "debian-py", "swebench", "swebench-user")
+NAMES = ("bash-only", "bash-min", "ash-min", "debian-py", "debian-rex", "swebench", "swebench-user")
 CACHE = Path(os.environ.get("SWX_PLACES_CACHE", needs.ROOT / ".cache" / "places"))
 DEBIAN_PACKAGES = "python3,python3-pip,git,procps,ca-certificates"
 DEBIAN_SECONDS = 600
+DEBIAN_PYTHON = "3.11"
+ORIGINAL = ("swe-rex==1.4.0", "aiohttp")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -153,6 +157,41 @@ def _make_debian(tar: Path) -> None:
     part.rename(tar)
 
 
+# ---- the original's server ------------------------------------------------------------------------------------------
+
+REX = f"""FROM {tag("debian-py")}
+COPY files /
+"""
+
+REX_COMMAND = b"""#!/usr/bin/python3
+from swerex.server import main
+
+main()
+"""
+
+
+def rex_context() -> bytes:
+    """The original and what it needs, for the Python of the Debian: that of this machine's release."""
+    target = CACHE / "debian-rex"
+    with locked(CACHE / "debian-rex.lock"):
+        if not (target / "ready").exists():
+            needs.remove(target)
+            wanted = ["--only-binary", ":all:", "--python-version", DEBIAN_PYTHON, "--target", str(target)]
+            command = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", *wanted, *ORIGINAL]
+            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=DEBIAN_SECONDS)
+            if done.returncode:
+                raise needs.Lacking(f"swe-rex from the package index: {done.stderr.strip()[-300:]}")
+            (target / "ready").touch()
+    tree = Tree()
+    tree.add("Dockerfile", REX.encode())
+    tree.add("files/usr/local/bin/swerex-remote", REX_COMMAND, mode=0o755)
+    for path in sorted(target.rglob("*")):
+        if path.is_file():
+            where = path.relative_to(target)
+            tree.add(f"files/usr/local/lib/python{DEBIAN_PYTHON}/dist-packages/{where}", path.read_bytes())
+    return tree.whole()
+
+
 # ---- what makes an image of a benchmark difficult -------------------------------------------------------------------
 
 CONDA = b"""#!/bin/sh
@@ -240,6 +279,9 @@ def provide(engine: Engine, name: str) -> str:
         _import(engine, name, small_tree(bash=False, busybox=True), "/bin/sh")
     elif name == "debian-py":
         engine.docker("import", "-c", 'CMD ["/bin/bash"]', "-c", f"ENV PATH={PATH}", str(debian_tar()), tag(name))
+    elif name == "debian-rex":
+        provide(engine, "debian-py")
+        _build(engine, name, rex_context())
     elif name == "swebench":
         provide(engine, "debian-py")
         _build(engine, name, benchmark_context())
