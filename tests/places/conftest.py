@@ -12,6 +12,9 @@ import pytest
 
 from . import images, needs, others
 from .engine import Engine
+from .places_table import docker_place, place
+
+__all__ = ["docker_place", "place"]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,103 @@
+"""Places by their kinds, as the exec layer sees them: `place` runs a test in each of them.
+
+`place` is a `Backend` that is open for nothing yet. Whoever needs a particular one calls `docker_place(image)`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from swerex_c.exec.backend import Backend
+from swerex_c.exec.docker import DockerBackend, PodmanBackend
+
+from . import others
+from .engine import Engine
+
+__all__ = ["KINDS", "ByCommand", "docker_place", "place"]
+
+KINDS = ("docker", "podman", "ssh", "bwrap")
+"""What `place` can be."""
+
+
+class ByCommand(Backend):
+    """A place whose clients are command lines with the variables' names in them."""
+
+    def __init__(
+        self,
+        name: str,
+        environment: dict[str, str],
+        terminal: Callable[[Sequence[str], Sequence[str]], list[str]],
+        pipes: Callable[[Sequence[str], Sequence[str]], list[str]],
+    ) -> None:
+        self.name = name
+        self._environment = environment
+        self._terminal, self._pipes = terminal, pipes
+
+    def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+        return self._terminal(argv, names)
+
+    def pipes(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+        return self._pipes(argv, names)
+
+    def why_lost(self, timeout: float) -> str | None:
+        return None
+
+    def environment(self) -> dict[str, str]:
+        return dict(self._environment)
+
+
+def ssh_backend(sshd: others.Sshd) -> Backend:
+    def command(*options: str) -> Callable[[Sequence[str], Sequence[str]], list[str]]:
+        def line(argv: Sequence[str], names: Sequence[str]) -> list[str]:
+            # ssh hands over no variables that the server does not know: a shell here puts them into the command.
+            quoted = " ".join(f"{name}='${name}'" for name in names)
+            script = f'words=$1; shift; exec "$@" "exec env {quoted} $words"'
+            return ["sh", "-c", script, "sh", shlex.join(argv), *sshd.argv, *options, sshd.name]
+
+        return line
+
+    return ByCommand("the ssh host", dict(os.environ), command("-tt"), command("-T"))
+
+
+class Bwrap(ByCommand):
+    """An isolated view of this machine; each client has one of its own."""
+
+    outlives = False
+
+    def __init__(self, program: str) -> None:
+        view = ["--ro-bind", "/", "/", "--tmpfs", "/tmp", "--dev", "/dev", "--proc", "/proc"]
+
+        def line(argv: Sequence[str], names: Sequence[str]) -> list[str]:
+            return [program, "--unshare-all", *view, "--die-with-parent", *argv]
+
+        super().__init__("bubblewrap", dict(os.environ), line, line)
+
+
+@pytest.fixture
+def docker_place(docker: Engine, container: Callable[..., str]) -> Callable[..., Backend]:
+    """`docker_place(image, *arguments of docker run)` starts a container and gives its backend."""
+    return lambda image, *arguments: DockerBackend(container(image, *arguments), environment=docker.environment)
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """One after the other a Docker container (bash-min), a podman one, an ssh host, and bubblewrap."""
+    kind = request.param
+    if kind == "docker":
+        image = request.getfixturevalue("bash_min")
+        yield request.getfixturevalue("docker_place")(image)
+    elif kind == "podman":
+        podman: others.Podman = request.getfixturevalue("podman")
+        name = podman.start(podman.provide("bash-min"))
+        try:
+            yield PodmanBackend(name, command=podman.argv, environment=podman.environment)
+        finally:
+            podman.run("rm", "-f", "-t", "0", name, check=False)
+    elif kind == "ssh":
+        yield ssh_backend(request.getfixturevalue("sshd"))
+    else:
+        yield Bwrap(request.getfixturevalue("bwrap"))
