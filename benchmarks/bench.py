@@ -17,24 +17,24 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from measure import (
-    HERE,
     MEGABYTE,
     ROOT,
     BenchError,
+    Floor,
     Result,
     Run,
     Target,
     Turn,
     Worker,
     Workload,
+    build,
+    build_floor,
     duration,
     machine,
     make_file,
@@ -48,7 +48,6 @@ from measure import (
     work_directory,
 )
 
-C_FLAGS = ["-O2", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra"]
 PATTERNS = [f"needle-{i:02d}-in-the-stack" for i in range(10)] + [
     r"error: [a-z]+ at line \d+",
     r"\(gdb\) $",
@@ -66,43 +65,6 @@ NEEDLE = "found 1234 of 5678!"
 IN_C = ("bare C", "engine")
 
 # ---- contenders as processes ----
-
-
-class Floor:
-    """A contender in C: one run of its program for each request."""
-
-    def __init__(self, binary: str, environment: dict[str, str]) -> None:
-        self.binary, self.environment = binary, environment
-
-    def ask(self, *arguments: object) -> Result:
-        done = subprocess.run(
-            [self.binary, *map(str, arguments)], env=self.environment, stdout=subprocess.PIPE, text=True, check=False
-        )
-        if not done.stdout.startswith("{"):
-            return {"error": f"{Path(self.binary).name} {arguments[0]} ended with {done.returncode}"}
-        answer: Result = json.loads(done.stdout)
-        return answer
-
-    def close(self) -> None:
-        pass
-
-
-def build(directory: Path, name: str, *more: str) -> str:
-    """Compiles one of the C programs beside this file; returns its path."""
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    if not compiler:
-        raise BenchError("no C compiler: install build-essential (Debian) or gcc (Fedora)")
-    binary = directory / name
-    source = str(HERE / f"{name}.c")
-    command = [*shlex.split(compiler), *C_FLAGS, source, *more, "-o", str(binary), "-lutil", "-lpthread"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BenchError(f"{name}.c does not build: {done.stderr.strip()}")
-    return str(binary)
-
-
-def build_floor(directory: Path) -> str:
-    return build(directory, "floor")
 
 
 def build_engine(directory: Path) -> str:

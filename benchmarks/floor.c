@@ -6,6 +6,8 @@
  *
  *   floor command N TEXT [REST]      one session; N times TEXT; every latency.  REST: microseconds of busy waiting
  *                                    before each, so that the shell is asleep when its line comes
+ *   floor carried N TEXT ARGV...     the same through a program that carries the terminal of a bash elsewhere, such as
+ *                                    `docker exec -it`; its own terminal is there, ours is raw
  *   floor start N user|rc|bare       spawn to first prompt: as a person has it (readline and startup files), with
  *                                    startup files but without readline, and with neither
  *   floor output FILE ROUNDS         one session; `cat FILE`, read and counted
@@ -256,38 +258,60 @@ static void rest(unsigned rest_us)
     }
 }
 
-static int mode_command(size_t count, const char *text, unsigned rest_us)
+/* The latency of `count` times `text`, in a shell that shows its first prompt; ends the shell. */
+static int measure(shell *sh, size_t count, const char *text, unsigned rest_us)
 {
     size_t length = strlen(text);
     char *line = need(malloc(length + 1)), *buffer = need(malloc(READ_SIZE));
     double *samples = need(calloc(count, sizeof *samples));
     size_t wrong = 0;
-    shell sh;
     memcpy(line, text, length);
     line[length] = '\n';
-    spawn_shell(&sh, bare_argv, shell_environment());
-    wait_fence(&sh, buffer, NULL);
     for (int i = 0; i < 50; i++) {
-        send_text(&sh, line, length + 1);
-        wait_fence(&sh, buffer, NULL);
+        send_text(sh, line, length + 1);
+        wait_fence(sh, buffer, NULL);
     }
-    double children = shell_cpu_us(sh.pid), self = self_cpu_us();
+    double children = shell_cpu_us(sh->pid), self = self_cpu_us();
     for (size_t i = 0; i < count; i++) {
         rest(rest_us);
         uint64_t start = now_ns();
-        send_text(&sh, line, length + 1);
-        int code = wait_fence(&sh, buffer, NULL);
+        send_text(sh, line, length + 1);
+        int code = wait_fence(sh, buffer, NULL);
         samples[i] = (double)(now_ns() - start) / 1e3;
         wrong += code != 0;
     }
     self = self_cpu_us() - self;
-    children = shell_cpu_us(sh.pid) - children;
-    end_shell(&sh);
+    children = shell_cpu_us(sh->pid) - children;
+    end_shell(sh);
     printf("{\"count\": %zu, \"wrong\": %zu, \"cpu_self_us\": %.1f, \"cpu_children_us\": %.1f, ", count, wrong, self,
            children);
     print_samples(samples, count);
     puts("}");
     return wrong != 0;
+}
+
+static int mode_command(size_t count, const char *text, unsigned rest_us)
+{
+    char *buffer = need(malloc(READ_SIZE));
+    shell sh;
+    spawn_shell(&sh, bare_argv, shell_environment());
+    wait_fence(&sh, buffer, NULL);
+    free(buffer);
+    return measure(&sh, count, text, rest_us);
+}
+
+/* The carrier has to hand PS1, PS2 and TERM to a bash without readline.  The terminal there gets the modes of ours. */
+static int mode_carried(size_t count, const char *text, char *const argv[])
+{
+    static const char modes[] = "stty -echo -opost\n";
+    char *buffer = need(malloc(READ_SIZE));
+    shell sh;
+    spawn_shell(&sh, argv, shell_environment());
+    wait_fence(&sh, buffer, NULL);
+    send_text(&sh, modes, sizeof modes - 1);
+    wait_fence(&sh, buffer, NULL);
+    free(buffer);
+    return measure(&sh, count, text, 0);
 }
 
 /* A startup file that reads what an interactive bash reads and then sets the fence. */
@@ -681,6 +705,9 @@ int main(int argc, char **argv)
     if (!strcmp(mode, "command") && (argc == 4 || argc == 5) && number) {
         return mode_command(number, argv[3], argc == 5 ? (unsigned)strtoul(argv[4], NULL, 10) : 0);
     }
+    if (!strcmp(mode, "carried") && argc > 4 && number) {
+        return mode_carried(number, argv[3], argv + 4);
+    }
     if (!strcmp(mode, "start") && argc == 4 && number) {
         return mode_start(number, argv[3]);
     }
@@ -696,7 +723,7 @@ int main(int argc, char **argv)
     if (!strcmp(mode, "facts") && argc == 2) {
         return mode_facts();
     }
-    fputs("usage: floor command N TEXT [REST] | start N user|rc|bare | output FILE ROUNDS | interrupt N | "
+    fputs("usage: floor command N TEXT [REST] | carried N TEXT ARGV... | start N user|rc|bare | output FILE ROUNDS | interrupt N | "
           "fleet SESSIONS COMMANDS | facts\n",
           stderr);
     return 2;

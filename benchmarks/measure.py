@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import random
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -33,6 +34,7 @@ TURN_LIMIT = 120.0
 """Seconds after which a contender that does not come back is ended; its row then says so."""
 LINE = "{:08d} the quick brown fox jumps over the lazy dog 0123456789\n"
 LEFT_OUT = "left out"
+C_FLAGS = ["-O2", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra"]
 
 Result = dict[str, Any]
 
@@ -98,6 +100,44 @@ class Worker:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+class Floor:
+    """A contender in C: one run of its program for each request."""
+
+    def __init__(self, binary: str, environment: dict[str, str]) -> None:
+        self.binary, self.environment = binary, environment
+
+    def ask(self, *arguments: object) -> Result:
+        done = subprocess.run(
+            [self.binary, *map(str, arguments)], env=self.environment, stdout=subprocess.PIPE, text=True, check=False
+        )
+        if not done.stdout.startswith("{"):
+            return {"error": f"{Path(self.binary).name} {arguments[0]} ended with {done.returncode}"}
+        answer: Result = json.loads(done.stdout)
+        return answer
+
+    def close(self) -> None:
+        pass
+
+
+def build(directory: Path, name: str, *more: str) -> str:
+    """Compiles one of the C programs beside this file; returns its path."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        raise BenchError("no C compiler: install build-essential (Debian) or gcc (Fedora)")
+    binary = directory / name
+    source = str(HERE / f"{name}.c")
+    command = [*shlex.split(compiler), *C_FLAGS, source, *more, "-o", str(binary), "-lutil", "-lpthread"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchError(f"{name}.c does not build: {done.stderr.strip()}")
+    return str(binary)
+
+
+def build_floor(directory: Path) -> str:
+    """Compiles floor.c; returns its path."""
+    return build(directory, "floor")
 
 
 def original_python(may_install: bool) -> str | None:
