@@ -11,15 +11,15 @@ import asyncio
 import json
 import os
 import stat
-import tarfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future as ThreadFuture
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from swerex_c.exceptions import ProtocolError, SwerexException, UploadError
 from swerex_c.remote.flow import Receiver, Sender
-from swerex_c.remote.spool import Spool
+from swerex_c.runtime import _tars
+from swerex_c.runtime._spool import Spool
 
 __all__ = ["Progress", "receive", "send"]
 
@@ -27,15 +27,6 @@ T = TypeVar("T")
 
 Progress = Callable[[int], None]
 """Told how many more bytes of a stream were written."""
-
-_BLOCK = 1 << 20
-"""Bytes that are read from a file at once."""
-
-_LONGEST_HEAD = 64 << 10
-"""Bytes of what describes one file."""
-
-_KINDS = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE)
-"""The members of an archive that are files themselves; others only describe one, or are refused."""
 
 
 class _Bridge:
@@ -152,7 +143,7 @@ def _produce(path: str, write: Callable[[bytes], None]) -> None:
     status = os.stat(path)
     if stat.S_ISDIR(status.st_mode):
         write(b'{"kind": "tree"}\n')
-        _produce_tree(path, write)
+        _tars.pack(path, write)
         return
     if not stat.S_ISREG(status.st_mode):
         raise UploadError(f"Cannot copy {path!r}: it is not a regular file")
@@ -160,7 +151,7 @@ def _produce(path: str, write: Callable[[bytes], None]) -> None:
         name = os.path.basename(os.path.normpath(path))
         head = {"kind": "file", "name": name, "mode": stat.S_IMODE(status.st_mode)}
         write(json.dumps(head).encode() + b"\n")
-        while data := file.read(_BLOCK):
+        while data := file.read(_tars.BLOCK):
             write(data)
 
 
@@ -169,42 +160,6 @@ class _Writer:
 
     def __init__(self, write: Callable[[bytes], None]):
         self.write = write
-
-
-def _produce_tree(path: str, write: Callable[[bytes], None]) -> None:
-    sink: Any = _Writer(write)
-    with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_BLOCK) as tar:
-        tar.copybufsize = _BLOCK  # type: ignore[attr-defined]
-
-        def refuse_special(member: tarfile.TarInfo) -> tarfile.TarInfo:
-            if not (member.isreg() or member.isdir() or member.issym()):
-                raise UploadError(f"Cannot copy {member.name!r} in {path!r}: it is not a file, a directory or a link")
-            return member
-
-        pending = [("", os.path.join(path, ""))]  # so that a link is what it leads to
-        while pending:
-            above, directory = pending.pop()
-            _add(tar, directory, above, refuse_special)
-            with os.scandir(directory) as entries:
-                for entry in entries:
-                    name = f"{above}/{entry.name}" if above else entry.name
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append((name, entry.path))
-                    else:
-                        _add(tar, entry.path, name, refuse_special)
-
-
-def _add(tar: tarfile.TarFile, path: str, name: str, check: Callable[[tarfile.TarInfo], tarfile.TarInfo]) -> None:
-    tar.inodes.clear()  # type: ignore[attr-defined]  # a file with two names is sent twice: the copy has two files
-    member = tar.gettarinfo(path, arcname=f"./{name}")
-    if member is None:
-        raise UploadError(f"Cannot copy {path!r}: it is a socket")
-    check(member)
-    if member.isreg():
-        with open(path, "rb") as file:
-            tar.addfile(member, file)
-    else:
-        tar.addfile(member)
 
 
 class _Reader:
@@ -219,7 +174,7 @@ class _Reader:
         head = b""
         while b"\n" not in head:
             data = self.read(256)
-            if not data or len(head) > _LONGEST_HEAD:
+            if not data or len(head) > _tars.LONGEST_HEAD:
                 raise ProtocolError("A file does not begin as it should")
             head += data
         line, _, rest = head.partition(b"\n")
@@ -265,84 +220,16 @@ def _consume(reader: _Reader, target: str, own_name: str | None) -> None:
     with Spool(target) as spool:
         try:
             if kind == "tree":
-                _consume_tree(reader, spool)
+                _tars.unpack(reader, spool)
+                while reader.pieces():  # what is after the end of the archive
+                    pass
                 spool.place()
             else:
                 with spool.file("", mode) as file:
                     while pieces := reader.pieces():
-                        _write_all(file.fileno(), pieces)
+                        _tars.write_all(file.fileno(), pieces)
                 spool.place(name if own_name is None else own_name)
         except SwerexException:
             raise
         except ValueError as error:  # names that no file can have
             raise UploadError(f"What came cannot be made here: {error}") from None
-
-
-def _write_all(fd: int, pieces: list[bytes]) -> None:
-    for start in range(0, len(pieces), 64):
-        some = pieces[start : start + 64]
-        written = os.writev(fd, some)
-        for piece in some:
-            if written >= len(piece):
-                written -= len(piece)
-                continue
-            rest = memoryview(piece)[written:]
-            written = 0
-            while rest:
-                rest = rest[os.write(fd, rest) :]
-
-
-class _Member(tarfile.TarInfo):
-    """A header that is refused where tarfile would take it for the end, or collect its value whatever its size."""
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        try:
-            member = super().frombuf(buf, encoding, errors)
-        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
-            raise
-        except tarfile.HeaderError as error:
-            raise tarfile.ReadError(str(error)) from None
-        if member.type not in _KINDS and member.size > _LONGEST_HEAD:
-            raise tarfile.ReadError(f"a header of {member.size} bytes")
-        return member
-
-
-def _consume_tree(reader: _Reader, spool: Spool) -> None:
-    try:
-        with tarfile.open(fileobj=reader, mode="r|", bufsize=_BLOCK, tarinfo=_Member) as tar:  # type: ignore[call-overload]
-            root = tar.next()
-            if root is None or root.name not in (".", "./") or not root.isdir():
-                raise ProtocolError("A tree does not begin with its root")
-            spool.directory("", root.mode, _time(root))
-            for member in iter(tar.next, None):
-                _consume_member(tar, member, spool)
-                tar.members = []
-        while reader.pieces():
-            pass
-    except (tarfile.TarError, ValueError, OverflowError) as error:
-        if isinstance(error, SwerexException):
-            raise
-        raise ProtocolError(f"What came is not a tree of files: {error}") from None
-
-
-def _consume_member(tar: tarfile.TarFile, member: tarfile.TarInfo, spool: Spool) -> None:
-    name = member.name.removeprefix("./")
-    if not name:
-        raise ProtocolError("A tree has its root in it")
-    if member.isdir():
-        spool.directory(name, member.mode, _time(member))
-    elif member.issym():
-        spool.link(name, member.linkname)
-    elif member.isreg() and not member.issparse():
-        source = tar.extractfile(member)
-        assert source is not None
-        with spool.file(name, member.mode, _time(member)) as file:
-            while data := source.read(_BLOCK):
-                _write_all(file.fileno(), [data])
-    else:
-        raise UploadError(f"{member.name!r:.200} is not a file, a directory or a link")
-
-
-def _time(member: tarfile.TarInfo) -> float | None:
-    return member.mtime if -1e11 < member.mtime < 1e11 else None

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import stat
 from collections.abc import Iterator
 from typing import BinaryIO, Self
 
@@ -60,6 +62,19 @@ class Spool:
     def link(self, name: str, destination: str) -> None:
         """A symbolic link."""
         os.symlink(destination, self.path(name))
+
+    def copy(self, name: str, other: str) -> None:
+        """A new file that is like another one of the spool."""
+        source = self.path(other)
+        try:
+            kind = os.lstat(source).st_mode
+        except FileNotFoundError:
+            kind = 0
+        if not stat.S_ISREG(kind):
+            raise UploadError(f"An entry of the upload names a file that is not there: {name!r:.200}")
+        path = self.path(name)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        shutil.copy2(source, path, follow_symlinks=False)
 
     @contextlib.contextmanager
     def file(self, name: str, mode: int, mtime: float | None = None) -> Iterator[BinaryIO]:
