@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel
@@ -10,13 +9,10 @@ from pydantic import BaseModel
 from swerex_c.exceptions import ServerRestartedError, SessionDoesNotExistError
 from swerex_c.runtime.abstract import BashInterruptAction
 
-__all__ = ["MARGIN", "Boots", "Progress", "is_loopback", "patience"]
+__all__ = ["MARGIN", "Boots", "is_loopback", "patience"]
 
 MARGIN = 10.0
 """Seconds that a request may take longer than the time it gives to what it asks for."""
-
-Progress = Callable[[int, int | None], None]
-"""Called with the bytes that were transferred and, if it is known, how many there will be."""
 
 
 def is_loopback(url: str) -> bool:

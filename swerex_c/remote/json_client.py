@@ -36,11 +36,12 @@ from swerex_c.exceptions import (
     UploadError,
 )
 from swerex_c.remote import archive
-from swerex_c.remote.client import MARGIN, Boots, Progress, is_loopback, patience
+from swerex_c.remote.client import MARGIN, Boots, is_loopback, patience
 from swerex_c.remote.protocol import SERVER_HEADER
 from swerex_c.remote.transfer import from_wire
 from swerex_c.runtime import files
 from swerex_c.runtime.abstract import IsAliveResponse, UploadResponse
+from swerex_c.utils.progress import Progress
 
 __all__ = ["JsonClient", "check_status"]
 

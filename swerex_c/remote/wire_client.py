@@ -20,7 +20,7 @@ from swerex_c.exceptions import (
     ServerLimitError,
     ServerRestartedError,
 )
-from swerex_c.remote.client import Boots, Progress, patience
+from swerex_c.remote.client import Boots, patience
 from swerex_c.remote.client_channel import Channel
 from swerex_c.remote.dial import Address, NotFrames
 from swerex_c.remote.elsewhere import ChannelElsewhere
@@ -33,6 +33,7 @@ from swerex_c.runtime.abstract import (
     UploadResponse,
     WriteFileRequest,
 )
+from swerex_c.utils.progress import Progress
 
 __all__ = ["Address", "NotFrames", "WireClient"]
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import aiohttp
     from pydantic import BaseModel
 
-    from swerex_c.remote.client import Progress
     from swerex_c.remote.json_client import JsonClient
     from swerex_c.remote.wire_client import WireClient
     from swerex_c.runtime import abstract
@@ -37,9 +36,6 @@ _ORDINARY = (SwerexException, OSError, UnicodeError)
 
 _making = threading.Lock()
 """Threads that begin at once get the same client: it knows what was done by it, and may have a program of its own."""
-
-_PROGRESS_AFTER = 1.0
-"""Seconds that a transfer takes before it shows how far it is."""
 
 
 def __getattr__(name: str) -> Any:
@@ -297,9 +293,11 @@ class RemoteRuntime(AbstractRuntime):
         Modes and symbolic links are kept where the server is one of ours. Shows how far it is if standard error is a
         terminal and it takes long.
         """
+        from swerex_c.utils.progress import shown
+
         self.logger.debug("Uploading %s to %s", request.source_path, request.target_path)
         source, target = request.source_path, request.target_path
-        with _shown(f"Uploading {source}") as progress:
+        with shown(f"Uploading {source}") as progress:
             return await self._by(
                 lambda wire: wire.upload(source, target, progress),
                 lambda client: client.upload(source, target, progress),
@@ -311,8 +309,10 @@ class RemoteRuntime(AbstractRuntime):
         Raises:
             NotSupportedError: if the server is not one of ours.
         """
+        from swerex_c.utils.progress import shown
+
         self.logger.debug("Downloading %s to %s", source_path, target_path)
-        with _shown(f"Downloading {source_path}") as progress:
+        with shown(f"Downloading {source_path}") as progress:
             await self._by(
                 lambda wire: wire.download(source_path, target_path, progress),
                 lambda client: client.download(source_path, target_path, progress),
@@ -330,42 +330,3 @@ class RemoteRuntime(AbstractRuntime):
                 await self._wire_client.close()
             if self._json_client is not None:
                 await self._json_client.close()
-
-
-def _shown(what: str) -> AbstractContextManager[Progress | None]:
-    """A way to tell how far a transfer is; None if there is nobody to see it."""
-    import contextlib
-    import sys
-
-    @contextlib.contextmanager
-    def shown() -> Iterator[Progress | None]:
-        if sys.stderr is None or not sys.stderr.isatty():
-            yield None
-            return
-        import time
-
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        task = bar.add_task(what, total=None)
-        begin = time.monotonic()
-        started = False
-
-        def progress(done: int, size: int | None) -> None:
-            nonlocal started
-            if not started and time.monotonic() - begin > _PROGRESS_AFTER:
-                started = True
-                with contextlib.suppress(Exception):  # another display has the terminal
-                    bar.start()
-            if started:
-                bar.update(task, completed=done, total=size)
-
-        try:
-            yield progress
-        finally:
-            if started:
-                bar.stop()
-
-    return shown()
