@@ -8,18 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from swerex_c.exceptions import (
-    InvalidInputError,
-    RuntimeClosedError,
-    SessionDoesNotExistError,
-    SessionExistsError,
-)
-from swerex_c.runtime._base import AbstractRuntime
-from swerex_c.utils.log import get_logger
+from swerex_c.runtime._sessions import SessionsRuntime
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import AsyncIterator
 
     from swerex_c.runtime import abstract
     from swerex_c.runtime._session import BashSession, Session
@@ -48,7 +40,7 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-class LocalRuntime(AbstractRuntime):
+class LocalRuntime(SessionsRuntime):
     """Runs everything on this machine, in this process.
 
     Sessions do not stall each other, nor the event loop. Closing the runtime ends all of them and what they started.
@@ -62,33 +54,18 @@ class LocalRuntime(AbstractRuntime):
         from swerex_c.runtime._execute import Programs
         from swerex_c.runtime.config import LocalRuntimeConfig
 
+        super().__init__(logger=logger)
         self._config = LocalRuntimeConfig(**kwargs)
-        self._sessions: dict[str, Session] = {}
         self._processes = Programs()
-        self._closed = False
-        self.logger = logger or get_logger("rex-runtime")
 
     @classmethod
     def from_config(cls, config: LocalRuntimeConfig) -> Self:
         return cls(**config.model_dump())
 
-    @property
-    def sessions(self) -> dict[str, Session]:
-        """The sessions by name."""
-        return self._sessions
+    def _new_session(self, request: abstract.CreateBashSessionRequest) -> BashSession:
+        from swerex_c.runtime._session import BashSession
 
-    def _check_open(self) -> None:
-        if self._closed:
-            msg = "The runtime was closed: make another one"
-            raise RuntimeClosedError(msg)
-
-    def _session(self, name: str) -> Session:
-        session = self._sessions.get(name)
-        if session is None:
-            self._check_open()
-            msg = f"session {name!r} does not exist"
-            raise SessionDoesNotExistError(msg)
-        return session
+        return BashSession(request, logger=self.logger, output_limit=self._config.output_limit)
 
     async def is_alive(self, *, timeout: float | None = None) -> abstract.IsAliveResponse:
         """Whether the runtime takes requests. Answers at once."""
@@ -97,60 +74,6 @@ class LocalRuntime(AbstractRuntime):
         if self._closed:
             return IsAliveResponse(is_alive=False, message="The runtime was closed")
         return IsAliveResponse(is_alive=True)
-
-    async def create_session(self, request: abstract.CreateSessionRequest) -> abstract.CreateSessionResponse:
-        """Start a session and read its startup files.
-
-        Raises:
-            SessionExistsError: if there is one of this name.
-            InvalidInputError: if the request cannot be granted as it is; nothing was started.
-            CommandTimeoutError: if the startup files take longer than `startup_timeout`.
-            ResourceError: if the machine lacks bash, terminals, descriptors, processes or memory.
-        """
-        from swerex_c.runtime._session import BashSession
-        from swerex_c.runtime.abstract import CreateBashSessionRequest
-
-        self._check_open()
-        if not isinstance(request, CreateBashSessionRequest):
-            msg = f"unknown session type: {request!r}"
-            raise InvalidInputError(msg)
-        if request.session in self._sessions:
-            msg = f"session {request.session} already exists"
-            raise SessionExistsError(msg)
-        session = BashSession(request, logger=self.logger, output_limit=self._config.output_limit)
-        self._sessions[request.session] = session
-        try:
-            return await session.start()
-        except BaseException:
-            if self._sessions.get(request.session) is session:
-                del self._sessions[request.session]
-            raise
-
-    async def run_in_session(self, action: abstract.Action) -> abstract.Observation:
-        """Run a command in its session; see `AbstractRuntime.run_in_session`."""
-        try:
-            session = self._sessions.get(action.session)
-        except AttributeError:
-            raise InvalidInputError(f"unknown action type: {action!r}") from None
-        if session is None:
-            session = self._session(action.session)
-        return await session.run(action)
-
-    def stream_in_session(self, action: abstract.Action) -> AsyncIterator[str | abstract.BashObservation]:
-        """Run a command and yield its output as it comes; at last its observation."""
-        from swerex_c.runtime._session import BashSession
-
-        session = self._session(action.session)
-        if not isinstance(session, BashSession) or action.action_type != "bash":
-            msg = "Only a BashAction in a bash session has output to stream"
-            raise InvalidInputError(msg)
-        return session.stream(action)
-
-    async def close_session(self, request: abstract.CloseSessionRequest) -> abstract.CloseSessionResponse:
-        """End a session with everything it started."""
-        session = self._session(request.session)
-        del self._sessions[request.session]
-        return await session.close()
 
     async def execute(self, command: abstract.Command) -> abstract.CommandResponse:
         """Run a command outside of all sessions, with its standard input at the end.
