@@ -145,6 +145,11 @@ class _Kept:
         self.dropped = max(0, size - len(self._head))
         del self._head[size:]
 
+    def content(self) -> bytes:
+        """What is kept, without a word on what is missing."""
+        self._trim()
+        return bytes(self._head + self._tail)
+
     def text(self, crlf: bool) -> str:
         note = f"\n[... {self.dropped} bytes of output were dropped here ...]\n".encode() if self.dropped else b""
         return _core.strip(bytes(self._head + note + self._tail), crlf).decode("utf-8", "backslashreplace")

@@ -1,0 +1,362 @@
+"""A place in use: scripts that run there, each in a fresh bash over pipes.
+
+    place = Place(backend)
+    place.open(60)
+    answer = place.run('printf %s "$1" | tr a-z A-Z', "words of any bytes", timeout=10)
+    place.close()
+
+Everything here blocks, and may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import secrets
+import threading
+import time
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from swerex_c.exceptions import CommandTimeoutError, ResourceError, RuntimeClosedError, SwerexException
+from swerex_c.exec.backend import Backend
+from swerex_c.exec.client import Client, Output, Overdue
+from swerex_c.exec.shells import START_SECONDS, Shells, lost
+from swerex_c.runtime.config import OUTPUT_LIMIT
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
+__all__ = ["Answer", "Place", "Running"]
+
+KILL_SECONDS = 10.0
+"""How long it may take to end what a script has started."""
+
+_END_MARKED = r"""
+for swx_mark; do
+  swx_found=1
+  for ((swx_round = 0; swx_found && swx_round < 100; swx_round++)); do
+    swx_found=
+    for swx_file in /proc/[0-9]*/environ; do
+      swx_pid=${swx_file//[!0-9]/}
+      ((swx_pid == $$ || swx_pid == BASHPID)) && continue
+      while IFS= read -r -d '' swx_line; do
+        if [[ $swx_line == SWEREX_C_MARK="$swx_mark"* ]]; then
+          kill -9 "$swx_pid" && swx_found=1
+          break
+        fi
+      done <"$swx_file"
+    done
+  done
+done 2>/dev/null
+"""
+
+
+@dataclass
+class Answer:
+    """What came of a script."""
+
+    code: int
+    """Its exit status, or minus the number of the signal that ended it."""
+
+    stdout: bytes
+    stderr: bytes
+
+    dropped: int
+    """Bytes that are missing in the middle of the two, because there were more than was to be kept."""
+
+
+class Place:
+    """A backend in use. `mark` is what the marks of all that is started here begin with."""
+
+    def __init__(self, backend: Backend, *, logger: logging.Logger | None = None) -> None:
+        self.backend = backend
+        self.mark = mark = secrets.token_hex(16)
+        self._shells = Shells(backend, lambda: f"{mark}.{secrets.token_hex(8)}", "SWEREX_C_MARK", logger)
+        self._running: weakref.WeakSet[Running] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._dropped = weakref.finalize(self, self._shells.close)
+
+    def open(self, timeout: float) -> None:
+        """Open the backend, and have the first shell ready.
+
+        Raises:
+            PlaceLostError: if there is no such place, or it cannot be reached.
+            NotSupportedError: if it has no bash.
+            ResourceError: if no shell can be started there for another reason.
+            TimeoutError: if that takes longer than `timeout` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        self.backend.open(timeout)
+        self._shells.put_back(self._shells.take(max(0.0, deadline - time.monotonic())))
+
+    def start(self, script: str, *words: str, merge: bool = False, mark: str | None = None) -> Running:
+        """Start a script in a fresh bash, in the place's own environment and directory.
+
+        Args:
+            script: bash. It is run in a subshell: `$$` is the shell above it, which reports its end.
+            words: what it gets as `$1`, `$2`, ...; of any length, without NUL bytes.
+            merge: standard error goes where standard output goes.
+            mark: what the programs that it executes have in SWEREX_C_MARK, instead of one of its own.
+
+        Raises:
+            PlaceLostError, NotSupportedError, ResourceError, RuntimeClosedError: if it was not started.
+        """
+        with self._lock:
+            if self._closed:
+                msg = "The runtime was closed: make another one"
+                raise RuntimeClosedError(msg)
+        client = self._begin(script, [os.fsencode(word) for word in words], merge, mark or "")
+        return Running(self, client, [client.mark, *([mark] if mark else [])])
+
+    def _begin(self, script: str, words: list[bytes], merge: bool, mark: str) -> Client:
+        """A client that runs the script. To be given to `retire` of the shells."""
+        while True:
+            try:
+                client = self._shells.take()
+            except TimeoutError as e:
+                raise lost(self.backend) or ResourceError(str(e)) from None
+            sent = False
+            try:
+                sent = client.send(script, words, merge, mark, time.monotonic() + START_SECONDS)
+            except Overdue:
+                msg = f"A shell in {self.backend.name} takes no script within {START_SECONDS:g} seconds"
+                raise lost(self.backend) or ResourceError(msg) from None
+            finally:
+                if not sent:
+                    self._shells.retire(client)
+            if sent:
+                return client
+
+    def run(
+        self,
+        script: str,
+        *words: str,
+        input: bytes = b"",
+        timeout: float | None = None,
+        limit: int = OUTPUT_LIMIT,
+        mark: str | None = None,
+    ) -> Answer:
+        """Run a script to its end.
+
+        Args:
+            input: its standard input.
+            timeout: seconds after which it is ended with all that it started; None is for ever.
+            limit: bytes that are kept of each stream: half of them its beginning, half its end.
+
+        Raises:
+            CommandTimeoutError: if it took too long; its output so far is in `output`.
+            what `start` and `Running.wait` raise.
+        """
+        running = self.start(script, *words, mark=mark)
+        try:
+            return running.collect(input, timeout, limit)
+        finally:
+            running.close()
+
+    def close(self) -> None:
+        """End all that runs, and all clients, and close the backend. May be called again."""
+        with self._lock:
+            self._closed = True
+            running = list(self._running)
+        threads = [threading.Thread(target=one.kill, daemon=True) for one in running]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(KILL_SECONDS)
+        self._shells.close()
+        self.backend.close()
+
+    def _end_marked(self, marks: list[str]) -> None:
+        """End all that has one of the marks. Not by `run`, which would have its own overdue script ended likewise."""
+        client = self._begin(_END_MARKED, [os.fsencode(mark) for mark in marks], True, "")
+        try:
+            with contextlib.suppress(Overdue, BrokenPipeError):
+                client.pump(lambda: client.done, time.monotonic() + KILL_SECONDS)
+        finally:
+            self._shells.retire(client)
+
+
+class Running:
+    """One script in the place. Its streams have its own bytes only.
+
+    `stdout` and `stderr` end when the script itself ends: what children print that it left is not theirs. Reading one
+    of the three never waits for somebody to read another: what comes there meanwhile is kept in memory.
+    """
+
+    def __init__(self, place: Place, client: Client, marks: list[str]) -> None:
+        self.mark = marks[-1]
+        """What the programs that it executes have in SWEREX_C_MARK."""
+        self._place = place
+        self._client = client
+        self._marks = marks
+        self._killed = False
+        self._closed = False
+        self._lock = threading.Lock()
+        self.stdin: io.RawIOBase = _Input(client)
+        self.stdout: io.RawIOBase = _Stream(client, client.stdout)
+        self.stderr: io.RawIOBase = _Stream(client, client.stderr)
+        with place._lock:
+            place._running.add(self)
+
+    @property
+    def note(self) -> int | None:
+        """What the script told by `swx_note NUMBER`, which nothing that it executes can imitate."""
+        return self._client.note
+
+    @property
+    def killed(self) -> bool:
+        """Whether `kill` was called."""
+        return self._killed
+
+    def close_input(self) -> None:
+        """The script's standard input is at its end."""
+        self._client.close_input()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status, or minus the number of the signal that ended it. What it prints is kept for the streams.
+
+        Raises:
+            TimeoutError: if it has not ended after `timeout` seconds. It goes on.
+            PlaceLostError: if the place is gone.
+            SwerexException: if the shell above the script has ended without its exit status.
+        """
+        client = self._client
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            client.pump(lambda: client.done, deadline)
+        except Overdue:
+            msg = f"The script has not ended after {timeout:g} seconds"
+            raise TimeoutError(msg) from None
+        except BrokenPipeError:
+            raise RuntimeClosedError("The runtime was closed while the command ran") from None
+        code = client.code
+        if code is not None:
+            return code
+        raise self._no_code()
+
+    def _no_code(self) -> SwerexException:
+        if self._killed:
+            return RuntimeClosedError("The command was ended")
+        gone = lost(self._place.backend)
+        if gone is not None:
+            return gone
+        client = self._client
+        with contextlib.suppress(Exception):
+            client.process.wait(1)
+        words = client.words()
+        said = f": {words}" if words else ""
+        what = "while the command ran" if client.began else "before the command began, or as it did"
+        return ResourceError(
+            f"The shell in {self._place.backend.name} has ended {what}, so there is no exit code; "
+            f"its client ended with status {client.process.returncode}{said}"
+        )
+
+    def collect(self, input: bytes, timeout: float | None, limit: int) -> Answer:
+        """Feed the script, read all that it prints, and wait for its end; see `Place.run`."""
+        from swerex_c.runtime._watch import _Kept
+
+        client = self._client
+        kept = (_Kept(limit), _Kept(limit))
+        for output, keeper in zip((client.stdout, client.stderr), kept, strict=True):
+            output.drain(keeper.add)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            if input:
+                with contextlib.suppress(BrokenPipeError):
+                    client.write(input, deadline)
+            client.close_input()
+            client.pump(lambda: client.done, deadline)
+        except Overdue:
+            self.kill()
+            msg = f"Timeout ({timeout}s) exceeded while running command"
+            raise CommandTimeoutError(msg, output=kept[0].content().decode(errors="backslashreplace")) from None
+        except BrokenPipeError:
+            pass
+        code = self.wait(0)
+        return Answer(code, kept[0].content(), kept[1].content(), kept[0].dropped + kept[1].dropped)
+
+    def kill(self) -> None:
+        """End it with everything that it started. Returns when that is done, after some seconds at most."""
+        with self._lock:
+            if self._killed or self._closed or self._client.done:
+                return
+            self._killed = True
+        client = self._client
+        try:
+            with contextlib.suppress(SwerexException, TimeoutError):
+                self._place._end_marked(self._marks)
+        finally:
+            client.give_up(time.monotonic() + 0.5)
+            with contextlib.suppress(Overdue, BrokenPipeError):
+                client.pump(lambda: client.done, time.monotonic() + 1)
+
+    def close(self) -> None:
+        """Done with it: what it left in the background goes on. It is ended if it still runs."""
+        if not self._client.done:
+            self.kill()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        with self._place._lock:
+            self._place._running.discard(self)
+        self._place._shells.retire(self._client)
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Stream(io.RawIOBase):
+    """What comes from the script on one of its streams."""
+
+    def __init__(self, client: Client, output: Output) -> None:
+        self._client = client
+        self._output = output
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """At most `size` bytes, as soon as there are any; b"" at the end. All until there if `size` is negative."""
+        if size is None or size < 0:
+            return self.readall()
+        return self._client.read(self._output, size)
+
+    def readall(self) -> bytes:
+        return b"".join(iter(lambda: self.read(256 * 1024), b""))
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+
+class _Input(io.RawIOBase):
+    """What goes to the script."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Write all of it. BrokenPipeError if the script has ended."""
+        view = memoryview(data).cast("B")
+        self._client.write(view)
+        return len(view)
+
+    def close(self) -> None:
+        """The end of the script's input."""
+        if not self.closed:
+            self._client.close_input()
+        super().close()

@@ -1,0 +1,302 @@
+"""The clients of one place: some that wait for a script, and all that are not reaped yet.
+
+To start a client takes about 100 ms with most engines, to use one that waits a few. So one is always kept ready, and
+each that is taken has its successor started in the background; up to four are kept while several are taken at once.
+An idle client costs memory (docker's 25 MB), so after some minutes only one is left. Each client is used once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+
+from swerex_c.exceptions import (
+    NotSupportedError,
+    PlaceLostError,
+    ResourceError,
+    RuntimeClosedError,
+    SwerexException,
+)
+from swerex_c.exec.backend import Backend
+from swerex_c.exec.client import Client, Overdue
+
+__all__ = ["Shells", "lost"]
+
+KEPT = 1
+"""Clients that are kept when nothing happens."""
+
+MOST_KEPT = 4
+"""Clients that are kept ready while commands come several at a time."""
+
+IDLE_SECONDS = 180.0
+"""After so many seconds in which no client was taken, those above `KEPT` are ended."""
+
+STARTS_AT_ONCE = 8
+"""More clients are not started at the same time; they would only take the processors from each other."""
+
+START_SECONDS = 60.0
+"""How long the start of a client may take."""
+
+_ASK_SECONDS = 10.0
+_END_SECONDS = 5.0
+_LINGER_SECONDS = 1.0
+_OLDEST_BASH = (4, 4)
+
+
+class Shells:
+    """The clients of a place. Knows nothing of the `Place`, so that one that is dropped can be cleaned up.
+
+    May be used from any thread.
+    """
+
+    def __init__(
+        self, backend: Backend, new_mark: Callable[[], str], variable: str, logger: logging.Logger | None
+    ) -> None:
+        """`variable` has the mark of a client in its environment and in that of all that is started through it."""
+        self._backend = backend
+        self._new_mark = new_mark
+        self._variable = variable
+        self._logger = logger
+        self._forget()
+
+    def _forget(self) -> None:
+        """As when nothing was ever started: also for a process that was forked, whose parent goes on with the rest."""
+        self._changed = threading.Condition()
+        self._pid = os.getpid()
+        self._ready: list[Client] = []
+        self._all: set[Client] = set()
+        self._starting = 0
+        self._waiting = 0
+        self._wanted = KEPT
+        self._failures: list[Exception] = []
+        self._closed = False
+        self._last = time.monotonic()
+        self._timer: threading.Timer | None = None
+
+    # ---- taking one -----------------------------------------------------------------------------------------------
+
+    def take(self, timeout: float = START_SECONDS) -> Client:
+        """A client that waits for its script; its successor is started meanwhile. Give it back with `retire`.
+
+        Raises:
+            PlaceLostError, NotSupportedError, ResourceError: if no client can be started.
+            TimeoutError: if none has started within `timeout` seconds.
+            RuntimeClosedError: if `close` was called.
+        """
+        if self._pid != os.getpid():
+            self._forget()
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            self._last = time.monotonic()
+            self._waiting += 1
+            try:
+                if self._waiting + 1 > self._wanted:
+                    self._wanted = min(MOST_KEPT, self._waiting + 1)
+                return self._take(deadline)
+            finally:
+                self._waiting -= 1
+                self._fill()
+
+    def _take(self, deadline: float) -> Client:
+        while True:
+            if self._closed:
+                msg = "The runtime was closed"
+                raise RuntimeClosedError(msg)
+            while self._ready:
+                client = self._ready.pop(0)
+                if client.usable():
+                    return client
+                self._spawn(self._end, client)
+            if self._failures:
+                raise self._failures.pop()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                msg = f"No shell could be started in {self._backend.name} in the time that there was for it"
+                raise TimeoutError(msg)
+            self._fill()
+            self._changed.wait(left)
+
+    def put_back(self, client: Client) -> None:
+        """A client that was taken and not used."""
+        with self._changed:
+            if not self._closed:
+                self._ready.insert(0, client)
+                self._changed.notify_all()
+                return
+        self._end(client)
+
+    def _fill(self) -> None:
+        """Start as many clients as are lacking. The lock is held."""
+        if self._closed:
+            return
+        lacking = max(self._waiting, self._wanted) - len(self._ready) - self._starting
+        if self._waiting > len(self._ready) + self._starting:
+            lacking = max(lacking, self._waiting - len(self._ready) - self._starting)
+        for _ in range(min(lacking, STARTS_AT_ONCE - self._starting)):
+            self._starting += 1
+            try:
+                self._spawn(self._start)
+            except RuntimeError as e:  # no thread can be started, or the interpreter ends
+                self._starting -= 1
+                self._failures.append(ResourceError(f"No thread can be started: {e}"))
+                return
+
+    def _spawn(self, function: Callable[..., None], *arguments: object) -> None:
+        threading.Thread(target=function, args=arguments, name="swerex-c-shells", daemon=True).start()
+
+    def _start(self) -> None:
+        """In a thread of its own: one more client, or the reason why there is none."""
+        client = None
+        try:
+            client = self._started()
+        except Exception as e:
+            if self._logger is not None:
+                self._logger.debug("No shell in %s: %s", self._backend.name, e)
+            failure: Exception | None = e
+        else:
+            failure = None
+        with self._changed:
+            self._starting -= 1
+            if client is not None and not self._closed:
+                self._ready.append(client)
+                client = None
+                self._trim_later()
+            if failure is not None and self._waiting:
+                self._failures.append(failure)
+            if failure is None:
+                self._failures.clear()
+                self._fill()
+            self._changed.notify_all()
+        if client is not None:
+            self._end(client)
+
+    def _started(self) -> Client:
+        backend, mark = self._backend, self._new_mark()
+        environment = backend.environment() | {self._variable: mark}
+        try:
+            client = Client(lambda program: backend.pipes(program, [self._variable]), environment, mark)
+        except OSError as e:
+            msg = f"The program that reaches {backend.name} cannot be started: {e}"
+            raise ResourceError(msg, errno=e.errno) from None
+        with self._changed:
+            self._all.add(client)
+        try:
+            try:
+                version = client.greet(time.monotonic() + START_SECONDS)
+            except Overdue:
+                msg = f"A shell in {backend.name} does not start within {START_SECONDS:g} seconds"
+                raise lost(backend) or ResourceError(msg) from None
+            if version is None:
+                raise _no_shell(backend, client)
+            if version < _OLDEST_BASH:
+                msg = "The bash in {} is {}.{}; 4.4 or later is needed".format(backend.name, *version)
+                raise NotSupportedError(msg)
+        except BaseException:
+            self._end(client)
+            raise
+        return client
+
+    # ---- ending them ----------------------------------------------------------------------------------------------
+
+    def retire(self, client: Client) -> None:
+        """Done with a client that was taken. It is ended in the background.
+
+        What its script left in the place goes on. Where that cannot outlive the client, the client is left until it
+        ends by itself, or until `close`.
+        """
+        client.close_input()
+        with self._changed:
+            closed = self._closed
+        if closed or client.process.poll() is not None:
+            self._end(client)
+            return
+        try:
+            self._spawn(self._linger, client)
+        except RuntimeError:
+            self._end(client)
+
+    def _linger(self, client: Client) -> None:
+        client.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            client.process.wait(_LINGER_SECONDS if self._backend.outlives else None)
+        self._end(client)
+
+    def _end(self, client: Client) -> None:
+        client.process.kill()
+        client.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            client.process.wait(_END_SECONDS)
+        with self._changed:
+            self._all.discard(client)
+            self._changed.notify_all()
+
+    def _trim_later(self) -> None:
+        """End what is not needed when nothing happens for a while. The lock is held."""
+        if self._timer is None and len(self._ready) > KEPT:
+            self._timer = threading.Timer(IDLE_SECONDS, self._trim)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _trim(self) -> None:
+        with self._changed:
+            self._timer = None
+            if self._closed:
+                return
+            surplus: list[Client] = []
+            if time.monotonic() - self._last >= IDLE_SECONDS:
+                self._wanted = KEPT
+                surplus, self._ready = self._ready[KEPT:], self._ready[:KEPT]
+            self._trim_later()
+        for client in surplus:
+            self._end(client)
+
+    def close(self) -> None:
+        """End all clients and wait for them, some seconds at most. May be called again."""
+        if self._pid != os.getpid():  # they are those of the process that this one was forked from
+            return
+        with self._changed:
+            self._closed = True
+            if self._timer is not None:
+                self._timer.cancel()
+            self._ready.clear()
+            clients = list(self._all)
+            self._changed.notify_all()
+        for client in clients:
+            client.process.kill()
+        for client in clients:
+            self._end(client)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._starting and not self._all, _END_SECONDS)
+            clients = list(self._all)
+        for client in clients:
+            self._end(client)
+
+
+def lost(backend: Backend) -> SwerexException | None:
+    """The error for a place that can run nothing any more; None if it can. Blocks for some seconds at most."""
+    try:
+        reason = backend.why_lost(_ASK_SECONDS)
+    except TimeoutError as e:
+        return PlaceLostError(f"It cannot be learned in time whether {backend.name} is still there: {e}")
+    return None if reason is None else PlaceLostError(reason)
+
+
+def _no_shell(backend: Backend, client: Client) -> SwerexException:
+    """Why a client has ended before the shell behind it said hello."""
+    with contextlib.suppress(Overdue):
+        client.pump(lambda: client.done, time.monotonic() + 1)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        client.process.wait(1)
+    gone = lost(backend)
+    if gone is not None:
+        return gone
+    code, words = client.process.returncode, client.words()
+    said = f" ({words})" if words else ""
+    if code in (126, 127):
+        return NotSupportedError(f"There is no bash in {backend.name}, and nothing can be run there without{said}")
+    return ResourceError(f"No shell could be started in {backend.name}; its client ended with status {code}{said}")
