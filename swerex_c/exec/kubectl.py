@@ -1,0 +1,148 @@
+"""Containers of Kubernetes' pods, reached by `kubectl exec`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from swerex_c.exceptions import InvalidInputError, PlaceLostError
+from swerex_c.exec.ask import Said, ask
+from swerex_c.exec.backend import Backend
+from swerex_c.exec.carry import as_words
+
+__all__ = ["KubectlBackend"]
+
+_DEFAULT = "kubectl.kubernetes.io/default-container"
+"""The annotation with the name of the container that is meant if none is named."""
+
+_WORDS = 500
+"""How many characters of what kubectl said a message holds."""
+
+
+class KubectlBackend(Backend):
+    """A container of a pod that runs. It is neither started nor stopped here.
+
+    The values of the variables that a program gets are in the command that the server is asked for: `kubectl exec` has
+    no other way.
+    """
+
+    def __init__(
+        self,
+        pod: str,
+        *,
+        namespace: str | None = None,
+        container: str | None = None,
+        context: str | None = None,
+        kubeconfig: str | None = None,
+        command: Sequence[str] = ("kubectl",),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """
+        Args:
+            pod: its name.
+            namespace: None is that of the context.
+            container: None is the pod's default one, or its first; which it is, is found out by `open`.
+            context: of the kubeconfig; None is its current one.
+            kubeconfig: a file; None leaves it to the client, and so to KUBECONFIG.
+            command: the client, with options that come before its subcommands.
+            environment: the client's whole environment; this process's now if None.
+
+        Raises:
+            InvalidInputError: if a name cannot be one.
+        """
+        for name in (pod, namespace, container, context):
+            if name is not None and (not name or name.startswith("-") or "\0" in name):
+                raise InvalidInputError(f"{name!r} is not a name in Kubernetes")
+        self.pod = pod
+        self.container = container
+        self.name = f"pod {pod}" + (f" in {namespace}" if namespace else "")
+        self._command = tuple(command)
+        options = (("--kubeconfig", kubeconfig), ("--context", context), ("--namespace", namespace))
+        self._client = [*command, *(f"{option}={value}" for option, value in options if value)]
+        self._environment = dict(os.environ if environment is None else environment)
+        self._running: str | None = None
+
+    def environment(self) -> dict[str, str]:
+        return dict(self._environment)
+
+    def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+        return self._exec("-it", argv, names)
+
+    def pipes(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+        return self._exec("-i", argv, names)
+
+    def _exec(self, streams: str, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+        container = [f"--container={self.container}"] if self.container else []
+        client = [*self._client, "exec", streams, "--quiet", *container, self.pod, "--"]
+        return as_words(client, argv, names)
+
+    def open(self, timeout: float) -> None:
+        if shutil.which(self._command[0], path=self._environment.get("PATH")) is None:
+            raise PlaceLostError(f"There is no command {self._command[0]!r}, which reaches the {self.name}")
+        try:
+            said = self._get(timeout)
+        except TimeoutError as error:
+            raise PlaceLostError(str(error)) from None
+        except OSError as error:
+            raise PlaceLostError(self._no_client(error)) from None
+        if lost := self._unknown(said) if said.code else self._state(said.stdout, opening=True):
+            raise PlaceLostError(lost)
+
+    def why_lost(self, timeout: float) -> str | None:
+        try:
+            said = self._get(timeout)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            return self._no_client(error)
+        return self._unknown(said) if said.code else self._state(said.stdout)
+
+    def _get(self, timeout: float) -> Said:
+        argv = [*self._client, "get", "pod", self.pod, "--output=json", f"--request-timeout={max(1, round(timeout))}s"]
+        try:
+            return ask(argv, environment=self._environment, timeout=timeout)
+        except TimeoutError:
+            raise TimeoutError(f"kubectl did not tell within {timeout:g} s what became of the {self.name}") from None
+
+    def _no_client(self, error: OSError) -> str:
+        return f"The command {self._command[0]!r} cannot be run ({error.strerror}), so the {self.name} is out of reach"
+
+    def _unknown(self, said: Said) -> str:
+        words = said.words[-_WORDS:]
+        if "(NotFound)" in words and "pods" in words:
+            return f"The {self.name} is gone: it was deleted"
+        return f"The {self.name} is out of reach, for kubectl says: {words}"
+
+    def _state(self, answer: bytes, *, opening: bool = False) -> str | None:
+        """What kubectl's answer says, as `why_lost` does; with `opening`, which container is meant is kept."""
+        try:
+            pod = json.loads(answer)
+            status, containers = pod["status"], [str(it["name"]) for it in pod["spec"]["containers"]]
+            chosen = (pod["metadata"].get("annotations") or {}).get(_DEFAULT)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return f"The {self.name} is not described as pods are by kubectl's answer: {answer[:_WORDS]!r}"
+        name = self.container or (chosen if chosen in containers else containers[0])
+        if name not in containers:
+            return f"The {self.name} has no container {name}, only {', '.join(containers)}"
+        found = [it for it in status.get("containerStatuses") or [] if it.get("name") == name]
+        if not found or "running" not in (found[0].get("state") or {}):
+            return self._not_running(name, status.get("phase"), found[0] if found else {})
+        running = found[0].get("containerID")
+        if opening:
+            self.container, self._running = name, running
+        elif self._running is not None and running != self._running:
+            return f"The container {name} of the {self.name} was restarted, and is not the one that it was"
+        return None
+
+    def _not_running(self, container: str, phase: Any, status: dict[str, Any]) -> str:
+        state = status.get("state") or {}
+        if ended := state.get("terminated"):
+            why = f"{ended.get('reason', 'Ended')}, exit code {ended.get('exitCode')}"
+            return f"The container {container} of the {self.name} has ended ({why})"
+        waiting = (state.get("waiting") or {}).get("reason")
+        return (
+            f"The container {container} of the {self.name} is not running: {waiting or phase or 'its state is unknown'}"
+        )
