@@ -60,6 +60,7 @@ from swerex_c.remote.protocol import (
 )
 from swerex_c.remote.service import METHODS, Service
 from swerex_c.remote.transfer import to_wire
+from swerex_c.runtime._wakeup import current_waker
 from swerex_c.runtime.local import LocalRuntime
 
 __all__ = ["Registry", "ServerLink"]
@@ -175,10 +176,16 @@ class Exchange:
 
         That spares a turn of the event loop. Up to where it waits, the work is not a task and must not ask for one.
         """
+        waker = self.channel.registry.waker
+        if waker is not None:
+            waker.ready = ()  # what came, came alone: as far as anyone can tell, there is nothing else to do
         try:
             waits_for = work.send(None)
         except StopIteration:
             return
+        finally:
+            if waker is not None:
+                waker.ready = (None,)
         if self.answer is None:
             self.task = self.channel.registry.loop.create_task(_rest(work, waits_for))
 
@@ -369,6 +376,8 @@ class Channel:
         self.forget(floor)
         exchange = self.exchanges.get(number)
         assert self.link is not None
+        if method == "is_alive" and exchange is None and not (len(frame) > 5 and frame[5]) and self._says_alive(number):
+            return
         if exchange is not None:
             exchange.attach(self.link, again or [0, 0])
             return
@@ -386,6 +395,20 @@ class Channel:
             exchange.finish(ERROR, to_wire(error))
         if again is not None:
             self.link.send([RESUME, number, 0])
+
+    def _says_alive(self, number: int) -> bool:
+        """Answer here and now where that asks nothing of the runtime. It is not kept, since it may be asked twice."""
+        registry = self.registry
+        link = self.link
+        if link is None or registry.logs_all or registry.service.rate.wait(link.client):
+            return False
+        answer = registry.service.alive()
+        if answer is None:
+            return False
+        if number > self.highest:
+            self.highest = number
+        link.send([RESULT, number, answer])
+        return True
 
     def _check_room(self, method: str) -> None:
         """Requests that are not whole yet are not in flight, and answers that the client does not take are not dropped,
@@ -490,6 +513,8 @@ class Registry:
         self.logs_all = logs.LOGGER.isEnabledFor(logging.DEBUG)
         """Whether requests are logged that went well."""
         self.encode = new_encoder().encode
+        self.waker = None if hasattr(self.loop, "_ready") else current_waker()
+        """What sessions ask whether the loop has other things to do, where the loop itself does not tell."""
         self.channels: dict[bytes, Channel] = {}
         self.links: set[ServerLink] = set()
         self._timer: asyncio.TimerHandle | None = None

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
-from collections.abc import AsyncIterator, Awaitable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 from swerex_c import _core
@@ -27,7 +29,7 @@ from swerex_c.exceptions import (
 from swerex_c.remote import copying
 from swerex_c.remote.dial import LONGEST_HEAD, Address, NotFrames, dial, upgrade_error, upgrade_request
 from swerex_c.remote.flow import Receiver, Sender
-from swerex_c.remote.link import Link
+from swerex_c.remote.link import FdTransport, Link
 from swerex_c.remote.protocol import (
     CANCEL,
     CREDIT,
@@ -70,11 +72,67 @@ _BACKOFF = (0.05, 1.0)
 _STEADY = 1.0
 """Seconds after which a connection over which no answer came was not made in vain."""
 
+_DIRECT = {"is_alive": 150e-6, "run_in_session": 300e-6}
+"""Seconds that a call of these waits for its answer by itself, when the loop has nothing else to do. A loop does not
+notice that, and it costs more to go through it twice than to carry such a request out."""
+
+_DIRECT_RUN = 16
+"""So many calls in a row may be answered that way; then the loop has a turn, whatever its tasks do."""
+
+_RARELY = 63
+"""Calls of a kind that do not wait by themselves, at most, after one that did so in vain."""
+
+
+class _Turn(threading.local):
+    """What a thread's event loop waits for besides."""
+
+    pending = 0
+    """Calls of all channels."""
+
+
+_turn = _Turn()
+
+
+class _Habit:
+    """Whether calls of one method have been short, so that it is worth waiting for the next one's answer."""
+
+    __slots__ = ("seconds", "skip", "skipped")
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+        self.skip = 0
+        self.skipped = 0
+
+    def begins(self) -> bool:
+        """Whether to wait this time."""
+        if self.skipped >= self.skip:
+            return True
+        self.skipped += 1
+        return False
+
+    def waited(self, in_vain: bool) -> None:
+        self.skip = min(2 * self.skip + 1, _RARELY) if in_vain else 0
+        self.skipped = 0
+
 
 class _Call:
     """One exchange, from here."""
 
-    __slots__ = ("down", "future", "id", "method", "patient", "payload", "pieces", "sent", "text", "texts", "up")
+    __slots__ = (
+        "down",
+        "future",
+        "id",
+        "method",
+        "patient",
+        "payload",
+        "pieces",
+        "seconds",
+        "sent",
+        "text",
+        "texts",
+        "until",
+        "up",
+    )
 
     def __init__(self, number: int, method: str, payload: dict[str, Any], future: asyncio.Future[Any]):
         self.id = number
@@ -82,6 +140,9 @@ class _Call:
         self.payload = payload
         self.future = future
         self.patient = True
+        self.seconds = 0.0
+        self.until = math.inf
+        """When who waits for it gives up, in the loop's time, after so many `seconds`."""
         self.sent = False
         self.texts: list[Any] = []
         self.up: Sender | None = None
@@ -116,8 +177,18 @@ class Channel:
         self._pause = 0.0
         self._opened_at = 0.0
         self._heartbeat: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        """Goes off when the first call may have waited long enough; one for all of them."""
+        self._timer_at = math.inf
+        self._habits = {method: _Habit(seconds) for method, seconds in _DIRECT.items()}
+        self._direct_left = _DIRECT_RUN
         self._guard: Any = None
-        self.loop = asyncio.get_running_loop()
+        self._enter(asyncio.get_running_loop())
+
+    def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._ready: Any = getattr(loop, "_ready", (None,))
+        """What the loop has to do right now; one that does not tell is taken for busy."""
 
     # -- calls
 
@@ -137,8 +208,35 @@ class Channel:
         """
         call = self._new(method, payload)
         call.patient = patient
-        self._submit(call)
+        habit = self._habits.get(method)
+        if habit is None or self._calls or self._ready or _turn.pending or call.up is not None:
+            self._submit(call)
+        elif (link := self._link) is None or not self._direct_left or not habit.begins():
+            self._submit(call)
+            self._direct_left = _DIRECT_RUN
+            begin = self.loop.time()
+            answer = await self._result(call, seconds)
+            if self.loop.time() - begin < 2 * habit.seconds:
+                habit.waited(False)
+            return answer
+        else:
+            self._direct_left -= 1
+            if self._ask_here(call, link, habit):
+                return call.future.result()  # type: ignore[no-any-return]
         return await self._result(call, seconds)
+
+    def _ask_here(self, call: _Call, link: ClientLink, habit: _Habit) -> bool:
+        """Ask, and wait a moment without the loop; whether that was enough."""
+        try:
+            with link.held():
+                self._submit(call)
+            link.wait(habit.seconds)
+        except BaseException:  # of a signal's handler
+            self._forget(call)
+            raise
+        done = call.future.done()
+        habit.waited(not done)
+        return done
 
     async def stream(
         self, method: str, payload: dict[str, Any], seconds: float | None = None
@@ -249,18 +347,36 @@ class Channel:
         return bool(texts)
 
     async def _result(self, call: _Call, seconds: float | None) -> dict[str, Any]:
+        _turn.pending += 1
         try:
             return await self._in_time(call, seconds, call.future)
         finally:
+            _turn.pending -= 1
             self._forget(call)
 
     async def _in_time(self, call: _Call, seconds: float | None, what: Awaitable[T]) -> T:
-        timer = None if seconds is None else self.loop.call_later(seconds, self._expire, call, seconds)
+        if seconds is not None:
+            call.seconds = seconds
+            call.until = self.loop.time() + seconds
+            if call.until < self._timer_at:
+                self._look_at(call.until)
         try:
             return await what
         finally:
-            if timer is not None:
-                timer.cancel()
+            call.until = math.inf
+
+    def _look_at(self, when: float) -> None:
+        """Look then who has waited long enough."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = when
+        self._timer = self.loop.call_at(when, self._look) if when < math.inf else None
+
+    def _look(self) -> None:
+        now = self.loop.time() + 1e-3  # timers of a loop may go off early
+        for call in [call for call in self._calls.values() if call.until <= now]:
+            self._expire(call, call.seconds)
+        self._look_at(min((call.until for call in self._calls.values() if call.until > now), default=math.inf))
 
     def _forget(self, call: _Call) -> None:
         """Nobody waits for it any more."""
@@ -466,6 +582,7 @@ class Channel:
         if self._heartbeat is not None:
             self._heartbeat.cancel()
             self._heartbeat = None
+        self._look_at(math.inf)
         for call in list(self._calls.values()):
             self._settle(call, ConnectionLostError("The runtime was closed"))
         if link is not None:
@@ -474,10 +591,12 @@ class Channel:
 
     def move(self) -> None:
         """Go on in the running loop; that before does not run, and all its calls end. Only for a program's streams."""
-        before, self.loop = self.loop, asyncio.get_running_loop()
+        before = self.loop
+        self._enter(asyncio.get_running_loop())
         calls, self._calls = self._calls, {}
         connecting, self._connecting = self._connecting, None
-        heartbeat, self._heartbeat = self._heartbeat, None
+        timers, self._heartbeat, self._timer = (self._heartbeat, self._timer), None, None
+        self._timer_at = math.inf
         self._recovered()
         self._hurry = asyncio.Event()
         if self._link is not None:
@@ -489,8 +608,9 @@ class Channel:
             for call in calls.values():
                 error = ConnectionLostError("Another event loop has taken the connection")
                 before.call_soon_threadsafe(self._settle, call, error)
-            if heartbeat is not None:
-                before.call_soon_threadsafe(heartbeat.cancel)
+            for timer in timers:
+                if timer is not None:
+                    before.call_soon_threadsafe(timer.cancel)
             if connecting is not None:
                 before.call_soon_threadsafe(connecting.cancel)
 
@@ -564,6 +684,7 @@ class ClientLink(Link):
         self._head: bytearray | None = None if request is None else bytearray()
         self.boot = ""
         self.known = False
+        self._waits: Callable[[float], None] | None = None
         self.gone = asyncio.Event()
         self.ready: asyncio.Future[None] = channel.loop.create_future()
         self.handlers[HELLO] = self._hello
@@ -571,6 +692,7 @@ class ClientLink(Link):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self._waits = transport.wait if isinstance(transport, FdTransport) else None
         if self._request is not None:
             transport.write(self._request)
         else:
@@ -629,6 +751,11 @@ class ClientLink(Link):
             self._flush()
             self.closing = True
             self._loop.call_later(_GOODBYE_SECONDS, self.transport.abort)
+
+    def wait(self, seconds: float) -> None:
+        """Take what comes within so many seconds here and now, if the transport can do that."""
+        if self._waits is not None and not self.closing:
+            self._waits(seconds)
 
     async def left(self) -> None:
         """Wait until the connection has ended after `leave`, or end it."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from swerex_c import _core
@@ -27,6 +28,9 @@ _HIGH_WATER = 1 << 20
 
 _RECEIVE = 256 << 10
 """Bytes that are received at once, at most."""
+
+_MOST_SELECTED = 1024
+"""Descriptors from here on are not for select(2), which alone waits for less than a millisecond."""
 
 _DATA_HEADER = struct.Struct(">IBBBQBBQBI")
 """A frame's length and [DATA, exchange, lane, offset, bytes] up to the bytes: msgpack's array of 5, uint 64, bin 32."""
@@ -152,6 +156,17 @@ class Link(asyncio.BufferedProtocol):
         elif not self.closing:
             self._write(data)
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """What is sent within goes together, at the end of it, whatever else this turn of the loop sends."""
+        self._batch = []
+        try:
+            yield
+        finally:
+            batch, self._batch = self._batch, None
+            self._uncork()
+            self._write_all(batch)
+
     def send_piece(self, exchange: int, lane: int, offset: int, piece: memoryview) -> None:
         """Send a DATA frame; the piece itself goes to the system from where it is."""
         if self.closing:
@@ -252,6 +267,11 @@ class FdTransport:
         if not self._reading and self._read_fd >= 0:
             self._reading = True
             self._loop.add_reader(self._read_fd, self._readable)
+
+    def wait(self, seconds: float) -> None:
+        """Read what comes within so many seconds, without the event loop. Does not wait if it cannot."""
+        if self._reading and self._read_fd < _MOST_SELECTED and select.select([self._read_fd], (), (), seconds)[0]:
+            self._readable()
 
     def _readable(self) -> None:
         try:

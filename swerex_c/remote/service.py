@@ -23,6 +23,7 @@ from swerex_c.runtime.abstract import (
     ReadFileRequest,
     WriteFileRequest,
 )
+from swerex_c.runtime.local import LocalRuntime
 
 __all__ = ["METHODS", "Place", "Service", "Tally"]
 
@@ -143,6 +144,24 @@ class Service:
                 return await self.close()
             run: Callable[..., Awaitable[BaseModel]] = getattr(self.place.runtime, method)
             return await (run() if request is None else run(request))
+
+    def alive(self) -> dict[str, Any] | None:
+        """The fields of what `is_alive` answers, where that needs no waiting; None: ask the runtime."""
+        runtime = self.place.runtime
+        if type(runtime) is not LocalRuntime:
+            return None
+        begin = time.perf_counter()
+        call = runtime.is_alive()
+        try:
+            call.send(None)
+        except StopIteration as end:
+            self.tallies["is_alive"].add(time.perf_counter() - begin, False)
+            fields: dict[str, Any] = end.value.__dict__
+            return fields
+        except Exception:
+            return None
+        call.close()
+        return None
 
     async def _before_start(self, method: str) -> None:
         if method == "create_session" and self.session_count >= self.limits.sessions:

@@ -215,10 +215,20 @@ async def test_numbers_are_not_used_again(served: Served, tmp_path: Path) -> Non
     async with raw_client(served.port) as peer:
         peer.send(request(50))
         assert (await peer.answer(50))[0] == RESULT
-        peer.send(request(7))
+        peer.send(request(7, "execute", {"command": f"touch {tmp_path / 'ran'}", "shell": True}))
         assert is_lost(await peer.answer(7))
         peer.send(request(1 << 63))
         assert (await peer.answer(1 << 63))[0] == RESULT
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_alive_may_be_asked_twice(served: Served) -> None:
+    """Whether a server is alive has no number that is used up: after a lost connection the question comes again."""
+    async with raw_client(served.port) as peer:
+        for number in (5, 5, 3):
+            peer.send(request(number))
+            assert (await peer.answer(number))[2]["is_alive"] is True
+        assert served.exchanges == 0
 
 
 async def test_cancelled_at_once(served: Served, tmp_path: Path) -> None:
@@ -231,7 +241,7 @@ async def test_cancelled_at_once(served: Served, tmp_path: Path) -> None:
         peer.send([CANCEL, 1], [CANCEL, 99], [CANCEL, -1])
         peer.send(request(20, floor=20))
         assert (await peer.answer(20))[0] == RESULT
-    assert served.running == 0 and served.exchanges == 1
+    assert served.running == 0 and served.exchanges == 0
     assert served.service.in_flight == 0
 
 
