@@ -25,10 +25,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+from swerex_c.exec.scripts import BRAND
+
 __all__ = ["Client", "Output", "Overdue"]
 
-LOADER = r"""
-printf '\n%sH%s.%s;' "$1" "${BASH_VERSINFO[@]:0:2}"
+LOADER = (
+    BRAND
+    + r"""printf '\n%sH%s.%s;' "$1" "${BASH_VERSINFO[@]:0:2}"
 printf '\n%sH;' "$1" >&2
 swx_read() {
   local LC_ALL=C size word
@@ -64,6 +67,7 @@ fi
 swx_say E$swx_code
 swx_say E$swx_code >&4
 """
+)
 """What runs in the place. `$1` is the word that its greeting begins with.
 
 - A header line gives the nonce, whether standard error goes into standard output, and the sizes of the words that

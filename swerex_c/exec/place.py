@@ -14,7 +14,6 @@ import contextlib
 import io
 import logging
 import os
-import secrets
 import threading
 import time
 import weakref
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from swerex_c.exceptions import CommandTimeoutError, ResourceError, RuntimeClosedError, SwerexException
+from swerex_c.exec import scripts
 from swerex_c.exec.backend import Backend
 from swerex_c.exec.client import Client, Output, Overdue
 from swerex_c.exec.shells import START_SECONDS, Shells, lost
@@ -32,27 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "Place", "Running"]
 
-KILL_SECONDS = 10.0
+KILL_SECONDS = 2.0 + scripts.END_SECONDS
 """How long it may take to end what a script has started."""
-
-_END_MARKED = r"""
-for swx_mark; do
-  swx_found=1
-  for ((swx_round = 0; swx_found && swx_round < 100; swx_round++)); do
-    swx_found=
-    for swx_file in /proc/[0-9]*/environ; do
-      swx_pid=${swx_file//[!0-9]/}
-      ((swx_pid == $$ || swx_pid == BASHPID)) && continue
-      while IFS= read -r -d '' swx_line; do
-        if [[ $swx_line == SWEREX_C_MARK="$swx_mark"* ]]; then
-          kill -9 "$swx_pid" && swx_found=1
-          break
-        fi
-      done <"$swx_file"
-    done
-  done
-done 2>/dev/null
-"""
 
 
 @dataclass
@@ -74,8 +55,8 @@ class Place:
 
     def __init__(self, backend: Backend, *, logger: logging.Logger | None = None) -> None:
         self.backend = backend
-        self.mark = mark = secrets.token_hex(16)
-        self._shells = Shells(backend, lambda: f"{mark}.{secrets.token_hex(8)}", "SWEREX_C_MARK", logger)
+        self.mark = scripts.draw_mark()
+        self._shells = Shells(backend, self.mark, logger)
         self._running: weakref.WeakSet[Running] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._closed = False
@@ -171,9 +152,10 @@ class Place:
         self._shells.close()
         self.backend.close()
 
-    def _end_marked(self, marks: list[str]) -> None:
-        """End all that has one of the marks. Not by `run`, which would have its own overdue script ended likewise."""
-        client = self._begin(_END_MARKED, [os.fsencode(mark) for mark in marks], True, "")
+    def _end_marked(self, mark: str) -> None:
+        """End all that has the mark. Not by `run`, which would have its own overdue script ended likewise."""
+        words = [mark.encode(), b"%d" % scripts.END_SECONDS]
+        client = self._begin(scripts.END_MARKED, words, True, "")
         try:
             with contextlib.suppress(Overdue, BrokenPipeError):
                 client.pump(lambda: client.done, time.monotonic() + KILL_SECONDS)
@@ -289,7 +271,8 @@ class Running:
         client = self._client
         try:
             with contextlib.suppress(SwerexException, TimeoutError):
-                self._place._end_marked(self._marks)
+                for mark in self._marks:
+                    self._place._end_marked(mark)
         finally:
             client.give_up(time.monotonic() + 0.5)
             with contextlib.suppress(Overdue, BrokenPipeError):

@@ -24,6 +24,7 @@ from swerex_c.exceptions import (
 )
 from swerex_c.exec.backend import Backend
 from swerex_c.exec.client import Client, Overdue
+from swerex_c.exec.scripts import MARK, draw_mark
 
 __all__ = ["Shells", "lost"]
 
@@ -54,13 +55,10 @@ class Shells:
     May be used from any thread.
     """
 
-    def __init__(
-        self, backend: Backend, new_mark: Callable[[], str], variable: str, logger: logging.Logger | None
-    ) -> None:
-        """`variable` has the mark of a client in its environment and in that of all that is started through it."""
+    def __init__(self, backend: Backend, mark: str, logger: logging.Logger | None) -> None:
+        """`mark` is that of the runtime; each client has a part of it."""
         self._backend = backend
-        self._new_mark = new_mark
-        self._variable = variable
+        self._mark = mark
         self._logger = logger
         self._forget()
 
@@ -176,10 +174,10 @@ class Shells:
             self._end(client)
 
     def _started(self) -> Client:
-        backend, mark = self._backend, self._new_mark()
-        environment = backend.environment() | {self._variable: mark}
+        backend, mark = self._backend, draw_mark(self._mark)
+        environment = backend.environment() | {MARK: mark}
         try:
-            client = Client(lambda program: backend.pipes(program, [self._variable]), environment, mark)
+            client = Client(lambda program: backend.pipes(program, [MARK]), environment, mark)
         except OSError as e:
             msg = f"The program that reaches {backend.name} cannot be started: {e}"
             raise ResourceError(msg, errno=e.errno) from None
