@@ -39,6 +39,7 @@ __all__ = [
     "SessionExistsError",
     "SessionLostSyncError",
     "SessionNotInitializedError",
+    "StartupTimeoutError",
     "SwapError",
     "SwerexException",
     "UploadError",
@@ -210,6 +211,10 @@ class DeploymentStartupError(SwerexException, RuntimeError):
 
 class DockerPullError(DeploymentStartupError):
     """An image could not be pulled."""
+
+
+class StartupTimeoutError(DeploymentStartupError, TimeoutError):
+    """The deployment did not start within its `startup_timeout`. What had been started of it was ended."""
 
 
 class NotAvailableError(SwerexException, RuntimeError):

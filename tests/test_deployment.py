@@ -60,6 +60,7 @@ from swerex_c.utils.wait import _wait_until_alive
 
 
 def test_a_configuration_makes_its_deployment() -> None:
+    from swerex_c.deployment.docker import DockerDeployment
     from swerex_c.deployment.local import LocalDeployment
     from swerex_c.deployment.remote import RemoteDeployment
 
@@ -67,6 +68,7 @@ def test_a_configuration_makes_its_deployment() -> None:
     assert type(get_deployment(LocalDeploymentConfig())) is LocalDeployment
     assert type(LocalDeploymentConfig().get_deployment()) is LocalDeployment
     assert type(get_deployment(RemoteDeploymentConfig(auth_token=""))) is RemoteDeployment
+    assert type(get_deployment(DockerDeploymentConfig(image="x", container_runtime="podman"))) is DockerDeployment
 
 
 def test_a_configuration_makes_its_runtime() -> None:
@@ -81,7 +83,6 @@ def test_a_configuration_makes_its_runtime() -> None:
 @pytest.mark.parametrize(
     ("module", "config"),
     [
-        ("deployment.docker", DockerDeploymentConfig()),
         ("deployment.modal", ModalDeploymentConfig()),
         ("deployment.fargate", FargateDeploymentConfig()),
         ("deployment.daytona", DaytonaDeploymentConfig()),

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from swerex_c._load import load_class
 from swerex_c.deployment.abstract import AbstractDeployment
 from swerex_c.deployment.hooks.abstract import CombinedDeploymentHook, DeploymentHook
-from swerex_c.exceptions import DeploymentNotStartedError, DeploymentStartupError
+from swerex_c.exceptions import (
+    DeploymentNotStartedError,
+    DeploymentStartupError,
+    RuntimeClosedError,
+    StartupTimeoutError,
+    SwerexException,
+)
+from swerex_c.exec.ask import ask, kill_group
 from swerex_c.exec.threads import in_thread
 from swerex_c.runtime.abstract import IsAliveResponse
 from swerex_c.utils.log import get_logger
@@ -27,6 +34,9 @@ if TYPE_CHECKING:
     from swerex_c.runtime._base import AbstractRuntime
 
 __all__ = ["Effort", "EffortEnded", "ExecDeployment"]
+
+_FOR_EVER = 30 * 86400.0
+"""Seconds without a limit, as system calls can take them."""
 
 _CLOSE_SECONDS = 10.0
 """How long the runtime has to close when the place is going to be ended anyway."""
@@ -40,48 +50,59 @@ class EffortEnded(Exception):
 
 
 class Effort:
-    """The work of one start: it has a deadline, and can be ended from another thread at any moment."""
+    """The work of one start: it has a deadline, and can be given up from another thread at any moment."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._deadline = time.monotonic() + seconds
+    def __init__(self, seconds: float | None) -> None:
+        """Begin, with this much time; None is as long as it takes."""
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._patience = 0.0
         self._ended = False
+        self.limit(seconds)
 
-    def left(self) -> float:
-        """Seconds until the deadline, 0 at least."""
-        return max(0.0, self._deadline - time.monotonic())
+    def limit(self, seconds: float | None) -> None:
+        """Have the time begin anew."""
+        self.seconds = _FOR_EVER if seconds is None else seconds
+        self._deadline = time.monotonic() + self.seconds
 
     def check(self) -> float:
         """How many seconds are left.
 
         Raises:
             EffortEnded: if the start was given up.
-            DeploymentStartupError: if there are none.
+            StartupTimeoutError: if there are none.
         """
         if self._ended:
             raise EffortEnded
-        if not (left := self.left()):
+        left = self._deadline - time.monotonic()
+        if left <= 0:
             raise self.late()
         return left
 
-    def late(self) -> DeploymentStartupError:
+    def late(self) -> StartupTimeoutError:
         """The error that says that the time is over."""
-        return DeploymentStartupError(f"The deployment did not start within {self.seconds:g} seconds (startup_timeout)")
+        return StartupTimeoutError(f"The deployment did not start within {self.seconds:g} seconds (startup_timeout)")
 
     def ask(
-        self, argv: Sequence[str], *, environment: Mapping[str, str], timeout: float | None = None, input: bytes = b""
+        self,
+        argv: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        timeout: float | None = None,
+        input: bytes = b"",
+        patience: float = 0.0,
     ) -> Said:
         """Run a client program to its end, as `swerex_c.exec.ask.ask` does, within what is left. Blocks.
 
+        Args:
+            patience: seconds that the program may still run when the start is given up, because what it asked its
+                engine for is only known when it has ended.
+
         Raises:
-            EffortEnded, DeploymentStartupError: as `check`.
+            EffortEnded, StartupTimeoutError: as `check`.
             TimeoutError: if `timeout`, which is shorter, is over.
             OSError: if it cannot be started.
         """
-        from swerex_c.exec.ask import ask
-
         left = self.check()
         try:
             said = ask(
@@ -89,35 +110,44 @@ class Effort:
                 environment=environment,
                 timeout=left if timeout is None else min(left, timeout),
                 input=input,
-                started=self.watch,
+                started=lambda process: self.watch(process, patience),
             )
         except TimeoutError:
             self.check()
             raise
         finally:
-            self._process = None
+            self.watch(None)
         self.check()
         return said
 
-    def watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Have a program, which leads a process group, killed if the start is given up.
+    def watch(self, process: subprocess.Popen[bytes] | None, patience: float = 0.0) -> None:
+        """Have a program, which leads a process group, killed if the start is given up; None: no longer.
 
         Raises:
             EffortEnded: if it is already.
         """
         with self._lock:
-            if self._ended:
+            self._process, self._patience = process, patience
+            if self._ended and process is not None:
                 raise EffortEnded
-            self._process = process
 
     def end(self) -> None:
         """Give the start up: what runs for it is killed, and nothing new is begun. Thread-safe."""
-        from swerex_c.exec.ask import kill_group
-
         with self._lock:
             self._ended = True
-            if self._process is not None:
-                kill_group(self._process)
+            process, patience = self._process, self._patience
+        if process is None:
+            return
+        if not patience:
+            kill_group(process)
+            return
+        timer = threading.Timer(patience, kill_group, (process,))
+        timer.daemon = True
+        timer.start()
+
+
+_OWN_WORDS = (DeploymentStartupError, RuntimeClosedError)
+"""What a failed start raises as it is; other errors of this package become the first of these."""
 
 
 class ExecDeployment(AbstractDeployment):
@@ -169,11 +199,13 @@ class ExecDeployment(AbstractDeployment):
         When it fails or is cancelled, whatever was begun is ended before that is raised.
 
         Raises:
-            DeploymentStartupError: if the place cannot be started, or not in the configuration's `startup_timeout`.
+            DeploymentStartupError: if the place cannot be started.
+            StartupTimeoutError: if it cannot be in the configuration's `startup_timeout`; this is a TimeoutError too.
         """
         if self._left_running():
             await self.stop()
         effort = Effort(getattr(self._config, "startup_timeout", self._startup_timeout))
+        self._owner = os.getpid()
         self._began = True
         try:
             await self._start(effort)
@@ -186,8 +218,10 @@ class ExecDeployment(AbstractDeployment):
             raise
         except BaseException as error:
             await self._undo(effort)
-            if isinstance(error, TimeoutError) and not isinstance(error, DeploymentStartupError):
-                raise DeploymentStartupError(str(error) or str(effort.late())) from error
+            if isinstance(error, TimeoutError) and not isinstance(error, StartupTimeoutError):
+                raise StartupTimeoutError(str(error) or str(effort.late())) from error
+            if isinstance(error, SwerexException) and not isinstance(error, _OWN_WORDS):
+                raise DeploymentStartupError(str(error)) from error
             raise
 
     async def _start(self, effort: Effort) -> None:
@@ -228,9 +262,13 @@ class ExecDeployment(AbstractDeployment):
                 await asyncio.wait_for(runtime.close(), _CLOSE_SECONDS)
             except Exception as error:
                 self.logger.debug("The runtime could not be closed: %s", error)
-        if self._began:
+        if self._has_begun():
             await in_thread(self._end)
             self._began = False
+
+    def _has_begun(self) -> bool:
+        """Whether there is something for `_end` to do."""
+        return self._began
 
     @property
     def runtime(self) -> AbstractRuntime:
@@ -245,7 +283,7 @@ class ExecDeployment(AbstractDeployment):
 
     def _left_running(self) -> bool:
         # A copy of the object in a forked process owns nothing.
-        return os.getpid() == getattr(self, "_owner", None) and (self._began or self._runtime is not None)
+        return os.getpid() == getattr(self, "_owner", None) and (self._has_begun() or self._runtime is not None)
 
 
 async def _finish(work: Any) -> None:

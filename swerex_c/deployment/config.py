@@ -50,7 +50,7 @@ class DockerDeploymentConfig(BaseModel):
     """More arguments for the command that starts the container. A `--platform` among them becomes `platform`."""
 
     startup_timeout: float = 180.0
-    """How long it may take until the runtime answers."""
+    """How long it may take from the container's start until commands can run in it; getting the image not counted."""
 
     pull: Literal["never", "always", "missing"] = "missing"
     """When to pull the image."""
@@ -59,7 +59,8 @@ class DockerDeploymentConfig(BaseModel):
     """Whether stopping also removes the image."""
 
     python_standalone_dir: str | None = None
-    """Where in the image a Python of its own is to be installed for the server; None uses the image's."""
+    """Where in the image a Python of its own is to be installed for the server; None uses the image's. Without the
+    server nothing needs one, and nothing is installed."""
 
     platform: str | None = None
     """The platform of the image, as in `linux/amd64`; None leaves it to the engine."""
@@ -72,6 +73,14 @@ class DockerDeploymentConfig(BaseModel):
 
     type: Literal["docker"] = "docker"
     """Tells the kinds of deployments apart. Not to be changed."""
+
+    server: bool | None = None
+    """Whether a server is started in the container, which needs Python there and a port here. False reaches it by the
+    engine's `exec`, for which it needs bash and nothing else. None is False, but for a subclass that says by
+    `_get_swerex_start_cmd` how its server is started."""
+
+    docker_internal_host: str = "http://127.0.0.1"
+    """Where the published ports of containers are reached: another address where this process is in a container."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from swerex_c.exec.ask import Said, ask
+from swerex_c.exec.ask import ask
 from swerex_c.exec.backend import Backend
 
 __all__ = ["DockerBackend", "PodmanBackend"]
@@ -71,35 +71,41 @@ class DockerBackend(Backend):
         return [*self._command, "cp", f"{self.container}:{path}", "-"]
 
     def why_lost(self, timeout: float) -> str | None:
+        return self.look(timeout)[0]
+
+    def look(self, timeout: float) -> tuple[str | None, bool]:
+        """What `why_lost` says, and whether it is for good: the container has ended or is gone.
+
+        Raises:
+            TimeoutError: as there.
+        """
         argv = [*self._command, "container", "inspect", "-f", _STATE, self.container]
         try:
             said = ask(argv, environment=self._environment, timeout=timeout)
         except TimeoutError:
             raise TimeoutError(f"{self.engine} did not tell within {timeout:g} s what became of {self.name}") from None
         except OSError as error:
-            return f"The command {self._command[0]!r} cannot be run ({error.strerror}), so {self.name} is out of reach"
-        if said.code:
-            return self._unknown(said)
-        return self._state(said.stdout.decode(errors="replace").rstrip("\n"))
+            msg = f"The command {self._command[0]!r} cannot be run ({error.strerror}), so {self.name} is out of reach"
+            return msg, False
+        if said.code == 0:
+            return self._state(said.stdout.decode(errors="replace").rstrip("\n"))
+        if "no such container" in said.words.lower():
+            return f"The {self.name} is gone: it was removed", True
+        return f"The {self.name} is out of reach, for {self.engine} says: {said.words}", False
 
-    def _unknown(self, said: Said) -> str:
-        words = said.words
-        if "no such container" in words.lower():
-            return f"The {self.name} is gone: it was removed"
-        return f"The {self.name} is out of reach, for {self.engine} says: {words}"
-
-    def _state(self, line: str) -> str | None:
-        """What the answer to `_STATE` says, as `why_lost` does."""
+    def _state(self, line: str) -> tuple[str | None, bool]:
+        """What the answer to `_STATE` says, as `look` does."""
         status, paused, restarting, code, killed, error = (line.split("\t") + [""] * 6)[:6]
         if paused == "true" or status == "paused":
-            return f"The {self.name} is paused: `{self.engine} unpause {self.container[:12]}` has it go on"
+            how = f"`{self.engine} unpause {self.container[:12]}` has it go on"
+            return f"The {self.name} is paused: {how}", False
         if status == "running" and restarting != "true":
-            return None
+            return None, False
         if killed == "true":
-            return f"The {self.name} was ended because it took too much memory"
-        if status in ("exited", "dead", "stopped"):
-            return f"The {self.name} has ended with exit code {code}" + (f": {error}" if error else "")
-        return f"The {self.name} is not running: its state is {status or 'unknown'}"
+            return f"The {self.name} was ended because it took too much memory", True
+        if status in ("exited", "dead", "stopped", "removing", "stopping"):
+            return f"The {self.name} has ended with exit code {code}" + (f": {error}" if error else ""), True
+        return f"The {self.name} is not running: its state is {status or 'unknown'}", False
 
 
 class PodmanBackend(DockerBackend):

@@ -1,0 +1,144 @@
+"""The server as an archive that a container gets before it starts: this very installation, with what it needs.
+
+Nothing is downloaded, and nothing in the image is changed but for one directory that is not there otherwise. It works
+where the container has the Python of this process: compiled parts fit no other.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import io
+import platform
+import re
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import swerex_c
+
+__all__ = ["DIRECTORY", "DOES_NOT_FIT", "archive", "command"]
+
+DIRECTORY = "/.swerex_c"
+"""Where it is in the container."""
+
+DOES_NOT_FIT = 97
+"""What the carried server ends with where it cannot run."""
+
+_ROOTS = ("fastapi", "pydantic", "python-multipart", "uvicorn")
+"""What the server imports; what these require in turn comes along. What only clients need does not."""
+
+_RUN = """\
+import os, platform, sys
+want, here = {want!r}, (sys.implementation.cache_tag, platform.machine())
+def unfit(why):
+    sys.stderr.write("swerex-c: the server that was carried here needs %s on %s: %s\\n" % (*want, why))
+    sys.exit({code})
+if here != want:
+    unfit("this is %s on %s" % here)
+directory = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(directory, "lib"))
+try:
+    import ctypes
+    for name in sorted(os.listdir(os.path.join(directory, "so"))):
+        ctypes.CDLL(os.path.join(directory, "so", name))
+    import swerex_c._core, pydantic_core, fastapi, multipart, uvicorn
+except (ImportError, OSError) as error:
+    unfit(error)
+from swerex_c.remote.serve_cli import main
+main(program="swerex-remote")
+"""
+
+
+def command(arguments: str) -> str:
+    """Text for `sh` that runs the carried server, with these arguments as `sh` reads them.
+
+    Its exit code is the server's, or DOES_NOT_FIT.
+    """
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    return (
+        f"(swx={DOES_NOT_FIT}; for python in {version} python3 python; do "
+        f'if command -v "$python" >/dev/null; then "$python" {DIRECTORY}/run.py {arguments}; swx=$?; fi; '
+        f'[ "$swx" = {DOES_NOT_FIT} ] || break; done; exit "$swx")'
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def archive() -> bytes:
+    """A tar archive to be unpacked in the container's root directory. Some 15 MB, made once.
+
+    Raises:
+        LookupError: if something that the server needs cannot be found here, with what it is.
+    """
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as tar:
+        top = DIRECTORY.strip("/")
+        want = (sys.implementation.cache_tag, platform.machine())
+        _add_bytes(tar, f"{top}/run.py", _RUN.format(want=want, code=DOES_NOT_FIT).encode())
+        _add_directory(tar, f"{top}/so")
+        for library in _libraries():
+            _add_bytes(tar, f"{top}/so/{library.name}", library.read_bytes())
+        for name, path in sorted(_files()):
+            _add_bytes(tar, f"{top}/lib/{name}", path.read_bytes())
+    return whole.getvalue()
+
+
+def _add_bytes(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(data), 0o644
+    tar.addfile(entry, io.BytesIO(data))
+
+
+def _add_directory(tar: tarfile.TarFile, name: str) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+    tar.addfile(entry)
+
+
+def _files() -> Iterator[tuple[str, Path]]:
+    """Names below the directory that Python imports from, and where their contents are."""
+    package = Path(swerex_c.__file__).parent
+    for path in package.rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield f"{package.name}/{path.relative_to(package)}", path
+    for distribution in _distributions():
+        if distribution.files is None:
+            raise LookupError(f"{distribution.metadata['Name']} does not tell which files it has")
+        for file in distribution.files:
+            # Names that lead out of the directory are those of commands.
+            if file.parts[0] != ".." and "__pycache__" not in file.parts and file.suffix not in (".pth", ".pyi"):
+                path = Path(str(distribution.locate_file(file)))
+                if path.is_file():
+                    yield str(file), path
+
+
+def _distributions() -> Iterator[importlib.metadata.Distribution]:
+    waiting, seen = list(_ROOTS), set[str]()
+    while waiting:
+        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            if name in _ROOTS:
+                raise LookupError(f"the distribution {name} is not installed") from None
+            continue  # required by other systems and versions only
+        yield distribution
+        for requirement in distribution.requires or ():
+            if "extra ==" not in requirement and (match := re.match(r"[A-Za-z0-9._-]+", requirement)):
+                waiting.append(match[0])
+
+
+def _libraries() -> list[Path]:
+    """Shared libraries that the core is linked with and that few images have, as they are loaded here."""
+    import swerex_c._core  # noqa: F401 - it brings them
+
+    found = set()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.partition("/")[2]
+        if re.match(r"libmsgpack", path.rpartition("/")[2]):
+            found.add(Path("/" + path))
+    return sorted(found)

@@ -1,0 +1,353 @@
+"""The engine that runs containers, by its command line: what deployments ask of it, and what its refusals mean."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from swerex_c.deployment._exec import Effort, EffortEnded
+from swerex_c.exceptions import DeploymentStartupError, DockerPullError
+from swerex_c.exec.ask import Said, ask, kill_group
+
+if TYPE_CHECKING:
+    from swerex_c.exec.docker import DockerBackend
+
+__all__ = ["Engine", "shown"]
+
+_ASK_SECONDS = 30.0
+"""How long the engine may take for what needs no work, such as to tell what it has, and to end a container."""
+
+_RUN_PATIENCE = 15.0
+"""How long the start of a container that nobody wants any more may take, before it is not waited for."""
+
+_KEPT_OUTPUT = 256 << 10
+"""Bytes that are kept of what a container in front prints."""
+
+_TAIL_SECONDS = 2.0
+"""How long the end of that is waited for."""
+
+_NO_IMAGE = ("no such image", "unable to find image", "image not known", "no such object")
+_NO_PROGRAM = ("executable file not found", "no such file or directory")
+_NO_ENGINE = ("cannot connect to the docker daemon", "is the docker daemon running", "error during connect")
+_NO_CONTAINER = ("no such container", "no container with name or id")
+
+
+class Engine:
+    """Docker or podman, as this process's environment reaches it now. Thread-safe; all methods block."""
+
+    def __init__(self, runtime: str, environment: Mapping[str, str] | None = None) -> None:
+        """
+        Args:
+            runtime: the command, "docker" or "podman".
+            environment: what it gets; that of this process, as it is now, if None.
+        """
+        self.runtime = runtime
+        self.environment = dict(os.environ if environment is None else environment)
+        self.environment.setdefault("DOCKER_CLI_HINTS", "false")
+
+    def ask(self, *words: str, effort: Effort | None = None, timeout: float | None = _ASK_SECONDS, **how: Any) -> Said:
+        """One call of the command: a refusal is an answer too.
+
+        Raises:
+            DeploymentStartupError: if there is no such command.
+            TimeoutError: if it does not answer in time.
+        """
+        argv = [self.runtime, *words]
+        try:
+            if effort is None:
+                return ask(argv, environment=self.environment, timeout=timeout, **how)
+            return effort.ask(argv, environment=self.environment, timeout=timeout, **how)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            msg = f"The command {self.runtime!r} cannot be run ({error.strerror}): install it, or put it into the PATH"
+            raise DeploymentStartupError(msg) from None
+
+    def has_image(self, image: str, effort: Effort) -> bool:
+        """Whether the image is on this machine."""
+        said = self.ask("image", "inspect", "-f", "{{.Id}}", image, effort=effort)
+        if said.code and (error := self._out_of_reach(said)):
+            raise error
+        return said.code == 0
+
+    def pull(self, image: str, platform: str | None, effort: Effort) -> None:
+        """Get the image from its registry.
+
+        Raises:
+            DockerPullError: with the engine's words.
+        """
+        on = ["--platform", platform] if platform else []
+        with shown(f"Pulling {image}") as tell:
+            said = self._tell(["pull", *on, image], effort, tell, b"")
+        if said.code:
+            text = (said.stderr.strip() + b"\n" + said.stdout.strip()).strip().decode(errors="replace")
+            raise self._out_of_reach(said) or DockerPullError(f"Failed to pull image {image}. {text}")
+
+    def build(self, words: Sequence[str], dockerfile: bytes, effort: Effort, what: str) -> str:
+        """Build an image from a Dockerfile that uses no other file; its id.
+
+        Raises:
+            DeploymentStartupError: with the end of what the build said.
+        """
+        with shown(what) as tell:
+            said = self._tell(["build", "-q", *words, "-"], effort, tell, dockerfile)
+        lines = said.stdout.decode(errors="replace").split()
+        image = lines[-1] if lines else ""
+        if said.code or not image:
+            text = (said.stdout + b"\n" + said.stderr).decode(errors="replace").strip()[-4000:]
+            raise self._out_of_reach(said) or DeploymentStartupError(f"{what} failed: {text or said.words}")
+        return image
+
+    def _tell(self, words: Sequence[str], effort: Effort, tell: Any, input: bytes) -> Said:
+        """Run something that takes long, and tell of each line that it prints."""
+        effort.check()
+        argv = [self.runtime, *words]
+        if tell is None:
+            return self.ask(*words, effort=effort, timeout=None, input=input)
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise DeploymentStartupError(f"The command {self.runtime!r} cannot be run ({error.strerror})") from None
+        printed = bytearray()
+        try:
+            effort.watch(process)
+            assert process.stdin is not None and process.stdout is not None
+            with contextlib.suppress(BrokenPipeError), process.stdin:
+                process.stdin.write(input)
+            for line in process.stdout:
+                printed += line
+                tell(line.decode(errors="replace").strip())
+            code = process.wait(_ASK_SECONDS)
+        finally:
+            effort.watch(None)
+            kill_group(process)
+            if process.stdout is not None:
+                process.stdout.close()
+        effort.check()
+        return Said(code, bytes(printed), b"")
+
+    def run(self, words: Sequence[str], effort: Effort) -> Said:
+        """Start a container in the background.
+
+        Args:
+            words: options of `run`, the image, and the command in it.
+
+        Raises:
+            EffortEnded, StartupTimeoutError: whether there is a container now is not known then.
+        """
+        return self._make(["run", "-d", *words], effort)
+
+    def create(self, words: Sequence[str], effort: Effort) -> Said:
+        """Make a container that is not started yet, as `run` does."""
+        return self._make(["create", *words], effort)
+
+    def _make(self, words: Sequence[str], effort: Effort) -> Said:
+        return self.ask(*words, effort=effort, timeout=None, patience=_RUN_PATIENCE)
+
+    def made(self, said: Said, image: str) -> str:
+        """The id of the container that was made, from what `run` or `create` said.
+
+        Raises:
+            DockerPullError: if the image is not on this machine.
+            DeploymentStartupError: for everything else.
+        """
+        lines = said.stdout.decode(errors="replace").split()
+        if said.code == 0 and lines:
+            return lines[-1]
+        raise self._refused(said, image)
+
+    def attached(self, container: str) -> subprocess.Popen[bytes]:
+        """Start a container that was made, in front: the process ends with it. Its output can be read when it has.
+
+        `stdout` and `stderr` of the process are read all the time, so that the container never waits for a reader;
+        their `read()` gives what was kept, which is the end.
+
+        Raises:
+            DeploymentStartupError: if there is no such command.
+        """
+        try:
+            process = subprocess.Popen(
+                [self.runtime, "start", "-a", container],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self.environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise DeploymentStartupError(f"The command {self.runtime!r} cannot be run ({error.strerror})") from None
+        process.stdout = cast(Any, Tail(process.stdout))
+        process.stderr = cast(Any, Tail(process.stderr))
+        return process
+
+    def _refused(self, said: Said, image: str) -> DeploymentStartupError:
+        """What a `run` or a `create` that was refused says."""
+        words = said.words.replace(" Run 'docker run --help' for more information", "")
+        lower = words.lower()
+        if any(sign in lower for sign in _NO_IMAGE):
+            msg = f"There is no image {image!r} on this machine, and it is not pulled: {words}"
+            return DockerPullError(msg)
+        if "bash" in lower and any(sign in lower for sign in _NO_PROGRAM):
+            msg = f"The image {image!r} has no bash, which sessions need: install bash in it, or take another image"
+            return DeploymentStartupError(f"{msg} ({words})")
+        return self._out_of_reach(said) or DeploymentStartupError(f"The container could not be started: {words}")
+
+    def _out_of_reach(self, said: Said) -> DeploymentStartupError | None:
+        words = said.words
+        if any(sign in words.lower() for sign in _NO_ENGINE):
+            return DeploymentStartupError(f"The engine of {self.runtime!r} cannot be reached: {words}")
+        return None
+
+    def remove(self, *containers: str) -> str | None:
+        """End and remove containers, with the volumes that only they have; None, or why it failed."""
+        at_once = ["-t", "0"] if self.runtime == "podman" else []
+        return self._gone("rm", "-f", "-v", *at_once, *containers)
+
+    def kill(self, *containers: str) -> str | None:
+        """End containers and keep them; None, or why it failed."""
+        return self._gone("kill", *containers)
+
+    def _gone(self, *words: str) -> str | None:
+        try:
+            said = self.ask(*words)
+        except (TimeoutError, DeploymentStartupError) as error:
+            return str(error)
+        lower = said.words.lower()
+        gone = (*_NO_CONTAINER, "is not running", "can only kill running", "already in progress")
+        return None if said.code == 0 or any(sign in lower for sign in gone) else said.words
+
+    def exists(self, container: str) -> bool:
+        """Whether there is such a container, in whatever state. False if the engine does not say."""
+        with contextlib.suppress(TimeoutError, DeploymentStartupError):
+            return self.ask("container", "inspect", "-f", "{{.Id}}", container).code == 0
+        return False
+
+    def remove_image(self, image: str) -> str | None:
+        """Remove an image; None, or why it failed."""
+        try:
+            said = self.ask("rmi", image)
+        except (TimeoutError, DeploymentStartupError) as error:
+            return str(error)
+        return None if said.code == 0 else said.words
+
+    def labelled(self, label: str) -> list[dict[str, Any]]:
+        """What the engine tells of all containers that have this label, in whatever state: the objects of `inspect`.
+
+        Raises:
+            DeploymentStartupError: if the engine cannot be reached.
+            TimeoutError: if it does not answer.
+        """
+        said = self.ask("ps", "-aq", "--no-trunc", "--filter", f"label={label}")
+        if said.code:
+            raise self._out_of_reach(said) or DeploymentStartupError(f"`{self.runtime} ps` failed: {said.words}")
+        found = []
+        for name in said.stdout.decode().split():
+            one = self.ask("container", "inspect", name)
+            if one.code == 0:  # else it has gone meanwhile
+                found += json.loads(one.stdout)
+        return found
+
+    def backend(self, container: str, name: str) -> DockerBackend:
+        """How commands run in a container."""
+        from swerex_c.exec.docker import DockerBackend, PodmanBackend
+
+        kind = PodmanBackend if self.runtime == "podman" else DockerBackend
+        return kind(container, name=name, environment=self.environment)
+
+
+class Tail:
+    """Reads a stream to its end in a thread, and keeps the last of it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._kept = bytearray()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._read, name="container-output", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError, ValueError), self._stream:
+            while data := self._stream.read1(65536):
+                with self._lock:
+                    self._kept += data
+                    del self._kept[:-_KEPT_OUTPUT]
+
+    def read(self, size: int = -1) -> bytes:
+        """What was kept and not read yet; waits a moment for the end of the stream."""
+        self._thread.join(_TAIL_SECONDS)
+        with self._lock:
+            size = len(self._kept) if size is None or size < 0 else size
+            data = bytes(self._kept[:size])
+            del self._kept[:size]
+        return data
+
+    def close(self) -> None:
+        """The stream is closed at its end."""
+
+
+# Progress
+
+_display = threading.Lock()
+"""Held by who draws: of several at once only the first does."""
+
+
+@contextlib.contextmanager
+def shown(what: str) -> Iterator[Any]:
+    """A function that shows a line of progress behind `what`; None where there is nobody to see it."""
+    if sys.stderr is None or not sys.stderr.isatty() or not _display.acquire(blocking=False):
+        yield None
+        return
+    try:
+        from rich.console import Console
+        from rich.markup import escape
+
+        with Console(stderr=True).status(escape(what)) as status:
+            yield lambda line: status.update(f"{escape(what)} [dim]{escape(line[:100])}[/dim]")
+    finally:
+        _display.release()
+
+
+# What is left when Python ends
+
+_left: dict[str, tuple[Engine, bool, int]] = {}
+"""Containers that run, with their engine, whether they are to be kept, and the process that they are of."""
+
+
+def remember(name: str, engine: Engine, keep: bool) -> None:
+    """Have a container ended when this process ends in the normal way without that."""
+    if not _left:
+        atexit.unregister(_end_all)
+        atexit.register(_end_all)
+    _left[name] = (engine, keep, os.getpid())
+
+
+def forget(name: str) -> None:
+    """It was ended."""
+    _left.pop(name, None)
+
+
+def _end_all() -> None:
+    """One call for each engine, because the interpreter waits."""
+    groups: dict[tuple[str, str, bool], tuple[Engine, list[str]]] = {}
+    for name, (engine, keep, pid) in _left.items():
+        if pid == os.getpid():
+            reached = json.dumps(engine.environment, sort_keys=True)
+            groups.setdefault((engine.runtime, reached, keep), (engine, []))[1].append(name)
+    _left.clear()
+    for (_, _, keep), (engine, names) in groups.items():
+        with contextlib.suppress(Exception, EffortEnded):
+            (engine.kill if keep else engine.remove)(*names)

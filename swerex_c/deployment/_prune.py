@@ -1,0 +1,54 @@
+"""Ending the containers of processes that died without doing so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swerex_c.deployment import _owners
+from swerex_c.deployment._engine import Engine
+
+__all__ = ["Left", "prune"]
+
+
+@dataclass(frozen=True)
+class Left:
+    """A container that a dead process left."""
+
+    id: str
+    name: str
+    image: str
+    owner: str
+    keep: bool
+    """Whether it is only ended, because it was started with `remove_container=False`."""
+
+    error: str | None = None
+    """Why it could not be ended."""
+
+
+def prune(engine: Engine, *, dry_run: bool = False) -> list[Left]:
+    """End the containers whose process is dead, and remove them. Blocks.
+
+    Only containers of this package are looked at, and only of processes of this machine, in this boot of it or an
+    earlier one.
+
+    Args:
+        dry_run: only tell which they are.
+
+    Raises:
+        DeploymentStartupError: if the engine cannot be reached.
+        TimeoutError: if it does not answer.
+    """
+    found = []
+    for one in engine.labelled(_owners.LABEL):
+        config = one.get("Config") or {}
+        facts = config.get("Labels") or {}
+        keep = _owners.KEEP in facts
+        runs = bool((one.get("State") or {}).get("Running"))
+        if _owners.lives(facts) is not False or (keep and not runs):
+            continue
+        error = None
+        if not dry_run:
+            error = engine.kill(one["Id"]) if keep else engine.remove(one["Id"])
+        name, image = str(one.get("Name", "")).lstrip("/"), str(config.get("Image", ""))
+        found.append(Left(one["Id"], name, image, _owners.told(facts), keep, error))
+    return found

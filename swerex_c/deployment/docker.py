@@ -1,0 +1,463 @@
+"""A deployment in a container of Docker or podman."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shlex
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Self
+
+from swerex_c import PACKAGE_NAME, REMOTE_EXECUTABLE_NAME
+from swerex_c.deployment import _owners
+from swerex_c.deployment._engine import Engine, forget, remember
+from swerex_c.deployment._exec import Effort, ExecDeployment
+from swerex_c.deployment.config import DockerDeploymentConfig
+from swerex_c.exceptions import PlaceLostError
+from swerex_c.exec.threads import in_thread
+from swerex_c.runtime.abstract import IsAliveResponse
+from swerex_c.utils.wait import _wait_until_alive
+
+if TYPE_CHECKING:
+    from swerex_c.exec.docker import DockerBackend
+
+__all__ = ["DockerDeployment", "DockerDeploymentConfig"]
+
+_WAIT = "trap 'exit 0' TERM INT HUP; while :; do read -r -t 5; (:); done"
+"""What a container does while commands run in it: it waits for its standard input, which never comes. It ends when it
+is asked to; and whenever a child of its own ends, bash also reaps those that it inherited from others."""
+
+_SHELLS = ("", "sh", "bash", "dash", "ash")
+"""Entry points that are none: the command that waits takes their place."""
+
+_SETTLE_SECONDS = 20.0
+"""How long the engine may take to tell whether a container that nobody wants any more was made."""
+
+_UNSURE_SECONDS = 2.0
+"""How long it is watched for when its client had to be killed."""
+
+_LOOK_SECONDS = 10.0
+"""How long the engine may take to tell what became of a container."""
+
+_PORT_TRIES = 5
+"""Another process may take the port that was free."""
+
+_PORT_TAKEN = ("port is already allocated", "address already in use")
+
+
+class DockerDeployment(ExecDeployment):
+    """Starts a container, in which nothing is needed but bash: commands reach it by `docker exec` or `podman exec`.
+
+    With `server=True`, or where a subclass overrides `_get_swerex_start_cmd`, the container runs a server instead, and
+    the runtime is its client.
+    """
+
+    _config: DockerDeploymentConfig
+
+    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Any):
+        """The keyword arguments are the fields of `DockerDeploymentConfig`."""
+        super().__init__(logger=logger)
+        self._config = DockerDeploymentConfig(**kwargs)
+        self._container_process: Any = None
+        self._container_name: str | None = None
+        self._runtime_timeout = 0.15
+        self._backend: DockerBackend | None = None
+        self._effort: Effort | None = None
+        self._used: Engine | None = None
+        self._unsure = False
+        self._settled = threading.Event()
+        self._settled.set()
+
+    @classmethod
+    def from_config(cls, config: DockerDeploymentConfig) -> Self:
+        return cls(**config.model_dump())
+
+    @property
+    def container_name(self) -> str | None:
+        """The container's name; None if there is none."""
+        return self._container_name
+
+    def _get_container_name(self) -> str:
+        """A name that no other container has, with that of the image in it."""
+        image = "".join(c for c in self._config.image if c.isalnum() or c in "-_.").lstrip("-_.")
+        return f"{image or 'image'}-{uuid.uuid4()}"
+
+    def _get_token(self) -> str:
+        """A new key for the server."""
+        return str(uuid.uuid4())
+
+    def _engine(self) -> Engine:
+        return Engine(self._config.container_runtime)
+
+    def _overrides(self, name: str) -> bool:
+        """Whether a subclass, or somebody who assigned to the object, does this otherwise."""
+        return name in vars(self) or getattr(type(self), name) is not getattr(DockerDeployment, name)
+
+    @property
+    def _serves(self) -> bool:
+        """Whether the container runs a server."""
+        if self._config.server is None:
+            return self._overrides("_get_swerex_start_cmd")
+        return self._config.server
+
+    # Images
+
+    def _pull_image(self) -> None:
+        """Get the image as the configuration's `pull` says. Blocks.
+
+        Raises:
+            DockerPullError: if that fails.
+        """
+        policy, image = self._config.pull, self._config.image
+        if policy == "never":
+            return
+        engine, effort = self._engine(), self._effort or Effort(None)
+        if policy == "missing" and engine.has_image(image, effort):
+            return
+        self.logger.info(f"Pulling image {image!r}")
+        self._hooks.on_custom_step("Pulling container image")
+        engine.pull(image, self._config.platform, effort)
+
+    @property
+    def glibc_dockerfile(self) -> str:
+        """What makes an image with a Python and a server in `python_standalone_dir`; for images with apt and glibc."""
+        where = f"{self._config.python_standalone_dir}/python3.11"
+        on = f"--platform={self._config.platform} " if self._config.platform else ""
+        apt = "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends"
+        source = "https://www.python.org/ftp/python/3.11.9/Python-3.11.9.tgz"
+        lines = [
+            "ARG BASE_IMAGE",
+            "",
+            f"FROM {on}python:3.11-slim-bookworm AS builder",
+            f"RUN {apt} gcc libc6-dev libffi-dev libssl-dev make wget zlib1g-dev",
+            f"RUN wget -qO- {source} | tar -xz -C /usr/src",
+            "WORKDIR /usr/src/Python-3.11.9",
+            f"RUN ./configure --prefix={where} --enable-shared LDFLAGS=-Wl,-rpath={where}/lib \\",
+            '    && make -j"$(nproc)" && make install',
+            f"RUN {where}/bin/pip3 install --no-cache-dir {PACKAGE_NAME} aiohttp",
+            "",
+            f"FROM {on}$BASE_IMAGE",
+            f"COPY --from=builder {where} {where}",
+            f"RUN {where}/bin/python3 --version && {where}/bin/{REMOTE_EXECUTABLE_NAME} --version",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _build_image(self) -> str:
+        """Build the image with a Python of its own; its id. Blocks.
+
+        Raises:
+            DeploymentStartupError: if that fails.
+        """
+        image, where = self._config.image, self._config.python_standalone_dir
+        self.logger.info(
+            f"Building image {image} to install a standalone python to {where}. This may take some minutes, but only "
+            "the first time. To do without, set `python_standalone_dir` to None."
+        )
+        on = ["--platform", self._config.platform] if self._config.platform else []
+        words = [*on, "--build-arg", f"BASE_IMAGE={image}"]
+        dockerfile = self.glibc_dockerfile.encode()
+        return self._engine().build(words, dockerfile, self._effort or Effort(None), f"Building image {image}")
+
+    def _image(self) -> str:
+        """Get the image, and build upon it where that is wanted; what to start."""
+        self._pull_image()
+        if not self._config.python_standalone_dir:
+            return self._config.image
+        if self._serves or self._overrides("_build_image") or self._overrides("glibc_dockerfile"):
+            return self._build_image()
+        self.logger.debug("No standalone python is installed: without a server in the container nothing needs it")
+        return self._config.image
+
+    # Starting
+
+    async def _start(self, effort: Effort) -> None:
+        self._effort = effort
+        if not self._serves:
+            await super()._start(effort)
+            return
+        image = await self._in_thread(effort, self._prepare, effort)
+        for last in range(_PORT_TRIES, 0, -1):
+            if await self._start_server(effort, image, last == 1):
+                return
+
+    @contextlib.contextmanager
+    def _making(self, engine: Engine) -> Iterator[None]:
+        """While a container is made: whoever ends it waits for that, and knows if its outcome is not known."""
+        self._used, self._unsure = engine, True
+        self._settled.clear()
+        try:
+            yield
+            self._unsure = False
+        finally:
+            self._settled.set()
+
+    def _prepare(self, effort: Effort) -> str:
+        """The image to start. From here on the time counts."""
+        effort.limit(None)
+        image = self._image()
+        effort.limit(self._config.startup_timeout)
+        return image
+
+    def _options(self) -> list[str]:
+        """Options of `run` and `create` for every container."""
+        config = self._config
+        words = ["--rm"] if config.remove_container else []
+        # The image was pulled before, if it was to be; --pull among the caller's own options goes last.
+        words += ["--pull", "never"]
+        for name, value in _owners.labels(keep=not config.remove_container).items():
+            words += ["--label", f"{name}={value}"]
+        if config.platform is not None:
+            words += ["--platform", config.platform]
+        return words
+
+    def _begin(self, effort: Effort) -> DockerBackend:
+        image = self._prepare(effort)
+        engine = self._engine()
+        name = self._container_name = self._get_container_name()
+        words = ["-i", *self._options(), *self._config.docker_args, "--name", name]
+        entry = _option(self._config.docker_args, "--entrypoint")
+        if entry is None or entry.rpartition("/")[2] in _SHELLS:
+            words += ["--entrypoint", "bash", image, "-c", _WAIT]
+        else:  # an entry point of the caller's that ends in the command that it is given
+            words += [image, "bash", "-c", _WAIT]
+        self.logger.info(f"Starting container {name} with image {self._config.image}")
+        self.logger.debug(f"Command: {shlex.join([engine.runtime, 'run', '-d', *words])!r}")
+        remember(name, engine, not self._config.remove_container)
+        with self._making(engine):
+            said = engine.run(words, effort)
+        container = engine.made(said, self._config.image)
+        self._backend = engine.backend(container, name)
+        return self._backend
+
+    # The server
+
+    def _get_swerex_start_cmd(self, token: str) -> list[str]:
+        """What the container runs, to be overridden: a server of the original's kind on port 8000, with this key."""
+        return ["/bin/sh", "-c", self._server_text(f"--auth-token {shlex.quote(token)}")]
+
+    def _server_text(self, arguments: str) -> str:
+        """Text for `sh`: the server of the image, and if that fails one from the network."""
+        if where := self._config.python_standalone_dir:
+            return f"{where}/python3.11/bin/{REMOTE_EXECUTABLE_NAME} {arguments}"
+        return f"{REMOTE_EXECUTABLE_NAME} {arguments} || ({_pipx(arguments)})"
+
+    def _own_server_text(self) -> str:
+        """The same for when nobody overrides it: the key comes in a variable, and this very server is carried along."""
+        from swerex_c.deployment import _carried
+        from swerex_c.remote.key import VARIABLE
+
+        port = self._inner_port
+        where = f"--port {port}" + (" --host 127.0.0.1" if self._on_host_network else "")
+        arguments = f'--auth-token "$key" {where}'
+        begin = f"key=${VARIABLE}; unset {VARIABLE}; "
+        if self._config.python_standalone_dir:
+            return begin + self._server_text(arguments)
+        carried = f'{VARIABLE}="$key" && export {VARIABLE} && {_carried.command(where)}'
+        return (
+            f"{begin}if command -v {REMOTE_EXECUTABLE_NAME} >/dev/null; then {REMOTE_EXECUTABLE_NAME} {arguments}; "
+            f"else ({carried}); swx=$?; [ $swx = {_carried.DOES_NOT_FIT} ] || exit $swx; "
+            f'echo "The server that was carried here finds no Python that fits: it is installed from the network" >&2; '
+            f"{_pipx(arguments)}; fi"
+        )
+
+    @property
+    def _on_host_network(self) -> bool:
+        """Whether the container has this machine's network, so that no port is published."""
+        arguments = self._config.docker_args
+        return "host" in (_option(arguments, "--network"), _option(arguments, "--net"))
+
+    @property
+    def _inner_port(self) -> int:
+        return (self._config.port or 8000) if self._on_host_network else 8000
+
+    async def _start_server(self, effort: Effort, image: str, last: bool) -> bool:
+        """Start the container with its server; False if its port was taken, and another can be tried."""
+        from swerex_c.runtime.config import RemoteRuntimeConfig
+        from swerex_c.runtime.remote import RemoteRuntime
+        from swerex_c.utils.free_port import find_free_port
+
+        found = self._config.port is None
+        if found:
+            self._config.port = await in_thread(find_free_port)
+        token = self._get_token()
+        await self._in_thread(effort, self._begin_server, effort, image, token)
+        self._hooks.on_custom_step("Starting runtime")
+        self.logger.info(f"Starting runtime at {self._config.port}")
+        self._runtime = RemoteRuntime.from_config(
+            RemoteRuntimeConfig(
+                host=self._config.docker_internal_host,
+                port=self._config.port,
+                timeout=self._runtime_timeout,
+                auth_token=token,
+            )
+        )
+        began = time.monotonic()
+        try:
+            await self._wait_until_alive(timeout=effort.check())
+        except PlaceLostError as error:
+            if last or not found or not any(sign in str(error) for sign in _PORT_TAKEN):
+                raise
+            self.logger.debug("The port %s is taken: %s", self._config.port, error)
+            self._config.port = None
+            self._runtime = None
+            await in_thread(self._end_container)
+            return False
+        self.logger.info(f"Runtime started in {time.monotonic() - began:.2f}s")
+        return True
+
+    def _begin_server(self, effort: Effort, image: str, token: str) -> None:
+        """Make the container, carry the server into it if it is ours, and start it. Blocks."""
+        from swerex_c.remote.key import VARIABLE
+
+        engine = self._engine()
+        own = not self._overrides("_get_swerex_start_cmd")
+        command = ["/bin/sh", "-c", self._own_server_text()] if own else self._get_swerex_start_cmd(token)
+        words = self._options()
+        if not self._on_host_network:
+            words += ["-p", f"{self._config.port}:8000"]
+        if own:
+            engine.environment[VARIABLE] = token
+            words += ["-e", VARIABLE]
+        name = self._container_name = self._get_container_name()
+        words += [*self._config.docker_args, "--name", name, image, *command]
+        self.logger.info(
+            f"Starting container {name} with image {self._config.image} serving on port {self._config.port}"
+        )
+        self.logger.debug(f"Command: {shlex.join([engine.runtime, 'create', *words])!r}")
+        remember(name, engine, not self._config.remove_container)
+        with self._making(engine):
+            said = engine.create(words, effort)
+        engine.made(said, self._config.image)
+        if own and not self._config.python_standalone_dir:
+            self._carry(engine, name, effort)
+        self._container_process = engine.attached(name)
+
+    def _carry(self, engine: Engine, name: str, effort: Effort) -> None:
+        """Put this installation into the container, for an image that has no server. It can do without."""
+        from swerex_c.deployment import _carried
+
+        try:
+            said = engine.ask("cp", "-", f"{name}:/", effort=effort, timeout=None, input=_carried.archive())
+            problem = said.words if said.code else None
+        except LookupError as error:
+            problem = str(error)
+        if problem:
+            self.logger.warning(
+                f"The server cannot be carried into the container ({problem}); if the image has none, it is "
+                "installed from the network"
+            )
+
+    async def _wait_until_alive(self, timeout: float = 10.0) -> None:
+        """Wait until the runtime answers. If it does not in time the container is ended.
+
+        Raises:
+            TimeoutError: then.
+            RuntimeError: if the container has ended.
+        """
+        try:
+            await _wait_until_alive(self.is_alive, timeout=timeout, function_timeout=self._runtime_timeout)
+        except TimeoutError:
+            self.logger.error("Runtime did not start within timeout. Here's the output from the container process.")
+            if self._container_process is not None:
+                self.logger.error(await in_thread(_output, self._container_process))
+            await self.stop()
+            raise
+
+    # Running and ending
+
+    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
+        """Whether the runtime answers, within `timeout` seconds.
+
+        Raises:
+            DeploymentNotStartedError: if the deployment was not started, or was stopped.
+            PlaceLostError: if the container has ended, with what it said.
+        """
+        runtime, process, backend = self.runtime, self._container_process, self._backend
+        if process is not None and process.poll() is not None:
+            raise PlaceLostError("Container process terminated.\n" + await in_thread(_output, process))
+        began = time.monotonic()
+        answer = await runtime.is_alive(timeout=timeout)
+        if answer or backend is None:
+            return answer
+        left = _LOOK_SECONDS if timeout is None else max(0.1, timeout - (time.monotonic() - began))
+        with contextlib.suppress(TimeoutError):
+            why, for_good = await in_thread(backend.look, left)
+            if for_good:
+                raise PlaceLostError(f"Container process terminated. {why}")
+        return answer
+
+    def _has_begun(self) -> bool:
+        # A subclass with a `start` of its own sets these.
+        return self._began or self._container_name is not None or self._container_process is not None
+
+    def _end(self) -> None:
+        self._settled.wait(_SETTLE_SECONDS)
+        self._end_container()
+        if self._config.remove_images:
+            self._remove_image()
+
+    def _end_container(self) -> None:
+        """End the container, and what shows its output. Blocks."""
+        name, process = self._container_name, self._container_process
+        if name is not None:
+            self._end_named(self._used or self._engine(), name)
+        if process is not None:
+            with contextlib.suppress(OSError):
+                process.kill()
+            with contextlib.suppress(Exception):
+                process.wait(timeout=5)
+        self._container_name = self._container_process = self._backend = self._used = None
+
+    def _end_named(self, engine: Engine, name: str) -> None:
+        if self._unsure:  # it may be made yet, by an engine whose client was not waited for
+            deadline = time.monotonic() + _UNSURE_SECONDS
+            while not engine.exists(name) and time.monotonic() < deadline:
+                time.sleep(0.2)
+        never_ran = self._backend is None and self._container_process is None
+        problem = (engine.remove if self._config.remove_container or never_ran else engine.kill)(name)
+        if problem is None:
+            forget(name)
+            return
+        self.logger.warning(
+            f"Failed to kill container {name}: {problem}. When the engine works again and this process has ended, "
+            f"`swerex-c prune --container-runtime {engine.runtime}` removes it."
+        )
+
+    def _remove_image(self) -> None:
+        engine, image = self._engine(), self._config.image
+        with contextlib.suppress(Exception):
+            if not engine.has_image(image, Effort(_LOOK_SECONDS)):
+                return
+        self.logger.info(f"Removing image {image}")
+        if problem := engine.remove_image(image):
+            self.logger.error(f"Failed to remove image {image}: {problem}")
+
+
+def _pipx(arguments: str) -> str:
+    """Text for `sh` that installs the server from the network and runs it."""
+    install = "python3 -m pip install pipx && python3 -m pipx ensurepath"
+    return f"{install} && python3 -m pipx run {PACKAGE_NAME} {arguments}"
+
+
+def _option(words: list[str], name: str) -> str | None:
+    """The value of an option among the words of a command line; the last if there are several."""
+    value = None
+    for i, word in enumerate(words):
+        if word == name and i + 1 < len(words):
+            value = words[i + 1]
+        elif word.startswith(f"{name}="):
+            value = word.partition("=")[2]
+    return value
+
+
+def _output(process: Any) -> str:
+    """What a container that has ended, or is going to be, has printed."""
+    text = []
+    for name in ("stdout", "stderr"):
+        stream = getattr(process, name, None)
+        said = b"" if stream is None else stream.read()
+        text.append(f"{name}:\n" + (said if isinstance(said, str) else said.decode(errors="replace")))
+    return "\n".join(text)
