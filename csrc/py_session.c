@@ -659,7 +659,7 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
 
 /* start(), line() and interrupt() differ in kind and limits only. */
 static PyObject *launch_text(session_object *self, swx_op_kind kind, PyObject *text, PyObject *timeout, PyObject *quiet,
-                             PyObject *matcher, PyObject *waker_arg, PyObject *future, PyObject *news)
+                             PyObject *patience, PyObject *matcher, PyObject *waker_arg, PyObject *future, PyObject *news)
 {
     swx_waker *waker = swx_py_waker_get(swx_py_state_of(Py_TYPE((PyObject *)self)), waker_arg);
     char *bytes;
@@ -675,13 +675,15 @@ static PyObject *launch_text(session_object *self, swx_op_kind kind, PyObject *t
     if (!f) {
         return NULL;
     }
-    if (set_limits(f, timeout, quiet) < 0) {
+    int64_t now = swx_now(), until;
+    if (swx_py_deadline(patience, now, &until) < 0 || set_limits(f, timeout, quiet) < 0) {
         swx_flight_unref(&f->landing);
         return NULL;
     }
     if (kind == SWX_OP_START) { /* the clock starts when the shell is there */
         f->op.step = f->op.deadline == SWX_NEVER ? SWX_NEVER : f->op.deadline - swx_now();
         f->op.deadline = SWX_NEVER;
+        f->op.patience = until == SWX_NEVER ? 0 : until - now + 1;
     }
     if (swx_buf_append(&f->typed, bytes, (size_t)size) != SWX_OK) {
         swx_flight_unref(&f->landing);
@@ -692,11 +694,11 @@ static PyObject *launch_text(session_object *self, swx_op_kind kind, PyObject *t
 
 static PyObject *session_start(PyObject *object, PyObject *args)
 {
-    PyObject *script, *timeout, *waker, *future;
-    if (!PyArg_ParseTuple(args, "OOOO:start", &script, &timeout, &waker, &future)) {
+    PyObject *script, *timeout, *waker, *future, *patience = Py_None;
+    if (!PyArg_ParseTuple(args, "OOOO|O:start", &script, &timeout, &waker, &future, &patience)) {
         return NULL;
     }
-    return launch_text((session_object *)object, SWX_OP_START, script, timeout, Py_None, Py_None, waker, future, Py_None);
+    return launch_text((session_object *)object, SWX_OP_START, script, timeout, Py_None, patience, Py_None, waker, future, Py_None);
 }
 
 static PyObject *session_line(PyObject *object, PyObject *args)
@@ -705,7 +707,7 @@ static PyObject *session_line(PyObject *object, PyObject *args)
     if (!PyArg_ParseTuple(args, "OOOOOOO:line", &text, &timeout, &quiet, &matcher, &waker, &future, &news)) {
         return NULL;
     }
-    return launch_text((session_object *)object, SWX_OP_LINE, text, timeout, quiet, matcher, waker, future, news);
+    return launch_text((session_object *)object, SWX_OP_LINE, text, timeout, quiet, Py_None, matcher, waker, future, news);
 }
 
 static PyObject *session_interrupt(PyObject *object, PyObject *args)
@@ -911,8 +913,9 @@ static void session_dealloc(PyObject *object)
 
 static PyMethodDef session_methods[] = {
     { "start", session_start, METH_VARARGS,
-      "start($self, script, timeout, waker, future, /)\n--\n\nRuns the startup script (bytes, whole lines).  Call it once, first.\n\n"
-      "timeout: seconds for the script, from the shell's first prompt on; None: no limit." },
+      "start($self, script, timeout, waker, future, patience=None, /)\n--\n\nRuns the startup script (bytes, whole lines).  Call it once, first.\n\n"
+      "timeout: seconds for the script, from the shell's first prompt on; None: no limit.\npatience: seconds for a carrier to show "
+      "that prompt; None: as many." },
     { "run", (PyCFunction)(void (*)(void))session_run, METH_FASTCALL,
       "run($self, command, checked, timeout, quiet, matcher, waker, future, news, direct, /)\n--\n\nRuns a command.\n\n"
       "checked: 1, `bash -n` accepts it without a warning; 0, with a warning; -1, nobody asked: then the operation is `held` "

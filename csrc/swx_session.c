@@ -455,8 +455,9 @@ void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
         submit_interrupt(s, op, now);
         return;
     }
-    if (op->kind == SWX_OP_START && s->pty.carrier && s->state == STARTING && op->step < SWX_NEVER - now) {
-        s->give_up = earlier(s->give_up, now + op->step); /* a carrier may wait for a password, or for a place that is frozen */
+    if (op->kind == SWX_OP_START && s->pty.carrier && s->state == STARTING) {
+        int64_t limit = op->patience ? op->patience : op->step; /* it may wait for a password, or for a place that is frozen */
+        s->give_up = limit < SWX_NEVER - now ? earlier(s->give_up, now + limit) : s->give_up;
     }
     push(&s->first, op);
     s->last = op;

@@ -75,8 +75,8 @@ struct swx_op {
     swx_match *match;     /* patterns to wait for, or NULL; borrowed, used by the session until done */
     int64_t deadline;     /* SWX_NEVER: none */
     int64_t quiet;        /* nanoseconds without output after which it ends, 0: no such limit */
-    int64_t step;         /* INTERRUPT: nanoseconds between attempts; START: time for the script, SWX_NEVER: any; with a
-                             carrier also for the first prompt */
+    int64_t step;         /* INTERRUPT: nanoseconds between attempts; START: time for the script, SWX_NEVER: any */
+    int64_t patience;     /* START with a carrier: nanoseconds for the first prompt; 0: as many as for the script */
     unsigned tries;       /* INTERRUPT: signals before the foreground processes are killed */
     bool stream;          /* call news when there is more output */
     void (*done)(swx_op *);

@@ -89,7 +89,16 @@ class Session:
         argv: Sequence[bytes] | None = None,  # a carrier: gives us the terminal of a bash elsewhere; None: shell, here
     ) -> Session: ...
     # The script is whole lines; the timeout counts from the shell's first prompt on. Call it once, first.
-    def start(self, script: bytes, timeout: float | None, waker: Waker | None, future: object, /) -> Operation: ...
+    # A carrier has `patience` seconds to show that prompt (None: the same timeout).
+    def start(
+        self,
+        script: bytes,
+        timeout: float | None,
+        waker: Waker | None,
+        future: object,
+        patience: float | None = None,
+        /,
+    ) -> Operation: ...
     # With `checked` -1 the operation may be `held`: then bash has to be asked, and the operation released.
     def run(
         self,

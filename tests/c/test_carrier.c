@@ -213,6 +213,21 @@ static void test_startup(void)
     wait_for(s, &start);
     EXPECT(&start, SWX_END_LOST, 0, "Password:");
     close_session(s);
+    char *slow[16] = { (char[]){ "sh" }, (char[]){ "-c" }, (char[]){ "sleep 0.4; exec \"$@\"" }, (char[]){ "sh" } };
+    char self[4096] = { 0 };
+    CHECK(readlink(carried[0], self, sizeof(self) - 1) > 0);
+    slow[4] = self;
+    for (size_t i = 1; carried[i]; i++) {
+        slow[4 + i] = carried[i];
+    }
+    s = begin(slow);
+    start = operation(SWX_OP_START, "echo up; sleep 50");
+    start.step = 300 * MS; /* counts from the first prompt on */
+    start.patience = 20000 * MS;
+    submit(s, &start);
+    wait_for(s, &start);
+    EXPECT(&start, SWX_END_TIMEOUT, 0, "up\n");
+    close_session(s);
     char *const none[] = { (char[]){ "/no/such/carrier" }, NULL };
     swx_session_config config = { .shell = "bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 100, .argv = none };
     swx_error err;
