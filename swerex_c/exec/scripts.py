@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import secrets
 
-__all__ = ["BRAND", "END_MARKED", "END_SECONDS", "KILL_FOREGROUND", "MARK", "draw_mark"]
+__all__ = ["BRAND", "END_MARKED", "END_SECONDS", "FIND_SHELL", "KILL_FOREGROUND", "MARK", "draw_mark"]
 
 MARK = "SWEREX_C_MARK"
 """The variable in the environment of every program of ours in the place."""
@@ -31,7 +31,7 @@ def draw_mark(runtime: str = "") -> str:
 
 
 # Linux heeds neither limit: RLIMIT_LOCKS since 2.4.25, RLIMIT_RSS (which bash counts in KiB) since 2.4.30. Nobody takes
-# a number near 2^50 for one that means something. Where a limit is in force already they cannot be set, and no harm done.
+# a number near 2^50 for one that means something. Where a lower one is in force this fails, and no harm is done.
 BRAND = """\
 if [[ ${SWEREX_C_MARK-} =~ ^[0-9a-f]{24}\\.[0-9a-f]{24}$ ]]; then {
 builtin ulimit -x $((0x4000000000000 + 0x${SWEREX_C_MARK:0:12}))
@@ -63,11 +63,6 @@ marked() { # whether process $1 carries the mark
     { IFS= read -r -d '' limits <"/proc/$1/limits"; } 2>/dev/null
     [[ $limits =~ $sign ]]
 }
-is_shell() { # whether process $1 is the shell of a session, or a copy that it made of itself
-    local -a words=()
-    { mapfile -d '' -t words <"/proc/$1/cmdline"; } 2>/dev/null
-    [[ ${words[*]} == *bash' --noprofile --norc --noediting -i' ]]
-}
 mark=$1 sign=
 if [[ $mark =~ ^[0-9a-f]{24}$ ]]; then
     sign="Max file locks +[a-z0-9]+ +$((0x4000000000000 + 0x${mark:0:12})) "
@@ -81,7 +76,7 @@ END_MARKED = (
     _COMMON
     + r"""
 declare -A known=() spared=() refused=()
-ended=0 shells=0 fresh=0
+ended=0 fresh=0
 # This script may carry the mark of the same runtime.
 p=$BASHPID
 while ((p > 0)) && stat_of "$p"; do
@@ -102,7 +97,6 @@ take() { # stops process $1 if it belongs to those that are to end: it starts no
     [[ ${known[$1]} == "$birth" ]] && return
     if marked "$1"; then
         belongs=1
-        if is_shell "$1" && ((session == $1)); then ((shells += 1)); fi
     elif [[ ${known[$parent]} ]]; then
         above=$parent
         stat_of "$above" && [[ ${known[$above]} == "$started" ]] && belongs=1
@@ -152,30 +146,49 @@ while :; do
     ((SECONDS < limit)) || break
     pause
 done
-echo "$left $ended $shells"
+echo "$left $ended"
 """
 )
-"""Words: a mark, or the part of it before the dot; seconds that it may take; seconds to wait until there is something to
-end (0 if missing). Ends all that carries it, and what descends from that. First everything is stopped, until no more is
-found, then it is killed, so that nothing can outrun it by forking.
+"""Words: a mark, or the part of it before the dot; seconds that it may take; seconds to wait until there is something
+to end (0 if missing). Ends all that carries it, and what descends from that. First everything is stopped, until no
+more is found, then it is killed, so that nothing can outrun it by forking.
 
-Prints three numbers: how many processes are left (0, or those that may not be killed), how many have ended, and how
-many of all were shells of sessions that were still there."""
+Prints two numbers: how many processes are left (0, or those that may not be killed), and how many have ended."""
 
-KILL_FOREGROUND = (
-    _COMMON
-    + r"""
-shell= eldest= own= target=
+_FIND_SHELL = r"""
+is_shell() { # whether process $1 is the shell of a session, or a copy that it made of itself
+    local -a words=()
+    { mapfile -d '' -t words <"/proc/$1/cmdline"; } 2>/dev/null
+    [[ ${words[*]} == *bash' --noprofile --norc --noediting -i' ]]
+}
+shell= eldest= leads= own= target=
 declare -A shells=()
 for p in /proc/[1-9]*; do
     p=${p#/proc/}
-    if is_shell "$p" && marked "$p" && stat_of "$p"; then shells[$p]="$started $group $foreground $parent"; fi
+    if is_shell "$p" && marked "$p" && stat_of "$p"; then shells[$p]="$started $parent $session $group $foreground"; fi
 done
 for p in "${!shells[@]}"; do
     set -- ${shells[$p]}
-    [[ ${shells[$4]} ]] && continue # a copy that another one made of itself
-    if [[ ! $shell ]] || (($1 < eldest)); then shell=$p eldest=$1 own=$2 target=$3; fi
+    [[ ${shells[$2]} ]] && continue # a copy that another one made of itself
+    if [[ ! $shell ]] || (($1 < eldest)); then shell=$p eldest=$1 leads=$(($3 == p)) own=$4 target=$5; fi
 done
+"""
+
+FIND_SHELL = (
+    _COMMON
+    + _FIND_SHELL
+    + r"""
+stat_of 1 && echo "$started"
+[[ $shell ]] && ((leads))
+"""
+)
+"""Words: the mark of a session, or any other. Prints what is another number when the place was started anew (nothing if
+it cannot be told). Exit code 0: the session's shell is there, at the head of its terminal."""
+
+KILL_FOREGROUND = (
+    _COMMON
+    + _FIND_SHELL
+    + r"""
 [[ $shell ]] || exit 3
 ((target > 1 && target != own)) || exit 1
 kill -KILL -- "-$target" 2>/dev/null || exit 1

@@ -72,6 +72,9 @@ _DIRECT_CARRIED_MICROSECONDS = 500
 _SHORT = 2e-6
 """Seconds for each microsecond of that: a command that ended in less while others were served is a short one again."""
 
+_KILLS = 3
+"""So often what ignores interrupts is killed in another place, if that does not bring the prompt back."""
+
 _KILL_SECONDS = 2.0
 """How long a shell in another place may take to its prompt when what ran in it was killed."""
 
@@ -127,6 +130,7 @@ class BashSession(Session):
         self._checked: dict[str, bool] = {}
         self._direct_microseconds = _DIRECT_MICROSECONDS
         self._missing = ""
+        self._patience: float | None = None
 
     @property
     def core(self) -> _core.Session:
@@ -159,6 +163,13 @@ class BashSession(Session):
         Only asked for with an argv; else the core does it. False: there is no way.
         """
         return False
+
+    async def _died(self, answer: Answer) -> None:
+        """Called with an answer that says that the shell has ended. May raise a truer error than would be made of it.
+
+        Behind a program that carries the terminal it is that program that has ended, with an exit code of its own
+        perhaps. `answer.typed` tells whether the command had reached the shell.
+        """
 
     def _environment(self) -> list[bytes]:
         variables = {**os.environ, **(self.request.env or {})}
@@ -244,8 +255,10 @@ class BashSession(Session):
             future = waker.create_future()
             core = self.core
             with _translated():
-                operation = core.start(script, request.startup_timeout, waker.core, future)
+                operation = core.start(script, request.startup_timeout, waker.core, future, self._patience)
             await finish(operation, future)
+            if operation.end in ("died", "lost") and not (self._missing and self._missing in operation.output):
+                await self._died(operation)
             self._check_started(operation, argv)
         except BaseException:
             await asyncio.shield(self.close())
@@ -353,8 +366,15 @@ class BashSession(Session):
             raise InvalidInputError(msg)
         matcher, watch = self._matcher(action.expect, None)
         answer = await (self._interrupt(action, matcher) if watch is None else self._interrupt_watched(action, watch))
-        if answer.end == "timeout" and await self._kill_foreground():
+        kills = _KILLS
+        while answer.end == "timeout" and kills and await self._kill_foreground():
             answer = await self._wait_idle(_KILL_SECONDS)
+            kills -= 1
+            if answer.end == "timeout" and kills:  # it was one of many, in a loop
+                again = BashInterruptAction(timeout=_KILL_SECONDS / 10, n_retry=1)
+                answer = await self._interrupt(again, None)
+        if answer.end == "died":
+            await self._died(answer)
         if answer.end in ("done", "matched"):
             expect_string = action.expect[answer.hit] if answer.end == "matched" else _PROMPT
             return BashObservation(output=answer.output.strip(), exit_code=0, expect_string=expect_string)
@@ -415,6 +435,8 @@ class BashSession(Session):
             return _observation(output, None if action.check == "ignore" else code, _PROMPT, "", dropped)
         if end == "matched":
             return await self._after_match(action, operation)
+        if end == "died":
+            await self._died(operation)
         if end == "died" and operation.typed:
             code = operation.code
             if action.check == "raise" and code != 0:
@@ -581,6 +603,8 @@ class BashSession(Session):
         if end in ("done", "matched"):
             expect_string = action.expect[answer.hit] if end == "matched" else _PROMPT
             return _observation(output, 0, expect_string, "", answer.dropped)
+        if end == "died":
+            await self._died(answer)
         if end == "died" and answer.typed:
             reason = f"The command ended the session's shell. {cause(answer)}"
             return _observation(output, answer.code, "", reason, answer.dropped)

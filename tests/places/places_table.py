@@ -72,7 +72,7 @@ class Bwrap(ByCommand):
         view = ["--ro-bind", "/", "/", "--tmpfs", "/tmp", "--dev", "/dev", "--proc", "/proc"]
 
         def line(argv: Sequence[str], names: Sequence[str]) -> list[str]:
-            return [program, "--unshare-all", *view, "--die-with-parent", *argv]
+            return [program, "--unshare-all", *view, *argv]
 
         super().__init__("bubblewrap", dict(os.environ), line, line)
 

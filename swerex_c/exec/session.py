@@ -1,0 +1,244 @@
+"""A persistent bash in another place, behind a client that carries its terminal."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from swerex_c.exceptions import (
+    CommandTimeoutError,
+    NotSupportedError,
+    PlaceLostError,
+    ResourceError,
+    RuntimeClosedError,
+    SessionDiedError,
+    SwerexException,
+)
+from swerex_c.exec.scripts import BRAND, END_MARKED, END_SECONDS, FIND_SHELL, KILL_FOREGROUND, MARK, draw_mark
+from swerex_c.exec.shells import lost
+from swerex_c.exec.threads import in_thread
+from swerex_c.runtime._session import CARRIED_BASH, CARRIED_VARIABLES, BashSession
+from swerex_c.runtime.abstract import CloseBashSessionResponse
+from swerex_c.runtime.config import OUTPUT_LIMIT
+
+if TYPE_CHECKING:
+    import logging
+
+    from swerex_c import _core
+    from swerex_c.exec.place import Place
+    from swerex_c.runtime._answers import Answer
+    from swerex_c.runtime.abstract import CreateBashSessionRequest
+
+__all__ = ["ExecSession", "end_marked", "look"]
+
+CLIENT_SECONDS = 60.0
+"""How long a client may take until the shell behind it shows its first prompt."""
+
+_LATE_SECONDS = 3
+"""So long it is waited for a shell that a client was asked for, and that nobody wants any more, so that it is ended."""
+
+_ASK_SECONDS = 20.0
+"""How long a short script in the place may take. It does, where the place is frozen."""
+
+_GONE_SECONDS = 3.0
+"""How long an engine may take to notice that a place has ended, when nothing can be run in it any more."""
+
+
+def look(place: Place, mark: str) -> tuple[bool, str]:
+    """Whether the shell of this mark is in the place, and what tells this run of the place from its next. Blocks."""
+    answer = place.run(FIND_SHELL, mark, timeout=_ASK_SECONDS)
+    return answer.code == 0, answer.stdout.decode(errors="replace").strip()
+
+
+def end_marked(place: Place, mark: str, late: float = 0) -> str | None:
+    """End all that carries the mark, if it comes within `late` seconds. Blocks, END_SECONDS and some more at most.
+
+    Returns None when nothing is left, also when the place itself is gone; else a sentence about what is.
+    """
+    try:
+        seconds = END_SECONDS + late + _ASK_SECONDS
+        answer = place.run(END_MARKED, mark, str(END_SECONDS + int(late)), str(int(late)), timeout=seconds)
+        left = answer.stdout.split()[0].decode()
+    except (PlaceLostError, RuntimeClosedError):
+        return None
+    except (SwerexException, IndexError, TimeoutError, OSError) as e:
+        gone = lost(place.backend)
+        return None if gone is not None else f"What was started in {place.backend.name} could not be ended: {e}"
+    return None if left == "0" else f"{left} of the processes started in {place.backend.name} could not be ended"
+
+
+class ExecSession(BashSession):
+    """A session whose shell is in a place. Everything that it starts there has its mark, and ends with it."""
+
+    def __init__(
+        self,
+        place: Place,
+        request: CreateBashSessionRequest,
+        *,
+        logger: logging.Logger | None = None,
+        output_limit: int = OUTPUT_LIMIT,
+        born: str = "",
+    ):
+        """
+        Args:
+            place: open already; its mark is the beginning of this session's.
+            born: what `look` says of this run of the place; where it says something else later, that is another one.
+        """
+        super().__init__(request, logger=logger, output_limit=output_limit)
+        self.place = place
+        self.mark = draw_mark(place.mark)
+        self._born = born
+        self._patience = CLIENT_SECONDS
+        self._ready = False
+        self._started = False
+        self._judging = threading.Lock()
+        self._verdict: list[SwerexException | None] = []
+
+    # -- start
+
+    def _spawn(self) -> tuple[list[bytes] | None, list[bytes], bytes | None]:
+        backend = self.place.backend
+        variables = backend.environment()
+        for name in ("PS0", "PS1", "PS2"):
+            variables.pop(name, None)
+        variables |= {"TERM": "xterm", MARK: self.mark}
+        argv = backend.terminal(CARRIED_BASH, (*CARRIED_VARIABLES, MARK))
+        self._started = True
+        return [os.fsencode(word) for word in argv], [os.fsencode(f"{k}={v}") for k, v in variables.items()], None
+
+    def _carried_script(self) -> bytes:
+        return BRAND.encode() + super()._carried_script()
+
+    def _check_started(self, operation: _core.Operation, argv: list[bytes] | None) -> None:
+        self._ready = operation.typed
+        super()._check_started(operation, argv)
+
+    # -- what has become of it
+
+    async def _died(self, answer: Answer) -> None:
+        """Raise what is true when the client has ended: the place is lost, or the client was. Else the shell has."""
+        error = await in_thread(self._judge, answer)
+        if error is not None:
+            raise error
+
+    def _judge(self, answer: Answer) -> SwerexException | None:
+        """The same for each who asks. Blocks."""
+        with self._judging:
+            if not self._verdict:
+                self._verdict.append(self._investigate(answer))
+            known = self._verdict[0]
+        if known is None or not isinstance(known, SessionDiedError):
+            return None if known is None else type(known)(str(known))
+        return SessionDiedError(str(known), exit_code=known.exit_code, signal=known.signal)
+
+    def _investigate(self, answer: Answer) -> SwerexException | None:
+        backend = self.place.backend
+        gone = lost(backend)
+        if gone is None and answer.end == "lost":
+            return None
+        if gone is None and not answer.typed and not self._ready:
+            return self._no_shell(answer)
+        if gone is None and not backend.outlives and not backend.shares_processes:
+            return None
+        if gone is None:
+            there, gone = self._look_again()
+            if gone is None and there:
+                end_marked(self.place, self.mark)
+        if gone is not None:
+            return gone
+        if answer.signal:
+            how = f"was ended by signal {answer.signal}"
+        elif there:
+            how = f"ended with status {answer.code}"
+        else:
+            return None
+        msg = (
+            f"The client that carried the terminal of the session's shell {how}, and with it the session in "
+            f"{backend.name}. What ran there was ended. Close the session and create another one"
+        )
+        return SessionDiedError(msg)
+
+    def _look_again(self) -> tuple[bool, SwerexException | None]:
+        """Whether the shell is still there; else why there is no place to look into.
+
+        When a container ends, its processes do first, and for a moment its engine knows nothing of that.
+        """
+        place = self.place
+        until = time.monotonic() + _GONE_SECONDS
+        while True:
+            try:
+                there, born = look(place, self.mark)
+            except (PlaceLostError, RuntimeClosedError) as e:
+                return False, e
+            except (SwerexException, TimeoutError, OSError) as e:
+                gone = lost(place.backend)
+                if gone is not None or time.monotonic() > until:
+                    msg = f"It cannot be learned what became of the session's shell in {place.backend.name}: {e}"
+                    return False, gone or SessionDiedError(msg)
+                time.sleep(0.1)
+                continue
+            if self._born and born and born != self._born:
+                return False, PlaceLostError(f"The {place.backend.name} was restarted, and what ran there has ended")
+            return there, lost(place.backend)
+
+    def _no_shell(self, answer: Answer) -> SwerexException:
+        """Why a client has ended before its shell was there, in a place that is."""
+        name, words = self.place.backend.name, " ".join(answer.output.split())
+        said = f" ({words})" if words else ""
+        if answer.code in (126, 127):
+            return NotSupportedError(f"There is no bash in {name}, which sessions need{said}")
+        how = f"was ended by signal {answer.signal}" if answer.signal else f"ended with status {answer.code}"
+        return ResourceError(f"No shell could be started in {name}; the client {how}{said}")
+
+    # -- ending things
+
+    async def _kill_foreground(self) -> bool:
+        return await in_thread(self._kill_inside)
+
+    def _kill_inside(self) -> bool:
+        place = self.place
+        if not place.backend.outlives and not place.backend.shares_processes:
+            return self._kill_here()
+        try:
+            return place.run(KILL_FOREGROUND, self.mark, timeout=_ASK_SECONDS).code == 0
+        except CommandTimeoutError:
+            return False
+
+    def _kill_here(self) -> bool:
+        """For programs that are this machine's, under numbers of its own, in a view that each client has for itself."""
+        from swerex_c.exec.ask import ask
+        from swerex_c.runtime._syntax import find_bash
+
+        argv = [find_bash(), "--noprofile", "--norc", "-c", KILL_FOREGROUND, "bash", self.mark]
+        try:
+            return ask(argv, environment={}, timeout=_ASK_SECONDS).code == 0
+        except (TimeoutError, OSError):
+            return False
+
+    async def close(self) -> CloseBashSessionResponse:
+        """End the shell and everything that it started in the place. Returns when it is gone.
+
+        What cannot be ended in some seconds is left, and the log says so. A place that is lost is no error.
+        """
+        await self._end(inside=True)
+        return CloseBashSessionResponse()
+
+    async def _end(self, *, inside: bool) -> None:
+        """inside: also what is in the place; else only here, where the caller ends all that the runtime started."""
+        started, self._started = self._started, False
+        inside = started and self.place.backend.outlives and (inside or not self._ready)
+        inside = inside and not any(isinstance(known, PlaceLostError) for known in self._verdict)
+        if inside and not self._ready and self._core is not None and not self._core.facts()["dead"]:
+            # Its client has asked for a shell, or is about to. Without the client nobody would know when it comes.
+            await in_thread(end_marked, self.place, self.mark, _LATE_SECONDS)
+        await super().close()
+        if inside:
+            left = await in_thread(end_marked, self.place, self.mark)
+            if left is not None:
+                self.logger.warning("%s", left)
+
+    async def close_here(self) -> None:
+        """End the client alone, and a shell that is not ready yet. The caller ends what else is in the place."""
+        await self._end(inside=False)
