@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tarfile
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, Self
 
 from swerex_c.exceptions import ProtocolError, SwerexException, UploadError
 
@@ -39,7 +41,7 @@ class Readable(Protocol):
 class _Writer:
     """What tarfile writes to."""
 
-    def __init__(self, write: Callable[[bytes], None]):
+    def __init__(self, write: Callable[[bytes], object]):
         self.write = write
 
 
@@ -48,7 +50,7 @@ class Packer:
 
     def __init__(
         self,
-        write: Callable[[bytes], None],
+        write: Callable[[bytes], object],
         *,
         format: int = tarfile.PAX_FORMAT,
         change: Callable[[tarfile.TarInfo], None] | None = None,
@@ -85,24 +87,30 @@ class Packer:
             raise UploadError(f"Cannot copy {path!r}: it is not a file, a directory or a link")
         self._put(member, path)
 
-    def add_directory(self, name: str, mode: int) -> None:
-        """A directory that is nowhere here."""
+    def make(self, name: str, mode: int, data: bytes | None = None) -> None:
+        """A file with these bytes, or a directory, that is nowhere here."""
         member = tarfile.TarInfo(name)
-        member.type, member.mode = tarfile.DIRTYPE, mode
-        self._put(member, "")
+        member.mode, member.mtime = mode, int(time.time())
+        if data is None:
+            member.type = tarfile.DIRTYPE
+        else:
+            member.size = len(data)
+        self._put(member, io.BytesIO(data or b""))
 
-    def _put(self, member: tarfile.TarInfo, path: str) -> None:
+    def _put(self, member: tarfile.TarInfo, source: str | BinaryIO) -> None:
         if self._change is not None:
             self._change(member)
-        if member.isreg():
-            with open(path, "rb") as file:
+        if not member.isreg():
+            self._tar.addfile(member)
+        elif isinstance(source, str):
+            with open(source, "rb") as file:
                 self._tar.addfile(member, file)
         else:
-            self._tar.addfile(member)
+            self._tar.addfile(member, source)
         self._tar.members = []  # type: ignore[attr-defined]  # it would keep them all
 
 
-def pack(path: str, write: Callable[[bytes], None]) -> None:
+def pack(path: str, write: Callable[[bytes], object]) -> None:
     """Write what is in a directory as an archive (POSIX.1-2001 pax) whose first member is "./", the directory itself.
 
     Raises:
@@ -142,13 +150,14 @@ class _Member(tarfile.TarInfo):
         return member
 
 
-def unpack(source: Readable, spool: Spool, *, root: str = ".", hard_links: bool = False) -> None:
+def unpack(source: Readable, spool: Spool, *, root: str = ".", hard_links: bool = False, file: bool = False) -> None:
     """Make a directory's archive the root of a spool, and nothing outside of it, whatever the archive holds.
 
     What follows the archive in the stream is not read.
 
     Args:
         root: the name of the first member, which is the directory; those of the others begin with it.
+        file: the archive holds a file of the name `root`, and not a directory.
         hard_links: make a copy of a file for each further name that it has; they are refused otherwise.
 
     Raises:
@@ -159,9 +168,12 @@ def unpack(source: Readable, spool: Spool, *, root: str = ".", hard_links: bool 
     try:
         with tarfile.open(fileobj=source, mode="r|", bufsize=BLOCK, tarinfo=_Member) as tar:  # type: ignore[call-overload]
             first = tar.next()
-            if first is None or first.name.rstrip("/") != root or not first.isdir():
+            if first is None or first.name.rstrip("/") != root or not (first.isreg() if file else first.isdir()):
                 raise ProtocolError("A tree does not begin with its root")
-            spool.directory("", first.mode, _time(first))
+            if file:
+                _unpack_file(tar, first, spool, "")
+            else:
+                spool.directory("", first.mode, _time(first))
             for member in iter(tar.next, None):
                 _unpack_member(tar, member, spool, root, hard_links)
                 tar.members = []
@@ -184,13 +196,17 @@ def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, spool: Spool, 
     elif member.islnk() and hard_links:
         spool.copy(name, _below(root, member.linkname))
     elif member.isreg() and not member.issparse():
-        source = tar.extractfile(member)
-        assert source is not None
-        with spool.file(name, member.mode, _time(member)) as file:
-            while data := source.read(BLOCK):
-                write_all(file.fileno(), [data])
+        _unpack_file(tar, member, spool, name)
     else:
         raise UploadError(f"{member.name!r:.200} is not a file, a directory or a link")
+
+
+def _unpack_file(tar: tarfile.TarFile, member: tarfile.TarInfo, spool: Spool, name: str) -> None:
+    source = tar.extractfile(member)
+    assert source is not None
+    with spool.file(name, member.mode, _time(member)) as file:
+        while data := source.read(BLOCK):
+            write_all(file.fileno(), [data])
 
 
 def _below(root: str, name: str) -> str:

@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 from swerex_c.exceptions import InvalidInputError, UploadError
 
-__all__ = ["move", "read_text", "spool", "upload", "write_text"]
+__all__ = ["check_path", "entries_of", "move", "read_text", "refuse_special", "spool", "upload", "write_text"]
 
 _MOST_LINKS = 40
 """How many symbolic links in a row are followed, as in Linux."""
@@ -49,7 +49,7 @@ def read_text(path: str, encoding: str | None = None, errors: str | None = None)
         encoding: None is the locale's.
         errors: what to do with bytes that do not decode; None is to raise UnicodeDecodeError.
     """
-    _check_path(path)
+    check_path(path)
     with open(path, encoding=encoding, errors=errors) as file:
         return file.read()
 
@@ -62,7 +62,7 @@ def write_text(path: str, content: str) -> None:
     link it stays one: the file that it leads to is written. Only what cannot be replaced is overwritten in place: a
     file with several names, one that somebody else owns or that is mounted, a device, a named pipe.
     """
-    _check_path(path)
+    check_path(path)
     path = str(Path(path))
     encoding = codecs.lookup(locale.getpreferredencoding(False)).name
     # What cannot fail is encoded while it is written: a long text then takes no second place in memory.
@@ -113,8 +113,8 @@ def upload(source: str, target: str) -> None:
             named pipe, a socket or a device, or if source and target are the same or the target lies in the source.
             Such a tree is refused before anything of it is copied.
     """
-    _check_path(source)
-    _check_path(target)
+    check_path(source)
+    check_path(target)
     if stat.S_ISDIR(os.stat(source).st_mode):
         _upload_tree(source, target)
     else:
@@ -134,7 +134,7 @@ def move(source: str, target: str, name: str | None = None) -> list[str]:
         The directories of a tree that were made, as paths below its root ("" is the root itself), those that hold
         others first. They have this process's default mode; the source's modes are not looked at.
     """
-    _check_path(target)
+    check_path(target)
     if not stat.S_ISDIR(os.lstat(source).st_mode):
         _upload_file(source, target, name=name, copy=_rename)
         return []
@@ -148,7 +148,7 @@ def spool(target: str, *, suffix: str = ".tmp") -> Iterator[str]:
     It lies beside the target, or else in it, or else where temporary files are. Directories above the target are made.
     It is removed at the end with all that is left in it.
     """
-    _check_path(target)
+    check_path(target)
     parent = os.path.dirname(os.path.abspath(target))
     os.makedirs(parent, exist_ok=True)
     path = _make_spool([parent, target, tempfile.gettempdir()], suffix)
@@ -169,7 +169,7 @@ def _make_spool(places: list[str], suffix: str) -> str:
 def _upload_file(
     source: str, target: str, *, name: str | None = None, copy: Callable[[str, str], object] = shutil.copy
 ) -> None:
-    _refuse_special(source, os.stat(source))
+    refuse_special(source, os.stat(source))
     if os.path.isdir(target):
         target = os.path.join(target, name or os.path.basename(os.path.normpath(source)))
         if os.path.isdir(target):
@@ -197,7 +197,7 @@ def _upload_tree(source: str, target: str) -> None:
 
 def _merge_tree(source: str, target: str, *, copy: Callable[[str, str], object]) -> list[str]:
     """Bring what is in a tree into another one; the directories that were made for it, below the tree's root."""
-    entries = list(_entries(source))
+    entries = list(entries_of(source))
     _refuse_tree(entries, source, target)
     made = []
     if parent := os.path.dirname(os.path.normpath(target)):
@@ -226,7 +226,7 @@ def _make_directory(path: str) -> bool:
     return True
 
 
-def _entries(source: str) -> Iterator[tuple[os.DirEntry[str], str]]:
+def entries_of(source: str) -> Iterator[tuple[os.DirEntry[str], str]]:
     """Everything in a tree with its path below the tree's root, directories before what they hold."""
     pending = [(source, "")]
     while pending:
@@ -247,14 +247,15 @@ def _refuse_tree(entries: list[tuple[os.DirEntry[str], str]], source: str, targe
         to = os.path.join(target, relative)
         if entry.is_symlink() or not entry.is_dir():
             if not entry.is_symlink():
-                _refuse_special(entry.path, entry.stat(follow_symlinks=False))
+                refuse_special(entry.path, entry.stat(follow_symlinks=False))
             if os.path.isdir(to) and not os.path.islink(to):
                 raise UploadError(f"Cannot copy the file {entry.path!r} to {to!r}: a directory is there")
         elif os.path.lexists(to) and not os.path.isdir(to):
             raise UploadError(f"Cannot copy the directory {entry.path!r} to {to!r}: a file is there")
 
 
-def _refuse_special(path: str, status: os.stat_result) -> None:
+def refuse_special(path: str, status: os.stat_result) -> None:
+    """Raise UploadError for a named pipe, a socket or a device."""
     kind = _KINDS.get(stat.S_IFMT(status.st_mode))
     if kind:
         raise UploadError(f"Cannot copy {path!r}: it is {kind}")
@@ -355,7 +356,7 @@ def _lstat(path: str) -> os.stat_result | None:
         return None
 
 
-def _check_path(path: str) -> None:
+def check_path(path: str) -> None:
     """An empty path and one with a NUL would fail anyway, but less clearly."""
     if not path:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
