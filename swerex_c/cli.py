@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
@@ -403,3 +403,42 @@ def doctor(
     else:
         _doctor.print_table(findings)
     raise typer.Exit(0 if _doctor.sessions_can_run(findings) else Exit.FAILED)
+
+
+# Containers
+
+
+class ContainerRuntime(StrEnum):
+    """The commands that run containers."""
+
+    docker = "docker"
+    podman = "podman"
+
+
+@app.command()
+def prune(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show them.")] = False,
+    container_runtime: Annotated[
+        ContainerRuntime, typer.Option(help="The command that runs containers.")
+    ] = ContainerRuntime.docker,
+) -> None:
+    """Remove the containers of deployments whose process died without stopping them.
+
+    Containers of processes that live, of other machines and of other programs are left alone.
+    """
+    from swerex_c.deployment._engine import Engine
+    from swerex_c.deployment._prune import prune as prune_engine
+
+    try:
+        found = prune_engine(Engine(container_runtime.value), dry_run=dry_run)
+    except (SwerexException, TimeoutError) as error:
+        _fail(str(error), Exit.FAILED)
+    for one in found:
+        if one.error is not None:
+            print(f"swerex-c: {one.name} could not be removed: {one.error}", file=sys.stderr)
+            continue
+        done = "ended, and kept" if one.keep else "removed"
+        print(f"{'Would be ' if dry_run else ''}{done}: {one.name} (image {one.image}, of the dead {one.owner})")
+    if not found:
+        print(f"No container of {container_runtime.value} is left of a dead process")
+    raise typer.Exit(Exit.FAILED if any(one.error is not None for one in found) else 0)

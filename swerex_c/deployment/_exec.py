@@ -35,11 +35,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Effort", "EffortEnded", "ExecDeployment"]
 
-_FOR_EVER = 30 * 86400.0
+_FOR_EVER = 20 * 86400.0
 """Seconds without a limit, as system calls can take them."""
 
 _CLOSE_SECONDS = 10.0
 """How long the runtime has to close when the place is going to be ended anyway."""
+
+_GIVE_UP_SECONDS = 1.0
+"""The same for one that never was of use."""
 
 _END_SECONDS = 60.0
 """How long ending the place may take altogether: what `_end` does has limits of its own, below this."""
@@ -166,6 +169,7 @@ class ExecDeployment(AbstractDeployment):
         self._hooks = CombinedDeploymentHook()
         self.logger = logger or get_logger("rex-deploy")
         self._began = False
+        self._ready = False
         self._owner = os.getpid()
 
     # What a kind of place says
@@ -209,6 +213,7 @@ class ExecDeployment(AbstractDeployment):
         self._began = True
         try:
             await self._start(effort)
+            self._ready = True
         except GeneratorExit:
             # The loop is gone, and with it whatever could be awaited.
             effort.end()
@@ -259,12 +264,19 @@ class ExecDeployment(AbstractDeployment):
         runtime, self._runtime = self._runtime, None
         if runtime is not None:
             try:
-                await asyncio.wait_for(runtime.close(), _CLOSE_SECONDS)
+                await asyncio.wait_for(
+                    runtime.close(), _GIVE_UP_SECONDS if self._began and not self._ready else self._close_seconds()
+                )
             except Exception as error:
                 self.logger.debug("The runtime could not be closed: %s", error)
+        self._ready = False
         if self._has_begun():
             await in_thread(self._end)
             self._began = False
+
+    def _close_seconds(self) -> float:
+        """How long the runtime may take to close, before the place is ended anyway."""
+        return _CLOSE_SECONDS
 
     def _has_begun(self) -> bool:
         """Whether there is something for `_end` to do."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import shlex
@@ -41,6 +42,9 @@ _UNSURE_SECONDS = 2.0
 
 _LOOK_SECONDS = 10.0
 """How long the engine may take to tell what became of a container."""
+
+_OUTPUT_SECONDS = 5.0
+"""How long the end of a container's output is waited for when it has ended."""
 
 _PORT_TRIES = 5
 """Another process may take the port that was free."""
@@ -93,8 +97,8 @@ class DockerDeployment(ExecDeployment):
         return Engine(self._config.container_runtime)
 
     def _overrides(self, name: str) -> bool:
-        """Whether a subclass, or somebody who assigned to the object, does this otherwise."""
-        return name in vars(self) or getattr(type(self), name) is not getattr(DockerDeployment, name)
+        """Whether a subclass, or somebody who assigned to the class or the object, does this otherwise."""
+        return name in vars(self) or getattr(type(self), name) is not _OWN[name]
 
     @property
     def _serves(self) -> bool:
@@ -226,6 +230,7 @@ class DockerDeployment(ExecDeployment):
         self.logger.info(f"Starting container {name} with image {self._config.image}")
         self.logger.debug(f"Command: {shlex.join([engine.runtime, 'run', '-d', *words])!r}")
         remember(name, engine, not self._config.remove_container)
+        effort.check()
         with self._making(engine):
             said = engine.run(words, effort)
         container = engine.made(said, self._config.image)
@@ -296,7 +301,7 @@ class DockerDeployment(ExecDeployment):
         )
         began = time.monotonic()
         try:
-            await self._wait_until_alive(timeout=effort.check())
+            await self._wait_until_alive(timeout=round(effort.check(), 2))
         except PlaceLostError as error:
             if last or not found or not any(sign in str(error) for sign in _PORT_TAKEN):
                 raise
@@ -328,6 +333,7 @@ class DockerDeployment(ExecDeployment):
         )
         self.logger.debug(f"Command: {shlex.join([engine.runtime, 'create', *words])!r}")
         remember(name, engine, not self._config.remove_container)
+        effort.check()
         with self._making(engine):
             said = engine.create(words, effort)
         engine.made(said, self._config.image)
@@ -361,9 +367,10 @@ class DockerDeployment(ExecDeployment):
             await _wait_until_alive(self.is_alive, timeout=timeout, function_timeout=self._runtime_timeout)
         except TimeoutError:
             self.logger.error("Runtime did not start within timeout. Here's the output from the container process.")
-            if self._container_process is not None:
-                self.logger.error(await in_thread(_output, self._container_process))
-            await self.stop()
+            process = self._container_process
+            await self.stop()  # before the output is read: its end comes with the container's
+            if process is not None:
+                self.logger.error(await _output(process))
             raise
 
     # Running and ending
@@ -377,7 +384,7 @@ class DockerDeployment(ExecDeployment):
         """
         runtime, process, backend = self.runtime, self._container_process, self._backend
         if process is not None and process.poll() is not None:
-            raise PlaceLostError("Container process terminated.\n" + await in_thread(_output, process))
+            raise PlaceLostError("Container process terminated.\n" + await _output(process))
         began = time.monotonic()
         answer = await runtime.is_alive(timeout=timeout)
         if answer or backend is None:
@@ -388,6 +395,10 @@ class DockerDeployment(ExecDeployment):
             if for_good:
                 raise PlaceLostError(f"Container process terminated. {why}")
         return answer
+
+    def _close_seconds(self) -> float:
+        process = self._container_process
+        return 0.5 if process is not None and process.poll() is not None else super()._close_seconds()
 
     def _has_begun(self) -> bool:
         # A subclass with a `start` of its own sets these.
@@ -436,6 +447,10 @@ class DockerDeployment(ExecDeployment):
             self.logger.error(f"Failed to remove image {image}: {problem}")
 
 
+_OWN = {name: vars(DockerDeployment)[name] for name in ("_get_swerex_start_cmd", "_build_image", "glibc_dockerfile")}
+"""What the class itself does."""
+
+
 def _pipx(arguments: str) -> str:
     """Text for `sh` that installs the server from the network and runs it."""
     install = "python3 -m pip install pipx && python3 -m pipx ensurepath"
@@ -453,11 +468,13 @@ def _option(words: list[str], name: str) -> str | None:
     return value
 
 
-def _output(process: Any) -> str:
-    """What a container that has ended, or is going to be, has printed."""
+async def _output(process: Any) -> str:
+    """What a container that has ended has printed."""
     text = []
     for name in ("stdout", "stderr"):
-        stream = getattr(process, name, None)
-        said = b"" if stream is None else stream.read()
+        said: Any = b""
+        if (stream := getattr(process, name, None)) is not None:
+            with contextlib.suppress(TimeoutError, OSError, ValueError):
+                said = await asyncio.wait_for(in_thread(stream.read), _OUTPUT_SECONDS)
         text.append(f"{name}:\n" + (said if isinstance(said, str) else said.decode(errors="replace")))
     return "\n".join(text)
