@@ -8,6 +8,7 @@ Times in results are microseconds, CPU too; "self" is this process with all its 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import json
 import os
@@ -393,7 +394,8 @@ def _threads_and_children(pid: str) -> tuple[list[str], list[str]]:
     tasks = os.listdir(f"/proc/{pid}/task")
     children: list[str] = []
     for task in tasks:
-        children += Path(f"/proc/{pid}/task/{task}/children").read_text().split()
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+            children += Path(f"/proc/{pid}/task/{task}/children").read_text().split()
     return tasks, children
 
 
