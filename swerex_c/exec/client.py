@@ -27,12 +27,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from swerex_c.exec.scripts import BRAND
 
-__all__ = ["Client", "Output", "Overdue"]
+__all__ = ["READ_WORDS", "Client", "Output", "Overdue", "packed"]
 
-LOADER = (
-    BRAND
-    + r"""printf '\n%sH%s.%s;' "$1" "${BASH_VERSINFO[@]:0:2}"
-printf '\n%sH;' "$1" >&2
+READ_WORDS = r"""
 swx_read() {
   local LC_ALL=C size word
   IFS=' ' read -r -a swx_head || return
@@ -43,6 +40,21 @@ swx_read() {
   done
 }
 swx_note() { printf '%sN%s;' "$swx_head" "$1"; }
+"""
+"""Defines `swx_read`, which fills the array `swx_words` from what `packed` made, byte for byte, and takes not one byte
+more. The two words before the sizes are in `swx_head`: the nonce and a number.
+
+`swx_note NUMBER` then tells a number to `Client.note` that nothing which the shell executes can tell."""
+
+LOADER = (
+    BRAND
+    + r"""
+swx_branded=$?
+printf '\n%sH%s.%s;' "$1" "${BASH_VERSINFO[@]:0:2}"
+printf '\n%sH;' "$1" >&2
+"""
+    + READ_WORDS
+    + r"""
 swx_say() { until printf '%s%s;' "$swx_head" "$1"; do :; done; }
 swx_read || exit 0
 set -- "${swx_words[@]:2}"
@@ -71,13 +83,13 @@ swx_say E$swx_code >&4
 """What runs in the place. `$1` is the word that its greeting begins with.
 
 - A header line gives the nonce, whether standard error goes into standard output, and the sizes of the words that
-  follow, which `read -N` takes byte for byte, and not one more: what comes then is the script's input.
+  follow. What comes after them is the script's input.
 - The script runs in a subshell with a process group of its own (`set -m`), so that `kill 0` does not reach the
   loader. Monitor mode is off again before the waiting, or a program that stops itself would be taken for ended.
-- `swx_note NUMBER` in a script tells `Client.note` a number that nothing which the script executes can tell.
 - bash gives 137 both for `exit 137` and for SIGKILL; its table of jobs tells which, as long as nobody has waited. A
   signal's number is sent with a minus.
 - The records are written until that succeeds, because the program may have left the pipe non-blocking.
+- `swx_branded` is 0 if the mark is in the limits too, and so not needed in the environment to be found.
 """
 
 _RECORD = re.compile(rb"([HBEN])([-0-9.]*);")
@@ -94,6 +106,11 @@ _DRAIN = 0.5
 
 class Overdue(Exception):
     """What was waited for did not come in time."""
+
+
+def packed(nonce: bytes, number: int, words: Sequence[bytes]) -> bytes:
+    """What `READ_WORDS` reads: without NUL bytes, of any length."""
+    return b"%s %d %s\n" % (nonce, number, b" ".join(b"%d" % len(word) for word in words)) + b"".join(words)
 
 
 def loader(token: str) -> list[str]:
@@ -212,6 +229,8 @@ class Client:
         self.stderr = Output(self.process.stderr.fileno(), token.encode())
         for fd in (self._input, self.stdout.fd, self.stderr.fd):
             os.set_blocking(fd, False)
+        self.nonce = b""
+        """What the records begin with; only for input that a shell reads before it executes anything else."""
         self._input_open = True
         self._open = True
         self._changed = threading.Condition()
@@ -247,13 +266,11 @@ class Client:
         Raises:
             Overdue: if the place does not take it before `deadline`.
         """
-        nonce = secrets.token_hex(16).encode()
-        parts = [os.fsencode(mark), os.fsencode(script), *words]
-        sizes = b" ".join(b"%d" % len(part) for part in parts)
+        self.nonce = secrets.token_hex(16).encode()
         for output in (self.stdout, self.stderr):
-            output.key = nonce
+            output.key = self.nonce
         try:
-            self.write(b"%s %d %s\n" % (nonce, merge, sizes) + b"".join(parts), deadline)
+            self.write(packed(self.nonce, merge, [os.fsencode(mark), os.fsencode(script), *words]), deadline)
         except BrokenPipeError:
             return False
         return True

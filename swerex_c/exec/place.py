@@ -173,6 +173,8 @@ class Running:
     def __init__(self, place: Place, client: Client, marks: list[str]) -> None:
         self.mark = marks[-1]
         """What the programs that it executes have in SWEREX_C_MARK."""
+        self.nonce = client.nonce
+        """What a shell needs that the script executes, to use `swx_note` too; not for anybody else there."""
         self._place = place
         self._client = client
         self._marks = marks
@@ -255,10 +257,13 @@ class Running:
             client.pump(lambda: client.done, deadline)
         except Overdue:
             self.kill()
-            msg = f"Timeout ({timeout}s) exceeded while running command"
+            msg = f"Timeout ({timeout}s) exceeded while running the script"
             raise CommandTimeoutError(msg, output=kept[0].content().decode(errors="backslashreplace")) from None
         except BrokenPipeError:
             pass
+        if self._killed:
+            msg = "The runtime was closed while the command ran"
+            raise RuntimeClosedError(msg)
         code = self.wait(0)
         return Answer(code, kept[0].content(), kept[1].content(), kept[0].dropped + kept[1].dropped)
 

@@ -21,9 +21,9 @@ from swerex_c.runtime._answers import check_seconds, finish, resource_error
 from swerex_c.runtime._wakeup import LoopWaker, current_waker
 from swerex_c.runtime.abstract import Command, CommandResponse
 
-__all__ = ["Programs", "execute"]
+__all__ = ["LONGEST_ARGUMENT", "Programs", "as_bytes", "check_words", "execute", "overdue", "response"]
 
-_LONGEST_ARGUMENT = 128 * 1024 - 1
+LONGEST_ARGUMENT = 128 * 1024 - 1
 """Linux takes no single argument of a program beyond this (MAX_ARG_STRLEN)."""
 
 
@@ -102,7 +102,7 @@ def _start(command: Command, argv: list[bytes], output_limit: int, waker: LoopWa
         return _core.Process(
             _search(argv[0], command.env),
             argv,
-            None if command.env is None else [_fs(k) + b"=" + _fs(v) for k, v in command.env.items()],
+            None if command.env is None else [as_bytes(k) + b"=" + as_bytes(v) for k, v in command.env.items()],
             None if command.cwd is None else os.fsencode(command.cwd),
             b"",
             command.merge_output_streams,
@@ -121,7 +121,12 @@ def _start(command: Command, argv: list[bytes], output_limit: int, waker: LoopWa
         raise InvalidInputError(f"The command cannot be run: {e}") from e
 
 
-def _fs(text: str) -> bytes:
+def as_bytes(text: str) -> bytes:
+    """A text as a program gets it.
+
+    Raises:
+        InvalidInputError: if that cannot be.
+    """
     try:
         return os.fsencode(text)
     except UnicodeEncodeError as e:
@@ -129,20 +134,30 @@ def _fs(text: str) -> bytes:
         raise InvalidInputError(msg) from None
 
 
-def _argv(command: Command) -> tuple[list[bytes], int | None]:
-    """The arguments of a command, and a descriptor to keep open while it runs (None: there is none)."""
+def check_words(command: Command) -> list[bytes]:
+    """The words of a command as programs get them.
+
+    Raises:
+        InvalidInputError: if there are none, or one that no program can get.
+    """
     words = [command.command] if isinstance(command.command, str) else list(command.command)
     if not words:
         msg = "The command is empty"
         raise InvalidInputError(msg)
-    argv = [_fs(word) for word in words]
+    argv = [as_bytes(word) for word in words]
     if any(b"\0" in word for word in argv):
         msg = "A command cannot contain a NUL byte"
         raise InvalidInputError(msg)
+    return argv
+
+
+def _argv(command: Command) -> tuple[list[bytes], int | None]:
+    """The arguments of a command, and a descriptor to keep open while it runs (None: there is none)."""
+    argv = check_words(command)
     if not command.shell:
         return argv, None
     keep = None
-    if len(argv[0]) > _LONGEST_ARGUMENT:  # the kernel would refuse it as an argument; the shell can read it
+    if len(argv[0]) > LONGEST_ARGUMENT:  # the kernel would refuse it as an argument; the shell can read it
         keep = os.memfd_create("swx-command")
         with os.fdopen(os.dup(keep), "wb") as file:
             file.write(argv[0])
@@ -181,19 +196,31 @@ def _exec_error(e: OSError, program: bytes) -> Exception:
 
 
 def _command_response(command: Command, process: _core.Process) -> CommandResponse:
-    stdout = process.stdout.decode(errors="backslashreplace")
-    stderr = process.stderr.decode(errors="backslashreplace")
     end = process.end
     if end == "timeout":
-        msg = f"Timeout ({command.timeout}s) exceeded while running command"
-        raise CommandTimeoutError(msg, output=stdout)
+        raise overdue(command, process.stdout.decode(errors="backslashreplace"))
     if end == "cancelled":
         msg = "The runtime was closed while the command ran"
         raise RuntimeClosedError(msg)
     if end == "memory":
         msg = "Out of memory while running the command"
         raise ResourceError(msg)
-    code = process.returncode
+    return response(command, process.stdout, process.stderr, process.returncode)
+
+
+def overdue(command: Command, output: str) -> CommandTimeoutError:
+    """The error for a command that took too long, and was ended."""
+    return CommandTimeoutError(f"Timeout ({command.timeout}s) exceeded while running command", output=output)
+
+
+def response(command: Command, output: bytes, error: bytes, code: int) -> CommandResponse:
+    """What came of a command that ended by itself.
+
+    Raises:
+        NonZeroExitCodeError: if its exit code has to be 0 and is not.
+    """
+    stdout = output.decode(errors="backslashreplace")
+    stderr = error.decode(errors="backslashreplace")
     if command.check and code != 0:
         msg = f"Command {command.command!r} failed with exit code {code}. Stdout:\n{stdout!r}\nStderr:\n{stderr!r}"
         if command.error_msg:
