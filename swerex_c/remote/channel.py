@@ -53,7 +53,7 @@ from swerex_c.remote.protocol import (
     TEXT,
     UP,
     VERSION,
-    insert_texts,
+    LongTexts,
     new_encoder,
     split_texts,
     texts_size,
@@ -214,13 +214,17 @@ class Exchange:
 
     async def _with_texts(self, size: int) -> BaseModel:
         assert self.up is not None
-        pieces: list[bytes] = []
-        while size > 0:
-            if not (piece := await self.up.read()):
+        long = LongTexts()
+        while long.size < size:
+            await self.up.news()
+            if not (pieces := self.up.take()):
                 raise ProtocolError("A request ended before its texts did")
-            pieces.append(piece)
-            size -= len(piece)
-        insert_texts(self.payload, self.texts, pieces)
+            for piece in pieces:
+                long.feed(piece)
+                self.up.release(piece)
+                self.up.done_with(len(piece))
+        long.insert(self.payload, self.texts)
+        self.up.close()
         self.texts = []
         if self.method not in METHODS:
             raise InvalidInputError(f"{self.method} takes no long texts")
@@ -280,7 +284,7 @@ class Exchange:
         if chunks:
             self.text = self._sender(TEXT)
             for chunk in chunks:
-                self.text.write(chunk)
+                self.text.write_text(chunk)
             self.text.when_sent(self.send_answer)
         if self.down is not None:
             self.down.when_sent(self.send_answer)
@@ -288,7 +292,7 @@ class Exchange:
             self.send_answer()
         self.channel.finished(self)
 
-    def _encode(self, kind: int, payload: dict[str, Any]) -> tuple[bytes, list[bytes]]:
+    def _encode(self, kind: int, payload: dict[str, Any]) -> tuple[bytes, list[str | bytes]]:
         encode = self.channel.registry.encode
         try:
             rest, texts, chunks = split_texts(payload)

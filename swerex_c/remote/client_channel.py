@@ -47,7 +47,7 @@ from swerex_c.remote.protocol import (
     TEXT,
     UP,
     VERSION,
-    insert_texts,
+    LongTexts,
     split_texts,
     texts_size,
 )
@@ -122,10 +122,10 @@ class _Call:
         "down",
         "future",
         "id",
+        "long",
         "method",
         "patient",
         "payload",
-        "pieces",
         "seconds",
         "sent",
         "text",
@@ -148,7 +148,7 @@ class _Call:
         self.up: Sender | None = None
         self.down: Receiver | None = None
         self.text: Receiver | None = None
-        self.pieces: list[bytes] = []
+        self.long: LongTexts | None = None
 
 
 class Channel:
@@ -307,11 +307,11 @@ class Channel:
             self._with_texts(call, rest, texts, chunks)
         return call
 
-    def _with_texts(self, call: _Call, rest: dict[str, Any], texts: list[Any], chunks: list[bytes]) -> None:
+    def _with_texts(self, call: _Call, rest: dict[str, Any], texts: list[Any], chunks: list[str | bytes]) -> None:
         call.payload, call.texts = rest, texts
         call.up = Sender(call.id, UP)
         for chunk in chunks:
-            call.up.write(chunk)
+            call.up.write_text(chunk)
 
     def _submit(self, call: _Call) -> None:
         if self.closed:
@@ -632,11 +632,12 @@ class Channel:
                 self._settle(call, from_wire(payload))
 
     def _insert(self, call: _Call, payload: Any, texts: Any) -> None:
-        if call.text is not None:
-            call.pieces += call.text.take()
-        if texts_size(texts) != sum(map(len, call.pieces)):
+        long = call.long or LongTexts()
+        if texts_size(texts) != long.size:
             raise ProtocolError("The texts of an answer are longer or shorter than announced")
-        insert_texts(payload, texts, call.pieces)
+        long.insert(payload, texts)
+        if call.text is not None:
+            call.text.close()
 
     def data(self, frame: list[Any]) -> None:
         _, number, lane, offset, data = frame
@@ -645,11 +646,15 @@ class Channel:
             return
         if lane == TEXT:
             if call.text is None:
-                call.text = Receiver(number, TEXT)
+                call.text, call.long = Receiver(number, TEXT), LongTexts()
                 if self._link is not None:
                     call.text.attach(self._link)
+            assert call.long is not None
             call.text.data(offset, data)
-            call.pieces += call.text.take()
+            for piece in call.text.take():
+                call.long.feed(piece)
+                call.text.release(piece)
+                call.text.done_with(len(piece))
         elif lane == DOWN and call.down is not None:
             if self._link is not None:
                 call.down.attach(self._link)

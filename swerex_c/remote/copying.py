@@ -12,78 +12,157 @@ import json
 import os
 import stat
 import threading
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future as ThreadFuture
-from typing import Any, TypeVar
+from queue import SimpleQueue
 
 from swerex_c.exceptions import ProtocolError, SwerexException, UploadError
 from swerex_c.remote.flow import Receiver, Sender
+from swerex_c.remote.protocol import WINDOW
 from swerex_c.runtime import _tars
 from swerex_c.runtime._spool import Spool
 
 __all__ = ["Progress", "receive", "send"]
 
-T = TypeVar("T")
-
 Progress = Callable[[int], None]
 """Told how many more bytes of a stream were written."""
 
+_AHEAD = WINDOW // _tars.BLOCK + 3
+"""Blocks in memory: as many as may be under way, and some that are read ahead."""
 
-class _Bridge:
-    """Lets a thread wait for what the event loop has."""
+_TELL = 512 << 10
+"""Bytes that are written before the loop is told."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop):
+
+class _GivenUp(BaseException):
+    """Ends the thread of a transfer that nobody waits for."""
+
+
+class _Blocks:
+    """What a thread reads ahead of a sender: a few blocks, each of which is used again when the receiver is done with
+    it. One call into the loop is for all that was read meanwhile."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sender: Sender):
         self._loop = loop
-        self._waiting: ThreadFuture[Any] | None = None
-        self._lock = threading.Lock()
+        self._sender = sender
+        self._free: SimpleQueue[bytearray | None] = SimpleQueue()  # None: one that is yet to be made
+        self._ready: deque[tuple[memoryview, bytearray | None]] = deque()
+        self._under_way: deque[tuple[int, bytearray | None]] = deque()  # with where each ends
+        self._told = False
         self._ended = False
+        for _ in range(_AHEAD):
+            self._free.put(None)
 
-    def wait(self, work: Callable[[], Any]) -> Any:
-        """In the thread: the result of the coroutine that `work` makes, run by the loop."""
-        with self._lock:
-            if self._ended:
-                raise InterruptedError("The transfer was given up")
-            waiting = self._waiting = asyncio.run_coroutine_threadsafe(work(), self._loop)
-        return waiting.result()
+    # In the thread
+
+    def block(self) -> bytearray | None:
+        """Room for one block: its buffer, if there is one yet."""
+        block = self._free.get()
+        if self._ended:
+            raise _GivenUp
+        return block
+
+    def put(self, data: bytes | memoryview, block: bytearray | None = None) -> None:
+        """Send this. `block`: what it is in."""
+        self._ready.append((memoryview(data), block))
+        if not self._told:
+            self._told = True
+            self._loop.call_soon_threadsafe(self._send)
+
+    # In the loop
+
+    def _send(self) -> None:
+        self._told = False
+        self._sender.when_done = self._done
+        while self._ready and not self._ended:
+            data, block = self._ready.popleft()
+            self._under_way.append((self._sender.written + len(data), block))
+            self._sender.write(data)
+
+    def _done(self, offset: int) -> None:
+        while self._under_way and self._under_way[0][0] <= offset:
+            self._free.put(self._under_way.popleft()[1])
 
     def end(self) -> None:
-        """In the loop: the thread is to end."""
-        with self._lock:
-            self._ended = True
-            if self._waiting is not None:
-                self._waiting.cancel()
+        """The thread is to end."""
+        self._ended = True
+        self._free.put(None)
 
 
-async def _in_thread(work: Callable[[_Bridge], T]) -> T:
+class _Arrivals:
+    """What has come for a thread that writes it. The sender may go on when it was written."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, receiver: Receiver):
+        self._loop = loop
+        self._receiver = receiver
+        self._come: SimpleQueue[list[bytes | memoryview] | BaseException] = SimpleQueue()
+        self._over = False
+        self._written = 0
+        receiver.when_news = self._news
+        self._news()
+
+    def _news(self) -> None:
+        receiver = self._receiver
+        if pieces := receiver.take():
+            self._come.put(pieces)
+        if not self._over and (receiver.total is not None or receiver.error is not None):
+            self._over = True
+            self._come.put([] if receiver.total is not None or receiver.error is None else receiver.error)
+
+    def end(self) -> None:
+        """The thread is to end."""
+        self._over = True
+        self._come.put(_GivenUp())
+
+    # In the thread
+
+    def get(self) -> list[bytes | memoryview]:
+        """What has come; [] at the end."""
+        come = self._come.get()
+        if isinstance(come, BaseException):
+            raise come
+        if not come:
+            self._come.put(come)
+        return come
+
+    def release(self, pieces: list[bytes | memoryview]) -> None:
+        """These were written."""
+        for piece in pieces:
+            self._written += len(piece)
+            self._receiver.release(piece)
+        if self._written >= _TELL:
+            written, self._written = self._written, 0
+            self._loop.call_soon_threadsafe(self._receiver.done_with, written)
+
+
+async def _in_thread(work: Callable[[], None], end: Callable[[], None]) -> None:
+    """Do it in a thread of its own, since a slow peer may hold it for long. `end`: has it end soon."""
     loop = asyncio.get_running_loop()
-    bridge = _Bridge(loop)
-    done: asyncio.Future[T] = loop.create_future()
+    done: asyncio.Future[None] = loop.create_future()
 
-    def tell(result: T | None, error: BaseException | None) -> None:
+    def tell(error: BaseException | None) -> None:
         if not done.done():
             if error is not None:
                 done.set_exception(error)
             else:
-                done.set_result(result)  # type: ignore[arg-type]
+                done.set_result(None)
 
     def run() -> None:
-        result: T | None = None
         error: BaseException | None = None
         try:
-            result = work(bridge)
+            work()
         except BaseException as e:
             error = e
         try:
-            loop.call_soon_threadsafe(tell, result, error)
+            loop.call_soon_threadsafe(tell, error)
         except RuntimeError:
             pass  # the loop was closed: nobody waits
 
     threading.Thread(target=run, name="swerex-transfer", daemon=True).start()
     try:
-        return await done
-    except asyncio.CancelledError:
-        bridge.end()
-        raise
+        await done
+    finally:
+        end()
 
 
 async def send(path: str, sender: Sender, progress: Progress | None = None) -> None:
@@ -93,20 +172,8 @@ async def send(path: str, sender: Sender, progress: Progress | None = None) -> N
         OSError: if it cannot be read.
         UploadError: if it is, or holds, something that is neither a file nor a directory nor a symbolic link.
     """
-
-    async def put(data: bytes) -> None:
-        sender.write(data)
-        await sender.room()
-
-    def work(bridge: _Bridge) -> None:
-        def write(data: bytes) -> None:
-            bridge.wait(lambda: put(data))
-            if progress is not None:
-                progress(len(data))
-
-        _produce(path, write)
-
-    await _in_thread(work)
+    blocks = _Blocks(asyncio.get_running_loop(), sender)
+    await _in_thread(lambda: _produce(path, blocks, progress), blocks.end)
 
 
 async def receive(receiver: Receiver, target: str, progress: Progress | None = None, name: str | None = None) -> None:
@@ -119,27 +186,24 @@ async def receive(receiver: Receiver, target: str, progress: Progress | None = N
         OSError, UploadError: as `files.upload`.
         ProtocolError: if the stream is not one that `send` writes.
     """
-
-    async def get() -> list[bytes]:
-        first = await receiver.read()
-        return [first, *receiver.take()] if first else []
-
-    def work(bridge: _Bridge) -> None:
-        def read() -> list[bytes]:
-            pieces: list[bytes] = bridge.wait(get)
-            if progress is not None:
-                progress(sum(map(len, pieces)))
-            return pieces
-
-        _consume(_Reader(read), target, name)
-
-    await _in_thread(work)
+    arrivals = _Arrivals(asyncio.get_running_loop(), receiver)
+    try:
+        await _in_thread(lambda: _consume(_Reader(arrivals, progress), target, name), arrivals.end)
+    finally:
+        receiver.when_news = None
+        receiver.close()
 
 
 # In the thread
 
 
-def _produce(path: str, write: Callable[[bytes], None]) -> None:
+def _produce(path: str, blocks: _Blocks, progress: Progress | None) -> None:
+    def write(data: bytes) -> None:
+        blocks.block()
+        blocks.put(data)
+        if progress is not None:
+            progress(len(data))
+
     status = os.stat(path)
     if stat.S_ISDIR(status.st_mode):
         write(b'{"kind": "tree"}\n')
@@ -151,51 +215,67 @@ def _produce(path: str, write: Callable[[bytes], None]) -> None:
         name = os.path.basename(os.path.normpath(path))
         head = {"kind": "file", "name": name, "mode": stat.S_IMODE(status.st_mode)}
         write(json.dumps(head).encode() + b"\n")
-        while data := file.read(_tars.BLOCK):
-            write(data)
-
-
-class _Writer:
-    """What tarfile writes to."""
-
-    def __init__(self, write: Callable[[bytes], None]):
-        self.write = write
+        while True:
+            block = blocks.block() or bytearray(_tars.BLOCK)
+            size = file.readinto(block)
+            if not size:
+                break
+            blocks.put(memoryview(block)[:size], block)
+            if progress is not None:
+                progress(size)
 
 
 class _Reader:
-    """A file-like view of the pieces of a stream; each piece is copied at most once."""
+    """A file-like view of the pieces of a stream; of a file they are written from where they came, of a tree each is
+    copied once."""
 
-    def __init__(self, more: Callable[[], list[bytes]]):
-        self._more = more
-        self._pieces: list[bytes] = []
+    def __init__(self, arrivals: _Arrivals, progress: Progress | None = None):
+        self._arrivals = arrivals
+        self._progress = progress
+        self._pieces: deque[bytes | memoryview] = deque()
         self._at = 0
 
+    def _more(self) -> list[bytes | memoryview]:
+        pieces = self._arrivals.get()
+        if self._progress is not None and pieces:
+            self._progress(sum(map(len, pieces)))
+        return pieces
+
     def line(self) -> bytes:
+        """Up to the first newline, which is not part of it."""
         head = b""
-        while b"\n" not in head:
-            data = self.read(256)
+        while not head.endswith(b"\n"):
+            data = self.read(1)
             if not data or len(head) > _tars.LONGEST_HEAD:
                 raise ProtocolError("A file does not begin as it should")
             head += data
-        line, _, rest = head.partition(b"\n")
-        self._pieces[:0] = [rest] if not self._at else [rest, self._pieces.pop(0)[self._at :]]
-        self._at = 0
-        return line
+        return head[:-1]
 
-    def pieces(self) -> list[bytes]:
-        """All that is there, or as it comes; [] at the end."""
-        pieces, self._pieces = self._pieces, []
-        if pieces and self._at:
-            pieces[0] = pieces[0][self._at :]
+    def write_to(self, fd: int) -> None:
+        """All that is left, into a file."""
+        if self._pieces and self._at:
+            _tars.write_all(fd, [memoryview(self._pieces[0])[self._at :]])
+            self._arrivals.release([self._pieces.popleft()])
         self._at = 0
-        return [piece for piece in pieces if piece] or self._more()
+        pieces = list(self._pieces)
+        self._pieces.clear()
+        while pieces or (pieces := self._more()):
+            _tars.write_all(fd, pieces)
+            self._arrivals.release(pieces)
+            pieces = []
+
+    def skip(self) -> None:
+        """All that is left, to nowhere."""
+        while self.read(_tars.BLOCK):
+            pass
 
     def read(self, size: int) -> bytes:
         """At most `size` bytes; b"" only at the end."""
-        parts: list[bytes] = []
+        parts: list[bytes | memoryview] = []
+        done: list[bytes | memoryview] = []
         while size:
             if not self._pieces:
-                self._pieces = self._more()
+                self._pieces += self._more()
                 if not self._pieces:
                     break
             first = self._pieces[0]
@@ -204,9 +284,12 @@ class _Reader:
             size -= len(part)
             self._at += len(part)
             if self._at == len(first):
-                self._pieces.pop(0)
+                done.append(self._pieces.popleft())
                 self._at = 0
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+        if done:
+            self._arrivals.release(done)
+        return data
 
 
 def _consume(reader: _Reader, target: str, own_name: str | None) -> None:
@@ -221,13 +304,11 @@ def _consume(reader: _Reader, target: str, own_name: str | None) -> None:
         try:
             if kind == "tree":
                 _tars.unpack(reader, spool)
-                while reader.pieces():  # what is after the end of the archive
-                    pass
+                reader.skip()  # what is after the end of the archive
                 spool.place()
             else:
                 with spool.file("", mode) as file:
-                    while pieces := reader.pieces():
-                        _tars.write_all(file.fileno(), pieces)
+                    reader.write_to(file.fileno())
                 spool.place(name if own_name is None else own_name)
         except SwerexException:
             raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from swerex_c.exceptions import ProtocolError
@@ -21,6 +21,8 @@ class Outlet(Protocol):
     """The sending half of a connection."""
 
     paused: bool
+    spare: deque[bytearray]
+    """Buffers that pieces came in and that may be used again."""
 
     def send(self, frame: list[object]) -> None:
         """Send one frame."""
@@ -39,7 +41,8 @@ class Sender:
         self._exchange = exchange
         self._lane = lane
         self._gone: deque[memoryview] = deque()  # what was sent and the receiver is not done with: `_done` to `_sent`
-        self._pieces: deque[memoryview] = deque()  # what was not sent yet: `_sent` to `_written`
+        self._pieces: deque[memoryview] = deque()  # what was not sent yet, from `_sent` on
+        self._later: deque[Iterator[bytes]] = deque()  # the rest of that, up to `_written`, to be made when it is sent
         self._done = 0
         self._sent = 0
         self._written = 0
@@ -49,6 +52,8 @@ class Sender:
         self._outlet: Outlet | None = None
         self._room: asyncio.Event | None = None
         self._at_end: Callable[[], None] | None = None
+        self.when_done: Callable[[int], None] | None = None
+        """Called with the number of bytes that the receiver is done with, whenever it says so."""
 
     @property
     def written(self) -> int:
@@ -62,15 +67,28 @@ class Sender:
 
     @property
     def held(self) -> int:
-        """Bytes in memory."""
+        """Bytes that the receiver has yet to be done with."""
         return self._written - self._done
 
     def write(self, data: bytes | memoryview) -> None:
         """Take bytes to send. They are not copied and must not change. Long ones are better followed by `room`."""
         view = memoryview(data)
-        for start in range(0, len(view), PIECE):
-            self._pieces.append(view[start : start + PIECE])
+        pieces = [view[start : start + PIECE] for start in range(0, len(view), PIECE)]
+        if self._later:
+            self._later.append(map(bytes, pieces))
+        else:
+            self._pieces += pieces
         self._written += len(view)
+        self._told = False
+        self._pump()
+
+    def write_text(self, text: str | bytes) -> None:
+        """Take a text to send, in ASCII or encoded. One in ASCII is encoded as it is sent: nothing long is copied."""
+        if isinstance(text, bytes):
+            self.write(text)
+            return
+        self._later.append(_ascii_pieces(text))
+        self._written += len(text)
         self._told = False
         self._pump()
 
@@ -101,6 +119,8 @@ class Sender:
         if offset.__class__ is not int or offset > self._sent:
             raise ProtocolError("Credit was given for bytes that were never sent")
         self._drop(offset)
+        if self.when_done is not None:
+            self.when_done(self._done)
         if self._room is not None and self.held < WINDOW:
             self._room.set()
         self._pump()
@@ -135,12 +155,20 @@ class Sender:
         self._gone.clear()
         self._sent = self._done
         while self._sent < offset:
-            piece = self._pieces.popleft()
+            piece = self._next()
             if len(piece) > offset - self._sent:
                 self._pieces.appendleft(piece[offset - self._sent :])
                 piece = piece[: offset - self._sent]
             self._gone.append(piece)
             self._sent += len(piece)
+
+    def _next(self) -> memoryview:
+        """The next piece that was not sent yet."""
+        while not self._pieces:
+            if (piece := next(self._later[0], None)) is not None:
+                return memoryview(piece)
+            self._later.popleft()
+        return self._pieces.popleft()
 
     def _pump(self) -> None:
         outlet = self._outlet
@@ -153,7 +181,7 @@ class Sender:
             if outlet.paused:
                 outlet.wait_for_room(self._pump)
                 return
-            piece = self._pieces.popleft()
+            piece = self._next()
             self._gone.append(piece)
             offset = self._sent
             self._sent += len(piece)
@@ -166,18 +194,29 @@ class Sender:
             self._at_end()
 
 
+def _ascii_pieces(text: str) -> Iterator[bytes]:
+    for start in range(0, len(text), PIECE):
+        yield text[start : start + PIECE].encode()
+
+
 class Receiver:
-    """Takes a stream, and hands it on in order."""
+    """Takes a stream, and hands it on in order.
+
+    Long pieces are views of buffers that are used again: who takes pieces gives them back with `release`.
+    """
 
     def __init__(self, exchange: int, lane: int):
         self._exchange = exchange
         self._lane = lane
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[bytes | memoryview] = deque()
         self._taken = 0
         self._credited = 0
         self._outlet: Outlet | None = None
         self._news: asyncio.Event | None = None
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
+        """Why nothing will come any more."""
+        self.when_news: Callable[[], None] | None = None
+        """Called when there is something to `take`, or the end, or an error."""
         self.received = 0
         """Bytes received until now, the same however often the connection broke."""
         self.total: int | None = None
@@ -189,13 +228,13 @@ class Receiver:
     def detach(self) -> None:
         self._outlet = None
 
-    def data(self, offset: int, data: bytes) -> None:
+    def data(self, offset: int, data: bytes | memoryview) -> None:
         """A piece has come.
 
         Raises:
             ProtocolError: if bytes before it are missing, or it was not to be sent yet.
         """
-        if data.__class__ is not bytes:
+        if data.__class__ is not bytes and data.__class__ is not memoryview:
             raise ProtocolError("A piece of a stream is not bytes")
         if offset != self.received or self.received + len(data) > self._credited + WINDOW + PIECE:
             raise ProtocolError("A stream has a gap, or came faster than it may")
@@ -215,39 +254,59 @@ class Receiver:
 
     def fail(self, error: BaseException) -> None:
         """Nothing will come any more: who reads gets this."""
-        self._error = error
+        self.error = error
         self._tell()
 
     def _tell(self) -> None:
         if self._news is not None:
             self._news.set()
+        if self.when_news is not None:
+            self.when_news()
 
     async def read(self) -> bytes:
         """The next bytes, as they came; b"" at the end."""
-        while not self._waiting:
-            if self.total is not None:
-                return b""
-            if self._error is not None:
-                raise self._error
+        await self.news()
+        if not self._waiting:
+            return b""
+        piece = self._waiting.popleft()
+        data = bytes(piece)
+        self.release(piece)
+        self.done_with(len(data))
+        return data
+
+    async def news(self) -> None:
+        """Wait until there is something to take, or the end. Raises what `fail` was told if there is neither."""
+        while not self._waiting and self.total is None:
+            if self.error is not None:
+                raise self.error
             self._news = self._news or asyncio.Event()
             self._news.clear()
             await self._news.wait()
-        data = self._waiting.popleft()
-        self._done_with(len(data))
-        return data
 
-    def take(self) -> list[bytes]:
-        """All that is there and was not read."""
+    def take(self) -> list[bytes | memoryview]:
+        """All that is there and was not read. The sender learns of it by `done_with`."""
         pieces = list(self._waiting)
         self._waiting.clear()
-        self._done_with(sum(map(len, pieces)))
         return pieces
 
-    def _done_with(self, size: int) -> None:
+    def release(self, piece: bytes | memoryview) -> None:
+        """A piece is not used any more. From any thread."""
+        outlet = self._outlet
+        if outlet is not None and isinstance(piece, memoryview):
+            outlet.spare.append(piece.obj)  # type: ignore[arg-type]
+
+    def done_with(self, size: int) -> None:
+        """So many bytes more of what was taken have found their place: as many more may come."""
         self._taken += size
         if self._taken - self._credited >= WINDOW // 4 and self._outlet is not None:
             self._credited = self._taken
             self._outlet.send([CREDIT, self._exchange, self._lane, self._taken])
+
+    def close(self) -> None:
+        """Nothing more is read: what was kept for more to come is not needed."""
+        self._waiting.clear()
+        if self._outlet is not None:
+            self._outlet.spare.clear()
 
     def credit_again(self) -> None:
         """Over a new connection: what the last credit said may have been lost."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from swerex_c import _core
 from swerex_c.exceptions import ConnectionLostError, ProtocolError
-from swerex_c.remote.protocol import DATA, PING, PONG, new_decoder, new_encoder
+from swerex_c.remote.protocol import DATA, PIECE, PING, PONG, new_decoder, new_encoder
 
 __all__ = ["FdTransport", "Link"]
 
@@ -34,6 +34,34 @@ _MOST_SELECTED = 1024
 
 _DATA_HEADER = struct.Struct(">IBBBQBBQBI")
 """A frame's length and [DATA, exchange, lane, offset, bytes] up to the bytes: msgpack's array of 5, uint 64, bin 32."""
+
+
+_LONG_PIECE = 32 << 10
+"""Bytes of a piece from which on it is worth to receive it into where it stays."""
+
+_AFTER_PIECE = 4096
+"""Bytes that are received at once behind a long piece, so that little of the next one has to be copied."""
+
+_SPARE = 24
+"""Buffers of a PIECE each that a connection keeps for pieces to come while a stream runs."""
+
+
+class _Piece:
+    """A long DATA frame that is being received, into where it stays."""
+
+    __slots__ = ("frame", "rest", "whole")
+
+    def __init__(self, exchange: int, lane: int, offset: int, whole: memoryview):
+        self.whole = whole
+        self.rest = whole
+        self.frame: list[Any] = [DATA, exchange, lane, offset, whole]
+
+    def take(self, data: bytes | memoryview) -> bytes | memoryview:
+        """Copy into it what belongs to it; returns what does not."""
+        size = min(len(data), len(self.rest))
+        self.rest[:size] = data[:size]
+        self.rest = self.rest[size:]
+        return data[size:]
 
 
 class _Buffers(threading.local):
@@ -57,6 +85,9 @@ class Link(asyncio.BufferedProtocol):
         self.heard = True
         """Whether anything has come since this was last set to False."""
         self.closing = False
+        self.spare: deque[bytearray] = deque(maxlen=_SPARE)
+        """Buffers for long pieces, from those who are done with them; threads may append."""
+        self._piece: _Piece | None = None
         self.alone = False
         """Whether the frame that is being handled came without others."""
         self.error: BaseException | None = None
@@ -79,23 +110,59 @@ class Link(asyncio.BufferedProtocol):
 
     def _take_buffer(self) -> None:
         """The running thread's."""
-        self._buffer = _buffers.view
+        self._whole_buffer = self._buffer = _buffers.view
+        self._short_buffer = self._buffer[:_AFTER_PIECE]
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
+        return self._buffer if self._piece is None else self._piece.rest
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(self._buffer[:nbytes])
+        piece = self._piece
+        if piece is None:
+            buffer, self._buffer = self._buffer, self._whole_buffer
+            self.data_received(buffer[:nbytes])
+        else:
+            self.heard = True
+            piece.rest = piece.rest[nbytes:]
+            if not piece.rest:
+                self._end_piece(piece)
 
     def data_received(self, data: bytes | memoryview) -> None:
         """Bytes have come; they are only looked at during the call."""
         self.heard = True
+        if (piece := self._piece) is not None:
+            data = piece.take(data)
+            if piece.rest:
+                return
+            self._end_piece(piece)
+            if not data or self.closing:
+                return
+        decoder = self._decoder
         try:
-            frames = self._decoder.feed(data)
+            frames = decoder.feed(data)
         except _core.FrameError as error:
             self.fail(ProtocolError(f"What came is not a frame of this protocol: {error}"))
             return
+        if _DATA_HEADER.size <= decoder.pending <= len(data):
+            self._begin_piece(data[-decoder.pending :])
         self.handle(frames)
+
+    def _begin_piece(self, data: bytes | memoryview) -> None:
+        """Of a frame that is not whole yet there is this, in the decoder. Of a long piece, the rest passes it by."""
+        length, head, kind, u1, exchange, lane, u2, offset, b, size = _DATA_HEADER.unpack_from(data)
+        if (head, kind, u1, u2, b) != (0x95, DATA, 0xCF, 0xCF, 0xC6) or lane > 0x7F:
+            return
+        if not _LONG_PIECE <= size <= PIECE or length != size + _DATA_HEADER.size - 4:
+            return
+        self._decoder.reset()
+        buffer = self.spare.pop() if self.spare else bytearray(PIECE)
+        self._piece = _Piece(exchange, lane, offset, memoryview(buffer)[:size])
+        self._piece.take(data[_DATA_HEADER.size :])
+
+    def _end_piece(self, piece: _Piece) -> None:
+        self._piece = None
+        self._buffer = self._short_buffer
+        self.handle([piece.frame])
 
     def handle(self, frames: list[Any]) -> None:
         """Do what came together."""

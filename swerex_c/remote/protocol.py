@@ -57,6 +57,7 @@ __all__ = [
     "HEARTBEAT",
     "HELLO",
     "INLINE",
+    "LongTexts",
     "MAX_FRAME",
     "PIECE",
     "PING",
@@ -69,7 +70,6 @@ __all__ = [
     "UPGRADE",
     "VERSION",
     "WINDOW",
-    "insert_texts",
     "new_decoder",
     "new_encoder",
     "split_texts",
@@ -112,10 +112,11 @@ def new_decoder() -> _core.FrameDecoder:
     return _core.FrameDecoder(max_frame=MAX_FRAME, max_depth=16, max_items=200_000)
 
 
-def split_texts(payload: dict[str, Any], all_of: bool = False) -> tuple[dict[str, Any], Texts, list[bytes]]:
+def split_texts(payload: dict[str, Any], all_of: bool = False) -> tuple[dict[str, Any], Texts, list[str | bytes]]:
     """Take the strings out that are too long for a payload, or (`all_of`) that UTF-8 cannot carry.
 
-    Returns the payload without them (the same object if there is none), their places, and what they hold.
+    Returns the payload without them (the same object if there is none), their places, and what they hold: a string in
+    ASCII as it is, others encoded. The length of each is its size in bytes.
     """
     for value in payload.values():
         kind = value.__class__
@@ -127,13 +128,13 @@ def split_texts(payload: dict[str, Any], all_of: bool = False) -> tuple[dict[str
     else:
         return payload, [], []
     texts: Texts = []
-    chunks: list[bytes] = []
+    chunks: list[str | bytes] = []
 
     def walk(value: Any, path: list[Any]) -> Any:
         if isinstance(value, str):
             if len(value) <= INLINE and not (all_of and not _encodable(value)):
                 return value
-            data = value.encode("utf-8", "surrogatepass")
+            data = value if value.isascii() else value.encode("utf-8", "surrogatepass")
             texts.append([path, len(data)])
             chunks.append(data)
             return ""
@@ -171,33 +172,49 @@ def texts_size(texts: Any) -> int:
     return sum(sizes)
 
 
-def insert_texts(payload: Any, texts: Texts, pieces: list[bytes]) -> None:
-    """Put the texts back that `split_texts` took out; `pieces` is what they hold, one after the other. It is used up.
+class LongTexts:
+    """Long texts on their way in, decoded as they come; of none is there a second copy in bytes."""
 
-    Raises:
-        ProtocolError: if there are no such places in the payload, or the bytes are no text.
-    """
-    rest = deque(pieces)
-    pieces.clear()
-    try:
-        for path, size in texts:
-            place = payload
-            for step in path[:-1]:
-                place = place[step]
-            place[path[-1]] = _decode(rest, size)
-    except (LookupError, TypeError, UnicodeDecodeError):
-        raise ProtocolError("A long text does not fit into its message") from None
+    def __init__(self) -> None:
+        self.size = 0
+        """Bytes that came until now."""
+        self._parts: deque[tuple[str, int]] = deque()  # with the bytes that each was
+        self._decode = codecs.getincrementaldecoder("utf-8")("surrogatepass").decode
 
+    def feed(self, data: bytes | memoryview) -> None:
+        """The next piece. A text ends where a piece does.
 
-def _decode(pieces: deque[bytes], size: int) -> str:
-    """The next bytes as text, piece by piece: of a long one there is never a second copy as bytes."""
-    decode = codecs.getincrementaldecoder("utf-8")("surrogatepass").decode
-    parts: list[str] = []
-    while size:
-        piece = pieces.popleft()
-        if len(piece) > size:
-            pieces.appendleft(piece[size:])
-            piece = piece[:size]
-        size -= len(piece)
-        parts.append(decode(piece, not size))
-    return "".join(parts)
+        Raises:
+            ProtocolError: if it is no text.
+        """
+        try:
+            self._parts.append((self._decode(data), len(data)))
+        except UnicodeDecodeError:
+            raise ProtocolError("A long text is no text") from None
+        self.size += len(data)
+
+    def insert(self, payload: Any, texts: Texts) -> None:
+        """Put them where `split_texts` took them out.
+
+        Raises:
+            ProtocolError: if there are no such places in the payload, or the texts are other ones than announced.
+        """
+        try:
+            self._decode(b"", True)
+            for path, size in texts:
+                place = payload
+                for step in path[:-1]:
+                    place = place[step]
+                place[path[-1]] = self._take(size)
+        except (LookupError, TypeError, UnicodeDecodeError):
+            raise ProtocolError("A long text does not fit into its message") from None
+
+    def _take(self, size: int) -> str:
+        parts: list[str] = []
+        while size > 0:
+            text, length = self._parts.popleft()
+            parts.append(text)
+            size -= length
+        if size:
+            raise ProtocolError("A long text does not end where it should")
+        return "".join(parts)

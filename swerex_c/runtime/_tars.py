@@ -6,7 +6,7 @@ import io
 import os
 import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, Self
 
 from swerex_c.exceptions import ProtocolError, SwerexException, UploadError
@@ -220,7 +220,7 @@ def _time(member: tarfile.TarInfo) -> float | None:
     return member.mtime if -1e11 < member.mtime < 1e11 else None
 
 
-def write_all(fd: int, pieces: list[bytes]) -> None:
+def write_all(fd: int, pieces: Sequence[bytes | memoryview]) -> None:
     """Write all of these bytes."""
     for start in range(0, len(pieces), 64):
         some = pieces[start : start + 64]
