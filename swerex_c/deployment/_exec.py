@@ -13,7 +13,6 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from swerex_c._load import load_class
 from swerex_c.deployment.abstract import AbstractDeployment
 from swerex_c.deployment.hooks.abstract import CombinedDeploymentHook, DeploymentHook
 from swerex_c.exceptions import (
@@ -231,10 +230,14 @@ class ExecDeployment(AbstractDeployment):
 
     async def _start(self, effort: Effort) -> None:
         """Make the place and the runtime in it."""
+        # What is slow to import is, while the place starts.
+        threading.Thread(target=_import_runtime, name="import", daemon=True).start()
         backend = await self._in_thread(effort, self._begin, effort)
         self._hooks.on_custom_step("Starting runtime")
         began = time.monotonic()
-        runtime = load_class("swerex_c.runtime.exec", "ExecRuntime")(backend, logger=self.logger)
+        from swerex_c.runtime.exec import ExecRuntime
+
+        runtime = ExecRuntime(backend, logger=self.logger)
         self._runtime = runtime
         await runtime.open(timeout=effort.check())
         self.logger.info(f"Runtime started in {time.monotonic() - began:.2f}s")
@@ -296,6 +299,12 @@ class ExecDeployment(AbstractDeployment):
     def _left_running(self) -> bool:
         # A copy of the object in a forked process owns nothing.
         return os.getpid() == getattr(self, "_owner", None) and (self._has_begun() or self._runtime is not None)
+
+
+def _import_runtime() -> None:
+    with contextlib.suppress(Exception):  # it is told where it is needed
+        import swerex_c.exec.session
+        import swerex_c.runtime.exec  # noqa: F401
 
 
 async def _finish(work: Any) -> None:
