@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from swerex_c.exec.scripts import BRAND
 
-__all__ = ["READ_WORDS", "Client", "Output", "Overdue", "packed"]
+__all__ = ["KEPT", "MERGED", "NO_INPUT", "READ_WORDS", "Client", "Exchange", "Output", "Overdue", "packed"]
 
 READ_WORDS = r"""
 swx_read() {
@@ -47,58 +47,134 @@ more. The two words before the sizes are in `swx_head`: the nonce and a number.
 `swx_note NUMBER` then tells a number to `Client.note` that nothing which the shell executes can tell."""
 
 LOADER = (
-    BRAND
-    + r"""
-swx_branded=$?
-printf '\n%sH%s.%s;' "$1" "${BASH_VERSINFO[@]:0:2}"
-printf '\n%sH;' "$1" >&2
-"""
-    + READ_WORDS
+    READ_WORDS
     + r"""
 swx_say() { until printf '%s%s;' "$swx_head" "$1"; do :; done; }
-swx_read || exit 0
-set -- "${swx_words[@]:2}"
-swx_mark=${swx_words[0]} swx_script=${swx_words[1]}
-unset -v swx_words
-swx_say B
-swx_say B >&2
-trap 'trap - CHLD; swx_jobs=$(jobs)' CHLD
-set -m
-if ((swx_head[1])); then
-  ( [[ ! $swx_mark ]] || export SWEREX_C_MARK="$swx_mark"; eval "$swx_script" ) <&0 2>&1 &
-else
-  ( [[ ! $swx_mark ]] || export SWEREX_C_MARK="$swx_mark"; eval "$swx_script" ) <&0 &
-fi
-set +m
-exec 4>&2 2>&-
-wait "$!"
-swx_code=$?
-if ((swx_code > 128)) && [[ $swx_jobs && ! $swx_jobs =~ [^0-9]"$swx_code"[^0-9] ]]; then
-  swx_code=$((128 - swx_code))
-fi
-swx_say E$swx_code
-swx_say E$swx_code >&4
+swx_cats=() swx_out= swx_err=
+swx_pipes() {
+  [[ $swx_cat ]] || return 0
+  exec {swx_out}> >(exec {swx_two}>&- "$swx_cat")
+  swx_cats[0]=$!
+  exec {swx_err}> >(exec {swx_out}>&- "$swx_cat" >&"$swx_two" {swx_two}>&-)
+  swx_cats[1]=$!
+}
+swx_settle() {
+  local cat try
+  ((${#swx_cats[@]})) || return 0
+  exec {swx_out}>&- {swx_err}>&-
+  kill -9 "${swx_cats[@]}"
+  for cat in "${swx_cats[@]}"; do
+    wait "$cat"
+    for ((try = 0; try < 100000; try++)); do kill -0 "$cat" || continue 2; done
+    exit 1
+  done
+  swx_cats=()
+}
+swx_env() {
+  if [[ $swx_locale ]]; then LC_ALL=${swx_locale#=}; else unset -v LC_ALL; fi
+  export SWEREX_C_MARK="$swx_mark"
+  """
+    + BRAND
+    + r"""
+  swx_branded=$?
+}
+swx_locale=${LC_ALL+=$LC_ALL}
+LC_ALL=C
+swx_directory=$PWD
+hash cat 2>&-
+swx_cat=${BASH_CMDS[cat]-}
+exec {swx_two}>&2
+[[ ! -w /dev/null ]] || exec 2>/dev/null
+swx_pipes
+swx_head=$1
+swx_say "H${BASH_VERSINFO[0]}.${BASH_VERSINFO[1]}.${swx_cat:+1}"
+swx_say H >&"$swx_two"
+while swx_words=(); swx_read; do
+  swx_kind=${swx_head[1]}
+  set -- "${swx_words[@]:2}"
+  swx_mark=${swx_words[0]} swx_script=${swx_words[1]} swx_words=()
+  swx_one=1 swx_both=$swx_two
+  if ((swx_kind & 1)); then swx_one=$swx_out swx_both=$swx_err; fi
+  ((swx_kind & 2)) && swx_both=$swx_one
+  cd -P "$swx_directory"
+  swx_say B
+  swx_say B >&"$swx_two"
+  swx_jobs=
+  trap 'trap - CHLD; swx_jobs=$(jobs "%?swx_script")' CHLD
+  set -m
+  if ((swx_kind & 4)); then
+    (
+      exec >&"$swx_one" 2>&"$swx_both" {swx_two}>&-
+      [[ ! $swx_out ]] || exec {swx_out}>&- {swx_err}>&-
+      swx_env 2>&-
+      eval "$swx_script"
+    ) </dev/null &
+  else
+    (
+      exec >&"$swx_one" 2>&"$swx_both" {swx_two}>&-
+      [[ ! $swx_out ]] || exec {swx_out}>&- {swx_err}>&-
+      swx_env 2>&-
+      eval "$swx_script"
+    ) <&0 &
+  fi
+  set +m
+  wait "$!"
+  swx_code=$?
+  trap - CHLD
+  if ((swx_code > 128)) && [[ $swx_jobs && ! $swx_jobs =~ [^0-9]"$swx_code"[^0-9]|Running ]]; then
+    swx_code=$((128 - swx_code))
+  fi
+  if ((swx_kind & 1)); then
+    swx_say E$swx_code >&"$swx_out"
+    swx_say E$swx_code >&"$swx_err"
+    IFS= read -r swx_reply && [[ $swx_reply == "$swx_head" ]] || break
+    swx_settle
+    swx_say R
+    swx_say R >&"$swx_two"
+    swx_pipes
+  else
+    swx_say E$swx_code
+    swx_say E$swx_code >&"$swx_two"
+    break
+  fi
+done
+swx_settle
 """
 )
 """What runs in the place. `$1` is the word that its greeting begins with.
 
-- A header line gives the nonce, whether standard error goes into standard output, and the sizes of the words that
-  follow. What comes after them is the script's input.
+- A header line gives the nonce, the kind of the script (below), and the sizes of the words that follow.
 - The script runs in a subshell with a process group of its own (`set -m`), so that `kill 0` does not reach the
   loader. Monitor mode is off again before the waiting, or a program that stops itself would be taken for ended.
 - bash gives 137 both for `exit 137` and for SIGKILL; its table of jobs tells which, as long as nobody has waited. A
   signal's number is sent with a minus.
 - The records are written until that succeeds, because the program may have left the pipe non-blocking.
 - `swx_branded` is 0 if the mark is in the limits too, and so not needed in the environment to be found.
+
+A script of the kind `KEPT` leaves the shell for another one. All that it executes has only a pair of fresh pipes, and
+standard input from elsewhere; two `cat` copy from these pipes to the client's. When the script has ended, its last
+record goes the same way, behind all that it printed. When this process has both, it says so; then the shell kills the
+two, waits until they are gone, and says on the client's pipes that it is ready. Of the earlier script nobody can write
+to these now: only the shell has them open, and had at any time but those two, who are gone. What came between the last
+record and this one was printed by processes that the script had left, and is thrown away. They get SIGPIPE if they
+print more, as those of a program whose caller has gone. Where there is no `cat`, each shell is used once.
 """
 
-_RECORD = re.compile(rb"([HBEN])([-0-9.]*);")
+KEPT, MERGED, NO_INPUT = 1, 2, 4
+"""What kind of script it is: one that leaves the shell for another, and therefore reads nothing from the client's pipe
+but what was announced to it and is not its children's; one whose standard error goes into its standard output; one
+whose standard input is at its end."""
+
+_RECORD = re.compile(rb"([HBENR])([-0-9.]*);")
 _LONGEST_RECORD = 24
 _CHUNK = 256 * 1024
 _NOISE_KEPT = 8 * 1024
 
 _SLICE = 0.25
 """Seconds after which a thread that waits for the pipes looks whether the client is still there."""
+
+_SETTLE_SECONDS = 2.0
+"""How long a shell may take until it is ready for another script. It kills two processes and starts two."""
 
 _DRAIN = 0.5
 """Seconds that are left for what is under way when a client has ended."""
@@ -140,9 +216,7 @@ class Output:
         return self.closed or b"E" in self.records
 
     def feed(self, data: bytes) -> None:
-        if b"E" in self.records:
-            return
-        data = self._rest + data
+        data, self._rest = self._rest + data, b""
         while True:
             at = data.find(self.key)
             if at < 0:
@@ -162,9 +236,6 @@ class Output:
             self._emit(data[:at])
             self.records[record[1]] = record[2]
             data = data[record.end() :]
-            if record[1] == b"E":
-                self._rest = b""
-                return
 
     def _split(self, data: bytes) -> int:
         """How many bytes at the end of the data may be the beginning of the key."""
@@ -175,13 +246,24 @@ class Output:
         return 0
 
     def _emit(self, data: bytes) -> None:
-        if not data:
+        if not data or b"E" in self.records:
             return
         if b"B" in self.records:
             self.sink(data)
         else:
             self.noise += data
             del self.noise[:-_NOISE_KEPT]
+
+    @property
+    def settled(self) -> bool:
+        """Whether the shell has said that nobody but itself can write to this stream."""
+        return b"R" in self.records
+
+    def next(self, key: bytes) -> Output:
+        """The same stream for another script."""
+        after = Output(self.fd, key)
+        after.closed = self.closed
+        return after
 
     def drain(self, sink: Callable[[bytes], None]) -> None:
         """From now on hand what comes to a function, and what has come already, instead of keeping it."""
@@ -193,29 +275,25 @@ class Output:
         """The stream is at its end, whether or not the script is."""
         self.closed = True
         rest, self._rest = self._rest, b""
-        if b"E" not in self.records:
-            self._emit(rest)
+        self._emit(rest)
 
 
 class Client:
     """A client process and the shell behind it. Its methods may be called from several threads."""
 
-    def __init__(self, argv: Callable[[Sequence[str]], list[str]], environment: Mapping[str, str], mark: str) -> None:
+    def __init__(self, argv: Callable[[Sequence[str]], list[str]], environment: Mapping[str, str]) -> None:
         """Start it. Nothing is waited for.
 
         Args:
             argv: makes the command line of a client from that of the program to run in the place.
             environment: the whole environment of the client.
-            mark: what the shell and all that it starts have in their environment; kept as an attribute only.
 
         Raises:
             OSError: if the client cannot be started.
         """
-        self.mark = mark
         token = secrets.token_hex(16)
-        self.argv = argv(loader(token))
         self.process = subprocess.Popen(
-            self.argv,
+            argv(loader(token)),
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -229,10 +307,11 @@ class Client:
         self.stderr = Output(self.process.stderr.fileno(), token.encode())
         for fd in (self._input, self.stdout.fd, self.stderr.fd):
             os.set_blocking(fd, False)
-        self.nonce = b""
-        """What the records begin with; only for input that a shell reads before it executes anything else."""
+        self.keeps = False
+        """Whether the shell can take another script after one of the kind `KEPT`."""
         self._input_open = True
         self._open = True
+        self._settling = False
         self._changed = threading.Condition()
         self._reader: int | None = None  # the thread that reads for all
         self._polling = 0  # threads that use the descriptors just now
@@ -251,28 +330,61 @@ class Client:
         version = self.stdout.records.get(b"H")
         if version is None:
             return None
-        major, _, minor = version.partition(b".")
-        return int(major or 0), int(minor or 0)
+        major, minor, keeps = version.split(b".")
+        self.keeps = keeps == b"1"
+        return int(major), int(minor)
 
     def usable(self) -> bool:
-        """Whether a client that waits for its script still does. Takes no time."""
-        with contextlib.suppress(Overdue):
-            self.pump(lambda: self.stdout.closed, 0)
-        return not self.stdout.closed and self.process.poll() is None
+        """Whether a client that is to take a script can. One that was used before may need some milliseconds."""
+        try:
+            if self._settling:
+                self.pump(lambda: self._settled() or self._ended(), time.monotonic() + _SETTLE_SECONDS)
+                if not self._settled():
+                    return False
+                self._settling = False
+            self.pump(self._ended, 0)
+        except Overdue:
+            return not self._settling and self.process.poll() is None
+        return False
 
-    def send(self, script: str, words: Sequence[bytes], merge: bool, mark: str, deadline: float) -> bool:
-        """Give it the script to run. False: the client has ended and cannot have begun with it.
+    def _settled(self) -> bool:
+        return self.stdout.settled and self.stderr.settled
+
+    def _ended(self) -> bool:
+        return self.stdout.closed or self.stderr.closed
+
+    def send(self, script: str, words: Sequence[bytes], kind: int, mark: str, deadline: float) -> Exchange | None:
+        """Give it the script to run. None: the client has ended and cannot have begun with it.
+
+        Args:
+            words: what the script gets as `$1`, `$2`, ...
+            kind: of `KEPT` (only if it `keeps`), `MERGED`, `NO_INPUT`.
+            mark: what all that the script executes has in its environment.
 
         Raises:
             Overdue: if the place does not take it before `deadline`.
         """
-        self.nonce = secrets.token_hex(16).encode()
-        for output in (self.stdout, self.stderr):
-            output.key = self.nonce
+        nonce = secrets.token_hex(16).encode()
+        with self._changed:
+            self.stdout = self.stdout.next(nonce)
+            self.stderr = self.stderr.next(nonce)
+        exchange = Exchange(self, self.stdout, self.stderr, nonce, bool(kind & KEPT))
+        request = packed(nonce, kind, [os.fsencode(mark), os.fsencode(script), *words])
         try:
-            self.write(packed(self.nonce, merge, [os.fsencode(mark), os.fsencode(script), *words]), deadline)
+            self.write(request, self._ended, deadline)
         except BrokenPipeError:
+            return None
+        return exchange
+
+    def recycle(self, exchange: Exchange) -> bool:
+        """Make it ready for another script, now that this one has ended. False: it is of no more use."""
+        if not exchange.kept or exchange.code is None or not exchange.done or self._ended():
             return False
+        try:
+            self.write(exchange.nonce + b"\n", self._ended, time.monotonic())
+        except (BrokenPipeError, Overdue):
+            return False
+        self._settling = True
         return True
 
     def give_up(self, deadline: float) -> None:
@@ -295,57 +407,40 @@ class Client:
                 with contextlib.suppress(OSError):
                     stream.close()
 
-    # ---- what goes through it -------------------------------------------------------------------------------------
-
-    @property
-    def code(self) -> int | None:
-        """The script's exit status, minus a signal's number if one ended it; None while it is not known."""
-        value = self.stdout.records.get(b"E")
-        return None if value is None else int(value)
-
-    @property
-    def note(self) -> int | None:
-        """What the script told by `swx_note`."""
-        value = self.stdout.records.get(b"N")
-        return None if value is None else int(value)
-
-    @property
-    def began(self) -> bool:
-        """Whether the loader is known to have begun with the script."""
-        return b"B" in self.stdout.records or b"B" in self.stderr.records
-
-    @property
-    def done(self) -> bool:
-        """Whether all that the script printed has come."""
-        return self.stdout.done and self.stderr.done
-
     def words(self) -> str:
-        """What the client said besides the script's output, as one line."""
+        """What the client said before its shell did, as one line."""
         said = bytes(self.stderr.noise) or bytes(self.stdout.noise)
         return " ".join(said.decode(errors="replace").split())
 
+    # ---- what goes through it -------------------------------------------------------------------------------------
+
     def close_input(self) -> None:
-        """The script's input is at its end."""
+        """What the shell or its script reads is at its end."""
         with self._changed:
             if not self._input_open:
                 return
             self._input_open = False
-        assert self.process.stdin is not None
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
+            assert self.process.stdin is not None
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
 
-    def write(self, data: bytes | bytearray | memoryview, deadline: float | None = None) -> None:
-        """Write all of it, reading what the script prints meanwhile.
+    def write(
+        self, data: bytes | bytearray | memoryview, over: Callable[[], bool], deadline: float | None = None
+    ) -> None:
+        """Write all of it, reading what comes meanwhile.
+
+        Args:
+            over: whether nobody will read it any more.
 
         Raises:
-            BrokenPipeError: if nobody will read it.
+            BrokenPipeError: if nobody will.
             Overdue: if it is not taken before `deadline`.
         """
         left = memoryview(data).cast("B")
 
         def written() -> bool:
             nonlocal left
-            if not self._input_open or not self._open or self.done:
+            if not self._input_open or not self._open or over():
                 raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
             with contextlib.suppress(BlockingIOError):
                 while left:
@@ -355,7 +450,7 @@ class Client:
         self.pump(written, deadline, writing=True)
 
     def read(self, output: Output, size: int, deadline: float | None = None) -> bytes:
-        """At most `size` bytes of what the script printed on one of its streams; b"" at the end.
+        """At most `size` bytes of what a script printed on one of its streams; b"" at the end.
 
         Raises:
             Overdue: if none come before `deadline`.
@@ -449,3 +544,51 @@ class Client:
                 output.feed(data)
             else:
                 output.end()
+
+
+class Exchange:
+    """One script and what came of it. It stays as it is when its client goes on with another."""
+
+    def __init__(self, client: Client, stdout: Output, stderr: Output, nonce: bytes, kept: bool) -> None:
+        self.client = client
+        self.stdout = stdout
+        self.stderr = stderr
+        self.nonce = nonce
+        """What the records begin with; only for input that a shell reads before it executes anything else."""
+        self.kept = kept
+        """Whether the client can take another script afterwards."""
+
+    @property
+    def code(self) -> int | None:
+        """The script's exit status, minus a signal's number if one ended it; None while it is not known."""
+        value = self.stdout.records.get(b"E")
+        return None if value is None else int(value)
+
+    @property
+    def note(self) -> int | None:
+        """What the script told by `swx_note`."""
+        value = self.stdout.records.get(b"N")
+        return None if value is None else int(value)
+
+    @property
+    def began(self) -> bool:
+        """Whether the loader is known to have begun with the script."""
+        return b"B" in self.stdout.records or b"B" in self.stderr.records
+
+    @property
+    def done(self) -> bool:
+        """Whether all that the script printed has come."""
+        return self.stdout.done and self.stderr.done
+
+    def write(self, data: bytes | bytearray | memoryview, deadline: float | None = None) -> None:
+        """Write to the script's input; see `Client.write`."""
+        self.client.write(data, lambda: self.done, deadline)
+
+    def close_input(self) -> None:
+        """The script's input is at its end. One of the kind `KEPT` has no other end than that of what it reads."""
+        if not self.kept:
+            self.client.close_input()
+
+    def wait(self, deadline: float | None) -> None:
+        """Wait until it is done; see `Client.pump`."""
+        self.client.pump(lambda: self.done, deadline)

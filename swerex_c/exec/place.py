@@ -17,13 +17,14 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from swerex_c.exceptions import CommandTimeoutError, ResourceError, RuntimeClosedError, SwerexException
 from swerex_c.exec import scripts
 from swerex_c.exec.backend import Backend
-from swerex_c.exec.client import Client, Output, Overdue
+from swerex_c.exec.client import KEPT, MERGED, NO_INPUT, Exchange, Output, Overdue
 from swerex_c.exec.shells import START_SECONDS, Shells, lost
 from swerex_c.runtime.config import OUTPUT_LIMIT
 
@@ -76,42 +77,62 @@ class Place:
         self._shells.put_back(self._shells.take(max(0.0, deadline - time.monotonic())))
 
     def start(self, script: str, *words: str, merge: bool = False, mark: str | None = None) -> Running:
-        """Start a script in a fresh bash, in the place's own environment and directory.
+        """Start a script in a bash of its own, in the place's own environment and directory.
 
         Args:
             script: bash. It is run in a subshell: `$$` is the shell above it, which reports its end.
             words: what it gets as `$1`, `$2`, ...; of any length, without NUL bytes.
             merge: standard error goes where standard output goes.
-            mark: what the programs that it executes have in SWEREX_C_MARK, instead of one of its own.
+            mark: what all that it executes has in SWEREX_C_MARK, instead of one that is drawn.
 
         Raises:
             PlaceLostError, NotSupportedError, ResourceError, RuntimeClosedError: if it was not started.
         """
+        return self._start(script, words, MERGED if merge else 0, mark)
+
+    def start_reading(self, script: str, *words: str, merge: bool = False) -> Running:
+        """The same for a script that keeps its input to itself, so that its shell can be used again: that is quicker.
+
+        It has to read neither more nor less than is written to its `stdin`, and to give no process that outlives it
+        its own standard input.
+        """
+        return self._start(script, words, KEPT | (MERGED if merge else 0), None)
+
+    def _start(self, script: str, words: Sequence[str], kind: int, mark: str | None) -> Running:
         with self._lock:
             if self._closed:
                 msg = "The runtime was closed: make another one"
                 raise RuntimeClosedError(msg)
-        client = self._begin(script, [os.fsencode(word) for word in words], merge, mark or "")
-        return Running(self, client, [client.mark, *([mark] if mark else [])])
+        mark = mark or scripts.draw_mark(self.mark)
+        exchange = self._begin(script, [os.fsencode(word) for word in words], kind, mark)
+        return Running(self, exchange, mark)
 
-    def _begin(self, script: str, words: list[bytes], merge: bool, mark: str) -> Client:
-        """A client that runs the script. To be given to `retire` of the shells."""
+    def _begin(self, script: str, words: list[bytes], kind: int, mark: str) -> Exchange:
+        """A script that runs. Its client is to be given to `_done`."""
         while True:
             try:
                 client = self._shells.take()
             except TimeoutError as e:
                 raise lost(self.backend) or ResourceError(str(e)) from None
-            sent = False
+            exchange = None
             try:
-                sent = client.send(script, words, merge, mark, time.monotonic() + START_SECONDS)
+                possible = kind if client.keeps else kind & ~KEPT
+                exchange = client.send(script, words, possible, mark, time.monotonic() + START_SECONDS)
             except Overdue:
                 msg = f"A shell in {self.backend.name} takes no script within {START_SECONDS:g} seconds"
                 raise lost(self.backend) or ResourceError(msg) from None
             finally:
-                if not sent:
+                if exchange is None:
                     self._shells.retire(client)
-            if sent:
-                return client
+            if exchange is not None:
+                return exchange
+
+    def _done(self, exchange: Exchange, killed: bool) -> None:
+        """A script has ended, or is given up."""
+        if not killed and exchange.client.recycle(exchange):
+            self._shells.put_back(exchange.client)
+        else:
+            self._shells.retire(exchange.client)
 
     def run(
         self,
@@ -133,7 +154,7 @@ class Place:
             CommandTimeoutError: if it took too long; its output so far is in `output`.
             what `start` and `Running.wait` raise.
         """
-        running = self.start(script, *words, mark=mark)
+        running = self._start(script, words, 0 if input else KEPT | NO_INPUT, mark)
         try:
             return running.collect(input, timeout, limit)
         finally:
@@ -155,12 +176,12 @@ class Place:
     def _end_marked(self, mark: str) -> None:
         """End all that has the mark. Not by `run`, which would have its own overdue script ended likewise."""
         words = [mark.encode(), b"%d" % scripts.END_SECONDS]
-        client = self._begin(scripts.END_MARKED, words, True, "")
+        exchange = self._begin(scripts.END_MARKED, words, KEPT | NO_INPUT, scripts.draw_mark(self.mark))
         try:
             with contextlib.suppress(Overdue, BrokenPipeError):
-                client.pump(lambda: client.done, time.monotonic() + KILL_SECONDS)
+                exchange.wait(time.monotonic() + KILL_SECONDS)
         finally:
-            self._shells.retire(client)
+            self._done(exchange, False)
 
 
 class Running:
@@ -170,27 +191,26 @@ class Running:
     of the three never waits for somebody to read another: what comes there meanwhile is kept in memory.
     """
 
-    def __init__(self, place: Place, client: Client, marks: list[str]) -> None:
-        self.mark = marks[-1]
-        """What the programs that it executes have in SWEREX_C_MARK."""
-        self.nonce = client.nonce
+    def __init__(self, place: Place, exchange: Exchange, mark: str) -> None:
+        self.mark = mark
+        """What all that it executes has in SWEREX_C_MARK."""
+        self.nonce = exchange.nonce
         """What a shell needs that the script executes, to use `swx_note` too; not for anybody else there."""
         self._place = place
-        self._client = client
-        self._marks = marks
+        self._exchange = exchange
         self._killed = False
         self._closed = False
         self._lock = threading.Lock()
-        self.stdin: io.RawIOBase = _Input(client)
-        self.stdout: io.RawIOBase = _Stream(client, client.stdout)
-        self.stderr: io.RawIOBase = _Stream(client, client.stderr)
+        self.stdin: io.RawIOBase = _Input(exchange)
+        self.stdout: io.RawIOBase = _Stream(exchange, exchange.stdout)
+        self.stderr: io.RawIOBase = _Stream(exchange, exchange.stderr)
         with place._lock:
             place._running.add(self)
 
     @property
     def note(self) -> int | None:
         """What the script told by `swx_note NUMBER`, which nothing that it executes can imitate."""
-        return self._client.note
+        return self._exchange.note
 
     @property
     def killed(self) -> bool:
@@ -199,7 +219,7 @@ class Running:
 
     def close_input(self) -> None:
         """The script's standard input is at its end."""
-        self._client.close_input()
+        self._exchange.close_input()
 
     def wait(self, timeout: float | None = None) -> int:
         """Its exit status, or minus the number of the signal that ended it. What it prints is kept for the streams.
@@ -209,16 +229,15 @@ class Running:
             PlaceLostError: if the place is gone.
             SwerexException: if the shell above the script has ended without its exit status.
         """
-        client = self._client
-        deadline = None if timeout is None else time.monotonic() + timeout
+        exchange = self._exchange
         try:
-            client.pump(lambda: client.done, deadline)
+            exchange.wait(None if timeout is None else time.monotonic() + timeout)
         except Overdue:
             msg = f"The script has not ended after {timeout:g} seconds"
             raise TimeoutError(msg) from None
         except BrokenPipeError:
             raise RuntimeClosedError("The runtime was closed while the command ran") from None
-        code = client.code
+        code = exchange.code
         if code is not None:
             return code
         raise self._no_code()
@@ -229,12 +248,12 @@ class Running:
         gone = lost(self._place.backend)
         if gone is not None:
             return gone
-        client = self._client
+        client = self._exchange.client
         with contextlib.suppress(Exception):
             client.process.wait(1)
         words = client.words()
         said = f": {words}" if words else ""
-        what = "while the command ran" if client.began else "before the command began, or as it did"
+        what = "while the command ran" if self._exchange.began else "before the command began, or as it did"
         return ResourceError(
             f"The shell in {self._place.backend.name} has ended {what}, so there is no exit code; "
             f"its client ended with status {client.process.returncode}{said}"
@@ -244,17 +263,17 @@ class Running:
         """Feed the script, read all that it prints, and wait for its end; see `Place.run`."""
         from swerex_c.runtime._watch import _Kept
 
-        client = self._client
+        exchange = self._exchange
         kept = (_Kept(limit), _Kept(limit))
-        for output, keeper in zip((client.stdout, client.stderr), kept, strict=True):
+        for output, keeper in zip((exchange.stdout, exchange.stderr), kept, strict=True):
             output.drain(keeper.add)
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
             if input:
                 with contextlib.suppress(BrokenPipeError):
-                    client.write(input, deadline)
-            client.close_input()
-            client.pump(lambda: client.done, deadline)
+                    exchange.write(input, deadline)
+            exchange.close_input()
+            exchange.wait(deadline)
         except Overdue:
             self.kill()
             msg = f"Timeout ({timeout}s) exceeded while running the script"
@@ -270,22 +289,21 @@ class Running:
     def kill(self) -> None:
         """End it with everything that it started. Returns when that is done, after some seconds at most."""
         with self._lock:
-            if self._killed or self._closed or self._client.done:
+            if self._killed or self._closed or self._exchange.done:
                 return
             self._killed = True
-        client = self._client
         try:
             with contextlib.suppress(SwerexException, TimeoutError):
-                for mark in self._marks:
-                    self._place._end_marked(mark)
+                self._place._end_marked(self.mark)
         finally:
-            client.give_up(time.monotonic() + 0.5)
+            # What carries no mark may hold the pipes open.
+            self._exchange.client.give_up(time.monotonic() + 0.5)
             with contextlib.suppress(Overdue, BrokenPipeError):
-                client.pump(lambda: client.done, time.monotonic() + 1)
+                self._exchange.wait(time.monotonic() + 1)
 
     def close(self) -> None:
         """Done with it: what it left in the background goes on. It is ended if it still runs."""
-        if not self._client.done:
+        if not self._exchange.done:
             self.kill()
         with self._lock:
             if self._closed:
@@ -293,7 +311,7 @@ class Running:
             self._closed = True
         with self._place._lock:
             self._place._running.discard(self)
-        self._place._shells.retire(self._client)
+        self._place._done(self._exchange, self._killed)
 
     def __enter__(self) -> Running:
         return self
@@ -305,8 +323,8 @@ class Running:
 class _Stream(io.RawIOBase):
     """What comes from the script on one of its streams."""
 
-    def __init__(self, client: Client, output: Output) -> None:
-        self._client = client
+    def __init__(self, exchange: Exchange, output: Output) -> None:
+        self._exchange = exchange
         self._output = output
 
     def readable(self) -> bool:
@@ -316,7 +334,7 @@ class _Stream(io.RawIOBase):
         """At most `size` bytes, as soon as there are any; b"" at the end. All until there if `size` is negative."""
         if size is None or size < 0:
             return self.readall()
-        return self._client.read(self._output, size)
+        return self._exchange.client.read(self._output, size)
 
     def readall(self) -> bytes:
         return b"".join(iter(lambda: self.read(256 * 1024), b""))
@@ -331,8 +349,8 @@ class _Stream(io.RawIOBase):
 class _Input(io.RawIOBase):
     """What goes to the script."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
 
     def writable(self) -> bool:
         return True
@@ -340,11 +358,11 @@ class _Input(io.RawIOBase):
     def write(self, data: ReadableBuffer, /) -> int:
         """Write all of it. BrokenPipeError if the script has ended."""
         view = memoryview(data).cast("B")
-        self._client.write(view)
+        self._exchange.write(view)
         return len(view)
 
     def close(self) -> None:
         """The end of the script's input."""
         if not self.closed:
-            self._client.close_input()
+            self._exchange.close_input()
         super().close()

@@ -205,7 +205,7 @@ class _Job:
     def run(self) -> CommandResponse:
         command = self._command
         clean = "0" if command.env is None else "1"
-        running = self._place.start(_START, _PROGRAM, clean, merge=command.merge_output_streams)
+        running = self._place.start_reading(_START, _PROGRAM, clean, merge=command.merge_output_streams)
         try:
             with self._lock:
                 self._running = running

@@ -1,8 +1,8 @@
 """The clients of one place: some that wait for a script, and all that are not reaped yet.
 
 To start a client takes about 100 ms with most engines, to use one that waits a few. So one is always kept ready, and
-each that is taken has its successor started in the background; up to four are kept while several are taken at once.
-An idle client costs memory (docker's 25 MB), so after some minutes only one is left. Each client is used once.
+each that is taken has its successor started in the background; up to four are kept, new ones and ones that were used.
+An idle client costs memory (docker's 25 MB), so after some minutes only one is left.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from swerex_c.exceptions import (
 )
 from swerex_c.exec.backend import Backend
 from swerex_c.exec.client import Client, Overdue
-from swerex_c.exec.scripts import MARK, draw_mark
+from swerex_c.exec.scripts import MARK
 
 __all__ = ["Shells", "lost"]
 
@@ -56,7 +56,7 @@ class Shells:
     """
 
     def __init__(self, backend: Backend, mark: str, logger: logging.Logger | None) -> None:
-        """`mark` is that of the runtime; each client has a part of it."""
+        """`mark` is what the clients' shells have in their environment; their scripts have parts of it."""
         self._backend = backend
         self._mark = mark
         self._logger = logger
@@ -93,8 +93,7 @@ class Shells:
             self._last = time.monotonic()
             self._waiting += 1
             try:
-                if self._waiting + 1 > self._wanted:
-                    self._wanted = min(MOST_KEPT, self._waiting + 1)
+                self._wanted = max(self._wanted, min(MOST_KEPT, self._waiting))
                 return self._take(deadline)
             finally:
                 self._waiting -= 1
@@ -105,11 +104,18 @@ class Shells:
             if self._closed:
                 msg = "The runtime was closed"
                 raise RuntimeClosedError(msg)
-            while self._ready:
+            if self._ready:
                 client = self._ready.pop(0)
-                if client.usable():
+                self._changed.release()  # others need not wait for it
+                try:
+                    usable = client.usable()
+                    if not usable:
+                        self._spawn(self._end, client)
+                finally:
+                    self._changed.acquire()
+                if usable and not self._closed:
                     return client
-                self._spawn(self._end, client)
+                continue
             if self._failures:
                 raise self._failures.pop()
             left = deadline - time.monotonic()
@@ -120,13 +126,15 @@ class Shells:
             self._changed.wait(left)
 
     def put_back(self, client: Client) -> None:
-        """A client that was taken and not used."""
+        """A client that can take a script, or will be able to soon."""
         with self._changed:
-            if not self._closed:
-                self._ready.insert(0, client)
+            kept = not self._closed and len(self._ready) < MOST_KEPT
+            if kept:
+                self._ready.append(client)
+                self._trim_later()
                 self._changed.notify_all()
-                return
-        self._end(client)
+        if not kept:
+            self.retire(client)
 
     def _fill(self) -> None:
         """Start as many clients as are lacking. The lock is held."""
@@ -174,10 +182,10 @@ class Shells:
             self._end(client)
 
     def _started(self) -> Client:
-        backend, mark = self._backend, draw_mark(self._mark)
-        environment = backend.environment() | {MARK: mark}
+        backend = self._backend
+        environment = backend.environment() | {MARK: self._mark}
         try:
-            client = Client(lambda program: backend.pipes(program, [MARK]), environment, mark)
+            client = Client(lambda program: backend.pipes(program, [MARK]), environment)
         except OSError as e:
             msg = f"The program that reaches {backend.name} cannot be started: {e}"
             raise ResourceError(msg, errno=e.errno) from None
@@ -208,8 +216,7 @@ class Shells:
         ends by itself, or until `close`.
         """
         client.close_input()
-        with self._changed:
-            closed = self._closed
+        closed = self._closed
         if closed or client.process.poll() is not None:
             self._end(client)
             return
@@ -287,7 +294,7 @@ def lost(backend: Backend) -> SwerexException | None:
 def _no_shell(backend: Backend, client: Client) -> SwerexException:
     """Why a client has ended before the shell behind it said hello."""
     with contextlib.suppress(Overdue):
-        client.pump(lambda: client.done, time.monotonic() + 1)
+        client.pump(lambda: client.stdout.closed and client.stderr.closed, time.monotonic() + 1)
     with contextlib.suppress(subprocess.TimeoutExpired):
         client.process.wait(1)
     gone = lost(backend)
