@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from original import ROOT, original_python
+from places.engine import Engine
 from remote.conftest import start_ours, stop
+from swerex_c.utils.free_port import find_free_port
 
 from .conftest import Luggage
 
@@ -150,3 +152,15 @@ def test_behind_our_server(tmp_path: Path, here: dict[str, Any], monkeypatch: py
         assert spend(sys.executable, here, tmp_path, {"HOME": here["home"], "PYTHONPATH": str(ROOT)}) == ANSWERS
     finally:
         stop(server)
+
+
+@pytest.mark.parametrize("server", [False, True], ids=["by exec", "by a server in it"])
+def test_in_a_container(tmp_path: Path, luggage: Luggage, docker: Engine, debian_py: str, server: bool) -> None:
+    container = {"type": "docker", "image": debian_py, "pull": "never", "server": server}
+    if server:  # where an engine has no bridge, a container's port is reached on this machine's network
+        container |= {"docker_args": ["--network", "host"], "port": find_free_port()}
+    else:
+        container |= {"docker_args": ["--network", "none"]}
+    place = {"home": "/root", "root": "/day", **bring(luggage), "deployment": container, "swap": True}
+    environment = {**docker.environment, "PYTHONPATH": str(ROOT)}
+    assert spend(sys.executable, place, tmp_path, environment) == ANSWERS
