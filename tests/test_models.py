@@ -51,6 +51,7 @@ NEW_FIELDS = {
     "runtime.abstract:BashObservation": {"output_dropped": 0},
     "runtime.config:LocalRuntimeConfig": {"output_limit": 256 * 1024 * 1024},
     "runtime.config:RemoteRuntimeConfig": {"wire": "auto", "reconnect_timeout": 30.0, "command": None},
+    "deployment.config:LocalDeploymentConfig": {"isolation": None, "startup_timeout": 30.0},
     "deployment.config:DockerDeploymentConfig": {"server": None, "docker_internal_host": "http://127.0.0.1"},
 }
 

@@ -18,11 +18,38 @@ __all__ = [
     "DockerDeploymentConfig",
     "DummyDeploymentConfig",
     "FargateDeploymentConfig",
+    "IsolationConfig",
     "LocalDeploymentConfig",
     "ModalDeploymentConfig",
     "RemoteDeploymentConfig",
+    "SSHDeploymentConfig",
     "get_deployment",
 ]
+
+
+class IsolationConfig(BaseModel):
+    """An isolated view of this machine, made by bubblewrap: private /tmp and /var/tmp, and processes of its own.
+
+    It keeps mistakes in. Programs that look for a way out may find one, above all while the network is shared.
+    """
+
+    writable: list[str] = []
+    """Directories and files of the machine that can be changed, as absolute paths. Those in /tmp are seen only so."""
+
+    network: bool = True
+    """Whether the machine's network is there. Without it there is only a loopback device, of the view's own."""
+
+    root: Literal["read-only", "overlay"] = "read-only"
+    """What becomes of writing elsewhere: it is refused, or it goes into a layer in memory that ends with the view."""
+
+    hidden: list[str] | None = None
+    """Directories that are empty and files that cannot be read, as absolute paths. None hides the sockets of container
+    engines, of the system's and of the users' services."""
+
+    directory: str | None = None
+    """Where programs start; None is the current directory when the view is made."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 class LocalDeploymentConfig(BaseModel):
@@ -30,6 +57,12 @@ class LocalDeploymentConfig(BaseModel):
 
     type: Literal["local"] = "local"
     """Tells the kinds of deployments apart. Not to be changed."""
+
+    isolation: IsolationConfig | None = None
+    """Whether what runs sees the machine as it is (None), or an isolated view of it."""
+
+    startup_timeout: float = 30.0
+    """How long it may take until an isolated view is there."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -196,6 +229,42 @@ class RemoteDeploymentConfig(BaseModel):
         return _make("remote", "RemoteDeployment", self)
 
 
+class SSHDeploymentConfig(BaseModel):
+    """On another host that runs an ssh server, and lets us in without a question."""
+
+    host: str
+    """The host's name, address, or alias in the configuration of ssh."""
+
+    port: int | None = None
+    """None is what ssh's configuration says."""
+
+    user: str | None = None
+    """None is what ssh's configuration says."""
+
+    identity_file: str | None = None
+    """The private key to use before others."""
+
+    config_file: str | None = None
+    """A configuration of ssh in place of the user's and the system's."""
+
+    options: list[str] = []
+    """More options for ssh, as after `-o`, such as `StrictHostKeyChecking=accept-new`."""
+
+    share_connections: bool = True
+    """Whether sessions share connections, eight to each, or each makes its own."""
+
+    startup_timeout: float = 60.0
+    """How long it may take until a command can run."""
+
+    type: Literal["ssh"] = "ssh"
+    """Tells the kinds of deployments apart. Not to be changed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    def get_deployment(self) -> AbstractDeployment:
+        return _make("ssh", "SSHDeployment", self)
+
+
 class DummyDeploymentConfig(BaseModel):
     """Nowhere: for tests."""
 
@@ -228,6 +297,7 @@ DeploymentConfig = (
     | ModalDeploymentConfig
     | FargateDeploymentConfig
     | RemoteDeploymentConfig
+    | SSHDeploymentConfig
     | DummyDeploymentConfig
     | DaytonaDeploymentConfig
 )

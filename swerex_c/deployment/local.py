@@ -1,27 +1,38 @@
-"""A deployment on this machine, in this process."""
+"""A deployment on this machine, in this process or in an isolated view."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
+from swerex_c.deployment._exec import Effort, ExecDeployment
 from swerex_c.deployment.abstract import AbstractDeployment
-from swerex_c.deployment.config import LocalDeploymentConfig
+from swerex_c.deployment.config import IsolationConfig, LocalDeploymentConfig
 from swerex_c.deployment.hooks.abstract import CombinedDeploymentHook, DeploymentHook
 from swerex_c.exceptions import DeploymentNotStartedError
 from swerex_c.runtime.abstract import IsAliveResponse
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.utils.log import get_logger
 
-__all__ = ["LocalDeployment", "LocalDeploymentConfig"]
+if TYPE_CHECKING:
+    from swerex_c.exec.bwrap import BwrapBackend
+    from swerex_c.runtime._sessions import SessionsRuntime
+
+__all__ = ["IsolationConfig", "LocalDeployment", "LocalDeploymentConfig"]
 
 
 class LocalDeployment(AbstractDeployment):
-    """Starts a `LocalRuntime`, so that what is written for deployments works without a container too."""
+    """Starts a `LocalRuntime`, so that what is written for deployments works without a container too.
+
+    With `isolation` it starts an `ExecRuntime` in an isolated view of this machine, which needs bubblewrap:
+
+        deployment = LocalDeployment(isolation=IsolationConfig(writable=["/srv/project"], network=False))
+    """
 
     def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Any):
         """The keyword arguments are the fields of `LocalDeploymentConfig`."""
         self._runtime: LocalRuntime | None = None
+        self._view: _View | None = None
         self.logger = logger or get_logger("rex-deploy")
         self._config = LocalDeploymentConfig(**kwargs)
         self._hooks = CombinedDeploymentHook()
@@ -35,28 +46,59 @@ class LocalDeployment(AbstractDeployment):
 
     async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
         """Whether the deployment is started and its runtime answers."""
-        if self._runtime is None:
+        if self._runtime is None and self._view is None:
             return IsAliveResponse(is_alive=False, message="The deployment is not started.")
-        return await self._runtime.is_alive(timeout=timeout)
+        return await self.runtime.is_alive(timeout=timeout)
 
     async def start(self, *args: Any, **kwargs: Any) -> None:
-        """Start with a new runtime. The sessions of one that was started before are closed."""
+        """Start with a new runtime. The sessions of one that was started before are closed.
+
+        Raises:
+            PlaceLostError: if the isolated view that was asked for cannot be made; the message says why.
+            DeploymentStartupError: if it is not there in the configuration's `startup_timeout`.
+        """
         await self.stop()
-        self._runtime = LocalRuntime(logger=self.logger)
+        if self._config.isolation is None:
+            self._runtime = LocalRuntime(logger=self.logger)
+            return
+        view = _View(self._config, self._hooks, self.logger)
+        await view.start()
+        self._view = view
 
     async def stop(self, *args: Any, **kwargs: Any) -> None:
-        """Close the runtime with all its sessions."""
+        """Close the runtime with all its sessions, and end the isolated view."""
         runtime, self._runtime = self._runtime, None
+        view, self._view = self._view, None
         if runtime is not None:
             await runtime.close()
+        if view is not None:
+            await view.stop()
 
     @property
-    def runtime(self) -> LocalRuntime:
-        """The runtime.
+    def runtime(self) -> SessionsRuntime:
+        """The runtime: a `LocalRuntime`, or with `isolation` an `ExecRuntime`.
 
         Raises:
             DeploymentNotStartedError: if the deployment was not started, or was stopped.
         """
+        if self._view is not None:
+            return cast("SessionsRuntime", self._view.runtime)
         if self._runtime is None:
             raise DeploymentNotStartedError()
         return self._runtime
+
+
+class _View(ExecDeployment):
+    """The isolated view of a local deployment."""
+
+    def __init__(self, config: LocalDeploymentConfig, hooks: CombinedDeploymentHook, logger: logging.Logger) -> None:
+        super().__init__(logger=logger)
+        self._config = config
+        self._hooks = hooks
+
+    def _begin(self, effort: Effort) -> BwrapBackend:
+        from swerex_c.exec.bwrap import BwrapBackend
+
+        self._hooks.on_custom_step("Making the isolated view")
+        isolation: IsolationConfig = self._config.isolation
+        return BwrapBackend(**isolation.model_dump(exclude_none=True))

@@ -5,76 +5,22 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from swerex_c.exec.backend import Backend
+from swerex_c.exec.bwrap import BwrapBackend
 from swerex_c.exec.docker import DockerBackend, PodmanBackend
+from swerex_c.exec.ssh import SSHBackend
 
 from . import others
 from .engine import Engine
 
-__all__ = ["KINDS", "ByCommand", "docker_place", "place"]
+__all__ = ["KINDS", "docker_place", "place"]
 
 KINDS = ("docker", "podman", "ssh", "bwrap")
 """What `place` can be."""
-
-
-class ByCommand(Backend):
-    """A place whose clients are command lines with the variables' names in them."""
-
-    def __init__(
-        self,
-        name: str,
-        environment: dict[str, str],
-        terminal: Callable[[Sequence[str], Sequence[str]], list[str]],
-        pipes: Callable[[Sequence[str], Sequence[str]], list[str]],
-    ) -> None:
-        self.name = name
-        self._environment = environment
-        self._terminal, self._pipes = terminal, pipes
-
-    def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
-        return self._terminal(argv, names)
-
-    def pipes(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
-        return self._pipes(argv, names)
-
-    def why_lost(self, timeout: float) -> str | None:
-        return None
-
-    def environment(self) -> dict[str, str]:
-        return dict(self._environment)
-
-
-def ssh_backend(sshd: others.Sshd) -> Backend:
-    def command(*options: str) -> Callable[[Sequence[str], Sequence[str]], list[str]]:
-        def line(argv: Sequence[str], names: Sequence[str]) -> list[str]:
-            # ssh hands over no variables that the server does not know: a shell here puts them into the command.
-            quoted = " ".join(f"{name}='${name}'" for name in names)
-            script = f'words=$1; shift; exec "$@" "exec env {quoted} $words"'
-            return ["sh", "-c", script, "sh", shlex.join(argv), *sshd.argv, *options, sshd.name]
-
-        return line
-
-    return ByCommand("the ssh host", dict(os.environ), command("-tt"), command("-T"))
-
-
-class Bwrap(ByCommand):
-    """An isolated view of this machine; each client has one of its own."""
-
-    outlives = False
-
-    def __init__(self, program: str) -> None:
-        view = ["--ro-bind", "/", "/", "--tmpfs", "/tmp", "--dev", "/dev", "--proc", "/proc"]
-
-        def line(argv: Sequence[str], names: Sequence[str]) -> list[str]:
-            return [program, "--unshare-all", *view, *argv]
-
-        super().__init__("bubblewrap", dict(os.environ), line, line)
 
 
 @pytest.fixture
@@ -98,6 +44,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Backend]:
         finally:
             podman.run("rm", "-f", "-t", "0", name, check=False)
     elif kind == "ssh":
-        yield ssh_backend(request.getfixturevalue("sshd"))
+        sshd: others.Sshd = request.getfixturevalue("sshd")
+        yield SSHBackend(sshd.name, config_file=str(sshd.config))
     else:
-        yield Bwrap(request.getfixturevalue("bwrap"))
+        yield BwrapBackend(command=request.getfixturevalue("bwrap"))
