@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -17,10 +17,41 @@ from swerex_c.exec.ssh import SSHBackend
 from . import others
 from .engine import Engine
 
-__all__ = ["KINDS", "docker_place", "place"]
+__all__ = ["KINDS", "ByCommand", "docker_place", "place"]
 
 KINDS = ("docker", "podman", "ssh", "bwrap")
 """What `place` can be."""
+
+
+class ByCommand(Backend):
+    """A place whose clients are command lines with the variables' names in them."""
+
+    def __init__(
+        self,
+        name: str,
+        environment: dict[str, str],
+        terminal: Callable[[Sequence[str], Sequence[str]], list[str]],
+        pipes: Callable[[Sequence[str], Sequence[str]], list[str]],
+    ) -> None:
+        self.name = name
+        self._environment = environment
+        self._terminal, self._pipes = terminal, pipes
+
+    def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+        return self._terminal(argv, names)
+
+    def pipes(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+        return self._pipes(argv, names)
+
+    def why_lost(self, timeout: float) -> str | None:
+        return None
+
+    def environment(self) -> dict[str, str]:
+        return dict(self._environment)
+
+
+def ssh_backend(sshd: others.Sshd) -> Backend:
+    return SSHBackend(sshd.name, config_file=str(sshd.config))
 
 
 @pytest.fixture
@@ -45,6 +76,6 @@ def place(request: pytest.FixtureRequest) -> Iterator[Backend]:
             podman.run("rm", "-f", "-t", "0", name, check=False)
     elif kind == "ssh":
         sshd: others.Sshd = request.getfixturevalue("sshd")
-        yield SSHBackend(sshd.name, config_file=str(sshd.config))
+        yield ssh_backend(sshd)
     else:
         yield BwrapBackend(command=request.getfixturevalue("bwrap"))
