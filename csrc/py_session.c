@@ -716,7 +716,8 @@ static PyObject *session_interrupt(PyObject *object, PyObject *args)
     PyObject *matcher, *waker_arg, *future;
     double step;
     unsigned tries;
-    if (!PyArg_ParseTuple(args, "dIOOO:interrupt", &step, &tries, &matcher, &waker_arg, &future)) {
+    int silent = 0;
+    if (!PyArg_ParseTuple(args, "dIOOO|p:interrupt", &step, &tries, &matcher, &waker_arg, &future, &silent)) {
         return NULL;
     }
     swx_waker *waker = swx_py_waker_get(swx_py_state_of(Py_TYPE(object)), waker_arg);
@@ -733,6 +734,7 @@ static PyObject *session_interrupt(PyObject *object, PyObject *args)
     }
     f->op.step = (int64_t)(step * 1e9);
     f->op.tries = tries;
+    f->op.silent = silent;
     return launch(self, f, matcher, future, Py_None, 0);
 }
 
@@ -925,8 +927,9 @@ static PyMethodDef session_methods[] = {
       "line($self, text, timeout, quiet, matcher, waker, future, news, /)\n--\n\nTypes bytes, as they are, to whatever reads the "
       "terminal; ends with a match or when the shell is back." },
     { "interrupt", session_interrupt, METH_VARARGS,
-      "interrupt($self, step, tries, matcher, waker, future, /)\n--\n\nSends SIGINT up to `tries` times, `step` seconds apart, then "
-      "kills what is in the foreground (behind a carrier it ends as `timeout` instead).  Overtakes what waits." },
+      "interrupt($self, step, tries, matcher, waker, future, silent=False, /)\n--\n\nSends SIGINT up to `tries` times, `step` seconds apart, then "
+      "kills what is in the foreground (behind a carrier it ends as `timeout` instead).  Overtakes what waits.\nsilent: the caller sends the "
+      "signal to what runs behind the carrier; this ends when that does, or when it is cancelled." },
     { "close", session_close, METH_VARARGS,
       "close($self, waker, future, /)\n--\n\nEnds the shell and everything it started." },
     { "type", session_type, METH_O,

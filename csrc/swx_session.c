@@ -140,7 +140,7 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
     s->helper_until = 0;
     s->delivered = s->last_data = now;
     s->readline_seen = s->pty.carrier && (s->hints & SWX_HINT_EDITING); /* readline cannot be seen there, so it may be on */
-    s->struck = 0;
+    s->struck = s->proving = 0;
     s->notices = 0;
     s->backoff = FIRST_CHECK;
     swx_session_check_in(s, now, s->backoff);

@@ -78,6 +78,9 @@ struct swx_op {
     int64_t step;         /* INTERRUPT: nanoseconds between attempts; START: time for the script, SWX_NEVER: any */
     int64_t patience;     /* START with a carrier: nanoseconds for the first prompt; 0: as many as for the script */
     unsigned tries;       /* INTERRUPT: signals before the foreground processes are killed */
+    bool silent;          /* INTERRUPT with a carrier: types nothing, and ends with what runs or when it is cancelled.  The
+                             owner sends the signal inside: unlike ^C that can be kept from a shell that is about to fork,
+                             which would end it */
     bool stream;          /* call news when there is more output */
     void (*done)(swx_op *);
     void (*news)(swx_op *); /* may be NULL */
@@ -124,7 +127,8 @@ typedef struct {
  *   Out of reach, so that they time out: the same as with `unproven` (`exec 2>file`, `exec bash`, readonly prompts, `unset
  *   PROMPT_COMMAND PS1`), and a file that turns readline on when it is sourced after the start (bash shows no prompt then).
  * - A command cannot be typed in raw mode (op->raw ends with SWX_END_SYSTEM).
- * - An interrupt is a ^C that is typed.  After its tries it ends with SWX_END_TIMEOUT and kills nothing: the owner kills
+ * - An interrupt is a ^C that is typed.  A reader that it leaves behind would take the next thing that is typed: so an empty line
+ *   is, until the shell answers that with a prompt.  After its tries it ends with SWX_END_TIMEOUT and kills nothing: the owner kills
  *   inside, in a way of its own, and then waits with a SWX_OP_LINE of no bytes.
  * - If the carrier ends before the first prompt, the START operation ends with SWX_END_DIED, the carrier's exit code and what it
  *   printed; if no prompt comes in time, with SWX_END_LOST and what it printed.

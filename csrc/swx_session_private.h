@@ -127,7 +127,10 @@ struct swx_session {
     bool touched;      /* its modes may have changed: somebody typed, it was interrupted, or a program used the screen */
     bool processed;    /* the answer to a challenge: "\n" came as "\r\n" after the command */
     bool arms;         /* this challenge is there to arm PROMPT_COMMAND for the command that waits */
-    int64_t struck;    /* when ^C was typed for the running command, 0: not at all */
+    int64_t struck;    /* when ^C was typed for the running command, or sent; 0: not at all */
+    int64_t proving;   /* when an empty line was typed to see who reads the terminal after that; 0: not yet */
+    unsigned proofs;   /* how many */
+    candidate before;  /* the prompt before the first of them */
     swx_modes_question question; /* of the challenge */
     swx_buf modes;     /* as `stty -g` prints them: those that commands start with; empty until they are known */
 

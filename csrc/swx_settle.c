@@ -13,7 +13,8 @@
 enum {
     LOOKS_AT_ONCE = 12, /* a shell needs some microseconds from its prompt to its read */
     NOTICE_LIMIT = 1 << 20, /* output that is searched for job notices */
-    CHALLENGE_ATTEMPTS = 3 /* to get a mark shown at all */
+    CHALLENGE_ATTEMPTS = 3, /* to get a mark shown at all */
+    PROOFS = 8 /* empty lines that are typed for those who may read the terminal besides the shell */
 };
 
 static const int64_t CALM = 5 * MS;
@@ -23,6 +24,7 @@ static const int64_t LEARN_LIMIT = 2000 * MS;   /* for a shell that showed its p
 static const int64_t SILENCE = 20 * MS, CARRIED_SILENCE = 2000 * MS; /* after it nothing more is on its way, near and far */
 static const int64_t STRIKE_GRACE = 10 * MS; /* for the second prompt of a ^C that came when the command had just ended */
 static const int64_t UNREAD_GRACE = 250 * MS; /* for the START mark behind a prompt of nobody's that came first */
+static const int64_t PROOF_GRACE = 250 * MS;  /* for the shell to answer an empty line, before another one is typed */
 static const int64_t START_GRACE = 20 * MS;     /* for a START mark, once the command was read */
 
 /* ---- the challenge --------------------------------------------------------------------------------------------- */
@@ -362,9 +364,48 @@ static bool asks_carrier(const swx_session *s, const candidate *found)
     return s->pty.carrier && (s->exposed || (modes && !s->cooked));
 }
 
+/* A program that an interrupt left behind may still wait in a read of the terminal, which it began while it was in the
+ * foreground, and would take the next line that is typed.  It may have an empty one; the shell answers that with a prompt. */
+static void type_empty_line(swx_session *s, int64_t now)
+{
+    s->proving = now;
+    s->proofs++;
+    if (!swx_session_type_bytes(s, "\n", 1)) {
+        swx_session_lose(s);
+        return;
+    }
+    s->backoff = FIRST_CHECK;
+    swx_session_check_in(s, now, s->backoff);
+}
+
+/* True: it is not proved yet that the shell reads what is typed. */
+static bool proves_reading(swx_session *s, candidate *found, int64_t now)
+{
+    if (!s->pty.carrier || !s->struck || s->attached) {
+        return false;
+    }
+    if (s->proving) {
+        found->conflict = found->conflict || s->before.conflict || found->code != s->before.code;
+        found->altered = found->altered || s->before.altered;
+        found->rank = s->before.rank;
+        found->at = s->before.at;
+        return false;
+    }
+    s->before = *found;
+    s->number = found->number ? found->number : s->number;
+    s->found = (candidate){ 0 };
+    s->started = false;
+    s->proofs = 0;
+    type_empty_line(s, now);
+    return true;
+}
+
 static void conclude_from_mark(swx_session *s, int64_t now)
 {
     candidate found = s->found;
+    if (proves_reading(s, &found, now)) {
+        return;
+    }
     bool own = (s->hints & SWX_HINT_PROMPT) && !s->loose; /* PS1 may hold a mark by now that was expanded before */
     /* A prompt, and nothing has run; and it is not that the shell said why (history expansion may fail). */
     bool idle = found.rank == 1 && s->current && s->current->runs && !s->begun && says_nothing(&s->output);
@@ -677,6 +718,9 @@ void swx_settle(swx_session *s, int64_t now, bool fresh)
         } else if (fresh ? s->found.rank > 0 : (s->found.rank > 0 || has_evidence(s))) {
             settle_running(s, now, fresh);
         } else if (!fresh) {
+            if (s->proving && s->proofs < PROOFS && now - s->proving > PROOF_GRACE) {
+                type_empty_line(s, now);
+            }
             swx_session_check_in(s, now, LONGEST_CHECK);
         }
         break;

@@ -56,6 +56,12 @@ static void signal_foreground(swx_session *s, pid_t group, int64_t now)
 /* One attempt.  False: nothing is left to try. */
 static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
 {
+    if (op->silent && s->pty.carrier) {
+        s->struck = now;
+        s->touched = true;
+        op->next = SWX_NEVER;
+        return true;
+    }
     bool arriving = !typed_all(s) || (s->expects_start && !s->begun);
     int64_t grace = s->pty.carrier ? CARRIED_GRACE : DELIVERY_GRACE;
     if (s->arriving || (arriving && now - s->delivered < grace)) {

@@ -126,8 +126,16 @@ class Session:
         /,
     ) -> Operation: ...
     # SIGINT up to `tries` times, `step` seconds apart; then the foreground is killed (a carrier: "timeout" is the end).
+    # silent, for a carrier: types nothing, and ends with what runs, or when it is cancelled; the caller signals inside.
     def interrupt(
-        self, step: float, tries: int, matcher: Matcher | None, waker: Waker | None, future: object, /
+        self,
+        step: float,
+        tries: int,
+        matcher: Matcher | None,
+        waker: Waker | None,
+        future: object,
+        silent: bool = False,
+        /,
     ) -> Operation: ...
     def close(self, waker: Waker | None, future: object, /) -> Operation: ...
     def type(self, data: bytes, /) -> bool: ...  # to what runs, at once, as it is; False: nothing runs

@@ -294,6 +294,27 @@ static void test_interrupts(void)
     close_session(s);
 }
 
+/* A program that outlives the interrupt has begun to read before: it must not get what is typed next. */
+static void test_readers_that_stay(void)
+{
+    swx_session *s = open_carried();
+    const char *counts[] = { "1", "1 2", "1 2 3 4" };
+    for (size_t i = 0; i < SWX_COUNT(counts); i++) {
+        char line[200];
+        snprintf(line, sizeof(line), "bash -c 'exec 3<&0; for i in %s; do read -r x <&3 & done; echo up; exec sleep 50'\n", counts[i]);
+        swx_op op = operation(SWX_OP_RUN, line), stop = operation(SWX_OP_INTERRUPT, "");
+        submit(s, &op);
+        rest(s, 100 * MS);
+        submit(s, &stop);
+        wait_for(s, &stop);
+        wait_for(s, &op);
+        EXPECT(&stop, SWX_END_DONE, 130, "");
+        EXPECT(&op, SWX_END_DONE, 130, "up\n\n");
+        expect_run(s, "echo after $?\n", 0, "after 130\n");
+    }
+    close_session(s);
+}
+
 /* Interrupts that come when the command ends by itself: the second prompt is nobody's. */
 static void test_interrupts_at_the_end(void)
 {
@@ -497,8 +518,8 @@ static void test_no_memory(void)
 #endif
 }
 
-static const swx_test tests[] = { test_commands, test_fresh_nonce, test_startup, test_interrupts, test_interrupts_at_the_end, test_prompts,
-                                  test_modes, test_lines, test_ends, test_no_memory };
+static const swx_test tests[] = { test_commands, test_fresh_nonce, test_startup, test_interrupts, test_readers_that_stay,
+                                  test_interrupts_at_the_end, test_prompts, test_modes, test_lines, test_ends, test_no_memory };
 
 int main(int argc, char **argv)
 {
