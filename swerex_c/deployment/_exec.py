@@ -161,6 +161,9 @@ class ExecDeployment(AbstractDeployment):
     _startup_timeout: ClassVar[float] = 180.0
     """Seconds that `start` may take, for configurations that do not say."""
 
+    _ends_place: ClassVar[bool] = False
+    """Whether `_end` ends whatever runs in the place, so that nobody else has to."""
+
     _config: Any
 
     def __init__(self, *, logger: logging.Logger | None = None) -> None:

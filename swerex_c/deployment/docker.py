@@ -60,6 +60,7 @@ class DockerDeployment(ExecDeployment):
     """
 
     _config: DockerDeploymentConfig
+    _ends_place = True
 
     def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Any):
         """The keyword arguments are the fields of `DockerDeploymentConfig`."""

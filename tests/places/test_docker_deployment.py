@@ -1,0 +1,644 @@
+"""Deployments in containers, on a real Docker engine and a real podman."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import platform
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from original import our_environment
+from swerex_c.deployment import _carried, _owners, get_deployment
+from swerex_c.deployment._engine import Engine as Client
+from swerex_c.deployment.config import DockerDeploymentConfig
+from swerex_c.deployment.docker import DockerDeployment
+from swerex_c.deployment.hooks.status import SetStatusDeploymentHook
+from swerex_c.deployment.podman import PodmanDeployment
+from swerex_c.exceptions import (
+    DeploymentNotStartedError,
+    DeploymentStartupError,
+    DockerPullError,
+    PlaceLostError,
+    StartupTimeoutError,
+    SwerexException,
+)
+from swerex_c.runtime.abstract import (
+    BashAction,
+    Command,
+    CreateBashSessionRequest,
+    IsAliveResponse,
+    ReadFileRequest,
+    WriteFileRequest,
+)
+from swerex_c.runtime.config import RemoteRuntimeConfig
+from swerex_c.runtime.remote import RemoteRuntime
+
+from . import images, needs, others
+from .engine import Engine
+
+NO_NETWORK = ["--network", "none"]
+
+
+@pytest.fixture
+def reach(docker: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """This process's environment leads to the tests' engine."""
+    for name, value in docker.environment.items():
+        if name in ("DOCKER_HOST", "DOCKER_CONFIG", "PATH"):
+            monkeypatch.setenv(name, value)
+    monkeypatch.setenv("DOCKER_BUILDKIT", "0")
+    return docker
+
+
+@pytest.fixture
+def make(reach: Engine, bash_only: str) -> Iterator[Callable[..., DockerDeployment]]:
+    """`make(**fields)` gives a deployment that is not started, of the smallest image; stopped after the test."""
+    made: list[DockerDeployment] = []
+
+    def one(kind: type[DockerDeployment] = DockerDeployment, **fields: Any) -> DockerDeployment:
+        fields = {"image": bash_only, "pull": "never", "docker_args": NO_NETWORK, "startup_timeout": 60, **fields}
+        made.append(kind(**fields))
+        return made[-1]
+
+    yield one
+    for deployment in made:
+        asyncio.run(deployment.stop())
+    if left := names(reach):  # of a test that failed
+        reach.docker("rm", "-f", *left, check=False)
+
+
+def names(engine: Engine, label: str = _owners.LABEL) -> list[str]:
+    return engine.docker("ps", "-a", "--filter", f"label={label}", "--format", "{{.Names}}").split()
+
+
+async def said(deployment: DockerDeployment, command: str) -> str:
+    answer = await deployment.runtime.execute(Command(command=command, shell=True, timeout=60))
+    assert answer.exit_code == 0, answer.stderr
+    return answer.stdout
+
+
+# A container that only waits
+
+
+async def test_a_day(make: Callable[..., DockerDeployment], reach: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("rex-deploy-of-this-test")
+    caplog.set_level(logging.DEBUG, logger.name)
+    deployment = make(logger=logger)
+    steps: list[tuple[str, str]] = []
+    deployment.add_hook(SetStatusDeploymentHook("a", lambda *step: steps.append(step)))
+    with pytest.raises(DeploymentNotStartedError):
+        await deployment.is_alive()
+    with pytest.raises(DeploymentNotStartedError):
+        _ = deployment.runtime
+    await deployment.stop()
+    await deployment.start()
+    name = deployment.container_name
+    assert name and name.startswith("swx-testbash-only-") and names(reach) == [name]
+    assert await deployment.is_alive(timeout=60)
+    runtime = deployment.runtime
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    assert (await runtime.run_in_session(BashAction(command="x=5; echo $x", timeout=60))).output == "5\n"
+    await runtime.write_file(WriteFileRequest(path="/tmp/a b/f", content="text\n"))
+    assert (await runtime.read_file(ReadFileRequest(path="/tmp/a b/f"))).content == "text\n"
+    assert await said(deployment, 'echo $BASHPID >/dev/null; printf %s "$PATH"') == "/bin"
+    assert deployment._container_name == name and deployment._config.port is None
+    await deployment.start()  # anew
+    assert names(reach) == [deployment.container_name] != [name]
+    assert not await runtime.is_alive(timeout=60)
+    await asyncio.gather(deployment.stop(), deployment.stop())
+    assert names(reach) == []
+    with pytest.raises(DeploymentNotStartedError):
+        await deployment.is_alive()
+    assert steps == [("a", "Starting runtime")] * 2
+    assert f"Starting container {name} with image swx-test/bash-only" in caplog.messages
+    assert any(re.match(r"Runtime started in \d+\.\d\ds", line) for line in caplog.messages)
+    assert any(line.startswith("Command: 'docker run -d ") for line in caplog.messages)
+
+
+async def test_the_callers_arguments_of_docker_run(
+    make: Callable[..., DockerDeployment], reach: Engine, bash_min: str, tmp_path: Path
+) -> None:
+    (tmp_path / "it").write_text("of the host\n")
+    entry = tmp_path / "entry"
+    entry.write_text('#!/bin/bash\nexport OWN=entry\necho began >/it/log\nexec "$@"\n')
+    entry.chmod(0o755)
+    machine = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}.get(platform.machine())
+    given = ["-e", "A=b c", "-v", f"{tmp_path}:/it", "--workdir", "/it", "--user", "1000", "--entrypoint", "/it/entry"]
+    tmp_path.chmod(0o777)
+    deployment = make(image=bash_min, docker_args=[*NO_NETWORK, *given], platform=machine)
+    await deployment.start()
+    assert await said(deployment, "cat /it/it; pwd; id -u; echo $A; cat log") == "of the host\n/it\n1000\nb c\nbegan\n"
+    await deployment.stop()
+    for shell in ("--entrypoint=", "--entrypoint=/bin/sh"):
+        deployment = make(image=bash_min, docker_args=[*NO_NETWORK, shell, "--init"])
+        await deployment.start()
+        assert "init" in await said(deployment, "ps")
+        await deployment.stop()
+
+
+async def test_orphans_do_not_stay_as_zombies_and_a_polite_stop_is_quick(
+    make: Callable[..., DockerDeployment], reach: Engine, bash_min: str
+) -> None:
+    deployment = make(image=bash_min)
+    await deployment.start()
+    await said(deployment, "(sleep 0.1 & sleep 0.2 &) ; :")
+    state = "for stat in /proc/[0-9]*/stat; do IFS= read -r line <$stat && echo ${line##*) }; done"
+    for _ in range(300):
+        if not any(line.startswith("Z") for line in (await said(deployment, state)).splitlines()):
+            break
+        await asyncio.sleep(0.1)
+    else:
+        pytest.fail("zombies")
+    began = time.monotonic()
+    reach.docker("stop", "-t", "60", str(deployment.container_name))
+    assert time.monotonic() - began < 45
+
+
+async def test_what_is_kept(make: Callable[..., DockerDeployment], reach: Engine) -> None:
+    reach.docker("tag", "swx-test/bash-only", "swx-test/other")
+    deployment = make(image="swx-test/other", remove_container=False, remove_images=True)
+    await deployment.start()
+    name = str(deployment.container_name)
+    reach.docker("tag", "swx-test/bash-only", "swx-test/another")
+    await deployment.stop()
+    try:
+        assert reach.docker("inspect", "-f", "{{.State.Running}}", name) == "false"
+    finally:
+        reach.docker("rm", name)
+        reach.docker("rmi", "swx-test/another")
+    assert not reach.docker("image", "ls", "-q", "swx-test/other")
+
+
+# What goes wrong at the start
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "words"),
+    [
+        ({"image": "swx-test/ash-min"}, DeploymentStartupError, "'swx-test/ash-min' has no bash, which sessions need"),
+        ({"image": "swx-test/none"}, DockerPullError, "no image 'swx-test/none' on this machine"),
+        ({"image": "127.0.0.1:1/none", "pull": "missing"}, DockerPullError, "Failed to pull image 127.0.0.1:1/none"),
+        ({"docker_args": ["--network", "no-such-network"]}, DeploymentStartupError, "no-such-network"),
+        ({"docker_args": [*NO_NETWORK, "--entrypoint=/bin/bash", "--no-such-option"]}, DeploymentStartupError, "unkn"),
+        ({"startup_timeout": 0.05}, StartupTimeoutError, "did not start within 0.05 seconds"),
+        ({"remove_container": False, "image": "swx-test/ash-min"}, DeploymentStartupError, "has no bash"),
+    ],
+)
+async def test_a_start_that_fails_says_why_and_leaves_nothing(
+    make: Callable[..., DockerDeployment], reach: Engine, ash_min: str, fields: dict, kind: type, words: str
+) -> None:
+    deployment = make(**fields)
+    steps: list[str] = []
+    deployment.add_hook(SetStatusDeploymentHook("a", lambda _, step: steps.append(step)))
+    with pytest.raises(kind, match=words) as caught:
+        await deployment.start()
+    assert isinstance(caught.value, DeploymentStartupError)
+    assert isinstance(caught.value, TimeoutError) == (kind is StartupTimeoutError)
+    assert (steps == ["Pulling container image"]) == (fields.get("pull") == "missing")
+    assert names(reach) == [] and deployment.container_name is None
+    with pytest.raises(DeploymentNotStartedError):
+        _ = deployment.runtime
+
+
+async def test_no_engine_and_no_command(make: Callable[..., DockerDeployment], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/socket")
+    for pull in ("never", "missing", "always"):
+        with pytest.raises(DeploymentStartupError, match="'docker' cannot be reached") as caught:
+            await make(pull=pull).start()
+        assert not isinstance(caught.value, DockerPullError)
+    monkeypatch.setenv("PATH", "/no/such/directory")
+    with pytest.raises(DeploymentStartupError, match="command 'docker' cannot be run .No such file"):
+        await make().start()
+
+
+@pytest.mark.limit(100)
+async def test_a_start_can_be_cancelled_at_any_moment(make: Callable[..., DockerDeployment], reach: Engine) -> None:
+    for milliseconds in (0, 10, 60, 150, 300, 450):
+        deployment = make()
+        starting = asyncio.ensure_future(deployment.start())
+        await asyncio.sleep(milliseconds / 1000)
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await starting
+            await deployment.stop()
+        assert names(reach) == [] and deployment.container_name is None
+    deployment = make()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await deployment.start()
+    assert names(reach) == []
+
+
+def test_an_interrupt_from_the_keyboard_and_a_lost_loop_leave_nothing(
+    make: Callable[..., DockerDeployment], reach: Engine
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    deployment = make()
+    deployment.add_hook(SetStatusDeploymentHook("a", interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(deployment.start())
+    assert names(reach) == []
+
+    deployment = make()
+    loop = asyncio.new_event_loop()
+    start = deployment.start()
+    with contextlib.suppress(RuntimeError):
+        loop.call_later(0.15, loop.stop)
+        loop.run_until_complete(start)  # the loop is stopped in the middle of it
+    for task in asyncio.all_tasks(loop):
+        task.get_coro().close()  # type: ignore[union-attr]
+    assert names(reach) == []
+    gc.collect()
+    loop.close()
+
+
+# Losses
+
+
+async def test_a_container_that_is_paused_or_goes_away(make: Callable[..., DockerDeployment], reach: Engine) -> None:
+    deployment = make()
+    await deployment.start()
+    name = str(deployment.container_name)
+    reach.docker("pause", name)
+    answer = await deployment.is_alive(timeout=60)
+    assert not answer and "is paused" in answer.message
+    reach.docker("unpause", name)
+    assert await deployment.is_alive(timeout=60)
+    reach.docker("rm", "-f", name)
+    with pytest.raises(PlaceLostError, match="Container process terminated"):
+        await deployment.is_alive(timeout=60)
+    with pytest.raises(PlaceLostError):
+        await deployment.runtime.execute(Command(command="true", shell=True, timeout=60))
+    await deployment.stop()
+
+
+@pytest.mark.limit(100)
+async def test_an_engine_that_goes_away(
+    make: Callable[..., DockerDeployment], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Engine() as engine:
+        images.provide(engine, "bash-only")
+        monkeypatch.setenv("DOCKER_HOST", engine.host)
+        deployment = make(logger=logging.getLogger("rex-deploy-away"))
+        await deployment.start()
+        name = deployment.container_name
+        engine.stop(keep=True)
+        with contextlib.suppress(SwerexException):
+            assert not await deployment.is_alive(timeout=30)
+        began = time.monotonic()
+        await deployment.stop()
+        assert time.monotonic() - began < 60
+        assert f"Failed to kill container {name}" in caplog.text and "swerex-c prune" in caplog.text
+        await deployment.stop()
+
+
+# Owners
+
+
+def test_a_dropped_deployment_removes_its_container(make: Callable[..., DockerDeployment], reach: Engine) -> None:
+    deployment = DockerDeployment(image="swx-test/bash-only", pull="never", docker_args=NO_NETWORK)
+    asyncio.run(deployment.start())
+    assert len(names(reach)) == 1
+    del deployment
+    gc.collect()
+    assert needs.wait_until(lambda: names(reach) == [], 60)
+
+
+STARTED = """if True:
+    import asyncio, sys, time
+    from swerex_c.deployment.docker import DockerDeployment
+    kept = [
+        DockerDeployment(image="swx-test/bash-only", pull="never", docker_args=["--network", "none"], **fields)
+        for fields in ({}, {"remove_container": False})
+    ]
+    async def start():
+        await asyncio.gather(*(deployment.start() for deployment in kept))
+    asyncio.run(start())
+    print(*(deployment.container_name for deployment in kept), flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.limit(100)
+def test_what_a_dead_process_left_is_pruned_and_nothing_else(
+    make: Callable[..., DockerDeployment], reach: Engine, container: Callable[..., str], bash_only: str
+) -> None:
+    def prune(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "swerex_c", "prune", *words], env=our_environment(), capture_output=True,
+            text=True, timeout=90, cwd="/",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    alive = make()
+    asyncio.run(alive.start())
+    others_facts = {**_owners.labels(keep=False), "swerex_c.host": "another", "swerex_c.pid": "4194305"}
+    foreign = [container(bash_only), container(bash_only, *(f"--label={n}={v}" for n, v in others_facts.items()))]
+    quiet = {**our_environment(), "SWE_REX_LOG_STREAM_LEVEL": "ERROR"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", STARTED], env=quiet, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        first, second = process.stdout.readline().split()
+        assert "No container of docker is left" in prune()
+        process.kill()
+        process.wait()
+        assert {first, second} < set(names(reach))
+        told = prune("--dry-run")
+        assert f"removed: {first}" in told and f"ended, and kept: {second}" in told
+        assert len(told.splitlines()) == 2 and f"process {process.pid}" in told
+        assert {first, second} < set(names(reach))
+        prune("--container-runtime", "docker")
+        assert first not in names(reach) and alive.container_name in names(reach)
+        assert reach.docker("inspect", "-f", "{{.State.Running}}", second, *foreign) == "false\ntrue\ntrue"
+        assert "No container of docker is left" in prune()
+        assert asyncio.run(alive.is_alive(timeout=60))
+    finally:
+        process.kill()
+        process.communicate()
+        reach.docker("rm", "-f", *(name for name in names(reach, _owners.KEEP)), check=False)
+
+
+def test_a_process_that_ends_in_the_normal_way_leaves_nothing(
+    make: Callable[..., DockerDeployment], reach: Engine
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", STARTED], env={**our_environment(), "SWE_REX_LOG_STREAM_LEVEL": "ERROR"},
+        input="", capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    first, second = done.stdout.split()
+    assert first not in names(reach)
+    assert reach.docker("inspect", "-f", "{{.State.Running}}", second) == "false"
+    reach.docker("rm", second)
+
+
+def test_who_lives() -> None:
+    mine = _owners.labels(keep=False)
+    assert _owners.lives(mine) is True
+    dead = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
+    assert _owners.lives({**mine, "swerex_c.pid": str(dead.pid)}) is False  # ended, and not waited for
+    dead.wait()
+    for change, answer in (
+        ({"swerex_c.pid": str(dead.pid)}, False),
+        ({"swerex_c.pid": str(1 << 40)}, False),
+        ({"swerex_c.started": "1"}, False),  # the number is another process's by now
+        ({"swerex_c.boot": "an earlier one"}, False),
+        ({"swerex_c.host": "another"}, None),
+        ({"swerex_c.host": "another", "swerex_c.boot": "another"}, None),
+        ({"swerex_c.pidns": "another"}, None),
+        ({"swerex_c.pid": ""}, None),
+        ({"swerex_c.boot": ""}, None),
+    ):
+        assert _owners.lives({**mine, **change}) is answer, change
+    assert _owners.lives({}) is None
+    assert _owners.KEEP in _owners.labels(keep=True)
+
+
+# Many
+
+
+@pytest.mark.limit(110)
+async def test_thirty_at_once(make: Callable[..., DockerDeployment], reach: Engine) -> None:
+    deployments = [make() for _ in range(30)]
+    await asyncio.gather(*(deployment.start() for deployment in deployments))
+    found = [str(deployment.container_name) for deployment in deployments]
+    assert len(set(found)) == 30 and set(found) == set(names(reach))
+    answers = await asyncio.gather(*(said(each, f"echo {i}") for i, each in enumerate(deployments)))
+    assert answers == [f"{i}\n" for i in range(30)]
+    await asyncio.gather(*(deployment.stop() for deployment in deployments))
+    assert names(reach) == []
+
+
+# Images
+
+
+class Built(DockerDeployment):
+    """As a caller writes it who knows another way to a Python of its own."""
+
+    @property
+    def glibc_dockerfile(self) -> str:
+        return "ARG BASE_IMAGE\nFROM $BASE_IMAGE\nENV BUILT=yes\n"
+
+
+async def test_an_image_is_built_upon(make: Callable[..., DockerDeployment], caplog: pytest.LogCaptureFixture) -> None:
+    deployment = make(Built, python_standalone_dir="/opt", logger=logging.getLogger("rex-deploy-built"))
+    caplog.set_level(logging.INFO, "rex-deploy-built")
+    await deployment.start()
+    assert await said(deployment, "echo $BUILT") == "yes\n"
+    assert "Building image swx-test/bash-only to install a standalone python to /opt" in caplog.text
+    await deployment.stop()
+
+    class Wrong(DockerDeployment):
+        glibc_dockerfile = "NO SUCH THING\n"  # type: ignore[assignment]
+
+    with pytest.raises(DeploymentStartupError, match="(?s)Building image swx-test/bash-only failed.*NO"):
+        await make(Wrong, python_standalone_dir="/opt").start()
+    # Without a server nothing needs a Python of its own.
+    deployment = make(python_standalone_dir="/root")
+    await deployment.start()
+    await deployment.stop()
+    text = make(python_standalone_dir="/opt", platform="linux/amd64").glibc_dockerfile
+    assert "FROM --platform=linux/amd64 $BASE_IMAGE" in text and "COPY --from=builder /opt/python3.11 /opt/py" in text
+
+
+def test_progress_is_shown_on_a_terminal_only(reach: Engine) -> None:
+    code = """if True:
+        from swerex_c.deployment.docker import DockerDeployment
+        from swerex_c.exceptions import DockerPullError
+        try:
+            DockerDeployment(image="127.0.0.1:1/none", pull="always")._pull_image()
+        except DockerPullError as error:
+            print("refused" if "refused" in str(error) else error)
+    """
+    environment = {**our_environment(), "SWE_REX_LOG_STREAM_LEVEL": "ERROR", "TERM": "xterm"}
+    master, slave = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=slave, timeout=60
+    )
+    os.close(slave)
+    assert done.stdout == b"refused\n"
+    assert select.select([master], [], [], 10)[0] and b"Pulling 127.0.0.1:1/none" in os.read(master, 65536)
+    os.close(master)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=60)
+    assert (done.stdout, done.stderr) == (b"refused\n", b"")
+
+
+# A server in the container
+
+
+def fits(engine: Engine, image: str) -> bool:
+    """Whether the image's Python is this one."""
+    code = "import sys, platform; print(sys.implementation.cache_tag, platform.machine())"
+    command = ["run", "--rm", "--pull", "never", "--network", "none", image, "python3", "-c", code]
+    return engine.docker(*command) == f"{sys.implementation.cache_tag} {platform.machine()}"
+
+
+@pytest.mark.limit(110)
+async def test_the_server_is_carried_into_the_container(
+    make: Callable[..., DockerDeployment], reach: Engine, debian_py: str
+) -> None:
+    deployment = make(image=debian_py, server=True, docker_args=["--network", "host"], startup_timeout=90)
+    if not fits(reach, debian_py):
+        # It is not tried with a network: the server's own is turned off.
+        deployment = make(image=debian_py, server=True, startup_timeout=90)
+        with pytest.raises(DeploymentStartupError, match="(?s)Container process terminated.*no Python that fits"):
+            await deployment.start()
+        return
+    await deployment.start()
+    assert isinstance(deployment.runtime, RemoteRuntime) and deployment._config.port
+    assert await deployment.is_alive(timeout=60)
+    assert await said(deployment, "echo $((6 * 7)); echo ${SWEREX_AUTH_TOKEN-none}") == "42\nnone\n"
+    await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    assert (await deployment.runtime.run_in_session(BashAction(command="echo hi", timeout=60))).output == "hi\n"
+    key = deployment.runtime._config.auth_token
+    assert key not in reach.docker("inspect", "-f", "{{.Config.Cmd}}", str(deployment.container_name))
+    reach.docker("kill", str(deployment.container_name))
+    assert needs.wait_until(lambda: deployment._container_process.poll() is not None, 60)
+    with pytest.raises(PlaceLostError, match="(?s)Container process terminated.*Listening on"):
+        await deployment.is_alive(timeout=60)
+    await deployment.stop()
+    assert names(reach) == []
+
+
+async def test_a_server_that_cannot_be(make: Callable[..., DockerDeployment], reach: Engine, bash_min: str) -> None:
+    with pytest.raises(DeploymentStartupError, match="(?s)Container process terminated.*no Python that fits"):
+        await make(image=bash_min, server=True).start()
+    for server in (True, None):  # None: the subclass says enough
+        with pytest.raises(
+            DeploymentStartupError, match="(?s)Container process terminated.*stderr:\nsaid by the caller"
+        ):
+            await make(Silent, image=bash_min, server=server).start()
+    deployment = make(Silent, image=bash_min, startup_timeout=2)
+    deployment.words = "echo waits >&2; sleep 1000"
+    with pytest.raises(StartupTimeoutError, match="Runtime did not start within"):
+        await deployment.start()
+    deployment = make(Silent, image=bash_min, server=False)
+    await deployment.start()
+    assert await said(deployment, "echo none is started") == "none is started\n"
+    await deployment.stop()
+    assert names(reach) == []
+
+
+class Silent(DockerDeployment):
+    words = "echo said by the caller >&2; exit 3"
+
+    def _get_swerex_start_cmd(self, token: str) -> list[str]:
+        return ["/bin/sh", "-c", self.words]
+
+
+async def test_who_replaces_the_methods_of_the_class_is_heard(
+    make: Callable[..., DockerDeployment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployment = make()
+    command = deployment._get_swerex_start_cmd("the-key")
+    assert command[:2] == ["/bin/sh", "-c"] and "swerex-remote --auth-token the-key || " in command[2]
+    assert not deployment._serves
+    monkeypatch.setattr(DockerDeployment, "_get_swerex_start_cmd", lambda self, token: ["/bin/sh", "-c", "exit 3"])
+    assert deployment._serves and make(server=False)._serves is False
+    monkeypatch.undo()
+    deployment._get_swerex_start_cmd = lambda token: []  # type: ignore[method-assign]
+    assert deployment._serves
+
+
+async def test_a_subclass_with_a_start_of_its_own(make: Callable[..., DockerDeployment], tmp_path: Path) -> None:
+    """It does what the original's `start` does, by the same private names, with a server that is no container's."""
+
+    class Own(DockerDeployment):
+        async def start(self) -> None:  # type: ignore[override]
+            self._pull_image()
+            self._container_name = self._get_container_name()
+            self._hooks.on_custom_step("Starting runtime")
+            token = self._get_token()
+            server = [sys.executable, "-m", "swerex_c.server", "--auth-token", token, "--port", str(self._config.port)]
+            self._container_process = subprocess.Popen(
+                [*server, "--host", "127.0.0.1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=our_environment()
+            )
+            self._runtime = RemoteRuntime.from_config(
+                RemoteRuntimeConfig(port=self._config.port, timeout=self._runtime_timeout, auth_token=token)
+            )
+            await self._wait_until_alive(timeout=60)
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    deployment = make(Own, port=port)
+    with pytest.raises(RuntimeError):
+        await deployment.is_alive()
+    await deployment.start()
+    assert await deployment.is_alive(timeout=60) == IsAliveResponse(is_alive=True)
+    process = deployment._container_process
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with pytest.raises(RuntimeError, match="Container process terminated"):
+        await deployment.is_alive(timeout=60)
+    await deployment.stop()
+    assert deployment._container_process is None and deployment._container_name is None
+
+
+def test_the_carried_server_has_what_it_needs_and_only_that() -> None:
+    import io
+    import tarfile
+
+    with tarfile.open(fileobj=io.BytesIO(_carried.archive())) as tar:
+        found = tar.getnames()
+    top = {name.split("/")[2] for name in found if name.startswith(".swerex_c/lib/")}
+    assert {"swerex_c", "pydantic_core", "fastapi", "uvicorn", "starlette"} <= top
+    assert not {"aiohttp", "pytest", "rich", "typer"} & top and "bin" not in top
+    assert all(name.startswith(".swerex_c/") and ".." not in name for name in found)
+
+
+# podman
+
+
+@pytest.fixture
+def podman_reach(podman: others.Podman, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> others.Podman:
+    """`podman` is the tests' own."""
+    command = tmp_path / "podman"
+    words = " ".join(f"'{word}'" for word in podman.argv)
+    command.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("CONTAINERS_CONF", podman.environment["CONTAINERS_CONF"])
+    monkeypatch.setenv("PATH", f"{tmp_path}:{podman.environment['PATH']}")
+    return podman
+
+
+@pytest.mark.limit(100)
+async def test_podman(podman_reach: others.Podman) -> None:
+    fields: dict[str, Any] = {"image": podman_reach.provide("bash-only"), "pull": "missing", "startup_timeout": 60}
+    fields["docker_args"] = [*NO_NETWORK, "--ulimit", "host"]
+    config = DockerDeploymentConfig(container_runtime="podman", **fields)
+    for deployment in (PodmanDeployment(**fields), get_deployment(config)):
+        assert isinstance(deployment, DockerDeployment) and deployment._config.container_runtime == "podman"
+        await deployment.start()
+        assert await deployment.is_alive(timeout=60)
+        assert await said(deployment, "echo hi") == "hi\n"
+        found = Client("podman").labelled(_owners.LABEL)
+        assert [one["Name"] for one in found] == [deployment.container_name]
+        assert _owners.lives(found[0]["Config"]["Labels"]) is True
+        await deployment.stop()
+        assert Client("podman").labelled(_owners.LABEL) == []
+    with pytest.raises(DockerPullError, match="no image 'localhost/swx-test/none'"):
+        await PodmanDeployment(**{**fields, "image": "localhost/swx-test/none", "pull": "never"}).start()
+    ash = podman_reach.provide("ash-min")
+    with pytest.raises(DeploymentStartupError, match="has no bash"):
+        await PodmanDeployment(**{**fields, "image": ash}).start()
+    assert podman_reach.run("ps", "-aq") == ""
