@@ -69,11 +69,16 @@ def test_nothing_of_the_original_is_missing(both: tuple[dict, dict]) -> None:
     assert set(theirs) <= set(ours)
 
 
+def _known(value: typing.Any) -> typing.Any:
+    """Without the members of a union that are new."""
+    return value.replace("deployment.config.SSHDeploymentConfig | ", "") if isinstance(value, str) else value
+
+
 def test_fields_are_the_same(both: tuple[dict, dict]) -> None:
     theirs, ours = both
     for name, model in theirs.items():
         if "fields" not in model:
-            assert ours[name] == model, name
+            assert {key: _known(value) for key, value in ours[name].items()} == model, name
             continue
         new = NEW_FIELDS.get(name, {})
         fields = ours[name]["fields"]
