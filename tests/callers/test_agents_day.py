@@ -154,6 +154,7 @@ def test_behind_our_server(tmp_path: Path, here: dict[str, Any], monkeypatch: py
         stop(server)
 
 
+@pytest.mark.xdist_group("engine")
 @pytest.mark.parametrize("server", [False, True], ids=["by exec", "by a server in it"])
 def test_in_a_container(tmp_path: Path, luggage: Luggage, docker: Engine, debian_py: str, server: bool) -> None:
     container = {"type": "docker", "image": debian_py, "pull": "never", "server": server}

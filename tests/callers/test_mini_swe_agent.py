@@ -82,6 +82,7 @@ def mini_swe_agent() -> Path:
     return PLACE
 
 
+@pytest.mark.xdist_group("engine")
 @pytest.mark.parametrize("swap", ["install", "run"])
 def test_a_run_in_a_container(swap: str, mini_swe_agent: Path, docker: Engine, debian_py: str, tmp_path: Path) -> None:
     agent = ["-c", AGENT.format(install=swap == "install")]
