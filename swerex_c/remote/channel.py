@@ -28,6 +28,7 @@ from swerex_c._version import __version__
 from swerex_c.exceptions import (
     InvalidInputError,
     ProtocolError,
+    ResourceError,
     ResultLostError,
     ServerLimitError,
     SwerexException,
@@ -80,6 +81,9 @@ _LOOK_AT = 64
 _FIRST_FRAME = 10.0
 """Seconds for a connection to say which channel it is."""
 
+_BEGUN = "begun"
+"""The field of an error that has what was sent of a text before the error was found."""
+
 _SHORT = ("is_alive", "run_in_session")
 """Methods that are often done without waiting for anything."""
 
@@ -116,6 +120,7 @@ class Exchange:
         "payload",
         "size",
         "task",
+        "streamed",
         "text",
         "texts",
         "up",
@@ -137,6 +142,8 @@ class Exchange:
         self.down: Sender | None = None
         self.text: Sender | None = None
         self.texts: list[Any] = []
+        self.streamed: list[Any] = []
+        """The texts of the answer that were sent while they were made; see `protocol`."""
         self.size = 0
         self.done_at = 0.0
 
@@ -154,6 +161,8 @@ class Exchange:
             self.up = self._receiver()
             self.texts = texts
             work = self._with_texts(size)
+        elif self.method == "read_file" and type(service.runtime) is LocalRuntime:
+            work = service.count(self.method, self._read_file(service.validate(self.method, self.payload)))
         elif self.method in METHODS:
             work = service.call(self.method, service.validate(self.method, self.payload))
         elif self.method == "stream_in_session":
@@ -265,6 +274,27 @@ class Exchange:
         self.down.finish()
         return {}
 
+    async def _read_file(self, request: Any) -> Any:
+        """A long text goes out as it is read; what is wrong with one is told as if it had been read as a whole."""
+        runtime = self.channel.registry.service.runtime
+        sender = self._sender(TEXT)
+
+        def begins() -> None:
+            self.text = sender
+
+        try:
+            if (await runtime.is_alive()).is_alive:
+                found = await copying.send_text(request.path, request.encoding, request.errors, sender, begins)
+                if isinstance(found, str):
+                    return {"content": found}
+                if found:
+                    self.streamed = [[["content"], sender.written]]
+                    return {"content": ""}
+            return await runtime.read_file(request)
+        except UnicodeError:
+            await runtime.read_file(request)
+            raise ResourceError(f"{request.path} changed while it was read: try again") from None
+
     def _sender(self, lane: int) -> Sender:
         sender = Sender(self.id, lane)
         if self.link is not None:
@@ -275,16 +305,20 @@ class Exchange:
 
     def finish(self, kind: int, payload: dict[str, Any]) -> None:
         """There is an answer: send it, and keep it."""
+        if kind == ERROR and self.text is not None:
+            payload = {**payload, _BEGUN: ""}
+            self.streamed = [[[_BEGUN], self.text.written]]
         answer, chunks = self._encode(kind, payload)
         self.answer = answer
-        self.size = len(answer) + sum(map(len, chunks))
+        self.size = len(answer) + (sum(map(len, chunks)) if self.text is None else self.text.held)
         self.payload = None
         self.task = None
         self.done_at = time.monotonic()
         if chunks:
-            self.text = self._sender(TEXT)
+            self.text = self.text or self._sender(TEXT)
             for chunk in chunks:
                 self.text.write_text(chunk)
+        if self.text is not None:
             self.text.when_sent(self.send_answer)
         if self.down is not None:
             self.down.when_sent(self.send_answer)
@@ -296,12 +330,13 @@ class Exchange:
         encode = self.channel.registry.encode
         try:
             rest, texts, chunks = split_texts(payload)
+            texts = [*self.streamed, *texts]
             return encode([kind, self.id, rest, texts] if texts else [kind, self.id, rest]), chunks
         except _core.FrameError:
             pass
         try:  # with a text that UTF-8 cannot carry
             rest, texts, chunks = split_texts(payload, all_of=True)
-            return encode([kind, self.id, rest, texts]), chunks
+            return encode([kind, self.id, rest, [*self.streamed, *texts]]), chunks
         except _core.FrameError as error:
             return encode([ERROR, self.id, to_wire(ServerLimitError(f"The answer cannot be sent: {error}"))]), []
 
@@ -347,7 +382,9 @@ class Exchange:
     @property
     def waits_for_client(self) -> bool:
         """Whether it cannot end unless the client sends or takes something."""
-        return self.task is not None and (self.down is not None or bool(self.texts) or self.method == "upload")
+        if self.task is None:
+            return False
+        return bool(self.texts) or self.down is not None or self.text is not None or self.method == "upload"
 
     def cancel(self) -> None:
         """End it. It has begun by then: a task that is cancelled before that would leave no answer."""

@@ -8,21 +8,27 @@ thread of its own, since a slow peer may hold it for long.
 from __future__ import annotations
 
 import asyncio
+import codecs
+import io
 import json
+import locale
 import os
 import stat
 import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import TypeVar
 
 from swerex_c.exceptions import ProtocolError, SwerexException, UploadError
 from swerex_c.remote.flow import Receiver, Sender
 from swerex_c.remote.protocol import WINDOW
-from swerex_c.runtime import _tars
+from swerex_c.runtime import _tars, files
 from swerex_c.runtime._spool import Spool
 
-__all__ = ["Progress", "receive", "send"]
+__all__ = ["Progress", "receive", "send", "send_text"]
+
+T = TypeVar("T")
 
 Progress = Callable[[int], None]
 """Told how many more bytes of a stream were written."""
@@ -42,8 +48,11 @@ class _Blocks:
     """What a thread reads ahead of a sender: a few blocks, each of which is used again when the receiver is done with
     it. One call into the loop is for all that was read meanwhile."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, sender: Sender):
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, sender: Sender, begins: Callable[[], None] | None = None
+    ) -> None:
         self._loop = loop
+        self._begins = begins
         self._sender = sender
         self._free: SimpleQueue[bytearray | None] = SimpleQueue()  # None: one that is yet to be made
         self._ready: deque[tuple[memoryview, bytearray | None]] = deque()
@@ -74,6 +83,9 @@ class _Blocks:
     def _send(self) -> None:
         self._told = False
         self._sender.when_done = self._done
+        if self._begins is not None:
+            self._begins()
+            self._begins = None
         while self._ready and not self._ended:
             data, block = self._ready.popleft()
             self._under_way.append((self._sender.written + len(data), block))
@@ -81,11 +93,15 @@ class _Blocks:
 
     def _done(self, offset: int) -> None:
         while self._under_way and self._under_way[0][0] <= offset:
-            self._free.put(self._under_way.popleft()[1])
+            block = self._under_way.popleft()[1]
+            if not self._ended:
+                self._free.put(block)
 
     def end(self) -> None:
-        """The thread is to end."""
+        """The thread is to end, if it has not."""
         self._ended = True
+        waited_for, self._free = self._free, SimpleQueue()
+        waited_for.put(None)
         self._free.put(None)
 
 
@@ -135,32 +151,33 @@ class _Arrivals:
             self._loop.call_soon_threadsafe(self._receiver.done_with, written)
 
 
-async def _in_thread(work: Callable[[], None], end: Callable[[], None]) -> None:
+async def _in_thread(work: Callable[[], T], end: Callable[[], None]) -> T:
     """Do it in a thread of its own, since a slow peer may hold it for long. `end`: has it end soon."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
+    done: asyncio.Future[T] = loop.create_future()
 
-    def tell(error: BaseException | None) -> None:
+    def tell(result: T | None, error: BaseException | None) -> None:
         if not done.done():
             if error is not None:
                 done.set_exception(error)
             else:
-                done.set_result(None)
+                done.set_result(result)  # type: ignore[arg-type]
 
     def run() -> None:
+        result: T | None = None
         error: BaseException | None = None
         try:
-            work()
+            result = work()
         except BaseException as e:
             error = e
         try:
-            loop.call_soon_threadsafe(tell, error)
+            loop.call_soon_threadsafe(tell, result, error)
         except RuntimeError:
             pass  # the loop was closed: nobody waits
 
     threading.Thread(target=run, name="swerex-transfer", daemon=True).start()
     try:
-        await done
+        return await done
     finally:
         end()
 
@@ -174,6 +191,26 @@ async def send(path: str, sender: Sender, progress: Progress | None = None) -> N
     """
     blocks = _Blocks(asyncio.get_running_loop(), sender)
     await _in_thread(lambda: _produce(path, blocks, progress), blocks.end)
+
+
+async def send_text(
+    path: str, encoding: str | None, errors: str | None, sender: Sender, begins: Callable[[], None]
+) -> bool | str:
+    """Write a file's text to a stream, as `files.read_text` gives it, in UTF-8 in which surrogates may occur.
+
+    Args:
+        begins: called in the event loop when the first of it is to be sent.
+
+    Returns:
+        The text, if it is not long: nothing was sent then. Whether it was sent: False if it is not a file that can be
+        read in pieces, or not in this encoding.
+
+    Raises:
+        UnicodeError: if it does not decode; positions are not those in the file. What came before was sent.
+        OSError: if it cannot be read.
+    """
+    blocks = _Blocks(asyncio.get_running_loop(), sender, begins)
+    return await _in_thread(lambda: _produce_text(path, encoding, errors, blocks), blocks.end)
 
 
 async def receive(receiver: Receiver, target: str, progress: Progress | None = None, name: str | None = None) -> None:
@@ -223,6 +260,36 @@ def _produce(path: str, blocks: _Blocks, progress: Progress | None) -> None:
             blocks.put(memoryview(block)[:size], block)
             if progress is not None:
                 progress(size)
+
+
+def _produce_text(path: str, encoding: str | None, errors: str | None, blocks: _Blocks) -> bool | str:
+    errors = errors or "strict"
+    try:
+        status = os.stat(path)
+        name = codecs.lookup(encoding or locale.getpreferredencoding(False)).name
+        decoder = codecs.getincrementaldecoder(name)(errors)
+    except (LookupError, ValueError, OSError):
+        return False  # who reads it as a whole finds that, too
+    if not stat.S_ISREG(status.st_mode):
+        return False
+    if status.st_size < _tars.BLOCK:
+        return files.read_text(path, encoding, errors)
+    newlines = io.IncrementalNewlineDecoder(None, True)
+    same = name == "utf-8" and errors == "strict"  # what is in the file is what is sent
+    with open(path, "rb", buffering=0) as file:
+        while True:
+            block = blocks.block() or bytearray(_tars.BLOCK)
+            size = file.readinto(block)
+            data = memoryview(block)[:size]
+            whole = not decoder.getstate()[0]
+            text = decoder.decode(bytes(data), not size)
+            whole = whole and not decoder.getstate()[0]  # no character begins before the block or ends after it
+            same = same and block.find(b"\r", 0, size) < 0
+            if not same:
+                text = newlines.decode(text, not size)
+            blocks.put(data if same and whole else text.encode("utf-8", "surrogatepass"), block)
+            if not size:
+                return True
 
 
 class _Reader:
