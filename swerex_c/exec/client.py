@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import secrets
@@ -72,6 +73,7 @@ swx_settle() {
 }
 swx_env() {
   if [[ $swx_locale ]]; then LC_ALL=${swx_locale#=}; else unset -v LC_ALL; fi
+  export -n SHELLOPTS BASHOPTS
   export SWEREX_C_MARK="$swx_mark"
   """
     + BRAND
@@ -96,7 +98,7 @@ while swx_words=(); swx_read; do
   swx_one=1 swx_both=$swx_two
   if ((swx_kind & 1)); then swx_one=$swx_out swx_both=$swx_err; fi
   ((swx_kind & 2)) && swx_both=$swx_one
-  cd -P "$swx_directory"
+  [[ . -ef $swx_directory ]] || cd -P "$swx_directory" # it may have been made anew
   swx_say B
   swx_say B >&"$swx_two"
   swx_jobs=
@@ -149,6 +151,7 @@ swx_settle
 - bash gives 137 both for `exit 137` and for SIGKILL; its table of jobs tells which, as long as nobody has waited. A
   signal's number is sent with a minus.
 - The records are written until that succeeds, because the program may have left the pipe non-blocking.
+- SHELLOPTS and BASHOPTS would say what is set in the loader: where the place has them, they are not passed on.
 - `swx_branded` is 0 if the mark is in the limits too, and so not needed in the environment to be found.
 
 A script of the kind `KEPT` leaves the shell for another one. All that it executes has only a pair of fresh pipes, and
@@ -307,6 +310,8 @@ class Client:
         self.stderr = Output(self.process.stderr.fileno(), token.encode())
         for fd in (self._input, self.stdout.fd, self.stderr.fd):
             os.set_blocking(fd, False)
+        with contextlib.suppress(OSError):  # fewer turns for much output
+            fcntl.fcntl(self.stdout.fd, fcntl.F_SETPIPE_SZ, _CHUNK)
         self.keeps = False
         """Whether the shell can take another script after one of the kind `KEPT`."""
         self._input_open = True
@@ -345,6 +350,8 @@ class Client:
             self.pump(self._ended, 0)
         except Overdue:
             return not self._settling and self.process.poll() is None
+        except BrokenPipeError:
+            pass
         return False
 
     def _settled(self) -> bool:

@@ -99,9 +99,14 @@ swx_why() {
   [[ $swx_magic == '#!'* || $swx_magic == $'\177ELF' ]] || swx_fail 9
   swx_fail 6
 }
+swx_no_level() { # exec counts SHLVL down and exports it, but for an array, which nobody can export
+  unset -v SHLVL
+  declare -g -a SHLVL=(1)
+}
 shopt -s execfail
 if [[ $swx_count ]]; then
-  export -n PWD OLDPWD SHLVL _
+  export -n PWD OLDPWD _
+  swx_no_level
   if ((swx_hard)); then
     swx_env=
     for swx_place in /usr/bin/env /bin/env; do
@@ -120,13 +125,14 @@ if [[ $swx_count ]]; then
   fi
   for swx_pair in "${swx_pairs[@]}"; do
     swx_key=${swx_pair%%=*}
+    [[ $swx_key != SHLVL ]] || unset -v SHLVL
     if ! export "$swx_pair" 2>&- || [[ ${!swx_key} != "${swx_pair#*=}" ]]; then
       printf %s "$swx_key"
       swx_fail 7
     fi
   done
-elif ((SHLVL == 2)); then
-  export -n SHLVL
+elif ((SHLVL == 2)); then # the place has none
+  swx_no_level
 fi
 exec -a "$swx_name" -- "$swx_file" "$@"
 swx_why "$?"

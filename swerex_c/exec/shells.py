@@ -97,6 +97,8 @@ class Shells:
                 return self._take(deadline)
             finally:
                 self._waiting -= 1
+                if not self._waiting:
+                    self._failures.clear()  # of attempts that nobody waits for any more
                 self._fill()
 
     def _take(self, deadline: float) -> Client:
@@ -110,7 +112,7 @@ class Shells:
                 try:
                     usable = client.usable()
                     if not usable:
-                        self._spawn(self._end, client)
+                        self._end(client)
                 finally:
                     self._changed.acquire()
                 if usable and not self._closed:
@@ -168,7 +170,7 @@ class Shells:
             failure = None
         with self._changed:
             self._starting -= 1
-            if client is not None and not self._closed:
+            if client is not None and not self._closed and len(self._ready) < max(MOST_KEPT, self._waiting):
                 self._ready.append(client)
                 client = None
                 self._trim_later()
