@@ -12,6 +12,7 @@ import pytest
 
 from . import images, needs, others
 from .engine import Engine
+from .kube_server import Kubernetes
 from .places_table import docker_place, place
 
 __all__ = ["docker_place", "place"]
@@ -101,6 +102,17 @@ def sshd() -> Iterator[others.Sshd]:
     """An ssh server on 127.0.0.1: `[*sshd.argv, sshd.name, command]` runs something there."""
     try:
         place = others.Sshd()
+    except needs.Lacking as lack:
+        pytest.skip(f"this machine lacks {lack}")
+    with place:
+        yield place
+
+
+@pytest.fixture(scope="session")
+def kubernetes() -> Iterator[Kubernetes]:
+    """What kubectl takes for a cluster: `kubernetes.start_pod(name)`; `.kubectl` and `.kubeconfig` reach it."""
+    try:
+        place = Kubernetes()
     except needs.Lacking as lack:
         pytest.skip(f"this machine lacks {lack}")
     with place:

@@ -5,21 +5,25 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
 from swerex_c.exec.backend import Backend
 from swerex_c.exec.bwrap import BwrapBackend
 from swerex_c.exec.docker import DockerBackend, PodmanBackend
+from swerex_c.exec.kubectl import KubectlBackend
 from swerex_c.exec.ssh import SSHBackend
 
 from . import others
 from .engine import Engine
+from .kube_server import Kubernetes
 
 __all__ = ["KINDS", "ByCommand", "docker_place", "place"]
 
-KINDS = ("docker", "podman", "ssh", "bwrap")
+KINDS = ("docker", "podman", "ssh", "bwrap", "kubectl")
 """What `place` can be."""
 
 
@@ -50,8 +54,13 @@ class ByCommand(Backend):
         return dict(self._environment)
 
 
-def ssh_backend(sshd: others.Sshd) -> Backend:
-    return SSHBackend(sshd.name, config_file=str(sshd.config))
+def ssh_backend(sshd: others.Sshd, **more: Any) -> SSHBackend:
+    return SSHBackend(sshd.name, config_file=str(sshd.config), **more)
+
+
+def kubectl_backend(cluster: Kubernetes, pod: str, **more: Any) -> KubectlBackend:
+    arguments = {"command": [cluster.kubectl], "kubeconfig": cluster.kubeconfig, "environment": cluster.environment}
+    return KubectlBackend(pod, **{**arguments, **more})
 
 
 @pytest.fixture
@@ -62,7 +71,7 @@ def docker_place(docker: Engine, container: Callable[..., str]) -> Callable[...,
 
 @pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """One after the other a Docker container (bash-min), a podman one, an ssh host, and bubblewrap."""
+    """One after the other a Docker container (bash-min), a podman one, an ssh host, a pod, and bubblewrap."""
     kind = request.param
     if kind == "docker":
         image = request.getfixturevalue("bash_min")
@@ -77,5 +86,12 @@ def place(request: pytest.FixtureRequest) -> Iterator[Backend]:
     elif kind == "ssh":
         sshd: others.Sshd = request.getfixturevalue("sshd")
         yield ssh_backend(sshd)
+    elif kind == "kubectl":
+        cluster: Kubernetes = request.getfixturevalue("kubernetes")
+        pod = cluster.start_pod(f"pod-{secrets.token_hex(4)}")
+        try:
+            yield kubectl_backend(cluster, pod)
+        finally:
+            cluster.delete_pod(pod)
     else:
         yield BwrapBackend(command=request.getfixturevalue("bwrap"))
