@@ -89,18 +89,22 @@ class JsonClient:
         self.headers = dict(headers or {})
         self.boot: str | None = None
         """The server process that answered last; None before that, and if it is no server of ours."""
+        self.refuses_key = False
+        """Whether that was what the last `is_alive` was answered."""
         self._boots = Boots()
         self._pool = _Pool()
         weakref.finalize(self, _Pool.discard_all, self._pool)
 
     async def is_alive(self, timeout: float) -> IsAliveResponse:
         """Whether the server answers that it is alive, within `timeout` seconds. Raises only what it raises itself."""
+        self.refuses_key = False
         try:
             status, headers, body = await self._exchange("GET", "is_alive", None, {}, timeout)
         except (_Lost, SwerexException, TimeoutError) as error:
             reason = str(error) or f"no answer within {timeout} seconds"
             return IsAliveResponse(is_alive=False, message=f"Failed to connect to {self.url}\n{reason}")
         self._note(headers)
+        self.refuses_key = status in (401, 403)
         if status == 511:
             check_status(status, body)
         try:

@@ -65,6 +65,8 @@ class WireClient:
         self._channels: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Channel] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._boots = Boots()
+        self.refuses_key = False
+        """Whether that was why the last `is_alive` got no answer."""
         self._only: Channel | None = None
         """The channel of a program's streams, of which there is one for all loops."""
 
@@ -72,10 +74,12 @@ class WireClient:
 
     async def is_alive(self, timeout: float) -> IsAliveResponse:
         """Whether the server answers that it is alive, within `timeout` seconds."""
+        self.refuses_key = False
         try:
             answer = await (await self.channel()).call("is_alive", {}, timeout, patient=False)
             return _model(IsAliveResponse, answer)
         except _UNREACHABLE as error:
+            self.refuses_key = isinstance(error, AuthenticationError)
             return IsAliveResponse(is_alive=False, message=f"Failed to connect to {self.address}\n{error}")
 
     async def call(self, method: str, request: BaseModel | None, response_type: Callable[..., M]) -> M:

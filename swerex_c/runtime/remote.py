@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from swerex_c.exceptions import SwerexException
+from swerex_c.exceptions import AuthenticationError, SwerexException
 from swerex_c.remote.unspoken import NotFrames
 from swerex_c.runtime._base import AbstractRuntime
 from swerex_c.utils.log import get_logger
@@ -33,6 +33,14 @@ T = TypeVar("T")
 
 _ORDINARY = (SwerexException, OSError, UnicodeError)
 """What the remote side raises in the normal course of things."""
+
+_REFUSALS = 3
+"""Times in a row that a server has to refuse the key before it is believed: another may have had its place before."""
+
+
+class KeyRefusedError(AuthenticationError, TimeoutError):
+    """The server refuses the key, which is known before the time is up that there was to wait for it."""
+
 
 _making = threading.Lock()
 """Threads that begin at once get the same client: it knows what was done by it, and may have a program of its own."""
@@ -219,11 +227,26 @@ class RemoteRuntime(AbstractRuntime):
         """Wait until the server answers.
 
         Raises:
-            TimeoutError: if it does not within `timeout` seconds.
+            TimeoutError: if it does not within `timeout` seconds. One that is an AuthenticationError as well: much
+                sooner, if the server is there and refuses the key at every try.
         """
         from swerex_c.utils.wait import _wait_until_alive
 
-        await _wait_until_alive(self.is_alive, timeout=timeout)
+        refused, seconds = 0, timeout
+
+        async def is_alive(timeout: float | None) -> abstract.IsAliveResponse:
+            nonlocal refused
+            answer = await self.is_alive(timeout=timeout)
+            client = self._wire_client if self._speaks_frames else self._json_client
+            refused = refused + 1 if client is not None and client.refuses_key else 0
+            if refused == _REFUSALS:
+                raise KeyRefusedError(
+                    f"Runtime did not start within {seconds}s, and would not have: the server is there and refuses the "
+                    f"key. The last await response was:\n{answer.message}"
+                )
+            return answer
+
+        await _wait_until_alive(is_alive, timeout=timeout)
 
     async def create_session(self, request: abstract.CreateSessionRequest) -> abstract.CreateSessionResponse:
         """Start a session and read its startup files."""

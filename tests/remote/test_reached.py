@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from swerex_c.exceptions import ConnectionLostError
+from swerex_c.exceptions import AuthenticationError, ConnectionLostError
 from swerex_c.remote import key as keys
 from swerex_c.runtime.abstract import ReadFileRequest
 from swerex_c.runtime.remote import RemoteRuntime
@@ -69,6 +69,22 @@ async def test_a_program_that_prints_something_first_is_named() -> None:
     message = await said_in_vain(5.0, command=["sh", "-c", "echo Welcome to this host; cat >/dev/null"])
     assert "What came from sh -c echo Welcome" in message
     assert "is not what `swerex-remote --stdio` says" in message
+
+
+@pytest.mark.parametrize("wire", ["msgpack", "json"])
+@pytest.mark.parametrize("key", ["another", ""])
+async def test_a_key_that_is_refused_is_not_waited_for(our_server: Server, wire: str, key: str) -> None:
+    made = RemoteRuntime(host=our_server.url, auth_token=key, wire=wire)
+    try:
+        with pytest.raises(TimeoutError, match=r"did not start within 600.*refuses the key(.|\n)*40[13]") as caught:
+            await made.wait_until_alive(timeout=600.0)
+        assert isinstance(caught.value, AuthenticationError)
+        with pytest.raises(AuthenticationError):
+            await made.close()
+    finally:
+        for client in (made._wire_client, made._json_client):
+            if client is not None:
+                await client.close()
 
 
 async def test_to_close_what_was_never_reached_takes_no_time() -> None:
