@@ -54,9 +54,9 @@ swx_say() { until printf '%s%s;' "$swx_head" "$1"; do :; done; }
 swx_cats=() swx_out= swx_err=
 swx_pipes() {
   [[ $swx_cat ]] || return 0
-  exec {swx_out}> >(exec {swx_two}>&- "$swx_cat")
+  exec {swx_out}> >(unset -v SWEREX_C_MARK; exec {swx_two}>&- "$swx_cat")
   swx_cats[0]=$!
-  exec {swx_err}> >(exec {swx_out}>&- "$swx_cat" >&"$swx_two" {swx_two}>&-)
+  exec {swx_err}> >(unset -v SWEREX_C_MARK; exec {swx_out}>&- "$swx_cat" >&"$swx_two" {swx_two}>&-)
   swx_cats[1]=$!
 }
 swx_settle() {
@@ -160,7 +160,8 @@ record goes the same way, behind all that it printed. When this process has both
 two, waits until they are gone, and says on the client's pipes that it is ready. Of the earlier script nobody can write
 to these now: only the shell has them open, and had at any time but those two, who are gone. What came between the last
 record and this one was printed by processes that the script had left, and is thrown away. They get SIGPIPE if they
-print more, as those of a program whose caller has gone. Where there is no `cat`, each shell is used once.
+print more, as those of a program whose caller has gone. The two carry no mark, or a script that ends all that has the
+runtime's would lose its own answer; they end with the shell and with what holds their pipes. Where there is no `cat`, each shell is used once.
 """
 
 KEPT, MERGED, NO_INPUT = 1, 2, 4
