@@ -342,29 +342,26 @@ exit 0
 """Moves what was unpacked to its place, by the rules of uploads. Further words: modes and directories ("" is the root,
 the others end with a slash) that get them last if they were made, and did not have them before."""
 
-_PHYSICAL = r"""
+HERE = r"""
 mounted() {
-  local line fields point type best=
+  local line fields point
   [[ -r /proc/self/mountinfo ]] || return 1
   while IFS= read -r line; do
-    fields=(${line%% - *}) type=${line##* - }
+    fields=(${line%% - *})
     printf -v point %b "${fields[4]//\\/\\0}"
     [[ $point == / ]] && continue
-    if [[ $1/ == "$point"/* || $point/ == "${1%/}"/* ]]; then best=$point; fi
+    [[ $1/ != "$point"/* ]] || return 0
+    [[ $2 != tree || $point/ != "$1"/* ]] || return 0
   done </proc/self/mountinfo
-  [[ $best ]]
+  return 1
 }
-"""
-# Some engines' copying sees what the image and its layer hold, and not what is mounted on it in the place.
-
-HERE = (
-    _PHYSICAL
-    + r"""
 set -f
-p=$1 missing=()
+p=$1 missing=() kind=tree
 if [[ ! -d $p ]]; then
+  kind=file
   [[ ! -L $p ]] || refuse link ''
   if special "$p"; then refuse special ''; fi
+  [[ -e $p ]] || kind=nothing
 fi
 base=$p
 until [[ -d ${base:-/} ]]; do
@@ -373,16 +370,13 @@ until [[ -d ${base:-/} ]]; do
   base=${base%/*}
 done
 cd -P "${base:-/}" || exit 91
-mounted "$PWD" && refuse mounted "$PWD"
-kind=dir
-[[ ! -e $PWD/${missing[0]-} || ${#missing[@]} == 0 ]] || kind=file
-group=${GROUPS[0]}
-printf '%s\0' "$PWD" "$EUID" "$group" "$(umask)" "$kind" "${missing[@]}"
+! mounted "${PWD%/}${missing:+/$missing}" "$kind" || refuse mounted ''
+printf '%s\0' "$PWD" "$EUID" "${GROUPS[0]}" "$(umask)" "$kind" "${missing[@]}"
 """
-)
-"""Words: a path, "in" or "out". Prints the deepest directory of it that is there, as it is called without links, the
-user's and the group's number, the umask, whether the path is a file, and what is missing below the directory. Refuses
-where the engine's copying may not see it."""
+"""Words: a path. Prints the deepest directory of it that is there, as it is called without links, the user's and the
+group's number, the umask, what the path is ("file", "tree" or "nothing"), and what is missing below the directory.
+Refuses where something is mounted: some engines' copying sees what the image and its layer hold, and not what the place
+has there."""
 
 DIRECT = r"""
 t=$1

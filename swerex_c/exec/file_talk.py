@@ -114,8 +114,8 @@ class Talk:
     def lacking(self, what: str, *names: str) -> NotSupportedError:
         """The error that says so."""
         return NotSupportedError(
-            f"{what} needs {', '.join(names)} in {self.place.backend.name}, which is not there: install it, as busybox "
-            f"does, or use a runtime whose server is inside"
+            f"{what} needs what {self.place.backend.name} lacks: {', '.join(names)}. Install that there (busybox has "
+            f"it), or use a deployment whose server runs inside"
         )
 
     def start(self, script: str, *words: str) -> Running:

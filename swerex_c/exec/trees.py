@@ -37,7 +37,6 @@ __all__ = ["download", "upload", "write_by_archive"]
 Write = Callable[[bytes], object]
 
 _BLOCK = 1 << 18
-_LONGEST_SAID = 1 << 20
 _END_SECONDS = 5.0
 _LONGEST_WORD = 64 << 10
 _MOST_AFTER = 1 << 20
@@ -83,8 +82,14 @@ def upload(place: Place, source: str, target: str, progress: Progress | None = N
         return
     refuse_special(source, status)
     talk = Talk(place)
-    if talk.has("chmod", "mkdir") or not _file_by_archive(talk, source, target, progress):
+    if talk.has("chmod", "mkdir") or _of_the_kernel(source) or not _file_by_archive(talk, source, target, progress):
         _put(talk, source, target, progress)
+
+
+def _of_the_kernel(path: str) -> bool:
+    """Whether a file has more in it than its size says, as those in /proc."""
+    with open(path, "rb", buffering=0) as file:
+        return os.fstat(file.fileno()).st_size == 0 and bool(file.read(1))
 
 
 def _put(talk: Talk, source: str, target: str, progress: Progress | None) -> None:
@@ -92,8 +97,7 @@ def _put(talk: Talk, source: str, target: str, progress: Progress | None) -> Non
     with open(source, "rb", buffering=0) as file:
         status = os.fstat(file.fileno())
         counter = _Counter(progress, status.st_size or None)
-        # Files of the kernel have a size of 0 whatever is in them.
-        raw = bool(status.st_size) and talk.has("cat", "stat")
+        raw = bool(status.st_size) and talk.has("cat", "stat")  # the kernel's files have a size of 0
         pieces = _pieces(file, status.st_size if raw else None, counter)
         mode = f"{stat.S_IMODE(status.st_mode):o}"
         words = (in_place(target), str(status.st_size) if raw else "", mode, name, random())
@@ -243,18 +247,17 @@ def _records_of(tree: _Tree, counter: _Counter) -> Callable[[Write], None]:
 class _Here:
     """Where a path of the place leads, for an engine that copies there; see the script HERE."""
 
-    def __init__(self, talk: Talk, path: str, direction: str) -> None:
+    def __init__(self, talk: Talk, path: str) -> None:
         """Raises `Refused` with the reason "mounted" where the engine may not see it."""
-        code, out, said = talk.ask(file_scripts.HERE, in_place(path), direction)
+        code, out, said = talk.ask(file_scripts.HERE, in_place(path))
         if code:
-            error = failure(talk, code, said, path, f"Copying to or from {path!r}")
-            raise error
+            raise failure(talk, code, said, path, f"Copying to or from {path!r}")
         words = [os.fsdecode(word) for word in out.split(b"\0")[:-1]]
         self.base, uid, gid, umask, kind = words[:5]
         self.owner = (int(uid), int(gid))
         self.directory_mode = 0o777 & ~int(umask, 8)
         self.file_mode = 0o666 & ~int(umask, 8)
-        self.is_file = kind == "file"
+        self.kind = kind
         self.missing = words[5:]
 
     def directories(self, packer: _tars.Packer, names: list[str]) -> str:
@@ -269,12 +272,12 @@ def _engine_copies(talk: Talk) -> bool:
     return backend.archive_in("/") is not None and backend.archive_out("/") is not None
 
 
-def _here(talk: Talk, path: str, direction: str) -> _Here | None:
+def _here(talk: Talk, path: str) -> _Here | None:
     """None where the engine cannot copy."""
     if not _engine_copies(talk):
         return None
     try:
-        return _Here(talk, path, direction)
+        return _Here(talk, path)
     except Refused as error:
         if error.reason in ("mounted", "link"):
             return None
@@ -283,7 +286,7 @@ def _here(talk: Talk, path: str, direction: str) -> _Here | None:
 
 def write_by_archive(talk: Talk, path: str, data: bytes) -> bool:
     """Write a file whose directory is missing, and that no program can make. False: that is not so, or not possible."""
-    here = _here(talk, path, "in")
+    here = _here(talk, path)
     if here is None or len(here.missing) < 2:
         return False
 
@@ -297,20 +300,19 @@ def write_by_archive(talk: Talk, path: str, data: bytes) -> bool:
 
 
 def _file_by_archive(talk: Talk, source: str, target: str, progress: Progress | None) -> bool:
-    here = _here(talk, target, "in")
-    if here is None:
+    here = _here(talk, target)
+    if here is not None and here.kind == "tree":
+        target = os.path.join(target, os.path.basename(os.path.normpath(source)))
+        here = _here(talk, target)
+    if here is None or target.endswith("/"):  # the script has the words for a directory that is missing
         return False
-    names = here.missing
-    if not names:
-        names = [os.path.basename(os.path.normpath(source))]
-        _present(talk, target, names, source)
-    elif target.endswith("/"):
-        return False  # the script has the words for it
+    if here.kind == "tree":
+        raise _refusal(Refused("directory", ""), source, target)
 
     def produce(write: Write) -> None:
         with _packer(write, _Counter(progress, os.stat(source).st_size), here.owner) as packer:
-            above = here.directories(packer, names[:-1])
-            packer.add(os.path.realpath(source), above + names[-1])
+            above = here.directories(packer, here.missing[:-1])
+            packer.add(os.path.realpath(source), above + here.missing[-1])
 
     _copy_in(talk, here.base, produce)
     return True
@@ -325,7 +327,7 @@ def _present(talk: Talk, target: str, names: Iterable[str], source: str) -> byte
 
 
 def _tree_by_archive(talk: Talk, tree: _Tree, target: str, progress: Progress | None) -> bool:
-    here = _here(talk, target, "in")
+    here = _here(talk, target)
     if here is None:
         return False
     names = [relative + "/" * stat.S_ISDIR(status.st_mode) for _, relative, status in tree.entries]
@@ -432,7 +434,7 @@ def download(place: Place, source: str, target: str, progress: Progress | None =
         name = os.path.basename(os.path.normpath(source))
         way = "archive" if _engine_copies(talk) else ""
         if not _get(talk, source, way, spool, progress):
-            here = _here(talk, source, "out")
+            here = _here(talk, source)
             if here is not None:
                 _copy_out(talk, here, spool, progress)
             else:
@@ -467,7 +469,7 @@ def _get(talk: Talk, source: str, way: str, spool: Spool, progress: Progress | N
             code = running.wait(_END_SECONDS if problem else None)
         except TimeoutError:
             code = 0
-        said = running.stderr.read(_LONGEST_SAID) if problem is None or code else b""
+        said = running.stderr.read() if problem is None or code else b""
     text = os.fsdecode(said)
     if "socket ignored" in text:
         raise UploadError(f"Cannot copy {source!r}: a socket is in it: {' '.join(text.split())[:500]}")
@@ -590,7 +592,7 @@ def _copy_out(talk: Talk, here: _Here, spool: Spool, progress: Progress | None) 
         stream = _Stream(process.stdout.read, _Counter(progress, None))
         problem: SwerexException | None = None
         try:
-            _tars.unpack(stream, spool, root=os.path.basename(path) or ".", hard_links=True, file=here.is_file)
+            _tars.unpack(stream, spool, root=os.path.basename(path) or ".", hard_links=True, file=here.kind == "file")
             stream.finish()
         except ProtocolError as error:
             problem = error
