@@ -50,7 +50,13 @@ more. The two words before the sizes are in `swx_head`: the nonce and a number.
 LOADER = (
     READ_WORDS
     + r"""
-swx_say() { until printf '%s%s;' "$swx_head" "$1"; do :; done; }
+swx_say() {
+  local quiet end=$((SECONDS + 60))
+  until printf '%s%s;' "$swx_head" "$1"; do
+    ((SECONDS < end)) || exit 1
+    exec {quiet}<> <(:) && { read -r -t 0.01 -u "$quiet"; exec {quiet}>&-; }
+  done
+}
 swx_cats=() swx_out= swx_err=
 swx_pipes() {
   [[ $swx_cat ]] || return 0
@@ -150,7 +156,8 @@ swx_settle
   loader. Monitor mode is off again before the waiting, or a program that stops itself would be taken for ended.
 - bash gives 137 both for `exit 137` and for SIGKILL; its table of jobs tells which, as long as nobody has waited. A
   signal's number is sent with a minus.
-- The records are written until that succeeds, because the program may have left the pipe non-blocking.
+- The records are written until that succeeds, because the program may have left the pipe non-blocking. There is no
+  sleep among the builtins, but a pipe that never has anything to read.
 - SHELLOPTS and BASHOPTS would say what is set in the loader: where the place has them, they are not passed on.
 - `swx_branded` is 0 if the mark is in the limits too, and so not needed in the environment to be found.
 
@@ -161,7 +168,8 @@ two, waits until they are gone, and says on the client's pipes that it is ready.
 to these now: only the shell has them open, and had at any time but those two, who are gone. What came between the last
 record and this one was printed by processes that the script had left, and is thrown away. They get SIGPIPE if they
 print more, as those of a program whose caller has gone. The two carry no mark, or a script that ends all that has the
-runtime's would lose its own answer; they end with the shell and with what holds their pipes. Where there is no `cat`, each shell is used once.
+runtime's would lose its own answer; they end with the shell and with what holds their pipes. Where there is no `cat`,
+each shell is used once.
 """
 
 KEPT, MERGED, NO_INPUT = 1, 2, 4

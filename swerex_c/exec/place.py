@@ -14,6 +14,7 @@ import contextlib
 import io
 import logging
 import os
+import subprocess
 import threading
 import time
 import weakref
@@ -35,6 +36,9 @@ __all__ = ["Answer", "Place", "Running"]
 
 KILL_SECONDS = 2.0 + scripts.END_SECONDS
 """How long it may take to end what a script has started."""
+
+_NOTICE_SECONDS = 0.5
+"""So long an engine may take to notice that a place has ended in which nothing runs any more."""
 
 
 @dataclass
@@ -104,23 +108,29 @@ class Place:
                 msg = "The runtime was closed: make another one"
                 raise RuntimeClosedError(msg)
         mark = mark or scripts.draw_mark(self.mark)
-        exchange = self._begin(script, [os.fsencode(word) for word in words], kind, mark)
+        deadline = time.monotonic() + START_SECONDS
+        try:
+            exchange = self._begin(script, [os.fsencode(word) for word in words], kind, mark, deadline)
+        except TimeoutError as e:
+            raise lost(self.backend) or ResourceError(str(e)) from None
         return Running(self, exchange, mark)
 
-    def _begin(self, script: str, words: list[bytes], kind: int, mark: str) -> Exchange:
-        """A script that runs. Its client is to be given to `_done`."""
+    def _begin(self, script: str, words: list[bytes], kind: int, mark: str, deadline: float) -> Exchange:
+        """A script that runs. Its client is to be given to `_done`.
+
+        Raises:
+            TimeoutError: if it was not started before `deadline`.
+            and what `start` raises.
+        """
         while True:
-            try:
-                client = self._shells.take()
-            except TimeoutError as e:
-                raise lost(self.backend) or ResourceError(str(e)) from None
+            client = self._shells.take(deadline - time.monotonic())
             exchange = None
             try:
                 possible = kind if client.keeps else kind & ~KEPT
-                exchange = client.send(script, words, possible, mark, time.monotonic() + START_SECONDS)
+                exchange = client.send(script, words, possible, mark, deadline)
             except Overdue:
-                msg = f"A shell in {self.backend.name} takes no script within {START_SECONDS:g} seconds"
-                raise lost(self.backend) or ResourceError(msg) from None
+                msg = f"A shell in {self.backend.name} does not take its script"
+                raise TimeoutError(msg) from None
             finally:
                 if exchange is None:
                     self._shells.retire(client)
@@ -168,18 +178,20 @@ class Place:
         threads = [threading.Thread(target=one.kill, daemon=True) for one in running]
         for thread in threads:
             thread.start()
+        deadline = time.monotonic() + KILL_SECONDS
         for thread in threads:
-            thread.join(KILL_SECONDS)
+            thread.join(max(0.0, deadline - time.monotonic()))
         self._shells.close()
         self.backend.close()
 
     def _end_marked(self, mark: str) -> None:
         """End all that has the mark. Not by `run`, which would have its own overdue script ended likewise."""
         words = [mark.encode(), b"%d" % scripts.END_SECONDS]
-        exchange = self._begin(scripts.END_MARKED, words, KEPT | NO_INPUT, scripts.draw_mark(self.mark))
+        deadline = time.monotonic() + KILL_SECONDS
+        exchange = self._begin(scripts.END_MARKED, words, KEPT | NO_INPUT, scripts.draw_mark(self.mark), deadline)
         try:
             with contextlib.suppress(Overdue, BrokenPipeError):
-                exchange.wait(time.monotonic() + KILL_SECONDS)
+                exchange.wait(deadline)
         finally:
             self._done(exchange, False)
 
@@ -245,12 +257,14 @@ class Running:
     def _no_code(self) -> SwerexException:
         if self._killed:
             return RuntimeClosedError("The command was ended")
-        gone = lost(self._place.backend)
-        if gone is not None:
-            return gone
         client = self._exchange.client
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(subprocess.TimeoutExpired):
             client.process.wait(1)
+        for pause in (0, _NOTICE_SECONDS):
+            time.sleep(pause)
+            gone = lost(self._place.backend)
+            if gone is not None:
+                return gone
         words = client.words()
         said = f": {words}" if words else ""
         what = "while the command ran" if self._exchange.began else "before the command began, or as it did"
