@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["KEEP", "LABEL", "lives", "labels", "told"]
+__all__ = ["FACTS", "KEEP", "LABEL", "labels", "lives", "told"]
 
 LABEL = "swerex_c"
 """The label that every container of ours has; its value is unique to the container."""
@@ -19,6 +19,9 @@ KEEP = "swerex_c.keep"
 """The label of a container that is to be kept when it has ended."""
 
 _HOST, _BOOT, _SPACE, _PID, _STARTED = (f"swerex_c.{name}" for name in ("host", "boot", "pidns", "pid", "started"))
+
+FACTS = (_HOST, _BOOT, _SPACE, _PID, _STARTED, KEEP)
+"""The labels that say whose a container is, and whether it is kept."""
 
 
 def labels(*, keep: bool) -> dict[str, str]:

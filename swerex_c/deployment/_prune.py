@@ -39,16 +39,12 @@ def prune(engine: Engine, *, dry_run: bool = False) -> list[Left]:
         TimeoutError: if it does not answer.
     """
     found = []
-    for one in engine.labelled(_owners.LABEL):
-        config = one.get("Config") or {}
-        facts = config.get("Labels") or {}
-        keep = _owners.KEEP in facts
-        runs = bool((one.get("State") or {}).get("Running"))
-        if _owners.lives(facts) is not False or (keep and not runs):
+    for one in engine.labelled(_owners.LABEL, _owners.FACTS):
+        keep = _owners.KEEP in one.labels
+        if _owners.lives(one.labels) is not False or (keep and not one.runs):
             continue
         error = None
         if not dry_run:
-            error = engine.kill(one["Id"]) if keep else engine.remove(one["Id"])
-        name, image = str(one.get("Name", "")).lstrip("/"), str(config.get("Image", ""))
-        found.append(Left(one["Id"], name, image, _owners.told(facts), keep, error))
+            error = engine.kill(one.id) if keep else engine.remove(one.id)
+        found.append(Left(one.id, one.name, one.image, _owners.told(one.labels), keep, error))
     return found

@@ -17,7 +17,7 @@ from swerex_c.deployment import _owners
 from swerex_c.deployment._engine import Engine, forget, remember
 from swerex_c.deployment._exec import Effort, ExecDeployment
 from swerex_c.deployment.config import DockerDeploymentConfig
-from swerex_c.exceptions import PlaceLostError
+from swerex_c.exceptions import DeploymentStartupError, PlaceLostError, StartupTimeoutError
 from swerex_c.exec.threads import in_thread
 from swerex_c.runtime.abstract import IsAliveResponse
 from swerex_c.utils.wait import _wait_until_alive
@@ -196,6 +196,9 @@ class DockerDeployment(ExecDeployment):
         try:
             yield
             self._unsure = False
+        except DeploymentStartupError as error:
+            self._unsure = isinstance(error, StartupTimeoutError)  # the others are refusals
+            raise
         finally:
             self._settled.set()
 
@@ -430,7 +433,7 @@ class DockerDeployment(ExecDeployment):
                 time.sleep(0.2)
         never_ran = self._backend is None and self._container_process is None
         problem = (engine.remove if self._config.remove_container or never_ran else engine.kill)(name)
-        if problem is None:
+        if problem is None or (never_ran and not self._unsure):  # the engine has said that it is not there
             forget(name)
             return
         self.logger.warning(

@@ -214,15 +214,20 @@ async def test_a_start_that_fails_says_why_and_leaves_nothing(
         _ = deployment.runtime
 
 
-async def test_no_engine_and_no_command(make: Callable[..., DockerDeployment], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/socket")
-    for pull in ("never", "missing", "always"):
-        with pytest.raises(DeploymentStartupError, match="'docker' cannot be reached") as caught:
-            await make(pull=pull).start()
-        assert not isinstance(caught.value, DockerPullError)
-    monkeypatch.setenv("PATH", "/no/such/directory")
-    with pytest.raises(DeploymentStartupError, match="command 'docker' cannot be run .No such file"):
-        await make().start()
+async def test_no_engine_and_no_command(
+    make: Callable[..., DockerDeployment], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("rex-deploy-none")
+    with monkeypatch.context() as patch:
+        patch.setenv("DOCKER_HOST", "unix:///no/such/socket")
+        for pull in ("never", "missing", "always"):
+            with pytest.raises(DeploymentStartupError, match="'docker' cannot be reached") as caught:
+                await make(pull=pull, logger=logger).start()
+            assert not isinstance(caught.value, DockerPullError)
+        patch.setenv("PATH", "/no/such/directory")
+        with pytest.raises(DeploymentStartupError, match="command 'docker' cannot be run .No such file"):
+            await make(logger=logger).start()
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
 
 
 @pytest.mark.limit(100)
@@ -275,6 +280,9 @@ async def test_a_container_that_is_paused_or_goes_away(make: Callable[..., Docke
     deployment = make()
     await deployment.start()
     name = str(deployment.container_name)
+    # Docker itself hangs if a container is paused while a program is being started in it.
+    shells = deployment.runtime.place._shells  # type: ignore[attr-defined]
+    assert await asyncio.to_thread(needs.wait_until, lambda: shells._ready and not shells._starting, 60)
     reach.docker("pause", name)
     answer = await deployment.is_alive(timeout=60)
     assert not answer and "is paused" in answer.message
@@ -631,11 +639,11 @@ async def test_podman(podman_reach: others.Podman) -> None:
         await deployment.start()
         assert await deployment.is_alive(timeout=60)
         assert await said(deployment, "echo hi") == "hi\n"
-        found = Client("podman").labelled(_owners.LABEL)
-        assert [one["Name"] for one in found] == [deployment.container_name]
-        assert _owners.lives(found[0]["Config"]["Labels"]) is True
+        found = Client("podman").labelled(_owners.LABEL, _owners.FACTS)
+        assert [(one.name, one.runs) for one in found] == [(deployment.container_name, True)]
+        assert _owners.lives(found[0].labels) is True
         await deployment.stop()
-        assert Client("podman").labelled(_owners.LABEL) == []
+        assert Client("podman").labelled(_owners.LABEL, _owners.FACTS) == []
     with pytest.raises(DockerPullError, match="no image 'localhost/swx-test/none'"):
         await PodmanDeployment(**{**fields, "image": "localhost/swx-test/none", "pull": "never"}).start()
     ash = podman_reach.provide("ash-min")
