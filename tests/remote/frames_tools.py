@@ -36,7 +36,11 @@ def bash(command: str, timeout: float | None = 20, **more: Any) -> dict[str, Any
     return {"command": command, "action_type": "bash", "check": "silent", "timeout": timeout, **more}
 
 
-async def until(condition: Callable[[], Any], seconds: float = 5.0) -> None:
+PATIENCE = 30.0
+"""Seconds for what comes at once on an idle machine: what does not come then does not come."""
+
+
+async def until(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
     """Wait until something holds."""
     end = time.monotonic() + seconds
     while not condition():
@@ -240,7 +244,7 @@ class Peer:
     def send(self, *frames: Any) -> None:
         self.writer.write(b"".join(frame if isinstance(frame, bytes) else encode(frame) for frame in frames))
 
-    async def frame(self, seconds: float = 5.0) -> Any:
+    async def frame(self, seconds: float = PATIENCE) -> Any:
         """The next one; None at the end of the connection."""
         async with asyncio.timeout(seconds):
             while not self._frames:
@@ -253,20 +257,20 @@ class Peer:
                 self._frames += self.decoder.feed(data)
         return self._frames.pop(0)
 
-    async def frames(self, kind: int, number: int, seconds: float = 5.0) -> Any:
+    async def frames(self, kind: int, number: int, seconds: float = PATIENCE) -> Any:
         """The next frame of that kind for that exchange."""
         while (frame := await self.frame(seconds)) is not None and frame[:2] != [kind, number]:
             pass
         return frame
 
-    async def answer(self, number: int, seconds: float = 5.0) -> Any:
+    async def answer(self, number: int, seconds: float = PATIENCE) -> Any:
         """The frame that ends an exchange."""
         while (frame := await self.frame(seconds)) is not None:
             if frame[0] in (protocol.RESULT, protocol.ERROR) and frame[1] == number:
                 return frame
         return None
 
-    async def ended(self, seconds: float = 5.0) -> None:
+    async def ended(self, seconds: float = PATIENCE) -> None:
         """Wait until the other end has closed it."""
         while await self.frame(seconds) is not None:
             pass

@@ -14,7 +14,7 @@ from swerex_c.exceptions import ConnectionLostError, SwerexException
 from swerex_c.remote import channel as server_channel
 from swerex_c.remote import client_channel
 
-pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.thorough]
+pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.thorough, pytest.mark.limit(120)]
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ async def conversation(served: Served, tmp_path: Path, way: str, after: int | No
     return proxy
 
 
-@pytest.mark.limit(60)
+@pytest.mark.limit(180)
 @pytest.mark.parametrize("gently", [False, True], ids=["reset", "closed"])
 @pytest.mark.parametrize("way", ["up", "down"])
 async def test_command(served: Served, tmp_path: Path, way: str, gently: bool) -> None:
@@ -63,7 +63,7 @@ async def test_command(served: Served, tmp_path: Path, way: str, gently: bool) -
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-@pytest.mark.limit(60)
+@pytest.mark.limit(180)
 async def test_long_output(served: Served, way: str) -> None:
     """An answer of 3 MB goes on where it stopped."""
     command = "head -c 3000000 /dev/zero | tr '\\0' 'x'"
@@ -77,7 +77,7 @@ async def test_long_output(served: Served, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-@pytest.mark.limit(60)
+@pytest.mark.limit(180)
 async def test_long_request(served: Served, tmp_path: Path, way: str) -> None:
     """A request of 3 MB goes on where it stopped, and is carried out once."""
     content = "0123456789" * 300_000
@@ -93,7 +93,7 @@ async def test_long_request(served: Served, tmp_path: Path, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-@pytest.mark.limit(60)
+@pytest.mark.limit(180)
 async def test_stream(served: Served, way: str) -> None:
     """No byte of a stream is lost or comes twice."""
     expected = "".join(f"{i}\n" for i in range(1, 20001))
@@ -114,7 +114,7 @@ async def test_stream(served: Served, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-@pytest.mark.limit(60)
+@pytest.mark.limit(180)
 async def test_upload(served: Served, tmp_path: Path, way: str) -> None:
     """An upload goes on where it stopped; nothing of it is left elsewhere."""
     source, there = tmp_path / "source", tmp_path / "there"
@@ -132,7 +132,7 @@ async def test_upload(served: Served, tmp_path: Path, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-@pytest.mark.limit(60)
+@pytest.mark.limit(180)
 async def test_download(served: Served, tmp_path: Path, way: str) -> None:
     source, there = tmp_path / "source", tmp_path / "there"
     source.write_bytes(bytes(range(256)) * 12_000)
@@ -181,9 +181,9 @@ async def test_server_gone(served: Served) -> None:
     """Without a server calls end with a typed error, in the time that there is for it."""
     async with Proxy(1) as proxy, channel_to(proxy.port, seconds=0.2) as channel:
         with pytest.raises(ConnectionLostError):
-            await asyncio.wait_for(channel.call("is_alive", {}), 5)
+            await asyncio.wait_for(channel.call("is_alive", {}), 30)
         with pytest.raises(ConnectionLostError):
-            await asyncio.wait_for(channel.call("is_alive", {}, patient=False), 5)
+            await asyncio.wait_for(channel.call("is_alive", {}, patient=False), 30)
 
 
 @pytest.mark.parametrize("where", ["head", "hello", "later"])
@@ -252,7 +252,7 @@ async def test_closed_right_after_hello() -> None:
 
     async with raw_server(script) as port, channel_to(port, seconds=0.5) as channel:
         with pytest.raises(SwerexException):
-            await asyncio.wait_for(channel.call("is_alive", {}), 5)
+            await asyncio.wait_for(channel.call("is_alive", {}), 30)
         assert 1 < connections < 200
 
 

@@ -42,7 +42,7 @@ from swerex_c.remote.protocol import CREDIT, DATA, DOWN, END, PIECE, PING, PONG,
 from swerex_c.remote.wire_client import Address, WireClient
 from traps.harness import PACE
 
-pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.thorough]
+pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.thorough, pytest.mark.limit(120)]
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_many_small_pieces_take_no_longer_each() -> None:
     begin = time.process_time()
     for _ in range(100_000):
         sender.write(b"x\n")
-    assert time.process_time() - begin < 2
+    assert time.process_time() - begin < 8  # 0.2 on an idle machine
     assert len(line.pieces) == 100_000
 
 
@@ -190,7 +190,7 @@ async def test_server_sends_no_more_than_the_window(served: Served) -> None:
         peer.send(request(1, "stream_in_session", stream), request(2, "execute", answer))
         got: dict[tuple[int, int], int] = {(1, DOWN): 0, (2, TEXT): 0}
         with contextlib.suppress(TimeoutError):
-            while (frame := await peer.frame(1)) is not None:
+            while (frame := await peer.frame(30 if min(got.values()) < WINDOW - 1 else 0.3)) is not None:
                 assert frame[0] == DATA
                 got[frame[1], frame[2]] += len(frame[4])
         assert all(WINDOW - 1 <= size < WINDOW + PIECE for size in got.values()), got
@@ -217,7 +217,7 @@ async def test_client_sends_no_more_than_the_window(tmp_path: Path) -> None:
     async def script(peer: Peer) -> None:
         nonlocal got
         with contextlib.suppress(TimeoutError):
-            while (frame := await peer.frame(0.5)) is not None:
+            while (frame := await peer.frame(30 if got < WINDOW else 0.3)) is not None:
                 got += len(frame[4]) if frame[0] == DATA else 0
         stopped.set()
         peer.send([CREDIT, 1, UP, got])
@@ -234,7 +234,7 @@ async def test_client_sends_no_more_than_the_window(tmp_path: Path) -> None:
         copying = asyncio.create_task(channel.upload(str(source), "/x"))
         await stopped.wait()
         assert WINDOW <= got < WINDOW + PIECE
-        await asyncio.wait_for(copying, 10)
+        await asyncio.wait_for(copying, 30)
         assert got > 20_000_000
 
 
@@ -284,7 +284,7 @@ async def test_streams_stall_nobody(served: Served) -> None:
         await until(lambda: served.running == 0)
 
 
-@pytest.mark.limit(90)
+@pytest.mark.limit(180)
 async def test_memory_of_a_long_stream(mark: str, tmp_path: Path) -> None:
     """200 MB through a stream with a slow reader: nothing but what the session itself keeps of it, for its answer.
     200 MB up and down: next to nothing."""
@@ -503,7 +503,7 @@ def test_loop_that_ends_in_the_middle(mark: str, tmp_path: Path) -> None:
         assert asyncio.run(after())["output"].strip() == "y"
 
 
-@pytest.mark.parametrize("runs", [200, pytest.param(5000, marks=[pytest.mark.leak, pytest.mark.limit(120)])])
+@pytest.mark.parametrize("runs", [200, pytest.param(5000, marks=[pytest.mark.leak, pytest.mark.limit(240)])])
 def test_many_loops(mark: str, tmp_path: Path, runs: int) -> None:
     """A loop for each call: no descriptor, thread, channel or connection is left at either end."""
     with server_process(tmp_path / "log") as server:

@@ -37,7 +37,7 @@ from swerex_c.remote.protocol import CANCEL, ERROR, PING, RESULT, RESUME
 from swerex_c.remote.transfer import from_wire
 from swerex_c.remote.wire_client import Address, WireClient
 
-pytestmark = pytest.mark.usefixtures("mark")
+pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.limit(120)]
 
 
 @pytest.fixture(autouse=True)
@@ -317,13 +317,13 @@ async def test_restarted(mark: str) -> None:
                 proxy.cut()
                 for call in calls:
                     with pytest.raises(ServerRestartedError):
-                        await asyncio.wait_for(call, 5)
+                        await asyncio.wait_for(call, 30)
                 await channel.call("is_alive", {})
                 with pytest.raises(SessionDoesNotExistError):
                     await channel.call("run_in_session", bash("true"))
 
 
-@pytest.mark.limit(60)
+@pytest.mark.limit(180)
 async def test_killed(mark: str, tmp_path: Path) -> None:
     """A server that was killed, and started again on its port: each call that was under way names the restart."""
     ran = tmp_path / "ran"
@@ -346,12 +346,12 @@ async def test_killed(mark: str, tmp_path: Path) -> None:
         await until(lambda: channel._link is None)
         late = asyncio.create_task(channel.call("is_alive", {}))
         with server_process(tmp_path / "log2", "--host", "127.0.0.1", "--port", str(port)):
-            answers = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 20)
+            answers = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 30)
             kinds = {type(answer) for answer in answers[:10]}
             assert kinds == {ServerRestartedError}, answers
             assert isinstance(answers[10], (ServerRestartedError, OSError))
             assert isinstance(answers[11], ServerRestartedError)
-            await asyncio.wait_for(late, 10)
+            await asyncio.wait_for(late, 30)
             with pytest.raises(SessionDoesNotExistError):
                 await channel.call("run_in_session", bash("echo $x"))
             await channel.call("create_session", SESSION)
@@ -371,5 +371,5 @@ async def test_shut_down(mark: str) -> None:
             await shutdown
             with pytest.raises((ConnectionLostError, ServerRestartedError)) as caught:
                 channel.address = Address(port=1)
-                await asyncio.wait_for(call, 5)
+                await asyncio.wait_for(call, 30)
             assert str(caught.value)

@@ -23,7 +23,7 @@ async def served(mark: str) -> AsyncIterator[Served]:
         yield server
 
 
-pytestmark = pytest.mark.usefixtures("mark")
+pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.limit(120)]
 
 ASCII = b"0123456 the quick brown fox\n" * (3 * BLOCK // 28)
 CONTENTS: dict[str, tuple[bytes, str | None, str | None]] = {

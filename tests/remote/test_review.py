@@ -69,7 +69,7 @@ async def test_a_call_on_a_channel_that_was_closed_ends() -> None:
         channel = await wire.channel()
         await channel.call("is_alive", {})
         channel.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             with pytest.raises(ConnectionLostError):
                 await channel.call("is_alive", {})
             assert (await wire.is_alive(5)).is_alive  # over another one
@@ -197,7 +197,7 @@ def test_many_loops_in_many_threads_over_one_programs_streams(over_stdio: Remote
         for i in range(40):
             text = f"{number} {i}"
             try:
-                answer = asyncio.run(asyncio.wait_for(runtime.execute(Command(command=["echo", text])), 20))
+                answer = asyncio.run(asyncio.wait_for(runtime.execute(Command(command=["echo", text])), 30))
             except ConnectionLostError:
                 continue
             except BaseException as error:
@@ -259,7 +259,7 @@ async def test_what_was_given_up_while_there_was_no_connection_ends() -> None:
             await asyncio.wait([running])
             assert running.cancelled()
             await channel.call("is_alive", {})
-            await until(lambda: served.running == 0, 3)
+            await until(lambda: served.running == 0)
 
 
 async def test_requests_that_never_become_whole_are_limited() -> None:
@@ -293,10 +293,10 @@ async def test_a_stream_waits_as_long_as_what_it_asks_for(monkeypatch: pytest.Mo
         runtime = RemoteRuntime(host="127.0.0.1", port=port, auth_token="")
         begin = time.monotonic()
         with pytest.raises(ConnectionLostError):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 async for _ in runtime.stream_in_session(BashAction(command="x", timeout=0.2)):
                     pass
-        assert time.monotonic() - begin < 3
+        assert time.monotonic() - begin < 15
         assert runtime._wire is not None
         await runtime._wire.close()
 
@@ -321,10 +321,10 @@ async def test_an_address_that_swallows_connections_is_not_the_only_one(monkeypa
 
 
 def test_a_servers_text_of_an_error_costs_little() -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     for text in (": '' -> '" * 890, ": '" * 2700 + "\n", ": \"'" * 2000, " -> '" * 1600, ": 'a' -> 'b'" * 600 + "\n"):
         from_wire({"class_path": "builtins.OSError", "message": f"[Errno 2] No{text}x"})
-    assert time.perf_counter() - begin < 1
+    assert time.process_time() - begin < 4
 
 
 # Odd peers

@@ -344,7 +344,7 @@ async def test_a_head_that_does_not_end_ends_its_connection(start: bytes, kept_a
         drip = asyncio.create_task(_drip(connection) if b":" in start else asyncio.sleep(0))
         await connection.ended()
         drip.cancel()
-        assert time.monotonic() - began < 2 * PACE
+        assert time.monotonic() - began < 8 * PACE
         assert time.monotonic() - began > 0.35 or start == b"\r\n"
         connection.close()
         assert await server.answers()
@@ -829,7 +829,7 @@ def test_noise_on_the_port_is_not_logged(tmp_path: Path) -> None:
         assert server.said() == before
 
 
-@pytest.mark.limit(90)
+@pytest.mark.limit(180)
 def test_it_is_alive_while_a_hundred_sessions_run(tmp_path: Path, mark: str) -> None:
     with serving(tmp_path / "log") as server:
 
@@ -915,7 +915,7 @@ def test_a_signal_ends_everything_and_answers(tmp_path: Path, mark: str, number:
         idle[2].sendall(upgrade())
         began = time.monotonic()
         assert server.terminate(number=number) == 0
-        assert time.monotonic() - began < 5.5 * PACE
+        assert time.monotonic() - began < 9 * PACE
         assert eventually(lambda: not marked(mark), 2.0), marked(mark)
         for request in (in_session, executed):
             request.join(10)
@@ -946,7 +946,7 @@ def test_clients_that_do_not_read_cannot_keep_it(tmp_path: Path, mark: str) -> N
             assert wire.recv(10)  # and never again
             began = time.monotonic()
             assert server.terminate() == 0
-            assert time.monotonic() - began < 2.5 * PACE
+            assert time.monotonic() - began < 4.5 * PACE
 
 
 def test_a_thread_that_hangs_cannot_keep_it(tmp_path: Path) -> None:
@@ -958,7 +958,7 @@ def test_a_thread_that_hangs_cannot_keep_it(tmp_path: Path) -> None:
         assert eventually(lambda: threads_of(server.process.pid) > threads, 10)
         began = time.monotonic()
         assert server.terminate() == 0
-        assert 1.0 < time.monotonic() - began < 2.5 * PACE
+        assert 1.0 < time.monotonic() - began < 4.5 * PACE
         reading.join(5)
         assert isinstance(reading.answer, requests.ConnectionError)
 
