@@ -15,7 +15,16 @@ from __future__ import annotations
 
 import secrets
 
-__all__ = ["BRAND", "END_MARKED", "END_SECONDS", "FIND_SHELL", "KILL_FOREGROUND", "MARK", "draw_mark"]
+__all__ = [
+    "BRAND",
+    "END_MARKED",
+    "END_SECONDS",
+    "FIND_SHELL",
+    "INTERRUPT_FOREGROUND",
+    "KILL_FOREGROUND",
+    "MARK",
+    "draw_mark",
+]
 
 MARK = "SWEREX_C_MARK"
 """The variable in the environment of every program of ours in the place."""
@@ -56,6 +65,7 @@ marked() { # whether process $1 carries the mark
     { mapfile -d '' -t variables <"/proc/$1/environ"; } 2>/dev/null
     for variable in "${variables[@]}"; do
         case $variable in
+        "SWEREX_C_MARK=$spare") return 1 ;;
         "SWEREX_C_MARK=$mark" | "SWEREX_C_MARK=$mark".*) return 0 ;;
         esac
     done
@@ -63,7 +73,11 @@ marked() { # whether process $1 carries the mark
     { IFS= read -r -d '' limits <"/proc/$1/limits"; } 2>/dev/null
     [[ $limits =~ $sign ]]
 }
-mark=$1 sign=
+pause() { # a moment: there is no sleep among the builtins
+    if [[ ! $quiet ]]; then { exec {quiet}<> <(:); } 2>/dev/null || quiet=none; fi
+    [[ $quiet == none ]] || read -r -t "$1" -u "$quiet"
+}
+mark=$1 sign= spare=none quiet=
 if [[ $mark =~ ^[0-9a-f]{24}$ ]]; then
     sign="Max file locks +[a-z0-9]+ +$((0x4000000000000 + 0x${mark:0:12})) "
 elif [[ $mark =~ ^[0-9a-f]{24}\.[0-9a-f]{24}$ ]]; then
@@ -77,7 +91,12 @@ END_MARKED = (
     + r"""
 declare -A known=() spared=() refused=()
 ended=0 fresh=0
-# This script may carry the mark of the same runtime.
+# The shell that runs this and its helpers may carry a mark of the same runtime.
+declare -a variables=()
+{ mapfile -d '' -t variables <"/proc/$$/environ"; } 2>/dev/null
+for p in "${variables[@]}"; do
+    if [[ $p == SWEREX_C_MARK=?* && $p != "SWEREX_C_MARK=$mark" ]]; then spare=${p#*=}; fi
+done
 p=$BASHPID
 while ((p > 0)) && stat_of "$p"; do
     spared[$p]=1 p=$parent
@@ -122,11 +141,7 @@ look() { # at all processes, and at those that come meanwhile: who forks and end
         ((SECONDS < limit)) || break
     done
 }
-pause() { # there is no sleep among the builtins
-    if [[ ! $quiet ]]; then { exec {quiet}<> <(:); } 2>/dev/null || quiet=none; fi
-    [[ $quiet == none ]] || read -r -t 0.01 -u "$quiet"
-}
-quiet= limit=$((SECONDS + $2)) await=$((SECONDS + ${3:-0}))
+limit=$((SECONDS + $2)) await=$((SECONDS + ${3:-0}))
 while :; do
     look
     while ((fresh > 0 && SECONDS < limit)); do look; done
@@ -144,7 +159,7 @@ while :; do
         ((ended + left == 0 && SECONDS < await)) || break
     fi
     ((SECONDS < limit)) || break
-    pause
+    pause 0.01
 done
 echo "$left $ended"
 """
@@ -161,16 +176,19 @@ is_shell() { # whether process $1 is the shell of a session, or a copy that it m
     { mapfile -d '' -t words <"/proc/$1/cmdline"; } 2>/dev/null
     [[ ${words[*]} == *bash' --noprofile --norc --noediting -i' ]]
 }
-shell= eldest= leads= own= target=
+fields() { started=$1 parent=$2 session=$3; }
+shell= eldest= leads=
 declare -A shells=()
 for p in /proc/[1-9]*; do
     p=${p#/proc/}
-    if is_shell "$p" && marked "$p" && stat_of "$p"; then shells[$p]="$started $parent $session $group $foreground"; fi
+    if is_shell "$p" && marked "$p" && stat_of "$p"; then shells[$p]="$started $parent $session"; fi
 done
 for p in "${!shells[@]}"; do
-    set -- ${shells[$p]}
-    [[ ${shells[$2]} ]] && continue # a copy that another one made of itself
-    if [[ ! $shell ]] || (($1 < eldest)); then shell=$p eldest=$1 leads=$(($3 == p)) own=$4 target=$5; fi
+    fields ${shells[$p]}
+    [[ ${shells[$parent]} ]] && continue # a copy that another one made of itself
+    if [[ ! $shell ]] || ((started < eldest)); then
+        shell=$p eldest=$started leads=$((session == p))
+    fi
 done
 """
 
@@ -178,20 +196,61 @@ FIND_SHELL = (
     _COMMON
     + _FIND_SHELL
     + r"""
-stat_of 1 && echo "$started"
+born= now=
+stat_of 1 && born=$started
+{ read -r now _ </proc/uptime; } 2>/dev/null
+echo "${born:--} ${now:--}"
 [[ $shell ]] && ((leads))
 """
 )
-"""Words: the mark of a session, or any other. Prints what is another number when the place was started anew (nothing if
-it cannot be told). Exit code 0: the session's shell is there, at the head of its terminal."""
+"""Words: the mark of a session, or any other. Prints what is another number when the place was started anew, and how
+many seconds the place's clock shows (`-` for what cannot be told). Exit code 0: the session's shell is there, at the
+head of its terminal."""
+
+INTERRUPT_FOREGROUND = (
+    _COMMON
+    + _FIND_SHELL
+    + r"""
+[[ $shell ]] || exit 3
+calm=0
+for ((look = 0; look < 30; look++)); do
+    stat_of "$shell" || exit 3
+    target=$foreground
+    if ((target > 1 && target != group)); then
+        if stat_of "$target" || ((++calm > 4)); then # where its first process has ended no signal might change anything
+            { read -r now _ </proc/uptime; } 2>/dev/null || exit 4
+            ((${now/.} < $2)) || exit 4
+            kill -INT -- "-$target" 2>/dev/null && exit 0
+        fi
+    elif [[ $state == S ]]; then
+        if ((++calm > 3)); then exit 1; fi
+        pause 0.002
+    else
+        pause 0.001
+    fi
+done
+exit 1
+"""
+)
+"""Words: the mark of a session; until when, in hundredths of a second of the place's clock. Sends SIGINT to the process
+group in the foreground of the session's terminal. A shell that is about to start a program would not survive it (it
+goes back to its prompt, then the program takes the terminal away from it): so it never gets one here.
+
+Exit code 0: sent; 1: it is the shell itself that waits or computes; 3: there is no such session here; 4: too late."""
 
 KILL_FOREGROUND = (
     _COMMON
     + _FIND_SHELL
     + r"""
 [[ $shell ]] || exit 3
-((target > 1 && target != own)) || exit 1
-kill -KILL -- "-$target" 2>/dev/null || exit 1
+for ((look = 0; look < 10; look++)); do
+    stat_of "$shell" || exit 3
+    if ((foreground > 1 && foreground != group)); then
+        kill -KILL -- "-$foreground" 2>/dev/null && exit 0
+    fi
+    pause 0.002
+done
+exit 1
 """
 )
 """Words: the mark of a session. Kills the process group in the foreground of its terminal, unless the shell itself is

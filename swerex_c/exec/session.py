@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from swerex_c.exceptions import (
@@ -16,10 +19,21 @@ from swerex_c.exceptions import (
     SessionDiedError,
     SwerexException,
 )
-from swerex_c.exec.scripts import BRAND, END_MARKED, END_SECONDS, FIND_SHELL, KILL_FOREGROUND, MARK, draw_mark
+from swerex_c.exec.scripts import (
+    BRAND,
+    END_MARKED,
+    END_SECONDS,
+    FIND_SHELL,
+    INTERRUPT_FOREGROUND,
+    KILL_FOREGROUND,
+    MARK,
+    draw_mark,
+)
 from swerex_c.exec.shells import lost
 from swerex_c.exec.threads import in_thread
-from swerex_c.runtime._session import CARRIED_BASH, CARRIED_VARIABLES, BashSession
+from swerex_c.runtime._answers import finish
+from swerex_c.runtime._session import CARRIED_BASH, CARRIED_VARIABLES, BashSession, translated
+from swerex_c.runtime._wakeup import current_waker
 from swerex_c.runtime.abstract import CloseBashSessionResponse
 from swerex_c.runtime.config import OUTPUT_LIMIT
 
@@ -29,9 +43,9 @@ if TYPE_CHECKING:
     from swerex_c import _core
     from swerex_c.exec.place import Place
     from swerex_c.runtime._answers import Answer
-    from swerex_c.runtime.abstract import CreateBashSessionRequest
+    from swerex_c.runtime.abstract import BashInterruptAction, CreateBashSessionRequest
 
-__all__ = ["ExecSession", "end_marked", "look"]
+__all__ = ["ExecSession", "Look", "end_marked", "look"]
 
 CLIENT_SECONDS = 60.0
 """How long a client may take until the shell behind it shows its first prompt."""
@@ -42,14 +56,38 @@ _LATE_SECONDS = 3
 _ASK_SECONDS = 20.0
 """How long a short script in the place may take. It does, where the place is frozen."""
 
+_SIGNAL_SECONDS = 1.0
+"""How long the way of a signal to what runs in the place may take."""
+
 _GONE_SECONDS = 3.0
 """How long an engine may take to notice that a place has ended, when nothing can be run in it any more."""
 
 
-def look(place: Place, mark: str) -> tuple[bool, str]:
-    """Whether the shell of this mark is in the place, and what tells this run of the place from its next. Blocks."""
+@dataclass(frozen=True)
+class Look:
+    """A look into a place."""
+
+    there: bool
+    """Whether the shell was there that was looked for."""
+
+    born: str = ""
+    """What tells this run of the place from its next; empty if it cannot be told."""
+
+    ahead: float | None = None
+    """Seconds by which the place's clock is ahead of this machine's, at least; None if that cannot be told."""
+
+
+def look(place: Place, mark: str) -> Look:
+    """Whether the shell of this mark is in the place, and more. Blocks."""
     answer = place.run(FIND_SHELL, mark, timeout=_ASK_SECONDS)
-    return answer.code == 0, answer.stdout.decode(errors="replace").strip()
+    now = _clock()
+    born, _, clock = answer.stdout.decode(errors="replace").strip().partition(" ")
+    ahead = float(clock) - now if re.fullmatch(r"[0-9]+\.[0-9]+", clock) else None
+    return Look(answer.code == 0, "" if born == "-" else born, ahead)
+
+
+def _clock() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def end_marked(place: Place, mark: str, late: float = 0) -> str | None:
@@ -79,17 +117,17 @@ class ExecSession(BashSession):
         *,
         logger: logging.Logger | None = None,
         output_limit: int = OUTPUT_LIMIT,
-        born: str = "",
+        known: Look | None = None,
     ):
         """
         Args:
             place: open already; its mark is the beginning of this session's.
-            born: what `look` says of this run of the place; where it says something else later, that is another one.
+            known: what a look has shown of the place when it was opened.
         """
         super().__init__(request, logger=logger, output_limit=output_limit)
         self.place = place
         self.mark = draw_mark(place.mark)
-        self._born = born
+        self._known = known or Look(False)
         self._patience = CLIENT_SECONDS
         self._ready = False
         self._started = False
@@ -140,7 +178,7 @@ class ExecSession(BashSession):
             return None
         if gone is None and not answer.typed and not self._ready:
             return self._no_shell(answer)
-        if gone is None and not backend.outlives and not backend.shares_processes:
+        if gone is None and self._is_seen_from_here():
             return None
         if gone is None:
             there, gone = self._look_again()
@@ -169,7 +207,7 @@ class ExecSession(BashSession):
         until = time.monotonic() + _GONE_SECONDS
         while True:
             try:
-                there, born = look(place, self.mark)
+                seen = look(place, self.mark)
             except (PlaceLostError, RuntimeClosedError) as e:
                 return False, e
             except (SwerexException, TimeoutError, OSError) as e:
@@ -179,9 +217,9 @@ class ExecSession(BashSession):
                     return False, gone or SessionDiedError(msg)
                 time.sleep(0.1)
                 continue
-            if self._born and born and born != self._born:
+            if self._known.born and seen.born and seen.born != self._known.born:
                 return False, PlaceLostError(f"The {place.backend.name} was restarted, and what ran there has ended")
-            return there, lost(place.backend)
+            return seen.there, lost(place.backend)
 
     def _no_shell(self, answer: Answer) -> SwerexException:
         """Why a client has ended before its shell was there, in a place that is."""
@@ -194,24 +232,77 @@ class ExecSession(BashSession):
 
     # -- ending things
 
-    async def _kill_foreground(self) -> bool:
-        return await in_thread(self._kill_inside)
-
-    def _kill_inside(self) -> bool:
-        place = self.place
-        if not place.backend.outlives and not place.backend.shares_processes:
-            return self._kill_here()
+    async def _interrupt(self, action: BashInterruptAction, matcher: _core.Matcher | None) -> _core.Operation:
+        """SIGINT for what runs in the foreground. It is sent inside; ^C is typed where that cannot be."""
+        waker = current_waker()
+        future = waker.create_future()
+        step, tries = min(action.timeout, 3600.0), action.n_retry
+        core = self.core
+        with translated():
+            waiting = core.interrupt(step, tries, matcher, waker.core, future, True)
         try:
-            return place.run(KILL_FOREGROUND, self.mark, timeout=_ASK_SECONDS).code == 0
+            inside = True
+            for _ in range(tries):
+                if inside and not waiting.done:
+                    inside = await self._interrupt_inside()
+                if inside:
+                    await asyncio.wait({future}, timeout=step)
+                elif not waiting.done:
+                    await self._type_interrupt(step)
+                if waiting.done:
+                    return waiting
+            waiting.cancel()
+            if waiting.end != "cancelled":
+                return waiting
+        except BaseException:
+            waiting.cancel()
+            raise
+        return await self._type_interrupt(0)
+
+    async def _type_interrupt(self, step: float) -> _core.Operation:
+        """One ^C and `step` seconds; without any seconds only the answer of one that was in vain."""
+        waker = current_waker()
+        future = waker.create_future()
+        core = self.core
+        with translated():
+            operation = core.interrupt(step, 1 if step else 0, None, waker.core, future)
+        await finish(operation, future)
+        return operation
+
+    async def _interrupt_inside(self) -> bool:
+        """False: it is the shell itself that has to be interrupted, or nothing can be said to the place just now.
+
+        A signal that comes late could hit the next command: after this returns none is sent.
+        """
+        ahead = 0.0 if self._is_seen_from_here() else self._known.ahead
+        if ahead is None:
+            return False
+        until = int((_clock() + _SIGNAL_SECONDS + ahead) * 100)
+        sending = asyncio.ensure_future(in_thread(self._signal, INTERRUPT_FOREGROUND, str(until)))
+        try:
+            return await asyncio.wait_for(asyncio.shield(sending), _SIGNAL_SECONDS + 0.1)
+        except (TimeoutError, SwerexException, OSError):
+            sending.cancel()
+            return False
+
+    async def _kill_foreground(self) -> bool:
+        try:
+            return await in_thread(self._signal, KILL_FOREGROUND)
         except CommandTimeoutError:
             return False
 
-    def _kill_here(self) -> bool:
-        """For programs that are this machine's, under numbers of its own, in a view that each client has for itself."""
+    def _is_seen_from_here(self) -> bool:
+        """Whether what runs there are processes of this machine, in a view of one client."""
+        return not self.place.backend.outlives and not self.place.backend.shares_processes
+
+    def _signal(self, script: str, *words: str) -> bool:
+        """Have a script signal what runs in the foreground. Blocks."""
+        if not self._is_seen_from_here():
+            return self.place.run(script, self.mark, *words, timeout=_ASK_SECONDS).code == 0
         from swerex_c.exec.ask import ask
         from swerex_c.runtime._syntax import find_bash
 
-        argv = [find_bash(), "--noprofile", "--norc", "-c", KILL_FOREGROUND, "bash", self.mark]
+        argv = [find_bash(), "--noprofile", "--norc", "-c", script, "bash", self.mark, *words]
         try:
             return ask(argv, environment={}, timeout=_ASK_SECONDS).code == 0
         except (TimeoutError, OSError):

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import AsyncIterator, Iterator
 
-__all__ = ["CARRIED_BASH", "CARRIED_VARIABLES", "BashSession", "Session"]
+__all__ = ["CARRIED_BASH", "CARRIED_VARIABLES", "BashSession", "Session", "translated"]
 
 CARRIED_BASH = ("bash", "--noprofile", "--norc", "--noediting", "-i")
 """What the program that `BashSession._spawn` names has to start in its place."""
@@ -254,7 +254,7 @@ class BashSession(Session):
             waker = current_waker()
             future = waker.create_future()
             core = self.core
-            with _translated():
+            with translated():
                 operation = core.start(script, request.startup_timeout, waker.core, future, self._patience)
             await finish(operation, future)
             if operation.end in ("died", "lost") and not (self._missing and self._missing in operation.output):
@@ -301,7 +301,7 @@ class BashSession(Session):
         if core is not None:
             waker = current_waker()
             future = waker.create_future()
-            with _translated():
+            with translated():
                 operation = core.close(waker.core, future)
             while not operation.done:
                 try:
@@ -388,16 +388,16 @@ class BashSession(Session):
         waker = current_waker()
         future = waker.create_future()
         core = self.core
-        with _translated():
+        with translated():
             operation = core.line(b"", seconds, None, None, waker.core, future, None)
         await finish(operation, future)
         return operation
 
-    async def _interrupt(self, action: BashInterruptAction, matcher: _core.Matcher | None) -> Answer:
+    async def _interrupt(self, action: BashInterruptAction, matcher: _core.Matcher | None) -> _core.Operation:
         waker = current_waker()
         future = waker.create_future()
         core = self.core
-        with _translated():
+        with translated():
             operation = core.interrupt(min(action.timeout, 3600.0), action.n_retry, matcher, waker.core, future)
         await finish(operation, future)
         return operation
@@ -407,7 +407,7 @@ class BashSession(Session):
         waker = current_waker()
         future = waker.create_future()
         core = self.core
-        with _translated():
+        with translated():
             waiting = core.line(b"", None, None, None, waker.core, future, watch.news)
         look = asyncio.ensure_future(watch.finish(waiting, future))
         end = asyncio.ensure_future(self._interrupt(action, None))
@@ -486,7 +486,7 @@ class BashSession(Session):
             if not await self._release(operation, command):
                 checked = await self._ask_bash(command, b"-O", b"extglob")
                 future = waker.create_future()
-                with _translated():
+                with translated():
                     operation = core.run(
                         command, checked, timeout, action.no_output_timeout, matcher, waker.core, future, news, 0
                     )
@@ -521,7 +521,7 @@ class BashSession(Session):
         """
         try:
             accepted = await self._ask_bash(command)
-            with _translated():
+            with translated():
                 operation.release(accepted)
         except BashIncorrectSyntaxError:
             operation.cancel()
@@ -551,7 +551,7 @@ class BashSession(Session):
         waker = current_waker()
         future = waker.create_future()
         core = self.core
-        with _translated():
+        with translated():
             operation = core.run(question, 1, 5.0, None, None, waker.core, future, None, 0)
         await finish(operation, future)
         return operation.end == "done" and operation.output.strip() == "on"
@@ -565,7 +565,7 @@ class BashSession(Session):
         waker = current_waker()
         future = waker.create_future()
         core = self.core
-        with _translated():
+        with translated():
             rest = core.line(b"", 1.0 if action.check == "raise" else 0.2, None, None, waker.core, future, None)
         await finish(rest, future)
         if rest.end == "done":
@@ -587,7 +587,7 @@ class BashSession(Session):
         waker = current_waker()
         future = waker.create_future()
         core = self.core
-        with _translated():
+        with translated():
             operation = core.line(line, action.timeout, action.no_output_timeout, matcher, waker.core, future, news)
         if stream is not None:
             stream.source.set_result(watch or operation)
@@ -620,7 +620,7 @@ def _expandable(name: str) -> str:
 
 
 @contextlib.contextmanager
-def _translated() -> Iterator[None]:
+def translated() -> Iterator[None]:
     """What the core raises at the start of an operation becomes one of our own."""
     try:
         yield

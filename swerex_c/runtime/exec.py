@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from swerex_c.exec.backend import Backend
     from swerex_c.exec.place import Place
+    from swerex_c.exec.session import Look
     from swerex_c.runtime import abstract
     from swerex_c.runtime._session import BashSession
 
@@ -66,7 +67,9 @@ class ExecRuntime(SessionsRuntime):
         self.place = place if isinstance(place, Place) else Place(place, logger=self.logger)
         self._opening = threading.Lock()
         self._opened = False
-        self._born = ""
+        self._known: Look | None = None
+        self.ends_with_place = False
+        """To be set before `close` by whoever is about to end the place: nothing in it has to be ended then."""
 
     # -- the place
 
@@ -93,7 +96,7 @@ class ExecRuntime(SessionsRuntime):
             if self._opened:
                 return
             self.place.open(timeout)
-            self._born = look(self.place, self.place.mark)[1]
+            self._known = look(self.place, self.place.mark)
             self._opened = True
 
     async def is_alive(self, *, timeout: float | None = None) -> abstract.IsAliveResponse:
@@ -116,7 +119,7 @@ class ExecRuntime(SessionsRuntime):
         from swerex_c.exec.session import ExecSession
 
         limit = self._config.output_limit
-        return ExecSession(self.place, request, logger=self.logger, output_limit=limit, born=self._born)
+        return ExecSession(self.place, request, logger=self.logger, output_limit=limit, known=self._known)
 
     async def create_session(self, request: abstract.CreateSessionRequest) -> abstract.CreateSessionResponse:
         """Start a session and read its startup files; see `SessionsRuntime.create_session`.
@@ -203,7 +206,7 @@ class ExecRuntime(SessionsRuntime):
         return CloseResponse()
 
     def _end(self, end_marked: Callable[[Place, str], str | None]) -> None:
-        if self._opened and self.place.backend.outlives:
+        if self._opened and self.place.backend.outlives and not self.ends_with_place:
             left = end_marked(self.place, self.place.mark)
             if left is not None:
                 self.logger.warning("%s", left)
