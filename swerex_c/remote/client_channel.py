@@ -13,6 +13,7 @@ import contextlib
 import math
 import os
 import threading
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -83,14 +84,17 @@ _RARELY = 63
 """Calls of a kind that do not wait by themselves, at most, after one that did so in vain."""
 
 
-class _Turn(threading.local):
-    """What a thread's event loop waits for besides."""
+class _Waiting:
+    """What an event loop waits for: so many calls, of all its channels."""
 
-    pending = 0
-    """Calls of all channels."""
+    __slots__ = ("calls",)
+
+    def __init__(self) -> None:
+        self.calls = 0
 
 
-_turn = _Turn()
+_waiting: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Waiting] = weakref.WeakKeyDictionary()
+_waiting_lock = threading.Lock()
 
 
 class _Habit:
@@ -189,6 +193,8 @@ class Channel:
         self.loop = loop
         self._ready: Any = getattr(loop, "_ready", (None,))
         """What the loop has to do right now; one that does not tell is taken for busy."""
+        with _waiting_lock:
+            self._waiting = _waiting.setdefault(loop, _Waiting())
 
     # -- calls
 
@@ -209,7 +215,7 @@ class Channel:
         call = self._new(method, payload)
         call.patient = patient
         habit = self._habits.get(method)
-        if habit is None or self._calls or self._ready or _turn.pending or call.up is not None:
+        if habit is None or self._calls or self._ready or self._waiting.calls or call.up is not None:
             self._submit(call)
         elif (link := self._link) is None or not self._direct_left or not habit.begins():
             self._submit(call)
@@ -347,11 +353,12 @@ class Channel:
         return bool(texts)
 
     async def _result(self, call: _Call, seconds: float | None) -> dict[str, Any]:
-        _turn.pending += 1
+        waiting = self._waiting
+        waiting.calls += 1
         try:
             return await self._in_time(call, seconds, call.future)
         finally:
-            _turn.pending -= 1
+            waiting.calls -= 1
             self._forget(call)
 
     async def _in_time(self, call: _Call, seconds: float | None, what: Awaitable[T]) -> T:
