@@ -37,8 +37,8 @@ __all__ = ["Answer", "Place", "Running"]
 KILL_SECONDS = 2.0 + scripts.END_SECONDS
 """How long it may take to end what a script has started."""
 
-_NOTICE_SECONDS = 0.5
-"""So long an engine may take to notice that a place has ended in which nothing runs any more."""
+_NOTICE_SECONDS = (0, 0.5, 1)
+"""So long after each other an engine is asked whether a place has ended. It may notice only when all streams have."""
 
 
 @dataclass
@@ -260,7 +260,7 @@ class Running:
         client = self._exchange.client
         with contextlib.suppress(subprocess.TimeoutExpired):
             client.process.wait(1)
-        for pause in (0, _NOTICE_SECONDS):
+        for pause in _NOTICE_SECONDS:
             time.sleep(pause)
             gone = lost(self._place.backend)
             if gone is not None:
