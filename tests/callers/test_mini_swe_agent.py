@@ -21,7 +21,8 @@ REQUIREMENTS = [
 """Without the clients of models, which it imports when one is asked for, and which are nearly all that it requires."""
 
 PLACE = ROOT / ".cache" / "mini-swe-agent"
-SECONDS = 110
+SECONDS = 200
+pytestmark = pytest.mark.timeout(400)  # the first one may have an image to make
 
 AGENT = """if True:
     import json, sys

@@ -13,7 +13,8 @@ from original import ROOT
 from places import images, needs
 from places.engine import Engine
 from remote.conftest import Server, start_ours, stop
-from swerex_c.utils.free_port import find_free_port
+
+pytestmark = pytest.mark.timeout(400)  # the first one may have an image to make
 
 SWAP = "import swerex_c\nswerex_c.install()\n"
 
@@ -25,7 +26,7 @@ from swerex.deployment.hooks.status import SetStatusDeploymentHook
 from swerex.runtime.abstract import BashAction, Command, CreateBashSessionRequest
 from swerex.runtime.remote import RemoteRuntime
 
-image, port = sys.argv[1:]
+image = sys.argv[1]
 
 
 class OwnStart(DockerDeployment):
@@ -54,7 +55,7 @@ class Steps(DeploymentHook):
 
 
 async def day():
-    deployment = OwnStart(image=image, pull="never", port=int(port), docker_args=["--network", "host"])
+    deployment = OwnStart(image=image, pull="never", docker_args=["--network", "host"])
     steps, status = Steps(), []
     deployment.add_hook(steps)
     deployment.add_hook(SetStatusDeploymentHook("me", lambda name, message: status.append((name, message))))
@@ -343,7 +344,7 @@ def run(code: str, *arguments: str, env: dict[str, str] | None = None) -> None:
     """The code runs without an error, with ours in the original's place."""
     environment = {**(env or os.environ), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", SWAP + code, *arguments], env=environment, capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", SWAP + code, *arguments], env=environment, capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
@@ -355,7 +356,7 @@ def test_a_start_command_of_ones_own(docker: Engine) -> None:
         image = images.provide(docker, "debian-rex")
     except needs.Lacking as lack:
         pytest.skip(f"this machine lacks {lack}")
-    run(START_COMMAND, image, str(find_free_port()), env=docker.environment)
+    run(START_COMMAND, image, env=docker.environment)
 
 
 def test_a_runtime_and_a_deployment_of_ones_own() -> None:
