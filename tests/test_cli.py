@@ -39,7 +39,7 @@ def test_the_version() -> None:
 
 def test_help_names_every_command() -> None:
     said = cli("--help").stdout
-    for name in ("run", "exec", "shell", "enable", "disable", "status", "doctor"):
+    for name in ("run", "exec", "shell", "enable", "disable", "status", "doctor", "prune"):
         assert f" {name} " in said
 
 
@@ -242,3 +242,17 @@ def test_doctor_shows_the_swap() -> None:
     done = cli("run", "--", *COMMAND, "doctor", "--json")
     swap = json.loads(done.stdout)["findings"]["swap"]
     assert (swap["value"], swap["note"]) == ("on", "swerex-c run")
+
+
+# prune
+
+
+def test_prune_says_why_it_cannot(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "prune", "--container-runtime", "podman"], capture_output=True, text=True, timeout=25,
+        env={**our_environment(), "PATH": str(tmp_path)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("swerex-c: The command 'podman' cannot be run (No such file or directory)")
+    done = cli("prune", "--container-runtime", "none")
+    assert done.returncode == 2 and "'docker', 'podman'" in done.stderr

@@ -51,6 +51,8 @@ from swerex_c.runtime.remote import RemoteRuntime
 from . import images, needs, others
 from .engine import Engine
 
+pytestmark = pytest.mark.limit(110)  # an engine that is busy may take ten times as long as one that is not
+
 NO_NETWORK = ["--network", "none"]
 
 
@@ -230,7 +232,6 @@ async def test_no_engine_and_no_command(
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
 
 
-@pytest.mark.limit(100)
 async def test_a_start_can_be_cancelled_at_any_moment(make: Callable[..., DockerDeployment], reach: Engine) -> None:
     for milliseconds in (0, 10, 60, 150, 300, 450):
         deployment = make()
@@ -268,6 +269,7 @@ def test_an_interrupt_from_the_keyboard_and_a_lost_loop_leave_nothing(
         loop.run_until_complete(start)  # the loop is stopped in the middle of it
     for task in asyncio.all_tasks(loop):
         task.get_coro().close()  # type: ignore[union-attr]
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
     assert names(reach) == []
     gc.collect()
     loop.close()
@@ -296,7 +298,6 @@ async def test_a_container_that_is_paused_or_goes_away(make: Callable[..., Docke
     await deployment.stop()
 
 
-@pytest.mark.limit(100)
 async def test_an_engine_that_goes_away(
     make: Callable[..., DockerDeployment], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -343,7 +344,6 @@ STARTED = """if True:
 """
 
 
-@pytest.mark.limit(100)
 def test_what_a_dead_process_left_is_pruned_and_nothing_else(
     make: Callable[..., DockerDeployment], reach: Engine, container: Callable[..., str], bash_only: str
 ) -> None:
@@ -425,7 +425,6 @@ def test_who_lives() -> None:
 # Many
 
 
-@pytest.mark.limit(110)
 async def test_thirty_at_once(make: Callable[..., DockerDeployment], reach: Engine) -> None:
     deployments = [make() for _ in range(30)]
     await asyncio.gather(*(deployment.start() for deployment in deployments))
@@ -501,7 +500,6 @@ def fits(engine: Engine, image: str) -> bool:
     return engine.docker(*command) == f"{sys.implementation.cache_tag} {platform.machine()}"
 
 
-@pytest.mark.limit(110)
 async def test_the_server_is_carried_into_the_container(
     make: Callable[..., DockerDeployment], reach: Engine, debian_py: str
 ) -> None:
@@ -540,6 +538,10 @@ async def test_a_server_that_cannot_be(make: Callable[..., DockerDeployment], re
     deployment.words = "echo waits >&2; sleep 1000"
     with pytest.raises(StartupTimeoutError, match="Runtime did not start within"):
         await deployment.start()
+    deployment = make(Twice, image=bash_min)
+    with pytest.raises(DeploymentStartupError, match="(?s)the second"):  # the first had a port that was taken
+        await deployment.start()
+    assert len(set(deployment.ports)) == 2
     deployment = make(Silent, image=bash_min, server=False)
     await deployment.start()
     assert await said(deployment, "echo none is started") == "none is started\n"
@@ -552,6 +554,17 @@ class Silent(DockerDeployment):
 
     def _get_swerex_start_cmd(self, token: str) -> list[str]:
         return ["/bin/sh", "-c", self.words]
+
+
+class Twice(DockerDeployment):
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**fields)
+        self.ports: list[int | None] = []
+
+    def _get_swerex_start_cmd(self, token: str) -> list[str]:
+        self.ports.append(self._config.port)
+        words = "bind: address already in use" if len(self.ports) == 1 else "the second"
+        return ["/bin/sh", "-c", f"echo '{words}' >&2; exit 1"]
 
 
 async def test_who_replaces_the_methods_of_the_class_is_heard(
@@ -629,7 +642,6 @@ def podman_reach(podman: others.Podman, monkeypatch: pytest.MonkeyPatch, tmp_pat
     return podman
 
 
-@pytest.mark.limit(100)
 async def test_podman(podman_reach: others.Podman) -> None:
     fields: dict[str, Any] = {"image": podman_reach.provide("bash-only"), "pull": "missing", "startup_timeout": 60}
     fields["docker_args"] = [*NO_NETWORK, "--ulimit", "host"]
