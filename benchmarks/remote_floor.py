@@ -1,8 +1,9 @@
-"""The servers without logic that the remote benchmark compares with: python remote_floor.py echo|local|copy
+"""The servers without logic that the remote benchmark compares with: python remote_floor.py echo|local|copy|text
 
     echo    frames in, the same frames out: what asyncio, msgpack and two processes cost whatever a server does
     local   a frame in, a `true` in a session of LocalRuntime, a frame with the microseconds that this took out
     copy    so many bytes in or out over a socket, from memory to memory, as fast as asyncio does it
+    text    the same, and the end that gets them makes one string of them
 
 Prints its port, and serves on 127.0.0.1 until it is ended.
 """
@@ -98,6 +99,7 @@ class Copy(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.taking:
+            self.keep(data)
             self.taking -= len(data)
             if not self.taking:
                 self.taken()
@@ -114,6 +116,9 @@ class Copy(asyncio.Protocol):
                 self.taking = size - rest
         elif self.done is not None:
             self.taken()
+
+    def keep(self, data: bytes) -> None:
+        """What came. A copy drops it."""
 
     def taken(self) -> None:
         if self.done is None:
@@ -134,9 +139,23 @@ class Copy(asyncio.Protocol):
         await self.done
 
 
+class Text(Copy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[str] = []
+
+    def keep(self, data: bytes) -> None:
+        self.parts.append(data.decode())
+
+    def taken(self) -> None:
+        self.text = "".join(self.parts)
+        self.parts.clear()
+        super().taken()
+
+
 async def main(kind: str) -> None:
     server = await asyncio.get_running_loop().create_server(
-        {"echo": Echo, "local": Local, "copy": Copy}[kind], "127.0.0.1"
+        {"echo": Echo, "local": Local, "copy": Copy, "text": Text}[kind], "127.0.0.1"
     )
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()

@@ -199,12 +199,16 @@ class Local(Client):
 
 
 class Copy(Client):
-    """The other end of `remote_floor.py copy`."""
+    """The other end of `remote_floor.py copy`, or `text`."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
 
     async def connect(self, place: Place, key: str) -> None:
-        from remote_floor import Copy
+        import remote_floor
 
-        _, self.end = await asyncio.get_running_loop().create_connection(Copy, "127.0.0.1", place["port"])
+        kind = getattr(remote_floor, self.kind)
+        _, self.end = await asyncio.get_running_loop().create_connection(kind, "127.0.0.1", place["port"])
 
     async def copy(self, direction: bytes, size: int) -> None:
         await self.end.order(direction, size)
@@ -217,7 +221,8 @@ CLIENTS: dict[str, Callable[[], Client]] = {
     "here": lambda: Here("swerex_c"),
     "echo": Echo,
     "local": Local,
-    "copy": Copy,
+    "copy": lambda: Copy("Copy"),
+    "text": lambda: Copy("Text"),
 }
 
 
