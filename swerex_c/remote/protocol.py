@@ -31,7 +31,10 @@ anything short, and a slow reader costs nobody but itself.
 
 *Texts*: strings longer than INLINE, and those that UTF-8 cannot carry, are not in the payload but follow one another in
 the lane UP (requests) or TEXT (answers), as UTF-8 in which surrogates may occur; `texts` is a list of their paths in
-the payload (keys and indices) and sizes in bytes.
+the payload (keys and indices) and sizes in bytes. Each begins with a piece of its own. An answer's may go out before it
+is known what the answer is: an ERROR then has what was sent of them as its field `begun`.
+
+`is_alive` changes nothing, so its answer is not kept, and the same number may be sent again.
 
 The `output` of a streamed action's observation is nil when it is what was streamed.
 """
