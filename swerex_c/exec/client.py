@@ -340,7 +340,8 @@ class Client:
         Raises:
             Overdue: if neither comes before `deadline` (of the monotonic clock).
         """
-        self.pump(lambda: b"H" in self.stdout.records or self.stdout.closed, deadline)
+        both = (self.stdout, self.stderr)
+        self.pump(lambda: all(b"H" in output.records for output in both) or self.stdout.closed, deadline)
         version = self.stdout.records.get(b"H")
         if version is None:
             return None
