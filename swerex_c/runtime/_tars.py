@@ -39,10 +39,30 @@ class Readable(Protocol):
 
 
 class _Writer:
-    """What tarfile writes to."""
+    """What tarfile writes to: many small pieces, which go on as few large ones."""
 
     def __init__(self, write: Callable[[bytes], object]):
-        self.write = write
+        self._write = write
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._at = 0
+
+    def tell(self) -> int:
+        return self._at
+
+    def write(self, data: bytes) -> int:
+        self._pieces.append(data)
+        self._held += len(data)
+        self._at += len(data)
+        if self._held >= BLOCK:
+            self.flush()
+        return len(data)
+
+    def flush(self) -> None:
+        if self._pieces:
+            data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+            self._pieces, self._held = [], 0
+            self._write(data)
 
 
 class Packer:
@@ -57,11 +77,12 @@ class Packer:
     ):
         """
         Args:
-            write: takes the archive, in pieces of a megabyte at most.
+            write: takes the archive, in pieces of two megabytes at most.
             change: is given each member's description before it is written.
         """
-        sink: Any = _Writer(write)
-        self._tar = tarfile.open(fileobj=sink, mode="w|", format=format, bufsize=BLOCK)
+        self._sink = _Writer(write)
+        sink: Any = self._sink
+        self._tar = tarfile.open(fileobj=sink, mode="w", format=format)
         self._tar.copybufsize = BLOCK  # type: ignore[attr-defined]
         self._change = change
 
@@ -71,6 +92,8 @@ class Packer:
 
     def __exit__(self, *error: Any) -> None:
         self._tar.__exit__(*error)
+        if error[0] is None:
+            self._sink.flush()
 
     def add(self, path: str, name: str) -> None:
         """A file, a directory without what it holds, or a symbolic link.
