@@ -40,7 +40,8 @@ class IsolationConfig(BaseModel):
     """Whether the machine's network is there. Without it there is only a loopback device, of the view's own."""
 
     root: Literal["read-only", "overlay"] = "read-only"
-    """What becomes of writing elsewhere: it is refused, or it goes into a layer in memory that ends with the view."""
+    """What becomes of writing elsewhere: it is refused, or it goes into a layer in memory that ends with the view. One
+    who is not root can change there only what is their own in directories of their own, and needs Linux 6.6."""
 
     hidden: list[str] | None = None
     """Directories that are empty and files that cannot be read, as absolute paths. None hides the sockets of container

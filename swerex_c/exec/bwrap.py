@@ -70,7 +70,7 @@ class BwrapBackend(Backend):
             writable: directories and files of this machine that can be changed, as absolute paths.
             network: whether the machine's network is there; without it there is only a loopback device.
             root: what becomes of writing to other files: it is refused, or it goes into a layer in memory that ends
-                with the view.
+                with the view. One who is not root can change there only what is their own in directories of their own.
             hidden: directories that are empty and files that cannot be read; those that do not exist do no harm.
             directory: where programs start; None is this process's current directory when the view is made, or / where
                 that is not to be seen.

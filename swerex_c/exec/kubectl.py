@@ -112,7 +112,7 @@ class KubectlBackend(Backend):
 
     def _unknown(self, said: Said) -> str:
         words = said.words[-_WORDS:]
-        if "(NotFound)" in words and "pods" in words:
+        if "(NotFound)" in words and ("pods " in words or "namespaces " in words):
             return f"The {self.name} is gone: it was deleted"
         return f"The {self.name} is out of reach, for kubectl says: {words}"
 

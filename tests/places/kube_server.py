@@ -111,6 +111,7 @@ class Kubernetes:
         app.router.add_get("/api", self._versions)
         app.router.add_get("/apis", self._groups)
         app.router.add_get("/api/v1", self._resources)
+        app.router.add_get("/api/v1/namespaces/{namespace}", self._namespace)
         app.router.add_get("/api/v1/namespaces/{namespace}/pods/{pod}", self._pod)
         for method in ("GET", "POST"):
             app.router.add_route(method, "/api/v1/namespaces/{namespace}/pods/{pod}/exec", self._exec)
@@ -143,6 +144,10 @@ class Kubernetes:
         found = self.pods.get(request.match_info["pod"])
         return found if request.match_info["namespace"] == "default" else None
 
+    async def _namespace(self, request: web.Request) -> web.Response:
+        name = request.match_info["namespace"]
+        return _status(404, "NotFound", f'namespaces "{name}" not found')
+
     async def _pod(self, request: web.Request) -> web.Response:
         name = request.match_info["pod"]
         pod = self._find(request)
@@ -156,6 +161,9 @@ class Kubernetes:
         container = request.query.get("container", "main")
         if container not in [it["name"] for it in pod["spec"]["containers"]]:
             return _status(400, "BadRequest", f"container {container} is not valid for pod {name}")
+        statuses = {it["name"]: it["state"] for it in pod["status"]["containerStatuses"]}
+        if "running" not in statuses[container]:
+            return _status(500, "InternalError", f'container not found ("{container}")')
         socket = web.WebSocketResponse(protocols=("v5.channel.k8s.io",))
         await socket.prepare(request)
         if socket.ws_protocol is None:

@@ -110,7 +110,7 @@ async def test_a_deployment(sshd: others.Sshd) -> None:
     assert isinstance(backend, SSHBackend)
     directory = backend._directory
     assert directory is not None and needs.mentioning(directory)
-    await runtime.create_session(CreateBashSessionRequest())
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
     said = await runtime.run_in_session(BashAction(command="echo $SSH_CONNECTION; tty", timeout=60))
     assert said.output.split()[3] == str(sshd.port) and "/dev/pts/" in said.output
     done = await runtime.execute(Command(command=["printf", "%s", ODD], timeout=60))
@@ -147,7 +147,7 @@ async def test_many_sessions_share_few_connections(own: others.Sshd, monkeypatch
 async def test_a_server_that_crashes(own: others.Sshd) -> None:
     runtime = ExecRuntime(ssh_backend(own))
     await runtime.open(60)
-    await runtime.create_session(CreateBashSessionRequest())
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
     begun = own.directory / "begun"
     waiting = [
         asyncio.ensure_future(runtime.execute(Command(command=f"echo >>{begun}; sleep 300", shell=True))),
