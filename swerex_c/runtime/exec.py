@@ -177,12 +177,25 @@ class ExecRuntime(SessionsRuntime):
         return WriteFileResponse()
 
     async def upload(self, request: abstract.UploadRequest) -> abstract.UploadResponse:
-        """Copy a file or a tree of this machine into the place; onto an existing directory it is merged."""
+        """Copy a file or a tree of this machine into the place; onto an existing directory it is merged.
+
+        Shows how far it is if standard error is a terminal and it takes long.
+        """
         from swerex_c.exec.files import upload
         from swerex_c.runtime.abstract import UploadResponse
+        from swerex_c.utils.progress import shown
 
-        await self._with_files(upload, request.source_path, request.target_path)
+        with shown(f"Uploading {request.source_path}") as progress:
+            await self._with_files(upload, request.source_path, request.target_path, progress)
         return UploadResponse()
+
+    async def download(self, source_path: str, target_path: str) -> None:
+        """Copy a file or a tree of the place to this machine, by the rules of `upload` the other way round."""
+        from swerex_c.exec.files import download
+        from swerex_c.utils.progress import shown
+
+        with shown(f"Downloading {source_path}") as progress:
+            await self._with_files(download, source_path, target_path, progress)
 
     # -- the end
 
