@@ -65,8 +65,8 @@ marked() { # whether process $1 carries the mark
     { mapfile -d '' -t variables <"/proc/$1/environ"; } 2>/dev/null
     for variable in "${variables[@]}"; do
         case $variable in
-        "SWEREX_C_MARK=$spare") return 1 ;;
-        "SWEREX_C_MARK=$mark" | "SWEREX_C_MARK=$mark".*) return 0 ;;
+        "SWEREX_C_MARK=$mark".*) return 0 ;;
+        "SWEREX_C_MARK=$mark") [[ $mark == *.* ]] && return 0 || return 1 ;; # no part: a client
         esac
     done
     [[ $sign ]] || return 1
@@ -77,7 +77,7 @@ pause() { # a moment: there is no sleep among the builtins
     if [[ ! $quiet ]]; then { exec {quiet}<> <(:); } 2>/dev/null || quiet=none; fi
     [[ $quiet == none ]] || read -r -t "$1" -u "$quiet"
 }
-mark=$1 sign= spare=none quiet=
+mark=$1 sign= quiet=
 if [[ $mark =~ ^[0-9a-f]{24}$ ]]; then
     sign="Max file locks +[a-z0-9]+ +$((0x4000000000000 + 0x${mark:0:12})) "
 elif [[ $mark =~ ^[0-9a-f]{24}\.[0-9a-f]{24}$ ]]; then
@@ -91,12 +91,7 @@ END_MARKED = (
     + r"""
 declare -A known=() spared=() refused=()
 ended=0 fresh=0
-# The shell that runs this and its helpers may carry a mark of the same runtime.
-declare -a variables=()
-{ mapfile -d '' -t variables <"/proc/$$/environ"; } 2>/dev/null
-for p in "${variables[@]}"; do
-    if [[ $p == SWEREX_C_MARK=?* && $p != "SWEREX_C_MARK=$mark" ]]; then spare=${p#*=}; fi
-done
+# Those above this script are needed until it has ended.
 p=$BASHPID
 while ((p > 0)) && stat_of "$p"; do
     spared[$p]=1 p=$parent
