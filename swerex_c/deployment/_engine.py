@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -228,19 +229,24 @@ class Engine:
     def remove(self, *containers: str) -> str | None:
         """End and remove containers, with the volumes that only they have; None, or why it failed."""
         at_once = ["-t", "0"] if self.runtime == "podman" else []
-        return self._gone("rm", "-f", "-v", *at_once, *containers)
+        return self._gone(["rm", "-f", "-v", *at_once], containers)
 
     def kill(self, *containers: str) -> str | None:
         """End containers and keep them; None, or why it failed."""
-        return self._gone("kill", *containers)
+        return self._gone(["kill"], containers)
 
-    def _gone(self, *words: str) -> str | None:
+    def _gone(self, words: Sequence[str], containers: Sequence[str]) -> str | None:
         try:
-            said = self.ask(*words)
+            said = self.ask(*words, *containers)
         except (TimeoutError, DeploymentStartupError) as error:
             return str(error)
         lower = said.words.lower()
-        gone = (*_NO_CONTAINER, "is not running", "can only kill running", "already in progress")
+        if said.code and "already in progress" in lower:  # as of one that has just ended by itself
+            deadline = time.monotonic() + _ASK_SECONDS
+            while any(map(self.exists, containers)) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            return None
+        gone = (*_NO_CONTAINER, "is not running", "can only kill running")
         return None if said.code == 0 or any(sign in lower for sign in gone) else said.words
 
     def exists(self, container: str) -> bool:

@@ -69,6 +69,7 @@ class DockerDeployment(ExecDeployment):
         self._container_process: Any = None
         self._container_name: str | None = None
         self._runtime_timeout = 0.15
+        self._found_port: int | None = None
         self._backend: DockerBackend | None = None
         self._effort: Effort | None = None
         self._used: Engine | None = None
@@ -180,6 +181,12 @@ class DockerDeployment(ExecDeployment):
 
     async def _start(self, effort: Effort) -> None:
         self._effort = effort
+        try:
+            await self._start_either(effort)
+        finally:
+            self._effort = None
+
+    async def _start_either(self, effort: Effort) -> None:
         if not self._serves:
             await super()._start(effort)
             return
@@ -288,9 +295,9 @@ class DockerDeployment(ExecDeployment):
         from swerex_c.runtime.remote import RemoteRuntime
         from swerex_c.utils.free_port import find_free_port
 
-        found = self._config.port is None
-        if found:
-            self._config.port = await in_thread(find_free_port)
+        found = self._config.port in (None, self._found_port)
+        if found:  # also if it was found by an earlier start, which does not own it any more
+            self._config.port = self._found_port = await in_thread(find_free_port)
         token = self._get_token()
         await self._in_thread(effort, self._begin_server, effort, image, token)
         self._hooks.on_custom_step("Starting runtime")
@@ -310,7 +317,6 @@ class DockerDeployment(ExecDeployment):
             if last or not found or not any(sign in str(error) for sign in _PORT_TAKEN):
                 raise
             self.logger.debug("The port %s is taken: %s", self._config.port, error)
-            self._config.port = None
             self._runtime = None
             await in_thread(self._end_container)
             return False
