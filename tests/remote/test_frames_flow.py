@@ -297,7 +297,7 @@ async def test_memory_of_a_long_stream(mark: str, tmp_path: Path) -> None:
         most = most_there = 0
         size = 0
         async for item in channel.stream(
-            "stream_in_session", bash("head -c 200000000 /dev/zero | tr '\\0' x", timeout=80)
+            "stream_in_session", bash("head -c 200000000 /dev/zero | tr '\\0' x", timeout=150)
         ):
             if isinstance(item, bytes):
                 if size // 10_000_000 != (size + len(item)) // 10_000_000:
