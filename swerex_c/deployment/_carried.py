@@ -59,7 +59,8 @@ def command(arguments: str) -> str:
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     return (
         f"(swx={DOES_NOT_FIT}; for python in {version} python3 python; do "
-        f'if command -v "$python" >/dev/null; then "$python" {DIRECTORY}/run.py {arguments}; swx=$?; fi; '
+        f'if [ -e {DIRECTORY}/run.py ] && command -v "$python" >/dev/null; then '
+        f'"$python" {DIRECTORY}/run.py {arguments}; swx=$?; fi; '
         f'[ "$swx" = {DOES_NOT_FIT} ] || break; done; exit "$swx")'
     )
 

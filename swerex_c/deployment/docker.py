@@ -275,7 +275,8 @@ class DockerDeployment(ExecDeployment):
         return (
             f"{begin}if command -v {REMOTE_EXECUTABLE_NAME} >/dev/null; then {REMOTE_EXECUTABLE_NAME} {arguments}; "
             f"else ({carried}); swx=$?; [ $swx = {_carried.DOES_NOT_FIT} ] || exit $swx; "
-            f'echo "The server that was carried here finds no Python that fits: it is installed from the network" >&2; '
+            'echo "No server was carried here, or it finds no Python that fits: '
+            'it is installed from the network" >&2; '
             f"{_pipx(arguments)}; fi"
         )
 
