@@ -11,7 +11,9 @@ from collections.abc import Sequence
 
 __all__ = ["as_words", "in_one_word"]
 
-# A bash that is called as sh forgets the PS1 and PS2 that it is given, so it is asked what it was started with.
+# A bash that is called as sh forgets the PS1 and PS2 that it is given, so it is asked what it was started with. The
+# client itself does not get the variables, but for TERM: where the place is this machine after all, it would be taken
+# for something that was started there.
 _LOOK = """
 look() {
   eval "[ -n \\"\\${$1+x}\\" ]" && eval "value=\\$$1" && return
@@ -20,13 +22,14 @@ look() {
   done <"/proc/$$/environ" 2>/dev/null
   return 1
 }
+drop() { [ "$1" = TERM ] || unset "$1"; }
 """
 
 _WORDS = (
     _LOOK
     + """
 names=$1; shift
-for name in $names; do look "$name" && set -- "$@" "$name=$value"; done
+for name in $names; do look "$name" && set -- "$@" "$name=$value"; drop "$name"; done
 exec "$@"
 """
 )
@@ -56,6 +59,7 @@ for name in $names; do
   code @ @40; code "'" @27; code \\\\ @5c; code ! @21; code '
 ' @0a
   line="$line '$name=$value'"
+  drop "$name"
 done
 exec "$@" "$line"
 """
