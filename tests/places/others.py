@@ -98,6 +98,7 @@ UseDNS no
 MaxSessions 100
 MaxStartups 100
 Subsystem sftp internal-sftp
+SetEnv HOME={d}/home
 """
 
 CLIENT = """Host {name}
@@ -146,6 +147,8 @@ class Sshd:
         for name in ("host_key", "user_key"):
             if not (d / name).exists():
                 subprocess.run([self._keygen, "-q", "-t", "ed25519", "-N", "", "-f", str(d / name)], check=True)
+        # Its own: what this user's startup files do takes time, and may leave locks when it is cut short.
+        (d / "home").mkdir(exist_ok=True)
         (d / "authorized").write_text((d / "user_key.pub").read_text())
         if os.geteuid() == 0:
             os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
