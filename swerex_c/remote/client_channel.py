@@ -179,6 +179,8 @@ class Channel:
         self._why = ""
         """What the last attempt to connect came to, if that was nothing."""
         self._pause = 0.0
+        self._untold: NotFrames | None = None
+        """That the server does not speak this protocol, found out when nobody waited any more."""
         self._opened_at = 0.0
         self._heartbeat: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -323,6 +325,10 @@ class Channel:
         if self.closed:
             self._settle(call, ConnectionLostError("The runtime was closed"))
             return
+        if self._untold is not None:
+            error, self._untold = self._untold, None
+            self._settle(call, error)
+            return
         self._calls[call.id] = call
         if self._link is not None:
             self._send_request(self._link, call)
@@ -435,7 +441,8 @@ class Channel:
         """Until there is a connection, or nobody waits for one, or it took too long."""
         try:
             while self._calls:
-                if self._pause:
+                # Who does not try again by itself, and may have little time, asks as often as it wants.
+                if self._pause and all(call.patient for call in self._calls.values()):
                     self._hurry.clear()
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._hurry.wait(), self._pause)
@@ -444,6 +451,8 @@ class Channel:
                     if link.closing:
                         raise link.error or ConnectionLostError("the connection was closed")
                 except (NotFrames, AuthenticationError, InvalidInputError, ProtocolError) as error:
+                    if isinstance(error, NotFrames) and not self._calls:
+                        self._untold = error
                     self._fail_all(error)
                 except (OSError, SwerexException, TimeoutError) as error:
                     self._in_vain(f"The server {self.address} cannot be reached: {str(error) or type(error).__name__}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from original import ROOT
 from places import images, needs
 from places.engine import Engine
 from remote.conftest import Server, start_ours, stop
+from swerex_c.runtime.remote import RemoteRuntime
+from swerex_c.utils.wait import _wait_until_alive
 
 pytestmark = pytest.mark.timeout(400)  # the first one may have an image to make
 
@@ -382,3 +386,29 @@ def test_a_logger_that_is_replaced_before_anything_is_imported() -> None:
 def test_flags_of_a_command_line() -> None:
     pytest.importorskip("pydantic_settings")
     run(FLAGS)
+
+
+@pytest.mark.parametrize("slow", [0.0, 0.3], ids=["at once", "after the client's patience"])
+async def test_a_server_of_the_original_is_found_soon_after_it_begins(slow: float) -> None:
+    """As in a container whose port is answered by the engine before there is a server: with little patience."""
+    begin, asked = time.monotonic(), list[str]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if time.monotonic() - begin > 1:
+            path = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
+            asked.append(path)
+            alive = path == "/is_alive"
+            await asyncio.sleep(0 if alive else slow)
+            body = b'{"is_alive": true, "message": ""}' if alive else b'{"detail": "Not Found"}'
+            head = f"HTTP/1.1 {'200 OK' if alive else '404 Not Found'}\r\nserver: uvicorn\r\n"
+            head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+            writer.write(head.encode() + body)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    runtime = RemoteRuntime(host="http://127.0.0.1", port=server.sockets[0].getsockname()[1], auth_token="t")
+    try:
+        await _wait_until_alive(runtime.is_alive, timeout=60, function_timeout=0.15)
+        assert asked.count("/wire") <= 3
+    finally:
+        server.close()
