@@ -88,6 +88,7 @@ class BwrapBackend(Backend):
         self._process: subprocess.Popen[bytes] | None = None
         self._place: str | None = None
         self._enter: list[str] | None = None
+        self._init = 0
         self._owner = os.getpid()
 
     def environment(self) -> dict[str, str]:
@@ -166,7 +167,7 @@ class BwrapBackend(Backend):
             os.close(read)
             if write >= 0:
                 os.close(write)
-        pid = int(told["child-pid"])
+        pid = self._init = int(told["child-pid"])
         numbers = [str(os.stat(f"/proc/{pid}/ns/{name}").st_ino) for name in ("mnt", "pid")]
         directory = self._directory or os.getcwd()
         kept = _ROOT_CAPABILITIES if os.geteuid() == 0 else 0
@@ -217,7 +218,8 @@ class BwrapBackend(Backend):
                 line += ["--ro-bind", "/dev/null", real]
         for path in self._writable:
             line += ["--bind", path, path]
-        return [*before, *line, "--", "/bin/sh", "-c", _HOLD]
+        # What is left in the view ends with bwrap, which goes by the thread that started it: that of a shell lives on.
+        return ["sh", "-c", '"$@"; exit "$?"', "sh", *before, *line, "--die-with-parent", "--", "/bin/sh", "-c", _HOLD]
 
     def _unmake(self) -> None:
         process, self._process = self._process, None
@@ -232,6 +234,10 @@ class BwrapBackend(Backend):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+            limit = time.monotonic() + _END_SECONDS
+            while self._init and os.path.exists(f"/proc/{self._init}") and time.monotonic() < limit:
+                time.sleep(0.001)  # the kernel ends what was left in it
+            self._init = 0
         if place is not None:
             with contextlib.suppress(OSError):
                 os.rmdir(place)

@@ -65,7 +65,7 @@ QUESTIONS = {
     "who": "id -u",
     "tmp": "ls -A /tmp /var/tmp; echo kept >/tmp/one; mkdir -m 700 /tmp/two; stat -c %a /tmp",
     "same": "cat /tmp/one; sleep 987 & kill -9 $!; ls -d /tmp/two",
-    "background": "(trap '' HUP; exec sleep 988 </dev/null >/dev/null 2>&1) & echo $!",
+    "background": "(trap '' HUP; cd {here}; exec sleep 988 </dev/null >/dev/null 2>&1) & echo $!",
     "processes": "cd /proc; for p in [0-9]*; do [[ $(tr '\\0' ' ' <$p/cmdline) == 'sleep 988 ' ]] && echo $p; done",
     "pids": "echo $(($(ls -d /proc/[0-9]* | wc -l) < 10))",
     "write": "echo x >/usr/bin/swx-test-file && cat /usr/bin/swx-test-file",
@@ -138,6 +138,7 @@ def test_a_view(bwrap: str, user: str, root: str) -> None:
         assert answers["device"][0] == "00 00 00\nshm"
         assert answers["signals"][0].split() == ["SigIgn:", "0000000000000000", "y", "141"]
         assert answers["network"][0] == "1", "only the loopback device"
+        assert needs.wait_until(lambda: not needs.mentioning(str(where)), 20), "it ends with all that is in it"
         assert answers["exit"][1] == 42 and answers["killed"][1] == 137
     finally:
         shutil.rmtree(where, ignore_errors=True)
