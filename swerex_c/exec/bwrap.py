@@ -235,7 +235,7 @@ class BwrapBackend(Backend):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             limit = time.monotonic() + _END_SECONDS
-            while self._init and os.path.exists(f"/proc/{self._init}") and time.monotonic() < limit:
+            while self._init and _lives(self._init) and time.monotonic() < limit:
                 time.sleep(0.001)  # the kernel ends what was left in it
             self._init = 0
         if place is not None:
@@ -255,6 +255,15 @@ def _python() -> str:
     if not found:
         raise PlaceLostError("There is no Python to enter an isolated view with: sys.executable is empty")
     return found
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process is there, and not only its exit code. The first of a view ends after all others."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b") ")[2][:1] not in b"ZX"
+    except OSError:
+        return False
 
 
 def _may_mount() -> bool:
