@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import re
 import resource
 import select
 import shutil
@@ -44,7 +45,7 @@ class Finding:
 def examine() -> list[Finding]:
     """Look at everything. This starts a few short programs and, last, a session."""
     looks: list[Callable[[], Iterator[Finding]]] = [
-        _package, _python, _core, _kernel, _bash, _terminals, _limits, _engines, _swap, _session,
+        _package, _python, _core, _kernel, _bash, _terminals, _limits, _clients, _swap, _session,
     ]  # fmt: skip
     return [finding for look in looks for finding in look()]
 
@@ -152,9 +153,10 @@ def _bash() -> Iterator[Finding]:
         yield Finding("bash", "not found", False, "Install bash", needed=True)
         return
     version = _first_line([path, "-c", 'echo "$BASH_VERSION"'])
-    major = version.partition(".")[0]
-    recent = major.isdecimal() and int(major) >= 4
-    yield Finding("bash", version or "does not answer", recent, path if recent else f"{path} is too old", needed=True)
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    recent = numbers is not None and tuple(map(int, numbers.groups())) >= (4, 4)
+    note = path if recent else f"{path}: 4.4 or later is needed"
+    yield Finding("bash", version or "does not answer", recent, note, needed=True)
 
 
 def _terminals() -> Iterator[Finding]:
@@ -179,10 +181,39 @@ def _limits() -> Iterator[Finding]:
         yield Finding("processes", f"at most {_limit(resource.getrlimit(resource.RLIMIT_NPROC)[0])}")
 
 
-def _engines() -> Iterator[Finding]:
-    for name in ("docker", "podman", "bwrap"):
+_CLIENTS = (
+    ("docker", "--version", "DockerDeployment"),
+    ("podman", "--version", "PodmanDeployment"),
+    ("ssh", "-V", "SSHDeployment"),
+    ("bwrap", "--version", "LocalDeployment(isolation=...)"),
+    ("kubectl", "version --client", "KubectlBackend"),
+)
+"""Programs by which other places are reached, how they tell their version, and what needs them."""
+
+
+def _clients() -> Iterator[Finding]:
+    for name, asks, user in _CLIENTS:
         path = shutil.which(name)
-        yield Finding(name, (_first_line([path, "--version"]) or path) if path else "not found", note=path or "")
+        if path is None:
+            yield Finding(name, "not found", note=f"{user} needs it")
+            continue
+        problem = _no_engine(path) if name == "docker" else ""
+        version = _first_line([path, *asks.split()]) or "does not answer"
+        yield Finding(name, version, False if problem else None, problem or path)
+
+
+def _no_engine(docker: str) -> str:
+    """What the command says if no engine answers it; empty if one does."""
+    try:
+        done = subprocess.run(
+            [docker, "version", "--format", "{{.Server.Version}}"],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_PATIENCE,
+        )  # fmt: skip
+    except OSError as error:
+        return str(error)
+    except subprocess.TimeoutExpired:
+        return f"The engine does not answer within {_PATIENCE:g} seconds"
+    return "" if done.returncode == 0 else " ".join(done.stderr.split()) or "The engine does not answer"
 
 
 def _swap() -> Iterator[Finding]:
@@ -232,14 +263,14 @@ async def _try_session() -> tuple[float, bool]:
 
 
 def _first_line(command: list[str]) -> str:
-    """The first line that a program prints; empty if it cannot run, fails or takes too long."""
+    """The first line that a program prints, on standard error if not on output; empty if it fails or takes too long."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_PATIENCE
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.partition("\n")[0].strip() if done.returncode == 0 else ""
+    return (done.stdout.strip() or done.stderr.strip()).partition("\n")[0].strip() if done.returncode == 0 else ""
 
 
 def _number(path: str) -> int | None:

@@ -212,7 +212,7 @@ def test_doctor_tells_programs() -> None:
     assert (data["ok"], done.returncode, done.stderr) == (True, 0, "")
     names = {
         "swerex-c", "python", "core", "kernel", "/proc/PID/syscall", "bash", "terminals", "/dev/ptmx", "open files",
-        "docker", "podman", "bwrap", "original", "swap", "session", "completion", "msgpack-c",
+        "docker", "podman", "ssh", "bwrap", "kubectl", "original", "swap", "session", "completion", "msgpack-c",
     }  # fmt: skip
     assert names <= set(data["findings"])
     assert data["findings"]["bash"]["value"][0].isdigit()
@@ -236,6 +236,31 @@ def test_doctor_finds_that_bash_is_missing(tmp_path: Path) -> None:
     assert (data["ok"], done.returncode) == (False, 1)
     assert data["findings"]["bash"] == {"value": "not found", "good": False, "note": "Install bash", "needed": True}
     assert data["findings"]["session"]["good"] is False
+
+
+def test_doctor_tells_of_programs_that_reach_other_places(tmp_path: Path) -> None:
+    programs = {
+        "bash": "echo 4.3.48",
+        "docker": 'case $1 in --version) echo Docker 1;; *) echo "Is the daemon\nrunning?" >&2; exit 1;; esac',
+        "ssh": "echo OpenSSH 9 >&2",
+        "podman": "exit 3",
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        [*COMMAND, "doctor", "--json"], capture_output=True, text=True, timeout=60,
+        env={**our_environment(), "PATH": str(tmp_path)},
+    )  # fmt: skip
+    found = json.loads(done.stdout)["findings"]
+    told = {name: (found[name]["value"], found[name]["good"], found[name]["note"]) for name in (*programs, "kubectl")}
+    assert told == {
+        "bash": ("4.3.48", False, f"{tmp_path}/bash: 4.4 or later is needed"),
+        "docker": ("Docker 1", False, "Is the daemon running?"),
+        "ssh": ("OpenSSH 9", None, f"{tmp_path}/ssh"),
+        "podman": ("does not answer", None, f"{tmp_path}/podman"),
+        "kubectl": ("not found", None, "KubectlBackend needs it"),
+    }
 
 
 def test_doctor_shows_the_swap() -> None:

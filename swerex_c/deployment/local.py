@@ -54,8 +54,8 @@ class LocalDeployment(AbstractDeployment):
         """Start with a new runtime. The sessions of one that was started before are closed.
 
         Raises:
-            PlaceLostError: if the isolated view that was asked for cannot be made; the message says why.
-            DeploymentStartupError: if it is not there in the configuration's `startup_timeout`.
+            DeploymentStartupError: if the isolated view that was asked for cannot be made; the message says why.
+            StartupTimeoutError: if it is not there in the configuration's `startup_timeout`.
         """
         await self.stop()
         if self._config.isolation is None:
