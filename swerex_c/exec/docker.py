@@ -90,7 +90,7 @@ class DockerBackend(Backend):
         if said.code == 0:
             return self._state(said.stdout.decode(errors="replace").rstrip("\n"))
         if "no such container" in said.words.lower():
-            return f"The {self.name} is gone: it was removed", True
+            return f"The {self.name} is gone: it was removed, or there never was one of that name", True
         return f"The {self.name} is out of reach, for {self.engine} says: {said.words}", False
 
     def _state(self, line: str) -> tuple[str | None, bool]:

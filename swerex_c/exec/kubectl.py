@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +18,9 @@ __all__ = ["KubectlBackend"]
 
 _DEFAULT = "kubectl.kubernetes.io/default-container"
 """The annotation with the name of the container that is meant if none is named."""
+
+_LOG_LINE = re.compile(r"[EFIW]\d{4} [\d:.]+ ")
+"""What the client's log begins its lines with; the last line, which has no such beginning, says it again."""
 
 _WORDS = 500
 """How many characters of what kubectl said a message holds."""
@@ -111,9 +115,10 @@ class KubectlBackend(Backend):
         return f"The command {self._command[0]!r} cannot be run ({error.strerror}), so the {self.name} is out of reach"
 
     def _unknown(self, said: Said) -> str:
-        words = said.words[-_WORDS:]
+        lines = [line for line in said.stderr.decode(errors="replace").splitlines() if not _LOG_LINE.match(line)]
+        words = (" ".join(" ".join(lines).split()) or said.words)[-_WORDS:]
         if "(NotFound)" in words and ("pods " in words or "namespaces " in words):
-            return f"The {self.name} is gone: it was deleted"
+            return f"The {self.name} is gone: it was deleted, or there never was one of that name"
         return f"The {self.name} is out of reach, for kubectl says: {words}"
 
     def _state(self, answer: bytes, *, opening: bool = False) -> str | None:

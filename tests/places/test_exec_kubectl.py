@@ -9,6 +9,7 @@ import secrets
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +29,15 @@ from .kube_server import Kubernetes
 from .places_table import kubectl_backend
 
 ODD = "a'b\"c\\d&e!f@40%n$x`ls` ;|*?[a]{b,c}~#<>ü\n\t\n"
+
+
+def test_of_what_kubectl_says_the_last_line_is_told(tmp_path: Path) -> None:
+    client = tmp_path / "kubectl"
+    log = 'E1122 19:42:03.825635   18071 memcache.go:265] "Unhandled Error" err="refused"'
+    client.write_text(f"#!/bin/sh\necho '{log}' >&2; echo 'The connection was refused' >&2; exit 1\n")
+    client.chmod(0o755)
+    lost = KubectlBackend("one", command=[str(client)]).why_lost(60)
+    assert lost == "The pod one is out of reach, for kubectl says: The connection was refused"
 
 
 @pytest.fixture
