@@ -78,7 +78,7 @@ class Place:
         """
         deadline = time.monotonic() + timeout
         self.backend.open(timeout)
-        self._shells.put_back(self._shells.take(max(0.0, deadline - time.monotonic())))
+        self._shells.put_back(self._shells.take(max(0.0, deadline - time.monotonic()), lend=True))
 
     def start(self, script: str, *words: str, merge: bool = False, mark: str | None = None) -> Running:
         """Start a script in a bash of its own, in the place's own environment and directory.
@@ -123,7 +123,7 @@ class Place:
             and what `start` raises.
         """
         while True:
-            client = self._shells.take(deadline - time.monotonic())
+            client = self._shells.take(deadline - time.monotonic(), lend=bool(kind & KEPT))
             exchange = None
             try:
                 possible = kind if client.keeps else kind & ~KEPT

@@ -1,7 +1,7 @@
 """The clients of one place: some that wait for a script, and all that are not reaped yet.
 
 To start a client takes about 100 ms with most engines, to use one that waits a few. So one is always kept ready, and
-each that is taken has its successor started in the background; up to four are kept, new ones and ones that were used.
+each that is used up has its successor started in the background; up to four are kept, new ones and ones that came back.
 An idle client costs memory (docker's 25 MB), so after some minutes only one is left.
 """
 
@@ -68,6 +68,7 @@ class Shells:
         self._pid = os.getpid()
         self._ready: list[Client] = []
         self._all: set[Client] = set()
+        self._lent: set[Client] = set()
         self._starting = 0
         self._waiting = 0
         self._wanted = KEPT
@@ -78,8 +79,10 @@ class Shells:
 
     # ---- taking one -----------------------------------------------------------------------------------------------
 
-    def take(self, timeout: float = START_SECONDS) -> Client:
+    def take(self, timeout: float = START_SECONDS, *, lend: bool = False) -> Client:
         """A client that waits for its script; its successor is started meanwhile. Give it back with `retire`.
+
+        lend: for a script after which it can take another one, so that it needs no successor: it comes by `put_back`.
 
         Raises:
             PlaceLostError, NotSupportedError, ResourceError: if no client can be started.
@@ -94,7 +97,10 @@ class Shells:
             self._waiting += 1
             try:
                 self._wanted = max(self._wanted, min(MOST_KEPT, self._waiting))
-                return self._take(deadline)
+                client = self._take(deadline)
+                if lend and client.keeps:
+                    self._lent.add(client)
+                return client
             finally:
                 self._waiting -= 1
                 if not self._waiting:
@@ -130,6 +136,7 @@ class Shells:
     def put_back(self, client: Client) -> None:
         """A client that can take a script, or will be able to soon."""
         with self._changed:
+            self._lent.discard(client)
             kept = not self._closed and len(self._ready) < MOST_KEPT
             if kept:
                 self._ready.append(client)
@@ -142,7 +149,7 @@ class Shells:
         """Start as many clients as are lacking. The lock is held."""
         if self._closed:
             return
-        lacking = max(self._waiting, self._wanted) - len(self._ready) - self._starting
+        lacking = max(self._waiting, self._wanted - len(self._lent)) - len(self._ready) - self._starting
         if self._waiting > len(self._ready) + self._starting:
             lacking = max(lacking, self._waiting - len(self._ready) - self._starting)
         for _ in range(min(lacking, STARTS_AT_ONCE - self._starting)):
@@ -217,6 +224,10 @@ class Shells:
         What its script left in the place goes on. Where that cannot outlive the client, the client is left until it
         ends by itself, or until `close`.
         """
+        with self._changed:
+            if client in self._lent:
+                self._lent.discard(client)
+                self._fill()
         client.close_input()
         closed = self._closed
         if closed or client.process.poll() is not None:
