@@ -272,7 +272,8 @@ class Engine:
             DeploymentStartupError: if the engine cannot be reached.
             TimeoutError: if it does not answer.
         """
-        of = '{{{{.Label "{}"}}}}' if self.runtime == "docker" else '{{{{index .Labels "{}"}}}}'
+        # As JSON, because a label may hold whatever separates fields and lines.
+        of = '{{{{json (.Label "{}")}}}}' if self.runtime == "docker" else '{{{{json (index .Labels "{}")}}}}'
         fields = ["{{.ID}}", "{{.Names}}", "{{.Image}}", "{{.State}}", *(of.format(fact) for fact in facts)]
         form = "\t".join(fields)
         said = self.ask("ps", "-a", "--no-trunc", "--filter", f"label={label}", "--format", form)
@@ -281,7 +282,7 @@ class Engine:
         found = []
         for line in said.stdout.decode(errors="replace").splitlines():
             id, name, image, state, *values = line.split("\t")
-            told = {fact: value for fact, value in zip(facts, values, strict=False) if value not in ("", "<no value>")}
+            told = {fact: json.loads(value) for fact, value in zip(facts, values, strict=True) if value != '""'}
             found.append(Listed(id, name, image, state.lower().startswith(_RUNS), told))
         return found
 

@@ -10,7 +10,8 @@ import subprocess
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from swerex_c.deployment.abstract import AbstractDeployment
@@ -46,6 +47,9 @@ _GIVE_UP_SECONDS = 1.0
 _END_SECONDS = 60.0
 """How long ending the place may take altogether: what `_end` does has limits of its own, below this."""
 
+_entering = threading.Lock()
+"""Held for a moment, by the one start among several of a deployment that may begin."""
+
 
 class EffortEnded(Exception):
     """The start was given up while this was done for it. It never reaches callers."""
@@ -59,12 +63,13 @@ class Effort:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._patience = 0.0
+        self._killing: threading.Timer | None = None
         self._ended = False
         self.limit(seconds)
 
     def limit(self, seconds: float | None) -> None:
         """Have the time begin anew."""
-        self.seconds = _FOR_EVER if seconds is None else seconds
+        self.seconds = _FOR_EVER if seconds is None else min(seconds, _FOR_EVER)
         self._deadline = time.monotonic() + self.seconds
 
     def check(self) -> float:
@@ -130,6 +135,8 @@ class Effort:
         """
         with self._lock:
             self._process, self._patience = process, patience
+            if self._killing is not None:
+                self._killing.cancel()
             if self._ended and process is not None:
                 raise EffortEnded
 
@@ -137,15 +144,33 @@ class Effort:
         """Give the start up: what runs for it is killed, and nothing new is begun. Thread-safe."""
         with self._lock:
             self._ended = True
-            process, patience = self._process, self._patience
-        if process is None:
-            return
-        if not patience:
-            kill_group(process)
-            return
-        timer = threading.Timer(patience, kill_group, (process,))
-        timer.daemon = True
-        timer.start()
+            process = self._process
+            if process is None or self._killing is not None:
+                return
+            if self._patience:
+                self._killing = threading.Timer(self._patience, kill_group, (process,))
+                self._killing.daemon = True
+                self._killing.start()
+                return
+        kill_group(process)
+
+
+class _Starting:
+    """A start that is under way."""
+
+    def __init__(self, effort: Effort) -> None:
+        self.effort = effort
+        self.over = threading.Event()
+        self.stopped = False
+
+    def give_up(self) -> None:
+        """It is stopped by somebody else: it undoes what it has begun, and raises."""
+        self.stopped = True
+        self.effort.end()
+
+
+_within: ContextVar[_Starting | None] = ContextVar("_within", default=None)
+"""The start that this is done for."""
 
 
 _OWN_WORDS = (DeploymentStartupError, RuntimeClosedError)
@@ -172,6 +197,7 @@ class ExecDeployment(AbstractDeployment):
         self.logger = logger or get_logger("rex-deploy")
         self._began = False
         self._ready = False
+        self._starting: _Starting | None = None
         self._owner = os.getpid()
 
     # What a kind of place says
@@ -208,25 +234,45 @@ class ExecDeployment(AbstractDeployment):
             DeploymentStartupError: if the place cannot be started.
             StartupTimeoutError: if it cannot be in the configuration's `startup_timeout`; this is a TimeoutError too.
         """
-        if self._left_running():
+        starting = _Starting(Effort(getattr(self._config, "startup_timeout", self._startup_timeout)))
+        while not self._enter(starting):
             await self.stop()
-        effort = Effort(getattr(self._config, "startup_timeout", self._startup_timeout))
-        self._owner = os.getpid()
-        self._began = True
+        outer = _within.set(starting)
         try:
-            await self._start(effort)
+            await self._start_or_undo(starting)
+        finally:
+            with contextlib.suppress(ValueError):  # a coroutine that is closed elsewhere
+                _within.reset(outer)
+            if self._starting is starting:
+                self._starting = None
+            starting.over.set()
+
+    def _enter(self, starting: _Starting) -> bool:
+        """Begin a start, unless something is to be stopped before. Thread-safe."""
+        with _entering:
+            if self._left_running():
+                return False
+            self._starting, self._began, self._owner = starting, True, os.getpid()
+            return True
+
+    async def _start_or_undo(self, starting: _Starting) -> None:
+        try:
+            await self._start(starting.effort)
+            starting.effort.check()
             self._ready = True
         except GeneratorExit:
             # The loop is gone, and with it whatever could be awaited.
-            effort.end()
+            starting.effort.end()
             self._runtime = None
             self._end()
             self._began = False
             raise
         except BaseException as error:
-            await self._undo(effort)
+            await self._undo(starting.effort)
+            if starting.stopped and isinstance(error, Exception):
+                raise RuntimeClosedError("The deployment was stopped while it was starting") from error
             if isinstance(error, TimeoutError) and not isinstance(error, StartupTimeoutError):
-                raise StartupTimeoutError(str(error) or str(effort.late())) from error
+                raise StartupTimeoutError(str(error) or str(starting.effort.late())) from error
             if isinstance(error, SwerexException) and not isinstance(error, _OWN_WORDS):
                 raise DeploymentStartupError(str(error)) from error
             raise
@@ -260,25 +306,46 @@ class ExecDeployment(AbstractDeployment):
         """End what a start that failed has begun; a second cancellation does not keep it from doing so."""
         effort.end()
         with contextlib.suppress(Exception):
-            await _finish(self._stop())
+            await _finish(self._clear)
 
     async def stop(self, *args: Any, **kwargs: Any) -> None:
-        """End the place with everything in it. A deployment that is not started stays so."""
-        await _finish(self._stop())
+        """End the place with everything in it. A deployment that is not started stays so.
+
+        A start that is under way is given up: it raises `RuntimeClosedError`, and this returns when it has undone
+        what it had begun.
+        """
+        await _finish(self._stop)
 
     async def _stop(self) -> None:
+        starting = self._starting if os.getpid() == self._owner else None
+        if starting is not None and starting is not _within.get():
+            starting.give_up()
+            await self._close_runtime()  # which may be opening
+            if not await in_thread(starting.over.wait, _END_SECONDS / 2):  # as of one whose loop was abandoned
+                self.logger.debug("A start that was given up does not end")
+                if self._starting is starting:
+                    self._starting = None
+        await self._clear()
+
+    async def _clear(self) -> None:
+        """End the runtime and the place, however far they came."""
+        await self._close_runtime()
+        self._ready = False
+        if self._has_begun():
+            await in_thread(self._end)
+            self._began = False
+
+    async def _close_runtime(self) -> None:
         runtime, self._runtime = self._runtime, None
         if runtime is not None:
+            if self._ends_place and hasattr(runtime, "ends_with_place"):
+                runtime.ends_with_place = True
             try:
                 await asyncio.wait_for(
                     runtime.close(), _GIVE_UP_SECONDS if self._began and not self._ready else self._close_seconds()
                 )
             except Exception as error:
                 self.logger.debug("The runtime could not be closed: %s", error)
-        self._ready = False
-        if self._has_begun():
-            await in_thread(self._end)
-            self._began = False
 
     def _close_seconds(self) -> float:
         """How long the runtime may take to close, before the place is ended anyway."""
@@ -310,12 +377,16 @@ def _import_runtime() -> None:
         import swerex_c.runtime.exec  # noqa: F401
 
 
-async def _finish(work: Any) -> None:
-    """Await something to its end, even if that is cancelled meanwhile; then the cancellation is raised."""
-    task = asyncio.ensure_future(work)
+async def _finish(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Do something to its end, even if that is cancelled meanwhile; then the cancellation is raised."""
+    task = asyncio.ensure_future(work())
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
-        with contextlib.suppress(BaseException):
-            await asyncio.wait_for(asyncio.shield(task), _END_SECONDS)
+        for _ in range(2):
+            with contextlib.suppress(BaseException):
+                await asyncio.wait_for(asyncio.shield(task), _END_SECONDS)
+            if not task.cancelled():
+                break
+            task = asyncio.ensure_future(work())  # that was, with all tasks of a loop that is about to end
         raise

@@ -6,28 +6,29 @@ import functools
 import hashlib
 import os
 import socket
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["FACTS", "KEEP", "LABEL", "labels", "lives", "told"]
+__all__ = ["FACTS", "KEEP", "LABEL", "labelled", "labels", "lives", "told"]
 
 LABEL = "swerex_c"
-"""The label that every container of ours has; its value is unique to the container."""
+"""The label that every container of ours has; its value is the container's name.
+
+An image that is made of a container has its labels, and so has whatever is started from that image."""
 
 KEEP = "swerex_c.keep"
 """The label of a container that is to be kept when it has ended."""
 
 _HOST, _BOOT, _SPACE, _PID, _STARTED = (f"swerex_c.{name}" for name in ("host", "boot", "pidns", "pid", "started"))
 
-FACTS = (_HOST, _BOOT, _SPACE, _PID, _STARTED, KEEP)
+FACTS = (LABEL, _HOST, _BOOT, _SPACE, _PID, _STARTED, KEEP)
 """The labels that say whose a container is, and whether it is kept."""
 
 
-def labels(*, keep: bool) -> dict[str, str]:
-    """What a container of this process is labelled with."""
+def labels(name: str, *, keep: bool) -> dict[str, str]:
+    """What a container of this process is labelled with, whose name is unique."""
     facts = {
-        LABEL: str(uuid.uuid4()),
+        LABEL: name,
         _HOST: _host(),
         _BOOT: _boot(),
         _SPACE: _pid_namespace(),
@@ -35,6 +36,11 @@ def labels(*, keep: bool) -> dict[str, str]:
         _STARTED: _started(os.getpid()) or "",
     }
     return facts | ({KEEP: "1"} if keep else {})
+
+
+def labelled(facts: Mapping[str, str], name: str) -> bool:
+    """Whether a container got its labels itself, and not from the image that it was started from."""
+    return facts.get(LABEL) == name
 
 
 def lives(facts: Mapping[str, str]) -> bool | None:

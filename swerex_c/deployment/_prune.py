@@ -28,8 +28,8 @@ class Left:
 def prune(engine: Engine, *, dry_run: bool = False) -> list[Left]:
     """End the containers whose process is dead, and remove them. Blocks.
 
-    Only containers of this package are looked at, and only of processes of this machine, in this boot of it or an
-    earlier one.
+    Only containers that this package started are looked at, and only of processes of this machine, in this boot of it
+    or an earlier one.
 
     Args:
         dry_run: only tell which they are.
@@ -40,6 +40,8 @@ def prune(engine: Engine, *, dry_run: bool = False) -> list[Left]:
     """
     found = []
     for one in engine.labelled(_owners.LABEL, _owners.FACTS):
+        if not _owners.labelled(one.labels, one.name):
+            continue
         keep = _owners.KEEP in one.labels
         if _owners.lives(one.labels) is not False or (keep and not one.runs):
             continue

@@ -74,8 +74,7 @@ class DockerDeployment(ExecDeployment):
         self._effort: Effort | None = None
         self._used: Engine | None = None
         self._unsure = False
-        self._settled = threading.Event()
-        self._settled.set()
+        self._settled: threading.Event | None = None
 
     @classmethod
     def from_config(cls, config: DockerDeploymentConfig) -> Self:
@@ -199,7 +198,7 @@ class DockerDeployment(ExecDeployment):
     def _making(self, engine: Engine) -> Iterator[None]:
         """While a container is made: whoever ends it waits for that, and knows if its outcome is not known."""
         self._used, self._unsure = engine, True
-        self._settled.clear()
+        self._settled = settled = threading.Event()
         try:
             yield
             self._unsure = False
@@ -207,7 +206,7 @@ class DockerDeployment(ExecDeployment):
             self._unsure = isinstance(error, StartupTimeoutError)  # the others are refusals
             raise
         finally:
-            self._settled.set()
+            settled.set()
 
     def _prepare(self, effort: Effort) -> str:
         """The image to start. From here on the time counts."""
@@ -216,14 +215,14 @@ class DockerDeployment(ExecDeployment):
         effort.limit(self._config.startup_timeout)
         return image
 
-    def _options(self) -> list[str]:
-        """Options of `run` and `create` for every container."""
+    def _options(self, name: str) -> list[str]:
+        """Options of `run` and `create` for every container, which come before the caller's."""
         config = self._config
         words = ["--rm"] if config.remove_container else []
         # The image was pulled before, if it was to be; --pull among the caller's own options goes last.
         words += ["--pull", "never"]
-        for name, value in _owners.labels(keep=not config.remove_container).items():
-            words += ["--label", f"{name}={value}"]
+        for label, value in _owners.labels(name, keep=not config.remove_container).items():
+            words += ["--label", f"{label}={value}"]
         if config.platform is not None:
             words += ["--platform", config.platform]
         return words
@@ -232,7 +231,7 @@ class DockerDeployment(ExecDeployment):
         image = self._prepare(effort)
         engine = self._engine()
         name = self._container_name = self._get_container_name()
-        words = ["-i", *self._options(), *self._config.docker_args, "--name", name]
+        words = ["-i", *self._options(name), *self._config.docker_args, "--name", name]
         entry = _option(self._config.docker_args, "--entrypoint")
         if entry is None or entry.rpartition("/")[2] in _SHELLS:
             words += ["--entrypoint", "bash", image, "-c", _WAIT]
@@ -331,13 +330,13 @@ class DockerDeployment(ExecDeployment):
         engine = self._engine()
         own = not self._overrides("_get_swerex_start_cmd")
         command = ["/bin/sh", "-c", self._own_server_text()] if own else self._get_swerex_start_cmd(token)
-        words = self._options()
+        name = self._container_name = self._get_container_name()
+        words = self._options(name)
         if not self._on_host_network:
             words += ["-p", f"{self._config.port}:8000"]
         if own:
             engine.environment[VARIABLE] = token
             words += ["-e", VARIABLE]
-        name = self._container_name = self._get_container_name()
         words += [*self._config.docker_args, "--name", name, image, *command]
         self.logger.info(
             f"Starting container {name} with image {self._config.image} serving on port {self._config.port}"
@@ -416,7 +415,8 @@ class DockerDeployment(ExecDeployment):
         return self._began or self._container_name is not None or self._container_process is not None
 
     def _end(self) -> None:
-        self._settled.wait(_SETTLE_SECONDS)
+        if self._settled is not None:
+            self._settled.wait(_SETTLE_SECONDS)
         self._end_container()
         if self._config.remove_images:
             self._remove_image()
@@ -431,7 +431,7 @@ class DockerDeployment(ExecDeployment):
                 process.kill()
             with contextlib.suppress(Exception):
                 process.wait(timeout=5)
-        self._container_name = self._container_process = self._backend = self._used = None
+        self._container_name = self._container_process = self._backend = self._used = self._settled = None
 
     def _end_named(self, engine: Engine, name: str) -> None:
         if self._unsure:  # it may be made yet, by an engine whose client was not waited for

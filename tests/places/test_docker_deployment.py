@@ -357,8 +357,10 @@ def test_what_a_dead_process_left_is_pruned_and_nothing_else(
 
     alive = make()
     asyncio.run(alive.start())
-    others_facts = {**_owners.labels(keep=False), "swerex_c.host": "another", "swerex_c.pid": "4194305"}
-    foreign = [container(bash_only), container(bash_only, *(f"--label={n}={v}" for n, v in others_facts.items()))]
+    another = {"swerex_c.host": "another", "swerex_c.pid": "4194305"}
+    others_facts = {**_owners.labels("of-another-host", keep=False), **another}
+    given = ["--name", "of-another-host", *(f"--label={name}={value}" for name, value in others_facts.items())]
+    foreign = [container(bash_only), container(bash_only, *given)]
     quiet = {**our_environment(), "SWE_REX_LOG_STREAM_LEVEL": "ERROR"}
     process = subprocess.Popen(
         [sys.executable, "-c", STARTED], env=quiet, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -400,7 +402,7 @@ def test_a_process_that_ends_in_the_normal_way_leaves_nothing(
 
 
 def test_who_lives() -> None:
-    mine = _owners.labels(keep=False)
+    mine = _owners.labels("it", keep=False)
     assert _owners.lives(mine) is True
     dead = subprocess.Popen(["true"])
     os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
@@ -419,7 +421,7 @@ def test_who_lives() -> None:
     ):
         assert _owners.lives({**mine, **change}) is answer, change
     assert _owners.lives({}) is None
-    assert _owners.KEEP in _owners.labels(keep=True)
+    assert _owners.KEEP in _owners.labels("it", keep=True)
 
 
 # Many

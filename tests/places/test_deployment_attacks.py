@@ -1,0 +1,178 @@
+"""Deployments under attack: started, stopped and cancelled at every moment, and with what others put on an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import gc
+import os
+import pickle
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from swerex_c.deployment import _owners
+from swerex_c.deployment._engine import Engine as Client
+from swerex_c.deployment._prune import prune
+from swerex_c.deployment.docker import DockerDeployment
+from swerex_c.deployment.hooks.abstract import DeploymentHook
+from swerex_c.exceptions import DeploymentNotStartedError, RuntimeClosedError
+
+from . import needs
+from .engine import Engine
+from .test_docker_deployment import make, names, reach, said
+
+__all__ = ["make", "reach"]
+
+pytestmark = pytest.mark.limit(110)
+
+Make = Callable[..., DockerDeployment]
+
+
+class Told(DeploymentHook):
+    """Calls something at the steps of a start."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.call = call
+
+    def on_custom_step(self, message: str) -> None:
+        self.call()
+
+
+# Start and stop at the same time
+
+
+async def test_of_two_starts_at_once_the_second_ends_the_first(make: Make, reach: Engine) -> None:
+    deployment = make()
+    first, second = await asyncio.gather(deployment.start(), deployment.start(), return_exceptions=True)
+    assert isinstance(first, RuntimeClosedError) and second is None
+    assert names(reach) == [deployment.container_name]
+    assert await said(deployment, "echo hi") == "hi\n"
+    await deployment.stop()
+    assert names(reach) == []
+
+
+async def test_a_stop_ends_a_start_that_is_under_way(make: Make, reach: Engine) -> None:
+    for milliseconds in (0, 5, 100, 250):
+        deployment = make()
+        starting = asyncio.ensure_future(deployment.start())
+        await asyncio.sleep(milliseconds / 1000)
+        await deployment.stop()
+        if not starting.done() or starting.exception():  # it may have been through already
+            with pytest.raises(RuntimeClosedError, match="stopped while it was starting"):
+                await starting
+        with pytest.raises(DeploymentNotStartedError):
+            _ = deployment.runtime
+        assert names(reach) == [] and deployment.container_name is None
+    await deployment.start()
+    assert await said(deployment, "echo again") == "again\n"
+
+
+def test_a_stop_in_another_thread_and_loop_ends_a_start(make: Make, reach: Engine) -> None:
+    deployment = make()
+    here = threading.Event()
+    deployment.add_hook(Told(here.set))
+    errors: list[BaseException | None] = []
+
+    def stop() -> None:
+        assert here.wait(60)
+        asyncio.run(deployment.stop())
+
+    async def start() -> None:
+        errors.extend(await asyncio.gather(deployment.start(), return_exceptions=True))
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    asyncio.run(start())
+    thread.join(60)
+    assert not thread.is_alive() and (errors == [None] or isinstance(errors[0], RuntimeClosedError))
+    assert names(reach) == [] and deployment.container_name is None
+
+
+def test_a_loop_that_ends_during_a_stop_does_not_keep_the_container(make: Make, reach: Engine) -> None:
+    """`asyncio.run` cancels all tasks at once, those within the stop too."""
+    deployment = make()
+    asyncio.run(deployment.start())
+
+    async def leave() -> None:
+        asyncio.ensure_future(deployment.stop())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    asyncio.run(leave())
+    assert names(reach) == []
+
+
+async def test_cancels_leave_no_thread_and_no_descriptor(make: Make, reach: Engine) -> None:
+    deployment = make()
+    await deployment.start()
+    await deployment.stop()
+    descriptors, draw = len(os.listdir("/proc/self/fd")), random.Random(7)
+    threads = set(threading.enumerate())
+    for _ in range(8):
+        deployment = make()
+        starting = asyncio.ensure_future(deployment.start())
+        await asyncio.sleep(draw.random() * 0.5)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await deployment.stop()
+        assert names(reach) == []
+    gc.collect()
+    assert await asyncio.to_thread(
+        needs.wait_until, lambda: len(os.listdir("/proc/self/fd")) <= descriptors + 1, 20
+    )  # what waits here has one of its own
+    left = {thread for thread in set(threading.enumerate()) - threads if not thread.name.startswith("asyncio")}
+    assert await asyncio.to_thread(needs.wait_until, lambda: not any(map(threading.Thread.is_alive, left)), 10), left
+
+
+async def test_where_the_place_ends_nobody_ends_what_runs_in_it_before(make: Make) -> None:
+    deployment = make()
+    await deployment.start()
+    runtime: Any = deployment.runtime
+    await deployment.stop()
+    assert runtime.ends_with_place
+
+
+async def test_no_limit_to_the_start(make: Make) -> None:
+    deployment = make(startup_timeout=float("inf"))
+    await deployment.start()
+    assert await said(deployment, "echo hi") == "hi\n"
+
+
+def test_a_deployment_that_is_not_started_can_be_copied_and_sent(make: Make) -> None:
+    for other in (copy.deepcopy(make()), pickle.loads(pickle.dumps(make()))):
+        asyncio.run(other.start())
+        assert asyncio.run(said(other, "echo hi")) == "hi\n"
+        asyncio.run(other.stop())
+
+
+# What others put on the engine
+
+
+def test_labels_of_others_do_not_mislead_prune(
+    make: Make, reach: Engine, container: Callable[..., str], bash_only: str
+) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", "pass"])
+    dead.wait()
+    facts = {**_owners.labels("swx-dead", keep=False), "swerex_c.pid": str(dead.pid)}
+    labels = [f"--label={name}={value}" for name, value in facts.items()]
+    ours = container(bash_only, "--name", "swx-dead", *labels)
+    # Whoever makes an image of a container has its labels in it, and in what is started from that.
+    reach.docker("commit", ours, "swx-test/of-ours")
+    try:
+        theirs = container("swx-test/of-ours")
+        other = container(bash_only)
+        line = "\t".join([other, reach.docker("inspect", "-f", "{{.Name}}", other)[1:], "i", "running", "x"])
+        forged = container(bash_only, "--label=swerex_c=x", f"--label=swerex_c.host=a\n\nb\tc\n{line}\nd")
+        assert [one.name for one in prune(Client("docker"), dry_run=True)] == ["swx-dead"]
+        assert [one.id for one in prune(Client("docker"))] == [ours]
+        assert reach.docker("inspect", "-f", "{{.State.Running}}", theirs, other, forged) == "true\ntrue\ntrue"
+        assert not reach.docker("ps", "-aq", "--filter", "name=swx-dead")
+    finally:
+        reach.docker("rm", "-f", *reach.docker("ps", "-aq", "--filter", "ancestor=swx-test/of-ours").split())
+        reach.docker("rmi", "swx-test/of-ours")
