@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 
 from swerex_c.exec.ask import ask
 from swerex_c.exec.backend import Backend
 
 __all__ = ["DockerBackend", "PodmanBackend"]
+
+_ID = re.compile("[0-9a-f]{64}")
+"""What containers that were made can be called, and no others."""
 
 _STATE = (
     "{{.State.Status}}\t{{.State.Paused}}\t{{.State.Restarting}}\t{{.State.ExitCode}}"
@@ -90,7 +94,8 @@ class DockerBackend(Backend):
         if said.code == 0:
             return self._state(said.stdout.decode(errors="replace").rstrip("\n"))
         if "no such container" in said.words.lower():
-            return f"The {self.name} is gone: it was removed, or there never was one of that name", True
+            never = "" if _ID.fullmatch(self.container) else ", or there never was one of that name"
+            return f"The {self.name} is gone: it was removed{never}", True
         return f"The {self.name} is out of reach, for {self.engine} says: {said.words}", False
 
     def _state(self, line: str) -> tuple[str | None, bool]:
