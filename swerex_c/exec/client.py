@@ -32,7 +32,7 @@ __all__ = ["KEPT", "MERGED", "NO_INPUT", "READ_WORDS", "Client", "Exchange", "Ou
 
 READ_WORDS = r"""
 swx_read() {
-  local LC_ALL=C size word
+  local LC_ALL=C TMOUT= size word
   IFS=' ' read -r -a swx_head || return
   for size in "${swx_head[@]:2}"; do
     word=
@@ -50,6 +50,8 @@ more. The two words before the sizes are in `swx_head`: the nonce and a number.
 LOADER = (
     READ_WORDS
     + r"""
+swx_posix=${POSIXLY_CORRECT+=$POSIXLY_CORRECT}
+set +o posix
 swx_say() {
   local quiet end=$((SECONDS + 60))
   until printf '%s%s;' "$swx_head" "$1"; do
@@ -59,12 +61,13 @@ swx_say() {
 }
 swx_cats=() swx_out= swx_err=
 swx_pipes() {
-  [[ $swx_cat ]] || return 0
+  [[ -x $swx_cat ]] || return 0
   exec {swx_out}> >(unset -v SWEREX_C_MARK; exec {swx_two}>&- "$swx_cat")
   swx_cats[0]=$!
   exec {swx_err}> >(unset -v SWEREX_C_MARK; exec {swx_out}>&- "$swx_cat" >&"$swx_two" {swx_two}>&-)
   swx_cats[1]=$!
 }
+swx_piped() { ((${#swx_cats[@]} == 2)) && kill -0 "${swx_cats[0]}" && kill -0 "${swx_cats[1]}"; }
 swx_settle() {
   local cat try
   ((${#swx_cats[@]})) || return 0
@@ -90,7 +93,8 @@ swx_locale=${LC_ALL+=$LC_ALL}
 LC_ALL=C
 swx_directory=$PWD
 hash cat 2>&-
-swx_cat=${BASH_CMDS[cat]-}
+for swx_cat in /bin/cat /usr/bin/cat "${BASH_CMDS[cat]-}"; do [[ ! -x $swx_cat ]] || break; done
+[[ $swx_cat && $("$swx_cat" < <(printf swx)) == swx ]] || swx_cat=
 exec {swx_two}>&2
 [[ ! -w /dev/null ]] || exec 2>/dev/null
 swx_pipes
@@ -99,6 +103,7 @@ swx_say "H${BASH_VERSINFO[0]}.${BASH_VERSINFO[1]}.${swx_cat:+1}"
 swx_say H >&"$swx_two"
 while swx_words=(); swx_read; do
   swx_kind=${swx_head[1]}
+  ((swx_kind & 1)) && ! swx_piped && swx_kind=$((swx_kind & 6))
   set -- "${swx_words[@]:2}"
   swx_mark=${swx_words[0]} swx_script=${swx_words[1]} swx_words=()
   swx_one=1 swx_both=$swx_two
@@ -158,6 +163,7 @@ swx_settle
   signal's number is sent with a minus.
 - The records are written until that succeeds, because the program may have left the pipe non-blocking. There is no
   sleep among the builtins, but a pipe that never has anything to read.
+- Where the place has POSIXLY_CORRECT, a trapped SIGCHLD would end the waiting, and an old bash could not do the rest.
 - SHELLOPTS and BASHOPTS would say what is set in the loader: where the place has them, they are not passed on.
 - `swx_branded` is 0 if the mark is in the limits too, and so not needed in the environment to be found.
 
@@ -169,7 +175,7 @@ to these now: only the shell has them open, and had at any time but those two, w
 record and this one was printed by processes that the script had left, and is thrown away. They get SIGPIPE if they
 print more, as those of a program whose caller has gone. The two carry no mark, or a script that ends all that has the
 runtime's would lose its own answer; they end with the shell and with what holds their pipes. Where there is no `cat`,
-each shell is used once.
+each shell is used once, and so is one whose two were ended by somebody while it waited.
 """
 
 KEPT, MERGED, NO_INPUT = 1, 2, 4

@@ -20,6 +20,8 @@ from swerex_c.runtime.abstract import Command, CommandResponse
 __all__ = ["execute"]
 
 _START = r"""
+if [[ -w /dev/null ]]; then exec 8>&2 2>/dev/null; else exec 8>&2; fi
+[[ ! $swx_posix ]] || export POSIXLY_CORRECT="${swx_posix#=}"
 if (($2)); then
   exec -c "$BASH" --noprofile --norc -p -c "$1" swerex "$swx_branded" "$SWEREX_C_MARK"
 else
@@ -27,13 +29,17 @@ else
 fi
 """
 """`exec` can be told apart from what it executes in a shell that is no subshell only. And in a fresh one nothing of
-the place's environment is left, not even what no shell could unset."""
+the place's environment is left, not even what no shell could unset. What that says of a locale that the place does not
+have is not the program's."""
 
 _PROGRAM = (
     READ_WORDS
     + r"""
+swx_posix=${POSIXLY_CORRECT+=$POSIXLY_CORRECT}
+set +o posix
 swx_fail() { swx_note "$1"; exit 126; }
 swx_read || exit 125
+exec 2>&8 8>&-
 swx_branded=${1-0} swx_mark=${2-}
 set -- "${swx_words[@]}"
 unset -v swx_words
@@ -134,7 +140,8 @@ if [[ $swx_count ]]; then
 elif ((SHLVL == 2)); then # the place has none
   swx_no_level
 fi
-exec -a "$swx_name" -- "$swx_file" "$@"
+[[ ! $swx_posix ]] || export POSIXLY_CORRECT="${swx_posix#=}"
+command exec -a "$swx_name" -- "$swx_file" "$@"
 swx_why "$?"
 """
 )
