@@ -86,6 +86,10 @@ class Effort:
             raise self.late()
         return left
 
+    def over(self) -> bool:
+        """Whether no time is left."""
+        return time.monotonic() >= self._deadline
+
     def late(self) -> StartupTimeoutError:
         """The error that says that the time is over."""
         return StartupTimeoutError(f"The deployment did not start within {self.seconds:g} seconds (startup_timeout)")
@@ -268,13 +272,15 @@ class ExecDeployment(AbstractDeployment):
             self._began = False
             raise
         except BaseException as error:
+            late = starting.effort.over()
             await self._undo(starting.effort)
             if starting.stopped and isinstance(error, Exception):
                 raise RuntimeClosedError("The deployment was stopped while it was starting") from error
             if isinstance(error, TimeoutError) and not isinstance(error, StartupTimeoutError):
                 raise StartupTimeoutError(str(error) or str(starting.effort.late())) from error
             if isinstance(error, SwerexException) and not isinstance(error, _OWN_WORDS):
-                raise DeploymentStartupError(str(error)) from error
+                kind = StartupTimeoutError if late else DeploymentStartupError
+                raise kind(str(error)) from error
             raise
 
     async def _start(self, effort: Effort) -> None:

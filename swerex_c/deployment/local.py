@@ -46,7 +46,7 @@ class LocalDeployment(AbstractDeployment):
 
     async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
         """Whether the deployment is started and its runtime answers."""
-        if self._runtime is None and self._view is None:
+        if self._runtime is None and (self._view is None or self._view._runtime is None):
             return IsAliveResponse(is_alive=False, message="The deployment is not started.")
         return await self.runtime.is_alive(timeout=timeout)
 
@@ -61,9 +61,13 @@ class LocalDeployment(AbstractDeployment):
         if self._config.isolation is None:
             self._runtime = LocalRuntime(logger=self.logger)
             return
-        view = _View(self._config, self._hooks, self.logger)
-        await view.start()
-        self._view = view
+        view = self._view = _View(self._config, self._hooks, self.logger)
+        try:
+            await view.start()
+        except BaseException:
+            if self._view is view:
+                self._view = None
+            raise
 
     async def stop(self, *args: Any, **kwargs: Any) -> None:
         """Close the runtime with all its sessions, and end the isolated view."""

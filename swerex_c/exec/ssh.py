@@ -37,6 +37,23 @@ _LONGEST_DIRECTORY = 60
 _WORDS = 500
 """How many characters of what ssh said a message holds."""
 
+# What ssh says, in small letters, and what to do then.
+_ADVICE = (
+    (
+        "identification has changed",
+        "It shows another key than the one that is known of it: if that is right, `ssh-keygen -R HOST` forgets the old",
+    ),
+    (
+        "host key verification failed",
+        "Its key is not known here: connect by hand once, or give `StrictHostKeyChecking=accept-new` in `options`",
+    ),
+    (
+        "permission denied",
+        "It takes no key that ssh has here, and nobody is asked for a password: name one in `identity_file`, or give "
+        "it to ssh-agent, and see whether `user` is right",
+    ),
+)
+
 # The first value that ssh is given for an option is the one that counts.
 _DEFAULTS = (
     "BatchMode=yes",
@@ -172,7 +189,8 @@ class SSHBackend(Backend):
         return f"The command {self._client[0]!r} cannot be run ({error.strerror}), so the {self.name} is out of reach"
 
     def _refused(self, words: str) -> str:
-        return f"The {self.name} is out of reach, for ssh says: {words[-_WORDS:]}"
+        advice = next((f". {what}" for sign, what in _ADVICE if sign in words.lower()), "")
+        return f"The {self.name} is out of reach, for ssh says: {words[-_WORDS:].rstrip('.')}{advice}"
 
     # Connections that are shared
 
@@ -206,7 +224,7 @@ class SSHBackend(Backend):
             if connection.process.poll() is not None:
                 raise PlaceLostError(self._refused(_said(connection)))
             if time.monotonic() > limit:
-                raise PlaceLostError(f"The {self.name} did not let us in within {timeout:g} seconds")
+                raise PlaceLostError(f"The {self.name} did not let us in within {timeout:.3g} seconds")
             time.sleep(0.005)
 
     def _connect(self) -> _Connection:
@@ -254,16 +272,24 @@ class SSHBackend(Backend):
             assert watch.stdin is not None
             watch.stdin.close()
             processes.append(watch)
+        for connection in connections:
+            if not os.path.exists(connection.socket):  # it is being made: nobody can tell it to end
+                _kill(connection.process)
         limit = time.monotonic() + 5
         for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.01, limit - time.monotonic()))
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            _kill(process)
+            process.wait()
         if directory is not None:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End one that leads a process group, with the group."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _private_directory() -> str:

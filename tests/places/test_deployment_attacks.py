@@ -8,9 +8,11 @@ import gc
 import os
 import pickle
 import random
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,15 +23,27 @@ from swerex_c.deployment._engine import Engine as Client
 from swerex_c.deployment._prune import prune
 from swerex_c.deployment.docker import DockerDeployment
 from swerex_c.deployment.hooks.abstract import DeploymentHook
-from swerex_c.exceptions import DeploymentNotStartedError, RuntimeClosedError
+from swerex_c.deployment.local import IsolationConfig, LocalDeployment
+from swerex_c.deployment.ssh import SSHDeployment
+from swerex_c.exceptions import (
+    DeploymentNotStartedError,
+    DeploymentStartupError,
+    PlaceLostError,
+    RuntimeClosedError,
+    StartupTimeoutError,
+)
+from swerex_c.exec.ssh import SSHBackend
+from swerex_c.runtime.abstract import Command
 
-from . import needs
+from . import needs, others
 from .engine import Engine
 from .test_docker_deployment import make, names, reach, said
 
 __all__ = ["make", "reach"]
 
 pytestmark = pytest.mark.limit(110)
+
+PACE = float(os.environ.get("SWX_PACE", "1"))
 
 Make = Callable[..., DockerDeployment]
 
@@ -176,3 +190,59 @@ def test_labels_of_others_do_not_mislead_prune(
     finally:
         reach.docker("rm", "-f", *reach.docker("ps", "-aq", "--filter", "ancestor=swx-test/of-ours").split())
         reach.docker("rmi", "swx-test/of-ours")
+
+
+# Hosts and isolated views
+
+
+async def test_a_host_that_does_not_let_us_in_says_what_to_do_and_in_time(sshd: others.Sshd) -> None:
+    def host(**fields: Any) -> SSHDeployment:
+        return SSHDeployment(sshd.name, config_file=str(sshd.config), **{"startup_timeout": 60, **fields})
+
+    known = sshd.directory / "another_known"
+    known.write_text(f"[127.0.0.1]:{sshd.port} {(sshd.directory / 'user_key.pub').read_text()}")
+    for fields, words in (
+        ({"options": ["UserKnownHostsFile=/dev/null"]}, "verification failed.*StrictHostKeyChecking=accept-new"),
+        ({"options": [f"UserKnownHostsFile={known}"]}, "another key.*ssh-keygen -R"),
+        ({"user": "no-such-user"}, "Permission denied.*identity_file.*ssh-agent.*user"),
+    ):
+        for shared in (True, False):
+            with pytest.raises(DeploymentStartupError, match=words) as caught:
+                await host(share_connections=shared, **fields).start()
+            assert not isinstance(caught.value, TimeoutError) and len(str(caught.value)) < 900
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        line = f"-p\0{port}\0-"
+        for shared in (True, False):
+            with pytest.raises(StartupTimeoutError):
+                await host(port=port, share_connections=shared, startup_timeout=0.5).start()
+        backend = SSHBackend(sshd.name, config_file=str(sshd.config), port=port)
+        began = time.monotonic()
+        with pytest.raises(PlaceLostError):
+            backend.open(0.1)
+        # Nobody waits 5 seconds for the end of a connection that was never there.
+        assert time.monotonic() - began < 4 * PACE
+        deployment = host(port=port)
+        starting = asyncio.ensure_future(deployment.start())
+        assert await asyncio.to_thread(needs.wait_until, lambda: needs.mentioning(line), 60)
+        await deployment.stop()
+        with pytest.raises(RuntimeClosedError):
+            await starting
+    assert needs.wait_until(lambda: not needs.mentioning(line), 30)
+
+
+async def test_an_isolated_view_that_is_stopped_or_started_again_while_it_starts(bwrap: str) -> None:
+    deployment = LocalDeployment(isolation=IsolationConfig(), startup_timeout=60)
+    first, second = await asyncio.gather(deployment.start(), deployment.start(), return_exceptions=True)
+    assert isinstance(first, RuntimeClosedError) and second is None
+    assert (await deployment.runtime.execute(Command(command="echo hi", shell=True, timeout=60))).stdout == "hi\n"
+    await deployment.stop()
+    for delay in (0, 0.01):
+        starting = asyncio.ensure_future(deployment.start())
+        await asyncio.sleep(delay)
+        await deployment.stop()
+        with pytest.raises(RuntimeClosedError):
+            await starting
+        assert not await deployment.is_alive(timeout=60)
+        with pytest.raises(DeploymentNotStartedError):
+            _ = deployment.runtime

@@ -214,7 +214,7 @@ def test_why_a_host_is_out_of_reach(own: others.Sshd) -> None:
             with pytest.raises(PlaceLostError, match=words):
                 backend.open(60)
             lost = backend.why_lost(60)
-            assert lost is not None and len(lost) < 700
+            assert lost is not None and len(lost) < 900
             assert needs.wait_until(lambda it=backend: it._directory is None, 5)
         backend.close()
     (own.directory / "authorized").write_text("")
