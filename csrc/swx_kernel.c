@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { READLINE_STACK = 2048 }; /* what readline needs on the stack between the prompt and its wait: 536 bytes seen */
@@ -105,6 +107,54 @@ bool swx_kernel_computes(const swx_kernel *kernel)
     long number = 0;
     uint64_t arguments[SWX_SYSCALL_FIELDS];
     return look(kernel, &number, arguments) && number < 0;
+}
+
+bool swx_kernel_reads(const swx_kernel *kernel)
+{
+    long number;
+    uint64_t arguments[SWX_SYSCALL_FIELDS];
+    return look(kernel, &number, arguments) && (number == SYS_read || number == SYS_pselect6);
+}
+
+/* The fields of /proc/PID/stat behind the name, which may hold anything.  False: there is no such process. */
+static bool read_stat(pid_t pid, char *state, unsigned long long *reaped)
+{
+    char path[48], text[1024];
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd >= 0 ? read(fd, text, sizeof(text) - 1) : -1;
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (size <= 0) {
+        return false;
+    }
+    text[size] = 0;
+    const char *at = strrchr(text, ')');
+    return at && sscanf(at, ") %c %*s %*s %*s %*s %*s %*s %*s %llu", state, reaped) == 2;
+}
+
+swx_kernel_pace swx_kernel_pace_of(pid_t pid)
+{
+    swx_kernel_pace pace = { 0, 0 };
+    unsigned long long reaped;
+    char state;
+    if (read_stat(pid, &state, &reaped)) {
+        pace.reaped = reaped;
+    }
+    clockid_t clock;
+    struct timespec worked;
+    if (clock_getcpuclockid(pid, &clock) == 0 && clock_gettime(clock, &worked) == 0) {
+        pace.worked = worked.tv_sec * INT64_C(1000000000) + worked.tv_nsec;
+    }
+    return pace;
+}
+
+bool swx_kernel_is_over(pid_t pid)
+{
+    unsigned long long reaped;
+    char state;
+    return !read_stat(pid, &state, &reaped) || state == 'Z' || state == 'X';
 }
 
 swx_status swx_kernel_learn(swx_kernel *kernel)

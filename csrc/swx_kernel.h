@@ -37,6 +37,21 @@ swx_shell_at swx_kernel_look(const swx_kernel *kernel);
 /* Whether it is not asleep in a system call at this moment.  False too where no evidence can be had. */
 bool swx_kernel_computes(const swx_kernel *kernel);
 
+/* Whether it is asleep in a read or in readline's wait.  False too where no evidence can be had. */
+bool swx_kernel_reads(const swx_kernel *kernel);
+
+/* What a process has done so far; 0 where that cannot be had. */
+typedef struct {
+    uint64_t reaped; /* grows with every child that it has waited for: page faults of those, and each has some */
+    int64_t worked;  /* nanoseconds of processor time, its children's not among them */
+} swx_kernel_pace;
+
+/* Reads /proc/PID/stat and the process's clock, which needs no rights. */
+swx_kernel_pace swx_kernel_pace_of(pid_t pid);
+
+/* Whether a process has ended and is only waited for, or is gone. */
+bool swx_kernel_is_over(pid_t pid);
+
 /* Learns the prompt's buffer from a shell that is known to be at its prompt.  SWX_OK; SWX_MORE: it is not asleep yet,
  * ask again; SWX_EUNSUPPORTED: no evidence can be had. */
 swx_status swx_kernel_learn(swx_kernel *kernel);

@@ -414,7 +414,9 @@ static void submit_interrupt(swx_session *s, swx_op *op, int64_t now)
         return;
     }
     op->next = op->since = now;
-    op->killed = false;
+    op->until = op->calm = 0;
+    op->target = 0;
+    op->killed = op->missed = false;
     op->base = s->output.total;
     if (op->match) {
         swx_match_reset(op->match);

@@ -23,6 +23,7 @@
 
 #include "swx_buf.h"
 #include "swx_child.h"
+#include "swx_kernel.h"
 #include "swx_match.h"
 
 #define SWX_NEVER INT64_MAX
@@ -77,7 +78,8 @@ struct swx_op {
     int64_t quiet;        /* nanoseconds without output after which it ends, 0: no such limit */
     int64_t step;         /* INTERRUPT: nanoseconds between attempts; START: time for the script, SWX_NEVER: any */
     int64_t patience;     /* START with a carrier: nanoseconds for the first prompt; 0: as many as for the script */
-    unsigned tries;       /* INTERRUPT: signals before the foreground processes are killed */
+    unsigned tries;       /* INTERRUPT: attempts before the foreground processes are killed.  A program gets one SIGINT in each;
+                             if it ends and the shell goes on with another one, as in a loop, that gets one too, at once */
     bool silent;          /* INTERRUPT with a carrier: types nothing, and ends with what runs or when it is cancelled.  The
                              owner sends the signal inside: unlike ^C that can be kept from a shell that is about to fork,
                              which would end it */
@@ -97,8 +99,17 @@ struct swx_op {
 
     uint64_t base;   /* offset in the output where the search for patterns began */
     uint64_t taken;  /* bytes that swx_session_take gave out */
-    int64_t next;    /* INTERRUPT: when to try again */
+    int64_t next;    /* INTERRUPT: when to look again */
     int64_t since;   /* INTERRUPT: when the present attempt began */
+    int64_t length;  /* INTERRUPT: how long it takes, if it has not to strike again */
+    int64_t until;   /* INTERRUPT: when it ends, 0: it has not struck yet */
+    int64_t look;    /* INTERRUPT: nanoseconds between looks at what became of it */
+    int64_t calm;    /* INTERRUPT: since when the shell has not been seen to start programs, 0: not looked at */
+    swx_kernel_pace pace; /* INTERRUPT: what the shell had done by then */
+    pid_t target;    /* INTERRUPT: the group that was struck last, 0: none */
+    int64_t struck;  /* INTERRUPT: when */
+    unsigned repeats; /* INTERRUPT: how often the present attempt may still strike another one in its place */
+    bool missed;     /* INTERRUPT: nobody has got a SIGINT by that: its leader had ended, or it was killed */
     bool killed;
     swx_op *link;
 };

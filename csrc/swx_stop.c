@@ -6,7 +6,8 @@
 #include <stdio.h>
 
 enum {
-    CLOSE_SWEEPS = 400
+    CLOSE_SWEEPS = 400,
+    REPEATS = 64 /* in one attempt: a strike at a child of a fast loop ends that loop in every second to fifth case */
 };
 
 static const int64_t DELIVERY_GRACE = 50 * MS; /* an interrupt waits that long for a command to begin */
@@ -14,6 +15,10 @@ static const int64_t CARRIED_GRACE = 1000 * MS; /* behind a carrier that may be 
 static const int64_t ARRIVAL_LIMIT = 10000 * MS; /* or until the shell has read it, as long as it reads at all */
 static const int64_t BUSY_GRACE = 20 * MS; /* for a shell that may be about to start a program */
 static const int64_t BUSY_LOOK = MS / 2;
+static const int64_t FORK_LIMIT = 2000 * MS; /* for one that does so all the time */
+static const int64_t FIRST_LOOK = MS / 4, LONGEST_LOOK = 20 * MS; /* at what became of an interrupt */
+static const int64_t REPEAT_LIMIT = 1000 * MS; /* so much longer may an attempt take that has to strike again */
+static const int64_t SHORT_GRACE = 20 * MS; /* for a program of a loop that is being killed to die of SIGINT, which ends the loop */
 static const int64_t KILL_GRACE = 1000 * MS;
 static const int64_t CLOSE_GRACE = 1000 * MS; /* for the shell to end by itself: it may be saving its history */
 static const int64_t CARRIED_CLOSE_GRACE = 300 * MS; /* for a carrier to hear that its shell has ended */
@@ -29,17 +34,32 @@ static bool runs_same_program(const swx_session *s)
     return stat(path, &program) == 0 && program.st_ino == s->program.st_ino && program.st_dev == s->program.st_dev;
 }
 
-/* Bash 5.2 does not survive a SIGINT that comes between a command of its own and the fork for the next one: it goes back
- * to its prompt, the child takes the terminal after that, and the shell's next read fails with EIO, which ends it.
- * A shell that computes gets a moment to come past that point; one that sleeps in a system call is not there. */
-static bool may_be_forking(const swx_session *s)
+/* Bash 5.2 does not survive a SIGINT that comes between a command of its own and the child that it starts for the next one: it
+ * goes back to its prompt, the child takes the terminal after that, and the shell's next read fails with EIO, which ends it.
+ * So a shell that computes, or waits for a child that has not taken the terminal yet, gets time to come past that point: as
+ * long as it starts programs, because one of those will be seen in the foreground, else until it has computed for a moment
+ * without having started any.  That is told by its own time, not by the clock: it may not have had a processor.  One that
+ * reads is not there. */
+static bool may_be_forking(const swx_session *s, swx_op *op, int64_t now)
 {
-    return has_evidence(s) && swx_kernel_computes(&s->kernel);
+    bool computes = swx_kernel_computes(&s->kernel);
+    if (!has_evidence(s) || now - op->since > FORK_LIMIT || (!computes && swx_kernel_reads(&s->kernel))) {
+        return false;
+    }
+    swx_kernel_pace pace = swx_kernel_pace_of(s->child.pid);
+    if (!op->calm || pace.reaped != op->pace.reaped) {
+        op->calm = now;
+        op->pace = pace;
+        return true;
+    }
+    return computes ? pace.worked - op->pace.worked < BUSY_GRACE : now - op->calm < BUSY_GRACE;
 }
+
+static bool is_program(const swx_session *s, pid_t group) { return group > 0 && group != s->child.pid; }
 
 /* As ^C: to the foreground group.  To a group of programs directly, so that it cannot hit the shell when they end in this
  * very moment; with the terminal's own authority where they belong to another user. */
-static void signal_foreground(swx_session *s, pid_t group, int64_t now)
+static void signal_foreground(swx_session *s, swx_op *op, pid_t group, int64_t now)
 {
     if (s->pty.carrier) { /* the key itself is all that gets there */
         s->struck = now;
@@ -47,13 +67,59 @@ static void signal_foreground(swx_session *s, pid_t group, int64_t now)
         swx_session_type_bytes(s, "\003", 1);
         return;
     }
-    s->stopped = group;
-    if (group <= 0 || group == s->child.pid || (kill(-group, SIGINT) != 0 && errno == EPERM)) {
+    s->stopped = op->target = group;
+    op->struck = now;
+    op->look = FIRST_LOOK;
+    op->calm = 0;
+    op->missed = is_program(s, group) && swx_kernel_is_over(group);
+    if (!is_program(s, group) || (kill(-group, SIGINT) != 0 && errno == EPERM)) {
+        op->missed = false;
         swx_pty_signal(&s->pty, SIGINT, NULL);
     }
 }
 
-/* One attempt.  False: nothing is left to try. */
+/* SIGKILL ends no loop: the shell, or its next program, is to be struck then. */
+static void kill_foreground(swx_session *s, swx_op *op, pid_t group, int64_t now)
+{
+    s->stopped = op->target = group;
+    op->struck = now;
+    op->look = FIRST_LOOK;
+    op->calm = 0;
+    op->missed = true;
+    kill(-group, SIGKILL);
+}
+
+static void begin_attempt(const swx_session *s, swx_op *op, int64_t length, int64_t now)
+{
+    op->since = now;
+    op->length = length;
+    op->until = now + length;
+    op->look = FIRST_LOOK;
+    op->repeats = REPEATS;
+    op->next = s->pty.carrier ? op->until : earlier(op->until, now + op->look);
+}
+
+/* An attempt is under way.  What it struck may have ended in that very moment, or have been too young to die of it, and the
+ * shell is busy with the next program: then that is struck in its place.  The one that was struck is left alone. */
+static void watch_attempt(swx_session *s, swx_op *op, pid_t group, int64_t now)
+{
+    op->look = earlier(2 * op->look, LONGEST_LOOK);
+    if (s->found.rank) {
+        op->missed = false; /* the shell has shown its prompt */
+    } else if (is_program(s, group) && group != op->target && op->repeats) {
+        signal_foreground(s, op, group, now);
+        op->repeats -= !op->missed;
+        op->until = earlier(now + op->length, op->since + op->length + REPEAT_LIMIT); /* as much time as the first one had */
+    } else if (is_program(s, group) && op->killed && now - op->struck > SHORT_GRACE) {
+        kill_foreground(s, op, group, now);
+    } else if (!is_program(s, group) && op->missed && swx_kernel_look(&s->kernel) != SWX_SHELL_PROMPT &&
+               !may_be_forking(s, op, now)) {
+        signal_foreground(s, op, group, now);
+    }
+    op->next = earlier(op->until, now + op->look);
+}
+
+/* One attempt, or a look at it.  False: nothing is left to try. */
 static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
 {
     if (op->silent && s->pty.carrier) {
@@ -73,14 +139,23 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
         return true;
     }
     pid_t group = swx_pty_foreground(&s->pty);
-    if (group == s->child.pid && may_be_forking(s) && now - op->since < BUSY_GRACE) {
+    if (op->until > now) {
+        watch_attempt(s, op, group, now);
+        return true;
+    }
+    if (op->until) { /* the next one begins */
+        op->since = now;
+        op->until = op->calm = 0;
+    }
+    bool last = !op->tries && (s->pty.carrier || op->killed);
+    if (!last && !s->pty.carrier && !is_program(s, group) && may_be_forking(s, op, now)) {
         op->next = now + BUSY_LOOK;
         return true;
     }
     if (op->tries) {
         op->tries--;
-        signal_foreground(s, group, now);
-        op->next = op->since = now + op->step;
+        signal_foreground(s, op, group, now);
+        begin_attempt(s, op, op->step, now);
         return true;
     }
     if (s->pty.carrier) {
@@ -88,12 +163,12 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
     }
     if (!op->killed) {
         op->killed = true;
-        if (group > 0 && group != s->child.pid) {
-            s->stopped = group;
-            kill(-group, SIGKILL);
+        if (is_program(s, group)) {
+            kill_foreground(s, op, group, now);
+        } else {
+            signal_foreground(s, op, group, now);
         }
-        swx_pty_signal(&s->pty, SIGINT, NULL);
-        op->next = now + (op->step > KILL_GRACE ? op->step : KILL_GRACE);
+        begin_attempt(s, op, op->step > KILL_GRACE ? op->step : KILL_GRACE, now);
         return true;
     }
     /* A fresh bash in the place of ours (`exec bash`) waits for a key and knows nothing of our marks: tell it. */

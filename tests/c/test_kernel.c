@@ -134,4 +134,23 @@ static void test_no_process(void)
     swx_kernel_close(&kernel);
 }
 
-TEST_MAIN(test_parse, test_a_shell, test_no_process)
+/* A process that waits for children, works, and ends. */
+static void test_pace(void)
+{
+    swx_kernel_pace first = swx_kernel_pace_of(getpid());
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        _exit(0);
+    }
+    for (int i = 0; i < 5000 && !swx_kernel_is_over(child); i++) {
+        nap();
+    }
+    CHECK(swx_kernel_is_over(child) && !swx_kernel_is_over(getpid()));
+    CHECK(swx_kernel_pace_of(getpid()).reaped == first.reaped && waitpid(child, NULL, 0) == child);
+    swx_kernel_pace second = swx_kernel_pace_of(getpid()), none = swx_kernel_pace_of(1 << 27);
+    CHECK(second.reaped > first.reaped && second.worked > first.worked && swx_kernel_is_over(child));
+    CHECK(none.reaped == 0 && none.worked == 0);
+}
+
+TEST_MAIN(test_parse, test_a_shell, test_no_process, test_pace)

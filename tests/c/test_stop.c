@@ -1,0 +1,129 @@
+/* Interrupts of loops whose programs come and go: an interrupt that meets one that has just ended has met nobody.
+ *
+ *   test_stop [ROUNDS]    of each loop; 12 unless told
+ */
+#include <signal.h>
+#include <stdlib.h>
+
+#include "turns.h"
+
+static unsigned rounds = 12;
+
+static swx_session *open_session(void)
+{
+    swx_session_config config = { .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 1 << 20 };
+    swx_session *s;
+    CHECK(swx_session_new(&s, &config, now(), NULL) == SWX_OK);
+    swx_op start = operation(SWX_OP_START, ":");
+    submit(s, &start);
+    wait_for(s, &start);
+    EXPECT(&start, SWX_END_DONE, 0, "");
+    return s;
+}
+
+static uint32_t draw(void)
+{
+    static uint32_t seed = 12345;
+    seed = seed * 1664525 + 1013904223;
+    return seed >> 8;
+}
+
+/* Interrupts it as often as asked, each time in another moment. */
+static void interrupt_loop(swx_session *s, const char *line, unsigned count)
+{
+    int64_t longest = 0;
+    for (unsigned i = 0; i < count; i++) {
+        swx_op op = operation(SWX_OP_RUN, line), stop = operation(SWX_OP_INTERRUPT, "");
+        submit(s, &op);
+        rest(s, 3 * MS + draw() % (20 * MS));
+        int64_t start = now();
+        submit(s, &stop);
+        wait_for(s, &stop);
+        longest = now() - start > longest ? now() - start : longest;
+        if (stop.end != SWX_END_DONE || op.end != SWX_END_DONE || op.code != 130) {
+            fprintf(stderr, "%sround %u: the interrupt ends %d, the command %d with code %d\n", line, i, (int)stop.end, (int)op.end, op.code);
+            exit(1);
+        }
+        swx_buf_free(&stop.output);
+        swx_buf_free(&op.output);
+        expect_run(s, "echo $?\n", 0, "130\n");
+    }
+    if (rounds > 12) {
+        fprintf(stderr, "%.*s: %u rounds, longest %.3f s\n", (int)strlen(line) - 1, line, count, (double)longest / 1e9);
+    }
+}
+
+static void test_loops_of_programs(void)
+{
+    static const char *const lines[] = {
+        "while :; do /bin/true; done\n",
+        "while :; do (:); done\n",
+        "while :; do sleep 0.001; done\n",
+        "while :; do /bin/true | /bin/true; done\n",
+        "while :; do (:) | (:) | cat; done\n",
+        "while :; do bash -c :; done\n",
+        "while :; do x=$(/bin/true); done\n",
+        "while :; do x=$(:); done\n",
+        "while :; do for i in {1..2000}; do :; done; /bin/true; done\n",
+        "while :; do :; done\n",
+    };
+    swx_session *s = open_session();
+    for (size_t i = 0; i < SWX_COUNT(lines); i++) {
+        interrupt_loop(s, lines[i], rounds);
+    }
+    close_session(s);
+}
+
+/* A program that takes its time to end gets one SIGINT in an attempt, and so does each that comes after it. */
+static void test_handlers(void)
+{
+    static const char *const lines[] = {
+        "bash -c 'n=0; trap \"n=\\$((n+1))\" INT; echo up; while ((n < 1)); do sleep 0.01; done; sleep 0.3; exit $n'\n",
+        "true | bash -c 'n=0; trap \"n=\\$((n+1))\" INT; echo up; while ((n < 1)); do sleep 0.01; done; sleep 0.3; exit $n'\n",
+    };
+    swx_session *s = open_session();
+    for (size_t i = 0; i < SWX_COUNT(lines); i++) {
+        swx_op op = operation(SWX_OP_RUN, lines[i]), stop = operation(SWX_OP_INTERRUPT, "");
+        submit(s, &op);
+        rest(s, 200 * MS);
+        stop.step = 15000 * MS;
+        stop.tries = 1;
+        submit(s, &stop);
+        wait_for(s, &stop);
+        EXPECT(&stop, SWX_END_DONE, 1, "");
+        EXPECT(&op, SWX_END_DONE, 1, NULL);
+    }
+    close_session(s);
+}
+
+/* None of them dies of SIGINT, and killing one does not end the loop. */
+static void test_loops_that_ignore_it(void)
+{
+    swx_session *s = open_session();
+    for (unsigned i = 0; i < 4; i++) {
+        swx_op op = operation(SWX_OP_RUN, "while :; do bash -c 'trap \"\" INT; sleep 0.5'; done\n");
+        swx_op stop = operation(SWX_OP_INTERRUPT, "");
+        stop.step = 20 * MS;
+        submit(s, &op);
+        rest(s, 50 * MS);
+        submit(s, &stop);
+        wait_for(s, &stop);
+        EXPECT(&stop, SWX_END_DONE, 130, NULL);
+        EXPECT(&op, SWX_END_DONE, 130, NULL);
+        expect_run(s, "echo lives\n", 0, "lives\n");
+    }
+    close_session(s);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) {
+        rounds = (unsigned)strtoul(argv[1], NULL, 10);
+    }
+    CHECK(setenv("TERM", "xterm", 1) == 0 && unsetenv("PROMPT_COMMAND") == 0);
+    test_loops_of_programs();
+    test_handlers();
+    test_loops_that_ignore_it();
+    puts("3 passed, 0 failed");
+    return 0;
+}
