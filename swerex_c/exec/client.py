@@ -62,16 +62,20 @@ swx_say() {
 swx_cats=() swx_out= swx_err=
 swx_pipes() {
   [[ -x $swx_cat ]] || return 0
+  swx_out= swx_err=
   exec {swx_out}> >(unset -v SWEREX_C_MARK; exec {swx_two}>&- "$swx_cat")
   swx_cats[0]=$!
   exec {swx_err}> >(unset -v SWEREX_C_MARK; exec {swx_out}>&- "$swx_cat" >&"$swx_two" {swx_two}>&-)
   swx_cats[1]=$!
+  [[ $swx_out && $swx_err ]] || { swx_settle; swx_cat=; }
 }
 swx_piped() { ((${#swx_cats[@]} == 2)) && kill -0 "${swx_cats[0]}" && kill -0 "${swx_cats[1]}"; }
 swx_settle() {
   local cat try
   ((${#swx_cats[@]})) || return 0
-  exec {swx_out}>&- {swx_err}>&-
+  [[ ! $swx_out ]] || exec {swx_out}>&-
+  [[ ! $swx_err ]] || exec {swx_err}>&-
+  swx_out= swx_err=
   kill -9 "${swx_cats[@]}"
   for cat in "${swx_cats[@]}"; do
     wait "$cat"

@@ -66,7 +66,11 @@ marked() { # whether process $1 carries the mark
     for variable in "${variables[@]}"; do
         case $variable in
         "SWEREX_C_MARK=$mark".*) return 0 ;;
-        "SWEREX_C_MARK=$mark") [[ $mark == *.* ]] && return 0 || return 1 ;; # no part: a client
+        "SWEREX_C_MARK=${mark%%.*}") # no part: a client, which would not see its end if somebody has stopped it
+            [[ ${state-} != T ]] || kill -CONT "$1" 2>/dev/null
+            return 1
+            ;;
+        "SWEREX_C_MARK=$mark") return 0 ;;
         esac
     done
     [[ $sign ]] || return 1

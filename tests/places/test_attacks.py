@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -125,3 +126,106 @@ async def test_each_cat_is_ended(attacked: Open, docker: Engine, debian_py: str)
     await asyncio.to_thread(docker.docker, "exec", fake.container, "sh", "-c", script)
     await fake.many(3)
     await fake.many(3)
+
+
+async def test_what_stops_its_shell_leaves_nothing(attacked: Open, debian_py: str) -> None:
+    talk = await attacked(debian_py)
+    for _ in range(2):
+        with pytest.raises(CommandTimeoutError):
+            await talk.sh("kill -STOP $PPID; exec sleep 8200041", timeout=0.3)
+    limit = asyncio.get_running_loop().time() + PATIENCE
+    while left := (await talk.sh("ps -eo stat,args | grep '^[Tt]\\|[s]leep 82000'"))[1]:
+        assert asyncio.get_running_loop().time() < limit, left
+        await asyncio.sleep(0.01)
+    killed = [talk.sh(f"kill -{signal} $PPID; sleep 0.1") for signal in ("TERM", "KILL")]
+    for error in await asyncio.gather(*killed, return_exceptions=True):
+        assert isinstance(error, ResourceError), error
+        assert "has ended while the command ran" in str(error)
+    assert await talk.sh("kill -CHLD $PPID; kill -CONT $PPID; kill -TSTP $PPID; echo on; exit 3") == (3, "on\n", "")
+
+
+@pytest.mark.parametrize("descriptors", [12, 13, 14, 20])
+async def test_few_descriptors(attacked: Open, debian_py: str, descriptors: int) -> None:
+    talk = await attacked(debian_py, "--ulimit", f"nofile={descriptors}:{descriptors}")
+    await talk.sh("(while :; do echo late; echo late >&2; done) & echo mine")
+    for number in range(4):
+        assert await talk.sh(f"echo {number}; echo e >&2; exit {number}") == (number, f"{number}\n", "e\n")
+    with pytest.raises(CommandTimeoutError):
+        await talk.sh("exec sleep 8300041", timeout=0.3)
+    await talk.many(4)
+
+
+async def test_writers_that_are_left_are_not_heard(attacked: Open, debian_py: str) -> None:
+    """By whoever comes next: not what is in a full pipe, and not through the pipes of the shell above them."""
+    talk = await attacked(debian_py)
+    answer = await talk.run("(while :; do echo noise; echo noise >&2; done) & (exec yes) & echo mine; exit 4")
+    assert answer.exit_code == 4
+    assert set(answer.stdout.split()) <= {"mine", "noise", "y"}
+    await talk.many(12)
+    unblocked = (
+        "import os\nfor fd in 0, 1, 2: os.set_blocking(fd, False)\nfor fd in 1, 2:\n while True:\n"
+        "  try: os.write(fd, b'x' * 70000)\n  except BlockingIOError: break\nos._exit(5)"
+    )
+    full = await talk.run(["python3", "-c", unblocked])
+    assert full.exit_code == 5
+    assert set(full.stdout + full.stderr) == {"x"}
+    await talk.many(12)
+    with pytest.raises(CommandTimeoutError):
+        await talk.sh("yes 0123456789abcdef", timeout=0.3)
+    counted = await talk.run(["head", "-c", "30000001", "/dev/zero"])
+    assert (len(counted.stdout), counted.exit_code) == (30_000_001, 0)
+    await talk.many(12)
+
+
+async def test_calls_that_are_cancelled_at_any_moment(attacked: Open, debian_py: str) -> None:
+    """The next ones have their own answers, and neither files nor threads nor processes are left of them."""
+    talk = await attacked(debian_py)
+    runtime = talk.runtime
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=PATIENCE))
+
+    async def one(number: int) -> None:
+        if number % 3 == 0:
+            said = await talk.sh(f"echo {number}; exit {number}")
+            assert said == (number, f"{number}\n", "")
+        elif number % 3 == 1:
+            action = BashAction(command=f"echo {number}; (exit {number})", check="silent", timeout=PATIENCE)
+            seen = await runtime.run_in_session(action)
+            assert (seen.output, seen.exit_code) == (f"{number}\n", number)
+        else:
+            path, text = f"/tmp/swx{number}", f"{number}\n" * 1000
+            await runtime.write_file(WriteFileRequest(path=path, content=text))
+            assert (await runtime.read_file(ReadFileRequest(path=path))).content == text
+
+    await asyncio.gather(*map(one, range(20)))
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(24):
+        task = asyncio.create_task(one(number))
+        await asyncio.sleep(number * 0.001)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await one(24 + number)
+    await asyncio.gather(*map(one, range(20)))
+    limit = asyncio.get_running_loop().time() + PATIENCE
+    while (now := len(os.listdir("/proc/self/fd"))) > before + 9:  # three shells more may be kept
+        assert asyncio.get_running_loop().time() < limit, (before, now)
+        await asyncio.sleep(0.01)
+
+
+async def test_two_runtimes_in_one_container(attacked: Open, debian_py: str) -> None:
+    """Neither ends what is the other's, nor what is nobody's."""
+    talk = await attacked(debian_py)
+    other = Talk(talk.runtime.place.backend)
+    for one in (talk, other):
+        await one.runtime.create_session(CreateBashSessionRequest(startup_timeout=PATIENCE))
+        await one.runtime.run_in_session(BashAction(command="sleep 8400041 & sleep 8400042 & :", timeout=PATIENCE))
+        await one.sh("setsid sleep 8400043 >/dev/null 2>&1 & env -i sleep 8400044 >/dev/null 2>&1 & :")
+    busy = asyncio.create_task(talk.sh("sleep 1; echo still; exit 6"))
+    assert (await talk.sh("pgrep -fc '^sleep 84000'"))[1] == "8\n"
+    with pytest.raises(CommandTimeoutError):
+        await other.sh("sleep 8400045", timeout=0.2)
+    await other.runtime.close()
+    assert await busy == (6, "still\n", "")
+    assert (await talk.sh("pgrep -fc '^sleep 84000'"))[1] == "4\n"
+    said = await talk.runtime.run_in_session(BashAction(command="kill %1 && echo killed", timeout=PATIENCE))
+    assert "killed" in said.output
