@@ -84,12 +84,12 @@ class Engine:
             msg = f"The command {self.runtime!r} cannot be run ({error.strerror}): install it, or put it into the PATH"
             raise DeploymentStartupError(msg) from None
 
-    def has_image(self, image: str, effort: Effort) -> bool:
-        """Whether the image is on this machine."""
-        said = self.ask("image", "inspect", "-f", "{{.Id}}", image, effort=effort)
+    def has_image(self, image: str, effort: Effort, platform: str | None = None) -> bool:
+        """Whether the image is on this machine, and if a platform is given, for that."""
+        said = self.ask("image", "inspect", "-f", "{{.Os}}/{{.Architecture}}", image, effort=effort)
         if said.code and (error := self._out_of_reach(said)):
             raise error
-        return said.code == 0
+        return said.code == 0 and _fits(said.stdout.decode(errors="replace").strip(), platform)
 
     def pull(self, image: str, platform: str | None, effort: Effort) -> None:
         """Get the image from its registry.
@@ -292,6 +292,15 @@ class Engine:
 
         kind = PodmanBackend if self.runtime == "podman" else DockerBackend
         return kind(container, name=name, environment=self.environment)
+
+
+def _fits(has: str, platform: str | None) -> bool:
+    """Whether an image for `has` is one for the platform, as far as their names tell: not all are compared."""
+    has_system, _, has_machine = has.lower().partition("/")
+    system, _, machine = (platform or "").lower().partition("/")
+    machine = machine.partition("/")[0]
+    machine = {"x86_64": "amd64", "x86-64": "amd64", "aarch64": "arm64"}.get(machine, machine)
+    return not (machine and has_machine) or (system, machine) == (has_system, has_machine)
 
 
 class Tail:

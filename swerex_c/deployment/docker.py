@@ -17,7 +17,7 @@ from swerex_c.deployment import _owners
 from swerex_c.deployment._engine import Engine, forget, remember
 from swerex_c.deployment._exec import Effort, ExecDeployment
 from swerex_c.deployment.config import DockerDeploymentConfig
-from swerex_c.exceptions import DeploymentStartupError, PlaceLostError, StartupTimeoutError
+from swerex_c.exceptions import DeploymentStartupError, DockerPullError, PlaceLostError, StartupTimeoutError
 from swerex_c.exec.threads import in_thread
 from swerex_c.runtime.abstract import IsAliveResponse
 from swerex_c.utils.wait import _wait_until_alive
@@ -120,11 +120,17 @@ class DockerDeployment(ExecDeployment):
         if policy == "never":
             return
         engine, effort = self._engine(), self._effort or Effort(None)
-        if policy == "missing" and engine.has_image(image, effort):
+        if policy == "missing" and engine.has_image(image, effort, self._config.platform):
             return
         self.logger.info(f"Pulling image {image!r}")
         self._hooks.on_custom_step("Pulling container image")
-        engine.pull(image, self._config.platform, effort)
+        try:
+            engine.pull(image, self._config.platform, effort)
+        except DockerPullError as error:
+            if policy == "always" or not engine.has_image(image, effort):
+                raise
+            # It is here for another platform, as far as can be told: the engine knows better when it starts it.
+            self.logger.warning(f"{error}. The image of this machine is taken")
 
     @property
     def glibc_dockerfile(self) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
+import logging
 import os
 import pickle
+import platform
 import random
 import socket
 import subprocess
@@ -20,6 +22,7 @@ import pytest
 
 from swerex_c.deployment import _owners
 from swerex_c.deployment._engine import Engine as Client
+from swerex_c.deployment._engine import _fits
 from swerex_c.deployment._prune import prune
 from swerex_c.deployment.docker import DockerDeployment
 from swerex_c.deployment.hooks.abstract import DeploymentHook
@@ -28,6 +31,7 @@ from swerex_c.deployment.ssh import SSHDeployment
 from swerex_c.exceptions import (
     DeploymentNotStartedError,
     DeploymentStartupError,
+    DockerPullError,
     PlaceLostError,
     RuntimeClosedError,
     StartupTimeoutError,
@@ -190,6 +194,34 @@ def test_labels_of_others_do_not_mislead_prune(
     finally:
         reach.docker("rm", "-f", *reach.docker("ps", "-aq", "--filter", "ancestor=swx-test/of-ours").split())
         reach.docker("rmi", "swx-test/of-ours")
+
+
+def test_an_image_for_another_platform_is_missing(
+    make: Make, reach: Engine, bash_only: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As for `docker run --platform`: it is pulled, and taken if that fails and the engine says that it fits."""
+    mine = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}.get(platform.machine(), "linux/unknown")
+    other = next(name for name in ("linux/arm64/v8", "linux/amd64") if not name.startswith(mine))
+    reach.docker("tag", bash_only, "127.0.0.1:1/platforms")
+    logger = logging.getLogger("rex-deploy-platforms")
+    for wanted, pulls in ((mine, False), (None, False), (other, True)):
+        caplog.clear()
+        deployment = make(image="127.0.0.1:1/platforms", platform=wanted, pull="missing", logger=logger)
+        deployment._pull_image()
+        assert ("Failed to pull image 127.0.0.1:1/platforms" in caplog.text) == pulls
+    with pytest.raises(DeploymentStartupError, match="does not match the specified platform|platform"):
+        asyncio.run(deployment.start())
+    with pytest.raises(DockerPullError):
+        make(image="127.0.0.1:1/platforms", platform=other, pull="always")._pull_image()
+    reach.docker("rmi", "127.0.0.1:1/platforms")
+    for has, want, fits in (
+        ("linux/amd64", "linux/x86_64", True),
+        ("linux/arm64", "linux/aarch64", True),
+        ("linux/", "linux/amd64", True),
+        ("linux/amd64", "nonsense", True),
+        ("windows/amd64", "linux/amd64", False),
+    ):
+        assert _fits(has, want) is fits
 
 
 # Hosts and isolated views
