@@ -118,8 +118,6 @@ async def test_each_cat_is_ended(attacked: Open, docker: Engine, debian_py: str)
     with pytest.raises(ResourceError, match="has ended while the command ran"):
         await talk.sh("pkill -9 -x cat; echo lost")
     await talk.many(6)
-    assert await talk.sh("mv /bin/cat /bin/dog; echo moved") == (0, "moved\n", "")
-    await talk.many(6)
 
     fake = await attacked(debian_py)
     script = r"mv /bin/cat /bin/dog; printf '#!/bin/sh\nexec tr a-z A-Z\n' >/bin/cat; chmod +x /bin/cat"
@@ -160,7 +158,8 @@ async def test_writers_that_are_left_are_not_heard(attacked: Open, debian_py: st
     talk = await attacked(debian_py)
     answer = await talk.run("(while :; do echo noise; echo noise >&2; done) & (exec yes) & echo mine; exit 4")
     assert answer.exit_code == 4
-    assert set(answer.stdout.split()) <= {"mine", "noise", "y"}
+    assert "mine\n" in answer.stdout
+    assert set(answer.stdout) <= set("mine noise y\n")
     await talk.many(12)
     unblocked = (
         "import os\nfor fd in 0, 1, 2: os.set_blocking(fd, False)\nfor fd in 1, 2:\n while True:\n"
@@ -221,7 +220,9 @@ async def test_two_runtimes_in_one_container(attacked: Open, debian_py: str) -> 
         await one.runtime.run_in_session(BashAction(command="sleep 8400041 & sleep 8400042 & :", timeout=PATIENCE))
         await one.sh("setsid sleep 8400043 >/dev/null 2>&1 & env -i sleep 8400044 >/dev/null 2>&1 & :")
     busy = asyncio.create_task(talk.sh("sleep 1; echo still; exit 6"))
-    assert (await talk.sh("pgrep -fc '^sleep 84000'"))[1] == "8\n"
+    limit = asyncio.get_running_loop().time() + PATIENCE
+    while (count := (await talk.sh("pgrep -fc '^sleep 84000'"))[1]) != "8\n":
+        assert asyncio.get_running_loop().time() < limit, count
     with pytest.raises(CommandTimeoutError):
         await other.sh("sleep 8400045", timeout=0.2)
     await other.runtime.close()
