@@ -255,6 +255,13 @@ class Engine:
             return self.ask("container", "inspect", "-f", "{{.Id}}", container).code == 0
         return False
 
+    def never_ran(self, container: str) -> bool:
+        """Whether a container is there that was made, but could not be started. False if the engine does not say."""
+        with contextlib.suppress(TimeoutError, DeploymentStartupError):
+            said = self.ask("container", "inspect", "-f", "{{.State.Status}}", container)
+            return said.code == 0 and said.stdout.strip().lower() in (b"created", b"configured", b"initialized")
+        return False
+
     def remove_image(self, image: str) -> str | None:
         """Remove an image; None, or why it failed."""
         try:

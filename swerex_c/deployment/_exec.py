@@ -202,6 +202,7 @@ class ExecDeployment(AbstractDeployment):
         self._began = False
         self._ready = False
         self._starting: _Starting | None = None
+        self._clearing: threading.Event | None = None
         self._owner = os.getpid()
 
     # What a kind of place says
@@ -254,7 +255,7 @@ class ExecDeployment(AbstractDeployment):
     def _enter(self, starting: _Starting) -> bool:
         """Begin a start, unless something is to be stopped before. Thread-safe."""
         with _entering:
-            if self._left_running():
+            if self._left_running() or (self._clearing is not None and self._owner == os.getpid()):
                 return False
             self._starting, self._began, self._owner = starting, True, os.getpid()
             return True
@@ -323,15 +324,34 @@ class ExecDeployment(AbstractDeployment):
         await _finish(self._stop)
 
     async def _stop(self) -> None:
-        starting = self._starting if os.getpid() == self._owner else None
-        if starting is not None and starting is not _within.get():
-            starting.give_up()
-            await self._close_runtime()  # which may be opening
-            if not await in_thread(starting.over.wait, _END_SECONDS / 2):  # as of one whose loop was abandoned
-                self.logger.debug("A start that was given up does not end")
-                if self._starting is starting:
-                    self._starting = None
-        await self._clear()
+        mine = threading.Event()
+        while (other := self._take_turn(mine)) is not None:
+            over = other.over if isinstance(other, _Starting) else other
+            if isinstance(other, _Starting):
+                other.give_up()
+                await self._close_runtime()  # which may be opening
+            if not await in_thread(over.wait, _END_SECONDS / 2):  # as of one whose loop was abandoned
+                self.logger.debug("A start or a stop of before does not end")
+                with _entering:
+                    self._starting = None if self._starting is other else self._starting
+                    self._clearing = None if self._clearing is other else self._clearing
+        try:
+            await self._clear()
+        finally:
+            with _entering:
+                self._clearing = None if self._clearing is mine else self._clearing
+            mine.set()
+
+    def _take_turn(self, mine: threading.Event) -> _Starting | threading.Event | None:
+        """Be the only one who ends what was begun, until `mine` is set; or the one that has to end before."""
+        with _entering:
+            if self._owner == os.getpid():
+                if self._starting is not None and self._starting is not _within.get():
+                    return self._starting
+                if self._clearing is not None:
+                    return self._clearing
+            self._clearing = mine
+            return None
 
     async def _clear(self) -> None:
         """End the runtime and the place, however far they came."""

@@ -437,14 +437,18 @@ class DockerDeployment(ExecDeployment):
                 process.kill()
             with contextlib.suppress(Exception):
                 process.wait(timeout=5)
-        self._container_name = self._container_process = self._backend = self._used = self._settled = None
+        if self._container_name == name:
+            self._container_name = self._container_process = self._backend = self._used = self._settled = None
 
     def _end_named(self, engine: Engine, name: str) -> None:
         if self._unsure:  # it may be made yet, by an engine whose client was not waited for
             deadline = time.monotonic() + _UNSURE_SECONDS
             while not engine.exists(name) and time.monotonic() < deadline:
                 time.sleep(0.2)
-        never_ran = self._backend is None and self._container_process is None
+        process = self._container_process
+        never_ran = self._backend is None and process is None
+        if not self._config.remove_container and process is not None and process.poll() is not None:
+            never_ran = engine.never_ran(name)
         problem = (engine.remove if self._config.remove_container or never_ran else engine.kill)(name)
         if problem is None or (never_ran and not self._unsure):  # the engine has said that it is not there
             forget(name)

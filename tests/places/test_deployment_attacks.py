@@ -112,6 +112,28 @@ def test_a_stop_in_another_thread_and_loop_ends_a_start(make: Make, reach: Engin
     assert names(reach) == [] and deployment.container_name is None
 
 
+def test_starts_and_stops_of_several_threads_leave_nothing(make: Make, reach: Engine) -> None:
+    deployment = make()
+    errors: list[BaseException] = []
+
+    def do(what: Callable[[], Any]) -> None:
+        try:
+            asyncio.run(what())
+        except BaseException as error:
+            errors.append(error)
+
+    turns = (deployment.start, deployment.stop, deployment.start, deployment.stop, deployment.start)
+    threads = [threading.Thread(target=do, args=(turn,)) for turn in turns]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(80)
+    assert not any(thread.is_alive() for thread in threads)
+    assert all(isinstance(error, RuntimeClosedError) for error in errors), errors
+    asyncio.run(deployment.stop())
+    assert names(reach) == []
+
+
 def test_a_loop_that_ends_during_a_stop_does_not_keep_the_container(make: Make, reach: Engine) -> None:
     """`asyncio.run` cancels all tasks at once, those within the stop too."""
     deployment = make()
@@ -167,6 +189,13 @@ def test_a_deployment_that_is_not_started_can_be_copied_and_sent(make: Make) -> 
         asyncio.run(other.start())
         assert asyncio.run(said(other, "echo hi")) == "hi\n"
         asyncio.run(other.stop())
+
+
+async def test_a_container_that_is_kept_but_could_not_be_started_goes(make: Make, reach: Engine) -> None:
+    deployment = make(server=True, remove_container=False, docker_args=["--network", "host"])
+    with pytest.raises(DeploymentStartupError, match="(?s)Container process terminated.*/bin/sh"):
+        await deployment.start()  # the image has no sh
+    assert names(reach) == []
 
 
 # What others put on the engine
