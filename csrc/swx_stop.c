@@ -103,7 +103,8 @@ static void begin_attempt(const swx_session *s, swx_op *op, int64_t length, int6
  * shell is busy with the next program: then that is struck in its place.  The one that was struck is left alone. */
 static void watch_attempt(swx_session *s, swx_op *op, pid_t group, int64_t now)
 {
-    op->look = earlier(2 * op->look, LONGEST_LOOK);
+    bool gone = group != op->target && now - op->struck < REPEAT_LIMIT; /* and the next one may be a short one */
+    op->look = earlier(2 * op->look, gone ? BUSY_LOOK : LONGEST_LOOK);
     if (s->found.rank) {
         op->missed = false; /* the shell has shown its prompt */
     } else if (is_program(s, group) && group != op->target && op->repeats) {
@@ -115,6 +116,9 @@ static void watch_attempt(swx_session *s, swx_op *op, pid_t group, int64_t now)
     } else if (!is_program(s, group) && op->missed && swx_kernel_look(&s->kernel) != SWX_SHELL_PROMPT &&
                !may_be_forking(s, op, now)) {
         signal_foreground(s, op, group, now);
+    }
+    if (gone && !s->found.rank && op->until - now < BUSY_GRACE && may_be_forking(s, op, now)) { /* a next one will come */
+        op->until = earlier(now + BUSY_GRACE, op->since + op->length + REPEAT_LIMIT);
     }
     op->next = earlier(op->until, now + op->look);
 }
