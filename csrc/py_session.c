@@ -539,6 +539,23 @@ static bool assigns_prompt(const char *text, size_t size)
     return false;
 }
 
+/* Whether a command that mentions exec holds a redirection of standard error, but for one to where standard output goes anyway. */
+static bool redirects_stderr(const char *text, size_t size)
+{
+    const char *end = text + size, *at = text;
+    bool stdout_too = false;
+    while ((at = memchr(at, '>', (size_t)(end - at)))) {
+        bool both = at > text && at[-1] == '&', second = at > text && at[-1] == '2';
+        bool copies = end - at > 2 && at[1] == '&' && at[2] == '1';
+        if (both || (second && (!copies || stdout_too)) || (!second && end - at > 1 && at[1] == '&')) {
+            return true;
+        }
+        stdout_too = stdout_too || !second;
+        at++;
+    }
+    return false;
+}
+
 /* What the session has to know about a command before it runs. */
 static unsigned hints_of(const swx_scan *scan, const char *text, size_t size, bool carrier)
 {
@@ -549,6 +566,7 @@ static unsigned hints_of(const swx_scan *scan, const char *text, size_t size, bo
     }
     const unsigned source = SWX_SCAN_PROMPT | SWX_SCAN_PARSE_STATE | SWX_SCAN_EXEC;
     return hints | ((scan->flags & SWX_SCAN_EXEC) && memmem(text, size, ">(", 2) ? SWX_HINT_SETTLE : 0) |
+           ((scan->flags & SWX_SCAN_EXEC) && redirects_stderr(text, size) ? SWX_HINT_STDERR : 0) |
            ((scan->flags & source) ? SWX_HINT_SOURCE : 0) | ((scan->flags & SWX_SCAN_EDITING) ? SWX_HINT_EDITING : 0);
 }
 

@@ -202,18 +202,25 @@ static bool can_begin(const swx_session *s)
            (s->state == IDLE || (s->state == RUNNING && !s->arriving && op->kind == SWX_OP_LINE));
 }
 
+/* Whether the shell's prompts may be out of sight from this command on. */
+static bool may_hide_prompts(const swx_session *s, const swx_op *op)
+{
+    return op->kind == SWX_OP_RUN && (op->hints & SWX_HINT_STDERR) && !s->guard;
+}
+
 /* Where nothing tells that the prompts are gone, PROMPT_COMMAND puts them back, but only once something may take them. */
 static bool has_to_arm(const swx_session *s, const swx_op *op)
 {
     bool may_touch = op->kind == SWX_OP_RUN ? (op->hints & (SWX_HINT_PROMPT | SWX_HINT_SOURCE)) != 0
                                             : op->kind == SWX_OP_LINE && op->typed_size;
-    return s->pty.carrier && s->state == IDLE && !s->reassert && !s->guard && may_touch;
+    return s->pty.carrier && s->state == IDLE && ((!s->reassert && !s->guard && may_touch) || may_hide_prompts(s, op));
 }
 
 static void begin_first(swx_session *s, int64_t now)
 {
     swx_op *op = s->first;
     if (has_to_arm(s, op)) { /* without a mark: `$?`, `$_` and PIPESTATUS are as they were when it is done */
+        s->guard = s->guard || may_hide_prompts(s, op);
         s->reassert = s->arms = true;
         s->found = (candidate){ 0 };
         swx_settle_challenge(s, now, false);

@@ -61,7 +61,8 @@ typedef enum {
                             its text tells */
     SWX_HINT_PROMPT = 8, /* the command assigns to PS1: the next prompt may be a copy of an old mark */
     SWX_HINT_SOURCE = 16, /* the command may change prompts, itself or by what it reads and evaluates; for a carrier only */
-    SWX_HINT_EDITING = 32 /* the command may turn readline on; for a carrier only */
+    SWX_HINT_EDITING = 32, /* the command may turn readline on; for a carrier only */
+    SWX_HINT_STDERR = 64 /* the command may send the shell's standard error elsewhere, where its prompts go; for a carrier only */
 } swx_hint;
 
 /* An operation.  The caller owns it, fills the first part, and keeps it alive and untouched until `done` was called. */
@@ -134,9 +135,9 @@ typedef struct {
  *   that leaves the terminal raw and gives no such reason is not noticed.
  * - Where there is no stty, the terminal's "\r\n" are made "\n" here.
  * - The first nonce is in two environments for others to read, so that the end of the start script draws a new one.
- * - PROMPT_COMMAND puts the prompts back only where the startup files or a hint (SWX_HINT_PROMPT, SWX_HINT_SOURCE) give reason to.
- *   Out of reach, so that they time out: the same as with `unproven` (`exec 2>file`, `exec bash`, readonly prompts, `unset
- *   PROMPT_COMMAND PS1`), and a file that turns readline on when it is sourced after the start (bash shows no prompt then).
+ * - PROMPT_COMMAND puts the prompts back only where the startup files or a hint (SWX_HINT_PROMPT, SWX_HINT_SOURCE) give reason to,
+ *   and marks the ends of commands itself from the first on that has SWX_HINT_STDERR.  Out of reach, so that they time out: the same
+ *   as with `unproven` (`exec bash`, readonly prompts, `unset PROMPT_COMMAND PS1`; `exec 2>file` in a file that is sourced), and a file that turns readline on when it is sourced after the start (bash shows no prompt then).
  * - A command cannot be typed in raw mode (op->raw ends with SWX_END_SYSTEM).
  * - An interrupt is a ^C that is typed.  A reader that it leaves behind would take the next thing that is typed: so an empty line
  *   is, until the shell answers that with a prompt.  After its tries it ends with SWX_END_TIMEOUT and kills nothing: the owner kills

@@ -166,6 +166,7 @@ swx_status swx_shelltext_restore(swx_buf *out, const swx_fence *fence, const swx
     if (status == SWX_OK && restore->guard) {
         /* Prompts would go where stderr goes, into the user's file: they stay empty. */
         status = add(out,
+                     "{ builtin unset 'PROMPT_COMMAND[7734]' || builtin :; } 2>/dev/null; "
                      "builtin declare -g +x PS0='' PS1='' PS2='' || builtin :; "
                      "builtin declare -ga 'PROMPT_COMMAND[7733]=builtin printf '\\''\\033]7733;%%s;%d;%%s\\007'\\'' %s "
                      "\"$?\" >&0' || builtin :",

@@ -230,3 +230,31 @@ async def test_two_runtimes_in_one_container(attacked: Open, debian_py: str) -> 
     assert (await talk.sh("pgrep -fc '^sleep 84000'"))[1] == "4\n"
     said = await talk.runtime.run_in_session(BashAction(command="kill %1 && echo killed", timeout=PATIENCE))
     assert "killed" in said.output
+
+
+@pytest.mark.parametrize("image", ["bash_min", "debian_py"])
+async def test_a_shell_whose_standard_error_goes_elsewhere(
+    attacked: Open, image: str, request: pytest.FixtureRequest
+) -> None:
+    """Its prompts go there too."""
+    talk = await attacked(request.getfixturevalue(image))
+    await talk.runtime.create_session(CreateBashSessionRequest(startup_timeout=PATIENCE))
+
+    async def say(command: str) -> tuple[str, int | None]:
+        action = BashAction(command=command, check="silent", timeout=PATIENCE)
+        answer = await talk.runtime.run_in_session(action)
+        return answer.output, answer.exit_code
+
+    for command, output, code in [
+        ("false | true | false", "", 1),
+        ("echo $? ${PIPESTATUS[@]}; exec 2>/tmp/errors", "1 1 0 1\n", 0),
+        ("echo out; echo gone >&2; (exit 3)", "out\n", 3),
+        ("echo $?", "3\n", 0),
+        ("cat /tmp/errors", "gone\n", 0),
+        ("f() {\necho deep\nreturn 5\n}\nf", "deep\n", 5),
+        ("exec 3>&1 >/tmp/log 2>&1", "", 0),
+        ("echo hidden", "", 0),
+        ("exec 1>&3 2>&1", "", 0),
+        ("cat /tmp/log; no-such-program-x || echo $?", "hidden\nbash: no-such-program-x: command not found\n127\n", 0),
+    ]:
+        assert await say(command) == (output, code), command
