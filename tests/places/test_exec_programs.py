@@ -168,6 +168,9 @@ def test_a_place_that_ends(docker: Engine, docker_place: Callable[..., Any], bas
 def test_a_frozen_place(docker: Engine, docker_place: Callable[..., Any], bash_min: str) -> None:  # noqa: F811
     backend = docker_place(bash_min)
     box = Box(backend)
+    shells = box.place._shells
+    # An engine that pauses a container in which it is starting something may hang.
+    assert needs.wait_until(lambda: bool(shells._ready) and not shells._starting, PATIENCE)
     docker.docker("pause", backend.container)
     try:
         begin = time.monotonic()
