@@ -72,7 +72,7 @@ class Shells:
         self._starting = 0
         self._waiting = 0
         self._wanted = KEPT
-        self._failures: list[Exception] = []
+        self._failures: list[tuple[float, Exception]] = []  # when it was begun, and why it failed
         self._closed = False
         self._last = time.monotonic()
         self._timer: threading.Timer | None = None
@@ -108,6 +108,7 @@ class Shells:
                 self._fill()
 
     def _take(self, deadline: float) -> Client:
+        begin = time.monotonic()
         while True:
             if self._closed:
                 msg = "The runtime was closed"
@@ -124,8 +125,12 @@ class Shells:
                 if usable and not self._closed:
                     return client
                 continue
-            if self._failures:
-                raise self._failures.pop()
+            # What was begun before may have failed for what is mended by now.
+            self._failures = [known for known in self._failures if known[0] >= begin or self._waiting > 1]
+            for known in self._failures:
+                if known[0] >= begin:
+                    self._failures.remove(known)
+                    raise known[1]
             left = deadline - time.monotonic()
             if left <= 0:
                 msg = f"No shell could be started in {self._backend.name} in the time that there was for it"
@@ -158,7 +163,7 @@ class Shells:
                 self._spawn(self._start)
             except RuntimeError as e:  # no thread can be started, or the interpreter ends
                 self._starting -= 1
-                self._failures.append(ResourceError(f"No thread can be started: {e}"))
+                self._failures.append((time.monotonic(), ResourceError(f"No thread can be started: {e}")))
                 return
 
     def _spawn(self, function: Callable[..., None], *arguments: object) -> None:
@@ -166,7 +171,7 @@ class Shells:
 
     def _start(self) -> None:
         """In a thread of its own: one more client, or the reason why there is none."""
-        client = None
+        client, begin = None, time.monotonic()
         try:
             client = self._started()
         except Exception as e:
@@ -182,7 +187,7 @@ class Shells:
                 client = None
                 self._trim_later()
             if failure is not None and self._waiting:
-                self._failures.append(failure)
+                self._failures.append((begin, failure))
             if failure is None:
                 self._failures.clear()
                 self._fill()
