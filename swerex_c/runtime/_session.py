@@ -66,8 +66,8 @@ _PROMPT = "SHELLPS1PREFIX"
 _DIRECT_MICROSECONDS = 150
 """How long the calling thread waits by itself for a short command. An event loop does not notice it."""
 
-_DIRECT_CARRIED_MICROSECONDS = 500
-"""The same where a carrier is between: twice as much as most need for a short command."""
+_DIRECT_CARRIED_MICROSECONDS = 1000
+"""The same where a carrier is between: some times what most need for a short command, whose time varies there."""
 
 _SHORT = 2e-6
 """Seconds for each microsecond of that: a command that ended in less while others were served is a short one again."""
