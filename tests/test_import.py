@@ -33,6 +33,7 @@ def seconds(python: str, package: str, more: str) -> float:
 
 
 @pytest.mark.limit(120)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("more", "share"), [("", 1 / 3), (AND_MODELS, 1.0)])
 def test_importing_takes_a_share_of_the_originals_time(more: str, share: float) -> None:
     original = original_python()
