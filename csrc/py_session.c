@@ -791,6 +791,22 @@ static PyObject *session_type(PyObject *object, PyObject *bytes_object)
     return PyBool_FromLong(status == SWX_OK);
 }
 
+static PyObject *session_doubt(PyObject *object, PyObject *commands_object)
+{
+    session_object *self = (session_object *)object;
+    unsigned long long commands = PyLong_AsUnsignedLongLong(commands_object);
+    bool asked;
+    if (PyErr_Occurred() || !usable(self)) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    swx_node_lock(self->at->node);
+    asked = swx_session_doubt(self->at->session, commands, swx_now());
+    swx_node_unlock(self->at->node);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(asked);
+}
+
 static PyObject *session_attach(PyObject *object, PyObject *attached)
 {
     session_object *self = (session_object *)object;
@@ -840,9 +856,10 @@ static PyObject *session_facts(PyObject *object, PyObject *unused)
     facts = swx_session_look(self->at->session);
     swx_node_unlock(self->at->node);
     Py_END_ALLOW_THREADS
-    return Py_BuildValue("{sOsOsOsOsisKsKsKsi}", "kernel_proof", facts.kernel_proof ? Py_True : Py_False, "idle",
+    return Py_BuildValue("{sOsOsOsOsOsisKsKsKsi}", "kernel_proof", facts.kernel_proof ? Py_True : Py_False, "idle",
                          facts.idle ? Py_True : Py_False, "dead", facts.dead ? Py_True : Py_False, "closed",
-                         facts.closed ? Py_True : Py_False, "wait_status", facts.wait_status, "commands",
+                         facts.closed ? Py_True : Py_False, "doubtful", facts.doubtful ? Py_True : Py_False, "wait_status",
+                         facts.wait_status, "commands",
                          (unsigned long long)facts.commands, "challenges", (unsigned long long)facts.challenges, "late",
                          (unsigned long long)facts.late, "pid", (int)swx_session_pid(self->at->session));
 }
@@ -952,6 +969,9 @@ static PyMethodDef session_methods[] = {
       "close($self, waker, future, /)\n--\n\nEnds the shell and everything it started." },
     { "type", session_type, METH_O,
       "type($self, data, /)\n--\n\nTypes raw bytes to what runs in the session, at once.  False: nothing runs, nothing was typed." },
+    { "doubt", session_doubt, METH_O,
+      "doubt($self, commands, /)\n--\n\nThe shell behind the carrier was seen at its prompt, after facts() had said `doubtful` and so many "
+      "commands: if no end was heard since, it is asked.  False: there is no doubt." },
     { "attach", session_attach, METH_O,
       "attach($self, attached, /)\n--\n\nWhether a person's terminal is attached, which answers queries and from which lines may be "
       "typed ahead." },

@@ -121,7 +121,10 @@ void swx_listen_take_plain(swx_session *s, const uint8_t *bytes, size_t size)
         swx_listen_take_output(s, bytes, size);
         break;
     case CHALLENGE:
-        if (s->phase == ASK) {
+        if (s->phase == ASK && s->doubting && !s->answered) { /* was on its way when the shell was seen at its prompt */
+            s->give_up = s->last_data + CHALLENGE_LIMIT;
+            swx_listen_take_output(s, bytes, size);
+        } else if (s->phase == ASK) {
             if (swx_buf_append(&s->parts[s->part], bytes, size) != SWX_OK) {
                 swx_session_lose(s); /* half of the answer must not be typed */
             }
@@ -181,8 +184,9 @@ static void take_prompt(swx_session *s, const swx_mark *mark)
         return;
     }
     s->beyond = s->beyond || (s->state == RUNNING && !s->loose && mark->number > s->number + 1);
-    if ((s->state != RUNNING && s->state != STARTING && !(s->state == CHALLENGE && s->phase == RESTORE)) || !rank ||
-        rank < found->rank) {
+    bool late = s->state == CHALLENGE && s->phase == ASK && s->doubting && !s->answered;
+    bool awaited = s->state == RUNNING || s->state == STARTING || late || (s->state == CHALLENGE && s->phase == RESTORE);
+    if (!awaited || !rank || rank < found->rank) {
         return;
     }
     bool again = rank == found->rank && (!s->loose || mark->number == found->number);
@@ -227,6 +231,9 @@ static void take_mark(swx_session *s, const swx_mark *mark, int64_t now)
     case SWX_MARK_END:
         if (s->state == CHALLENGE && s->phase == ASK && s->answered) {
             s->report.no_stderr = mark->no_stderr;
+            if (s->doubting) {
+                swx_settle_end_doubt(s);
+            }
             s->phase = AWAIT_PROMPT;
             s->backoff = MS / 20;
             swx_session_check_in(s, now, 0);

@@ -708,5 +708,6 @@ swx_session_state swx_session_look(const swx_session *s)
 {
     swx_session_state facts = s->facts;
     facts.idle = s->state == IDLE && !s->first;
+    facts.doubtful = swx_settle_is_doubtful(s);
     return facts;
 }

@@ -136,8 +136,10 @@ typedef struct {
  * - Where there is no stty, the terminal's "\r\n" are made "\n" here.
  * - The first nonce is in two environments for others to read, so that the end of the start script draws a new one.
  * - PROMPT_COMMAND puts the prompts back only where the startup files or a hint (SWX_HINT_PROMPT, SWX_HINT_SOURCE) give reason to,
- *   and marks the ends of commands itself from the first on that has SWX_HINT_STDERR.  Out of reach, so that they time out: the same
- *   as with `unproven` (`exec bash`, readonly prompts, `unset PROMPT_COMMAND PS1`; `exec 2>file` in a file that is sourced), and a file that turns readline on when it is sourced after the start (bash shows no prompt then).
+ *   and marks the ends of commands itself from the first on that has SWX_HINT_STDERR.  Out of reach, so that they time out unless
+ *   their START mark was heard and the owner calls swx_session_doubt: the same as with `unproven` (`exec bash`, readonly prompts, `unset PROMPT_COMMAND PS1`; `exec
+ *   2>file` in a file that is sourced), and a file that turns readline on when it is sourced after the start (bash shows no prompt
+ *   then).
  * - A command cannot be typed in raw mode (op->raw ends with SWX_END_SYSTEM).
  * - An interrupt is a ^C that is typed.  A reader that it leaves behind would take the next thing that is typed: so an empty line
  *   is, until the shell answers that with a prompt.  After its tries it ends with SWX_END_TIMEOUT and kills nothing: the owner kills
@@ -199,6 +201,12 @@ void swx_session_attach(swx_session *session, bool attached);
 /* Types raw bytes to what runs in the session, now (for an attached person).  SWX_EBUSY: nothing runs, or the command itself
  * is still being typed, and the bytes were not typed, because the shell would take them for a command of nobody. */
 swx_status swx_session_type(swx_session *session, const uint8_t *bytes, size_t size, int64_t now);
+
+/* Of a carrier, whose owner has seen with eyes of its own that the shell waits at its prompt.  Before it looked, swx_session_look
+ * had to say `doubtful`: else what it saw may be the shell that has not read the command yet.  `commands` is from there too: if none
+ * has ended since, and the end of the running one was still not heard, the shell is asked, and its prompts are put back or made up
+ * for.  Output that is on its way meanwhile is the command's.  False: there is no doubt, and nothing was typed. */
+bool swx_session_doubt(swx_session *session, uint64_t commands, int64_t now);
 swx_status swx_session_resize(swx_session *session, unsigned rows, unsigned columns, swx_error *err);
 
 typedef struct {
@@ -206,6 +214,7 @@ typedef struct {
     bool idle;         /* at the prompt, nothing queued */
     bool dead;         /* the shell ended: wait_status is valid */
     bool closed;
+    bool doubtful;     /* behind a carrier: the shell has read the command that runs, and its end was not heard; see swx_session_doubt */
     int wait_status;
     uint64_t commands;   /* finished */
     uint64_t challenges; /* asked */

@@ -112,6 +112,7 @@ struct swx_session {
     bool answered; /* report holds the truth about the command */
     bool prompt_missing; /* the reason: a prompt without a mark */
     bool blind;          /* our marks cannot be kept at all: only the kernel tells the end, and each time the shell is asked */
+    bool doubting;       /* the owner says that the command has ended: what comes before the answer is its output, on its way */
     bool unexpanded;
     bool interrupted_once;
     bool ask_again; /* once the shell is back from that: what comes with a signal may be lost with it */
@@ -127,6 +128,7 @@ struct swx_session {
     bool touched;      /* its modes may have changed: somebody typed, it was interrupted, or a program used the screen */
     bool processed;    /* the answer to a challenge: "\n" came as "\r\n" after the command */
     bool arms;         /* this challenge is there to arm PROMPT_COMMAND for the command that waits */
+    bool stubborn;     /* with a guard: the prompt shows behind it all the same, and nothing can be done about that */
     int64_t struck;    /* when ^C was typed for the running command, or sent; 0: not at all */
     int64_t proving;   /* when an empty line was typed to see who reads the terminal after that; 0: not yet */
     unsigned proofs;   /* how many */
@@ -189,6 +191,12 @@ void swx_session_begin(swx_session *s, int64_t now);
 
 /* What the recogniser holds back and can be no mark any more is output. */
 void swx_settle_take_held(swx_session *s);
+
+/* The shell behind a carrier has read what runs, and its end was not heard. */
+bool swx_settle_is_doubtful(const swx_session *s);
+
+/* The answer to a doubt is here: what came before it was the running command's, up to its prompt. */
+void swx_settle_end_doubt(swx_session *s);
 
 /* Asks the shell how its last command ended.  prompt_missing: because its prompt carried no mark. */
 void swx_settle_challenge(swx_session *s, int64_t now, bool prompt_missing);

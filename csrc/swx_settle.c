@@ -27,6 +27,20 @@ static const int64_t UNREAD_GRACE = 250 * MS; /* for the START mark behind a pro
 static const int64_t PROOF_GRACE = 250 * MS;  /* for the shell to answer an empty line, before another one is typed */
 static const int64_t START_GRACE = 20 * MS;     /* for a START mark, once the command was read */
 
+static bool contains(const uint8_t *text, size_t size, const char *part)
+{
+    return memmem(text, size, part, strlen(part)) != NULL;
+}
+
+static const uint8_t *find_last(const uint8_t *text, size_t size, const char *part)
+{
+    const uint8_t *found = NULL, *end = text + size;
+    for (const uint8_t *at = text; (at = memmem(at, (size_t)(end - at), part, strlen(part))); at++) {
+        found = at;
+    }
+    return found;
+}
+
 /* ---- the challenge --------------------------------------------------------------------------------------------- */
 
 static bool is_silent(const swx_session *s, int64_t now)
@@ -58,7 +72,7 @@ static void type_challenge(swx_session *s, int64_t now)
     s->last_data = now;
     swx_session_check_in(s, now, s->backoff);
     s->question = modes_question(s);
-    bool typed = swx_fence_init(&s->fence, NULL) == SWX_OK && swx_session_drop_half(s) &&
+    bool typed = (s->doubting || swx_fence_init(&s->fence, NULL) == SWX_OK) && swx_session_drop_half(s) &&
                  swx_shelltext_challenge(&line, &s->fence, s->question) == SWX_OK &&
                  swx_session_type_bytes(s, line.data, line.size);
     s->exposed = s->touched = false;
@@ -76,12 +90,8 @@ void swx_settle_take_held(swx_session *s)
     swx_listen_take_plain(s, s->fence.held, size);
 }
 
-/* The end of a command is in doubt, or our prompts are gone. */
-void swx_settle_challenge(swx_session *s, int64_t now, bool prompt_missing)
+static void begin_challenge(swx_session *s, int64_t now, bool prompt_missing)
 {
-    if (prompt_missing) {
-        swx_settle_take_held(s);
-    }
     s->state = CHALLENGE;
     s->facts.challenges++;
     s->attempt = 0;
@@ -91,6 +101,63 @@ void swx_settle_challenge(swx_session *s, int64_t now, bool prompt_missing)
     s->unexpanded = s->found.rank && s->found.code < 0;
     s->interrupted_once = s->ask_again = false;
     type_challenge(s, now);
+}
+
+/* The end of a command is in doubt, or our prompts are gone. */
+void swx_settle_challenge(swx_session *s, int64_t now, bool prompt_missing)
+{
+    if (prompt_missing) {
+        swx_settle_take_held(s);
+    }
+    s->doubting = false;
+    begin_challenge(s, now, prompt_missing);
+}
+
+bool swx_settle_is_doubtful(const swx_session *s)
+{
+    /* A START mark came: what was typed has been read. Without one it may be on its way yet, behind a shell at its prompt, and
+     * the question would become the input of what is read before it. Nor is it typed behind another one of ours. */
+    return s->pty.carrier && s->state == RUNNING && s->begun && s->expects_start && !s->found.rank && !s->loose && !s->attached &&
+           !s->proving && !s->notices && typed_all(s);
+}
+
+bool swx_session_doubt(swx_session *s, uint64_t commands, int64_t now)
+{
+    if (s->facts.commands != commands || !swx_settle_is_doubtful(s)) {
+        return false;
+    }
+    s->doubting = true;
+    begin_challenge(s, now, true);
+    return true;
+}
+
+/* The question, which a terminal with echo has shown behind the prompt, and the prompt itself, are no output. */
+static void drop_echo(swx_session *s)
+{
+    swx_buf *output = &s->output;
+    while (output->size && !swx_buf_dropped(output)) { /* both its questions begin so */
+        size_t part = output->size < PART_LIMIT ? output->size : PART_LIMIT;
+        const uint8_t *text = output->data + output->size - part, *at = find_last(text, part, SWX_CHALLENGE);
+        if (!at || !contains(at, (size_t)(text + part - at), s->fence.nonce)) {
+            return;
+        }
+        swx_buf_chop(output, (size_t)(text + part - at));
+    }
+}
+
+void swx_settle_end_doubt(swx_session *s)
+{
+    s->prompt_missing = !s->found.rank;
+    if (s->found.rank) { /* it was only late */
+        swx_buf_chop(&s->output, (size_t)(s->output.total - s->found.at));
+    } else {
+        const swx_buf *ps0 = &s->parts[3]; /* the question's own */
+        s->lost_prompts++;
+        if (ps0->size && !swx_buf_dropped(ps0) && swx_buf_ends_with(&s->output, ps0->data, ps0->size)) {
+            swx_buf_chop(&s->output, ps0->size);
+        }
+        drop_echo(s);
+    }
 }
 
 /* The last part of the answer: a line end, a digit when it is the first, and the modes.  True: they have to be put back. */
@@ -133,11 +200,13 @@ static void type_restore(swx_session *s, int64_t now)
     s->question = SWX_MODES_SKIP;
     s->found = (candidate){ 0 };
     s->give_up = now + CHALLENGE_LIMIT;
+    s->last_data = now; /* a silence counts from here on */
     s->backoff = FIRST_CHECK;
     swx_session_check_in(s, now, s->backoff);
     /* First the prompts alone; if they do not show, the user's PROMPT_COMMAND may set them each time; if they still do not,
      * they may be readonly. */
     s->guard = s->guard || s->report.no_stderr || s->attempt > 2;
+    s->stubborn = s->pty.carrier && (s->stubborn || s->attempt > 2) && !s->report.no_stderr;
     s->reassert = s->reassert || s->attempt > 1 || (s->prompt_missing && s->lost_prompts > 1);
     swx_restore restore = {
         .code = s->report.code,
@@ -152,7 +221,9 @@ static void type_restore(swx_session *s, int64_t now)
         .modes = s->modes.data,
         .modes_size = changed ? s->modes.size : 0,
     };
-    bool typed = swx_shelltext_restore(&line, &s->fence, &restore) == SWX_OK && line.size < 4096 &&
+    bool fresh = !s->doubting || swx_fence_init(&s->fence, NULL) == SWX_OK; /* its prompt may come yet, and is not to count */
+    s->doubting = false;
+    bool typed = fresh && swx_shelltext_restore(&line, &s->fence, &restore) == SWX_OK && line.size < 4096 &&
                  swx_session_type_bytes(s, line.data, line.size);
     swx_buf_free(&line);
     if (!typed) {
@@ -213,20 +284,6 @@ static void drop_start(swx_session *s)
         memmove(s->output.data, s->output.data + at, s->output.size - at);
         swx_buf_chop(&s->output, at);
     }
-}
-
-static bool contains(const uint8_t *text, size_t size, const char *part)
-{
-    return memmem(text, size, part, strlen(part)) != NULL;
-}
-
-static const uint8_t *find_last(const uint8_t *text, size_t size, const char *part)
-{
-    const uint8_t *found = NULL, *end = text + size;
-    for (const uint8_t *at = text; (at = memmem(at, (size_t)(end - at), part, strlen(part))); at++) {
-        found = at;
-    }
-    return found;
 }
 
 /* Where our text begins in a line, behind what a command has left there without a newline.  NULL: it is not there, or the
@@ -571,6 +628,12 @@ static bool is_early(const swx_session *s, int64_t now)
     return (s->struck && now - s->struck < STRIKE_GRACE) || (unread && now - s->delivered < UNREAD_GRACE);
 }
 
+/* A prompt that nobody can change comes behind the guard's mark, and is not to be the next command's output. */
+static bool shows_prompt(const swx_session *s, int64_t now)
+{
+    return s->stubborn && s->found.rank && now - s->last_data < CALM;
+}
+
 static void settle_running(swx_session *s, int64_t now, bool fresh)
 {
     /* Without a mark, readline's wait may be a program's of the same process: only a mark makes it a prompt. */
@@ -588,6 +651,10 @@ static void settle_running(swx_session *s, int64_t now, bool fresh)
         }
         if (s->pty.carrier && is_early(s, now)) {
             swx_session_check_in(s, now, MS);
+            return;
+        }
+        if (shows_prompt(s, now)) {
+            swx_session_check_in(s, now, CALM / 4);
             return;
         }
         if (s->helper && helper_is_behind(s, now)) {
@@ -647,6 +714,8 @@ static void settle_challenge(swx_session *s, int64_t now)
     }
     if (s->phase == AWAIT_PROMPT) {
         type_restore(s, now);
+    } else if (shows_prompt(s, now)) {
+        swx_session_check_in(s, now, CALM / 4);
     } else if (s->found.rank || s->blind || s->attempt >= CHALLENGE_ATTEMPTS) {
         s->blind = !s->found.rank;
         conclude_challenge(s, now);

@@ -90,7 +90,7 @@ static swx_status add_modes_question(swx_buf *out, const swx_fence *fence, swx_m
 swx_status swx_shelltext_challenge(swx_buf *out, const swx_fence *fence, swx_modes_question question)
 {
     /* The nonce is an argument of printf, so that the line itself, if it is ever echoed, holds no mark. */
-    swx_status status = add(out, "{ builtin printf '\\033]7733;%%s;%d;%%s;%%s\\007%%q\\033]7733;%%s;%d\\007%%s\\033]7733;%%s;%d\\007%%s"
+    swx_status status = add(out, SWX_CHALLENGE "\\033]7733;%%s;%d;%%s;%%s\\007%%q\\033]7733;%%s;%d\\007%%s\\033]7733;%%s;%d\\007%%s"
                             "\\033]7733;%%s;%d\\007%%s' %s \"$?\"",
                             SWX_MARK_REPORT, SWX_MARK_VALUE, SWX_MARK_VALUE, SWX_MARK_VALUE, fence->nonce);
     if (status == SWX_OK) {
@@ -164,12 +164,12 @@ swx_status swx_shelltext_restore(swx_buf *out, const swx_fence *fence, const swx
         status = add(out, "builtin set +o emacs +o vi; ");
     }
     if (status == SWX_OK && restore->guard) {
-        /* Prompts would go where stderr goes, into the user's file: they stay empty. */
+        /* Prompts would go where stderr goes, into the user's file: they stay empty, whoever sets them and wherever it goes later. */
         status = add(out,
                      "{ builtin unset 'PROMPT_COMMAND[7734]' || builtin :; } 2>/dev/null; "
                      "builtin declare -g +x PS0='' PS1='' PS2='' || builtin :; "
-                     "builtin declare -ga 'PROMPT_COMMAND[7733]=builtin printf '\\''\\033]7733;%%s;%d;%%s\\007'\\'' %s "
-                     "\"$?\" >&0' || builtin :",
+                     "builtin declare -ga 'PROMPT_COMMAND[7733]={ builtin printf '\\''\\033]7733;%%s;%d;%%s\\007'\\'' %s "
+                     "\"$?\" >&0; builtin declare -g +x '\\''PS0='\\'' '\\''PS1='\\'' '\\''PS2='\\''; } 2>&-' || builtin :",
                      SWX_MARK_GUARD, fence->nonce);
     } else if (status == SWX_OK) {
         status = swx_shelltext_prompts(out, fence);

@@ -13,6 +13,8 @@
 /* Assignments that put our prompts (back) into force and keep them from children, for the end of a startup script. */
 swx_status swx_shelltext_prompts(swx_buf *out, const swx_fence *fence);
 
+#define SWX_CHALLENGE "{ builtin printf '" /* how the text of a challenge begins, where a terminal shows what is typed */
+
 /* An element of PROMPT_COMMAND that does the same before each prompt, behind whatever the user's own elements do. */
 #define SWX_REASSERT "builtin declare -g " /* how its text begins, wherever the shell shows it; our nonce is in it too */
 #define SWX_REASSERT_GROUP "{ " SWX_REASSERT /* in a group whose stderr is closed, so that `set -x` has nowhere to show it */

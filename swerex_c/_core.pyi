@@ -38,6 +38,7 @@ class _Facts(TypedDict):
     idle: bool
     dead: bool
     closed: bool
+    doubtful: bool  # behind a carrier: the shell has read the command that runs, and its end was not heard
     wait_status: int  # as waitpid gives it, when dead
     commands: int
     challenges: int  # how often the shell had to be asked anew where it is
@@ -139,6 +140,7 @@ class Session:
     ) -> Operation: ...
     def close(self, waker: Waker | None, future: object, /) -> Operation: ...
     def type(self, data: bytes, /) -> bool: ...  # to what runs, at once, as it is; False: nothing runs
+    def doubt(self, commands: int, /) -> bool: ...  # a shell elsewhere was seen at its prompt; False: that was known
     def attach(self, attached: bool, /) -> None: ...  # a person's terminal answers queries; lines may be typed ahead
     def resize(self, rows: int, columns: int, /) -> None: ...
     def facts(self) -> _Facts: ...

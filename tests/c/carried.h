@@ -1,0 +1,102 @@
+/* A carrier and sessions behind it, for the tests of those: a program of them is its own carrier.  `test_NAME carry PROGRAM...` puts its
+ * terminal into raw mode and carries bytes to and from a terminal of PROGRAM's own, as `docker exec -it` does. */
+#ifndef SWX_TEST_CARRIED_H
+#define SWX_TEST_CARRIED_H
+
+#include <errno.h>
+#include <pty.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <termios.h>
+
+#include "turns.h"
+
+/* ---- the carrier ----------------------------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t resized;
+
+static void note_resize(int number)
+{
+    (void)number;
+    resized = 1;
+}
+
+static bool carry_bytes(int from, int to)
+{
+    char bytes[16384];
+    ssize_t size = read(from, bytes, sizeof(bytes));
+    for (ssize_t at = 0, part; at < size; at += part) {
+        part = write(to, bytes + at, (size_t)(size - at));
+        if (part <= 0) {
+            return false;
+        }
+    }
+    return size > 0 || (size < 0 && errno == EINTR);
+}
+
+static inline int carry(char **argv)
+{
+    struct winsize size;
+    struct termios raw;
+    int inner, status;
+    if (ioctl(0, TIOCGWINSZ, &size) != 0 || tcgetattr(0, &raw) != 0) {
+        return 125;
+    }
+    pid_t pid = forkpty(&inner, NULL, NULL, &size); /* with the modes that every fresh terminal has: echo, "\r\n" */
+    if (pid == 0) {
+        execvp(argv[0], argv);
+        dprintf(2, "carrier: exec: \"%s\": executable file not found\n", argv[0]);
+        _exit(127);
+    }
+    cfmakeraw(&raw);
+    tcsetattr(0, TCSANOW, &raw);
+    sigaction(SIGWINCH, &(struct sigaction){ .sa_handler = note_resize }, NULL);
+    struct pollfd ends[2] = { { .fd = 0, .events = POLLIN }, { .fd = inner, .events = POLLIN } };
+    for (bool open = true; open;) {
+        poll(ends, 2, resized ? 0 : 50);
+        if (resized) {
+            resized = 0;
+            ioctl(0, TIOCGWINSZ, &size);
+            ioctl(inner, TIOCSWINSZ, &size);
+        }
+        if (ends[1].revents) {
+            open = carry_bytes(inner, 1);
+        } else if (ends[0].revents) {
+            open = carry_bytes(0, inner);
+        }
+    }
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* ---- sessions behind it ---------------------------------------------------------------------------------------- */
+
+static char *const carried[] = { (char[]){ "/proc/self/exe" }, (char[]){ "carry" }, (char[]){ "bash" }, (char[]){ "--noprofile" },
+                                 (char[]){ "--norc" }, (char[]){ "--noediting" }, (char[]){ "-i" }, NULL };
+
+static inline swx_session *begin(char *const *argv)
+{
+    swx_session_config config = { .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 4 << 20,
+                                  .argv = argv };
+    swx_session *s;
+    swx_error err;
+    CHECK(swx_session_new(&s, &config, now(), &err) == SWX_OK);
+    return s;
+}
+
+static inline swx_session *open_with(const char *script)
+{
+    swx_session *s = begin(carried);
+    swx_op start = operation(SWX_OP_START, script);
+    submit(s, &start);
+    wait_for(s, &start);
+    EXPECT(&start, SWX_END_DONE, 0, "");
+    CHECK(!swx_session_look(s).kernel_proof && swx_session_look(s).challenges == 1);
+    return s;
+}
+
+static inline swx_session *open_carried(void) { return open_with(":"); }
+
+#endif

@@ -1,0 +1,211 @@
+/* Sessions behind a carrier whose owner sees the shell at its prompt by itself, and says so. */
+#include "carried.h"
+
+static uint64_t commands_of(swx_session *s) { return swx_session_look(s).commands; }
+
+static bool doubt(swx_session *s) { return swx_session_doubt(s, commands_of(s), now()); }
+
+/* Reads until the running command has printed that much; the first line of it is a number. */
+static pid_t number_from(swx_session *s, swx_op *op)
+{
+    char text[64] = { 0 };
+    int64_t limit = now() + 5000 * MS;
+    for (size_t size = 0; !strchr(text, '\n');) {
+        CHECK(now() < limit && op->end == SWX_END_NONE && size < sizeof(text) - 1);
+        turn(s, limit);
+        size += swx_session_take(s, op, (uint8_t *)text + size, sizeof(text) - 1 - size);
+    }
+    return (pid_t)atoi(text);
+}
+
+/* Waits until a process waits in a read of its standard input; `s` may be NULL. */
+static void wait_for_read(swx_session *s, pid_t pid)
+{
+    char name[64], call[256];
+    int64_t limit = now() + 5000 * MS;
+    snprintf(name, sizeof(name), "/proc/%d/syscall", (int)pid);
+    for (bool reads = false; !reads;) {
+        CHECK(now() < limit);
+        FILE *file = fopen(name, "r");
+        CHECK(file);
+        unsigned long number = 0, descriptor = 1;
+        reads = fgets(call, sizeof(call), file) && sscanf(call, "%lu 0x%lx", &number, &descriptor) == 2 && descriptor == 0 &&
+                (number == 0 || number == 3 || number == 63);
+        fclose(file);
+        if (s) {
+            rest(s, MS);
+        } else {
+            usleep(1000);
+        }
+    }
+}
+
+static pid_t shell_of(swx_session *s)
+{
+    swx_op op = operation(SWX_OP_RUN, "echo $$\n");
+    char text[32] = { 0 };
+    submit(s, &op);
+    wait_for(s, &op);
+    CHECK(op.end == SWX_END_DONE && op.output.size < sizeof(text));
+    swx_buf_copy(&op.output, (uint8_t *)text);
+    swx_buf_free(&op.output);
+    return (pid_t)atoi(text);
+}
+
+#define GONE "unset PROMPT_COMMAND PS0 PS1 PS2; "
+
+/* The end of a command after which no prompt shows, and what comes after it. */
+static void test_prompts_are_gone(void)
+{
+    static const char *const lines[] = { GONE "echo out; (exit 7)\n", "unset PROMPT_COMMAND PS0 PS2; PS1='mine> '; echo out; (exit 7)\n",
+                                         "unset PROMPT_COMMAND; readonly PS1='mine> '; echo out; (exit 7)\n",
+                                         "unset PROMPT_COMMAND; readonly PS0=x PS1='mine> ' PS2=y; echo out; (exit 7)\n" };
+    for (size_t i = 0; i < SWX_COUNT(lines); i++) {
+        swx_session *s = open_carried();
+        pid_t shell = shell_of(s);
+        swx_op op = operation(SWX_OP_RUN, lines[i]);
+        submit(s, &op);
+        rest(s, 100 * MS);
+        wait_for_read(s, shell);
+        CHECK(op.end == SWX_END_NONE && swx_session_look(s).doubtful);
+        CHECK(!swx_session_doubt(s, commands_of(s) + 1, now()) && !swx_session_doubt(s, commands_of(s) - 1, now()));
+        CHECK(doubt(s) && !doubt(s) && !swx_session_look(s).doubtful);
+        wait_for(s, &op);
+        EXPECT(&op, SWX_END_DONE, 7, "out\n");
+        expect_run(s, "echo $? $_\n", 0, NULL);
+        expect_run(s, "echo two; (exit 5)\n", 5, "two\n");
+        expect_run(s, "echo $?\n", 0, "5\n");
+        close_session(s);
+    }
+}
+
+/* Where the terminal shows what is typed, the question is no output. */
+static void test_echo(void)
+{
+    swx_session *s = open_carried();
+    pid_t shell = shell_of(s);
+    swx_op op = operation(SWX_OP_RUN, "stty echo\n");
+    op.hints = SWX_HINT_STTY;
+    submit(s, &op);
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_DONE, 0, "");
+    op = operation(SWX_OP_RUN, "unset PROMPT_COMMAND PS0 PS2; PS1='mine> '; echo out; (exit 7)\n");
+    submit(s, &op);
+    rest(s, 100 * MS);
+    wait_for_read(s, shell);
+    CHECK(doubt(s));
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_DONE, 7, "out\n");
+    expect_run(s, "echo two\n", 0, "two\n");
+    close_session(s);
+}
+
+/* The shell is seen at its prompt, and what it printed is still on its way: none of it is lost, none of it is another's. */
+static void test_output_on_its_way(void)
+{
+    static const char *const lines[] = { "echo $$; sleep 0.1; seq 300; (exit 3)\n", "echo $$; " GONE "sleep 0.1; seq 300; (exit 3)\n",
+                                         "echo $$; PS1='mine> '$PS1; sleep 0.1; seq 300; (exit 3)\n" };
+    char wanted[4096];
+    for (size_t i = 0; i < SWX_COUNT(lines); i++) {
+        swx_session *s = open_carried();
+        swx_op op = operation(SWX_OP_RUN, lines[i]), after = operation(SWX_OP_RUN, "echo after\n");
+        submit(s, &op);
+        submit(s, &after);
+        pid_t shell = number_from(s, &op);
+        CHECK(swx_session_look(s).doubtful && kill(swx_session_pid(s), SIGSTOP) == 0);
+        wait_for_read(s, shell);
+        CHECK(doubt(s));
+        rest(s, 20 * MS);
+        CHECK(kill(swx_session_pid(s), SIGCONT) == 0);
+        int at = snprintf(wanted, sizeof(wanted), "%d\n", (int)shell);
+        for (int n = 1; n <= 300; n++) {
+            at += snprintf(wanted + at, sizeof(wanted) - (size_t)at, "%d\n", n);
+        }
+        wait_for(s, &op);
+        wait_for(s, &after);
+        EXPECT(&op, SWX_END_DONE, 3, wanted);
+        EXPECT(&after, SWX_END_DONE, 0, "after\n");
+        for (int n = 0; n < 3; n++) {
+            expect_run(s, "echo more; (exit 4)\n", 4, "more\n");
+        }
+        CHECK(commands_of(s) == 6);
+        close_session(s);
+    }
+}
+
+/* What is typed is on its way, and the shell waits at its prompt for it: that is no doubt, or the question would be read by the command. */
+static void test_command_on_its_way(void)
+{
+    swx_session *s = open_carried();
+    pid_t shell = shell_of(s);
+    CHECK(!doubt(s) && !swx_session_look(s).doubtful);
+    swx_op op = operation(SWX_OP_RUN, "read -r x; echo got $x\n");
+    CHECK(kill(swx_session_pid(s), SIGSTOP) == 0);
+    submit(s, &op);
+    rest(s, 50 * MS);
+    wait_for_read(s, shell);
+    CHECK(!swx_session_look(s).doubtful && !doubt(s));
+    CHECK(kill(swx_session_pid(s), SIGCONT) == 0);
+    int64_t limit = now() + 5000 * MS;
+    while (!swx_session_look(s).doubtful) {
+        CHECK(now() < limit);
+        turn(s, limit);
+    }
+    CHECK(swx_session_type(s, (const uint8_t *)"a line\n", 7, now()) == SWX_OK);
+    CHECK(!swx_session_look(s).doubtful && !doubt(s)); /* which may be on its way, too */
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_DONE, 0, "got a line\n");
+    close_session(s);
+}
+
+/* Where nothing tells that a command was read, as PROMPT_COMMAND marks the ends instead, there is none either. */
+static void test_without_start(void)
+{
+    swx_session *s = open_carried();
+    swx_op op = operation(SWX_OP_RUN, "exec 2>/dev/null\n");
+    op.hints = SWX_HINT_STDERR;
+    submit(s, &op);
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_DONE, 0, "");
+    op = operation(SWX_OP_RUN, "read -r x; echo got $x\n");
+    submit(s, &op);
+    CHECK(!swx_session_look(s).doubtful && !doubt(s));
+    rest(s, 50 * MS);
+    CHECK(!swx_session_look(s).doubtful && !doubt(s));
+    CHECK(swx_session_type(s, (const uint8_t *)"a line\n", 7, now()) == SWX_OK);
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_DONE, 0, "got a line\n");
+    close_session(s);
+}
+
+/* A session's own shell is looked at by the session itself. */
+static void test_no_carrier(void)
+{
+    swx_session *s = begin(NULL);
+    swx_op start = operation(SWX_OP_START, ":"), op = operation(SWX_OP_RUN, "read -r -t 0.2 x; echo \"<$x>\"\n");
+    submit(s, &start);
+    wait_for(s, &start);
+    EXPECT(&start, SWX_END_DONE, 0, "");
+    submit(s, &op);
+    rest(s, 50 * MS);
+    CHECK(!swx_session_look(s).doubtful && !doubt(s));
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_DONE, 0, "<>\n");
+    close_session(s);
+}
+
+static const swx_test tests[] = { test_prompts_are_gone, test_echo, test_output_on_its_way, test_command_on_its_way,
+                                  test_without_start, test_no_carrier };
+
+int main(int argc, char **argv)
+{
+    if (argc > 2 && strcmp(argv[1], "carry") == 0) {
+        return carry(argv + 2);
+    }
+    CHECK(setenv("TERM", "xterm", 1) == 0 && unsetenv("PROMPT_COMMAND") == 0);
+    for (size_t i = 0; i < SWX_COUNT(tests); i++) {
+        tests[i]();
+    }
+    printf("%zu passed, 0 failed\n", SWX_COUNT(tests));
+    return 0;
+}
