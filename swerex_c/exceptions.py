@@ -21,12 +21,22 @@ __all__ = [
     "DeploymentStartupError",
     "DockerPullError",
     "DummyOutputsExhaustedError",
+    "EnvironmentLostError",
+    "EnvironmentStartError",
+    "EnvironmentTimeLimitError",
     "InvalidInputError",
+    "MemoryLimitError",
     "NoExitCodeError",
     "NonZeroExitCodeError",
     "NotAvailableError",
     "NotSupportedError",
     "PlaceLostError",
+    "PodStartupError",
+    "PodStartupTimeoutError",
+    "PoolClosedError",
+    "PoolError",
+    "PoolFullError",
+    "PoolTimeoutError",
     "ProtocolError",
     "ResourceError",
     "ResultLostError",
@@ -42,6 +52,7 @@ __all__ = [
     "StartupTimeoutError",
     "SwapError",
     "SwerexException",
+    "TimeLimitError",
     "UploadError",
 ]
 
@@ -164,6 +175,14 @@ class PlaceLostError(SwerexException, RuntimeError):
     """
 
 
+class TimeLimitError(PlaceLostError):
+    """The environment has existed for as long as its time limit allows, and was ended with everything in it."""
+
+
+class MemoryLimitError(PlaceLostError):
+    """What ran in the environment took more memory than its limit allows; it was ended with everything in it."""
+
+
 # Servers
 
 
@@ -217,8 +236,72 @@ class StartupTimeoutError(DeploymentStartupError, TimeoutError):
     """The deployment did not start within its `startup_timeout`. What had been started of it was ended."""
 
 
+class PodStartupError(DeploymentStartupError):
+    """A pod of Kubernetes could not be started.
+
+    `cause` is one of `image`, `quota`, `forbidden`, `refused` (the API server takes no such pod), `namespace`,
+    `configuration` (what the pod refers to is missing, or is not as it must be), `unschedulable`, `volume`, `command`
+    (what its container runs has ended, or cannot be run), `out-of-memory`, `evicted`, `node`, `deadline`, `deleted`,
+    `unreachable` (no cluster answers), `credentials` (it does not let us in) and `unknown`. `reason` is Kubernetes' own
+    word for it, such as `ImagePullBackOff`; `exit_code` and `log`, the last lines, are those of the container if it
+    ran.
+    """
+
+    def __init__(
+        self, message: str, *, cause: str = "unknown", reason: str = "", exit_code: int | None = None, log: str = ""
+    ):
+        super().__init__(message)
+        self.cause = cause
+        self.reason = reason
+        self.exit_code = exit_code
+        self.log = log
+
+
+class PodStartupTimeoutError(PodStartupError, StartupTimeoutError):
+    """The same, where what keeps a pod from starting might have passed, but did not within `startup_timeout`."""
+
+
 class NotAvailableError(SwerexException, RuntimeError):
     """The configuration is valid, but this version of the package has no such deployment, runtime or server."""
+
+
+# Pools
+
+
+class PoolError(SwerexException, RuntimeError):
+    """A pool cannot do what was asked. Nothing was handed out."""
+
+
+class PoolFullError(PoolError):
+    """Every environment is in use, and as many callers wait for one as may. Ask again later."""
+
+
+class PoolTimeoutError(PoolError, TimeoutError):
+    """No environment became free in the time that the caller would wait."""
+
+
+class PoolClosedError(PoolError):
+    """The pool was closed: before the request, while the caller waited, or while the environment was in use."""
+
+
+class EnvironmentStartError(DeploymentStartupError):
+    """A pool could not start an environment, as often as it tried; what went wrong last is the `__cause__`.
+
+    `attempts` is how often it tried.
+    """
+
+    def __init__(self, message: str = "The environment could not be started", *, attempts: int = 1):
+        super().__init__(message)
+        self.attempts = attempts
+
+
+class EnvironmentLostError(PlaceLostError):
+    """The environment of a pool ended while it was in use. What ran in it may have been carried out in part, and
+    nothing of it is run again."""
+
+
+class EnvironmentTimeLimitError(EnvironmentLostError):
+    """The environment was in use for as long as the pool's `time_limit` lets it, and was ended."""
 
 
 # Tests and the swap

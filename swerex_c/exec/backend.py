@@ -67,6 +67,17 @@ class Backend(ABC):
             TimeoutError: if that cannot be learned in time, because the place or its engine does not answer.
         """
 
+    def unsure(self, client: Sequence[str], code: int) -> str | None:
+        """Why a client's exit code may not be that of its program in the place, as a sentence; None if it is.
+
+        Asked when a client has ended by itself, and what it ran in the place has ended too. Blocks for some seconds at
+        most.
+
+        Args:
+            client: its command line, as `terminal` or `pipes` made it.
+        """
+        return None
+
     def environment(self) -> dict[str, str]:
         """The whole environment of a client; that of this process if not overridden."""
         return dict(os.environ)

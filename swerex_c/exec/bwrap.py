@@ -41,6 +41,12 @@ _CAP_SYS_ADMIN = 21
 _HOLD = "chmod 1777 /tmp /var/tmp; echo ready; read -r line"
 """The program that the view is made for. It ends when nobody holds its standard input any more."""
 
+_MOUNT_GONE = ("apply mount flags", "No such file or directory")
+"""What bwrap says if a mount of the machine, such as a container's, goes while it makes its own of them."""
+
+_TRIES, _AGAIN_SECONDS = 10, 0.1
+"""How often a view is tried to be made where that happens, and after what pause."""
+
 _WORDS = 500
 """How many characters of what bubblewrap said a message holds."""
 
@@ -119,13 +125,18 @@ class BwrapBackend(Backend):
             if self._process is not None:
                 return
             limit = time.monotonic() + timeout
-            try:
-                self._make(limit)
-            except BaseException as error:
-                self._unmake()
-                if isinstance(error, OSError):
-                    raise PlaceLostError(f"The {self.name} cannot be made: {error}") from error
-                raise
+            for tries_left in reversed(range(_TRIES)):
+                try:
+                    self._make(limit)
+                    return
+                except BaseException as error:
+                    self._unmake()
+                    if isinstance(error, OSError):
+                        raise PlaceLostError(f"The {self.name} cannot be made: {error}") from error
+                    gone = isinstance(error, PlaceLostError) and all(it in str(error) for it in _MOUNT_GONE)
+                    if not gone or not tries_left or time.monotonic() + _AGAIN_SECONDS > limit:
+                        raise
+                time.sleep(_AGAIN_SECONDS)
 
     def close(self) -> None:
         with self._lock:

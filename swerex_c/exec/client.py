@@ -52,6 +52,8 @@ LOADER = (
     + r"""
 swx_posix=${POSIXLY_CORRECT+=$POSIXLY_CORRECT}
 set +o posix
+swx_nest=${FUNCNEST+=$FUNCNEST} swx_idle=${TMOUT+=$TMOUT}
+unset -v FUNCNEST TMOUT
 swx_say() {
   local quiet end=$((SECONDS + 60))
   until printf '%s%s;' "$swx_head" "$1"; do
@@ -60,12 +62,20 @@ swx_say() {
   done
 }
 swx_cats=() swx_out= swx_err=
+swx_copy() {
+  local file
+  case $swx_how in
+  hidden) exec {file}<"$swx_cat" && exec -a swerex-c "/proc/self/fd/$file" ;;
+  busybox) exec {file}<"$swx_cat" && exec -a busybox "/proc/self/fd/$file" cat ;;
+  *) exec "$swx_cat" ;;
+  esac
+}
 swx_pipes() {
   [[ -x $swx_cat ]] || return 0
   swx_out= swx_err=
-  exec {swx_out}> >(unset -v SWEREX_C_MARK; exec {swx_two}>&- "$swx_cat")
+  exec {swx_out}> >(unset -v SWEREX_C_MARK; exec {swx_two}>&-; swx_copy)
   swx_cats[0]=$!
-  exec {swx_err}> >(unset -v SWEREX_C_MARK; exec {swx_out}>&- "$swx_cat" >&"$swx_two" {swx_two}>&-)
+  exec {swx_err}> >(unset -v SWEREX_C_MARK; exec {swx_out}>&- >&"$swx_two" {swx_two}>&-; swx_copy)
   swx_cats[1]=$!
   [[ $swx_out && $swx_err ]] || { swx_settle; swx_cat=; }
 }
@@ -98,9 +108,14 @@ LC_ALL=C
 swx_directory=$PWD
 hash cat 2>&-
 for swx_cat in /bin/cat /usr/bin/cat "${BASH_CMDS[cat]-}"; do [[ ! -x $swx_cat ]] || break; done
-[[ $swx_cat && $("$swx_cat" < <(printf swx)) == swx ]] || swx_cat=
 exec {swx_two}>&2
 [[ ! -w /dev/null ]] || exec 2>/dev/null
+swx_how=hidden
+[[ ! $swx_cat -ef ${swx_cat%/*}/busybox ]] || swx_how=busybox
+[[ $swx_cat ]] && for swx_how in "$swx_how" plain none; do
+  [[ $swx_how != none && $(swx_copy < <(printf swx)) != swx ]] || break
+done
+[[ $swx_how != none ]] || swx_cat=
 swx_pipes
 swx_head=$1
 swx_say "H${BASH_VERSINFO[0]}.${BASH_VERSINFO[1]}.${swx_cat:+1}"
@@ -168,6 +183,8 @@ swx_settle
 - The records are written until that succeeds, because the program may have left the pipe non-blocking. There is no
   sleep among the builtins, but a pipe that never has anything to read.
 - Where the place has POSIXLY_CORRECT, a trapped SIGCHLD would end the waiting, and an old bash could not do the rest.
+- FUNCNEST would forbid the functions of the scripts, and TMOUT end their reading: where the place has them, the scripts
+  do not, and what the caller wants to be executed gets them back.
 - SHELLOPTS and BASHOPTS would say what is set in the loader: where the place has them, they are not passed on.
 - `swx_branded` is 0 if the mark is in the limits too, and so not needed in the environment to be found.
 
@@ -177,7 +194,8 @@ record goes the same way, behind all that it printed. When this process has both
 two, waits until they are gone, and says on the client's pipes that it is ready. Of the earlier script nobody can write
 to these now: only the shell has them open, and had at any time but those two, who are gone. What came between the last
 record and this one was printed by processes that the script had left, and is thrown away. They get SIGPIPE if they
-print more, as those of a program whose caller has gone. The two carry no mark, or a script that ends all that has the
+print more, as those of a program whose caller has gone. The two are executed by a descriptor, under another name, so
+that `pkill cat` and `killall cat` do not mean them. They carry no mark, or a script that ends all that has the
 runtime's would lose its own answer; they end with the shell and with what holds their pipes. Where there is no `cat`,
 each shell is used once, and so is one whose two were ended by somebody while it waited.
 """
@@ -314,8 +332,10 @@ class Client:
             OSError: if the client cannot be started.
         """
         token = secrets.token_hex(16)
+        self.argv = argv(loader(token))
+        """The client's command line."""
         self.process = subprocess.Popen(
-            argv(loader(token)),
+            self.argv,
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

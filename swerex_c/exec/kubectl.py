@@ -7,23 +7,17 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from swerex_c.exceptions import InvalidInputError, PlaceLostError
+from swerex_c.exec import pods
 from swerex_c.exec.ask import Said, ask
 from swerex_c.exec.backend import Backend
 from swerex_c.exec.carry import as_words
 
 __all__ = ["KubectlBackend"]
 
-_DEFAULT = "kubectl.kubernetes.io/default-container"
-"""The annotation with the name of the container that is meant if none is named."""
-
 _LOG_LINE = re.compile(r"[EFIW]\d{4} [\d:.]+ ")
 """What the client's log begins its lines with; the last line, which has no such beginning, says it again."""
-
-_WORDS = 500
-"""How many characters of what kubectl said a message holds."""
 
 
 class KubectlBackend(Backend):
@@ -67,7 +61,7 @@ class KubectlBackend(Backend):
         options = (("--kubeconfig", kubeconfig), ("--context", context), ("--namespace", namespace))
         self._client = [*command, *(f"{option}={value}" for option, value in options if value)]
         self._environment = dict(os.environ if environment is None else environment)
-        self._running: str | None = None
+        self._running: pods.Running | None = None
 
     def environment(self) -> dict[str, str]:
         return dict(self._environment)
@@ -116,38 +110,19 @@ class KubectlBackend(Backend):
 
     def _unknown(self, said: Said) -> str:
         lines = [line for line in said.stderr.decode(errors="replace").splitlines() if not _LOG_LINE.match(line)]
-        words = (" ".join(" ".join(lines).split()) or said.words)[-_WORDS:]
+        words = (" ".join(" ".join(lines).split()) or said.words)[-pods.WORDS :]
         if "(NotFound)" in words and ("pods " in words or "namespaces " in words):
-            return f"The {self.name} is gone: it was deleted, or there never was one of that name"
+            return pods.gone(self.name)
         return f"The {self.name} is out of reach, for kubectl says: {words}"
 
     def _state(self, answer: bytes, *, opening: bool = False) -> str | None:
         """What kubectl's answer says, as `why_lost` does; with `opening`, which container is meant is kept."""
         try:
-            pod = json.loads(answer)
-            status, containers = pod["status"], [str(it["name"]) for it in pod["spec"]["containers"]]
-            chosen = (pod["metadata"].get("annotations") or {}).get(_DEFAULT)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return f"The {self.name} is not described as pods are by kubectl's answer: {answer[:_WORDS]!r}"
-        name = self.container or (chosen if chosen in containers else containers[0])
-        if name not in containers:
-            return f"The {self.name} has no container {name}, only {', '.join(containers)}"
-        found = [it for it in status.get("containerStatuses") or [] if it.get("name") == name]
-        if not found or "running" not in (found[0].get("state") or {}):
-            return self._not_running(name, status.get("phase"), found[0] if found else {})
-        running = found[0].get("containerID")
+            found = pods.look(json.loads(answer), self.name, self.container, None if opening else self._running)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            return f"The {self.name} is not described as pods are by kubectl's answer: {answer[: pods.WORDS]!r}"
+        if isinstance(found, str):
+            return found
         if opening:
-            self.container, self._running = name, running
-        elif self._running is not None and running != self._running:
-            return f"The container {name} of the {self.name} was restarted, and is not the one that it was"
+            self.container, self._running = found.container, found
         return None
-
-    def _not_running(self, container: str, phase: Any, status: dict[str, Any]) -> str:
-        state = status.get("state") or {}
-        if ended := state.get("terminated"):
-            why = f"{ended.get('reason', 'Ended')}, exit code {ended.get('exitCode')}"
-            return f"The container {container} of the {self.name} has ended ({why})"
-        waiting = (state.get("waiting") or {}).get("reason")
-        return (
-            f"The container {container} of the {self.name} is not running: {waiting or phase or 'its state is unknown'}"
-        )

@@ -22,7 +22,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from swerex_c.exceptions import CommandTimeoutError, ResourceError, RuntimeClosedError, SwerexException
+from swerex_c.exceptions import (
+    CommandTimeoutError,
+    ConnectionLostError,
+    ResourceError,
+    RuntimeClosedError,
+    SwerexException,
+)
 from swerex_c.exec import scripts
 from swerex_c.exec.backend import Backend
 from swerex_c.exec.client import KEPT, MERGED, NO_INPUT, Exchange, Output, Overdue
@@ -239,6 +245,7 @@ class Running:
         Raises:
             TimeoutError: if it has not ended after `timeout` seconds. It goes on.
             PlaceLostError: if the place is gone.
+            ConnectionLostError: if the connection to it is, which others can make anew.
             SwerexException: if the shell above the script has ended without its exit status.
         """
         exchange = self._exchange
@@ -268,9 +275,15 @@ class Running:
         words = client.words()
         said = f": {words}" if words else ""
         what = "while the command ran" if self._exchange.began else "before the command began, or as it did"
+        code = client.process.returncode
+        unsure = None if code is None or code < 0 else self._place.backend.unsure(client.argv, code)
+        if unsure is not None:
+            return ConnectionLostError(
+                f"{unsure} {what}, so there is no exit code: it may still run. Other commands get a new one{said}"
+            )
         return ResourceError(
             f"The shell in {self._place.backend.name} has ended {what}, so there is no exit code; "
-            f"its client ended with status {client.process.returncode}{said}"
+            f"its client ended with status {code}{said}"
         )
 
     def collect(self, input: bytes, timeout: float | None, limit: int) -> Answer:

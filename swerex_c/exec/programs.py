@@ -22,6 +22,8 @@ __all__ = ["execute"]
 _START = r"""
 if [[ -w /dev/null ]]; then exec 8>&2 2>/dev/null; else exec 8>&2; fi
 [[ ! $swx_posix ]] || export POSIXLY_CORRECT="${swx_posix#=}"
+[[ ! $swx_nest ]] || export FUNCNEST="${swx_nest#=}"
+[[ ! $swx_idle ]] || export TMOUT="${swx_idle#=}"
 if (($2)); then
   exec -c "$BASH" --noprofile --norc -p -c "$1" swerex "$swx_branded" "$SWEREX_C_MARK"
 else
@@ -37,6 +39,8 @@ _PROGRAM = (
     + r"""
 swx_posix=${POSIXLY_CORRECT+=$POSIXLY_CORRECT}
 set +o posix
+swx_nest=${FUNCNEST+=$FUNCNEST} swx_idle=${TMOUT+=$TMOUT}
+unset -v FUNCNEST TMOUT
 swx_fail() { swx_note "$1"; exit 126; }
 swx_read || exit 125
 exec 2>&8 8>&-
@@ -141,8 +145,12 @@ elif ((SHLVL == 2)); then # the place has none
   swx_no_level
 fi
 [[ ! $swx_posix ]] || export POSIXLY_CORRECT="${swx_posix#=}"
+[[ ! $swx_idle ]] || export TMOUT="${swx_idle#=}"
+[[ ! $swx_nest ]] || export FUNCNEST="${swx_nest#=}"
 command exec -a "$swx_name" -- "$swx_file" "$@"
-swx_why "$?"
+swx_code=$?
+unset -v FUNCNEST
+swx_why "$swx_code"
 """
 )
 """Reads words from standard input: `=` and the directory, or nothing; 1 for a text for the shell, 2 for one that is too
@@ -181,6 +189,7 @@ async def execute(place: Place, command: Command, output_limit: int) -> CommandR
 
     Raises:
         PlaceLostError: if the place is gone.
+        ConnectionLostError: if the connection to it was lost meanwhile. The command may still run.
         ResourceError: if the shell that ran it has ended without its exit code (the command may have killed it).
         and what `LocalRuntime.execute` raises.
     """

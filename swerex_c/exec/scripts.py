@@ -23,6 +23,7 @@ __all__ = [
     "INTERRUPT_FOREGROUND",
     "KILL_FOREGROUND",
     "MARK",
+    "SHELL_READS",
     "draw_mark",
 ]
 
@@ -205,6 +206,33 @@ echo "${born:--} ${now:--}"
 """Words: the mark of a session, or any other. Prints what is another number when the place was started anew, and how
 many seconds the place's clock shows (`-` for what cannot be told). Exit code 0: the session's shell is there, at the
 head of its terminal."""
+
+SHELL_READS = (
+    _COMMON
+    + _FIND_SHELL
+    + r"""
+[[ $shell ]] || exit 1
+for ((look = 0; look < 20; look++)); do
+    call=
+    stat_of "$shell" || exit 1
+    if [[ $state == S && $foreground == "$group" ]]; then
+        { read -r call <"/proc/$shell/syscall"; } 2>/dev/null
+        [[ $call ]] || exit 1
+        set -- $call
+        if [[ $1 == @(0|3|63) && $2 == @(0x0|0xff) ]]; then # the numbers of read, on most machines
+            echo "$shell $1 $2 $3 $4"
+            exit 0
+        fi
+    fi
+    pause 0.005
+done
+exit 1
+"""
+)
+"""Words: the mark of a session. Prints which read its shell waits in (its number, the system call, the descriptor, the
+buffer and the size): it is the same one whenever the shell waits at its prompt, and no other wait is.
+
+Exit code 1: it waits in none, or the place does not tell."""
 
 INTERRUPT_FOREGROUND = (
     _COMMON

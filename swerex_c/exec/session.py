@@ -27,6 +27,7 @@ from swerex_c.exec.scripts import (
     INTERRUPT_FOREGROUND,
     KILL_FOREGROUND,
     MARK,
+    SHELL_READS,
     draw_mark,
 )
 from swerex_c.exec.shells import lost
@@ -43,7 +44,13 @@ if TYPE_CHECKING:
     from swerex_c import _core
     from swerex_c.exec.place import Place
     from swerex_c.runtime._answers import Answer
-    from swerex_c.runtime.abstract import BashInterruptAction, CreateBashSessionRequest
+    from swerex_c.runtime._watch import Stream
+    from swerex_c.runtime.abstract import (
+        BashAction,
+        BashInterruptAction,
+        CreateBashSessionRequest,
+        CreateBashSessionResponse,
+    )
 
 __all__ = ["ExecSession", "Look", "end_marked", "look"]
 
@@ -58,6 +65,15 @@ _ASK_SECONDS = 20.0
 
 _SIGNAL_SECONDS = 1.0
 """How long the way of a signal to what runs in the place may take."""
+
+_DOUBT_SECONDS = 1.0
+"""So long after a command was sent it is looked whether its shell is at its prompt all the same, for the first time."""
+
+_DOUBT_AGAIN = 1.6, 30.0
+"""Each time so much later than the time before, up to so many seconds."""
+
+_LEARN_SECONDS, _LEARN_TRIES = 0.02, 100
+"""How long after the first time it is tried again to see the shell at its prompt, then ever later, and how often."""
 
 _GONE_SECONDS = 3.0
 """How long an engine may take to notice that a place has ended, when nothing can be run in it any more."""
@@ -131,6 +147,10 @@ class ExecSession(BashSession):
         self._patience = CLIENT_SECONDS
         self._ready = False
         self._started = False
+        self._argv: list[str] = []
+        self._prompt: bytes | None = None
+        """What the shell's wait at its prompt looks like. Empty: the place does not tell. None: it is not known yet."""
+        self._doubting = threading.Lock()
         self._judging = threading.Lock()
         self._verdict: list[SwerexException | None] = []
 
@@ -144,6 +164,7 @@ class ExecSession(BashSession):
         variables |= {"TERM": "xterm", MARK: self.mark}
         argv = backend.terminal(CARRIED_BASH, (*CARRIED_VARIABLES, MARK))
         self._started = True
+        self._argv = argv
         return [os.fsencode(word) for word in argv], [os.fsencode(f"{k}={v}") for k, v in variables.items()], None
 
     def _carried_script(self) -> bytes:
@@ -152,6 +173,70 @@ class ExecSession(BashSession):
     def _check_started(self, operation: _core.Operation, argv: list[bytes] | None) -> None:
         self._ready = operation.typed
         super()._check_started(operation, argv)
+
+    async def start(self) -> CreateBashSessionResponse:
+        answer = await super().start()
+        # Beside, so that nobody's first command waits for it.
+        threading.Thread(target=self._learn, name="learn the prompt", daemon=True).start()
+        return answer
+
+    # -- ends that nobody hears
+
+    async def _submit(self, action: BashAction, command: str, timeout: float | None, stream: Stream | None) -> Answer:
+        """A shell whose prompts do not show any more (readonly, or standard error elsewhere) is seen from within."""
+        looks: list[asyncio.Future[None]] = []
+
+        def begin() -> None:
+            looks.append(asyncio.ensure_future(self._doubt()))
+
+        later = asyncio.get_running_loop().call_later(_DOUBT_SECONDS, begin)
+        try:
+            return await super()._submit(action, command, timeout, stream)
+        finally:
+            later.cancel()
+            for look in looks:
+                look.cancel()
+
+    async def _doubt(self) -> None:
+        """While somebody waits for the end of a command: have the core ask the shell if it is at its prompt."""
+        pause = _DOUBT_SECONDS
+        while (core := self._core) is not None:
+            if self._doubting.acquire(blocking=False):
+                try:
+                    facts = core.facts()
+                    # Only then: a shell that has not read its command yet is at its prompt, too.
+                    if self._prompt and facts["doubtful"]:
+                        seen = await in_thread(self._shell_reads)
+                        if seen == self._prompt and self._core is core:
+                            core.doubt(facts["commands"])
+                finally:
+                    self._doubting.release()
+            await asyncio.sleep(pause)
+            pause = min(pause * _DOUBT_AGAIN[0], _DOUBT_AGAIN[1])
+
+    def _learn(self) -> None:
+        """Find out what the shell's wait at its prompt looks like: while it is idle, before the look and after it."""
+        pause = _LEARN_SECONDS
+        for _ in range(_LEARN_TRIES):
+            core = self._core
+            if core is None or (before := core.facts())["dead"] or before["closed"]:
+                return
+            if before["idle"]:
+                seen = self._shell_reads()
+                after = core.facts()
+                if after["idle"] and after["commands"] == before["commands"]:
+                    self._prompt = seen
+                    return
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
+
+    def _shell_reads(self) -> bytes:
+        """What the shell waits for; empty if it does not, or if that cannot be learned. Blocks."""
+        try:
+            answer = self.place.run(SHELL_READS, self.mark, timeout=_ASK_SECONDS)
+        except (SwerexException, TimeoutError, OSError):
+            return b""
+        return answer.stdout if answer.code == 0 else b""
 
     # -- what has become of it
 
@@ -186,6 +271,12 @@ class ExecSession(BashSession):
                 end_marked(self.place, self.mark)
         if gone is not None:
             return gone
+        unsure = None if answer.signal or there else backend.unsure(self._argv, answer.code)
+        if unsure is not None:
+            return SessionDiedError(
+                f"{unsure}, and the session's shell has ended with it, or by itself: the exit code of what ran there "
+                "is not known. Close the session and create another one"
+            )
         if answer.signal:
             how = f"was ended by signal {answer.signal}"
         elif there:

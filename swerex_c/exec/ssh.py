@@ -34,6 +34,12 @@ _RESERVED_SECONDS = 60.0
 _LONGEST_DIRECTORY = 60
 """Of the 107 bytes of a socket's path ssh takes 17 for itself."""
 
+_FAILED = 255
+"""What ssh ends with when it fails itself; and when the program there was ended by a signal, or ended so itself."""
+
+_ASK_SECONDS = 5.0
+"""How long a connection of our own may take to say that it is there. Nothing goes over the network for that."""
+
 _WORDS = 500
 """How many characters of what ssh said a message holds."""
 
@@ -130,6 +136,7 @@ class SSHBackend(Backend):
         """
         Args:
             host: its name, address, or alias in the configuration file.
+            identity_file: the private key to offer; it has to be there when `open` is called.
             config_file: in place of the user's and the system's.
             options: as after `-o`, such as `StrictHostKeyChecking=accept-new`; they come before the package's own.
             command: the client, with arguments that come before all others.
@@ -148,6 +155,7 @@ class SSHBackend(Backend):
         more += ["-p", str(port)] if port else []
         more += ["-l", user] if user else []
         more += ["-i", identity_file] if identity_file else []
+        self._identity = identity_file
         self._options = more
         self._share = share_connections
         self._lock = threading.Lock()
@@ -185,6 +193,19 @@ class SSHBackend(Backend):
             return self._no_client(error)
         return self._refused(said.words) if said.code else None
 
+    def unsure(self, client: Sequence[str], code: int) -> str | None:
+        if code != _FAILED:
+            return None
+        with self._lock:
+            socket = next((it.socket for it in self._connections if f"ControlPath={it.socket}" in client), "")
+        if not socket:
+            return f"ssh ended with status {code}, as it does when a connection is lost"
+        check = [*self._command, "-F", "none", "-O", "check", "-o", f"ControlPath={socket}", "--", "place"]
+        with contextlib.suppress(TimeoutError, OSError):
+            if ask(check, environment=self.environment(), timeout=_ASK_SECONDS).code == 0:
+                return None  # it carries the others on
+        return f"The connection to the {self.name} was lost"
+
     def _no_client(self, error: OSError) -> str:
         return f"The command {self._client[0]!r} cannot be run ({error.strerror}), so the {self.name} is out of reach"
 
@@ -195,6 +216,10 @@ class SSHBackend(Backend):
     # Connections that are shared
 
     def open(self, timeout: float) -> None:
+        if self._identity and not os.path.isfile(os.path.expanduser(self._identity)):
+            # ssh would go on without it, and say of something else why that host does not let us in.
+            msg = f"The {self.name} is out of reach: there is no key file {self._identity!r} (`identity_file`)"
+            raise PlaceLostError(msg)
         if not self._share or self._directory is not None:
             return
         if shutil.which(self._client[0]) is None:

@@ -16,9 +16,8 @@ import hashlib
 import itertools
 import logging
 import time
-import types
 from collections import deque
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine
 from typing import Any
 
 from pydantic import BaseModel
@@ -34,6 +33,7 @@ from swerex_c.exceptions import (
     SwerexException,
 )
 from swerex_c.remote import copying, logs
+from swerex_c.remote.direct import first_step, rest, silent_waker
 from swerex_c.remote.flow import Receiver, Sender
 from swerex_c.remote.link import Link
 from swerex_c.remote.protocol import (
@@ -61,7 +61,6 @@ from swerex_c.remote.protocol import (
 )
 from swerex_c.remote.service import METHODS, Service
 from swerex_c.remote.transfer import to_wire
-from swerex_c.runtime._wakeup import current_waker
 from swerex_c.runtime.local import LocalRuntime
 
 __all__ = ["Registry", "ServerLink"]
@@ -88,21 +87,6 @@ _SHORT = ("is_alive", "run_in_session")
 """Methods that are often done without waiting for anything."""
 
 logger = logs.LOGGER
-
-
-@types.coroutine
-def _rest(work: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:
-    """The rest of a coroutine that has begun, and waits."""
-    try:
-        while True:
-            try:
-                value = yield waits_for
-            except BaseException as error:
-                waits_for = work.throw(error)
-            else:
-                waits_for = work.send(value)
-    except StopIteration:
-        pass
 
 
 class Exchange:
@@ -185,18 +169,12 @@ class Exchange:
 
         That spares a turn of the event loop. Up to where it waits, the work is not a task and must not ask for one.
         """
-        waker = self.channel.registry.waker
-        if waker is not None:
-            waker.ready = ()  # what came, came alone: as far as anyone can tell, there is nothing else to do
         try:
-            waits_for = work.send(None)
+            waits_for = first_step(self.channel.registry.waker, work)
         except StopIteration:
             return
-        finally:
-            if waker is not None:
-                waker.ready = (None,)
         if self.answer is None:
-            self.task = self.channel.registry.loop.create_task(_rest(work, waits_for))
+            self.task = self.channel.registry.loop.create_task(rest(work, waits_for))
 
     def _receiver(self) -> Receiver:
         receiver = Receiver(self.id, UP)
@@ -554,7 +532,7 @@ class Registry:
         self.logs_all = logs.LOGGER.isEnabledFor(logging.DEBUG)
         """Whether requests are logged that went well."""
         self.encode = new_encoder().encode
-        self.waker = None if hasattr(self.loop, "_ready") else current_waker()
+        self.waker = silent_waker()
         """What sessions ask whether the loop has other things to do, where the loop itself does not tell."""
         self.channels: dict[bytes, Channel] = {}
         self.links: set[ServerLink] = set()

@@ -6,13 +6,25 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
-from swerex_c.exceptions import ServerRestartedError, SessionDoesNotExistError
+from swerex_c.exceptions import ResourceError, ServerRestartedError, SessionDoesNotExistError
 from swerex_c.runtime.abstract import BashInterruptAction
 
-__all__ = ["MARGIN", "Boots", "is_loopback", "patience"]
+__all__ = ["ANSWER_LIMIT", "MARGIN", "Boots", "is_loopback", "patience", "too_long"]
 
 MARGIN = 10.0
 """Seconds that a request may take longer than the time it gives to what it asks for."""
+
+
+ANSWER_LIMIT = 1 << 30
+"""Bytes of one answer that a client takes if nobody says otherwise."""
+
+
+def too_long(method: str, limit: int) -> ResourceError:
+    """What is raised for an answer that a client does not take."""
+    return ResourceError(
+        f"The answer to {method} is longer than the {limit} bytes that this client takes (answer_limit); what was "
+        "asked for was carried out"
+    )
 
 
 def is_loopback(url: str) -> bool:

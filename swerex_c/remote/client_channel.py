@@ -28,6 +28,7 @@ from swerex_c.exceptions import (
     SwerexException,
 )
 from swerex_c.remote import copying
+from swerex_c.remote.client import ANSWER_LIMIT, too_long
 from swerex_c.remote.dial import LONGEST_HEAD, Address, NotFrames, dial, upgrade_error, upgrade_request
 from swerex_c.remote.flow import Receiver, Sender
 from swerex_c.remote.link import FdTransport, Link
@@ -158,8 +159,9 @@ class _Call:
 class Channel:
     """The calls of one event loop to one server."""
 
-    def __init__(self, address: Address, reconnect_seconds: float):
+    def __init__(self, address: Address, reconnect_seconds: float, answer_limit: int = ANSWER_LIMIT):
         self.address = address
+        self._answer_limit = answer_limit
         self.boot: str | None = None
         """Which server process it is."""
         self._reconnect_seconds = reconnect_seconds
@@ -666,6 +668,9 @@ class Channel:
                 if self._link is not None:
                     call.text.attach(self._link)
             assert call.long is not None
+            if call.long.size + len(data) > self._answer_limit:
+                self._refuse(call)
+                return
             call.text.data(offset, data)
             for piece in call.text.take():
                 call.long.feed(piece)
@@ -675,6 +680,14 @@ class Channel:
             if self._link is not None:
                 call.down.attach(self._link)
             call.down.data(offset, data)
+
+    def _refuse(self, call: _Call) -> None:
+        """Its answer is too long: take no more of it."""
+        self._settle(call, too_long(call.method, self._answer_limit))
+        if call.text is not None:
+            call.text.close()
+        if self._link is not None:
+            self._link.send([CANCEL, call.id])
 
     def end(self, frame: list[Any]) -> None:
         _, number, lane, offset = frame

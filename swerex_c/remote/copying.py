@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from swerex_c.exceptions import ProtocolError, SwerexException, UploadError
 from swerex_c.remote.flow import Receiver, Sender
@@ -26,7 +26,7 @@ from swerex_c.remote.protocol import WINDOW
 from swerex_c.runtime import _tars, files
 from swerex_c.runtime._spool import Spool
 
-__all__ = ["Progress", "receive", "send", "send_text"]
+__all__ = ["Come", "Progress", "Reader", "Room", "consume", "produce", "receive", "send", "send_text"]
 
 T = TypeVar("T")
 
@@ -38,6 +38,20 @@ _AHEAD = WINDOW // _tars.BLOCK + 3
 
 _TELL = 512 << 10
 """Bytes that are written before the loop is told."""
+
+
+class Room(Protocol):
+    """What a file or a tree is written to, in a thread; `_Blocks` is one."""
+
+    def block(self) -> bytearray | None: ...
+    def put(self, data: bytes | memoryview, block: bytearray | None = None) -> None: ...
+
+
+class Come(Protocol):
+    """What a file or a tree is read from, in a thread; `_Arrivals` is one."""
+
+    def get(self) -> list[bytes | memoryview]: ...
+    def release(self, pieces: list[bytes | memoryview]) -> None: ...
 
 
 class _GivenUp(BaseException):
@@ -190,7 +204,7 @@ async def send(path: str, sender: Sender, progress: Progress | None = None) -> N
         UploadError: if it is, or holds, something that is neither a file nor a directory nor a symbolic link.
     """
     blocks = _Blocks(asyncio.get_running_loop(), sender)
-    await _in_thread(lambda: _produce(path, blocks, progress), blocks.end)
+    await _in_thread(lambda: produce(path, blocks, progress), blocks.end)
 
 
 async def send_text(
@@ -225,7 +239,7 @@ async def receive(receiver: Receiver, target: str, progress: Progress | None = N
     """
     arrivals = _Arrivals(asyncio.get_running_loop(), receiver)
     try:
-        await _in_thread(lambda: _consume(_Reader(arrivals, progress), target, name), arrivals.end)
+        await _in_thread(lambda: consume(Reader(arrivals, progress), target, name), arrivals.end)
     finally:
         receiver.when_news = None
         receiver.close()
@@ -234,7 +248,8 @@ async def receive(receiver: Receiver, target: str, progress: Progress | None = N
 # In the thread
 
 
-def _produce(path: str, blocks: _Blocks, progress: Progress | None) -> None:
+def produce(path: str, blocks: Room, progress: Progress | None) -> None:
+    """Write a file or a tree as a stream, see above. Blocks."""
     def write(data: bytes) -> None:
         blocks.block()
         blocks.put(data)
@@ -292,11 +307,11 @@ def _produce_text(path: str, encoding: str | None, errors: str | None, blocks: _
                 return True
 
 
-class _Reader:
+class Reader:
     """A file-like view of the pieces of a stream; of a file they are written from where they came, of a tree each is
     copied once."""
 
-    def __init__(self, arrivals: _Arrivals, progress: Progress | None = None):
+    def __init__(self, arrivals: Come, progress: Progress | None = None):
         self._arrivals = arrivals
         self._progress = progress
         self._pieces: deque[bytes | memoryview] = deque()
@@ -359,7 +374,8 @@ class _Reader:
         return data
 
 
-def _consume(reader: _Reader, target: str, own_name: str | None) -> None:
+def consume(reader: Reader, target: str, own_name: str | None) -> None:
+    """Make the file or the tree of a stream, see `receive`. Blocks."""
     try:
         head = json.loads(reader.line())
         kind, name, mode = head["kind"], head.get("name"), head.get("mode", 0o644)

@@ -31,6 +31,7 @@ from starlette.responses import Response
 from swerex_c._version import __version__
 from swerex_c.exceptions import InvalidInputError, ServerRestartedError
 from swerex_c.remote import archive
+from swerex_c.remote.direct import at_once
 from swerex_c.remote.form import Form as UploadForm
 from swerex_c.remote.long_json import LONG, dump, has_long, load
 from swerex_c.remote.once import Once
@@ -39,6 +40,7 @@ from swerex_c.remote.service import METHODS, Service
 from swerex_c.remote.transfer import to_wire
 from swerex_c.runtime import abstract, files
 from swerex_c.runtime.abstract import _ExceptionTransfer
+from swerex_c.runtime.local import LocalRuntime
 
 __all__ = ["create_app"]
 
@@ -339,7 +341,7 @@ class _Endpoints:
         async def start() -> Reply:
             try:
                 request = await _parse(METHODS[method], head.content_type, body)
-                return await _answer(await self._service.call(method, request))
+                return await _answer(await self._begin(method, request))
             except Refusal as refusal:
                 return refusal.reply
             except Exception as error:
@@ -351,6 +353,13 @@ class _Endpoints:
             return await self.once.run(head.request_id, (method, await _digest(body)), start)
         except Exception as error:
             return await _failure(error)
+
+    def _begin(self, method: str, request: BaseModel | None) -> Coroutine[Any, Any, BaseModel]:
+        """Where there is no other request, a session may wait for a short command by itself, without the loop."""
+        service = self._service
+        work = service.call(method, request)
+        alone = service.in_flight == 0 and method == "run_in_session" and type(service.runtime) is LocalRuntime
+        return at_once(work) if alone else work
 
     async def _body(self, receive: Receive) -> bytes | bytearray:
         message = await receive()

@@ -36,7 +36,7 @@ from swerex_c.exceptions import (
     UploadError,
 )
 from swerex_c.remote import archive
-from swerex_c.remote.client import MARGIN, Boots, is_loopback, patience
+from swerex_c.remote.client import ANSWER_LIMIT, MARGIN, Boots, is_loopback, patience, too_long
 from swerex_c.remote.protocol import SERVER_HEADER
 from swerex_c.remote.transfer import from_wire
 from swerex_c.runtime import files
@@ -79,12 +79,14 @@ class _Lost(Exception):
 class JsonClient:
     """Calls a server. May be used from any event loop and any thread."""
 
-    def __init__(self, url: str, headers: Mapping[str, str] | None = None):
+    def __init__(self, url: str, headers: Mapping[str, str] | None = None, answer_limit: int = ANSWER_LIMIT):
         """
         Args:
             url: the server's, with scheme, port and path prefix if there is one. It may be changed, as may `headers`.
             headers: what every request carries, the key among it.
+            answer_limit: bytes of one answer that are taken; files that are downloaded have no limit.
         """
+        self._answer_limit = answer_limit
         self.url = url
         self.headers = dict(headers or {})
         self.boot: str | None = None
@@ -219,7 +221,7 @@ class JsonClient:
             if response.status == 200:
                 await self._save(response, source, target, progress)
                 return
-            refusal = await response.read()
+            refusal = await self._read(response, "download")
         if response.status == 404 and boot is None:
             raise NotSupportedError("The server is not one of swerex_c, and cannot send files: use read_file")
         check_status(response.status, refusal)
@@ -291,7 +293,24 @@ class JsonClient:
             _Lost: if none came within `wait` seconds, or at all.
         """
         async with self._request(verb, path, data, headers, wait) as response:
-            return response.status, response.headers, await response.read()
+            return response.status, response.headers, await self._read(response, path)
+
+    async def _read(self, response: aiohttp.ClientResponse, method: str) -> bytes:
+        """The body of an answer, which says how long it is, or not, or is compressed."""
+        size, limit = response.content_length, self._answer_limit
+        if size is not None and size <= limit and "Content-Encoding" not in response.headers:
+            return await response.read()
+        parts: list[bytes] = []
+        left = limit
+        if size is None or size <= limit:
+            async for part in response.content.iter_any():
+                parts.append(part)
+                left -= len(part)
+                if left < 0:
+                    break
+        if left < 0 or size is not None and size > limit:
+            raise too_long(method, limit)
+        return b"".join(parts)
 
     @contextlib.asynccontextmanager
     async def _request(

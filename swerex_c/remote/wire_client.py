@@ -20,7 +20,7 @@ from swerex_c.exceptions import (
     ServerLimitError,
     ServerRestartedError,
 )
-from swerex_c.remote.client import Boots, patience
+from swerex_c.remote.client import ANSWER_LIMIT, Boots, patience, too_long
 from swerex_c.remote.client_channel import Channel
 from swerex_c.remote.dial import Address, NotFrames
 from swerex_c.remote.elsewhere import ChannelElsewhere
@@ -33,7 +33,7 @@ from swerex_c.runtime.abstract import (
     UploadResponse,
     WriteFileRequest,
 )
-from swerex_c.utils.progress import Progress
+from swerex_c.utils.progress import Progress, adding
 
 __all__ = ["Address", "NotFrames", "WireClient"]
 
@@ -55,12 +55,14 @@ _UNREACHABLE = (
 class WireClient:
     """Calls a server, over a channel for each event loop it is used in. Raises `NotFrames` if that cannot be."""
 
-    def __init__(self, address: Address, reconnect_seconds: float = 30.0):
+    def __init__(self, address: Address, reconnect_seconds: float = 30.0, answer_limit: int = ANSWER_LIMIT):
         """
         Args:
             reconnect_seconds: how long a call waits for a connection, at first and when it broke.
+            answer_limit: bytes of one answer that are taken.
         """
         self.address = address
+        self._answer_limit = answer_limit
         self._reconnect_seconds = reconnect_seconds
         self._channels: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Channel] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -106,15 +108,22 @@ class WireClient:
         """The output of an action as it comes, and at last its observation."""
         channel = await self.channel()
         decoder = codecs.getincrementaldecoder("utf-8")("surrogatepass")
-        pieces: list[str] = []
+        pieces: list[str] | None = []
+        size = 0
         try:
             async for item in channel.stream("stream_in_session", request.model_dump(), patience(request)):
                 if isinstance(item, bytes):
+                    size += len(item)
+                    if size > self._answer_limit:
+                        pieces = None  # a stream may be as long as it likes; what is kept for its answer may not
                     if text := _text(decoder, item):
-                        pieces.append(text)
+                        if pieces is not None:
+                            pieces.append(text)
                         yield text
                 else:
                     if item.get("output", "") is None:
+                        if pieces is None:
+                            raise too_long("stream_in_session", self._answer_limit)
                         item["output"] = "".join(pieces)
                     yield _model(response_type, item)
         except Exception as error:
@@ -122,12 +131,12 @@ class WireClient:
 
     async def upload(self, source: str, target: str, progress: Progress | None = None) -> UploadResponse:
         """Copy a file or a tree to the server's machine, in pieces; modes and symbolic links are kept."""
-        await (await self.channel()).upload(source, target, _adding(progress))
+        await (await self.channel()).upload(source, target, adding(progress))
         return UploadResponse()
 
     async def download(self, source: str, target: str, progress: Progress | None = None) -> None:
         """Copy a file or a tree from the server's machine, by the rules of an upload."""
-        await (await self.channel()).download(source, target, _adding(progress))
+        await (await self.channel()).download(source, target, adding(progress))
 
     # Channels
 
@@ -148,15 +157,18 @@ class WireClient:
         with self._lock:
             for other in [other for other in self._channels if other.is_closed()]:
                 del self._channels[other]
-            made = self._channels[loop] = Channel(self.address, self._reconnect_seconds)
+            made = self._channels[loop] = self._new_channel()
         if found is None:  # else the loop is ending, and what is closed last still calls
             await made.guard()
         return made
 
+    def _new_channel(self) -> Channel:
+        return Channel(self.address, self._reconnect_seconds, self._answer_limit)
+
     def _the_only(self, loop: asyncio.AbstractEventLoop) -> Channel | ChannelElsewhere:
         with self._lock:
             if self._only is None:
-                self._only = Channel(self.address, self._reconnect_seconds)
+                self._only = self._new_channel()
             elif self._only.loop is not loop:
                 if self._only.loop.is_running():
                     return ChannelElsewhere(self._only)
@@ -200,16 +212,3 @@ def _text(decoder: codecs.IncrementalDecoder, data: bytes) -> str:
         return decoder.decode(data)
     except UnicodeDecodeError as error:
         raise ProtocolError(f"The server's output is no text: {error}") from error
-
-
-def _adding(progress: Progress | None) -> Callable[[int], None] | None:
-    if progress is None:
-        return None
-    done = 0
-
-    def add(size: int) -> None:
-        nonlocal done
-        done += size
-        progress(done, None)
-
-    return add

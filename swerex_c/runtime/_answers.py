@@ -19,7 +19,7 @@ from swerex_c.exceptions import (
 if TYPE_CHECKING:
     from asyncio import Future
 
-__all__ = ["Answer", "cause", "check_seconds", "death", "failure", "finish", "resource_error", "translate"]
+__all__ = ["Answer", "cause", "check_seconds", "death", "failure", "finish", "resource_error", "shown", "translate"]
 
 _RESOURCES = {
     errno.EMFILE: "this process has no file descriptors left (raise `ulimit -n`, or close sessions)",
@@ -28,6 +28,21 @@ _RESOURCES = {
     errno.EAGAIN: "the limit on processes is reached (see `ulimit -u`)",
     errno.ENOMEM: "out of memory",
 }
+
+
+_SHOWN = 10_000
+"""So many characters of a command are told in a message; callers find in it what they sent, if it is not longer."""
+
+
+def shown(command: object) -> str:
+    """A command as messages show it: `repr`, of a long text only its beginning and its end."""
+    if isinstance(command, str) and len(command) > _SHOWN:
+        half = _SHOWN // 2
+        left = len(command) - 2 * half
+        return repr(f"{command[:half]}[... {left} characters of the command are left out here ...]{command[-half:]}")
+    if isinstance(command, list):
+        return f"[{', '.join(map(shown, command))}]"
+    return repr(command)
 
 
 class Answer(Protocol):
@@ -100,30 +115,30 @@ def failure(
     """The exception for an operation that did not come to its end."""
     end = operation.end
     if end == "timeout":
-        msg = f"timeout after {timeout} seconds while running command {command!r}"
+        msg = f"timeout after {timeout} seconds while running command {shown(command)}"
         if not operation.typed:
             msg += " (it was not sent, because an earlier command of the session still runs: interrupt that one)"
             return SessionBusyError(msg)
         return CommandTimeoutError(msg, output=operation.output)
     if end == "quiet":
-        msg = f"no output for {quiet} seconds while running command {command!r}"
+        msg = f"no output for {quiet} seconds while running command {shown(command)}"
         return CommandTimeoutError(msg, output=operation.output)
     if end == "died":
         msg = f"The session's shell has ended. {cause(operation)} Close the session and create another one"
         return SessionDiedError(msg, **death(operation))
     if end == "lost":
         msg = (
-            f"It cannot be proved what the shell of this session is doing, so command {command!r} has no true answer. "
-            "Close the session and create another one"
+            "It cannot be proved what the shell of this session is doing, so "
+            f"command {shown(command)} has no true answer. Close the session and create another one"
         )
         return SessionLostSyncError(msg)
     if end == "closed":
         return RuntimeClosedError("The session was closed")
     if end == "memory":
-        return ResourceError(f"Out of memory while running command {command!r}")
+        return ResourceError(f"Out of memory while running command {shown(command)}")
     if end == "system":
-        return InvalidInputError(f"{operation.error}: {command!r}")
-    return SwerexException(f"The command {command!r} was cancelled")
+        return InvalidInputError(f"{operation.error}: {shown(command)}")
+    return SwerexException(f"The command {shown(command)} was cancelled")
 
 
 def translate(e: Exception) -> SwerexException:

@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import threading
+from collections.abc import Callable
 
 from swerex_c import _core
 from swerex_c.exceptions import (
@@ -17,7 +18,8 @@ from swerex_c.exceptions import (
     RuntimeClosedError,
     SwerexException,
 )
-from swerex_c.runtime._answers import check_seconds, finish, resource_error
+from swerex_c.runtime._answers import check_seconds, finish, resource_error, shown
+from swerex_c.runtime._starts import starts
 from swerex_c.runtime._wakeup import LoopWaker, current_waker
 from swerex_c.runtime.abstract import Command, CommandResponse
 
@@ -45,14 +47,36 @@ class Programs:
         self._running: set[_core.Process] = set()
         self._marks: list[int] = []
         self._room = _KEPT_MARKS
+        self._starting = 0
+        self._over = False
 
     def __len__(self) -> int:
         """How many run."""
         return len(self._running)
 
-    def began(self, process: _core.Process) -> None:
+    async def start(self, begin: Callable[[], _core.Process]) -> _core.Process:
+        """Start one more."""
+
+        def start() -> _core.Process:
+            process = begin()
+            with self._lock:
+                self._running.add(process)
+                over = self._over
+            if over:
+                process.cancel()
+            return process
+
+        def undo(process: _core.Process) -> None:
+            process.cancel()
+            self.ended(process)
+
         with self._lock:
-            self._running.add(process)
+            self._starting += 1
+        try:
+            return await starts.start(start, undo)
+        finally:
+            with self._lock:
+                self._starting -= 1
 
     def ended(self, process: _core.Process) -> None:
         with self._lock:
@@ -64,6 +88,10 @@ class Programs:
 
     async def end(self) -> None:
         """End those that run and what all have left. Returns when it is gone."""
+        with self._lock:
+            self._over = True
+        while self._starting:  # each is ended as soon as it is there
+            await asyncio.sleep(0.001)
         with self._lock:
             running = list(self._running)
             marks, self._marks = self._marks, []
@@ -84,12 +112,12 @@ async def execute(command: Command, output_limit: int, programs: Programs) -> Co
     try:
         waker = current_waker()
         future = waker.create_future()
-        process = _start(command, argv, output_limit, waker, future)
-        programs.began(process)
-        try:
-            await finish(process, future)
-        finally:
-            programs.ended(process)
+        with starts.used():
+            process = await programs.start(lambda: _start(command, argv, output_limit, waker, future))
+            try:
+                await finish(process, future)
+            finally:
+                programs.ended(process)
     finally:
         if keep is not None:
             os.close(keep)
@@ -222,7 +250,7 @@ def response(command: Command, output: bytes, error: bytes, code: int) -> Comman
     stdout = output.decode(errors="backslashreplace")
     stderr = error.decode(errors="backslashreplace")
     if command.check and code != 0:
-        msg = f"Command {command.command!r} failed with exit code {code}. Stdout:\n{stdout!r}\nStderr:\n{stderr!r}"
+        msg = f"Command {shown(command.command)} failed with exit code {code}. Stdout:\n{stdout!r}\nStderr:\n{stderr!r}"
         if command.error_msg:
             msg = f"{command.error_msg}: {msg}"
         raise NonZeroExitCodeError(msg)

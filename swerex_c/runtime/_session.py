@@ -28,8 +28,19 @@ from swerex_c.exceptions import (
     SessionDiedError,
     SessionNotInitializedError,
 )
-from swerex_c.runtime._answers import Answer, cause, check_seconds, death, failure, finish, resource_error, translate
+from swerex_c.runtime._answers import (
+    Answer,
+    cause,
+    check_seconds,
+    death,
+    failure,
+    finish,
+    resource_error,
+    shown,
+    translate,
+)
 from swerex_c.runtime._patterns import WindowMatcher, make_matcher
+from swerex_c.runtime._starts import starts
 from swerex_c.runtime._syntax import encode, find_bash, judge
 from swerex_c.runtime._wakeup import current_waker
 from swerex_c.runtime._watch import Stream, Watch
@@ -84,6 +95,12 @@ _STARTUP = """\
 """
 """What an interactive bash reads by itself. It is started without them, so that the session is in control before they
 are read and a startup file cannot get in its way."""
+
+
+_NO_LOGOUT = """\
+[[ ! -v TMOUT ]] || builtin unset -v TMOUT 2>&- || builtin :
+"""
+"""Behind the startup files: a shell that nobody says anything to for some minutes has to be there afterwards."""
 
 
 class Session(ABC):
@@ -191,7 +208,7 @@ class BashSession(Session):
                 raise InvalidInputError(msg)
             if os.path.exists(path):
                 lines.append(f". {shlex.quote(path)}\n")
-        script = encode("".join(lines))
+        script = encode("".join([*lines, _NO_LOGOUT]))
         if any(len(line) > 4000 for line in script.splitlines()):
             msg = "The path of a startup file is too long"
             raise InvalidInputError(msg)
@@ -215,7 +232,7 @@ class BashSession(Session):
             otherwise = ":" if os.path.basename(name) == ".bashrc" else fail % number
             line = f"if [[ -e {file} ]]; then . {file}; else {otherwise}; fi"
             script += _core.quote("eval", encode(line)) if len(line) > 900 else encode(line + "\n")
-        return script
+        return script + encode(_NO_LOGOUT)
 
     def _check_request(self, carried: bool) -> None:
         request = self.request
@@ -236,20 +253,27 @@ class BashSession(Session):
         request = self.request
         if argv is not None:
             self._direct_microseconds = _DIRECT_CARRIED_MICROSECONDS
-        try:
-            self._core = _core.Session(
-                b"bash" if argv is not None else os.fsencode(find_bash()),
-                environment,
-                directory,
-                request.rows,
-                request.columns,
-                self._output_limit,
-                argv=argv,
-            )
-        except (OSError, MemoryError) as e:
-            raise resource_error(e, "A session cannot be started") from e
-        except ValueError as e:
-            raise InvalidInputError(f"A session cannot be started: {e}") from None
+        file = b"bash" if argv is not None else os.fsencode(find_bash())
+        limit = self._output_limit
+
+        def begin() -> None:
+            self._core = _core.Session(file, environment, directory, request.rows, request.columns, limit, argv=argv)
+
+        with starts.used():
+            try:
+                await starts.start(begin)
+            except asyncio.CancelledError:
+                await asyncio.shield(self.close())  # it may have begun
+                raise
+            except (OSError, MemoryError) as e:
+                raise resource_error(e, "A session cannot be started") from e
+            except ValueError as e:
+                raise InvalidInputError(f"A session cannot be started: {e}") from None
+            return await self._begin(script, argv)
+
+    async def _begin(self, script: bytes, argv: list[bytes] | None) -> CreateBashSessionResponse:
+        """Wait for the first prompt of the shell that was started."""
+        request = self.request
         try:
             waker = current_waker()
             future = waker.create_future()
@@ -574,7 +598,8 @@ class BashSession(Session):
                 raise _non_zero(action, rest.code, output)
             return _observation(output, rest.code, expect_string, "", operation.dropped)
         if action.check == "raise":
-            msg = f"The command {action.command!r} printed {expect_string!r} and still runs, so it has no exit code"
+            what = shown(action.command)
+            msg = f"The command {what} printed {expect_string!r} and still runs, so it has no exit code"
             raise NoExitCodeError(msg)
         return _observation(output, None, expect_string, "", operation.dropped)
 
@@ -646,7 +671,7 @@ def _observation(output: str, code: int | None, expect_string: str, reason: str,
 
 
 def _non_zero(action: BashAction, code: int | None, output: str) -> NonZeroExitCodeError:
-    msg = f"Command {action.command!r} failed with exit code {code}. Here is the output:\n{output!r}"
+    msg = f"Command {shown(action.command)} failed with exit code {code}. Here is the output:\n{output!r}"
     if action.error_msg:
         msg = f"{action.error_msg}: {msg}"
     return NonZeroExitCodeError(msg)

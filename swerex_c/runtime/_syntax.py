@@ -12,6 +12,7 @@ import subprocess
 
 from swerex_c import _core
 from swerex_c.exceptions import BashIncorrectSyntaxError, InvalidInputError, ResourceError
+from swerex_c.runtime._answers import shown
 
 __all__ = ["check_bash_command", "find_bash", "judge", "split_bash_command"]
 
@@ -64,7 +65,7 @@ def judge(command: str, returncode: int, stdout: bytes, stderr: bytes) -> bool:
         return _HERE_DOCUMENT_WARNING not in stderr
     out, err = (text.decode(errors="backslashreplace") for text in (stdout, stderr))
     msg = (
-        f"Error (exit code {returncode}) while checking bash command \n{command!r}\n"
+        f"Error (exit code {returncode}) while checking bash command \n{shown(command)}\n"
         f"---- Stderr ----\n{err}\n---- Stdout ----\n{out}"
     )
     raise BashIncorrectSyntaxError(msg, extra_info={"bash_stdout": out, "bash_stderr": err})

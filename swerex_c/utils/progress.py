@@ -7,13 +7,27 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-__all__ = ["Progress", "shown"]
+__all__ = ["Progress", "adding", "shown"]
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes that were transferred and, if it is known, how many there will be."""
 
 _AFTER = 1.0
 """Seconds that a transfer takes before it shows how far it is."""
+
+
+def adding(progress: Progress | None) -> Callable[[int], None] | None:
+    """What is called with the size of each piece that was transferred, where nobody knows how many there will be."""
+    if progress is None:
+        return None
+    done = 0
+
+    def add(size: int) -> None:
+        nonlocal done
+        done += size
+        progress(done, None)
+
+    return add
 
 
 @contextlib.contextmanager

@@ -1,0 +1,464 @@
+"""What a container on AWS Fargate needs, found or made: a role, a network, a cluster, a definition; and the task.
+
+The functions block, and may be called by several processes at once: what another made meanwhile is taken. Everything
+that is made carries the tag `origin=swe-rex-deployment-auto`, by which `swerex_c.utils.aws_teardown` finds it. What a
+function makes has a name that ends in a hash of how it is to be, so that nothing is ever changed that another uses.
+
+All of them raise `AwsError` when AWS cannot be asked or refuses: without a region, without credentials, or with some
+that are not permitted to do this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote
+
+from swerex_c.utils._aws import TAG_KEY, TAG_VALUE, AwsError, client, code_of, explained
+
+__all__ = [
+    "AwsError",
+    "find_public_ip",
+    "get_cloudwatch_log_url",
+    "get_cluster_arn",
+    "get_container_name",
+    "get_default_vpc_and_subnet",
+    "get_execution_role_arn",
+    "get_name_hash",
+    "get_public_ip",
+    "get_security_group",
+    "get_task_definition",
+    "run_fargate_task",
+]
+
+_LOG_GROUP = "/ecs/swe-rex-deployment"
+"""The log group that is used unless another is named."""
+
+_ANYWHERE = "0.0.0.0/0"
+
+_INLINE_POLICY = "LogsAndSecretsPolicy"
+_MANAGED_POLICIES = ("service-role/AmazonECSTaskExecutionRolePolicy", "AmazonEC2ContainerRegistryReadOnly")
+
+_AGREE_SECONDS = 30.0
+"""How long it may take until what was made can be seen everywhere at AWS."""
+
+_CONSOLES = {
+    "aws-cn": "console.amazonaws.cn",
+    "aws-us-gov": "console.amazonaws-us-gov.com",
+}
+
+
+# Names
+
+
+def get_name_hash(prefix: str, obj: dict[str, Any], max_length: int = 128, hash_length: int = 12) -> str:
+    """The prefix, a hyphen and a hash of `obj`, in which the order of keys counts.
+
+    Raises:
+        ValueError: if that is longer than `max_length` characters.
+    """
+    if len(prefix) + 1 + hash_length > max_length:
+        raise ValueError(
+            f"Prefix and hash length are too long: {prefix} has length {len(prefix)}, hash length is {hash_length}, "
+            f"max length is {max_length}"
+        )
+    return f"{prefix}-{hashlib.sha256(json.dumps(obj).encode()).hexdigest()[:hash_length]}"
+
+
+def get_container_name(image_name: str) -> str:
+    """A name for the container of an image: what ECS allows of the image's name."""
+    name = "".join(c for c in image_name if (c.isascii() and c.isalnum()) or c in "-_")
+    return name if 0 < len(name) <= 255 else hashlib.sha256(image_name.encode()).hexdigest()
+
+
+# The role
+
+
+def get_execution_role_arn(execution_role_prefix: str, log_group: str | None = None) -> str:
+    """The role as which ECS gets the image and writes the log; made if there is none.
+
+    Args:
+        log_group: where the log goes, which ECS makes if it is not there.
+    """
+    iam = client("iam")
+    partition = iam.meta.partition
+    group = log_group or _LOG_GROUP
+    trust = {
+        "Version": "2012-10-17",
+        "Statement": [
+            {"Effect": "Allow", "Principal": {"Service": "ecs-tasks.amazonaws.com"}, "Action": "sts:AssumeRole"}
+        ],
+    }
+    policy = {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Effect": "Allow",
+                "Action": [
+                    "logs:CreateLogGroup",
+                    "logs:CreateLogStream",
+                    "logs:PutLogEvents",
+                    "logs:DescribeLogStreams",
+                    "secretsmanager:GetSecretValue",
+                ],
+                "Resource": [
+                    f"arn:{partition}:logs:*:*:log-group:{group}:*",
+                    f"arn:{partition}:logs:*:*:log-group:{group}",
+                ],
+            }
+        ],
+    }
+    name = get_name_hash(execution_role_prefix, policy, max_length=64)
+    with explained(f"get or make the role {name}"):
+        arn = _role(iam, name, trust)
+        # Also of a role that is there already: whoever made it may not have come so far.
+        pages = iam.get_paginator("list_attached_role_policies").paginate(RoleName=name)
+        attached = {each["PolicyArn"] for page in pages for each in page["AttachedPolicies"]}
+        for managed in _MANAGED_POLICIES:
+            if (wanted := f"arn:{partition}:iam::aws:policy/{managed}") not in attached:
+                iam.attach_role_policy(RoleName=name, PolicyArn=wanted)
+        inline = iam.get_paginator("list_role_policies").paginate(RoleName=name)
+        if not any(_INLINE_POLICY in page["PolicyNames"] for page in inline):
+            iam.put_role_policy(RoleName=name, PolicyName=_INLINE_POLICY, PolicyDocument=json.dumps(policy))
+        return arn
+
+
+def _role(iam: Any, name: str, trust: dict[str, Any]) -> str:
+    """The role's ARN; it is made if it is not there."""
+    for _ in _tries(f"The role {name} is said to exist, and is not found"):
+        try:
+            return str(iam.get_role(RoleName=name)["Role"]["Arn"])
+        except iam.exceptions.NoSuchEntityException:
+            pass
+        try:
+            made = iam.create_role(
+                RoleName=name,
+                AssumeRolePolicyDocument=json.dumps(trust),
+                Description="Execution role for ECS tasks",
+                MaxSessionDuration=3600,
+                Tags=[{"Key": TAG_KEY, "Value": TAG_VALUE}],
+            )
+        except iam.exceptions.EntityAlreadyExistsException:
+            continue  # another makes it at the same time
+        iam.get_waiter("role_exists").wait(RoleName=name)
+        return str(made["Role"]["Arn"])
+    raise AssertionError("not reached")
+
+
+def _tries(problem: str) -> Iterator[None]:
+    """Go on trying, with pauses, while AWS does not agree with itself.
+
+    Raises:
+        AwsError: with the problem, if that takes too long.
+    """
+    deadline, pause = time.monotonic() + _AGREE_SECONDS, 0.1
+    while True:
+        yield
+        if time.monotonic() > deadline:
+            raise AwsError(f"AWS: {problem}")
+        time.sleep(pause)
+        pause = min(pause * 2, 2.0)
+
+
+# Clusters and definitions
+
+
+def get_task_definition(
+    image_name: str,
+    port: int,
+    execution_role_arn: str,
+    task_definition_prefix: str,
+    log_group: str | None = None,
+) -> dict[str, Any]:
+    """The definition of a task with one container of the image; registered if there is none.
+
+    Args:
+        log_group: where its output goes, in the region where the task runs; None: nowhere.
+    """
+    ecs = client("ecs")
+    container: dict[str, Any] = {
+        "name": get_container_name(image_name),
+        "image": image_name,
+        "portMappings": [{"containerPort": port, "hostPort": port, "protocol": "tcp"}],
+        "essential": True,
+        "entryPoint": ["/bin/sh", "-c"],
+        "command": ["echo 'hello world'"],  # each task has a command of its own instead
+    }
+    definition = {
+        "executionRoleArn": execution_role_arn,
+        "networkMode": "awsvpc",
+        "memory": "2048",
+        "cpu": "1 vCPU",
+        "containerDefinitions": [container],
+        "requiresCompatibilities": ["FARGATE", "EC2"],
+    }
+    if log_group:
+        container["logConfiguration"] = {
+            "logDriver": "awslogs",
+            "options": {
+                "awslogs-group": log_group,
+                "awslogs-region": ecs.meta.region_name,
+                "awslogs-stream-prefix": "ecs",
+                "awslogs-create-group": "true",
+            },
+        }
+    family = get_name_hash(task_definition_prefix, definition, max_length=255)
+    with explained(f"get or register the task definition {family}"):
+        try:
+            found: dict[str, Any] = ecs.describe_task_definition(taskDefinition=family)["taskDefinition"]
+            if found.get("status", "ACTIVE") == "ACTIVE":
+                return found
+        except ecs.exceptions.ClientException:
+            pass  # there is none
+        # Of two that do this at once each gets a revision, and they are alike.
+        made: dict[str, Any] = ecs.register_task_definition(
+            family=family, **definition, tags=[{"key": TAG_KEY, "value": TAG_VALUE}]
+        )["taskDefinition"]
+        return made
+
+
+def get_cluster_arn(cluster_name: str) -> str:
+    """The cluster of this name; made if there is none."""
+    ecs = client("ecs")
+    with explained(f"get or make the cluster {cluster_name}"):
+        made = ecs.create_cluster(clusterName=cluster_name, tags=[{"key": TAG_KEY, "value": TAG_VALUE}])
+        return str(made["cluster"]["clusterArn"])
+
+
+# The network
+
+
+def get_default_vpc_and_subnet() -> tuple[str, str]:
+    """The ids of the region's default VPC, and of a subnet in it.
+
+    Raises:
+        AwsError: if there is no such VPC, or no subnet in it.
+    """
+    ec2 = client("ec2")
+    with explained("find the default VPC"):
+        vpcs = ec2.describe_vpcs(Filters=[{"Name": "isDefault", "Values": ["true"]}])["Vpcs"]
+        if not vpcs:
+            where = ec2.meta.region_name
+            raise AwsError(f"AWS: No default VPC found in the region {where}; `aws ec2 create-default-vpc` makes one")
+        vpc = str(vpcs[0]["VpcId"])
+        pages = ec2.get_paginator("describe_subnets").paginate(Filters=[{"Name": "vpc-id", "Values": [vpc]}])
+        subnets = [subnet for page in pages for subnet in page["Subnets"]]
+        if not subnets:
+            raise AwsError(
+                f"AWS: No subnets found in the default VPC {vpc}; `aws ec2 create-default-subnet` makes them"
+            )
+        # The default ones lead to the internet; the caller's own may not.
+        subnets.sort(key=lambda one: (one.get("State", "available") != "available", not one.get("DefaultForAz")))
+        return vpc, str(subnets[0]["SubnetId"])
+
+
+def get_security_group(vpc_id: str, port: int, security_group_prefix: str, cidr: str = _ANYWHERE) -> str:
+    """The id of a security group that lets connections to the port in; made if there is none.
+
+    Args:
+        cidr: the IPv4 addresses that may connect, as in "198.51.100.0/24". By default everybody on the internet may,
+            and only the server's key keeps them out.
+    """
+    ec2 = client("ec2")
+    rule = {"IpProtocol": "tcp", "FromPort": port, "ToPort": port, "IpRanges": [{"CidrIp": cidr}]}
+    name = get_name_hash(security_group_prefix, rule, max_length=255)
+    with explained(f"get or make the security group {name}"):
+        group = _group(ec2, name, vpc_id)
+        # Also of a group that is there already: whoever made it may not have come so far.
+        if not any(_lets_in(permission, port, cidr) for permission in group.get("IpPermissions", ())):
+            try:
+                ec2.authorize_security_group_ingress(GroupId=group["GroupId"], IpPermissions=[rule])
+            except Exception as error:
+                if code_of(error) != "InvalidPermission.Duplicate":
+                    raise
+        return str(group["GroupId"])
+
+
+def _group(ec2: Any, name: str, vpc: str) -> dict[str, Any]:
+    filters = [{"Name": "group-name", "Values": [name]}, {"Name": "vpc-id", "Values": [vpc]}]
+    for _ in _tries(f"The security group {name} is said to exist, and is not found"):
+        found = ec2.describe_security_groups(Filters=filters)["SecurityGroups"]
+        if found:
+            return dict(found[0])
+        try:
+            made = ec2.create_security_group(
+                GroupName=name,
+                Description="Security group swe rex",
+                VpcId=vpc,
+                TagSpecifications=[
+                    {"ResourceType": "security-group", "Tags": [{"Key": TAG_KEY, "Value": TAG_VALUE}]},
+                ],
+            )
+        except Exception as error:
+            if code_of(error) != "InvalidGroup.Duplicate":
+                raise
+            continue  # another makes it at the same time
+        # It may not be seen everywhere yet, where the rule is to be added.
+        ec2.get_waiter("security_group_exists").wait(GroupIds=[made["GroupId"]])
+        return dict(made)
+    raise AssertionError("not reached")
+
+
+def _lets_in(permission: dict[str, Any], port: int, cidr: str) -> bool:
+    ranges = [each.get("CidrIp") for each in permission.get("IpRanges", ())]
+    return permission.get("FromPort") == permission.get("ToPort") == port and cidr in ranges
+
+
+# Tasks
+
+
+def run_fargate_task(
+    command: list[str],
+    name: str,
+    task_definition_arn: str,
+    subnet_id: str,
+    security_group_id: str,
+    cluster_arn: str,
+    vcpus: float | str = 1,
+    memory: int | str = 2048,
+    ephemeral_storage: int | str = 21,
+    *,
+    environment: dict[str, str] | None = None,
+    started_by: str | None = None,
+    **fargate_args: Any,
+) -> str:
+    """Have a task run; its ARN. It is not waited for.
+
+    Args:
+        command: what the container's entry point gets.
+        name: the container, as the definition calls it.
+        memory: MiB.
+        ephemeral_storage: GiB, at least 21.
+        environment: more variables of the container.
+        started_by: a word by which the task can be found, also if the answer to this is lost.
+        fargate_args: more of the task's `overrides`. What they say about this container in `containerOverrides` is
+            added to what is said here.
+
+    Raises:
+        AwsError: if it cannot run, with the reason that ECS gives.
+    """
+    mine: dict[str, Any] = {"name": name, "command": command}
+    if environment:
+        mine["environment"] = [{"name": key, "value": value} for key, value in environment.items()]
+    more = dict(fargate_args)
+    containers = [mine]
+    for each in more.pop("containerOverrides", ()):
+        if each.get("name", name) != name:
+            containers.append(each)
+            continue
+        variables = [*mine.get("environment", ()), *each.get("environment", ())]
+        mine.update(each)
+        if variables:
+            mine["environment"] = variables
+    request: dict[str, Any] = {
+        "taskDefinition": task_definition_arn,
+        "launchType": "FARGATE",
+        "cluster": cluster_arn,
+        "networkConfiguration": {
+            "awsvpcConfiguration": {
+                "subnets": [subnet_id],
+                "securityGroups": [security_group_id],
+                "assignPublicIp": "ENABLED",
+            }
+        },
+        "propagateTags": "TASK_DEFINITION",
+        "overrides": {
+            "containerOverrides": containers,
+            "cpu": f"{vcpus}vCPU",
+            "memory": str(memory),
+            "ephemeralStorage": {"sizeInGiB": int(ephemeral_storage)},
+            **more,
+        },
+        "tags": [{"key": TAG_KEY, "value": TAG_VALUE}],
+    }
+    if started_by is not None:
+        request["startedBy"] = started_by
+    ecs = client("ecs")
+    with explained(f"run a task in the cluster {cluster_arn}"):
+        answer = ecs.run_task(**request)
+    if answer.get("tasks"):
+        return str(answer["tasks"][0]["taskArn"])
+    failures = answer.get("failures")
+    if not failures:  # as of a proxy that answers with a page: of what was asked for nothing is known
+        raise AwsError(
+            f"AWS: cannot run a task in the cluster {cluster_arn}: the answer has neither a task nor a reason",
+            may_be_done=True,
+        )
+    reasons = [": ".join(filter(None, (one.get("reason"), one.get("detail")))) or "no reason" for one in failures]
+    raise AwsError(f"AWS: the task was not placed: {'; '.join(reasons)}", code=failures[0].get("reason"))
+
+
+def find_public_ip(task: dict[str, Any]) -> str | None:
+    """The public address of a task as `describe_tasks` tells of it; None if it has none, or not yet."""
+    interface = next(
+        (
+            detail.get("value")
+            for attachment in task.get("attachments", ())
+            if attachment.get("type", "ElasticNetworkInterface") == "ElasticNetworkInterface"
+            for detail in attachment.get("details", ())
+            if detail.get("name") == "networkInterfaceId"
+        ),
+        None,
+    )
+    if not interface:
+        return None
+    ec2 = client("ec2")
+    with explained(f"find the address of the network interface {interface}"):
+        try:
+            found = ec2.describe_network_interfaces(NetworkInterfaceIds=[interface])["NetworkInterfaces"]
+        except Exception as error:
+            if code_of(error) != "InvalidNetworkInterfaceID.NotFound":
+                raise
+            return None  # not everywhere yet
+    return (found[0].get("Association") or {}).get("PublicIp") if found else None
+
+
+def get_public_ip(
+    task_arn: str, cluster_arn: str, timeout: float = 60.0, sleep: Callable[[float], None] = time.sleep
+) -> str:
+    """The public address of a task, which it gets some time after it has begun.
+
+    Args:
+        timeout: seconds to wait for it.
+        sleep: how the time between two looks is spent.
+
+    Raises:
+        AwsError: if it has none by then, or there is no such task.
+    """
+    ecs = client("ecs")
+    deadline = time.monotonic() + timeout
+    while True:
+        with explained(f"look at the task {task_arn}"):
+            tasks = ecs.describe_tasks(cluster=cluster_arn, tasks=[task_arn])["tasks"]
+        if tasks and (address := find_public_ip(tasks[0])):
+            return address
+        if time.monotonic() >= deadline:
+            what = "got no public IP address" if tasks else "is not found"
+            raise AwsError(f"AWS: the task {task_arn} {what} within {timeout:g} seconds")
+        sleep(1.0)
+
+
+def get_cloudwatch_log_url(
+    task_arn: str, task_definition: dict[str, Any], container_name: str, region: str | None = None
+) -> str:
+    """The page of AWS's console that shows what a task's container prints.
+
+    Args:
+        region: where the log is; None takes it from the definition, or from the task's ARN.
+
+    Raises:
+        KeyError: if the definition has no log.
+    """
+    log = task_definition["containerDefinitions"][0]["logConfiguration"]["options"]
+    parts = task_arn.split(":")
+    if region is None:
+        region = log.get("awslogs-region") or (parts[3] if len(parts) > 3 else "us-east-2")
+    console = _CONSOLES.get(parts[1] if len(parts) > 1 else "", "console.aws.amazon.com")
+    stream = f"{log['awslogs-stream-prefix']}/{container_name}/{task_arn.split('/')[-1]}"
+    return (
+        f"https://{region}.{console}/cloudwatch/home?region={region}"
+        f"#logsV2:log-groups/log-group/{quote(log['awslogs-group'], safe='')}/log-events/{quote(stream, safe='')}"
+    )
