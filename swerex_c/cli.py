@@ -25,6 +25,7 @@ from swerex_c.exceptions import (
 )
 
 if TYPE_CHECKING:
+    from swerex_c.deployment._owners import Left
     from swerex_c.runtime.abstract import BashAction, BashObservation, CreateBashSessionRequest
     from swerex_c.runtime.local import LocalRuntime
 
@@ -415,30 +416,58 @@ class ContainerRuntime(StrEnum):
     podman = "podman"
 
 
+class Cloud(StrEnum):
+    """What else may hold places of ours than this machine's engines."""
+
+    daytona = "daytona"
+    kubernetes = "kubernetes"
+    modal = "modal"
+
+
 @app.command()
 def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show them.")] = False,
     container_runtime: Annotated[
         ContainerRuntime, typer.Option(help="The command that runs containers.")
     ] = ContainerRuntime.docker,
+    cloud: Annotated[
+        Cloud | None, typer.Option(help="Look there instead: for pods of the current context, or for sandboxes.")
+    ] = None,
+    namespace: Annotated[str | None, typer.Option(help="Of Kubernetes; that of the context if not given.")] = None,
 ) -> None:
-    """Remove the containers of deployments whose process died without stopping them.
+    """Remove what deployments left whose process died without stopping them: containers, pods, sandboxes.
 
-    Containers of processes that live, of other machines and of other programs are left alone.
+    What belongs to processes that live, to other machines and to other programs is left alone.
     """
-    from swerex_c.deployment._engine import Engine
-    from swerex_c.deployment._prune import prune as prune_engine
-
     try:
-        found = prune_engine(Engine(container_runtime.value), dry_run=dry_run)
-    except (SwerexException, TimeoutError) as error:
-        _fail(str(error), Exit.FAILED)
+        found = _left_in(cloud, container_runtime.value, namespace, dry_run)
+    except (SwerexException, TimeoutError, ImportError) as error:
+        _fail(str(error) or "There was no answer in time", Exit.FAILED)
     for one in found:
         if one.error is not None:
             print(f"swerex-c: {one.name} could not be removed: {one.error}", file=sys.stderr)
             continue
         done = "ended, and kept" if one.keep else "removed"
-        print(f"{'Would be ' if dry_run else ''}{done}: {one.name} (image {one.image}, of the dead {one.owner})")
+        print(f"{'Would be ' if dry_run else ''}{done}: {one.name} ({one.about}, of the dead {one.owner})")
     if not found:
-        print(f"No container of {container_runtime.value} is left of a dead process")
+        what = {None: "container", Cloud.kubernetes: "pod"}.get(cloud, "sandbox")
+        print(f"No {what} of {cloud or container_runtime.value} is left of a dead process")
     raise typer.Exit(Exit.FAILED if any(one.error is not None for one in found) else 0)
+
+
+def _left_in(cloud: Cloud | None, engine: str, namespace: str | None, dry_run: bool) -> list[Left]:
+    if cloud is None:
+        from swerex_c.deployment import _engine, _prune
+
+        return _prune.prune(_engine.Engine(engine), dry_run=dry_run)
+    if cloud is Cloud.kubernetes:
+        from swerex_c.deployment import _kube_prune
+
+        return _kube_prune.prune(namespace=namespace, dry_run=dry_run)
+    if cloud is Cloud.modal:
+        from swerex_c.deployment import _modal_tags
+
+        return _modal_tags.prune(dry_run=dry_run)
+    from swerex_c.deployment import _daytona_labels
+
+    return _daytona_labels.prune(dry_run=dry_run)

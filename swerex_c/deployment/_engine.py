@@ -26,8 +26,17 @@ __all__ = ["Engine", "Listed", "shown"]
 _ASK_SECONDS = 30.0
 """How long the engine may take for what needs no work, such as to tell what it has, and to end a container."""
 
-_RUN_PATIENCE = 15.0
+_RUN_PATIENCE = 4.0
 """How long the start of a container that nobody wants any more may take, before it is not waited for."""
+
+_LATE_SECONDS = 60.0
+"""How long it is watched for then, in the background."""
+
+_LATE_AT_EXIT_SECONDS = 5.0
+"""The same when Python ends meanwhile."""
+
+_LOG_LINES = 50
+"""How many of the last lines of a container's output are told."""
 
 _KEPT_OUTPUT = 256 << 10
 """Bytes that are kept of what a container in front prints."""
@@ -91,18 +100,18 @@ class Engine:
             raise error
         return said.code == 0 and _fits(said.stdout.decode(errors="replace").strip(), platform)
 
-    def pull(self, image: str, platform: str | None, effort: Effort) -> None:
-        """Get the image from its registry.
+    def pull(self, image: str, platform: str | None, effort: Effort) -> tuple[list[str], Said]:
+        """Get the image from its registry: what was asked of the engine, and what it said.
 
         Raises:
-            DockerPullError: with the engine's words.
+            DeploymentStartupError: if the engine cannot be reached.
         """
-        on = ["--platform", platform] if platform else []
+        words = ["pull", *(["--platform", platform] if platform else []), image]
         with shown(f"Pulling {image}") as tell:
-            said = self._tell(["pull", *on, image], effort, tell, b"")
-        if said.code:
-            text = (said.stderr.strip() + b"\n" + said.stdout.strip()).strip().decode(errors="replace")
-            raise self._out_of_reach(said) or DockerPullError(f"Failed to pull image {image}. {text}")
+            said = self._tell(words, effort, tell, b"")
+        if said.code and (error := self._out_of_reach(said)):
+            raise error
+        return words, said
 
     def build(self, words: Sequence[str], dockerfile: bytes, effort: Effort, what: str) -> str:
         """Build an image from a Dockerfile that uses no other file; its id.
@@ -249,11 +258,47 @@ class Engine:
         gone = (*_NO_CONTAINER, "is not running", "can only kill running")
         return None if said.code == 0 or any(sign in lower for sign in gone) else said.words
 
+    def logs(self, container: str) -> str:
+        """The end of what a container has printed; or that this is not known, in brackets."""
+        try:
+            said = self.ask("logs", "--tail", str(_LOG_LINES), container)
+        except (TimeoutError, DeploymentStartupError) as error:
+            return f"({error})"
+        if said.code:
+            return f"({said.words})"
+        return (said.stdout + said.stderr).decode(errors="replace").strip()[-4000:] or "(nothing)"
+
+    def remove_late(self, name: str) -> None:
+        """Have a container removed whenever it is made, in the next minute: one that was asked for, without an answer.
+
+        Returns at once. When Python ends meanwhile it waits some seconds for that.
+        """
+        thread = threading.Thread(target=self._remove_late, args=(name,), name="late-container", daemon=True)
+        _late.append(thread)
+        thread.start()
+
+    def _remove_late(self, name: str) -> None:
+        deadline = time.monotonic() + _LATE_SECONDS
+        try:
+            while time.monotonic() < deadline:
+                if self.exists(name) and self.remove(name) is None:
+                    forget(name)
+                    return
+                time.sleep(0.5)
+        finally:
+            _late.remove(threading.current_thread())
+
     def exists(self, container: str) -> bool:
         """Whether there is such a container, in whatever state. False if the engine does not say."""
+        return self.has(container, _ASK_SECONDS) is True
+
+    def has(self, container: str, timeout: float) -> bool | None:
+        """The same; None if the engine does not say within `timeout` seconds."""
         with contextlib.suppress(TimeoutError, DeploymentStartupError):
-            return self.ask("container", "inspect", "-f", "{{.Id}}", container).code == 0
-        return False
+            said = self.ask("container", "inspect", "-f", "{{.Id}}", container, timeout=timeout)
+            if said.code == 0 or any(sign in said.words.lower() for sign in _NO_CONTAINER):
+                return said.code == 0
+        return None
 
     def never_ran(self, container: str) -> bool:
         """Whether a container is there that was made, but could not be started. False if the engine does not say."""
@@ -261,14 +306,6 @@ class Engine:
             said = self.ask("container", "inspect", "-f", "{{.State.Status}}", container)
             return said.code == 0 and said.stdout.strip().lower() in (b"created", b"configured", b"initialized")
         return False
-
-    def remove_image(self, image: str) -> str | None:
-        """Remove an image; None, or why it failed."""
-        try:
-            said = self.ask("rmi", image)
-        except (TimeoutError, DeploymentStartupError) as error:
-            return str(error)
-        return None if said.code == 0 else said.words
 
     def labelled(self, label: str, facts: Sequence[str]) -> list[Listed]:
         """All containers that have a label, in whatever state, with what some labels of theirs say.
@@ -368,6 +405,10 @@ _left: dict[str, tuple[Engine, bool, int]] = {}
 """Containers that run, with their engine, whether they are to be kept, and the process that they are of."""
 
 
+_late: list[threading.Thread] = []
+"""Those that wait for containers that may come yet."""
+
+
 def remember(name: str, engine: Engine, keep: bool) -> None:
     """Have a container ended when this process ends in the normal way without that."""
     if not _left:
@@ -383,6 +424,9 @@ def forget(name: str) -> None:
 
 def _end_all() -> None:
     """One call for each engine, because the interpreter waits."""
+    deadline = time.monotonic() + _LATE_AT_EXIT_SECONDS
+    for thread in list(_late):
+        thread.join(max(0.0, deadline - time.monotonic()))
     groups: dict[tuple[str, str, bool], tuple[Engine, list[str]]] = {}
     for name, (engine, keep, pid) in _left.items():
         if pid == os.getpid():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import os
@@ -12,7 +13,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from swerex_c.deployment.abstract import AbstractDeployment
 from swerex_c.deployment.hooks.abstract import CombinedDeploymentHook, DeploymentHook
@@ -23,6 +24,7 @@ from swerex_c.exceptions import (
     StartupTimeoutError,
     SwerexException,
 )
+from swerex_c.exec import loops
 from swerex_c.exec.ask import ask, kill_group
 from swerex_c.exec.threads import in_thread
 from swerex_c.runtime.abstract import IsAliveResponse
@@ -47,6 +49,8 @@ _GIVE_UP_SECONDS = 1.0
 _END_SECONDS = 60.0
 """How long ending the place may take altogether: what `_end` does has limits of its own, below this."""
 
+T = TypeVar("T")
+
 _entering = threading.Lock()
 """Held for a moment, by the one start among several of a deployment that may begin."""
 
@@ -62,6 +66,7 @@ class Effort:
         """Begin, with this much time; None is as long as it takes."""
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._future: concurrent.futures.Future[Any] | None = None
         self._patience = 0.0
         self._killing: threading.Timer | None = None
         self._ended = False
@@ -131,6 +136,56 @@ class Effort:
         self.check()
         return said
 
+    def run(self, work: Coroutine[Any, Any, T], *, timeout: float | None = None, patience: float = 0.0) -> T:
+        """Run a coroutine in the loop of `swerex_c.exec.loops`, within what is left. Blocks.
+
+        Args:
+            timeout: seconds that it may take at most.
+            patience: seconds that it may still run when the start is given up, because what it asks its cloud for is
+                only known when it has ended. If it ends in that time its result is returned, and the next step raises.
+
+        Raises:
+            EffortEnded, StartupTimeoutError: as `check`.
+            TimeoutError: if `timeout`, which is shorter, is over.
+        """
+        try:
+            left = self.check()
+        except BaseException:
+            work.close()
+            raise
+        limit = left if timeout is None else min(left, timeout)
+        future = loops.submit(work)
+        with self._lock:
+            self._future, self._patience = future, patience
+            if self._ended:
+                self._cancel_later(future, patience)
+        try:
+            return future.result(limit)
+        except concurrent.futures.CancelledError:
+            self.check()
+            raise EffortEnded from None
+        except concurrent.futures.TimeoutError:
+            if future.done():  # it raised this itself
+                raise
+            with contextlib.suppress(concurrent.futures.TimeoutError):
+                if patience and self.over():
+                    return future.result(patience)
+            future.cancel()
+            self.check()
+            raise TimeoutError(f"No answer within {limit:g} seconds") from None
+        finally:
+            with self._lock:
+                self._future = None
+
+    def _cancel_later(self, future: concurrent.futures.Future[Any], patience: float) -> None:
+        if not patience:
+            future.cancel()
+            return
+        cancelling = threading.Timer(patience, future.cancel)
+        cancelling.daemon = True
+        cancelling.start()
+        future.add_done_callback(lambda _: cancelling.cancel())
+
     def watch(self, process: subprocess.Popen[bytes] | None, patience: float = 0.0) -> None:
         """Have a program, which leads a process group, killed if the start is given up; None: no longer.
 
@@ -148,6 +203,9 @@ class Effort:
         """Give the start up: what runs for it is killed, and nothing new is begun. Thread-safe."""
         with self._lock:
             self._ended = True
+            if self._future is not None:
+                self._cancel_later(self._future, self._patience)
+                return
             process = self._process
             if process is None or self._killing is not None:
                 return

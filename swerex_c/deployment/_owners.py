@@ -1,4 +1,4 @@
-"""Whose a container is, written on it as labels, and whether that process still lives."""
+"""Whose a container, pod or sandbox is, written on it as labels, and whether that process still lives."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import hashlib
 import os
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FACTS", "KEEP", "LABEL", "labelled", "labels", "lives", "told"]
+__all__ = ["FACTS", "KEEP", "LABEL", "Left", "labelled", "labels", "lives", "told"]
 
 LABEL = "swerex_c"
 """The label that every container of ours has; its value is the container's name.
@@ -23,6 +24,27 @@ _HOST, _BOOT, _SPACE, _PID, _STARTED = (f"swerex_c.{name}" for name in ("host", 
 
 FACTS = (LABEL, _HOST, _BOOT, _SPACE, _PID, _STARTED, KEEP)
 """The labels that say whose a container is, and whether it is kept."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """A place that a dead process left."""
+
+    id: str
+    """What its engine or cloud knows it by."""
+
+    name: str
+    about: str
+    """What it is, for people, such as its image."""
+
+    owner: str
+    """Who it was, as `told` says."""
+
+    keep: bool = False
+    """Whether it is only ended, because it was started with `remove_container=False`."""
+
+    error: str | None = None
+    """Why it could not be ended."""
 
 
 def labels(name: str, *, keep: bool) -> dict[str, str]:

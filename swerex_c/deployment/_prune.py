@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from swerex_c.deployment import _owners
 from swerex_c.deployment._engine import Engine
 
-__all__ = ["Left", "prune"]
+__all__ = ["prune"]
 
 
-@dataclass(frozen=True)
-class Left:
-    """A container that a dead process left."""
-
-    id: str
-    name: str
-    image: str
-    owner: str
-    keep: bool
-    """Whether it is only ended, because it was started with `remove_container=False`."""
-
-    error: str | None = None
-    """Why it could not be ended."""
-
-
-def prune(engine: Engine, *, dry_run: bool = False) -> list[Left]:
+def prune(engine: Engine, *, dry_run: bool = False) -> list[_owners.Left]:
     """End the containers whose process is dead, and remove them. Blocks.
 
     Only containers that this package started are looked at, and only of processes of this machine, in this boot of it
@@ -48,5 +31,7 @@ def prune(engine: Engine, *, dry_run: bool = False) -> list[Left]:
         error = None
         if not dry_run:
             error = engine.kill(one.id) if keep else engine.remove(one.id)
-        found.append(Left(one.id, one.name, one.image, _owners.told(one.labels), keep, error))
+        found.append(
+            _owners.Left(one.id, one.name, f"image {one.image}", _owners.told(one.labels), keep, error)
+        )
     return found

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import sys
+import threading
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -76,13 +77,22 @@ class AbstractDeployment(ABC):
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            # A loop of our own: the thread's may be closed, and asking for it may make one that nobody closes.
-            with contextlib.closing(asyncio.new_event_loop()) as own:
-                own.run_until_complete(asyncio.wait_for(self.stop(), _LAST_STOP_TIMEOUT))
+            self._stop_in_own_loop()
             return
         task = loop.create_task(self._stop_quietly())
         _last_stops.add(task)
-        task.add_done_callback(_last_stops.discard)
+        task.add_done_callback(self._last_stop_is_over)
+
+    def _stop_in_own_loop(self) -> None:
+        # The thread's own loop may be closed, and asking for it may make one that nobody closes.
+        with contextlib.closing(asyncio.new_event_loop()) as own:
+            own.run_until_complete(self._stop_quietly())
+
+    def _last_stop_is_over(self, task: asyncio.Task[None]) -> None:
+        _last_stops.discard(task)
+        if task.cancelled() and self._left_running():
+            # The loop is ending, and cancels its tasks, a new one before it has done anything.
+            threading.Thread(target=self._stop_in_own_loop, name="stop").start()
 
     async def _stop_quietly(self) -> None:
         with contextlib.suppress(Exception):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import shlex
+import subprocess
 import threading
 import time
 import uuid
@@ -15,9 +16,24 @@ from typing import TYPE_CHECKING, Any, Self
 from swerex_c import PACKAGE_NAME, REMOTE_EXECUTABLE_NAME
 from swerex_c.deployment import _owners
 from swerex_c.deployment._engine import Engine, forget, remember
-from swerex_c.deployment._exec import Effort, ExecDeployment
+from swerex_c.deployment._exec import Effort
+from swerex_c.deployment._images import (
+    _is_image_available,
+    _pull_image,
+    _remove_image,
+    heeding,
+    standalone_dockerfile,
+    words_of,
+)
+from swerex_c.deployment._served import ServedDeployment
 from swerex_c.deployment.config import DockerDeploymentConfig
-from swerex_c.exceptions import DeploymentStartupError, DockerPullError, PlaceLostError, StartupTimeoutError
+from swerex_c.exceptions import (
+    DeploymentStartupError,
+    DockerPullError,
+    PlaceLostError,
+    StartupTimeoutError,
+    SwerexException,
+)
 from swerex_c.exec.threads import in_thread
 from swerex_c.runtime.abstract import IsAliveResponse
 from swerex_c.utils.wait import _wait_until_alive
@@ -34,11 +50,14 @@ is asked to; and whenever a child of its own ends, bash also reaps those that it
 _SHELLS = ("", "sh", "bash", "dash", "ash")
 """Entry points that are none: the command that waits takes their place."""
 
-_SETTLE_SECONDS = 20.0
+_SETTLE_SECONDS = 10.0
 """How long the engine may take to tell whether a container that nobody wants any more was made."""
 
-_UNSURE_SECONDS = 2.0
-"""How long it is watched for when its client had to be killed."""
+_UNSURE_SECONDS = 1.0
+"""How long it is waited for when its client had to be killed. Then it is watched for, while others go on."""
+
+_NOTICE_SECONDS = 2.0
+"""How long an engine may take to notice that a container has ended, when nothing can be run in it."""
 
 _LOOK_SECONDS = 10.0
 """How long the engine may take to tell what became of a container."""
@@ -52,7 +71,7 @@ _PORT_TRIES = 5
 _PORT_TAKEN = ("port is already allocated", "address already in use")
 
 
-class DockerDeployment(ExecDeployment):
+class DockerDeployment(ServedDeployment):
     """Starts a container, in which nothing is needed but bash: commands reach it by `docker exec` or `podman exec`.
 
     With `server=True`, or where a subclass overrides `_get_swerex_start_cmd`, the container runs a server instead, and
@@ -61,6 +80,7 @@ class DockerDeployment(ExecDeployment):
 
     _config: DockerDeploymentConfig
     _ends_place = True
+    _start_command = "_get_swerex_start_cmd"
 
     def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Any):
         """The keyword arguments are the fields of `DockerDeploymentConfig`."""
@@ -90,23 +110,8 @@ class DockerDeployment(ExecDeployment):
         image = "".join(c for c in self._config.image if c.isalnum() or c in "-_.").lstrip("-_.")
         return f"{image or 'image'}-{uuid.uuid4()}"
 
-    def _get_token(self) -> str:
-        """A new key for the server."""
-        return str(uuid.uuid4())
-
     def _engine(self) -> Engine:
         return Engine(self._config.container_runtime)
-
-    def _overrides(self, name: str) -> bool:
-        """Whether a subclass, or somebody who assigned to the class or the object, does this otherwise."""
-        return name in vars(self) or getattr(type(self), name) is not _OWN[name]
-
-    @property
-    def _serves(self) -> bool:
-        """Whether the container runs a server."""
-        if self._config.server is None:
-            return self._overrides("_get_swerex_start_cmd")
-        return self._config.server
 
     # Images
 
@@ -119,42 +124,28 @@ class DockerDeployment(ExecDeployment):
         policy, image = self._config.pull, self._config.image
         if policy == "never":
             return
-        engine, effort = self._engine(), self._effort or Effort(None)
-        if policy == "missing" and engine.has_image(image, effort, self._config.platform):
-            return
-        self.logger.info(f"Pulling image {image!r}")
-        self._hooks.on_custom_step("Pulling container image")
-        try:
-            engine.pull(image, self._config.platform, effort)
-        except DockerPullError as error:
-            if policy == "always" or not engine.has_image(image, effort):
-                raise
-            # It is here for another platform, as far as can be told: the engine knows better when it starts it.
-            self.logger.warning(f"{error}. The image of this machine is taken")
+        runtime, effort = self._config.container_runtime, self._effort or Effort(None)
+        with heeding(effort, self._config.platform):
+            if policy == "missing" and _is_image_available(image, runtime):
+                return
+            self.logger.info(f"Pulling image {image!r}")
+            self._hooks.on_custom_step("Pulling container image")
+            try:
+                _pull_image(image, runtime)
+                return
+            except subprocess.CalledProcessError as refused:
+                error = DockerPullError(f"Failed to pull image {image}. {words_of(refused)}")
+                error.__cause__ = refused
+        with heeding(effort):
+            if policy == "always" or not _is_image_available(image, runtime):
+                raise error
+        # It is here for another platform, as far as can be told: the engine knows better when it starts it.
+        self.logger.warning(f"{error}. The image of this machine is taken")
 
     @property
     def glibc_dockerfile(self) -> str:
         """What makes an image with a Python and a server in `python_standalone_dir`; for images with apt and glibc."""
-        where = f"{self._config.python_standalone_dir}/python3.11"
-        on = f"--platform={self._config.platform} " if self._config.platform else ""
-        apt = "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends"
-        source = "https://www.python.org/ftp/python/3.11.9/Python-3.11.9.tgz"
-        lines = [
-            "ARG BASE_IMAGE",
-            "",
-            f"FROM {on}python:3.11-slim-bookworm AS builder",
-            f"RUN {apt} gcc libc6-dev libffi-dev libssl-dev make wget zlib1g-dev",
-            f"RUN wget -qO- {source} | tar -xz -C /usr/src",
-            "WORKDIR /usr/src/Python-3.11.9",
-            f"RUN ./configure --prefix={where} --enable-shared LDFLAGS=-Wl,-rpath={where}/lib \\",
-            '    && make -j"$(nproc)" && make install',
-            f"RUN {where}/bin/pip3 install --no-cache-dir {PACKAGE_NAME} aiohttp",
-            "",
-            f"FROM {on}$BASE_IMAGE",
-            f"COPY --from=builder {where} {where}",
-            f"RUN {where}/bin/python3 --version && {where}/bin/{REMOTE_EXECUTABLE_NAME} --version",
-        ]
-        return "\n".join(lines) + "\n"
+        return standalone_dockerfile(f"{self._config.python_standalone_dir}/python3.11", self._config.platform)
 
     def _build_image(self) -> str:
         """Build the image with a Python of its own; its id. Blocks.
@@ -193,7 +184,12 @@ class DockerDeployment(ExecDeployment):
 
     async def _start_either(self, effort: Effort) -> None:
         if not self._serves:
-            await super()._start(effort)
+            try:
+                await super()._start(effort)
+            except SwerexException as error:
+                if self._entry is None or isinstance(error, StartupTimeoutError):
+                    raise
+                raise await in_thread(self._failed, error) from error
             return
         image = await self._in_thread(effort, self._prepare, effort)
         for last in range(_PORT_TRIES, 0, -1):
@@ -224,7 +220,8 @@ class DockerDeployment(ExecDeployment):
     def _options(self, name: str) -> list[str]:
         """Options of `run` and `create` for every container, which come before the caller's."""
         config = self._config
-        words = ["--rm"] if config.remove_container else []
+        # One with an entry point of the caller's may end by itself, and what it said of that is to be had then.
+        words = ["--rm"] if config.remove_container and (self._serves or self._entry is None) else []
         # The image was pulled before, if it was to be; --pull among the caller's own options goes last.
         words += ["--pull", "never"]
         for label, value in _owners.labels(name, keep=not config.remove_container).items():
@@ -233,13 +230,32 @@ class DockerDeployment(ExecDeployment):
             words += ["--platform", config.platform]
         return words
 
+    @property
+    def _entry(self) -> str | None:
+        """The entry point that the caller wants; None if there is none but a shell."""
+        entry = _option(self._config.docker_args, "--entrypoint")
+        return None if entry is None or entry.rpartition("/")[2] in _SHELLS else entry
+
+    def _failed(self, error: SwerexException) -> SwerexException:
+        """The error of a start that failed in a container with an entry point, with what that said of it. Blocks."""
+        engine, backend, name = self._used, self._backend, self._container_name
+        deadline = time.monotonic() + _NOTICE_SECONDS  # an engine may notice an end some time after others do
+        while engine is not None and backend is not None and name is not None:
+            with contextlib.suppress(TimeoutError):
+                why, for_good = backend.look(_LOOK_SECONDS)
+                if for_good:
+                    return PlaceLostError(f"{why}. Its entry point {self._entry!r} printed: {engine.logs(name)}")
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        return error
+
     def _begin(self, effort: Effort) -> DockerBackend:
         image = self._prepare(effort)
         engine = self._engine()
         name = self._container_name = self._get_container_name()
         words = ["-i", *self._options(name), *self._config.docker_args, "--name", name]
-        entry = _option(self._config.docker_args, "--entrypoint")
-        if entry is None or entry.rpartition("/")[2] in _SHELLS:
+        if self._entry is None:
             words += ["--entrypoint", "bash", image, "-c", _WAIT]
         else:  # an entry point of the caller's that ends in the command that it is given
             words += [image, "bash", "-c", _WAIT]
@@ -305,7 +321,7 @@ class DockerDeployment(ExecDeployment):
         if found:  # also if it was found by an earlier start, which does not own it any more
             self._config.port = self._found_port = await in_thread(find_free_port)
         token = self._get_token()
-        await self._in_thread(effort, self._begin_server, effort, image, token)
+        await self._in_thread(effort, self._make_server, effort, image, token)
         self._hooks.on_custom_step("Starting runtime")
         self.logger.info(f"Starting runtime at {self._config.port}")
         self._runtime = RemoteRuntime.from_config(
@@ -329,7 +345,7 @@ class DockerDeployment(ExecDeployment):
         self.logger.info(f"Runtime started in {time.monotonic() - began:.2f}s")
         return True
 
-    def _begin_server(self, effort: Effort, image: str, token: str) -> None:
+    def _make_server(self, effort: Effort, image: str, token: str) -> None:
         """Make the container, carry the server into it if it is ours, and start it. Blocks."""
         from swerex_c.remote.key import VARIABLE
 
@@ -441,10 +457,10 @@ class DockerDeployment(ExecDeployment):
             self._container_name = self._container_process = self._backend = self._used = self._settled = None
 
     def _end_named(self, engine: Engine, name: str) -> None:
-        if self._unsure:  # it may be made yet, by an engine whose client was not waited for
-            deadline = time.monotonic() + _UNSURE_SECONDS
-            while not engine.exists(name) and time.monotonic() < deadline:
-                time.sleep(0.2)
+        if self._unsure and not self._came(engine, name):
+            self.logger.debug("Container %s was asked for, and may come yet: it is removed then", name)
+            engine.remove_late(name)
+            return
         process = self._container_process
         never_ran = self._backend is None and process is None
         if not self._config.remove_container and process is not None and process.poll() is not None:
@@ -453,23 +469,37 @@ class DockerDeployment(ExecDeployment):
         if problem is None or (never_ran and not self._unsure):  # the engine has said that it is not there
             forget(name)
             return
+        self._tell_left(engine, name, problem)
+
+    def _came(self, engine: Engine, name: str) -> bool:
+        """Whether a container is there now that an engine was asked for, whose client was not waited for."""
+        deadline = time.monotonic() + _UNSURE_SECONDS
+        while not (there := engine.has(name, 2 * _UNSURE_SECONDS)):
+            if time.monotonic() > deadline:
+                if there is None:
+                    self._tell_left(engine, name, "the engine does not answer")
+                return False
+            time.sleep(0.2)
+        return True
+
+    def _tell_left(self, engine: Engine, name: str, problem: str | None) -> None:
         self.logger.warning(
             f"Failed to kill container {name}: {problem}. When the engine works again and this process has ended, "
             f"`swerex-c prune --container-runtime {engine.runtime}` removes it."
         )
 
     def _remove_image(self) -> None:
-        engine, image = self._engine(), self._config.image
-        with contextlib.suppress(Exception):
-            if not engine.has_image(image, Effort(_LOOK_SECONDS)):
+        image, runtime = self._config.image, self._config.container_runtime
+        with contextlib.suppress(Exception), heeding(Effort(_LOOK_SECONDS)):
+            if not _is_image_available(image, runtime):
                 return
         self.logger.info(f"Removing image {image}")
-        if problem := engine.remove_image(image):
-            self.logger.error(f"Failed to remove image {image}: {problem}")
-
-
-_OWN = {name: vars(DockerDeployment)[name] for name in ("_get_swerex_start_cmd", "_build_image", "glibc_dockerfile")}
-"""What the class itself does."""
+        try:
+            _remove_image(image, runtime)
+        except subprocess.CalledProcessError as refused:
+            self.logger.error(f"Failed to remove image {image}: {words_of(refused)}")
+        except (TimeoutError, DeploymentStartupError) as error:
+            self.logger.error(f"Failed to remove image {image}: {error}")
 
 
 def _pipx(arguments: str) -> str:

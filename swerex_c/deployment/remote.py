@@ -8,7 +8,7 @@ from typing import Any, Self
 from swerex_c.deployment.abstract import AbstractDeployment
 from swerex_c.deployment.config import RemoteDeploymentConfig
 from swerex_c.deployment.hooks.abstract import CombinedDeploymentHook, DeploymentHook
-from swerex_c.exceptions import DeploymentNotStartedError
+from swerex_c.exceptions import DeploymentNotStartedError, SwerexException
 from swerex_c.runtime.abstract import IsAliveResponse
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.utils.log import get_logger
@@ -47,10 +47,14 @@ class RemoteDeployment(AbstractDeployment):
         self._runtime = RemoteRuntime(**self._config.model_dump(exclude={"type"}), logger=self.logger)
 
     async def stop(self, *args: Any, **kwargs: Any) -> None:
-        """Close the server's sessions and the connection. The server itself keeps running."""
+        """Close the server's sessions and the connection. The server itself keeps running; one that is gone, or that
+        refuses, is no error: there is nothing left to stop then, or nothing that could be."""
         runtime, self._runtime = self._runtime, None
         if runtime is not None:
-            await runtime.close()
+            try:
+                await runtime.close()
+            except (SwerexException, OSError) as error:
+                self.logger.warning("The server's sessions could not be closed: %s", error)
 
     @property
     def runtime(self) -> RemoteRuntime:

@@ -54,6 +54,9 @@ class RemoteRuntimeConfig(BaseModel):
     reconnect_timeout: float = Field(default=30.0, ge=0)
     """How long a request waits for a connection that cannot be made, or that broke, in seconds."""
 
+    answer_limit: int = Field(default=1 << 30, gt=0)
+    """Bytes of one answer that are taken; of a longer one comes a `ResourceError`. Downloads have no limit."""
+
     command: list[str] | None = None
     """A program to start as the server, instead of `host`: it speaks frames on its standard input and output, as
     `["ssh", "example.org", "swerex-remote", "--stdio"]` does. It ends with the runtime."""

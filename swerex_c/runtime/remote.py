@@ -5,7 +5,9 @@ Importing this module is quick: the client and its libraries are imported with t
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
@@ -36,6 +38,10 @@ _ORDINARY = (SwerexException, OSError, UnicodeError)
 
 _REFUSALS = 3
 """Times in a row that a server has to refuse the key before it is believed: another may have had its place before."""
+
+
+_FRAMES_AGAIN = (5.0, 300.0)
+"""Seconds after which frames are tried again with a server that did not speak them, at first and at most; doubled."""
 
 
 class KeyRefusedError(AuthenticationError, TimeoutError):
@@ -69,6 +75,10 @@ class RemoteRuntime(AbstractRuntime):
         self._wire_client: WireClient | None = None
         self._wire_key: tuple[Any, ...] = ()
         self._speaks_frames = self._config.wire != "json"
+        self._frames_again = math.inf
+        """When to try frames with a server that did not speak them, which another one may have been, or one that is
+        about to end; in monotonic time."""
+        self._frames_pause = 0.0
         if not self._config.host.startswith(("http://", "https://", "unix://")):
             self.logger.warning("Host %s does not start with http, adding http://", self._config.host)
             self._config.host = f"http://{self._config.host}"
@@ -98,7 +108,9 @@ class RemoteRuntime(AbstractRuntime):
     def _wire(self) -> WireClient | None:
         """The client of the frames; None if the server, or what is on the way to it, knows only HTTP."""
         if not self._speaks_frames:
-            return None
+            if time.monotonic() < self._frames_again:
+                return None
+            self._speaks_frames = True
         config = self._config
         key = (config.host, config.port, config.auth_token)
         if self._wire_client is None or self._wire_key != key:
@@ -114,12 +126,12 @@ class RemoteRuntime(AbstractRuntime):
 
         config = self._config
         if config.command is not None:
-            return WireClient(Address(command=tuple(config.command)), config.reconnect_timeout)
+            return WireClient(Address(command=tuple(config.command)), config.reconnect_timeout, config.answer_limit)
         address = Address.of(self._api_url, self._headers)
         if config.wire == "auto" and behind_proxy(self._api_url):
             self._speaks_frames = False
             return None
-        return WireClient(address, config.reconnect_timeout)
+        return WireClient(address, config.reconnect_timeout, config.answer_limit)
 
     def _fall_back(self, error: Exception) -> None:
         """The server speaks no frames: go on with JSON, or raise if that is not wanted."""
@@ -127,8 +139,17 @@ class RemoteRuntime(AbstractRuntime):
             from swerex_c.exceptions import NotSupportedError
 
             raise NotSupportedError(f"The server {self._api_url} does not speak msgpack frames: {error}") from None
-        self.logger.debug("The server %s speaks HTTP/JSON only: %s", self._api_url, error)
+        if not self._speaks_frames:  # a call that began with this one has noted it
+            return
+        self._frames_pause = min(2 * self._frames_pause, _FRAMES_AGAIN[1]) or _FRAMES_AGAIN[0]
+        self._frames_again = time.monotonic() + self._frames_pause
         self._speaks_frames = False
+        self.logger.debug(
+            "The server %s speaks HTTP/JSON only: %s; frames are tried again in %g seconds",
+            self._api_url,
+            error,
+            self._frames_pause,
+        )
 
     @property
     def _client(self) -> JsonClient:
@@ -137,7 +158,7 @@ class RemoteRuntime(AbstractRuntime):
             from swerex_c.remote.json_client import JsonClient
 
             with _making:
-                self._json_client = self._json_client or JsonClient(url, headers)
+                self._json_client = self._json_client or JsonClient(url, headers, self._config.answer_limit)
         client = self._json_client
         if client.url != url or client.headers != headers:
             client.url, client.headers = url, headers
@@ -192,7 +213,9 @@ class RemoteRuntime(AbstractRuntime):
         try:
             if (wire := self._wire) is not None:
                 try:
-                    return await frames(wire)
+                    answer = await frames(wire)
+                    self._frames_pause = 0.0
+                    return answer
                 except NotFrames as error:
                     self._fall_back(error)
             return await json(self._client)
