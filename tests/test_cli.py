@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -281,3 +282,13 @@ def test_prune_says_why_it_cannot(tmp_path: Path) -> None:
     assert done.stderr.startswith("swerex-c: The command 'podman' cannot be run (No such file or directory)")
     done = cli("prune", "--container-runtime", "none")
     assert done.returncode == 2 and "'docker', 'podman'" in done.stderr
+
+
+@pytest.mark.parametrize("cloud", ["kubernetes", "modal", "daytona"])
+def test_prune_says_what_a_cloud_needs(cloud: str, tmp_path: Path) -> None:
+    """Whether its library is here or not: there is no account and no cluster in this environment."""
+    bare = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": our_environment()["PYTHONPATH"]}
+    done = subprocess.run([*COMMAND, "prune", "--cloud", cloud], capture_output=True, text=True, timeout=60, env=bare)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("swerex-c: ") and "Traceback" not in done.stderr
+    assert re.search("pip install|kubeconfig|who asks", done.stderr)

@@ -17,13 +17,12 @@ from typing import Any
 import pytest
 
 from original import our_environment, python_output
+from swerex_c._load import load_class
 from swerex_c.deployment import get_deployment
 from swerex_c.deployment.abstract import AbstractDeployment
 from swerex_c.deployment.config import (
-    DaytonaDeploymentConfig,
     DockerDeploymentConfig,
     DummyDeploymentConfig,
-    FargateDeploymentConfig,
     LocalDeploymentConfig,
     ModalDeploymentConfig,
     RemoteDeploymentConfig,
@@ -80,18 +79,10 @@ def test_a_configuration_makes_its_runtime() -> None:
     assert type(get_runtime(RemoteRuntimeConfig(auth_token=""))) is RemoteRuntime
 
 
-@pytest.mark.parametrize(
-    ("module", "config"),
-    [
-        ("deployment.modal", ModalDeploymentConfig()),
-        ("deployment.fargate", FargateDeploymentConfig()),
-        ("deployment.daytona", DaytonaDeploymentConfig()),
-    ],
-)
-def test_what_this_version_does_not_have_is_a_clear_error(module: str, config: Any) -> None:
-    make = get_runtime if module.startswith("runtime") else get_deployment
-    with pytest.raises(NotAvailableError, match=f"has no .* \\(there is no module swerex_c.{module}\\)") as caught:
-        make(config)
+def test_what_this_version_does_not_have_is_a_clear_error() -> None:
+    module = "swerex_c.deployment.nowhere"
+    with pytest.raises(NotAvailableError, match=rf"has no .* \(there is no module {module}\)") as caught:
+        load_class(module, "NowhereDeployment")
     assert isinstance(caught.value, SwerexException)
 
 
@@ -99,7 +90,8 @@ def test_a_module_that_lacks_a_library_says_which(monkeypatch: pytest.MonkeyPatc
     import swerex_c.deployment
 
     (tmp_path / "modal.py").write_text("import no_such_library\n")
-    monkeypatch.setattr(swerex_c.deployment, "__path__", [*swerex_c.deployment.__path__, str(tmp_path)])
+    monkeypatch.setattr(swerex_c.deployment, "__path__", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "swerex_c.deployment.modal", raising=False)
     with pytest.raises(ModuleNotFoundError, match="no_such_library"):
         get_deployment(ModalDeploymentConfig())
 

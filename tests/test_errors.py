@@ -110,6 +110,27 @@ def timeout_error(engine: Engine) -> type[Exception]:
 
 
 @wrong("a missing startup file is noticed by nobody")
+@wrong("the whole of it is told")
+def test_what_is_told_of_a_long_command_is_bounded(sh: Shell, timeout_error: type[Exception], engine: Engine) -> None:
+    """And of all others it is as callers know it."""
+    long = f"sleep 30; : {'x' * 300_000} 'the end'"
+    with pytest.raises(timeout_error) as caught:
+        sh.run(long, timeout=0.4)
+    assert re.fullmatch("timeout after 0.4 seconds while running command \"sleep 30; .*'the end'\"", str(caught.value))
+    assert len(str(caught.value)) < 12_000 and "290022 characters of the command are left out" in str(caught.value)
+    sh.interrupt()
+    with pytest.raises(engine.exceptions.NonZeroExitCodeError) as failed:
+        sh.run(f"true {'y' * 300_000}; (exit 3)", check="raise")
+    assert len(str(failed.value)) < 12_000 and "failed with exit code 3. Here is the output:\n''" in str(failed.value)
+    with pytest.raises(engine.exceptions.BashIncorrectSyntaxError) as refused:
+        sh.run(f"true {'z' * 100_000}\n(")
+    assert len(str(refused.value)) < 12_000
+    known = f"sleep 30; : {'x' * 9_000} 'the end'"
+    with pytest.raises(timeout_error, match=re.escape(f"timeout after 0.4 seconds while running command {known!r}")):
+        sh.run(known, timeout=0.4)
+    sh.interrupt()
+
+
 def test_missing_startup_file(sh: Shell, typed: Any, tmp_path: Path, mark: str) -> None:
     before = len(marked(mark))
     missing = str(tmp_path / "nothing here.sh")

@@ -74,7 +74,13 @@ def test_callers_handlers_catch_them_in_their_order() -> None:
     assert issubclass(exceptions.CommandTimeoutError, TimeoutError)
     for kind in EVERY:
         if issubclass(kind, OSError):
-            known = {"CommandTimeoutError", "ConnectionLostError", "StartupTimeoutError", "UploadError"}
+            known = {
+                "CommandTimeoutError",
+                "ConnectionLostError",
+                "PoolTimeoutError",
+                "StartupTimeoutError",
+                "UploadError",
+            }
             assert known & {base.__name__ for base in kind.__mro__}
     assert not issubclass(exceptions.ResourceError, OSError)
     assert issubclass(exceptions.DockerPullError, exceptions.DeploymentStartupError)

@@ -21,11 +21,7 @@ __all__ = ["docker_place", "place"]
 @pytest.fixture(scope="session")
 def docker() -> Iterator[Engine]:
     """A Docker engine of our own that runs; `docker.environment` is what a client needs to reach it."""
-    try:
-        engine = Engine()
-    except needs.Lacking as lack:
-        pytest.skip(f"this machine lacks {lack}")
-    with engine:
+    with needs.started(Engine) as engine:
         yield engine
 
 
@@ -89,33 +85,21 @@ def container(docker: Engine) -> Iterator[Callable[..., str]]:
 @pytest.fixture(scope="session")
 def podman() -> Iterator[others.Podman]:
     """podman with storage of its own: `podman.argv` and `.environment` reach it, `.provide(name)` makes images."""
-    try:
-        place = others.Podman()
-    except needs.Lacking as lack:
-        pytest.skip(f"this machine lacks {lack}")
-    with place:
+    with needs.started(others.Podman) as place:
         yield place
 
 
 @pytest.fixture(scope="session")
 def sshd() -> Iterator[others.Sshd]:
     """An ssh server on 127.0.0.1: `[*sshd.argv, sshd.name, command]` runs something there."""
-    try:
-        place = others.Sshd()
-    except needs.Lacking as lack:
-        pytest.skip(f"this machine lacks {lack}")
-    with place:
+    with needs.started(others.Sshd) as place:
         yield place
 
 
 @pytest.fixture(scope="session")
 def kubernetes() -> Iterator[Kubernetes]:
     """What kubectl takes for a cluster: `kubernetes.start_pod(name)`; `.kubectl` and `.kubeconfig` reach it."""
-    try:
-        place = Kubernetes()
-    except needs.Lacking as lack:
-        pytest.skip(f"this machine lacks {lack}")
-    with place:
+    with needs.started(Kubernetes) as place:
         yield place
 
 

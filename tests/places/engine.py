@@ -1,7 +1,7 @@
-"""A Docker engine of the tests' own: no systemd, no network bridge, no registry, nothing shared with another.
+"""A Docker engine of the tests' own: no systemd, nothing shared with another.
 
 Everything of it is below one directory, and it dies with the process that started it.  Its containers have
-`--network none` or `host`.
+`--network none` or `host`, unless it is asked for a bridge.
 """
 
 from __future__ import annotations
@@ -48,10 +48,12 @@ class Engine:
     """`with Engine() as engine: engine.docker("ps")`.  start and stop may be called any number of times."""
 
     def __init__(self, *arguments: str, network: bool = False) -> None:
-        """arguments: further ones for dockerd, like --live-restore.  network: with its bridge and iptables."""
+        """arguments: further ones for dockerd, like --live-restore.  network: with a bridge of its own, on which
+        containers reach each other, and with published ports of this machine; nothing beyond it."""
         check_machine()
         self.arguments = arguments
         self.network = network
+        self.bridge = ""
         self.directory = Path(tempfile.mkdtemp(prefix="swx-engine-"))  # a socket's path has at most 107 bytes
         self.socket = self.directory / "docker.sock"
         self.host = f"unix://{self.socket}"
@@ -101,9 +103,9 @@ class Engine:
             *["--exec-opt", "native.cgroupdriver=cgroupfs", "--storage-driver", storage_driver(d)],
             *self.arguments,
         ]
-        if not self.network:
-            command += ["--bridge=none", "--iptables=false", "--ip6tables=false"]
-            command += ["--ip-forward=false", "--ip-masq=false"]
+        # No rules of the firewall: they would be the machine's, and another engine's too.
+        command += [f"--bridge={self._make_bridge()}", "--iptables=false", "--ip6tables=false"]
+        command += ["--ip-forward=false", "--ip-masq=false"]
         with self.log.open("ab") as log:
             self.daemon = subprocess.Popen(
                 command,
@@ -138,6 +140,24 @@ class Engine:
         # Where nobody reaps it at once, the next dockerd would wait for a containerd that is none any more.
         (self.directory / "exec/containerd/containerd.pid").unlink(missing_ok=True)
 
+    def _make_bridge(self) -> str:
+        """The name of the bridge, which is made if it is to be and is not there."""
+        if not self.network:
+            return "none"
+        if not self.bridge:
+            pid = os.getpid()
+            self.bridge = f"swx{pid}"
+            address = f"10.{64 + pid // 256 % 128}.{pid % 256}.1/24"
+            for words in (
+                ["link", "add", "name", self.bridge, "type", "bridge"],
+                ["address", "add", address, "dev", self.bridge],
+                ["link", "set", self.bridge, "up"],
+            ):
+                done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+                if done.returncode:
+                    raise needs.Lacking(f"bridges between devices (ip {' '.join(words)}: {done.stderr.strip()})")
+        return self.bridge
+
     def _containerd(self) -> int:
         try:
             pid = int((self.directory / "exec/containerd/containerd.pid").read_text())
@@ -169,6 +189,9 @@ class Engine:
         needs.wait_until(lambda: not needs.mentioning(str(self.directory)), 5)
         if not keep:
             needs.remove(self.directory)
+            if self.bridge:
+                subprocess.run(["ip", "link", "delete", self.bridge], capture_output=True, check=False)
+                self.bridge = ""
 
     def __enter__(self) -> Engine:
         return self.start()

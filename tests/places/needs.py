@@ -10,7 +10,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"  # not in the PATH of every user, and engines look for their helpers there
@@ -32,6 +36,19 @@ def program(name: str, package: str) -> str:
     return found
 
 
+@contextlib.contextmanager
+def started(make: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:
+    """What `make` makes, entered. Where the machine lacks something for it, the test is skipped, and is told what."""
+    import pytest  # not of those who only measure
+
+    try:
+        place = make()
+    except Lacking as lack:
+        pytest.skip(f"this machine lacks {lack}")
+    with place as entered:
+        yield entered
+
+
 def root(what: str) -> None:
     if os.geteuid() != 0:
         raise Lacking(f"root, which {what} needs")
@@ -45,6 +62,7 @@ def capability(bit: int, name: str, what: str) -> None:
 
 
 CAP_SETUID = 7
+CAP_NET_ADMIN = 12
 CAP_SYS_CHROOT = 18
 CAP_SYS_ADMIN = 21
 CAP_MKNOD = 27

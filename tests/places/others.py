@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from types import TracebackType
 
@@ -226,9 +227,13 @@ def bubblewrap() -> str:
     """The path of a bwrap that works here."""
     path = needs.program("bwrap", "bubblewrap")
     view = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]
-    done = subprocess.run(
-        [path, "--unshare-all", *view, "true"], check=False, capture_output=True, text=True, timeout=30
-    )
+    for _ in range(20):
+        done = subprocess.run(
+            [path, "--unshare-all", *view, "true"], check=False, capture_output=True, text=True, timeout=30
+        )
+        if "No such file or directory" not in done.stderr:
+            break
+        time.sleep(0.2)  # a container of another test has ended meanwhile, and its mounts with it
     if done.returncode:
         raise needs.Lacking(f"namespaces for bwrap ({done.stderr.strip()})")
     return path

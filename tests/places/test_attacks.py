@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 
 from swerex_c.exceptions import CommandTimeoutError, ResourceError
 from swerex_c.exec.backend import Backend
+from swerex_c.exec.session import ExecSession
 from swerex_c.runtime.abstract import (
     BashAction,
+    BashInterruptAction,
     Command,
     CommandResponse,
     CreateBashSessionRequest,
@@ -78,6 +81,8 @@ ODD = {
     "BASH_COMPAT": "4.2",
     "BASH_XTRACEFD": "1",
     "SECONDS": "5000",
+    "FUNCNEST": "1",
+    "TMOUT": "1",
     "CDPATH": "/",
     "GLOBIGNORE": "*",
     "EXECIGNORE": "*",
@@ -94,7 +99,7 @@ async def test_an_odd_environment_changes_no_answer(attacked: Open, debian_py: s
     for number in (2, 9, 15, 17, 34):
         assert (await talk.sh(f"kill -{number} $$; exit 5"))[0] == (5 if number == 17 else -number)
     seen = (await talk.run(["env"])).stdout.splitlines()
-    for name in ("POSIXLY_CORRECT", "LC_ALL", "BASH_ENV", "ENV"):
+    for name in ("POSIXLY_CORRECT", "LC_ALL", "BASH_ENV", "ENV", "FUNCNEST", "TMOUT"):
         assert f"{name}={ODD[name]}" in seen
     with pytest.raises(FileNotFoundError):
         await talk.run(["no-such-program"])
@@ -108,16 +113,31 @@ async def test_an_odd_environment_changes_no_answer(attacked: Open, debian_py: s
     await talk.runtime.create_session(CreateBashSessionRequest(startup_timeout=PATIENCE))
     said = await talk.runtime.run_in_session(BashAction(command="echo in; (exit 4)", timeout=PATIENCE, check="silent"))
     assert (said.output, said.exit_code) == ("in\n", 4)
+    await asyncio.sleep(1.5)  # a shell with that TMOUT ends itself when nobody says anything for a second
+    said = await talk.runtime.run_in_session(BashAction(command="echo $?", timeout=PATIENCE))
+    assert said.output == "4\n"
     assert "81000" not in (await talk.sh("ps -eo args | grep '[s]leep 81000'"))[1], "what was overdue has ended"
 
 
-async def test_each_cat_is_ended(attacked: Open, docker: Engine, debian_py: str) -> None:
-    """The shells need theirs, and cannot say what became of the command that ended its own."""
+async def test_each_cat_is_ended(attacked: Open, docker: Engine, debian_py: str, bash_min: str) -> None:
+    """The shells need theirs, and it is not these that are meant."""
     talk = await attacked(debian_py)
-    await talk.many(6)
+    by_hand = 'for p in /proc/[0-9]*; do [ "$(head -c 3 $p/comm)" != cat ] || kill -9 ${p#/proc/}; done'
+    there = "until pidof cat >/dev/null; do sleep 0.01; done"
+    for end in ("pkill -9 cat", "pkill -9 -x cat", "kill -9 $(pidof cat)", by_hand):
+        await talk.many(6)
+        said = await talk.sh(f"sleep 8100043 | cat & {there}; echo before; {end}; echo behind; exit 3")
+        assert said == (3, "before\nbehind\n", "")
+        assert "cat" not in (await talk.sh("ps -eo comm"))[1].split()
+    # Whoever looks for the very descriptors ends the shell's own; what became of the command cannot be said then.
     with pytest.raises(ResourceError, match="has ended while the command ran"):
-        await talk.sh("pkill -9 -x cat; echo lost")
+        await talk.sh("pkill -9 -f '^swerex-c$'; echo lost")
     await talk.many(6)
+
+    small = await attacked(bash_min)  # where a program is known by its first word
+    for _ in range(2):
+        said = await small.sh(f"sleep 8100043 | cat & {there}; kill -9 $(pidof cat); echo behind; exit 3")
+        assert said == (3, "behind\n", "")
 
     fake = await attacked(debian_py)
     script = r"mv /bin/cat /bin/dog; printf '#!/bin/sh\nexec tr a-z A-Z\n' >/bin/cat; chmod +x /bin/cat"
@@ -258,3 +278,61 @@ async def test_a_shell_whose_standard_error_goes_elsewhere(
         ("cat /tmp/log; no-such-program-x || echo $?", "hidden\nbash: no-such-program-x: command not found\n127\n", 0),
     ]:
         assert await say(command) == (output, code), command
+
+
+PROMPTS_GONE = [
+    ". /tmp/swx-redirects; (exit 7)",
+    "readonly PS1='mine> '; (exit 7)",
+    "unset PROMPT_COMMAND PS0 PS1; (exit 7)",
+    "unset PROMPT_COMMAND; readonly PS0=x PS1='mine> ' PS2=y; (exit 7)",
+]
+
+
+@pytest.mark.parametrize("command", PROMPTS_GONE)
+@pytest.mark.parametrize("image", ["bash_min", "debian_py"])
+async def test_a_shell_whose_prompts_are_gone(
+    attacked: Open, image: str, command: str, request: pytest.FixtureRequest
+) -> None:
+    """It is seen at its prompt from within, and heard again then; nothing of its prompts is taken for output."""
+    talk = await attacked(request.getfixturevalue(image))
+    await talk.sh("echo 'echo begun; exec 2>/tmp/errors' >/tmp/swx-redirects; echo PS1=later >/tmp/swx-activate")
+    await talk.runtime.create_session(CreateBashSessionRequest(startup_timeout=PATIENCE))
+    session = talk.runtime.sessions["default"]
+    assert isinstance(session, ExecSession)
+    end = time.monotonic() + PATIENCE
+    while session._prompt is None and time.monotonic() < end:
+        await asyncio.sleep(0.01)  # it is learned beside
+    assert session._prompt is not None
+    if not session._prompt:
+        pytest.skip("this machine lacks a /proc/PID/syscall that can be read in its containers")
+
+    async def say(command: str) -> tuple[str, int | None]:
+        action = BashAction(command=command, check="silent", timeout=PATIENCE)
+        answer = await talk.runtime.run_in_session(action)
+        return answer.output, answer.exit_code
+
+    assert await say(command) == ("begun\n" if "redirects" in command else "", 7)
+    for command, output, code in [
+        ("echo $? ${PIPESTATUS[@]}", "7 7\n", 0),
+        ("true | false", "", 1),
+        ("echo $? ${PIPESTATUS[@]}; (exit 3)", "1 0 1\n", 3),
+        ("exec 2>&1; . /tmp/swx-activate 2>/dev/null; :", "", 0),
+        ("echo a", "a\n", 0),
+        ("echo b; (exit 5)", "b\n", 5),
+        ("cat /dev/null; echo $?", "0\n", 0),
+    ]:
+        assert await say(command) == (output, code), command
+
+
+async def test_what_reads_is_not_taken_for_the_prompt(attacked: Open, debian_py: str) -> None:
+    """Nothing is ever typed to a command, however long it waits."""
+    talk = await attacked(debian_py)
+    await talk.runtime.create_session(CreateBashSessionRequest(startup_timeout=PATIENCE))
+    for waits in ("read -r -t 4 x", "read -r -e -t 4 x", "head -n 1", "wait", "sleep 4"):
+        action = BashAction(command=f"sleep 4 & {waits}; echo \"<$x>\"", check="silent", timeout=3)
+        with pytest.raises(CommandTimeoutError) as late:
+            await talk.runtime.run_in_session(action)
+        assert "7733" not in late.value.output and "printf" not in late.value.output, waits
+        await talk.runtime.run_in_session(BashInterruptAction(timeout=2, n_retry=5))
+        answer = await talk.runtime.run_in_session(BashAction(command="echo next", timeout=PATIENCE))
+        assert answer.output.endswith("next\n"), waits

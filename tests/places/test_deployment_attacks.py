@@ -10,12 +10,14 @@ import os
 import pickle
 import platform
 import random
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,6 +180,36 @@ async def test_where_the_place_ends_nobody_ends_what_runs_in_it_before(make: Mak
     assert runtime.ends_with_place
 
 
+@pytest.mark.parametrize("late", [True, False])
+async def test_a_client_that_hangs_does_not_keep_a_stop(
+    make: Make, reach: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """What it had asked for goes when it comes, though nobody waits for that."""
+    real, go, made = needs.program("docker", "docker.io"), tmp_path / "go", tmp_path / "made"
+    client, number = tmp_path / "docker", f"1000.{os.getpid()}"
+    # Of the engine this is as if it were slow: it goes on with what it was asked for, whoever has gone.
+    wait = f"while [ ! -e {go} ]; do sleep 0.05; done"
+    later = f"""setsid bash -c '{wait}; exec {real} "$@"' bash "$@" >{made} 2>&1 </dev/null &""" if late else ""
+    client.write_text(f'#!/bin/bash\nif [[ $1 == run ]]; then {later}\n exec sleep {number}; fi\nexec {real} "$@"\n')
+    client.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    deployment = make()
+    starting = asyncio.ensure_future(deployment.start())
+    assert await asyncio.to_thread(needs.wait_until, lambda: needs.mentioning(f"sleep\0{number}\0"), 60)
+    began = time.monotonic()
+    await deployment.stop()
+    took = time.monotonic() - began
+    with pytest.raises(RuntimeClosedError):
+        await starting
+    assert took < 9 * PACE and names(reach) == []
+    if late:
+        go.touch()
+        assert await asyncio.to_thread(needs.wait_until, lambda: len(made.read_text().strip()) == 64, 60)
+        assert await asyncio.to_thread(needs.wait_until, lambda: not names(reach), 60)
+    for pid in needs.mentioning(str(tmp_path)):
+        needs.kill(pid, signal.SIGKILL)
+
+
 async def test_no_limit_to_the_start(make: Make) -> None:
     deployment = make(startup_timeout=float("inf"))
     await deployment.start()
@@ -266,6 +298,7 @@ async def test_a_host_that_does_not_let_us_in_says_what_to_do_and_in_time(sshd: 
         ({"options": ["UserKnownHostsFile=/dev/null"]}, "verification failed.*StrictHostKeyChecking=accept-new"),
         ({"options": [f"UserKnownHostsFile={known}"]}, "another key.*ssh-keygen -R"),
         ({"user": "no-such-user"}, "Permission denied.*identity_file.*ssh-agent.*user"),
+        ({"identity_file": "~/no-such-key"}, "no key file '~/no-such-key' .`identity_file`"),
     ):
         for shared in (True, False):
             with pytest.raises(DeploymentStartupError, match=words) as caught:

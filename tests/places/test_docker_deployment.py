@@ -24,6 +24,7 @@ import pytest
 
 from original import our_environment
 from swerex_c.deployment import _carried, _owners, get_deployment
+from swerex_c.deployment import docker as docker_module
 from swerex_c.deployment._engine import Engine as Client
 from swerex_c.deployment.config import DockerDeploymentConfig
 from swerex_c.deployment.docker import DockerDeployment
@@ -150,6 +151,32 @@ async def test_the_callers_arguments_of_docker_run(
         await deployment.start()
         assert "init" in await said(deployment, "ps")
         await deployment.stop()
+
+
+async def test_an_entry_point_that_fails_says_how(
+    make: Callable[..., DockerDeployment], reach: Engine, bash_min: str, tmp_path: Path
+) -> None:
+    entry = tmp_path / "entry"
+    entry.touch(mode=0o755)
+    mounted = [*NO_NETWORK, "-v", f"{tmp_path}:/it", "--entrypoint", "/it/entry"]
+    for before in ("", "sleep 0.3; "):
+        entry.write_text(f"#!/bin/bash\n{before}echo no configuration >&2; exit 7\n")
+        for kept in (False, True):
+            deployment = make(image=bash_min, docker_args=mounted, remove_container=not kept)
+            words = "(?s)exit code 7.*entry point '/it/entry' printed: no configuration"
+            try:
+                await deployment.start()
+            except DeploymentStartupError as error:
+                assert re.search(words, str(error)), error
+            else:  # it was quicker than the entry point
+                assert before
+                with pytest.raises(PlaceLostError, match="exit code 7"):
+                    while True:
+                        await said(deployment, "echo on")
+            await deployment.stop()
+            assert len(left := names(reach)) == kept
+            if kept:
+                reach.docker("rm", *left)
 
 
 async def test_orphans_do_not_stay_as_zombies_and_a_polite_stop_is_quick(
@@ -581,6 +608,64 @@ async def test_who_replaces_the_methods_of_the_class_is_heard(
     monkeypatch.undo()
     deployment._get_swerex_start_cmd = lambda token: []  # type: ignore[method-assign]
     assert deployment._serves
+
+
+async def test_who_replaces_the_functions_of_the_module_is_heard(
+    make: Callable[..., DockerDeployment],
+    reach: Engine,
+    bash_only: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The original's module has three, which get the image and the engine's command."""
+    missing, tagged = "127.0.0.1:1/none", "127.0.0.1:1/removed"
+    assert docker_module._is_image_available(bash_only) and not docker_module._is_image_available(missing, "docker")
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        docker_module._pull_image(missing, runtime="docker")
+    assert b"refused" in refused.value.stderr and refused.value.cmd == ["docker", "pull", missing]
+    with pytest.raises(subprocess.CalledProcessError):
+        docker_module._remove_image(missing)
+    reach.docker("tag", bash_only, tagged)
+    assert tagged.encode() in docker_module._remove_image(tagged)
+
+    calls: list[tuple[str, ...]] = []
+    here = {tagged: False}
+
+    def available(image: str, runtime: str = "docker") -> bool:
+        calls.append(("available", image, runtime))
+        return here[image]
+
+    def pull(image: str, runtime: str = "docker") -> bytes:
+        calls.append(("pull", image, runtime))
+        reach.docker("tag", bash_only, image)
+        here[image] = True
+        return b""
+
+    def remove(image: str, runtime: str = "docker") -> bytes:
+        calls.append(("remove", image, runtime))
+        raise subprocess.CalledProcessError(1, ["docker"], b"", b"said by the caller's own")
+
+    monkeypatch.setattr(docker_module, "_is_image_available", available)
+    monkeypatch.setattr(docker_module, "_pull_image", pull)
+    monkeypatch.setattr(docker_module, "_remove_image", remove)
+    caplog.set_level(logging.INFO, "rex-deploy-replaced")
+    deployment = make(
+        image=tagged, pull="missing", remove_images=True, logger=logging.getLogger("rex-deploy-replaced")
+    )
+    await deployment.start()
+    asked = ("available", tagged, "docker")
+    assert calls == [asked, ("pull", tagged, "docker")]
+    await deployment.stop()
+    assert calls[2:] == [asked, ("remove", tagged, "docker")]
+    assert f"Failed to remove image {tagged}: said by the caller's own" in caplog.text
+    reach.docker("rmi", tagged)
+
+    def refuse(image: str, runtime: str = "docker") -> bytes:
+        raise subprocess.CalledProcessError(1, ["docker"], b"printed", b"said by the caller's own")
+
+    monkeypatch.setattr(docker_module, "_pull_image", refuse)
+    with pytest.raises(DockerPullError, match=f"(?s)Failed to pull image {tagged}. said by the.*own.*printed"):
+        await make(image=tagged, pull="always").start()
 
 
 async def test_a_subclass_with_a_start_of_its_own(make: Callable[..., DockerDeployment], tmp_path: Path) -> None:

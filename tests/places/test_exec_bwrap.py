@@ -246,3 +246,28 @@ def test_what_cannot_be_made_is_told(bwrap: str, here: Path, monkeypatch: pytest
     hidden.close()
     hidden.close()
     assert "closed" in (hidden.why_lost(10) or "")
+
+
+@pytest.mark.parametrize(
+    ("fails", "words"),
+    [(3, "No such file or directory"), (1, "Permission denied"), (99, "No such file or directory")],
+)
+def test_a_mount_that_goes_meanwhile_is_no_obstacle(bwrap: str, tmp_path: Path, fails: int, words: str) -> None:
+    """It is tried again, a limited number of times, and only then."""
+    count, command = tmp_path / "count", tmp_path / "bwrap"
+    command.write_text(
+        f"#!/bin/sh\necho >>{count}\n[ $(wc -l <{count}) -gt {fails} ] && exec {bwrap} \"$@\"\n"
+        f"echo \"bwrap: Can't bind mount /a: Unable to apply mount flags: {words}\" >&2\nexit 1\n"
+    )
+    command.chmod(0o755)
+    backend = BwrapBackend(command=str(command))
+    try:
+        if fails == 3:
+            backend.open(60)
+            assert run(backend, "echo in it").stdout == "in it\n"
+        else:
+            with pytest.raises(PlaceLostError, match=words):
+                backend.open(60)
+        assert len(count.read_text().splitlines()) == {3: 4, 1: 1, 99: 10}[fails]
+    finally:
+        backend.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import os
 import shutil
 import signal
@@ -16,7 +17,15 @@ import pytest
 
 from swerex_c.deployment.config import SSHDeploymentConfig, get_deployment
 from swerex_c.deployment.ssh import SSHDeployment
-from swerex_c.exceptions import DeploymentNotStartedError, InvalidInputError, PlaceLostError, SwerexException
+from swerex_c.exceptions import (
+    ConnectionLostError,
+    DeploymentNotStartedError,
+    InvalidInputError,
+    PlaceLostError,
+    ResourceError,
+    SessionDiedError,
+    SwerexException,
+)
 from swerex_c.exec.ssh import SSHBackend
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest, ReadFileRequest, WriteFileRequest
 from swerex_c.runtime.exec import ExecRuntime
@@ -174,22 +183,46 @@ async def test_a_server_that_crashes(own: others.Sshd) -> None:
     await runtime.close()
 
 
-async def test_a_connection_that_is_killed(sshd: others.Sshd) -> None:
-    backend = ssh_backend(sshd)
+@pytest.mark.parametrize("shared", [True, False])
+async def test_a_connection_that_is_killed(sshd: others.Sshd, shared: bool) -> None:
+    """Nobody gets an exit code that is ssh's, and what comes next gets a new connection."""
+    backend = ssh_backend(sshd, share_connections=shared)
     runtime = ExecRuntime(backend)
     await runtime.open(60)
-    begun = sshd.directory / "begun-killed"
-    waiting = asyncio.ensure_future(runtime.execute(Command(command=f"echo >{begun}; sleep 300", shell=True)))
-    for _ in range(3000):
-        if begun.exists():
-            break
-        await asyncio.sleep(0.02)
-    for connection in backend._connections:
-        os.killpg(connection.process.pid, signal.SIGKILL)
-    with pytest.raises(SwerexException):
-        await asyncio.wait_for(waiting, 60)
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    begun = sshd.directory / f"begun-killed-{shared}"
+    command = f"echo >>{begun}; sleep 300"
+    waiting = [
+        asyncio.ensure_future(runtime.execute(Command(command=command, shell=True))),
+        asyncio.ensure_future(runtime.run_in_session(BashAction(command=command, timeout=300, check="silent"))),
+    ]
+    assert await asyncio.to_thread(
+        needs.wait_until, lambda: begun.exists() and begun.read_text() == "\n\n", 60
+    )
+    for pid in needs.mentioning(f"sshd: {getpass.getuser()}"):  # what serves connections here
+        if sshd.daemon and pid in needs.descendants(sshd.daemon.pid):
+            os.kill(pid, signal.SIGKILL)
+    lost = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
+    assert isinstance(lost[0], ConnectionLostError), lost
+    assert isinstance(lost[1], SessionDiedError) and "connection" in str(lost[1]), lost
     assert await runtime.is_alive(timeout=60)
     assert (await runtime.execute(Command(command=["echo", "on"], timeout=60))).stdout == "on\n"
+    await runtime.create_session(CreateBashSessionRequest(session="another", startup_timeout=60))
+    said = await runtime.run_in_session(BashAction(session="another", command="echo on", timeout=60))
+    assert said.output == "on\n"
+    await runtime.close()
+
+
+async def test_the_exit_code_that_ssh_itself_has(sshd: others.Sshd) -> None:
+    """Where the connection is still there it is the shell's own."""
+    runtime = ExecRuntime(ssh_backend(sshd))
+    await runtime.open(60)
+    assert (await runtime.execute(Command(command="exit 255", shell=True, timeout=60))).exit_code == 255
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    said = await runtime.run_in_session(BashAction(command="echo bye; exit 255", timeout=60, check="silent"))
+    assert said.output.startswith("bye\n") and said.exit_code == 255 and "status 255" in said.failure_reason
+    with pytest.raises(ResourceError, match="has ended while the command ran"):  # its shell, by its own doing
+        await runtime.execute(Command(command="kill -9 $PPID", shell=True, timeout=60))
     await runtime.close()
 
 

@@ -1,0 +1,568 @@
+"""A Daytona of the tests' own: API, toolbox and preview links, over HTTP and WebSocket as the SDK speaks them.
+
+    python daytona_server.py DIRECTORY KEY
+
+It prints its port. Its sandboxes are directories and process groups of this machine, with real terminals. What it
+does follows the toolbox's source (apps/daemon of daytonaio/daytona, v0.190) where that matters to us: the shell is a
+login shell, a client for which 256 messages wait is cut off, input waits in a queue of 1,024, a message has 64 KiB at
+most, a terminal is ended with the tree of its processes, and the clients of a program that has ended are cut off
+without waiting for what it printed last. The answers' fields are the ones that the SDK's models want.
+
+Below /control are the tests' own questions: what was asked for, and what is to go wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import datetime
+import fcntl
+import json
+import os
+import pty
+import secrets
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import Any
+
+from aiohttp import WSMsgType, web
+
+QUEUE = 256
+MESSAGE = 64 * 1024
+SHELL = "/bin/bash"
+
+
+class Terminal:
+    """A shell on a terminal, and the WebSockets that look at it."""
+
+    def __init__(self, sandbox: Sandbox, name: str, rows: int, columns: int, environment: dict[str, str]) -> None:
+        self.sandbox, self.name = sandbox, name
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+        variables = sandbox.environment() | {"TERM": "xterm-256color"} | environment
+        self.process = subprocess.Popen(
+            sandbox.shell,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=sandbox.directory,
+            env=variables,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(slave)
+        os.set_blocking(self.master, False)
+        self.clients: dict[web.WebSocketResponse, asyncio.Queue[bytes]] = {}
+        self.inputs: asyncio.Queue[bytes] = asyncio.Queue(maxsize=1024)
+        self.tasks = [asyncio.create_task(it) for it in (self._read(), self._write(), self._reap())]
+        self.over = False
+
+    async def _readable(self, writing: bool) -> None:
+        loop = asyncio.get_running_loop()
+        ready = loop.create_future()
+        add, remove = (loop.add_writer, loop.remove_writer) if writing else (loop.add_reader, loop.remove_reader)
+        add(self.master, lambda: ready.done() or ready.set_result(None))
+        try:
+            await ready
+        finally:
+            remove(self.master)
+
+    async def _read(self) -> None:
+        while True:
+            await self._readable(False)
+            try:
+                data = os.read(self.master, 32 * 1024)
+            except BlockingIOError:
+                continue
+            except OSError:
+                return
+            for client, queue in list(self.clients.items()):
+                try:
+                    queue.put_nowait(data)
+                except asyncio.QueueFull:
+                    self.clients.pop(client)
+                    self.sandbox.world.count("dropped")
+                    asyncio.create_task(client.close(code=1008, message=b"slow consumer"))
+
+    async def _write(self) -> None:
+        while True:
+            data = await self.inputs.get()
+            while data:
+                try:
+                    data = data[os.write(self.master, data) :]
+                except BlockingIOError:
+                    await self._readable(True)
+                except OSError:
+                    return
+
+    async def _reap(self) -> None:
+        while self.process.poll() is None:
+            await asyncio.sleep(0.01)
+        code = self.process.returncode
+        await self._close(code if code >= 0 else 128 - code)
+
+    async def _close(self, code: int) -> None:
+        if self.over:
+            return
+        self.over = True
+        self.sandbox.terminals.pop(self.name, None)
+        for task in self.tasks[:2]:
+            task.cancel()
+        await asyncio.gather(*self.tasks[:2], return_exceptions=True)
+        reason = {"exitCode": code} | ({"exitReason": "non-zero exit"} if code else {})
+        for client in list(self.clients):
+            with contextlib.suppress(Exception):
+                if getattr(client, "wants_exit", False):
+                    await client.send_str(json.dumps({"type": "control", "status": "exited", **reason}))
+                await client.close(code=1000 if code == 0 else 1011, message=json.dumps(reason).encode())
+        self.clients.clear()
+        os.close(self.master)
+
+    async def kill(self) -> None:
+        kill_tree(self.process.pid)
+        await self._close(137)
+
+    async def attach(self, socket: web.WebSocketResponse) -> None:
+        queue: asyncio.Queue[bytes] = asyncio.Queue(maxsize=QUEUE)
+        self.clients[socket] = queue
+
+        async def show() -> None:
+            with contextlib.suppress(Exception):
+                while True:
+                    data = await queue.get()
+                    await asyncio.sleep(self.sandbox.world.lag)
+                    await socket.send_bytes(data)
+
+        showing = asyncio.create_task(show())
+        try:
+            await socket.send_str(json.dumps({"type": "control", "status": "connected"}))
+            async for message in socket:
+                if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
+                    data = message.data.encode() if message.type == WSMsgType.TEXT else message.data
+                    await self.inputs.put(data)
+        finally:
+            showing.cancel()
+            self.clients.pop(socket, None)
+
+
+class Sandbox:
+    """A directory, and what runs in it."""
+
+    def __init__(self, world: World, body: dict[str, Any]) -> None:
+        self.world = world
+        self.id = secrets.token_hex(8)
+        self.name = body.get("name") or f"sandbox-{self.id}"
+        self.body = body
+        self.state = "creating"
+        self.reason: str | None = None
+        self.made = time.time()
+        self.directory = world.directory / self.id
+        self.directory.mkdir()
+        self.image = body.get("buildInfo", {}).get("dockerfileContent", "").partition("FROM ")[2].strip()
+        self.terminals: dict[str, Terminal] = {}
+        self.sessions: dict[str, dict[str, Any]] = {}
+        self.previews: dict[int, tuple[Any, str]] = {}
+        self.shell = [{"dash": "dash", "zsh": "zsh"}.get(self.image, SHELL), "-i", "-l"]
+        profile = "PS1='sandbox$ '\n" + ("echo hello; sleep 1\n" if "greeting" in self.image else "")
+        if "bare" in self.image:  # /etc/profile has set another
+            profile += f"PATH={self.directory}/bin\n"
+        (self.directory / ".profile").write_text(profile)
+        (self.directory / ".zshrc").write_text("setopt SHARE_HISTORY\nHISTFILE=~/.zsh_history SAVEHIST=99\n")
+        if "bare" in self.image:  # of all programs there are a few
+            self.programs = self.directory / "bin"
+            self.programs.mkdir()
+            for name in self.image.rpartition("+")[2].split(","):
+                if "busybox" in self.image and name not in ("bash", "busybox"):
+                    os.symlink("busybox", self.programs / name)
+                    continue
+                found = os.path.realpath(sys.executable) if name == "python3" else shutil.which(name)
+                os.symlink(found or "/", self.programs / name)
+
+    def environment(self) -> dict[str, str]:
+        path = str(self.programs) if "bare" in self.image else os.environ["PATH"]
+        place = {"PATH": path, "HOME": str(self.directory), "USER": "daytona", "LANG": "C.UTF-8"}
+        return place | {"DAYTONA_SANDBOX_ID": self.id, **self.body.get("env", {})}
+
+    def told(self) -> dict[str, Any]:
+        when = datetime.datetime.fromtimestamp(self.made, datetime.UTC).isoformat()
+        body = self.body
+        return {
+            "id": self.id,
+            "organizationId": "org",
+            "name": self.name,
+            "user": "daytona",
+            "env": body.get("env", {}),
+            "labels": body.get("labels", {}),
+            "public": False,
+            "networkBlockAll": False,
+            "kvm": False,
+            "target": body.get("target") or "us",
+            "cpu": 1,
+            "gpu": 0,
+            "memory": 1,
+            "disk": 3,
+            "state": self.state,
+            "desiredState": "started",
+            "errorReason": self.reason,
+            "autoStopInterval": body.get("autoStopInterval"),
+            "autoDeleteInterval": body.get("autoDeleteInterval"),
+            "createdAt": when,
+            "updatedAt": when,
+            "toolboxProxyUrl": f"{self.world.url}/toolbox",
+        }
+
+    async def begin(self) -> None:
+        """Become what the image says."""
+        await asyncio.sleep(self.world.build)
+        if self.state != "creating":
+            return
+        if "missing" in self.image:
+            self.state, self.reason = "build_failed", "manifest for this image not found"
+        elif "broken" in self.image:
+            self.state, self.reason = "error", "the runner has no room"
+        else:
+            self.state = "started"
+
+    async def end(self, state: str) -> None:
+        self.state = state
+        for terminal in list(self.terminals.values()):
+            await terminal.kill()
+        for session in self.sessions.values():
+            for process in session["processes"]:
+                kill_tree(process.pid)
+                process.wait()
+        for server, _ in self.previews.values():
+            server.close()
+        for process in marked(self.id):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+
+class World:
+    def __init__(self, directory: Path, key: str) -> None:
+        self.directory, self.key = directory, key
+        self.url = ""
+        self.sandboxes: dict[str, Sandbox] = {}
+        self.asked: list[dict[str, Any]] = []
+        self.counts: dict[str, int] = {}
+        self.build = self.delay = self.lag = 0.0
+        self.refusal: dict[str, Any] | None = None
+        self.upgrades = True
+        self.page = 2
+
+    def count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    @web.middleware
+    async def guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        if request.path.startswith("/control"):
+            return await handler(request)
+        resource = request.match_info.route.resource
+        self.count(f"{request.method} {resource.canonical if resource else request.path}")
+        if request.headers.get("Authorization") != f"Bearer {self.key}":
+            return problem(401, "Invalid credentials")
+        return await handler(request)
+
+    def find(self, request: web.Request) -> Sandbox:
+        name = request.match_info["id"]
+        for sandbox in self.sandboxes.values():
+            if name in (sandbox.id, sandbox.name):
+                return sandbox
+        raise web.HTTPNotFound(
+            text=json.dumps({"statusCode": 404, "message": f"Sandbox with ID or name {name} not found"}),
+            content_type="application/json",
+        )
+
+    def running(self, request: web.Request) -> Sandbox:
+        sandbox = self.find(request)
+        if sandbox.state != "started":
+            raise web.HTTPBadRequest(
+                text=json.dumps({"statusCode": 400, "message": "bad request: sandbox is not running"}),
+                content_type="application/json",
+            )
+        return sandbox
+
+    # ---- the API
+
+    async def create(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.asked.append(body)
+        if self.refusal is not None:
+            return problem(self.refusal["status"], self.refusal["message"])
+        sandbox = Sandbox(self, body)
+        self.sandboxes[sandbox.id] = sandbox
+        asyncio.create_task(sandbox.begin())
+        if not self.build:
+            await asyncio.sleep(0)
+        await asyncio.sleep(self.delay)
+        return web.json_response(sandbox.told())
+
+    async def get(self, request: web.Request) -> web.Response:
+        return web.json_response(self.find(request).told())
+
+    async def list(self, request: web.Request) -> web.Response:
+        wanted = json.loads(request.query.get("labels", "{}"))
+        at = int(request.query.get("cursor", "0"))
+        found = [it for it in self.sandboxes.values() if wanted.items() <= it.body.get("labels", {}).items()]
+        more = str(at + self.page) if len(found) > at + self.page else None
+        return web.json_response({"items": [it.told() for it in found[at : at + self.page]], "nextCursor": more})
+
+    async def delete(self, request: web.Request) -> web.Response:
+        sandbox = self.find(request)
+        if self.refusal is not None and self.refusal.get("deletes"):
+            return problem(self.refusal["status"], self.refusal["message"])
+        await sandbox.end("destroyed")
+        del self.sandboxes[sandbox.id]
+        shutil.rmtree(sandbox.directory, ignore_errors=True)
+        return web.json_response(sandbox.told())
+
+    async def proxy_url(self, request: web.Request) -> web.Response:
+        return web.json_response({"url": f"{self.url}/toolbox"})
+
+    async def preview_url(self, request: web.Request) -> web.Response:
+        sandbox, port = self.running(request), int(request.match_info["port"])
+        if port not in sandbox.previews:
+            token = secrets.token_hex(8)
+            server = await asyncio.start_server(lambda r, w: self.preview(r, w, port, token), "127.0.0.1", 0)
+            sandbox.previews[port] = server, token
+        server, token = sandbox.previews[port]
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        return web.json_response({"sandboxId": sandbox.id, "url": url, "token": token})
+
+    async def preview(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int, token: str) -> None:
+        """Carry one connection to the sandbox's port, if its first request has the token."""
+        with contextlib.suppress(OSError, EOFError, asyncio.LimitOverrunError):
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+                lines = head.decode("latin-1").lower().split("\r\n")
+                self.count("preview")
+                if f"x-daytona-preview-token: {token}" not in lines:
+                    self.count("preview refused")
+                    writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                    return
+                if any(line.startswith("upgrade:") for line in lines):
+                    self.count("upgrade")
+                    if not self.upgrades:
+                        writer.write(b"HTTP/1.1 426 Upgrade Required\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                        return
+                try:
+                    inner, outer = await asyncio.open_connection("127.0.0.1", port)
+                except OSError:
+                    writer.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                    return
+                outer.write(head)
+                await asyncio.gather(copy(reader, outer), copy(inner, writer))
+            finally:
+                with contextlib.suppress(OSError):
+                    await writer.drain()
+                writer.close()
+
+    # ---- the toolbox
+
+    async def create_terminal(self, request: web.Request) -> web.StreamResponse:
+        sandbox, query = self.running(request), request.query
+        if query["id"] in sandbox.terminals:
+            return problem(409, "PTY session exists")
+        offered = [it.strip() for it in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
+        environment: dict[str, str] = {}
+        for each in offered:
+            if each.startswith("X-Daytona-Pty-Envs~"):
+                text = each.partition("~")[2]
+                environment = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        socket = web.WebSocketResponse(max_msg_size=MESSAGE, protocols=["X-Daytona-Pty-Exit-Control"])
+        await socket.prepare(request)
+        socket.wants_exit = "X-Daytona-Pty-Exit-Control" in offered  # type: ignore[attr-defined]
+        terminal = Terminal(sandbox, query["id"], int(query["rows"]), int(query["cols"]), environment)
+        sandbox.terminals[query["id"]] = terminal
+        await terminal.attach(socket)
+        return socket
+
+    async def list_terminals(self, request: web.Request) -> web.Response:
+        sandbox = self.running(request)
+        now = datetime.datetime.now(datetime.UTC).isoformat()
+        told = [
+            {"id": it, "cwd": "/", "envs": {}, "cols": 80, "rows": 24, "createdAt": now}
+            | {"active": True, "lazyStart": False}
+            for it in sandbox.terminals
+        ]
+        return web.json_response({"sessions": told})
+
+    async def delete_terminal(self, request: web.Request) -> web.Response:
+        terminal = self.running(request).terminals.pop(request.match_info["name"], None)
+        if terminal is None:
+            return problem(404, "PTY session not found")
+        await terminal.kill()
+        return web.json_response({"message": "PTY session deleted"})
+
+    async def create_session(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.running(request).sessions[body["sessionId"]] = {"commands": [], "processes": []}
+        return web.json_response({}, status=201)
+
+    async def list_sessions(self, request: web.Request) -> web.Response:
+        sessions = self.running(request).sessions
+        return web.json_response([{"sessionId": k, "commands": v["commands"]} for k, v in sessions.items()])
+
+    async def run_in_session(self, request: web.Request) -> web.Response:
+        sandbox, body = self.running(request), await request.json()
+        session = sandbox.sessions[request.match_info["name"]]
+        command = {"id": secrets.token_hex(8), "command": body["command"]}
+        log = sandbox.directory / f".log-{command['id']}"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [SHELL, "-c", body["command"]],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=sandbox.directory,
+                env=sandbox.environment(),
+                start_new_session=True,
+            )
+        session["commands"].append(command)
+        session["processes"].append(process)
+        if body.get("runAsync"):
+            return web.json_response({"cmdId": command["id"]}, status=202)
+        while process.poll() is None:
+            await asyncio.sleep(0.01)
+        return web.json_response({"cmdId": command["id"], "exitCode": process.returncode, "output": log.read_text()})
+
+    async def session_logs(self, request: web.Request) -> web.Response:
+        sandbox = self.running(request)
+        text = (sandbox.directory / f".log-{request.match_info['command']}").read_text(errors="replace")
+        return web.json_response({"output": text, "stdout": text, "stderr": ""})
+
+    async def session_command(self, request: web.Request) -> web.Response:
+        session = self.running(request).sessions[request.match_info["name"]]
+        for command, process in zip(session["commands"], session["processes"], strict=True):
+            if command["id"] == request.match_info["command"]:
+                code = process.poll()
+                return web.json_response(command | ({} if code is None else {"exitCode": code}))
+        return problem(404, "command not found")
+
+    # ---- the tests' own
+
+    async def look(self, request: web.Request) -> web.Response:
+        boxes = [
+            it.told() | {"terminals": list(it.terminals), "sessions": list(it.sessions), "directory": str(it.directory)}
+            for it in self.sandboxes.values()
+        ]
+        return web.json_response({"sandboxes": boxes, "asked": self.asked, "counts": self.counts})
+
+    async def set(self, request: web.Request) -> web.Response:
+        for name, value in (await request.json()).items():
+            assert hasattr(self, name), name
+            setattr(self, name, value)
+        return web.json_response({})
+
+    async def lose(self, request: web.Request) -> web.Response:
+        """Have a sandbox end as it does by itself, and be in a state afterwards; "gone": there is none any more."""
+        body = await request.json()
+        sandbox = self.sandboxes[body["id"]]
+        await sandbox.end("destroyed" if body["state"] == "gone" else body["state"])
+        sandbox.reason = body.get("reason")
+        if body["state"] == "gone":
+            del self.sandboxes[sandbox.id]
+        return web.json_response({})
+
+    async def clear(self, request: web.Request) -> web.Response:
+        """End what a test has left that failed, so that others do not fail for it."""
+        for sandbox in list(self.sandboxes.values()):
+            await sandbox.end("destroyed")
+        self.sandboxes.clear()
+        return web.json_response({})
+
+    async def cut(self, request: web.Request) -> web.Response:
+        """Break the connections of a sandbox's terminals, which go on."""
+        for terminal in self.sandboxes[(await request.json())["id"]].terminals.values():
+            for client in list(terminal.clients):
+                assert client._req is not None and client._req.transport is not None
+                client._req.transport.abort()
+        return web.json_response({})
+
+    def application(self) -> web.Application:
+        application = web.Application(middlewares=[self.guard], client_max_size=1 << 30)
+        route = application.router
+        route.add_post("/api/sandbox", self.create)
+        route.add_get("/api/sandbox", self.list)
+        route.add_get("/api/sandbox/{id}", self.get)
+        route.add_delete("/api/sandbox/{id}", self.delete)
+        route.add_get("/api/sandbox/{id}/toolbox-proxy-url", self.proxy_url)
+        route.add_get("/api/sandbox/{id}/ports/{port}/preview-url", self.preview_url)
+        route.add_get("/toolbox/{id}/process/pty/create-connect", self.create_terminal)
+        route.add_get("/toolbox/{id}/process/pty", self.list_terminals)
+        route.add_delete("/toolbox/{id}/process/pty/{name}", self.delete_terminal)
+        route.add_post("/toolbox/{id}/process/session", self.create_session)
+        route.add_get("/toolbox/{id}/process/session", self.list_sessions)
+        route.add_post("/toolbox/{id}/process/session/{name}/exec", self.run_in_session)
+        route.add_get("/toolbox/{id}/process/session/{name}/command/{command}", self.session_command)
+        route.add_get("/toolbox/{id}/process/session/{name}/command/{command}/logs", self.session_logs)
+        route.add_get("/control", self.look)
+        route.add_post("/control/set", self.set)
+        route.add_post("/control/lose", self.lose)
+        route.add_post("/control/cut", self.cut)
+        route.add_post("/control/clear", self.clear)
+        return application
+
+
+async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    with contextlib.suppress(OSError):
+        writer.close()
+
+
+def problem(status: int, message: str) -> web.Response:
+    return web.json_response({"statusCode": status, "message": message}, status=status)
+
+
+def children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        lists = [(task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+        return [int(it) for each in lists for it in each.split()]
+    return []
+
+
+def kill_tree(pid: int) -> None:
+    below = children(pid)
+    for child in below:
+        kill_tree(child)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def marked(name: str) -> list[int]:
+    """The processes of a sandbox: they have its name in their environment, unless they cleared it."""
+    found = []
+    for each in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if each.name.isdecimal() and f"DAYTONA_SANDBOX_ID={name}".encode() in (each / "environ").read_bytes():
+                found.append(int(each.name))
+    return found
+
+
+async def main() -> None:
+    world = World(Path(sys.argv[1]), sys.argv[2])
+    runner = web.AppRunner(world.application(), shutdown_timeout=1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    world.url = f"http://127.0.0.1:{port}"
+    print(port, flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # until the tests end
+    for sandbox in world.sandboxes.values():
+        await sandbox.end("destroyed")
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,86 @@
+"""What tests of Modal's deployment have in common: the server of `modal_server` as a process, and orders to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ["PATIENCE", "ModalWorld", "modal_world", "until"]
+
+PATIENCE = 30.0 * float(os.environ.get("SWX_PACE", "1"))
+
+
+class ModalWorld:
+    """A server that runs."""
+
+    def __init__(self, url: str, orders: str, certificate: str) -> None:
+        self.url, self._orders, self.certificate = url, orders, certificate
+        self._from = 0
+
+    def order(self, do: str, **order: Any) -> Any:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(PATIENCE)
+            connection.connect(self._orders)
+            connection.sendall(json.dumps({"do": do, **order}).encode() + b"\n")
+            with connection.makefile("rb") as answer:
+                return json.loads(answer.readline())
+
+    def begin(self) -> None:
+        """Calls before are no longer told."""
+        self._from = len(self.order("look")["calls"])
+
+    def calls(self, name: str) -> list[dict[str, Any]]:
+        return [request for called, request in self.order("look")["calls"][self._from :] if called == name]
+
+    def running(self) -> list[str]:
+        return [it for it, facts in self.order("look")["sandboxes"].items() if not facts["ended"]]
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    end = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.02)
+    return found
+
+
+@pytest.fixture(scope="module")
+def modal_world() -> Iterator[ModalWorld]:
+    with tempfile.TemporaryDirectory(prefix="modal-") as directory:
+        server = Path(__file__).with_name("modal_server.py")
+        with subprocess.Popen(
+            [sys.executable, str(server), directory], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                assert process.stdout is not None and process.stdin is not None
+                said = json.loads(process.stdout.readline())
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setenv("MODAL_SERVER_URL", said["url"])
+                    patch.setenv("MODAL_TOKEN_ID", "ak-test")
+                    patch.setenv("MODAL_TOKEN_SECRET", "as-right")
+                    patch.setenv("SSL_CERT_FILE", said["certificate"])
+                    patch.setenv("MODAL_CONFIG_PATH", str(Path(directory, "none.toml")))
+                    _forget_client()
+                    yield ModalWorld(**said)
+                    _forget_client()
+                process.stdin.close()
+                process.wait(PATIENCE)
+            finally:
+                process.kill()
+
+
+def _forget_client() -> None:
+    """The SDK keeps one client for the whole process, which belongs to the server of before."""
+    from modal.client import _Client
+
+    _Client._client_from_env = None

@@ -1,0 +1,111 @@
+"""A Ray cluster of several nodes on this machine, for tests, and looks at what runs here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from swerex_c.runtime.abstract import CreateBashSessionRequest
+
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+STORE = 80 << 20
+"""Bytes of a node's object store: the least that Ray takes."""
+
+
+class Nodes:
+    """`with Nodes() as nodes:` has a head with two cores and connects this process; `add` makes more nodes."""
+
+    def __init__(self, cpus: int = 2) -> None:
+        self._cpus = cpus
+        self._others: list[Any] = []
+
+    def __enter__(self) -> Nodes:
+        import ray
+        from ray.cluster_utils import Cluster
+
+        self.cluster = Cluster(
+            initialize_head=True,
+            head_node_args={"num_cpus": self._cpus, "include_dashboard": False, "object_store_memory": STORE},
+        )
+        self.address: str = self.cluster.address
+        ray.init(address=self.address, log_to_driver=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import ray
+
+        ray.shutdown()
+        for node in [*self._others, self.cluster.head_node]:
+            with contextlib.suppress(Exception):
+                self.cluster.remove_node(node, allow_graceful=False)
+
+    def add(self, cpus: int = 2, **resources: float) -> Any:
+        """A node with these resources of its own."""
+        node = self.cluster.add_node(num_cpus=cpus, resources=resources, object_store_memory=STORE)
+        self._others.append(node)
+        return node
+
+    def kill(self, node: Any) -> None:
+        """Kill the node's raylet, as when a machine is lost: nobody is told."""
+        os.kill(node.all_processes["raylet"][0].process.pid, signal.SIGKILL)
+
+    def remove(self, node: Any) -> None:
+        """Take away what is left of a node."""
+        self._others.remove(node)
+        with contextlib.suppress(Exception):
+            self.cluster.remove_node(node, allow_graceful=False)
+
+
+def running(text: str) -> list[int]:
+    """The processes of this machine with this text among their arguments."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if text in path.read_bytes().replace(b"\0", b" ").decode(errors="replace"):
+                found.append(int(path.parent.name))
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def with_variable(text: str) -> list[int]:
+    """The processes of this machine that were started with this variable and value."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if text.encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return found
+
+
+def until(condition: Callable[[], Any], seconds: float = 20.0, what: str = "") -> Any:
+    """Wait until a condition holds; what it gives."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, what or f"not within {seconds} seconds"
+        time.sleep(0.02)
+    return found
+
+
+async def until_async(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    return await asyncio.to_thread(until, condition, seconds)
+
+
+def new_session(**fields: Any) -> CreateBashSessionRequest:
+    """A session that has time to start on a busy machine."""
+    return CreateBashSessionRequest(**{"startup_timeout": 30.0, **fields})
+
+
+async def raised(work: Awaitable[Any]) -> BaseException:
+    """The exception that something raises."""
+    try:
+        value = await work
+    except BaseException as error:
+        return error
+    raise AssertionError(f"it gave {value!r}")

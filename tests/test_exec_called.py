@@ -1,0 +1,274 @@
+"""Places that are reached by calls: the relays, and what becomes of them when either end goes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from here_by_calls import Here, HereProgram
+from swerex_c.deployment._exec import Effort, EffortEnded
+from swerex_c.exceptions import CommandTimeoutError, PlaceLostError, ResourceError, StartupTimeoutError, SwerexException
+from swerex_c.exec import loops
+from swerex_c.runtime.abstract import (
+    BashAction,
+    BashInterruptAction,
+    Command,
+    CreateBashSessionRequest,
+    ReadFileRequest,
+    WriteFileRequest,
+)
+from swerex_c.runtime.exec import ExecRuntime
+
+PATIENCE = 20.0 * float(os.environ.get("SWX_PACE", "1"))
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Here:
+    return Here(tmp_path)
+
+
+@pytest.fixture
+async def runtime(here: Here) -> Any:
+    runtime = ExecRuntime(here)
+    yield runtime
+    await runtime.close()
+    assert await soon(lambda: all(it.abandoned == 1 for it in here.programs))
+
+
+async def soon(condition: Any) -> bool:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        await asyncio.sleep(0.02)
+    return True
+
+
+def by_relay(here: Here, *argv: str, input: bytes = b"", **variables: str) -> subprocess.CompletedProcess[bytes]:
+    line = here.pipes(argv, list(variables))
+    return subprocess.run(line, input=input, capture_output=True, env=os.environ | variables, timeout=PATIENCE)
+
+
+def test_streams_stay_apart_and_the_code_arrives(here: Here) -> None:
+    done = by_relay(here, "sh", "-c", "echo out; echo err >&2; exit 7")
+    assert (done.stdout, done.stderr, done.returncode) == (b"out\n", b"err\n", 7)
+
+
+def test_a_signal_is_told_as_shells_tell_it(here: Here) -> None:
+    assert by_relay(here, "sh", "-c", "kill -9 $$").returncode == 137
+
+
+@pytest.mark.parametrize("size", [0, 1, 65535, 65536, 65537, 3_000_000])
+def test_every_byte_passes_both_ways(here: Here, size: int) -> None:
+    data = (bytes(range(256)) * (size // 256 + 1))[:size]
+    assert by_relay(here, "cat", input=data).stdout == data
+
+
+def test_variables_pass_whatever_is_in_them(here: Here) -> None:
+    value = "a\"b\\c\n\x01 \udc80 \u20ac '$x"
+    done = by_relay(here, "sh", "-c", 'printf %s "$ODD"', ODD=value)
+    assert done.stdout == os.fsencode(value)
+
+
+def test_words_pass_whatever_is_in_them(here: Here) -> None:
+    words = ["", " ", '"', "\\", "\n", "\udcff", "\u20ac", "*"]
+    done = by_relay(here, "sh", "-c", 'for w; do printf "%s|" "$w"; done', "sh", *words)
+    assert done.stdout == os.fsencode("".join(f"{it}|" for it in words))
+
+
+def test_a_refusal_is_told(here: Here) -> None:
+    here.refuses = "no\nroom"
+    done = by_relay(here, "true")
+    assert (done.stdout, done.stderr, done.returncode) == (b"", b"no room\n", 255)
+
+
+def test_why_the_end_is_not_known_is_told(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by an error of the system's."""
+
+    async def broken(self: HereProgram) -> int:
+        await self.process.wait()
+        raise TimeoutError("the place was silent")
+
+    monkeypatch.setattr(HereProgram, "wait", broken)
+    done = by_relay(here, "echo", "a")
+    assert (done.stdout, done.stderr, done.returncode) == (b"a\n", b"the place was silent\n", 255)
+
+
+@pytest.mark.parametrize("code", [256, -1])
+def test_an_exit_code_that_is_none_is_no_success(here: Here, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    async def odd(self: HereProgram) -> int:
+        await self.process.wait()
+        return code
+
+    monkeypatch.setattr(HereProgram, "wait", odd)
+    done = by_relay(here, "true")
+    assert (done.stderr, done.returncode) == (b"The place tells an exit code that is none: %d\n" % code, 255)
+
+
+def test_a_place_that_was_dropped_lets_no_relay_in(tmp_path: Path) -> None:
+    line = Here(tmp_path).pipes(["true"], [])
+    gc.collect()
+    done = subprocess.run(line, capture_output=True, timeout=PATIENCE)
+    assert (done.stderr, done.returncode) == (b"The place was closed\n", 255)
+
+
+def test_a_wrong_token_is_not_let_in(here: Here) -> None:
+    line = here.pipes(["true"], [])
+    line[5] = "0" * 32
+    assert subprocess.run(line, capture_output=True, timeout=PATIENCE).returncode == 255
+    assert not here.programs
+
+
+async def test_a_relay_that_is_killed_lets_go_of_the_program(here: Here) -> None:
+    """Also while the program takes no input: the end of the relay is noticed nevertheless."""
+    with subprocess.Popen(here.pipes(["sleep", "1000"], []), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as relay:
+        assert relay.stdin is not None
+        assert await soon(lambda: here.programs)
+        os.set_blocking(relay.stdin.fileno(), False)
+        with pytest.raises(BlockingIOError):
+            for _ in range(1000):
+                os.write(relay.stdin.fileno(), bytes(65536))
+        relay.kill()
+        relay.wait()
+        assert await soon(lambda: here.programs[0].abandoned == 1)
+        relay.stdin = None
+
+
+def test_output_that_nobody_reads_stops_the_program(here: Here) -> None:
+    """What is on its way is bounded at every step."""
+    line = here.pipes(["sh", "-c", "yes & echo $! >pid; wait"], [])
+    with subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as relay:
+        assert relay.stdout is not None
+        assert relay.stdout.read(4) == b"y\ny\n"
+        pid = int((here.directory / "pid").read_text())
+        before = -1
+        end = time.monotonic() + PATIENCE
+        while (now := int(Path(f"/proc/{pid}/io").read_text().split()[3])) != before:  # wchar
+            assert time.monotonic() < end and now < 8_000_000
+            before = now
+            time.sleep(0.3)
+        os.kill(pid, signal.SIGKILL)
+        relay.kill()
+
+
+async def test_a_session_works(runtime: ExecRuntime) -> None:
+    await runtime.create_session(CreateBashSessionRequest())
+    for command, output in [
+        ("cd /; export A=1; f() { echo f; }", ""),
+        ("echo $PWD $A; f", "/ 1\nf\n"),
+        ("stty size; tty >/dev/null && echo terminal", "24 80\nterminal\n"),
+        ("cat <<'E'\n\t!x\nE", "\t!x\n"),
+    ]:
+        assert (await runtime.run_in_session(BashAction(command=command))).output == output
+    assert (await runtime.run_in_session(BashAction(command="(exit 5)", check="silent"))).exit_code == 5
+    big = await runtime.run_in_session(BashAction(command="seq 300000"))
+    assert big.output == "".join(f"{i}\n" for i in range(1, 300001))
+    with pytest.raises(CommandTimeoutError):
+        await runtime.run_in_session(BashAction(command="sleep 1000", timeout=0.5))
+    await runtime.run_in_session(BashInterruptAction())
+    assert (await runtime.run_in_session(BashAction(command="echo $A"))).output == "1\n"
+
+
+async def test_commands_and_files_work(runtime: ExecRuntime, tmp_path: Path) -> None:
+    answer = await runtime.execute(Command(command="cat; echo e >&2; exit 4", shell=True))
+    assert (answer.stdout, answer.stderr, answer.exit_code) == ("", "e\n", 4)
+    text = "".join(f"{i} \u20ac\n" for i in range(200_000))
+    await runtime.write_file(WriteFileRequest(path=str(tmp_path / "a b"), content=text))
+    assert (await runtime.read_file(ReadFileRequest(path=str(tmp_path / "a b")))).content == text
+
+
+async def test_many_at_once(runtime: ExecRuntime) -> None:
+    answers = await asyncio.gather(*(runtime.execute(Command(command=["echo", str(i)])) for i in range(20)))
+    assert [it.stdout for it in answers] == [f"{i}\n" for i in range(20)]
+
+
+async def test_the_end_of_the_place_is_told(here: Here, runtime: ExecRuntime) -> None:
+    await runtime.create_session(CreateBashSessionRequest())
+    running = asyncio.ensure_future(runtime.run_in_session(BashAction(command="echo a; sleep 1000", timeout=PATIENCE)))
+    assert await soon(lambda: any(it.master is not None for it in here.programs))
+    await asyncio.sleep(0.2)
+    here.lost = here.refuses = "The sandbox was ended"
+    for each in here.programs:
+        if each.process.returncode is None:
+            os.killpg(each.process.pid, signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises(SwerexException):
+        await running
+    with pytest.raises(PlaceLostError, match="The sandbox was ended"):
+        await runtime.execute(Command(command=["true"]))
+    assert time.monotonic() - began < PATIENCE
+
+
+async def test_what_fails_to_start_says_why(here: Here) -> None:
+    here.refuses = "quota exceeded"
+    runtime = ExecRuntime(here)
+    with pytest.raises(ResourceError, match="quota exceeded"):
+        await runtime.execute(Command(command=["true"]))
+    await runtime.close()
+
+
+@pytest.fixture
+def ended() -> Iterator[list[str]]:
+    yield []
+
+
+async def _note_end(ended: list[str], seconds: float = 1000) -> str:
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        ended.append("cancelled")
+        raise
+    ended.append("done")
+    return "answer"
+
+
+def test_a_call_that_takes_too_long_is_cancelled(ended: list[str]) -> None:
+    with pytest.raises(TimeoutError):
+        loops.call(_note_end(ended), 0.05)
+    assert asyncio.run(soon(lambda: ended == ["cancelled"]))
+
+
+def test_an_effort_that_is_given_up_cancels_what_runs_for_it(ended: list[str]) -> None:
+    effort = Effort(None)
+    threading.Timer(0.1, effort.end).start()
+    with pytest.raises(EffortEnded):
+        effort.run(_note_end(ended))
+    assert asyncio.run(soon(lambda: ended == ["cancelled"]))
+    with pytest.raises(EffortEnded):
+        effort.run(_note_end(ended))
+
+
+def test_what_must_be_known_may_end_when_an_effort_is_given_up(ended: list[str]) -> None:
+    effort = Effort(None)
+    threading.Timer(0.1, effort.end).start()
+    assert effort.run(_note_end(ended, 0.5), patience=PATIENCE) == "answer"
+    with pytest.raises(EffortEnded):
+        effort.check()
+
+
+def test_an_effort_without_time_left_says_so(ended: list[str]) -> None:
+    effort = Effort(0.1)
+    with pytest.raises(StartupTimeoutError):
+        effort.run(_note_end(ended))
+    assert asyncio.run(soon(lambda: ended == ["cancelled"]))
+
+
+def test_a_forked_process_has_a_loop_of_its_own(here: Here) -> None:
+    assert by_relay(here, "echo", "a").stdout == b"a\n"
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if by_relay(Here(here.directory), "echo", "b").stdout == b"b\n" else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
