@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from worker import Answer, Measured, serve
+from engines.base import Answer
+from measured import Measured, serve
 
 FILE = "/tmp/benchmark"
 

@@ -29,6 +29,11 @@ from typing import IO, Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 ORIGINAL_REQUIREMENTS = ["swe-rex==1.4.0", "aiohttp"]
+OTHER_REQUIREMENTS = [
+    *("pexpect", "ptyprocess", "libtmux"),
+    *("hyperscan", "msgpack", "ormsgpack", "pcre2", "pyahocorasick"),
+]
+"""Of the other engines and libraries; one that cannot be had is named, and the rest goes on."""
 MEGABYTE = 1_000_000
 TURN_LIMIT = 120.0
 """Seconds after which a contender that does not come back is ended; its row then says so."""
@@ -103,15 +108,15 @@ class Worker:
 
 
 class Floor:
-    """A contender in C: one run of its program for each request."""
+    """A contender that is a program, such as one in C: one run of it for each request."""
 
-    def __init__(self, binary: str, environment: dict[str, str]) -> None:
-        self.binary, self.environment = binary, environment
+    def __init__(self, binary: str, environment: dict[str, str], *before: str) -> None:
+        """before: arguments that come before those of a request."""
+        self.binary, self.environment, self.before = binary, environment, before
 
     def ask(self, *arguments: object) -> Result:
-        done = subprocess.run(
-            [self.binary, *map(str, arguments)], env=self.environment, stdout=subprocess.PIPE, text=True, check=False
-        )
+        command = [self.binary, *self.before, *map(str, arguments)]
+        done = subprocess.run(command, env=self.environment, stdout=subprocess.PIPE, text=True, check=False)
         if not done.stdout.startswith("{"):
             return {"error": f"{Path(self.binary).name} {arguments[0]} ended with {done.returncode}"}
         answer: Result = json.loads(done.stdout)
@@ -147,14 +152,18 @@ def original_python(may_install: bool) -> str | None:
         return given
     place = ROOT / ".cache" / "bench-original"
     python = place / "bin" / "python"
-    ready = place / "ready"
-    if not ready.exists():
-        if not may_install:
-            return None
+    ready, complete = place / "ready", place / "complete"
+    if may_install and not ready.exists():
         print("making an environment with the original in .cache/ ...", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
         subprocess.run([str(python), "-m", "pip", "install", "-q", *ORIGINAL_REQUIREMENTS], check=True)
         ready.touch()
+    if may_install and not complete.exists():
+        for each in OTHER_REQUIREMENTS:
+            subprocess.run([str(python), "-m", "pip", "install", "-q", each], check=False)
+        complete.touch()
+    if not ready.exists():
+        return None
     return str(python)
 
 
@@ -242,6 +251,8 @@ def summarise(workload: Workload, name: str) -> Result:
         line["added_share"] = line["p50_us"] / line["plain_p50_us"] - 1
     if "per_second" in results[0]:
         line["per_second"] = statistics.median(r["per_second"] for r in results)
+    if "speedup" in results[0]:
+        line["speedup"] = statistics.median(r["speedup"] for r in results)
     if "rss_per_session_kb" in results[0]:
         line["rss_per_session_kb"] = statistics.median(r["rss_per_session_kb"] for r in results)
         line["cpu_share"] = sum(r["cpu_self_us"] + r["cpu_children_us"] for r in results) / (
@@ -262,6 +273,14 @@ def make_file(directory: Path, megabytes: int) -> str:
         for start in range(0, count, 10_000):
             lines = range(start, min(start + 10_000, count))
             out.write("".join(LINE.format(i) for i in lines))
+    return str(path)
+
+
+def make_line_file(directory: Path, megabytes: int) -> str:
+    """As many bytes, in one line."""
+    path = directory / f"line-{megabytes}"
+    text = Path(make_file(directory, megabytes)).read_text().replace("\n", " ")
+    path.write_text(text)
     return str(path)
 
 
@@ -403,6 +422,8 @@ class Target:
 def duration(us: float | None) -> str:
     if us is None:
         return ""
+    if us < 1:
+        return f"{us * 1e3:.0f} ns"
     if us < 1000:
         return f"{us:.1f} us"
     if us < 1e6:
@@ -462,6 +483,18 @@ COLUMNS: dict[str, list[Column]] = {
     "fleet": [("commands/s", lambda line: f"{line['per_second']:,.0f}"), RATIO, *COMMON],
     "remote": [*TIMES, ("worst", lambda line: duration(line.get("max_us"))), RATIO, *BOTH_ENDS],
     "rate": [("requests/s", lambda line: f"{line['per_second']:,.0f}"), RATIO, *BOTH_ENDS],
+    "late": [("p50", TIMES[0][1]), ("p99", TIMES[1][1]), ("worst", lambda line: duration(line.get("max_us")))],
+    "match": [
+        ("GB/s of CPU", lambda line: f"{line['megabytes_per_second'] / 1e3:.2f}"),
+        RATIO,
+        *COMMON[2:],
+    ],
+    "bytes": [("p50", lambda line: duration(line.get("p50_us"))), RATIO, *COMMON[2:]],
+    "speedup": [
+        ("one", lambda line: f"{line['per_second']:,.0f}/s"),
+        ("two by one", lambda line: ratio(line.get("speedup"))),
+        *COMMON[2:],
+    ],
     "transfer": [
         ("p50", lambda line: duration(line.get("p50_us"))),
         ("MB/s", lambda line: f"{line['megabytes_per_second']:.1f}"),

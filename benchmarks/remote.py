@@ -70,6 +70,9 @@ CONTENDERS: dict[str, tuple[str, str]] = {
     "local": ("local", "local"),
     "copy": ("copy", "copy"),
     "copy to text": ("text", "text"),
+    "copy of files": ("files", "files"),
+    "bare run": ("bare", "none"),
+    "bare HTTP": ("original", "http"),
     "no server": ("here", "none"),
     "ours": ("ours", "ours"),
     "ours, unix": ("ours", "ours, unix"),
@@ -88,8 +91,13 @@ CONTENDERS: dict[str, tuple[str, str]] = {
 TEXTS = {"write": ("copy to text",), "read": ("copy to text",)}
 """What rows of files have besides: their content is a string."""
 
+FILES = {"upload": ("copy of files",), "download": ("copy of files",)}
+"""Or it is in a file at both ends."""
+
 TRANSPORTS = ("ours", "ours, unix", "ours, stdio")
 DUMMIES = ("ours, dummy", "original on ours, dummy", "original, dummy")
+OUTPUT_FLOOR = ("bare run", "copy to text")
+"""The least that a command's output takes: the command, read to its end, and those bytes once through a socket."""
 SESSIONS = 100
 
 
@@ -271,12 +279,12 @@ def occupied(run: Remote) -> Iterator[None]:
 
 
 @contextmanager
-def hammered(run: Remote) -> Iterator[None]:
+def hammered(run: Remote, what: str = "true") -> Iterator[None]:
     """100 sessions of our server carry out `true` as fast as they can, for a client of ours."""
     flag = run.directory / "enough"
-    load(run, "open_all", sessions=SESSIONS)
+    load(run, "open_all", sessions=SESSIONS if what == "true" else 1)
     worker: Worker = run.contenders["load"]
-    worker.begin("hammer", sessions=SESSIONS, flag=str(flag))
+    worker.begin("hammer", sessions=SESSIONS, flag=str(flag), what=what)
     try:
         yield
     finally:
@@ -286,6 +294,11 @@ def hammered(run: Remote) -> Iterator[None]:
             raise BenchError(f"the load failed: {answer}")
 
 
+def forking(run: Remote) -> AbstractContextManager[None]:
+    """100 callers have our server `execute` programs as fast as it can."""
+    return hammered(run, "execute")
+
+
 # ---- workloads ----
 
 
@@ -293,7 +306,7 @@ def calls(what: str, names: tuple[str, ...], scale: float, rest_us: int = 0) -> 
     """Turns of requests one after the other; numbers are chosen so that each has about the same time."""
     counts = {
         "original": 10 if what == "true" else 200,
-        **dict.fromkeys((*DUMMIES[1:], "original on ours", "ours on original"), 200),
+        **dict.fromkeys((*DUMMIES[1:], "original on ours", "ours on original", "bare HTTP"), 200),
     }
     turns = []
     for name in names:
@@ -312,14 +325,14 @@ def workloads(quick: bool, files: dict[int, str], copy: str) -> Iterator[Workloa
         Workload(
             "true",
             'true (run_in_session, check="silent")',
-            calls("true", ("echo", "local", *TRANSPORTS, *both, *DUMMIES), scale),
+            calls("true", ("echo", "local", *TRANSPORTS, *both, *DUMMIES, "bare HTTP"), scale),
             baseline="echo + local",
             kind="remote",
         ),
         Workload(
             "alive",
             "is_alive",
-            calls("alive", ("echo", *TRANSPORTS, "ours on original", *both), scale),
+            calls("alive", ("echo", *TRANSPORTS, "ours on original", *both, "bare HTTP"), scale),
             "echo",
             "remote",
         ),
@@ -347,6 +360,14 @@ def workloads(quick: bool, files: dict[int, str], copy: str) -> Iterator[Workloa
             kind="remote",
             around=hammered,
         ),
+        Under(
+            "alive-forks",
+            f"is_alive every 5 ms while {SESSIONS} callers have our server execute programs",
+            calls("alive", ("echo", "bare HTTP", *TRANSPORTS[:2], both[0]), scale, 5000),
+            baseline="echo",
+            kind="remote",
+            around=forking,
+        ),
         Workload(
             "execute",
             'execute(Command("true", shell=True))',
@@ -367,6 +388,7 @@ def workloads(quick: bool, files: dict[int, str], copy: str) -> Iterator[Workloa
         count = 1 if quick else max(1, 10 // size)
         request = {"operation": "output", "path": files[size], "count": count}
         output_turns = [
+            *(Turn(name, {**request, "how": "execute"}) for name in OUTPUT_FLOOR),
             *(Turn(name, {**request, "how": "execute"}, f"{name}, execute") for name in ("no server", "ours", *both)),
             *(Turn(name, {**request, "how": "run"}, f"{name}, session") for name in ("no server", "ours", both[0])),
         ]
@@ -378,7 +400,7 @@ def workloads(quick: bool, files: dict[int, str], copy: str) -> Iterator[Workloa
     for how, others in (("upload", both), ("download", ()), ("write", both), ("read", both)):
         request = {"operation": "transfer", "how": how, "path": files[size], "copy": copy, "count": 1}
         move_turns = [
-            *(Turn(name, request) for name in ("copy", *TEXTS.get(how, ()), *TRANSPORTS)),
+            *(Turn(name, request) for name in ("copy", *TEXTS.get(how, ()), *FILES.get(how, ()), *TRANSPORTS)),
             *(Turn(name, request, rounds=1) for name in others),
         ]
         word = {"write": "write_file", "read": "read_file"}.get(how, how)
@@ -430,20 +452,34 @@ def targets(rows: dict[str, Workload]) -> Iterator[Target]:
         ratio = by(row, "original on ours", "original")
         yield Target(f"{word}, the original's client: p50 by that on its own server", ratio, 1, True, "x")
     yield Target("true, the original's client: session part, times faster", session_part(value), 1000, False, "x")
+    part = by_session(rows)
+    yield Target("true, the original's client: session part by the local session's own time", part, 1.5, True, "x")
+    for row, word in (("alive", "is_alive"), ("true", "true, dummy")):
+        name = "original on ours" if row == "alive" else "original on ours, dummy"
+        share = by(row, name, "bare HTTP")
+        yield Target(f"{word}, the original's client: p50 by that with a bare HTTP answer", share, 1.5, True, "x")
     worst = max((value("alive-sessions", name, "max_us") or 0 for name in TRANSPORTS[:2]), default=0) or None
     yield Target("is_alive while 100 sessions run: worst", scaled(worst, 1e-3), 10, True, "ms")
     worst = value("alive-requests", "original on ours", "max_us")
     yield Target("is_alive under 100 requests, the original's client: worst", scaled(worst, 1e-3), 75, True, "ms")
+    worst = value("alive-forks", "original on ours", "max_us")
+    text = "is_alive under 100 requests that start programs, the original's client: worst"
+    yield Target(text, scaled(worst, 1e-3), 75, True, "ms")
     yield Target("64 in flight: rate by that of the echo", value("in-flight", "ours", "ratio"), 0.5, False, "x")
     for row, limit in (("output-1", 20), ("output-16", 6)):
         for how in ("execute", "session"):
             faster = times(row, f"ours, {how}", "original, execute")
             text = f"{row[7:]} MB of output, {how}: times faster than the original's execute"
             yield Target(text, faster, limit, False, "x")
+        floor_share = by(row, "ours, execute", *OUTPUT_FLOOR)
+        text = f"{row[7:]} MB of output, execute: p50 by the bare command and a bare copy of what it prints"
+        yield Target(text, floor_share, 2, True, "x")
     for row in ("upload", "download", "write", "read"):
         floor = TEXTS.get(row, ("copy",))[0]
         share = by(row, floor, "ours")
         yield Target(f"{row} of 100 MB: bytes/s by those of a bare {floor}", share, 0.5, False, "x")
+    for row, (floor,) in FILES.items():
+        yield Target(f"{row} of 100 MB: bytes/s by those of a bare {floor}", by(row, floor, "ours"), 0.7, False, "x")
     for row, limit in (("upload", 32), ("download", 32), ("write", 300), ("read", 300)):
         for end, key in (("client", "rss_growth_kb"), ("server", "rss_growth_server_kb")):
             grown = scaled(value(row, "ours", key), 1024 / MEGABYTE)
@@ -469,6 +505,17 @@ def session_part(value: Callable[[str, str, str], float | None]) -> float | None
     names = ("original", "original, dummy", "original on ours", "original on ours, dummy")
     p50 = [value("true", name, "p50_us") or 0.0 for name in names]
     return (p50[0] - p50[1]) / (p50[2] - p50[3]) if all(p50) and p50[2] > p50[3] else None
+
+
+def by_session(rows: dict[str, Workload]) -> float | None:
+    """What a command adds to a request by the original's client, by the session's own time after a wait: the limit."""
+    if "true" not in rows:
+        return None
+    names = ("original on ours", "original on ours, dummy", "local")
+    results = [rows["true"].results.get(name, []) for name in names]
+    whole, rest, local = ({result["round"]: p50_of(result) for result in found} for found in results)
+    ratios = [(whole[i] - rest[i]) / local[i] for i in whole.keys() & rest.keys() & local.keys()]
+    return statistics.median(ratios) if ratios else None
 
 
 # ---- the run ----
@@ -523,10 +570,11 @@ def report(
         goals = [{**vars(target), "met": target.met} for target in found]
         document = {"machine": about, "rows": table, "targets": goals, "absent": remote.absent}
         Path(arguments.json).write_text(json.dumps(document, indent=1) + "\n")
-    own = ("ours", "no server", "local", "echo", "copy", "original on ours")
+    own = ("ours", "no server", "local", "echo", "copy", "bare", "original on ours")
     failed = {f"{key}: {name}: {error}" for key, row in rows.items() for name, error in our_errors(row, own)}
     if "original" in remote.absent:
-        failed = {text for text in failed if "original on ours" not in text and "ours on original" not in text}
+        theirs = ("original on ours", "ours on original", "bare HTTP")
+        failed = {text for text in failed if not any(name in text for name in theirs)}
     for text in sorted(failed):
         print(f"failed: {text}")
     ours_wrong = any(text.partition(", ")[2].partition(",")[0] != "original" for text in wrong)

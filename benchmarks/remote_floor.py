@@ -1,9 +1,11 @@
-"""The servers without logic that the remote benchmark compares with: python remote_floor.py echo|local|copy|text
+"""The servers without logic that the remote benchmark compares with: remote_floor.py echo|local|copy|text|http|files
 
     echo    frames in, the same frames out: what asyncio, msgpack and two processes cost whatever a server does
     local   a frame in, a `true` in a session of LocalRuntime, a frame with the microseconds that this took out
     copy    so many bytes in or out over a socket, from memory to memory, as fast as asyncio does it
     text    the same, and the end that gets them makes one string of them
+    files   the copy with files at both ends: read, sent, received, and written by a thread of its own; no event loop
+    http    what the original's client asks, answered without a look at it: what HTTP and that client cost by themselves
 
 Prints its port, and serves on 127.0.0.1 until it is ended.
 """
@@ -11,8 +13,13 @@ Prints its port, and serves on 127.0.0.1 until it is ended.
 from __future__ import annotations
 
 import asyncio
+import queue
+import re
+import socket
+import socketserver
 import struct
 import sys
+import threading
 import time
 from typing import Any
 
@@ -153,13 +160,100 @@ class Text(Copy):
         super().taken()
 
 
+def send_file(sock: socket.socket, path: str) -> None:
+    block = bytearray(BLOCK)
+    with open(path, "rb", buffering=0) as file:
+        while size := file.readinto(block):
+            sock.sendall(memoryview(block)[:size])
+
+
+def receive_file(sock: socket.socket, path: str, size: int) -> None:
+    """One thread receives while another writes."""
+    empty: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
+    full: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
+    for _ in range(8):
+        empty.put(bytearray(len(BLOCK)))
+
+    def write() -> None:
+        with open(path, "wb", buffering=0) as file:
+            while (data := full.get()) is not None:
+                file.write(data)
+                empty.put(data.obj)  # type: ignore[arg-type]
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while size:
+        block = memoryview(empty.get())[:size]
+        have = 0
+        while have < len(block) and (came := sock.recv_into(block[have:])):
+            have += came
+        size = size - have if have == len(block) else 0
+        full.put(block[:have])
+    full.put(None)
+    writer.join()
+
+
+class Files(socketserver.StreamRequestHandler):
+    """Orders as for `Copy`, each with a line that names the file."""
+
+    def handle(self) -> None:
+        self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while order := self.rfile.readline():
+            direction, size, path = order.decode().rstrip("\n").split(" ", 2)
+            if direction == ">":
+                send_file(self.request, path)
+            else:
+                self.request.sendall(b"+")  # from now on no line is read: nothing of the file is taken for one
+                receive_file(self.request, path, int(size))
+                self.request.sendall(b".")
+
+
+def serve_files() -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Files) as server:
+        server.daemon_threads = True
+        print(server.server_address[1], flush=True)
+        server.serve_forever()
+
+
+class Http(asyncio.Protocol):
+    """One request, one answer, and the end of the connection, which the original's client wants."""
+
+    ANSWERS = {
+        b"/is_alive": b'{"is_alive":true,"message":""}',
+        b"/create_session": b'{"output":"","session_type":"bash"}',
+        b"/run_in_session": (
+            b'{"session_type":"bash","output":"","exit_code":0,"failure_reason":"","expect_string":""}'
+        ),
+    }
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        self.data = b""
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+        head, found, body = self.data.partition(b"\r\n\r\n")
+        size = re.search(rb"(?i)content-length: *(\d+)", head)
+        if not found or len(body) < (int(size[1]) if size else 0):
+            return
+        answer = self.ANSWERS[head.split(b" ", 2)[1]]
+        self.transport.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
+            % (len(answer), answer)
+        )
+        self.transport.close()
+
+
 async def main(kind: str) -> None:
     server = await asyncio.get_running_loop().create_server(
-        {"echo": Echo, "local": Local, "copy": Copy, "text": Text}[kind], "127.0.0.1"
+        {"echo": Echo, "local": Local, "copy": Copy, "text": Text, "http": Http}[kind], "127.0.0.1"
     )
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    if sys.argv[1] == "files":
+        serve_files()
+    else:
+        asyncio.run(main(sys.argv[1]))

@@ -10,13 +10,16 @@ import asyncio
 import importlib
 import itertools
 import os
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from worker import Answer, Measured, is_empty, memory_kb, serve
+from engines.base import Answer, is_empty
+from measured import Measured, memory_kb, serve
 
 Place = dict[str, Any]
 """Where a server is: `port`; or `unix`, a path; or `command`, a program whose standard streams are the server."""
@@ -40,7 +43,8 @@ class Client:
     async def run(self, key: str, text: str) -> Answer:
         raise NotImplementedError
 
-    async def execute(self, text: str) -> Answer:
+    async def execute(self, text: str) -> Answer | None:
+        """None where only bytes were moved."""
         raise NotImplementedError
 
     async def read(self, path: str) -> str:
@@ -213,6 +217,44 @@ class Copy(Client):
     async def copy(self, direction: bytes, size: int) -> None:
         await self.end.order(direction, size)
 
+    async def execute(self, text: str) -> None:
+        """As many bytes as the file has that the command would print."""
+        await self.copy(b">", os.path.getsize(text.rpartition(" ")[2]))
+
+
+class Files(Client):
+    """The other end of `remote_floor.py files`."""
+
+    async def connect(self, place: Place, key: str) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", place["port"]))
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    async def upload(self, source: str, target: str) -> None:
+        from remote_floor import send_file
+
+        self.sock.sendall(f"< {os.path.getsize(source)} {target}\n".encode())
+        assert self.sock.recv(1) == b"+"
+        send_file(self.sock, source)
+        assert self.sock.recv(1) == b"."
+
+    async def download(self, source: str, target: str) -> None:
+        from remote_floor import receive_file
+
+        size = os.path.getsize(source)
+        self.sock.sendall(f"> {size} {source}\n".encode())
+        receive_file(self.sock, target, size)
+
+
+class Bare(Client):
+    """The command in this process, by `subprocess`: what it takes without any session, limit or server."""
+
+    async def connect(self, place: Place, key: str) -> None:
+        pass
+
+    async def execute(self, text: str) -> Answer:
+        done = subprocess.run(["/bin/sh", "-c", text], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        return done.stdout.decode(errors="backslashreplace"), done.returncode
+
 
 CLIENTS: dict[str, Callable[[], Client]] = {
     "ours": lambda: Ours("msgpack"),
@@ -223,6 +265,8 @@ CLIENTS: dict[str, Callable[[], Client]] = {
     "local": Local,
     "copy": lambda: Copy("Copy"),
     "text": lambda: Copy("Text"),
+    "files": Files,
+    "bare": Bare,
 }
 
 
@@ -341,7 +385,7 @@ class Workloads:
                 start = time.perf_counter_ns()
                 answer = await (self.client.run(key, text) if how == "run" else self.client.execute(text))
                 samples.append((time.perf_counter_ns() - start) / 1e3)
-                wrong += answer != (expected, 0)
+                wrong += answer is not None and answer != (expected, 0)
                 del answer
         return watched.result(count=count, wrong=wrong, samples_us=samples, bytes=len(expected))
 
@@ -406,15 +450,15 @@ class Workloads:
         Path(flag).unlink()
         return {"wrong": sum(code != 0 for _, code in answers)}
 
-    async def hammer(self, sessions: int, flag: str) -> dict[str, object]:
-        """`true` over and over in so many sessions at once, until there is a file of this name."""
-        keys = [await self.session(f"occupied{i}") for i in range(sessions)]
+    async def hammer(self, sessions: int, flag: str, what: str = "true") -> dict[str, object]:
+        """`true` over and over in so many sessions at once, or by `execute`, until there is a file of this name."""
+        keys = [await self.session(f"occupied{i}") if what == "true" else "" for i in range(sessions)]
         ended = False
 
         async def work(key: str) -> tuple[int, int]:
             count = wrong = 0
             while not ended:
-                wrong += not is_empty(await self.client.run(key, "true"))
+                wrong += not await self.one(what, key)
                 count += 1
             return count, wrong
 

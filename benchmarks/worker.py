@@ -1,459 +1,26 @@
-"""One contender in a process of its own: reads requests as JSON lines, runs them, answers with JSON lines.
+"""One engine in a process of its own: reads requests as JSON lines, runs them, answers with JSON lines.
 
-bench.py starts one of these per contender, with the interpreter in which that contender lives, and asks them in turn.
+bench.py starts one of these per engine, with the interpreter in which that engine lives, and asks them in turn.
 Everything is measured here, next to the call that a user would write, so that pipes between processes never count.
-Times in results are microseconds, CPU too; "self" is this process with all its threads, "children" all below it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import importlib
-import json
 import os
-import re
-import resource
-import select
-import shutil
-import signal
 import statistics
 import subprocess
 import sys
-import termios
 import threading
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
-FENCE_PROMPT = "\x1eF$?;\x1f"
-FENCE = re.compile(rb"\x1eF(\d+);\x1f")
-BARE_ARGUMENTS = ["--noprofile", "--norc", "--noediting", "-i"]
-CHUNK = 65536
-TICK_US = 1e6 / os.sysconf("SC_CLK_TCK")
-SLEEP_BEFORE_INTERRUPT = 0.2
+from engines import make
+from engines.base import Answer, Contender, is_empty
+from engines.core import Core
+from measured import Measured, memory_kb, self_cpu, serve
 
-Answer = tuple[str | bytes, int | None]
-
-
-def bare_environment() -> dict[str, str]:
-    """The environment for shells that are driven by hand: our prompt, nothing that prints beside it."""
-    environment = dict(os.environ, PS1=FENCE_PROMPT, PS2="", TERM="dumb")
-    environment.pop("PROMPT_COMMAND", None)
-    return environment
-
-
-def plain_terminal(fd: int) -> None:
-    """The terminal mode of all contenders: no echo and no output processing."""
-    mode = termios.tcgetattr(fd)
-    mode[1] &= ~termios.OPOST
-    mode[3] &= ~termios.ECHO
-    termios.tcsetattr(fd, termios.TCSANOW, mode)
-
-
-class Contender:
-    """What a workload needs.  `key` names a session."""
-
-    package = ""
-    """What a caller imports, for the row about imports."""
-
-    threads = False
-    """Whether many sessions at once need a thread each."""
-
-    def _lacks(self, what: str) -> LookupError:
-        return LookupError(f"{type(self).__name__} does not {what}")
-
-    async def open(self, key: str) -> None:
-        raise self._lacks("open")
-
-    async def close(self, key: str) -> None:
-        raise self._lacks("close")
-
-    async def run(self, key: str, text: str) -> Answer:
-        return self.run_now(key, text)
-
-    def run_now(self, key: str, text: str) -> Answer:
-        """The same without a loop, for contenders with `threads`."""
-        raise self._lacks("run a command")
-
-    async def wait_for(self, key: str, text: str, patterns: list[str]) -> str:
-        """Runs text until one of the patterns is seen; returns the pattern."""
-        raise self._lacks("wait for patterns")
-
-    async def begin(self, key: str, text: str) -> None:
-        """Runs text that does not end; returns after SLEEP_BEFORE_INTERRUPT, when a caller has given up on it."""
-        raise self._lacks("begin")
-
-    async def interrupt(self, key: str) -> None:
-        raise self._lacks("interrupt")
-
-    async def interrupt_running(self, key: str, text: str) -> float:
-        """Interrupts text while its caller still waits for it; returns the seconds until that caller was answered."""
-        raise self._lacks("interrupt what runs")
-
-    async def execute(self, text: str) -> Answer:
-        raise self._lacks("execute")
-
-
-class Runtime(Contender):
-    """`LocalRuntime` of a package with the API of SWE-ReX."""
-
-    def __init__(self, package: str) -> None:
-        self.package = package
-        self.api: Any = importlib.import_module(f"{package}.runtime.abstract")
-        self.timeout_error: Any = importlib.import_module(f"{package}.exceptions").CommandTimeoutError
-        self.runtime: Any = importlib.import_module(f"{package}.runtime.local").LocalRuntime()
-
-    async def open(self, key: str) -> None:
-        await self.runtime.create_session(self.api.CreateBashSessionRequest(session=key, startup_timeout=10))
-
-    async def close(self, key: str) -> None:
-        await self.runtime.close_session(self.api.CloseBashSessionRequest(session=key))
-
-    async def run(self, key: str, text: str) -> Answer:
-        result = await self.runtime.run_in_session(self.api.BashAction(command=text, session=key, check="silent"))
-        return result.output, result.exit_code
-
-    async def wait_for(self, key: str, text: str, patterns: list[str]) -> str:
-        action = self.api.BashAction(command=text, session=key, check="ignore", expect=patterns)
-        return str((await self.runtime.run_in_session(action)).expect_string)
-
-    async def begin(self, key: str, text: str) -> None:
-        action = self.api.BashAction(command=text, session=key, check="silent", timeout=SLEEP_BEFORE_INTERRUPT)
-        try:
-            await self.runtime.run_in_session(action)
-        except self.timeout_error:
-            return
-        raise RuntimeError(f"{text!r} ended by itself")
-
-    async def interrupt(self, key: str) -> None:
-        await self.runtime.run_in_session(self.api.BashInterruptAction(session=key))
-
-    async def interrupt_running(self, key: str, text: str) -> float:
-        action = self.api.BashAction(command=text, session=key, check="silent")
-        running = asyncio.ensure_future(self.runtime.run_in_session(action))
-        await asyncio.sleep(SLEEP_BEFORE_INTERRUPT)
-        start = time.perf_counter()
-        interrupt = asyncio.ensure_future(self.runtime.run_in_session(self.api.BashInterruptAction(session=key)))
-        await asyncio.wait([running], timeout=10)
-        took = time.perf_counter() - start
-        await interrupt
-        await running
-        return took
-
-    async def execute(self, text: str) -> Answer:
-        result = await self.runtime.execute(self.api.Command(command=text, shell=True))
-        return result.stdout, result.exit_code
-
-
-class Core(Contender):
-    """The core by itself: no event loop, no models, no checks of a caller's input."""
-
-    threads = True
-
-    startup = b"[[ ! -r /etc/bash.bashrc ]] || . /etc/bash.bashrc\n[[ ! -r ~/.bashrc ]] || . ~/.bashrc\n"
-    direct = 10_000
-    """Microseconds for which the calling thread waits by itself; after that the core's thread does."""
-
-    def __init__(self) -> None:
-        self.core: Any = importlib.import_module("swerex_c._core")
-        self.make_matcher: Any = importlib.import_module("swerex_c.runtime._patterns").make_matcher
-        self.bash = os.fsencode(shutil.which("bash") or "/bin/bash")
-        self.sessions: dict[str, tuple[Any, Any]] = {}
-
-    def finish(self, operation: Any, waker: Any) -> Any:
-        while not operation.done:
-            select.select([waker.fileno()], [], [])
-            waker.take()
-        return operation
-
-    async def open(self, key: str) -> None:
-        environment = [os.fsencode(f"{name}={value}") for name, value in os.environ.items()]
-        session = self.core.Session(self.bash, environment, None, 24, 80, 256 << 20)
-        waker = self.core.Waker()
-        self.sessions[key] = session, waker
-        self.finish(session.start(self.startup, 10.0, waker, None), waker)
-
-    async def close(self, key: str) -> None:
-        session, waker = self.sessions.pop(key)
-        self.finish(session.close(waker, None), waker)
-
-    def submit(self, key: str, text: str, timeout: float | None = None, matcher: Any = None) -> Any:
-        session, waker = self.sessions[key]
-        operation = session.run(text, -1, timeout, None, matcher, waker, None, None, self.direct)
-        if operation is None:
-            raise RuntimeError(f"{text!r} needs a check by bash")
-        return self.finish(operation, waker)
-
-    def run_now(self, key: str, text: str) -> Answer:
-        operation = self.submit(key, text)
-        return operation.output, operation.code
-
-    async def wait_for(self, key: str, text: str, patterns: list[str]) -> str:
-        operation = self.submit(key, text, matcher=self.make_matcher(patterns))
-        return patterns[operation.hit] if operation.end == "matched" else ""
-
-    async def begin(self, key: str, text: str) -> None:
-        self.submit(key, text, timeout=SLEEP_BEFORE_INTERRUPT)
-
-    async def interrupt(self, key: str) -> None:
-        session, waker = self.sessions[key]
-        self.finish(session.interrupt(0.2, 3, None, waker, None), waker)
-
-    def run_all(self, keys: list[str], text: str, count: int) -> int:
-        """Runs text `count` times in each session at once, by one thread and one waker; returns the wrong answers."""
-        waker = self.core.Waker()
-        waiting: dict[str, Any] = {}
-        left = dict.fromkeys(keys, count)
-        wrong = 0
-
-        def submit(key: str) -> None:
-            waiting[key] = self.sessions[key][0].run(text, -1, None, None, None, waker, key, None, 0)
-
-        for key in keys:
-            submit(key)
-        while waiting:
-            select.select([waker.fileno()], [], [])
-            for key in waker.take():
-                operation = waiting.pop(key)
-                wrong += not is_empty((operation.output, operation.code))
-                left[key] -= 1
-                if left[key]:
-                    submit(key)
-        return wrong
-
-
-class Pexpect(Contender):
-    """pexpect as a careful user tunes it: no delays, a fence in the prompt, a small search window."""
-
-    threads = True
-
-    def __init__(self) -> None:
-        self.pexpect: Any = importlib.import_module("pexpect")
-        self.sessions: dict[str, Any] = {}
-        self.fence = [FENCE]
-
-    async def open(self, key: str) -> None:
-        tuned = {"timeout": None, "maxread": CHUNK, "searchwindowsize": 200}
-        child = self.pexpect.spawn("bash", BARE_ARGUMENTS, env=bare_environment(), echo=False, **tuned)
-        child.delaybeforesend = None
-        child.delayafterread = None
-        plain_terminal(child.child_fd)
-        self.sessions[key] = child
-        child.expect_list(self.fence)
-
-    async def close(self, key: str) -> None:
-        child = self.sessions.pop(key)
-        child.kill(signal.SIGKILL)
-        child.wait()
-        child.ptyproc.delayafterclose = 0
-        child.close()
-
-    def run_now(self, key: str, text: str) -> Answer:
-        child = self.sessions[key]
-        child.sendline(text)
-        child.expect_list(self.fence)
-        return child.before, int(child.match.group(1))
-
-    async def wait_for(self, key: str, text: str, patterns: list[str]) -> str:
-        child = self.sessions[key]
-        child.sendline(text)
-        index: int = child.expect([*patterns, FENCE.pattern])
-        if index < len(patterns):
-            child.expect_list(self.fence)
-            return patterns[index]
-        return ""
-
-    async def begin(self, key: str, text: str) -> None:
-        self.sessions[key].sendline(text)
-        await asyncio.sleep(SLEEP_BEFORE_INTERRUPT)
-
-    async def interrupt(self, key: str) -> None:
-        self.sessions[key].sendintr()
-        self.sessions[key].expect_list(self.fence)
-
-
-class Ptyprocess(Contender):
-    """ptyprocess for the start, then os.write and os.read by hand: the least Python that works."""
-
-    threads = True
-
-    def __init__(self) -> None:
-        self.spawn: Any = importlib.import_module("ptyprocess").PtyProcess.spawn
-        self.sessions: dict[str, Any] = {}
-
-    async def open(self, key: str) -> None:
-        process = self.spawn(["bash", *BARE_ARGUMENTS], env=bare_environment(), echo=False)
-        plain_terminal(process.fd)
-        self.sessions[key] = process
-        self.read_answer(process.fd)
-
-    async def close(self, key: str) -> None:
-        process = self.sessions.pop(key)
-        process.kill(signal.SIGKILL)
-        process.wait()
-        process.close()
-
-    @staticmethod
-    def read_answer(fd: int) -> Answer:
-        chunks = []
-        tail = b""
-        while True:
-            chunk = os.read(fd, CHUNK)
-            chunks.append(chunk)
-            tail = tail[-24:] + chunk[-24:]
-            if tail.endswith(b"\x1f"):
-                found = FENCE.search(tail)
-                if found:
-                    output = b"".join(chunks)
-                    return output[: output.rindex(b"\x1e")], int(found.group(1))
-
-    def run_now(self, key: str, text: str) -> Answer:
-        fd = self.sessions[key].fd
-        os.write(fd, text.encode() + b"\n")
-        return self.read_answer(fd)
-
-    async def wait_for(self, key: str, text: str, patterns: list[str]) -> str:
-        # One alternation, searched in each chunk with 200 bytes of what came before.
-        wanted = re.compile("|".join(f"(?P<p{i}>{p})" for i, p in enumerate(patterns)).encode(), re.DOTALL)
-        fd = self.sessions[key].fd
-        os.write(fd, text.encode() + b"\n")
-        window = b""
-        while True:
-            window = window[-200:] + os.read(fd, CHUNK)
-            found = wanted.search(window)
-            if found and found.lastgroup:
-                if not FENCE.search(window):
-                    self.read_answer(fd)
-                return patterns[int(found.lastgroup[1:])]
-
-    async def begin(self, key: str, text: str) -> None:
-        os.write(self.sessions[key].fd, text.encode() + b"\n")
-        await asyncio.sleep(SLEEP_BEFORE_INTERRUPT)
-
-    async def interrupt(self, key: str) -> None:
-        self.sessions[key].sendintr()
-        self.read_answer(self.sessions[key].fd)
-
-
-class Pipes(Contender):
-    """asyncio and a bash on pipes, by hand: no terminal, no interrupt, the exit code by a second line."""
-
-    def __init__(self) -> None:
-        self.sessions: dict[str, Any] = {}
-
-    async def open(self, key: str) -> None:
-        self.sessions[key] = await asyncio.create_subprocess_exec(
-            "bash",
-            "--noprofile",
-            "--norc",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            limit=1 << 28,
-        )
-        await self.run(key, "true")
-
-    async def close(self, key: str) -> None:
-        process = self.sessions.pop(key)
-        process.stdin.close()
-        await process.wait()
-
-    async def run(self, key: str, text: str) -> Answer:
-        process = self.sessions[key]
-        process.stdin.write(text.encode() + b"\nprintf '\\036F%d;\\037' $?\n")
-        answer: bytes = await process.stdout.readuntil(b"\x1f")
-        head = answer.rindex(b"\x1e")
-        return answer[:head], int(answer[head + 2 : -2])
-
-
-class Subprocess(Contender):
-    """subprocess.run, for the rows about execute()."""
-
-    async def execute(self, text: str) -> Answer:
-        result = subprocess.run(text, shell=True, stdin=subprocess.DEVNULL, capture_output=True)
-        return result.stdout.decode(), result.returncode
-
-
-CONTENDERS: dict[str, Callable[[], Contender]] = {
-    "ours": lambda: Runtime("swerex_c"),
-    "core": Core,
-    "original": lambda: Runtime("swerex"),
-    "pexpect": Pexpect,
-    "ptyprocess": Ptyprocess,
-    "pipes": Pipes,
-    "subprocess": Subprocess,
-}
-
-
-# ---- measuring ----
-
-
-def _threads_and_children(pid: str) -> tuple[list[str], list[str]]:
-    tasks = os.listdir(f"/proc/{pid}/task")
-    children: list[str] = []
-    for task in tasks:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
-            children += Path(f"/proc/{pid}/task/{task}/children").read_text().split()
-    return tasks, children
-
-
-def children_cpu() -> float:
-    """Microseconds of CPU below this process: living descendants, what they waited for, and what we waited for."""
-    done = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return (done.ru_utime + done.ru_stime) * 1e6 + tree_cpu(_threads_and_children("self")[1])
-
-
-def tree_cpu(pending: list[str]) -> float:
-    """Microseconds of CPU of these processes and all below them, with what they waited for."""
-    total = 0.0
-    while pending:
-        pid = pending.pop()
-        try:
-            tasks, children = _threads_and_children(pid)
-            for task in tasks:
-                total += int(Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0]) / 1e3
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            total += (int(fields[13]) + int(fields[14])) * TICK_US
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        pending += children
-    return total
-
-
-def self_cpu() -> float:
-    """Microseconds of CPU of this process, all threads."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return (used.ru_utime + used.ru_stime) * 1e6
-
-
-def memory_kb(field: str, pid: int | str = "self") -> int:
-    found = re.search(rf"^{field}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    return int(found.group(1)) if found else 0
-
-
-class Measured:
-    """CPU of this process and of those below it, from `with` to its end."""
-
-    def __enter__(self) -> Measured:
-        self.cpu_children_us = -children_cpu()
-        self.cpu_self_us = -self_cpu()
-        self.seconds = -time.perf_counter()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds += time.perf_counter()
-        self.cpu_self_us += self_cpu()
-        self.cpu_children_us += children_cpu()
-
-    def result(self, **more: object) -> dict[str, object]:
-        cpu = {"cpu_self_us": self.cpu_self_us, "cpu_children_us": self.cpu_children_us}
-        return {"seconds": self.seconds, **cpu, **more}
-
-
-def is_empty(answer: Answer) -> bool:
-    return not answer[0] and answer[1] == 0
+__all__ = ["Workloads"]
 
 
 class Workloads:
@@ -601,6 +168,83 @@ class Workloads:
         missing = commands * (sessions - len(wrong))
         return measured.result(count=total, wrong=sum(wrong) + missing, per_second=total / measured.seconds)
 
+    async def stall(self, sessions: int, megabytes: int) -> dict[str, object]:
+        """How late a timer of 1 ms is on the event loop, while sessions run commands and one prints."""
+        keys = [f"stall{i}" for i in range(sessions)]
+        for key in keys:
+            await self.contender.open(key)
+        late: list[float] = []
+        ended, wrong = asyncio.Event(), 0
+
+        async def tick() -> None:
+            while not ended.is_set():
+                due = time.perf_counter() + 0.001
+                await asyncio.sleep(0.001)
+                late.append(max(0.0, time.perf_counter() - due) * 1e6)
+
+        async def work(key: str) -> int:
+            bad = 0
+            while not ended.is_set():
+                bad += not is_empty(await self.contender.run(key, "sleep 0.5"))
+            return bad
+
+        with Measured() as measured:
+            ticking = asyncio.ensure_future(tick())
+            working = [asyncio.ensure_future(work(key)) for key in keys[1:]]
+            if megabytes:
+                for _ in range(megabytes // 10):
+                    output, code = await self.contender.run(keys[0], "head -c 10000000 /dev/zero | tr '\\0' x")
+                    wrong += len(output) != 10_000_000 or code != 0
+            else:
+                await asyncio.sleep(1)
+            ended.set()
+            wrong += sum(await asyncio.gather(*working))
+            await ticking
+        for key in keys:
+            await self.contender.close(key)
+        return measured.result(count=len(late), wrong=wrong, samples_us=late)
+
+    async def replay(self, actions: list[tuple[str, str | None, int]], count: int) -> dict[str, object]:
+        """All actions, one after the other; the time of them together."""
+        key = await self.session("replay")
+        samples: list[float] = []
+        wrong = 0
+        with Measured() as measured:
+            for _ in range(count):
+                took = 0
+                for text, expected, code in actions:
+                    start = time.perf_counter_ns()
+                    output, ended = await self.contender.run(key, text)
+                    took += time.perf_counter_ns() - start
+                    said = output.decode() if isinstance(output, bytes) else output
+                    wrong += ended != code or (expected is not None and said != expected)
+                samples.append(took / 1e3)
+        return measured.result(count=count, wrong=wrong, samples_us=samples)
+
+    async def threads(self, count: int) -> dict[str, object]:
+        """Commands of one thread in its session, and of two in theirs: how many more a second."""
+        text = "for ((i = 0; i < 300; i++)); do :; done"
+        for i in (0, 1):
+            await self.session(f"threads{i}")
+        wrong: list[int] = []
+
+        def work(key: str) -> None:
+            wrong.append(sum(not is_empty(self.contender.run_now(key, text)) for _ in range(count)))
+
+        def rate(number: int) -> float:
+            threads = [threading.Thread(target=work, args=(f"threads{i}",)) for i in range(number)]
+            start = time.perf_counter()
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            return number * count / (time.perf_counter() - start)
+
+        with Measured() as measured:
+            one, two = rate(1), rate(2)
+        missing = count * (3 - len(wrong))
+        return measured.result(count=3 * count, wrong=sum(wrong) + missing, per_second=one, speedup=two / one)
+
     async def interrupt(self, count: int) -> dict[str, object]:
         key = await self.session("interrupt")
         samples: list[float] = []
@@ -652,32 +296,5 @@ class Workloads:
         return measured.result(count=count, wrong=0, samples_us=[pair[1] - nothing for pair in pairs])
 
 
-def serve(make: Callable[[str], Any]) -> None:
-    """Makes what the first argument names, and runs its methods as they are asked for."""
-    # Whatever a library prints must not get between the answers.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    name = sys.argv[1]
-    try:
-        workloads = make(name)
-    except Exception as error:  # reported to the driver, which decides
-        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=answers, flush=True)
-        return
-    print(json.dumps({"ready": name, "python": sys.version.split()[0]}), file=answers, flush=True)
-    with asyncio.Runner() as runner:
-        for line in sys.stdin:
-            request = json.loads(line)
-            operation: Callable[..., Awaitable[dict[str, object]]] = getattr(workloads, request.pop("operation"))
-            try:
-                answer = runner.run(_ask(operation, request))
-            except Exception as error:  # reported to the driver, which decides
-                answer = {"error": f"{type(error).__name__}: {error}"}
-            print(json.dumps(answer), file=answers, flush=True)
-
-
-async def _ask(operation: Callable[..., Awaitable[dict[str, object]]], request: dict[str, Any]) -> dict[str, object]:
-    return await operation(**request)
-
-
 if __name__ == "__main__":
-    serve(lambda name: Workloads(CONTENDERS[name]()))
+    serve(lambda name: Workloads(make(name)))

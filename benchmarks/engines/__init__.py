@@ -1,0 +1,35 @@
+"""The engines that are compared: small adapters, each in the room of the library that it drives.
+
+Those in C (`floor.c`, `engine.c`) and in Tcl (`floor.tcl`) are programs, which the drivers run themselves.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from engines.base import Contender
+
+__all__ = ["ENGINES", "make"]
+
+ENGINES: dict[str, tuple[str, str, tuple[Any, ...]]] = {
+    "ours": ("runtimes", "Runtime", ("swerex_c",)),
+    "ours, uvloop": ("runtimes", "UvloopRuntime", ("swerex_c",)),
+    "core": ("core", "Core", ()),
+    "original": ("runtimes", "Runtime", ("swerex",)),
+    "pexpect": ("pexpects", "Pexpect", ()),
+    "pexpect, as it comes": ("pexpects", "PlainPexpect", ()),
+    "replwrap": ("pexpects", "Replwrap", ()),
+    "ptyprocess": ("ptys", "Ptyprocess", ()),
+    "tmux": ("tmux", "Tmux", ()),
+    "pipes": ("pipes", "Pipes", ()),
+    "subprocess": ("pipes", "Subprocess", ()),
+}
+"""By their names in the tables: the module, the class, and what it is made with."""
+
+
+def make(name: str) -> Contender:
+    """The engine of this name. Raises what its library raises if it cannot be had."""
+    module, kind, arguments = ENGINES[name]
+    engine: Contender = getattr(importlib.import_module(f"engines.{module}"), kind)(*arguments)
+    return engine

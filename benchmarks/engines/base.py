@@ -1,0 +1,95 @@
+"""What an engine is to the benchmark: something that keeps shells, named by keys, and runs commands in them."""
+
+from __future__ import annotations
+
+import os
+import re
+import termios
+from collections.abc import Callable
+from typing import Any
+
+__all__ = [
+    "BARE_ARGUMENTS",
+    "CHUNK",
+    "FENCE",
+    "SLEEP_BEFORE_INTERRUPT",
+    "Answer",
+    "Contender",
+    "bare_environment",
+    "is_empty",
+    "plain_terminal",
+]
+
+FENCE_PROMPT = "\x1eF$?;\x1f"
+FENCE = re.compile(rb"\x1eF(\d+);\x1f")
+BARE_ARGUMENTS = ["--noprofile", "--norc", "--noediting", "-i"]
+CHUNK = 65536
+SLEEP_BEFORE_INTERRUPT = 0.2
+
+Answer = tuple[str | bytes, int | None]
+
+
+def bare_environment() -> dict[str, str]:
+    """The environment for shells that are driven by hand: our prompt, nothing that prints beside it."""
+    environment = dict(os.environ, PS1=FENCE_PROMPT, PS2="", TERM="dumb")
+    environment.pop("PROMPT_COMMAND", None)
+    return environment
+
+
+def plain_terminal(fd: int) -> None:
+    """The terminal mode of all contenders: no echo and no output processing."""
+    mode = termios.tcgetattr(fd)
+    mode[1] &= ~termios.OPOST
+    mode[3] &= ~termios.ECHO
+    termios.tcsetattr(fd, termios.TCSANOW, mode)
+
+
+class Contender:
+    """What a workload needs.  `key` names a session."""
+
+    package = ""
+    """What a caller imports, for the row about imports."""
+
+    threads = False
+    """Whether many sessions at once need a thread each."""
+
+    def _lacks(self, what: str) -> LookupError:
+        return LookupError(f"{type(self).__name__} does not {what}")
+
+    loop_factory: Callable[[], Any] | None = None
+    """What makes the event loop; None is asyncio's own."""
+
+    async def open(self, key: str) -> None:
+        raise self._lacks("open")
+
+    async def close(self, key: str) -> None:
+        raise self._lacks("close")
+
+    async def run(self, key: str, text: str) -> Answer:
+        return self.run_now(key, text)
+
+    def run_now(self, key: str, text: str) -> Answer:
+        """The same without a loop, for contenders with `threads`."""
+        raise self._lacks("run a command")
+
+    async def wait_for(self, key: str, text: str, patterns: list[str]) -> str:
+        """Runs text until one of the patterns is seen; returns the pattern."""
+        raise self._lacks("wait for patterns")
+
+    async def begin(self, key: str, text: str) -> None:
+        """Runs text that does not end; returns after SLEEP_BEFORE_INTERRUPT, when a caller has given up on it."""
+        raise self._lacks("begin")
+
+    async def interrupt(self, key: str) -> None:
+        raise self._lacks("interrupt")
+
+    async def interrupt_running(self, key: str, text: str) -> float:
+        """Interrupts text while its caller still waits for it; returns the seconds until that caller was answered."""
+        raise self._lacks("interrupt what runs")
+
+    async def execute(self, text: str) -> Answer:
+        raise self._lacks("execute")
+
+
+def is_empty(answer: Answer) -> bool:
+    return not answer[0] and answer[1] == 0

@@ -1,0 +1,90 @@
+"""Our core by itself."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import select
+import shutil
+from typing import Any
+
+from engines.base import SLEEP_BEFORE_INTERRUPT, Answer, Contender, is_empty
+
+__all__ = ["Core"]
+
+
+class Core(Contender):
+    """The core by itself: no event loop, no models, no checks of a caller's input."""
+
+    threads = True
+
+    startup = b"[[ ! -r /etc/bash.bashrc ]] || . /etc/bash.bashrc\n[[ ! -r ~/.bashrc ]] || . ~/.bashrc\n"
+    direct = 10_000
+    """Microseconds for which the calling thread waits by itself; after that the core's thread does."""
+
+    def __init__(self) -> None:
+        self.core: Any = importlib.import_module("swerex_c._core")
+        self.make_matcher: Any = importlib.import_module("swerex_c.runtime._patterns").make_matcher
+        self.bash = os.fsencode(shutil.which("bash") or "/bin/bash")
+        self.sessions: dict[str, tuple[Any, Any]] = {}
+
+    def finish(self, operation: Any, waker: Any) -> Any:
+        while not operation.done:
+            select.select([waker.fileno()], [], [])
+            waker.take()
+        return operation
+
+    async def open(self, key: str) -> None:
+        environment = [os.fsencode(f"{name}={value}") for name, value in os.environ.items()]
+        session = self.core.Session(self.bash, environment, None, 24, 80, 256 << 20)
+        waker = self.core.Waker()
+        self.sessions[key] = session, waker
+        self.finish(session.start(self.startup, 10.0, waker, None), waker)
+
+    async def close(self, key: str) -> None:
+        session, waker = self.sessions.pop(key)
+        self.finish(session.close(waker, None), waker)
+
+    def submit(self, key: str, text: str, timeout: float | None = None, matcher: Any = None) -> Any:
+        session, waker = self.sessions[key]
+        operation = session.run(text, -1, timeout, None, matcher, waker, None, None, self.direct)
+        if operation is None:
+            raise RuntimeError(f"{text!r} needs a check by bash")
+        return self.finish(operation, waker)
+
+    def run_now(self, key: str, text: str) -> Answer:
+        operation = self.submit(key, text)
+        return operation.output, operation.code
+
+    async def wait_for(self, key: str, text: str, patterns: list[str]) -> str:
+        operation = self.submit(key, text, matcher=self.make_matcher(patterns))
+        return patterns[operation.hit] if operation.end == "matched" else ""
+
+    async def begin(self, key: str, text: str) -> None:
+        self.submit(key, text, timeout=SLEEP_BEFORE_INTERRUPT)
+
+    async def interrupt(self, key: str) -> None:
+        session, waker = self.sessions[key]
+        self.finish(session.interrupt(0.2, 3, None, waker, None), waker)
+
+    def run_all(self, keys: list[str], text: str, count: int) -> int:
+        """Runs text `count` times in each session at once, by one thread and one waker; returns the wrong answers."""
+        waker = self.core.Waker()
+        waiting: dict[str, Any] = {}
+        left = dict.fromkeys(keys, count)
+        wrong = 0
+
+        def submit(key: str) -> None:
+            waiting[key] = self.sessions[key][0].run(text, -1, None, None, None, waker, key, None, 0)
+
+        for key in keys:
+            submit(key)
+        while waiting:
+            select.select([waker.fileno()], [], [])
+            for key in waker.take():
+                operation = waiting.pop(key)
+                wrong += not is_empty((operation.output, operation.code))
+                left[key] -= 1
+                if left[key]:
+                    submit(key)
+        return wrong

@@ -1,0 +1,71 @@
+"""`LocalRuntime` of a package with the API of SWE-ReX: ours, the original."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import time
+from typing import Any
+
+from engines.base import SLEEP_BEFORE_INTERRUPT, Answer, Contender
+
+__all__ = ["Runtime", "UvloopRuntime"]
+
+
+class Runtime(Contender):
+    """`LocalRuntime` of a package with the API of SWE-ReX."""
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+        self.api: Any = importlib.import_module(f"{package}.runtime.abstract")
+        self.timeout_error: Any = importlib.import_module(f"{package}.exceptions").CommandTimeoutError
+        self.runtime: Any = importlib.import_module(f"{package}.runtime.local").LocalRuntime()
+
+    async def open(self, key: str) -> None:
+        await self.runtime.create_session(self.api.CreateBashSessionRequest(session=key, startup_timeout=10))
+
+    async def close(self, key: str) -> None:
+        await self.runtime.close_session(self.api.CloseBashSessionRequest(session=key))
+
+    async def run(self, key: str, text: str) -> Answer:
+        result = await self.runtime.run_in_session(self.api.BashAction(command=text, session=key, check="silent"))
+        return result.output, result.exit_code
+
+    async def wait_for(self, key: str, text: str, patterns: list[str]) -> str:
+        action = self.api.BashAction(command=text, session=key, check="ignore", expect=patterns)
+        return str((await self.runtime.run_in_session(action)).expect_string)
+
+    async def begin(self, key: str, text: str) -> None:
+        action = self.api.BashAction(command=text, session=key, check="silent", timeout=SLEEP_BEFORE_INTERRUPT)
+        try:
+            await self.runtime.run_in_session(action)
+        except self.timeout_error:
+            return
+        raise RuntimeError(f"{text!r} ended by itself")
+
+    async def interrupt(self, key: str) -> None:
+        await self.runtime.run_in_session(self.api.BashInterruptAction(session=key))
+
+    async def interrupt_running(self, key: str, text: str) -> float:
+        action = self.api.BashAction(command=text, session=key, check="silent")
+        running = asyncio.ensure_future(self.runtime.run_in_session(action))
+        await asyncio.sleep(SLEEP_BEFORE_INTERRUPT)
+        start = time.perf_counter()
+        interrupt = asyncio.ensure_future(self.runtime.run_in_session(self.api.BashInterruptAction(session=key)))
+        await asyncio.wait([running], timeout=10)
+        took = time.perf_counter() - start
+        await interrupt
+        await running
+        return took
+
+    async def execute(self, text: str) -> Answer:
+        result = await self.runtime.execute(self.api.Command(command=text, shell=True))
+        return result.stdout, result.exit_code
+
+
+class UvloopRuntime(Runtime):
+    """The same on uvloop."""
+
+    def __init__(self, package: str) -> None:
+        self.loop_factory = importlib.import_module("uvloop").new_event_loop
+        super().__init__(package)

@@ -1,0 +1,134 @@
+"""Records of runs, kept as JSON below record/, and what two of them say of each other.
+
+A comparison looks at the ratio of each line to its row's baseline, round by round: so the speed of the machine, and its
+mood, cancel out. A line has become slower if a rank test (Mann and Whitney's, exact) says that the two sets of rounds
+differ at one in twenty, and their medians do by more than a tenth. With fewer than four rounds on a side nothing can
+be said.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from measure import HERE, Result, Workload, p50_of
+
+__all__ = ["RECORDS", "Difference", "compare", "document", "exponent", "latest", "read", "write"]
+
+RECORDS = HERE / "record"
+
+CHANCE = 0.05
+SHARE = 0.1
+ROUNDS = 4
+
+
+def value_of(result: Result) -> float | None:
+    """The one number of a turn by which it is compared, smaller is better; None if it has none."""
+    if "per_second" in result:
+        return 1e6 / float(result["per_second"])
+    return p50_of(result) if result.get("samples_us") else None
+
+
+def rounds(workload: Workload, name: str) -> dict[str, float]:
+    """A line's value in each round: by that of the row's baseline where there is one, else in microseconds."""
+    bases = [workload.results.get(base, []) for base in workload.baseline.split(" + ") if base]
+    found: dict[str, float] = {}
+    for result in workload.results.get(name, []):
+        value = value_of(result)
+        beside = [value_of(base) for each in bases for base in each if base["round"] == result["round"]]
+        if value is None or len(beside) != len(bases) or None in beside:
+            continue
+        total = sum(it for it in beside if it is not None)
+        found[str(result["round"])] = value / total if bases else value
+    return found
+
+
+def document(about: Result, rows: dict[str, Workload], goals: list[Result], absent: dict[str, str]) -> Result:
+    """Everything measured, as it is kept."""
+    table: dict[str, Any] = {}
+    for key, row in rows.items():
+        lines = {it.name: {**row.summary(it.name), "rounds": rounds(row, it.name)} for it in row.turns}
+        table[key] = {"title": row.title, "kind": row.kind, "baseline": row.baseline, "lines": lines}
+    return {"machine": about, "rows": table, "targets": goals, "absent": absent}
+
+
+def write(found: Result) -> Path:
+    """Keep a run; its file is named by date and commit."""
+    RECORDS.mkdir(exist_ok=True)
+    about = found["machine"]
+    date = str(about["date"]).replace(" UTC", "").replace(" ", "-").replace(":", "")
+    path = RECORDS / f"{date}-{about['commit']}.json"
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    return path
+
+
+def read(name: str) -> Result:
+    """A record by its file, or by the beginning of its name below record/."""
+    path = Path(name)
+    if not path.exists():
+        fitting = sorted(RECORDS.glob(f"{name}*.json"))
+        if len(fitting) != 1:
+            raise LookupError(f"{len(fitting)} records begin with {name!r} in {RECORDS}")
+        path = fitting[0]
+    found: Result = json.loads(path.read_text())
+    return found
+
+
+def latest() -> Path | None:
+    """The newest record."""
+    return max(RECORDS.glob("*.json"), default=None)
+
+
+@dataclass(frozen=True)
+class Difference:
+    row: str
+    line: str
+    before: float
+    after: float
+    chance: float
+    """How likely so great a difference is if nothing has changed."""
+
+    @property
+    def change(self) -> float:
+        return self.after / self.before - 1
+
+    @property
+    def certain(self) -> bool:
+        return self.chance <= CHANCE and abs(self.change) > SHARE
+
+
+def rank_test(one: list[float], other: list[float]) -> float:
+    """How likely it is, both ways, that two sets of the same kind differ in their ranks as much as these do."""
+    both = sorted(one + other)
+    middle = {value: statistics.mean(i for i, it in enumerate(both) if it == value) for value in set(both)}
+    ranks = [middle[it] for it in one + other]
+    expected = len(one) * (len(both) - 1) / 2
+    seen = abs(sum(ranks[: len(one)]) - expected)
+    ways = [sum(it) for it in itertools.combinations(ranks, len(one))]
+    return sum(abs(it - expected) >= seen - 1e-9 for it in ways) / len(ways)
+
+
+def compare(before: Result, after: Result) -> Iterator[Difference]:
+    """Every line that both runs have and that can be compared."""
+    for key, row in after["rows"].items():
+        for name, line in row["lines"].items():
+            old = before["rows"].get(key, {}).get("lines", {}).get(name, {})
+            a, b = [list(it.get("rounds", {}).values())[:8] for it in (old, line)]
+            if min(len(a), len(b)) >= ROUNDS:
+                yield Difference(key, name, statistics.median(a), statistics.median(b), rank_test(a, b))
+
+
+def exponent(points: list[tuple[float, float]]) -> float | None:
+    """The power of the size with which the time grows, by least squares on both logarithms; of three points or more."""
+    if len(points) < 3:
+        return None
+    import math
+
+    xs, ys = [[math.log(it[i]) for it in points] for i in (0, 1)]
+    x, y = statistics.mean(xs), statistics.mean(ys)
+    return sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum((a - x) ** 2 for a in xs)
