@@ -1,7 +1,33 @@
-"""What all tests share: the fixtures, options and markers of the behaviour tests, and a limit of time."""
+"""What all tests share: the fixtures, options and markers of the behaviour tests, a limit of time, and a home."""
+
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+
+def _own_home() -> None:
+    """A home directory for this run, with no startup files: those of whoever runs the tests are theirs.
+
+    Some make each shell slow, and some take a lock that a shell which is killed leaves behind for all later ones.
+    Workers of the same run share their parent's.
+    """
+    if Path(os.environ.get("HOME", "/"), ".swx-tests-home").exists():
+        return
+    before = os.environ.get("HOME")
+    home = tempfile.mkdtemp(prefix="swx-home-")
+    Path(home, ".swx-tests-home").touch()
+    if before:
+        os.environ.setdefault("PIP_CACHE_DIR", os.path.join(before, ".cache", "pip"))
+    os.environ["HOME"] = home
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+
+
+_own_home()
 
 settings.register_profile("repeatable", derandomize=True)
 settings.register_profile("search")

@@ -181,7 +181,8 @@ def run(folder: Path, term: str, arguments: list[str]) -> int:
     # The tests start a program called `python`.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     root = Path(__file__).resolve().parent.parent
-    environment = os.environ | {"TERM": term, "PATH": path, "PYTHONPATH": str(root)}
+    # A home of their own: see tests/conftest.py.
+    environment = os.environ | {"TERM": term, "PATH": path, "PYTHONPATH": str(root), "HOME": str(folder)}
     print(f"TERM={term}", flush=True)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     return subprocess.run(command, cwd=folder, env=environment).returncode

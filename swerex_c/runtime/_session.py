@@ -80,6 +80,9 @@ _DIRECT_MICROSECONDS = 150
 _DIRECT_CARRIED_MICROSECONDS = 1000
 """The same where a carrier is between: some times what most need for a short command, whose time varies there."""
 
+_BEFORE_STARTUP_SECONDS = 0.35
+"""The original waits so long for a new shell before `startup_timeout` begins, and callers' limits fit that."""
+
 _SHORT = 2e-6
 """Seconds for each microsecond of that: a command that ended in less while others were served is a short one again."""
 
@@ -279,7 +282,8 @@ class BashSession(Session):
             future = waker.create_future()
             core = self.core
             with translated():
-                operation = core.start(script, request.startup_timeout, waker.core, future, self._patience)
+                limit = request.startup_timeout + _BEFORE_STARTUP_SECONDS
+                operation = core.start(script, limit, waker.core, future, self._patience)
             await finish(operation, future)
             if operation.end in ("died", "lost") and not (self._missing and self._missing in operation.output):
                 await self._died(operation)

@@ -63,7 +63,8 @@ class CreateBashSessionRequest(BaseModel):
     """Tells the kinds of sessions apart. Not to be changed."""
 
     startup_timeout: float = 1.0
-    """How long reading the startup files may take."""
+    """How long reading the startup files may take, in seconds; a shell has 0.35 seconds more to come up, as in the
+    original, which sleeps for that time before this one begins."""
 
     env: dict[str, str] | None = None
     """Variables to set or replace in the environment that the session inherits from the runtime's process."""

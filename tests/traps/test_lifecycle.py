@@ -359,6 +359,12 @@ def test_startup_output_and_time(shells: type[Shell], tmp_path: Path) -> None:
     sh.gives("echo $SLOW", "1\n")
 
 
+def test_a_new_shell_has_time_to_come_up(shells: type[Shell]) -> None:
+    """The original sleeps for 0.35 seconds before the time for startup files begins: what fits there fits here."""
+    Path(os.environ["HOME"], ".bashrc").write_text("sleep 0.2; FROM_STARTUP=read\n")
+    shells(startup_timeout=0.1).gives("echo $FROM_STARTUP", "read\n")
+
+
 def test_closing_lets_the_shell_save_its_history(shells: Any, tmp_path: Path) -> None:
     """Many at once on a busy machine: no shell is killed in the middle of it, which would leave temporary files."""
     where = tmp_path / "histories"
