@@ -10,8 +10,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # as for the workers, which run this directory's files alone
 
 import bench
-from measure import BenchError, Result
+from measure import (
+    BenchError,
+)
 from record import compare, exponent, latest, read
+from rows import Result
 
 USAGE = "python -m benchmarks [--quick] [--only ROW,...] | --compare A B | --gate FILE | --pictures [FILE]"
 

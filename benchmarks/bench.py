@@ -30,23 +30,20 @@ from measure import (
     ROOT,
     BenchError,
     Floor,
-    Result,
     Run,
     Worker,
-    Workload,
     build,
     build_floor,
-    duration,
     machine,
     make_file,
     make_line_file,
     original_python,
     our_errors,
     our_path,
-    print_targets,
-    print_workload,
     work_directory,
 )
+from rows import Result, Workload
+from tables import duration, print_targets, print_workload
 
 OTHERS = (
     *("original", "pexpect", "pexpect, as it comes", "replwrap", "ptyprocess", "tmux"),

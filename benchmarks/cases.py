@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from measure import MEGABYTE, Result, Target, Turn, Workload, median_ratio, p50_of
+from measure import (
+    MEGABYTE,
+)
+from rows import Result, Target, Turn, Workload, median_ratio, p50_of
 
 __all__ = ["GROWTH", "IN_C", "targets", "workloads"]
 
@@ -39,8 +42,12 @@ SLOW = ("original", "tmux", "replwrap", "pexpect, as it comes", "subprocess")
 ACTIONS: list[tuple[str, str | None, int]] = [
     ("cd $(mktemp -d) && git init -q . && git config user.name a && git config user.email a@b.c", "", 0),
     ("cat >calc.py <<'EOF'\ndef add(a, b):\n    return a - b  # wrong\nEOF", "", 0),
-    ("cat >test_calc.py <<'EOF'\nimport unittest\nfrom calc import add\n\n"
-     "class T(unittest.TestCase):\n    def test(self):\n        self.assertEqual(add(1, 2), 3)\nEOF", "", 0),
+    (
+        "cat >test_calc.py <<'EOF'\nimport unittest\nfrom calc import add\n\n"
+        "class T(unittest.TestCase):\n    def test(self):\n        self.assertEqual(add(1, 2), 3)\nEOF",
+        "",
+        0,
+    ),
     ("git add -A && git commit -qm first", "", 0),
     ("ls -1", "calc.py\ntest_calc.py\n", 0),
     ("grep -n wrong calc.py", "2:    return a - b  # wrong\n", 0),
@@ -54,7 +61,7 @@ ACTIONS: list[tuple[str, str | None, int]] = [
     ("false", "", 1),
     ("export X=1; echo $X; pwd >/dev/null", "1\n", 0),
     ("git commit -qam second && git log --oneline | wc -l", "2\n", 0),
-    ("rm -rf \"$PWD\"; cd /", "", 0),
+    ('rm -rf "$PWD"; cd /', "", 0),
 ]
 """What an agent does to mend a fault: commands, what they print (None: too long to say here), their exit codes."""
 

@@ -27,22 +27,18 @@ from measure import (
     ROOT,
     BenchError,
     Floor,
-    Result,
     Run,
-    Target,
-    Turn,
     Worker,
-    Workload,
     build_floor,
     machine,
     make_file,
     original_python,
     our_errors,
     our_path,
-    print_targets,
-    print_workload,
     work_directory,
 )
+from rows import Result, Target, Turn, Workload
+from tables import print_targets, print_workload
 
 sys.path.insert(0, str(ROOT / "tests"))
 from places import images

@@ -15,16 +15,16 @@ import platform
 import random
 import shlex
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
+
+from rows import Result, Turn, Workload
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -40,8 +40,6 @@ TURN_LIMIT = 120.0
 LINE = "{:08d} the quick brown fox jumps over the lazy dog 0123456789\n"
 LEFT_OUT = "left out"
 C_FLAGS = ["-O2", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra"]
-
-Result = dict[str, Any]
 
 
 class BenchError(Exception):
@@ -174,95 +172,7 @@ def our_path() -> str | None:
     return None if found.returncode == 0 else str(ROOT)
 
 
-# ---- workloads ----
-
-
-@dataclass
-class Turn:
-    """What one contender does in each round of a workload."""
-
-    contender: str
-    request: Result
-    label: str = ""
-    rounds: int | None = None
-    """Fewer rounds than the workload's, for the slow ones."""
-
-    @property
-    def name(self) -> str:
-        return self.label or self.contender
-
-
-@dataclass
-class Workload:
-    key: str
-    title: str
-    turns: list[Turn]
-    baseline: str = "bare C"
-    """A turn's name, or several with " + " between them: then their times are added up."""
-    kind: str = "latency"
-    """Which columns make sense: a key of `COLUMNS`."""
-    rounds: int = 5
-    results: dict[str, list[Result]] = field(default_factory=dict)
-    errors: dict[str, str] = field(default_factory=dict)
-
-    def summary(self, name: str) -> Result:
-        return summarise(self, name)
-
-
-def percentile(values: list[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
-
-
-def median_ratio(ours: list[Result], bases: list[list[Result]], value: Callable[[Result], float]) -> float | None:
-    """By the sum of the bases; pairs the results of the same round."""
-    beside = [{result["round"]: value(result) for result in base} for base in bases]
-    sums = {a["round"]: sum(base.get(a["round"], 0.0) for base in beside) for a in ours}
-    ratios = [value(a) / sums[a["round"]] for a in ours if sums[a["round"]]]
-    return statistics.median(ratios) if ratios else None
-
-
-def p50_of(result: Result) -> float:
-    return percentile(result["samples_us"], 0.5)
-
-
-def summarise(workload: Workload, name: str) -> Result:
-    """One line of the table."""
-    results = workload.results.get(name, [])
-    if not results:
-        return {"error": workload.errors.get(name, "not run")}
-    count = sum(r["count"] for r in results)
-    line: Result = {"count": count, "wrong": sum(r["wrong"] for r in results)}
-    samples = [s for r in results for s in r.get("samples_us", [])]
-    if samples:
-        line["p50_us"], line["p99_us"] = percentile(samples, 0.5), percentile(samples, 0.99)
-        line["min_us"], line["max_us"] = min(samples), max(samples)
-    for key in ("cpu_self_us", "cpu_children_us", "cpu_server_us", "cpu_plain_us", "cpu_waiting_us"):
-        if key in results[0]:
-            line[key] = sum(r[key] for r in results) / count
-    if "bytes" in results[0] and samples:
-        line["megabytes_per_second"] = results[0]["bytes"] / line["p50_us"]
-        line["bytes"] = results[0]["bytes"]
-    for key in ("rss_growth_kb", "rss_growth_server_kb"):
-        if key in results[0]:
-            line[key] = max(r[key] for r in results)
-    if "plain_us" in results[0]:
-        line["plain_p50_us"] = percentile([s for r in results for s in r["plain_us"]], 0.5)
-        line["added_share"] = line["p50_us"] / line["plain_p50_us"] - 1
-    if "per_second" in results[0]:
-        line["per_second"] = statistics.median(r["per_second"] for r in results)
-    if "speedup" in results[0]:
-        line["speedup"] = statistics.median(r["speedup"] for r in results)
-    if "rss_per_session_kb" in results[0]:
-        line["rss_per_session_kb"] = statistics.median(r["rss_per_session_kb"] for r in results)
-        line["cpu_share"] = sum(r["cpu_self_us"] + r["cpu_children_us"] for r in results) / (
-            1e6 * sum(r["seconds"] for r in results)
-        )
-    bases = [workload.results.get(base, []) for base in workload.baseline.split(" + ")]
-    if all(bases) and name != workload.baseline:
-        by_rate = "per_second" in results[0]
-        line["ratio"] = median_ratio(results, bases, (lambda r: float(r["per_second"])) if by_rate else p50_of)
-    return line
+# ---- files ----
 
 
 def make_file(directory: Path, megabytes: int) -> str:
@@ -398,141 +308,3 @@ def our_errors(workload: Workload, ours: tuple[str, ...]) -> Iterator[tuple[str,
     for name, error in workload.errors.items():
         if name.startswith(ours) and error != LEFT_OUT:
             yield name, error
-
-
-# ---- targets ----
-
-
-@dataclass
-class Target:
-    text: str
-    value: float | None
-    limit: float
-    at_most: bool
-    unit: str = ""
-
-    @property
-    def met(self) -> bool:
-        return self.value is not None and (self.value <= self.limit if self.at_most else self.value >= self.limit)
-
-
-# ---- printing ----
-
-
-def duration(us: float | None) -> str:
-    if us is None:
-        return ""
-    if us < 1:
-        return f"{us * 1e3:.0f} ns"
-    if us < 1000:
-        return f"{us:.1f} us"
-    if us < 1e6:
-        return f"{us / 1e3:.2f} ms"
-    return f"{us / 1e6:.2f} s"
-
-
-def ratio(number: float | None) -> str:
-    return "" if number is None else f"{number:.2f}x"
-
-
-def growth(kb: float | None) -> str:
-    return "" if kb is None else f"+{kb / 1e3:.1f} MB"
-
-
-Column = tuple[str, Callable[[Result], str]]
-COMMON: list[Column] = [
-    ("CPU self", lambda line: duration(line.get("cpu_self_us"))),
-    ("CPU shells", lambda line: duration(line.get("cpu_children_us"))),
-    ("wrong", lambda line: str(line["wrong"] or "")),
-    ("n", lambda line: str(line["count"])),
-]
-TIMES: list[Column] = [
-    ("p50", lambda line: duration(line.get("p50_us"))),
-    ("p99", lambda line: duration(line.get("p99_us"))),
-]
-RATIO: Column = ("ratio", lambda line: ratio(line.get("ratio")))
-BOTH_ENDS: list[Column] = [
-    ("CPU client", lambda line: duration(line.get("cpu_self_us"))),
-    ("CPU server", lambda line: duration(line.get("cpu_server_us"))),
-    *COMMON[2:],
-]
-COLUMNS: dict[str, list[Column]] = {
-    "latency": [*TIMES, RATIO, *COMMON],
-    "import": [*TIMES, RATIO, *COMMON[3:]],
-    "rested": [*TIMES, RATIO, *COMMON[2:]],
-    "output": [
-        ("p50", lambda line: duration(line.get("p50_us"))),
-        ("MB/s", lambda line: f"{line['megabytes_per_second']:.1f}"),
-        RATIO,
-        ("memory", lambda line: growth(line.get("rss_growth_kb"))),
-        *COMMON,
-    ],
-    "patterns": [
-        ("reading", lambda line: duration(line.get("plain_p50_us"))),
-        ("waiting", lambda line: duration(line.get("p50_us"))),
-        ("added", lambda line: f"{line['added_share'] * 100:+.1f} %"),
-        ("CPU reading", lambda line: duration(line["cpu_plain_us"])),
-        ("CPU waiting", lambda line: duration(line["cpu_waiting_us"])),
-        *COMMON[2:],
-    ],
-    "idle": [
-        ("CPU", lambda line: f"{line['cpu_share'] * 100:.3f} %"),
-        ("memory each", lambda line: f"{line['rss_per_session_kb']:.0f} kB"),
-        *COMMON[2:],
-    ],
-    "fleet": [("commands/s", lambda line: f"{line['per_second']:,.0f}"), RATIO, *COMMON],
-    "remote": [*TIMES, ("worst", lambda line: duration(line.get("max_us"))), RATIO, *BOTH_ENDS],
-    "rate": [("requests/s", lambda line: f"{line['per_second']:,.0f}"), RATIO, *BOTH_ENDS],
-    "late": [("p50", TIMES[0][1]), ("p99", TIMES[1][1]), ("worst", lambda line: duration(line.get("max_us")))],
-    "match": [
-        ("GB/s of CPU", lambda line: f"{line['megabytes_per_second'] / 1e3:.2f}"),
-        RATIO,
-        *COMMON[2:],
-    ],
-    "bytes": [("p50", lambda line: duration(line.get("p50_us"))), RATIO, *COMMON[2:]],
-    "speedup": [
-        ("one", lambda line: f"{line['per_second']:,.0f}/s"),
-        ("two by one", lambda line: ratio(line.get("speedup"))),
-        *COMMON[2:],
-    ],
-    "transfer": [
-        ("p50", lambda line: duration(line.get("p50_us"))),
-        ("MB/s", lambda line: f"{line['megabytes_per_second']:.1f}"),
-        RATIO,
-        ("memory client", lambda line: growth(line.get("rss_growth_kb"))),
-        ("memory server", lambda line: growth(line.get("rss_growth_server_kb"))),
-        *BOTH_ENDS,
-    ],
-}
-
-
-def print_workload(workload: Workload) -> None:
-    columns = COLUMNS[workload.kind]
-    lines = [["", *(title for title, _ in columns)]]
-    for turn in workload.turns:
-        line = workload.summary(turn.name)
-        if "error" in line:
-            if line["error"] != LEFT_OUT:
-                lines.append([turn.name, line["error"]])
-            continue
-        lines.append([turn.name, *(show(line) for _, show in columns)])
-    # A line with an error has one long cell, which sets no width.
-    full = [line for line in lines if len(line) == len(columns) + 1]
-    first = max(len(line[0]) for line in lines)
-    widths = [max(len(line[i]) for line in full) for i in range(1, len(columns) + 1)]
-    beside = f"  (ratio: by {workload.baseline})" if workload.baseline and workload.kind != "idle" else ""
-    print(f"\n{workload.title}{beside}")
-    for cells in lines:
-        if cells in full:
-            cells = [cells[0], *(cell.rjust(width) for cell, width in zip(cells[1:], widths, strict=True))]
-        print("  " + "  ".join([cells[0].ljust(first), *cells[1:]]).rstrip())
-
-
-def print_targets(found: list[Target]) -> None:
-    print("\ntargets")
-    width = max(len(target.text) for target in found)
-    for target in found:
-        sign = "at most" if target.at_most else "at least"
-        value = "not measured" if target.value is None else f"{target.value:.4g} {target.unit}"
-        word = "pass" if target.met else "MISS"
-        print(f"  {word}  {target.text.ljust(width)}  {value:>14}  ({sign} {target.limit:g} {target.unit})")

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from measure import Result
+from rows import Result
 
 __all__ = ["draw"]
 

@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measure import HERE, Result, Workload, p50_of
+from measure import (
+    HERE,
+)
+from rows import Result, Workload, p50_of
 
 __all__ = ["RECORDS", "Difference", "compare", "document", "exponent", "latest", "read", "write"]
 

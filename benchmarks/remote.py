@@ -36,23 +36,17 @@ from measure import (
     HERE,
     MEGABYTE,
     BenchError,
-    Result,
     Run,
-    Target,
-    Turn,
     Worker,
-    Workload,
     machine,
     make_file,
-    median_ratio,
     original_python,
     our_errors,
     our_path,
-    p50_of,
-    print_targets,
-    print_workload,
     work_directory,
 )
+from rows import Result, Target, Turn, Workload, median_ratio, p50_of
+from tables import print_targets, print_workload
 
 DUMMY = """\
 import {package}.server as server

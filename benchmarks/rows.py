@@ -1,0 +1,116 @@
+"""What a row of the tables is: what each contender is asked, what came of it, and the one line that says so.
+
+A ratio is the median over the rounds of "p50 of this contender by p50 of the baseline in the same round".
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Result", "Target", "Turn", "Workload", "median_ratio", "p50_of", "percentile"]
+
+Result = dict[str, Any]
+
+
+@dataclass
+class Turn:
+    """What one contender does in each round of a workload."""
+
+    contender: str
+    request: Result
+    label: str = ""
+    rounds: int | None = None
+    """Fewer rounds than the workload's, for the slow ones."""
+
+    @property
+    def name(self) -> str:
+        return self.label or self.contender
+
+
+@dataclass
+class Workload:
+    key: str
+    title: str
+    turns: list[Turn]
+    baseline: str = "bare C"
+    """A turn's name, or several with " + " between them: then their times are added up."""
+    kind: str = "latency"
+    """Which columns make sense: a key of `COLUMNS`."""
+    rounds: int = 5
+    results: dict[str, list[Result]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def summary(self, name: str) -> Result:
+        return summarise(self, name)
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def median_ratio(ours: list[Result], bases: list[list[Result]], value: Callable[[Result], float]) -> float | None:
+    """By the sum of the bases; pairs the results of the same round."""
+    beside = [{result["round"]: value(result) for result in base} for base in bases]
+    sums = {a["round"]: sum(base.get(a["round"], 0.0) for base in beside) for a in ours}
+    ratios = [value(a) / sums[a["round"]] for a in ours if sums[a["round"]]]
+    return statistics.median(ratios) if ratios else None
+
+
+def p50_of(result: Result) -> float:
+    return percentile(result["samples_us"], 0.5)
+
+
+def summarise(workload: Workload, name: str) -> Result:
+    """One line of the table."""
+    results = workload.results.get(name, [])
+    if not results:
+        return {"error": workload.errors.get(name, "not run")}
+    count = sum(r["count"] for r in results)
+    line: Result = {"count": count, "wrong": sum(r["wrong"] for r in results)}
+    samples = [s for r in results for s in r.get("samples_us", [])]
+    if samples:
+        line["p50_us"], line["p99_us"] = percentile(samples, 0.5), percentile(samples, 0.99)
+        line["min_us"], line["max_us"] = min(samples), max(samples)
+    for key in ("cpu_self_us", "cpu_children_us", "cpu_server_us", "cpu_plain_us", "cpu_waiting_us"):
+        if key in results[0]:
+            line[key] = sum(r[key] for r in results) / count
+    if "bytes" in results[0] and samples:
+        line["megabytes_per_second"] = results[0]["bytes"] / line["p50_us"]
+        line["bytes"] = results[0]["bytes"]
+    for key in ("rss_growth_kb", "rss_growth_server_kb"):
+        if key in results[0]:
+            line[key] = max(r[key] for r in results)
+    if "plain_us" in results[0]:
+        line["plain_p50_us"] = percentile([s for r in results for s in r["plain_us"]], 0.5)
+        line["added_share"] = line["p50_us"] / line["plain_p50_us"] - 1
+    if "per_second" in results[0]:
+        line["per_second"] = statistics.median(r["per_second"] for r in results)
+    if "speedup" in results[0]:
+        line["speedup"] = statistics.median(r["speedup"] for r in results)
+    if "rss_per_session_kb" in results[0]:
+        line["rss_per_session_kb"] = statistics.median(r["rss_per_session_kb"] for r in results)
+        line["cpu_share"] = sum(r["cpu_self_us"] + r["cpu_children_us"] for r in results) / (
+            1e6 * sum(r["seconds"] for r in results)
+        )
+    bases = [workload.results.get(base, []) for base in workload.baseline.split(" + ")]
+    if all(bases) and name != workload.baseline:
+        by_rate = "per_second" in results[0]
+        line["ratio"] = median_ratio(results, bases, (lambda r: float(r["per_second"])) if by_rate else p50_of)
+    return line
+
+
+@dataclass
+class Target:
+    text: str
+    value: float | None
+    limit: float
+    at_most: bool
+    unit: str = ""
+
+    @property
+    def met(self) -> bool:
+        return self.value is not None and (self.value <= self.limit if self.at_most else self.value >= self.limit)
