@@ -327,7 +327,8 @@ typedef struct {
 
 typedef struct {
     void *value;
-    uint32_t filled; /* of a container */
+    uint32_t filled; /* members or pairs that a container has */
+    uint32_t count;  /* those that it will have; 0 for other values */
 } build_object;
 
 #define msgpack_unpack_struct(name) struct build##name
@@ -389,9 +390,15 @@ static int on_ext(build_target *t, const char *base, const char *p, unsigned int
     return MSGPACK_UNPACK_PARSE_ERROR;
 }
 
+static int opened(build_object *o, void *value, uint32_t count)
+{
+    *o = (build_object){ .value = value, .count = count };
+    return value ? 0 : -1;
+}
+
 static int on_array(build_target *t, unsigned int count, build_object *o)
 {
-    return made(o, t->make->array(t->user, count));
+    return opened(o, t->make->array(t->user, count), count);
 }
 
 static int on_array_item(build_target *t, build_object *array, build_object item)
@@ -401,7 +408,7 @@ static int on_array_item(build_target *t, build_object *array, build_object item
 
 static int on_map(build_target *t, unsigned int count, build_object *o)
 {
-    return made(o, t->make->map(t->user, count));
+    return opened(o, t->make->map(t->user, count), count);
 }
 
 static int on_map_item(build_target *t, build_object *map, build_object key, build_object value)
@@ -414,13 +421,20 @@ typedef struct build_context build_context;
 
 #include <msgpack/unpack_template.h>
 
+/* Whether a map's key waits for its value.  The one whose pair on_map_item has just failed to set does not: then a
+ * pair more is filled than the parser, which counts those to come, has counted. */
+static bool key_waits(const struct build_stack *open)
+{
+    return open->ct == MSGPACK_CT_MAP_VALUE && open->obj.filled + open->count == open->obj.count;
+}
+
 /* Gives up what the open containers of a stopped parser hold. */
 static void drop_open(build_context *context)
 {
     build_target *t = &context->user;
     for (unsigned int i = context->top; i-- > 0;) {
         struct build_stack *open = &context->stack[i];
-        if (open->ct == MSGPACK_CT_MAP_VALUE && open->map_key.value) {
+        if (key_waits(open)) {
             t->make->drop(t->user, open->map_key.value);
         }
         t->make->drop(t->user, open->obj.value);

@@ -7,6 +7,7 @@ import math
 import pickle
 import random
 import struct
+import sys
 import threading
 import tracemalloc
 from collections import OrderedDict
@@ -278,6 +279,20 @@ def test_a_key_that_comes_twice_stops_the_stream_too() -> None:
     assert caught.value.frames == [1] and caught.value.position == 9
     with pytest.raises(FrameError, match="twice"):
         decoder.feed(theirs(3))
+
+
+@pytest.mark.parametrize("around", [b"", b"\x91", b"\x81\xa5other", b"\x82\xa1a\x01\xa1b"])
+def test_a_key_that_comes_twice_is_given_up_once(around: bytes) -> None:
+    """Texts that a decoder knows already are shared: one reference given up too many frees what others hold."""
+    decoder = FrameDecoder()
+    (word,) = decoder.feed(theirs("session_name"))
+    twice = frame(around + b"\x82" + 2 * (msgpack.packb("session_name") + b"\x01"))
+    references = sys.getrefcount(word)
+    for _ in range(3):
+        with pytest.raises(FrameError, match="twice"):
+            decoder.feed(twice)
+        decoder.reset()
+        assert sys.getrefcount(word) == references
 
 
 def test_errors_survive_pickling() -> None:

@@ -425,6 +425,54 @@ static void test_bin_is_not_copied(void)
     CHECK(value == &seen && seen.bytes == payload + 2 && seen.size == 5);
 }
 
+/* The tree's builder, which stops when its user counts down to 0; what it set before that it has taken. */
+static bool goes_on(void *user) { return --*(unsigned *)user > 0; }
+static void *stop_nil(void *user) { return goes_on(user) ? make_nil(NULL) : NULL; }
+static void *stop_bool(void *user, bool value) { return goes_on(user) ? make_bool(NULL, value) : NULL; }
+static void *stop_int(void *user, int64_t value) { return goes_on(user) ? make_int(NULL, value) : NULL; }
+static void *stop_array(void *user, uint32_t count) { return goes_on(user) ? make_array(NULL, count) : NULL; }
+static void *stop_map(void *user, uint32_t count) { return goes_on(user) ? make_map(NULL, count) : NULL; }
+
+static void *stop_str(void *user, const uint8_t *bytes, size_t size)
+{
+    return goes_on(user) ? make_str(NULL, bytes, size) : NULL;
+}
+
+static bool stop_array_set(void *user, void *array, uint32_t index, void *value)
+{
+    return array_set(NULL, array, index, value) && goes_on(user);
+}
+
+static bool stop_map_set(void *user, void *map, uint32_t index, void *key, void *value)
+{
+    return map_set(NULL, map, index, key, value) && goes_on(user);
+}
+
+/* ASan and the counts of the allocator see what is given up twice or not at all. */
+static void test_builder_stops_anywhere(void)
+{
+    static const uint8_t payload[] = "\x82\xa1" "a\x92\x81\xa1" "b\x01\x90\xa1" "c\x83\xa0\xc0\xa1" "d\x80\xa1" "e\x91\xc3";
+    swx_frame_builder builder = TREE;
+    builder.nil = stop_nil, builder.boolean = stop_bool, builder.integer = stop_int, builder.str = stop_str;
+    builder.array = stop_array, builder.map = stop_map;
+    builder.array_set = stop_array_set, builder.map_set = stop_map_set;
+    unsigned calls = 0;
+    swx_status status;
+    do {
+        unsigned left = ++calls;
+        void *value;
+        status = swx_frame_build(payload, sizeof(payload) - 1, &builder, &left, &value);
+        CHECK(status == (left ? SWX_OK : SWX_EINVAL));
+        if (status == SWX_OK) {
+            drop(NULL, value);
+        }
+#ifdef SWX_ALLOC_TEST
+        CHECK(swx_alloc_live() == 0);
+#endif
+    } while (status != SWX_OK);
+    CHECK(calls == 26); /* 16 values and 9 members */
+}
+
 /* ---- decoder ---- */
 
 static uint8_t *good_stream(size_t *size)
@@ -867,7 +915,7 @@ static void test_library_has_a_version(void)
 }
 
 TEST_MAIN(test_good_payloads, test_bad_payloads, test_every_truncation_is_refused, test_utf8_against_arithmetic,
-          test_utf8_at_every_offset_of_ascii, test_trusted_text_is_not_looked_at, test_depth_limit, test_item_limit, test_bin_is_not_copied,
+          test_utf8_at_every_offset_of_ascii, test_trusted_text_is_not_looked_at, test_depth_limit, test_item_limit, test_bin_is_not_copied, test_builder_stops_anywhere,
           test_every_chunk_size, test_bad_frames_at_every_cut, test_length_limit_and_empty_frame,
           test_announced_length_allocates_nothing,
           test_large_memory_goes_back_with_the_next_small_frame, test_whole_frame_in_a_chunk_is_not_copied,
