@@ -471,3 +471,51 @@ def _left_in(cloud: Cloud | None, engine: str, namespace: str | None, dry_run: b
     from swerex_c.deployment import _daytona_labels
 
     return _daytona_labels.prune(dry_run=dry_run)
+
+
+# The benchmark
+
+
+@app.command()
+def bench(
+    seconds: Annotated[
+        float | None, typer.Option(min=1, help="What it may take; 60 unless given. It is kept.", show_default=False)
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="15 seconds, rough.")] = False,
+    only: Annotated[list[str] | None, typer.Option("--only", metavar="ROW", help="May be repeated.")] = None,
+    as_json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write everything there too; - is stdout, alone.")
+    ] = None,
+    original_python: Annotated[
+        Path | None, typer.Option(help="A Python that has SWE-ReX, if this one has not.", metavar="PATH")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Measure a server as well, such as http://127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Of that server.")] = None,
+    auth_token: Annotated[
+        str | None, typer.Option(envvar="SWEREX_AUTH_TOKEN", help="The key of that server.", show_default=False)
+    ] = None,
+    image: Annotated[str | None, typer.Option(help="Measure a container of this image as well.")] = None,
+    container_runtime: Annotated[
+        ContainerRuntime, typer.Option(help="The command that runs containers.")
+    ] = ContainerRuntime.docker,
+    deployment: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Measure this deployment as well, such as an ssh host.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the order of the turns.")] = 1,
+) -> None:
+    """Measure sessions on this machine, beside what limits them, in about a minute.
+
+    Every answer is checked: a wrong one has no time, and makes this end with 1. The time that a container or a server
+    takes to start and to end is not counted among the seconds. Rows: builtin, program, create, output-1, output-64,
+    fleet-16, fleet-64, interrupt, execute.
+    """
+    from swerex_c.bench import command
+    from swerex_c.exceptions import InvalidInputError
+
+    try:
+        place = command.place_of(host, port, auth_token, image, container_runtime.value, deployment)
+        wanted = command.Wanted(seconds or (15.0 if quick else 60.0), only or [], as_json, original_python, place, seed)
+        code = command.run(wanted)
+    except InvalidInputError as error:
+        _fail(str(error), Exit.USAGE)
+    raise typer.Exit(code)

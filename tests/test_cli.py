@@ -40,7 +40,7 @@ def test_the_version() -> None:
 
 def test_help_names_every_command() -> None:
     said = cli("--help").stdout
-    for name in ("run", "exec", "shell", "enable", "disable", "status", "doctor", "prune"):
+    for name in ("run", "exec", "shell", "enable", "disable", "status", "doctor", "prune", "bench"):
         assert f" {name} " in said
 
 
