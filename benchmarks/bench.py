@@ -5,6 +5,8 @@
     python benchmarks/bench.py --check         also says which targets are met
     python benchmarks/bench.py --json FILE     also writes everything measured
 
+`python -m benchmarks` does the same and keeps a record.
+
 Each workload runs in rounds; in each round every contender has its turn, in random order, in a process of its own
 (worker.py, or floor.c for the plain C loops).  A ratio is the median over the rounds of "p50 of this contender by p50
 of the C loop in the same round", so that a machine that changes its mood between rounds changes both sides.
@@ -20,30 +22,32 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import record
-from cases import targets, workloads
+from cases import workloads
+from extent import FULL, QUICK, USUAL
+from goals import targets
+from growth import print_growth
 from measure import (
     HERE,
     ROOT,
     BenchError,
+    Files,
     Floor,
     Run,
     Worker,
     build,
     build_floor,
     machine,
-    make_file,
-    make_line_file,
     original_python,
     our_errors,
     our_path,
     work_directory,
 )
+from report import short_table
 from rows import Result, Workload
-from tables import duration, print_targets, print_workload
+from tables import print_targets, print_workload
 
 OTHERS = (
     *("original", "pexpect", "pexpect, as it comes", "replwrap", "ptyprocess", "tmux"),
@@ -90,46 +94,17 @@ class Bench(Run):
         return Worker(library, sys.executable, {**self.environment, **extra}, script)
 
     def ask(self, contender: Floor | Worker, request: Result) -> Result:
-        return contender.ask(*request["arguments"]) if isinstance(contender, Floor) else contender.ask(**request)
-
-
-MARKDOWN_COLUMNS = ("ours", "core", "original", "pexpect", "ptyprocess", "bare C")
-MARKDOWN_KEYS: list[tuple[str, Callable[[float], str]]] = [
-    ("per_second", lambda number: f"{number:,.0f}/s"),
-    ("added_share", lambda number: f"{number * 100:+.0f} %"),
-    ("cpu_share", lambda number: f"{number * 100:.2f} % CPU"),
-    ("megabytes_per_second", lambda number: f"{number:.3g} MB/s"),
-    ("p50_us", duration),
-]
-
-
-def markdown(rows: dict[str, Workload], about: Result) -> str:
-    """The short table for a README: the one number of each row that matters."""
-
-    def cell(workload: Workload, contender: str) -> str:
-        # "core, one thread" and its like stand in the column of what they are a variant of, where they are better.
-        lines = [workload.summary(t.name) for t in workload.turns if t.name.split(",")[0] == contender]
-        lines = [line for line in lines if "error" not in line]
-        for key, show in MARKDOWN_KEYS:
-            values = [line[key] for line in lines if key in line]
-            if values:
-                return show(max(values) if key == "per_second" else values[0])
-        return ""
-
-    lines = ["| " + " | ".join(["p50", *MARKDOWN_COLUMNS]) + " |", "|---" * (len(MARKDOWN_COLUMNS) + 1) + "|"]
-    for workload in rows.values():
-        cells = [cell(workload, name) for name in MARKDOWN_COLUMNS]
-        lines.append("| " + " | ".join([workload.title.replace("|", "\\|"), *cells]) + " |")
-    where = "{date}, {cpu}, {processors} processors, load {load_before:.1f}, {kernel}, {bash}".format(**about)
-    return "\n".join([*lines, "", f"{where}. Made by `{about['command']}`.", ""])
+        if isinstance(contender, Floor):
+            return contender.ask(*request["arguments"], cpus=request.get("cpus"))
+        return contender.ask(**request)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="swerex_c beside the original, other ways by hand, and plain C")
     parser.add_argument("--quick", action="store_true", help="few rounds; for CI")
+    parser.add_argument("--full", action="store_true", help="output of 1,000 MB too; takes 6 GB of memory")
     parser.add_argument("--check", action="store_true", help="compare with the targets; exit 1 if one is missed")
     parser.add_argument("--json", metavar="FILE", help="write all results there")
-    parser.add_argument("--record", action="store_true", help="keep all results below record/")
     parser.add_argument("--markdown", metavar="FILE", help="write the short table for a README there")
     parser.add_argument("--only", metavar="ROW,...", help="these workloads only (true, fleet, output-8, ...)")
     parser.add_argument("--contenders", metavar="NAME,...", help="these contenders only (ours, core, original, ...)")
@@ -143,48 +118,57 @@ def parse() -> argparse.Namespace:
 def run(arguments: argparse.Namespace, directory: Path) -> tuple[int, Result | None]:
     if arguments.facts:
         return subprocess.run([build_floor(directory), "facts"], check=False).returncode, None
-    bench = Bench(arguments, directory)
+    bench, files = Bench(arguments, directory), Files(directory)
     about = machine("bench.py", arguments.seed)
     for key, value in about.items():
         print(f"{key:12} {value}")
-    sizes = (1, 8, 16) if arguments.quick else (1, 8, 16, 100)
-    files = {size: make_file(directory, size) for size in sizes}
-    line_file = make_line_file(directory, sizes[-1])
+    extent = QUICK if arguments.quick else FULL if arguments.full else USUAL
     only = set(arguments.only.split(",")) if arguments.only else None
     rows: dict[str, Workload] = {}
+    known = []
     try:
-        for workload in workloads(arguments.quick, files, line_file):
-            if (only and workload.key not in only) or (not only and workload.key == "output-16"):
+        for workload in workloads(extent, files):
+            known.append(workload.key)
+            if only and workload.key not in only:
                 continue
-            bench.run(workload)
+            rows[workload.key] = workload
+            try:
+                files.prepare(workload)
+                bench.run(workload)
+            except BenchError as error:
+                workload.errors |= {turn.name: str(error) for turn in workload.turns}
+            files.release(workload)
             print_workload(workload)
             sys.stdout.flush()
-            rows[workload.key] = workload
     finally:
         bench.close()
+    if unknown := (only or set()).difference(known):
+        raise BenchError(f"no rows {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     about["contenders"] = {n: c.python for n, c in bench.contenders.items() if isinstance(c, Worker)}
     print("\ninterpreters: " + ", ".join(f"{name} {python}" for name, python in about["contenders"].items()))
-    found = [t for t in targets(rows) if t.value is not None or not (only or arguments.quick)]
+    measured = record.document(about, rows, bench.absent)
+    print_growth(measured)
+    found = [t for t in targets(measured) if t.value is not None or not (only or arguments.quick)]
+    measured["targets"] = [{**vars(t), "met": t.met} for t in found]
     if arguments.check and found:
         print_targets(found)
-    table = {key: {t.name: row.summary(t.name) for t in row.turns} for key, row in rows.items()}
-    wrong = [f"{key}, {name}" for key, lines in table.items() for name, line in lines.items() if line.get("wrong")]
-    for text in wrong:
-        print(f"wrong answers: {text}")
-    goals = [{**vars(t), "met": t.met} for t in found]
-    measured = record.document(about, rows, goals, bench.absent)
+    lines = {(key, turn.name): row.summary(turn.name) for key, row in rows.items() for turn in row.turns}
+    wrong = [at for at, line in lines.items() if line.get("wrong") or line.get("pinned_wrong")]
+    for key, name in wrong:
+        print(f"wrong answers: {key}, {name}")
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(measured, indent=1) + "\n")
-    if arguments.record:
-        print(f"kept as {record.write(measured)}")
+    if arguments.markdown:
+        Path(arguments.markdown).write_text(short_table(measured))
     failed = {
-        f"{name}: {error}" for row in rows.values() for name, error in our_errors(row, ("ours", "core", "bare C"))
+        f"{key}, {name}: {error}"
+        for key, row in rows.items()
+        for name, error in our_errors(row, ("ours", "core", "bare C", "engine"))
+        if name != "ours, uvloop" or name not in bench.absent
     }
     for text in sorted(failed):
         print(f"failed: {text}")
-    if arguments.markdown:
-        Path(arguments.markdown).write_text(markdown(rows, about))
-    ours_wrong = any(", original" not in text for text in wrong)
+    ours_wrong = any(not name.startswith("original") for _, name in wrong)
     missed = arguments.check and any(not t.met for t in found)
     return int(bool(ours_wrong or failed or missed)), measured
 

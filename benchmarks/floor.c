@@ -56,6 +56,7 @@ typedef struct {
     char tail[FENCE_MAX]; /* the last bytes of the stream, enough to hold one fence */
     size_t tail_size;
     unsigned done; /* commands finished, for the fleet */
+    uint64_t begun; /* when the last one was sent */
 } shell;
 
 static void die(const char *what)
@@ -424,8 +425,33 @@ static int mode_interrupt(size_t count)
     return wrong != 0;
 }
 
+/* Memory of this process in kilobytes, exactly. */
+static double memory_kb(void)
+{
+    char line[256];
+    double found = 0;
+    FILE *file = fopen("/proc/self/smaps_rollup", "r");
+    while (file && fgets(line, sizeof line, file)) {
+        if (!strncmp(line, "Rss:", 4)) {
+            found = atof(line + 4);
+        }
+    }
+    if (file) {
+        fclose(file);
+    }
+    return found;
+}
+
+static void send_true(shell *sh)
+{
+    sh->begun = now_ns();
+    send_text(sh, "true\n", 5);
+}
+
 static int mode_fleet(size_t sessions, unsigned commands)
 {
+    double *samples = need(calloc(sessions * commands, sizeof *samples)), memory = memory_kb();
+    size_t taken = 0;
     shell *fleet = need(calloc(sessions, sizeof *fleet));
     char **env = shell_environment(), *buffer = need(malloc(READ_SIZE));
     struct epoll_event event, ready[64];
@@ -445,6 +471,7 @@ static int mode_fleet(size_t sessions, unsigned commands)
             die("epoll_ctl");
         }
     }
+    memory = memory_kb() - memory;
     usleep(50000);
     for (size_t i = 0; i < sessions; i++) {
         children += shell_cpu_us(fleet[i].pid);
@@ -452,7 +479,7 @@ static int mode_fleet(size_t sessions, unsigned commands)
     double self = self_cpu_us();
     uint64_t start = now_ns();
     for (size_t i = 0; i < sessions; i++) {
-        send_text(&fleet[i], "true\n", 5);
+        send_true(&fleet[i]);
     }
     while (live) {
         int count = epoll_wait(poller, ready, 64, -1);
@@ -469,9 +496,10 @@ static int mode_fleet(size_t sessions, unsigned commands)
             if (!saw_fence(sh, buffer, (size_t)size, &code)) {
                 continue;
             }
+            samples[taken++] = (double)(now_ns() - sh->begun) / 1e3;
             wrong += code != 0;
             if (++sh->done < commands) {
-                send_text(sh, "true\n", 5);
+                send_true(sh);
             } else {
                 live--;
             }
@@ -485,8 +513,10 @@ static int mode_fleet(size_t sessions, unsigned commands)
     }
     size_t total = sessions * commands;
     printf("{\"count\": %zu, \"wrong\": %zu, \"seconds\": %.6f, \"per_second\": %.1f, \"cpu_self_us\": %.1f, "
-           "\"cpu_children_us\": %.1f}\n",
-           total, wrong, seconds, (double)total / seconds, self, children_after - children);
+           "\"cpu_children_us\": %.1f, \"rss_per_session_kb\": %.2f, \"fds_per_session\": 1, ",
+           total, wrong, seconds, (double)total / seconds, self, children_after - children, memory / (double)sessions);
+    print_samples(samples, total);
+    puts("}");
     return wrong != 0;
 }
 

@@ -13,6 +13,8 @@ import json
 import os
 import platform
 import random
+import re
+import resource
 import shlex
 import shutil
 import subprocess
@@ -112,9 +114,15 @@ class Floor:
         """before: arguments that come before those of a request."""
         self.binary, self.environment, self.before = binary, environment, before
 
-    def ask(self, *arguments: object) -> Result:
+    def ask(self, *arguments: object, cpus: list[int] | None = None) -> Result:
+        """cpus: the processors that it may have, with all that it starts."""
         command = [self.binary, *self.before, *map(str, arguments)]
-        done = subprocess.run(command, env=self.environment, stdout=subprocess.PIPE, text=True, check=False)
+        allowed = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cpus or allowed)
+        try:
+            done = subprocess.run(command, env=self.environment, stdout=subprocess.PIPE, text=True, check=False)
+        finally:
+            os.sched_setaffinity(0, allowed)
         if not done.stdout.startswith("{"):
             return {"error": f"{Path(self.binary).name} {arguments[0]} ended with {done.returncode}"}
         answer: Result = json.loads(done.stdout)
@@ -175,22 +183,58 @@ def our_path() -> str | None:
 # ---- files ----
 
 
-def make_file(directory: Path, megabytes: int) -> str:
-    """Numbered lines of 64 bytes, so that a lost, doubled or moved piece shows."""
-    path = directory / f"output-{megabytes}"
+class Files:
+    """Files of output, each made when the first row that needs it begins."""
+
+    KEPT = 20
+    """Megabytes up to which a file stays for the next row; longer ones take memory that the contenders may need."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def lines(self, megabytes: int) -> str:
+        """Where the file in lines is, or will be."""
+        return str(self.directory / f"output-{megabytes}")
+
+    def line(self, megabytes: int) -> str:
+        """Where the one without line ends is, or will be."""
+        return str(self.directory / f"line-{megabytes}")
+
+    def prepare(self, workload: Workload) -> None:
+        """Makes what a row's requests name. Raises BenchError where the memory does not suffice."""
+        for path in self.used(workload):
+            kind, _, megabytes = path.name.partition("-")
+            if not path.exists():
+                check_memory(5 * int(megabytes))
+                make_file(self.directory, int(megabytes), kind, " " if kind == "line" else "\n")
+
+    def release(self, workload: Workload) -> None:
+        """Removes the long ones of a row that is done."""
+        for path in self.used(workload):
+            if path.exists() and path.stat().st_size > self.KEPT * MEGABYTE:
+                path.unlink()
+
+    def used(self, workload: Workload) -> list[Path]:
+        named = [str(it) for turn in workload.turns for it in (turn.request.get("path"), *turn.arguments)]
+        return [Path(it) for it in dict.fromkeys(named) if Path(it).parent == self.directory]
+
+
+def check_memory(megabytes: int) -> None:
+    """Raises BenchError unless so much is free: the file itself, the bytes and text of an answer, and a copy."""
+    found = re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())
+    free = int(found[1]) * 1024 // MEGABYTE if found else 0
+    if found and free < megabytes:
+        raise BenchError(f"needs {megabytes} MB of memory, and {free} MB are free")
+
+
+def make_file(directory: Path, megabytes: int, kind: str = "output", end: str = "\n") -> str:
+    """Numbered lines of 64 bytes, so that a lost, doubled or moved piece shows; `end` is what stands for line ends."""
+    path = directory / f"{kind}-{megabytes}"
     count = megabytes * MEGABYTE // len(LINE.format(0))
     with path.open("w") as out:
         for start in range(0, count, 10_000):
-            lines = range(start, min(start + 10_000, count))
-            out.write("".join(LINE.format(i) for i in lines))
-    return str(path)
-
-
-def make_line_file(directory: Path, megabytes: int) -> str:
-    """As many bytes, in one line."""
-    path = directory / f"line-{megabytes}"
-    text = Path(make_file(directory, megabytes)).read_text().replace("\n", " ")
-    path.write_text(text)
+            numbers = range(start, min(start + 10_000, count))
+            out.write("".join(LINE.format(i) for i in numbers).replace("\n", end))
     return str(path)
 
 
@@ -207,6 +251,8 @@ class Run:
         self.arguments = arguments
         self.random = random.Random(arguments.seed)
         self.environment = self.make_environment(directory)
+        self.processor = max(os.sched_getaffinity(0))
+        """The one to which both ends are pinned."""
         self.directory = directory
         self.contenders: dict[str, Any] = {}
         self.absent: dict[str, str] = {}
@@ -229,7 +275,8 @@ class Run:
         """Starts a contender on first use; None when it cannot be had, which is said once."""
         if name in self.contenders:
             return self.contenders[name]
-        if name in self.absent or (self.wanted and name not in self.wanted | {*self.always}):
+        plain = name.rpartition(": ")[2].partition(",")[0]
+        if name in self.absent or (self.wanted and not {name, plain} & {*self.wanted, *self.always}):
             return None
         try:
             self.contenders[name] = self.start(name)
@@ -248,15 +295,37 @@ class Run:
         return answer
 
     def turn(self, workload: Workload, turn: Turn, number: int) -> None:
-        contender = self.contender(turn.contender)
-        if contender is None:
-            workload.errors[turn.name] = self.absent.get(turn.contender, LEFT_OUT)
+        try:
+            check_descriptors(turn.descriptors)
+        except BenchError as error:
+            workload.errors[turn.name] = str(error)
             return
-        result = self.ask(contender, turn.request)
-        if "error" in result:
-            workload.errors[turn.name] = result["error"]
-        else:
-            workload.results.setdefault(turn.name, []).append({**result, "round": number})
+        with self.lent(turn) as contender:
+            if contender is None:
+                workload.errors[turn.name] = self.absent.get(turn.contender, LEFT_OUT)
+                return
+            places = {"": workload.results}
+            if workload.pinned and turn.rounds is None:
+                places["pinned"] = workload.pinned_results
+            for place, results in places.items():
+                result = self.ask(contender, {**turn.request, "cpus": [self.processor]} if place else turn.request)
+                if "error" in result:
+                    workload.errors[turn.name] = result["error"]
+                else:
+                    results.setdefault(turn.name, []).append({**result, "round": number})
+
+    @contextmanager
+    def lent(self, turn: Turn) -> Iterator[Any]:
+        """The contender of a turn, a new one if it asks for that; None when it cannot be had."""
+        contender = self.contender(turn.contender)
+        if contender is None or not turn.fresh:
+            yield contender
+            return
+        contender = self.start(turn.contender)
+        try:
+            yield contender
+        finally:
+            contender.close()
 
     def run(self, workload: Workload) -> None:
         for number in range(workload.rounds):
@@ -268,6 +337,16 @@ class Run:
     def close(self) -> None:
         for contender in self.contenders.values():
             contender.close()
+
+
+def check_descriptors(number: int) -> None:
+    """Raises the limit of open files, for children too, so that `number` fit; raises BenchError where it may not."""
+    spare = 100
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < number + spare:
+        if hard != resource.RLIM_INFINITY and hard < number + spare:
+            raise BenchError(f"needs `ulimit -n {number + spare}`, which is {hard} here at most")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (number + spare, hard))
 
 
 @contextmanager

@@ -21,9 +21,10 @@ from measure import (
 )
 from rows import Result, Workload, p50_of
 
-__all__ = ["RECORDS", "Difference", "compare", "document", "exponent", "latest", "read", "write"]
+__all__ = ["RECORDS", "Difference", "compare", "document", "find", "latest", "rank_test", "read", "write"]
 
 RECORDS = HERE / "record"
+FILE = "run.json"
 
 CHANCE = 0.05
 SHARE = 0.1
@@ -51,40 +52,51 @@ def rounds(workload: Workload, name: str) -> dict[str, float]:
     return found
 
 
-def document(about: Result, rows: dict[str, Workload], goals: list[Result], absent: dict[str, str]) -> Result:
+def document(about: Result, rows: dict[str, Workload], absent: dict[str, str]) -> Result:
     """Everything measured, as it is kept."""
     table: dict[str, Any] = {}
     for key, row in rows.items():
         lines = {it.name: {**row.summary(it.name), "rounds": rounds(row, it.name)} for it in row.turns}
         table[key] = {"title": row.title, "kind": row.kind, "baseline": row.baseline, "lines": lines}
-    return {"machine": about, "rows": table, "targets": goals, "absent": absent}
+    return {"machine": about, "rows": table, "absent": absent}
 
 
 def write(found: Result) -> Path:
-    """Keep a run; its file is named by date and commit."""
-    RECORDS.mkdir(exist_ok=True)
+    """Keep a run in a directory of its own, which is named by date and commit; its file."""
     about = found["machine"]
     date = str(about["date"]).replace(" UTC", "").replace(" ", "-").replace(":", "")
-    path = RECORDS / f"{date}-{about['commit']}.json"
+    directory = RECORDS / f"{date}-{about['commit']}"
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / FILE
     path.write_text(json.dumps(found, indent=1) + "\n")
     return path
 
 
 def read(name: str) -> Result:
     """A record by its file, or by the beginning of its name below record/."""
-    path = Path(name)
-    if not path.exists():
-        fitting = sorted(RECORDS.glob(f"{name}*.json"))
-        if len(fitting) != 1:
-            raise LookupError(f"{len(fitting)} records begin with {name!r} in {RECORDS}")
-        path = fitting[0]
-    found: Result = json.loads(path.read_text())
+    found: Result = json.loads(find(name).read_text())
     return found
 
 
-def latest() -> Path | None:
-    """The newest record."""
-    return max(RECORDS.glob("*.json"), default=None)
+def find(name: str) -> Path:
+    """The file of a record."""
+    path = Path(name)
+    if path.is_dir():
+        return path / FILE
+    if path.exists():
+        return path
+    fitting = sorted(RECORDS.glob(f"{name}*/{FILE}"))
+    if len(fitting) != 1:
+        raise LookupError(f"{len(fitting)} records begin with {name!r} in {RECORDS}")
+    return fitting[0]
+
+
+def latest() -> Path:
+    """The newest record's file. Raises LookupError if there is none."""
+    path = max(RECORDS.glob(f"*/{FILE}"), default=None)
+    if path is None:
+        raise LookupError(f"no record in {RECORDS}")
+    return path
 
 
 @dataclass(frozen=True)
@@ -124,14 +136,3 @@ def compare(before: Result, after: Result) -> Iterator[Difference]:
             a, b = [list(it.get("rounds", {}).values())[:8] for it in (old, line)]
             if min(len(a), len(b)) >= ROUNDS:
                 yield Difference(key, name, statistics.median(a), statistics.median(b), rank_test(a, b))
-
-
-def exponent(points: list[tuple[float, float]]) -> float | None:
-    """The power of the size with which the time grows, by least squares on both logarithms; of three points or more."""
-    if len(points) < 3:
-        return None
-    import math
-
-    xs, ys = [[math.log(it[i]) for it in points] for i in (0, 1)]
-    x, y = statistics.mean(xs), statistics.mean(ys)
-    return sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum((a - x) ** 2 for a in xs)

@@ -24,6 +24,16 @@ class Turn:
     label: str = ""
     rounds: int | None = None
     """Fewer rounds than the workload's, for the slow ones."""
+    fresh: bool = False
+    """In a process of its own, so that its memory and its descriptors are those of this turn."""
+    descriptors: int = 0
+    """Open files that it may need; the limit is raised so far."""
+
+    @property
+    def arguments(self) -> list[object]:
+        """Of a contender that is a program."""
+        found: list[object] = self.request.get("arguments", [])
+        return found
 
     @property
     def name(self) -> str:
@@ -40,7 +50,10 @@ class Workload:
     kind: str = "latency"
     """Which columns make sense: a key of `COLUMNS`."""
     rounds: int = 5
+    pinned: bool = False
+    """Each turn is followed by one with all threads and shells of the contender on one processor."""
     results: dict[str, list[Result]] = field(default_factory=dict)
+    pinned_results: dict[str, list[Result]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
     def summary(self, name: str) -> Result:
@@ -64,6 +77,12 @@ def p50_of(result: Result) -> float:
     return percentile(result["samples_us"], 0.5)
 
 
+SUMS = ("cpu_self_us", "cpu_children_us", "cpu_server_us", "cpu_plain_us", "cpu_waiting_us")
+"""Of all samples of a turn together; a line has them per sample."""
+MEDIANS = ("per_second", "speedup", "rss_per_session_kb", "fds_per_session", "output_rate")
+WORST = ("rss_growth_kb", "rss_growth_server_kb", "own_max_us", "own_p99_us")
+
+
 def summarise(workload: Workload, name: str) -> Result:
     """One line of the table."""
     results = workload.results.get(name, [])
@@ -71,35 +90,53 @@ def summarise(workload: Workload, name: str) -> Result:
         return {"error": workload.errors.get(name, "not run")}
     count = sum(r["count"] for r in results)
     line: Result = {"count": count, "wrong": sum(r["wrong"] for r in results)}
+    if name in workload.errors:
+        line["failed"] = workload.errors[name]
     samples = [s for r in results for s in r.get("samples_us", [])]
     if samples:
         line["p50_us"], line["p99_us"] = percentile(samples, 0.5), percentile(samples, 0.99)
         line["min_us"], line["max_us"] = min(samples), max(samples)
-    for key in ("cpu_self_us", "cpu_children_us", "cpu_server_us", "cpu_plain_us", "cpu_waiting_us"):
-        if key in results[0]:
-            line[key] = sum(r[key] for r in results) / count
+        line["lowest_us"] = lowest(results)
+    line |= {key: sum(r[key] for r in results) / count for key in SUMS if key in results[0]}
+    line |= {key: statistics.median(r[key] for r in results) for key in MEDIANS if key in results[0]}
+    line |= {key: max(r[key] for r in results) for key in WORST if key in results[0]}
     if "bytes" in results[0] and samples:
         line["megabytes_per_second"] = results[0]["bytes"] / line["p50_us"]
         line["bytes"] = results[0]["bytes"]
-    for key in ("rss_growth_kb", "rss_growth_server_kb"):
-        if key in results[0]:
-            line[key] = max(r[key] for r in results)
     if "plain_us" in results[0]:
         line["plain_p50_us"] = percentile([s for r in results for s in r["plain_us"]], 0.5)
         line["added_share"] = line["p50_us"] / line["plain_p50_us"] - 1
-    if "per_second" in results[0]:
-        line["per_second"] = statistics.median(r["per_second"] for r in results)
-    if "speedup" in results[0]:
-        line["speedup"] = statistics.median(r["speedup"] for r in results)
-    if "rss_per_session_kb" in results[0]:
-        line["rss_per_session_kb"] = statistics.median(r["rss_per_session_kb"] for r in results)
-        line["cpu_share"] = sum(r["cpu_self_us"] + r["cpu_children_us"] for r in results) / (
-            1e6 * sum(r["seconds"] for r in results)
-        )
+    if workload.kind == "idle":
+        used = sum(r["cpu_self_us"] + r["cpu_children_us"] for r in results)
+        line["cpu_share"] = used / (1e6 * sum(r["seconds"] for r in results))
     bases = [workload.results.get(base, []) for base in workload.baseline.split(" + ")]
     if all(bases) and name != workload.baseline:
         by_rate = "per_second" in results[0]
         line["ratio"] = median_ratio(results, bases, (lambda r: float(r["per_second"])) if by_rate else p50_of)
+        if samples and not by_rate:
+            line["lowest_ratio"] = line["lowest_us"] / sum(map(lowest, bases))
+    return line | summarise_pinned(workload, name)
+
+
+def lowest(results: list[Result]) -> float:
+    """The best round's median."""
+    return min(map(p50_of, results))
+
+
+def summarise_pinned(workload: Workload, name: str) -> Result:
+    """The same turns with both ends on one processor."""
+    results = workload.pinned_results.get(name, [])
+    if not results:
+        return {}
+    line: Result = {
+        "pinned_us": statistics.median(map(p50_of, results)),
+        "pinned_wrong": sum(r["wrong"] for r in results),
+    }
+    if "cpu_self_us" in results[0]:
+        line["pinned_cpu_self_us"] = sum(r["cpu_self_us"] for r in results) / sum(r["count"] for r in results)
+    base = workload.pinned_results.get(workload.baseline, [])
+    if base and name != workload.baseline:
+        line["pinned_ratio"] = median_ratio(results, [base], p50_of)
     return line
 
 

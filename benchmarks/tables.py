@@ -9,7 +9,7 @@ from measure import (
 )
 from rows import Result, Target, Workload
 
-__all__ = ["duration", "print_targets", "print_workload"]
+__all__ = ["duration", "print_targets", "print_workload", "said_of_ratios", "table", "target_cells"]
 
 
 def duration(us: float | None) -> str:
@@ -32,6 +32,10 @@ def growth(kb: float | None) -> str:
     return "" if kb is None else f"+{kb / 1e3:.1f} MB"
 
 
+def number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
 Column = tuple[str, Callable[[Result], str]]
 COMMON: list[Column] = [
     ("CPU self", lambda line: duration(line.get("cpu_self_us"))),
@@ -39,10 +43,24 @@ COMMON: list[Column] = [
     ("wrong", lambda line: str(line["wrong"] or "")),
     ("n", lambda line: str(line["count"])),
 ]
+PINNED: list[Column] = [
+    ("lowest", lambda line: duration(line.get("lowest_us"))),
+    ("pinned", lambda line: duration(line.get("pinned_us"))),
+    ("by base", lambda line: ratio(line.get("pinned_ratio"))),
+    ("its CPU", lambda line: duration(line.get("pinned_cpu_self_us"))),
+]
+"""The best round, and both ends on one processor."""
+EACH: list[Column] = [
+    ("kB each", lambda line: number(line.get("rss_per_session_kb"))),
+    ("fds each", lambda line: number(line.get("fds_per_session"))),
+]
+"""What a session takes of this process."""
 TIMES: list[Column] = [
     ("p50", lambda line: duration(line.get("p50_us"))),
     ("p99", lambda line: duration(line.get("p99_us"))),
 ]
+ALWAYS = ("wrong", "n")
+"""Columns that are shown even if they are empty."""
 RATIO: Column = ("ratio", lambda line: ratio(line.get("ratio")))
 BOTH_ENDS: list[Column] = [
     ("CPU client", lambda line: duration(line.get("cpu_self_us"))),
@@ -50,7 +68,7 @@ BOTH_ENDS: list[Column] = [
     *COMMON[2:],
 ]
 COLUMNS: dict[str, list[Column]] = {
-    "latency": [*TIMES, RATIO, *COMMON],
+    "latency": [*TIMES, RATIO, *PINNED, *COMMON],
     "import": [*TIMES, RATIO, *COMMON[3:]],
     "rested": [*TIMES, RATIO, *COMMON[2:]],
     "output": [
@@ -70,13 +88,20 @@ COLUMNS: dict[str, list[Column]] = {
     ],
     "idle": [
         ("CPU", lambda line: f"{line['cpu_share'] * 100:.3f} %"),
-        ("memory each", lambda line: f"{line['rss_per_session_kb']:.0f} kB"),
+        *EACH,
         *COMMON[2:],
     ],
-    "fleet": [("commands/s", lambda line: f"{line['per_second']:,.0f}"), RATIO, *COMMON],
+    "fleet": [("commands/s", lambda line: f"{line['per_second']:,.0f}"), RATIO, *TIMES, *COMMON],
+    "growing fleet": [("commands/s", lambda line: f"{line['per_second']:,.0f}"), RATIO, *TIMES, *EACH, *COMMON],
     "remote": [*TIMES, ("worst", lambda line: duration(line.get("max_us"))), RATIO, *BOTH_ENDS],
     "rate": [("requests/s", lambda line: f"{line['per_second']:,.0f}"), RATIO, *BOTH_ENDS],
-    "late": [("p50", TIMES[0][1]), ("p99", TIMES[1][1]), ("worst", lambda line: duration(line.get("max_us")))],
+    "late": [
+        *TIMES,
+        ("worst", lambda line: duration(line.get("max_us"))),
+        ("worst of its own", lambda line: duration(line.get("own_max_us"))),
+        ("MB/s", lambda line: number(line.get("output_rate"))),
+        *COMMON,
+    ],
     "match": [
         ("GB/s of CPU", lambda line: f"{line['megabytes_per_second'] / 1e3:.2f}"),
         RATIO,
@@ -99,33 +124,50 @@ COLUMNS: dict[str, list[Column]] = {
 }
 
 
+def table(kind: str, lines: dict[str, Result]) -> list[list[str]]:
+    """The cells of a row's table, the titles first. A line with an error has two cells; one left out has none."""
+    measured = [line for line in lines.values() if "error" not in line]
+    columns = [it for it in COLUMNS[kind] if it[0] in ALWAYS or any(it[1](line) for line in measured)]
+    found = [["", *(title for title, _ in columns)]]
+    for name, line in lines.items():
+        if "error" not in line:
+            found.append([name, *(show(line) for _, show in columns)])
+        elif line["error"] != LEFT_OUT:
+            found.append([name, str(line["error"])])
+    return found
+
+
 def print_workload(workload: Workload) -> None:
-    columns = COLUMNS[workload.kind]
-    lines = [["", *(title for title, _ in columns)]]
-    for turn in workload.turns:
-        line = workload.summary(turn.name)
-        if "error" in line:
-            if line["error"] != LEFT_OUT:
-                lines.append([turn.name, line["error"]])
-            continue
-        lines.append([turn.name, *(show(line) for _, show in columns)])
+    lines = table(workload.kind, {turn.name: workload.summary(turn.name) for turn in workload.turns})
     # A line with an error has one long cell, which sets no width.
-    full = [line for line in lines if len(line) == len(columns) + 1]
+    full = [line for line in lines if len(line) == len(lines[0])]
     first = max(len(line[0]) for line in lines)
-    widths = [max(len(line[i]) for line in full) for i in range(1, len(columns) + 1)]
-    beside = f"  (ratio: by {workload.baseline})" if workload.baseline and workload.kind != "idle" else ""
-    print(f"\n{workload.title}{beside}")
+    widths = [max(len(line[i]) for line in full) for i in range(1, len(lines[0]))]
+    print(f"\n{workload.title}{said_of_ratios(workload.baseline)}")
     for cells in lines:
         if cells in full:
             cells = [cells[0], *(cell.rjust(width) for cell, width in zip(cells[1:], widths, strict=True))]
         print("  " + "  ".join([cells[0].ljust(first), *cells[1:]]).rstrip())
+    for name, error in workload.errors.items():
+        if name in workload.results:
+            print(f"  {name}: {error}")
+
+
+def said_of_ratios(baseline: str) -> str:
+    return f"  (ratio: by {baseline})" if baseline else ""
+
+
+def target_cells(target: Target) -> tuple[str, str, str, str]:
+    """The verdict, what is wanted, what was found, and the limit."""
+    sign = "at most" if target.at_most else "at least"
+    value = "not measured" if target.value is None else f"{target.value:.4g} {target.unit}".rstrip()
+    word = "pass" if target.met else "MISS" if target.value is not None else "----"
+    return word, target.text, value, f"{sign} {target.limit:g} {target.unit}".rstrip()
 
 
 def print_targets(found: list[Target]) -> None:
     print("\ntargets")
     width = max(len(target.text) for target in found)
-    for target in found:
-        sign = "at most" if target.at_most else "at least"
-        value = "not measured" if target.value is None else f"{target.value:.4g} {target.unit}"
-        word = "pass" if target.met else "MISS"
-        print(f"  {word}  {target.text.ljust(width)}  {value:>14}  ({sign} {target.limit:g} {target.unit})")
+    for word, text, value, limit in map(target_cells, found):
+        print(f"  {word}  {text.ljust(width)}  {value:>14}  ({limit})")
+    print(f"{sum(it.met for it in found)} of {len(found)} met")

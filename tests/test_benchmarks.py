@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import resource
+import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +17,17 @@ import pytest
 DIRECTORY = Path(__file__).resolve().parent.parent / "benchmarks"
 
 
-@pytest.fixture(scope="module")
-def record() -> Any:
+@pytest.fixture(scope="module", autouse=True)
+def benchmarks() -> Iterator[None]:
+    """The modules of the benchmarks, which are a program and no package."""
     sys.path.insert(0, str(DIRECTORY))
-    try:
-        import record
+    yield
+    sys.path.remove(str(DIRECTORY))
 
-        yield record
-    finally:
-        sys.path.remove(str(DIRECTORY))
+
+@pytest.fixture
+def record() -> Any:
+    return importlib.import_module("record")
 
 
 def run(*values: float) -> dict[str, Any]:
@@ -54,7 +62,90 @@ def test_the_rank_test_is_exact(record: Any) -> None:
     assert record.rank_test([1, 1, 1, 1], [1, 1, 1, 1]) == 1
 
 
-def test_the_exponent_of_growth(record: Any) -> None:
-    assert record.exponent([(1, 3), (10, 30), (100, 300)]) == pytest.approx(1)
-    assert record.exponent([(1, 3), (10, 300), (100, 30000)]) == pytest.approx(2)
-    assert record.exponent([(1, 3), (10, 30)]) is None
+def test_the_exponent_of_growth() -> None:
+    growth = importlib.import_module("growth")
+    assert growth.exponent([(1, 3), (10, 30), (100, 300)]) == pytest.approx(1)
+    assert growth.exponent([(1, 3), (10, 300), (100, 30000)]) == pytest.approx(2)
+    assert growth.exponent([(1, 3), (10, 30)]) is None
+
+
+def test_growth_is_looked_up_by_the_sizes_in_the_names_of_rows() -> None:
+    growth = importlib.import_module("growth")
+    sizes = {"output-1": 2.0, "output-8": 16.0, "output-64": 128.0, "output-words": 1.0, "line-64": 1.0}
+    rows = {name: {"lines": {"ours": {"p50_us": value}}} for name, value in sizes.items()}
+    (times, *_) = growth.GROWTHS
+    assert times.exponents({"rows": rows}) == {"ours": pytest.approx(1)}
+
+
+def test_a_goal_says_what_a_record_has_of_it() -> None:
+    goals = importlib.import_module("goals")
+
+    def verdict(text: str, **line: float) -> tuple[float | None, bool]:
+        found = {it.text: it for it in goals.targets({"rows": {"true": {"lines": {"ours": line}}}})}
+        return found[text].value, found[text].met
+
+    name = "true, asyncio: on one processor, by the C loop"
+    assert verdict(name, pinned_ratio=1.9) == (1.9, True)
+    assert verdict(name, pinned_ratio=2.1) == (2.1, False)
+    assert verdict(name) == (None, False)
+
+
+def test_ratios_are_of_the_same_round_and_the_lowest_round_is_the_best_median() -> None:
+    rows = importlib.import_module("rows")
+
+    def result(number: int, *samples: float) -> dict[str, Any]:
+        return {"round": number, "count": len(samples), "wrong": 0, "samples_us": list(samples)}
+
+    row = rows.Workload("true", "", [], pinned=True)
+    row.results = {
+        "bare C": [result(0, 10, 10, 10), result(1, 30, 30, 30)],
+        "ours": [result(0, 20, 1, 20), result(1, 90)],
+    }
+    row.pinned_results = {"bare C": [result(0, 5)], "ours": [result(0, 15)]}
+    line = row.summary("ours")
+    assert line["ratio"] == 2.5 and line["lowest_us"] == 20 and line["lowest_ratio"] == 2
+    assert line["pinned_us"] == 15 and line["pinned_ratio"] == 3
+
+
+def test_a_process_is_pinned_with_its_threads_and_children() -> None:
+    measured = importlib.import_module("measured")
+    allowed = os.sched_getaffinity(0)
+    one = {min(allowed)}
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    with subprocess.Popen(["sleep", "100"]) as child:
+        try:
+            measured.pin("self", one)
+            places = [os.sched_getaffinity(it) for it in (0, thread.native_id or 0, child.pid)]
+            measured.pin("self", allowed)
+            assert places == [one] * 3 and os.sched_getaffinity(child.pid) == allowed
+        finally:
+            measured.pin("self", allowed)
+            ended.set()
+            thread.join()
+            child.kill()
+
+
+def test_what_is_kept_of_an_output_has_to_be_its_ends(tmp_path: Path) -> None:
+    worker_output = importlib.import_module("worker_output")
+    path = tmp_path / "file"
+    data = b"".join(b"%06d\n" % i for i in range(1000))
+    path.write_bytes(data)
+    assert worker_output.are_its_ends(data[:100] + data[-50:], len(data) - 150, str(path))
+    assert worker_output.are_its_ends(data, 0, str(path))
+    assert not worker_output.are_its_ends(data[:100] + data[-50:], len(data) - 151, str(path))
+    assert not worker_output.are_its_ends(data[:100] + data[-51:-1], len(data) - 150, str(path))
+    assert not worker_output.is_file((data[:-1] + b"x", 0), str(path))
+    assert worker_output.is_file((data.decode(), 0), str(path))
+
+
+def test_a_limit_of_open_files_is_named_where_it_is_too_low(monkeypatch: pytest.MonkeyPatch) -> None:
+    measure = importlib.import_module("measure")
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 1000))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
+    with pytest.raises(measure.BenchError, match=r"ulimit -n 1100\b.* 1000 here"):
+        measure.check_descriptors(1000)
+    measure.check_descriptors(700)
+    assert given == [(800, 1000)]

@@ -12,9 +12,18 @@ from engines.base import Contender
 
 __all__ = ["ENGINES", "make"]
 
+WHOLE = {"output_limit": 1 << 30}
+"""For the rows of long output: all of it is in the answer."""
+
 ENGINES: dict[str, tuple[str, str, tuple[Any, ...]]] = {
-    "ours": ("runtimes", "Runtime", ("swerex_c",)),
-    "ours, uvloop": ("runtimes", "UvloopRuntime", ("swerex_c",)),
+    "ours": ("runtimes", "Runtime", ("swerex_c", WHOLE)),
+    "ours, uvloop": ("runtimes", "UvloopRuntime", ("swerex_c", WHOLE)),
+    "ours, bounded": ("runtimes", "Runtime", ("swerex_c", {"output_limit": 1 << 20})),
+    "ours, streamed": (
+        "runtimes",
+        "Runtime",
+        ("swerex_c", {"output_limit": 16 << 20}),
+    ),  # a reader may be so far behind
     "core": ("core", "Core", ()),
     "original": ("runtimes", "Runtime", ("swerex",)),
     "pexpect": ("pexpects", "Pexpect", ()),

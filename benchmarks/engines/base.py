@@ -72,6 +72,14 @@ class Contender:
         """The same without a loop, for contenders with `threads`."""
         raise self._lacks("run a command")
 
+    async def run_bounded(self, key: str, text: str) -> tuple[str, int | None, int]:
+        """The same, keeping a megabyte at most; the last is how many bytes are left out in the middle."""
+        raise self._lacks("keep a part of an output")
+
+    async def stream(self, key: str, text: str, take: Callable[[str], None]) -> int | None:
+        """Runs text and gives its output to `take` as it comes; returns the exit code."""
+        raise self._lacks("stream")
+
     async def wait_for(self, key: str, text: str, patterns: list[str]) -> str:
         """Runs text until one of the patterns is seen; returns the pattern."""
         raise self._lacks("wait for patterns")

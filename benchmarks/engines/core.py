@@ -6,11 +6,22 @@ import importlib
 import os
 import select
 import shutil
+import time
 from typing import Any
 
 from engines.base import SLEEP_BEFORE_INTERRUPT, Answer, Contender, is_empty
 
 __all__ = ["Core"]
+
+OUTPUT_LIMIT = 1 << 30
+"""Bytes of an answer that are kept."""
+
+
+def poller_of(waker: Any) -> select.poll:
+    """What waits until something has ended. Not select, which refuses descriptors from 1024 on."""
+    poller = select.poll()
+    poller.register(waker.fileno(), select.POLLIN)
+    return poller
 
 
 class Core(Contender):
@@ -30,13 +41,13 @@ class Core(Contender):
 
     def finish(self, operation: Any, waker: Any) -> Any:
         while not operation.done:
-            select.select([waker.fileno()], [], [])
+            poller_of(waker).poll()
             waker.take()
         return operation
 
     async def open(self, key: str) -> None:
         environment = [os.fsencode(f"{name}={value}") for name, value in os.environ.items()]
-        session = self.core.Session(self.bash, environment, None, 24, 80, 256 << 20)
+        session = self.core.Session(self.bash, environment, None, 24, 80, OUTPUT_LIMIT)
         waker = self.core.Waker()
         self.sessions[key] = session, waker
         self.finish(session.start(self.startup, 10.0, waker, None), waker)
@@ -67,21 +78,28 @@ class Core(Contender):
         session, waker = self.sessions[key]
         self.finish(session.interrupt(0.2, 3, None, waker, None), waker)
 
-    def run_all(self, keys: list[str], text: str, count: int) -> int:
-        """Runs text `count` times in each session at once, by one thread and one waker; returns the wrong answers."""
+    def run_all(self, keys: list[str], text: str, count: int, samples: list[int]) -> int:
+        """Runs text `count` times in each session at once, by one thread and one waker; returns the wrong answers.
+
+        samples: gets the nanoseconds of each.
+        """
         waker = self.core.Waker()
+        poller, clock = poller_of(waker), time.perf_counter_ns
+        begun: dict[str, int] = {}
         waiting: dict[str, Any] = {}
         left = dict.fromkeys(keys, count)
         wrong = 0
 
         def submit(key: str) -> None:
+            begun[key] = clock()
             waiting[key] = self.sessions[key][0].run(text, -1, None, None, None, waker, key, None, 0)
 
         for key in keys:
             submit(key)
         while waiting:
-            select.select([waker.fileno()], [], [])
+            poller.poll()
             for key in waker.take():
+                samples.append(clock() - begun[key])
                 operation = waiting.pop(key)
                 wrong += not is_empty((operation.output, operation.code))
                 left[key] -= 1

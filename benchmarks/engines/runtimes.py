@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import time
+from collections.abc import Callable
 from typing import Any
 
 from engines.base import SLEEP_BEFORE_INTERRUPT, Answer, Contender
@@ -15,11 +16,12 @@ __all__ = ["Runtime", "UvloopRuntime"]
 class Runtime(Contender):
     """`LocalRuntime` of a package with the API of SWE-ReX."""
 
-    def __init__(self, package: str) -> None:
+    def __init__(self, package: str, options: dict[str, Any] | None = None) -> None:
+        """options: what the runtime is made with."""
         self.package = package
         self.api: Any = importlib.import_module(f"{package}.runtime.abstract")
         self.timeout_error: Any = importlib.import_module(f"{package}.exceptions").CommandTimeoutError
-        self.runtime: Any = importlib.import_module(f"{package}.runtime.local").LocalRuntime()
+        self.runtime: Any = importlib.import_module(f"{package}.runtime.local").LocalRuntime(**options or {})
 
     async def open(self, key: str) -> None:
         await self.runtime.create_session(self.api.CreateBashSessionRequest(session=key, startup_timeout=10))
@@ -30,6 +32,22 @@ class Runtime(Contender):
     async def run(self, key: str, text: str) -> Answer:
         result = await self.runtime.run_in_session(self.api.BashAction(command=text, session=key, check="silent"))
         return result.output, result.exit_code
+
+    async def run_bounded(self, key: str, text: str) -> tuple[str, int | None, int]:
+        result = await self.runtime.run_in_session(self.api.BashAction(command=text, session=key, check="silent"))
+        dropped: int = result.output_dropped
+        note = f"\n[... {dropped} bytes of output were dropped here ...]\n" if dropped else ""
+        return result.output.replace(note, "", 1), result.exit_code, dropped
+
+    async def stream(self, key: str, text: str, take: Callable[[str], None]) -> int | None:
+        action = self.api.BashAction(command=text, session=key, check="silent")
+        code = None
+        async for piece in self.runtime.stream_in_session(action):
+            if isinstance(piece, str):
+                take(piece)
+            else:
+                code = piece.exit_code
+        return code
 
     async def wait_for(self, key: str, text: str, patterns: list[str]) -> str:
         action = self.api.BashAction(command=text, session=key, check="ignore", expect=patterns)
@@ -66,6 +84,6 @@ class Runtime(Contender):
 class UvloopRuntime(Runtime):
     """The same on uvloop."""
 
-    def __init__(self, package: str) -> None:
+    def __init__(self, package: str, options: dict[str, Any] | None = None) -> None:
         self.loop_factory = importlib.import_module("uvloop").new_event_loop
-        super().__init__(package)
+        super().__init__(package, options)
