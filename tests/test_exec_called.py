@@ -6,6 +6,8 @@ import asyncio
 import gc
 import os
 import signal
+import socket
+import struct
 import subprocess
 import threading
 import time
@@ -19,6 +21,8 @@ from here_by_calls import Here, HereProgram
 from swerex_c.deployment._exec import Effort, EffortEnded
 from swerex_c.exceptions import CommandTimeoutError, PlaceLostError, ResourceError, StartupTimeoutError, SwerexException
 from swerex_c.exec import loops
+from swerex_c.exec._relay import HEAD
+from swerex_c.exec.called import CalledBackend, Program
 from swerex_c.runtime.abstract import (
     BashAction,
     BashInterruptAction,
@@ -29,7 +33,8 @@ from swerex_c.runtime.abstract import (
 )
 from swerex_c.runtime.exec import ExecRuntime
 
-PATIENCE = 20.0 * float(os.environ.get("SWX_PACE", "1"))
+PACE = float(os.environ.get("SWX_PACE", "1"))
+PATIENCE = 20.0 * PACE
 
 
 @pytest.fixture
@@ -272,3 +277,105 @@ def test_a_forked_process_has_a_loop_of_its_own(here: Here) -> None:
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# The loop is everybody's
+
+
+class Chatter(Program):
+    """Prints a byte at a time, all of them at once, and takes no input."""
+
+    def __init__(self, outputs: int) -> None:
+        self.outputs = outputs
+        self.abandoned = threading.Event()
+
+    async def send(self, data: bytes) -> None:
+        await asyncio.Event().wait()
+
+    async def receive(self) -> tuple[int, bytes] | None:
+        if not self.outputs:
+            return None
+        if self.outputs < 0:
+            await asyncio.Event().wait()
+        self.outputs -= 1
+        return 1, b"x"
+
+    async def wait(self) -> int:
+        return 7
+
+    async def abandon(self) -> None:
+        self.abandoned.set()
+
+
+class Chatty(CalledBackend):
+    name = "a place of small words"
+
+    def __init__(self, outputs: int) -> None:
+        self.program = Chatter(outputs)
+
+    async def start_program(self, *_: Any) -> Program:
+        return self.program
+
+    def why_lost(self, timeout: float) -> str | None:
+        return None
+
+
+async def _turns(within: list[float], over: asyncio.Event) -> None:
+    """How much work of the loop's thread lies between two turns of somebody who is always ready."""
+    before = time.thread_time()
+    while not over.is_set():
+        await asyncio.sleep(0)
+        within.append((now := time.thread_time()) - before)
+        before = now
+
+
+def _with_turns(line: list[str], work: Any) -> float:
+    """How much of the loop's work was done in long turns, of 0 to 1, while `work` talks to it as a relay would.
+
+    One long turn is no sign: the garbage collector may have had it.
+    """
+    within: list[float] = []
+    over = asyncio.Event()
+    looking = loops.submit(_turns(within, over))
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(PATIENCE)
+            connection.connect(f"\0{line[4]}")
+            head = f'{{"token":"{line[5]}","argv":["true"],"environment":{{}},"terminal":null}}'.encode()
+            connection.sendall(struct.pack(HEAD, b"H", len(head)) + head)
+            work(connection)
+    finally:
+        loops.call(_set(over), PATIENCE)
+        looking.result(PATIENCE)
+    return sum(it for it in within if it > 0.006 * PACE) / sum(within)
+
+
+async def _set(event: asyncio.Event) -> None:
+    event.set()
+
+
+def test_a_flood_of_small_outputs_leaves_others_their_turns() -> None:
+    place = Chatty(50_000)
+    got = bytearray()
+
+    def read(connection: socket.socket) -> None:
+        while data := connection.recv(1 << 20):
+            got.extend(data)
+
+    held = _with_turns(place.pipes(["true"], []), read)
+    size = struct.calcsize(HEAD) + 1
+    assert bytes(got[: size * 50_000]) == (struct.pack(HEAD, b"O", 1) + b"x") * 50_000
+    assert bytes(got[size * 50_000 :]) == struct.pack(HEAD, b"X", 1) + b"7"
+    assert held < 0.4
+
+
+def test_a_flood_of_small_inputs_leaves_others_their_turns() -> None:
+    """Of one who does not keep to the window either."""
+    place = Chatty(-1)
+
+    def write(connection: socket.socket) -> None:
+        connection.sendall((struct.pack(HEAD, b"I", 1) + b"x") * 50_000)
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b"" and place.program.abandoned.wait(PATIENCE)
+
+    assert _with_turns(place.pipes(["true"], []), write) < 0.4

@@ -156,6 +156,7 @@ class _Relay:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
+        self._turn = loops.turn()
 
     async def serve(self, backends: Mapping[str, CalledBackend]) -> None:
         """Start what it asks for and carry the streams, until the program or the relay has ended."""
@@ -221,6 +222,7 @@ class _Relay:
             except (EOFError, OSError):
                 return
             inputs.put_nowait(data if kind == b"I" else None)
+            await self._turn.over()
 
     async def _give(self, program: Program, inputs: asyncio.Queue[bytes | None]) -> None:
         try:
@@ -246,6 +248,7 @@ class _Relay:
     async def _tell(self, kind: bytes, data: bytes) -> None:
         self._writer.write(struct.pack(HEAD, kind, len(data)) + data)
         await self._writer.drain()
+        await self._turn.over()
 
 
 def _peer(writer: asyncio.StreamWriter) -> int:

@@ -31,6 +31,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from swerex_c.exceptions import PlaceLostError
+from swerex_c.exec import loops
 from swerex_c.exec._daytona_carrier import BOOTSTRAP, FAILURES, script
 from swerex_c.exec.called import CalledBackend, Program
 
@@ -86,6 +87,7 @@ class DaytonaProgram(Program):
         self._taken = asyncio.Event()  # the last input was
         self._sending = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
+        self._turn = loops.turn()
 
     async def start(
         self,
@@ -124,8 +126,12 @@ class DaytonaProgram(Program):
 
     # ---- what comes -----------------------------------------------------------------------------------------------
 
-    def _hear(self, data: bytes) -> None:
+    async def _hear(self, data: bytes) -> None:
         """Called by the SDK with what the terminal shows. Whatever is wrong here must not go back to the SDK."""
+        self._put(data)
+        await self._turn.over()
+
+    def _put(self, data: bytes) -> None:
         if not self._ready.is_set():
             self._wait_for_letter(data)
             return

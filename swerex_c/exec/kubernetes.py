@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 
 from swerex_c.exceptions import InvalidInputError, PlaceLostError, ResourceError
-from swerex_c.exec import pods
+from swerex_c.exec import loops, pods
 from swerex_c.exec.called import CalledBackend, Program
 from swerex_c.exec.cluster import NEW, OLD, Access, Cluster, Refused, TooOldError, Unreachable, Unusable
 
@@ -80,6 +80,7 @@ class ExecProgram(Program):
             lines: whether it reads its input in lines, by `_LINES`.
         """
         self._socket, self._called, self._lines = opened, called, lines
+        self._turn = loops.turn()
         self._status: bytes | None = None
         self._lost: str | None = None
         self._sent = self._taken = 0  # bytes of input: how many, and how many of them the server certainly has taken
@@ -138,6 +139,7 @@ class ExecProgram(Program):
     async def _message(self) -> aiohttp.WSMessage | None:
         """The next message that carries something; None if there will be no more."""
         while True:
+            await self._turn.over()
             try:
                 message: aiohttp.WSMessage = await self._socket.receive(
                     _QUIET_SECONDS if self._status is None else _AFTER_SECONDS

@@ -2,6 +2,9 @@
 
 Callers' own loops come and go, and each call may be made in another; what a library keeps, such as its connections,
 belongs to this loop.
+
+It is everybody's: whoever takes messages of a connection, which may all be there already, so that no `await` between
+them waits, asks its `Turn` after each whether others are to have the loop first.
 """
 
 from __future__ import annotations
@@ -10,12 +13,17 @@ import asyncio
 import concurrent.futures
 import os
 import threading
+import time
+import weakref
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["call", "submit"]
+__all__ = ["Turn", "call", "submit", "turn"]
 
 T = TypeVar("T")
+
+_TURN_SECONDS = 0.002
+"""How long those who take messages may have the loop together, until all else that is ready is done."""
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -43,6 +51,37 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
+
+
+class Turn:
+    """How long a loop has been with those who take messages since it last looked at everything else."""
+
+    def __init__(self) -> None:
+        self._until: float | None = None
+
+    async def over(self) -> None:
+        """To be awaited after each message: lets others go first where the time is up, and else does not wait."""
+        if self._until is None:
+            self._until = time.monotonic() + _TURN_SECONDS
+            asyncio.get_running_loop().call_soon(self._begin)
+        elif time.monotonic() > self._until:
+            await asyncio.sleep(0)
+
+    def _begin(self) -> None:
+        """The loop has been round: whoever is first begins a turn."""
+        self._until = None
+
+
+_turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Turn] = weakref.WeakKeyDictionary()
+
+
+def turn() -> Turn:
+    """The turn of the loop that runs: one for all who take messages in it."""
+    loop = asyncio.get_running_loop()
+    found = _turns.get(loop)
+    if found is None:
+        found = _turns[loop] = Turn()
+    return found
 
 
 def submit(work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:

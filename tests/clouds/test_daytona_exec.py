@@ -177,7 +177,7 @@ async def test_a_frame_of_which_a_part_is_missing_is_not_taken_for_whole(kind: b
         program = DaytonaProgram("place")
         program._ready.set()
         body = b"12345678"
-        program._hear(frame(program, body).replace(body, body[cut]))
+        await program._hear(frame(program, body).replace(body, body[cut]))
         with pytest.raises(PlaceLostError, match="damaged"):
             await program.receive()
 
