@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -277,6 +279,48 @@ def test_a_forked_process_has_a_loop_of_its_own(here: Here) -> None:
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+FORKS = """
+import os, subprocess, sys, time
+from pathlib import Path
+from here_by_calls import Here
+from swerex_c.exec import loops
+here = Here(Path(sys.argv[1]))
+relay = subprocess.Popen(here.pipes(["sh", "-c", "echo; exec sleep 1000"], []), stdin=-3, stdout=-1)
+relay.stdout.read(1)
+address = here.pipes([], [])[4]
+ours = os.fork()
+if not ours:
+    time.sleep(1000)
+print(relay.pid, ours, address, flush=True)
+time.sleep(1000)
+"""
+
+
+async def test_a_forked_process_keeps_no_relay_when_its_parent_dies(tmp_path: Path) -> None:
+    """Nor the address, at which others would wait for an answer."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", FORKS, str(tmp_path)], stdout=subprocess.PIPE, env=environment, text=True
+    )
+    assert parent.stdout is not None
+    relay, child, address = parent.stdout.readline().split()
+    try:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+        assert await soon(lambda: not _lives(relay)) and _lives(child)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, pytest.raises(ConnectionRefusedError):
+            connection.connect(f"\0{address}")
+    finally:
+        os.kill(int(child), signal.SIGKILL)
+
+
+def _lives(pid: str) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
 
 
 # The loop is everybody's

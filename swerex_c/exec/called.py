@@ -112,7 +112,7 @@ class _Door:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._address: str | None = None
-        self._listening: asyncio.AbstractServer | None = None
+        self._listening: asyncio.Server | None = None
         self._backends: weakref.WeakValueDictionary[str, CalledBackend] = weakref.WeakValueDictionary()
         self._tokens: weakref.WeakKeyDictionary[CalledBackend, str] = weakref.WeakKeyDictionary()
 
@@ -142,6 +142,11 @@ class _Door:
             listening.close()
             raise
         return name
+
+    def leave(self) -> None:
+        """In a process that was forked: the relays that come are its parent's."""
+        if self._listening is not None:
+            loops.let_go(each.fileno() for each in self._listening.sockets)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -272,6 +277,7 @@ def _words(error: BaseException) -> bytes:
 
 def _reset() -> None:
     global _door
+    _door.leave()
     _door = _Door()
 
 

@@ -15,10 +15,10 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
-__all__ = ["Turn", "call", "submit", "turn"]
+__all__ = ["Turn", "call", "let_go", "submit", "turn"]
 
 T = TypeVar("T")
 
@@ -44,10 +44,36 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_forever()
 
 
+def let_go(descriptors: Iterable[int]) -> None:
+    """In a process that was forked: have these be of nothing, without a word to whoever is at their other ends.
+
+    What the parent has is kept open by every process that has it too, and one that was forked may outlive its parent:
+    those who wait for the end of a connection would wait for that of both. The numbers stay in use, so that objects
+    which close them later close nothing else.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for each in descriptors:
+        os.dup2(nothing, each, inheritable=False)
+    os.close(nothing)
+
+
+def _connections(loop: asyncio.AbstractEventLoop) -> list[int]:
+    """The descriptors of a loop's connections, whichever library has made them."""
+    found = []
+    # Nothing public tells them all: a transport that is not read from for a while is not in the selector either.
+    for each, transport in list(getattr(loop, "_transports", {}).items()):
+        connection = transport.get_extra_info("socket")
+        if connection is not None and connection.fileno() == each:  # else it was closed, and may be somebody else's
+            found.append(each)
+    return found
+
+
 def _forget() -> None:
     """In a process that was forked there is no such thread; its loop is another."""
     global _loop, _lock
-    _loop, _lock = None, threading.Lock()
+    parents, _loop, _lock = _loop, None, threading.Lock()
+    if parents is not None:
+        let_go(_connections(parents))
 
 
 os.register_at_fork(after_in_child=_forget)
