@@ -12,8 +12,10 @@ from swerex_c.exceptions import (
     ConnectionLostError,
     DeploymentNotStartedError,
     EnvironmentLostError,
+    EnvironmentMemoryLimitError,
     EnvironmentTimeLimitError,
     InvalidInputError,
+    MemoryLimitError,
     PlaceLostError,
     PoolTimeoutError,
     ProtocolError,
@@ -22,6 +24,7 @@ from swerex_c.exceptions import (
     ServerRestartedError,
     SessionDiedError,
     SwerexException,
+    TimeLimitError,
 )
 
 if TYPE_CHECKING:
@@ -189,7 +192,8 @@ class Lease:
         if place.taken is not None:
             raise place.taken(f"The {pool.name} was closed while {environment.name} was in use") from error
         if lost is not None:
-            raise EnvironmentLostError(f"{environment.name} was lost while it was in use: {lost}") from error
+            kind = _kind(error, place)
+            raise kind(f"{environment.name} was lost while it was in use: {lost}") from error
 
     async def _why_lost(self, error: BaseException | None) -> str | None:
         if isinstance(error, PlaceLostError):
@@ -197,3 +201,12 @@ class Lease:
         if isinstance(error, _DOUBTFUL) and (why := await self._pool._why_dead(self._place)) is not None:
             return f"{type(error).__name__}: {error} ({why})"
         return None
+
+
+def _kind(error: BaseException | None, place: Place) -> type[EnvironmentLostError]:
+    """What the loss of an environment is to its user: that it ran into a limit of its own would happen again."""
+    if isinstance(error, MemoryLimitError):
+        return EnvironmentMemoryLimitError
+    if isinstance(error, TimeLimitError) and place.uses == 1:  # else some of the time was other users'
+        return EnvironmentTimeLimitError
+    return EnvironmentLostError

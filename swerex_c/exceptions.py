@@ -22,6 +22,7 @@ __all__ = [
     "DockerPullError",
     "DummyOutputsExhaustedError",
     "EnvironmentLostError",
+    "EnvironmentMemoryLimitError",
     "EnvironmentStartError",
     "EnvironmentTimeLimitError",
     "InvalidInputError",
@@ -301,7 +302,12 @@ class EnvironmentLostError(PlaceLostError):
 
 
 class EnvironmentTimeLimitError(EnvironmentLostError):
-    """The environment was in use for as long as the pool's `time_limit` lets it, and was ended."""
+    """The environment was in use for as long as the pool's `time_limit` lets it, or was there for its first user for
+    as long as its own limit does, and was ended."""
+
+
+class EnvironmentMemoryLimitError(EnvironmentLostError):
+    """What ran in the environment took more memory than its own limit lets it, and it was ended."""
 
 
 # Tests and the swap

@@ -188,7 +188,8 @@ class Pool:
             PoolError: in another event loop than that of the pool.
 
         Leaving ends the environment in the background, or resets it, and raises:
-            EnvironmentTimeLimitError: if the time limit was over before.
+            EnvironmentTimeLimitError: if the time limit was over before, or that of the environment itself.
+            EnvironmentMemoryLimitError: if the environment was ended at its limit of memory.
             EnvironmentLostError: instead of an error of the runtime if the environment is no longer alive.
             PoolClosedError: if the pool was closed meanwhile.
         """

@@ -24,9 +24,11 @@ from swerex_c.exceptions import (
     DeploymentNotStartedError,
     DeploymentStartupError,
     EnvironmentLostError,
+    EnvironmentMemoryLimitError,
     EnvironmentStartError,
     EnvironmentTimeLimitError,
     InvalidInputError,
+    MemoryLimitError,
     NonZeroExitCodeError,
     NotAvailableError,
     PlaceLostError,
@@ -35,6 +37,7 @@ from swerex_c.exceptions import (
     PoolFullError,
     PoolTimeoutError,
     SwerexException,
+    TimeLimitError,
 )
 from swerex_c.pool import Environment, Pool
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest, IsAliveResponse
@@ -493,6 +496,35 @@ async def test_a_runtime_that_says_that_its_place_is_lost_is_believed(site: Site
             async with pool.environment():
                 raise ConnectionLostError("elsewhere")
         assert pool.stats().counts.replaced == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "first", "second"),
+    [
+        (TimeLimitError("ended"), EnvironmentTimeLimitError, EnvironmentLostError),
+        (MemoryLimitError("ended"), EnvironmentMemoryLimitError, EnvironmentMemoryLimitError),
+    ],
+)
+async def test_an_environment_that_reaches_its_own_limit_says_which(
+    site: Site, error: Exception, first: type[Exception], second: type[Exception]
+) -> None:
+    """The time of one that was used before is not the user's own."""
+
+    async def reset(environment: Environment) -> None:
+        pass
+
+    async with pooled(site, 1, reuse=1, reset=reset) as pool:
+        with pytest.raises(EnvironmentLostError, match="environment-1 was lost.*ended") as caught:
+            async with pool.environment():
+                raise error
+        assert type(caught.value) is first and caught.value.__cause__ is error
+        async with pool.environment():
+            pass
+        with pytest.raises(EnvironmentLostError) as caught:
+            async with pool.environment() as environment:
+                assert environment.used_before
+                raise error
+        assert type(caught.value) is second
 
 
 @pytest.mark.parametrize("error", [ValueError("mine"), CommandTimeoutError("late"), NonZeroExitCodeError("1")])

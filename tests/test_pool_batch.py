@@ -21,9 +21,9 @@ from swerex_c.deployment.local import LocalDeployment
 from swerex_c.examples._results import Result, ResultFile
 from swerex_c.examples._run import Batch
 from swerex_c.examples._tasks import Step, Task, demo_tasks, deployment_config, read_tasks
-from swerex_c.exceptions import InvalidInputError
+from swerex_c.exceptions import InvalidInputError, MemoryLimitError, PlaceLostError, TimeLimitError
 from swerex_c.pool import Pool
-from swerex_c.runtime.abstract import IsAliveResponse
+from swerex_c.runtime.abstract import Command, CommandResponse, IsAliveResponse
 from traps.harness import eventually
 
 pytestmark = pytest.mark.thorough
@@ -145,7 +145,7 @@ def test_errors_by_kind_and_retrying_them(tmp_path: Path) -> None:
     assert code == 1
     assert {id: (result.outcome, result.error) for id, result in found.items()} == {
         "setup": ("error", "SetupFailedError"),
-        "slow": ("error", "EnvironmentTimeLimitError"),
+        "slow": ("limit", "EnvironmentTimeLimitError"),
         "good": ("resolved", ""),
         "bad": ("failed", ""),
         "ends": ("error", "SessionDiedError"),
@@ -255,6 +255,42 @@ async def test_a_task_that_loses_every_environment_is_an_error(tmp_path: Path) -
         async with Pool(Always, 2) as pool:
             await Batch([Task(id="a", check="true")], pool, file, attempts=2, finished=finished.append).run()
     assert (finished[0].outcome, finished[0].error, finished[0].attempts) == ("error", "EnvironmentLostError", 2)
+
+
+@pytest.mark.parametrize(
+    ("why", "told", "attempts"),
+    [
+        (TimeLimitError, ("limit", "EnvironmentTimeLimitError"), 1),
+        (MemoryLimitError, ("limit", "EnvironmentMemoryLimitError"), 1),
+        (PlaceLostError, ("error", "EnvironmentLostError"), 3),
+    ],
+)
+async def test_a_limit_is_a_result_and_a_loss_is_not(
+    tmp_path: Path, why: type[PlaceLostError], told: tuple[str, str], attempts: int
+) -> None:
+    """As engines tell it that have limits for environments: the limit would be reached at each attempt."""
+
+    class Limited(LocalDeployment):
+        async def start(self, *args: Any, **kwargs: Any) -> None:
+            await super().start()
+            execute = self.runtime.execute
+
+            async def until_lost(command: Command) -> CommandResponse:
+                if command.command == "git diff":
+                    raise why("the environment has ended")
+                return await execute(command)
+
+            self.runtime.execute = until_lost  # type: ignore[method-assign]
+
+    finished: list[Result] = []
+    with ResultFile(tmp_path / "out.jsonl") as file:
+        async with Pool(Limited, 1) as pool:
+            tasks = [Task(id="a", patch="git diff", check="true")]
+            await Batch(tasks, pool, file, attempts=3, finished=finished.append).run()
+            assert pool.stats().counts.replaced == attempts
+    (result,) = finished
+    assert ((result.outcome, result.error), result.attempts) == (told, attempts)
+    assert "the environment has ended" in result.message
 
 
 async def test_a_result_that_cannot_be_written_ends_the_batch(tmp_path: Path) -> None:

@@ -22,15 +22,16 @@ class Result(BaseModel):
     """What came of a task."""
 
     id: str
-    outcome: Literal["resolved", "failed", "error"]
-    """Whether the check was passed; "error" if the task was not carried out to its end."""
+    outcome: Literal["resolved", "failed", "limit", "error"]
+    """Whether the check was passed; "limit" if the task ran into a limit of time or memory, its own or that of its
+    environment; "error" if it was not carried out to its end for another reason."""
 
     error: str = ""
-    """The kind of the error: the name of an exception's class."""
+    """The kind of the limit or the error: the name of an exception's class."""
 
     message: str = ""
     attempts: int = 1
-    """How often the task was begun; more than once if its environment was lost."""
+    """How often the task was begun; more than once if its environment was lost, but at no limit of its own."""
 
     seconds: float = 0.0
     """The last attempt, from the environment to the end of the check."""

@@ -1,7 +1,8 @@
 """A batch of tasks over a pool of environments.
 
 Each task has an environment of its own. If that is lost on the way, the task as a whole is done again in a fresh one:
-nothing of the first attempt is taken over, and only the last one has a result. A result is written once.
+nothing of the first attempt is taken over, and only the last one has a result. A result is written once. That a task
+ran into a limit of time or memory, its own or its environment's, is its result: it would do so again.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from swerex_c.exceptions import (
     BashIncorrectSyntaxError,
     CommandTimeoutError,
     EnvironmentLostError,
+    EnvironmentMemoryLimitError,
     EnvironmentTimeLimitError,
     SwerexException,
 )
@@ -41,6 +43,8 @@ __all__ = ["Batch", "SetupFailedError"]
 
 _STARTUP_SECONDS = 60.0
 _REMOVE_SECONDS = 20.0
+
+_LIMITS = (EnvironmentTimeLimitError, EnvironmentMemoryLimitError)
 
 _KEPT = 4000
 """Characters of a check's output that are kept, the last ones."""
@@ -125,7 +129,9 @@ class Batch:
                 result.outcome = "resolved" if carried.check_exit_code == 0 else "failed"
             except Exception as error:
                 result.error, result.message = type(error).__name__, str(error)[:_KEPT]
-                lost = isinstance(error, EnvironmentLostError) and not isinstance(error, EnvironmentTimeLimitError)
+                if isinstance(error, _LIMITS):
+                    result.outcome = "limit"
+                lost = isinstance(error, EnvironmentLostError) and not isinstance(error, _LIMITS)
             else:
                 lost = False
             commands += carried.commands

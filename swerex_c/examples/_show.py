@@ -17,7 +17,7 @@ from swerex_c.pool import PoolStats
 
 __all__ = ["progress", "summary"]
 
-_STYLES = {"resolved": "green", "failed": "yellow", "error": "red"}
+_STYLES = {"resolved": "green", "failed": "yellow", "limit": "magenta", "error": "red"}
 
 
 @contextlib.contextmanager
@@ -69,18 +69,19 @@ def summary(
     table = Table(title="Batch", box=None, show_header=False, title_justify="left", padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
-    counts = Counter(result.outcome for result in results)
+    counts: Counter[str] = Counter(result.outcome for result in results)
     rows: list[tuple[str, str]] = [
         ("tasks", str(all_tasks)),
         ("resolved", str(counts["resolved"])),
         ("failed", str(counts["failed"])),
-        ("errors", str(counts["error"])),
     ]
-    kinds = Counter(result.error for result in results if result.outcome == "error")
-    rows += [(f"  {kind}", str(count)) for kind, count in kinds.most_common()]
+    for outcome, name in (("limit", "at a limit"), ("error", "errors")):
+        rows.append((name, str(counts[outcome])))
+        kinds = Counter(result.error for result in results if result.outcome == outcome)
+        rows += [(f"  {kind}", str(count)) for kind, count in kinds.most_common()]
     rows.append(("not done", str(all_tasks - len(results))))
     rows.append(("done again in a fresh environment", str(sum(result.attempts > 1 for result in results))))
-    times = sorted(result.seconds for result in results if result.outcome != "error")
+    times = sorted(result.seconds for result in results if result.outcome in ("resolved", "failed"))
     if times:
         rows += [(f"time of a task, p{share}", f"{_percentile(times, share):.2f} s") for share in (50, 95)]
     rows.append(("this run", f"{new} tasks in {seconds:.1f} s"))

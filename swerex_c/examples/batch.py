@@ -5,7 +5,8 @@
         --deployment '{"type": "ray", "environment": {"type": "local"}}'
 
 What a task is says `swerex_c.examples._tasks.Task`; `--demo N` makes some up. The same command again goes on where the
-last one ended, however it did: tasks with a result are not done again, but for errors with `--retry-errors`.
+last one ended, however it did: tasks with a result are not done again, but with `--retry-errors` those that ended in an
+error or at a limit of time or memory.
 
 The parts: `_tasks` reads, `_run` carries out, `_agent` talks to an agent that is a program, `_results` keeps the file,
 `_show` draws.
@@ -48,7 +49,9 @@ def batch(
     agent: Annotated[str, typer.Option(help="The agent's program, for tasks that name neither actions nor one.")] = "",
     attempts: Annotated[int, typer.Option(min=1, help="How often a task is begun if its environment is lost.")] = 3,
     starts_at_once: Annotated[int, typer.Option(min=1, help="How many environments may be starting.")] = 8,
-    retry_errors: Annotated[bool, typer.Option("--retry-errors", help="Do those again that were an error.")] = False,
+    retry_errors: Annotated[
+        bool, typer.Option("--retry-errors", help="Do those again that ended in an error or at a limit.")
+    ] = False,
 ) -> None:
     """Run a batch of tasks. Ends with 1 if a task ended in an error, with 130 if it was interrupted."""
     os.environ.setdefault("SWE_REX_LOG_STREAM_LEVEL", "ERROR")  # read when the rest is imported
@@ -85,7 +88,7 @@ def _run(
     done = {
         task.id: file.results[task.id]
         for task in all_tasks
-        if task.id in file.results and not (retry_errors and file.results[task.id].outcome == "error")
+        if task.id in file.results and not (retry_errors and file.results[task.id].outcome in ("error", "limit"))
     }
     left = [task for task in all_tasks if task.id not in done]
     console = Console()

@@ -88,3 +88,38 @@ def test_a_node_is_killed_in_the_middle_and_every_task_has_one_result(nodes: Nod
     assert all(noted[f"begin {name}"] == (2 if name in again else 1) for name in names)
     for node in (doomed, new):
         nodes.remove(node)
+
+
+@pytest.mark.timeout(170)
+def test_a_task_that_runs_into_its_environments_limits_is_begun_once(nodes: Nodes, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    take = f"{sys.executable} -c 'x = bytearray(1 << 30); import time; time.sleep(1000)'"
+    tasks = tmp_path / "tasks.jsonl"
+    lines = [
+        {"id": name, "setup": [f"echo {name} >> {log}"], "actions": [act], "check": "true"}
+        for name, act in (("time", "sleep 1000"), ("memory", take), ("good", "true"))
+    ]
+    tasks.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    out = tmp_path / "out.jsonl"
+    config = {
+        "type": "ray",
+        "address": nodes.address,
+        "num_cpus": 0.1,
+        "environment": {"type": "local"},
+        "startup_timeout": 100,
+        "time_limit": 15,
+        "memory_limit": 500 << 20,
+    }
+    process = start(out, tasks, config)
+    try:
+        shown, errors = process.communicate(timeout=150)
+    finally:
+        process.kill()
+    found = {record["id"]: record for record in map(json.loads, out.read_text().splitlines())}
+    assert {id: (record["outcome"], record["error"], record["attempts"]) for id, record in found.items()} == {
+        "time": ("limit", "EnvironmentTimeLimitError", 1),
+        "memory": ("limit", "EnvironmentMemoryLimitError", 1),
+        "good": ("resolved", "", 1),
+    }
+    assert process.returncode == 0 and "at a limit" in shown, (shown, errors)
+    assert sorted(log.read_text().split()) == ["good", "memory", "time"]
