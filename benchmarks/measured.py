@@ -10,88 +10,19 @@ import contextlib
 import json
 import os
 import re
-import resource
 import sys
-import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from shared import of_bench
+
 __all__ = ["Measured", "footprint", "memory_kb", "self_cpu", "serve", "tree_cpu"]
 
-TICK_US = 1e6 / os.sysconf("SC_CLK_TCK")
-
-
-def _threads_and_children(pid: str) -> tuple[list[str], list[str]]:
-    tasks = os.listdir(f"/proc/{pid}/task")
-    children: list[str] = []
-    for task in tasks:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
-            children += Path(f"/proc/{pid}/task/{task}/children").read_text().split()
-    return tasks, children
-
-
-def children_cpu() -> float:
-    """Microseconds of CPU below this process: living descendants, what they waited for, and what we waited for."""
-    done = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return (done.ru_utime + done.ru_stime) * 1e6 + tree_cpu(_threads_and_children("self")[1])
-
-
-def tree_cpu(pending: list[str]) -> float:
-    """Microseconds of CPU of these processes and all below them, with what they waited for."""
-    total = 0.0
-    while pending:
-        pid = pending.pop()
-        try:
-            tasks, children = _threads_and_children(pid)
-            for task in tasks:
-                total += int(Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0]) / 1e3
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            total += (int(fields[13]) + int(fields[14])) * TICK_US
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        pending += children
-    return total
-
-
-def self_cpu() -> float:
-    """Microseconds of CPU of this process, all threads."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return (used.ru_utime + used.ru_stime) * 1e6
-
-
-def memory_kb(field: str, pid: int | str = "self") -> int:
-    found = re.search(rf"^{field}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    return int(found.group(1)) if found else 0
-
-
-class Measured:
-    """CPU of this process and of those below it, from `with` to its end."""
-
-    def __enter__(self) -> Measured:
-        self.cpu_children_us = -children_cpu()
-        self.cpu_self_us = -self_cpu()
-        self.seconds = -time.perf_counter()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds += time.perf_counter()
-        self.cpu_self_us += self_cpu()
-        self.cpu_children_us += children_cpu()
-
-    @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        """What this process does within is not measured: the comparison of an answer."""
-        cpu, seconds = self_cpu(), time.perf_counter()
-        try:
-            yield
-        finally:
-            self.cpu_self_us -= self_cpu() - cpu
-            self.seconds -= time.perf_counter() - seconds
-
-    def result(self, **more: object) -> dict[str, object]:
-        cpu = {"cpu_self_us": self.cpu_self_us, "cpu_children_us": self.cpu_children_us}
-        return {"seconds": self.seconds, **cpu, **more}
+_package = of_bench("measured")
+Measured = _package.Measured
+memory_kb, self_cpu, tree_cpu = _package.memory_kb, _package.self_cpu, _package.tree_cpu
+_threads_and_children = _package.threads_and_children
 
 
 def serve(make: Callable[[str], Any]) -> None:

@@ -6,13 +6,17 @@ A ratio is the median over the rounds of "p50 of this contender by p50 of the ba
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+from shared import of_bench
 
 __all__ = ["Result", "Target", "Turn", "Workload", "median_ratio", "p50_of", "percentile"]
 
 Result = dict[str, Any]
+
+_figures = of_bench("figures")
+percentile, p50_of, median_ratio = _figures.percentile, _figures.p50_of, _figures.median_ratio
 
 
 @dataclass
@@ -58,23 +62,6 @@ class Workload:
 
     def summary(self, name: str) -> Result:
         return summarise(self, name)
-
-
-def percentile(values: list[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
-
-
-def median_ratio(ours: list[Result], bases: list[list[Result]], value: Callable[[Result], float]) -> float | None:
-    """By the sum of the bases; pairs the results of the same round."""
-    beside = [{result["round"]: value(result) for result in base} for base in bases]
-    sums = {a["round"]: sum(base.get(a["round"], 0.0) for base in beside) for a in ours}
-    ratios = [value(a) / sums[a["round"]] for a in ours if sums[a["round"]]]
-    return statistics.median(ratios) if ratios else None
-
-
-def p50_of(result: Result) -> float:
-    return percentile(result["samples_us"], 0.5)
 
 
 SUMS = ("cpu_self_us", "cpu_children_us", "cpu_server_us", "cpu_plain_us", "cpu_waiting_us")

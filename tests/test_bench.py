@@ -127,8 +127,12 @@ async def test_an_engine_that_is_one_answer_behind_is_seen() -> None:
 
 
 def run(seconds: float, rows: list[str], engines: list[str], **more: Any) -> tuple[Found, dict[str, Any]]:
-    setting = Setting(seconds, **more)
-    found = measure(setting, chosen(rows, engines))
+    """A run that is long enough for all of them, however busy the machine is."""
+    for longer in (1, 4, 12):
+        setting = Setting(seconds * longer, **more)
+        found = measure(setting, chosen(rows, engines))
+        if not found.absent and not found.errors:
+            break
     return found, report.as_data(found, setting)
 
 
@@ -204,11 +208,12 @@ def test_the_original_is_found_by_its_interpreter_and_its_answers_count(tmp_path
 
 @pytest.mark.parametrize("kind", [None, HANGS], ids=["does not start", "does not answer"])
 def test_the_budget_is_kept_whoever_hangs(tmp_path: Path, mark: str, kind: str | None) -> None:
+    setting = Setting(0.8, original_python=other_python(tmp_path, kind))
     began = time.monotonic()
-    found, data = run(0.8, ["builtin"], [PROGRAMS, ORIGINAL], original_python=other_python(tmp_path, kind))
+    found = measure(setting, chosen(["builtin"], [PROGRAMS, ORIGINAL]))
     assert time.monotonic() - began < 0.8 * 1.5
-    assert "error" in data["rows"]["builtin"]["lines"][ORIGINAL]
-    assert data["rows"]["builtin"]["lines"][PROGRAMS]["count"] > 0
+    lines = report.as_data(found, setting)["rows"]["builtin"]["lines"]
+    assert "error" in lines[ORIGINAL] and lines[PROGRAMS]["count"] > 0
     assert report.is_good(found)  # nothing answered wrong, and it is not ours
     assert eventually(lambda: not marked(mark), 2.0)
 

@@ -11,14 +11,16 @@ import os
 import re
 import resource
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["Measured", "children_cpu", "memory_kb", "self_cpu", "tree_cpu"]
+__all__ = ["Measured", "children_cpu", "memory_kb", "self_cpu", "threads_and_children", "tree_cpu"]
 
 TICK_US = 1e6 / os.sysconf("SC_CLK_TCK")
 
 
-def _threads_and_children(pid: str) -> tuple[list[str], list[str]]:
+def threads_and_children(pid: str) -> tuple[list[str], list[str]]:
+    """The ids of a process's threads, and of its children."""
     tasks = os.listdir(f"/proc/{pid}/task")
     children: list[str] = []
     for task in tasks:
@@ -30,7 +32,7 @@ def _threads_and_children(pid: str) -> tuple[list[str], list[str]]:
 def children_cpu() -> float:
     """Microseconds of CPU below this process: living descendants, what they waited for, and what we waited for."""
     done = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return (done.ru_utime + done.ru_stime) * 1e6 + tree_cpu(_threads_and_children("self")[1])
+    return (done.ru_utime + done.ru_stime) * 1e6 + tree_cpu(threads_and_children("self")[1])
 
 
 def tree_cpu(pending: list[str]) -> float:
@@ -39,7 +41,7 @@ def tree_cpu(pending: list[str]) -> float:
     while pending:
         pid = pending.pop()
         try:
-            tasks, children = _threads_and_children(pid)
+            tasks, children = threads_and_children(pid)
             for task in tasks:
                 total += int(Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0]) / 1e3
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -75,6 +77,16 @@ class Measured:
         self.seconds += time.perf_counter()
         self.cpu_self_us += self_cpu()
         self.cpu_children_us += children_cpu()
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """What this process does within is not measured: the comparison of an answer."""
+        cpu, seconds = self_cpu(), time.perf_counter()
+        try:
+            yield
+        finally:
+            self.cpu_self_us -= self_cpu() - cpu
+            self.seconds -= time.perf_counter() - seconds
 
     def result(self, **more: object) -> dict[str, object]:
         """What was measured, with whatever else the caller has to say."""

@@ -51,14 +51,16 @@ class Operations:
         token = os.urandom(6).hex()
         return not is_right(await self.engine.run(key, f"echo {token}"), f"{token}\n")
 
-    async def _samples(self, seconds: float, one: Callable[[int], Awaitable[tuple[float, bool]]]) -> dict[str, object]:
+    async def _samples(
+        self, seconds: float, one: Callable[[int, Measured], Awaitable[tuple[float, bool]]]
+    ) -> dict[str, object]:
         """Samples of what gives microseconds and whether the answer was right."""
         samples: list[float] = []
         wrong = 0
         until = time.perf_counter() + seconds
         with Measured() as measured:
             for number in itertools.count(1):
-                took, right = await one(number)
+                took, right = await one(number, measured)
                 if right:
                     samples.append(took)
                 else:
@@ -73,7 +75,7 @@ class Operations:
         for _ in range(3):
             await run(key, text)
 
-        async def one(_: int) -> tuple[float, bool]:
+        async def one(_: int, measured: Measured) -> tuple[float, bool]:
             start = clock()
             answer = await run(key, text)
             return (clock() - start) / 1e3, is_right(answer)
@@ -84,7 +86,7 @@ class Operations:
     async def create(self, seconds: float) -> dict[str, object]:
         """A shell, until it takes commands; then one command, and its end, which are not timed."""
 
-        async def one(number: int) -> tuple[float, bool]:
+        async def one(number: int, measured: Measured) -> tuple[float, bool]:
             start = time.perf_counter_ns()
             await self.engine.open(f"create{number}")
             took = (time.perf_counter_ns() - start) / 1e3
@@ -101,11 +103,13 @@ class Operations:
         if path not in self.placed:
             self.placed[path] = await self.engine.place(path)
 
-        async def one(_: int) -> tuple[float, bool]:
+        async def one(_: int, measured: Measured) -> tuple[float, bool]:
             start = time.perf_counter_ns()
             said, code = await self.engine.run(key, f"cat {self.placed[path]}")
             took = (time.perf_counter_ns() - start) / 1e3
-            return took, code == 0 and (said.encode() if isinstance(said, str) else said) == expected
+            with measured.aside():
+                right = code == 0 and (said.encode() if isinstance(said, str) else said) == expected
+            return took, right
 
         return {**await self._samples(seconds, one), "bytes": len(expected)}
 
@@ -120,7 +124,7 @@ class Operations:
         """From the interrupt of a command that its caller has given up to the shell's being free."""
         key = await self._session("interrupt")
 
-        async def one(_: int) -> tuple[float, bool]:
+        async def one(_: int, measured: Measured) -> tuple[float, bool]:
             took = await self.engine.interrupt(key)
             return took, not await self._true(key)
 
@@ -130,7 +134,7 @@ class Operations:
         """A command without a shell that stays."""
         await self.engine.execute("true")
 
-        async def one(_: int) -> tuple[float, bool]:
+        async def one(_: int, measured: Measured) -> tuple[float, bool]:
             start = time.perf_counter_ns()
             answer = await self.engine.execute("true")
             return (time.perf_counter_ns() - start) / 1e3, is_right(answer)
