@@ -377,9 +377,8 @@ def trace(
 
 def show_trace(kind: str, count: int, rest_us: float, cpu: int | None) -> None:
     found, with_trace, without = trace(kind, count, rest_us, cpu)
-    print(
-        f"\n{kind}: {len(found)} commands, {rest_us:g} us apart{'' if cpu is None else f', on processor {cpu}'}; load {os.getloadavg()[0]:.1f}"
-    )
+    where = "" if cpu is None else f", on processor {cpu}"
+    print(f"\n{kind}: {len(found)} commands, {rest_us:g} us apart{where}; load {os.getloadavg()[0]:.1f}")
     both = [f"{at(it['samples'], 0.1):.1f} / {at(it['samples'], 0.5):.1f}" for it in (without, with_trace)]
     print(f"  whole command, lowest tenth / middle: {both[0]} us; while it was traced {both[1]} us")
     user, system, slept, pushed = (without[name] for name in USED)
