@@ -163,6 +163,15 @@ def test_a_wrong_answer_has_no_time_in_the_table(
     assert " WRONG" in capsys.readouterr().out
 
 
+def test_a_run_in_which_nothing_of_ours_was_measured_is_not_good() -> None:
+    rows = chosen(["builtin"], [OURS, PTY])
+    turn = {"round": 0, "count": 1, "wrong": 0, "samples_us": [1.0], "cpu_self_us": 1.0, "cpu_children_us": 1.0}
+    assert not report.is_good(Found(rows, results={("builtin", PTY): [turn]}))
+    both: dict[tuple[str, str], Any] = {("builtin", PTY): [turn], ("builtin", OURS): [turn]}
+    assert report.is_good(Found(rows, results=both))
+    assert not report.is_good(Found(rows, results=both, errors={("builtin", OURS): "its process ended with 1"}))
+
+
 def other_python(path: Path, swerex: str | None) -> str:
     """An interpreter that has nothing but a package `swerex` with this runtime; without one, a program that hangs."""
     script = path / "python"
@@ -208,12 +217,19 @@ def test_the_original_is_found_by_its_interpreter_and_its_answers_count(tmp_path
 
 @pytest.mark.parametrize("kind", [None, HANGS], ids=["does not start", "does not answer"])
 def test_the_budget_is_kept_whoever_hangs(tmp_path: Path, mark: str, kind: str | None) -> None:
-    setting = Setting(0.8, original_python=other_python(tmp_path, kind))
-    began = time.monotonic()
-    found = measure(setting, chosen(["builtin"], [PROGRAMS, ORIGINAL]))
-    assert time.monotonic() - began < 0.8 * 1.5
-    lines = report.as_data(found, setting)["rows"]["builtin"]["lines"]
-    assert "error" in lines[ORIGINAL] and lines[PROGRAMS]["count"] > 0
+    python = other_python(tmp_path, kind)
+    for seconds in (0.8, 4.0, 12.0):  # so long that the others have a turn, however busy the machine is
+        began = time.monotonic()
+        subprocess.run([sys.executable, "-S", "-c", "pass"], check=True)
+        slow = time.monotonic() - began  # a part that no budget can bound
+        setting = Setting(seconds, original_python=python)
+        found = measure(setting, chosen(["builtin"], [PROGRAMS, ORIGINAL]))
+        assert time.monotonic() - began < seconds * 1.5 + 3 * slow
+        lines = report.as_data(found, setting)["rows"]["builtin"]["lines"]
+        assert "error" in lines[ORIGINAL]
+        if "error" not in lines[PROGRAMS]:
+            break
+    assert lines[PROGRAMS]["count"] > 0
     assert report.is_good(found)  # nothing answered wrong, and it is not ours
     assert eventually(lambda: not marked(mark), 2.0)
 
@@ -315,3 +331,24 @@ def test_the_command_measures_every_row(tmp_path: Path) -> None:
         line = row["lines"][OURS]
         assert ("per_second" if key.startswith("fleet") else "p50_us") in line and not line["wrong"], key
         assert row["title"] in done.stdout
+
+
+@pytest.mark.thorough
+def test_an_engine_that_was_too_slow_once_is_measured_in_the_next_rows(tmp_path: Path) -> None:
+    """It hangs in the first row that asks it, and not after it was started again."""
+    first = tmp_path / "first"
+    hangs_once = ANSWERS.replace(
+        "        word",
+        f"        import os\n        if not os.path.exists({str(first)!r}):\n"
+        f"            open({str(first)!r}, 'w').close()\n            time.sleep(100)\n        word",
+    )
+    python = other_python(tmp_path, hangs_once)
+    for seconds in (1.5, 6.0, 20.0):
+        first.unlink(missing_ok=True)
+        setting = Setting(seconds, original_python=python)
+        found = measure(setting, chosen(["builtin", "program"], [ORIGINAL]))
+        lines = {key: row["lines"][ORIGINAL] for key, row in report.as_data(found, setting)["rows"].items()}
+        assert "error" in lines["builtin"] or "note" in lines["builtin"]
+        if "p50_us" in lines["program"]:
+            break
+    assert lines["program"]["p50_us"] > 0

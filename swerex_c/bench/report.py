@@ -12,7 +12,7 @@ from rich.text import Text
 from swerex_c.bench.figures import Result, median_ratio, p50_of, percentile
 from swerex_c.bench.machine import machine
 from swerex_c.bench.rows import ORIGINAL, OURS, PLACE, Row, Turn
-from swerex_c.bench.run import Found, Setting
+from swerex_c.bench.run import NO_TIME, Found, Setting
 
 __all__ = ["as_data", "is_good", "print_table"]
 
@@ -76,11 +76,13 @@ def as_data(found: Found, setting: Setting) -> dict[str, Any]:
 
 
 def is_good(found: Found) -> bool:
-    """Whether every answer was right, and ours could be measured."""
+    """Whether every answer was right, and ours could be measured. Rows for which there was no time are no failure, but
+    none at all is."""
     wrong = any(result["wrong"] for results in found.results.values() for result in results)
-    names = {(row.key, turn.name) for row in found.rows for turn in row.turns if turn.engine in (OURS, PLACE)}
-    failed = any(names & {line} and not error.startswith("left out") for line, error in found.errors.items())
-    return not (wrong or failed)
+    ours = [(row.key, turn) for row in found.rows for turn in row.turns if turn.engine in (OURS, PLACE)]
+    failed = any(not found.errors.get((key, turn.name), NO_TIME).startswith(NO_TIME) for key, turn in ours)
+    measured = {turn.engine for key, turn in ours if (key, turn.name) in found.results}
+    return not wrong and not failed and measured == {turn.engine for _, turn in ours}
 
 
 def duration(us: float | None) -> str:
@@ -163,4 +165,4 @@ def _print_about(console: Console, found: Found, setting: Setting) -> None:
         shown = setting.place_name if name == PLACE else name
         console.print(f"Without {shown}: {why}", highlight=False, markup=False, soft_wrap=True)
     if not is_good(found):
-        print("swerex-c: something answered wrong, or not at all: see above", file=sys.stderr)
+        print("swerex-c: something answered wrong, not at all, or not in this time: see above", file=sys.stderr)

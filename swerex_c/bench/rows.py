@@ -58,6 +58,10 @@ class Row:
     weight: float = 1.0
     """The share of the time."""
 
+    like: str = ""
+    times: float = 1.0
+    """Another row, of which one sample takes so many times less: it tells whether there is time for one of these."""
+
 
 def _rows() -> list[Row]:
     slow: dict[str, Any] = {"rounds": 2, "least": 0.5}
@@ -73,7 +77,7 @@ def _rows() -> list[Row]:
     turns = [Turn(OURS), Turn(PTY), Turn(PROGRAMS), Turn(ORIGINAL, rounds=1, least=0.5), Turn(PLACE)]
     rows.append(Row("output-1", "1 MB of output", "output", {"megabytes": 1}, turns, weight=0.7))
     turns = [Turn(OURS, **slow), Turn(PTY, **slow), Turn(PROGRAMS, **slow), Turn(PLACE, **slow)]
-    rows.append(Row("output-64", "64 MB of output", "output", {"megabytes": 64}, turns))
+    rows.append(Row("output-64", "64 MB of output", "output", {"megabytes": 64}, turns, like="output-1", times=64))
     for sessions in (16, 64):
         turns = [Turn(OURS, least=0.1), Turn(PTY, least=0.2), Turn(PROGRAMS, least=0.1)]
         if sessions == 16:

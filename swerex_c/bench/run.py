@@ -24,7 +24,7 @@ from typing import IO, Any
 from swerex_c.bench.figures import Result
 from swerex_c.bench.rows import BYTES, ORIGINAL, OURS, PLACE, PROGRAMS, PTY, Row, Turn
 
-__all__ = ["BOOT", "Found", "MissingError", "Setting", "measure"]
+__all__ = ["BOOT", "NO_TIME", "Found", "MissingError", "Setting", "measure"]
 
 LINE = "{:08d} the quick brown fox jumps over the lazy dog 0123456789\n"
 """64 bytes with a number, so that a lost, doubled or moved piece shows."""
@@ -43,7 +43,7 @@ OVER = 1.1
 """How much of the budget may pass until what still runs is ended."""
 
 GRACE, PLACE_GRACE = 2.0, 30.0
-"""Seconds that an engine has to end its shells in, and a place besides to be ended in."""
+"""Seconds that an engine has at most to end its shells in, and a place to be ended in."""
 
 # The package itself, from where this one is, in an interpreter that may not have it.
 BOOT = """\
@@ -194,6 +194,7 @@ class Run:
         self.setting, self.found, self.directory, self.show = setting, found, directory, show
         self.random = random.Random(setting.seed)
         self.workers: dict[str, Worker] = {}
+        self.restarted: set[str] = set()
         self.begin = time.perf_counter() if setting.begin is None else setting.begin
 
     def left(self) -> float:
@@ -234,15 +235,28 @@ class Run:
 
     def _lose(self, name: str, why: str) -> None:
         self.found.absent[name] = why
+        self._end(name)
+
+    def _end(self, name: str) -> None:
         worker = self.workers.pop(name)
         worker.begin_to_end()
         worker.end()
 
+    def _again(self, name: str) -> None:
+        """A new process for an engine whose last one had to be ended, once; it loses what its sessions were."""
+        if name in self.restarted or name == PLACE:
+            self.found.absent[name] = "its process was ended twice"
+            return
+        self.restarted.add(name)
+        self.workers[name] = self._worker(name)
+        self._greet(name, LOST * self.left())
+
     def _worker(self, name: str) -> Worker:
         here = _environment(self.directory)
+        grace = min(GRACE, 0.1 * self.setting.seconds)
         if name == ORIGINAL:
             here["SWEREX_C_SWAP"] = "0"
-            return Worker("original", {}, self.setting.original_python, here, GRACE)
+            return Worker("original", {}, self.setting.original_python, here, grace)
         if name == PLACE:
             # Clients of engines and hosts find in the user's own home what they need.
             options = {"deployment": self.setting.deployment}
@@ -253,7 +267,7 @@ class Run:
             PTY: ("pty", {}),
             PROGRAMS: ("programs", {}),
         }
-        return Worker(*kinds[name], sys.executable, here, GRACE)
+        return Worker(*kinds[name], sys.executable, here, grace)
 
     def rounds(self) -> None:
         """All turns, each with its share of the time that is left."""
@@ -270,11 +284,15 @@ class Run:
 
     def _turn(self, number: int, row: Row, turn: Turn, share: float) -> None:
         line = row.key, turn.name
+        if turn.engine not in self.workers and turn.engine not in self.found.absent:
+            self._again(turn.engine)
         if turn.engine not in self.workers:
-            self.found.errors.setdefault(line, self.found.absent.get(turn.engine, NO_TIME))
+            self.found.errors.setdefault(line, self.found.absent[turn.engine])
             return
         left = self.left()
         seconds = left * share
+        if row.like and (before := self.found.results.get((row.like, turn.name))):
+            turn.least = max(turn.least, row.times * min(sum(it["samples_us"]) / it["count"] for it in before) / 1e6)
         if left <= 0 or turn.least > max(seconds, COSTLY * left):
             self.found.errors.setdefault(line, NO_TIME)
             return
@@ -287,7 +305,7 @@ class Run:
             result = self.workers[turn.engine].ask(limit, operation=row.operation, seconds=seconds, **request)
         except WorkerError as error:
             self.found.errors[line] = str(error)
-            self._lose(turn.engine, str(error))
+            self._end(turn.engine)
             return
         if "error" in result:
             self.found.errors[line] = result["error"]
