@@ -17,6 +17,8 @@ Exit status: 0; 1 if an answer of ours was wrong or, with --check, a target was 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fnmatch
 import json
 import os
 import shutil
@@ -26,12 +28,14 @@ from pathlib import Path
 
 import record
 from cases import workloads
+from containers import Containers
 from extent import FULL, QUICK, USUAL
 from goals import targets
 from growth import print_growth
 from measure import (
     HERE,
     ROOT,
+    Absent,
     BenchError,
     Files,
     Floor,
@@ -40,13 +44,14 @@ from measure import (
     build,
     build_floor,
     machine,
-    original_python,
+    needed_original,
     our_errors,
     our_path,
     work_directory,
 )
 from report import short_table
 from rows import Result, Workload
+from servers import BESIDE, Servers
 from tables import print_targets, print_workload
 
 OTHERS = (
@@ -70,8 +75,19 @@ def build_engine(directory: Path) -> str:
 # ---- the run ----
 
 
+OURS = ("ours", "core", "engine", "bare", "echo", "local", "copy", "no server", "original on ours")
+"""What the names of lines begin with that must not fail: ours, and what this directory compares it with."""
+
+PLACES: dict[str, type[Servers] | type[Containers]] = {"remote": Servers, "docker": Containers}
+"""What the engines need whose names begin so, before a colon."""
+
+
 class Bench(Run):
-    always = ("bare C",)
+    always = ("bare C", "echo", "local", "copy", "load", "docker")
+
+    def __init__(self, arguments: argparse.Namespace, directory: Path) -> None:
+        super().__init__(arguments, directory)
+        self.places: dict[str, Servers | Containers | BenchError] = {}
 
     def start(self, name: str) -> Floor | Worker:
         if name == "bare C":
@@ -80,18 +96,41 @@ class Bench(Run):
             return Floor(build_engine(self.directory), self.environment)
         if name == "Tcl Expect":
             if shutil.which("expect") is None:
-                raise BenchError("no program expect (Debian: expect)")
+                raise Absent("no program expect (Debian: expect)")
             return Floor("expect", self.environment, "-f", str(HERE / "floor.tcl"))
         script, _, library = name.rpartition(": ")
+        if script in PLACES:
+            return self.place(script).client(library)
         script = "text_worker.py" if script else "worker.py"
         if library in OTHERS:
-            python = original_python(may_install=not self.arguments.no_install)
-            if python is None:
-                raise BenchError("no environment with the original (SWX_ORIGINAL_PYTHON, or run without --no-install)")
+            python = needed_original(may_install=not self.arguments.no_install)
             return Worker(library, python, self.environment, script)
         path = our_path()
         extra = {"PYTHONPATH": path} if path else {}
         return Worker(library, sys.executable, {**self.environment, **extra}, script)
+
+    def place(self, kind: str) -> Servers | Containers:
+        """Started when the first contender needs it. Raises Absent or BenchError if it cannot be had."""
+        if kind not in self.places:
+            try:
+                may_install = not self.arguments.no_install
+                self.places[kind] = PLACES[kind](self.environment, self.directory, may_install=may_install)
+            except BenchError as error:
+                self.places[kind] = error
+        place = self.places[kind]
+        if isinstance(place, BenchError):
+            raise place
+        return place
+
+    def run(self, workload: Workload) -> None:
+        with BESIDE[workload.beside](self) if workload.beside else contextlib.nullcontext():
+            super().run(workload)
+
+    def close(self) -> None:
+        super().close()
+        for place in self.places.values():
+            if not isinstance(place, BenchError):
+                place.close()
 
     def ask(self, contender: Floor | Worker, request: Result) -> Result:
         if isinstance(contender, Floor):
@@ -106,8 +145,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="compare with the targets; exit 1 if one is missed")
     parser.add_argument("--json", metavar="FILE", help="write all results there")
     parser.add_argument("--markdown", metavar="FILE", help="write the short table for a README there")
-    parser.add_argument("--only", metavar="ROW,...", help="these workloads only (true, fleet, output-8, ...)")
+    parser.add_argument("--only", metavar="ROW,...", help="these workloads only (true, output-8, 'remote-*', ...)")
     parser.add_argument("--contenders", metavar="NAME,...", help="these contenders only (ours, core, original, ...)")
+    parser.add_argument("--need", metavar="NAME,...", help="exit 1 if one of these cannot be had ('docker: ours', ...)")
     parser.add_argument("--no-install", action="store_true", help="do not make an environment for the original")
     parser.add_argument("--cpus", metavar="N,...", help="pin everything to these processors")
     parser.add_argument("--seed", type=int, default=1, help="for the order of turns")
@@ -123,13 +163,13 @@ def run(arguments: argparse.Namespace, directory: Path) -> tuple[int, Result | N
     for key, value in about.items():
         print(f"{key:12} {value}")
     extent = QUICK if arguments.quick else FULL if arguments.full else USUAL
-    only = set(arguments.only.split(",")) if arguments.only else None
+    only = arguments.only.split(",") if arguments.only else []
     rows: dict[str, Workload] = {}
     known = []
     try:
         for workload in workloads(extent, files):
             known.append(workload.key)
-            if only and workload.key not in only:
+            if only and not any(fnmatch.fnmatchcase(workload.key, it) for it in only):
                 continue
             rows[workload.key] = workload
             try:
@@ -142,8 +182,8 @@ def run(arguments: argparse.Namespace, directory: Path) -> tuple[int, Result | N
             sys.stdout.flush()
     finally:
         bench.close()
-    if unknown := (only or set()).difference(known):
-        raise BenchError(f"no rows {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    if unknown := [it for it in only if not fnmatch.filter(known, it)]:
+        raise BenchError(f"no rows {', '.join(unknown)}; there are {', '.join(known)}")
     about["contenders"] = {n: c.python for n, c in bench.contenders.items() if isinstance(c, Worker)}
     print("\ninterpreters: " + ", ".join(f"{name} {python}" for name, python in about["contenders"].items()))
     measured = record.document(about, rows, bench.absent)
@@ -163,12 +203,14 @@ def run(arguments: argparse.Namespace, directory: Path) -> tuple[int, Result | N
     failed = {
         f"{key}, {name}: {error}"
         for key, row in rows.items()
-        for name, error in our_errors(row, ("ours", "core", "bare C", "engine"))
+        for name, error in our_errors(row, OURS, bench.lacking)
         if name != "ours, uvloop" or name not in bench.absent
     }
+    needed = set(arguments.need.split(",")) if arguments.need else set()
+    failed |= {f"{name}: {bench.absent[name]}" for name in needed & bench.lacking}
     for text in sorted(failed):
         print(f"failed: {text}")
-    ours_wrong = any(not name.startswith("original") for _, name in wrong)
+    ours_wrong = any(name.partition(",")[0] != "original" for _, name in wrong)
     missed = arguments.check and any(not t.met for t in found)
     return int(bool(ours_wrong or failed or missed)), measured
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import cases_bytes
 import cases_many
+import cases_places
 from extent import Extent
 from measure import Files
 from rows import Turn, Workload
@@ -33,7 +34,7 @@ def workloads(extent: Extent, files: Files) -> Iterator[Workload]:
         for row in rows(extent, files):
             row.rounds = min(row.rounds, extent.rounds)
             yield row
-    for rows in (cases_bytes.matching, cases_bytes.frames, interrupts, calls):
+    for rows in (cases_bytes.matching, cases_bytes.frames, interrupts, calls, cases_places.remote, cases_places.docker):
         for row in rows(extent, files):
             row.rounds = min(row.rounds, extent.rounds)
             yield row

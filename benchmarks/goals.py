@@ -5,72 +5,15 @@ They are looked up in a record, so a record says by itself whether it meets them
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
+import goals_places
 from growth import GROWTHS
-from rows import Result, Target
+from rows import Target
+from values import Goal, Value, beside, best, by, inverse, of
 
-__all__ = ["GOALS", "Goal", "targets"]
-
-Value = Callable[[Result], float | None]
-
-
-@dataclass(frozen=True)
-class Goal:
-    text: str
-    value: Value
-    limit: float
-    at_most: bool = True
-    unit: str = "x"
-
-
-def of(row: str, line: str, key: str, scale: float = 1.0) -> Value:
-    """A number of a line."""
-
-    def find(record: Result) -> float | None:
-        value = record["rows"].get(row, {}).get("lines", {}).get(line, {}).get(key)
-        return value * scale if isinstance(value, int | float) else None
-
-    return find
-
-
-def by(one: Value, other: Value) -> Value:
-    """One number by another."""
-
-    def find(record: Result) -> float | None:
-        a, b = one(record), other(record)
-        return a / b if a is not None and b else None
-
-    return find
-
-
-def inverse(value: Value) -> Value:
-    return by(lambda _: 1.0, value)
-
-
-def beside(row: str, line: str, other: str) -> Value:
-    """The median over the rounds of a line's time by another's."""
-
-    def find(record: Result) -> float | None:
-        lines = record["rows"].get(row, {}).get("lines", {})
-        a, b = [lines.get(name, {}).get("rounds", {}) for name in (line, other)]
-        found = [a[number] / b[number] for number in a if b.get(number)]
-        return statistics.median(found) if found else None
-
-    return find
-
-
-def best(*values: Value) -> Value:
-    """The largest of those that there are."""
-
-    def find(record: Result) -> float | None:
-        return max((found for value in values if (found := value(record)) is not None), default=None)
-
-    return find
-
+__all__ = ["GOALS", "targets"]
 
 def power(text: str, line: str) -> Value:
     """The exponent of a growth."""
@@ -116,16 +59,6 @@ def outputs() -> Iterator[Goal]:
             )
 
 
-def remote() -> Iterator[Goal]:
-    for line, what in (("ours", "TCP"), ("ours, unix", "unix")):
-        yield Goal(f"remote true over {what}: by local and bare echo", of("remote-true", line, "ratio"), 1.5)
-    for row, times, what in (("remote-alive", 25, "idle"), ("remote-alive-busy", 75, "busy")):
-        faster = inverse(beside(row, "ours", "original"))
-        yield Goal(f"remote is_alive, {what}: times faster than the original", faster, times, False)
-    rate = of("remote-in-flight", "ours", "ratio")
-    yield Goal("remote, 64 requests in flight: rate by the bare echo", rate, 0.5, False)
-
-
 GOALS: list[Goal] = [
     *single("true", "true, asyncio", "ours", 2.0),
     Goal("true, asyncio: CPU of this process", of("true", "ours", "cpu_self_us"), 30, True, "us"),
@@ -148,7 +81,8 @@ GOALS: list[Goal] = [
     Goal("event loop: longest stall of our own", of("stall", "ours", "own_max_us", 1e-3), 1, True, "ms"),
     Goal("event loop: p99 of a timer's delay, whatever its cause", of("stall", "ours", "p99_us", 1e-3), 1, True, "ms"),
     Goal("interrupt of sleep 100", of("interrupt", "ours", "p50_us", 1e-3), 3, True, "ms"),
-    *remote(),
+    *goals_places.remote(),
+    *goals_places.docker(),
     *(
         Goal(f"frames: {operation} {size:,} bytes, by ormsgpack", of(f"{operation}-{size}", "ours", "ratio"), 1.0)
         for size in (100, 1_000_000)

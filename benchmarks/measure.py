@@ -48,6 +48,10 @@ class BenchError(Exception):
     """Something is missing; the text says what."""
 
 
+class Absent(BenchError):
+    """An engine that this machine does not have. It is named, and the rest goes on."""
+
+
 # ---- contenders as processes ----
 
 
@@ -89,6 +93,13 @@ class Worker:
     def ask(self, operation: str, **parameters: object) -> Result:
         self.begin(operation, **parameters)
         return self.finish()
+
+    def want(self, operation: str, **parameters: object) -> None:
+        """Asks for what must not fail: then the process ends, and BenchError says why."""
+        answer = self.ask(operation, **parameters)
+        if "error" in answer:
+            self.close()
+            raise BenchError(answer["error"])
 
     def finish(self) -> Result:
         watchdog = threading.Timer(TURN_LIMIT, self.process.kill)
@@ -171,6 +182,14 @@ def original_python(may_install: bool) -> str | None:
     if not ready.exists():
         return None
     return str(python)
+
+
+def needed_original(may_install: bool) -> str:
+    """The same; raises Absent where there is none."""
+    python = original_python(may_install)
+    if python is None:
+        raise Absent("no environment with the original (SWX_ORIGINAL_PYTHON, or run without --no-install)")
+    return python
 
 
 def our_path() -> str | None:
@@ -256,6 +275,8 @@ class Run:
         self.directory = directory
         self.contenders: dict[str, Any] = {}
         self.absent: dict[str, str] = {}
+        self.lacking: set[str] = set()
+        """Those of the absent that this machine does not have."""
         self.wanted: set[str] = set(arguments.contenders.split(",")) if arguments.contenders else set()
 
     @staticmethod
@@ -282,6 +303,8 @@ class Run:
             self.contenders[name] = self.start(name)
         except BenchError as error:
             self.absent[name] = str(error)
+            if isinstance(error, Absent):
+                self.lacking.add(name)
             print(f"without {name}: {error}", file=sys.stderr)
             return None
         return self.contenders[name]
@@ -312,7 +335,7 @@ class Run:
                 if "error" in result:
                     workload.errors[turn.name] = result["error"]
                 else:
-                    results.setdefault(turn.name, []).append({**result, "round": number})
+                    workload.keep(turn.name, {**result, "round": number}, results)
 
     @contextmanager
     def lent(self, turn: Turn) -> Iterator[Any]:
@@ -382,8 +405,9 @@ def machine(script: str, seed: int) -> Result:
     }
 
 
-def our_errors(workload: Workload, ours: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Errors of those whose names begin so."""
-    for name, error in workload.errors.items():
-        if name.startswith(ours) and error != LEFT_OUT:
-            yield name, error
+def our_errors(workload: Workload, ours: tuple[str, ...], lacking: set[str]) -> Iterator[tuple[str, str]]:
+    """Errors of those whose names begin so, but for the contenders that the machine lacks."""
+    for turn in workload.turns:
+        error = workload.errors.get(turn.name, LEFT_OUT)
+        if turn.name.startswith(ours) and error != LEFT_OUT and turn.contender not in lacking:
+            yield turn.name, error

@@ -43,22 +43,27 @@ def serve(make: Callable[[str], Any]) -> None:
             request = json.loads(line)
             operation: Callable[..., Awaitable[dict[str, object]]] = getattr(workloads, request.pop("operation"))
             try:
-                answer = runner.run(_ask(operation, request))
+                answer = runner.run(_ask(operation, request, getattr(workloads, "processes", ["self"])))
             except Exception as error:  # reported to the driver, which decides
                 answer = {"error": f"{type(error).__name__}: {error}"}
             print(json.dumps(answer), file=answers, flush=True)
 
 
-async def _ask(operation: Callable[..., Awaitable[dict[str, object]]], request: dict[str, Any]) -> dict[str, object]:
+async def _ask(
+    operation: Callable[..., Awaitable[dict[str, object]]], request: dict[str, Any], processes: list[str]
+) -> dict[str, object]:
+    """processes: what is pinned where the request says so."""
     cpus = request.pop("cpus", None)
     if not cpus:
         return await operation(**request)
     allowed = os.sched_getaffinity(0)
-    pin("self", cpus)
+    for each in processes:
+        pin(each, cpus)
     try:
         return await operation(**request)
     finally:
-        pin("self", allowed)
+        for each in processes:
+            pin(each, allowed)
 
 
 def pin(pid: str, cpus: Iterable[int]) -> None:

@@ -1,4 +1,4 @@
-"""The servers without logic that the remote benchmark compares with: remote_floor.py echo|local|copy|text|http|files
+"""The servers without logic that others are compared with: remote_floor.py echo|local|copy|text|http|files [SOCKET]
 
     echo    frames in, the same frames out: what asyncio, msgpack and two processes cost whatever a server does
     local   a frame in, a `true` in a session of LocalRuntime, a frame with the microseconds that this took out
@@ -7,7 +7,8 @@
     files   the copy with files at both ends: read, sent, received, and written by a thread of its own; no event loop
     http    what the original's client asks, answered without a look at it: what HTTP and that client cost by themselves
 
-Prints its port, and serves on 127.0.0.1 until it is ended.
+Prints its port, and serves on 127.0.0.1, and on a unix socket of that name (not files), until it is ended. On
+uvloop if ", uvloop" stands behind the word (not files).
 """
 
 from __future__ import annotations
@@ -106,22 +107,25 @@ class Copy(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.taking:
-            self.keep(data)
-            self.taking -= len(data)
-            if not self.taking:
-                self.taken()
+            self.take(data)
             return
         self.head += data
         if self.done is None and len(self.head) >= ORDER.size:
             direction, size = ORDER.unpack_from(self.head)
-            rest = len(self.head) - ORDER.size
-            self.head = b""
+            rest, self.head = self.head[ORDER.size :], b""
             if direction == b">":
                 self.giving = size
                 self.give()
             else:
-                self.taking = size - rest
+                self.taking = size
+                self.take(rest)
         elif self.done is not None:
+            self.taken()
+
+    def take(self, data: bytes) -> None:
+        self.keep(data)
+        self.taking -= len(data)
+        if not self.taking:
             self.taken()
 
     def keep(self, data: bytes) -> None:
@@ -244,16 +248,27 @@ class Http(asyncio.Protocol):
         self.transport.close()
 
 
-async def main(kind: str) -> None:
-    server = await asyncio.get_running_loop().create_server(
-        {"echo": Echo, "local": Local, "copy": Copy, "text": Text, "http": Http}[kind], "127.0.0.1"
-    )
+async def main(kind: str, unix: str) -> None:
+    loop = asyncio.get_running_loop()
+    protocol = {"echo": Echo, "local": Local, "copy": Copy, "text": Text, "http": Http}[kind]
+    server = await loop.create_server(protocol, "127.0.0.1")
+    beside = await loop.create_unix_server(protocol, unix) if unix else None
     print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
+    await asyncio.gather(*(it.serve_forever() for it in (server, beside) if it))
+
+
+def serve(kind: str, unix: str) -> None:
+    factory = None
+    if kind.endswith(", uvloop"):
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main(kind.removesuffix(", uvloop"), unix))
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "files":
         serve_files()
     else:
-        asyncio.run(main(sys.argv[1]))
+        serve(sys.argv[1], "".join(sys.argv[2:3]))

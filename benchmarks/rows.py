@@ -59,6 +59,21 @@ class Workload:
     results: dict[str, list[Result]] = field(default_factory=dict)
     pinned_results: dict[str, list[Result]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
+    wrong: dict[str, int] = field(default_factory=dict)
+    """Wrong answers, of those that gave any: such a line has no time."""
+    beside: str = ""
+    """What goes on meanwhile: a key of `BESIDE` in servers.py."""
+
+    def keep(self, name: str, result: Result, results: dict[str, list[Result]]) -> None:
+        """Puts a turn's result to the others, which are `results` or `pinned_results`, unless an answer was wrong."""
+        if result["wrong"]:
+            self.wrong[name] = self.wrong.get(name, 0) + result["wrong"]
+        if name in self.wrong:
+            self.errors[name] = f"{self.wrong[name]} wrong answers: no time"
+            self.results.pop(name, None)
+            self.pinned_results.pop(name, None)
+        else:
+            results.setdefault(name, []).append(result)
 
     def summary(self, name: str) -> Result:
         return summarise(self, name)
@@ -74,7 +89,8 @@ def summarise(workload: Workload, name: str) -> Result:
     """One line of the table."""
     results = workload.results.get(name, [])
     if not results:
-        return {"error": workload.errors.get(name, "not run")}
+        wrong = {"wrong": workload.wrong[name]} if name in workload.wrong else {}
+        return {"error": workload.errors.get(name, "not run"), **wrong}
     count = sum(r["count"] for r in results)
     line: Result = {"count": count, "wrong": sum(r["wrong"] for r in results)}
     if name in workload.errors:
@@ -121,9 +137,9 @@ def summarise_pinned(workload: Workload, name: str) -> Result:
     }
     if "cpu_self_us" in results[0]:
         line["pinned_cpu_self_us"] = sum(r["cpu_self_us"] for r in results) / sum(r["count"] for r in results)
-    base = workload.pinned_results.get(workload.baseline, [])
-    if base and name != workload.baseline:
-        line["pinned_ratio"] = median_ratio(results, [base], p50_of)
+    bases = [workload.pinned_results.get(base, []) for base in workload.baseline.split(" + ")]
+    if all(bases) and name != workload.baseline:
+        line["pinned_ratio"] = median_ratio(results, bases, p50_of)
     return line
 
 

@@ -93,7 +93,7 @@ COLUMNS: dict[str, list[Column]] = {
     ],
     "fleet": [("commands/s", lambda line: f"{line['per_second']:,.0f}"), RATIO, *TIMES, *COMMON],
     "growing fleet": [("commands/s", lambda line: f"{line['per_second']:,.0f}"), RATIO, *TIMES, *EACH, *COMMON],
-    "remote": [*TIMES, ("worst", lambda line: duration(line.get("max_us"))), RATIO, *BOTH_ENDS],
+    "remote": [*TIMES, ("worst", lambda line: duration(line.get("max_us"))), RATIO, *PINNED[:3], *BOTH_ENDS],
     "rate": [("requests/s", lambda line: f"{line['per_second']:,.0f}"), RATIO, *BOTH_ENDS],
     "late": [
         *TIMES,

@@ -33,6 +33,21 @@ ENGINES: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     "tmux": ("tmux", "Tmux", ()),
     "pipes": ("pipes", "Pipes", ()),
     "subprocess": ("pipes", "Subprocess", ()),
+    "remote: ours": ("remote", "Ours", ("msgpack",)),
+    "remote: ours, uvloop": ("remote", "UvloopOurs", ("msgpack",)),
+    "remote: ours, JSON": ("remote", "Ours", ("json",)),
+    "remote: original": ("remote", "Remote", ("swerex",)),
+    "remote: no server": ("remote", "Here", ("swerex_c",)),
+    "remote: echo": ("remote", "Echo", ()),
+    "remote: echo, uvloop": ("remote", "UvloopEcho", ()),
+    "remote: local": ("remote", "Local", ()),
+    "remote: copy": ("remote", "Copy", ("Copy",)),
+    "remote: copy to text": ("remote", "Copy", ("Text",)),
+    "remote: copy of files": ("remote", "Files", ()),
+    "remote: bare run": ("remote", "Bare", ()),
+    "docker: docker": ("docker", "Docker", ()),
+    "docker: ours": ("docker", "Deployment", ("swerex_c",)),
+    "docker: original": ("docker", "Deployment", ("swerex",)),
 }
 """By their names in the tables: the module, the class, and what it is made with."""
 

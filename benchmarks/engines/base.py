@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import termios
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 __all__ = [
@@ -15,7 +17,9 @@ __all__ = [
     "SLEEP_BEFORE_INTERRUPT",
     "Answer",
     "Contender",
+    "Place",
     "bare_environment",
+    "free_port",
     "is_empty",
     "plain_terminal",
 ]
@@ -27,6 +31,10 @@ CHUNK = 65536
 SLEEP_BEFORE_INTERRUPT = 0.2
 
 Answer = tuple[str | bytes, int | None]
+
+Place = dict[str, Any]
+"""Where the shells are: `port`; or `unix`, a path; or `command`, a program whose standard streams are the server; or
+`image` and `container`, the one to start and one that runs; empty for here."""
 
 
 def bare_environment() -> dict[str, str]:
@@ -95,9 +103,42 @@ class Contender:
         """Interrupts text while its caller still waits for it; returns the seconds until that caller was answered."""
         raise self._lacks("interrupt what runs")
 
-    async def execute(self, text: str) -> Answer:
+    async def execute(self, text: str) -> Answer | None:
+        """None where nothing was carried out, only as many bytes moved."""
         raise self._lacks("execute")
 
+    # ---- of engines whose shells are elsewhere ----
 
-def is_empty(answer: Answer) -> bool:
-    return not answer[0] and answer[1] == 0
+    async def connect(self, place: Place, key: str) -> None:
+        """Called once, before anything else. key: what a server wants to be told."""
+        raise self._lacks("connect")
+
+    async def alive(self) -> bool:
+        raise self._lacks("say whether it is alive")
+
+    async def move(self, how: str, path: str, copy: str, content: str) -> str | None:
+        """Moves the file `path` to `copy` ("upload" to the other end, "download" from there), or a string: "write"
+        makes `copy` of the content, "read" returns what is in `path`; None then where only bytes were moved."""
+        raise self._lacks("move files")
+
+    async def lay(self, path: str) -> None:
+        """Called before the file is read at the other end. Nothing to do where that sees this machine's files."""
+
+    async def copied(self, copy: str) -> bytes | None:
+        """What is in the copy that was made; None where only bytes were moved."""
+        return Path(copy).read_bytes()
+
+    def took(self) -> float | None:
+        """The microseconds of the last call where they are not those that pass here."""
+        return None
+
+
+def is_empty(answer: Answer | None) -> bool:
+    return answer is not None and not answer[0] and answer[1] == 0
+
+
+def free_port() -> int:
+    """One that nobody listened on a moment ago."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])

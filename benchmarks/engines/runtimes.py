@@ -10,21 +10,27 @@ from typing import Any
 
 from engines.base import SLEEP_BEFORE_INTERRUPT, Answer, Contender
 
-__all__ = ["Runtime", "UvloopRuntime"]
+__all__ = ["OnUvloop", "Runtime", "UvloopRuntime"]
 
 
 class Runtime(Contender):
     """`LocalRuntime` of a package with the API of SWE-ReX."""
+
+    startup_timeout = 10.0
 
     def __init__(self, package: str, options: dict[str, Any] | None = None) -> None:
         """options: what the runtime is made with."""
         self.package = package
         self.api: Any = importlib.import_module(f"{package}.runtime.abstract")
         self.timeout_error: Any = importlib.import_module(f"{package}.exceptions").CommandTimeoutError
-        self.runtime: Any = importlib.import_module(f"{package}.runtime.local").LocalRuntime(**options or {})
+        self.runtime: Any = self.make_runtime(options or {})
+
+    def make_runtime(self, options: dict[str, Any]) -> Any:
+        return importlib.import_module(f"{self.package}.runtime.local").LocalRuntime(**options)
 
     async def open(self, key: str) -> None:
-        await self.runtime.create_session(self.api.CreateBashSessionRequest(session=key, startup_timeout=10))
+        request = self.api.CreateBashSessionRequest(session=key, startup_timeout=self.startup_timeout)
+        await self.runtime.create_session(request)
 
     async def close(self, key: str) -> None:
         await self.runtime.close_session(self.api.CloseBashSessionRequest(session=key))
@@ -80,10 +86,28 @@ class Runtime(Contender):
         result = await self.runtime.execute(self.api.Command(command=text, shell=True))
         return result.stdout, result.exit_code
 
+    async def alive(self) -> bool:
+        return bool((await self.runtime.is_alive()).is_alive)
 
-class UvloopRuntime(Runtime):
-    """The same on uvloop."""
+    async def move(self, how: str, path: str, copy: str, content: str) -> str | None:
+        if how == "read":
+            return str((await self.runtime.read_file(self.api.ReadFileRequest(path=path))).content)
+        if how == "write":
+            await self.runtime.write_file(self.api.WriteFileRequest(path=copy, content=content))
+        elif how == "upload":
+            await self.runtime.upload(self.api.UploadRequest(source_path=path, target_path=copy))
+        else:
+            await self.runtime.download(path, copy)
+        return None
 
-    def __init__(self, package: str, options: dict[str, Any] | None = None) -> None:
+
+class OnUvloop(Contender):
+    """The same on uvloop; comes before the class that it changes."""
+
+    def __init__(self, *arguments: Any) -> None:
         self.loop_factory = importlib.import_module("uvloop").new_event_loop
-        super().__init__(package, options)
+        super().__init__(*arguments)
+
+
+class UvloopRuntime(OnUvloop, Runtime):
+    pass
