@@ -617,13 +617,13 @@ bool swx_child_kill_tree(swx_child *child)
     return found <= 0 && swx_child_ended(child);
 }
 
-/* Whether the process is asleep in read(2) on that terminal.  Sources: proc(5), /proc/pid/syscall and /proc/pid/fd. */
-static bool is_reading(pid_t pid, const char *terminal)
+/* Whether the thread is asleep in a read of that terminal.  Sources: proc(5), /proc/pid/syscall and /proc/pid/fd. */
+static bool is_thread_reading(pid_t pid, const char *thread, const char *terminal)
 {
-    char path[64], text[256], target[64];
+    char path[96], text[256], target[64];
     long number;
     unsigned long fd;
-    snprintf(path, sizeof(path), "/proc/%d/syscall", (int)pid);
+    snprintf(path, sizeof(path), "/proc/%d/task/%.20s/syscall", (int)pid, thread);
     int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) {
         return false;
@@ -631,13 +631,29 @@ static bool is_reading(pid_t pid, const char *terminal)
     ssize_t size = read(file, text, sizeof(text) - 1);
     close(file);
     text[size > 0 ? size : 0] = 0;
-    if (sscanf(text, "%ld 0x%lx", &number, &fd) != 2 || number != SYS_read) {
+    if (sscanf(text, "%ld 0x%lx", &number, &fd) != 2 || (number != SYS_read && number != SYS_readv)) {
         return false;
     }
     snprintf(path, sizeof(path), "/proc/%d/fd/%lu", (int)pid, fd);
     size = readlink(path, target, sizeof(target) - 1);
     target[size > 0 ? size : 0] = 0;
     return strcmp(target, terminal) == 0 || strcmp(target, "/dev/tty") == 0;
+}
+
+static bool is_reading(pid_t pid, const char *terminal)
+{
+    char path[48];
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+    DIR *threads = opendir(path);
+    const struct dirent *entry;
+    bool found = false;
+    while (!found && threads && (entry = readdir(threads))) {
+        found = entry->d_name[0] != '.' && is_thread_reading(pid, entry->d_name, terminal);
+    }
+    if (threads) {
+        closedir(threads);
+    }
+    return found;
 }
 
 static void kill_reader(pid_t pid)
@@ -652,12 +668,12 @@ static void kill_reader(pid_t pid)
 
 void swx_child_kill_readers(const swx_child *child, pid_t group, const char *terminal)
 {
-    DIR *processes = kill(-group, 0) == 0 ? opendir("/proc") : NULL;
+    DIR *processes = group == 0 || kill(-group, 0) == 0 ? opendir("/proc") : NULL;
     const struct dirent *entry;
     while (processes && (entry = readdir(processes))) {
         pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-        if (pid > 0 && pid != child->pid && is_marked(pid, &child->mark, 1) && getpgid(pid) == group &&
-            is_reading(pid, terminal)) {
+        if (pid > 0 && pid != child->pid && (is_marked(pid, &child->mark, 1) || getsid(pid) == child->pid) &&
+            (group == 0 || getpgid(pid) == group) && is_reading(pid, terminal)) {
             kill_reader(pid);
         }
     }

@@ -75,9 +75,10 @@ bool swx_child_kill_tree(swx_child *child);
 /* Kills what descends from the child and has shed all other signs of that.  For before its parents are told to end. */
 void swx_child_kill_strays(const swx_child *child);
 
-/* Kills, of the processes of that group which carry the child's mark, those that are blocked in a read of the terminal,
- * and waits (100 ms at most) until each is gone.  For a group that has lost the foreground: a read that began before does
- * not notice that, and would take the next input from the shell. */
+/* Kills, of the child's processes in that group (0: in any), those of which a thread is blocked in a read of the terminal,
+ * and waits (100 ms at most) until each is gone.  For those that have lost the foreground: a read that began before does
+ * not notice that, and would take the next input from the shell.  One that was just woken is on a processor, and is not
+ * found until it sleeps again: see swx_kernel_waits_its_turn. */
 void swx_child_kill_readers(const swx_child *child, pid_t group, const char *terminal);
 
 /* Releases the pidfd.  A child that was not reaped stays a zombie until it is: call swx_child_ended first. */

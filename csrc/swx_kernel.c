@@ -157,6 +157,19 @@ bool swx_kernel_is_over(pid_t pid)
     return !read_stat(pid, &state, &reaped) || state == 'Z' || state == 'X';
 }
 
+bool swx_kernel_waits_its_turn(pid_t pid)
+{
+    static const char lock[] = "n_tty_read"; /* who has it waits in wait_woken */
+    char path[48], text[64];
+    snprintf(path, sizeof(path), "/proc/%d/wchan", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd >= 0 ? read(fd, text, sizeof(text)) : -1;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return size == (ssize_t)sizeof(lock) - 1 && memcmp(text, lock, sizeof(lock) - 1) == 0;
+}
+
 swx_status swx_kernel_learn(swx_kernel *kernel)
 {
     long number;

@@ -1,4 +1,4 @@
-/* swx_kernel.h: the kernel's word on what the shell is doing, from /proc/PID/syscall.
+/* swx_kernel.h: the kernel's word on what the shell is doing, from /proc/PID/syscall, stat and wchan.
  *
  * An interactive bash without readline waits for a command in read(0, BUFFER, 1024), always with the same BUFFER (the
  * one of its stdin stream; other C libraries have other sizes, so both are learned).  `read x` waits in read(0, another, 4096), `wait` in wait4, readline in pselect6; a shell
@@ -51,6 +51,11 @@ swx_kernel_pace swx_kernel_pace_of(pid_t pid);
 
 /* Whether a process has ended and is only waited for, or is gone. */
 bool swx_kernel_is_over(pid_t pid);
+
+/* Whether a shell that is at its prompt waits there behind another process's read of the same terminal, which will take
+ * what is typed next: a read holds its terminal's lock while it waits, and who waits for that lock is in n_tty_read itself.
+ * From /proc/PID/wchan, 8 us; false too where that says nothing.  Source: drivers/tty/n_tty.c, atomic_read_lock. */
+bool swx_kernel_waits_its_turn(pid_t pid);
 
 /* Learns the prompt's buffer from a shell that is known to be at its prompt.  SWX_OK; SWX_MORE: it is not asleep yet,
  * ask again; SWX_EUNSUPPORTED: no evidence can be had. */

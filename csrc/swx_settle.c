@@ -25,6 +25,8 @@ static const int64_t SILENCE = 20 * MS, CARRIED_SILENCE = 2000 * MS; /* after it
 static const int64_t STRIKE_GRACE = 10 * MS; /* for the second prompt of a ^C that came when the command had just ended */
 static const int64_t UNREAD_GRACE = 250 * MS; /* for the START mark behind a prompt of nobody's that came first */
 static const int64_t PROOF_GRACE = 250 * MS;  /* for the shell to answer an empty line, before another one is typed */
+static const int64_t OUTPACED_AFTER = 20 * MS;  /* so long a command may have started programs that it leaves behind */
+static const int64_t OUTPACED_LIMIT = 2000 * MS; /* for a read ahead of the shell's to end when its process is killed */
 static const int64_t START_GRACE = 20 * MS;     /* for a START mark, once the command was read */
 
 static bool contains(const uint8_t *text, size_t size, const char *part)
@@ -634,6 +636,25 @@ static bool shows_prompt(const swx_session *s, int64_t now)
     return s->stubborn && s->found.rank && now - s->last_data < CALM;
 }
 
+/* Something that the command left behind may be in a read of the terminal that began in the foreground.  It would take the
+ * next command, or, worse, its first letter.  Looked for where it may be: each look costs a short command a tenth. */
+static bool is_outpaced(swx_session *s, int64_t now)
+{
+    bool likely = s->stopped > 0 || s->found.code > 128 || now - s->delivered > OUTPACED_AFTER;
+    if (!likely || s->pty.carrier || s->attached || !swx_kernel_waits_its_turn(s->child.pid)) {
+        s->outpaced = 0;
+        return false;
+    }
+    s->outpaced = s->outpaced ? s->outpaced : now;
+    if (now - s->outpaced > OUTPACED_LIMIT) {
+        swx_session_lose(s); /* it cannot be ended: nobody knows what would reach the shell */
+    } else {
+        swx_child_kill_readers(&s->child, 0, s->pty.path);
+        swx_session_check_in(s, now, MS / 5);
+    }
+    return true;
+}
+
 static void settle_running(swx_session *s, int64_t now, bool fresh)
 {
     /* Without a mark, readline's wait may be a program's of the same process: only a mark makes it a prompt. */
@@ -659,6 +680,9 @@ static void settle_running(swx_session *s, int64_t now, bool fresh)
         }
         if (s->helper && helper_is_behind(s, now)) {
             swx_session_check_in(s, now, CALM / 4);
+            return;
+        }
+        if (at == AT_PROMPT && is_outpaced(s, now)) {
             return;
         }
         if (s->found.rank) {

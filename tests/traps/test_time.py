@@ -437,3 +437,15 @@ def test_a_reader_that_outlives_its_parent_gets_nothing_of_the_next_command(sh: 
         assert seen.expect_string == "reading"
         sh.interrupt()
         sh.gives("echo whole", "whole\n")
+
+
+@pytest.mark.parametrize("thread", [False, True])
+def test_a_reader_left_behind_takes_no_letter_of_the_next_command(sh: Shell, tmp_path: Path, thread: bool) -> None:
+    """Nobody interrupted anything: its parent has ended, and its read of one byte goes on in the background."""
+    reader, ready = tmp_path / "reader.py", tmp_path / "ready"
+    read = "os.read(3, 1)" if not thread else "t = threading.Thread(target=os.read, args=(3, 1)); t.start(); t.join()"
+    reader.write_text(f"import os, threading\nopen({str(ready)!r}, 'w').close()\n{read}\n")
+    wait = f"while [ ! -e {ready} ]; do sleep 0.01; done; sleep 0.1"
+    for _ in range(2):
+        sh.gives(f"sh -c 'exec 3<&0; python3 {reader} & {wait}; exit 3'; rm {ready}", "", 0)
+        sh.gives("echo whole", "whole\n")
