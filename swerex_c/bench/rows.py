@@ -62,6 +62,9 @@ class Row:
     times: float = 1.0
     """Another row, of which one sample takes so many times less: it tells whether there is time for one of these."""
 
+    opens: bool = False
+    """Whether that is so only for the first time, when shells are started that stay."""
+
 
 def _rows() -> list[Row]:
     slow: dict[str, Any] = {"rounds": 2, "least": 0.5}
@@ -83,9 +86,9 @@ def _rows() -> list[Row]:
         if sessions == 16:
             turns.append(Turn(ORIGINAL, {"sessions": 4}, f"{ORIGINAL}, 4 sessions", 1, 2.0))
         turns.append(Turn(PLACE, least=0.5))
-        rows.append(
-            Row(f"fleet-{sessions}", f"{sessions} sessions at once: true", "fleet", {"sessions": sessions}, turns)
-        )
+        title = f"{sessions} sessions at once: true"
+        asks = {"sessions": sessions}
+        rows.append(Row(f"fleet-{sessions}", title, "fleet", asks, turns, like="create", times=sessions, opens=True))
     turns = [Turn(OURS, least=0.1), Turn(PTY, least=0.1), Turn(ORIGINAL, rounds=1, least=1.0), Turn(PLACE, least=0.2)]
     rows.append(Row("interrupt", "interrupt of sleep 100", "interrupt", {}, turns))
     turns = [Turn(OURS), Turn(PROGRAMS), Turn(ORIGINAL, rounds=3), Turn(PLACE)]

@@ -245,7 +245,7 @@ class Run:
     def _again(self, name: str) -> None:
         """A new process for an engine whose last one had to be ended, once; it loses what its sessions were."""
         if name in self.restarted or name == PLACE:
-            self.found.absent[name] = "its process was ended twice"
+            self.found.absent[name] = "its process was ended, because it gave no answer in time"
             return
         self.restarted.add(name)
         self.workers[name] = self._worker(name)
@@ -291,7 +291,8 @@ class Run:
             return
         left = self.left()
         seconds = left * share
-        if row.like and (before := self.found.results.get((row.like, turn.name))):
+        new = line not in self.found.results  # then sessions have to be opened first
+        if row.like and (new or not row.opens) and (before := self.found.results.get((row.like, turn.name))):
             turn.least = max(turn.least, row.times * min(sum(it["samples_us"]) / it["count"] for it in before) / 1e6)
         if left <= 0 or turn.least > max(seconds, COSTLY * left):
             self.found.errors.setdefault(line, NO_TIME)

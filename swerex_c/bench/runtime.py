@@ -85,13 +85,13 @@ class _Runtime(Engine):
 class Ours(_Runtime):
     """The runtime of a deployment of ours, which is named by its configuration."""
 
-    session_fields = {"env": {"HISTFILE": "/dev/null"}}  # the place may be somebody's home
-
     def __init__(self, deployment: dict[str, Any]) -> None:
         super().__init__("swerex_c")
         from swerex_c.examples._tasks import deployment_config
 
         self.here = deployment["type"] == "local"
+        if not self.here:  # it may be somebody's home
+            self.session_fields = {"env": {"HISTFILE": "/dev/null"}}
         self.shared = deployment["type"] == "remote"
         self.deployment = deployment_config(json.dumps(deployment)).get_deployment()
         self.files: list[str] = []

@@ -115,7 +115,7 @@ class Operations:
 
     async def fleet(self, sessions: int, seconds: float) -> dict[str, object]:
         """`true` in many shells at once, again and again."""
-        keys = [await self._session(f"fleet{number}") for number in range(sessions)]
+        keys = await asyncio.gather(*(self._session(f"fleet{number}") for number in range(sessions)))
         with Measured() as measured:
             count, wrong = await self.engine.fleet(keys, "true", time.perf_counter() + seconds)
         return measured.result(count=count, wrong=wrong, per_second=count / measured.seconds)
