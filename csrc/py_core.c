@@ -14,6 +14,7 @@
 #include "py_strip.h"
 #include "py_syntax.h"
 #include "swx_alloc.h"
+#include "swx_inherit.h"
 #include "swx_strip.h"
 
 swx_py_state *swx_py_state_of(PyTypeObject *type) { return PyType_GetModuleState(type); }
@@ -303,7 +304,46 @@ static PyObject *core_interrupt_no_more(PyObject *module, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+enum { LOOK_LIMIT = 1 << 16 };
+
+static PyObject *core_inherited(PyObject *module, PyObject *pid_object)
+{
+    (void)module;
+    int pid = (int)PyLong_AsLong(pid_object);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    swx_buf seen;
+    swx_error err = { .status = SWX_ENOMEM };
+    swx_status status;
+    swx_buf_init(&seen, LOOK_LIMIT);
+    Py_BEGIN_ALLOW_THREADS
+    status = swx_inherit_look(pid, &seen, &err);
+    Py_END_ALLOW_THREADS
+    PyObject *bytes = status == SWX_OK ? PyBytes_FromStringAndSize((const char *)seen.data, (Py_ssize_t)seen.size) : swx_py_raise(&err);
+    swx_buf_free(&seen);
+    return bytes;
+}
+
+static PyObject *core_inherited_own(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    swx_buf seen;
+    swx_error err = { .status = SWX_ENOMEM };
+    swx_buf_init(&seen, LOOK_LIMIT);
+    swx_status status = swx_inherit_own(&seen, &err);
+    PyObject *bytes = status == SWX_OK ? PyBytes_FromStringAndSize((const char *)seen.data, (Py_ssize_t)seen.size) : swx_py_raise(&err);
+    swx_buf_free(&seen);
+    return bytes;
+}
+
 static PyMethodDef core_functions[] = {
+    { "inherited", core_inherited, METH_O,
+      "inherited(pid, /)\n--\n\nA look at what a program inherits that this process starts, or with 0 the calling thread, as bytes that\n"
+      "say nothing but whether two looks are equal; see swx_inherit.h.  OSError if the kernel does not show it all." },
+    { "inherited_own", core_inherited_own, METH_NOARGS,
+      "inherited_own()\n--\n\nThe same of what only the calling thread itself can be asked for." },
     { "interrupt_thread", core_interrupt_thread, METH_O,
       "interrupt_thread(ident, /)\n--\n\nInterrupts the system call in which a thread of this process sleeps (EINTR), as a signal does\n"
       "that means nothing.  It must be alive.  Gives SIGURG a handler if it has none." },

@@ -380,6 +380,13 @@ static PyObject *operation_typed(PyObject *object, void *unused)
     return f ? PyBool_FromLong(f->op.typed_out) : NULL;
 }
 
+static PyObject *operation_begun(PyObject *object, void *unused)
+{
+    (void)unused;
+    const flight *f = finished(object);
+    return f ? PyBool_FromLong(f->op.begun) : NULL;
+}
+
 static PyObject *operation_crlf(PyObject *object, void *unused)
 {
     (void)unused;
@@ -427,6 +434,7 @@ static PyGetSetDef operation_attributes[] = {
     { "dropped", operation_dropped, NULL, "Bytes missing in the middle of output because of the limit.", NULL },
     { "hit", operation_hit, NULL, "Index of the pattern, when end is matched.", NULL },
     { "typed", operation_typed, NULL, "Whether the command was given to the shell at all.", NULL },
+    { "begun", operation_begun, NULL, "Of a start: whether the shell has begun to run the script.", NULL },
     { "crlf", operation_crlf, NULL, "Whether the terminal turned newlines into CR LF at the end.", NULL },
     { "error", operation_error, NULL, "What was wrong, when end is system.", NULL },
     { NULL, NULL, NULL, NULL, NULL },
@@ -677,7 +685,8 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
 
 /* start(), line() and interrupt() differ in kind and limits only. */
 static PyObject *launch_text(session_object *self, swx_op_kind kind, PyObject *text, PyObject *timeout, PyObject *quiet,
-                             PyObject *patience, PyObject *matcher, PyObject *waker_arg, PyObject *future, PyObject *news)
+                             PyObject *patience, PyObject *matcher, PyObject *waker_arg, PyObject *future, PyObject *news,
+                             int64_t direct)
 {
     swx_waker *waker = swx_py_waker_get(swx_py_state_of(Py_TYPE((PyObject *)self)), waker_arg);
     char *bytes;
@@ -707,16 +716,18 @@ static PyObject *launch_text(session_object *self, swx_op_kind kind, PyObject *t
         swx_flight_unref(&f->landing);
         return PyErr_NoMemory();
     }
-    return launch(self, f, matcher, future, news, 0);
+    return launch(self, f, matcher, future, news, direct);
 }
 
 static PyObject *session_start(PyObject *object, PyObject *args)
 {
     PyObject *script, *timeout, *waker, *future, *patience = Py_None;
-    if (!PyArg_ParseTuple(args, "OOOO|O:start", &script, &timeout, &waker, &future, &patience)) {
+    unsigned direct = 0;
+    if (!PyArg_ParseTuple(args, "OOOO|OI:start", &script, &timeout, &waker, &future, &patience, &direct)) {
         return NULL;
     }
-    return launch_text((session_object *)object, SWX_OP_START, script, timeout, Py_None, patience, Py_None, waker, future, Py_None);
+    return launch_text((session_object *)object, SWX_OP_START, script, timeout, Py_None, patience, Py_None, waker, future, Py_None,
+                       (int64_t)direct * 1000);
 }
 
 static PyObject *session_line(PyObject *object, PyObject *args)
@@ -725,7 +736,8 @@ static PyObject *session_line(PyObject *object, PyObject *args)
     if (!PyArg_ParseTuple(args, "OOOOOOO:line", &text, &timeout, &quiet, &matcher, &waker, &future, &news)) {
         return NULL;
     }
-    return launch_text((session_object *)object, SWX_OP_LINE, text, timeout, quiet, Py_None, matcher, waker, future, news);
+    return launch_text((session_object *)object, SWX_OP_LINE, text, timeout, quiet, Py_None, matcher, waker, future, news,
+                       0);
 }
 
 static PyObject *session_interrupt(PyObject *object, PyObject *args)
@@ -950,9 +962,9 @@ static void session_dealloc(PyObject *object)
 
 static PyMethodDef session_methods[] = {
     { "start", session_start, METH_VARARGS,
-      "start($self, script, timeout, waker, future, patience=None, /)\n--\n\nRuns the startup script (bytes, whole lines).  Call it once, first.\n\n"
+      "start($self, script, timeout, waker, future, patience=None, direct=0, /)\n--\n\nRuns the startup script (bytes, whole lines).  Call it once, first.\n\n"
       "timeout: seconds for the script, from the shell's first prompt on; None: no limit.\npatience: seconds for a carrier to show "
-      "that prompt; None: as many." },
+      "that prompt; None: as many.\ndirect: as for run(); for a shell that is at its prompt already." },
     { "run", (PyCFunction)(void (*)(void))session_run, METH_FASTCALL,
       "run($self, command, checked, timeout, quiet, matcher, waker, future, news, direct, /)\n--\n\nRuns a command.\n\n"
       "checked: 1, `bash -n` accepts it without a warning; 0, with a warning; -1, nobody asked: then the operation is `held` "

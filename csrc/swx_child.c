@@ -84,6 +84,16 @@ static const char **find_programs(const char *file)
     return programs;
 }
 
+bool swx_child_may_mark(int resource, uint64_t value)
+{
+    for (size_t i = 0; i < SWX_COUNT(MARKED); i++) {
+        if (MARKED[i] == resource) {
+            return value > LOWEST_MARK;
+        }
+    }
+    return false;
+}
+
 /* A limit below those in force, random, and too large to mean anything.  Without one limit stays 0: none can be set here. */
 static void draw_mark(preparation *p)
 {

@@ -58,6 +58,9 @@ int swx_child_code(const swx_child *child);
 /* Signals the process group that the child leads.  Nothing happens when it was reaped. */
 void swx_child_signal(const swx_child *child, int signal_number);
 
+/* Whether a limit of that value, of that resource, may be a mark, or be there so that one can be set. */
+bool swx_child_may_mark(int resource, uint64_t value);
+
 /* Looks at all processes and kills (SIGKILL) everything that carries one of the marks, and what descends from it.  Each is
  * stopped before it is killed, until its children are known.  Returns how many living processes were found, killed ones
  * that are not gone yet included: ask again until it is 0, which is only said after two looks.  1 also when no look was

@@ -39,6 +39,7 @@ void swx_session_finish(swx_session *s, swx_op *op, swx_end end, int code, bool 
 {
     op->end = end;
     op->code = code;
+    op->begun = with_output && s->begun && op->typed_out;
     op->signal = end == SWX_END_DIED && WIFSIGNALED(s->child.wait_status) ? WTERMSIG(s->child.wait_status) : 0;
     if (with_output) {
         op->output = s->output;
@@ -146,6 +147,8 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
     swx_session_check_in(s, now, s->backoff);
 }
 
+static bool put(swx_session *s, const void *bytes, size_t size) { return swx_buf_append(&s->pending, bytes, size) == SWX_OK; }
+
 /* The startup script in a brace group, between what makes the prompts ours alone and what puts them back when the
  * script has changed them.  (Bash would report new mail right before a prompt, in the output of any command.) */
 static bool type_startup(swx_session *s, const swx_op *op)
@@ -153,16 +156,18 @@ static bool type_startup(swx_session *s, const swx_op *op)
     static const char head[] = "{\nbuiltin set +H; builtin export -n PS0 PS1 PS2; builtin unset MAILCHECK; ";
     static const char tail[] = "\nbuiltin history -d -1 2>/dev/null || builtin :\n}\n"; /* this group is not the user's */
     static const char plain[] = "builtin set +o emacs +o vi\n"; /* nobody would see that readline is on */
-    bool typed = swx_session_type_bytes(s, head, sizeof(head) - 1) &&
-                 (!s->pty.carrier || swx_shelltext_modes(&s->pending) == SWX_OK) && swx_session_type_bytes(s, "\n", 1) &&
-                 swx_session_type_bytes(s, op->typed, op->typed_size) && swx_session_type_bytes(s, "\n", 1) &&
-                 (!s->pty.carrier || swx_session_type_bytes(s, plain, sizeof(plain) - 1)) &&
-                 swx_shelltext_prompts(&s->pending, &s->fence) == SWX_OK;
+    bool typed = put(s, head, sizeof(head) - 1) && (!s->pty.carrier || swx_shelltext_modes(&s->pending) == SWX_OK) &&
+                 put(s, "\n", 1) && put(s, op->typed, op->typed_size) && put(s, "\n", 1) &&
+                 (!s->pty.carrier || put(s, plain, sizeof(plain) - 1)) && swx_shelltext_prompts(&s->pending, &s->fence) == SWX_OK;
     if (!has_evidence(s)) { /* a prompt that somebody else has made would never be noticed */
         s->reassert = true;
-        typed = typed && swx_session_type_bytes(s, "\n", 1) && swx_shelltext_reassert(&s->pending, &s->fence) == SWX_OK;
+        typed = typed && put(s, "\n", 1) && swx_shelltext_reassert(&s->pending, &s->fence) == SWX_OK;
     }
-    return typed && swx_session_type_bytes(s, tail, sizeof(tail) - 1);
+    typed = typed && put(s, tail, sizeof(tail) - 1);
+    if (typed) { /* all at once: a shell that is woken by the first line would have to sleep again */
+        swx_session_flush_pending(s);
+    }
+    return typed;
 }
 
 /* In canonical mode the kernel cuts a line that is too long and passes the rest on as if it were whole. */
@@ -437,7 +442,7 @@ void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
     op->end = SWX_END_NONE;
     op->link = NULL;
     op->taken = 0;
-    op->typed_out = op->processed = false;
+    op->typed_out = op->processed = op->begun = false;
     if (op->kind == SWX_OP_CLOSE) {
         push(&s->closer, op);
         swx_stop_closing(s, now);

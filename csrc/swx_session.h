@@ -96,6 +96,7 @@ struct swx_op {
     swx_buf output;  /* the caller's after done: free it */
     bool processed;  /* the terminal turned "\n" into "\r\n" when the command ended */
     bool typed_out;  /* the operation reached the shell (else it only waited for an earlier command) */
+    bool begun;      /* START: the shell has begun to run the script */
     swx_error error; /* SYSTEM */
 
     uint64_t base;   /* offset in the output where the search for patterns began */

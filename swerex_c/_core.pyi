@@ -21,6 +21,8 @@ msgpack_version: str  # of the msgpack-c that is loaded, such as "4.0.0"
 def node_count() -> int: ...  # sessions and processes that the reactor watches in this process
 def interrupt_thread(ident: int, /) -> None: ...  # its system call fails with EINTR; gives SIGURG a handler
 def interrupt_no_more() -> None: ...  # takes that handler away again, if it is still there
+def inherited(pid: int, /) -> bytes: ...  # what its programs inherit, 0: the calling thread's; to be compared only
+def inherited_own() -> bytes: ...  # the same of what only the calling thread can be asked for
 def _shutdown() -> None: ...  # ends the reactor, its sessions and its processes; registered with atexit
 
 # ---- waiting
@@ -72,6 +74,8 @@ class Operation:
     @property
     def typed(self) -> bool: ...  # whether the shell was given the command at all
     @property
+    def begun(self) -> bool: ...  # of start(): whether the shell has begun to run the script
+    @property
     def crlf(self) -> bool: ...  # whether the terminal turned newlines into CR LF at the end
     @property
     def error(self) -> str: ...  # what was wrong, when end is "system"
@@ -98,6 +102,7 @@ class Session:
         waker: Waker | None,
         future: object,
         patience: float | None = None,
+        direct: int = 0,  # as for run(); for a shell that is at its prompt already
         /,
     ) -> Operation: ...
     # With `checked` -1 the operation may be `held`: then bash has to be asked, and the operation released.

@@ -68,7 +68,19 @@ class LocalDeploymentConfig(BaseModel):
     startup_timeout: float = 30.0
     """How long it may take until an isolated view is there."""
 
+    warm_sessions: int = Field(default=0, ge=0)
+    """How many shells are started ahead of time, see `LocalRuntimeConfig`. Not in an isolated view."""
+
+    warm_startup_files: bool = False
+    """Whether they have read the startup files too, see there."""
+
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="after")
+    def _no_warm_sessions_in_a_view(self) -> Self:
+        if self.warm_sessions and self.isolation is not None:
+            raise ValueError("warm_sessions are on this machine as it is: they go without isolation")
+        return self
 
     def get_deployment(self) -> AbstractDeployment:
         return _make("local", "LocalDeployment", self)

@@ -59,7 +59,8 @@ class LocalDeployment(AbstractDeployment):
         """
         await self.stop()
         if self._config.isolation is None:
-            self._runtime = LocalRuntime(logger=self.logger)
+            warm = {name: getattr(self._config, name) for name in ("warm_sessions", "warm_startup_files")}
+            self._runtime = LocalRuntime(logger=self.logger, **warm)
             return
         view = self._view = _View(self._config, self._hooks, self.logger)
         try:

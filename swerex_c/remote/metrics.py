@@ -65,6 +65,14 @@ class _Collector:
             ("swerex_connections", "Connections that are open.", service.connections),
         ):
             yield GaugeMetricFamily(name, text, value=value)
+        warm = getattr(service.runtime, "warm", None)
+        if warm is not None:
+            yield GaugeMetricFamily("swerex_warm_sessions", "Shells that wait to become sessions.", value=warm.waiting)
+            for name, text, value in (
+                ("swerex_warm_sessions_taken", "Sessions that one of them has become.", warm.taken),
+                ("swerex_warm_sessions_missed", "Sessions whose shell was started instead.", warm.missed),
+            ):
+                yield CounterMetricFamily(name, text, value=value)
 
 
 def _buckets(tally: Tally) -> list[tuple[str, float]]:

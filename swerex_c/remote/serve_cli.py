@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import argparse
 
     from swerex_c.remote.listen import Places, ServeOptions
+    from swerex_c.runtime.local import LocalRuntime
 
 __all__ = ["FAILED", "USAGE", "main"]
 
@@ -132,6 +133,10 @@ def _parser(program: str, host: str) -> argparse.ArgumentParser:
         shown = f"{default >> 30}G" if kind is _size else f"{default:g}"
         limits.add_argument(f"--max-{name}", type=kind, metavar="N", help=f"{text} (default: {shown})")
 
+    warm = parser.add_argument_group("shells that are started before a session is asked for")
+    warm.add_argument("--warm-sessions", type=_number, default=0, metavar="N", help="how many (default: 0)")
+    warm.add_argument("--warm-startup-files", action="store_true", help="they read the startup files ahead of time too")
+
     log = parser.add_argument_group("what it tells")
     log.add_argument("--metrics", action="store_true", help="answer /metrics for Prometheus (needs prometheus-client)")
     log.add_argument("--log-format", choices=("text", "json"), default="text", help="json needs python-json-logger")
@@ -156,6 +161,13 @@ def _count(text: str) -> int:
     return count
 
 
+def _number(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number
+
+
 def _size(text: str) -> int:
     unit = _UNITS.get(text[-1:].lower(), 1)
     return _count(text if unit == 1 else text[:-1]) * unit
@@ -176,8 +188,8 @@ def _positive(text: str) -> float:
 
 
 for _function, _name in (
-    (_port, "port (0 to 65535)"), (_count, "count"), (_size, "number of bytes"), (_seconds, "number"),
-    (_positive, "number"),
+    (_port, "port (0 to 65535)"), (_count, "count"), (_number, "count"), (_size, "number of bytes"),
+    (_seconds, "number"), (_positive, "number"),
 ):  # fmt: skip
     _function.__name__ = _name  # as in "invalid count value: 'x'"
 
@@ -203,6 +215,12 @@ def _limits(options: argparse.Namespace) -> Limits:
 
     given = {one.name: getattr(options, f"max_{one.name}") for one in fields(Limits)}
     return Limits(**{name: value for name, value in given.items() if value is not None})
+
+
+def _runtime(options: argparse.Namespace) -> LocalRuntime:
+    from swerex_c.runtime.local import LocalRuntime
+
+    return LocalRuntime(warm_sessions=options.warm_sessions, warm_startup_files=options.warm_startup_files)
 
 
 def _serve_options(options: argparse.Namespace, default_host: str) -> ServeOptions:
@@ -285,6 +303,8 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
         from swerex_c.remote.service import Service
 
         server.AUTH_TOKEN = secret
+        if options.warm_sessions:
+            server.runtime = _runtime(options)
         service = Service(server, where.limits)
         server.app = create_app(service)
         serve.run(service, server.app, where, Registry, listeners=listeners, ready=ready)
@@ -323,7 +343,6 @@ def _serve_stdio(options: argparse.Namespace) -> None:
 
     from swerex_c.remote import serve
     from swerex_c.remote.service import Service
-    from swerex_c.runtime.local import LocalRuntime
 
-    place = SimpleNamespace(runtime=LocalRuntime(), AUTH_TOKEN="")
+    place = SimpleNamespace(runtime=_runtime(options), AUTH_TOKEN="")
     serve.run_stdio(Service(place, _limits(options)), read_fd, write_fd, options.graceful, options.loop)

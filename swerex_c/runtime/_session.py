@@ -63,7 +63,9 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import AsyncIterator, Iterator
 
-__all__ = ["CARRIED_BASH", "CARRIED_VARIABLES", "BashSession", "Session", "translated"]
+    from swerex_c.runtime._warm import WarmShells
+
+__all__ = ["CARRIED_BASH", "CARRIED_VARIABLES", "STARTUP_FILES", "BashSession", "Session", "translated"]
 
 CARRIED_BASH = ("bash", "--noprofile", "--norc", "--noediting", "-i")
 """What the program that `BashSession._spawn` names has to start in its place."""
@@ -82,6 +84,9 @@ _DIRECT_CARRIED_MICROSECONDS = 1000
 
 _BEFORE_STARTUP_SECONDS = 0.35
 """The original waits so long for a new shell before `startup_timeout` begins, and callers' limits fit that."""
+
+_DIRECT_START_MICROSECONDS = 300
+"""The same while a shell that waited reads its startup files: to start one instead would take many times that."""
 
 _SHORT = 2e-6
 """Seconds for each microsecond of that: a command that ended in less while others were served is a short one again."""
@@ -104,6 +109,9 @@ _NO_LOGOUT = """\
 [[ ! -v TMOUT ]] || builtin unset -v TMOUT 2>&- || builtin :
 """
 """Behind the startup files: a shell that nobody says anything to for some minutes has to be there afterwards."""
+
+STARTUP_FILES = (_STARTUP + _NO_LOGOUT).encode()
+"""The startup script of a session without `startup_source`."""
 
 
 class Session(ABC):
@@ -140,8 +148,11 @@ class BashSession(Session):
         *,
         logger: logging.Logger | None = None,
         output_limit: int = OUTPUT_LIMIT,
+        warm: WarmShells | None = None,
     ):
+        """`warm`: where a shell may be that waits to become this session."""
         self.request = request
+        self._warm = warm
         self.logger = logger or get_logger("rex-session")
         self._core: _core.Session | None = None
         self._output_limit = output_limit
@@ -201,8 +212,8 @@ class BashSession(Session):
             msg = f"The environment of a session has to be text that can be encoded: {e}"
             raise InvalidInputError(msg) from None
 
-    def _startup_script(self) -> bytes:
-        lines = [_STARTUP]
+    def _startup_script(self, files: str = _STARTUP) -> bytes:
+        lines = [files]
         for name in self.request.startup_source:
             path = os.path.expanduser(name)
             # A shell itself does not mind when its own startup file is not there, and callers name it everywhere.
@@ -250,6 +261,8 @@ class BashSession(Session):
 
     async def start(self) -> CreateBashSessionResponse:
         """Start the shell and read the startup files. On failure nothing is left of it."""
+        if self._warm is not None and (answer := await self._start_warm(self._warm)) is not None:
+            return answer
         argv, environment, directory = self._spawn()
         self._check_request(argv is not None)
         script = self._startup_script() if argv is None else self._carried_script()
@@ -272,26 +285,63 @@ class BashSession(Session):
                 raise resource_error(e, "A session cannot be started") from e
             except ValueError as e:
                 raise InvalidInputError(f"A session cannot be started: {e}") from None
-            return await self._begin(script, argv)
+            operation = await self._begin(script, argv, request.startup_timeout)
+        return CreateBashSessionResponse(output=operation.output)
 
-    async def _begin(self, script: bytes, argv: list[bytes] | None) -> CreateBashSessionResponse:
-        """Wait for the first prompt of the shell that was started."""
+    async def _start_warm(self, warm: WarmShells) -> CreateBashSessionResponse | None:
+        """The same with a shell that waits. None: there is none, and nothing was done."""
         request = self.request
+        self._check_request(False)
+        script = self._startup_script()
+        shell = warm.take(request)
+        if shell is None:
+            return None
+        self._core = shell.core
+        before, timeout = shell.output, request.startup_timeout
+        try:
+            if before is None:
+                script = shell.resume() + script
+            elif not request.startup_source:
+                return CreateBashSessionResponse(output=before)
+            else:
+                script = self._startup_script("")
+                timeout -= shell.seconds
+            operation = await self._begin(script, None, timeout, _DIRECT_START_MICROSECONDS)
+        finally:
+            warm.refill()
+        if operation.begun:
+            return CreateBashSessionResponse(output=(before or "") + operation.output)
+        await asyncio.shield(self.close())
+        return None
+
+    async def _begin(self, script: bytes, argv: list[bytes] | None, timeout: float, direct: int = 0) -> _core.Operation:
+        """Have the shell that was started read its startup files, from its first prompt on.
+
+        Args:
+            timeout: seconds that these may take.
+            direct: for one that is there already, microseconds for which the calling thread may wait by itself. If that
+                one has ended before it was asked for anything, this is an operation that has not `begun`.
+        """
         try:
             waker = current_waker()
             future = waker.create_future()
             core = self.core
+            warm = direct > 0
+            if waker.ready or waker.pending:
+                direct = 0
             with translated():
-                limit = request.startup_timeout + _BEFORE_STARTUP_SECONDS
-                operation = core.start(script, limit, waker.core, future, self._patience)
+                limit = timeout + _BEFORE_STARTUP_SECONDS
+                operation = core.start(script, limit, waker.core, future, self._patience, direct)
             await finish(operation, future)
+            if warm and operation.end == "died" and not operation.begun:
+                return operation
             if operation.end in ("died", "lost") and not (self._missing and self._missing in operation.output):
                 await self._died(operation)
             self._check_started(operation, argv)
         except BaseException:
             await asyncio.shield(self.close())
             raise
-        return CreateBashSessionResponse(output=operation.output)
+        return operation
 
     def _check_started(self, operation: _core.Operation, argv: list[bytes] | None) -> None:
         end = operation.end

@@ -24,6 +24,16 @@ class LocalRuntimeConfig(BaseModel):
     output_limit: int = Field(default=OUTPUT_LIMIT, ge=1024)
     """Bytes of output that are kept of a command: half of them its beginning, half its end."""
 
+    warm_sessions: int = Field(default=0, ge=0)
+    """How many shells are started ahead of time, so that a session need not wait for one: each is a process and a
+    terminal. Startup files are read when the session is asked for. A shell is used only if it is what one started then
+    would be; otherwise, and for a request with `cwd`, `env` or another size, one is started."""
+
+    warm_startup_files: bool = False
+    """Whether those shells have also read `/etc/bash.bashrc` and `~/.bashrc` ahead of time. They are used while these
+    two files are the same; what the files looked at themselves (the time, other files) may have changed since, and
+    $SECONDS and the history are of then."""
+
     def get_runtime(self) -> AbstractRuntime:
         from swerex_c.runtime.local import LocalRuntime
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from swerex_c.runtime._session import BashSession, Session
     from swerex_c.runtime._syntax import check_bash_command as _check_bash_command
     from swerex_c.runtime._syntax import split_bash_command as _split_bash_command
+    from swerex_c.runtime._warm import WarmShells
     from swerex_c.runtime.config import LocalRuntimeConfig
 
 __all__ = ["BashSession", "LocalRuntime", "Session", "_check_bash_command", "_split_bash_command"]
@@ -57,6 +58,14 @@ class LocalRuntime(SessionsRuntime):
         super().__init__(logger=logger)
         self._config = LocalRuntimeConfig(**kwargs)
         self._processes = Programs()
+        self._warm: WarmShells | None = None
+        if self._config.warm_sessions:
+            from swerex_c.runtime._session import STARTUP_FILES
+            from swerex_c.runtime._warm import WarmShells
+
+            config = self._config
+            script = STARTUP_FILES if config.warm_startup_files else None
+            self._warm = WarmShells(config.warm_sessions, config.output_limit, script, self.logger)
 
     @classmethod
     def from_config(cls, config: LocalRuntimeConfig) -> Self:
@@ -65,7 +74,20 @@ class LocalRuntime(SessionsRuntime):
     def _new_session(self, request: abstract.CreateBashSessionRequest) -> BashSession:
         from swerex_c.runtime._session import BashSession
 
-        return BashSession(request, logger=self.logger, output_limit=self._config.output_limit)
+        return BashSession(request, logger=self.logger, output_limit=self._config.output_limit, warm=self._warm)
+
+    @property
+    def warm(self) -> WarmShells | None:
+        """The shells that wait, if any are to: how many, and how many sessions came of them."""
+        return self._warm
+
+    async def wait_until_warm(self) -> bool:
+        """Wait until the shells of `LocalRuntimeConfig.warm_sessions` are started; meanwhile the pool does not rest.
+
+        False: not all can be there now. That is no error, because sessions are started without them.
+        """
+        self._check_open()
+        return self._warm is None or await self._warm.full()
 
     async def is_alive(self, *, timeout: float | None = None) -> abstract.IsAliveResponse:
         """Whether the runtime takes requests. Answers at once."""
@@ -134,7 +156,9 @@ class LocalRuntime(SessionsRuntime):
         self._closed = True
         sessions = list(self._sessions.values())
         self._sessions.clear()
-        ends = (self._processes.end(), *(session.close() for session in sessions))
+        ends = [self._processes.end(), *(session.close() for session in sessions)]
+        if self._warm is not None:
+            ends.append(self._warm.close())
         for result in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result

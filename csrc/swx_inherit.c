@@ -1,0 +1,193 @@
+#include "swx_inherit.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/personality.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "swx_child.h"
+
+enum { TEXT_ROOM = 16384 };
+
+/* The lines of /proc/PID/status that a child has from its parent.  Source: proc(5). */
+static const char *const STATUS_LINES[] = {
+    "Umask:", "Uid:", "Gid:", "Groups:", "CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:", "NoNewPrivs:", "Seccomp:",
+    "Seccomp_filters:", "Speculation_Store_Bypass:", "SpeculationIndirectBranch:", "Cpus_allowed:", "Mems_allowed:",
+    "THP_enabled:",
+};
+
+/* For a process, and for the calling thread, whose children may go elsewhere than it is itself. */
+static const char *const NAMESPACES[][2] = {
+    { "ns/cgroup", "ns/cgroup" }, { "ns/ipc", "ns/ipc" }, { "ns/mnt", "ns/mnt" }, { "ns/net", "ns/net" }, { "ns/pid", "ns/pid_for_children" },
+    { "ns/time", "ns/time_for_children" }, { "ns/user", "ns/user" }, { "ns/uts", "ns/uts" },
+};
+
+typedef struct {
+    pid_t pid;
+    int directory; /* its own in /proc: what is below is found there without another walk */
+    swx_buf *out;
+    swx_error *err;
+} look;
+
+static swx_status add(const look *l, const void *bytes, size_t size)
+{
+    return swx_buf_append(l->out, bytes, size) == SWX_OK ? SWX_OK : swx_fail(l->err, SWX_ENOMEM, "out of memory");
+}
+
+static swx_status add_number(const look *l, const char *name, long long number)
+{
+    char text[64];
+    int size = snprintf(text, sizeof(text), "%s %lld\n", name, number);
+    return add(l, text, (size_t)size);
+}
+
+static swx_status read_file(int directory, const char *name, char text[TEXT_ROOM], size_t *size, swx_error *err)
+{
+    int fd = openat(directory, name, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return swx_fail_sys(err, "open(/proc)", errno);
+    }
+    ssize_t got = 0;
+    *size = 0;
+    do {
+        *size += (size_t)got;
+        got = *size < TEXT_ROOM - 1 ? read(fd, text + *size, TEXT_ROOM - 1 - *size) : 0;
+    } while (got > 0);
+    int failed = errno;
+    close(fd);
+    text[*size] = 0;
+    return got < 0 ? swx_fail_sys(err, "read(/proc)", failed) : SWX_OK;
+}
+
+static swx_status add_status(const look *l)
+{
+    char text[TEXT_ROOM];
+    size_t size;
+    swx_status status = read_file(l->directory, "status", text, &size, l->err);
+    for (char *line = text, *end; status == SWX_OK && (end = strchr(line, '\n')); line = end + 1) {
+        for (size_t i = 0; i < SWX_COUNT(STATUS_LINES); i++) {
+            if (strncmp(line, STATUS_LINES[i], strlen(STATUS_LINES[i])) == 0) {
+                status = add(l, line, (size_t)(end + 1 - line));
+                break;
+            }
+        }
+    }
+    return status;
+}
+
+/* name: below directory.  A kernel without the file has it for nobody. */
+static swx_status add_file(const look *l, int directory, const char *name)
+{
+    char text[TEXT_ROOM];
+    size_t size;
+    swx_error failed = { .status = SWX_OK };
+    if (read_file(directory, name, text, &size, &failed) == SWX_OK) {
+        return add(l, text, size);
+    }
+    return failed.sys_errno == ENOENT ? SWX_OK : swx_fail_sys(l->err, failed.call, failed.sys_errno);
+}
+
+static swx_status add_namespaces(const look *l)
+{
+    for (size_t i = 0; i < SWX_COUNT(NAMESPACES); i++) {
+        char target[64];
+        ssize_t size = readlinkat(l->directory, NAMESPACES[i][l->pid == 0], target, sizeof(target));
+        if (size < 0 && errno != ENOENT) {
+            return swx_fail_sys(l->err, "readlink(/proc)", errno);
+        }
+        if (size > 0 && add(l, target, (size_t)size) != SWX_OK) {
+            return SWX_ENOMEM;
+        }
+    }
+    return add(l, "\n", 1);
+}
+
+static swx_status add_place(const look *l, const char *name, const char *own)
+{
+    struct stat found;
+    int failed = l->pid ? fstatat(l->directory, name, &found, 0) : stat(own, &found);
+    if (failed) {
+        return swx_fail_sys(l->err, "stat", errno);
+    }
+    swx_status status = add_number(l, name, (long long)found.st_dev);
+    return status == SWX_OK ? add_number(l, name, (long long)found.st_ino) : status;
+}
+
+static swx_status add_limits(const look *l)
+{
+    for (int which = 0; which < RLIMIT_NLIMITS; which++) {
+        struct rlimit64 limit;
+        if (prlimit64(l->pid, (enum __rlimit_resource)which, NULL, &limit) != 0) {
+            return swx_fail_sys(l->err, "prlimit", errno);
+        }
+        if (swx_child_may_mark(which, limit.rlim_max)) {
+            limit.rlim_cur = limit.rlim_max = RLIM64_INFINITY;
+        }
+        swx_status status = add(l, &limit, sizeof(limit));
+        if (status != SWX_OK) {
+            return status;
+        }
+    }
+    return SWX_OK;
+}
+
+static swx_status add_scheduling(const look *l)
+{
+    struct sched_param parameter = { 0 };
+    enum { IOPRIO_WHO_PROCESS = 1 };
+    errno = 0;
+    int priority = getpriority(PRIO_PROCESS, (id_t)l->pid);
+    int policy = errno ? -1 : sched_getscheduler(l->pid);
+    if (policy < 0 || sched_getparam(l->pid, &parameter) != 0) {
+        return swx_fail_sys(l->err, "sched_getscheduler", errno);
+    }
+    long io = syscall(SYS_ioprio_get, IOPRIO_WHO_PROCESS, l->pid); /* -1 where the kernel has none */
+    swx_status status = add_number(l, "nice", priority);
+    status = status == SWX_OK ? add_number(l, "policy", policy) : status;
+    status = status == SWX_OK ? add_number(l, "real-time", parameter.sched_priority) : status;
+    return status == SWX_OK ? add_number(l, "io", io) : status;
+}
+
+static swx_status add_all(const look *l)
+{
+    swx_status status = add_status(l);
+    status = status == SWX_OK ? add_file(l, l->directory, "cgroup") : status;
+    status = status == SWX_OK ? add_file(l, l->directory, "oom_score_adj") : status;
+    /* It belongs to the memory, and threads have no file of it. */
+    status = status == SWX_OK ? add_file(l, l->pid ? l->directory : AT_FDCWD, l->pid ? "coredump_filter" : "/proc/self/coredump_filter") : status;
+    status = status == SWX_OK ? add_namespaces(l) : status;
+    status = status == SWX_OK ? add_place(l, "root", "/") : status;
+    status = status == SWX_OK ? add_place(l, "cwd", ".") : status;
+    status = status == SWX_OK ? add_limits(l) : status;
+    return status == SWX_OK ? add_scheduling(l) : status;
+}
+
+swx_status swx_inherit_look(pid_t pid, swx_buf *out, swx_error *err)
+{
+    char path[48] = "/proc/thread-self";
+    if (pid) {
+        snprintf(path, sizeof(path), "/proc/%d", (int)pid);
+    }
+    const look l = { pid, open(path, O_PATH | O_DIRECTORY | O_CLOEXEC), out, err };
+    if (l.directory < 0) {
+        return swx_fail_sys(err, "open(/proc)", errno);
+    }
+    swx_status status = add_all(&l);
+    close(l.directory);
+    return status;
+}
+
+swx_status swx_inherit_own(swx_buf *out, swx_error *err)
+{
+    const look l = { 0, -1, out, err };
+    swx_status status = add_number(&l, "personality", personality(0xffffffff));
+    status = status == SWX_OK ? add_number(&l, "slack", prctl(PR_GET_TIMERSLACK)) : status;
+    return status == SWX_OK ? add_number(&l, "bits", prctl(PR_GET_SECUREBITS)) : status;
+}
