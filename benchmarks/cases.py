@@ -79,6 +79,16 @@ def sessions(extent: Extent, files: Files) -> Iterator[Workload]:
     ]
     yield Workload("create", "a session: start until its first prompt", turns)
 
+    warm = {"operation": "create_warm", "count": starts}
+    turns = [
+        Turn("ours", create, "started then"),
+        Turn("ours, warm", warm, "ours"),
+        Turn("ours, warm", {**warm, "files": ["/dev/null"]}, "ours, with a startup_source"),
+        Turn("ours, warm", {**warm, "count": 2, "together": 64}, "ours, 64 at once, each"),
+        Turn("ours, warm, files read then", warm, "ours, startup files read then"),
+    ]
+    yield Workload("create-warm", "a session, from shells that wait", turns, "started then")
+
 
 def actions(extent: Extent, files: Files) -> Iterator[Workload]:
     replay = {"operation": "replay", "count": 2 if extent.quick else 5, "actions": ACTIONS}

@@ -6,6 +6,7 @@ Everything is measured here, next to the call that a user would write, so that p
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import subprocess
 import sys
@@ -52,6 +53,25 @@ class Workloads(LongOutput, ManySessions):
                 wrong += not is_empty(await self.contender.run(f"create{i}", "true"))
                 await self.contender.close(f"create{i}")
         return measured.result(count=count, wrong=wrong, samples_us=samples)
+
+    async def create_warm(self, count: int, together: int = 1, files: tuple[str, ...] = ()) -> dict[str, object]:
+        """From shells that wait, so many at once; the time of a turn until all are there, by their number."""
+        samples: list[float] = []
+        wrong = 0
+        with Measured() as measured:
+            for i in range(count):
+                keys = [f"warm{i}-{j}" for j in range(together)]
+                await self.contender.ready()
+                start = time.perf_counter_ns()
+                if together > 1:
+                    await asyncio.gather(*(self.contender.open_with(key, list(files)) for key in keys))
+                else:
+                    await self.contender.open_with(keys[0], list(files))
+                samples.append((time.perf_counter_ns() - start) / 1e3 / together)
+                for key in keys:
+                    wrong += not is_empty(await self.contender.run(key, "true"))
+                    await self.contender.close(key)
+        return measured.result(count=count * together, wrong=wrong, samples_us=samples)
 
     async def replay(self, actions: list[tuple[str, str | None, int]], count: int) -> dict[str, object]:
         """All actions, one after the other; the time of them together."""

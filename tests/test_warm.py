@@ -57,7 +57,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
-@pytest.fixture(params=[False, True], ids=["fresh", "ahead"])
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.thorough)], ids=["fresh", "ahead"])
 def ahead(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
@@ -160,6 +160,7 @@ async def test_it_is_the_session_that_would_be_started_now(runtime: LocalRuntime
     assert found == expected
 
 
+@pytest.mark.parametrize("ahead", [False, True])
 async def test_it_is_one_of_those_that_waited(ahead: bool, home: Path) -> None:
     (home / ".bashrc").write_text("echo hello; x=$PPID\n")
     (home / "more").write_text("echo more $x; y=1\n")
@@ -376,6 +377,7 @@ async def test_startup_files_that_were_read_and_have_changed(home: Path) -> None
     await runtime.close()
 
 
+@pytest.mark.thorough
 async def test_startup_files_that_were_read_and_take_too_long(home: Path) -> None:
     (home / ".bashrc").write_text("sleep 0.6; echo slow\n")
     await asyncio.sleep(_warm._RACY)
@@ -498,6 +500,8 @@ async def test_a_runtime_that_is_forgotten_keeps_none() -> None:
     await until(lambda: not any(map(lives, waiting)))
 
 
+KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
+
 PROGRAM = """
 import asyncio, os, signal, sys
 from swerex_c.runtime.local import LocalRuntime
@@ -511,7 +515,9 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("end", ["", "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)", "1 / 0"])
+@pytest.mark.parametrize(
+    "end", ["", *(pytest.param(end, marks=pytest.mark.thorough) for end in ("os._exit(0)", KILLED, "1 / 0"))]
+)
 async def test_the_end_of_the_process_leaves_none(end: str) -> None:
     program = PROGRAM.format(end=end)
     done = await asyncio.to_thread(
@@ -695,6 +701,7 @@ async def test_a_deployment_has_them(ahead: bool) -> None:
     assert not any(map(lives, waiting))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["serve", "stdio"])
 async def test_a_server_has_them(way: str, tmp_path: Path) -> None:
     socket = tmp_path / "socket"

@@ -24,6 +24,8 @@ ENGINES: dict[str, tuple[str, str, tuple[Any, ...]]] = {
         "Runtime",
         ("swerex_c", {"output_limit": 16 << 20}),
     ),  # a reader may be so far behind
+    "ours, warm": ("runtimes", "Runtime", ("swerex_c", {"warm_sessions": 64, "warm_startup_files": True})),
+    "ours, warm, files read then": ("runtimes", "Runtime", ("swerex_c", {"warm_sessions": 16})),
     "core": ("core", "Core", ()),
     "original": ("runtimes", "Runtime", ("swerex",)),
     "pexpect": ("pexpects", "Pexpect", ()),

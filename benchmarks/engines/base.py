@@ -70,6 +70,14 @@ class Contender:
     async def open(self, key: str) -> None:
         raise self._lacks("open")
 
+    async def open_with(self, key: str, files: list[str]) -> None:
+        """Opens a session that reads these startup files."""
+        raise self._lacks("read files for a session")
+
+    async def ready(self) -> None:
+        """Returns when all shells that are started ahead are there."""
+        raise self._lacks("start shells ahead")
+
     async def close(self, key: str) -> None:
         raise self._lacks("close")
 

@@ -32,6 +32,14 @@ class Runtime(Contender):
         request = self.api.CreateBashSessionRequest(session=key, startup_timeout=self.startup_timeout)
         await self.runtime.create_session(request)
 
+    async def open_with(self, key: str, files: list[str]) -> None:
+        request = self.api.CreateBashSessionRequest(session=key, startup_timeout=10, startup_source=files)
+        await self.runtime.create_session(request)
+
+    async def ready(self) -> None:
+        if not await self.runtime.wait_until_warm():
+            raise RuntimeError("no shells are ready")
+
     async def close(self, key: str) -> None:
         await self.runtime.close_session(self.api.CloseBashSessionRequest(session=key))
 
