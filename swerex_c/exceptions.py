@@ -212,7 +212,7 @@ class ServerLimitError(SwerexException, RuntimeError):
 
 
 class ProtocolError(SwerexException, RuntimeError):
-    """What the other end sent is not what it may send."""
+    """What the other end sent is not what it may send, or the library that talks to it failed as it should not."""
 
 
 # Deployments

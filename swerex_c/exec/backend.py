@@ -65,6 +65,8 @@ class Backend(ABC):
 
         Raises:
             TimeoutError: if that cannot be learned in time, because the place or its engine does not answer.
+            SwerexException: if it cannot be learned for another reason, which this says by its type; the place may be
+                there all the same.
         """
 
     def unsure(self, client: Sequence[str], code: int) -> str | None:

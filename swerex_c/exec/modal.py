@@ -12,11 +12,19 @@ import re
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from swerex_c.exceptions import PlaceLostError, ResourceError
+from swerex_c.exceptions import (
+    AuthenticationError,
+    ConnectionLostError,
+    PlaceLostError,
+    ProtocolError,
+    ResourceError,
+    RuntimeClosedError,
+    SwerexException,
+)
 from swerex_c.exec import loops
 from swerex_c.exec.called import CalledBackend, Program
 
-__all__ = ["ModalBackend", "sentence", "why_ended"]
+__all__ = ["ModalBackend", "sentence", "unknown", "why_ended"]
 
 T = TypeVar("T")
 
@@ -43,6 +51,14 @@ _REASONS = {
 
 _CODES = {124: _REASONS["GENERIC_STATUS_TIMEOUT"], 137: _REASONS["GENERIC_STATUS_TERMINATED"]}
 """The same by the exit codes that the SDK makes of it, and that nothing else has."""
+
+_GONE = ("NotFoundError", "SandboxTerminatedError", "SandboxTimeoutError")
+_REFUSED = ("AuthError", "PermissionDeniedError")
+_CLOSED = ("ClientClosed",)
+_UNREACHED = ("ConnectionError", "InternalError", "InternalFailure", "ServiceError", "TimeoutError")
+_PASSING = (*_UNREACHED, "ResourceExhaustedError")
+"""Names of the SDK's errors, by what they mean when it is asked what became of a sandbox: it is gone, we are not let
+in, this process has closed its connections, or Modal or the network does not work just now. Others mean neither."""
 
 _FORGOTTEN = ("PS1", "PS2")
 """Variables that a bash that is not interactive does not pass on."""
@@ -73,9 +89,32 @@ def sentence(error: BaseException) -> str:
         return f"Modal has no room for it, or a quota is used up: {words or name}"
     if name == "ImageBuildError":
         return f"Modal could not build the image: {words or name}"
-    if name in ("ConnectionError", "ServiceError", "InternalError"):
+    if isinstance(error, OSError) or name in _UNREACHED:
         return f"Modal cannot be reached, or does not work just now: {words or name}"
     return f"Modal says: {words or name}"
+
+
+def _is_any(error: BaseException, names: Sequence[str]) -> bool:
+    """Whether an error is of one of these classes of the SDK, or of one below it; which is not imported for that."""
+    return any(it.__name__ in names and it.__module__.partition(".")[0] == "modal" for it in type(error).__mro__)
+
+
+def unknown(error: Exception, name: str) -> SwerexException:
+    """What it means that the SDK cannot tell what became of a sandbox. `name` is what messages call it."""
+    if isinstance(error, SwerexException):
+        return error
+    if _is_any(error, _REFUSED):
+        return AuthenticationError(f"It cannot be learned what became of the {name}. {sentence(error)}")
+    if _is_any(error, _CLOSED):
+        words = "this process has closed its connections to it (`detach`, or the end of the SDK's client)"
+        return RuntimeClosedError(f"The {name} cannot be used any more: {words}")
+    if isinstance(error, OSError) or _is_any(error, _PASSING):
+        return ConnectionLostError(f"It is not known whether the {name} is still there. {sentence(error)}")
+    words = " ".join(str(error).split())
+    return ProtocolError(
+        f"Asking Modal what became of the {name} failed in a way that is none of the known ones, with "
+        f"{type(error).__module__}.{type(error).__qualname__}{': ' if words else ''}{words}"
+    )
 
 
 async def why_ended(sandbox: Any) -> str | None:
@@ -247,7 +286,7 @@ class ModalBackend(CalledBackend):
         try:
             reason = await why_ended(self.sandbox)
         except Exception as error:
-            if type(error).__name__ != "NotFoundError":
+            if not _is_any(error, _GONE):
                 raise
             return f"The {self.name} is gone. {sentence(error)}"
         return None if reason is None else f"The {self.name} {reason}"
@@ -262,7 +301,7 @@ class ModalBackend(CalledBackend):
             msg = f"Modal did not tell within {timeout:g} s what became of {self.name}"
             raise TimeoutError(msg) from None
         except Exception as error:
-            return f"The {self.name} is out of reach. {sentence(error)}"
+            raise unknown(error, self.name) from error
 
     def close(self) -> None:
         watching, self._watching = self._watching, None

@@ -301,9 +301,12 @@ class Shells:
 
 
 def lost(backend: Backend) -> SwerexException | None:
-    """The error for a place that can run nothing any more; None if it can. Blocks for some seconds at most."""
+    """The error for a place that can run nothing any more, or of which that cannot be learned; None if it can. Blocks
+    for some seconds at most."""
     try:
         reason = backend.why_lost(_ASK_SECONDS)
+    except SwerexException as e:  # one that is a TimeoutError too is told as it is
+        return e
     except TimeoutError as e:
         return PlaceLostError(f"It cannot be learned in time whether {backend.name} is still there: {e}")
     return None if reason is None else PlaceLostError(reason)

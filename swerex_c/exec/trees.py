@@ -21,9 +21,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import IO, TYPE_CHECKING, BinaryIO
 
-from swerex_c.exceptions import PlaceLostError, ProtocolError, ResourceError, SwerexException, UploadError
+from swerex_c.exceptions import ProtocolError, ResourceError, SwerexException, UploadError
 from swerex_c.exec import file_scripts
 from swerex_c.exec.file_talk import Refused, Talk, failure, frames, in_place, random
+from swerex_c.exec.shells import lost
 from swerex_c.runtime import _tars
 from swerex_c.runtime._spool import Spool
 from swerex_c.runtime.files import check_path, entries_of, refuse_special
@@ -41,8 +42,6 @@ _END_SECONDS = 5.0
 _LONGEST_WORD = 64 << 10
 _MOST_AFTER = 1 << 20
 """Bytes that may come after an archive's end: programs fill up their last block."""
-
-_LOST_SECONDS = 10.0
 
 _TOLERATED = ("file changed as we read it", "file is unchanged", "Removing leading")
 
@@ -383,7 +382,7 @@ def _client(talk: Talk, argv: list[str], stdin: int, stdout: int) -> Iterator[su
                     stream.close()
         listener.join(1)
     if code:
-        raise _lost(talk) or _engine_failure(backend.name, b"".join(said), code)
+        raise lost(backend) or _engine_failure(backend.name, b"".join(said), code)
 
 
 def _listen(stream: IO[bytes], said: list[bytes]) -> None:
@@ -398,14 +397,6 @@ def _engine_failure(name: str, said: bytes, code: int) -> Exception:
     if "no space left" in words.lower():
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return ResourceError(f"The engine could not copy to or from {name}: {words}")
-
-
-def _lost(talk: Talk) -> PlaceLostError | None:
-    try:
-        why = talk.place.backend.why_lost(_LOST_SECONDS)
-    except TimeoutError as error:
-        why = str(error)
-    return None if why is None else PlaceLostError(why)
 
 
 # Out of the place

@@ -109,7 +109,7 @@ class ExecRuntime(SessionsRuntime):
         backend = self.place.backend
         try:
             reason = await in_thread(backend.why_lost, ALIVE_SECONDS if timeout is None else timeout)
-        except TimeoutError as e:
+        except (SwerexException, TimeoutError) as e:
             reason = str(e) or f"It cannot be learned in time whether {backend.name} is still there"
         return IsAliveResponse(is_alive=reason is None, message=reason or "")
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -18,14 +19,19 @@ import pytest
 
 pytest.importorskip("modal")
 
+import modal.exception
+
 from clouds.modal_world import PATIENCE, ModalWorld, modal_world, until  # noqa: F401
 from swerex_c.deployment.config import ModalDeploymentConfig, get_deployment
 from swerex_c.deployment.modal import ModalDeployment
 from swerex_c.exceptions import (
+    AuthenticationError,
     CommandTimeoutError,
+    ConnectionLostError,
     DeploymentNotStartedError,
     DeploymentStartupError,
     PlaceLostError,
+    ProtocolError,
     RuntimeClosedError,
     StartupTimeoutError,
     SwerexException,
@@ -40,6 +46,7 @@ from swerex_c.runtime.abstract import (
     UploadRequest,
     WriteFileRequest,
 )
+from swerex_c.runtime.exec import ExecRuntime
 
 
 @pytest.fixture
@@ -222,6 +229,62 @@ async def test_a_sandbox_whose_machine_is_gone_holds_nobody_up(world: ModalWorld
     for each in (running, writing):
         with pytest.raises(SwerexException):
             await asyncio.wait_for(each, PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "told"),
+    [
+        ("NOT_FOUND", PlaceLostError, "is gone"),
+        ("UNAVAILABLE", ConnectionLostError, "not known whether the sandbox .* is still there.*as ordered"),
+        ("INTERNAL", ConnectionLostError, "not known whether the sandbox .* is still there.*as ordered"),
+        ("RESOURCE_EXHAUSTED", ConnectionLostError, "not known whether the sandbox .* is still there.*no room"),
+        ("UNAUTHENTICATED", AuthenticationError, "Modal does not know who asks: as ordered.*modal setup"),
+        ("PERMISSION_DENIED", AuthenticationError, "does not permit it: as ordered"),
+        ("INVALID_ARGUMENT", ProtocolError, "modal.exception.InvalidError: as ordered"),
+        ("UNIMPLEMENTED", ProtocolError, "modal.exception.UnimplementedError: as ordered"),
+    ],
+)
+async def test_why_it_cannot_be_learned_what_became_of_it_is_told(
+    world: ModalWorld, started: ModalDeployment, status: str, kind: type[Exception], told: str
+) -> None:
+    """A sandbox that cannot be asked for is not taken for one that is gone."""
+    from swerex_c.exec.modal import ModalBackend
+    from swerex_c.exec.shells import lost
+
+    backend = ModalBackend(started.sandbox)
+    world.order("fault", name="SandboxWaitV2", status=status, times=20)
+    try:
+        error = await asyncio.to_thread(lost, backend)
+        assert type(error) is kind and re.search(told, str(error)), repr(error)
+        assert not (answer := await ExecRuntime(backend).is_alive()) and re.search(told, answer.message)
+    finally:
+        world.order("forgive")
+    assert await asyncio.to_thread(backend.why_lost, PATIENCE) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "told"),
+    [
+        (OSError("Network is unreachable"), ConnectionLostError, "cannot be reached.*Network is unreachable"),
+        (modal.exception.ConnectionError("no"), ConnectionLostError, "cannot be reached.*no"),
+        (modal.exception.SandboxTerminatedError("ended"), PlaceLostError, "is gone.*ended"),
+        (modal.exception.ClientClosed("it"), RuntimeClosedError, "closed its connections"),
+        (modal.exception.ConflictError("odd"), ProtocolError, "ConflictError: odd"),
+        (TypeError("poll() takes 0 arguments"), ProtocolError, "builtins.TypeError: poll\\(\\) takes"),
+    ],
+)
+async def test_what_an_error_of_the_library_says_of_the_sandbox(
+    started: ModalDeployment, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception], told: str
+) -> None:
+    from swerex_c.exec.modal import ModalBackend
+    from swerex_c.exec.shells import lost
+
+    async def fails(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("swerex_c.exec.modal.why_ended", fails)
+    found = await asyncio.to_thread(lost, ModalBackend(started.sandbox))
+    assert type(found) is kind and re.search(told, str(found)), repr(found)
 
 
 async def test_the_sandbox_ends_by_its_timeout(world: ModalWorld, make: Callable[..., ModalDeployment]) -> None:

@@ -59,8 +59,9 @@ ATTRIBUTES = (
 ).split()
 
 ERRORS = (
-    "AlreadyExistsError AuthError ConnectionError ImageBuildError InternalError InvalidError NotFoundError "
-    "PermissionDeniedError ResourceExhaustedError ServiceError"
+    "AlreadyExistsError AuthError ClientClosed ConnectionError ImageBuildError InternalError InternalFailure "
+    "InvalidError NotFoundError PermissionDeniedError ResourceExhaustedError SandboxTerminatedError "
+    "SandboxTimeoutError ServiceError TimeoutError"
 ).split()
 """Errors that are told apart by their names."""
 
