@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from swerex_c._version import __version__
 from swerex_c.exceptions import DeploymentStartupError, StartupTimeoutError
+from swerex_c.runtime._ray_session import Membership
 
 if TYPE_CHECKING:
     from swerex_c.deployment._exec import Effort
@@ -66,8 +67,8 @@ def _environment_class() -> Any:
     return SwerexEnvironment
 
 
-def connect(config: RayDeploymentConfig, effort: Effort) -> None:
-    """Have this process be in a cluster, if it is in none. Blocks.
+def connect(config: RayDeploymentConfig, effort: Effort) -> Membership:
+    """Have this process be in a cluster, if it is in none; as what it is there. Blocks.
 
     Raises:
         DeploymentStartupError: if there is no Ray, or no such cluster, or it is one that has to be reached by Ray's
@@ -90,15 +91,17 @@ def connect(config: RayDeploymentConfig, effort: Effort) -> None:
             if not ray.is_initialized():
                 ray.init(address=config.address, namespace=config.namespace, log_to_driver=False)
 
-    if ray.is_initialized():
-        return
     try:
-        _patiently(work, effort)
+        if not ray.is_initialized():
+            _patiently(work, effort)
     except (ConnectionError, RuntimeError, ValueError, OSError, AssertionError, ray.exceptions.RayError) as error:
         if isinstance(error, DeploymentStartupError):
             raise
         where = config.address or "that the environment or this machine says"
         raise DeploymentStartupError(f"The Ray cluster {where} cannot be used: {error}") from None
+    if (membership := Membership.now()) is None:
+        raise DeploymentStartupError("Ray was shut down in this process during the start")
+    return membership
 
 
 def _patiently(work: Callable[[], None], effort: Effort) -> None:
@@ -126,14 +129,16 @@ def asked(config: RayDeploymentConfig) -> dict[str, float]:
     return {name: amount for name, amount in wanted.items() if amount}
 
 
-def new_actor(config: RayDeploymentConfig, spec: dict[str, Any]) -> Any:
+def new_actor(config: RayDeploymentConfig, spec: dict[str, Any], membership: Membership) -> Any:
     """Ask Ray for an actor; its handle. It is never restarted, no call of it is repeated, and it ends with its driver.
 
     Raises:
-        DeploymentStartupError: if the configuration asks for what Ray does not know.
+        DeploymentStartupError: if the configuration asks for what Ray does not know, or this process has left.
     """
     import ray
 
+    if (why := membership.over()) is not None:
+        raise DeploymentStartupError(f"{why} during the start")
     options: dict[str, Any] = {
         "num_cpus": config.num_cpus,
         "num_gpus": config.num_gpus,

@@ -30,6 +30,7 @@ from swerex_c.exec.threads import in_thread
 if TYPE_CHECKING:
     from swerex_c.exec.backend import Backend
     from swerex_c.runtime._ray_link import ActorLink
+    from swerex_c.runtime._ray_session import Membership
     from swerex_c.runtime.ray import RayRuntime
 
 __all__ = ["RayDeployment", "RayDeploymentConfig"]
@@ -99,14 +100,18 @@ class RayDeployment(ExecDeployment):
         }
 
     def _place_or_tell(self, effort: Effort) -> dict[str, Any]:
+        membership = cluster.connect(self._config, effort)
         try:
-            return self._place(effort)
+            return self._place(effort, membership)
+        except Exception as error:
+            if (why := membership.over()) is not None and not isinstance(error, DeploymentStartupError):
+                raise DeploymentStartupError(f"{why} during the start") from error
+            raise
         except SystemExit:  # what Ray raises in threads that wait when it is shut down; it would end the event loop
             raise DeploymentStartupError("Ray was shut down in this process during the start") from None
 
-    def _place(self, effort: Effort) -> dict[str, Any]:
+    def _place(self, effort: Effort, membership: Membership) -> dict[str, Any]:
         """Have Ray start the actor, and the actor the environment; where it is. Blocks."""
-        cluster.connect(self._config, effort)
         import ray
 
         from swerex_c.runtime._ray_link import ActorLink
@@ -115,11 +120,12 @@ class RayDeployment(ExecDeployment):
         if error := cluster.impossible(self._config):
             raise error
         self._spec_now = self._spec()
-        link = ActorLink(cluster.new_actor(self._config, self._spec_now))
+        link = ActorLink(cluster.new_actor(self._config, self._spec_now, membership), membership)
         self._link = link
         ref = link.send("open")
         looks = 0
         while not ray.wait([ref], timeout=_LOOK)[0]:
+            link.check_ray()
             try:
                 effort.check()
             except StartupTimeoutError as late:
@@ -174,7 +180,7 @@ def _waits(link: ActorLink) -> bool:
     try:
         from ray._private.state import actors  # the public way needs Ray's dashboard
 
-        state = actors(link.handle._actor_id.hex()).get("State")
+        state = actors(link.actor_id).get("State")
     except Exception:
         return True
     return state in (None, "DEPENDENCIES_UNREADY", "PENDING_CREATION")

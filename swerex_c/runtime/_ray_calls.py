@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -36,8 +37,8 @@ class CallsRuntime(AbstractRuntime):
     async def stream_in_session(self, action: abstract.Action) -> AsyncIterator[str | abstract.BashObservation]:
         with translated(self._link):
             refs = self._link.handle.stream.options(num_returns="streaming").remote(action.model_dump())
-            async for ref in refs:
-                kind, item = await ref
+            while (ref := await self._link.waited(_next(refs))) is not None:
+                kind, item = await self._link.waited(asyncio.wrap_future(ref.future()))
                 if kind == "failed":
                     raise from_wire(item)
                 yield item if isinstance(item, str) else abstract.BashObservation(**item)
@@ -60,3 +61,8 @@ class CallsRuntime(AbstractRuntime):
 
     async def close(self) -> abstract.CloseResponse:
         return abstract.CloseResponse(**await self._call("close", None))
+
+
+async def _next(refs: Any) -> Any:
+    """The next reference; None after the last."""
+    return await anext(refs, None)

@@ -7,9 +7,9 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from swerex_c.exceptions import (
     DeploymentStartupError,
@@ -20,6 +20,7 @@ from swerex_c.exceptions import (
     TimeLimitError,
 )
 from swerex_c.remote.transfer import from_wire
+from swerex_c.runtime._ray_session import Membership
 
 __all__ = ["ActorLink", "explained"]
 
@@ -32,7 +33,12 @@ _UNAVAILABLE_TIMES = 3
 _AGAIN_SECONDS = 5.0
 """A wait that does not fail for so long is one that goes on."""
 
+_STILL_SECONDS = 1.0
+"""How often one who waits for Ray looks whether it is still there."""
+
 _MOST_WORDS = 600
+
+T = TypeVar("T")
 
 
 def explained(error: BaseException, name: str) -> SwerexException:
@@ -98,11 +104,16 @@ class _Guard:
 
 
 class ActorLink:
-    """An actor with an environment. May be used from any event loop and any thread."""
+    """An actor with an environment. May be used from any event loop and any thread.
 
-    def __init__(self, handle: Any):
-        self.handle = handle
-        self.name = f"The environment in actor {handle._actor_id.hex()}"
+    Nothing is asked of Ray when this process has left the cluster of the actor: that would begin another one.
+    """
+
+    def __init__(self, handle: Any, membership: Membership):
+        """membership: that in which the actor was asked for."""
+        self._handle = handle
+        self._membership = membership
+        self.name = f"The environment in actor {self.actor_id}"
         self.address: tuple[str, int] | None = None
         """Where the environment's server listens."""
         self.lost: Callable[[], PlaceLostError] | None = None
@@ -117,6 +128,20 @@ class ActorLink:
         self.address = (facts["ip"], facts["port"])
         self._watch(self.handle.do.remote("wait"))
 
+    @property
+    def handle(self) -> Any:
+        """The actor, to be called now.
+
+        Raises:
+            PlaceLostError: as `check_ray`.
+        """
+        self.check_ray()
+        return self._handle
+
+    @property
+    def actor_id(self) -> str:
+        return str(self._handle._actor_id.hex())
+
     # Calls
 
     async def ask(self, name: str, *args: Any) -> Any:
@@ -125,12 +150,26 @@ class ActorLink:
 
         ref = self.send(name, *args)
         try:
-            return _opened(await asyncio.wrap_future(ref.future()))
+            return _opened(await self.waited(asyncio.wrap_future(ref.future())))
         except RayError as error:
-            raise explained(error, self.name) from None
+            raise self.explained(error) from None
         except asyncio.CancelledError:
             self._cancel(ref)
             raise
+
+    async def waited(self, work: Awaitable[T]) -> T:
+        """What comes of something that Ray is to tell. It tells nothing of what was under way when it was shut down.
+
+        Raises:
+            PlaceLostError: as `check_ray`.
+        """
+        waiting = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait((waiting,), timeout=_STILL_SECONDS))[0]:
+                self.check_ray()
+            return waiting.result()
+        finally:
+            waiting.cancel()
 
     def ask_blocking(self, name: str, *args: Any) -> Any:
         """The same for threads."""
@@ -140,32 +179,38 @@ class ActorLink:
         """Begin a call; Ray's reference to its answer."""
         import ray
 
-        self.check_ray()
+        handle = self.handle
         try:
-            return self.handle.do.remote(name, *args)
+            return handle.do.remote(name, *args)
         except ray.exceptions.RayError as error:
-            raise explained(error, self.name) from None
+            raise self.explained(error) from None
 
     def check_ray(self) -> None:
         """
         Raises:
             PlaceLostError: if this process has left the cluster, which has ended all that it had there.
         """
-        import ray
+        if (why := self._membership.over()) is None:
+            return
+        message = f"{self.name} is lost: {why}"
+        self._lose(PlaceLostError, message)
+        raise PlaceLostError(message) if self.lost is None else self.lost()
 
-        if not ray.is_initialized():
-            self._lose(PlaceLostError, f"{self.name} is lost: Ray was shut down in this process")
-            if self.lost is not None:
-                raise self.lost()
+    def explained(self, error: BaseException) -> SwerexException:
+        """What Ray raised, as an error of ours."""
+        if (why := self._membership.over()) is not None:
+            return PlaceLostError(f"{self.name} is lost: {why}")
+        return explained(error, self.name)
 
     def answer(self, ref: Any) -> Any:
         """Wait for the answer to `send`. Blocks."""
         import ray
 
+        self.check_ray()
         try:
             return _opened(ray.get(ref))
         except ray.exceptions.RayError as error:
-            raise explained(error, self.name) from None
+            raise self.explained(error) from None
         except SystemExit:  # Ray's way to end threads that wait when it is shut down
             raise PlaceLostError(f"{self.name} is lost: Ray was shut down in this process") from None
 
@@ -173,7 +218,8 @@ class ActorLink:
         import ray
 
         with contextlib.suppress(Exception):
-            ray.cancel(ref)
+            if self._membership.over() is None:
+                ray.cancel(ref)
 
     # What became of it
 
@@ -194,7 +240,7 @@ class ActorLink:
         except ActorUnavailableError as error:
             threading.Thread(target=self._look, args=(error,), name="swerex-ray-look", daemon=True).start()
         except Exception as error:
-            lost = error if isinstance(error, SwerexException) else explained(error, self.name)
+            lost = error if isinstance(error, SwerexException) else self.explained(error)
             self._lose(PlaceLostError, str(lost))
         else:
             self._ended(ended)
@@ -204,7 +250,7 @@ class ActorLink:
         import ray
 
         for _ in range(_UNAVAILABLE_TIMES):
-            if self._ending or self.lost is not None or not ray.is_initialized():
+            if self._ending or self.lost is not None or self._membership.over() is not None:
                 return
             if self.address is not None:
                 try:
@@ -226,7 +272,7 @@ class ActorLink:
             except Exception as found:
                 error = found
                 break
-        self._lose(PlaceLostError, str(explained(error, self.name)))
+        self._lose(PlaceLostError, str(self.explained(error)))
 
     def _ended(self, how: dict[str, Any]) -> None:
         why = how.get("ended")
@@ -264,7 +310,7 @@ class ActorLink:
         import ray
 
         self._ending = True
-        if self.lost is None and ray.is_initialized() and self.address is not None:
+        if self.lost is None and self._membership.over() is None and self.address is not None:
             with contextlib.suppress(Exception):
                 ray.get(self.handle.do.remote("close"), timeout=seconds)
         if self.lost is None:
@@ -279,8 +325,8 @@ class ActorLink:
         import ray
 
         with contextlib.suppress(Exception):
-            if ray.is_initialized():
-                ray.kill(self.handle, no_restart=True)
+            if self._membership.over() is None:
+                ray.kill(self._handle, no_restart=True)
 
 
 def _opened(answer: Any) -> Any:
@@ -298,4 +344,4 @@ def translated(link: ActorLink) -> Iterator[None]:
     try:
         yield
     except RayError as error:
-        raise explained(error, link.name) from None
+        raise link.explained(error) from None

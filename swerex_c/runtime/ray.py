@@ -169,6 +169,7 @@ def _upload(
             raise GivenUp
         if refused:
             return
+        link.check_ray()
         # The reference is held by the call until the actor has the piece; the store may forget it then.
         calls.append(link.send("piece", number, count, ray.put(piece) if piece else piece))
         count += 1

@@ -189,6 +189,83 @@ def test_the_driver_dies_or_leaves_the_cluster(nodes: Nodes, mark: str, how: str
         driver.wait()
 
 
+LEFT = """
+import asyncio, os, ray, sys
+from swerex_c.deployment.config import RayDeploymentConfig
+from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest, UploadRequest
+def deployment(**more):
+    return RayDeploymentConfig(num_cpus=0.1, address=sys.argv[1], connection="ray", **more).get_deployment()
+async def told(name, work):
+    try:
+        print(name, "gave", await asyncio.wait_for(work, 60), flush=True)
+    except BaseException as error:
+        text = str(error)
+        print(name, type(error).__name__, "shut down in this process" in text, "has since" in text, flush=True)
+async def stream(runtime):
+    async for _ in runtime.stream_in_session(BashAction(command="true")):
+        pass
+async def main():
+    one = deployment()
+    await one.start()
+    runtime, link = one.runtime, one._link
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=30))
+    if sys.argv[2] == "start":
+        two = deployment(resources={"far": 4}, startup_timeout=60)
+        first = deployment(resources={"far": 4}, startup_timeout=60)
+        await first.start()
+        starting = asyncio.ensure_future(two.start())
+        await asyncio.sleep(1)
+        ray.shutdown()
+        await told("start", starting)
+    else:
+        pending = asyncio.ensure_future(runtime.execute(Command(command=["sleep", "1000"])))
+        await asyncio.sleep(0.5)
+        ray.shutdown()
+        if sys.argv[2] == "again":
+            ray.init(address=sys.argv[1], log_to_driver=False)
+            job = ray.get_runtime_context().get_job_id()
+        await told("pending", pending)
+        link.lost = None  # as if nobody had noticed yet
+        await told("execute", runtime.execute(Command(command=["true"])))
+        link.lost = None
+        await told("stream", stream(runtime))
+        link.lost = None
+        await told("upload", runtime.upload(UploadRequest(source_path="/etc/hostname", target_path="/tmp/x")))
+        link.lost = None
+        await told("alive", runtime.is_alive())
+        if sys.argv[2] == "again":
+            assert job == ray.get_runtime_context().get_job_id()
+            ray.shutdown()
+        link.lost = None
+    link._cancel(None)
+    await one.stop()
+    print("initialized", ray.is_initialized(), flush=True)
+    os._exit(0)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("how", ["shutdown", "again", "start"])
+def test_a_process_that_leaves_the_cluster_is_told_so_and_ray_does_not_start_itself(nodes: Nodes, how: str) -> None:
+    nodes_before = len(running("raylet/raylet"))
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT, nodes.address, how],
+        capture_output=True, text=True, timeout=110, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    lost = f"PlaceLostError True {how == 'again'}"
+    expected = ["start DeploymentStartupError True False"]
+    if how != "start":
+        alive = "alive gave is_alive=False message="
+        expected = [f"{name} {lost}" for name in ("pending", "execute", "stream", "upload")] + [alive]
+    expected.append("initialized False")
+    told = ("start ", "pending ", "execute ", "stream ", "upload ", "alive ", "initialized ")
+    lines = [line for line in done.stdout.splitlines() if line.startswith(told)]
+    assert len(lines) == len(expected), (done.stdout, done.stderr)
+    for line, start in zip(lines, expected, strict=True):
+        assert line.startswith(start), (done.stdout, done.stderr)
+    assert len(running("raylet/raylet")) == nodes_before
+
+
 async def test_ray_that_is_shut_down_meanwhile_does_not_end_the_program(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
