@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from swerex_c.deployment import _owners
+from swerex_c.deployment import _leftovers, _owners
 from swerex_c.exceptions import DeploymentStartupError
-from swerex_c.exec import loops
 from swerex_c.exec.daytona import sentence
 
 __all__ = ["client", "delete", "new_labels", "prune", "sdk"]
@@ -97,12 +97,7 @@ def prune(*, api_key: str = "", dry_run: bool = False, timeout: float = 60.0) ->
         DeploymentStartupError: if Daytona cannot be asked.
         TimeoutError: if it does not answer.
     """
-    try:
-        return loops.call(_prune(api_key, dry_run), timeout)
-    except (TimeoutError, DeploymentStartupError):
-        raise
-    except Exception as error:
-        raise DeploymentStartupError(sentence(error)) from error
+    return _leftovers.ask(_prune(api_key, dry_run), timeout, lambda error: DeploymentStartupError(sentence(error)))
 
 
 @asynccontextmanager
@@ -115,20 +110,14 @@ async def _connected(api_key: str) -> AsyncIterator[Any]:
 
 
 async def _prune(api_key: str, dry_run: bool) -> list[_owners.Left]:
-    found = []
     async with _connected(api_key) as daytona:
-        # All of them before the first is deleted, or pages would shift.
-        ours = [it async for it in daytona.list(sdk().ListSandboxesQuery(labels=_OURS))]
-        for sandbox in ours:
-            labels = sandbox.labels or {}
-            if not _owners.labelled(labels, sandbox.name) or _owners.lives(labels) is not False:
-                continue
-            error = None
-            if not dry_run:
-                try:
-                    await delete(sandbox)
-                except Exception as raised:
-                    error = sentence(raised)
-            owner = _owners.told(labels)
-            found.append(_owners.Left(sandbox.id, sandbox.name, "a sandbox of Daytona", owner, error=error))
-    return found
+        return await _leftovers.sweep(_found(daytona), dry_run=dry_run, sentence=sentence)
+
+
+async def _found(daytona: Any) -> AsyncIterator[_leftovers.Found]:
+    # All of them before the first is deleted, or pages would shift.
+    for sandbox in [it async for it in daytona.list(sdk().ListSandboxesQuery(labels=_OURS))]:
+        labels = sandbox.labels or {}
+        if _owners.labelled(labels, sandbox.name):
+            end = functools.partial(delete, sandbox)
+            yield _leftovers.Found(sandbox.id, sandbox.name, "a sandbox of Daytona", labels, end)

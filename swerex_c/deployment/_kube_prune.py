@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import AsyncIterator
 
-from swerex_c.deployment import _kube_pod, _owners
-from swerex_c.deployment._kube_ready import refusal, unreachable
-from swerex_c.exec import loops
-from swerex_c.exec.cluster import Access, Cluster, Refused, Unreachable, Unusable
+from swerex_c.deployment import _kube_pod, _leftovers, _owners
+from swerex_c.deployment._kube_ready import failure
+from swerex_c.exec.cluster import Access, Cluster, Refused
 
 __all__ = ["prune"]
 
@@ -38,44 +38,35 @@ def prune(
         PodStartupError: if the cluster cannot be reached, or does not let us look.
         TimeoutError: if it does not answer.
     """
-    access = Access(context, kubeconfig, in_cluster)
-    try:
-        return loops.call(_prune(access, namespace, all_namespaces, dry_run), _SECONDS)
-    except Refused as refused:
-        raise refusal(refused, "to look for") from refused
-    except (Unreachable, Unusable) as error:
-        raise unreachable(error) from error
+    work = _prune(Access(context, kubeconfig, in_cluster), namespace, all_namespaces, dry_run)
+    return _leftovers.ask(work, _SECONDS, lambda error: failure(error, "to look for"))
 
 
 async def _prune(access: Access, namespace: str | None, all_namespaces: bool, dry_run: bool) -> list[_owners.Left]:
     cluster = await Cluster.shared(access)
     try:
         where = None if all_namespaces else namespace or cluster.namespace
-        pods = (await cluster.find(where, _kube_pod.selector_of_host()))["items"]
-        found = []
-        for pod in pods:
-            facts, name = _kube_pod.facts(pod), pod["metadata"]["name"]
-            if _owners.labelled(facts, name) and _owners.lives(facts) is False:
-                found.append(_left(pod, None if dry_run else await _delete(cluster, pod)))
-        return found
+        return await _leftovers.sweep(_found(cluster, where), dry_run=dry_run, sentence=str)
     finally:
         await cluster.release()
 
 
-async def _delete(cluster: Cluster, pod: dict[str, Any]) -> str | None:
-    metadata = pod["metadata"]
+async def _found(cluster: Cluster, namespace: str | None) -> AsyncIterator[_leftovers.Found]:
+    for pod in (await cluster.find(namespace, _kube_pod.selector_of_host()))["items"]:
+        metadata, facts = pod["metadata"], _kube_pod.facts(pod)
+        name = metadata["name"]
+        if not _owners.labelled(facts, name):
+            continue
+        image = str(pod["spec"]["containers"][0].get("image"))
+        phase = str((pod.get("status") or {}).get("phase") or "Unknown")
+        about = f"image {image}, in namespace {metadata['namespace']}, {phase}"
+        end = functools.partial(_delete, cluster, metadata["namespace"], name)
+        yield _leftovers.Found(str(metadata.get("uid") or name), name, about, facts, end)
+
+
+async def _delete(cluster: Cluster, namespace: str, name: str) -> None:
     try:
-        await cluster.delete(metadata["namespace"], metadata["name"], 0)
+        await cluster.delete(namespace, name, 0)
     except Refused as refused:
-        return None if refused.code == 404 else str(refused)
-    except (Unreachable, Unusable) as error:
-        return str(error)
-    return None
-
-
-def _left(pod: dict[str, Any], error: str | None) -> _owners.Left:
-    metadata, owner = pod["metadata"], _owners.told(_kube_pod.facts(pod))
-    image = str(pod["spec"]["containers"][0].get("image"))
-    phase = str((pod.get("status") or {}).get("phase") or "Unknown")
-    about = f"image {image}, in namespace {metadata['namespace']}, {phase}"
-    return _owners.Left(str(metadata.get("uid") or metadata["name"]), metadata["name"], about, owner, error=error)
+        if refused.code != 404:
+            raise

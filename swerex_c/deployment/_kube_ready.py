@@ -21,7 +21,7 @@ from swerex_c.exceptions import PodStartupError, PodStartupTimeoutError
 from swerex_c.exec import pods
 from swerex_c.exec.cluster import Cluster, Refused, Unreachable, Unusable
 
-__all__ = ["Wait", "refusal", "unreachable"]
+__all__ = ["Wait", "failure", "refusal", "unreachable"]
 
 _PERSISTS_SECONDS = 60.0
 """How long a registry, or a node that makes a container, may fail in a way that may pass."""
@@ -111,6 +111,13 @@ def unreachable(error: Unreachable | Unusable) -> PodStartupError:
     if isinstance(error, Unusable):
         return PodStartupError(f"There is no way to the cluster: {error}", cause="credentials")
     return PodStartupError(f"No cluster answers: {error}", cause="unreachable")
+
+
+def failure(error: Exception, name: str) -> PodStartupError | None:
+    """What it means that something was asked of a cluster in vain; None if that is none of a cluster's errors."""
+    if isinstance(error, Refused):
+        return refusal(error, name)
+    return unreachable(error) if isinstance(error, (Unreachable, Unusable)) else None
 
 
 def judge(pod: Mapping[str, Any], container: str) -> Trouble | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from swerex_c.deployment import _owners
+from swerex_c.deployment import _leftovers, _owners
 from swerex_c.deployment._modal_image import sdk
 from swerex_c.exceptions import DeploymentStartupError
-from swerex_c.exec import loops
 from swerex_c.exec.modal import sentence
 
 __all__ = ["APP", "new_tags", "prune", "terminate", "terminate_new"]
@@ -100,12 +100,7 @@ def prune(*, app_name: str = APP, dry_run: bool = False, timeout: float = 60.0) 
         TimeoutError: if it does not answer.
     """
     sdk()
-    try:
-        return loops.call(_prune(app_name, dry_run), timeout)
-    except (TimeoutError, DeploymentStartupError):
-        raise
-    except Exception as error:
-        raise DeploymentStartupError(sentence(error)) from error
+    return _leftovers.ask(_prune(app_name, dry_run), timeout, lambda error: DeploymentStartupError(sentence(error)))
 
 
 async def _prune(app_name: str, dry_run: bool) -> list[_owners.Left]:
@@ -113,17 +108,10 @@ async def _prune(app_name: str, dry_run: bool) -> list[_owners.Left]:
         app = await sdk().App.lookup.aio(app_name)
     except sdk().exception.NotFoundError:
         return []
-    found = []
+    return await _leftovers.sweep(_found(app), dry_run=dry_run, sentence=sentence)
+
+
+async def _found(app: Any) -> AsyncIterator[_leftovers.Found]:
     async for sandbox in _tagged(app, {_HOST: new_tags()[_HOST]}):
-        facts = _facts(await sandbox.get_tags.aio())
-        if _owners.lives(facts) is not False:
-            continue
-        error = None
-        if not dry_run:
-            try:
-                await terminate(sandbox)
-            except Exception as raised:
-                error = sentence(raised)
-        name = sandbox.object_id
-        found.append(_owners.Left(name, name, "a sandbox of Modal", _owners.told(facts), error=error))
-    return found
+        facts, name = _facts(await sandbox.get_tags.aio()), sandbox.object_id
+        yield _leftovers.Found(name, name, "a sandbox of Modal", facts, functools.partial(terminate, sandbox))

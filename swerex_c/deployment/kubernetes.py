@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from swerex_c.deployment import _kube_pod
 from swerex_c.deployment._exec import Effort, ExecDeployment
-from swerex_c.deployment._kube_ready import Wait, refusal, unreachable
+from swerex_c.deployment._kube_ready import Wait, failure
 from swerex_c.deployment.config import KubernetesDeploymentConfig
 from swerex_c.exceptions import DeploymentNotStartedError, PlaceLostError, PodStartupError, StartupTimeoutError
 from swerex_c.exec import loops
@@ -141,10 +141,8 @@ class KubernetesDeployment(ExecDeployment):
         """Do something for a start. What the cluster does not do becomes an error with its cause."""
         try:
             return effort.run(work, patience=patience)
-        except Refused as refused:
-            raise refusal(refused, name) from refused
-        except (Unreachable, Unusable) as error:
-            raise unreachable(error) from error
+        except (Refused, Unreachable, Unusable) as error:
+            raise failure(error, name) or error from error
 
     async def _connect(self) -> Cluster:
         config = self._config
