@@ -21,7 +21,7 @@ import aiohttp
 from swerex_c.exceptions import InvalidInputError, PlaceLostError, ResourceError
 from swerex_c.exec import loops, pods
 from swerex_c.exec.called import CalledBackend, Program
-from swerex_c.exec.cluster import NEW, OLD, Access, Cluster, Refused, TooOldError, Unreachable, Unusable
+from swerex_c.exec.cluster import NEW, OLD, Access, Cluster, Refused, TooOldError, Unreachable, Unusable, dial
 
 if TYPE_CHECKING:
     from aiohttp import ClientWebSocketResponse
@@ -283,8 +283,8 @@ class KubernetesBackend(CalledBackend):
         words = ["bash", "-c", _LINES, "bash", *command] if lines else command
         # A terminal's input has no end, so every server will do.
         protocols = (NEW, OLD) if tty else (OLD,) if lines else (NEW,)
-        return await cluster.dial(
-            namespace, self.pod, self.container, words, tty=tty, protocols=protocols, timeout=_DIAL_SECONDS
+        return await dial(
+            cluster, namespace, self.pod, self.container, words, tty=tty, protocols=protocols, timeout=_DIAL_SECONDS
         )
 
     async def _look(self, *, opening: bool, timeout: float) -> str | None:

@@ -17,11 +17,12 @@ import pytest
 pytest.importorskip("kubernetes_asyncio")
 
 import aiohttp
+from kubernetes_asyncio import config
 
 from swerex_c.exceptions import CommandTimeoutError, InvalidInputError, PlaceLostError, SwerexException
 from swerex_c.exec import kubernetes as module
 from swerex_c.exec import loops
-from swerex_c.exec.cluster import Access, Cluster, Unusable
+from swerex_c.exec.cluster import Access, Cluster, Unreachable, Unusable, dial
 from swerex_c.exec.kubernetes import KubernetesBackend
 from swerex_c.runtime.abstract import (
     BashAction,
@@ -165,7 +166,7 @@ def test_a_refusal_is_told_in_the_servers_words(
 
 
 def test_a_busy_server_is_asked_again(server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swerex_c.exec.cluster._BUSY_PAUSES", (0.05, 0.05))
+    monkeypatch.setattr("swerex_c.exec._kube_sockets._BUSY_PAUSES", (0.05, 0.05))
     busy = [1, 1]
 
     def refuse(request: Any, _: Any) -> Any:
@@ -578,7 +579,81 @@ def test_what_is_asked_of_a_cluster_that_was_let_go_of_is_refused(server: ApiSer
         if how == "get":
             await cluster.get("default", "pod")
         else:
-            await cluster.dial("default", "pod", "main", ["true"], tty=False, protocols=(NEW,), timeout=PATIENCE)
+            await dial(cluster, "default", "pod", "main", ["true"], tty=False, protocols=(NEW,), timeout=PATIENCE)
 
     with pytest.raises(Unusable, match="were closed"):
         loops.call(ask(), PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (TimeoutError(), Unreachable, "did not answer within"),
+        (ConnectionResetError("reset"), Unreachable, "cannot be reached: reset"),
+        (aiohttp.ServerDisconnectedError("gone"), Unreachable, "cannot be reached: gone"),
+        (aiohttp.ClientPayloadError("cut"), Unreachable, "cannot be reached: cut"),
+        (config.ConfigException("no token"), Unusable, "The kubeconfig .* cannot be used: no token"),
+        (RuntimeError("Session is closed"), Unusable, "connections to the cluster were closed"),
+        (ZeroDivisionError("ours"), ZeroDivisionError, "ours"),
+    ],
+)
+def test_an_error_of_the_libraries_is_told_alike_whatever_was_asked(
+    server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception], words: str
+) -> None:
+    """A request, a watch, and a program; before the answer and within it."""
+
+    class Api:
+        def __getattr__(self, name: str) -> Any:
+            return self.call
+
+        async def call(self, *args: Any, **kwargs: Any) -> Any:
+            raise error
+
+    class Answer:
+        status = 200
+        content = property(lambda self: self)
+
+        async def read(self) -> bytes:
+            raise error
+
+        readline = read
+
+        def release(self) -> None:
+            pass
+
+        close = release
+
+    class LateApi(Api):
+        async def call(self, *args: Any, **kwargs: Any) -> Any:
+            return Answer()
+
+    async def watched(cluster: Cluster) -> None:
+        async for _ in cluster.watch("default", "", "1"):
+            pass
+
+    async def each() -> list[Exception]:
+        cluster = await Cluster.shared(Access(kubeconfig=server.kubeconfig))
+        users = cluster._users
+        found = []
+        try:
+            for api in (Api(), LateApi()):
+                monkeypatch.setattr(Cluster, "for_requests", api)
+                monkeypatch.setattr(Cluster, "for_sockets", api)
+                work = [cluster.get("default", pod), watched(cluster)]
+                if type(api) is Api:
+                    asked = {"tty": False, "protocols": (NEW,), "timeout": 5.0}
+                    work.append(dial(cluster, "default", pod, None, ["true"], **asked))  # type: ignore[arg-type]
+                for one in work:
+                    cluster._users = 0 if isinstance(error, RuntimeError) else users
+                    with pytest.raises(type(error) if kind is ZeroDivisionError else kind, match=words) as caught:
+                        await one
+                    found.append(caught.value)
+        finally:
+            monkeypatch.undo()
+            cluster._users = users
+            await cluster.release()
+        return found
+
+    found = loops.call(each(), 60)
+    assert [type(it) for it in found] == [kind] * 5
+    assert all(it is error or it.__cause__ is error for it in found)

@@ -453,7 +453,7 @@ async def test_from_within_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """With the token of the pod's own service account, which its node renews, and in the pod's namespace."""
     from kubernetes_asyncio.config import incluster_config
 
-    from swerex_c.exec import cluster
+    from swerex_c.exec import _kube_access
 
     if shutil.which("openssl") is None:
         pytest.skip("this machine lacks openssl")
@@ -461,7 +461,7 @@ async def test_from_within_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyP
         token, server.tokens = tmp_path / "token", {"first"}
         token.write_text("first\n")
         (tmp_path / "namespace").write_text("other")
-        monkeypatch.setattr(cluster, "_SERVICE", tmp_path)
+        monkeypatch.setattr(_kube_access, "_SERVICE", tmp_path)
         monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
         monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(server.directory / "server.pem"))
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
