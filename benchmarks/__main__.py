@@ -9,6 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # as for the workers, which run this directory's files alone
 
 import bench
+import gate
 from goals import targets
 from growth import print_growth
 from measure import BenchError
@@ -19,6 +20,7 @@ from tables import print_targets
 
 USAGE = """python -m benchmarks [--quick | --full] [--only ROW,...] [--check] ...   measure and record
        python -m benchmarks --compare BEFORE AFTER   what differs between two records
+       python -m benchmarks --gate [--keep | --against COMMIT]   for CI: ends with 1 if something is slower
        python -m benchmarks --report [RECORD]        its goals and growths; its tables and pictures anew"""
 
 
@@ -45,6 +47,8 @@ def make_report(path: Path) -> None:
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["--gate"]:
+        return gate.main(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m benchmarks", usage=USAGE, add_help=False)
     parser.add_argument("--compare", nargs=2, metavar=("BEFORE", "AFTER"))
     parser.add_argument("--report", nargs="?", const="", metavar="RECORD")

@@ -29,7 +29,9 @@ from pathlib import Path
 import record
 from cases import workloads
 from containers import Containers
+from counts import Counter
 from extent import FULL, QUICK, USUAL
+from files import Files
 from goals import targets
 from growth import print_growth
 from measure import (
@@ -37,7 +39,6 @@ from measure import (
     ROOT,
     Absent,
     BenchError,
-    Files,
     Floor,
     Run,
     Worker,
@@ -63,9 +64,8 @@ OTHERS = (
 # ---- contenders as processes ----
 
 
-def build_engine(directory: Path) -> str:
+def build_engine(directory: Path, core: Path = ROOT / "csrc") -> str:
     """The core without the frame codec, which alone needs a library."""
-    core = ROOT / "csrc"
     rooms = [str(path) for path in sorted(core.glob("swx_*.c")) if path.stem != "swx_frame"]
     if not rooms:
         raise BenchError("the sources of the core are not here")
@@ -83,17 +83,19 @@ PLACES: dict[str, type[Servers] | type[Containers]] = {"remote": Servers, "docke
 
 
 class Bench(Run):
-    always = ("bare C", "echo", "local", "copy", "load", "docker")
+    always = ("bare C", "echo", "local", "copy", "load", "docker", "instructions")
 
     def __init__(self, arguments: argparse.Namespace, directory: Path) -> None:
         super().__init__(arguments, directory)
         self.places: dict[str, Servers | Containers | BenchError] = {}
 
-    def start(self, name: str) -> Floor | Worker:
+    def start(self, name: str) -> Floor | Worker | Counter:
         if name == "bare C":
             return Floor(build_floor(self.directory), self.environment)
         if name == "engine":
             return Floor(build_engine(self.directory), self.environment)
+        if name == "instructions":
+            return Counter(self.directory, self.environment, build_engine(self.directory))
         if name == "Tcl Expect":
             if shutil.which("expect") is None:
                 raise Absent("no program expect (Debian: expect)")
@@ -132,7 +134,7 @@ class Bench(Run):
             if not isinstance(place, BenchError):
                 place.close()
 
-    def ask(self, contender: Floor | Worker, request: Result) -> Result:
+    def ask(self, contender: Floor | Worker | Counter, request: Result) -> Result:
         if isinstance(contender, Floor):
             return contender.ask(*request["arguments"], cpus=request.get("cpus"))
         return contender.ask(**request)

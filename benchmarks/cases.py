@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import cases_bytes
 import cases_many
 import cases_places
+import counts
 from extent import Extent
-from measure import Files
+from files import Files
 from rows import Turn, Workload
 from texts import ACTIONS
 
@@ -34,7 +35,8 @@ def workloads(extent: Extent, files: Files) -> Iterator[Workload]:
         for row in rows(extent, files):
             row.rounds = min(row.rounds, extent.rounds)
             yield row
-    for rows in (cases_bytes.matching, cases_bytes.frames, interrupts, calls, cases_places.remote, cases_places.docker):
+    places = (cases_places.remote, cases_places.docker)
+    for rows in (cases_bytes.matching, cases_bytes.frames, interrupts, calls, counts.rows, *places):
         for row in rows(extent, files):
             row.rounds = min(row.rounds, extent.rounds)
             yield row

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from extent import Extent
-from measure import Files
+from files import Files
 from rows import Turn, Workload
 
 __all__ = ["rows"]

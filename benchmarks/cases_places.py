@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from extent import Extent
-from measure import Files
+from files import Files
 from rows import Result, Turn, Workload
 from servers import SESSIONS
 

@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import random
-import re
 import resource
 import shlex
 import shutil
@@ -39,7 +38,6 @@ OTHER_REQUIREMENTS = [
 MEGABYTE = 1_000_000
 TURN_LIMIT = 120.0
 """Seconds after which a contender that does not come back is ended; its row then says so."""
-LINE = "{:08d} the quick brown fox jumps over the lazy dog 0123456789\n"
 LEFT_OUT = "left out"
 C_FLAGS = ["-O2", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra"]
 
@@ -58,9 +56,17 @@ class Absent(BenchError):
 class Worker:
     """A running worker.py, or another script that talks like it; raises BenchError when the contender cannot be had."""
 
-    def __init__(self, contender: str, python: str, environment: dict[str, str], script: str = "worker.py") -> None:
+    def __init__(
+        self,
+        contender: str,
+        python: str,
+        environment: dict[str, str],
+        script: str = "worker.py",
+        before: tuple[str, ...] = (),
+    ) -> None:
+        """before: a command line that runs another one."""
         self.process: subprocess.Popen[str] = subprocess.Popen(
-            [python, str(HERE / script), contender],
+            [*before, python, str(HERE / script), contender],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -128,12 +134,8 @@ class Floor:
     def ask(self, *arguments: object, cpus: list[int] | None = None) -> Result:
         """cpus: the processors that it may have, with all that it starts."""
         command = [self.binary, *self.before, *map(str, arguments)]
-        allowed = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, cpus or allowed)
-        try:
+        with processors(cpus or []):
             done = subprocess.run(command, env=self.environment, stdout=subprocess.PIPE, text=True, check=False)
-        finally:
-            os.sched_setaffinity(0, allowed)
         if not done.stdout.startswith("{"):
             return {"error": f"{Path(self.binary).name} {arguments[0]} ended with {done.returncode}"}
         answer: Result = json.loads(done.stdout)
@@ -141,6 +143,17 @@ class Floor:
 
     def close(self) -> None:
         pass
+
+
+@contextmanager
+def processors(cpus: list[int]) -> Iterator[None]:
+    """What this thread starts within has these processors; none: those that it has itself."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus or allowed)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def build(directory: Path, name: str, *more: str) -> str:
@@ -199,62 +212,15 @@ def our_path() -> str | None:
     return None if found.returncode == 0 else str(ROOT)
 
 
-# ---- files ----
-
-
-class Files:
-    """Files of output, each made when the first row that needs it begins."""
-
-    KEPT = 20
-    """Megabytes up to which a file stays for the next row; longer ones take memory that the contenders may need."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    def lines(self, megabytes: int) -> str:
-        """Where the file in lines is, or will be."""
-        return str(self.directory / f"output-{megabytes}")
-
-    def line(self, megabytes: int) -> str:
-        """Where the one without line ends is, or will be."""
-        return str(self.directory / f"line-{megabytes}")
-
-    def prepare(self, workload: Workload) -> None:
-        """Makes what a row's requests name. Raises BenchError where the memory does not suffice."""
-        for path in self.used(workload):
-            kind, _, megabytes = path.name.partition("-")
-            if not path.exists():
-                check_memory(5 * int(megabytes))
-                make_file(self.directory, int(megabytes), kind, " " if kind == "line" else "\n")
-
-    def release(self, workload: Workload) -> None:
-        """Removes the long ones of a row that is done."""
-        for path in self.used(workload):
-            if path.exists() and path.stat().st_size > self.KEPT * MEGABYTE:
-                path.unlink()
-
-    def used(self, workload: Workload) -> list[Path]:
-        named = [str(it) for turn in workload.turns for it in (turn.request.get("path"), *turn.arguments)]
-        return [Path(it) for it in dict.fromkeys(named) if Path(it).parent == self.directory]
-
-
-def check_memory(megabytes: int) -> None:
-    """Raises BenchError unless so much is free: the file itself, the bytes and text of an answer, and a copy."""
-    found = re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())
-    free = int(found[1]) * 1024 // MEGABYTE if found else 0
-    if found and free < megabytes:
-        raise BenchError(f"needs {megabytes} MB of memory, and {free} MB are free")
-
-
-def make_file(directory: Path, megabytes: int, kind: str = "output", end: str = "\n") -> str:
-    """Numbered lines of 64 bytes, so that a lost, doubled or moved piece shows; `end` is what stands for line ends."""
-    path = directory / f"{kind}-{megabytes}"
-    count = megabytes * MEGABYTE // len(LINE.format(0))
-    with path.open("w") as out:
-        for start in range(0, count, 10_000):
-            numbers = range(start, min(start + 10_000, count))
-            out.write("".join(LINE.format(i) for i in numbers).replace("\n", end))
-    return str(path)
+def our_package() -> str:
+    """Which package is measured: that of this tree, or where another one is installed."""
+    code = "import swerex_c; print(swerex_c.__file__)"
+    path = our_path()
+    environment = {**os.environ, **({"PYTHONPATH": path} if path else {})}
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, check=False)
+    found = done.stdout.strip()
+    return "of this tree" if found and Path(found).resolve().is_relative_to(ROOT) else found or "absent"
 
 
 # ---- the run ----
@@ -399,6 +365,7 @@ def machine(script: str, seed: int) -> Result:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "bash": first_line("bash", "--version"),
         "compiler": first_line(os.environ.get("CC", "cc"), "--version"),
+        "package": our_package(),
         "commit": first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
         "command": " ".join(["python", f"benchmarks/{script}", *sys.argv[1:]]),
         "seed": seed,

@@ -95,6 +95,11 @@ COLUMNS: dict[str, list[Column]] = {
     "growing fleet": [("commands/s", lambda line: f"{line['per_second']:,.0f}"), RATIO, *TIMES, *EACH, *COMMON],
     "remote": [*TIMES, ("worst", lambda line: duration(line.get("max_us"))), RATIO, *PINNED[:3], *BOTH_ENDS],
     "rate": [("requests/s", lambda line: f"{line['per_second']:,.0f}"), RATIO, *BOTH_ENDS],
+    "instructions": [
+        ("instructions", lambda line: f"{line['instructions']:,.1f}"),
+        ("from run to run", lambda line: f"{line['spread']:.2%}" if "spread" in line else ""),
+        *COMMON[2:],
+    ],
     "late": [
         *TIMES,
         ("worst", lambda line: duration(line.get("max_us"))),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import swerex_c
 
 DIRECTORY = Path(__file__).resolve().parent.parent / "benchmarks"
 
@@ -149,3 +153,128 @@ def test_a_limit_of_open_files_is_named_where_it_is_too_low(monkeypatch: pytest.
         measure.check_descriptors(1000)
     measure.check_descriptors(700)
     assert given == [(800, 1000)]
+
+
+def test_counts_beyond_their_tolerance_are_slower_and_another_compiler_widens_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = importlib.import_module("counts")
+    tools = {"compiler": "cc 12", "python": "cpython 3.11.2", "platform": "linux-x86_64"}
+    monkeypatch.setattr(counts, "tools", lambda: tools)
+
+    def slower(tools: dict[str, str], now: float) -> bool:
+        (found,) = counts.changes({"tools": tools, "counts": {"runtime": 1000.0}}, {"runtime": now, "new": 1.0})
+        return bool(found.slower)
+
+    assert [slower(tools, number) for number in (900, 1029, 1031)] == [False, False, True]
+    assert [slower({**tools, "compiler": "cc 13"}, number) for number in (1031, 1299, 1301)] == [False, False, True]
+
+
+def test_the_tree_is_held_to_a_count_of_each_piece_of_work() -> None:
+    counts = importlib.import_module("counts")
+    assert counts.read_baseline()["counts"].keys() == counts.WORKS.keys()
+
+
+@pytest.mark.parametrize(
+    ("factor", "slower"),
+    [(1.0, False), (1.1, False), (0.7, False), (1.3, True)],
+    ids=["same", "tenth", "faster", "third"],
+)
+def test_times_are_slower_by_much_and_for_certain(factor: float, slower: bool) -> None:
+    gate = importlib.import_module("gate")
+    before = [20.0, 21.0, 19.5, 20.5, 22.0, 20.2, 21.1, 19.9, 20.7]
+    assert gate.Verdict("true", before, [it * factor for it in before[1:] + before[:1]]).slower == slower
+
+
+def test_one_round_that_was_slow_is_not_slower() -> None:
+    gate = importlib.import_module("gate")
+    before = [20.0, 21.0, 19.5, 20.5, 22.0, 20.2, 21.1, 19.9, 20.7]
+    assert not gate.Verdict("true", before, [*before[:5], 90.0, 95.0, 99.0, 91.0]).slower
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    if shutil.which("valgrind") is None:
+        pytest.skip("no valgrind")
+    found: dict[str, str] = importlib.import_module("measure").Run.make_environment(tmp_path)
+    return found
+
+
+@pytest.mark.thorough
+def test_counts_of_the_same_engine_are_the_same_and_a_slower_engine_is_caught(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Slower by a hundred turns of a loop for each read of the terminal."""
+    bench, counts = importlib.import_module("bench"), importlib.import_module("counts")
+    slow = tmp_path / "csrc"
+    shutil.copytree(DIRECTORY.parent / "csrc", slow)
+    begin = re.compile(r"swx_session_readable\(swx_session \*\w+, int64_t \w+\)\n\{\n")
+    (path,) = [it for it in slow.glob("*.c") if begin.search(it.read_text())]
+    path.write_text(begin.sub(r"\g<0>    for (volatile int i = 0; i < 100; i++) {}\n", path.read_text()))
+
+    def count(sources: Path) -> float:
+        counter = counts.Counter(tmp_path, environment, bench.build_engine(tmp_path, sources))
+        result = counter.ask("engine")
+        assert result["wrong"] == 0
+        return float(result["instructions"])
+
+    first = count(DIRECTORY.parent / "csrc")
+    baseline = {"tools": counts.tools(), "counts": {"engine": first}}
+    (same,) = counts.changes(baseline, {"engine": count(DIRECTORY.parent / "csrc")})
+    (slower,) = counts.changes(baseline, {"engine": count(slow)})
+    assert not same.slower and abs(same.share) < 0.01
+    assert slower.slower
+
+
+WASTE = """
+quick = BashSession.run
+
+async def slow(self, action):
+    sum(range(4000))
+    return await quick(self, action)
+
+BashSession.run = slow
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+def test_the_same_package_is_not_slower_and_a_slower_one_is_caught(environment: dict[str, str], tmp_path: Path) -> None:
+    """Slower by some 50 us of computing for each command: by its instructions, and by the times beside the other."""
+    counts, gate, measure = [importlib.import_module(it) for it in ("counts", "gate", "measure")]
+    slow = tmp_path / "slow"
+    shutil.copytree(Path(swerex_c.__file__).parent, slow / "swerex_c")
+    path = slow / "swerex_c" / "runtime" / "_session.py"
+    path.write_text(path.read_text() + WASTE)
+
+    def count(place: str | None) -> float:
+        counter = counts.Counter(tmp_path, environment, "", place)
+        try:
+            return float(counter.ask("runtime")["instructions"])
+        finally:
+            counter.close()
+
+    first = count(None)
+    baseline = {"tools": counts.tools(), "counts": {"runtime": first}}
+    (same,) = counts.changes(baseline, {"runtime": count(None)})
+    (slower,) = counts.changes(baseline, {"runtime": count(str(slow))})
+    assert not same.slower and abs(same.share) < 0.01
+    assert slower.slower
+
+    paths = {"one": measure.our_path(), "two": measure.our_path(), "slow": str(slow)}
+    workers = {
+        name: measure.Worker("ours", sys.executable, {**environment, **({"PYTHONPATH": path} if path else {})})
+        for name, path in paths.items()
+    }
+    try:
+        request = {"operation": "command", "text": "true", "count": 200, "warm": 20}
+
+        def verdicts(before: str, now: str) -> list[bool]:
+            sides = {("before", "ours"): workers[before], ("now", "ours"): workers[now]}
+            return [it.slower for it in gate.compared(sides, "ours", "true", request)]
+
+        assert verdicts("one", "two") == [False, False]
+        assert verdicts("one", "slow")[0]
+    finally:
+        for worker in workers.values():
+            worker.close()

@@ -1,0 +1,20 @@
+/* counts_switch.c: lets a process under callgrind say what of it is counted; loaded by counts_worker.py.
+ *
+ * Between begin and end every instruction of all threads is counted, and end writes the count to callgrind's file.
+ * Outside of callgrind both do nothing, and inside says so.
+ */
+#include <valgrind/callgrind.h>
+
+int inside(void) { return RUNNING_ON_VALGRIND != 0; }
+
+void begin(void)
+{
+    CALLGRIND_START_INSTRUMENTATION;
+    CALLGRIND_ZERO_STATS;
+}
+
+void end(void)
+{
+    CALLGRIND_STOP_INSTRUMENTATION;
+    CALLGRIND_DUMP_STATS;
+}
