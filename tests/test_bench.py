@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from original import our_environment
 from swerex_c.bench import report
 from swerex_c.bench.engines import Answer, Engine, make
-from swerex_c.bench.rows import ORIGINAL, OURS, PLACE, PROGRAMS, PTY, ROWS, chosen
+from swerex_c.bench.rows import ORIGINAL, OURS, PLACE, PROGRAMS, PTY, ROWS, WARM, chosen
 from swerex_c.bench.run import BOOT, Found, MissingError, Setting, measure
 from swerex_c.bench.worker import Operations
 from swerex_c.cli import app
@@ -79,6 +79,20 @@ def test_the_operations_of_each_engine_give_times_of_right_answers(kind: str, tm
                 assert len(found["samples_us"]) == found["count"] and min(found["samples_us"]) > 0
 
     with_engine(kind, work)
+
+
+async def test_rests_are_not_part_of_what_is_timed() -> None:
+    engine = make("pty", {})
+    await engine.start()
+    try:
+        found: dict[str, Any] = await Operations(engine).create(seconds=0, rest=0.3)
+    finally:
+        await engine.end()
+    assert (
+        found["seconds"] >= 0.3
+        and len(found["samples_us"]) == 1
+        and found["samples_us"][0] < found["seconds"] * 1e6 - 3e5
+    )
 
 
 @pytest.mark.parametrize("kind", ENGINES)
@@ -329,6 +343,8 @@ def test_the_command_measures_every_row(tmp_path: Path) -> None:
     assert data["ok"] and data["run"]["took"] < 15 * 1.5 and set(data["rows"]) == set(ROWS)
     for key, row in data["rows"].items():
         line = row["lines"][OURS]
+        if key == "create":
+            assert row["lines"][WARM]["p50_us"] < line["p50_us"]
         assert ("per_second" if key.startswith("fleet") else "p50_us") in line and not line["wrong"], key
         assert row["title"] in done.stdout
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from swerex_c.bench import report
-from swerex_c.bench.rows import ORIGINAL, OURS, PLACE, PROGRAMS, PTY, ROWS, chosen
+from swerex_c.bench.rows import ORIGINAL, OURS, PLACE, PROGRAMS, PTY, ROWS, WARM, chosen
 from swerex_c.bench.run import Found, MissingError, Setting, measure
 from swerex_c.deployment.config import DockerDeploymentConfig, RemoteDeploymentConfig
 from swerex_c.examples._tasks import deployment_config
@@ -86,7 +86,7 @@ def run(wanted: Wanted) -> int:
     """
     if unknown := [name for name in wanted.only if name not in ROWS]:
         raise InvalidInputError(f"There is no row {unknown[0]}, but {', '.join(ROWS)}")
-    engines = [OURS, PTY, PROGRAMS, ORIGINAL] + ([PLACE] if wanted.place else [])
+    engines = [OURS, WARM, PTY, PROGRAMS, ORIGINAL] + ([PLACE] if wanted.place else [])
     setting = Setting(wanted.seconds, seed=wanted.seed, begin=_process_began())
     if wanted.original_python is not None:
         setting.original_python = str(wanted.original_python)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from swerex_c.bench.figures import Result, median_ratio, p50_of, percentile
 from swerex_c.bench.machine import machine
-from swerex_c.bench.rows import ORIGINAL, OURS, PLACE, Row, Turn
+from swerex_c.bench.rows import ORIGINAL, OURS, PLACE, WARM, Row, Turn
 from swerex_c.bench.run import NO_TIME, Found, Setting
 
 __all__ = ["as_data", "is_good", "print_table"]
@@ -79,10 +79,10 @@ def is_good(found: Found) -> bool:
     """Whether every answer was right, and ours could be measured. Rows for which there was no time are no failure, but
     none at all is."""
     wrong = any(result["wrong"] for results in found.results.values() for result in results)
-    ours = [(row.key, turn) for row in found.rows for turn in row.turns if turn.engine in (OURS, PLACE)]
+    ours = [(row.key, turn) for row in found.rows for turn in row.turns if turn.engine in (OURS, WARM, PLACE)]
     failed = any(not found.errors.get((key, turn.name), NO_TIME).startswith(NO_TIME) for key, turn in ours)
     measured = {turn.engine for key, turn in ours if (key, turn.name) in found.results}
-    return not wrong and not failed and measured == {turn.engine for _, turn in ours}
+    return not wrong and not failed and measured >= {turn.engine for _, turn in ours} - {WARM}
 
 
 def duration(us: float | None) -> str:
@@ -101,7 +101,7 @@ def _cells(line: dict[str, Any]) -> list[Text]:
     rate = f"{line['per_second']:,.0f}/s" if "per_second" in line else rate
     ratio = line.get("ratio")
     cells = [duration(line.get("p50_us")), duration(line.get("p99_us")), rate]
-    cells += ["" if ratio is None else f"{ratio:.2f}x"]
+    cells += ["" if ratio is None else f"{ratio:.2f}x" if ratio < 100 else f"{ratio:,.0f}x"]
     cells += [duration(line.get("cpu_self_us")), duration(line.get("cpu_children_us")), f"{line['count']:,}"]
     return [Text(cell) for cell in cells]
 
@@ -119,7 +119,7 @@ def _name(found: Found, setting: Setting, row: Row, turn: Turn) -> Text:
         name = name.replace(ORIGINAL, f"{ORIGINAL} {version}")
     if turn.name == row.limit:
         name += " (limit)"
-    return Text(f"  {name}", style="bold" if turn.engine in (OURS, PLACE) else "")
+    return Text(f"  {name}", style="bold" if turn.engine in (OURS, WARM, PLACE) else "")
 
 
 def print_table(found: Found, setting: Setting) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["BYTES", "OURS", "ORIGINAL", "PLACE", "PROGRAMS", "PTY", "ROWS", "Row", "Turn", "chosen"]
+__all__ = ["BYTES", "OURS", "ORIGINAL", "PLACE", "PROGRAMS", "PTY", "ROWS", "WARM", "Row", "Turn", "chosen"]
 
 OURS = "swerex_c"
+WARM = "swerex_c, warm"
+"""With shells that are started ahead of time, startup files and all."""
 PTY = "raw pty"
 PROGRAMS = "subprocess.run"
 ORIGINAL = "swe-rex"
@@ -75,7 +77,9 @@ def _rows() -> list[Row]:
     ):
         turns = [Turn(OURS), Turn(PTY), Turn(PROGRAMS), Turn(ORIGINAL, rounds=3, least=0.3), Turn(PLACE)]
         rows.append(Row(key, title, "command", {"text": command}, turns))
-    turns = [Turn(OURS), Turn(PTY), Turn(ORIGINAL, **slow), Turn(PLACE, least=0.2)]
+    # Warm shells are made again after each session: who makes sessions without a pause waits for them after all.
+    warm = Turn(WARM, {"rest": 0.05}, least=0.1)
+    turns = [Turn(OURS), warm, Turn(PTY), Turn(ORIGINAL, **slow), Turn(PLACE, least=0.2)]
     rows.append(Row("create", "a session, until its first prompt", "create", {}, turns))
     turns = [Turn(OURS), Turn(PTY), Turn(PROGRAMS), Turn(ORIGINAL, rounds=1, least=0.5), Turn(PLACE)]
     rows.append(Row("output-1", "1 MB of output", "output", {"megabytes": 1}, turns, weight=0.7))

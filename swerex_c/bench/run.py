@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from swerex_c.bench.figures import Result
-from swerex_c.bench.rows import BYTES, ORIGINAL, OURS, PLACE, PROGRAMS, PTY, Row, Turn
+from swerex_c.bench.rows import BYTES, ORIGINAL, OURS, PLACE, PROGRAMS, PTY, WARM, Row, Turn
 
 __all__ = ["BOOT", "NO_TIME", "Found", "MissingError", "Setting", "measure"]
 
@@ -264,6 +264,7 @@ class Run:
             return Worker("ours", options, sys.executable, environment, PLACE_GRACE)
         kinds: dict[str, tuple[str, dict[str, Any]]] = {
             OURS: ("ours", {"deployment": {"type": "local"}}),
+            WARM: ("ours", {"deployment": {"type": "local", "warm_sessions": 8, "warm_startup_files": True}}),
             PTY: ("pty", {}),
             PROGRAMS: ("programs", {}),
         }

@@ -83,10 +83,15 @@ class Operations:
         found = await self._samples(seconds, one)
         return {**found, "wrong": int(str(found["wrong"])) + await self._true(key)}
 
-    async def create(self, seconds: float) -> dict[str, object]:
-        """A shell, until it takes commands; then one command, and its end, which are not timed."""
+    async def create(self, seconds: float, rest: float = 0.0) -> dict[str, object]:
+        """A shell, until it takes commands; then one command, and its end, which are not timed.
+
+        rest: seconds before each, for engines that get ready for the next one meanwhile.
+        """
 
         async def one(number: int, measured: Measured) -> tuple[float, bool]:
+            if rest:
+                await asyncio.sleep(rest)
             start = time.perf_counter_ns()
             await self.engine.open(f"create{number}")
             took = (time.perf_counter_ns() - start) / 1e3
