@@ -633,7 +633,7 @@ async def test_a_start_does_not_hold_the_loop_up(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_it_rests_between_starts_unless_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_warm, "_LEAST_REST", 30.0)
+    monkeypatch.setattr(_warm, "_SHARE", 10000)
     monkeypatch.setattr(_warm, "_LONGEST_REST", 30.0)
     runtime = LocalRuntime(warm_sessions=3)
     await until(lambda: shells(runtime).waiting)
@@ -646,6 +646,28 @@ async def test_it_rests_between_starts_unless_somebody_waits(monkeypatch: pytest
     begin = time.monotonic()
     await runtime.close()
     assert time.monotonic() - begin < 10
+
+
+@with_runtime
+async def test_sessions_that_are_asked_for_at_once_are_not_disturbed(
+    runtime: LocalRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_warm, "_QUIET", 30.0)
+    await create(runtime)
+    await asyncio.sleep(0.1)
+    assert shells(runtime).waiting == SIZE - 1
+    assert await runtime.wait_until_warm()
+    assert shells(runtime).waiting == SIZE
+
+
+@pytest.mark.thorough
+async def test_close_while_startup_files_are_read(home: Path) -> None:
+    (home / ".bashrc").write_text("echo $$ >~/pid; sleep 100\n")
+    await asyncio.sleep(_warm._RACY)
+    runtime = LocalRuntime(warm_sessions=SIZE, warm_startup_files=True)
+    await until((home / "pid").exists)
+    await asyncio.wait_for(runtime.close(), 20)
+    await until(lambda: not lives(int((home / "pid").read_text())))
 
 
 async def test_where_no_shell_can_be_started(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

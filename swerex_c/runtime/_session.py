@@ -85,7 +85,7 @@ _DIRECT_CARRIED_MICROSECONDS = 1000
 _BEFORE_STARTUP_SECONDS = 0.35
 """The original waits so long for a new shell before `startup_timeout` begins, and callers' limits fit that."""
 
-_DIRECT_START_MICROSECONDS = 300
+_DIRECT_START_MICROSECONDS = 500
 """The same while a shell that waited reads its startup files: to start one instead would take many times that."""
 
 _SHORT = 2e-6
@@ -105,12 +105,13 @@ _STARTUP = """\
 are read and a startup file cannot get in its way."""
 
 
-_NO_LOGOUT = """\
-[[ ! -v TMOUT ]] || builtin unset -v TMOUT 2>&- || builtin :
-"""
+_NO_LOGOUT = "[[ ! -v TMOUT ]] || builtin unset -v TMOUT 2>&- || builtin :"
 """Behind the startup files: a shell that nobody says anything to for some minutes has to be there afterwards."""
 
-STARTUP_FILES = (_STARTUP + _NO_LOGOUT).encode()
+_NO_TRACE = b"builtin history -d -1 2>/dev/null || builtin :"
+"""Behind files that a session has sourced for us: the command that did it is none of the user's."""
+
+STARTUP_FILES = (_STARTUP + _NO_LOGOUT + "\n").encode()
 """The startup script of a session without `startup_source`."""
 
 
@@ -212,7 +213,7 @@ class BashSession(Session):
             msg = f"The environment of a session has to be text that can be encoded: {e}"
             raise InvalidInputError(msg) from None
 
-    def _startup_script(self, files: str = _STARTUP) -> bytes:
+    def _startup_script(self, files: str = _STARTUP, end: str = "\n") -> bytes:
         lines = [files]
         for name in self.request.startup_source:
             path = os.path.expanduser(name)
@@ -221,8 +222,8 @@ class BashSession(Session):
                 msg = f"The startup file {name!r} does not exist"
                 raise InvalidInputError(msg)
             if os.path.exists(path):
-                lines.append(f". {shlex.quote(path)}\n")
-        script = encode("".join([*lines, _NO_LOGOUT]))
+                lines.append(f". {shlex.quote(path)}{end}")
+        script = encode("".join([*lines, _NO_LOGOUT, end]))
         if any(len(line) > 4000 for line in script.splitlines()):
             msg = "The path of a startup file is too long"
             raise InvalidInputError(msg)
@@ -246,7 +247,7 @@ class BashSession(Session):
             otherwise = ":" if os.path.basename(name) == ".bashrc" else fail % number
             line = f"if [[ -e {file} ]]; then . {file}; else {otherwise}; fi"
             script += _core.quote("eval", encode(line)) if len(line) > 900 else encode(line + "\n")
-        return script + encode(_NO_LOGOUT)
+        return script + encode(_NO_LOGOUT + "\n")
 
     def _check_request(self, carried: bool) -> None:
         request = self.request
@@ -292,7 +293,7 @@ class BashSession(Session):
         """The same with a shell that waits. None: there is none, and nothing was done."""
         request = self.request
         self._check_request(False)
-        script = self._startup_script()
+        script, rest = self._startup_script(), self._startup_script("", "; ")
         shell = warm.take(request)
         if shell is None:
             return None
@@ -304,9 +305,9 @@ class BashSession(Session):
             elif not request.startup_source:
                 return CreateBashSessionResponse(output=before)
             else:
-                script = self._startup_script("")
+                script = rest + _NO_TRACE
                 timeout -= shell.seconds
-            operation = await self._begin(script, None, timeout, _DIRECT_START_MICROSECONDS)
+            operation = await self._begin(script, None, timeout, _DIRECT_START_MICROSECONDS, started=before is not None)
         finally:
             warm.refill()
         if operation.begun:
@@ -314,13 +315,16 @@ class BashSession(Session):
         await asyncio.shield(self.close())
         return None
 
-    async def _begin(self, script: bytes, argv: list[bytes] | None, timeout: float, direct: int = 0) -> _core.Operation:
+    async def _begin(
+        self, script: bytes, argv: list[bytes] | None, timeout: float, direct: int = 0, *, started: bool = False
+    ) -> _core.Operation:
         """Have the shell that was started read its startup files, from its first prompt on.
 
         Args:
             timeout: seconds that these may take.
             direct: for one that is there already, microseconds for which the calling thread may wait by itself. If that
                 one has ended before it was asked for anything, this is an operation that has not `begun`.
+            started: it has read startup files before: the script is a command.
         """
         try:
             waker = current_waker()
@@ -331,7 +335,11 @@ class BashSession(Session):
                 direct = 0
             with translated():
                 limit = timeout + _BEFORE_STARTUP_SECONDS
-                operation = core.start(script, limit, waker.core, future, self._patience, direct)
+                if started:
+                    command = script.decode("utf-8", "surrogateescape")
+                    operation = core.run(command, 1, limit, None, None, waker.core, future, None, direct)
+                else:
+                    operation = core.start(script, limit, waker.core, future, self._patience, direct)
             await finish(operation, future)
             if warm and operation.end == "died" and not operation.begun:
                 return operation

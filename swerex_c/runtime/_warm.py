@@ -41,14 +41,17 @@ ROWS, COLUMNS = 24, 80
 _SHARE = 3
 """After each start the pool rests so many times as long as that took: it takes a quarter of one processor."""
 
-_LEAST_REST, _LONGEST_REST = 0.002, 0.1
-"""Seconds of such a rest."""
+_LONGEST_REST = 0.1
+"""Seconds of such a rest at most."""
 
 _QUIET = 0.005
-"""Seconds without a new session that a rest waits for, because more may be asked for at once."""
+"""Seconds that have to go by without a new session before one is replaced, because more may be asked for at once."""
 
 _ROUNDS = 20
-"""How often it does."""
+"""How often these are waited for."""
+
+_LOOK_SECONDS = 0.1
+"""How often the thread looks whether the end has come, while a shell starts."""
 
 _PROMPT_SECONDS = 30.0
 """How long a shell may take to its first prompt."""
@@ -218,7 +221,7 @@ class _Shelf:
         self.failed = False
         self.waiters: list[Future[None]] = []
         self.ended: Future[None] = Future()
-        self.taken_at = 0.0
+        self.taken_at = self.rest_until = 0.0
         self.complaint = ""
         self.old: list[_core.Session] = []
         self.taken = self.missed = 0
@@ -251,13 +254,15 @@ class _Shelf:
         try:
             while self._wait():
                 self._renew()
-            self._end([shell.core for shell in self.shells])
-            self._end(self.old)
+            with self.changed:
+                old = [*self.old, *(shell.core for shell in self.shells)]
+                self.shells.clear()
+            self._end(old)
         except RuntimeError:  # the interpreter ends, and has ended them
             pass
         finally:
-            self.shells.clear()
             with self.changed:
+                self.shells.clear()
                 self._give_up()
                 self.ended.set_result(None)
 
@@ -286,26 +291,42 @@ class _Shelf:
         with self.changed:
             old, self.old = self.old, []
             review, self.review = self.review, False
-        if review:
-            old += self._useless()
-        self._end(old)
-        if self.closed or len(self.shells) >= self.size:
-            return
-        begin = time.monotonic()
+        shell = None
         try:
+            if review:
+                old += self._useless()
+            self._end(old)
+            if len(self.shells) >= self.size or not self._pause():
+                return
+            begin = time.monotonic()
             shell = self._start()
+            self.rest_until = time.monotonic() + min((time.monotonic() - begin) * _SHARE, _LONGEST_REST)
         except (OSError, MemoryError) as error:
             if str(error) != self.complaint:
                 self.complaint = str(error)
                 self.logger.warning("No session can be kept ready now: %s", error)
-            shell = None
-        if shell is None:
-            with self.changed:
-                self._give_up()
-            return
         with self.changed:
-            self.shells.append(shell)
-        self._rest(time.monotonic() - begin)
+            if shell is not None:
+                self.shells.append(shell)
+            else:
+                self._give_up()
+
+    def _pause(self) -> bool:
+        """So that who runs commands and asks for sessions has the processors; not while somebody waits for the shelf to
+        be full. False: it was closed meanwhile."""
+        with self.changed:
+            for _ in range(_ROUNDS):
+                left = max(self.rest_until, self.taken_at + _QUIET) - time.monotonic()
+                if left <= 0 or self.changed.wait_for(lambda: self.closed or self.waiters, left):
+                    break
+            return not self.closed
+
+    def _ends(self, operation: _core.Operation) -> bool:
+        """Wait until it has ended. False: the shelf was closed first."""
+        while not operation.wait(_LOOK_SECONDS):
+            if self.closed:
+                return False
+        return operation.end == "done"
 
     def _start(self) -> WarmShell | None:
         """A shell at its first prompt; None: none that could be handed out."""
@@ -321,7 +342,7 @@ class _Shelf:
         fits = False
         try:
             prompt = core.line(b"", _PROMPT_SECONDS, None, None, None, None, None)
-            if prompt.wait(None) and prompt.end == "done":
+            if self._ends(prompt):
                 shell = WarmShell(core, start, history, own)
                 fits = self._read_startup(shell) and start == _start_now(ahead)
                 fits = fits and shell.inherited == _core.inherited(0)
@@ -335,10 +356,11 @@ class _Shelf:
             return True
         begin = time.monotonic()
         operation = shell.core.start(self.script, _STARTUP_SECONDS, None, None)
-        operation.wait(None)
+        if not self._ends(operation):
+            return False
         shell.seconds = time.monotonic() - begin
         shell.output = operation.output
-        return operation.end == "done"
+        return True
 
     def _useless(self) -> list[_core.Session]:
         """Those that would not be started so any more, taken off the shelf."""
@@ -348,17 +370,6 @@ class _Shelf:
             old = [shell.core for shell in self.shells if shell not in keep]
             self.shells = deque(keep)
         return old
-
-    def _rest(self, took: float) -> None:
-        """So that who runs commands has the processors; not while somebody waits for the shelf to be full."""
-        rest = min(max(took * _SHARE, _LEAST_REST), _LONGEST_REST)
-        with self.changed:
-            for _ in range(_ROUNDS):
-                if self.changed.wait_for(lambda: self.closed or self.waiters, rest):
-                    return
-                if time.monotonic() - self.taken_at > _QUIET:
-                    return
-                rest = _QUIET
 
     @staticmethod
     def _end(cores: list[_core.Session]) -> None:
@@ -444,7 +455,7 @@ class WarmShells:
         except OSError:
             return None
         with shelf.changed:
-            for _ in range(len(shelf.shells)):
+            for _ in range(0 if shelf.closed else len(shelf.shells)):
                 shell = shelf.shells.popleft()
                 if shell.start != start or shell.inherited != inherited or shell.own != own:
                     shelf.shells.append(shell)  # for another thread perhaps
