@@ -8,8 +8,8 @@
 
 The first two need root and tracefs, the third valgrind.
 
-The trace (tracefs: scheduler, system calls, workqueues) costs less than half a microsecond an event and shows every
-process that takes part, the kernel's worker included. Times are the lowest tenth and the middle of the commands. On a
+The trace (tracefs: scheduler, system calls, workqueues) costs a quarter of a microsecond an event, and shows everybody
+who takes part, the kernel's worker included. Times are the lowest tenth and the middle of the commands. On a
 machine that others use, believe the counts and the lowest tenth.
 """
 
@@ -58,7 +58,7 @@ MARK = 110
 
 
 async def subject(kind: str, count: int, rest_us: float, cpu: int | None) -> None:
-    """Run commands; say the two process ids before, and what came of it after, and wait for a line behind both."""
+    """Say the two process ids; then for each line that asks for it run the commands, and say what came of them."""
     if cpu is not None:
         os.sched_setaffinity(0, [cpu])
     waits = kind in ("asyncio", "reactor")
@@ -67,24 +67,23 @@ async def subject(kind: str, count: int, rest_us: float, cpu: int | None) -> Non
     for _ in range(WARM):
         await one() if waits else one()
     print(os.getpid(), pid, flush=True)
-    sys.stdin.readline()
-    samples = []
-    before = resource.getrusage(resource.RUSAGE_SELF)
-    with Measured() as measured:
-        for _ in range(count):
-            until = time.perf_counter() + rest_us / 1e6
-            while time.perf_counter() < until:
-                pass
-            os.getppid()
-            start = time.perf_counter_ns()
-            await one() if waits else one()
-            samples.append((time.perf_counter_ns() - start) / 1e3)
-            os.getppid()
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    used = {name: (getattr(after, name) - getattr(before, name)) / count for name in USED}
-    found = {"samples": sorted(samples), "shell": measured.cpu_children_us / count, **used}
-    print(json.dumps(found), flush=True)
-    sys.stdin.readline()
+    while sys.stdin.readline() == "run\n":
+        samples = []
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        with Measured() as measured:
+            for _ in range(count):
+                until = time.perf_counter() + rest_us / 1e6
+                while time.perf_counter() < until:
+                    pass
+                os.getppid()
+                start = time.perf_counter_ns()
+                await one() if waits else one()
+                samples.append((time.perf_counter_ns() - start) / 1e3)
+                os.getppid()
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        used = {name: (getattr(after, name) - getattr(before, name)) / count for name in USED}
+        found = {"samples": sorted(samples), "shell": measured.cpu_children_us / count, **used}
+        print(json.dumps(found), flush=True)
     await end() if waits else end()
 
 
@@ -246,6 +245,8 @@ class Command:
     cpu: Counter[str]
     """Microseconds on a processor, by who."""
 
+    events: int
+
 
 def commands(events: list[Event], caller: int, shell: int, others: set[int]) -> Iterator[Command]:
     """The events cut into commands. `others` are the caller's further threads."""
@@ -264,7 +265,7 @@ def commands(events: list[Event], caller: int, shell: int, others: set[int]) -> 
 
 def cut(events: list[Event], end: float, caller: int, shell: int, others: set[int], works: set[str]) -> Command:
     who = {caller: "caller", shell: "bash", **dict.fromkeys(others, "thread")}
-    found = Command({"begin": events[0].at, "end": end}, Counter(), Counter(), Counter())
+    found = Command({"begin": events[0].at, "end": end}, Counter(), Counter(), Counter(), len(events))
     moments = found.moments
     running: dict[int, float] = {caller: events[0].at}
     working: dict[int, float] = {}
@@ -348,31 +349,30 @@ def environment() -> dict[str, str]:
 def trace(
     kind: str, count: int, rest_us: float, cpu: int | None
 ) -> tuple[list[Command], dict[str, Any], dict[str, Any]]:
-    """The commands as traced; what came of them, and of as many without the trace before."""
-    traced: list[Command] = []
-    said: list[dict[str, Any]] = []
-    for with_trace in (False, True):
-        words = [sys.executable, __file__, "--subject", kind, "--count", str(count), "--rest", str(rest_us)]
-        words += ["--cpu", str(cpu)] if cpu is not None else []
-        with subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
-        ) as process:
+    """The commands as traced; what came of them, and of as many without the trace, in the same process before."""
+    words = [sys.executable, __file__, "--subject", kind, "--count", str(count), "--rest", str(rest_us)]
+    words += ["--cpu", str(cpu)] if cpu is not None else []
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+
+        def run() -> dict[str, Any]:
             assert process.stdin is not None and process.stdout is not None
-            caller, shell = process.stdout.readline().split()
-            threads = os.listdir(f"/proc/{caller}/task")
-            if with_trace:
-                with tracing([*threads, shell]) as place:
-                    print(file=process.stdin, flush=True)
-                    line = process.stdout.readline()
-                    (place / "tracing_on").write_text("0")
-                    others = {int(it) for it in threads} - {int(caller)}
-                    traced = list(commands(read_trace(place), int(caller), int(shell), others))
-            else:
-                print(file=process.stdin, flush=True)
-                line = process.stdout.readline()
-            said.append(json.loads(line))
-            print(file=process.stdin, flush=True)
-    return traced, said[1], said[0]
+            print("run", file=process.stdin, flush=True)
+            said: dict[str, Any] = json.loads(process.stdout.readline())
+            return said
+
+        caller, shell = process.stdout.readline().split()
+        threads = os.listdir(f"/proc/{caller}/task")
+        without = run()
+        with tracing([*threads, shell]) as place:
+            with_trace = run()
+            (place / "tracing_on").write_text("0")
+            events = read_trace(place)
+        process.stdin.close()
+    others = {int(it) for it in threads} - {int(caller)}
+    return list(commands(events, int(caller), int(shell), others)), with_trace, without
 
 
 def show_trace(kind: str, count: int, rest_us: float, cpu: int | None) -> None:
@@ -381,6 +381,9 @@ def show_trace(kind: str, count: int, rest_us: float, cpu: int | None) -> None:
     print(f"\n{kind}: {len(found)} commands, {rest_us:g} us apart{where}; load {os.getloadavg()[0]:.1f}")
     both = [f"{at(it['samples'], 0.1):.1f} / {at(it['samples'], 0.5):.1f}" for it in (without, with_trace)]
     print(f"  whole command, lowest tenth / middle: {both[0]} us; while it was traced {both[1]} us")
+    events = sum(it.events for it in found) / len(found)
+    cost = (at(with_trace["samples"], 0.1) - at(without["samples"], 0.1)) / events
+    print(f"  the trace: {events:.0f} events of a command, by the lowest tenth {cost:.2f} us each")
     user, system, slept, pushed = (without[name] for name in USED)
     rested = " (with the rest)" if rest_us else ""
     print(
@@ -434,7 +437,7 @@ async def parts(count: int, direct: int | None) -> None:
         "an empty loop": lambda: None,
         "BashAction(...)": lambda: BashAction(command="true", check="silent"),
         "BashObservation(...)": lambda: _observation("", 0, "SHELLPS1PREFIX", "", 0),
-        "a future of the loop's waker": lambda: current_waker().create_future(),
+        "a future, for what takes longer": lambda: current_waker().create_future(),
         "through the core": core,
     }
     coroutines: dict[str, Callable[[], Any]] = {"four coroutines that do nothing": first, "through asyncio": whole}
