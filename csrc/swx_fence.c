@@ -5,34 +5,30 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { ESC = 0x1b, BEL = 0x07 };
+enum { ESC = 0x1b, BEL = 0x07, RANDOM_BYTES = SWX_NONCE_DIGITS * 5 / 8, START_SIZE = 2 + 5 + SWX_START_DIGITS };
 
-/* 128 bits as 39 decimal digits: long division of a big-endian number by ten. */
-static void to_decimal(uint8_t bits[16], char *out)
+/* Five bits a digit. */
+static void to_digits(const uint8_t bytes[RANDOM_BYTES], char *out)
 {
-    for (int digit = SWX_NONCE_DIGITS - 1; digit >= 0; digit--) {
-        unsigned rest = 0;
-        for (int i = 0; i < 16; i++) {
-            unsigned part = rest << 8 | bits[i];
-            bits[i] = (uint8_t)(part / 10);
-            rest = part % 10;
-        }
-        out[digit] = (char)('0' + rest);
+    static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUV";
+    for (unsigned i = 0; i < SWX_NONCE_DIGITS; i++) {
+        unsigned bit = i * 5, two = (unsigned)bytes[bit / 8] << 8 | (bit / 8 + 1 < RANDOM_BYTES ? bytes[bit / 8 + 1] : 0u);
+        out[i] = digits[two >> (11 - bit % 8) & 31];
     }
     out[SWX_NONCE_DIGITS] = 0;
 }
 
 swx_status swx_fence_init(swx_fence *fence, swx_error *err)
 {
-    uint8_t bits[16];
+    uint8_t bytes[RANDOM_BYTES];
     ssize_t got;
     do {
-        got = getrandom(bits, sizeof(bits), 0);
+        got = getrandom(bytes, sizeof(bytes), 0);
     } while (got < 0 && errno == EINTR);
-    if (got != (ssize_t)sizeof(bits)) {
+    if (got != (ssize_t)sizeof(bytes)) {
         return swx_fail_sys(err, "getrandom", got < 0 ? errno : EIO);
     }
-    to_decimal(bits, fence->nonce);
+    to_digits(bytes, fence->nonce);
     char head[SWX_FENCE_HEAD + 1];
     snprintf(head, sizeof(head), "\033]7733;%s;", fence->nonce);
     memcpy(fence->head, head, SWX_FENCE_HEAD);
@@ -47,7 +43,7 @@ swx_status swx_fence_init(swx_fence *fence, swx_error *err)
 
 void swx_fence_ps0(const swx_fence *fence, char *out)
 {
-    snprintf(out, SWX_FENCE_TEXT, "\\e]7733;%s;%d\\a", fence->nonce, SWX_MARK_START);
+    snprintf(out, SWX_FENCE_TEXT, "\\e]7733;%.*s\\a", SWX_START_DIGITS, fence->nonce);
 }
 
 void swx_fence_ps1(const swx_fence *fence, char *out)
@@ -121,7 +117,7 @@ static bool parse_mark(const char *text, swx_mark *mark)
 {
     uint64_t value;
     *mark = (swx_mark){ .code = -1 };
-    if (*text < '0' || *text > '0' + SWX_MARK_END) {
+    if (*text < '0' + SWX_MARK_PROMPT || *text > '0' + SWX_MARK_END) {
         return false;
     }
     mark->kind = (swx_mark_kind)(*text++ - '0');
@@ -203,6 +199,13 @@ swx_fence_event swx_fence_next(swx_fence *fence, const uint8_t **bytes, size_t *
             }
         }
         uint8_t byte = **bytes;
+        if (byte == BEL && fence->held_size == START_SIZE) {
+            ++*bytes;
+            --*size;
+            fence->held_size = 0;
+            *mark = (swx_mark){ .kind = SWX_MARK_START, .code = -1 };
+            return SWX_FENCE_MARK;
+        }
         if (byte == BEL && fence->held_size > SWX_FENCE_HEAD) {
             ++*bytes;
             --*size;

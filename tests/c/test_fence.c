@@ -54,11 +54,12 @@ static void expect_story(swx_fence *fence, const char *bytes, size_t size, const
 static void test_marks_in_output(void)
 {
     swx_fence fence;
-    char bytes[2048], wanted[2048], h[64];
+    char bytes[2048], wanted[2048], h[64], start[64];
     CHECK(swx_fence_init(&fence, NULL) == SWX_OK);
     snprintf(h, sizeof(h), "\033]7733;%s;", fence.nonce);
-    int size = snprintf(bytes, sizeof(bytes), "a%s0\007b\n%s1;130;17;2;70;60\007%s1;$?;1;0;${#PS1};${PS0+${#PS0}}\007c%s2;7\007%s3;1;0 1 0\007x%s4\007y%s5;1\007%s5;0\007z",
-                        h, h, h, h, h, h, h, h);
+    snprintf(start, sizeof(start), "\033]7733;%.10s", fence.nonce);
+    int size = snprintf(bytes, sizeof(bytes), "a%s\007b\n%s1;130;17;2;70;60\007%s1;$?;1;0;${#PS1};${PS0+${#PS0}}\007c%s2;7\007%s3;1;0 1 0\007x%s4\007y%s5;1\007%s5;0\007z",
+                        start, h, h, h, h, h, h, h);
     expect_story(&fence, bytes, (size_t)size,
                  "a<0:-1:0:0::0>b\n<1:130:17:2::0><1:-1:1:0::0>c<2:7:0:0::0><3:1:0:0:0 1 0:0>x<4:-1:0:0::0>y<5:-1:0:0::0>"
                  "<5:-1:0:0::1>z");
@@ -72,13 +73,17 @@ static void test_what_is_not_a_mark_is_output(void)
     CHECK(swx_fence_init(&fence, NULL) == SWX_OK);
     snprintf(h, sizeof(h), "\033]7733;%s;", fence.nonce);
     const char *forms[] = {
-        "%s1;1;1;1\007", "%s1;1;1;1;\007", "%s1;1;1;1;5\007", "%s1;1;1;1;5;x\007", "%s9\007", "%s1\007", "%s1;256;1;1\007", "%s1;1;1;1;1\007", "%s1;1;x;1\007", "%s\007", "%s0", "%s0\033", "%s1;0;1\n;0\007",
+        "%s1;1;1;1\007", "%s1;1;1;1;\007", "%s1;1;1;1;5\007", "%s1;1;1;1;5;x\007", "%s9\007", "%s1\007", "%s0\007", "%s1;256;1;1\007", "%s1;1;1;1;1\007", "%s1;1;x;1\007", "%s\007", "%s0", "%s0\033", "%s1;0;1\n;0\007",
         "\033%s0x\007", "%s3;1;0 a\007", "%s1;-1;1;1\007", "%s1;99999999999999999999;1;1\007",
     };
     for (size_t i = 0; i < SWX_COUNT(forms); i++) {
         int size = snprintf(bytes, sizeof(bytes), forms[i], h);
         strcat(bytes, "end\n"); /* what is held back comes out as soon as it cannot be a mark */
         expect_story(&fence, bytes, (size_t)size + 4, bytes);
+    }
+    for (int digits = 0; digits <= SWX_NONCE_DIGITS; digits++) { /* only the right number of them is a START mark */
+        int size = snprintf(bytes, sizeof(bytes), "\033]7733;%.*s\007", digits, fence.nonce);
+        expect_story(&fence, bytes, (size_t)size, digits == SWX_START_DIGITS ? "<0:-1:0:0::0>" : bytes);
     }
     snprintf(bytes, sizeof(bytes), "%s", h);
     bytes[20] = bytes[20] == '1' ? '2' : '1'; /* another nonce */
@@ -97,7 +102,7 @@ static void test_texts_do_not_match_themselves(void)
     char text[2 * SWX_FENCE_TEXT + 2];
     CHECK(swx_fence_init(&fence, NULL) == SWX_OK);
     swx_fence_ps0(&fence, text);
-    CHECK(strlen(text) < SWX_FENCE_TEXT - 1);
+    CHECK(strlen(text) < SWX_FENCE_TEXT - 1 && strstr(text, fence.nonce) == NULL);
     swx_fence_ps1(&fence, text + strlen(text));
     expect_story(&fence, text, strlen(text), text);
     CHECK(strlen(fence.nonce) == SWX_NONCE_DIGITS);
@@ -119,8 +124,16 @@ static void test_nonces_differ(void)
     swx_fence a, b;
     CHECK(swx_fence_init(&a, NULL) == SWX_OK && swx_fence_init(&b, NULL) == SWX_OK);
     CHECK(strcmp(a.nonce, b.nonce) != 0);
-    for (int i = 0; i < SWX_NONCE_DIGITS; i++) {
-        CHECK(a.nonce[i] >= '0' && a.nonce[i] <= '9');
+    char seen[256] = { 0 };
+    for (int i = 0; i < 1000; i++) { /* each digit at each place: no bit of what was drawn is lost */
+        CHECK(swx_fence_init(&b, NULL) == SWX_OK && strlen(b.nonce) == SWX_NONCE_DIGITS);
+        for (int at = 0; at < SWX_NONCE_DIGITS; at++) {
+            CHECK((b.nonce[at] >= '0' && b.nonce[at] <= '9') || (b.nonce[at] >= 'A' && b.nonce[at] <= 'V'));
+            seen[(uint8_t)b.nonce[at]] |= at == 0 ? 1 : at == 7 ? 2 : at == SWX_NONCE_DIGITS - 1 ? 4 : 0;
+        }
+    }
+    for (const char *digit = "0123456789ABCDEFGHIJKLMNOPQRSTUV"; *digit; digit++) {
+        CHECK(seen[(uint8_t)*digit] == 7);
     }
 }
 
