@@ -409,6 +409,29 @@ static PyObject *operation_held(PyObject *object, void *unused)
     return PyBool_FromLong(((operation_object *)object)->command != NULL);
 }
 
+static PyObject *operation_future(PyObject *object, void *unused)
+{
+    (void)unused;
+    PyObject *future = ((operation_object *)object)->future;
+    return Py_NewRef(future ? future : Py_None);
+}
+
+/* The flight's pointer is borrowed from us, and the waker reads it with the GIL held. */
+static int operation_set_future(PyObject *object, PyObject *future, void *unused)
+{
+    (void)unused;
+    operation_object *self = (operation_object *)object;
+    PyObject *before = self->future;
+    if (!future) {
+        PyErr_SetString(PyExc_AttributeError, "the future of an operation cannot be deleted");
+        return -1;
+    }
+    self->future = Py_NewRef(future);
+    self->flight->landing.future = future == Py_None ? NULL : future;
+    Py_XDECREF(before);
+    return 0;
+}
+
 static PyMethodDef operation_methods[] = {
     { "release", operation_release, METH_O,
       "release($self, checked, /)\n--\n\nLets a held command begin.  checked: 1, `bash -n` accepts it without a warning; 0, with one." },
@@ -423,6 +446,8 @@ static PyMethodDef operation_methods[] = {
 };
 
 static PyGetSetDef operation_attributes[] = {
+    { "future", operation_future, operation_set_future,
+      "What Waker.take returns when it has ended, or None.  May be set until then, by the thread that takes.", NULL },
     { "done", operation_done, NULL, "Whether it has ended.", NULL },
     { "held", operation_held, NULL,
       "Whether it keeps its place in the queue until release(), because bash has to be asked about the command.", NULL },

@@ -163,14 +163,21 @@ static bool parse_mark(const char *text, swx_mark *mark)
     return *text == 0;
 }
 
-/* Whether one more byte may continue what is held as a mark. */
-static bool fits(const swx_fence *fence, uint8_t byte)
+/* How many of these bytes continue what is held as a mark. */
+static size_t fitting(const swx_fence *fence, const uint8_t *bytes, size_t size)
 {
-    size_t at = fence->held_size;
+    size_t at = fence->held_size, count = 0, room = (at < SWX_FENCE_HEAD ? SWX_FENCE_HEAD : SWX_MARK_MAX - 1) - at;
+    size = size < room ? size : room;
     if (at < SWX_FENCE_HEAD) {
-        return byte == fence->head[at];
+        while (count < size && bytes[count] == fence->head[at + count]) {
+            count++;
+        }
+    } else {
+        while (count < size && bytes[count] >= ' ' && bytes[count] < 0x7f) {
+            count++;
+        }
     }
-    return at < SWX_MARK_MAX - 1 && byte >= ' ' && byte < 0x7f;
+    return count;
 }
 
 static swx_fence_event release(swx_fence *fence, const uint8_t **plain, size_t *plain_size)
@@ -198,34 +205,34 @@ swx_fence_event swx_fence_next(swx_fence *fence, const uint8_t **bytes, size_t *
                 return SWX_FENCE_PLAIN;
             }
         }
-        uint8_t byte = **bytes;
-        if (byte == BEL && fence->held_size == START_SIZE) {
-            ++*bytes;
-            --*size;
+        size_t count = fitting(fence, *bytes, *size);
+        if (count) {
+            memcpy(fence->held + fence->held_size, *bytes, count);
+            fence->held_size += count;
+            *bytes += count;
+            *size -= count;
+            continue;
+        }
+        if (**bytes != BEL || (fence->held_size != START_SIZE && fence->held_size <= SWX_FENCE_HEAD)) {
+            return release(fence, plain, plain_size); /* the byte itself may begin a mark: it stays in the input */
+        }
+        ++*bytes;
+        --*size;
+        if (fence->held_size == START_SIZE) {
             fence->held_size = 0;
             *mark = (swx_mark){ .kind = SWX_MARK_START, .code = -1 };
             return SWX_FENCE_MARK;
         }
-        if (byte == BEL && fence->held_size > SWX_FENCE_HEAD) {
-            ++*bytes;
-            --*size;
-            char text[SWX_MARK_MAX];
-            size_t fields = fence->held_size - SWX_FENCE_HEAD;
-            memcpy(text, fence->held + SWX_FENCE_HEAD, fields);
-            text[fields] = 0;
-            if (parse_mark(text, mark)) {
-                fence->held_size = 0;
-                return SWX_FENCE_MARK;
-            }
-            fence->held[fence->held_size++] = byte; /* our nonce, but not our format: output */
-            return release(fence, plain, plain_size);
+        char text[SWX_MARK_MAX];
+        size_t fields = fence->held_size - SWX_FENCE_HEAD;
+        memcpy(text, fence->held + SWX_FENCE_HEAD, fields);
+        text[fields] = 0;
+        if (parse_mark(text, mark)) {
+            fence->held_size = 0;
+            return SWX_FENCE_MARK;
         }
-        if (!fits(fence, byte)) { /* the byte itself may begin a mark: it stays in the input */
-            return release(fence, plain, plain_size);
-        }
-        fence->held[fence->held_size++] = byte;
-        ++*bytes;
-        --*size;
+        fence->held[fence->held_size++] = BEL; /* our nonce, but not our format: output */
+        return release(fence, plain, plain_size);
     }
     return SWX_FENCE_MORE;
 }

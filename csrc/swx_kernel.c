@@ -67,14 +67,18 @@ bool swx_kernel_parse(const char *text, size_t size, long *number, uint64_t argu
     return true;
 }
 
+enum { LINE_SIZE = 256 };
+
+static ssize_t read_line(const swx_kernel *kernel, char text[LINE_SIZE])
+{
+    return kernel->fd < 0 ? -1 : pread(kernel->fd, text, LINE_SIZE, 0);
+}
+
 /* false: no evidence at all; *number is -1 when the process is not asleep in a system call. */
 static bool look(const swx_kernel *kernel, long *number, uint64_t arguments[SWX_SYSCALL_FIELDS])
 {
-    char text[256];
-    if (kernel->fd < 0) {
-        return false;
-    }
-    ssize_t size = pread(kernel->fd, text, sizeof(text), 0);
+    char text[LINE_SIZE];
+    ssize_t size = read_line(kernel, text);
     if (size <= 0) {
         return false;
     }
@@ -88,11 +92,16 @@ swx_shell_at swx_kernel_look(const swx_kernel *kernel)
 {
     long number;
     uint64_t arguments[SWX_SYSCALL_FIELDS];
-    if (!kernel->buffer || !look(kernel, &number, arguments)) {
+    char text[LINE_SIZE];
+    ssize_t size = kernel->buffer ? read_line(kernel, text) : -1;
+    if (size <= 0) {
         return SWX_SHELL_UNKNOWN;
     }
-    if (number == SYS_read && arguments[0] == 0 && arguments[1] == kernel->buffer && arguments[2] == kernel->size) {
+    if ((size_t)size > kernel->prompt_size && memcmp(text, kernel->prompt, kernel->prompt_size) == 0) {
         return SWX_SHELL_PROMPT;
+    }
+    if (!swx_kernel_parse(text, (size_t)size, &number, arguments)) {
+        return SWX_SHELL_ELSEWHERE;
     }
     /* `read -e` waits like that too, from deeper inside of the shell: its stack has grown past the prompt's. */
     if (number == SYS_pselect6 && arguments[0] == 1 && arguments[6] <= kernel->stack &&
@@ -183,5 +192,7 @@ swx_status swx_kernel_learn(swx_kernel *kernel)
     kernel->buffer = arguments[1];
     kernel->size = arguments[2];
     kernel->stack = arguments[6];
+    kernel->prompt_size = (size_t)snprintf(kernel->prompt, sizeof(kernel->prompt), "%ld 0x0 0x%llx 0x%llx ", number,
+                                           (unsigned long long)kernel->buffer, (unsigned long long)kernel->size);
     return SWX_OK;
 }

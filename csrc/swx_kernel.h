@@ -18,6 +18,8 @@ typedef struct {
     uint64_t buffer; /* where the shell reads commands into; 0 before it was learned */
     uint64_t stack;  /* the stack pointer there */
     uint64_t size;   /* and how much at most: the size of its stdin stream's buffer */
+    char prompt[64]; /* how the line begins there, to know it again without reading its numbers */
+    size_t prompt_size;
 } swx_kernel;
 
 typedef enum {

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -32,6 +33,7 @@ struct swx_node {
 
 struct swx_reactor {
     pid_t owner;
+    unsigned forks; /* as many as there were when it was made */
     int epoll, wake;
     pthread_mutex_t lock;
     pthread_t thread;
@@ -352,6 +354,15 @@ static swx_status start_thread(swx_reactor *r, swx_error *err)
     return SWX_OK;
 }
 
+/* ---- forks: how many lie between the first process with a reactor and this one --------------------------------- */
+
+static pthread_once_t forks_once = PTHREAD_ONCE_INIT;
+static atomic_uint forks;
+static bool forks_seen; /* written once, before there is a reactor */
+
+static void count_fork(void) { atomic_fetch_add(&forks, 1); }
+static void watch_forks(void) { forks_seen = pthread_atfork(NULL, NULL, count_fork) == 0; }
+
 /* ---- nodes and the reactor itself ------------------------------------------------------------------------------ */
 
 swx_status swx_reactor_new(swx_reactor **out, swx_error *err)
@@ -362,7 +373,9 @@ swx_status swx_reactor_new(swx_reactor **out, swx_error *err)
     if (!r) {
         return swx_fail(err, SWX_ENOMEM, "out of memory");
     }
+    pthread_once(&forks_once, watch_forks);
     r->owner = getpid();
+    r->forks = atomic_load(&forks);
     r->wakes_at = AWAKE;
     r->wake = -1;
     pthread_mutex_init(&r->lock, NULL);
@@ -429,7 +442,8 @@ void swx_reactor_abandon(swx_reactor *r)
     }
 }
 
-bool swx_reactor_is_forked(const swx_reactor *r) { return r->owner != getpid(); }
+/* Asked for each command, and getpid is a system call. */
+bool swx_reactor_is_forked(const swx_reactor *r) { return forks_seen ? r->forks != atomic_load(&forks) : r->owner != getpid(); }
 
 /* The type of a node whose object was given back to the caller: nothing to watch, nothing to do. */
 static void discarded_event(void *object, unsigned which, bool readable, bool writable, int64_t now)

@@ -55,6 +55,7 @@ class Operation:
     def release(self, checked: int, /) -> None: ...  # lets a held command begin; checked as in run()
     def cancel(self) -> None: ...  # ends it as "cancelled"; a command that it started goes on
     def take(self) -> bytes: ...  # raw output not taken yet, at most 1 MiB; b"" when there is none now
+    future: object  # what Waker.take returns when it has ended; may be set until then, by the thread that takes
     @property
     def done(self) -> bool: ...
     @property

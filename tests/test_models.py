@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import json
+import pickle
 import sys
 import typing
 
@@ -15,6 +18,7 @@ from swerex_c.exceptions import NotSupportedError
 from swerex_c.runtime import abstract
 from swerex_c.runtime import config as runtime_config
 from swerex_c.runtime.dummy import DummyRuntime
+from swerex_c.runtime.local import LocalRuntime
 
 DUMP = """
 import importlib, inspect, json, sys, typing
@@ -161,11 +165,11 @@ def test_configurations_forbid_unknown_fields(config: type[BaseModel]) -> None:
 
 def test_configurations_are_mutable_and_copied_deeply() -> None:
     config = deployment_config.DockerDeploymentConfig(docker_args=["-v", "/a:/b"])
-    copy = config.model_copy(deep=True)
-    copy.docker_args.append("--rm")
-    copy.image, copy.platform, copy.python_standalone_dir = "other", "linux/arm64", "/opt"
+    other = config.model_copy(deep=True)
+    other.docker_args.append("--rm")
+    other.image, other.platform, other.python_standalone_dir = "other", "linux/arm64", "/opt"
     assert (config.docker_args, config.image, config.platform) == (["-v", "/a:/b"], "python:3.11", None)
-    assert json.loads(copy.model_dump_json())["image"] == "other"
+    assert json.loads(other.model_dump_json())["image"] == "other"
 
 
 def test_defaults_can_be_changed_in_a_subclass() -> None:
@@ -252,3 +256,29 @@ async def test_a_stream_ends_with_the_observation() -> None:
     runtime.run_in_session_outputs = abstract.BashObservation(output="a", exit_code=0)
     items = [item async for item in runtime.stream_in_session(abstract.BashAction(command="x"))]
     assert items == ["a", runtime.run_in_session_outputs]
+
+
+async def test_a_sessions_observation_is_as_pydantic_makes_it() -> None:
+    """It is made without pydantic's own constructor, which takes longer."""
+    async with asyncio.timeout(20):
+        runtime = LocalRuntime()
+        await runtime.create_session(abstract.CreateBashSessionRequest(startup_timeout=10))
+        made = await runtime.run_in_session(abstract.BashAction(command="echo a; false", check="silent"))
+        await runtime.close()
+    given: dict[str, typing.Any] = {"output": "a\n", "exit_code": 1, "failure_reason": "", "output_dropped": 0}
+    given["expect_string"] = "SHELLPS1PREFIX"
+    wanted = abstract.BashObservation(**given)
+    assert (made, repr(made), made.model_fields_set) == (wanted, repr(wanted), wanted.model_fields_set)
+    assert (made.__pydantic_extra__, made.__pydantic_private__) == (None, None)
+    assert list(made.__dict__) == list(abstract.BashObservation.model_fields)
+    for copied in (pickle.loads(pickle.dumps(made)), made.model_copy(deep=True), copy.copy(made)):
+        assert copied == wanted
+    assert made.model_dump_json() == wanted.model_dump_json()
+    made.output = "b"
+    assert made.output == "b" and made.model_dump(exclude_unset=True) == {**given, "output": "b"}
+
+
+def test_each_action_has_a_list_of_patterns_of_its_own() -> None:
+    first, second = abstract.BashAction(command="a"), abstract.BashAction(command="b")
+    first.expect.append("x")
+    assert second.expect == [] and "expect" not in second.model_fields_set

@@ -553,7 +553,6 @@ class BashSession(Session):
             if watch is not None:
                 news = watch.news
         waker = current_waker()
-        future = waker.create_future()
         direct = 0
         if not waker.ready and not waker.pending and news is None:  # nothing else is to be done, or waited for
             if self._skip_next:
@@ -564,10 +563,18 @@ class BashSession(Session):
         checked = self._checked.get(command, -1) if self._checked else -1
         try:
             operation = core.run(
-                command, checked, timeout, action.no_output_timeout, matcher, waker.core, future, news, direct
+                command, checked, timeout, action.no_output_timeout, matcher, waker.core, None, news, direct
             )
         except (ValueError, OSError, MemoryError, RuntimeError) as e:
             raise translate(e) from e
+        if watch is None and operation.done and not operation.held:
+            if direct:
+                self._skip_direct = 0
+            if stream is not None:
+                stream.source.set_result(operation)
+            return operation
+        # Only now, because a short command needs none. Nothing is lost: this thread asks the waker, and later.
+        operation.future = future = waker.create_future()
         if operation.held:
             if not await self._release(operation, command):
                 checked = await self._ask_bash(command, b"-O", b"extglob")
@@ -726,10 +733,33 @@ async def _bash_n(command: str, argv: list[bytes], text: bytes) -> bool:
     return judge(command, process.returncode, process.stdout, process.stderr)
 
 
+_new_object = object.__new__
+_set = object.__setattr__
+
+
 def _observation(output: str, code: int | None, expect_string: str, reason: str, dropped: int) -> BashObservation:
-    return BashObservation(
-        output=output, exit_code=code, failure_reason=reason, expect_string=expect_string, output_dropped=dropped
+    """`BashObservation(...)` of values known to be right: what `model_construct` does, in a quarter of its time."""
+    observation = _new_object(BashObservation)
+    _set(
+        observation,
+        "__dict__",
+        {
+            "output": output,
+            "exit_code": code,
+            "failure_reason": reason,
+            "expect_string": expect_string,
+            "session_type": "bash",
+            "output_dropped": dropped,
+        },
     )
+    _set(
+        observation,
+        "__pydantic_fields_set__",
+        {"output", "exit_code", "failure_reason", "expect_string", "output_dropped"},
+    )
+    _set(observation, "__pydantic_extra__", None)
+    _set(observation, "__pydantic_private__", None)
+    return observation
 
 
 def _non_zero(action: BashAction, code: int | None, output: str) -> NonZeroExitCodeError:

@@ -123,7 +123,7 @@ class BashAction(BaseModel):
     error_msg: str = ""
     """Begins the message of the `NonZeroExitCodeError`."""
 
-    expect: list[str] = []
+    expect: list[str] = Field(default_factory=list)  # pydantic would copy a default, for half of what an action costs
     """Regular expressions; the first that matches the output finishes the action, as the shell's prompt does."""
 
     action_type: Literal["bash"] = "bash"
