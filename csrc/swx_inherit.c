@@ -25,8 +25,8 @@ static const char *const STATUS_LINES[] = {
 
 /* For a process, and for the calling thread, whose children may go elsewhere than it is itself. */
 static const char *const NAMESPACES[][2] = {
-    { "ns/cgroup", "ns/cgroup" }, { "ns/ipc", "ns/ipc" }, { "ns/mnt", "ns/mnt" }, { "ns/net", "ns/net" }, { "ns/pid", "ns/pid_for_children" },
-    { "ns/time", "ns/time_for_children" }, { "ns/user", "ns/user" }, { "ns/uts", "ns/uts" },
+    { "cgroup", "cgroup" }, { "ipc", "ipc" }, { "mnt", "mnt" }, { "net", "net" }, { "pid", "pid_for_children" },
+    { "time", "time_for_children" }, { "user", "user" }, { "uts", "uts" },
 };
 
 typedef struct {
@@ -54,32 +54,38 @@ static swx_status read_file(int directory, const char *name, char text[TEXT_ROOM
     if (fd < 0) {
         return swx_fail_sys(err, "open(/proc)", errno);
     }
-    ssize_t got = 0;
-    *size = 0;
-    do {
-        *size += (size_t)got;
-        got = *size < TEXT_ROOM - 1 ? read(fd, text + *size, TEXT_ROOM - 1 - *size) : 0;
-    } while (got > 0);
+    /* Each of them is one record, which the kernel gives whole where there is room.  What is longer than that is cut, for
+     * everyone alike. */
+    ssize_t got = read(fd, text, TEXT_ROOM - 1);
     int failed = errno;
     close(fd);
+    *size = got > 0 ? (size_t)got : 0;
     text[*size] = 0;
     return got < 0 ? swx_fail_sys(err, "read(/proc)", failed) : SWX_OK;
+}
+
+static bool is_inherited(const char *line)
+{
+    for (size_t i = 0; i < SWX_COUNT(STATUS_LINES); i++) {
+        if (*line == *STATUS_LINES[i] && strncmp(line, STATUS_LINES[i], strlen(STATUS_LINES[i])) == 0) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static swx_status add_status(const look *l)
 {
     char text[TEXT_ROOM];
-    size_t size;
+    size_t size, kept = 0;
     swx_status status = read_file(l->directory, "status", text, &size, l->err);
-    for (char *line = text, *end; status == SWX_OK && (end = strchr(line, '\n')); line = end + 1) {
-        for (size_t i = 0; i < SWX_COUNT(STATUS_LINES); i++) {
-            if (strncmp(line, STATUS_LINES[i], strlen(STATUS_LINES[i])) == 0) {
-                status = add(l, line, (size_t)(end + 1 - line));
-                break;
-            }
+    for (char *line = text, *end; status == SWX_OK && (end = memchr(line, '\n', (size_t)(text + size - line))); line = end + 1) {
+        if (is_inherited(line)) {
+            memmove(text + kept, line, (size_t)(end + 1 - line));
+            kept += (size_t)(end + 1 - line);
         }
     }
-    return status;
+    return status == SWX_OK ? add(l, text, kept) : status;
 }
 
 /* name: below directory.  A kernel without the file has it for nobody. */
@@ -96,17 +102,23 @@ static swx_status add_file(const look *l, int directory, const char *name)
 
 static swx_status add_namespaces(const look *l)
 {
-    for (size_t i = 0; i < SWX_COUNT(NAMESPACES); i++) {
-        char target[64];
-        ssize_t size = readlinkat(l->directory, NAMESPACES[i][l->pid == 0], target, sizeof(target));
-        if (size < 0 && errno != ENOENT) {
-            return swx_fail_sys(l->err, "readlink(/proc)", errno);
-        }
-        if (size > 0 && add(l, target, (size_t)size) != SWX_OK) {
-            return SWX_ENOMEM;
-        }
+    char names[SWX_COUNT(NAMESPACES) * 64];
+    size_t size = 0;
+    int directory = openat(l->directory, "ns", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (directory < 0) {
+        return swx_fail_sys(l->err, "open(/proc)", errno);
     }
-    return add(l, "\n", 1);
+    for (size_t i = 0; i < SWX_COUNT(NAMESPACES); i++) {
+        ssize_t length = readlinkat(directory, NAMESPACES[i][l->pid == 0], names + size, 64);
+        if (length < 0 && errno != ENOENT) {
+            int failed = errno;
+            close(directory);
+            return swx_fail_sys(l->err, "readlink(/proc)", failed);
+        }
+        size += length > 0 ? (size_t)length : 0;
+    }
+    close(directory);
+    return add(l, names, size);
 }
 
 static swx_status add_place(const look *l, const char *name, const char *own)
@@ -122,20 +134,16 @@ static swx_status add_place(const look *l, const char *name, const char *own)
 
 static swx_status add_limits(const look *l)
 {
+    struct rlimit64 limits[RLIMIT_NLIMITS];
     for (int which = 0; which < RLIMIT_NLIMITS; which++) {
-        struct rlimit64 limit;
-        if (prlimit64(l->pid, (enum __rlimit_resource)which, NULL, &limit) != 0) {
+        if (prlimit64(l->pid, which, NULL, &limits[which]) != 0) {
             return swx_fail_sys(l->err, "prlimit", errno);
         }
-        if (swx_child_may_mark(which, limit.rlim_max)) {
-            limit.rlim_cur = limit.rlim_max = RLIM64_INFINITY;
-        }
-        swx_status status = add(l, &limit, sizeof(limit));
-        if (status != SWX_OK) {
-            return status;
+        if (swx_child_may_mark(which, limits[which].rlim_max)) {
+            limits[which].rlim_cur = limits[which].rlim_max = RLIM64_INFINITY;
         }
     }
-    return SWX_OK;
+    return add(l, limits, sizeof(limits));
 }
 
 static swx_status add_scheduling(const look *l)

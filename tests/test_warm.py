@@ -160,6 +160,42 @@ async def test_it_is_the_session_that_would_be_started_now(runtime: LocalRuntime
     assert found == expected
 
 
+@pytest.mark.parametrize("sources", [[], ["~/more", "~/it's more"]], ids=["none", "two"])
+async def test_what_was_read_ahead_is_what_would_be_read_now(home: Path, sources: list[str]) -> None:
+    """But for the numbers of lines."""
+    (home / ".bashrc").write_text(
+        "echo from bashrc; alias ll='ls -l'; shopt -s extglob; set -H; umask 027; ulimit -c 0\n"
+        "PS1='mine> '; f() { :; }\n"
+    )
+    (home / "more").write_text("echo more $#; x=1; false\n")
+    (home / "it's more").write_text("echo $x; alias la='ls -a'; TMOUT=1; shopt -u extglob\n")
+    await asyncio.sleep(_warm._RACY)
+    runtime = LocalRuntime(warm_sessions=SIZE, warm_startup_files=True)
+    assert await runtime.wait_until_warm()
+    found = await described(runtime, startup_source=sources)
+    assert shells(runtime).taken == 1
+    await runtime.close()
+    (home / ".bash_history").unlink()
+    cold = LocalRuntime()
+    expected = await described(cold, startup_source=sources)
+    await cold.close()
+    assert expected[0] == "from bashrc\n" + ("more 0\n1\n" if sources else "")
+    lines = re.compile(r"\bline \d+|LINENO=.*|HISTCMD=.*")
+    assert [lines.sub("", line) for line in found] == [lines.sub("", line) for line in expected]
+
+
+async def test_startup_source_that_ends_the_shell(ahead: bool, home: Path) -> None:
+    (home / "more").write_text("echo ran >>~/log; exit 3\n")
+    runtime = LocalRuntime(warm_sessions=SIZE, warm_startup_files=ahead)
+    assert await runtime.wait_until_warm()
+    with pytest.raises(SessionDiedError, match="startup files") as caught:
+        await create(runtime, startup_source=["~/more"])
+    assert caught.value.exit_code == 3
+    assert (home / "log").read_text() == "ran\n"
+    assert shells(runtime).taken == 1
+    await runtime.close()
+
+
 @pytest.mark.parametrize("ahead", [False, True])
 async def test_it_is_one_of_those_that_waited(ahead: bool, home: Path) -> None:
     (home / ".bashrc").write_text("echo hello; x=$PPID\n")
