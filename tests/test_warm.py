@@ -135,7 +135,7 @@ async def described(runtime: LocalRuntime, **fields: Any) -> list[str]:
     pid = str(await pid_of(runtime))
     await runtime.close_session(CloseBashSessionRequest(session="s"))
     lines = [printed, first, *text.splitlines()]
-    return [re.sub(r"7733;\d+|pts/\d+", "ITS OWN", line).replace(pid, "PID") for line in lines]
+    return [re.sub(r"7733;\w+|pts/\d+", "ITS OWN", line).replace(pid, "PID") for line in lines]
 
 
 @with_runtime
