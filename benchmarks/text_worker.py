@@ -35,8 +35,7 @@ class Ours:
 
     def codec(self) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
         core: Any = importlib.import_module("swerex_c._core")
-        encoder, decoder = core.FrameEncoder(), core.FrameDecoder()
-        return encoder.encode, lambda data: decoder.feed(data)[0]
+        return core.FrameEncoder().encode, core.FrameDecoder().decode
 
 
 class Re:

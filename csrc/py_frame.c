@@ -3,24 +3,41 @@
 #include "py_frame.h"
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "swx_alloc.h"
 #include "swx_frame.h"
 
 enum {
-    REFERRED = 16 * 1024, /* bytes from which on a str or bin is not copied before the frame is put together */
+    REFERRED = 2 * 1024,  /* bytes from which on a str or bin is not copied before the frame is put together */
     LONG_COPY = 64 * 1024 /* bytes from which on letting other threads run is worth its cost */
 };
 
-/* Containers are locked while they are walked where there is no GIL. */
+/* Where there is no GIL, containers are locked while they are walked, and their members kept, because the lock on one
+ * may be let go of while that on another is waited for; a claim is between threads that run at once.  Where there is
+ * one, nothing that walks a container runs other code; a claim is there for a call that comes while another has let go
+ * of the GIL. */
 #ifdef Py_GIL_DISABLED
 #define LOCK(object) Py_BEGIN_CRITICAL_SECTION(object)
 #define UNLOCK() Py_END_CRITICAL_SECTION()
+#define KEEP(object) Py_INCREF(object)
+#define LET_GO(object) Py_DECREF(object)
+typedef atomic_flag claimed;
+static bool claim(claimed *flag) { return !atomic_flag_test_and_set(flag); }
+static void unclaim(claimed *flag) { atomic_flag_clear(flag); }
 #else
 #define LOCK(object) {
 #define UNLOCK() }
+#define KEEP(object) (void)(object)
+#define LET_GO(object) (void)(object)
+typedef bool claimed;
+static bool claim(claimed *flag) { return *flag ? false : (*flag = true); }
+static void unclaim(claimed *flag) { *flag = false; }
 #endif
+
+/* Keeps a frequent path short. */
+#define RARE __attribute__((noinline))
 
 static void copy_bytes(uint8_t *out, const uint8_t *bytes, size_t size)
 {
@@ -140,7 +157,7 @@ typedef struct {
     PyObject *error_type;
     swx_frame_limits limits;
     writer kept; /* keeps its memory from call to call; calls that come while it is in use make their own */
-    atomic_flag busy;
+    claimed busy;
 } FrameEncoder;
 
 /* Refuses a value by itself: the message's %U is the name of the value's type. */
@@ -155,12 +172,8 @@ static int refuse(writer *w, const char *format, PyObject *value)
     return -1;
 }
 
-/* Turns a status of the core into 0, or -1 with the exception set. */
-static int checked(writer *w, swx_status status)
+static RARE int failed(writer *w)
 {
-    if (status == SWX_OK) {
-        return 0;
-    }
     if (w->core.error.status == SWX_OK) {
         PyErr_NoMemory(); /* swx_frame_begin: no frame is open that could hold the error */
     } else {
@@ -168,6 +181,9 @@ static int checked(writer *w, swx_status status)
     }
     return -1;
 }
+
+/* Turns a status of the core into 0, or -1 with the exception set. */
+static inline int checked(writer *w, swx_status status) { return status == SWX_OK ? 0 : failed(w); }
 
 /* Room for one more held object, or NULL with MemoryError set. */
 static held *hold(writer *w)
@@ -214,12 +230,8 @@ static void free_writer(writer *w)
 typedef swx_status (*pack_function)(swx_frame_encoder *, const void *, size_t);
 
 /* Bytes that never change and live as long as owner. */
-static int pack_owned(writer *w, PyObject *owner, const char *bytes, Py_ssize_t size, pack_function copy,
-                      pack_function refer)
+static RARE int pack_owned(writer *w, PyObject *owner, const char *bytes, Py_ssize_t size, pack_function refer)
 {
-    if (size < REFERRED) {
-        return checked(w, copy(&w->core, bytes, (size_t)size));
-    }
     held *h = hold(w);
     if (!h) {
         return -1;
@@ -228,13 +240,8 @@ static int pack_owned(writer *w, PyObject *owner, const char *bytes, Py_ssize_t 
     return checked(w, refer(&w->core, bytes, (size_t)size));
 }
 
-static int pack_str(writer *w, PyObject *value)
+static RARE int refuse_text(writer *w, PyObject *value)
 {
-    Py_ssize_t size;
-    const char *text = PyUnicode_AsUTF8AndSize(value, &size);
-    if (text) {
-        return pack_owned(w, value, text, size, swx_frame_pack_str, swx_frame_pack_str_ref);
-    }
     if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) {
         return -1;
     }
@@ -242,14 +249,30 @@ static int pack_str(writer *w, PyObject *value)
     return refuse(w, "a value of type %U holds a surrogate, which UTF-8 cannot carry", value);
 }
 
-static int pack_bytes(writer *w, PyObject *value)
+static int pack_str(writer *w, PyObject *value)
+{
+    Py_ssize_t size;
+    const char *text = PyUnicode_AsUTF8AndSize(value, &size);
+    if (!text) {
+        return refuse_text(w, value);
+    }
+    if (size >= REFERRED) {
+        return pack_owned(w, value, text, size, swx_frame_pack_str_ref);
+    }
+    return checked(w, swx_frame_pack_str(&w->core, text, (size_t)size));
+}
+
+static RARE int pack_bytes(writer *w, PyObject *value)
 {
     char *bytes;
     Py_ssize_t size;
     if (PyBytes_AsStringAndSize(value, &bytes, &size) < 0) {
         return -1;
     }
-    return pack_owned(w, value, bytes, size, swx_frame_pack_bin, swx_frame_pack_bin_ref);
+    if (size >= REFERRED) {
+        return pack_owned(w, value, bytes, size, swx_frame_pack_bin_ref);
+    }
+    return checked(w, swx_frame_pack_bin(&w->core, bytes, (size_t)size));
 }
 
 static int pack_buffer(writer *w, PyObject *value)
@@ -276,7 +299,7 @@ static int pack_buffer(writer *w, PyObject *value)
     return checked(w, swx_frame_pack_bin_ref(&w->core, view.buf, (size_t)view.len));
 }
 
-static int pack_int(writer *w, PyObject *value)
+static RARE int pack_int(writer *w, PyObject *value)
 {
     int overflow;
     long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
@@ -298,9 +321,13 @@ static int pack_list(writer *w, PyObject *list)
     Py_ssize_t size = PyList_Size(list);
     int result = checked(w, swx_frame_pack_array(&w->core, (size_t)size));
     for (Py_ssize_t i = 0; i < size && result == 0; i++) {
-        PyObject *item = Py_XNewRef(PyList_GetItem(list, i));
-        result = item ? pack(w, item) : -1;
-        Py_XDECREF(item);
+        PyObject *item = PyList_GetItem(list, i);
+        if (!item) {
+            return -1;
+        }
+        KEEP(item);
+        result = pack(w, item);
+        LET_GO(item);
     }
     return result;
 }
@@ -321,16 +348,16 @@ static int pack_dict(writer *w, PyObject *dict)
     Py_ssize_t position = 0;
     int result = checked(w, swx_frame_pack_map(&w->core, (size_t)PyDict_Size(dict)));
     while (result == 0 && PyDict_Next(dict, &position, &key, &value)) {
-        Py_INCREF(key);
-        Py_INCREF(value);
+        KEEP(key);
+        KEEP(value);
         result = pack(w, key) < 0 || pack(w, value) < 0 ? -1 : 0;
-        Py_DECREF(key);
-        Py_DECREF(value);
+        LET_GO(key);
+        LET_GO(value);
     }
     return result;
 }
 
-static int pack_container(writer *w, PyObject *value, unsigned long flags)
+static RARE int pack_container(writer *w, PyObject *value, unsigned long flags)
 {
     int result;
     if (flags & Py_TPFLAGS_TUPLE_SUBCLASS) {
@@ -342,10 +369,27 @@ static int pack_container(writer *w, PyObject *value, unsigned long flags)
     return result;
 }
 
-static int pack_other(writer *w, PyObject *value)
+static RARE int pack_other(writer *w, PyObject *value)
 {
+    PyTypeObject *type = Py_TYPE(value);
     if (value == Py_None) {
         return checked(w, swx_frame_pack_nil(&w->core));
+    }
+    if (type == &PyBool_Type) {
+        return checked(w, swx_frame_pack_bool(&w->core, value == Py_True));
+    }
+    unsigned long flags = PyType_GetFlags(type);
+    if (flags & Py_TPFLAGS_UNICODE_SUBCLASS) {
+        return pack_str(w, value);
+    }
+    if (flags & Py_TPFLAGS_LONG_SUBCLASS) {
+        return pack_int(w, value);
+    }
+    if (flags & (Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_TUPLE_SUBCLASS | Py_TPFLAGS_DICT_SUBCLASS)) {
+        return pack_container(w, value, flags);
+    }
+    if (flags & Py_TPFLAGS_BYTES_SUBCLASS) {
+        return pack_bytes(w, value);
     }
     if (PyFloat_Check(value)) {
         return checked(w, swx_frame_pack_double(&w->core, PyFloat_AsDouble(value)));
@@ -356,24 +400,15 @@ static int pack_other(writer *w, PyObject *value)
     return refuse(w, "a value of type %U cannot go into a frame", value);
 }
 
-/* Recursion ends at max_depth, which the core checks when a container is opened. */
+/* The most frequent first.  Recursion ends at max_depth, which the core checks when a container is opened. */
 static int pack(writer *w, PyObject *value)
 {
-    unsigned long flags = PyType_GetFlags(Py_TYPE(value));
-    if (flags & Py_TPFLAGS_UNICODE_SUBCLASS) {
+    PyTypeObject *type = Py_TYPE(value);
+    if (type == &PyUnicode_Type) {
         return pack_str(w, value);
     }
-    if (flags & Py_TPFLAGS_LONG_SUBCLASS) {
-        if (value == Py_True || value == Py_False) {
-            return checked(w, swx_frame_pack_bool(&w->core, value == Py_True));
-        }
+    if (type == &PyLong_Type) {
         return pack_int(w, value);
-    }
-    if (flags & (Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_TUPLE_SUBCLASS | Py_TPFLAGS_DICT_SUBCLASS)) {
-        return pack_container(w, value, flags);
-    }
-    if (flags & Py_TPFLAGS_BYTES_SUBCLASS) {
-        return pack_bytes(w, value);
     }
     return pack_other(w, value);
 }
@@ -381,6 +416,9 @@ static int pack(writer *w, PyObject *value)
 static PyObject *output_of(const swx_frame_encoder *core)
 {
     size_t total = swx_frame_encoder_total(core);
+    if (!core->ref_count && total < LONG_COPY) {
+        return PyBytes_FromStringAndSize((const char *)core->data, (Py_ssize_t)total);
+    }
     PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
     if (!result) {
         return NULL;
@@ -419,9 +457,9 @@ PyDoc_STRVAR(encode_doc,
 static PyObject *encoder_encode(PyObject *object, PyObject *value)
 {
     FrameEncoder *self = (FrameEncoder *)object;
-    if (!atomic_flag_test_and_set(&self->busy)) {
+    if (claim(&self->busy)) {
         PyObject *result = encode_with(&self->kept, value);
-        atomic_flag_clear(&self->busy);
+        unclaim(&self->busy);
         return result;
     }
     writer own = { .error_type = self->error_type };
@@ -442,7 +480,7 @@ static PyObject *encoder_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         return NULL;
     }
     FrameEncoder *self = (FrameEncoder *)object;
-    atomic_flag_clear(&self->busy);
+    unclaim(&self->busy);
     swx_frame_encoder_init(&self->kept.core, &limits, NULL);
     self->limits = self->kept.core.limits;
     self->error_type = self->kept.error_type = frame_error_of(type);
@@ -497,27 +535,34 @@ static PyType_Spec encoder_spec = {
 
 /* ---- decoder ---- */
 
-/* Frames say the same short words again and again, above all as keys: the last ones are kept, each in the one place
- * that its bytes choose.  That is half the time of a small frame: no new str, and its hash is known. */
-enum { WORDS = 64, WORD_MAX = 24 };
+/* Frames say the same short words again and again, above all as keys: the last ones are kept, each in one of the two
+ * places that its bytes choose.  No new str, and its hash is known.  A word is compared as up to three numbers, which
+ * for one size are the same only if its bytes are. */
+enum { WORD_PAIRS = 64, WORD_MAX = 24 };
+
+typedef struct {
+    uint64_t head, middle, tail;
+    size_t size;
+} word_bytes;
 
 typedef struct {
     PyObject *text; /* owned; NULL: none yet */
-    uint8_t size;
-    uint8_t bytes[WORD_MAX];
+    word_bytes bytes;
 } word;
 
 typedef struct {
     PyObject_HEAD
     PyObject *error_type;
     swx_frame_decoder core;
-    atomic_flag busy; /* a call is at work; the collector may run other code in its middle */
-    word words[WORDS]; /* only used by the call that has claimed the decoder */
+    claimed busy;   /* a call is at work; the collector may run other code in its middle */
+    PyObject *seed; /* see new_ascii; NULL: does not work here */
+    word words[WORD_PAIRS][2]; /* the last one first; only used by the call that has claimed the decoder */
 } FrameDecoder;
 
 /* What a build works with, and why it stopped, when it is the peer's fault. */
 typedef struct {
-    word *words; /* borrowed from the FrameDecoder */
+    word (*words)[2]; /* borrowed from the FrameDecoder */
+    PyObject *seed;   /* borrowed, too */
     bool key_twice;
     const uint8_t *bad_text; /* first byte that is not UTF-8 */
 } build_notes;
@@ -571,30 +616,166 @@ static Py_ssize_t decode_fault(void)
     return start;
 }
 
-/* The place of a word of 1 to WORD_MAX bytes. */
-static word *place_of(word *words, const uint8_t *bytes, size_t size)
+/* ---- text ----
+ *
+ * The limited API makes a str out of bytes only by looking at 8 of them at a time first, and then copying them.  For long
+ * text in ASCII that takes up to twice the time of copying blocks of it and looking at each on the way, for which there
+ * has to be a str to copy into.  PyUnicode_Resize makes one of a short one that others refer to, and
+ * its bytes, as long as it is in ASCII only, are the very ones that PyUnicode_AsUTF8AndSize shows.  Nobody promises the
+ * latter, so each decoder tries it. */
+static const char SEED[] = "xx";
+
+enum { IN_PLACE = 1536, IN_PLACE_TRIAL = 100 };
+
+/* A str of `size` characters, more than the seed has, all ASCII, which the caller has yet to write to *bytes.  NULL:
+ * MemoryError is set. */
+static PyObject *new_ascii(PyObject *seed, Py_ssize_t size, uint8_t **bytes)
 {
-    return &words[(bytes[0] ^ bytes[size / 2] * 5u ^ bytes[size - 1] * 17u ^ size * 3u) % WORDS];
+#ifdef Py_LIMITED_API
+    Py_ssize_t length;
+    PyObject *text = Py_NewRef(seed);
+    if (PyUnicode_Resize(&text, size) < 0 ||
+        !(*bytes = (uint8_t *)(uintptr_t)PyUnicode_AsUTF8AndSize(text, &length))) {
+        Py_CLEAR(text);
+    }
+#else
+    (void)seed;
+    PyObject *text = PyUnicode_New(size, 0x7f);
+    if (text) {
+        *bytes = PyUnicode_1BYTE_DATA(text);
+    }
+#endif
+    return text;
+}
+
+/* Whether what is written to new_ascii's bytes is in the str and nowhere else, by all that tells: 1 or 0, or -1 with an
+ * exception. */
+static int writes_in_place(PyObject *seed)
+{
+    char pattern[IN_PLACE_TRIAL];
+    uint8_t *bytes;
+    for (size_t i = 0; i < sizeof(pattern); i++) {
+        pattern[i] = (char)('0' + i % 50);
+    }
+    PyObject *same = PyUnicode_FromStringAndSize(pattern, sizeof(pattern));
+    PyObject *made = same ? new_ascii(seed, sizeof(pattern), &bytes) : NULL;
+    int works = -1;
+    if (made) {
+        memcpy(bytes, pattern, sizeof(pattern));
+        works = made != seed && PyUnicode_CompareWithASCIIString(seed, SEED) == 0 &&
+                PyUnicode_GetLength(made) == (Py_ssize_t)sizeof(pattern) &&
+                PyUnicode_ReadChar(made, sizeof(pattern) - 1) == (Py_UCS4)pattern[sizeof(pattern) - 1] &&
+                PyObject_Hash(made) == PyObject_Hash(same) && PyUnicode_Compare(made, same) == 0;
+    }
+    Py_XDECREF(same);
+    Py_XDECREF(made);
+    return works;
+}
+
+/* 0, or -1 with an exception. */
+static int plant_seed(PyObject **seed)
+{
+    *seed = PyUnicode_FromString(SEED);
+    int works = *seed ? writes_in_place(*seed) : -1;
+    if (works < 1) {
+        Py_CLEAR(*seed);
+    }
+    return works < 0 ? -1 : 0;
+}
+
+static uint64_t load8(const uint8_t *bytes)
+{
+    uint64_t number;
+    memcpy(&number, bytes, sizeof(number));
+    return number;
+}
+
+static uint32_t load4(const uint8_t *bytes)
+{
+    uint32_t number;
+    memcpy(&number, bytes, sizeof(number));
+    return number;
+}
+
+/* Of 1 to WORD_MAX bytes. */
+static inline word_bytes word_of(const uint8_t *bytes, size_t size)
+{
+    word_bytes w = { .size = size };
+    if (size >= 8) {
+        w.head = load8(bytes);
+        w.middle = size > 16 ? load8(bytes + 8) : 0;
+        w.tail = load8(bytes + size - 8);
+    } else if (size >= 4) {
+        w.head = load4(bytes);
+        w.tail = load4(bytes + size - 4);
+    } else {
+        w.head = (uint64_t)bytes[0] << 16 | (uint64_t)bytes[size / 2] << 8 | bytes[size - 1];
+    }
+    return w;
+}
+
+static inline bool same_word(word_bytes a, word_bytes b)
+{
+    return a.head == b.head && a.tail == b.tail && a.middle == b.middle && a.size == b.size;
+}
+
+static inline word *places_of(word (*words)[2], word_bytes w)
+{
+    uint64_t mixed = (w.head + (w.tail << 7) + w.middle + w.size) * UINT64_C(0x9e3779b97f4a7c15);
+    return words[mixed >> 40 & (WORD_PAIRS - 1)];
+}
+
+static RARE void *fail_text(build_notes *notes, const uint8_t *bytes)
+{
+    Py_ssize_t fault = decode_fault();
+    notes->bad_text = fault < 0 ? NULL : bytes + fault;
+    return NULL;
+}
+
+/* A str that is no word. */
+static RARE void *make_text(build_notes *notes, const uint8_t *bytes, size_t size)
+{
+    if (notes->seed && size >= IN_PLACE && bytes[0] < 0x80) {
+        uint8_t *out;
+        PyObject *text = new_ascii(notes->seed, (Py_ssize_t)size, &out);
+        if (!text || swx_frame_copy_ascii(out, bytes, size)) {
+            return text;
+        }
+        Py_DECREF(text);
+    }
+    PyObject *text = PyUnicode_FromStringAndSize((const char *)bytes, (Py_ssize_t)size);
+    return text ? text : fail_text(notes, bytes);
+}
+
+/* A str for the first of a word's places. */
+static RARE void *make_word(build_notes *notes, word *places, const uint8_t *bytes, size_t size)
+{
+    PyObject *text = PyUnicode_FromStringAndSize((const char *)bytes, (Py_ssize_t)size);
+    if (!text) {
+        return fail_text(notes, bytes);
+    }
+    PyObject *forgotten = places[1].text;
+    places[1] = places[0];
+    places[0] = (word){ Py_NewRef(text), word_of(bytes, size) };
+    Py_XDECREF(forgotten);
+    return text;
 }
 
 static void *make_str(void *user, const uint8_t *bytes, size_t size)
 {
     build_notes *notes = user;
-    word *kept = size - 1 < WORD_MAX ? place_of(notes->words, bytes, size) : NULL;
-    if (kept && kept->text && kept->size == size && memcmp(kept->bytes, bytes, size) == 0) {
-        return Py_NewRef(kept->text);
+    if (size - 1 >= WORD_MAX) {
+        return make_text(notes, bytes, size);
     }
-    PyObject *text = PyUnicode_FromStringAndSize((const char *)bytes, (Py_ssize_t)size);
-    if (!text) {
-        Py_ssize_t fault = decode_fault();
-        notes->bad_text = fault < 0 ? NULL : bytes + fault;
-    } else if (kept) {
-        Py_XDECREF(kept->text);
-        kept->text = Py_NewRef(text);
-        kept->size = (uint8_t)size;
-        memcpy(kept->bytes, bytes, size);
+    word_bytes w = word_of(bytes, size);
+    word *places = places_of(notes->words, w);
+    if (same_word(places[0].bytes, w)) { /* a size of 0 is none's */
+        return Py_NewRef(places[0].text);
     }
-    return text;
+    if (same_word(places[1].bytes, w)) {
+        return Py_NewRef(places[1].text);
+    }
+    return make_word(notes, places, bytes, size);
 }
 
 static void *make_bytes(void *user, const uint8_t *bytes, size_t size)
@@ -627,12 +808,18 @@ static void *make_dict(void *user, uint32_t count)
 
 static bool dict_set(void *user, void *dict, uint32_t index, void *key, void *value)
 {
-    build_notes *notes = user;
+    (void)user, (void)index;
     int result = PyDict_SetItem(dict, key, value);
     Py_DECREF((PyObject *)key);
     Py_DECREF((PyObject *)value);
-    notes->key_twice = result == 0 && PyDict_Size(dict) != (Py_ssize_t)index + 1;
-    return result == 0 && !notes->key_twice;
+    return result == 0;
+}
+
+static bool dict_end(void *user, void *dict, uint32_t count)
+{
+    build_notes *notes = user;
+    notes->key_twice = PyDict_Size(dict) != (Py_ssize_t)count;
+    return !notes->key_twice;
 }
 
 static void drop(void *user, void *value)
@@ -644,13 +831,14 @@ static void drop(void *user, void *value)
 static const swx_frame_builder OBJECTS = {
     .nil = make_nil, .boolean = make_bool, .integer = make_int, .natural = make_natural, .number = make_float,
     .str = make_str, .bin = make_bytes, .array = make_list, .array_set = list_set, .map = make_dict,
-    .map_set = dict_set, .drop = drop,
+    .map_set = dict_set, .map_end = dict_end, .drop = drop,
 };
 
+/* A long chunk of bytes is copied without the GIL; others may change what is in a buffer. */
 static swx_status take(swx_frame_decoder *core, const uint8_t **bytes, size_t *size, swx_span *payload)
 {
     swx_status status;
-    if (*size < LONG_COPY) {
+    if (*size < LONG_COPY || core->copies) {
         return swx_frame_take(core, bytes, size, payload);
     }
     Py_BEGIN_ALLOW_THREADS
@@ -659,76 +847,125 @@ static swx_status take(swx_frame_decoder *core, const uint8_t **bytes, size_t *s
     return status;
 }
 
-/* The payload as an object; on failure the decoder is stopped and says why. */
-static PyObject *build(FrameDecoder *self, swx_span payload)
+/* The payload as an object; NULL: err says why not, and no exception is set. */
+static PyObject *build(FrameDecoder *self, swx_span payload, swx_error *err)
 {
-    swx_frame_decoder *core = &self->core;
-    build_notes notes = { .words = self->words };
+    build_notes notes = { .words = self->words, .seed = self->seed };
     void *value;
-    size_t start = (size_t)core->position - payload.size;
-    if (swx_frame_build(payload.bytes, payload.size, &OBJECTS, &notes, &value) == SWX_OK) {
+    swx_status status = swx_frame_build(payload.bytes, payload.size, &self->core.limits, &OBJECTS, &notes, &value, err);
+    if (status == SWX_OK) {
         return value;
     }
-    core->error = (swx_error){ .status = SWX_ENOMEM, .text = "out of memory" };
-    if (notes.key_twice) {
-        core->error = (swx_error){ .status = SWX_EFORMAT,
-                                   .text = "a map has the same key twice",
-                                   .position = start };
-    } else if (notes.bad_text) {
-        core->error = (swx_error){ .status = SWX_EFORMAT,
-                                   .text = "a str is not valid UTF-8",
-                                   .position = start + (size_t)(notes.bad_text - payload.bytes) };
-    }
     PyErr_Clear();
+    if (status != SWX_EINVAL) {
+        return NULL;
+    }
+    if (notes.key_twice) {
+        *err = (swx_error){ .status = SWX_EFORMAT, .text = "a map has the same key twice" };
+    } else if (notes.bad_text) {
+        *err = (swx_error){ .status = SWX_EFORMAT,
+                            .text = "a str is not valid UTF-8",
+                            .position = (size_t)(notes.bad_text - payload.bytes) };
+    } else {
+        *err = (swx_error){ .status = SWX_ENOMEM, .text = "out of memory" };
+    }
     return NULL;
 }
 
-/* Appends the frames of a chunk to the list.  0, or -1: the core's error, or an exception that is set. */
-static int decode_into(FrameDecoder *self, PyObject *chunk, PyObject *frames)
+/* A new list of the first value, which it takes over. */
+static PyObject *list_of(PyObject *first)
+{
+    PyObject *list = PyList_New(1);
+    if (list) {
+        PyList_SetItem(list, 0, first);
+    } else {
+        Py_DECREF(first);
+    }
+    return list;
+}
+
+static int append(PyObject **frames, PyObject *value)
+{
+    if (!*frames) {
+        *frames = list_of(value);
+        return *frames ? 0 : -1;
+    }
+    int result = PyList_Append(*frames, value);
+    Py_DECREF(value);
+    return result;
+}
+
+/* Appends the frames of a chunk to the list, which is made with the first.  0, or -1: core->error, or an exception. */
+static int decode_into(FrameDecoder *self, const uint8_t *bytes, size_t size, PyObject **frames)
 {
     swx_frame_decoder *core = &self->core;
-    char *data;
-    Py_ssize_t length;
     swx_span payload;
     swx_status status;
-    if (PyBytes_AsStringAndSize(chunk, &data, &length) < 0) {
-        return -1;
-    }
-    const uint8_t *bytes = (const uint8_t *)data;
-    size_t size = (size_t)length;
     while ((status = take(core, &bytes, &size, &payload)) == SWX_OK) {
-        PyObject *value = build(self, payload);
+        swx_error err;
+        PyObject *value = build(self, payload, &err);
         if (!value) {
+            swx_frame_stop(core, payload, &err);
             return -1;
         }
-        int appended = PyList_Append(frames, value);
-        Py_DECREF(value);
-        if (appended < 0) {
-            core->error = (swx_error){ .status = SWX_ENOMEM, .text = "out of memory" };
+        if (append(frames, value) < 0) {
+            swx_fail(&err, SWX_ENOMEM, "out of memory");
+            swx_frame_stop(core, payload, &err);
             return -1;
         }
     }
     return status == SWX_MORE ? 0 : -1;
 }
 
-/* A new reference to bytes with the chunk's contents.  Only bytes are used as they are: what scanned well must not
- * be changed by another thread before it is built. */
-static PyObject *to_bytes(PyObject *chunk)
+/* What a call was given: the contents of a bytes object, which never change, or a buffer, whose do. */
+typedef struct {
+    const uint8_t *bytes;
+    size_t size;
+    PyObject *owner; /* a reference; NULL: view is held */
+    Py_buffer view;
+} chunk;
+
+/* 0, or -1 with an exception; as_buffer: what is no bytes object is not copied to one, unless it has gaps. */
+static int open_chunk(PyObject *data, bool as_buffer, chunk *c)
 {
-    if (PyBytes_CheckExact(chunk)) {
-        return Py_NewRef(chunk);
+    c->owner = NULL;
+    if (PyBytes_CheckExact(data)) {
+        c->owner = Py_NewRef(data);
+    } else if (!PyObject_CheckBuffer(data)) {
+        PyErr_SetString(PyExc_TypeError, "a frame is decoded from a bytes-like object");
+        return -1;
+    } else if (as_buffer && PyObject_GetBuffer(data, &c->view, PyBUF_SIMPLE) == 0) {
+        c->bytes = c->view.buf;
+        c->size = (size_t)c->view.len;
+        return 0;
+    } else {
+        PyErr_Clear();
+        c->owner = PyBytes_FromObject(data);
     }
-    if (!PyObject_CheckBuffer(chunk)) {
-        PyErr_SetString(PyExc_TypeError, "feed() takes a bytes-like object");
-        return NULL;
+    char *bytes;
+    Py_ssize_t size;
+    if (!c->owner || PyBytes_AsStringAndSize(c->owner, &bytes, &size) < 0) {
+        Py_XDECREF(c->owner);
+        return -1;
     }
-    return PyBytes_FromObject(chunk);
+    c->bytes = (const uint8_t *)bytes;
+    c->size = (size_t)size;
+    return 0;
+}
+
+static void close_chunk(chunk *c)
+{
+    if (c->owner) {
+        Py_DECREF(c->owner);
+    } else {
+        PyBuffer_Release(&c->view);
+    }
 }
 
 /* Claims the decoder for a call.  0, or -1 with RuntimeError set. */
-static int claim(FrameDecoder *self)
+static int claim_decoder(FrameDecoder *self)
 {
-    if (atomic_flag_test_and_set(&self->busy)) {
+    if (!claim(&self->busy)) {
         PyErr_SetString(PyExc_RuntimeError, "the FrameDecoder is in use by another call");
         return -1;
     }
@@ -745,21 +982,64 @@ PyDoc_STRVAR(feed_doc,
 static PyObject *decoder_feed(PyObject *object, PyObject *data)
 {
     FrameDecoder *self = (FrameDecoder *)object;
-    PyObject *chunk = to_bytes(data), *frames = NULL;
-    if (!chunk || claim(self) < 0) {
-        Py_XDECREF(chunk);
+    PyObject *frames = NULL;
+    chunk c;
+    if (open_chunk(data, true, &c) < 0) {
         return NULL;
     }
-    frames = PyList_New(0);
-    if (frames && decode_into(self, chunk, frames) < 0) {
-        if (!PyErr_Occurred()) {
-            set_core_error(self->error_type, &self->core.error, frames);
+    if (claim_decoder(self) == 0) {
+        self->core.copies = !c.owner;
+        int result = decode_into(self, c.bytes, c.size, &frames);
+        if (!frames) {
+            frames = PyList_New(0);
         }
-        Py_CLEAR(frames);
+        if (result < 0 && frames) {
+            if (!PyErr_Occurred()) {
+                set_core_error(self->error_type, &self->core.error, frames);
+            }
+            Py_CLEAR(frames);
+        }
+        unclaim(&self->busy);
     }
-    atomic_flag_clear(&self->busy);
-    Py_DECREF(chunk);
+    close_chunk(&c);
     return frames;
+}
+
+PyDoc_STRVAR(decode_doc,
+"decode($self, frame, /)\n--\n\n"
+"The value of one frame (bytes-like, its length included), as encode() makes it.\n\n"
+"Has nothing to do with the stream of feed(). Raises FrameError when `frame` is not exactly one frame that feed() would\n"
+"take; its `position` is the byte of `frame`. Not for use by two threads at once (RuntimeError).");
+
+static PyObject *decode_chunk(FrameDecoder *self, const chunk *c)
+{
+    swx_error err;
+    swx_span payload;
+    PyObject *value = NULL;
+    if (swx_frame_open(c->bytes, c->size, &self->core.limits, &payload, &err) == SWX_OK) {
+        value = build(self, payload, &err);
+        err.position += SWX_FRAME_HEADER;
+    }
+    if (!value) {
+        set_core_error(self->error_type, &err, NULL);
+    }
+    return value;
+}
+
+static PyObject *decoder_decode(PyObject *object, PyObject *data)
+{
+    FrameDecoder *self = (FrameDecoder *)object;
+    PyObject *value = NULL;
+    chunk c;
+    if (open_chunk(data, false, &c) < 0) {
+        return NULL;
+    }
+    if (claim_decoder(self) == 0) {
+        value = decode_chunk(self, &c);
+        unclaim(&self->busy);
+    }
+    close_chunk(&c);
+    return value;
 }
 
 PyDoc_STRVAR(reset_doc,
@@ -770,11 +1050,11 @@ static PyObject *decoder_reset(PyObject *object, PyObject *unused)
 {
     FrameDecoder *self = (FrameDecoder *)object;
     (void)unused;
-    if (claim(self) < 0) {
+    if (claim_decoder(self) < 0) {
         return NULL;
     }
     swx_frame_decoder_reset(&self->core);
-    atomic_flag_clear(&self->busy);
+    unclaim(&self->busy);
     return Py_NewRef(Py_None);
 }
 
@@ -782,11 +1062,11 @@ static PyObject *decoder_pending(PyObject *object, void *closure)
 {
     FrameDecoder *self = (FrameDecoder *)object;
     (void)closure;
-    if (claim(self) < 0) {
+    if (claim_decoder(self) < 0) {
         return NULL;
     }
     size_t pending = swx_frame_decoder_pending(&self->core);
-    atomic_flag_clear(&self->busy);
+    unclaim(&self->busy);
     return PyLong_FromSize_t(pending);
 }
 
@@ -801,10 +1081,10 @@ static PyObject *decoder_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         return NULL;
     }
     FrameDecoder *self = (FrameDecoder *)object;
-    atomic_flag_clear(&self->busy);
+    unclaim(&self->busy);
     swx_frame_decoder_init(&self->core, &limits, NULL);
     self->error_type = frame_error_of(type);
-    if (!self->error_type) {
+    if (!self->error_type || plant_seed(&self->seed) < 0) {
         Py_CLEAR(object);
     }
     return object;
@@ -822,9 +1102,11 @@ static void decoder_dealloc(PyObject *object)
     FrameDecoder *self = (FrameDecoder *)object;
     PyObject_GC_UnTrack(object);
     swx_frame_decoder_free(&self->core);
-    for (size_t i = 0; i < WORDS; i++) {
-        Py_CLEAR(self->words[i].text);
+    for (size_t i = 0; i < WORD_PAIRS; i++) {
+        Py_CLEAR(self->words[i][0].text);
+        Py_CLEAR(self->words[i][1].text);
     }
+    Py_CLEAR(self->seed);
     Py_CLEAR(self->error_type);
     deallocate(object);
 }
@@ -832,12 +1114,13 @@ static void decoder_dealloc(PyObject *object)
 PyDoc_STRVAR(decoder_doc,
 "FrameDecoder(*, max_frame=67108864, max_depth=32, max_items=1000000)\n--\n\n"
 "Takes the frames that a FrameEncoder makes out of a byte stream, however it is cut.\n\n"
-"The limits mean what they mean there, and are checked before anything is built; memory grows with bytes that came,\n"
-"not with a length that was announced. Refused too: ext types, map keys that are not str or come twice, str that is\n"
+"The limits mean what they mean there, and are asked before room is made for anything; memory grows with bytes that\n"
+"came, not with a length that was announced. Refused too: ext types, map keys that are not str or come twice, str that is\n"
 "not UTF-8, and a payload that is not exactly one value.");
 
 static PyMethodDef decoder_methods[] = {
     { "feed", decoder_feed, METH_O, feed_doc },
+    { "decode", decoder_decode, METH_O, decode_doc },
     { "reset", decoder_reset, METH_NOARGS, reset_doc },
     { NULL, NULL, 0, NULL },
 };

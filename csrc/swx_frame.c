@@ -1,5 +1,6 @@
 /* Frames of msgpack: scan, build, decode, encode.  The scanner and the encoder share swx_frame_shape and thereby
- * their rules; the decoder runs the scanner on a payload, and only what passes reaches msgpack-c. */
+ * their rules.  The builder keeps the same rules in the callbacks of msgpack-c's parser, in one pass, where a yes or
+ * no is enough; a no is explained by the scanner. */
 #include "swx_frame.h"
 
 #include <string.h>
@@ -11,7 +12,11 @@
 
 #include "swx_alloc.h"
 
-enum { FIRST_CAPACITY = 512, KEPT_CAPACITY = 512 * 1024, KEPT_REFS = 256 };
+enum { FIRST_CAPACITY = 512, KEPT_CAPACITY = 512 * 1024, KEPT_REFS = 256, MAX_HEADER = 5 /* of a str or bin */ };
+
+/* Keeps a frequent path short; and the other way round. */
+#define RARE __attribute__((noinline))
+#define ALWAYS_INLINE inline __attribute__((always_inline))
 
 static const char TOO_DEEP[] = "the value is nested deeper than max_depth";
 static const char TOO_MANY[] = "the value has more than max_items items";
@@ -91,19 +96,56 @@ static size_t utf8_sequence(const uint8_t *p, size_t left)
     return length;
 }
 
-/* Text is mostly ASCII: blocks of it are skipped with one test. */
+typedef uint64_t pair __attribute__((vector_size(16)));
+
+/* Text is mostly ASCII: it is looked at in blocks, each with one test. */
+typedef struct {
+    pair part[4];
+} block;
+
+#define HIGH_BITS UINT64_C(0x8080808080808080)
+
+static inline bool block_is_ascii(const block *b)
+{
+    pair all = b->part[0] | b->part[1] | b->part[2] | b->part[3];
+    return !((all[0] | all[1]) & HIGH_BITS);
+}
+
+/* Bytes in whole blocks of ASCII. */
 static size_t ascii_blocks(const uint8_t *p, size_t size)
 {
     size_t at = 0;
-    while (size - at >= 32) {
-        uint64_t word[4];
-        memcpy(word, p + at, sizeof(word));
-        if ((word[0] | word[1] | word[2] | word[3]) & UINT64_C(0x8080808080808080)) {
+    block b;
+    for (; size - at >= sizeof(b); at += sizeof(b)) {
+        memcpy(&b, p + at, sizeof(b));
+        if (!block_is_ascii(&b)) {
             break;
         }
-        at += 32;
     }
     return at;
+}
+
+bool swx_frame_copy_ascii(uint8_t *out, const uint8_t *bytes, size_t size)
+{
+    size_t at = 0;
+    block b;
+    for (; size - at >= sizeof(b); at += sizeof(b)) {
+        memcpy(&b, bytes + at, sizeof(b));
+        memcpy(out + at, &b, sizeof(b));
+        if (!block_is_ascii(&b)) {
+            return false;
+        }
+    }
+    uint64_t all = 0, word;
+    for (; size - at >= sizeof(word); at += sizeof(word)) {
+        memcpy(&word, bytes + at, sizeof(word));
+        memcpy(out + at, &word, sizeof(word));
+        all |= word;
+    }
+    for (; at < size; at++) {
+        all |= out[at] = bytes[at];
+    }
+    return !(all & HIGH_BITS);
 }
 
 /* Offset of the first byte that is not part of valid UTF-8, or size. */
@@ -116,7 +158,7 @@ static size_t utf8_valid(const uint8_t *p, size_t size)
             return at;
         }
         at += length;
-        if (length == 1 && (at & 31) == 0) {
+        if (length == 1 && at % sizeof(block) == 0) {
             at += ascii_blocks(p + at, size - at);
         }
     }
@@ -129,24 +171,44 @@ typedef enum { SCALAR, STR, BIN, ARRAY, MAP, EXT, RESERVED } kind;
 
 static void shape_start(swx_frame_shape *shape)
 {
+    shape->left = shape->promised = 1;
     shape->depth = 0;
-    shape->promised = 1;
-    shape->seen = 0;
+    shape->map = false;
 }
 
-static bool shape_complete(const swx_frame_shape *shape) { return shape->seen == shape->promised; }
+/* Whether the next value must be a map's key.  Not asked when none may come. */
+static inline bool key_is_next(const swx_frame_shape *shape) { return (shape->left & 1) < shape->map; }
 
-/* Members that are announced and have not come. */
-static uint64_t shape_missing(const swx_frame_shape *shape) { return shape->promised - shape->seen; }
-
-static bool key_is_next(const swx_frame_shape *shape)
+static const char *why_not(const swx_frame_shape *shape)
 {
-    return shape->depth && shape->level[shape->depth - 1].map && !(shape->level[shape->depth - 1].left & 1);
+    return shape->left ? "a map key is not a str" : "a frame holds one value, and there is more";
 }
 
-static swx_status shape_open(swx_frame_shape *shape, const swx_frame_limits *limits, bool map, uint64_t members,
+/* Adds one value, whose members, if it may have any, shape_open adds next.  False: none may come, or not this one. */
+static inline bool shape_add(swx_frame_shape *shape, bool is_str)
+{
+    if (!shape->left || (!is_str && key_is_next(shape))) {
+        return false;
+    }
+    shape->left--;
+    return true;
+}
+
+/* Goes back to the container that has members to come. */
+static inline void shape_close(swx_frame_shape *shape)
+{
+    while (!shape->left && shape->depth) {
+        shape->depth--;
+        shape->left = shape->around[shape->depth].left;
+        shape->map = shape->around[shape->depth].map;
+    }
+}
+
+/* The value that was added is a container.  SWX_OK or SWX_ELIMIT. */
+static swx_status shape_open(swx_frame_shape *shape, const swx_frame_limits *limits, bool map, uint32_t count,
                              const char **text)
 {
+    uint64_t members = map ? (uint64_t)count * 2 : count;
     if (shape->depth >= limits->max_depth) {
         *text = TOO_DEEP;
         return SWX_ELIMIT;
@@ -155,39 +217,12 @@ static swx_status shape_open(swx_frame_shape *shape, const swx_frame_limits *lim
         *text = TOO_MANY;
         return SWX_ELIMIT;
     }
-    shape->promised += members;
-    shape->level[shape->depth].left = members;
-    shape->level[shape->depth].map = map;
+    shape->around[shape->depth].left = shape->left;
+    shape->around[shape->depth].map = shape->map;
     shape->depth++;
-    return SWX_OK;
-}
-
-/* Adds one value; count is for containers. */
-static swx_status shape_add(swx_frame_shape *shape, const swx_frame_limits *limits, kind what, uint32_t count,
-                            const char **text)
-{
-    if (shape_complete(shape)) {
-        *text = "a frame holds one value, and there is more";
-        return SWX_EFORMAT;
-    }
-    if (what != STR && key_is_next(shape)) {
-        *text = "a map key is not a str";
-        return SWX_EFORMAT;
-    }
-    if (shape->depth) {
-        shape->level[shape->depth - 1].left--;
-    }
-    shape->seen++;
-    if (what == ARRAY || what == MAP) {
-        uint64_t members = what == MAP ? (uint64_t)count * 2 : count;
-        swx_status status = shape_open(shape, limits, what == MAP, members, text);
-        if (status != SWX_OK) {
-            return status;
-        }
-    }
-    while (shape->depth && !shape->level[shape->depth - 1].left) {
-        shape->depth--;
-    }
+    shape->left = members;
+    shape->map = map;
+    shape->promised += members;
     return SWX_OK;
 }
 
@@ -262,9 +297,10 @@ static bool read_token(const uint8_t *p, size_t left, token *t)
     return true;
 }
 
-/* Checks the value at p; *step gets its size without its members, or the offset of the fault. */
-static swx_status scan_value(const uint8_t *p, size_t left, swx_frame_shape *shape, const swx_frame_limits *limits,
-                             size_t *step, const char **text)
+/* Checks the value at p, before which there were `seen`; *step gets its size without its members, or the offset of the
+ * fault. */
+static swx_status scan_value(const uint8_t *p, size_t left, uint64_t seen, swx_frame_shape *shape,
+                             const swx_frame_limits *limits, size_t *step, const char **text)
 {
     token t;
     *step = 0;
@@ -280,11 +316,18 @@ static swx_status scan_value(const uint8_t *p, size_t left, swx_frame_shape *sha
         *text = "ext types are not accepted";
         return SWX_EUNSUPPORTED;
     }
-    swx_status status = shape_add(shape, limits, t.what, t.count, text);
-    if (status != SWX_OK) {
-        return status;
+    if (!shape_add(shape, t.what == STR)) {
+        *text = why_not(shape);
+        return SWX_EFORMAT;
     }
-    if (shape_missing(shape) > left - t.header - t.body) { /* a member takes at least one byte */
+    if (t.what == ARRAY || t.what == MAP) {
+        swx_status status = shape_open(shape, limits, t.what == MAP, t.count, text);
+        if (status != SWX_OK) {
+            return status;
+        }
+    }
+    shape_close(shape);
+    if (shape->promised - seen - 1 > left - t.header - t.body) { /* a member takes at least one byte */
         *text = "the value is cut short";
         return SWX_EFORMAT;
     }
@@ -303,13 +346,14 @@ swx_status swx_frame_scan(const uint8_t *payload, size_t size, const swx_frame_l
     swx_frame_shape shape;
     const char *text = NULL;
     size_t at = 0;
+    uint64_t seen = 0;
     shape_start(&shape);
     if (!size) {
         return fail_at(err, SWX_EFORMAT, "the frame is empty", 0);
     }
     while (at < size) { /* scan_value sees to it that a missing member is found before the end */
         size_t step;
-        swx_status status = scan_value(payload + at, size - at, &shape, limits, &step, &text);
+        swx_status status = scan_value(payload + at, size - at, seen++, &shape, limits, &step, &text);
         at += step;
         if (status != SWX_OK) {
             return fail_at(err, status, text, at);
@@ -323,7 +367,14 @@ swx_status swx_frame_scan(const uint8_t *payload, size_t size, const swx_frame_l
 typedef struct {
     const swx_frame_builder *make;
     void *user;
+    const swx_frame_limits *limits;
+    uint64_t promised; /* values announced so far, the outermost included */
+    uint64_t room;     /* bytes of the payload that can be values: all but the bodies that came */
+    uint32_t depth;
 } build_target;
+
+/* The mark of a str in `filled`, which may be a key. */
+enum { A_STR = 1 };
 
 typedef struct {
     void *value;
@@ -376,11 +427,18 @@ static const uint8_t *body_of(const char *base, const char *p, unsigned int size
 
 static int on_str(build_target *t, const char *base, const char *p, unsigned int size, build_object *o)
 {
-    return made(o, t->make->str(t->user, body_of(base, p, size), size));
+    const uint8_t *bytes = body_of(base, p, size);
+    t->room -= size;
+    if (!t->limits->trust_text && utf8_valid(bytes, size) < size) {
+        return -1;
+    }
+    *o = (build_object){ .value = t->make->str(t->user, bytes, size), .filled = A_STR };
+    return o->value ? 0 : -1;
 }
 
 static int on_bin(build_target *t, const char *base, const char *p, unsigned int size, build_object *o)
 {
+    t->room -= size;
     return made(o, t->make->bin(t->user, body_of(base, p, size), size));
 }
 
@@ -388,6 +446,18 @@ static int on_ext(build_target *t, const char *base, const char *p, unsigned int
 {
     (void)t, (void)base, (void)p, (void)size, (void)o;
     return MSGPACK_UNPACK_PARSE_ERROR;
+}
+
+/* Whether a container may be made: a value takes at least one byte, so more than `room` cannot come. */
+static bool may_open(build_target *t, uint64_t members)
+{
+    if (t->depth >= t->limits->max_depth || members > t->limits->max_items - t->promised ||
+        t->promised + members > t->room) {
+        return false;
+    }
+    t->promised += members;
+    t->depth += members > 0;
+    return true;
 }
 
 static int opened(build_object *o, void *value, uint32_t count)
@@ -398,22 +468,44 @@ static int opened(build_object *o, void *value, uint32_t count)
 
 static int on_array(build_target *t, unsigned int count, build_object *o)
 {
-    return opened(o, t->make->array(t->user, count), count);
+    return may_open(t, count) ? opened(o, t->make->array(t->user, count), count) : -1;
 }
 
 static int on_array_item(build_target *t, build_object *array, build_object item)
 {
-    return t->make->array_set(t->user, array->value, array->filled++, item.value) ? 0 : -1;
+    uint32_t index = array->filled++;
+    t->depth -= array->filled == array->count;
+    return t->make->array_set(t->user, array->value, index, item.value) ? 0 : -1;
 }
 
 static int on_map(build_target *t, unsigned int count, build_object *o)
 {
-    return opened(o, t->make->map(t->user, count), count);
+    if (!may_open(t, (uint64_t)count * 2) || opened(o, t->make->map(t->user, count), count) < 0) {
+        return -1;
+    }
+    if (count || t->make->map_end(t->user, o->value, 0)) {
+        return 0;
+    }
+    t->make->drop(t->user, o->value);
+    return -1;
 }
 
 static int on_map_item(build_target *t, build_object *map, build_object key, build_object value)
 {
-    return t->make->map_set(t->user, map->value, map->filled++, key.value, value.value) ? 0 : -1;
+    uint32_t index = map->filled++;
+    if (key.count || key.filled != A_STR) {
+        t->make->drop(t->user, key.value);
+        t->make->drop(t->user, value.value);
+        return -1;
+    }
+    if (!t->make->map_set(t->user, map->value, index, key.value, value.value)) {
+        return -1;
+    }
+    if (map->filled < map->count) {
+        return 0;
+    }
+    t->depth--;
+    return t->make->map_end(t->user, map->value, map->count) ? 0 : -1;
 }
 
 struct build_context;
@@ -441,12 +533,12 @@ static void drop_open(build_context *context)
     }
 }
 
-swx_status swx_frame_build(const uint8_t *payload, size_t size, const swx_frame_builder *builder, void *user,
-                           void **value)
+swx_status swx_frame_build(const uint8_t *payload, size_t size, const swx_frame_limits *limits,
+                           const swx_frame_builder *builder, void *user, void **value, swx_error *err)
 {
     build_context context;
     size_t used = 0;
-    context.user = (build_target){ builder, user };
+    context.user = (build_target){ .make = builder, .user = user, .limits = limits, .promised = 1, .room = size };
     build_init(&context);
     *value = NULL;
     int result = build_execute(&context, (const char *)payload, size, &used);
@@ -456,10 +548,11 @@ swx_status swx_frame_build(const uint8_t *payload, size_t size, const swx_frame_
     }
     if (result == 1) {
         builder->drop(user, build_data(&context).value);
-        return SWX_EFORMAT;
+    } else {
+        drop_open(&context);
     }
-    drop_open(&context);
-    return result == 0 ? SWX_EFORMAT : SWX_EINVAL;
+    swx_status status = swx_frame_scan(payload, size, limits, err);
+    return status == SWX_OK ? fail_at(err, SWX_EINVAL, "the builder stopped", 0) : status;
 }
 
 /* ---- decoder ---- */
@@ -525,6 +618,18 @@ static size_t move(const uint8_t **bytes, size_t *size, uint8_t *out, size_t wan
     return n;
 }
 
+/* The payload of a whole frame at p, or of size 0 when it is not there or not what it should be. */
+static inline swx_span whole_frame(const uint8_t *p, size_t size, const swx_frame_limits *limits)
+{
+    if (size > SWX_FRAME_HEADER) {
+        uint32_t length = (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+        if (length <= limits->max_frame && length <= size - SWX_FRAME_HEADER) {
+            return (swx_span){ p + SWX_FRAME_HEADER, length };
+        }
+    }
+    return (swx_span){ NULL, 0 };
+}
+
 static swx_status take_header(swx_frame_decoder *decoder, const uint8_t **bytes, size_t *size)
 {
     if (decoder->header_size == SWX_FRAME_HEADER) {
@@ -548,9 +653,30 @@ static swx_status take_header(swx_frame_decoder *decoder, const uint8_t **bytes,
     return SWX_OK;
 }
 
+swx_status swx_frame_open(const uint8_t *frame, size_t size, const swx_frame_limits *limits, swx_span *payload,
+                          swx_error *err)
+{
+    *payload = whole_frame(frame, size, limits);
+    if (payload->size && payload->size == size - SWX_FRAME_HEADER) {
+        return SWX_OK;
+    }
+    *payload = (swx_span){ NULL, 0 };
+    swx_frame_decoder decoder = { .limits = *limits };
+    size_t left = size;
+    swx_status status = take_header(&decoder, &frame, &left);
+    if (status != SWX_OK && status != SWX_MORE) {
+        *err = decoder.error;
+        return status;
+    }
+    if (status == SWX_MORE || left < decoder.length) {
+        return fail_at(err, SWX_EFORMAT, "the frame is cut short", size);
+    }
+    return fail_at(err, SWX_EFORMAT, "there is more after the frame", SWX_FRAME_HEADER + decoder.length);
+}
+
 static swx_status take_payload(swx_frame_decoder *decoder, const uint8_t **bytes, size_t *size, swx_span *payload)
 {
-    if (!decoder->size && *size >= decoder->length) {
+    if (!decoder->size && *size >= decoder->length && !decoder->copies) {
         *payload = (swx_span){ *bytes, decoder->length };
         *bytes += decoder->length;
         *size -= decoder->length;
@@ -584,24 +710,32 @@ swx_status swx_frame_take(swx_frame_decoder *decoder, const uint8_t **bytes, siz
     if (decoder->delivered) {
         forget_payload(decoder);
     }
+    if (!decoder->header_size && !decoder->copies && decoder->capacity <= KEPT_CAPACITY) { /* as most come */
+        *payload = whole_frame(*bytes, *size, &decoder->limits);
+        if (payload->size) {
+            *bytes += SWX_FRAME_HEADER + payload->size;
+            *size -= SWX_FRAME_HEADER + payload->size;
+            decoder->position += SWX_FRAME_HEADER + payload->size;
+            return SWX_OK;
+        }
+    }
     swx_status status = take_header(decoder, bytes, size);
     if (status != SWX_OK) {
         return status;
     }
-    swx_span whole;
-    status = take_payload(decoder, bytes, size, &whole);
+    status = take_payload(decoder, bytes, size, payload);
     if (status != SWX_OK) {
         return status;
     }
-    swx_error err;
-    status = swx_frame_scan(whole.bytes, whole.size, &decoder->limits, &err);
-    if (status != SWX_OK) {
-        return decoder_fail(decoder, status, err.text, SWX_FRAME_HEADER + err.position);
-    }
     decoder->position += SWX_FRAME_HEADER + decoder->length;
     decoder->header_size = decoder->length = 0;
-    *payload = whole;
     return SWX_OK;
+}
+
+void swx_frame_stop(swx_frame_decoder *decoder, swx_span payload, const swx_error *err)
+{
+    decoder->error = *err;
+    decoder->error.position += (size_t)decoder->position - payload.size;
 }
 
 /* ---- encoder ---- */
@@ -636,7 +770,8 @@ void swx_frame_cancel(swx_frame_encoder *encoder)
         encoder->ref_count = encoder->ref_count < encoder->start_refs ? encoder->ref_count : encoder->start_refs;
     }
     encoder->open = false;
-    encoder->error = (swx_error){ .status = SWX_OK };
+    encoder->shape.left = 0;
+    encoder->error.status = SWX_OK;
 }
 
 /* Bytes of the open frame's payload so far. */
@@ -645,8 +780,10 @@ static size_t payload_size(const swx_frame_encoder *encoder)
     return encoder->size - encoder->start - SWX_FRAME_HEADER + encoder->referred;
 }
 
+/* A frame that failed takes no more values. */
 static swx_status encoder_fail(swx_frame_encoder *encoder, swx_status status, const char *text)
 {
+    encoder->shape.left = 0;
     return fail_at(&encoder->error, status, text, payload_size(encoder));
 }
 
@@ -680,7 +817,7 @@ swx_status swx_frame_begin(swx_frame_encoder *encoder)
     encoder->start_refs = encoder->ref_count;
     encoder->referred = 0;
     encoder->size += SWX_FRAME_HEADER;
-    encoder->error = (swx_error){ .status = SWX_OK };
+    encoder->error.status = SWX_OK;
     encoder->open = true;
     set_room(encoder);
     shape_start(&encoder->shape);
@@ -695,7 +832,7 @@ static swx_status check_room(swx_frame_encoder *encoder, size_t size)
     return SWX_OK;
 }
 
-static swx_status make_room(swx_frame_encoder *encoder, size_t size)
+static RARE swx_status make_room(swx_frame_encoder *encoder, size_t size)
 {
     swx_status status = check_room(encoder, size);
     if (status != SWX_OK) {
@@ -708,10 +845,9 @@ static swx_status make_room(swx_frame_encoder *encoder, size_t size)
     return SWX_OK;
 }
 
-/* The write callback of msgpack-c's packer. */
-static int append(void *user, const char *bytes, size_t size)
+/* Where msgpack-c's packer writes: 0, or -1 with the frame's error set. */
+static inline int append(swx_frame_encoder *encoder, const void *bytes, size_t size)
 {
-    swx_frame_encoder *encoder = user;
     if (size > encoder->room - encoder->size && make_room(encoder, size) != SWX_OK) {
         return -1;
     }
@@ -722,72 +858,79 @@ static int append(void *user, const char *bytes, size_t size)
     return 0;
 }
 
-static msgpack_packer packer(swx_frame_encoder *encoder)
-{
-    return (msgpack_packer){ .data = encoder, .callback = append };
-}
+/* The packer is made once more from its template, so that it writes here without a call for each piece. */
+#define msgpack_pack_inline_func(name) static inline int write##name
+#define msgpack_pack_user swx_frame_encoder *
+#define msgpack_pack_append_buffer(encoder, bytes, size) return append(encoder, bytes, size)
+#include <msgpack/pack_template.h>
 
-/* What comes before each value. */
-static swx_status enter(swx_frame_encoder *encoder, kind what, uint32_t count)
+/* Why the frame does not take a value. */
+static RARE swx_status turned_away(swx_frame_encoder *encoder)
 {
-    const char *text;
     if (!encoder->open) {
         return SWX_EINVAL;
     }
     if (encoder->error.status != SWX_OK) {
         return encoder->error.status;
     }
-    swx_status status = shape_add(&encoder->shape, &encoder->limits, what, count, &text);
-    if (status != SWX_OK) {
-        return encoder_fail(encoder, status == SWX_EFORMAT ? SWX_EINVAL : status, text);
-    }
-    return SWX_OK;
+    return encoder_fail(encoder, SWX_EINVAL, why_not(&encoder->shape));
 }
 
-#define PACK(encoder, what, count, call)             \
-    do {                                             \
-        swx_status status = enter(encoder, what, count); \
-        if (status != SWX_OK) {                      \
-            return status;                           \
-        }                                            \
-        msgpack_packer pk = packer(encoder);         \
-        (void)(call);                                \
-        return (encoder)->error.status;              \
+#define PACK_SCALAR(encoder, write)                                          \
+    do {                                                                     \
+        if (!shape_add(&(encoder)->shape, false)) {                          \
+            return turned_away(encoder);                                     \
+        }                                                                    \
+        shape_close(&(encoder)->shape);                                      \
+        return (write) == 0 ? SWX_OK : (encoder)->error.status;              \
     } while (0)
 
-swx_status swx_frame_pack_nil(swx_frame_encoder *encoder) { PACK(encoder, SCALAR, 0, msgpack_pack_nil(&pk)); }
+swx_status swx_frame_pack_nil(swx_frame_encoder *encoder) { PACK_SCALAR(encoder, write_nil(encoder)); }
 
 swx_status swx_frame_pack_bool(swx_frame_encoder *encoder, bool value)
 {
-    PACK(encoder, SCALAR, 0, value ? msgpack_pack_true(&pk) : msgpack_pack_false(&pk));
+    PACK_SCALAR(encoder, value ? write_true(encoder) : write_false(encoder));
 }
 
 swx_status swx_frame_pack_int(swx_frame_encoder *encoder, int64_t value)
 {
-    PACK(encoder, SCALAR, 0, msgpack_pack_int64(&pk, value));
+    PACK_SCALAR(encoder, write_int64(encoder, value));
 }
 
 swx_status swx_frame_pack_uint(swx_frame_encoder *encoder, uint64_t value)
 {
-    PACK(encoder, SCALAR, 0, msgpack_pack_uint64(&pk, value));
+    PACK_SCALAR(encoder, write_uint64(encoder, value));
 }
 
 swx_status swx_frame_pack_double(swx_frame_encoder *encoder, double value)
 {
-    PACK(encoder, SCALAR, 0, msgpack_pack_double(&pk, value));
+    PACK_SCALAR(encoder, write_double(encoder, value));
 }
 
-/* A container too large for its header has too many items for any limit. */
-static uint32_t clamp(size_t count) { return count < UINT32_MAX ? (uint32_t)count : UINT32_MAX; }
+static swx_status pack_container(swx_frame_encoder *encoder, bool map, size_t count)
+{
+    const char *text;
+    if (!shape_add(&encoder->shape, false)) {
+        return turned_away(encoder);
+    }
+    /* One too large for its header has too many items for any limit. */
+    uint32_t clamped = count < UINT32_MAX ? (uint32_t)count : UINT32_MAX;
+    swx_status status = shape_open(&encoder->shape, &encoder->limits, map, clamped, &text);
+    if (status != SWX_OK) {
+        return encoder_fail(encoder, status, text);
+    }
+    shape_close(&encoder->shape);
+    return (map ? write_map(encoder, count) : write_array(encoder, count)) == 0 ? SWX_OK : encoder->error.status;
+}
 
 swx_status swx_frame_pack_array(swx_frame_encoder *encoder, size_t count)
 {
-    PACK(encoder, ARRAY, clamp(count), msgpack_pack_array(&pk, count));
+    return pack_container(encoder, false, count);
 }
 
 swx_status swx_frame_pack_map(swx_frame_encoder *encoder, size_t count)
 {
-    PACK(encoder, MAP, clamp(count), msgpack_pack_map(&pk, count));
+    return pack_container(encoder, true, count);
 }
 
 static swx_status refer(swx_frame_encoder *encoder, const void *bytes, size_t size)
@@ -803,46 +946,86 @@ static swx_status refer(swx_frame_encoder *encoder, const void *bytes, size_t si
     return SWX_OK;
 }
 
-/* A str or bin: everything is checked before its first byte is written. */
-static swx_status pack_body(swx_frame_encoder *encoder, kind what, const void *bytes, size_t size, bool by_reference)
+/* Where nothing is in the way of it. */
+static inline void copy_short(uint8_t *out, const uint8_t *bytes, size_t size)
 {
-    swx_status status = enter(encoder, what, 0);
-    if (status != SWX_OK || (status = check_room(encoder, size)) != SWX_OK) {
-        return status;
+    if (size > 16) {
+        memcpy(out, bytes, size);
+    } else if (size >= 8) { /* as two numbers, which may overlap */
+        memcpy(out, bytes, 8);
+        memcpy(out + size - 8, bytes + size - 8, 8);
+    } else if (size >= 4) {
+        memcpy(out, bytes, 4);
+        memcpy(out + size - 4, bytes + size - 4, 4);
+    } else if (size) {
+        out[0] = bytes[0];
+        out[size / 2] = bytes[size / 2];
+        out[size - 1] = bytes[size - 1];
     }
-    if (what == STR && !encoder->limits.trust_text && utf8_valid(bytes, size) < size) {
+}
+
+/* A str or bin with little or no room: everything is checked before its first byte is written. */
+static RARE swx_status pack_long(swx_frame_encoder *encoder, bool str, const void *bytes, size_t size, bool by_reference)
+{
+    if (check_room(encoder, size) != SWX_OK) {
+        return SWX_ELIMIT;
+    }
+    if (str && !encoder->limits.trust_text && utf8_valid(bytes, size) < size) {
         return encoder_fail(encoder, SWX_EINVAL, "a str is not valid UTF-8");
     }
-    msgpack_packer pk = packer(encoder);
-    if ((what == STR ? msgpack_pack_str(&pk, size) : msgpack_pack_bin(&pk, size)) ||
-        check_room(encoder, size) != SWX_OK) {
+    if ((str ? write_str(encoder, size) : write_bin(encoder, size)) || check_room(encoder, size) != SWX_OK) {
         return encoder->error.status;
     }
     if (by_reference && size) {
         return refer(encoder, bytes, size);
     }
-    (void)(what == STR ? msgpack_pack_str_body(&pk, bytes, size) : msgpack_pack_bin_body(&pk, bytes, size));
-    return encoder->error.status;
+    return append(encoder, bytes, size) ? encoder->error.status : SWX_OK;
+}
+
+/* Made for each of the two, which are the most frequent values. */
+static ALWAYS_INLINE swx_status pack_body(swx_frame_encoder *encoder, bool str, const void *bytes, size_t size)
+{
+    if (!shape_add(&encoder->shape, str)) {
+        return turned_away(encoder);
+    }
+    shape_close(&encoder->shape);
+    size_t room = encoder->room - encoder->size;
+    if (room < MAX_HEADER || size > room - MAX_HEADER || (str && !encoder->limits.trust_text)) {
+        return pack_long(encoder, str, bytes, size, false);
+    }
+    (void)(str ? write_str(encoder, size) : write_bin(encoder, size));
+    copy_short(encoder->data + encoder->size, bytes, size);
+    encoder->size += size;
+    return SWX_OK;
+}
+
+static swx_status pack_ref(swx_frame_encoder *encoder, bool str, const void *bytes, size_t size)
+{
+    if (!shape_add(&encoder->shape, str)) {
+        return turned_away(encoder);
+    }
+    shape_close(&encoder->shape);
+    return pack_long(encoder, str, bytes, size, true);
 }
 
 swx_status swx_frame_pack_str(swx_frame_encoder *encoder, const void *bytes, size_t size)
 {
-    return pack_body(encoder, STR, bytes, size, false);
+    return pack_body(encoder, true, bytes, size);
 }
 
 swx_status swx_frame_pack_bin(swx_frame_encoder *encoder, const void *bytes, size_t size)
 {
-    return pack_body(encoder, BIN, bytes, size, false);
+    return pack_body(encoder, false, bytes, size);
 }
 
 swx_status swx_frame_pack_str_ref(swx_frame_encoder *encoder, const void *bytes, size_t size)
 {
-    return pack_body(encoder, STR, bytes, size, true);
+    return pack_ref(encoder, true, bytes, size);
 }
 
 swx_status swx_frame_pack_bin_ref(swx_frame_encoder *encoder, const void *bytes, size_t size)
 {
-    return pack_body(encoder, BIN, bytes, size, true);
+    return pack_ref(encoder, false, bytes, size);
 }
 
 swx_status swx_frame_end(swx_frame_encoder *encoder)
@@ -853,7 +1036,7 @@ swx_status swx_frame_end(swx_frame_encoder *encoder)
     if (encoder->error.status != SWX_OK) {
         return encoder->error.status;
     }
-    if (!shape_complete(&encoder->shape)) {
+    if (encoder->shape.left || encoder->shape.depth) {
         return encoder_fail(encoder, SWX_EINVAL, "the frame's value is not complete");
     }
     size_t length = payload_size(encoder);

@@ -10,11 +10,12 @@
  * builder.  ext types, timestamps among them, and the reserved byte 0xc1 are refused.  Integers and lengths need
  * not be in their shortest form when read; they are when written.
  *
- * Who trusts what: every payload is walked by swx_frame_scan before msgpack-c sees it, so no array or map header
- * is believed before its members are known to be there.  msgpack-c packs through msgpack_pack_* and parses through
- * the callbacks of its unpack_template.h (the same file in its releases 3.3, 4, 5 and 6), straight into the
- * caller's objects, with no tree in between; on these paths it allocates nothing.  Memory held here comes from
- * swx_alloc and grows with bytes that arrived, never with a length that was announced.
+ * Who trusts what: msgpack-c packs and parses by its pack_template.h and unpack_template.h (the same files in its
+ * releases 3.3, 4, 5 and 6), straight into the caller's objects, with no tree in between; on these paths it allocates
+ * nothing.  Our callbacks in its parser ask the limits before a builder is asked for anything, so that no container
+ * is made that is too deep, that has too many items, or that has more members than there are bytes to hold them.
+ * What the parser or a limit refuses is walked by swx_frame_scan, which alone says what is wrong, and where.  Memory
+ * held here comes from swx_alloc and grows with bytes that arrived, never with a length that was announced.
  *
  * Nothing here is thread-safe; one thread at a time uses a decoder or an encoder.
  * Format: https://github.com/msgpack/msgpack/blob/master/spec.md
@@ -42,15 +43,16 @@ typedef struct {
 /* Puts the defaults in.  SWX_OK, or SWX_EINVAL when max_depth is above the ceiling (limits unchanged). */
 swx_status swx_frame_limits_fill(swx_frame_limits *limits, swx_error *err);
 
-/* The open containers of a value while it is read or written, outermost first.  Private. */
+/* The open containers of a value while it is read or written.  Private. */
 typedef struct {
-    struct {
-        uint64_t left; /* members still to come; a map has two a pair, so a key is next when this is even */
-        bool map;
-    } level[SWX_FRAME_DEPTH_CEILING];
-    uint32_t depth;
+    uint64_t left;     /* members still to come of the innermost; 1 before the outermost value, 0 after it */
     uint64_t promised; /* values announced so far, the outermost included */
-    uint64_t seen;     /* values that came */
+    uint32_t depth;
+    bool map;          /* the innermost is one: two members a pair, so a key is next when `left` is even */
+    struct {
+        uint64_t left;
+        bool map;
+    } around[SWX_FRAME_DEPTH_CEILING]; /* those around the innermost, outermost first */
 } swx_frame_shape;
 
 /* ---- scan and build: one payload ---- */
@@ -64,7 +66,8 @@ swx_status swx_frame_scan(const uint8_t *payload, size_t size, const swx_frame_l
 /* Makes values as the parser meets them, depth first.  A value is any pointer but NULL; NULL (or false) stops
  * the build, and everything made until then is dropped.  Bytes handed in point into the payload: a builder that
  * keeps the pointer instead of a copy has a zero-copy bin.  array and map make an empty container that array_set
- * (in order, index from 0) and map_set fill; both take what they are given, also when they return false. */
+ * (in order, index from 0) and map_set fill; both take what they are given, also when they return false.  A map is
+ * shown to map_end when it is full, an empty one too; it is dropped when that returns false. */
 typedef struct {
     void *(*nil)(void *user);
     void *(*boolean)(void *user, bool value);
@@ -77,13 +80,23 @@ typedef struct {
     bool (*array_set)(void *user, void *array, uint32_t index, void *value);
     void *(*map)(void *user, uint32_t count);
     bool (*map_set)(void *user, void *map, uint32_t index, void *key, void *value);
+    bool (*map_end)(void *user, void *map, uint32_t count);
     void (*drop)(void *user, void *value); /* a value, with the members it has */
 } swx_frame_builder;
 
-/* Runs a builder over a payload that swx_frame_scan accepted with any limits; *value gets the outermost value.
- * SWX_OK, SWX_EINVAL (the builder stopped) or SWX_EFORMAT (the payload cannot have been scanned). */
-swx_status swx_frame_build(const uint8_t *payload, size_t size, const swx_frame_builder *builder, void *user,
-                           void **value);
+/* Runs a builder over one payload, which nobody changes meanwhile, by the rules above and the limits (filled); reads
+ * it once.  *value gets the outermost value, or NULL.
+ * SWX_OK; what swx_frame_scan has to say about the payload, in err (may be NULL) too; or SWX_EINVAL, when nothing is
+ * wrong with it and the builder stopped.  The builder may have been asked for values before the fault; they were
+ * dropped. */
+swx_status swx_frame_build(const uint8_t *payload, size_t size, const swx_frame_limits *limits,
+                           const swx_frame_builder *builder, void *user, void **value, swx_error *err);
+
+/* Looks for one whole frame and nothing else in these bytes; *payload is its payload, in them.  Allocates nothing.
+ * SWX_OK, SWX_EFORMAT (cut short, empty, more after it) or SWX_ELIMIT (too long); err->position counts from the
+ * frame's first byte. */
+swx_status swx_frame_open(const uint8_t *frame, size_t size, const swx_frame_limits *limits, swx_span *payload,
+                          swx_error *err);
 
 /* ---- decoder: frames out of a byte stream ----
  *
@@ -101,6 +114,7 @@ typedef struct {
     size_t size;
     size_t capacity;
     bool delivered;     /* the frame in data was handed out */
+    bool copies;        /* for the caller to set: payloads never point into a chunk, because others may change it */
 } swx_frame_decoder;
 
 /* limits NULL: the defaults.  Allocates nothing.  SWX_OK or SWX_EINVAL, as swx_frame_limits_fill. */
@@ -114,12 +128,17 @@ void swx_frame_decoder_reset(swx_frame_decoder *decoder);
 
 /* Reads from the chunk (*bytes, *size), which it moves past what it used.
  *
- * SWX_OK: *payload is one scanned payload.  It points into the chunk when the whole payload is there, else into
- * the decoder; it is valid until the next call for this decoder, and no longer than the chunk.
+ * SWX_OK: *payload is one payload, of which nothing is known but its length.  It points into the chunk when the whole
+ * payload is there, else into the decoder; it is valid until the next call for this decoder, and no longer than the
+ * chunk.
  * SWX_MORE: the chunk is used up and no frame is complete.
- * Otherwise: SWX_EFORMAT, SWX_ELIMIT, SWX_EUNSUPPORTED or SWX_ENOMEM, now and on every later call until
- * reset; decoder->error says what and where.  Call it until it does not return SWX_OK. */
+ * Otherwise: SWX_EFORMAT (an empty frame), SWX_ELIMIT (too long), SWX_ENOMEM, or the error of
+ * swx_frame_stop, now and on every later call until reset; decoder->error says what and where.  Call it until it does not return SWX_OK. */
 swx_status swx_frame_take(swx_frame_decoder *decoder, const uint8_t **bytes, size_t *size, swx_span *payload);
+
+/* Stops the decoder: the payload that it has just handed out is not what it should be, says err, whose position counts
+ * from the payload's first byte. */
+void swx_frame_stop(swx_frame_decoder *decoder, swx_span payload, const swx_error *err);
 
 /* Bytes of an unfinished frame that came so far (its header counts); 0 between frames.  At the end of a stream
  * anything but 0 means that it was cut. */
@@ -205,6 +224,9 @@ void swx_frame_encoder_copy(const swx_frame_encoder *encoder, uint8_t *out);
 
 /* Forgets everything; keeps up to 512 KiB of memory for the next frames. */
 void swx_frame_encoder_clear(swx_frame_encoder *encoder);
+
+/* Copies bytes to out, where they fit, and returns whether all of them are ASCII.  If not, only some were copied. */
+bool swx_frame_copy_ascii(uint8_t *out, const uint8_t *bytes, size_t size);
 
 /* Version of the msgpack-c library that is loaded, such as "4.0.0". */
 const char *swx_frame_msgpack_version(void);

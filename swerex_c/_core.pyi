@@ -263,6 +263,7 @@ class FrameEncoder:
 class FrameDecoder:
     def __new__(cls, *, max_frame: int = 67108864, max_depth: int = 32, max_items: int = 1000000) -> FrameDecoder: ...
     def feed(self, data: Buffer, /) -> list[Any]: ...  # the values of the frames that are complete now
+    def decode(self, frame: Buffer, /) -> Any: ...  # one frame, its length included; apart from the stream
     def reset(self) -> None: ...
     @property
     def pending(self) -> int: ...  # bytes of an unfinished frame

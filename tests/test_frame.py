@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import pickle
 import random
 import struct
+import subprocess
 import sys
 import threading
 import tracemalloc
@@ -168,6 +170,36 @@ def test_floats() -> None:
     assert decode(frame(b"\xca\x3f\xc0\x00\x00")) == [1.5]
 
 
+@pytest.mark.parametrize("size", [1, 2, 7, 8, 24, 25, 63, 64, 1535, 1536, 1537, 2048, 5000])
+def test_text_of_every_kind_and_length(size: int) -> None:
+    """Made as CPython makes it, whatever the way: the same kind, hash, and place in a dict."""
+    decoder = FrameDecoder()
+    plain = "".join(chr(32 + i * 7 % 95) for i in range(size))
+    places = {0, 1, size // 2, size - 9, size - 2, size - 1} & set(range(size))
+    texts = [plain, plain[::-1], "\0" * size, "\x7f" * size]
+    texts += [plain[:at] + other + plain[at + 1 :] for at in places for other in "\x80\xe9\u20ac\U0001f40d"]
+    for text in texts * 2:
+        got = decoder.decode(theirs(text))
+        assert got == text and hash(got) == hash(text) and {text: 1}[got] == 1
+        assert got.isascii() == text.isascii() and sys.getsizeof(got) == sys.getsizeof(str(text.encode(), "utf-8"))
+        assert got.encode() == text.encode() and got[-1:] == text[-1:]
+    with pytest.raises(FrameError, match="UTF-8") as caught:
+        decoder.decode(frame(b"\xdb" + struct.pack(">I", size) + plain.encode()[:-1] + b"\xff"))
+    assert caught.value.position == 4 + 5 + size - 1
+
+
+def test_short_words_are_told_apart() -> None:
+    """Those with the same ends, those that only differ in length, and more of them than are kept."""
+    words = ["a" * n for n in range(40)] + ["\0" * n for n in range(40)]
+    words += ["ab" + c + "yz" for c in "0123456789"] + ["abcdefgh" + c + "stuvwxyz" for c in "0123456789"]
+    words += ["x" * at + "y" + "x" * (n - at - 1) for n in range(1, 26) for at in range(n)]
+    decoder = FrameDecoder()
+    chance = random.Random(1)
+    for _ in range(3):
+        chance.shuffle(words)
+        assert decoder.decode(theirs(words)) == words
+
+
 class Colour(StrEnum):
     RED = "red"
 
@@ -194,9 +226,64 @@ def test_feed_takes_any_buffer() -> None:
     encoded = FrameEncoder().encode([1, b"x"])
     for chunk in (encoded, bytearray(encoded), memoryview(encoded), memoryview(encoded + encoded)[: len(encoded)]):
         assert FrameDecoder().feed(chunk) == [[1, b"x"]]
+    with_gaps = bytearray(b"?" * (2 * len(encoded)))
+    with_gaps[::2] = encoded
+    assert FrameDecoder().feed(memoryview(with_gaps)[::2]) == [[1, b"x"]]
     for wrong in ("text", None, 5, [1]):
         with pytest.raises(TypeError, match="bytes-like"):
             FrameDecoder().feed(wrong)  # type: ignore[arg-type]
+
+
+def test_a_buffer_is_let_go_of_and_what_came_in_it_stays() -> None:
+    decoder = FrameDecoder()
+    stream = theirs(["one", b"two"]) + theirs("three")
+    chunk = bytearray(stream[:-3])
+    assert decoder.feed(chunk) == [["one", b"two"]]
+    chunk[:] = b"?" * 1000
+    assert decoder.feed(bytearray(stream[-3:])) == ["three"]
+    chunk = bytearray(frame(b"\xc1"))
+    with pytest.raises(FrameError):
+        decoder.feed(chunk)
+    chunk += b"more"
+
+
+@settings(relaxed, max_examples=30)
+@given(values)
+def test_decode_is_the_other_way_of_encode(value: Any) -> None:
+    encoded = FrameEncoder().encode(value)
+    assert same(FrameDecoder().decode(encoded), value)
+    assert same(FrameDecoder().decode(memoryview(bytearray(encoded))), value)
+
+
+@pytest.mark.parametrize(
+    ("data", "text", "position"),
+    [
+        (b"", "cut short", 0),
+        (b"\0\0\0", "cut short", 3),
+        (frame(b"\xa3abc")[:-1], "cut short", 7),
+        (frame(b"\0") + b"x", "more after the frame", 5),
+        (frame(b""), "the frame is empty", 0),
+        (frame(b"\xc4\x40" + bytes(64)), "max_frame", 0),
+        (frame(b"\x92\x01\xc1"), "reserved", 6),
+        (frame(b"\x91\xa2\xc3\xff"), "UTF-8", 6),
+        (frame(b"\x82\xa1a\x01\xa1a\x02"), "the same key twice", 4),
+    ],
+)
+def test_decode_refuses_what_is_not_one_frame(data: bytes, text: str, position: int) -> None:
+    decoder = FrameDecoder(max_frame=60)
+    assert decoder.feed(theirs([1])[:3]) == []
+    with pytest.raises(FrameError, match=text) as caught:
+        decoder.decode(data)
+    assert caught.value.position == position and f"(at byte {position})" in str(caught.value)
+    assert len(caught.value.frames) == 0
+    assert decoder.decode(theirs("next")) == "next"
+    assert decoder.pending == 3 and decoder.feed(theirs([1])[3:]) == [[1]]  # the stream has nothing to do with it
+
+
+def test_decode_takes_bytes_only() -> None:
+    for wrong in ("text", None, 5, [1]):
+        with pytest.raises(TypeError, match="bytes-like"):
+            FrameDecoder().decode(wrong)  # type: ignore[arg-type]
 
 
 # What is refused
@@ -428,6 +515,67 @@ def test_nothing_leaks() -> None:
     tracemalloc.stop()
     assert resident() - before < allowance()
     big["data"].append(1)  # type: ignore[attr-defined]
+
+
+EVERY_ALLOCATION = """
+import sys, _testcapi
+from swerex_c._core import FrameDecoder, FrameEncoder
+
+value = ["some words", {"key of it": 1 << 40, "other": [b"bytes", 2.5, None]}, "long " * 1000, "\\u20ac" * 30, "x" * 99]
+encoder, decoder, shared = FrameEncoder(), FrameDecoder(), FrameDecoder()
+encoded = encoder.encode(value)
+parts = encoded[:4000], encoded[4000:]
+buffers = [bytearray(part) for part in parts]
+whole, twice = bytearray(encoded), bytearray(encoded + encoded)
+
+def feed_parts(decoder=decoder):
+    decoder.reset()
+    return decoder.feed(parts[0]) + decoder.feed(parts[1])
+
+def feed_buffers():
+    decoder.reset()
+    return decoder.feed(buffers[0]) + decoder.feed(buffers[1])
+
+def feed_two():
+    decoder.reset()
+    return decoder.feed(twice)
+
+ways = [
+    (lambda: encoder.encode(value), encoded),
+    (lambda: FrameEncoder().encode(value), encoded),
+    (lambda: decoder.decode(encoded), value),
+    (lambda: FrameDecoder().decode(encoded), value),
+    (lambda: decoder.decode(whole), value),
+    (feed_parts, [value]),
+    (feed_buffers, [value]),
+    (feed_two, [value, value]),
+]
+for number, (way, right) in enumerate(ways):
+    failing = failed = 0
+    while True:
+        failing += 1
+        got = None
+        _testcapi.set_nomemory(failing, failing + 1)
+        try:
+            got = way()
+        except MemoryError:
+            failed += 1
+        finally:
+            _testcapi.remove_mem_hooks()
+        assert got is None or got == right, (number, failing, got)
+        assert way() == right
+        if got is not None and failing > 200:
+            break
+    assert failed, number
+print("good")
+"""
+
+
+def test_every_allocation_of_python_may_fail() -> None:
+    pytest.importorskip("_testcapi")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONMALLOC"}  # has no such hooks
+    done = subprocess.run([sys.executable, "-c", EVERY_ALLOCATION], capture_output=True, text=True, env=environment)
+    assert (done.stdout, done.stderr, done.returncode) == ("good\n", "", 0)
 
 
 def test_one_encoder_for_many_threads() -> None:

@@ -1,8 +1,9 @@
 /* libFuzzer target for frames.  The first three bytes of the input choose limits, cuts and whether the rest is a raw
  * stream or one payload.  What must hold:
  *   - any cut of a stream gives the same frames, and the same error at the same position;
- *   - a frame that was taken can be built, and what was built can be encoded again; encoding that gives it back;
- *   - the parser stays inside its bytes even when nothing scanned them before. */
+ *   - the builder takes what the scanner takes, and says the same about the rest;
+ *   - what was built can be encoded again; encoding that gives it back;
+ *   - the builder is never asked for more members than there are bytes. */
 #include "swx_frame.h"
 
 #include <stdlib.h>
@@ -19,10 +20,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* ---- a builder that writes what it is told into an encoder; its values are the encoder ---- */
 
+/* What a payload has before its fault may be no frame. */
 static void *packed(void *user, swx_status status)
 {
-    MUST(status == SWX_OK);
-    return user;
+    return status == SWX_OK ? user : NULL;
 }
 
 static void *pack_nil(void *user) { return packed(user, swx_frame_pack_nil(user)); }
@@ -60,21 +61,37 @@ static bool set_pair(void *user, void *map, uint32_t index, void *key, void *val
     return map == user && key == user && value == user;
 }
 
+static bool end_map(void *user, void *map, uint32_t count)
+{
+    (void)count;
+    return map == user;
+}
+
 static void drop(void *user, void *value) { MUST(value == user); }
 
 static const swx_frame_builder REPACK = {
     .nil = pack_nil, .boolean = pack_bool, .integer = pack_int, .natural = pack_natural, .number = pack_double,
     .str = pack_str, .bin = pack_bin, .array = pack_array, .array_set = set_item, .map = pack_map,
-    .map_set = set_pair, .drop = drop,
+    .map_set = set_pair, .map_end = end_map, .drop = drop,
 };
 
-/* Appends the frame that the payload means. */
-static void repack(swx_span payload, swx_frame_encoder *encoder)
+/* Appends the frame that the payload means, or stops the decoder. */
+static swx_status repack(swx_frame_decoder *decoder, swx_span payload, swx_frame_encoder *encoder)
 {
     void *value;
+    swx_error scanned = { .status = SWX_OK }, built = scanned;
+    swx_status status = swx_frame_scan(payload.bytes, payload.size, &decoder->limits, &scanned);
     MUST(swx_frame_begin(encoder) == SWX_OK);
-    MUST(swx_frame_build(payload.bytes, payload.size, &REPACK, encoder, &value) == SWX_OK && value == encoder);
-    MUST(swx_frame_end(encoder) == SWX_OK);
+    MUST(swx_frame_build(payload.bytes, payload.size, &decoder->limits, &REPACK, encoder, &value, &built) == status);
+    MUST(value == (status == SWX_OK ? encoder : NULL));
+    MUST(scanned.position == built.position && scanned.text == built.text);
+    if (status == SWX_OK) {
+        MUST(swx_frame_end(encoder) == SWX_OK);
+    } else {
+        swx_frame_cancel(encoder);
+        swx_frame_stop(decoder, payload, &built);
+    }
+    return status;
 }
 
 /* ---- decoding at cuts ---- */
@@ -98,6 +115,7 @@ static outcome decode(const uint8_t *data, size_t size, const swx_frame_limits *
     outcome result = { .status = SWX_MORE };
     uint8_t *out = NULL;
     MUST(swx_frame_decoder_init(&decoder, limits, NULL) == SWX_OK);
+    decoder.copies = chunk & 1;
     MUST(swx_frame_encoder_init(&encoder, &roomy, NULL) == SWX_OK);
     for (size_t at = 0; at < size && result.status == SWX_MORE;) {
         size_t n = chunk && chunk < size - at ? chunk : size - at, left = n;
@@ -107,8 +125,10 @@ static outcome decode(const uint8_t *data, size_t size, const swx_frame_limits *
         const uint8_t *bytes = block;
         swx_span payload;
         while ((result.status = swx_frame_take(&decoder, &bytes, &left, &payload)) == SWX_OK) {
+            if ((result.status = repack(&decoder, payload, &encoder)) != SWX_OK) {
+                break;
+            }
             result.frames++;
-            repack(payload, &encoder);
             size_t more = swx_frame_encoder_total(&encoder);
             out = realloc(out, result.size + more);
             MUST(out);
@@ -144,28 +164,59 @@ static void check_stream(const uint8_t *data, size_t size, const swx_frame_limit
     free(again.bytes);
 }
 
-/* ---- a builder for bytes that nothing scanned: believes no count, and stops after a while ---- */
+/* ---- a builder that stops after a while ---- */
 
-static void *count(void *user) { return ++*(size_t *)user % 100 ? user : NULL; }
+typedef struct {
+    size_t calls;
+    size_t members; /* that it may be asked for: one for each byte */
+} counter;
+
+static void *count(void *user)
+{
+    counter *c = user;
+    return ++c->calls % 100 ? user : NULL;
+}
+
 static void *count_bool(void *user, bool value) { return (void)value, count(user); }
 static void *count_int(void *user, int64_t value) { return (void)value, count(user); }
 static void *count_natural(void *user, uint64_t value) { return (void)value, count(user); }
 static void *count_double(void *user, double value) { return (void)value, count(user); }
-static void *count_open(void *user, uint32_t members) { return (void)members, count(user); }
+
+static void *count_members(void *user, size_t members)
+{
+    counter *c = user;
+    MUST(members <= c->members);
+    c->members -= members;
+    return count(user);
+}
+
+static void *count_array(void *user, uint32_t members) { return count_members(user, members); }
+static void *count_map(void *user, uint32_t pairs) { return count_members(user, (size_t)pairs * 2); }
 
 static void *count_bytes(void *user, const uint8_t *bytes, size_t size)
 {
+    counter *c = user;
     for (size_t i = 0; i < size; i++) {
-        *(size_t *)user += bytes[i] & 1;
+        c->calls += bytes[i] & 1;
     }
     return count(user);
 }
 
 static const swx_frame_builder COUNT = {
     .nil = count, .boolean = count_bool, .integer = count_int, .natural = count_natural, .number = count_double,
-    .str = count_bytes, .bin = count_bytes, .array = count_open, .array_set = set_item, .map = count_open,
-    .map_set = set_pair, .drop = drop,
+    .str = count_bytes, .bin = count_bytes, .array = count_array, .array_set = set_item, .map = count_map,
+    .map_set = set_pair, .map_end = end_map, .drop = drop,
 };
+
+static void check_stopping(const uint8_t *payload, size_t size, const swx_frame_limits *limits)
+{
+    counter c = { .members = size };
+    void *value;
+    swx_status status = swx_frame_build(payload, size, limits, &COUNT, &c, &value, NULL);
+    swx_status scanned = swx_frame_scan(payload, size, limits, NULL);
+    MUST(status == scanned || (scanned == SWX_OK && status == SWX_EINVAL));
+    MUST(value == (status == SWX_OK ? &c : NULL));
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -189,12 +240,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     } else {
         check_stream(data, size, &limits, chunk);
     }
-    size_t counter = 0;
-    void *value;
     uint8_t *block = malloc(size ? size : 1);
     MUST(block);
     memcpy(block, data, size);
-    (void)swx_frame_build(block, size, &COUNT, &counter, &value);
+    MUST(swx_frame_limits_fill(&limits, NULL) == SWX_OK);
+    limits.trust_text = chunk & 1;
+    check_stopping(block, size, &limits);
+    limits.max_items = UINT32_MAX;
+    limits.max_depth = SWX_FRAME_DEPTH_CEILING;
+    check_stopping(block, size, &limits);
     free(block);
     return 0;
 }

@@ -110,10 +110,18 @@ static bool map_set(void *user, void *map, uint32_t index, void *key, void *valu
     return array_set(user, map, index * 2, key) && array_set(user, map, index * 2 + 1, value);
 }
 
+static bool map_end(void *user, void *map, uint32_t count)
+{
+    node *n = map;
+    (void)user;
+    CHECK(n->open == '{' && n->filled == n->count && n->count == count * 2);
+    return true;
+}
+
 static const swx_frame_builder TREE = {
     .nil = make_nil, .boolean = make_bool, .integer = make_int, .natural = make_natural, .number = make_number,
     .str = make_str, .bin = make_bin, .array = make_array, .array_set = array_set, .map = make_map,
-    .map_set = map_set, .drop = drop,
+    .map_set = map_set, .map_end = map_end, .drop = drop,
 };
 
 static void print(const node *n, char **at)
@@ -130,11 +138,27 @@ static void print(const node *n, char **at)
     *at += sprintf(*at, "%c", n->close);
 }
 
+/* What the scanner and the builder, who must agree, say about a payload. */
+static swx_status judge(const void *payload, size_t size, const swx_frame_limits *limits, swx_error *err)
+{
+    swx_error scanned = { .status = SWX_OK }, built = scanned;
+    void *value;
+    swx_status status = swx_frame_scan(payload, size, limits, &scanned);
+    swx_status again = swx_frame_build(payload, size, limits, &TREE, NULL, &value, &built);
+    CHECK(status == again && (value == NULL) == (again != SWX_OK));
+    CHECK(scanned.status == status && scanned.text == built.text && scanned.position == built.position);
+    if (value) {
+        drop(NULL, value);
+    }
+    *err = scanned;
+    return status;
+}
+
 static void expect_built(const uint8_t *payload, size_t size, const char *text)
 {
     char out[4096], *at = out;
     void *value;
-    CHECK(swx_frame_build(payload, size, &TREE, NULL, &value) == SWX_OK);
+    CHECK(swx_frame_build(payload, size, &DEFAULTS, &TREE, NULL, &value, NULL) == SWX_OK);
     print(value, &at);
     if (strcmp(out, text) != 0) {
         fprintf(stderr, "built %s, expected %s\n", out, text);
@@ -256,7 +280,7 @@ static void test_good_payloads(void)
     for (size_t i = 0; i < SWX_COUNT(GOOD); i++) {
         uint8_t *payload = exact(GOOD[i].payload, GOOD[i].size);
         swx_error err;
-        CHECK(swx_frame_scan(payload, GOOD[i].size, &DEFAULTS, &err) == SWX_OK);
+        CHECK(judge(payload, GOOD[i].size, &DEFAULTS, &err) == SWX_OK);
         expect_built(payload, GOOD[i].size, GOOD[i].text);
         free(payload);
     }
@@ -266,8 +290,8 @@ static void test_bad_payloads(void)
 {
     for (size_t i = 0; i < SWX_COUNT(BAD); i++) {
         uint8_t *payload = exact(BAD[i].payload, BAD[i].size);
-        swx_error err = { .status = SWX_OK };
-        swx_status status = swx_frame_scan(payload, BAD[i].size, &DEFAULTS, &err);
+        swx_error err;
+        swx_status status = judge(payload, BAD[i].size, &DEFAULTS, &err);
         if (status != BAD[i].status || err.position != BAD[i].position || !err.text || err.status != status) {
             fprintf(stderr, "BAD[%zu]: status %d at %zu: %s\n", i, status, err.position, err.text);
             exit(1);
@@ -282,9 +306,7 @@ static void test_every_truncation_is_refused(void)
         for (size_t size = 0; size < GOOD[i].size; size++) {
             uint8_t *payload = exact(GOOD[i].payload, size);
             swx_error err;
-            void *value;
-            CHECK(swx_frame_scan(payload, size, &DEFAULTS, &err) == SWX_EFORMAT);
-            CHECK(swx_frame_build(payload, size, &TREE, NULL, &value) == SWX_EFORMAT);
+            CHECK(judge(payload, size, &DEFAULTS, &err) == SWX_EFORMAT);
             free(payload);
         }
     }
@@ -322,6 +344,14 @@ static bool scan_accepts_text(const uint8_t *text, size_t size)
     return swx_frame_scan(payload, size + 2, &DEFAULTS, NULL) == SWX_OK;
 }
 
+static bool both_accept_text(const uint8_t *text, size_t size)
+{
+    uint8_t payload[300] = { 0xd9, (uint8_t)size };
+    swx_error err;
+    memcpy(payload + 2, text, size);
+    return judge(payload, size + 2, &DEFAULTS, &err) == SWX_OK;
+}
+
 static void test_utf8_against_arithmetic(void)
 {
     static const uint8_t edges[] = { 0x00, 0x41, 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0, 0xc2, 0xe0, 0xf0, 0xff };
@@ -344,12 +374,12 @@ static void test_utf8_at_every_offset_of_ascii(void)
         uint8_t text[104];
         memset(text, 'x', sizeof(text));
         memcpy(text + offset, "\xf0\x9f\x90\x8d", 4);
-        CHECK(scan_accepts_text(text, sizeof(text)));
+        CHECK(both_accept_text(text, sizeof(text)));
         text[offset + 3] = 'x';
-        CHECK(!scan_accepts_text(text, sizeof(text)));
+        CHECK(!both_accept_text(text, sizeof(text)));
         memset(text + offset, 'x', 4);
         text[offset] = 0x80;
-        CHECK(!scan_accepts_text(text, sizeof(text)));
+        CHECK(!both_accept_text(text, sizeof(text)));
     }
 }
 
@@ -362,10 +392,10 @@ static void test_trusted_text_is_not_looked_at(void)
     CHECK(swx_frame_pack_str(&encoder, "\xff\x80", 2) == SWX_OK && swx_frame_end(&encoder) == SWX_OK);
     CHECK(swx_frame_encoder_total(&encoder) == sizeof(frame));
     swx_frame_encoder_copy(&encoder, frame);
-    CHECK(swx_frame_scan(frame + 4, 3, &encoder.limits, NULL) == SWX_OK);
-    expect_built(frame + 4, 3, "'\xff\x80'");
+    swx_error err;
+    CHECK(judge(frame + 4, 3, &encoder.limits, &err) == SWX_OK);
     encoder.limits.trust_text = false;
-    CHECK(swx_frame_scan(frame + 4, 3, &encoder.limits, NULL) == SWX_EFORMAT);
+    CHECK(judge(frame + 4, 3, &encoder.limits, &err) == SWX_EFORMAT && err.position == 1);
     swx_frame_encoder_free(&encoder);
 }
 
@@ -375,18 +405,15 @@ static void test_depth_limit(void)
         swx_frame_limits limits = { .max_depth = limit };
         uint8_t payload[SWX_FRAME_DEPTH_CEILING + 2];
         swx_error err;
-        void *value;
         CHECK(swx_frame_limits_fill(&limits, &err) == SWX_OK);
         memset(payload, 0x91, sizeof(payload));
         payload[limit - 1] = 0x90;
-        CHECK(swx_frame_scan(payload, limit, &limits, &err) == SWX_OK);
-        CHECK(swx_frame_build(payload, limit, &TREE, NULL, &value) == SWX_OK);
-        drop(NULL, value);
+        CHECK(judge(payload, limit, &limits, &err) == SWX_OK);
         payload[limit - 1] = 0x91;
         payload[limit] = 0x90;
-        CHECK(swx_frame_scan(payload, limit + 1, &limits, &err) == SWX_ELIMIT && err.position == limit);
+        CHECK(judge(payload, limit + 1, &limits, &err) == SWX_ELIMIT && err.position == limit);
         payload[limit] = 0x80;
-        CHECK(swx_frame_scan(payload, limit + 1, &limits, &err) == SWX_ELIMIT && err.position == limit);
+        CHECK(judge(payload, limit + 1, &limits, &err) == SWX_ELIMIT && err.position == limit);
     }
     swx_frame_limits above = { .max_depth = SWX_FRAME_DEPTH_CEILING + 1 };
     swx_error err;
@@ -398,13 +425,13 @@ static void test_item_limit(void)
     swx_frame_limits limits = { .max_items = 7 };
     swx_error err;
     CHECK(swx_frame_limits_fill(&limits, &err) == SWX_OK);
-    CHECK(swx_frame_scan((const uint8_t *)"\x96\x01\x02\x03\x04\x05\x06", 7, &limits, &err) == SWX_OK);
-    CHECK(swx_frame_scan((const uint8_t *)"\x97\x01\x02\x03\x04\x05\x06\x07", 8, &limits, &err) == SWX_ELIMIT);
-    CHECK(swx_frame_scan((const uint8_t *)"\x83\xa0\x01\xa0\x01\xa0\x01", 7, &limits, &err) == SWX_OK);
-    CHECK(swx_frame_scan((const uint8_t *)"\x84\xa0\x01\xa0\x01\xa0\x01\xa0\x01", 9, &limits, &err) == SWX_ELIMIT);
-    CHECK(swx_frame_scan((const uint8_t *)"\x93\x93\x01\x02\x03\x91\x01\x01", 8, &limits, &err) == SWX_ELIMIT);
+    CHECK(judge("\x96\x01\x02\x03\x04\x05\x06", 7, &limits, &err) == SWX_OK);
+    CHECK(judge("\x97\x01\x02\x03\x04\x05\x06\x07", 8, &limits, &err) == SWX_ELIMIT);
+    CHECK(judge("\x83\xa0\x01\xa0\x01\xa0\x01", 7, &limits, &err) == SWX_OK);
+    CHECK(judge("\x84\xa0\x01\xa0\x01\xa0\x01\xa0\x01", 9, &limits, &err) == SWX_ELIMIT);
+    CHECK(judge("\x93\x93\x01\x02\x03\x91\x01\x01", 8, &limits, &err) == SWX_ELIMIT);
     CHECK(err.position == 5);
-    CHECK(swx_frame_scan((const uint8_t *)"\x93\x93\x01\x02\x03\x01\x01", 7, &limits, &err) == SWX_OK);
+    CHECK(judge("\x93\x93\x01\x02\x03\x01\x01", 7, &limits, &err) == SWX_OK);
 }
 
 /* A builder that keeps pointers sees the payload itself. */
@@ -421,7 +448,7 @@ static void test_bin_is_not_copied(void)
     swx_span seen;
     void *value;
     builder.bin = keep;
-    CHECK(swx_frame_build(payload, 7, &builder, &seen, &value) == SWX_OK);
+    CHECK(swx_frame_build(payload, 7, &DEFAULTS, &builder, &seen, &value, NULL) == SWX_OK);
     CHECK(value == &seen && seen.bytes == payload + 2 && seen.size == 5);
 }
 
@@ -448,6 +475,8 @@ static bool stop_map_set(void *user, void *map, uint32_t index, void *key, void 
     return map_set(NULL, map, index, key, value) && goes_on(user);
 }
 
+static bool stop_map_end(void *user, void *map, uint32_t count) { return map_end(NULL, map, count) && goes_on(user); }
+
 /* ASan and the counts of the allocator see what is given up twice or not at all. */
 static void test_builder_stops_anywhere(void)
 {
@@ -455,14 +484,15 @@ static void test_builder_stops_anywhere(void)
     swx_frame_builder builder = TREE;
     builder.nil = stop_nil, builder.boolean = stop_bool, builder.integer = stop_int, builder.str = stop_str;
     builder.array = stop_array, builder.map = stop_map;
-    builder.array_set = stop_array_set, builder.map_set = stop_map_set;
+    builder.array_set = stop_array_set, builder.map_set = stop_map_set, builder.map_end = stop_map_end;
     unsigned calls = 0;
     swx_status status;
     do {
         unsigned left = ++calls;
         void *value;
-        status = swx_frame_build(payload, sizeof(payload) - 1, &builder, &left, &value);
-        CHECK(status == (left ? SWX_OK : SWX_EINVAL));
+        swx_error err;
+        status = swx_frame_build(payload, sizeof(payload) - 1, &DEFAULTS, &builder, &left, &value, &err);
+        CHECK(status == (left ? SWX_OK : SWX_EINVAL) && (status == SWX_OK || (!value && err.status == SWX_EINVAL)));
         if (status == SWX_OK) {
             drop(NULL, value);
         }
@@ -470,7 +500,52 @@ static void test_builder_stops_anywhere(void)
         CHECK(swx_alloc_live() == 0);
 #endif
     } while (status != SWX_OK);
-    CHECK(calls == 26); /* 16 values and 9 members */
+    CHECK(calls == 30); /* 16 values, 9 members, 4 ends of maps */
+}
+
+/* A builder is not asked for room for members that there are no bytes for. */
+static void *sane_container(void *user, uint32_t count)
+{
+    CHECK((*(size_t *)user -= 1) >= count && count < 1000);
+    return container(count, '[', ']');
+}
+
+static void *sane_map(void *user, uint32_t count)
+{
+    CHECK((*(size_t *)user -= 1) >= (size_t)count * 2);
+    return make_map(NULL, count);
+}
+
+static void test_no_container_is_made_on_its_word(void)
+{
+    static const struct {
+        const char *header;
+        size_t size;
+    } headers[] = { { BYTES("\xdc\xff\xff") }, { BYTES("\xdd\xff\xff\xff\xff") }, { BYTES("\xde\xff\xff") },
+                    { BYTES("\xdf\xff\xff\xff\xff") }, { BYTES("\x9f") }, { BYTES("\xdc\0\x80") },
+                    { BYTES("\xde\0\x40") }, { BYTES("\xc4\x50" "12345678901234567890123456789012345678901234567890"
+                                                    "123456789012345678901234567890") } };
+    swx_frame_limits limits = { .max_items = UINT32_MAX };
+    swx_frame_builder builder = TREE;
+    swx_error err;
+    CHECK(swx_frame_limits_fill(&limits, &err) == SWX_OK);
+    builder.array = sane_container, builder.map = sane_map;
+    for (size_t i = 0; i < SWX_COUNT(headers); i++) {
+        for (size_t j = 0; j < SWX_COUNT(headers); j++) {
+            uint8_t payload[130];
+            size_t size = 0, room;
+            void *value;
+            payload[size++] = 0x9f; /* an array that could be */
+            for (size_t k = 0; size + 90 < sizeof(payload); k++) {
+                size_t header = k & 1 ? i : j;
+                memcpy(payload + size, headers[header].header, headers[header].size);
+                size += headers[header].size;
+            }
+            room = size;
+            swx_status status = swx_frame_build(payload, size, &limits, &builder, &room, &value, &err);
+            CHECK(status != SWX_OK && status == judge(payload, size, &limits, &err));
+        }
+    }
 }
 
 /* ---- decoder ---- */
@@ -517,11 +592,29 @@ static void test_every_chunk_size(void)
     free(stream);
 }
 
+/* Takes a frame and builds its value, as a binding does. */
+static swx_status take_value(swx_frame_decoder *decoder, const uint8_t **bytes, size_t *size)
+{
+    swx_span payload;
+    swx_error err;
+    void *value;
+    swx_status status = swx_frame_take(decoder, bytes, size, &payload);
+    if (status != SWX_OK) {
+        return status;
+    }
+    status = swx_frame_build(payload.bytes, payload.size, &decoder->limits, &TREE, NULL, &value, &err);
+    if (status == SWX_OK) {
+        drop(NULL, value);
+    } else {
+        swx_frame_stop(decoder, payload, &err);
+    }
+    return status;
+}
+
 static swx_status feed(swx_frame_decoder *decoder, const void *bytes, size_t size)
 {
     const uint8_t *at = bytes;
-    swx_span payload;
-    return swx_frame_take(decoder, &at, &size, &payload);
+    return take_value(decoder, &at, &size);
 }
 
 static void test_bad_frames_at_every_cut(void)
@@ -538,8 +631,7 @@ static void test_bad_frames_at_every_cut(void)
             for (size_t at = 0; at < size; at += chunk) {
                 size_t left = size - at < chunk ? size - at : chunk;
                 const uint8_t *bytes = stream + at;
-                swx_span payload;
-                while ((status = swx_frame_take(&decoder, &bytes, &left, &payload)) == SWX_OK) {
+                while ((status = take_value(&decoder, &bytes, &left)) == SWX_OK) {
                 }
             }
             CHECK(status == BAD[i].status && decoder.error.status == status);
@@ -607,7 +699,55 @@ static void test_whole_frame_in_a_chunk_is_not_copied(void)
     CHECK(swx_frame_take(&decoder, &at, &left, &payload) == SWX_OK && payload.bytes == stream + 4);
     CHECK(swx_frame_take(&decoder, &at, &left, &payload) == SWX_OK && payload.bytes == stream + 11);
     CHECK(swx_frame_take(&decoder, &at, &left, &payload) == SWX_MORE && decoder.capacity == 0);
+    at = stream, left = 12;
+    decoder.copies = true;
+    CHECK(swx_frame_take(&decoder, &at, &left, &payload) == SWX_OK && payload.bytes == decoder.data);
+    CHECK(payload.size == 3 && memcmp(payload.bytes, stream + 4, 3) == 0 && swx_frame_decoder_pending(&decoder) == 0);
+    CHECK(swx_frame_take(&decoder, &at, &left, &payload) == SWX_OK && payload.bytes == decoder.data);
+    CHECK(payload.size == 1 && payload.bytes[0] == 0xc0);
+    CHECK(swx_frame_take(&decoder, &at, &left, &payload) == SWX_MORE && decoder.position == 24);
     swx_frame_decoder_free(&decoder);
+}
+
+static void test_one_whole_frame(void)
+{
+    static const uint8_t frame[] = "\0\0\0\3\xc4\1x";
+    swx_frame_limits limits = { .max_frame = 3, .max_depth = 1, .max_items = 1 };
+    swx_span payload;
+    swx_error err;
+    CHECK(swx_frame_open(frame, 7, &limits, &payload, &err) == SWX_OK);
+    CHECK(payload.bytes == frame + 4 && payload.size == 3);
+    for (size_t size = 0; size < 7; size++) {
+        uint8_t *cut = exact(frame, size);
+        CHECK(swx_frame_open(cut, size, &limits, &payload, &err) == SWX_EFORMAT);
+        CHECK(err.position == size && strstr(err.text, "short"));
+        free(cut);
+    }
+    CHECK(swx_frame_open(frame, 8, &limits, &payload, &err) == SWX_EFORMAT);
+    CHECK(err.position == 7 && strstr(err.text, "more"));
+    CHECK(swx_frame_open((const uint8_t *)"\0\0\0\0", 4, &limits, &payload, &err) == SWX_EFORMAT);
+    CHECK(err.position == 0 && strstr(err.text, "empty"));
+    limits.max_frame = 2;
+    CHECK(swx_frame_open(frame, 7, &limits, &payload, &err) == SWX_ELIMIT && err.position == 0);
+}
+
+static void test_ascii_is_copied_and_judged(void)
+{
+    uint8_t bytes[200];
+    for (size_t i = 0; i < sizeof(bytes); i++) {
+        bytes[i] = (uint8_t)(i * 7 % 128);
+    }
+    for (size_t size = 0; size <= sizeof(bytes); size++) {
+        uint8_t *from = exact(bytes, size), *to = malloc(size ? size : 1);
+        CHECK(to && swx_frame_copy_ascii(to, from, size) && memcmp(to, from, size) == 0);
+        for (size_t i = 0; i < size; i++) {
+            from[i] |= 0x80;
+            CHECK(!swx_frame_copy_ascii(to, from, size));
+            from[i] &= 0x7f;
+        }
+        free(from);
+        free(to);
+    }
 }
 
 /* ---- encoder ---- */
@@ -871,7 +1011,7 @@ static bool whole_way(void)
         swx_status status;
         while ((status = swx_frame_take(&d, &from, &left, &payload)) == SWX_OK) {
             void *value;
-            if (swx_frame_build(payload.bytes, payload.size, &TREE, NULL, &value) != SWX_OK) {
+            if (swx_frame_build(payload.bytes, payload.size, &d.limits, &TREE, NULL, &value, NULL) != SWX_OK) {
                 goto out;
             }
             drop(NULL, value);
@@ -916,6 +1056,7 @@ static void test_library_has_a_version(void)
 
 TEST_MAIN(test_good_payloads, test_bad_payloads, test_every_truncation_is_refused, test_utf8_against_arithmetic,
           test_utf8_at_every_offset_of_ascii, test_trusted_text_is_not_looked_at, test_depth_limit, test_item_limit, test_bin_is_not_copied, test_builder_stops_anywhere,
+          test_no_container_is_made_on_its_word, test_one_whole_frame, test_ascii_is_copied_and_judged,
           test_every_chunk_size, test_bad_frames_at_every_cut, test_length_limit_and_empty_frame,
           test_announced_length_allocates_nothing,
           test_large_memory_goes_back_with_the_next_small_frame, test_whole_frame_in_a_chunk_is_not_copied,
