@@ -49,12 +49,15 @@ NO_MSGPACK = NEEDS.format(
 NO_MSGPACK_H = NO_MSGPACK.format(part="the headers of msgpack-c (msgpack.h was not found)")
 NO_MSGPACK_LIB = NO_MSGPACK.format(part="the library of msgpack-c (linking with it failed)")
 
+# Where functions begin moves with every change elsewhere, and with it the time of short ones by up to an eighth.
+ALIGNED = "-falign-functions=64"
+
 COMPILE_ARGS = ["-std=c11", "-D_GNU_SOURCE", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"]
 
 
 def switches() -> tuple[list[str], list[str]]:
     """Compiler and linker arguments that the environment asks for."""
-    compile_args, link_args = ["-O2"], []
+    compile_args, link_args = ["-O2", ALIGNED], []
     if os.environ.get("SWX_DEBUG", "0") not in ("", "0"):
         compile_args = ["-O0", "-g", "-UNDEBUG", "-U_FORTIFY_SOURCE"]
     sanitizers = os.environ.get("SWX_SANITIZE", "")
