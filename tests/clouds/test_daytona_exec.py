@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import shutil
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,22 @@ async def test_a_frame_of_which_a_part_is_missing_is_not_taken_for_whole(kind: b
         await program._hear(frame(program, body).replace(body, body[cut]))
         with pytest.raises(PlaceLostError, match="damaged"):
             await program.receive()
+
+
+async def test_a_flood_of_small_messages_leaves_others_their_turns() -> None:
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    turns = 0
+    counting = asyncio.ensure_future(count())
+    program, over = DaytonaProgram("place"), time.monotonic() + 0.05
+    while time.monotonic() < over:
+        await program._hear(b"x")
+    counting.cancel()
+    assert turns > 3
 
 
 async def test_interrupts_are_not_ignored(box: Box) -> None:

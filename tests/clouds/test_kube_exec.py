@@ -571,6 +571,29 @@ async def test_outputs_are_read_while_pings_wait_for_input_to_be_taken(
     assert await asyncio.wait_for(program.receive(), PATIENCE) == (1, b"out")
 
 
+async def test_a_flood_of_small_messages_leaves_others_their_turns() -> None:
+    """Those that carry nothing too, which nobody behind it hears of."""
+    over = time.monotonic() + 0.05
+
+    class Flood:
+        async def receive(self, timeout: float) -> aiohttp.WSMessage:
+            kind = aiohttp.WSMsgType.BINARY if time.monotonic() < over else aiohttp.WSMsgType.CLOSED
+            return aiohttp.WSMessage(kind, b"", None)
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    turns = 0
+    counting = asyncio.ensure_future(count())
+    program = module.ExecProgram(Flood(), "pod", lines=False)  # type: ignore[arg-type]
+    assert await program.receive() is None
+    counting.cancel()
+    assert turns > 3
+
+
 @pytest.mark.parametrize("how", ["get", "dial"])
 def test_what_is_asked_of_a_cluster_that_was_let_go_of_is_refused(server: ApiServer, how: str) -> None:
     async def ask() -> None:
