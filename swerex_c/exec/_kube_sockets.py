@@ -70,7 +70,7 @@ async def dial(
         refused = await _why_refused(cluster, namespace, pod, parameters, error)
         if error.code in (400, 403) and not refused.reason and OLD not in protocols:
             raise TooOldError(str(refused)) from error
-        raise refused from error
+        raise refused from error.__cause__
     if opened.protocol not in protocols:
         await opened.close()
         raise Refused(400, "", f"The API server speaks none of {', '.join(protocols)}")

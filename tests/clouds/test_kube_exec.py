@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
+import socket
 import subprocess
 import threading
 import time
@@ -499,6 +501,32 @@ def test_many_at_once(server: ApiServer, pod: str) -> None:
     said = [client.communicate(b"x\n", timeout=60)[0] for client in clients]
     assert said == [f"{i} x\n".encode() for i in range(40)]
     backend.close()
+
+
+def test_a_forked_process_keeps_no_connection_of_its_parents(server: ApiServer, pod: str) -> None:
+    """One that outlives its parent would keep what runs in pods, as if somebody still wanted it."""
+    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
+    backend.open(60)
+    with subprocess.Popen(backend.pipes(["sleep", "1000"], []), stdin=subprocess.DEVNULL) as client:
+        try:
+            soon(lambda: server.programs)
+            assert _connections_to(server.port) >= 2
+            child = os.fork()
+            if child == 0:
+                os._exit(_connections_to(server.port))
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            assert _connections_to(server.port) >= 2 and run(backend, "echo", "a").stdout == b"a\n"
+        finally:
+            client.kill()
+    backend.close()
+
+
+def _connections_to(port: int) -> int:
+    found = 0
+    for each in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(each))) as connection:
+            found += connection.getpeername()[1:2] == (port,)
+    return found
 
 
 def test_a_forked_process_has_connections_of_its_own(server: ApiServer, pod: str) -> None:
