@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import bench
 import gate
 from goals import targets
 from growth import print_growth
-from measure import BenchError
+from measure import HERE, BenchError, original_python
 from record import compare, find, latest, read, write
 from report import write_report
 from rows import Result
@@ -34,16 +35,21 @@ def show_comparison(before: Result, after: Result) -> None:
 
 def make_report(path: Path) -> None:
     """Write tables and pictures beside a record."""
-    measured = read(str(path))
-    try:
-        from pictures import draw
-
-        made = draw(measured, path.parent)
-    except ImportError as error:
-        print(f"benchmarks: no pictures: {error}", file=sys.stderr)
-        made = []
-    for each in [*made, write_report(measured, path.parent, made)]:
+    made = draw(path)
+    for each in [*made, write_report(read(str(path)), path.parent, made)]:
         print(each)
+
+
+def draw(path: Path) -> list[Path]:
+    """The pictures, by whichever Python has matplotlib: this one, or that of the other engines."""
+    for python in dict.fromkeys([sys.executable, original_python(may_install=False)]):
+        if python:
+            command = [python, str(HERE / "pictures.py"), str(path)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                return [Path(it) for it in done.stdout.splitlines()]
+    print(f"benchmarks: no pictures: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+    return []
 
 
 def main() -> int:

@@ -53,7 +53,7 @@ def growing_fleet(sessions: int) -> Workload:
         Turn("pipes", many, fresh=True, descriptors=need),
     ]
     title = f"{sessions} sessions at once, `true`"
-    return Workload(f"fleet-{sessions}", title, turns, kind="growing fleet", rounds=3)
+    return Workload(f"fleet-{sessions}", title, turns, kind="growing fleet", rounds=3 if sessions <= 64 else 2)
 
 
 def idle(extent: Extent, sessions: int) -> Workload:

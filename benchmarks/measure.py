@@ -33,8 +33,9 @@ ORIGINAL_REQUIREMENTS = ["swe-rex==1.4.0", "aiohttp"]
 OTHER_REQUIREMENTS = [
     *("pexpect", "ptyprocess", "libtmux"),
     *("hyperscan", "msgpack", "ormsgpack", "pcre2", "pyahocorasick"),
+    "matplotlib",
 ]
-"""Of the other engines and libraries; one that cannot be had is named, and the rest goes on."""
+"""Of the other engines and libraries, and of the pictures; one that cannot be had is named, and the rest goes on."""
 MEGABYTE = 1_000_000
 TURN_LIMIT = 120.0
 """Seconds after which a contender that does not come back is ended; its row then says so."""

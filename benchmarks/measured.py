@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import gc
 import json
 import os
 import re
@@ -17,7 +19,7 @@ from typing import Any
 
 from shared import of_bench
 
-__all__ = ["Measured", "footprint", "memory_kb", "self_cpu", "serve", "tree_cpu"]
+__all__ = ["Measured", "footprint", "give_back", "memory_kb", "self_cpu", "serve", "tree_cpu"]
 
 _package = of_bench("measured")
 Measured = _package.Measured
@@ -77,7 +79,15 @@ def pin(pid: str, cpus: Iterable[int]) -> None:
             pin(child, cpus)
 
 
+def give_back() -> None:
+    """To the system, all memory that is not used."""
+    gc.collect()
+    with contextlib.suppress(AttributeError, OSError):  # a C library without it
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def footprint() -> tuple[int, int]:
-    """Kilobytes of memory that this process has, exactly, and its open files."""
+    """Kilobytes of memory that this process has and uses, exactly, and its open files."""
+    give_back()
     found = re.search(r"^Rss:\s+(\d+)", Path("/proc/self/smaps_rollup").read_text(), re.MULTILINE)
     return int(found.group(1)) if found else memory_kb("VmRSS"), len(os.listdir("/proc/self/fd"))

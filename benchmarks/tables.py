@@ -175,4 +175,5 @@ def print_targets(found: list[Target]) -> None:
     width = max(len(target.text) for target in found)
     for word, text, value, limit in map(target_cells, found):
         print(f"  {word}  {text.ljust(width)}  {value:>14}  ({limit})")
-    print(f"{sum(it.met for it in found)} of {len(found)} met")
+    missing = sum(it.value is None for it in found)
+    print(f"{sum(it.met for it in found)} of {len(found) - missing} met, {missing} not measured")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from engines.base import is_empty
@@ -16,18 +16,26 @@ from worker_base import Operations
 __all__ = ["ManySessions"]
 
 
+BATCH = 16
+"""Sessions that are opened or closed at a time, by engines that can: shells start on all processors then."""
+
+
+async def in_batches(act: Callable[[str], Awaitable[None]], keys: list[str]) -> None:
+    for start in range(0, len(keys), BATCH):
+        await asyncio.gather(*(act(key) for key in keys[start : start + BATCH]))
+
+
 class ManySessions(Operations):
     async def opened(self, keys: list[str]) -> dict[str, float]:
         """Opens them and runs a command in each; what each but the first takes of this process."""
-        for key in keys[:1]:
+
+        async def open(key: str) -> None:
             await self.contender.open(key)
             await self.contender.run(key, "true")
-        gc.collect()
+
+        await open(keys[0])
         memory, files = footprint()
-        for key in keys[1:]:
-            await self.contender.open(key)
-            await self.contender.run(key, "true")
-        gc.collect()
+        await in_batches(open, keys[1:])
         after, files_after = footprint()
         others = len(keys) - 1
         if not others:
@@ -43,7 +51,7 @@ class ManySessions(Operations):
         wrong = 0
         for key in keys:
             wrong += not is_empty(await self.contender.run(key, "true"))
-            await self.contender.close(key)
+        await in_batches(self.contender.close, keys)
         return measured.result(count=sessions, wrong=wrong, **each)
 
     async def fleet(self, sessions: int, commands: int, one_waker: bool = False) -> dict[str, object]:
@@ -88,8 +96,7 @@ class ManySessions(Operations):
         else:
             with Measured() as measured:
                 await asyncio.gather(*(work(key) for key in keys))
-        for key in keys:
-            await self.contender.close(key)
+        await in_batches(self.contender.close, keys)
         total = sessions * commands
         missing = commands * (sessions - len(wrong))
         numbers = {"samples_us": [it / 1e3 for it in samples], "per_second": total / measured.seconds}
@@ -103,8 +110,7 @@ class ManySessions(Operations):
         more: it may have been in the queue before the timer was due.
         """
         keys = [f"stall{i}" for i in range(sessions)]
-        for key in keys:
-            await self.contender.open(key)
+        await in_batches(self.contender.open, keys)
         late: list[float] = []
         own: list[float] = []
         ended, wrong = asyncio.Event(), 0
@@ -146,8 +152,7 @@ class ManySessions(Operations):
             ended.set()
             wrong += sum(await asyncio.gather(*working))
             await ticking
-        for key in keys:
-            await self.contender.close(key)
+        await in_batches(self.contender.close, keys)
         rate = pieces * size / 1e6 / measured.seconds
         more = {"own_max_us": max(own), "own_p99_us": sorted(own)[len(own) * 99 // 100], "output_rate": rate}
         return measured.result(count=len(late), wrong=wrong, samples_us=late, **more)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import os
 import time
 from pathlib import Path
 
 from engines.base import Answer, is_empty
-from measured import Measured, memory_kb, self_cpu
+from measured import Measured, give_back, memory_kb, self_cpu
 from worker_base import Operations
 
 __all__ = ["LongOutput"]
@@ -23,8 +21,7 @@ class Growth:
     """How far this process's memory peaks above where it was, when it had given back what it does not use."""
 
     def __init__(self) -> None:
-        with contextlib.suppress(AttributeError, OSError):  # a C library without it
-            ctypes.CDLL(None).malloc_trim(0)
+        give_back()
         Path("/proc/self/clear_refs").write_text("5")
         self.before, self.peak = memory_kb("VmRSS"), 0
 
