@@ -192,8 +192,8 @@ async def test_a_flood_of_small_messages_leaves_others_their_turns() -> None:
 
     turns = 0
     counting = asyncio.ensure_future(count())
-    program, over = DaytonaProgram("place"), time.monotonic() + 0.05
-    while time.monotonic() < over:
+    program, over = DaytonaProgram("place"), time.thread_time() + 0.5
+    while turns <= 3 and time.thread_time() < over:
         await program._hear(b"x")
     counting.cancel()
     assert turns > 3
