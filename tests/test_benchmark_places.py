@@ -165,9 +165,9 @@ def test_a_row_that_needs_what_goes_on_beside_it_says_so(tmp_path: Path, monkeyp
 
 
 def test_every_case_of_a_place_has_an_engine_and_a_server() -> None:
-    cases, extent, measure = map(importlib.import_module, ("cases_places", "extent", "measure"))
+    cases, extent = map(importlib.import_module, ("cases_places", "extent"))
     engines, servers = importlib.import_module("engines").ENGINES, importlib.import_module("servers")
-    files = measure.Files(Path("/nowhere"))
+    files = cases.Files(Path("/nowhere"))
     for row in cases.remote(extent.USUAL, files):
         assert not row.beside or row.beside in servers.BESIDE
         names = [turn.name for turn in row.turns]
