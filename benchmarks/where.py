@@ -385,10 +385,11 @@ def show_trace(kind: str, count: int, rest_us: float, cpu: int | None) -> None:
     cost = (at(with_trace["samples"], 0.1) - at(without["samples"], 0.1)) / events
     print(f"  the trace: {events:.0f} events of a command, by the lowest tenth {cost:.2f} us each")
     user, system, slept, pushed = (without[name] for name in USED)
-    rested = " (with the rest)" if rest_us else ""
+    rested = " with the rest" if rest_us else ""
+    cpu_us = (user + system) * 1e6  # its division is a guess of the kernel's, by its ticks
     print(
-        f"  CPU without the trace: caller {user * 1e6:.1f} us user and {system * 1e6:.1f} us system{rested}, "
-        f"bash {without['shell']:.1f} us; the caller slept {slept:.2f} times and was preempted {pushed:.2f} times"
+        f"  CPU without the trace: caller {cpu_us:.1f} us{rested}, bash {without['shell']:.1f} us; "
+        f"the caller slept {slept:.2f} times and was preempted {pushed:.2f} times"
     )
     usual = [it for it in found if {"typing", "typed", "line", "marked", "answer"} <= set(it.moments)]
     print("  step                                                     lowest tenth  to middle   n")
