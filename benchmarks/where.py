@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import json
 import os
 import re
@@ -50,6 +51,8 @@ NAMES = {0: "read", 1: "write", 7: "poll", 13: "rt_sigaction", 14: "rt_sigprocma
 
 USED = ("ru_utime", "ru_stime", "ru_nvcsw", "ru_nivcsw")
 
+PR_SET_TIMERSLACK = 29
+
 MARK = 110
 """getppid, which nothing else calls: it says in the trace where a command begins and ends."""
 
@@ -57,13 +60,15 @@ MARK = 110
 # ---- what is traced: a process of its own ----
 
 
-async def subject(kind: str, count: int, rest_us: float, cpu: int | None) -> None:
+async def subject(kind: str, count: int, rest_us: float, cpu: int | None, direct: int | None, slack_us: int) -> None:
     """Say the two process ids; then for each line that asks for it run the commands, and say what came of them."""
     if cpu is not None:
         os.sched_setaffinity(0, [cpu])
+    if slack_us:
+        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, slack_us * 1000, 0, 0, 0)
     waits = kind in ("asyncio", "reactor")
-    direct = 0 if kind == "reactor" else None
-    one, pid, end = await asyncio_one(direct) if waits else core_one() if kind == "core" else await pty_one()
+    direct = 0 if kind == "reactor" else direct
+    one, pid, end = await asyncio_one(direct) if waits else core_one(direct or 0) if kind == "core" else await pty_one()
     for _ in range(WARM):
         await one() if waits else one()
     print(os.getpid(), pid, flush=True)
@@ -181,6 +186,7 @@ class Event:
 
     at: float
     pid: int
+    cpu: int
     name: str
     rest: str
 
@@ -221,7 +227,7 @@ def tracing(pids: list[str]) -> Iterator[Path]:
         place.rmdir()
 
 
-LINE = re.compile(r"-(\d+)\s+\[\d+\] \S+ +([\d.]+): (\w+): (.*)")
+LINE = re.compile(r"-(\d+)\s+\[(\d+)\] \S+ +([\d.]+): (\w+): (.*)")
 
 
 def read_trace(place: Path) -> list[Event]:
@@ -229,7 +235,7 @@ def read_trace(place: Path) -> list[Event]:
     with (place / "trace").open() as lines:
         for line in lines:
             if match := LINE.search(line):
-                found.append(Event(float(match[2]) * 1e6, int(match[1]), match[3], match[4]))
+                found.append(Event(float(match[3]) * 1e6, int(match[1]), int(match[2]), match[4], match[5]))
     return found
 
 
@@ -246,6 +252,11 @@ class Command:
     """Microseconds on a processor, by who."""
 
     events: int
+    to_sleep: list[float]
+    """Microseconds from entering a system call of the caller's to its having left the processor."""
+
+    from_sleep: list[float]
+    """From its being back there to the end of the system call."""
 
 
 def commands(events: list[Event], caller: int, shell: int, others: set[int]) -> Iterator[Command]:
@@ -265,15 +276,18 @@ def commands(events: list[Event], caller: int, shell: int, others: set[int]) -> 
 
 def cut(events: list[Event], end: float, caller: int, shell: int, others: set[int], works: set[str]) -> Command:
     who = {caller: "caller", shell: "bash", **dict.fromkeys(others, "thread")}
-    found = Command({"begin": events[0].at, "end": end}, Counter(), Counter(), Counter(), len(events))
+    found = Command({"begin": events[0].at, "end": end}, Counter(), Counter(), Counter(), len(events), [], [])
     moments = found.moments
     running: dict[int, float] = {caller: events[0].at}
     working: dict[int, float] = {}
+    entered = back = 0.0
     for it in events:
         mine = who.get(it.pid, "")
         if it.name == "sys_enter" and mine:
             name = NAMES.get(it.call, str(it.call))
             found.calls[mine, name] += 1
+            if mine == "caller":
+                entered, back = it.at, 0.0
             if mine == "caller" and name == "write" and "typing" not in moments:
                 moments["typing"] = it.at
             if mine == "bash" and name == "write":
@@ -286,6 +300,9 @@ def cut(events: list[Event], end: float, caller: int, shell: int, others: set[in
             name, result = NAMES.get(it.call, str(it.call)), int(it.rest.split("=")[1])
             if mine == "caller" and name == "write" and "typed" not in moments:
                 moments["typed"] = it.at
+            if mine == "caller" and back:
+                found.from_sleep.append(it.at - back)
+                back = 0.0
             if mine == "bash" and name == "read" and "line" not in moments:
                 moments["line"] = it.at
             if mine == "bash" and name == "write":
@@ -307,6 +324,11 @@ def cut(events: list[Event], end: float, caller: int, shell: int, others: set[in
                 moments["passed"] = it.at
         elif it.name == "sched_switch":
             old, new = (int(number) for number in re.findall(r"_pid=(\d+)", it.rest))
+            if old == caller and "prev_state=S" in it.rest:
+                found.to_sleep.append(it.at - entered)
+                back = -1.0
+            if new == caller and back:
+                back = it.at
             if old in who:
                 found.counts[f"switches of {who[old]}"] += 1
                 if old in running:
@@ -317,6 +339,7 @@ def cut(events: list[Event], end: float, caller: int, shell: int, others: set[in
         elif it.name == "workqueue_execute_start" and it.rest.split()[2].rstrip(":") in works:
             working[it.pid] = it.at
             found.counts["runs of the worker"] += 1
+            found.counts["of which on another processor than the command began: worker"] += it.cpu != events[0].cpu
         elif it.name == "workqueue_execute_end" and it.pid in working:
             found.cpu["worker"] += it.at - working.pop(it.pid)
     if "told" in moments:
@@ -347,11 +370,11 @@ def environment() -> dict[str, str]:
 
 
 def trace(
-    kind: str, count: int, rest_us: float, cpu: int | None
+    kind: str, count: int, rest_us: float, more: list[str]
 ) -> tuple[list[Command], dict[str, Any], dict[str, Any]]:
     """The commands as traced; what came of them, and of as many without the trace, in the same process before."""
     words = [sys.executable, __file__, "--subject", kind, "--count", str(count), "--rest", str(rest_us)]
-    words += ["--cpu", str(cpu)] if cpu is not None else []
+    words += more
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
     ) as process:
@@ -375,10 +398,9 @@ def trace(
     return list(commands(events, int(caller), int(shell), others)), with_trace, without
 
 
-def show_trace(kind: str, count: int, rest_us: float, cpu: int | None) -> None:
-    found, with_trace, without = trace(kind, count, rest_us, cpu)
-    where = "" if cpu is None else f", on processor {cpu}"
-    print(f"\n{kind}: {len(found)} commands, {rest_us:g} us apart{where}; load {os.getloadavg()[0]:.1f}")
+def show_trace(kind: str, count: int, rest_us: float, more: list[str]) -> None:
+    found, with_trace, without = trace(kind, count, rest_us, more)
+    print(f"\n{kind}: {len(found)} commands, {rest_us:g} us apart {' '.join(more)}; load {os.getloadavg()[0]:.1f}")
     both = [f"{at(it['samples'], 0.1):.1f} / {at(it['samples'], 0.5):.1f}" for it in (without, with_trace)]
     print(f"  whole command, lowest tenth / middle: {both[0]} us; while it was traced {both[1]} us")
     events = sum(it.events for it in found) / len(found)
@@ -397,6 +419,12 @@ def show_trace(kind: str, count: int, rest_us: float, cpu: int | None) -> None:
         values = [it.moments[end] - it.moments[start] for it in usual if {start, end} <= set(it.moments)]
         if len(values) > len(usual) / 20:
             print(f"  {who:7} {text:48} {at(values, 0.1):10.1f} {trimmed(values):10.1f} {len(values):5}")
+    for what, waits in (
+        ("from a system call to sleep", [us for it in found for us in it.to_sleep]),
+        ("from sleep to its end", [us for it in found for us in it.from_sleep]),
+    ):
+        if waits:
+            print(f"  caller  {what:48} {at(waits, 0.1):10.1f} {trimmed(waits):10.1f} {len(waits):5}")
     total: Counter[tuple[str, str]] = sum((it.calls for it in found), Counter())
     for who in ("caller", "thread", "bash"):
         calls = {name: number / len(found) for (other, name), number in total.most_common() if other == who}
@@ -578,11 +606,14 @@ def main() -> int:
     parser.add_argument("--instructions", action="store_true")
     parser.add_argument("--python", action="store_true")
     parser.add_argument("--parts", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--direct", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--direct", type=int, help="microseconds for which the calling thread waits by itself")
+    parser.add_argument("--slack", type=int, help="microseconds by which the kernel may be late with that")
     parser.add_argument("--subject", choices=KINDS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.subject:
-        asyncio.run(subject(options.subject, options.count, options.rest, options.cpu))
+        asyncio.run(
+            subject(options.subject, options.count, options.rest, options.cpu, options.direct, options.slack or 0)
+        )
         return 0
     if options.parts:
         asyncio.run(parts(options.count, options.direct))
@@ -595,8 +626,10 @@ def main() -> int:
         return 0
     if not os.access(TRACING, os.W_OK):
         sys.exit(f"where.py: {TRACING} cannot be written: it needs root, and a kernel with tracing")
+    more = [word for name in ("cpu", "direct", "slack") if (value := getattr(options, name)) is not None
+            for word in (f"--{name}", str(value))]  # fmt: skip
     for kind in [options.only] if options.only else KINDS:
-        show_trace(kind, options.count, options.rest, options.cpu)
+        show_trace(kind, options.count, options.rest, more)
     return 0
 
 

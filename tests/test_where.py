@@ -69,7 +69,9 @@ def test_what_is_counted(where: Any, tmp_path: Path) -> None:
     assert (found.counts["bytes read"], found.counts["reads with data"], found.counts["looks at /proc"]) == (112, 1, 1)
     assert (found.counts["wakes of caller"], found.counts["wakes of bash"]) == (1, 1)
     assert found.cpu["caller"] == pytest.approx(48) and found.cpu["bash"] == pytest.approx(25)
+    assert found.to_sleep == pytest.approx([9]) and found.from_sleep == pytest.approx([8])
     assert found.cpu["worker"] == pytest.approx(7) and found.counts["runs of the worker"] == 3
+    assert found.counts["of which on another processor than the command began: worker"] == 3
 
 
 def test_a_trace_without_commands_has_none(where: Any, tmp_path: Path) -> None:
