@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { ESC = 0x1b, BEL = 0x07, RANDOM_BYTES = SWX_NONCE_DIGITS * 5 / 8, START_SIZE = 2 + 5 + SWX_START_DIGITS };
+enum { ESC = 0x1b, BEL = 0x07, RANDOM_BYTES = (SWX_NONCE_DIGITS * 5 + 7) / 8, START_SIZE = 2 + 5 + SWX_START_DIGITS };
 
 /* Five bits a digit. */
 static void to_digits(const uint8_t bytes[RANDOM_BYTES], char *out)

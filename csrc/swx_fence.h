@@ -1,14 +1,13 @@
 /* swx_fence.h: the marks by which a command's start, end and exit code are found in a terminal's byte stream.
  *
- * A mark is an invisible OSC sequence that carries a random number of 16 digits to the base of 32 (80 bits from getrandom):
+ * A mark is an invisible OSC sequence that carries a random number of 26 digits to the base of 32 (130 bits from getrandom):
  *
  *      ESC ] 7733 ; NONCE ; KIND [ ; FIELD ]... BEL
  *      ESC ] 7733 ; FIRST TEN DIGITS BEL               of kind START
  *
- * Bash spends 300 instructions on each character of a prompt, so the marks are no longer than they have to be.  A nonce can be guessed
- * at through the terminal only, some million times a second at best: 80 bits last for thousands of millions of years.  A START mark
- * decides no end, and forging one gains nothing: what is printed behind the true one is the command's output too.  Its digits only tell
- * it from other output.
+ * Bash spends 300 instructions on each character of a prompt, so the marks are no longer than they have to be.  A START mark decides
+ * no end, and forging one gains nothing, because what is printed behind the true one is the command's output too: its ten digits
+ * only tell it from other output.
  *
  * Digits, capital letters and control bytes survive `stty olcuc`.  The texts for the shell are unexpanded (`\e`, `$?`), so that
  * printing the variables that hold them shows nothing that matches; only what the shell itself expands does.
@@ -23,7 +22,7 @@
 #include "swx.h"
 
 enum {
-    SWX_NONCE_DIGITS = 16,
+    SWX_NONCE_DIGITS = 26,
     SWX_START_DIGITS = 10,
     SWX_FENCE_HEAD = 2 + 5 + SWX_NONCE_DIGITS + 1, /* ESC ] 7733; NONCE ; */
     SWX_MARK_MAX = 160,                            /* a longer "mark" is ordinary output */
