@@ -47,7 +47,7 @@ _LONGEST_REST = 0.1
 _QUIET = 0.005
 """Seconds that have to go by without a new session before one is replaced, because more may be asked for at once."""
 
-_ROUNDS = 20
+_ROUNDS = 5
 """How often these are waited for."""
 
 _LOOK_SECONDS = 0.1
