@@ -309,7 +309,7 @@ class BashSession(Session):
                 timeout -= shell.seconds
             operation = await self._begin(script, None, timeout, _DIRECT_START_MICROSECONDS, started=before is not None)
         finally:
-            warm.refill()
+            asyncio.get_running_loop().call_soon(warm.refill)  # its thread would want the interpreter now
         if operation.begun:
             return CreateBashSessionResponse(output=(before or "") + operation.output)
         await asyncio.shield(self.close())

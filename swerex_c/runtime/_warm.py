@@ -469,7 +469,7 @@ class WarmShells:
         return None
 
     def refill(self) -> None:
-        """Have those replaced that were taken. Costs a microsecond; call it when the caller has its answer."""
+        """Have those replaced that were taken. To be called when the caller has its answer."""
         shelf = self._own()
         with shelf.changed:
             shelf.failed = False
