@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
@@ -20,7 +21,7 @@ from original import our_environment
 from swerex_c.bench import report
 from swerex_c.bench.engines import Answer, Engine, make
 from swerex_c.bench.rows import ORIGINAL, OURS, PLACE, PROGRAMS, PTY, ROWS, WARM, chosen
-from swerex_c.bench.run import BOOT, NO_TIME, Found, MissingError, Setting, measure
+from swerex_c.bench.run import BOOT, NO_TIME, Found, MissingError, Setting, _remove_abandoned, measure
 from swerex_c.bench.worker import Operations
 from swerex_c.cli import app
 from test_cli import COMMAND, cli
@@ -184,6 +185,19 @@ def test_a_run_in_which_nothing_of_ours_was_measured_is_not_good() -> None:
     both: dict[tuple[str, str], Any] = {("builtin", PTY): [turn], ("builtin", OURS): [turn]}
     assert report.is_good(Found(rows, results=both))
     assert not report.is_good(Found(rows, results=both, errors={("builtin", OURS): "its process ended with 1"}))
+
+
+def test_what_a_killed_run_left_is_removed_and_what_another_uses_is_not(tmp_path: Path) -> None:
+    left, used, new = (tmp_path / f"swerex-c-bench-{name}" for name in ("left", "used", "new"))
+    for path in (left, used, new):
+        path.mkdir()
+        (path / "lock").touch()
+        if path is not new:
+            os.utime(path, (1, 1))
+    with open(used / "lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _remove_abandoned(tmp_path)
+    assert [path.exists() for path in (left, used, new)] == [False, True, True]
 
 
 def other_python(path: Path, swerex: str | None) -> str:

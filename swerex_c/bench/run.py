@@ -7,6 +7,7 @@ What still runs when a tenth more than the budget is over is ended, and named.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -348,12 +349,29 @@ def _environment(directory: Path) -> dict[str, str]:
     return environment
 
 
+_PREFIX, _LOCK = "swerex-c-bench-", "lock"
+_OLD = 60.0
+"""Seconds after which a directory that nobody holds is surely not one that is being made."""
+
+
 @contextlib.contextmanager
 def _directory() -> Iterator[Path]:
     """In memory where possible, so that `cat FILE` measures the terminal and not a disk."""
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="swerex-c-bench-", dir=where) as name:
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
+    _remove_abandoned(Path(where))
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=where) as name, open(f"{name}/{_LOCK}", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield Path(name)
+
+
+def _remove_abandoned(where: Path) -> None:
+    """What runs left that were killed: it is memory, and nobody else removes it."""
+    for path in where.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _OLD:
+                with open(path / _LOCK) as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path)
 
 
 def measure(setting: Setting, rows: list[Row], show: Callable[[str], None] = lambda _: None) -> Found:
