@@ -94,6 +94,31 @@ def test_a_goal_says_what_a_record_has_of_it() -> None:
     assert verdict(name) == (None, False)
 
 
+def test_a_record_is_found_by_the_beginning_of_its_name_and_has_its_tables_beside_it(
+    record: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "RECORDS", tmp_path)
+    names = ("cpu", "kernel", "bash", "python", "command")
+    about = {
+        **dict.fromkeys(names, "x"),
+        "date": "2026-01-02 03:04 UTC",
+        "commit": "abc",
+        "processors": 2,
+        "load_before": 0.1,
+    }
+    line = {"p50_us": 1234.0, "p99_us": 5678.0, "wrong": 0, "count": 7, "ratio": 1.5}
+    rows = {"true": {"title": "true | it", "kind": "latency", "baseline": "bare C", "lines": {"ours": line}}}
+    path = record.write({"machine": about, "rows": rows, "absent": {"tmux": "no program"}})
+    assert record.find("2026-01-02") == record.latest() == path
+    with pytest.raises(LookupError):
+        record.find("2025")
+    report = importlib.import_module("report").write_report(record.read("2026-01-02"), path.parent, []).read_text()
+    assert "| ours | 1.23 ms | 5.68 ms | 1.50x |" in report
+    assert "| MISS | true, asyncio: median, by the C loop |" not in report  # a record of 1.5 meets a goal of 2
+    assert "| pass | true, asyncio: median, by the C loop | 1.5 x | at most 2 x |" in report
+    assert "tmux (no program)" in report
+
+
 def test_ratios_are_of_the_same_round_and_the_lowest_round_is_the_best_median() -> None:
     rows = importlib.import_module("rows")
 
