@@ -35,7 +35,7 @@ SIZE = 2
 EVERYTHING = r"""
 declare -p | grep -vE '^declare -\S+ (BASHPID|EPOCH|SRANDOM|RANDOM|BASH_LINENO|SECONDS|PPID|_seen)'
 declare -f; shopt -p; shopt -po; alias; trap -p; jobs -l; hash; ulimit -a | grep -vE -- "-(R|x)\)"; umask; history
-stty -a; pwd; pwd -P; dirs -v; echo "flags $- line $LINENO params $# $* zero $0 seconds $((SECONDS < 2))"
+stty -a; pwd; pwd -P; dirs -v; echo "flags $- line $LINENO params $# $* zero $0"
 compgen -c | sort | uniq | wc -l; type builtin; complete -p
 ls -l /proc/$$/fd | sed 's/.*\([0-9] ->\)/\1/'; tr '\0' '\n' </proc/$$/environ; tr '\0' ' ' </proc/$$/cmdline
 grep -vE '^(Max file locks|Max realtime timeout)' /proc/$$/limits
