@@ -126,9 +126,9 @@ def test_switches(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SWX_DEBUG", "SWX_SANITIZE", "SWX_WERROR"):
         monkeypatch.delenv(name, raising=False)
     switches = setup_module()["switches"]
-    assert switches() == (["-O2"], [])
+    assert switches() == (["-O2", "-falign-functions=64"], [])
     monkeypatch.setenv("SWX_WERROR", "1")
-    assert switches() == (["-O2", "-Werror"], [])
+    assert switches() == (["-O2", "-falign-functions=64", "-Werror"], [])
     monkeypatch.setenv("SWX_DEBUG", "1")
     assert switches()[0][:3] == ["-O0", "-g", "-UNDEBUG"]
     monkeypatch.setenv("SWX_SANITIZE", "thread")
