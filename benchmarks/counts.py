@@ -50,7 +50,7 @@ LOOSE = 0.3
 VARIED = {"create": 0.15}
 """Tolerances of works of which so much depends on the order in which a shell and its terminal come up."""
 
-ENGINE_RUNS = 5
+ENGINE_RUNS = 9
 ENGINE_COMMANDS = 1000
 ENGINE_WARM = 50
 

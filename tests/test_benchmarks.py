@@ -247,7 +247,7 @@ def test_counts_of_the_same_engine_are_the_same_and_a_slower_engine_is_caught(
     baseline = {"tools": counts.tools(), "counts": {"engine": first}}
     (same,) = counts.changes(baseline, {"engine": count(DIRECTORY.parent / "csrc")})
     (slower,) = counts.changes(baseline, {"engine": count(slow)})
-    assert not same.slower and abs(same.share) < 0.01
+    assert not same.slower and abs(same.share) < 0.02  # how often the shell is looked at depends on who is scheduled
     assert slower.slower
 
 
