@@ -118,6 +118,7 @@ class Session:
         future: object,
         news: object,  # handed to the waker when there is output to take; None: output is not taken
         direct: int,  # microseconds that this call itself waits for the end
+        slack: int = 0,  # microseconds more that it may take to give up waiting, which makes the wait cheaper
         /,
     ) -> Operation: ...
     # Ends with a match, or when the shell is back at its prompt.

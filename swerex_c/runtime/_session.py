@@ -88,6 +88,13 @@ _BEFORE_STARTUP_SECONDS = 0.35
 _DIRECT_START_MICROSECONDS = 500
 """The same while a shell that waited reads its startup files: to start one instead would take many times that."""
 
+_TICK_MICROSECONDS = 4000
+"""How much longer than that it may wait in vain, where the last commands were short and the loop has no timer to serve:
+a timer that can wait for the kernel's next tick costs nothing, and another one as much as the command."""
+
+_TRUSTED = 8
+"""So many commands in a row have to have been short before that."""
+
 _SHORT = 2e-6
 """Seconds for each microsecond of that: a command that ended in less while others were served is a short one again."""
 
@@ -159,6 +166,7 @@ class BashSession(Session):
         self._output_limit = output_limit
         self._skip_direct = 0
         self._skip_next = 0
+        self._short_ones = 0
         self._checked: dict[str, bool] = {}
         self._direct_microseconds = _DIRECT_MICROSECONDS
         self._missing = ""
@@ -553,23 +561,26 @@ class BashSession(Session):
             if watch is not None:
                 news = watch.news
         waker = current_waker()
-        direct = 0
+        direct = slack = 0
         if not waker.ready and not waker.pending and news is None:  # nothing else is to be done, or waited for
             if self._skip_next:
                 self._skip_next -= 1
             else:
                 direct = self._direct_microseconds
+                if self._short_ones >= _TRUSTED and waker.has_time(2e-6 * _TICK_MICROSECONDS):
+                    slack = _TICK_MICROSECONDS
         core = self._core or self.core
         checked = self._checked.get(command, -1) if self._checked else -1
         try:
             operation = core.run(
-                command, checked, timeout, action.no_output_timeout, matcher, waker.core, None, news, direct
+                command, checked, timeout, action.no_output_timeout, matcher, waker.core, None, news, direct, slack
             )
         except (ValueError, OSError, MemoryError, RuntimeError) as e:
             raise translate(e) from e
         if watch is None and operation.done and not operation.held:
             if direct:
                 self._skip_direct = 0
+                self._short_ones += 1
             if stream is not None:
                 stream.source.set_result(operation)
             return operation
@@ -591,6 +602,7 @@ class BashSession(Session):
             if direct:
                 self._skip_direct = 0
             return operation
+        self._short_ones = 0
         if direct:  # it was not a short one: the next ones may not be either
             self._skip_direct = self._skip_next = min(2 * self._skip_direct + 1, 63)
         start = time.perf_counter()

@@ -36,6 +36,12 @@ class LoopWaker:
         # This is what keeps it alive, and no longer than until the loop is closed.
         loop.add_reader(self.core.fileno(), self._drain)
 
+    def has_time(self, seconds: float) -> bool:
+        """Whether the loop has no timer that is due in that time; False of loops that do not tell."""
+        loop: Any = self._loop()
+        timers: Any = getattr(loop, "_scheduled", None)
+        return timers is not None and (not timers or timers[0].when() - loop.time() > seconds)
+
     def _drain(self) -> None:
         for waiter in self.core.take():
             if waiter.__class__ is asyncio.Event:
