@@ -383,12 +383,10 @@ static void take_stray(hunt *h, pid_t pid, pid_t parent)
         return;
     }
     int fd = open_pidfd(pid); /* before the look that tells who it is: what has the number later is not hit */
-    if (belongs(h, pid)) {
-        if (h->all) { /* it keeps its signs, by which it is found in its turn */
-            send_signal(fd, pid, SIGSTOP);
-        }
+    if (!h->all && belongs(h, pid)) {
         goto done;
     }
+    /* One that is killed for its signs too is taken all the same: it may shed them before it stops. */
     if (read_stat(pid, &stat) != SWX_OK || stat.parent != parent || is_dead(&stat)) {
         goto done;
     }
@@ -474,30 +472,35 @@ static int64_t microseconds(void)
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-/* Until then it may be in the middle of a fork. */
-static void await_stop(hunt *h, pid_t pid)
+/* Until then it may be in the middle of a fork.  False: it still waits for a processor to stop on.  What sleeps all the same (frozen,
+ * or in the kernel) may not stop for long, and starts nothing meanwhile. */
+static bool await_stop(hunt *h, pid_t pid)
 {
     process_stat stat;
+    bool goes_on;
     if (!h->patience) {
         h->patience = microseconds() + PATIENCE_MICROSECONDS;
     }
-    while (microseconds() < h->patience && read_stat(pid, &stat) == SWX_OK && strchr("RSD", stat.state)) {
+    while ((goes_on = read_stat(pid, &stat) == SWX_OK && strchr("RSD", stat.state)) && microseconds() < h->patience) {
         usleep(PAUSE_MICROSECONDS);
     }
+    return !goes_on || stat.state != 'R';
 }
 
 /* All are listed before one is looked at, which takes longer than a fork: a parent that is not stopped would have new ones
- * for ever. */
-static void take_children(hunt *h, pid_t parent, bool stopped)
+ * for ever.  False: it was to be stopped, is not yet, and may have more children than these. */
+static bool take_children(hunt *h, pid_t parent, bool stopped)
 {
+    bool complete = true;
     list_all_children(h, parent);
     if (stopped && h->child_count) {
-        await_stop(h, parent);
+        complete = await_stop(h, parent);
         list_all_children(h, parent);
     }
     for (size_t i = 0; i < h->child_count; i++) {
         take_stray(h, h->children[i], parent);
     }
+    return complete;
 }
 
 static void take_grandchildren(hunt *h)
@@ -542,8 +545,8 @@ static bool kill_one(hunt *h, pid_t pid)
     }
     if (alive) {
         send_signal(fd, pid, SIGSTOP);
-        take_children(h, pid, true);
-        alive = send_signal(fd, pid, SIGKILL);
+        /* Where it had no processor to stop on, the next look kills it: who is killed leaves children that nobody finds. */
+        alive = !take_children(h, pid, true) || send_signal(fd, pid, SIGKILL);
     }
     close_handle(fd);
     return alive;
