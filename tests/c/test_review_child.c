@@ -40,6 +40,7 @@ __attribute__((constructor)) static void be_hunted(void)
     bool flood = strcmp(how, "flood") == 0;
     for (int i = 0; i < (flood ? FLOOD : STRAYS); i++) {
         if (fork() == 0) {
+            alarm(60); /* should they outlive a test that has failed */
             if (strcmp(how, "late") == 0) { /* anywhere in the look that comes meanwhile */
                 usleep((unsigned)(getpid() * 7919 % 12000));
                 shed_marks();
@@ -119,7 +120,7 @@ static void test_many_strays(void)
     usleep(20000);
     int64_t began = milliseconds();
     swx_child_kill_strays(&child);
-    CHECK(milliseconds() - began < 3000);
+    CHECK(milliseconds() - began < 10000);
     kill_all(&child);
     CHECK(count_until_end(output) == 0);
 }
