@@ -167,10 +167,12 @@ def run(arguments: argparse.Namespace, directory: Path) -> tuple[int, Result | N
     extent = QUICK if arguments.quick else FULL if arguments.full else USUAL
     only = arguments.only.split(",") if arguments.only else []
     rows: dict[str, Workload] = {}
-    known = []
     try:
-        for workload in workloads(extent, files):
-            known.append(workload.key)
+        every = list(workloads(extent, files))
+        known = [workload.key for workload in every]
+        if unknown := [it for it in only if not fnmatch.filter(known, it)]:  # before minutes are spent on the others
+            raise BenchError(f"no rows {', '.join(unknown)}; there are {', '.join(known)}")
+        for workload in every:
             if only and not any(fnmatch.fnmatchcase(workload.key, it) for it in only):
                 continue
             rows[workload.key] = workload
@@ -184,8 +186,6 @@ def run(arguments: argparse.Namespace, directory: Path) -> tuple[int, Result | N
             sys.stdout.flush()
     finally:
         bench.close()
-    if unknown := [it for it in only if not fnmatch.filter(known, it)]:
-        raise BenchError(f"no rows {', '.join(unknown)}; there are {', '.join(known)}")
     about["contenders"] = {n: c.python for n, c in bench.contenders.items() if isinstance(c, Worker)}
     print("\ninterpreters: " + ", ".join(f"{name} {python}" for name, python in about["contenders"].items()))
     measured = record.document(about, rows, bench.absent)

@@ -156,6 +156,14 @@ def test_a_process_is_pinned_with_its_threads_and_children() -> None:
             child.kill()
 
 
+def test_a_row_that_there_is_not_is_named_before_anything_is_measured() -> None:
+    command = [sys.executable, str(DIRECTORY / "bench.py"), "--quick", "--no-install", "--only", "output-8,nosuch"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "no rows nosuch; there are true, " in done.stderr
+    assert "MB/s" not in done.stdout
+
+
 def test_what_is_kept_of_an_output_has_to_be_its_ends(tmp_path: Path) -> None:
     worker_output = importlib.import_module("worker_output")
     path = tmp_path / "file"
