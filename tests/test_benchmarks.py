@@ -311,3 +311,14 @@ def test_the_same_package_is_not_slower_and_a_slower_one_is_caught(environment: 
     finally:
         for worker in workers.values():
             worker.close()
+
+
+def test_slow_once_is_not_slower_for_the_gate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gate = importlib.import_module("gate")
+    same = gate.Verdict("true: CPU", [10.0 + i / 100 for i in range(9)], [10.005 + i / 100 for i in range(9)])
+    slow = gate.Verdict("true: CPU", same.before, [2 * it for it in same.before])
+    other = gate.Verdict("output: CPU", slow.before, slow.now)
+    for first, second, slower in ((same, same, False), (slow, same, False), (slow, other, False), (slow, slow, True)):
+        answers = iter([[first], [second]])
+        monkeypatch.setattr(gate, "against", lambda *_, answers=answers: next(answers))
+        assert gate.slower_twice("before", None, tmp_path) is slower
