@@ -99,4 +99,18 @@ static inline swx_session *open_with(const char *script)
 
 static inline swx_session *open_carried(void) { return open_with(":"); }
 
+/* Runs the tests, or carries: what the `main` of such a test does. */
+static inline int run_or_carry(const swx_test *tests, size_t count, int argc, char **argv)
+{
+    if (argc > 2 && strcmp(argv[1], "carry") == 0) {
+        return carry(argv + 2);
+    }
+    CHECK(setenv("TERM", "xterm", 1) == 0 && unsetenv("PROMPT_COMMAND") == 0);
+    for (size_t i = 0; i < count; i++) {
+        tests[i]();
+    }
+    printf("%zu passed, 0 failed\n", count);
+    return 0;
+}
+
 #endif

@@ -425,15 +425,4 @@ static void test_no_memory(void)
 static const swx_test tests[] = { test_commands, test_fresh_nonce, test_startup, test_interrupts, test_readers_that_stay,
                                   test_interrupts_at_the_end, test_prompts, test_modes, test_lines, test_ends, test_no_memory };
 
-int main(int argc, char **argv)
-{
-    if (argc > 2 && strcmp(argv[1], "carry") == 0) {
-        return carry(argv + 2);
-    }
-    CHECK(setenv("TERM", "xterm", 1) == 0 && unsetenv("PROMPT_COMMAND") == 0);
-    for (size_t i = 0; i < SWX_COUNT(tests); i++) {
-        tests[i]();
-    }
-    printf("%zu passed, 0 failed\n", SWX_COUNT(tests));
-    return 0;
-}
+int main(int argc, char **argv) { return run_or_carry(tests, SWX_COUNT(tests), argc, argv); }

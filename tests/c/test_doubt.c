@@ -197,15 +197,4 @@ static void test_no_carrier(void)
 static const swx_test tests[] = { test_prompts_are_gone, test_echo, test_output_on_its_way, test_command_on_its_way,
                                   test_without_start, test_no_carrier };
 
-int main(int argc, char **argv)
-{
-    if (argc > 2 && strcmp(argv[1], "carry") == 0) {
-        return carry(argv + 2);
-    }
-    CHECK(setenv("TERM", "xterm", 1) == 0 && unsetenv("PROMPT_COMMAND") == 0);
-    for (size_t i = 0; i < SWX_COUNT(tests); i++) {
-        tests[i]();
-    }
-    printf("%zu passed, 0 failed\n", SWX_COUNT(tests));
-    return 0;
-}
+int main(int argc, char **argv) { return run_or_carry(tests, SWX_COUNT(tests), argc, argv); }
