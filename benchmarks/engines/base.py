@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
-import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from shared import of_bench
 
 __all__ = [
     "BARE_ARGUMENTS",
@@ -22,12 +22,14 @@ __all__ = [
     "free_port",
     "is_empty",
     "plain_terminal",
+    "read_answer",
 ]
 
-FENCE_PROMPT = "\x1eF$?;\x1f"
-FENCE = re.compile(rb"\x1eF(\d+);\x1f")
+_fence = of_bench("fence")
+FENCE, CHUNK = _fence.FENCE, _fence.CHUNK
+plain_terminal, read_answer = _fence.plain_terminal, _fence.read_answer
+
 BARE_ARGUMENTS = ["--noprofile", "--norc", "--noediting", "-i"]
-CHUNK = 65536
 SLEEP_BEFORE_INTERRUPT = 0.2
 
 Answer = tuple[str | bytes, int | None]
@@ -39,17 +41,9 @@ Place = dict[str, Any]
 
 def bare_environment() -> dict[str, str]:
     """The environment for shells that are driven by hand: our prompt, nothing that prints beside it."""
-    environment = dict(os.environ, PS1=FENCE_PROMPT, PS2="", TERM="dumb")
+    environment = dict(os.environ, PS1=_fence.PROMPT, PS2="", TERM="dumb")
     environment.pop("PROMPT_COMMAND", None)
     return environment
-
-
-def plain_terminal(fd: int) -> None:
-    """The terminal mode of all contenders: no echo and no output processing."""
-    mode = termios.tcgetattr(fd)
-    mode[1] &= ~termios.OPOST
-    mode[3] &= ~termios.ECHO
-    termios.tcsetattr(fd, termios.TCSANOW, mode)
 
 
 class Contender:

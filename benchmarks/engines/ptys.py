@@ -18,6 +18,7 @@ from engines.base import (
     Contender,
     bare_environment,
     plain_terminal,
+    read_answer,
 )
 
 __all__ = ["Ptyprocess"]
@@ -36,7 +37,7 @@ class Ptyprocess(Contender):
         process = self.spawn(["bash", *BARE_ARGUMENTS], env=bare_environment(), echo=False)
         plain_terminal(process.fd)
         self.sessions[key] = process
-        self.read_answer(process.fd)
+        read_answer(process.fd)
 
     async def close(self, key: str) -> None:
         process = self.sessions.pop(key)
@@ -44,24 +45,10 @@ class Ptyprocess(Contender):
         process.wait()
         process.close()
 
-    @staticmethod
-    def read_answer(fd: int) -> Answer:
-        chunks = []
-        tail = b""
-        while True:
-            chunk = os.read(fd, CHUNK)
-            chunks.append(chunk)
-            tail = tail[-24:] + chunk[-24:]
-            if tail.endswith(b"\x1f"):
-                found = FENCE.search(tail)
-                if found:
-                    output = b"".join(chunks)
-                    return output[: output.rindex(b"\x1e")], int(found.group(1))
-
     def run_now(self, key: str, text: str) -> Answer:
         fd = self.sessions[key].fd
         os.write(fd, text.encode() + b"\n")
-        return self.read_answer(fd)
+        return read_answer(fd)
 
     async def wait_for(self, key: str, text: str, patterns: list[str]) -> str:
         # One alternation, searched in each chunk with 200 bytes of what came before.
@@ -74,7 +61,7 @@ class Ptyprocess(Contender):
             found = wanted.search(window)
             if found and found.lastgroup:
                 if not FENCE.search(window):
-                    self.read_answer(fd)
+                    read_answer(fd)
                 return patterns[int(found.lastgroup[1:])]
 
     async def begin(self, key: str, text: str) -> None:
@@ -83,4 +70,4 @@ class Ptyprocess(Contender):
 
     async def interrupt(self, key: str) -> None:
         self.sessions[key].sendintr()
-        self.read_answer(self.sessions[key].fd)
+        read_answer(self.sessions[key].fd)

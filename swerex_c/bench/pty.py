@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import re
 import select
 import shutil
 import subprocess
@@ -18,10 +17,10 @@ import time
 from dataclasses import dataclass
 
 from swerex_c.bench.engines import GIVE_UP, Answer, Engine, is_right
+from swerex_c.bench.fence import CHUNK, FENCE, plain_terminal, read_answer
 
 __all__ = ["RawTerminal"]
 
-FENCE = re.compile(rb"\x1eF(\d+);\x1f")
 # The same files as any interactive bash reads, so that starting one costs the same.
 STARTUP = """\
 [[ ! -r /etc/bash.bashrc ]] || . /etc/bash.bashrc
@@ -29,7 +28,6 @@ STARTUP = """\
 unset PROMPT_COMMAND
 PS2= PS1=$'\\036F$?;\\037'
 """
-CHUNK = 65536
 
 
 def _take_terminal() -> None:
@@ -66,10 +64,7 @@ class RawTerminal(Engine):
 
     async def open(self, key: str) -> None:
         master, slave = os.openpty()
-        mode = termios.tcgetattr(slave)
-        mode[1] &= ~termios.OPOST
-        mode[3] &= ~termios.ECHO
-        termios.tcsetattr(slave, termios.TCSANOW, mode)
+        plain_terminal(slave)
         words = [self.bash, "--noediting", "--rcfile", self.startup.name, "-i"]
         try:
             process = subprocess.Popen(
@@ -81,7 +76,7 @@ class RawTerminal(Engine):
         finally:
             os.close(slave)
         self.shells[key] = Shell(master, process)
-        self._answer(master)
+        read_answer(master)
 
     async def close(self, key: str) -> None:
         shell = self.shells.pop(key)
@@ -89,22 +84,10 @@ class RawTerminal(Engine):
         shell.process.wait()
         os.close(shell.master)
 
-    @staticmethod
-    def _answer(master: int) -> Answer:
-        chunks = []
-        tail = b""
-        while True:
-            chunk = os.read(master, CHUNK)
-            chunks.append(chunk)
-            tail = tail[-24:] + chunk[-24:]
-            if tail.endswith(b"\x1f") and (found := FENCE.search(tail)):
-                output = b"".join(chunks)
-                return output[: output.rindex(b"\x1e")], int(found[1])
-
     async def run(self, key: str, text: str) -> Answer:
         master = self.shells[key].master
         os.write(master, text.encode() + b"\n")
-        return self._answer(master)
+        return read_answer(master)
 
     async def interrupt(self, key: str) -> float:
         master = self.shells[key].master
@@ -112,7 +95,7 @@ class RawTerminal(Engine):
         await asyncio.sleep(GIVE_UP)
         start = time.perf_counter()
         os.write(master, b"\x03")
-        self._answer(master)
+        read_answer(master)
         return (time.perf_counter() - start) * 1e6
 
     async def fleet(self, keys: list[str], text: str, until: float) -> tuple[int, int]:
