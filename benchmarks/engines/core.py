@@ -6,6 +6,7 @@ import importlib
 import os
 import select
 import shutil
+import threading
 import time
 from typing import Any
 
@@ -37,9 +38,18 @@ class Core(Contender):
         self.core: Any = importlib.import_module("swerex_c._core")
         self.make_matcher: Any = importlib.import_module("swerex_c.runtime._patterns").make_matcher
         self.bash = os.fsencode(shutil.which("bash") or "/bin/bash")
-        self.sessions: dict[str, tuple[Any, Any]] = {}
+        self.sessions: dict[str, Any] = {}
+        self.wakers = threading.local()
 
-    def finish(self, operation: Any, waker: Any) -> Any:
+    @property
+    def waker(self) -> Any:
+        """This thread's, which waits for one operation at a time."""
+        if not hasattr(self.wakers, "own"):
+            self.wakers.own = self.core.Waker()
+        return self.wakers.own
+
+    def finish(self, operation: Any) -> Any:
+        waker = self.waker
         while not operation.done:
             poller_of(waker).poll()
             waker.take()
@@ -48,20 +58,17 @@ class Core(Contender):
     async def open(self, key: str) -> None:
         environment = [os.fsencode(f"{name}={value}") for name, value in os.environ.items()]
         session = self.core.Session(self.bash, environment, None, 24, 80, OUTPUT_LIMIT)
-        waker = self.core.Waker()
-        self.sessions[key] = session, waker
-        self.finish(session.start(self.startup, 10.0, waker, None), waker)
+        self.sessions[key] = session
+        self.finish(session.start(self.startup, 10.0, self.waker, None))
 
     async def close(self, key: str) -> None:
-        session, waker = self.sessions.pop(key)
-        self.finish(session.close(waker, None), waker)
+        self.finish(self.sessions.pop(key).close(self.waker, None))
 
     def submit(self, key: str, text: str, timeout: float | None = None, matcher: Any = None) -> Any:
-        session, waker = self.sessions[key]
-        operation = session.run(text, -1, timeout, None, matcher, waker, None, None, self.direct)
+        operation = self.sessions[key].run(text, -1, timeout, None, matcher, self.waker, None, None, self.direct)
         if operation is None:
             raise RuntimeError(f"{text!r} needs a check by bash")
-        return self.finish(operation, waker)
+        return self.finish(operation)
 
     def run_now(self, key: str, text: str) -> Answer:
         operation = self.submit(key, text)
@@ -75,8 +82,7 @@ class Core(Contender):
         self.submit(key, text, timeout=SLEEP_BEFORE_INTERRUPT)
 
     async def interrupt(self, key: str) -> None:
-        session, waker = self.sessions[key]
-        self.finish(session.interrupt(0.2, 3, None, waker, None), waker)
+        self.finish(self.sessions[key].interrupt(0.2, 3, None, self.waker, None))
 
     def run_all(self, keys: list[str], text: str, count: int, samples: list[int]) -> int:
         """Runs text `count` times in each session at once, by one thread and one waker; returns the wrong answers.
@@ -92,7 +98,7 @@ class Core(Contender):
 
         def submit(key: str) -> None:
             begun[key] = clock()
-            waiting[key] = self.sessions[key][0].run(text, -1, None, None, None, waker, key, None, 0)
+            waiting[key] = self.sessions[key].run(text, -1, None, None, None, waker, key, None, 0)
 
         for key in keys:
             submit(key)

@@ -35,6 +35,7 @@ class Ptyprocess(Contender):
 
     async def open(self, key: str) -> None:
         process = self.spawn(["bash", *BARE_ARGUMENTS], env=bare_environment(), echo=False)
+        process.delayafterclose = 0  # else a tenth of a second for each session that is closed
         plain_terminal(process.fd)
         self.sessions[key] = process
         read_answer(process.fd)
