@@ -18,6 +18,7 @@ import io
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -135,8 +136,10 @@ def _make_debian(tar: Path) -> None:
     environment = os.environ | {"PATH": needs.search_path(), "DEBIAN_FRONTEND": "noninteractive"}
     with log.open("wb") as out:
         done = subprocess.run(
-            [command, "--variant=minbase", f"--include={DEBIAN_PACKAGES}", release, str(directory), mirror],
+            # It mounts /proc in the tree; where that stayed, whoever deletes the tree would reach into it.
+            needs.alone(command, "--variant=minbase", f"--include={DEBIAN_PACKAGES}", release, str(directory), mirror),
             check=False,
+            preexec_fn=lambda: needs.die_with_parent(signal.SIGKILL),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,

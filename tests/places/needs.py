@@ -71,9 +71,16 @@ _prctl = ctypes.CDLL(None).prctl
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
+def die_with_parent(by: signal.Signals = signal.SIGTERM) -> None:
     """For `preexec_fn`: whatever ends the tests, SIGKILL included, ends the daemon."""
-    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    _prctl(_PR_SET_PDEATHSIG, int(by))
+
+
+def alone(*words: str) -> list[str]:
+    """A command line with mounts and processes of its own: nobody else sees what it mounts, and nothing is left of
+    either when it ends or is killed."""
+    capability(CAP_SYS_ADMIN, "CAP_SYS_ADMIN", "mounts that nobody else sees")
+    return [program("unshare", "util-linux"), "--pid", "--kill-child", "--mount-proc", *words]
 
 
 def alive(pid: int) -> bool:

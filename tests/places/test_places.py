@@ -104,6 +104,34 @@ def test_an_engine_ends_with_the_process_that_started_it(bash_min: str) -> None:
         needs.remove(directory)
 
 
+def test_what_makes_a_debian_leaves_nothing_mounted_when_it_is_cut_short(tmp_path: Path) -> None:
+    """What stands for debootstrap does what matters of it: it mounts /proc, starts others, and takes long."""
+    program = tmp_path / "debootstrap"
+    program.write_text(
+        '#!/bin/bash\nmkdir -p "$4/proc"; mount -t proc proc "$4/proc" || exit\n'
+        'cp /proc/mounts "$4/mounts"; setsid sleep 4244 & sleep 600\n'
+    )
+    program.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{needs.search_path()}", "SWX_PLACES_CACHE": str(tmp_path)}
+    make = "from places import images, needs\ntry: images.debian_tar()\nexcept needs.Lacking as it: print(it)"
+    tree = tmp_path / "debian-py"
+    with subprocess.Popen(
+        [sys.executable, "-c", make], cwd=needs.ROOT / "tests", env=environment, stdout=subprocess.PIPE
+    ) as maker:
+        assert maker.stdout is not None
+        try:
+            assert needs.wait_until(lambda: (tree / "mounts").exists() or maker.poll() is not None, 20)
+            if maker.poll() is not None:
+                pytest.skip(f"this machine lacks {maker.stdout.read().decode()}")
+            assert needs.wait_until(lambda: f" {tree}/proc " in (tree / "mounts").read_text(), 5)
+            assert needs.mounts_below(tmp_path) == [] and os.listdir(tree / "proc") == []
+        finally:
+            maker.kill()
+    assert needs.wait_until(lambda: not needs.mentioning(str(tree)), 10)
+    assert not any("sleep\0004244" in _command(pid) for pid in needs.pids())
+    assert needs.mounts_below(tmp_path) == []
+
+
 def test_clients_need_nothing_but_the_environment(docker: Engine) -> None:
     assert docker.environment["DOCKER_HOST"] == docker.host
     version = subprocess.run(
