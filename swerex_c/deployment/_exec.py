@@ -1,4 +1,4 @@
-"""What deployments share whose runtime reaches its place by running a program: containers, hosts, isolated views."""
+"""What deployments share that start a place, and those whose runtime reaches it by running a program there."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from swerex_c.exec.backend import Backend
     from swerex_c.runtime._base import AbstractRuntime
 
-__all__ = ["Effort", "EffortEnded", "ExecDeployment"]
+__all__ = ["Effort", "EffortEnded", "ExecDeployment", "PlaceDeployment"]
 
 _FOR_EVER = 20 * 86400.0
 """Seconds without a limit, as system calls can take them."""
@@ -239,10 +239,11 @@ _OWN_WORDS = (DeploymentStartupError, RuntimeClosedError)
 """What a failed start raises as it is; other errors of this package become the first of these."""
 
 
-class ExecDeployment(AbstractDeployment):
-    """Starts a place, and an `ExecRuntime` in it.
+class PlaceDeployment(AbstractDeployment):
+    """Starts a place, and a runtime that reaches it.
 
-    A kind of place says how it is begun and ended, in `_begin` and `_end`, which block: they are called in threads.
+    A kind of place says how both are made, in `_start`, and how the place is ended, in `_end`, which blocks: it is
+    called in a thread.
     """
 
     _startup_timeout: ClassVar[float] = 180.0
@@ -266,14 +267,14 @@ class ExecDeployment(AbstractDeployment):
     # What a kind of place says
 
     @abstractmethod
-    def _begin(self, effort: Effort) -> Backend:
-        """Start the place and say how it is reached. Blocks, and gives up when `effort` says so.
+    async def _start(self, effort: Effort) -> None:
+        """Make the place, and the runtime that reaches it: `_runtime`. Gives up when `effort` says so.
 
         What it has begun it leaves to `_end` if it fails.
         """
 
     def _end(self) -> None:
-        """End the place, however far `_begin` came. May be called again. Blocks, for a limited time."""
+        """End the place, however far `_start` came. May be called again. Blocks, for a limited time."""
 
     # What deployments do
 
@@ -341,20 +342,6 @@ class ExecDeployment(AbstractDeployment):
                 kind = StartupTimeoutError if late else DeploymentStartupError
                 raise kind(str(error)) from error
             raise
-
-    async def _start(self, effort: Effort) -> None:
-        """Make the place and the runtime in it."""
-        # What is slow to import is, while the place starts.
-        threading.Thread(target=_import_runtime, name="import", daemon=True).start()
-        backend = await self._in_thread(effort, self._begin, effort)
-        self._hooks.on_custom_step("Starting runtime")
-        began = time.monotonic()
-        from swerex_c.runtime.exec import ExecRuntime
-
-        runtime = ExecRuntime(backend, logger=self.logger)
-        self._runtime = runtime
-        await runtime.open(timeout=effort.check())
-        self.logger.info(f"Runtime started in {time.monotonic() - began:.2f}s")
 
     async def _in_thread(self, effort: Effort, function: Any, *args: Any) -> Any:
         """Call a blocking function of a start in a thread. Cancelled, it ends the effort, and waits for the thread."""
@@ -453,6 +440,33 @@ class ExecDeployment(AbstractDeployment):
     def _left_running(self) -> bool:
         # A copy of the object in a forked process owns nothing.
         return os.getpid() == getattr(self, "_owner", None) and (self._has_begun() or self._runtime is not None)
+
+
+class ExecDeployment(PlaceDeployment):
+    """Starts a place, and an `ExecRuntime` in it: containers, hosts, isolated views.
+
+    A kind of place says how it is begun, in `_begin`, which blocks: it is called in a thread.
+    """
+
+    @abstractmethod
+    def _begin(self, effort: Effort) -> Backend:
+        """Start the place and say how it is reached. Blocks, and gives up when `effort` says so.
+
+        What it has begun it leaves to `_end` if it fails.
+        """
+
+    async def _start(self, effort: Effort) -> None:
+        # What is slow to import is, while the place starts.
+        threading.Thread(target=_import_runtime, name="import", daemon=True).start()
+        backend = await self._in_thread(effort, self._begin, effort)
+        self._hooks.on_custom_step("Starting runtime")
+        began = time.monotonic()
+        from swerex_c.runtime.exec import ExecRuntime
+
+        runtime = ExecRuntime(backend, logger=self.logger)
+        self._runtime = runtime
+        await runtime.open(timeout=effort.check())
+        self.logger.info(f"Runtime started in {time.monotonic() - began:.2f}s")
 
 
 def _import_runtime() -> None:

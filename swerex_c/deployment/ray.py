@@ -22,13 +22,12 @@ import socket
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from swerex_c.deployment import _ray_cluster as cluster
-from swerex_c.deployment._exec import Effort, ExecDeployment
+from swerex_c.deployment._exec import Effort, PlaceDeployment
 from swerex_c.deployment.config import DockerDeploymentConfig, RayDeploymentConfig
 from swerex_c.exceptions import DeploymentStartupError, StartupTimeoutError
 from swerex_c.exec.threads import in_thread
 
 if TYPE_CHECKING:
-    from swerex_c.exec.backend import Backend
     from swerex_c.runtime._ray_link import ActorLink
     from swerex_c.runtime._ray_session import Membership
     from swerex_c.runtime.ray import RayRuntime
@@ -50,7 +49,7 @@ _RECONNECT_SECONDS = 10.0
 _END_SECONDS = 50.0
 
 
-class RayDeployment(ExecDeployment):
+class RayDeployment(PlaceDeployment):
     """Starts an environment on a node of a Ray cluster: a `RayRuntime`.
 
         deployment = RayDeployment(num_cpus=2, environment=DockerDeploymentConfig(image="python:3.12"))
@@ -71,9 +70,6 @@ class RayDeployment(ExecDeployment):
     @classmethod
     def from_config(cls, config: RayDeploymentConfig) -> Self:
         return cls(**config.model_dump())
-
-    def _begin(self, effort: Effort) -> Backend:
-        raise NotImplementedError  # it is not reached by running programs: `_start` does all
 
     async def _start(self, effort: Effort) -> None:
         self._hooks.on_custom_step("Waiting for a place in the cluster")
