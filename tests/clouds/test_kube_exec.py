@@ -85,6 +85,20 @@ def soon(condition: Callable[[], Any]) -> Any:
     return found
 
 
+async def working(server: ApiServer, pod: str) -> tuple[ExecRuntime, list[asyncio.Future[Any]], Path]:
+    """A runtime with a command that runs in a session and one beside it; each has added a line to the file."""
+    runtime = ExecRuntime(KubernetesBackend(pod, kubeconfig=server.kubeconfig))
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    begun = server.directory / "begun"
+    script = f"echo >>{begun}; sleep 1000"
+    waiting: list[asyncio.Future[Any]] = [
+        asyncio.ensure_future(runtime.execute(Command(command=script, shell=True))),
+        asyncio.ensure_future(runtime.run_in_session(BashAction(command=script, timeout=100))),
+    ]
+    assert await asyncio.to_thread(soon, lambda: begun.exists() and begun.read_text() == "\n\n")
+    return runtime, waiting, begun
+
+
 @pytest.mark.parametrize("size", [0, 1, 2047, 2048, 2049, 65537, 3_000_000])
 def test_every_byte_passes_both_ways(backend: KubernetesBackend, size: int) -> None:
     data = os.urandom(size // 2) + (bytes(range(256)) * (size // 512 + 1))[: size - size // 2]
@@ -270,15 +284,7 @@ def test_a_server_that_says_nothing_any_more_is_given_up(
 
 @pytest.mark.parametrize("how", ["cut", "restart"])
 async def test_a_connection_that_breaks_is_told_and_the_pod_goes_on(server: ApiServer, pod: str, how: str) -> None:
-    runtime = ExecRuntime(KubernetesBackend(pod, kubeconfig=server.kubeconfig))
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    begun = server.directory / "begun"
-    script = f"echo >>{begun}; sleep 1000"
-    waiting = [
-        asyncio.ensure_future(runtime.execute(Command(command=script, shell=True))),
-        asyncio.ensure_future(runtime.run_in_session(BashAction(command=script, timeout=100))),
-    ]
-    assert await asyncio.to_thread(soon, lambda: begun.exists() and begun.read_text() == "\n\n")
+    runtime, waiting, begun = await working(server, pod)
     if how == "cut":
         server.drop()
     else:
@@ -312,15 +318,7 @@ OOM = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
     ],
 )
 async def test_a_pod_that_is_lost(server: ApiServer, pod: str, how: str, words: str) -> None:
-    runtime = ExecRuntime(KubernetesBackend(pod, kubeconfig=server.kubeconfig))
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    begun = server.directory / "begun"
-    script = f"echo >>{begun}; sleep 1000"
-    waiting = [
-        asyncio.ensure_future(runtime.execute(Command(command=script, shell=True))),
-        asyncio.ensure_future(runtime.run_in_session(BashAction(command=script, timeout=100))),
-    ]
-    assert await asyncio.to_thread(soon, lambda: begun.exists() and begun.read_text() == "\n\n")
+    runtime, waiting, _ = await working(server, pod)
 
     def lose() -> None:
         if how == "deleted":
