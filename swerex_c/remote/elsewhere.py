@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -103,7 +104,8 @@ class ChannelElsewhere:
                 await asyncio.wait([done], timeout=_LOOK)
                 still = 0 if self._loop.is_running() else still + 1
                 if still > 1:  # once may be between two things that it runs
-                    self._tell_there(cancel)
+                    if not self._tell_there(cancel):
+                        _drop(tasks)
                     settle(None)
             return done.result()
         except asyncio.CancelledError:
@@ -112,8 +114,18 @@ class ChannelElsewhere:
             raise
 
     def _tell_there(self, work: Callable[[], None]) -> bool:
+        """False: that loop is closed."""
         try:
             self._loop.call_soon_threadsafe(work)
         except RuntimeError:
             return False
         return True
+
+
+def _drop(tasks: list[asyncio.Task[T]]) -> None:
+    """Of a loop that was closed: they will not go on. Whoever asked is told, so that nobody else has to be."""
+    for task in tasks:
+        work = task.get_coro()
+        if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+            work.close()
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # as gather does; there is no public way

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,47 @@ def test_a_loop_that_is_left_does_not_read_what_another_asked_for(over_stdio: Re
     assert done.is_set() and found == [f"{i}\n" for i in range(100)]
     first.run_until_complete(runtime.close())
     first.close()
+
+
+def test_a_loop_that_is_closed_before_it_begins_a_call_leaves_nothing_of_it(
+    over_stdio: RemoteRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime = over_stdio
+    asked = threading.Event()
+
+    class Loop(asyncio.SelectorEventLoop):
+        def call_soon_threadsafe(self, *args: Any, **more: Any) -> asyncio.Handle:
+            handle = super().call_soon_threadsafe(*args, **more)
+            asked.set()
+            return handle
+
+    def ask() -> None:
+        with pytest.raises(ConnectionLostError):
+            asyncio.run(runtime.execute(Command(command="true")))
+        done.set()
+
+    def be_asked() -> None:
+        asked.clear()
+        thread.start()
+        assert asked.wait(20)
+        first.stop()
+
+    done = threading.Event()
+    thread = threading.Thread(target=ask)
+    first = Loop()
+    first.run_until_complete(runtime.is_alive(timeout=20))
+    first.call_soon(be_asked)
+    first.run_forever()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        first.stop()
+        first.run_forever()  # once round: the call becomes a task, whose first step would be the next time round
+        first.close()
+        thread.join(20)
+        gc.collect()
+    assert done.is_set() and not [str(each.message) for each in said if "await" in str(each.message)]
+    assert not [record.message for record in caplog.records if record.name == "asyncio"]
+    asyncio.run(runtime.close())
 
 
 @pytest.mark.parametrize("_", range(2))
