@@ -24,7 +24,7 @@ from pathlib import Path
 from bench import build_engine
 from counts import BASELINE, WORKS, Change, Counter, changes, keep, read_baseline
 from files import Files
-from measure import ROOT, BenchError, Run, Worker, our_path, work_directory
+from measure import ROOT, BenchError, Worker, environment, our_path, work_directory
 from record import rank_test
 from rows import Result, p50_of
 
@@ -69,7 +69,7 @@ def requests(directory: Path) -> dict[tuple[str, str], Result]:
 
 def against(before: str, now: str | None, directory: Path) -> Iterator[Verdict]:
     """The package at one place beside that at another, None being the usual one, in turns, pinned to one processor."""
-    environment = Run.make_environment(directory)
+    shared = environment(directory)
     places = {"before": before, "now": now}
     with contextlib.ExitStack() as stack:
         workers: dict[tuple[str, str], Worker] = {}
@@ -77,7 +77,7 @@ def against(before: str, now: str | None, directory: Path) -> Iterator[Verdict]:
             for engine in ("ours", "core"):
                 path = place or our_path()
                 more = {"PYTHONPATH": path} if path else {}
-                workers[side, engine] = Worker(engine, sys.executable, {**environment, **more})
+                workers[side, engine] = Worker(engine, sys.executable, {**shared, **more})
                 stack.callback(workers[side, engine].close)
         Files(directory).make(8)
         for (engine, what), request in requests(directory).items():
@@ -187,7 +187,7 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     try:
         with work_directory() as directory:
-            counts = counted(directory, Run.make_environment(directory))
+            counts = counted(directory, environment(directory))
             if chosen.keep:
                 keep(counts)
                 print(f"kept in {BASELINE}")

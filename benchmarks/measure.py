@@ -8,10 +8,8 @@ between rounds changes both sides.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import random
 import resource
 import shlex
@@ -26,6 +24,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from rows import Result, Turn, Workload
+from shared import of_bench
+
+_machine, _rounds = of_bench("machine"), of_bench("rounds")
+first_line, environment, in_order = _machine.first_line, _rounds.environment, _rounds.in_order
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -236,7 +238,7 @@ class Run:
     def __init__(self, arguments: argparse.Namespace, directory: Path) -> None:
         self.arguments = arguments
         self.random = random.Random(arguments.seed)
-        self.environment = self.make_environment(directory)
+        self.environment = environment(directory)
         self.processor = max(os.sched_getaffinity(0))
         """The one to which both ends are pinned."""
         self.directory = directory
@@ -245,19 +247,6 @@ class Run:
         self.lacking: set[str] = set()
         """Those of the absent that this machine does not have."""
         self.wanted: set[str] = set(arguments.contenders.split(",")) if arguments.contenders else set()
-
-    @staticmethod
-    def make_environment(directory: Path) -> dict[str, str]:
-        """Ours to measure in: a home with the distribution's own startup file, a terminal that all can handle."""
-        home = directory / "home"
-        home.mkdir()
-        skeleton = Path("/etc/skel/.bashrc")
-        if skeleton.exists():
-            shutil.copy(skeleton, home / ".bashrc")
-        environment = dict(os.environ, HOME=str(home), TERM="dumb", LC_ALL="C.UTF-8")
-        for name in ("PROMPT_COMMAND", "PS1", "PS2", "PS0", "BASH_ENV", "ENV"):
-            environment.pop(name, None)
-        return environment
 
     def contender(self, name: str) -> Any:
         """Starts a contender on first use; None when it cannot be had, which is said once."""
@@ -292,7 +281,7 @@ class Run:
             return
         with self.lent(turn) as contender:
             if contender is None:
-                workload.errors[turn.name] = self.absent.get(turn.contender, LEFT_OUT)
+                workload.errors[turn.name] = self.absent.get(turn.engine, LEFT_OUT)
                 return
             places = {"": workload.results}
             if workload.pinned and turn.rounds is None:
@@ -307,11 +296,11 @@ class Run:
     @contextmanager
     def lent(self, turn: Turn) -> Iterator[Any]:
         """The contender of a turn, a new one if it asks for that; None when it cannot be had."""
-        contender = self.contender(turn.contender)
+        contender = self.contender(turn.engine)
         if contender is None or not turn.fresh:
             yield contender
             return
-        contender = self.start(turn.contender)
+        contender = self.start(turn.engine)
         try:
             yield contender
         finally:
@@ -319,9 +308,7 @@ class Run:
 
     def run(self, workload: Workload) -> None:
         for number in range(workload.rounds):
-            turns = [t for t in workload.turns if t.rounds is None or number < t.rounds]
-            self.random.shuffle(turns)
-            for turn in turns:
+            for turn in in_order(workload.turns, number, self.random):
                 self.turn(workload, turn, number)
 
     def close(self) -> None:
@@ -347,24 +334,9 @@ def work_directory() -> Iterator[Path]:
         yield Path(name)
 
 
-def first_line(*command: str) -> str:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\n", 1)[0]
-    except OSError:
-        return "absent"
-
-
 def machine(script: str, seed: int) -> Result:
-    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    cpu = models[0].partition(":")[2].strip() if models else platform.machine()
     return {
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "cpu": cpu,
-        "processors": len(os.sched_getaffinity(0)),
-        "load_before": os.getloadavg()[0],
-        "kernel": f"{platform.system()} {platform.release()}",
-        "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "bash": first_line("bash", "--version"),
+        **_machine.machine(),
         "compiler": first_line(os.environ.get("CC", "cc"), "--version"),
         "package": our_package(),
         "commit": first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
@@ -377,5 +349,5 @@ def our_errors(workload: Workload, ours: tuple[str, ...], lacking: set[str]) -> 
     """Errors of those whose names begin so, but for the contenders that the machine lacks."""
     for turn in workload.turns:
         error = workload.errors.get(turn.name, LEFT_OUT)
-        if turn.name.startswith(ours) and error != LEFT_OUT and turn.contender not in lacking:
+        if turn.name.startswith(ours) and error != LEFT_OUT and turn.engine not in lacking:
             yield turn.name, error

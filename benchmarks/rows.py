@@ -17,17 +17,13 @@ Result = dict[str, Any]
 
 _figures = of_bench("figures")
 percentile, p50_of, median_ratio = _figures.percentile, _figures.p50_of, _figures.median_ratio
+_Turn: type[Any] = of_bench("rounds").Turn
 
 
 @dataclass
-class Turn:
+class Turn(_Turn):
     """What one contender does in each round of a workload."""
 
-    contender: str
-    request: Result
-    label: str = ""
-    rounds: int | None = None
-    """Fewer rounds than the workload's, for the slow ones."""
     fresh: bool = False
     """In a process of its own, so that its memory and its descriptors are those of this turn."""
     descriptors: int = 0
@@ -38,10 +34,6 @@ class Turn:
         """Of a contender that is a program."""
         found: list[object] = self.request.get("arguments", [])
         return found
-
-    @property
-    def name(self) -> str:
-        return self.label or self.contender
 
 
 @dataclass
@@ -81,7 +73,7 @@ class Workload:
 
 SUMS = ("cpu_self_us", "cpu_children_us", "cpu_server_us", "cpu_plain_us", "cpu_waiting_us")
 """Of all samples of a turn together; a line has them per sample."""
-MEDIANS = ("per_second", "speedup", "rss_per_session_kb", "fds_per_session", "output_rate", "instructions")
+MEDIANS = ("speedup", "rss_per_session_kb", "fds_per_session", "output_rate", "instructions")
 WORST = ("rss_growth_kb", "rss_growth_server_kb", "own_max_us", "own_p99_us", "spread")
 
 
@@ -91,21 +83,14 @@ def summarise(workload: Workload, name: str) -> Result:
     if not results:
         wrong = {"wrong": workload.wrong[name]} if name in workload.wrong else {}
         return {"error": workload.errors.get(name, "not run"), **wrong}
-    count = sum(r["count"] for r in results)
-    line: Result = {"count": count, "wrong": sum(r["wrong"] for r in results)}
+    line: Result = _figures.together(results)
     if name in workload.errors:
         line["failed"] = workload.errors[name]
-    samples = [s for r in results for s in r.get("samples_us", [])]
-    if samples:
-        line["p50_us"], line["p99_us"] = percentile(samples, 0.5), percentile(samples, 0.99)
-        line["min_us"], line["max_us"] = min(samples), max(samples)
+    if "p50_us" in line:
         line["lowest_us"] = lowest(results)
-    line |= {key: sum(r[key] for r in results) / count for key in SUMS if key in results[0]}
+    line |= {key: sum(r[key] for r in results) / line["count"] for key in SUMS if key in results[0]}
     line |= {key: statistics.median(r[key] for r in results) for key in MEDIANS if key in results[0]}
     line |= {key: max(r[key] for r in results) for key in WORST if key in results[0]}
-    if "bytes" in results[0] and samples:
-        line["megabytes_per_second"] = results[0]["bytes"] / line["p50_us"]
-        line["bytes"] = results[0]["bytes"]
     if "plain_us" in results[0]:
         line["plain_p50_us"] = percentile([s for r in results for s in r["plain_us"]], 0.5)
         line["added_share"] = line["p50_us"] / line["plain_p50_us"] - 1
@@ -116,7 +101,7 @@ def summarise(workload: Workload, name: str) -> Result:
     if all(bases) and name != workload.baseline:
         by_rate = "per_second" in results[0]
         line["ratio"] = median_ratio(results, bases, (lambda r: float(r["per_second"])) if by_rate else p50_of)
-        if samples and not by_rate:
+        if "lowest_us" in line and not by_rate:
             line["lowest_ratio"] = line["lowest_us"] / sum(map(lowest, bases))
     return line | summarise_pinned(workload, name)
 

@@ -174,12 +174,12 @@ def test_every_case_of_a_place_has_an_engine_and_a_server() -> None:
         assert len(set(names)) == len(names)
         assert not row.baseline or set(row.baseline.split(" + ")) <= set(names)
         for turn in row.turns:
-            place, _, name = turn.contender.partition(": ")
+            place, _, name = turn.engine.partition(": ")
             assert place == "remote"
             assert f"remote: {servers.PLACES[name][0]}" in engines
     for row in cases.docker(extent.USUAL, files):
         assert row.baseline in [turn.name for turn in row.turns]
-        assert {turn.contender for turn in row.turns} <= {*engines, "docker: bare C"}
+        assert {turn.engine for turn in row.turns} <= {*engines, "docker: bare C"}
 
 
 @pytest.mark.thorough

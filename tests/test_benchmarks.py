@@ -229,7 +229,7 @@ def test_one_round_that_was_slow_is_not_slower() -> None:
 def environment(tmp_path: Path) -> dict[str, str]:
     if shutil.which("valgrind") is None:
         pytest.skip("no valgrind")
-    found: dict[str, str] = importlib.import_module("measure").Run.make_environment(tmp_path)
+    found: dict[str, str] = importlib.import_module("measure").environment(tmp_path)
     return found
 
 

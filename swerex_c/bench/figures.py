@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Result", "median_ratio", "p50_of", "percentile"]
+__all__ = ["Result", "median_ratio", "p50_of", "percentile", "together"]
 
 Result = dict[str, Any]
 """What came of a turn: `round`, `count`, `wrong`, `samples_us` or `per_second`, CPU in microseconds."""
@@ -33,3 +33,16 @@ def median_ratio(ours: list[Result], bases: list[list[Result]], value: Callable[
     sums = {a["round"]: sum(base.get(a["round"], 0.0) for base in beside) for a in ours}
     ratios = [value(a) / sums[a["round"]] for a in ours if sums[a["round"]]]
     return statistics.median(ratios) if ratios else None
+
+
+def together(results: list[Result]) -> Result:
+    """The turns of a line as one: how many answers and wrong ones, times over all samples, rates of the middle turn."""
+    line: Result = {"count": sum(it["count"] for it in results), "wrong": sum(it["wrong"] for it in results)}
+    if samples := [it for result in results for it in result.get("samples_us", [])]:
+        line |= {"p50_us": percentile(samples, 0.5), "p99_us": percentile(samples, 0.99)}
+        line |= {"min_us": min(samples), "max_us": max(samples)}
+        if "bytes" in results[0]:
+            line |= {"bytes": results[0]["bytes"], "megabytes_per_second": results[0]["bytes"] / line["p50_us"]}
+    if "per_second" in results[0]:
+        line["per_second"] = statistics.median(it["per_second"] for it in results)
+    return line

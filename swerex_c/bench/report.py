@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from swerex_c.bench.figures import Result, median_ratio, p50_of, percentile
+from swerex_c.bench.figures import Result, median_ratio, p50_of, together
 from swerex_c.bench.machine import machine
 from swerex_c.bench.rows import ORIGINAL, OURS, PLACE, WARM, Row, Turn
 from swerex_c.bench.run import NO_TIME, Found, Setting
@@ -27,19 +27,11 @@ def _line(found: Found, row: Row, turn: Turn) -> dict[str, Any]:
     results = found.results.get((row.key, turn.name), [])
     if not results:
         return {"error": found.errors.get((row.key, turn.name), "not run")}
-    count = sum(it["count"] for it in results)
-    line: dict[str, Any] = {"count": count, "wrong": sum(it["wrong"] for it in results)}
-    if error := found.errors.get((row.key, turn.name)):
-        line["note"] = error
+    note = {"note": error} if (error := found.errors.get((row.key, turn.name))) else {}
+    line = together(results) | note
+    count = line["count"]
     if line["wrong"]:
-        return line
-    if samples := [it for result in results for it in result.get("samples_us", [])]:
-        line |= {"p50_us": percentile(samples, 0.5), "p99_us": percentile(samples, 0.99)}
-        line |= {"min_us": min(samples), "max_us": max(samples)}
-    if "bytes" in results[0]:
-        line |= {"bytes": results[0]["bytes"], "megabytes_per_second": results[0]["bytes"] / line["p50_us"]}
-    if "per_second" in results[0]:
-        line["per_second"] = percentile([it["per_second"] for it in results], 0.5)
+        return {"count": count, "wrong": line["wrong"], **note}
     line["cpu_self_us"] = sum(it["cpu_self_us"] for it in results) / count
     if turn.engine != PLACE:  # whose shells are not below this process
         line["cpu_children_us"] = sum(it["cpu_children_us"] for it in results) / count

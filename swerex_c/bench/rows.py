@@ -5,8 +5,10 @@ Nothing here is measured without its answer being looked at: see the operations 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+from swerex_c.bench import rounds
 
 __all__ = ["BYTES", "OURS", "ORIGINAL", "PLACE", "PROGRAMS", "PTY", "ROWS", "WARM", "Row", "Turn", "chosen"]
 
@@ -24,25 +26,11 @@ BYTES = 1_000_000
 
 
 @dataclass
-class Turn:
-    """What an engine does in a round."""
-
-    engine: str
-    request: dict[str, Any] = field(default_factory=dict)
-    """What differs from the row's own."""
-
-    label: str = ""
-    """In place of the engine's name."""
-
-    rounds: int | None = None
-    """Fewer than the others, for those that take long."""
+class Turn(rounds.Turn):
+    """What an engine does in a round, for which there has to be time."""
 
     least: float = 0.01
     """Seconds that the shortest turn takes, as far as it is known: one for which there is less time is left out."""
-
-    @property
-    def name(self) -> str:
-        return self.label or self.engine
 
 
 @dataclass

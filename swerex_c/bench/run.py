@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from swerex_c.bench.figures import Result
+from swerex_c.bench.rounds import environment, in_order
 from swerex_c.bench.rows import BYTES, ORIGINAL, OURS, PLACE, PROGRAMS, PTY, WARM, Row, Turn
 
 __all__ = ["BOOT", "NO_TIME", "Found", "MissingError", "Setting", "measure"]
@@ -253,7 +254,7 @@ class Run:
         self._greet(name, LOST * self.left())
 
     def _worker(self, name: str) -> Worker:
-        here = _environment(self.directory)
+        here = environment(self.directory, HISTFILE="/dev/null", SWE_REX_LOG_STREAM_LEVEL="ERROR")
         grace = min(GRACE, 0.1 * self.setting.seconds)
         if name == ORIGINAL:
             here["SWEREX_C_SWAP"] = "0"
@@ -261,8 +262,8 @@ class Run:
         if name == PLACE:
             # Clients of engines and hosts find in the user's own home what they need.
             options = {"deployment": self.setting.deployment}
-            environment = dict(os.environ, SWE_REX_LOG_STREAM_LEVEL="ERROR")
-            return Worker("ours", options, sys.executable, environment, PLACE_GRACE)
+            theirs = dict(os.environ, SWE_REX_LOG_STREAM_LEVEL="ERROR")
+            return Worker("ours", options, sys.executable, theirs, PLACE_GRACE)
         kinds: dict[str, tuple[str, dict[str, Any]]] = {
             OURS: ("ours", {"deployment": {"type": "local"}}),
             WARM: ("ours", {"deployment": {"type": "local", "warm_sessions": 8, "warm_startup_files": True}}),
@@ -276,9 +277,7 @@ class Run:
         schedule: list[tuple[int, Row, Turn]] = []
         for number in range(self.setting.rounds):
             for row in self.found.rows:
-                turns = [turn for turn in row.turns if turn.rounds is None or number < turn.rounds]
-                self.random.shuffle(turns)
-                schedule += [(number, row, turn) for turn in turns]
+                schedule += [(number, row, turn) for turn in in_order(row.turns, number, self.random)]
         weights = [row.weight for _, row, _ in schedule]
         for at, (number, row, turn) in enumerate(schedule):
             self.show(f"{row.title} ({turn.name}), round {number + 1} of {self.setting.rounds}")
@@ -333,20 +332,6 @@ class Run:
         for worker in self.workers.values():
             worker.end()
         self.workers.clear()
-
-
-def _environment(directory: Path) -> dict[str, str]:
-    """The same for all that runs here: a home of its own with the distribution's startup file, and no history."""
-    home = directory / "home"
-    if not home.exists():
-        home.mkdir()
-        with contextlib.suppress(OSError):
-            shutil.copy("/etc/skel/.bashrc", home / ".bashrc")
-    quiet = {"HISTFILE": "/dev/null", "SWE_REX_LOG_STREAM_LEVEL": "ERROR"}
-    environment = dict(os.environ, HOME=str(home), TERM="dumb", LC_ALL="C.UTF-8", **quiet)
-    for name in ("PROMPT_COMMAND", "PS1", "PS2", "PS0", "BASH_ENV", "ENV"):
-        environment.pop(name, None)
-    return environment
 
 
 _PREFIX, _LOCK = "swerex-c-bench-", "lock"
