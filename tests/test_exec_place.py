@@ -28,6 +28,7 @@ from swerex_c.exceptions import (
     RuntimeClosedError,
 )
 from swerex_c.exec import shells
+from swerex_c.exec.ask import Said, ask, line_of
 from swerex_c.exec.backend import Backend
 from swerex_c.exec.client import KEPT, Output
 from swerex_c.exec.place import Place
@@ -123,6 +124,19 @@ def soon(condition: Callable[[], bool]) -> bool:
 
 
 # -- scripts --------------------------------------------------------------------------------------------------------
+
+
+def test_a_program_is_heard_until_it_has_said_a_line() -> None:
+    def say(script: str) -> Said:
+        return ask(["bash", "-c", script], environment=os.environ, timeout=PATIENCE, until=b"to ")
+
+    said = say("echo $$ >&2; echo no to; printf t; sleep 0.02; echo o be; exec sleep 1000")
+    assert (said.code, line_of(said.stdout, b"to ")) == (0, b"be")
+    assert not os.path.exists(f"/proc/{int(said.stderr)}")
+    said = say("echo no to; printf 'to be'; exit 3")  # not a whole line
+    assert (said.code, said.stdout, line_of(said.stdout, b"to ")) == (3, b"no to\nto be", None)
+    with pytest.raises(TimeoutError):
+        ask(["sleep", "1000"], environment=os.environ, timeout=0.05, until=b"to ")
 
 
 def test_a_script(either: Place) -> None:

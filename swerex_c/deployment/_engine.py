@@ -8,15 +8,17 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from swerex_c.deployment._exec import Effort, EffortEnded
 from swerex_c.exceptions import DeploymentStartupError, DockerPullError
-from swerex_c.exec.ask import Said, ask, kill_group
+from swerex_c.exec.ask import Said, ask, kill_group, line_of
 
 if TYPE_CHECKING:
     from swerex_c.exec.docker import DockerBackend
@@ -174,6 +176,21 @@ class Engine:
         """
         return self._make(["run", "-d", *words], effort)
 
+    def run_greeted(self, words: Sequence[str], effort: Effort, greeting: bytes) -> tuple[Said, str]:
+        """The same, until the container has printed a line that begins with the greeting: what it printed, and its id.
+
+        For Docker alone: nobody reads what the container prints afterwards, and it goes on. Where the engine's client
+        cannot tell this process the id it is empty.
+        """
+        with tempfile.TemporaryDirectory(prefix="swerex-c-") as directory:
+            file = Path(directory) / "id"
+            words = ["run", "-a", "stdout", "--cidfile", str(file), *words]
+            said = self.ask(*words, effort=effort, timeout=None, patience=_RUN_PATIENCE, until=greeting)
+            try:
+                return said, file.read_text().strip()
+            except OSError:  # a client that does not see the directories of this process
+                return said, ""
+
     def create(self, words: Sequence[str], effort: Effort) -> Said:
         """Make a container that is not started yet, as `run` does."""
         return self._make(["create", *words], effort)
@@ -192,6 +209,17 @@ class Engine:
         if said.code == 0 and lines:
             return lines[-1]
         raise self._refused(said, image)
+
+    def greeting(self, said: Said, greeting: bytes, image: str) -> bytes:
+        """What is behind the greeting that `run_greeted` has waited for.
+
+        Raises:
+            DockerPullError, DeploymentStartupError: as `made`.
+        """
+        words = line_of(said.stdout, greeting)
+        if words is None:
+            raise self._refused(said, image)
+        return words
 
     def attached(self, container: str) -> subprocess.Popen[bytes]:
         """Start a container that was made, in front: the process ends with it. Its output can be read when it has.

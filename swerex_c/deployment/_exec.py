@@ -33,6 +33,7 @@ from swerex_c.utils.log import get_logger
 if TYPE_CHECKING:
     from swerex_c.exec.ask import Said
     from swerex_c.exec.backend import Backend
+    from swerex_c.exec.session import Look
     from swerex_c.runtime._base import AbstractRuntime
 
 __all__ = ["Effort", "EffortEnded", "ExecDeployment", "PlaceDeployment"]
@@ -106,6 +107,7 @@ class Effort:
         environment: Mapping[str, str],
         timeout: float | None = None,
         input: bytes = b"",
+        until: bytes = b"",
         patience: float = 0.0,
     ) -> Said:
         """Run a client program to its end, as `swerex_c.exec.ask.ask` does, within what is left. Blocks.
@@ -126,6 +128,7 @@ class Effort:
                 environment=environment,
                 timeout=left if timeout is None else min(left, timeout),
                 input=input,
+                until=until,
                 started=lambda process: self.watch(process, patience),
             )
         except TimeoutError:
@@ -448,6 +451,9 @@ class ExecDeployment(PlaceDeployment):
     A kind of place says how it is begun, in `_begin`, which blocks: it is called in a thread.
     """
 
+    _known: Look | None = None
+    """What a bash of the place has told of it that `_begin` had run there: the place is not asked once more then."""
+
     @abstractmethod
     def _begin(self, effort: Effort) -> Backend:
         """Start the place and say how it is reached. Blocks, and gives up when `effort` says so.
@@ -458,12 +464,13 @@ class ExecDeployment(PlaceDeployment):
     async def _start(self, effort: Effort) -> None:
         # What is slow to import is, while the place starts.
         threading.Thread(target=_import_runtime, name="import", daemon=True).start()
+        self._known = None
         backend = await self._in_thread(effort, self._begin, effort)
         self._hooks.on_custom_step("Starting runtime")
         began = time.monotonic()
         from swerex_c.runtime.exec import ExecRuntime
 
-        runtime = ExecRuntime(backend, logger=self.logger)
+        runtime = ExecRuntime(backend, logger=self.logger, known=self._known)
         self._runtime = runtime
         await runtime.open(timeout=effort.check())
         self.logger.info(f"Runtime started in {time.monotonic() - began:.2f}s")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
+import secrets
 import shlex
 import subprocess
 import threading
@@ -46,6 +48,22 @@ __all__ = ["DockerDeployment", "DockerDeploymentConfig"]
 _WAIT = "trap 'exit 0' TERM INT HUP; while :; do read -r -t 5; (:); done"
 """What a container does while commands run in it: it waits for its standard input, which never comes. It ends when it
 is asked to; and whenever a child of its own ends, bash also reaps those that it inherited from others."""
+
+_GREET = r"""
+trap 'exit 0' TERM INT HUP
+exec {quiet}<> <(:) || exit
+stat= now=
+{ IFS= read -r -d '' stat </proc/1/stat; read -r now _ </proc/uptime; } 2>/dev/null
+set -- "$1" ${stat##*) }
+echo "$1${BASH_VERSINFO[0]} ${BASH_VERSINFO[1]} ${21:--} ${now:--}"
+while :; do read -r -t 5 -u "$quiet"; (:); done
+"""
+"""The same where it can say that a bash runs there, and what else a look into the container would show: behind its
+first word the version of that bash, when the first process began, and what the clock shows. It has no standard input,
+so it waits for a pipe of its own."""
+
+_OWN_STREAMS = re.compile("-[A-Za-z]*[adit]|--(attach|cidfile|detach|interactive|tty)(=.*)?")
+"""Options of `docker run` that do not go together with listening to the container."""
 
 _SHELLS = ("", "sh", "bash", "dash", "ash")
 """Entry points that are none: the command that waits takes their place."""
@@ -254,20 +272,45 @@ class DockerDeployment(ServedDeployment):
         image = self._prepare(effort)
         engine = self._engine()
         name = self._container_name = self._get_container_name()
-        words = ["-i", *self._options(name), *self._config.docker_args, "--name", name]
+        words = [*self._options(name), *self._config.docker_args, "--name", name]
+        self.logger.info(f"Starting container {name} with image {self._config.image}")
+        remember(name, engine, not self._config.remove_container)
+        effort.check()
+        if self._entry is None and engine.runtime == "docker" and not any(map(_OWN_STREAMS.fullmatch, words)):
+            container = self._run_greeted(engine, [*words, "--entrypoint", "bash", image], effort)
+        else:
+            container = self._run(engine, ["-i", *words], image, effort)
+        self._backend = engine.backend(container, name)
+        return self._backend
+
+    def _run_greeted(self, engine: Engine, words: list[str], effort: Effort) -> str:
+        """Start the container and wait until a bash says that it runs there; what the container is called.
+
+        Whatever an image sets for other shells (BASH_ENV) does not keep this one from it: it is started with -p.
+        """
+        from swerex_c.exec.session import Look
+        from swerex_c.exec.shells import check_version
+
+        token = f"swerex-c {secrets.token_hex(16)} "
+        words = [*words, "-p", "-c", _GREET, "bash", token]
+        self.logger.debug(f"Command: {shlex.join([engine.runtime, 'run', '-a', 'stdout', *words])!r}")
+        with self._making(engine):
+            said, container = engine.run_greeted(words, effort, token.encode())
+        major, minor, rest = engine.greeting(said, token.encode(), self._config.image).split(b" ", 2)
+        self._known = Look.of(True, rest)
+        check_version((int(major), int(minor)), f"container {self._container_name}")
+        return container or str(self._container_name)
+
+    def _run(self, engine: Engine, words: list[str], image: str, effort: Effort) -> str:
+        """Start the container; its id."""
         if self._entry is None:
             words += ["--entrypoint", "bash", image, "-c", _WAIT]
         else:  # an entry point of the caller's that ends in the command that it is given
             words += [image, "bash", "-c", _WAIT]
-        self.logger.info(f"Starting container {name} with image {self._config.image}")
         self.logger.debug(f"Command: {shlex.join([engine.runtime, 'run', '-d', *words])!r}")
-        remember(name, engine, not self._config.remove_container)
-        effort.check()
         with self._making(engine):
             said = engine.run(words, effort)
-        container = engine.made(said, self._config.image)
-        self._backend = engine.backend(container, name)
-        return self._backend
+        return engine.made(said, self._config.image)
 
     # The server
 

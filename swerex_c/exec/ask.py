@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Said", "ask"]
+__all__ = ["Said", "ask", "line_of"]
 
 _KILLED_SECONDS = 2.0
 """How long the pipes of a program that was killed are read on: something may have escaped from its process group."""
@@ -36,6 +38,7 @@ def ask(
     environment: Mapping[str, str],
     timeout: float | None,
     input: bytes = b"",
+    until: bytes = b"",
     started: Callable[[subprocess.Popen[bytes]], None] | None = None,
 ) -> Said:
     """Run a program and wait for its end, at most `timeout` seconds (None: for ever). Blocks.
@@ -46,6 +49,8 @@ def ask(
     Args:
         environment: the whole of it.
         input: what its standard input has.
+        until: not empty: when a line of its standard output begins with this and is whole, it is killed, and the answer
+            is what it has printed so far, with exit code 0. It has no input then.
         started: called with the process before anything is waited for; who keeps it may kill it.
 
     Raises:
@@ -63,6 +68,8 @@ def ask(
     try:
         if started is not None:
             started(process)
+        if until:
+            return _heard(process, until, timeout)
         stdout, stderr = process.communicate(input or None, timeout=timeout)
     except BaseException as error:
         end(process)
@@ -70,6 +77,43 @@ def ask(
             raise TimeoutError(f"`{' '.join(argv[:2])}` did not answer within {timeout:g} seconds") from None
         raise
     return Said(process.returncode, stdout, stderr)
+
+
+def line_of(printed: bytes | bytearray, beginning: bytes) -> bytes | None:
+    """The rest of the first whole line that begins so; None if there is none."""
+    at = 0 if printed.startswith(beginning) else printed.find(b"\n" + beginning) + 1 or -1
+    end = printed.find(b"\n", at) if at >= 0 else -1
+    return None if end < 0 else bytes(printed[at + len(beginning) : end])
+
+
+def _heard(process: subprocess.Popen[bytes], until: bytes, timeout: float | None) -> Said:
+    """The answer of a program that may go on when it has printed a line which begins with `until`.
+
+    Raises:
+        subprocess.TimeoutExpired: if it has neither printed that nor ended in time.
+    """
+    assert process.stdout is not None and process.stderr is not None
+    deadline = None if timeout is None else time.monotonic() + timeout
+    printed = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    stdout, stderr = printed.values()
+    with selectors.DefaultSelector() as selector:
+        for fd in printed:
+            selector.register(fd, selectors.EVENT_READ)
+        while selector.get_map():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise subprocess.TimeoutExpired(process.args, timeout or 0)
+            for key, _ in selector.select(left):
+                data = os.read(key.fd, 1 << 16)
+                printed[key.fd] += data
+                if not data:
+                    selector.unregister(key.fd)
+            if line_of(stdout, until) is not None:
+                end(process)
+                return Said(0, bytes(stdout), bytes(stderr))
+    code = process.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+    end(process)  # its streams
+    return Said(code, bytes(stdout), bytes(stderr))
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -48,7 +48,8 @@ class DockerBackend(Backend):
             arguments: more options for every `exec`, such as `--user`, `root`.
         """
         self.container = container
-        self.name = f"container {name or container[:12]}"
+        self._short = container[:12] if _ID.fullmatch(container) else container
+        self.name = f"container {name or self._short}"
         self._command = tuple(command) or (self.engine,)
         self._arguments = tuple(arguments)
         self._environment = dict(os.environ if environment is None else environment)
@@ -102,7 +103,7 @@ class DockerBackend(Backend):
         """What the answer to `_STATE` says, as `look` does."""
         status, paused, restarting, code, killed, error = (line.split("\t") + [""] * 6)[:6]
         if paused == "true" or status == "paused":
-            how = f"`{self.engine} unpause {self.container[:12]}` has it go on"
+            how = f"`{self.engine} unpause {self._short}` has it go on"
             return f"The {self.name} is paused: {how}", False
         if status == "running" and restarting != "true":
             return None, False

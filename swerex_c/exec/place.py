@@ -73,8 +73,11 @@ class Place:
         self._closed = False
         self._dropped = weakref.finalize(self, self._shells.close)
 
-    def open(self, timeout: float) -> None:
+    def open(self, timeout: float, *, shells: bool = True) -> None:
         """Open the backend, and have the first shell ready.
+
+        shells: False, where it is known already that they run there: the first one is started when it is needed, or
+        after a moment in which nothing was.
 
         Raises:
             PlaceLostError: if there is no such place, or it cannot be reached.
@@ -84,6 +87,9 @@ class Place:
         """
         deadline = time.monotonic() + timeout
         self.backend.open(timeout)
+        if not shells:
+            self._shells.start_later()
+            return
         self._shells.put_back(self._shells.take(max(0.0, deadline - time.monotonic()), lend=True))
 
     def start(self, script: str, *words: str, merge: bool = False, mark: str | None = None) -> Running:

@@ -92,14 +92,19 @@ class Look:
     ahead: float | None = None
     """Seconds by which the place's clock is ahead of this machine's, at least; None if that cannot be told."""
 
+    @classmethod
+    def of(cls, there: bool, words: bytes) -> Look:
+        """By what a script there has just printed: when its first process began, and what its clock shows, or `-`."""
+        now = _clock()
+        born, _, clock = words.decode(errors="replace").strip().partition(" ")
+        ahead = float(clock) - now if re.fullmatch(r"[0-9]+\.[0-9]+", clock) else None
+        return cls(there, "" if born == "-" else born, ahead)
+
 
 def look(place: Place, mark: str) -> Look:
     """Whether the shell of this mark is in the place, and more. Blocks."""
     answer = place.run(FIND_SHELL, mark, timeout=_ASK_SECONDS)
-    now = _clock()
-    born, _, clock = answer.stdout.decode(errors="replace").strip().partition(" ")
-    ahead = float(clock) - now if re.fullmatch(r"[0-9]+\.[0-9]+", clock) else None
-    return Look(answer.code == 0, "" if born == "-" else born, ahead)
+    return Look.of(answer.code == 0, answer.stdout)
 
 
 def _clock() -> float:

@@ -26,7 +26,7 @@ from swerex_c.exec.backend import Backend
 from swerex_c.exec.client import Client, Overdue
 from swerex_c.exec.scripts import MARK
 
-__all__ = ["Shells", "lost"]
+__all__ = ["Shells", "check_version", "lost"]
 
 KEPT = 1
 """Clients that are kept when nothing happens."""
@@ -39,6 +39,10 @@ IDLE_SECONDS = 180.0
 
 STARTS_AT_ONCE = 8
 """More clients are not started at the same time; they would only take the processors from each other."""
+
+LATER_SECONDS = 0.5
+"""So long after `start_later` the first client is started, if none was needed before: what a caller does at once has
+the processors to itself."""
 
 START_SECONDS = 60.0
 """How long the start of a client may take."""
@@ -76,6 +80,7 @@ class Shells:
         self._closed = False
         self._last = time.monotonic()
         self._timer: threading.Timer | None = None
+        self._later: threading.Timer | None = None
 
     # ---- taking one -----------------------------------------------------------------------------------------------
 
@@ -106,6 +111,18 @@ class Shells:
                 if not self._waiting:
                     self._failures.clear()  # of attempts that nobody waits for any more
                 self._fill()
+
+    def start_later(self) -> None:
+        """Have a client started soon, though nobody waits for it. Returns at once."""
+        with self._changed:
+            if self._later is None and not self._closed:
+                self._later = threading.Timer(LATER_SECONDS, self._start_now)
+                self._later.daemon = True
+                self._later.start()
+
+    def _start_now(self) -> None:
+        with self._changed:
+            self._fill()
 
     def _take(self, deadline: float) -> Client:
         begin = time.monotonic()
@@ -213,9 +230,7 @@ class Shells:
                 raise lost(backend) or ResourceError(msg) from None
             if version is None:
                 raise _no_shell(backend, client)
-            if version < _OLDEST_BASH:
-                msg = "The bash in {} is {}.{}; 4.4 or later is needed".format(backend.name, *version)
-                raise NotSupportedError(msg)
+            check_version(version, backend.name)
         except BaseException:
             self._end(client)
             raise
@@ -284,8 +299,9 @@ class Shells:
             return
         with self._changed:
             self._closed = True
-            if self._timer is not None:
-                self._timer.cancel()
+            for timer in (self._timer, self._later):
+                if timer is not None:
+                    timer.cancel()
             self._ready.clear()
             clients = list(self._all)
             self._changed.notify_all()
@@ -298,6 +314,13 @@ class Shells:
             clients = list(self._all)
         for client in clients:
             self._end(client)
+
+
+def check_version(version: tuple[int, int], place: str) -> None:
+    """Raise NotSupportedError if a place's bash, of which this is the version, is too old."""
+    if version < _OLDEST_BASH:
+        msg = "The bash in {} is {}.{}; 4.4 or later is needed".format(place, *version)
+        raise NotSupportedError(msg)
 
 
 def lost(backend: Backend) -> SwerexException | None:

@@ -51,12 +51,19 @@ class ExecRuntime(SessionsRuntime):
     """
 
     def __init__(
-        self, place: Backend | Place, *, logger: logging.Logger | None = None, output_limit: int | None = None
+        self,
+        place: Backend | Place,
+        *,
+        logger: logging.Logger | None = None,
+        output_limit: int | None = None,
+        known: Look | None = None,
     ) -> None:
         """
         Args:
             place: what commands run in. A `Place` may be open already; the runtime closes it.
             output_limit: bytes of output that are kept of a command: half of them its beginning, half its end.
+            known: what a look into the place has shown, by whoever has just had a bash of 4.4 or later run there:
+                opening does not wait for another one then.
         """
         import swerex_c.exec.session  # noqa: F401  # what is slow to import, now
         from swerex_c.exec.place import Place
@@ -67,7 +74,7 @@ class ExecRuntime(SessionsRuntime):
         self.place = place if isinstance(place, Place) else Place(place, logger=self.logger)
         self._opening = threading.Lock()
         self._opened = False
-        self._known: Look | None = None
+        self._known = known
         self.ends_with_place = False
         """To be set before `close` by whoever is about to end the place: nothing in it has to be ended then."""
 
@@ -95,8 +102,11 @@ class ExecRuntime(SessionsRuntime):
             self._check_open()
             if self._opened:
                 return
-            self.place.open(timeout)
-            self._known = look(self.place, self.place.mark)
+            if self._known is None:
+                self.place.open(timeout)
+                self._known = look(self.place, self.place.mark)
+            else:
+                self.place.open(timeout, shells=False)
             self._opened = True
 
     async def is_alive(self, *, timeout: float | None = None) -> abstract.IsAliveResponse:

@@ -38,6 +38,8 @@ from swerex_c.exceptions import (
     StartupTimeoutError,
     SwerexException,
 )
+from swerex_c.exec import shells
+from swerex_c.exec.session import look
 from swerex_c.runtime.abstract import (
     BashAction,
     Command,
@@ -129,7 +131,70 @@ async def test_a_day(make: Callable[..., DockerDeployment], reach: Engine, caplo
     assert steps == [("a", "Starting runtime")] * 2
     assert f"Starting container {name} with image swx-test/bash-only" in caplog.messages
     assert any(re.match(r"Runtime started in \d+\.\d\ds", line) for line in caplog.messages)
-    assert any(line.startswith("Command: 'docker run -d ") for line in caplog.messages)
+    assert any(line.startswith("Command: 'docker run -a stdout ") for line in caplog.messages)
+
+
+async def test_a_start_needs_no_client_but_the_one_that_runs_the_container(
+    make: Callable[..., DockerDeployment], reach: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shells, "LATER_SECONDS", 600)
+    deployment = make(docker_args=[*NO_NETWORK, "-e", "BASH_ENV=/dev/zero"])  # what hangs other shells
+    await deployment.start()
+    place = deployment.runtime.place  # type: ignore[attr-defined]
+    assert not place._shells._all and not place._shells._starting
+    assert re.fullmatch("[0-9a-f]{64}", place.backend.container)
+    told = deployment.runtime._known  # type: ignore[attr-defined]
+    seen = await asyncio.to_thread(look, place, place.mark)
+    assert told.born and told.born == seen.born and abs(told.ahead - seen.ahead) < 5
+    # Nobody is left who listens to the container, and it waits without being busy.
+    name = str(deployment.container_name)
+    pid = int(reach.docker("inspect", "-f", "{{.State.Pid}}", name))
+    assert not [one for one in needs.mentioning(name) if b"--cidfile" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+    def used() -> int:
+        return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[11:15]))
+
+    before = used()
+    await asyncio.sleep(0.3)
+    assert used() - before < 10  # hundredths of a second
+
+
+async def test_the_first_client_comes_by_itself(
+    make: Callable[..., DockerDeployment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shells, "LATER_SECONDS", 0.01)
+    deployment = make()
+    await deployment.start()
+    ready = deployment.runtime.place._shells._ready  # type: ignore[attr-defined]
+    assert await asyncio.to_thread(needs.wait_until, lambda: ready, 60)
+
+
+@pytest.mark.parametrize("more", ["-it", "-d", "--interactive", "--attach=stderr"])
+async def test_streams_of_the_callers_choice(make: Callable[..., DockerDeployment], more: str) -> None:
+    if more == "--attach=stderr":  # docker's own words
+        with pytest.raises(DeploymentStartupError, match="onflict"):
+            await make(docker_args=[*NO_NETWORK, more]).start()
+        return
+    deployment = make(docker_args=[*NO_NETWORK, more])
+    await deployment.start()
+    assert await said(deployment, "echo there") == "there\n"
+
+
+@pytest.mark.parametrize(
+    ("instead", "words"),
+    [
+        ("echo noise; echo ${1}4 3 - -", "bash in container .* is 4.3; 4.4 or later"),
+        ("echo out of order; exit 5", "could not be started: out of order"),
+        ("printf %s ${1}5", "did not start within 1 seconds"),  # no whole line
+    ],
+)
+async def test_a_container_that_does_not_say_that_a_bash_runs(
+    make: Callable[..., DockerDeployment], reach: Engine, monkeypatch: pytest.MonkeyPatch, instead: str, words: str
+) -> None:
+    monkeypatch.setattr(docker_module, "_GREET", f"{instead}; read -t 60 <> <(:)")
+    with pytest.raises(DeploymentStartupError, match=words):
+        await make(startup_timeout=1 if "1 seconds" in words else 60).start()
+    assert await asyncio.to_thread(needs.wait_until, lambda: names(reach) == [], 60)
 
 
 async def test_the_callers_arguments_of_docker_run(
