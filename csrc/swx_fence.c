@@ -5,17 +5,32 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { ESC = 0x1b, BEL = 0x07, RANDOM_BYTES = (SWX_NONCE_DIGITS * 5 + 7) / 8, START_SIZE = 2 + 5 + SWX_START_DIGITS };
+enum {
+    ESC = 0x1b,
+    BEL = 0x07,
+    DIGITS = SWX_NONCE_DIGITS + SWX_START_DIGITS,
+    RANDOM_BYTES = (DIGITS * 5 + 7) / 8,
+    COMMON = 2 + 5, /* ESC ] 7733; */
+    START_SIZE = COMMON + SWX_START_DIGITS
+};
 
-/* Five bits a digit. */
-static void to_digits(const uint8_t bytes[RANDOM_BYTES], char *out)
+/* Five bits a digit.  The first digits of the two numbers differ, so that a mark's first one tells which it is. */
+static void to_digits(const uint8_t bytes[RANDOM_BYTES], char nonce[SWX_NONCE_DIGITS + 1], char start[SWX_START_DIGITS + 1])
 {
     static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUV";
-    for (unsigned i = 0; i < SWX_NONCE_DIGITS; i++) {
+    uint8_t values[DIGITS];
+    for (unsigned i = 0; i < DIGITS; i++) {
         unsigned bit = i * 5, two = (unsigned)bytes[bit / 8] << 8 | (bit / 8 + 1 < RANDOM_BYTES ? bytes[bit / 8 + 1] : 0u);
-        out[i] = digits[two >> (11 - bit % 8) & 31];
+        values[i] = two >> (11 - bit % 8) & 31;
     }
-    out[SWX_NONCE_DIGITS] = 0;
+    values[SWX_NONCE_DIGITS] ^= values[SWX_NONCE_DIGITS] == values[0] ? 16 : 0;
+    for (unsigned i = 0; i < SWX_NONCE_DIGITS; i++) {
+        nonce[i] = digits[values[i]];
+    }
+    for (unsigned i = 0; i < SWX_START_DIGITS; i++) {
+        start[i] = digits[values[SWX_NONCE_DIGITS + i]];
+    }
+    nonce[SWX_NONCE_DIGITS] = start[SWX_START_DIGITS] = 0;
 }
 
 swx_status swx_fence_init(swx_fence *fence, swx_error *err)
@@ -28,29 +43,25 @@ swx_status swx_fence_init(swx_fence *fence, swx_error *err)
     if (got != (ssize_t)sizeof(bytes)) {
         return swx_fail_sys(err, "getrandom", got < 0 ? errno : EIO);
     }
-    to_digits(bytes, fence->nonce);
+    to_digits(bytes, fence->nonce, fence->start);
     char head[SWX_FENCE_HEAD + 1];
     snprintf(head, sizeof(head), "\033]7733;%s;", fence->nonce);
     memcpy(fence->head, head, SWX_FENCE_HEAD);
+    snprintf(fence->ps0, sizeof(fence->ps0), "\\e]7733;%s\\a", fence->start);
     char text[SWX_FENCE_TEXT];
-    swx_fence_ps0(fence, text);
-    fence->ps0_size = (uint32_t)strlen(text);
     swx_fence_ps1(fence, text);
     fence->ps1_size = (uint32_t)strlen(text);
     fence->held_size = fence->released = 0;
     return SWX_OK;
 }
 
-void swx_fence_ps0(const swx_fence *fence, char *out)
-{
-    snprintf(out, SWX_FENCE_TEXT, "\\e]7733;%.*s\\a", SWX_START_DIGITS, fence->nonce);
-}
+void swx_fence_ps0(const swx_fence *fence, char *out) { memcpy(out, fence->ps0, sizeof(fence->ps0)); }
 
 void swx_fence_ps1(const swx_fence *fence, char *out)
 {
-    /* The lengths tell, at no cost, when something was put before or behind this text, or PS0 was changed. */
-    snprintf(out, SWX_FENCE_TEXT, "\\e]7733;%s;%d;$?;\\#;\\j;${#PS1};${PS0+${#PS0}}\\a", fence->nonce,
-             SWX_MARK_PROMPT);
+    /* Its length tells when something was put before or behind this text.  A length of PS0 would cost the shell half as much again
+     * as PS0 itself, which is what else makes a mark ours: its digits are not those of the nonce. */
+    snprintf(out, SWX_FENCE_TEXT, "\\e]7733;%s;%d;$?;\\#;\\j;${#PS1};${PS0-}\\a", fence->nonce, SWX_MARK_PROMPT);
 }
 
 static bool take_number(const char **at, uint64_t *value)
@@ -112,9 +123,10 @@ static bool take_pipestatus(const char **at, char out[64])
     return true;
 }
 
-/* The part behind the head, NUL-terminated, without BEL. */
-static bool parse_mark(const char *text, swx_mark *mark)
+/* The part behind the head, NUL-terminated at `size`, without BEL. */
+static bool parse_mark(const swx_fence *fence, const char *text, size_t size, swx_mark *mark)
 {
+    const char *end = text + size;
     uint64_t value;
     *mark = (swx_mark){ .code = -1 };
     if (*text < '0' + SWX_MARK_PROMPT || *text > '0' + SWX_MARK_END) {
@@ -138,8 +150,8 @@ static bool parse_mark(const char *text, swx_mark *mark)
         if (!take_byte(&text, ';')) {
             return false;
         }
-        mark->ps0_size = take_number(&text, &value) ? (uint32_t)value : 0;
-        break;
+        mark->ps0_kept = (size_t)(end - text) == sizeof(fence->ps0) - 1 && memcmp(text, fence->ps0, sizeof(fence->ps0) - 1) == 0;
+        return true;
     case SWX_MARK_GUARD:
         if (!take_code(&text, &mark->code)) {
             return false;
@@ -160,22 +172,29 @@ static bool parse_mark(const char *text, swx_mark *mark)
     case SWX_MARK_VALUE:
         break;
     }
-    return *text == 0;
+    return text == end;
 }
 
 /* How many of these bytes continue what is held as a mark. */
 static size_t fitting(const swx_fence *fence, const uint8_t *bytes, size_t size)
 {
-    size_t at = fence->held_size, count = 0, room = (at < SWX_FENCE_HEAD ? SWX_FENCE_HEAD : SWX_MARK_MAX - 1) - at;
-    size = size < room ? size : room;
+    size_t at = fence->held_size, count = 0;
+    bool is_start = at > COMMON && fence->held[COMMON] == (uint8_t)fence->start[0];
+    size_t whole = at < COMMON ? COMMON : is_start ? START_SIZE : at < SWX_FENCE_HEAD ? SWX_FENCE_HEAD : SWX_MARK_MAX - 1;
+    size = size < whole - at ? size : whole - at;
+    if (at == COMMON && size) {
+        return bytes[0] == fence->head[COMMON] || bytes[0] == (uint8_t)fence->start[0];
+    }
     if (at < SWX_FENCE_HEAD) {
-        while (count < size && bytes[count] == fence->head[at + count]) {
+        while (count < size && bytes[count] == (is_start ? (uint8_t)fence->start[at + count - COMMON] : fence->head[at + count])) {
             count++;
         }
-    } else {
-        while (count < size && bytes[count] >= ' ' && bytes[count] < 0x7f) {
-            count++;
-        }
+        return count;
+    }
+    /* The last field of a prompt's mark is a text of the user's when PS0 is.  But an escape may begin the true mark behind half of one. */
+    bool any = at > SWX_FENCE_HEAD && fence->held[SWX_FENCE_HEAD] == '0' + SWX_MARK_PROMPT;
+    while (count < size && (any ? bytes[count] != BEL && bytes[count] != ESC : bytes[count] >= ' ' && bytes[count] < 0x7f)) {
+        count++;
     }
     return count;
 }
@@ -213,12 +232,13 @@ swx_fence_event swx_fence_next(swx_fence *fence, const uint8_t **bytes, size_t *
             *size -= count;
             continue;
         }
-        if (**bytes != BEL || (fence->held_size != START_SIZE && fence->held_size <= SWX_FENCE_HEAD)) {
+        bool is_start = fence->held_size == START_SIZE && fence->held[COMMON] == (uint8_t)fence->start[0];
+        if (**bytes != BEL || (!is_start && fence->held_size <= SWX_FENCE_HEAD)) {
             return release(fence, plain, plain_size); /* the byte itself may begin a mark: it stays in the input */
         }
         ++*bytes;
         --*size;
-        if (fence->held_size == START_SIZE) {
+        if (is_start) {
             fence->held_size = 0;
             *mark = (swx_mark){ .kind = SWX_MARK_START, .code = -1 };
             return SWX_FENCE_MARK;
@@ -227,7 +247,7 @@ swx_fence_event swx_fence_next(swx_fence *fence, const uint8_t **bytes, size_t *
         size_t fields = fence->held_size - SWX_FENCE_HEAD;
         memcpy(text, fence->held + SWX_FENCE_HEAD, fields);
         text[fields] = 0;
-        if (parse_mark(text, mark)) {
+        if (parse_mark(fence, text, fields, mark)) {
             fence->held_size = 0;
             return SWX_FENCE_MARK;
         }

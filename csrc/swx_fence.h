@@ -1,13 +1,15 @@
 /* swx_fence.h: the marks by which a command's start, end and exit code are found in a terminal's byte stream.
  *
- * A mark is an invisible OSC sequence that carries a random number of 26 digits to the base of 32 (130 bits from getrandom):
+ * A mark is an invisible OSC sequence that carries a random number, from getrandom, in digits to the base of 32:
  *
- *      ESC ] 7733 ; NONCE ; KIND [ ; FIELD ]... BEL
- *      ESC ] 7733 ; FIRST TEN DIGITS BEL               of kind START
+ *      ESC ] 7733 ; NONCE ; KIND [ ; FIELD ]... BEL    sixteen digits
+ *      ESC ] 7733 ; START BEL                          of kind START: ten others
  *
- * Bash spends 300 instructions on each character of a prompt, so the marks are no longer than they have to be.  A START mark decides
- * no end, and forging one gains nothing, because what is printed behind the true one is the command's output too: its ten digits
- * only tell it from other output.
+ * Bash spends 325 instructions on each character of a prompt, but 110 on one that comes out of a variable, so the marks are no longer
+ * than they have to be.  The last field of a PROMPT mark is PS0 as it stands in the shell, which tells whether that was changed, and
+ * whose digits make 26 with the nonce's (130 bits): without them a mark leads to a question at most.  A START mark decides no end,
+ * and forging one gains nothing, because what is printed behind the true one is the command's output too: its digits only tell it
+ * from other output.
  *
  * Digits, capital letters and control bytes survive `stty olcuc`.  The texts for the shell are unexpanded (`\e`, `$?`), so that
  * printing the variables that hold them shows nothing that matches; only what the shell itself expands does.
@@ -22,16 +24,16 @@
 #include "swx.h"
 
 enum {
-    SWX_NONCE_DIGITS = 26,
+    SWX_NONCE_DIGITS = 16,
     SWX_START_DIGITS = 10,
     SWX_FENCE_HEAD = 2 + 5 + SWX_NONCE_DIGITS + 1, /* ESC ] 7733; NONCE ; */
-    SWX_MARK_MAX = 160,                            /* a longer "mark" is ordinary output */
+    SWX_MARK_MAX = 400,                            /* a longer "mark" is ordinary output */
     SWX_FENCE_TEXT = 160                           /* room for the longest text for the shell */
 };
 
 typedef enum {
     SWX_MARK_START = 0,  /* PS0: a command was read and begins; what came before is not its output */
-    SWX_MARK_PROMPT = 1, /* PS1: fields exit code, command number, job count, the lengths of PS1 and PS0 */
+    SWX_MARK_PROMPT = 1, /* PS1: fields exit code, command number, job count, the length of PS1, PS0 itself */
     SWX_MARK_GUARD = 2,  /* printed by PROMPT_COMMAND when prompts cannot be seen: field exit code */
     SWX_MARK_REPORT = 3, /* answer to a challenge: fields exit code, PIPESTATUS, whether stderr is elsewhere (1) or not */
     SWX_MARK_VALUE = 4,  /* separates the parts of that answer */
@@ -43,17 +45,19 @@ typedef struct {
     int code;          /* 0-255, -1 when the shell did not expand it */
     uint64_t number;   /* bash's `\#` */
     uint32_t jobs;     /* bash's `\j` */
-    uint32_t ps1_size, ps0_size; /* characters in the shell's PS1 and PS0 now; PS0 counts as 0 when unset */
+    uint32_t ps1_size; /* characters in the shell's PS1 now */
+    bool ps0_kept;     /* PS0 is what the shell was given */
     char pipestatus[64]; /* REPORT: "0 1 0", digits and blanks only, empty when too long or something else */
     bool no_stderr;    /* REPORT: the shell's stderr is not the terminal */
 } swx_mark;
 
 typedef struct {
-    char nonce[SWX_NONCE_DIGITS + 1];
+    char nonce[SWX_NONCE_DIGITS + 1], start[SWX_START_DIGITS + 1];
+    char ps0[2 + 6 + SWX_START_DIGITS + 2 + 1]; /* \e]7733;START\a, unexpanded */
     uint8_t head[SWX_FENCE_HEAD]; /* the bytes every mark of this nonce begins with */
     uint8_t held[SWX_MARK_MAX];   /* the beginning of what may be a mark */
     size_t held_size;
-    uint32_t ps1_size, ps0_size;  /* of the texts for the shell: a mark that counts others says that they were changed */
+    uint32_t ps1_size;            /* of the text for the shell: a mark that counts another says that it was changed */
     size_t released;              /* leading bytes of `held` that were given out as plain and wait to be forgotten */
 } swx_fence;
 

@@ -192,7 +192,7 @@ static void take_prompt(swx_session *s, const swx_mark *mark)
     bool again = rank == found->rank && (!s->loose || mark->number == found->number);
     bool conflict = again && (found->conflict || found->code != mark->code);
     bool altered = mark->kind == SWX_MARK_PROMPT && mark->code >= 0 &&
-                   (mark->ps1_size != s->fence.ps1_size || (s->start_marks && mark->ps0_size != s->fence.ps0_size));
+                   (mark->ps1_size != s->fence.ps1_size || (s->start_marks && !mark->ps0_kept));
     if (mark->kind == SWX_MARK_GUARD) {
         conflict = found->rank && (found->conflict || found->code != mark->code);
     }

@@ -57,8 +57,8 @@ static void test_marks_in_output(void)
     char bytes[2048], wanted[2048], h[64], start[64];
     CHECK(swx_fence_init(&fence, NULL) == SWX_OK);
     snprintf(h, sizeof(h), "\033]7733;%s;", fence.nonce);
-    snprintf(start, sizeof(start), "\033]7733;%.10s", fence.nonce);
-    int size = snprintf(bytes, sizeof(bytes), "a%s\007b\n%s1;130;17;2;70;60\007%s1;$?;1;0;${#PS1};${PS0+${#PS0}}\007c%s2;7\007%s3;1;0 1 0\007x%s4\007y%s5;1\007%s5;0\007z",
+    snprintf(start, sizeof(start), "\033]7733;%s", fence.start);
+    int size = snprintf(bytes, sizeof(bytes), "a%s\007b\n%s1;130;17;2;70;60\007%s1;$?;1;0;${#PS1};${PS0-}\007c%s2;7\007%s3;1;0 1 0\007x%s4\007y%s5;1\007%s5;0\007z",
                         start, h, h, h, h, h, h, h);
     expect_story(&fence, bytes, (size_t)size,
                  "a<0:-1:0:0::0>b\n<1:130:17:2::0><1:-1:1:0::0>c<2:7:0:0::0><3:1:0:0:0 1 0:0>x<4:-1:0:0::0>y<5:-1:0:0::0>"
@@ -73,7 +73,7 @@ static void test_what_is_not_a_mark_is_output(void)
     CHECK(swx_fence_init(&fence, NULL) == SWX_OK);
     snprintf(h, sizeof(h), "\033]7733;%s;", fence.nonce);
     const char *forms[] = {
-        "%s1;1;1;1\007", "%s1;1;1;1;\007", "%s1;1;1;1;5\007", "%s1;1;1;1;5;x\007", "%s9\007", "%s1\007", "%s0\007", "%s1;256;1;1\007", "%s1;1;1;1;1\007", "%s1;1;x;1\007", "%s\007", "%s0", "%s0\033", "%s1;0;1\n;0\007",
+        "%s1;1;1;1\007", "%s1;1;1;1;\007", "%s1;1;1;1;5\007", "%s9\007", "%s1\007", "%s0\007", "%s1;256;1;1\007", "%s1;1;1;1;1\007", "%s1;1;x;1\007", "%s\007", "%s0", "%s0\033", "%s1;0;1\n;0\007",
         "\033%s0x\007", "%s3;1;0 a\007", "%s1;-1;1;1\007", "%s1;99999999999999999999;1;1\007",
     };
     for (size_t i = 0; i < SWX_COUNT(forms); i++) {
@@ -81,8 +81,14 @@ static void test_what_is_not_a_mark_is_output(void)
         strcat(bytes, "end\n"); /* what is held back comes out as soon as it cannot be a mark */
         expect_story(&fence, bytes, (size_t)size + 4, bytes);
     }
-    for (int digits = 0; digits <= SWX_NONCE_DIGITS; digits++) { /* only the right number of them is a START mark */
+    for (int digits = 0; digits <= SWX_NONCE_DIGITS; digits++) { /* only all of the right ones are a START mark */
         int size = snprintf(bytes, sizeof(bytes), "\033]7733;%.*s\007", digits, fence.nonce);
+        expect_story(&fence, bytes, (size_t)size, bytes);
+    }
+    for (int digits = 0; digits <= SWX_START_DIGITS + 1; digits++) {
+        char start[32];
+        snprintf(start, sizeof(start), "%s0", fence.start);
+        int size = snprintf(bytes, sizeof(bytes), "\033]7733;%.*s\007", digits, start);
         expect_story(&fence, bytes, (size_t)size, digits == SWX_START_DIGITS ? "<0:-1:0:0::0>" : bytes);
     }
     snprintf(bytes, sizeof(bytes), "%s", h);
@@ -102,10 +108,37 @@ static void test_texts_do_not_match_themselves(void)
     char text[2 * SWX_FENCE_TEXT + 2];
     CHECK(swx_fence_init(&fence, NULL) == SWX_OK);
     swx_fence_ps0(&fence, text);
-    CHECK(strlen(text) < SWX_FENCE_TEXT - 1 && strstr(text, fence.nonce) == NULL);
+    CHECK(strlen(text) < SWX_FENCE_TEXT - 1 && strstr(text, fence.nonce) == NULL && strcmp(text, fence.ps0) == 0);
     swx_fence_ps1(&fence, text + strlen(text));
     expect_story(&fence, text, strlen(text), text);
-    CHECK(strlen(fence.nonce) == SWX_NONCE_DIGITS);
+    CHECK(strlen(fence.nonce) == SWX_NONCE_DIGITS && strlen(fence.start) == SWX_START_DIGITS);
+}
+
+static swx_mark only_mark(swx_fence *fence, const char *text, size_t size)
+{
+    const uint8_t *bytes = (const uint8_t *)text, *plain;
+    size_t plain_size;
+    swx_mark mark;
+    CHECK(swx_fence_next(fence, &bytes, &size, &plain, &plain_size, &mark) == SWX_FENCE_MARK && size == 0);
+    return mark;
+}
+
+/* A prompt's mark shows what PS0 is: as it was given, another one of any bytes, or none. */
+static void test_changed_ps0(void)
+{
+    swx_fence fence;
+    char bytes[256];
+    CHECK(swx_fence_init(&fence, NULL) == SWX_OK);
+    const char *texts[] = { fence.ps0, "", "\\e]7733;0123456789\\a", "two\nlines; and \303\244", fence.nonce, "x" };
+    for (size_t i = 0; i < SWX_COUNT(texts); i++) {
+        int size = snprintf(bytes, sizeof(bytes), "\033]7733;%s;1;7;17;2;70;%s\007", fence.nonce, texts[i]);
+        swx_mark mark = only_mark(&fence, bytes, (size_t)size);
+        CHECK(mark.kind == SWX_MARK_PROMPT && mark.code == 7 && mark.ps1_size == 70 && mark.ps0_kept == (i == 0));
+    }
+    int size = snprintf(bytes, sizeof(bytes), "\033]7733;%s;1;7;17;2;70;%s ", fence.nonce, fence.ps0); /* and a NUL */
+    bytes[size] = '\007';
+    bytes[size - 1] = 0;
+    CHECK(!only_mark(&fence, bytes, (size_t)size + 1).ps0_kept);
 }
 
 static void test_lengths_of_the_texts(void)
@@ -113,8 +146,6 @@ static void test_lengths_of_the_texts(void)
     swx_fence fence;
     char text[SWX_FENCE_TEXT];
     CHECK(swx_fence_init(&fence, NULL) == SWX_OK);
-    swx_fence_ps0(&fence, text);
-    CHECK(fence.ps0_size == strlen(text));
     swx_fence_ps1(&fence, text);
     CHECK(fence.ps1_size == strlen(text) && strlen(text) < SWX_FENCE_TEXT - 1);
 }
@@ -123,13 +154,16 @@ static void test_nonces_differ(void)
 {
     swx_fence a, b;
     CHECK(swx_fence_init(&a, NULL) == SWX_OK && swx_fence_init(&b, NULL) == SWX_OK);
-    CHECK(strcmp(a.nonce, b.nonce) != 0);
+    CHECK(strcmp(a.nonce, b.nonce) != 0 && strcmp(a.start, b.start) != 0);
     char seen[256] = { 0 };
     for (int i = 0; i < 1000; i++) { /* each digit at each place: no bit of what was drawn is lost */
-        CHECK(swx_fence_init(&b, NULL) == SWX_OK && strlen(b.nonce) == SWX_NONCE_DIGITS);
-        for (int at = 0; at < SWX_NONCE_DIGITS; at++) {
-            CHECK((b.nonce[at] >= '0' && b.nonce[at] <= '9') || (b.nonce[at] >= 'A' && b.nonce[at] <= 'V'));
-            seen[(uint8_t)b.nonce[at]] |= at == 0 ? 1 : at == 7 ? 2 : at == SWX_NONCE_DIGITS - 1 ? 4 : 0;
+        char both[SWX_NONCE_DIGITS + SWX_START_DIGITS + 1];
+        CHECK(swx_fence_init(&b, NULL) == SWX_OK && strlen(b.nonce) == SWX_NONCE_DIGITS && strlen(b.start) == SWX_START_DIGITS);
+        CHECK(b.nonce[0] != b.start[0]);
+        snprintf(both, sizeof(both), "%s%s", b.nonce, b.start);
+        for (size_t at = 0; at < sizeof(both) - 1; at++) {
+            CHECK((both[at] >= '0' && both[at] <= '9') || (both[at] >= 'A' && both[at] <= 'V'));
+            seen[(uint8_t)both[at]] |= at == 0 ? 1 : at == SWX_NONCE_DIGITS ? 2 : at == sizeof(both) - 2 ? 4 : 0;
         }
     }
     for (const char *digit = "0123456789ABCDEFGHIJKLMNOPQRSTUV"; *digit; digit++) {
@@ -151,5 +185,5 @@ static void test_held_back_is_bounded(void)
     CHECK(got.size + fence.held_size == SWX_FENCE_HEAD + 1000);
 }
 
-TEST_MAIN(test_marks_in_output, test_lengths_of_the_texts, test_what_is_not_a_mark_is_output, test_texts_do_not_match_themselves,
+TEST_MAIN(test_marks_in_output, test_lengths_of_the_texts, test_changed_ps0, test_what_is_not_a_mark_is_output, test_texts_do_not_match_themselves,
           test_nonces_differ, test_held_back_is_bounded)

@@ -128,7 +128,7 @@ static void test_forged_marks(void)
     swx_session *s = open_session(1 << 20);
     char line[512];
     expect_run(s, "N=${PS1#*7733;}; N=${N%%;*}; mark() { local a=${PS1@P}; a=${a#*;*;*;*;}; "
-                  "printf 'x\\e]7733;%s;1;%d;%d;0;%d;%d\\a' $N $1 $(( ${a%%;*} + $2 )) ${#PS1} ${#PS0}; }\n", 0, "");
+                  "printf 'x\\e]7733;%s;1;%d;%d;0;%d;%s\\a' $N $1 $(( ${a%%;*} + $2 )) ${#PS1} \"$PS0\"; }\n", 0, "");
     for (int ahead = 0; ahead < 3; ahead++) {
         uint64_t challenges = swx_session_look(s).challenges;
         snprintf(line, sizeof(line), "mark 42 %d; sleep 0.1; printf end; (exit 5)\n", ahead);
