@@ -322,7 +322,7 @@ class Terminal:
     def answer(self, typed: bytes) -> bytes:
         """Types, and returns what comes up to the next prompt."""
         seen = b""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while typed or not seen.endswith(b"<READY>"):
             readable, writable, _ = select.select([self.master], [self.master] if typed else [], [], 1)
             if writable:
@@ -338,8 +338,9 @@ class Terminal:
         self.process.wait()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def terminal() -> Iterator[Terminal]:
+    """One for each test: what one that failed has left in it would be the next one's answer."""
     found = Terminal()
     yield found
     found.close()
