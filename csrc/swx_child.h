@@ -81,7 +81,7 @@ void swx_child_kill_strays(const swx_child *child);
 /* Kills, of the child's processes in that group (0: in any), those of which a thread is blocked in a read of the terminal,
  * and waits (100 ms at most) until each is gone.  For those that have lost the foreground: a read that began before does
  * not notice that, and would take the next input from the shell.  One that was just woken is on a processor, and is not
- * found until it sleeps again: see swx_kernel_waits_its_turn. */
+ * found until it sleeps again: see swx_kernel_turn_of. */
 void swx_child_kill_readers(const swx_child *child, pid_t group, const char *terminal);
 
 /* Releases the pidfd.  A child that was not reaped stays a zombie until it is: call swx_child_ended first. */

@@ -151,12 +151,19 @@ swx_kernel_pace swx_kernel_pace_of(pid_t pid)
     if (read_stat(pid, &state, &reaped)) {
         pace.reaped = reaped;
     }
+    int64_t worked = swx_kernel_worked(pid);
+    pace.worked = worked > 0 ? worked : 0;
+    return pace;
+}
+
+int64_t swx_kernel_worked(pid_t pid)
+{
     clockid_t clock;
     struct timespec worked;
-    if (clock_getcpuclockid(pid, &clock) == 0 && clock_gettime(clock, &worked) == 0) {
-        pace.worked = worked.tv_sec * INT64_C(1000000000) + worked.tv_nsec;
+    if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &worked) != 0) {
+        return -1;
     }
-    return pace;
+    return worked.tv_sec * INT64_C(1000000000) + worked.tv_nsec;
 }
 
 bool swx_kernel_is_over(pid_t pid)
@@ -166,7 +173,7 @@ bool swx_kernel_is_over(pid_t pid)
     return !read_stat(pid, &state, &reaped) || state == 'Z' || state == 'X';
 }
 
-bool swx_kernel_waits_its_turn(pid_t pid)
+swx_kernel_turn swx_kernel_turn_of(pid_t pid)
 {
     static const char lock[] = "n_tty_read"; /* who has it waits in wait_woken */
     char path[48], text[64];
@@ -176,7 +183,11 @@ bool swx_kernel_waits_its_turn(pid_t pid)
     if (fd >= 0) {
         close(fd);
     }
-    return size == (ssize_t)sizeof(lock) - 1 && memcmp(text, lock, sizeof(lock) - 1) == 0;
+    if (size <= 0 || text[0] == '0') {
+        return SWX_TURN_UNKNOWN;
+    }
+    bool waits = size == (ssize_t)sizeof(lock) - 1 && memcmp(text, lock, sizeof(lock) - 1) == 0;
+    return waits ? SWX_TURN_OTHERS : SWX_TURN_OWN;
 }
 
 swx_status swx_kernel_learn(swx_kernel *kernel)

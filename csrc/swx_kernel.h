@@ -51,13 +51,18 @@ typedef struct {
 /* Reads /proc/PID/stat and the process's clock, which needs no rights. */
 swx_kernel_pace swx_kernel_pace_of(pid_t pid);
 
+/* The processor time alone, which costs half a microsecond.  -1 where it cannot be had. */
+int64_t swx_kernel_worked(pid_t pid);
+
 /* Whether a process has ended and is only waited for, or is gone. */
 bool swx_kernel_is_over(pid_t pid);
 
-/* Whether a shell that is at its prompt waits there behind another process's read of the same terminal, which will take
- * what is typed next: a read holds its terminal's lock while it waits, and who waits for that lock is in n_tty_read itself.
- * From /proc/PID/wchan, 8 us; false too where that says nothing.  Source: drivers/tty/n_tty.c, atomic_read_lock. */
-bool swx_kernel_waits_its_turn(pid_t pid);
+/* Whose turn it is to read the terminal of a shell that is at its prompt.  OTHERS: it waits behind another process's read,
+ * which will take what is typed next: a read holds its terminal's lock while it waits, and who waits for that lock is in
+ * n_tty_read itself (drivers/tty/n_tty.c, atomic_read_lock).  From /proc/PID/wchan, 8 us; UNKNOWN where that says nothing, as
+ * before Linux 5.16. */
+typedef enum { SWX_TURN_OWN, SWX_TURN_OTHERS, SWX_TURN_UNKNOWN } swx_kernel_turn;
+swx_kernel_turn swx_kernel_turn_of(pid_t pid);
 
 /* Learns the prompt's buffer from a shell that is known to be at its prompt.  SWX_OK; SWX_MORE: it is not asleep yet,
  * ask again; SWX_EUNSUPPORTED: no evidence can be had. */

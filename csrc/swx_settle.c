@@ -25,7 +25,8 @@ static const int64_t SILENCE = 20 * MS, CARRIED_SILENCE = 2000 * MS; /* after it
 static const int64_t STRIKE_GRACE = 10 * MS; /* for the second prompt of a ^C that came when the command had just ended */
 static const int64_t UNREAD_GRACE = 250 * MS; /* for the START mark behind a prompt of nobody's that came first */
 static const int64_t PROOF_GRACE = 250 * MS;  /* for the shell to answer an empty line, before another one is typed */
-static const int64_t OUTPACED_AFTER = 20 * MS;  /* so long a command may have started programs that it leaves behind */
+static const int64_t FORK_TIME = MS / 10, FORK_WORK = MS / 25; /* no shell forks in less: a fork is 60 to 400 us of its own */
+static const int64_t OUTPACED_AFTER = 20 * MS;  /* so long a command may have brought back a job of before without a fork */
 static const int64_t OUTPACED_LIMIT = 2000 * MS; /* for a read ahead of the shell's to end when its process is killed */
 static const int64_t START_GRACE = 20 * MS;     /* for a START mark, once the command was read */
 
@@ -371,9 +372,6 @@ static void conclude(swx_session *s, int code, uint32_t jobs, const char *unread
 {
     drop_start(s);
     drop_reassertion(s);
-    if (s->stopped > 0 && s->stopped != s->child.pid) { /* a pager may have outlived the program that opened it */
-        swx_child_kill_readers(&s->child, s->stopped, s->pty.path);
-    }
     s->stopped = 0;
     bool processed = swx_pty_settle_modes(&s->pty, s->hints & SWX_HINT_STTY) || s->processed;
     s->processed = false;
@@ -636,12 +634,35 @@ static bool shows_prompt(const swx_session *s, int64_t now)
     return s->stubborn && s->found.rank && now - s->last_data < CALM;
 }
 
-/* Something that the command left behind may be in a read of the terminal that began in the foreground.  It would take the
- * next command, or, worse, its first letter.  Looked for where it may be: each look costs a short command a tenth. */
-static bool is_outpaced(swx_session *s, int64_t now)
+/* Whether the shell may have started something since its terminal was last seen to be its own. */
+static bool may_have_left(const swx_session *s, int64_t now)
 {
-    bool likely = s->stopped > 0 || s->found.code > 128 || now - s->delivered > OUTPACED_AFTER;
-    if (!likely || s->pty.carrier || s->attached || !swx_kernel_waits_its_turn(s->child.pid)) {
+    if (s->stopped > 0 || s->found.code > 128 || now - s->delivered > OUTPACED_AFTER) {
+        return true;
+    }
+    if (now - s->delivered < FORK_TIME) {
+        return false;
+    }
+    int64_t worked = swx_kernel_worked(s->child.pid);
+    return worked < 0 || worked - s->worked > FORK_WORK;
+}
+
+/* Something that the command left behind, as a pager that outlived the program that opened it, may be in a read of the terminal
+ * that began in the foreground.  It would take the next command or our question, or, worse, their first letter.  Asked before
+ * either is typed, and only where it may be: a look costs a short command a tenth. */
+static bool is_outpaced(swx_session *s, where at, int64_t now)
+{
+    if (s->pty.carrier || !may_have_left(s, now)) {
+        return false;
+    }
+    bool tells = at == AT_PROMPT && !s->attached; /* else a person may be typing, to whatever it is */
+    swx_kernel_turn turn = tells ? swx_kernel_turn_of(s->child.pid) : SWX_TURN_UNKNOWN;
+    if (turn == SWX_TURN_UNKNOWN && s->stopped > 0 && s->stopped != s->child.pid) {
+        swx_child_kill_readers(&s->child, s->stopped, s->pty.path);
+        s->stopped = 0;
+    }
+    if (turn != SWX_TURN_OTHERS) {
+        s->worked = swx_kernel_worked(s->child.pid);
         s->outpaced = 0;
         return false;
     }
@@ -682,7 +703,7 @@ static void settle_running(swx_session *s, int64_t now, bool fresh)
             swx_session_check_in(s, now, CALM / 4);
             return;
         }
-        if (at == AT_PROMPT && is_outpaced(s, now)) {
+        if (is_outpaced(s, at, now)) {
             return;
         }
         if (s->found.rank) {
@@ -734,6 +755,9 @@ static void settle_challenge(swx_session *s, int64_t now)
         if (s->state == CHALLENGE) {
             try_again_later(s, now);
         }
+        return;
+    }
+    if (is_outpaced(s, at, now)) {
         return;
     }
     if (s->phase == AWAIT_PROMPT) {

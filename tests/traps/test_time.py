@@ -449,3 +449,11 @@ def test_a_reader_left_behind_takes_no_letter_of_the_next_command(sh: Shell, tmp
     for _ in range(2):
         sh.gives(f"sh -c 'exec 3<&0; python3 {reader} & {wait}; exit 3'; rm {ready}", "", 0)
         sh.gives("echo whole", "whole\n")
+
+
+@pytest.mark.parametrize("prompt", ["PS1", "PS0", "OTHER"])
+def test_a_reader_that_a_short_command_leaves_behind_takes_nothing(sh: Shell, prompt: str) -> None:
+    """Neither of the next command nor, where the prompts are gone, of the question how this one has ended."""
+    for _ in range(3):
+        sh.gives(f"{prompt}=; (exec 3<&0; read -rn1 <&3 & sleep .005; exit 3)", "", 3)
+        sh.gives("echo whole", "whole\n")
