@@ -16,13 +16,6 @@ from traps.harness import Engine, Shell, eventually, marked, quicker_than, wrong
 
 
 @pytest.fixture
-def sh(shells: type[Shell]) -> Iterator[Shell]:
-    shell = shells()
-    yield shell
-    shell.synced()
-
-
-@pytest.fixture
 def typed(engine: Engine) -> Any:
     """`with typed():` the block raises a SwerexException with a text; `with typed(ValueError):` that is this too."""
 

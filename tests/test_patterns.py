@@ -23,14 +23,6 @@ LOOK_BEHIND = r"(?<=\n)ready"
 
 
 @pytest.fixture
-def sh(shells: type[Shell]) -> Iterator[Shell]:
-    shell = shells()
-    yield shell
-    if not shell.ended:
-        shell.synced()
-
-
-@pytest.fixture
 def python(sh: Shell) -> Iterator[Shell]:
     sh.run("python3 -q", is_interactive_command=True, expect=[">>> "])
     yield sh

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,14 +12,6 @@ import pytest
 from traps.harness import Engine, Shell, quicker_than
 
 pytestmark = pytest.mark.only_here("stream_in_session")
-
-
-@pytest.fixture
-def sh(shells: type[Shell]) -> Iterator[Shell]:
-    shell = shells()
-    yield shell
-    if not shell.ended:
-        shell.synced()
 
 
 def collect(sh: Shell, command: str, timeout: float | None = 10.0, **more: Any) -> tuple[list[str], Any, list[float]]:

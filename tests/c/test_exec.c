@@ -1,7 +1,6 @@
 /* One program at a time; this file is the event loop. */
 #include "swx_exec.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -19,18 +18,6 @@ static int64_t now(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
-}
-
-static size_t open_descriptors(void)
-{
-    DIR *fds = opendir("/proc/self/fd");
-    size_t count = 0;
-    CHECK(fds);
-    while (readdir(fds)) {
-        count++;
-    }
-    closedir(fds);
-    return count;
 }
 
 typedef struct {

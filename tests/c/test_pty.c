@@ -1,6 +1,5 @@
 #include "swx_pty.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -10,18 +9,6 @@
 #include <unistd.h>
 
 #include "harness.h"
-
-static size_t open_descriptors(void)
-{
-    DIR *fds = opendir("/proc/self/fd");
-    size_t count = 0;
-    CHECK(fds);
-    while (readdir(fds)) {
-        count++;
-    }
-    closedir(fds);
-    return count;
-}
 
 static swx_pty open_pty(void)
 {

@@ -1,6 +1,5 @@
 #include "swx_reactor.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -146,18 +145,6 @@ static void await_count(const atomic_int *count, int wanted)
         nap();
     }
     CHECK(atomic_load(count) == wanted);
-}
-
-static size_t open_descriptors(void)
-{
-    DIR *fds = opendir("/proc/self/fd");
-    size_t count = 0;
-    CHECK(fds);
-    while (readdir(fds)) {
-        count++;
-    }
-    closedir(fds);
-    return count;
 }
 
 static int64_t cpu_time(void)

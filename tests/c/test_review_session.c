@@ -7,24 +7,6 @@
 #include "turns.h"
 #include "swx_alloc.h"
 
-static swx_session *open_configured(size_t limit, bool unproven)
-{
-    swx_session_config config = { .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = limit,
-                                  .unproven = unproven };
-    swx_session *s;
-    swx_error err;
-    CHECK(setenv("TERM", "xterm", 1) == 0); /* readline says more on some terminals than on others */
-    CHECK(swx_session_new(&s, &config, now(), &err) == SWX_OK);
-    swx_op start = operation(SWX_OP_START, ":");
-    swx_session_submit(s, &start, now());
-    wait_for(s, &start);
-    CHECK(start.end == SWX_END_DONE);
-    swx_buf_free(&start.output);
-    return s;
-}
-
-static swx_session *open_session(size_t limit) { return open_configured(limit, false); }
-
 /* Only our own text is taken away, not what stands before it in the same line. */
 static void test_trace_behind_unfinished_lines(void)
 {

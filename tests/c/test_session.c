@@ -1,29 +1,10 @@
 /* The session alone, in one thread: turns.h is the event loop. */
-#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <sys/wait.h>
 
 #include "turns.h"
 #include "swx_alloc.h"
-
-static swx_session *open_configured(size_t limit, bool unproven)
-{
-    swx_session_config config = { .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = limit,
-                                  .unproven = unproven };
-    swx_session *s;
-    swx_error err;
-    CHECK(setenv("TERM", "xterm", 1) == 0); /* readline says more on some terminals than on others */
-    CHECK(swx_session_new(&s, &config, now(), &err) == SWX_OK);
-    swx_op start = operation(SWX_OP_START, ":");
-    swx_session_submit(s, &start, now());
-    wait_for(s, &start);
-    CHECK(start.end == SWX_END_DONE);
-    swx_buf_free(&start.output);
-    return s;
-}
-
-static swx_session *open_session(size_t limit) { return open_configured(limit, false); }
 
 static void test_commands(void)
 {
@@ -230,18 +211,6 @@ static swx_match *patterns(const char *const *texts, size_t count)
     }
     CHECK(swx_match_new(&match, list, count, NULL, NULL, NULL) == SWX_OK);
     return match;
-}
-
-static size_t open_descriptors(void)
-{
-    DIR *fds = opendir("/proc/self/fd");
-    size_t count = 0;
-    CHECK(fds);
-    while (readdir(fds)) {
-        count++;
-    }
-    closedir(fds);
-    return count;
 }
 
 static void check_no_children(void) { CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD); }

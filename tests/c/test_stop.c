@@ -9,18 +9,6 @@
 
 static unsigned rounds = 12;
 
-static swx_session *open_session(void)
-{
-    swx_session_config config = { .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 1 << 20 };
-    swx_session *s;
-    CHECK(swx_session_new(&s, &config, now(), NULL) == SWX_OK);
-    swx_op start = operation(SWX_OP_START, ":");
-    submit(s, &start);
-    wait_for(s, &start);
-    EXPECT(&start, SWX_END_DONE, 0, "");
-    return s;
-}
-
 static uint32_t draw(void)
 {
     static uint32_t seed = 12345;
@@ -67,7 +55,7 @@ static void test_loops_of_programs(void)
         "while :; do for i in {1..2000}; do :; done; /bin/true; done\n",
         "while :; do :; done\n",
     };
-    swx_session *s = open_session();
+    swx_session *s = open_session(1 << 20);
     for (size_t i = 0; i < SWX_COUNT(lines); i++) {
         interrupt_loop(s, lines[i], rounds);
     }
@@ -81,7 +69,7 @@ static void test_handlers(void)
         "bash -c 'n=0; trap \"n=\\$((n+1))\" INT; echo up; while ((n < 1)); do sleep 0.01; done; sleep 0.3; exit $n'\n",
         "true | bash -c 'n=0; trap \"n=\\$((n+1))\" INT; echo up; while ((n < 1)); do sleep 0.01; done; sleep 0.3; exit $n'\n",
     };
-    swx_session *s = open_session();
+    swx_session *s = open_session(1 << 20);
     for (size_t i = 0; i < SWX_COUNT(lines); i++) {
         swx_op op = operation(SWX_OP_RUN, lines[i]), stop = operation(SWX_OP_INTERRUPT, "");
         submit(s, &op);
@@ -99,7 +87,7 @@ static void test_handlers(void)
 /* None of them dies of SIGINT, and killing one does not end the loop. */
 static void test_loops_that_ignore_it(void)
 {
-    swx_session *s = open_session();
+    swx_session *s = open_session(1 << 20);
     for (unsigned i = 0; i < 4; i++) {
         swx_op op = operation(SWX_OP_RUN, "while :; do bash -c 'trap \"\" INT; sleep 0.5'; done\n");
         swx_op stop = operation(SWX_OP_INTERRUPT, "");

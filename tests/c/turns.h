@@ -80,6 +80,25 @@ static inline swx_op operation(swx_op_kind kind, const char *typed)
                      .done = noted };
 }
 
+/* A session that has shown its first prompt.  unproven: without the kernel's word on it. */
+static inline swx_session *open_configured(size_t limit, bool unproven)
+{
+    swx_session_config config = { .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = limit,
+                                  .unproven = unproven };
+    swx_session *s;
+    swx_error err;
+    CHECK(setenv("TERM", "xterm", 1) == 0); /* readline says more on some terminals than on others */
+    CHECK(swx_session_new(&s, &config, now(), &err) == SWX_OK);
+    swx_op start = operation(SWX_OP_START, ":");
+    swx_session_submit(s, &start, now());
+    wait_for(s, &start);
+    CHECK(start.end == SWX_END_DONE);
+    swx_buf_free(&start.output);
+    return s;
+}
+
+static inline swx_session *open_session(size_t limit) { return open_configured(limit, false); }
+
 static inline void close_session(swx_session *s)
 {
     swx_op close = operation(SWX_OP_CLOSE, "");

@@ -69,18 +69,8 @@ class Engine:
 
     def docker(self, *arguments: str, input: bytes | None = None, check: bool = True, seconds: float = 120) -> str:
         """One call of the docker client; its standard output without the last newline."""
-        done = subprocess.run(
-            ["docker", *arguments],
-            input=b"" if input is None else input,
-            env=self.environment | {"DOCKER_BUILDKIT": "0"},
-            capture_output=True,
-            timeout=seconds,
-            check=False,
-        )
-        if check and done.returncode:
-            said = (done.stdout + done.stderr).decode(errors="replace")[-4000:]
-            raise RuntimeError(f"docker {' '.join(arguments)} ended with {done.returncode}: {said}")
-        return done.stdout.decode(errors="replace").rstrip("\n")
+        environment = self.environment | {"DOCKER_BUILDKIT": "0"}
+        return needs.said_by("docker", *arguments, environment=environment, input=input, check=check, seconds=seconds)
 
     def answers(self) -> bool:
         version = ("version", "-f", "{{.Server.Version}}")

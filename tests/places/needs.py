@@ -49,6 +49,19 @@ def started(make: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:
         yield entered
 
 
+def said_by(
+    *words: str, environment: dict[str, str], input: bytes | None, check: bool, seconds: float
+) -> str:
+    """One call of an engine's client; its standard output without the last newline."""
+    done = subprocess.run(
+        words, input=input or b"", env=environment, capture_output=True, timeout=seconds, check=False
+    )
+    if check and done.returncode:
+        said = (done.stdout + done.stderr).decode(errors="replace")[-4000:]
+        raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}: {said}")
+    return done.stdout.decode(errors="replace").rstrip("\n")
+
+
 def root(what: str) -> None:
     if os.geteuid() != 0:
         raise Lacking(f"root, which {what} needs")

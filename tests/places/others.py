@@ -38,18 +38,8 @@ class Podman:
 
     def run(self, *arguments: str, input: bytes | None = None, check: bool = True, seconds: float = 120) -> str:
         """One call of podman; its standard output without the last newline."""
-        done = subprocess.run(
-            [*self.argv, *arguments],
-            input=b"" if input is None else input,
-            env=self.environment,
-            capture_output=True,
-            timeout=seconds,
-            check=False,
-        )
-        if check and done.returncode:
-            said = (done.stdout + done.stderr).decode(errors="replace")[-4000:]
-            raise RuntimeError(f"podman {' '.join(arguments)} ended with {done.returncode}: {said}")
-        return done.stdout.decode(errors="replace").rstrip("\n")
+        words = [*self.argv, *arguments]
+        return needs.said_by(*words, environment=self.environment, input=input, check=check, seconds=seconds)
 
     def provide(self, name: str) -> str:
         """Makes the image (bash-only, bash-min, ash-min or debian-py) unless it is there; its name for `podman run`."""

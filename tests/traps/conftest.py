@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from traps.harness import Engine, Shell
+from traps.harness import Engine
 
 
 @pytest.fixture(autouse=True)
 def _marked(mark: str) -> None:
     """Every test of this package runs in the quiet environment."""
-
-
-@pytest.fixture
-def sh(shells: type[Shell]) -> Iterator[Shell]:
-    """A fresh session, proved usable after the test unless the test said that it ended (`sh.ended = True`)."""
-    shell = shells()
-    yield shell
-    if not shell.ended:
-        shell.synced()
 
 
 @pytest.fixture

@@ -150,3 +150,12 @@ def shells(engine: Engine, mark: str) -> Iterator[Any]:
         shell.close()
     if made and not ON_ORIGINAL:
         assert eventually(lambda: not marked(mark), 2.0), f"left behind: {marked(mark)}"
+
+
+@pytest.fixture
+def sh(shells: type[Shell]) -> Iterator[Shell]:
+    """A fresh session, proved usable after the test unless the test said that it ended (`sh.ended = True`)."""
+    shell = shells()
+    yield shell
+    if not shell.ended:
+        shell.synced()
