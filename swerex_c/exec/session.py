@@ -32,6 +32,7 @@ from swerex_c.exec.scripts import (
 )
 from swerex_c.exec.shells import lost
 from swerex_c.exec.threads import in_thread
+from swerex_c.remote.direct import rest
 from swerex_c.runtime._answers import finish
 from swerex_c.runtime._session import CARRIED_BASH, CARRIED_VARIABLES, BashSession, translated
 from swerex_c.runtime._wakeup import current_waker
@@ -189,6 +190,12 @@ class ExecSession(BashSession):
 
     async def _submit(self, action: BashAction, command: str, timeout: float | None, stream: Stream | None) -> Answer:
         """A shell whose prompts do not show any more (readonly, or standard error elsewhere) is seen from within."""
+        work = super()._submit(action, command, timeout, stream)
+        try:
+            waits_for = work.send(None)
+        except StopIteration as end:  # a short one: to set a timer and take it back would be a tenth of it
+            answer: Answer = end.value
+            return answer
         looks: list[asyncio.Future[None]] = []
 
         def begin() -> None:
@@ -196,7 +203,7 @@ class ExecSession(BashSession):
 
         later = asyncio.get_running_loop().call_later(_DOUBT_SECONDS, begin)
         try:
-            return await super()._submit(action, command, timeout, stream)
+            return await rest(work, waits_for)
         finally:
             later.cancel()
             for look in looks:

@@ -106,6 +106,25 @@ async def until(condition: Callable[[], Any], seconds: float = MINUTE) -> bool:
 # ---- in every kind of place
 
 
+async def test_a_short_command_sets_no_timer(place: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    call_later, timers = loop.call_later, []
+
+    def note(*arguments: Any) -> asyncio.TimerHandle:
+        timers.append(arguments)
+        return call_later(*arguments)
+
+    async with talk_in(place) as talk:
+        await talk.create()
+        monkeypatch.setattr(loop, "call_later", note)
+        for _ in range(500):  # on a busy machine few are short
+            timers.clear()
+            assert (await talk.say("true")).exit_code == 0
+            if not timers:
+                return
+        pytest.fail("each of 500 commands has set a timer")
+
+
 async def test_a_day(place: Backend) -> None:
     async with talk_in(place) as talk:
         await talk.create()
