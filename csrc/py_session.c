@@ -70,7 +70,7 @@ static void node_interest(const void *object, unsigned which, int *fd, bool *rea
     const swx_session *s = object;
     if (which == 0) {
         *fd = swx_session_terminal(s);
-        *read = true;
+        *read = swx_session_wants_read(s);
         *write = swx_session_wants_write(s);
     } else if (which == 1) {
         *fd = swx_session_look(s).dead ? -1 : swx_session_pidfd(s);
@@ -174,7 +174,7 @@ static void work_directly(flight *f, int64_t limit, int64_t slack)
             break;
         }
         due = due < until ? due : until;
-        struct pollfd terminal = { .fd = swx_session_terminal(s), .events = POLLIN };
+        struct pollfd terminal = { .fd = swx_session_terminal(s), .events = swx_session_wants_read(s) ? POLLIN : 0 };
         if (swx_session_wants_write(s)) {
             terminal.events |= POLLOUT;
         }
@@ -317,7 +317,7 @@ static PyObject *operation_take(PyObject *object, PyObject *unused)
     size_t size;
     Py_BEGIN_ALLOW_THREADS
     swx_node_lock(f->at->node);
-    size = swx_session_take(f->at->session, &f->op, bytes, room);
+    size = swx_session_take(f->at->session, &f->op, bytes, room, swx_now());
     swx_node_unlock(f->at->node);
     Py_END_ALLOW_THREADS
     PyObject *taken = PyBytes_FromStringAndSize((const char *)bytes, (Py_ssize_t)size);
@@ -366,14 +366,27 @@ static PyObject *operation_output(PyObject *object, void *unused)
 {
     (void)unused;
     const flight *f = finished(object);
-    return f ? swx_py_text(&f->op.output, f->op.processed) : NULL;
+    if (!f || f->op.output.size <= f->op.limit) {
+        return f ? swx_py_text(&f->op.output, f->op.processed) : NULL;
+    }
+    swx_buf answer;
+    if (swx_buf_narrow(&answer, &f->op.output, f->op.limit) != SWX_OK) {
+        return PyErr_NoMemory();
+    }
+    PyObject *text = swx_py_text(&answer, f->op.processed);
+    swx_buf_free(&answer);
+    return text;
 }
 
 static PyObject *operation_dropped(PyObject *object, void *unused)
 {
     (void)unused;
     const flight *f = finished(object);
-    return f ? PyLong_FromUnsignedLongLong(swx_buf_dropped(&f->op.output)) : NULL;
+    if (!f) {
+        return NULL;
+    }
+    size_t more = f->op.output.size > f->op.limit ? f->op.output.size - f->op.limit : 0;
+    return PyLong_FromUnsignedLongLong(swx_buf_dropped(&f->op.output) + more);
 }
 
 static PyObject *operation_hit(PyObject *object, void *unused)

@@ -98,6 +98,21 @@ void swx_buf_chop(swx_buf *buf, size_t size)
     }
 }
 
+swx_status swx_buf_narrow(swx_buf *to, const swx_buf *from, size_t limit)
+{
+    swx_span spans[3];
+    swx_buf_init(to, limit);
+    swx_buf_spans(from, spans);
+    for (size_t i = 0; i < SWX_COUNT(spans); i++) {
+        if (swx_buf_append(to, spans[i].bytes, spans[i].size) != SWX_OK) {
+            swx_buf_free(to);
+            return SWX_ENOMEM;
+        }
+    }
+    to->total = from->total;
+    return SWX_OK;
+}
+
 bool swx_buf_ends_with(const swx_buf *buf, const uint8_t *bytes, size_t size)
 {
     swx_span spans[3];

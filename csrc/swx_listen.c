@@ -282,10 +282,62 @@ static uint8_t *uncook(swx_session *s, uint8_t *bytes, size_t *size)
     return bytes;
 }
 
+/* ---- a reader that is behind ----------------------------------------------------------------------------------- */
+
+/* What a reader has yet to take is in the head or the tail of the buffer as long as it is no more than half of the limit. */
+static uint64_t most_behind(const swx_session *s, bool whole) { return whole ? s->output.limit / 2 - 2 * READ_SIZE : s->output.limit / 4; }
+
+static bool streams(const swx_session *s)
+{
+    return s->current && s->current->stream && s->state == RUNNING && (s->begun || !s->expects_start);
+}
+
+static uint64_t behind(const swx_session *s)
+{
+    return s->output.total > s->current->taken ? s->output.total - s->current->taken : 0;
+}
+
+/* Somebody waits for what runs to end, and the end is behind its output. */
+static bool is_to_end(const swx_session *s)
+{
+    for (const swx_op *op = s->first; op; op = op->link) {
+        if (op->kind == SWX_OP_LINE && !op->typed_size) {
+            return true;
+        }
+    }
+    return s->interrupts;
+}
+
+bool swx_listen_is_held(const swx_session *s) { return s->full && streams(s) && !is_to_end(s); }
+
+bool swx_session_wants_read(const swx_session *s) { return s->state != CLOSED && !swx_listen_is_held(s); }
+
+void swx_listen_make_room(swx_session *s, int64_t now)
+{
+    uint64_t most = most_behind(s, false);
+    if (s->full && behind(s) <= most - (most / 2 < SWX_STREAM_LEAST ? most / 2 : SWX_STREAM_LEAST)) {
+        s->full = false;
+        s->last_data = now; /* it was not silent: it was not heard */
+    }
+}
+
+/* Whether another read has to wait for the reader.  whole: of what is left of a command, for which there is the margin. */
+static bool has_no_room(swx_session *s, bool whole)
+{
+    if (!streams(s)) {
+        return false;
+    }
+    s->full = s->full || behind(s) >= most_behind(s, false);
+    return swx_listen_is_held(s) && (!whole || behind(s) >= most_behind(s, true));
+}
+
 bool swx_listen_read(swx_session *s, bool whole, int64_t now)
 {
     uint8_t room[1 + READ_SIZE];
     for (unsigned i = 0; i < READS_PER_CALL; i++) {
+        if (has_no_room(s, whole)) {
+            return true;
+        }
         uint8_t *bytes = room + 1;
         ssize_t size = read(s->pty.master, bytes, READ_SIZE);
         if (size < 0 && errno == EINTR) {
@@ -306,11 +358,10 @@ bool swx_listen_read(swx_session *s, bool whole, int64_t now)
     return true;
 }
 
-static void tell_news(swx_session *s)
+void swx_listen_tell_news(swx_session *s)
 {
     swx_op *op = s->current;
-    if (op && op->stream && op->news && s->state == RUNNING && (s->begun || !s->expects_start) &&
-        op->taken < s->output.total) {
+    if (streams(s) && op->news && behind(s)) {
         op->news(op);
     }
 }
@@ -328,7 +379,7 @@ bool swx_session_readable(swx_session *s, int64_t now)
         s->check = earlier(s->check, now + s->backoff);
     }
     swx_session_begin(s, now);
-    tell_news(s);
+    swx_listen_tell_news(s);
     return more;
 }
 

@@ -39,10 +39,12 @@ void swx_session_finish(swx_session *s, swx_op *op, swx_end end, int code, bool 
 {
     op->end = end;
     op->code = code;
+    op->limit = s->output_limit;
     op->begun = with_output && s->begun && op->typed_out;
     op->signal = end == SWX_END_DIED && WIFSIGNALED(s->child.wait_status) ? WTERMSIG(s->child.wait_status) : 0;
     if (with_output) {
         op->output = s->output;
+        s->full = false;
         swx_buf_init(&s->output, UNCLAIMED_LIMIT);
         swx_session_restart_output(s);
     } else {
@@ -255,11 +257,13 @@ static void begin_first(swx_session *s, int64_t now)
     if (op->kind == SWX_OP_LINE && op->typed_size) {
         note_typed(s, op->typed, op->typed_size);
     }
-    if (s->output.limit == s->output_limit) {
+    size_t limit = op->stream && s->output_limit < SWX_STREAM_LEAST ? SWX_STREAM_LEAST : s->output_limit;
+    s->full = false;
+    if (s->output.limit == limit) {
         swx_buf_clear(&s->output);
     } else {
         swx_buf_free(&s->output);
-        swx_buf_init(&s->output, s->output_limit);
+        swx_buf_init(&s->output, limit);
     }
     swx_session_restart_output(s);
     if (at_prompt || op->typed_size) { /* one that only waits for the end changes nothing that is known of it */
@@ -321,7 +325,7 @@ void swx_session_begin(swx_session *s, int64_t now)
 
 static int64_t quiet_deadline(const swx_session *s, const swx_op *op)
 {
-    return op->quiet && op == s->current ? s->last_data + op->quiet : SWX_NEVER;
+    return op->quiet && op == s->current && !swx_listen_is_held(s) ? s->last_data + op->quiet : SWX_NEVER;
 }
 
 int64_t swx_session_deadline(const swx_session *s)
@@ -407,6 +411,7 @@ void swx_session_due(swx_session *s, int64_t now)
     expire_waiting(s, now);
     swx_stop_interrupts(s, now);
     swx_session_begin(s, now);
+    swx_listen_tell_news(s);
 }
 
 /* ---- operations ------------------------------------------------------------------------------------------------ */
@@ -518,7 +523,7 @@ void swx_session_cancel(swx_session *s, swx_op *op)
     }
 }
 
-size_t swx_session_take(swx_session *s, swx_op *op, uint8_t *out, size_t room)
+size_t swx_session_take(swx_session *s, swx_op *op, uint8_t *out, size_t room, int64_t now)
 {
     const swx_buf *from = op->end == SWX_END_NONE ? &s->output : &op->output;
     swx_span spans[3];
@@ -551,6 +556,9 @@ size_t swx_session_take(swx_session *s, swx_op *op, uint8_t *out, size_t room)
             op->taken = at + skip + part;
         }
         at += spans[i].size;
+    }
+    if (op == s->current) {
+        swx_listen_make_room(s, now);
     }
     return copied;
 }

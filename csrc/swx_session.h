@@ -28,6 +28,8 @@
 
 #define SWX_NEVER INT64_MAX
 
+enum { SWX_STREAM_LEAST = 1 << 20 }; /* bytes of output that a stream may hold, if the session's limit is less */
+
 typedef struct swx_session swx_session;
 typedef struct swx_op swx_op;
 
@@ -84,7 +86,7 @@ struct swx_op {
     bool silent;          /* INTERRUPT with a carrier: types nothing, and ends with what runs or when it is cancelled.  The
                              owner sends the signal inside: unlike ^C that can be kept from a shell that is about to fork,
                              which would end it */
-    bool stream;          /* call news when there is more output */
+    bool stream;          /* call news when there is more output, and lose none of it: see swx_session_wants_read */
     void (*done)(swx_op *);
     void (*news)(swx_op *); /* may be NULL */
     void *owner;
@@ -93,7 +95,8 @@ struct swx_op {
     int code;        /* DONE, DIED */
     int signal;      /* DIED: what ended the shell, 0 when it exited by itself */
     swx_hit hit;     /* MATCHED; offsets in output, which ends where the match starts */
-    swx_buf output;  /* the caller's after done: free it */
+    swx_buf output;  /* the caller's after done: free it.  A stream's may hold more than `limit`, for who is behind with taking */
+    size_t limit;    /* of the session: bytes of output that an answer has at most */
     bool processed;  /* the terminal turned "\n" into "\r\n" when the command ended */
     bool typed_out;  /* the operation reached the shell (else it only waited for an earlier command) */
     bool begun;      /* START: the shell has begun to run the script */
@@ -168,6 +171,14 @@ int swx_session_pidfd(const swx_session *session);
 pid_t swx_session_pid(const swx_session *session);
 bool swx_session_wants_write(const swx_session *session);
 
+/* False: the reader of a stream is a quarter of the session's limit behind (or of SWX_STREAM_LEAST, if that is more), and the
+ * terminal is not to be read until swx_session_take has made room.  The program waits meanwhile, as on any slow terminal: nothing
+ * of its output is lost.  There is more room for the end of a command: when the shell is at its prompt or has ended, or a deadline
+ * passes, what the terminal still holds is read.  Nothing else waits for a reader: while there is an interrupt, or a SWX_OP_LINE of
+ * no bytes waits for the end, all is read, and only what there is no room for then is dropped from the middle, with a note.  What
+ * runs for nobody is read as ever. */
+bool swx_session_wants_read(const swx_session *session);
+
 /* Hands over an operation.  Ends at once (done is called inside) when the session is dead, lost or closed. */
 void swx_session_submit(swx_session *session, swx_op *op, int64_t now);
 
@@ -180,7 +191,7 @@ void swx_session_cancel(swx_session *session, swx_op *op);
 
 /* Copies output that `op` has not given out yet, while it runs.  Returns the number of bytes, at most room, which is 100
  * or more.  Where bytes had to be dropped before they were asked for, SWX_DROPPED_NOTE stands for them. */
-size_t swx_session_take(swx_session *session, swx_op *op, uint8_t *out, size_t room);
+size_t swx_session_take(swx_session *session, swx_op *op, uint8_t *out, size_t room, int64_t now);
 
 /* Reads what is there, at most some hundred KiB.  True: there may be more. */
 bool swx_session_readable(swx_session *session, int64_t now);

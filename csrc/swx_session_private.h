@@ -72,6 +72,7 @@ struct swx_session {
     swx_buf pending;   /* typed and not yet written */
     size_t written;    /* bytes of it that are */
     swx_buf output;    /* of the running command */
+    bool full;         /* the reader of that is too far behind; see swx_session_wants_read */
 
     /* the running command */
     candidate found;
@@ -214,6 +215,15 @@ void swx_settle(swx_session *s, int64_t now, bool fresh);
 /* The operation whose patterns the output is searched for, or NULL. */
 swx_op *swx_listen_matching(const swx_session *s);
 
+/* Whether the terminal is not read because of who reads the output. */
+bool swx_listen_is_held(const swx_session *s);
+
+/* Tells the reader of a stream, if there is something to take. */
+void swx_listen_tell_news(swx_session *s);
+
+/* The reader has taken some. */
+void swx_listen_make_room(swx_session *s, int64_t now);
+
 /* Output of the running command: searched for patterns, and kept. */
 void swx_listen_take_output(swx_session *s, const uint8_t *bytes, size_t size);
 
@@ -221,7 +231,8 @@ void swx_listen_take_output(swx_session *s, const uint8_t *bytes, size_t size);
 void swx_listen_take_plain(swx_session *s, const uint8_t *bytes, size_t size);
 
 /* Reads what is there, some hundred KiB at most.  whole: until a read finds nothing, which also flushes the kernel's queues;
- * else a short read is taken for the end, because a further one would only do that.  True: there may be more. */
+ * else a short read is taken for the end, because a further one would only do that.  True: there may be more.
+ * Where a reader is behind it reads as far as there is room, of which there is more for `whole`. */
 bool swx_listen_read(swx_session *s, bool whole, int64_t now);
 
 /* ---- swx_stop.c ---- */

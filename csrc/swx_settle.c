@@ -121,7 +121,7 @@ bool swx_settle_is_doubtful(const swx_session *s)
     /* A START mark came: what was typed has been read. Without one it may be on its way yet, behind a shell at its prompt, and
      * the question would become the input of what is read before it. Nor is it typed behind another one of ours. */
     return s->pty.carrier && s->state == RUNNING && s->begun && s->expects_start && !s->found.rank && !s->loose && !s->attached &&
-           !s->proving && !s->notices && typed_all(s);
+           !s->proving && !s->notices && typed_all(s) && !swx_listen_is_held(s);
 }
 
 bool swx_session_doubt(swx_session *s, uint64_t commands, int64_t now)
@@ -236,6 +236,24 @@ static void type_restore(swx_session *s, int64_t now)
 
 /* ---- the end of a command -------------------------------------------------------------------------------------- */
 
+/* Takes job notices out of the output.  Who reads that as it comes goes on where it was, behind the notice if it was in one. */
+static void remove_notices(swx_session *s)
+{
+    uint8_t *text = s->output.data;
+    size_t size = s->output.size, taken = s->current && s->current->taken < size ? (size_t)s->current->taken : size, line = taken;
+    while (line && text[line - 1] != '\n') {
+        line--;
+    }
+    const uint8_t *end = memchr(text + line, '\n', size - line);
+    bool within = swx_notice_count(text + line, end ? (size_t)(end + 1 - text) - line : size - line) > 0;
+    size_t before = swx_notice_remove(text, line), after = swx_notice_remove(text + line, size - line);
+    memmove(text + before, text + line, after);
+    swx_buf_chop(&s->output, size - before - after);
+    if (s->current) {
+        s->current->taken = before + (within ? 0 : taken - line);
+    }
+}
+
 /* Bash reports ended jobs in the output of whatever runs when it notices, mostly right before its prompt.  Where lines
  * look like that, a job of an earlier command is known, and this command has no business with jobs, an empty line asks
  * for one more prompt: only if that many jobs less are left than before the command were the lines bash's own.
@@ -245,8 +263,7 @@ static bool asks_about_notices(swx_session *s, const candidate *found)
     if (s->notices) { /* that prompt is here */
         swx_buf_chop(&s->output, (size_t)(s->output.total - s->notice_end));
         if (s->jobs >= found->jobs + s->notices) {
-            size_t size = swx_notice_remove(s->output.data, s->output.size);
-            swx_buf_chop(&s->output, s->output.size - size);
+            remove_notices(s);
         }
         s->notices = 0;
         return false;
@@ -286,6 +303,9 @@ static void drop_start(swx_session *s)
     if (at) {
         memmove(s->output.data, s->output.data + at, s->output.size - at);
         swx_buf_chop(&s->output, at);
+        if (s->current) {
+            s->current->taken -= s->current->taken < at ? s->current->taken : at;
+        }
     }
 }
 
@@ -686,7 +706,9 @@ static void settle_running(swx_session *s, int64_t now, bool fresh)
     }
     if (at == AT_PROMPT || (at == NO_EVIDENCE && s->found.rank)) {
         if (!swx_settle_drained(s, now)) {
-            if (s->state == RUNNING) {
+            if (s->state == RUNNING && swx_listen_is_held(s)) {
+                try_again_later(s, now);
+            } else if (s->state == RUNNING) {
                 swx_session_check_in(s, now, MS / 10);
             }
             return;

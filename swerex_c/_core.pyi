@@ -116,7 +116,7 @@ class Session:
         matcher: Matcher | None,
         waker: Waker | None,
         future: object,
-        news: object,  # handed to the waker when there is output to take; None: output is not taken
+        news: object,  # given to the waker when there is output, which has to be taken then; None: it is not taken
         direct: int,  # microseconds that this call itself waits for the end
         slack: int = 0,  # microseconds more that it may take to give up waiting, which makes the wait cheaper
         /,

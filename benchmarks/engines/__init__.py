@@ -19,11 +19,7 @@ ENGINES: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     "ours": ("runtimes", "Runtime", ("swerex_c", WHOLE)),
     "ours, uvloop": ("runtimes", "UvloopRuntime", ("swerex_c", WHOLE)),
     "ours, bounded": ("runtimes", "Runtime", ("swerex_c", {"output_limit": 1 << 20})),
-    "ours, streamed": (
-        "runtimes",
-        "Runtime",
-        ("swerex_c", {"output_limit": 16 << 20}),
-    ),  # a reader may be so far behind
+    "ours, streamed": ("runtimes", "Runtime", ("swerex_c", {"output_limit": 16 << 20})),
     "ours, warm": ("runtimes", "Runtime", ("swerex_c", {"warm_sessions": 64, "warm_startup_files": True})),
     "ours, warm, files read then": ("runtimes", "Runtime", ("swerex_c", {"warm_sessions": 16})),
     "core": ("core", "Core", ()),

@@ -92,7 +92,10 @@ class SessionsRuntime(AbstractRuntime):
         return await session.run(action)
 
     def stream_in_session(self, action: abstract.Action) -> AsyncIterator[str | abstract.BashObservation]:
-        """Run a command and yield its output as it comes; at last its observation."""
+        """Run a command and yield its output as it comes, all of it; at last its observation.
+
+        A reader that is far behind makes the command wait for it, within the command's timeout.
+        """
         from swerex_c.runtime._session import BashSession
 
         session = self._session(action.session)

@@ -1,6 +1,8 @@
 """The output of an operation while it comes: searched in Python for the patterns that the core cannot, and streamed.
 
 core --news--> Watch.finish --pieces without a match--> Watch.take --> the stream
+
+A stream whose reader is behind is not fed: then the core has its output, and lets the program wait.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from swerex_c.runtime._patterns import WindowMatcher
 
 __all__ = ["Matched", "Source", "Stream", "Watch"]
+
+_AHEAD = 1 << 20
+"""Bytes that a stream's reader has yet to take, from which on no more are searched."""
 
 
 class Source(Protocol):
@@ -57,6 +62,7 @@ class Watch:
         self._kept = _Kept(limit)
         self._stream = stream
         self._pieces: list[bytes] = []
+        self._waiting = 0
         self.news = asyncio.Event()
         """For the core, which tells of output by it."""
 
@@ -64,7 +70,14 @@ class Watch:
         """What came before a match and was not taken yet."""
         data = b"".join(self._pieces)
         self._pieces.clear()
+        if self._full:
+            self.news.set()
+        self._waiting = 0
         return data
+
+    @property
+    def _full(self) -> bool:
+        return self._waiting >= _AHEAD
 
     async def finish(self, operation: _core.Operation, future: asyncio.Future[None]) -> Answer:
         """Wait for a match or for the operation's own end, whichever is first; `future` is the operation's.
@@ -77,7 +90,7 @@ class Watch:
                 ended = operation.done
                 self.news.clear()
                 found = self._search(operation, ended)
-                if found is not None or ended:
+                if found is not None or (ended and not self._full):
                     return found or operation
                 await self.news.wait()
         except BaseException:
@@ -86,9 +99,9 @@ class Watch:
 
     def _search(self, operation: _core.Operation, ended: bool) -> Matched | None:
         found = None
-        while found is None and (data := operation.take()):
+        while found is None and not self._full and (data := operation.take()):
             found = self._feed(data)
-        if found is None and ended:
+        if found is None and ended and not self._full:
             found = self._matcher.feed(b"", True)
         if found is None:
             return None
@@ -105,6 +118,7 @@ class Watch:
             piece = data if found is None else data[: max(0, found[1] - before)]
             if piece:
                 self._pieces.append(piece)
+                self._waiting += len(piece)
                 self._stream.news.set()
         return found
 

@@ -22,7 +22,8 @@ class LocalRuntimeConfig(BaseModel):
     """Tells the kinds of runtimes apart. Not to be changed."""
 
     output_limit: int = Field(default=OUTPUT_LIMIT, ge=1024)
-    """Bytes of output that are kept of a command: half of them its beginning, half its end."""
+    """Bytes of output that are kept of a command: half of them its beginning, half its end. A stream whose reader is a
+    quarter of that behind (of 1 MiB, if it is less) makes its command wait."""
 
     warm_sessions: int = Field(default=0, ge=0)
     """How many shells are started ahead of time, so that a session need not wait for one: each is a process and a

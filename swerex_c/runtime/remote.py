@@ -286,8 +286,9 @@ class RemoteRuntime(AbstractRuntime):
         return answer
 
     async def stream_in_session(self, action: abstract.Action) -> AsyncIterator[str | abstract.BashObservation]:
-        """Run a command and yield its output as it comes; at last its observation.
+        """Run a command and yield its output as it comes, all of it; at last its observation.
 
+        A reader that is far behind makes the command wait for it, within the command's timeout.
         A server that speaks no frames gives the output in one piece, when the command is finished.
         """
         from swerex_c.runtime.abstract import BashObservation

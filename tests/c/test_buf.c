@@ -114,5 +114,32 @@ static void test_failing_allocation_changes_nothing(void)
 static void test_failing_allocation_changes_nothing(void) {}
 #endif
 
-TEST_MAIN(test_every_limit_and_chunk, test_chop_takes_the_end_off, test_clear_starts_again, test_clear_gives_large_memory_back,
+static void test_narrow(void)
+{
+    uint8_t all[200];
+    for (size_t i = 0; i < sizeof(all); i++) {
+        all[i] = (uint8_t)(i * 7 + 1);
+    }
+    for (size_t wide = 3; wide < 60; wide++) {
+        for (size_t limit = 2; limit < wide; limit++) {
+            for (size_t size = limit + 1; size < sizeof(all); size += 1 + size / 20) {
+                swx_buf buf, narrow;
+                swx_buf_init(&buf, wide);
+                CHECK(swx_buf_append(&buf, all, size / 3) == SWX_OK && swx_buf_append(&buf, all + size / 3, size - size / 3) == SWX_OK);
+                CHECK(swx_buf_narrow(&narrow, &buf, limit) == SWX_OK);
+                expect_held(&narrow, all, size);
+                expect_held(&buf, all, size);
+                swx_buf_free(&narrow);
+#ifdef SWX_ALLOC_TEST
+                swx_alloc_fail_at(1, true);
+                CHECK(swx_buf_narrow(&narrow, &buf, limit) == SWX_ENOMEM);
+                swx_alloc_fail_at(0, false);
+#endif
+                swx_buf_free(&buf);
+            }
+        }
+    }
+}
+
+TEST_MAIN(test_every_limit_and_chunk, test_narrow, test_chop_takes_the_end_off, test_clear_starts_again, test_clear_gives_large_memory_back,
           test_failing_allocation_changes_nothing)

@@ -13,7 +13,7 @@ static pid_t number_from(swx_session *s, swx_op *op)
     for (size_t size = 0; !strchr(text, '\n');) {
         CHECK(now() < limit && op->end == SWX_END_NONE && size < sizeof(text) - 1);
         turn(s, limit);
-        size += swx_session_take(s, op, (uint8_t *)text + size, sizeof(text) - 1 - size);
+        size += swx_session_take(s, op, (uint8_t *)text + size, sizeof(text) - 1 - size, now());
     }
     return (pid_t)atoi(text);
 }

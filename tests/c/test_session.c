@@ -290,18 +290,18 @@ static void test_streaming(void)
     op.stream = true;
     op.news = count_news;
     news_count = 0;
-    CHECK(swx_session_take(s, &op, got, 7) == 0);
+    CHECK(swx_session_take(s, &op, got, 7, now()) == 0);
     submit(s, &op);
     int64_t limit = now() + 20000 * MS;
     while (op.end == SWX_END_NONE) {
         CHECK(now() < limit);
         turn(s, limit);
-        part = swx_session_take(s, &op, got + size, 7); /* slower than it comes */
+        part = swx_session_take(s, &op, got + size, 7, now()); /* slower than it comes */
         CHECK(memcmp(got + size, wanted + size, part) == 0);
         size += part;
     }
     CHECK(op.end == SWX_END_DONE && news_count >= 3 && size >= 7 && size < room);
-    while ((part = swx_session_take(s, &op, got + size, 1000)) > 0) {
+    while ((part = swx_session_take(s, &op, got + size, 1000, now())) > 0) {
         size += part;
     }
     CHECK(size == room && memcmp(got, wanted, room) == 0 && op.output.size == room);

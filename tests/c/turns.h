@@ -28,7 +28,7 @@ static inline void turn(swx_session *s, int64_t limit)
     int64_t due = swx_session_deadline(s), t = now();
     due = due < limit ? due : limit;
     struct pollfd fds[2] = {
-        { .fd = swx_session_terminal(s), .events = POLLIN | (swx_session_wants_write(s) ? POLLOUT : 0) },
+        { .fd = swx_session_terminal(s), .events = (swx_session_wants_read(s) ? POLLIN : 0) | (swx_session_wants_write(s) ? POLLOUT : 0) },
         { .fd = swx_session_pidfd(s), .events = swx_session_look(s).dead ? 0 : POLLIN },
     };
     struct timespec wait = { .tv_sec = 0, .tv_nsec = 0 };
