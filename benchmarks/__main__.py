@@ -14,7 +14,7 @@ import gate
 from goals import targets
 from growth import print_growth
 from measure import HERE, BenchError, original_python
-from record import compare, find, latest, read, write
+from record import ROUNDS, compare, find, latest, read, write
 from report import write_report
 from rows import Result
 from tables import print_targets
@@ -26,8 +26,11 @@ USAGE = """python -m benchmarks [--quick | --full] [--only ROW,...] [--check] ..
 
 
 def show_comparison(before: Result, after: Result) -> None:
-    """Print how two records differ."""
-    for it in compare(before, after):
+    """Print how two records differ. Raises LookupError where nothing of them can be compared."""
+    found = list(compare(before, after))
+    if not found:
+        raise LookupError(f"no line has {ROUNDS} rounds in both records; runs with --quick have fewer")
+    for it in found:
         word = ("slower" if it.change > 0 else "faster") if it.certain else "same"
         change = f"{it.before:10.3f} {it.after:10.3f} {it.change:+8.1%}"
         print(f"{it.row:16} {it.line:24} {change}  p={it.chance:.3f}  {word}")
@@ -36,7 +39,8 @@ def show_comparison(before: Result, after: Result) -> None:
 def make_report(path: Path) -> None:
     """Write tables and pictures beside a record."""
     made = draw(path)
-    for each in [*made, write_report(read(str(path)), path.parent, made)]:
+    pictures = made or sorted(path.parent.glob("*.svg"))  # those of before, which somebody could draw
+    for each in [*made, write_report(read(str(path)), path.parent, pictures)]:
         print(each)
 
 
@@ -48,7 +52,7 @@ def draw(path: Path) -> list[Path]:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode == 0:
                 return [Path(it) for it in done.stdout.splitlines()]
-    print(f"benchmarks: no pictures: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+    print(f"benchmarks: no new pictures: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
     return []
 
 
@@ -73,7 +77,7 @@ def main() -> int:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 2
     sys.argv[1:] = rest
-    status, measured = bench.main()
+    status, measured = bench.main(USAGE)
     if measured is not None:
         measured["machine"]["command"] = " ".join(["python -m benchmarks", *rest])
         make_report(write(measured))

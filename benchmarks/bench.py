@@ -140,8 +140,9 @@ class Bench(Run):
         return contender.ask(**request)
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="swerex_c beside the original, other ways by hand, and plain C")
+def parse(usage: str | None) -> argparse.Namespace:
+    about = "swerex_c beside the original, other ways by hand, and plain C"
+    parser = argparse.ArgumentParser(usage=usage, description=about)
     parser.add_argument("--quick", action="store_true", help="few rounds; for CI")
     parser.add_argument("--full", action="store_true", help="output of 1,000 MB too; takes 6 GB of memory")
     parser.add_argument("--check", action="store_true", help="compare with the targets; exit 1 if one is missed")
@@ -157,25 +158,26 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def chosen(every: list[Workload], only: list[str]) -> list[Workload]:
+    """The rows whose names fit, or all. Raises BenchError where one fits none: before minutes are spent on others."""
+    known = [workload.key for workload in every]
+    if unknown := [it for it in only if not fnmatch.filter(known, it)]:
+        raise BenchError(f"no rows {', '.join(unknown)}; there are {', '.join(known)}")
+    return [it for it in every if not only or any(fnmatch.fnmatchcase(it.key, name) for name in only)]
+
+
 def run(arguments: argparse.Namespace, directory: Path) -> tuple[int, Result | None]:
     if arguments.facts:
         return subprocess.run([build_floor(directory), "facts"], check=False).returncode, None
     bench, files = Bench(arguments, directory), Files(directory)
+    extent = QUICK if arguments.quick else FULL if arguments.full else USUAL
+    only = arguments.only.split(",") if arguments.only else []
+    rows = {workload.key: workload for workload in chosen(list(workloads(extent, files)), only)}
     about = machine("bench.py", arguments.seed)
     for key, value in about.items():
         print(f"{key:12} {value}")
-    extent = QUICK if arguments.quick else FULL if arguments.full else USUAL
-    only = arguments.only.split(",") if arguments.only else []
-    rows: dict[str, Workload] = {}
     try:
-        every = list(workloads(extent, files))
-        known = [workload.key for workload in every]
-        if unknown := [it for it in only if not fnmatch.filter(known, it)]:  # before minutes are spent on the others
-            raise BenchError(f"no rows {', '.join(unknown)}; there are {', '.join(known)}")
-        for workload in every:
-            if only and not any(fnmatch.fnmatchcase(workload.key, it) for it in only):
-                continue
-            rows[workload.key] = workload
+        for workload in rows.values():
             try:
                 files.prepare(workload)
                 bench.run(workload)
@@ -209,7 +211,8 @@ def run(arguments: argparse.Namespace, directory: Path) -> tuple[int, Result | N
         if name != "ours, uvloop" or name not in bench.absent
     }
     needed = set(arguments.need.split(",")) if arguments.need else set()
-    failed |= {f"{name}: {bench.absent[name]}" for name in needed & bench.lacking}
+    not_there = needed - set(bench.contenders)
+    failed |= {f"{name}: {bench.absent.get(name, 'no row of this run has it')}" for name in not_there}
     for text in sorted(failed):
         print(f"failed: {text}")
     ours_wrong = any(name.partition(",")[0] != "original" for _, name in wrong)
@@ -217,9 +220,13 @@ def run(arguments: argparse.Namespace, directory: Path) -> tuple[int, Result | N
     return int(bool(ours_wrong or failed or missed)), measured
 
 
-def main() -> tuple[int, Result | None]:
-    """Do what the command line says; the exit status, and what was measured."""
-    arguments = parse()
+def main(usage: str | None = None) -> tuple[int, Result | None]:
+    """Do what the command line says; the exit status, and what was measured.
+
+    Args:
+        usage: for its help, where there is more than what is read here.
+    """
+    arguments = parse(usage)
     if arguments.cpus:
         os.sched_setaffinity(0, {int(n) for n in arguments.cpus.split(",")})
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import resource
@@ -161,7 +162,43 @@ def test_a_row_that_there_is_not_is_named_before_anything_is_measured() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "no rows nosuch; there are true, " in done.stderr
-    assert "MB/s" not in done.stdout
+    assert done.stdout == ""
+
+
+def test_an_engine_that_is_needed_and_not_there_is_a_failure() -> None:
+    command = [sys.executable, str(DIRECTORY / "bench.py"), "--quick", "--no-install", "--only", "encode-100"]
+    command += ["--contenders", "ours", "--need", "bytes: ours,docker: ours"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    failures = [line for line in done.stdout.splitlines() if line.startswith("failed")]
+    assert (done.returncode, failures) == (1, ["failed: docker: ours: no row of this run has it"])
+
+
+def on_records(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks", *arguments]
+    environment = {**os.environ, "SWX_ORIGINAL_PYTHON": sys.executable, **more}
+    return subprocess.run(
+        command, cwd=DIRECTORY.parent, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_records_of_too_few_rounds_are_not_compared_in_silence(tmp_path: Path) -> None:
+    line = {"rounds": {str(number): 1.0 for number in range(4)}}
+    for name, lines in (("long", {"ours": line}), ("quick", {"ours": {"rounds": {"0": 1.0}}})):
+        (tmp_path / name).write_text(json.dumps({"rows": {"true": {"lines": lines}}}))
+    long, quick = str(tmp_path / "long"), str(tmp_path / "quick")
+    assert "same" in on_records("--compare", long, long).stdout
+    done = on_records("--compare", long, quick)
+    assert (done.returncode, done.stdout) == (2, "") and "no line has 4 rounds in both records" in done.stderr
+
+
+def test_a_report_keeps_the_pictures_that_cannot_be_drawn_here(record: Any, tmp_path: Path) -> None:
+    place = tmp_path / "record"
+    shutil.copytree(record.latest().parent, place)
+    (tmp_path / "matplotlib.py").write_text("raise ImportError('not here')")
+    before = (place / "tables.md").read_text()
+    done = on_records("--report", str(place), PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    assert done.returncode == 0 and "no new pictures: ImportError: not here" in done.stderr
+    assert "![latency](latency.svg)" in before and "![latency](latency.svg)" in (place / "tables.md").read_text()
 
 
 def test_what_is_kept_of_an_output_has_to_be_its_ends(tmp_path: Path) -> None:
