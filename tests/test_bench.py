@@ -178,6 +178,19 @@ def test_a_wrong_answer_has_no_time_in_the_table(
     assert " WRONG" in capsys.readouterr().out
 
 
+def test_an_engine_that_is_lost_on_the_way_is_not_called_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = chosen(["builtin", "program"], [OURS, PTY, ORIGINAL])
+    turn = {"round": 0, "count": 1, "wrong": 0, "samples_us": [10.0], "cpu_self_us": 1.0, "cpu_children_us": 1.0}
+    found = Found(rows, results={(row.key, PTY): [turn] for row in rows} | {("builtin", OURS): [turn]})
+    found.errors = {("program", OURS): NO_TIME, ("program", ORIGINAL): "no module", ("builtin", ORIGINAL): "no module"}
+    found.absent = {OURS: "it gave no answer in 9 s", ORIGINAL: "no module"}
+    report.print_table(found, Setting(0.6))
+    printed = capsys.readouterr().out
+    assert f"{OURS} not to the end: it gave no answer in 9 s" in printed and f"Without {OURS}" not in printed
+    assert f"Without {ORIGINAL}: no module" in printed
+    assert f"{OURS}: {NO_TIME}" in printed and printed.count("no module") == 1
+
+
 def test_a_run_in_which_nothing_of_ours_was_measured_is_not_good() -> None:
     rows = chosen(["builtin"], [OURS, PTY])
     turn = {"round": 0, "count": 1, "wrong": 0, "samples_us": [1.0], "cpu_self_us": 1.0, "cpu_children_us": 1.0}

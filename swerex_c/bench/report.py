@@ -73,8 +73,12 @@ def is_good(found: Found) -> bool:
     wrong = any(result["wrong"] for results in found.results.values() for result in results)
     ours = [(row.key, turn) for row in found.rows for turn in row.turns if turn.engine in (OURS, WARM, PLACE)]
     failed = any(not found.errors.get((key, turn.name), NO_TIME).startswith(NO_TIME) for key, turn in ours)
-    measured = {turn.engine for key, turn in ours if (key, turn.name) in found.results}
-    return not wrong and not failed and measured >= {turn.engine for _, turn in ours} - {WARM}
+    return not wrong and not failed and _measured(found) >= {turn.engine for _, turn in ours} - {WARM}
+
+
+def _measured(found: Found) -> set[str]:
+    """The engines of which there is anything."""
+    return {turn.engine for row in found.rows for turn in row.turns if (row.key, turn.name) in found.results}
 
 
 def duration(us: float | None) -> str:
@@ -120,6 +124,7 @@ def print_table(found: Found, setting: Setting) -> None:
     if not console.is_terminal:
         console = Console(width=_WIDTH)
     narrow = console.width < _WIDTH
+    measured = _measured(found)
     for at, row in enumerate(found.rows):
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0), show_header=at == 0, title_justify="left")
         table.add_column("", width=_NAME, no_wrap=True)
@@ -136,7 +141,7 @@ def print_table(found: Found, setting: Setting) -> None:
         console.print(table)
         for turn in row.turns:
             line = _line(found, row, turn)
-            if "error" in line and turn.engine not in found.absent:
+            if "error" in line and (turn.engine not in found.absent or turn.engine in measured):
                 console.print(Text.assemble(_name(found, setting, row, turn), ": ", (line["error"], "dim")))
     _print_about(console, found, setting)
 
@@ -153,8 +158,10 @@ def _print_about(console: Console, found: Found, setting: Setting) -> None:
         "the rounds, which a busy machine changes least. CPU here: the measured process; CPU shells: what it started.",
         highlight=False, markup=False, soft_wrap=True,
     )  # fmt: skip
+    there = _measured(found)
     for name, why in found.absent.items():
         shown = setting.place_name if name == PLACE else name
-        console.print(f"Without {shown}: {why}", highlight=False, markup=False, soft_wrap=True)
+        text = f"{shown} not to the end: {why}" if name in there else f"Without {shown}: {why}"
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
     if not is_good(found):
         print("swerex-c: something answered wrong, not at all, or not in this time: see above", file=sys.stderr)
