@@ -10,8 +10,7 @@ enum {
     BEL = 0x07,
     DIGITS = SWX_NONCE_DIGITS + SWX_START_DIGITS,
     RANDOM_BYTES = (DIGITS * 5 + 7) / 8,
-    COMMON = 2 + 5, /* ESC ] 7733; */
-    START_SIZE = COMMON + SWX_START_DIGITS
+    COMMON = 2 + 5 /* ESC ] 7733; */
 };
 
 /* Five bits a digit.  The first digits of the two numbers differ, so that a mark's first one tells which it is. */
@@ -47,6 +46,8 @@ swx_status swx_fence_init(swx_fence *fence, swx_error *err)
     char head[SWX_FENCE_HEAD + 1];
     snprintf(head, sizeof(head), "\033]7733;%s;", fence->nonce);
     memcpy(fence->head, head, SWX_FENCE_HEAD);
+    memcpy(fence->start_head, head, COMMON);
+    memcpy(fence->start_head + COMMON, fence->start, SWX_START_DIGITS);
     snprintf(fence->ps0, sizeof(fence->ps0), "\\e]7733;%s\\a", fence->start);
     char text[SWX_FENCE_TEXT];
     swx_fence_ps1(fence, text);
@@ -180,20 +181,26 @@ static size_t fitting(const swx_fence *fence, const uint8_t *bytes, size_t size)
 {
     size_t at = fence->held_size, count = 0;
     bool is_start = at > COMMON && fence->held[COMMON] == (uint8_t)fence->start[0];
-    size_t whole = at < COMMON ? COMMON : is_start ? START_SIZE : at < SWX_FENCE_HEAD ? SWX_FENCE_HEAD : SWX_MARK_MAX - 1;
+    size_t whole = at < COMMON ? COMMON : is_start ? SWX_START_HEAD : at < SWX_FENCE_HEAD ? SWX_FENCE_HEAD : SWX_MARK_MAX - 1;
     size = size < whole - at ? size : whole - at;
     if (at == COMMON && size) {
         return bytes[0] == fence->head[COMMON] || bytes[0] == (uint8_t)fence->start[0];
     }
     if (at < SWX_FENCE_HEAD) {
-        while (count < size && bytes[count] == (is_start ? (uint8_t)fence->start[at + count - COMMON] : fence->head[at + count])) {
+        const uint8_t *head = (is_start ? fence->start_head : fence->head) + at;
+        while (count < size && bytes[count] == head[count]) {
             count++;
         }
         return count;
     }
     /* The last field of a prompt's mark is a text of the user's when PS0 is.  But an escape may begin the true mark behind half of one. */
-    bool any = at > SWX_FENCE_HEAD && fence->held[SWX_FENCE_HEAD] == '0' + SWX_MARK_PROMPT;
-    while (count < size && (any ? bytes[count] != BEL && bytes[count] != ESC : bytes[count] >= ' ' && bytes[count] < 0x7f)) {
+    if (at > SWX_FENCE_HEAD && fence->held[SWX_FENCE_HEAD] == '0' + SWX_MARK_PROMPT) {
+        while (count < size && bytes[count] != BEL && bytes[count] != ESC) {
+            count++;
+        }
+        return count;
+    }
+    while (count < size && bytes[count] >= ' ' && bytes[count] < 0x7f) {
         count++;
     }
     return count;
@@ -232,7 +239,7 @@ swx_fence_event swx_fence_next(swx_fence *fence, const uint8_t **bytes, size_t *
             *size -= count;
             continue;
         }
-        bool is_start = fence->held_size == START_SIZE && fence->held[COMMON] == (uint8_t)fence->start[0];
+        bool is_start = fence->held_size == SWX_START_HEAD && fence->held[COMMON] == (uint8_t)fence->start[0];
         if (**bytes != BEL || (!is_start && fence->held_size <= SWX_FENCE_HEAD)) {
             return release(fence, plain, plain_size); /* the byte itself may begin a mark: it stays in the input */
         }

@@ -3,11 +3,11 @@
  * A mark is an invisible OSC sequence that carries a random number, from getrandom, in digits to the base of 32:
  *
  *      ESC ] 7733 ; NONCE ; KIND [ ; FIELD ]... BEL    sixteen digits
- *      ESC ] 7733 ; START BEL                          of kind START: ten others
+ *      ESC ] 7733 ; START BEL                          of kind START: six others
  *
  * Bash spends 325 instructions on each character of a prompt, but 110 on one that comes out of a variable, so the marks are no longer
  * than they have to be.  The last field of a PROMPT mark is PS0 as it stands in the shell, which tells whether that was changed, and
- * whose digits make 26 with the nonce's (130 bits): without them a mark leads to a question at most.  A START mark decides no end,
+ * whose digits make 22 with the nonce's (110 bits): without them a mark leads to a question at most.  A START mark decides no end,
  * and forging one gains nothing, because what is printed behind the true one is the command's output too: its digits only tell it
  * from other output.
  *
@@ -25,7 +25,8 @@
 
 enum {
     SWX_NONCE_DIGITS = 16,
-    SWX_START_DIGITS = 10,
+    SWX_START_DIGITS = 6,
+    SWX_START_HEAD = 2 + 5 + SWX_START_DIGITS,
     SWX_FENCE_HEAD = 2 + 5 + SWX_NONCE_DIGITS + 1, /* ESC ] 7733; NONCE ; */
     SWX_MARK_MAX = 400,                            /* a longer "mark" is ordinary output */
     SWX_FENCE_TEXT = 160                           /* room for the longest text for the shell */
@@ -55,6 +56,7 @@ typedef struct {
     char nonce[SWX_NONCE_DIGITS + 1], start[SWX_START_DIGITS + 1];
     char ps0[2 + 6 + SWX_START_DIGITS + 2 + 1]; /* \e]7733;START\a, unexpanded */
     uint8_t head[SWX_FENCE_HEAD]; /* the bytes every mark of this nonce begins with */
+    uint8_t start_head[SWX_START_HEAD]; /* a START mark, but for its BEL */
     uint8_t held[SWX_MARK_MAX];   /* the beginning of what may be a mark */
     size_t held_size;
     uint32_t ps1_size;            /* of the text for the shell: a mark that counts another says that it was changed */

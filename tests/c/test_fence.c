@@ -129,7 +129,7 @@ static void test_changed_ps0(void)
     swx_fence fence;
     char bytes[256];
     CHECK(swx_fence_init(&fence, NULL) == SWX_OK);
-    const char *texts[] = { fence.ps0, "", "\\e]7733;0123456789\\a", "two\nlines; and \303\244", fence.nonce, "x" };
+    const char *texts[] = { fence.ps0, "", "\\e]7733;012345\\a", "two\nlines; and \303\244", fence.nonce, "x" };
     for (size_t i = 0; i < SWX_COUNT(texts); i++) {
         int size = snprintf(bytes, sizeof(bytes), "\033]7733;%s;1;7;17;2;70;%s\007", fence.nonce, texts[i]);
         swx_mark mark = only_mark(&fence, bytes, (size_t)size);
