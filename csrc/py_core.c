@@ -338,7 +338,33 @@ static PyObject *core_inherited_own(PyObject *module, PyObject *unused)
     return bytes;
 }
 
+static const char *const model_names[] = { "__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__" };
+
+/* In Python the same is four calls of object.__setattr__, which take longer than the answer to a command. */
+static PyObject *core_model(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    const swx_py_state *state = PyModule_GetState(module);
+    if (count != 3 || !PyType_Check(args[0]) || !PyDict_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "model() takes a class, a dict and a set of names");
+        return NULL;
+    }
+    PyTypeObject *type = (PyTypeObject *)args[0];
+    PyObject *set = PySet_New(args[2]);
+    allocfunc allocate = set ? (allocfunc)PyType_GetSlot(type, Py_tp_alloc) : NULL;
+    PyObject *model = allocate ? allocate(type, 0) : NULL, *values[] = { args[1], set, Py_None, Py_None };
+    for (size_t i = 0; model && i < SWX_COUNT(values); i++) {
+        if (PyObject_GenericSetAttr(model, state->model_names[i], values[i]) < 0) {
+            Py_CLEAR(model);
+        }
+    }
+    Py_XDECREF(set);
+    return model;
+}
+
 static PyMethodDef core_functions[] = {
+    { "model", (PyCFunction)(void (*)(void))core_model, METH_FASTCALL,
+      "model(cls, values, names, /)\n--\n\nAn object of a pydantic model with these values, which nobody looks at, and which becomes its own.\n"
+      "names: of the fields that count as set." },
     { "inherited", core_inherited, METH_O,
       "inherited(pid, /)\n--\n\nA look at what a program inherits that this process starts, or with 0 the calling thread, as bytes that\n"
       "say nothing but whether two looks are equal; see swx_inherit.h.  OSError if the kernel does not show it all." },
@@ -373,6 +399,12 @@ static int register_exit(PyObject *module)
 static int core_exec(PyObject *module)
 {
     swx_py_state *state = PyModule_GetState(module);
+    for (size_t i = 0; i < SWX_COUNT(model_names); i++) {
+        state->model_names[i] = PyUnicode_InternFromString(model_names[i]);
+        if (!state->model_names[i]) {
+            return -1;
+        }
+    }
     if (swx_py_waker_init(module, state) < 0 || swx_py_session_init(module, state) < 0 ||
         swx_py_process_init(module, state) < 0 || swx_py_frame_init(module) < 0 || swx_py_match_init(module) < 0 ||
         swx_py_strip_init(module) < 0 || swx_py_syntax_init(module) < 0) {
@@ -398,6 +430,9 @@ static int core_clear(PyObject *module)
     Py_CLEAR(state->operation_type);
     Py_CLEAR(state->session_type);
     Py_CLEAR(state->process_type);
+    for (size_t i = 0; i < SWX_COUNT(model_names); i++) {
+        Py_CLEAR(state->model_names[i]);
+    }
     return 0;
 }
 

@@ -34,6 +34,7 @@ PyObject *swx_py_raise_gone(const swx_py_home *home, const char *what);
 typedef struct {
     swx_py_home *home; /* NULL before the first session */
     PyTypeObject *waker_type, *operation_type, *session_type, *process_type;
+    PyObject *model_names[4]; /* of the attributes that a pydantic model consists of */
 } swx_py_state;
 
 /* State of the module that a type of ours belongs to. */

@@ -4,9 +4,10 @@ Times are in seconds, sizes and positions in bytes unless a comment says otherwi
 loop: what ends is handed, as the object that was given for it (`future`, `news`), to whoever calls `Waker.take`.
 """
 
-from collections.abc import Sequence
-from typing import Any, Final, Literal, TypeAlias, TypedDict, final
+from collections.abc import Sequence, Set
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, final
 
+from pydantic import BaseModel
 from typing_extensions import Buffer
 
 _End: TypeAlias = Literal[
@@ -18,6 +19,9 @@ _Way: TypeAlias = Literal["plain", "group", "eval"]
 
 msgpack_version: str  # of the msgpack-c that is loaded, such as "4.0.0"
 
+_Model = TypeVar("_Model", bound=BaseModel)
+
+def model(cls: type[_Model], values: dict[str, Any], names: Set[str], /) -> _Model: ...  # without looking at the values
 def node_count() -> int: ...  # sessions and processes that the reactor watches in this process
 def interrupt_thread(ident: int, /) -> None: ...  # its system call fails with EINTR; gives SIGURG a handler
 def interrupt_no_more() -> None: ...  # takes that handler away again, if it is still there

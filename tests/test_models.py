@@ -13,6 +13,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from original import original_python, our_environment, python_json
+from swerex_c import _core
 from swerex_c.deployment import config as deployment_config
 from swerex_c.exceptions import NotSupportedError
 from swerex_c.runtime import abstract
@@ -276,6 +277,43 @@ async def test_a_sessions_observation_is_as_pydantic_makes_it() -> None:
     assert made.model_dump_json() == wanted.model_dump_json()
     made.output = "b"
     assert made.output == "b" and made.model_dump(exclude_unset=True) == {**given, "output": "b"}
+
+
+async def test_an_action_may_be_of_another_class_or_changed_since() -> None:
+    class Named(abstract.BashAction):
+        who: str = "me"
+
+    class Reads:
+        """No model: its fields come from wherever it likes."""
+
+        def __init__(self, **fields: object) -> None:
+            self._fields = abstract.BashAction(**fields).model_dump()
+
+        def __getattr__(self, name: str) -> object:
+            return self._fields[name]
+
+    runtime = LocalRuntime()
+    await runtime.create_session(abstract.CreateBashSessionRequest())
+    changed = abstract.BashAction(command="false", check="raise")
+    changed.command, changed.check = "echo changed; (exit 2)", "silent"
+    for action in (
+        changed,
+        Named(command="echo changed; (exit 2)", check="silent"),
+        Reads(command="echo changed; (exit 2)", check="silent"),
+    ):
+        answer = await runtime.run_in_session(action)
+        assert (answer.output, answer.exit_code) == ("changed\n", 2)
+    await runtime.close()
+
+
+def test_the_core_makes_models_of_what_can_be_one_only() -> None:
+    for given in ((), (abstract.BashObservation,), ({}, {}, ()), (abstract.BashObservation, [], ())):
+        with pytest.raises(TypeError):
+            _core.model(*given)
+    with pytest.raises(TypeError):
+        _core.model(abstract.BashObservation, {}, 3)
+    with pytest.raises(AttributeError):
+        _core.model(int, {}, ())
 
 
 def test_each_action_has_a_list_of_patterns_of_its_own() -> None:

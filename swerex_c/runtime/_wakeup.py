@@ -44,10 +44,13 @@ class LoopWaker:
 
     def _drain(self) -> None:
         for waiter in self.core.take():
-            if waiter.__class__ is asyncio.Event:
+            if type(waiter) is _Event:
                 waiter.set()
             elif not waiter.done():
                 waiter.set_result(None)
+
+
+_Event = asyncio.Event
 
 
 def _weak_create_future(loop: weakref.ref[asyncio.AbstractEventLoop]) -> Callable[[], asyncio.Future[None]]:
@@ -64,8 +67,8 @@ _lock = threading.Lock()
 
 
 class _Last(threading.local):
-    loop: Any = None
-    waker: Any = None
+    known: tuple[Callable[[], Any], Callable[[], Any]] | None = None
+    """A loop and its waker, both weak."""
 
 
 _last = _Last()
@@ -78,9 +81,9 @@ def current_waker() -> LoopWaker:
         ResourceError: if there is no descriptor left for it.
     """
     loop = asyncio.get_running_loop()
-    last = _last
-    if last.loop is not None and last.loop() is loop:
-        waker: LoopWaker = last.waker()
+    last = _last.known
+    if last is not None and last[0]() is loop:
+        waker: LoopWaker = last[1]()
         return waker
     with _lock:
         known = _wakers.get(loop)
@@ -91,6 +94,5 @@ def current_waker() -> LoopWaker:
             except (OSError, MemoryError) as e:
                 raise resource_error(e, "This event loop cannot wait for an answer") from e
             _wakers[loop] = weakref.ref(found)
-    last.loop = weakref.ref(loop)
-    last.waker = weakref.ref(found)
+    _last.known = weakref.ref(loop), weakref.ref(found)
     return found
