@@ -2,7 +2,7 @@
 
 A session waits for the answer to a short command by itself, for a moment, where its event loop has nothing else to do.
 A loop that does not tell (uvloop's) is taken for busy, unless a server says that as far as it can tell there is only
-this one request.
+this one request. None of a server's own timers minds to be some milliseconds late.
 """
 
 from __future__ import annotations

@@ -31,16 +31,19 @@ class LoopWaker:
         self.create_future: Callable[[], asyncio.Future[None]] = _weak_create_future(self._loop)
         # Calls that wait for an operation in this loop.
         self.pending = 0
-        # How much else the loop has to do right now; loops that do not tell are taken for busy.
+        # How much else the loop has to do right now; loops that do not tell are taken for busy, unless somebody says
+        # that nothing is to be done, and that no timer minds to be late by a tick of the kernel.
         self.ready: Any = getattr(loop, "_ready", (None,))
         # This is what keeps it alive, and no longer than until the loop is closed.
         loop.add_reader(self.core.fileno(), self._drain)
 
     def has_time(self, seconds: float) -> bool:
-        """Whether the loop has no timer that is due in that time; False of loops that do not tell."""
+        """Whether the loop has no timer that is due in that time; of loops that do not tell, what `ready` says."""
         loop: Any = self._loop()
         timers: Any = getattr(loop, "_scheduled", None)
-        return timers is not None and (not timers or timers[0].when() - loop.time() > seconds)
+        if timers is None:
+            return not self.ready
+        return not timers or timers[0].when() - loop.time() > seconds
 
     def _drain(self) -> None:
         for waiter in self.core.take():

@@ -94,3 +94,23 @@ async def test_at_once_is_what_its_work_is() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert cancelled == [True]
+
+
+def test_a_server_has_time_in_a_loop_that_does_not_tell() -> None:
+    """A wait that may be late by a tick costs less; a loop that tells of a timer is believed."""
+
+    async def has_time() -> bool:
+        return current_waker().has_time(0.01)
+
+    async def ask() -> tuple[bool, bool]:
+        return await has_time(), await direct.at_once(has_time())
+
+    async def ask_beside_a_timer() -> tuple[bool, bool]:
+        asyncio.get_running_loop().call_later(0.005, int)
+        return await ask()
+
+    assert asyncio.run(ask()) == (True, True)
+    assert asyncio.run(ask_beside_a_timer()) == (False, False)
+    uvloop = pytest.importorskip("uvloop", reason="uvloop is not installed")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(ask()) == (False, True)
