@@ -21,6 +21,8 @@ DUMMIES = ("ours, dummy", "original on ours, dummy", "original, dummy")
 ECHOS = ("echo", "echo, unix", "echo, uvloop")
 OUTPUT_FLOOR = ("bare run", "copy to text")
 """The least that a command's output takes: the command, read to its end, and those bytes once through a socket."""
+REST_US = 1000
+"""So long a session is left alone between two requests of the original's client, about: shell and processor sleep."""
 FEW = ("original on ours", "ours on original", "bare HTTP", *DUMMIES[1:])
 """Those that make a connection for each request, and so take ten times as long."""
 FLOORS = {"write": ("copy to text",), "read": ("copy to text",), "upload": ("copy of files",)}
@@ -53,6 +55,8 @@ def remote(extent: Extent, files: Files) -> Iterator[Workload]:
 def requests(extent: Extent, files: Files) -> Iterator[Workload]:
     title = 'remote: true (run_in_session, check="silent")'
     turns = calls(extent, "true", (*ECHOS, "local", *OURS, *BOTH, *DUMMIES, "bare HTTP"))
+    rested = {"operation": "calls", "what": "true", "count": extent.number(100), "warm": 10, "rest_us": REST_US}
+    turns.append(there("remote", "local", rested, "local, rested"))
     yield Workload("remote-true", title, turns, "echo + local", "remote", pinned=True)
     turns = calls(extent, "alive", (*ECHOS, *OURS, "ours on original", *BOTH, "bare HTTP"))
     yield Workload("remote-alive", "remote: is_alive", turns, "echo", "remote", pinned=True)
