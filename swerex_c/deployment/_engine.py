@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -176,10 +177,22 @@ class Engine:
         """
         return self._make(["run", "-d", *words], effort)
 
+    def is_docker(self) -> bool:
+        """Whether the command is Docker's own client, and not a script or podman under its name."""
+        path = shutil.which(self.runtime, path=self.environment.get("PATH")) if self.runtime == "docker" else None
+        if path is None or os.path.basename(os.path.realpath(path)) == "podman":
+            return False
+        try:
+            with open(path, "rb") as file:
+                return file.read(2) != b"#!"
+        except OSError:
+            return False
+
     def run_greeted(self, words: Sequence[str], effort: Effort, greeting: bytes) -> tuple[Said, str]:
         """The same, until the container has printed a line that begins with the greeting: what it printed, and its id.
 
-        For Docker alone: nobody reads what the container prints afterwards, and it goes on. Where the engine's client
+        For Docker alone, whose client only asks for what another process does: it is killed then, and the container
+        goes on. Podman does it all by itself, and has to come to its end. Where the engine's client
         cannot tell this process the id it is empty.
         """
         with tempfile.TemporaryDirectory(prefix="swerex-c-") as directory:

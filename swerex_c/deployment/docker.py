@@ -51,7 +51,7 @@ is asked to; and whenever a child of its own ends, bash also reaps those that it
 
 _GREET = r"""
 trap 'exit 0' TERM INT HUP
-exec {quiet}<> <(:) || exit
+{ exec {quiet}<> <(:); } 2>/dev/null || { coproc { read -r; }; quiet=${COPROC[0]}; } 2>/dev/null
 stat= now=
 { IFS= read -r -d '' stat </proc/1/stat; read -r now _ </proc/uptime; } 2>/dev/null
 set -- "$1" ${stat##*) }
@@ -60,7 +60,7 @@ while :; do read -r -t 5 -u "$quiet"; (:); done
 """
 """The same where it can say that a bash runs there, and what else a look into the container would show: behind its
 first word the version of that bash, when the first process began, and what the clock shows. It has no standard input,
-so it waits for a pipe of its own."""
+so it waits for a pipe of its own, or, where it cannot open one by its name, for a child that waits for it."""
 
 _OWN_STREAMS = re.compile("-[A-Za-z]*[adit]|--(attach|cidfile|detach|interactive|tty)(=.*)?")
 """Options of `docker run` that do not go together with listening to the container."""
@@ -276,7 +276,7 @@ class DockerDeployment(ServedDeployment):
         self.logger.info(f"Starting container {name} with image {self._config.image}")
         remember(name, engine, not self._config.remove_container)
         effort.check()
-        if self._entry is None and engine.runtime == "docker" and not any(map(_OWN_STREAMS.fullmatch, words)):
+        if self._entry is None and engine.is_docker() and not any(map(_OWN_STREAMS.fullmatch, words)):
             container = self._run_greeted(engine, [*words, "--entrypoint", "bash", image], effort)
         else:
             container = self._run(engine, ["-i", *words], image, effort)

@@ -134,6 +134,32 @@ async def test_a_day(make: Callable[..., DockerDeployment], reach: Engine, caplo
     assert any(line.startswith("Command: 'docker run -a stdout ") for line in caplog.messages)
 
 
+async def test_a_pipe_without_a_name_will_do(
+    make: Callable[..., DockerDeployment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(docker_module, "_GREET", docker_module._GREET.replace("<> <(:)", "<> /no/such/file"))
+    deployment = make()
+    await deployment.start()
+    busy = 'read -r -a stat </proc/1/stat; read -t 0.2 <> <(:); a=${stat[13]}; read -r -a stat </proc/1/stat; '
+    assert int(await said(deployment, busy + "echo $((stat[13] - a))")) < 8  # hundredths of a second
+
+
+@pytest.mark.parametrize("words", ["#!/bin/sh\nexec podman", None])
+def test_what_is_not_the_client_of_docker(reach: Engine, tmp_path: Path, words: str | None) -> None:
+    """Podman comes with a command `docker`."""
+    assert Client("docker").is_docker() and not Client("podman").is_docker()
+    client, podman = tmp_path / "docker", tmp_path / "podman"
+    podman.write_bytes(b"\x7fELF")
+    podman.chmod(0o755)
+    if words is None:
+        client.symlink_to(podman)
+    else:
+        client.write_text(words)
+        client.chmod(0o755)
+    assert not Client("docker", {"PATH": str(tmp_path)}).is_docker()
+    assert not Client("docker", {"PATH": "/no/such/directory"}).is_docker()
+
+
 async def test_a_start_needs_no_client_but_the_one_that_runs_the_container(
     make: Callable[..., DockerDeployment], reach: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
