@@ -15,7 +15,6 @@
 #include "py_syntax.h"
 #include "swx_alloc.h"
 #include "swx_inherit.h"
-#include "swx_strip.h"
 
 swx_py_state *swx_py_state_of(PyTypeObject *type) { return PyType_GetModuleState(type); }
 
@@ -95,43 +94,6 @@ swx_py_home *swx_py_home_of(swx_py_state *state)
     }
     state->home = state->home ? state->home : home_new();
     return state->home;
-}
-
-PyObject *swx_py_text(const swx_buf *buf, bool crlf)
-{
-    static const char note[] = SWX_DROPPED_NOTE;
-    char dropped[80] = "";
-    swx_span spans[3];
-    swx_buf_spans(buf, spans);
-    if (!crlf && !swx_buf_dropped(buf) && (!spans[0].size || !memchr(spans[0].bytes, 0x1b, spans[0].size))) {
-        return PyUnicode_DecodeUTF8(spans[0].size ? (const char *)spans[0].bytes : "", (Py_ssize_t)spans[0].size,
-                                    "backslashreplace");
-    }
-    if (swx_buf_dropped(buf)) {
-        snprintf(dropped, sizeof(dropped), note, (unsigned long long)swx_buf_dropped(buf));
-    }
-    size_t note_size = strlen(dropped);
-    uint8_t *text = swx_malloc(buf->size + note_size);
-    if (!text) {
-        return PyErr_NoMemory();
-    }
-    size_t size = 0;
-    for (size_t i = 0; i < SWX_COUNT(spans); i++) {
-        if (spans[i].size) {
-            memcpy(text + size, spans[i].bytes, spans[i].size);
-        }
-        size += spans[i].size;
-        if (i == 0 && note_size) {
-            memcpy(text + size, dropped, note_size);
-            size += note_size;
-        }
-    }
-    Py_BEGIN_ALLOW_THREADS
-    size = swx_strip_whole(text, size, crlf);
-    Py_END_ALLOW_THREADS
-    PyObject *str = PyUnicode_DecodeUTF8((const char *)text, (Py_ssize_t)size, "backslashreplace");
-    swx_free(text);
-    return str;
 }
 
 int swx_py_deadline(PyObject *seconds, int64_t now, int64_t *deadline)

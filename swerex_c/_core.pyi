@@ -58,7 +58,9 @@ class Operation:
     def wait(self, seconds: float | None, /) -> bool: ...  # blocks; False: it has not ended in that time
     def release(self, checked: int, /) -> None: ...  # lets a held command begin; checked as in run()
     def cancel(self) -> None: ...  # ends it as "cancelled"; a command that it started goes on
-    def take(self) -> bytes: ...  # raw output not taken yet, at most 1 MiB; b"" when there is none now
+    def take(self) -> bytes: ...  # raw output not taken yet, at most 256 KiB; b"" when there is none now
+    # Has the text of a long output made beside the caller; the waker gives `future` then. False: not to be waited for.
+    def make(self, waker: Waker | None, future: object, /) -> bool: ...
     future: object  # what Waker.take returns when it has ended; may be set until then, by the thread that takes
     @property
     def done(self) -> bool: ...
@@ -71,7 +73,9 @@ class Operation:
     @property
     def signal(self) -> int: ...  # what ended the shell, when end is "died"; 0: it exited by itself
     @property
-    def output(self) -> str: ...  # made anew at each access
+    def output(self) -> str: ...  # made anew at each access, unless make() has
+    @property
+    def long(self) -> bool: ...  # has ended with so much output that make() is worth its price
     @property
     def dropped(self) -> int: ...  # bytes missing in the middle of output
     @property

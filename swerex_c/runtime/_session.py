@@ -98,6 +98,9 @@ _TRUSTED = 8
 _SHORT = 2e-6
 """Seconds for each microsecond of that: a command that ended in less while others were served is a short one again."""
 
+_TAKEN_AT_ONCE = 256 << 10
+"""Bytes of a stream for which the loop does nothing else."""
+
 _KILLS = 3
 """So often what ignores interrupts is killed in another place, if that does not bring the prompt back."""
 
@@ -440,9 +443,14 @@ class BashSession(Session):
             while source is not None:
                 finished = task.done()
                 stream.news.clear()
+                taken = 0
                 while data := source.take():
                     if text := decoder.decode(strip.feed(data)):
                         yield text
+                    taken += len(data)
+                    if taken >= _TAKEN_AT_ONCE:  # who reads may wait for nothing, and the loop has more to do
+                        taken = 0
+                        await asyncio.sleep(0)
                 if finished:
                     break
                 await stream.news.wait()
@@ -521,6 +529,11 @@ class BashSession(Session):
         timeout = values["timeout"]
         command = values["command"]
         operation = await self._submit(action, command, timeout, stream)
+        if operation.__class__ is _core.Operation and operation.long:  # to make its text would hold the loop up
+            waker = current_waker()
+            made = waker.create_future()
+            if operation.make(waker.core, made):
+                await made
         end = operation.end
         if end == "done":
             code: int | None = operation.code
