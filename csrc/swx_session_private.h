@@ -66,7 +66,8 @@ struct swx_session {
     swx_op *interrupts;   /* overtaking ones */
     swx_op *closer;
     pid_t stopped;        /* the group that an interrupt was sent to, 0: none since the command began */
-    int64_t worked;       /* the shell's own processor time when its terminal was last seen to be its own */
+    int64_t worked;       /* the shell's own processor time when its terminal was last known to be its own */
+    int64_t last_start;   /* of any process then, see swx_kernel_last_start */
     int64_t outpaced;     /* since when another process's read of the terminal is seen ahead of the shell's; 0: it is not */
 
     swx_buf pending;   /* typed and not yet written */

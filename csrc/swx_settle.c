@@ -654,8 +654,10 @@ static bool shows_prompt(const swx_session *s, int64_t now)
     return s->stubborn && s->found.rank && now - s->last_data < CALM;
 }
 
-/* Whether the shell may have started something since its terminal was last seen to be its own. */
-static bool may_have_left(const swx_session *s, int64_t now)
+/* Whether the shell may have started something since its terminal was last known to be its own.  Not where nobody has started
+ * anything, nor where it has not worked enough for a fork: with many sessions at once a command takes longer than one, and the
+ * shell may work as long.  From there on the next command counts, and not many together. */
+static bool may_have_left(swx_session *s, int64_t now)
 {
     if (s->stopped > 0 || s->found.code > 128 || now - s->delivered > OUTPACED_AFTER) {
         return true;
@@ -663,8 +665,17 @@ static bool may_have_left(const swx_session *s, int64_t now)
     if (now - s->delivered < FORK_TIME) {
         return false;
     }
+    int64_t last = swx_kernel_last_start();
+    if (last >= 0 && last == s->last_start && !s->jobs) { /* a job may be brought back */
+        return false;
+    }
     int64_t worked = swx_kernel_worked(s->child.pid);
-    return worked < 0 || worked - s->worked > FORK_WORK;
+    if (worked < 0 || worked - s->worked > FORK_WORK) {
+        return true;
+    }
+    s->worked = worked;
+    s->last_start = last;
+    return false;
 }
 
 /* Something that the command left behind, as a pager that outlived the program that opened it, may be in a read of the terminal
@@ -675,6 +686,7 @@ static bool is_outpaced(swx_session *s, where at, int64_t now)
     if (s->pty.carrier || !may_have_left(s, now)) {
         return false;
     }
+    int64_t last = swx_kernel_last_start(); /* before the look: what is started after it counts */
     bool tells = at == AT_PROMPT && !s->attached; /* else a person may be typing, to whatever it is */
     swx_kernel_turn turn = tells ? swx_kernel_turn_of(s->child.pid) : SWX_TURN_UNKNOWN;
     if (turn == SWX_TURN_UNKNOWN && s->stopped > 0 && s->stopped != s->child.pid) {
@@ -683,6 +695,7 @@ static bool is_outpaced(swx_session *s, where at, int64_t now)
     }
     if (turn != SWX_TURN_OTHERS) {
         s->worked = swx_kernel_worked(s->child.pid);
+        s->last_start = last;
         s->outpaced = 0;
         return false;
     }

@@ -137,15 +137,22 @@ static void test_no_process(void)
 /* A process that waits for children, works, and ends. */
 static void test_pace(void)
 {
+    swx_kernel kernel;
+    swx_kernel_open(&kernel, getpid());
+    swx_kernel_close(&kernel);
+    int64_t last = swx_kernel_last_start();
+    CHECK(last > 0 || access("/proc/sys/kernel/ns_last_pid", R_OK) != 0);
     swx_kernel_pace first = swx_kernel_pace_of(getpid());
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
         _exit(0);
     }
+    CHECK(last < 0 || swx_kernel_last_start() != last);
     for (int i = 0; i < 5000 && !swx_kernel_is_over(child); i++) {
         nap();
     }
+    CHECK(swx_kernel_worked(getpid()) > 0 && swx_kernel_worked(1 << 27) == -1);
     CHECK(swx_kernel_is_over(child) && !swx_kernel_is_over(getpid()));
     CHECK(swx_kernel_pace_of(getpid()).reaped == first.reaped && waitpid(child, NULL, 0) == child);
     swx_kernel_pace second = swx_kernel_pace_of(getpid()), none = swx_kernel_pace_of(1 << 27);
