@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from swerex_c.runtime._wakeup import LoopWaker, current_waker
 
-__all__ = ["at_once", "first_step", "rest", "silent_waker"]
+__all__ = ["at_once", "begun", "first_step", "rest", "silent_waker"]
 
 T = TypeVar("T")
 
@@ -52,6 +52,20 @@ def rest(work: Coroutine[Any, Any, T], waits_for: Any) -> Generator[Any, Any, T]
                 waits_for = work.send(value)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+
+
+def begun(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+    """Carry out what comes before the first waiting, and the rest as a task: what becomes of it."""
+    done: asyncio.Future[T] = loop.create_future()
+    try:
+        waits_for = work.send(None)
+    except StopIteration as end:
+        done.set_result(end.value)
+        return done
+    except Exception as error:
+        done.set_exception(error)
+        return done
+    return loop.create_task(rest(work, waits_for))
 
 
 async def at_once(work: Coroutine[Any, Any, T]) -> T:

@@ -350,16 +350,20 @@ class _Endpoints:
         if head.request_id is None:
             return await start()
         try:
-            return await self.once.run(head.request_id, (method, await _digest(body)), start)
+            what = method, await _digest(body)
+            return await self.once.run(head.request_id, what, start, short=self._is_alone(method))
         except Exception as error:
             return await _failure(error)
 
     def _begin(self, method: str, request: BaseModel | None) -> Coroutine[Any, Any, BaseModel]:
         """Where there is no other request, a session may wait for a short command by itself, without the loop."""
-        service = self._service
-        work = service.call(method, request)
-        alone = service.in_flight == 0 and method == "run_in_session" and type(service.runtime) is LocalRuntime
+        alone = self._is_alone(method)
+        work = self._service.call(method, request)
         return at_once(work) if alone else work
+
+    def _is_alone(self, method: str) -> bool:
+        service = self._service
+        return service.in_flight == 0 and method == "run_in_session" and type(service.runtime) is LocalRuntime
 
     async def _body(self, receive: Receive) -> bytes | bytearray:
         message = await receive()

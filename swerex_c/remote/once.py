@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 from swerex_c.exceptions import InvalidInputError, ResultLostError
+from swerex_c.remote.direct import begun
 from swerex_c.remote.limits import Limits
 
 __all__ = ["Once"]
@@ -22,7 +23,7 @@ _MOST_GONE = 1 << 17
 class _Entry(Generic[T]):
     __slots__ = ("finished", "size", "task", "what")
 
-    def __init__(self, what: object, task: asyncio.Task[T]):
+    def __init__(self, what: object, task: asyncio.Future[T]):
         self.what = what
         self.task = task
         self.finished = 0.0  # when, by the monotonic clock; 0 while it runs
@@ -56,13 +57,17 @@ class Once(Generic[T]):
     def kept_bytes(self) -> int:
         return self._bytes
 
-    async def run(self, key: str | None, what: object, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def run(
+        self, key: str | None, what: object, start: Callable[[], Coroutine[Any, Any, T]], *, short: bool = False
+    ) -> T:
         """What `start()` returns or raises, which is called only for the first request with this key.
 
         It runs as a task of its own: the caller may go away and ask again. Without a key nothing is remembered.
 
         Args:
             what: what is asked, to compare by `==`.
+            short: it may be done without waiting: up to where it waits it is no task, and must not ask for one. That
+                spares two turns of the event loop.
 
         Raises:
             InvalidInputError: if something else was asked with the same key.
@@ -76,9 +81,13 @@ class Once(Generic[T]):
         if entry is None:
             if key in self._gone:
                 raise ResultLostError("The request was received before; its result is no longer kept")
-            entry = _Entry(what, asyncio.get_running_loop().create_task(start()))
+            loop = asyncio.get_running_loop()
+            entry = _Entry(what, begun(loop, start()) if short else loop.create_task(start()))
             self._entries[key] = entry
-            entry.task.add_done_callback(lambda task: self._keep(key))
+            if entry.task.done():
+                self._keep(key)
+            else:
+                entry.task.add_done_callback(lambda task: self._keep(key))
         elif entry.what != what:
             msg = f"The request id {key[:100]!r} was already used for another request"
             raise InvalidInputError(msg)

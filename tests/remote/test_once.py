@@ -13,6 +13,12 @@ from swerex_c.remote.limits import Limits
 from swerex_c.remote.once import Once
 
 
+@pytest.fixture(autouse=True, params=[False, True], ids=["task", "at once"])
+def short(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it holds for what begins without a task, too."""
+    monkeypatch.setitem(Once.run.__kwdefaults__, "short", request.param)
+
+
 def counted(
     seconds: float = 0.0, error: Exception | None = None
 ) -> tuple[list[int], Callable[[], Coroutine[Any, Any, bytes]]]:
@@ -35,6 +41,25 @@ async def test_the_second_gets_the_first_ones_result() -> None:
     assert len(calls) == 1
     assert await once.run("b", "x", start) == b"result"
     assert len(calls) == 2
+
+
+async def test_what_does_not_wait_needs_no_turn_of_the_loop() -> None:
+    once: Once[bytes] = Once(Limits())
+    turned: list[int] = []
+    calls: list[int] = []
+
+    async def start(error: Exception | None = None) -> bytes:
+        calls.append(1)
+        if error is not None:
+            raise error
+        return b"result"
+
+    asyncio.get_running_loop().call_soon(turned.append, 1)
+    for _ in range(2):
+        assert await once.run("a", "x", start, short=True) == b"result"
+        with pytest.raises(KeyError, match="b"):
+            await once.run("b", "x", lambda: start(KeyError("b")), short=True)
+    assert not turned and len(calls) == 2
 
 
 async def test_those_that_come_meanwhile_wait_for_the_first() -> None:
