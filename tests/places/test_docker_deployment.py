@@ -134,6 +134,23 @@ async def test_a_day(make: Callable[..., DockerDeployment], reach: Engine, caplo
     assert any(line.startswith("Command: 'docker run -a stdout ") for line in caplog.messages)
 
 
+async def test_a_client_that_cannot_tell_the_id(
+    make: Callable[..., DockerDeployment], reach: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that sees another /tmp: the name will do."""
+    monkeypatch.setattr(Path, "read_text", lambda self: (_ for _ in ()).throw(FileNotFoundError(str(self))))
+    deployment = make()
+    await deployment.start()
+    name = str(deployment.container_name)
+    assert deployment.runtime.place.backend.container == name  # type: ignore[attr-defined]
+    assert await said(deployment, "echo there") == "there\n"
+    clients = deployment.runtime.place._shells  # type: ignore[attr-defined]
+    assert await asyncio.to_thread(needs.wait_until, lambda: clients._ready and not clients._starting, 60)
+    reach.docker("pause", name)
+    assert f"`docker unpause {name}` has it go on" in (await deployment.is_alive(timeout=60)).message
+    reach.docker("unpause", name)
+
+
 async def test_a_pipe_without_a_name_will_do(
     make: Callable[..., DockerDeployment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
