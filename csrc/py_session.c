@@ -474,7 +474,17 @@ static PyObject *operation_error(PyObject *object, void *unused)
 {
     (void)unused;
     const flight *f = finished(object);
+    if (f && f->op.error.status == SWX_ESYS) {
+        return PyUnicode_FromFormat("%s: %s", f->op.error.call, strerror(f->op.error.sys_errno));
+    }
     return f ? PyUnicode_FromString(f->op.error.text ? f->op.error.text : "") : NULL;
+}
+
+static PyObject *operation_errno(PyObject *object, void *unused)
+{
+    (void)unused;
+    const flight *f = finished(object);
+    return f ? PyLong_FromLong(f->op.error.sys_errno) : NULL;
 }
 
 static PyObject *operation_release(PyObject *object, PyObject *checked_arg);
@@ -542,6 +552,7 @@ static PyGetSetDef operation_attributes[] = {
     { "begun", operation_begun, NULL, "Of a start: whether the shell has begun to run the script.", NULL },
     { "crlf", operation_crlf, NULL, "Whether the terminal turned newlines into CR LF at the end.", NULL },
     { "error", operation_error, NULL, "What was wrong, when end is system.", NULL },
+    { "errno", operation_errno, NULL, "The number of the system call's error, when end is system; 0: it was none.", NULL },
     { NULL, NULL, NULL, NULL, NULL },
 };
 

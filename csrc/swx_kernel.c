@@ -1,5 +1,6 @@
 #include "swx_kernel.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -16,12 +17,17 @@ static int last_pid = -1;
 
 static void open_last_pid(void) { last_pid = open("/proc/sys/kernel/ns_last_pid", O_RDONLY | O_CLOEXEC); }
 
+static int open_file(pid_t pid)
+{
+    char path[48];
+    snprintf(path, sizeof(path), "/proc/%d/syscall", (int)pid);
+    return open(path, O_RDONLY | O_CLOEXEC);
+}
+
 void swx_kernel_open(swx_kernel *kernel, pid_t pid)
 {
     pthread_once(&last_pid_once, open_last_pid);
-    char path[48];
-    snprintf(path, sizeof(path), "/proc/%d/syscall", (int)pid);
-    *kernel = (swx_kernel){ .fd = open(path, O_RDONLY | O_CLOEXEC) };
+    *kernel = (swx_kernel){ .fd = open_file(pid) };
 }
 
 void swx_kernel_close(swx_kernel *kernel)
@@ -30,6 +36,25 @@ void swx_kernel_close(swx_kernel *kernel)
         close(kernel->fd);
     }
     kernel->fd = -1;
+    kernel->rests = false;
+}
+
+void swx_kernel_rest(swx_kernel *kernel)
+{
+    bool rests = kernel->rests || kernel->fd >= 0;
+    swx_kernel_close(kernel);
+    kernel->rests = rests;
+}
+
+swx_status swx_kernel_rouse(swx_kernel *kernel, pid_t pid, swx_error *err)
+{
+    if (!kernel->rests) {
+        return SWX_OK;
+    }
+    kernel->fd = open_file(pid);
+    kernel->rests = kernel->fd < 0;
+    bool refused = kernel->rests && (errno == EACCES || errno == EPERM || errno == ENOENT);
+    return !kernel->rests || refused ? SWX_OK : swx_fail_sys(err, "open(/proc/PID/syscall)", errno);
 }
 
 static bool read_hex(const char **at, const char *end, uint64_t *value)

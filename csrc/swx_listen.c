@@ -310,7 +310,7 @@ static bool is_to_end(const swx_session *s)
 
 bool swx_listen_is_held(const swx_session *s) { return s->full && streams(s) && !is_to_end(s); }
 
-bool swx_session_wants_read(const swx_session *s) { return s->state != CLOSED && !swx_listen_is_held(s); }
+bool swx_session_wants_read(const swx_session *s) { return s->state != CLOSED && !s->hung && !swx_listen_is_held(s); }
 
 void swx_listen_make_room(swx_session *s, int64_t now)
 {
@@ -343,6 +343,9 @@ bool swx_listen_read(swx_session *s, bool whole, int64_t now)
         if (size < 0 && errno == EINTR) {
             continue;
         }
+        if (size < 0 && errno == EIO && s->pty.slave < 0) {
+            swx_session_end_hangup(s);
+        }
         if (size <= 0) {
             return false;
         }
@@ -371,7 +374,10 @@ bool swx_session_readable(swx_session *s, int64_t now)
     if (s->state == CLOSED) {
         return false;
     }
-    bool more = swx_listen_read(s, false, now);
+    bool rests = s->pty.slave < 0, more = swx_listen_read(s, false, now);
+    if (rests && (s->hung || s->pty.slave >= 0)) { /* it was hung up; without a pidfd nothing else tells that the shell ended */
+        swx_session_ended(s, now);
+    }
     if (s->found.rank || s->state == CHALLENGE) {
         swx_settle(s, now, true);
     } else if (s->state == RUNNING) {

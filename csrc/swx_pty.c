@@ -73,15 +73,55 @@ swx_status swx_pty_open(swx_pty *pty, bool carrier, unsigned rows, unsigned colu
     return status;
 }
 
-void swx_pty_close(swx_pty *pty)
+static void close_slave(swx_pty *pty)
 {
     if (pty->slave >= 0) {
         close(pty->slave);
     }
+    pty->slave = -1;
+}
+
+void swx_pty_close(swx_pty *pty)
+{
+    close_slave(pty);
     if (pty->master >= 0) {
         close(pty->master);
     }
-    pty->master = pty->slave = -1;
+    pty->master = -1;
+}
+
+bool swx_pty_rest(swx_pty *pty)
+{
+    int alone = 0;
+    if (ioctl(pty->slave, TIOCGEXCL, &alone) == 0 && alone) {
+        return false;
+    }
+    close_slave(pty);
+    return true;
+}
+
+/* By the master, because the path may lead elsewhere by now: this process may have another root, or /dev been mounted anew. */
+static int open_slave(const swx_pty *pty, const char **call)
+{
+    const int flags = O_RDWR | O_NOCTTY | O_CLOEXEC;
+#ifdef TIOCGPTPEER
+    *call = "ioctl(TIOCGPTPEER)";
+    int fd = ioctl(pty->master, TIOCGPTPEER, flags);
+    if (fd >= 0 || (errno != EINVAL && errno != ENOTTY)) { /* those two: the kernel is older than 4.13 */
+        return fd;
+    }
+#endif
+    *call = "open(terminal)";
+    return open(pty->path, flags);
+}
+
+swx_status swx_pty_rouse(swx_pty *pty, swx_error *err)
+{
+    const char *call;
+    if (pty->slave < 0) {
+        pty->slave = open_slave(pty, &call);
+    }
+    return pty->slave >= 0 ? SWX_OK : swx_fail_sys(err, call, errno);
 }
 
 static bool same_modes(const struct termios *a, const struct termios *b)
@@ -150,7 +190,7 @@ bool swx_pty_is_canonical(const swx_pty *pty)
 bool swx_pty_input_consumed(const swx_pty *pty)
 {
     struct pollfd waiting = { .fd = pty->slave, .events = POLLIN };
-    return poll(&waiting, 1, 0) == 0;
+    return pty->slave >= 0 && poll(&waiting, 1, 0) == 0;
 }
 
 void swx_pty_forget_input(const swx_pty *pty) { tcflush(pty->slave, TCIFLUSH); }

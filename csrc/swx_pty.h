@@ -1,7 +1,10 @@
 /* swx_pty.h: a pseudo-terminal pair from openpty(3), and what can be done to it from the master side.
  *
- * The slave stays open here as well: it answers whether typed input was read (poll on it flushes what is in flight),
- * and death of the shell is learned from its pidfd, so that the end-of-file of a terminal decides nothing.
+ * The slave is open here as well while something is done with the terminal: it answers whether typed input was read (poll
+ * on it flushes what is in flight), and death of the shell is learned from its pidfd, so that the end-of-file of a terminal
+ * decides nothing.  A terminal with which nothing is done can do without it (swx_pty_rest).  The kernel keeps modes, size
+ * and unread input as long as the master is open; only, when nobody at all has the slave open, the master is hung up:
+ * poll says so for ever, and read fails with EIO once everything that was written has been read.  Opening it ends that.
  *
  * The terminal of a carrier (`docker exec -it`, ssh, ...: a program that carries bytes to and from the terminal that the
  * shell has, somewhere else) is a pipe with a screen size.  It is raw from the start, nothing can be learned from it about
@@ -18,7 +21,7 @@
 
 typedef struct {
     int master;       /* -1 when closed */
-    int slave;        /* -1 when closed */
+    int slave;        /* -1 when closed, or at rest */
     char path[64];    /* of the slave, for the child to open */
     bool carrier;     /* the program behind it carries another terminal */
     struct termios baseline; /* the modes that commands start with */
@@ -31,6 +34,14 @@ swx_status swx_pty_open(swx_pty *pty, bool carrier, unsigned rows, unsigned colu
 
 /* Closes what is open; legal twice and on a zeroed pty whose descriptors are -1. */
 void swx_pty_close(swx_pty *pty);
+
+/* Closes the slave alone.  Until it is roused input does not count as read, nor is it forgotten; all else is as ever.
+ * False: it stays open, because a program has asked for the terminal alone (TIOCEXCL) and nobody could open it again. */
+bool swx_pty_rest(swx_pty *pty);
+
+/* Opens it again, if it is closed: 2 us.  SWX_ESYS names the call that failed (with EMFILE or ENFILE: for want of
+ * descriptors), and nothing has changed then. */
+swx_status swx_pty_rouse(swx_pty *pty, swx_error *err);
 
 /* Compares the terminal's modes with the baseline.  When they differ: `keep` makes them the new baseline (the user
  * asked with stty), else the baseline is put back (a program died without restoring them).

@@ -119,6 +119,9 @@ static void heap_set(swx_reactor *r, swx_node *node, int64_t due)
         sift_up(r, node->heap_index);
         return;
     }
+    if (due == node->due) {
+        return;
+    }
     bool sooner = due < node->due;
     node->due = due;
     sooner ? sift_up(r, node->heap_index) : sift_down(r, node->heap_index);

@@ -24,6 +24,65 @@ void swx_session_check_in(swx_session *s, int64_t now, int64_t delay)
     s->check = now + delay;
 }
 
+/* ---- rest -------------------------------------------------------------------------------------------------------- *
+ *
+ * A session that has been idle for a while keeps two descriptors, the master and the shell's pidfd: output is read and the
+ * end of the shell is noticed as ever.  The two others (see swx_pty.h and swx_kernel.h) come back with the next command.
+ *
+ * It is not asked who has the terminal open meanwhile.  A shell at its prompt has, and so has a carrier that runs; should
+ * nobody have it, then nobody is there to whom it could matter, all that was written is read before the hang-up is seen, and
+ * a descriptor of ours ends that at once. */
+
+void swx_session_become_idle(swx_session *s, int64_t now)
+{
+    s->state = IDLE;
+    s->idle_since = now;
+    if (s->rest == SWX_NEVER) {
+        s->rest = now + REST_AFTER;
+    }
+}
+
+static bool may_rest(const swx_session *s) { return s->state == IDLE && !s->first; }
+
+static void go_to_rest(swx_session *s, int64_t now)
+{
+    if (now - s->idle_since < REST_AFTER) { /* there was a command meanwhile */
+        s->rest = s->idle_since + REST_AFTER;
+        return;
+    }
+    s->rest = SWX_NEVER;
+    if (swx_pty_rest(&s->pty)) {
+        swx_kernel_rest(&s->kernel);
+    }
+}
+
+/* On failure it is at rest as before. */
+static swx_status rouse(swx_session *s, int64_t now, swx_error *err)
+{
+    if (s->pty.slave >= 0 && !s->kernel.rests) {
+        return SWX_OK;
+    }
+    swx_status status = swx_pty_rouse(&s->pty, err);
+    if (status == SWX_OK) {
+        status = swx_kernel_rouse(&s->kernel, s->child.pid, err);
+    }
+    if (status != SWX_OK) {
+        swx_pty_rest(&s->pty);
+        return status;
+    }
+    s->hung = false;
+    swx_session_become_idle(s, now);
+    return SWX_OK;
+}
+
+void swx_session_end_hangup(swx_session *s)
+{
+    s->rest = SWX_NEVER;
+    s->hung = s->state == CLOSING || swx_pty_rouse(&s->pty, NULL) != SWX_OK;
+}
+
+/* ---- the ends of operations ---------------------------------------------------------------------------------------- */
+
 /* The output begins anew, and the offsets that refer to it. */
 void swx_session_restart_output(swx_session *s)
 {
@@ -223,9 +282,30 @@ static bool has_to_arm(const swx_session *s, const swx_op *op)
     return s->pty.carrier && s->state == IDLE && ((!s->reassert && !s->guard && may_touch) || may_hide_prompts(s, op));
 }
 
+static void take_first(swx_session *s)
+{
+    swx_op *op = s->first;
+    s->first = op->link;
+    op->link = NULL;
+    if (!s->first) {
+        s->last = NULL;
+    }
+}
+
 static void begin_first(swx_session *s, int64_t now)
 {
     swx_op *op = s->first;
+    bool at_prompt = s->state == IDLE, asks = at_prompt && op->kind == SWX_OP_LINE && !op->typed_size;
+    swx_error failed;
+    if (at_prompt && !asks && rouse(s, now, &failed) != SWX_OK) {
+        swx_session_ended(s, now); /* if it ended in this very moment, that is what is told */
+        if (s->first == op) {
+            take_first(s);
+            op->error = failed;
+            swx_session_finish(s, op, SWX_END_SYSTEM, 0, false);
+        }
+        return;
+    }
     if (has_to_arm(s, op)) { /* without a mark: `$?`, `$_` and PIPESTATUS are as they were when it is done */
         s->guard = s->guard || may_hide_prompts(s, op);
         s->reassert = s->arms = true;
@@ -233,13 +313,8 @@ static void begin_first(swx_session *s, int64_t now)
         swx_settle_challenge(s, now, false);
         return;
     }
-    s->first = op->link;
-    op->link = NULL;
-    if (!s->first) {
-        s->last = NULL;
-    }
-    bool at_prompt = s->state == IDLE;
-    if (at_prompt && op->kind == SWX_OP_LINE && !op->typed_size) { /* only asks how the last command ended */
+    take_first(s);
+    if (asks) { /* only how the last command ended */
         op->typed_out = true;
         swx_session_finish(s, op, SWX_END_DONE, s->code, true);
         return;
@@ -338,6 +413,9 @@ int64_t swx_session_deadline(const swx_session *s)
         return s->close_step;
     }
     due = earlier(due, s->check);
+    if (may_rest(s)) {
+        due = earlier(due, s->rest);
+    }
     if (s->state == STARTING || s->state == CHALLENGE) {
         due = earlier(due, s->give_up);
     }
@@ -412,6 +490,9 @@ void swx_session_due(swx_session *s, int64_t now)
     swx_stop_interrupts(s, now);
     swx_session_begin(s, now);
     swx_listen_tell_news(s);
+    if (may_rest(s) && s->rest <= now) {
+        go_to_rest(s, now);
+    }
 }
 
 /* ---- operations ------------------------------------------------------------------------------------------------ */
@@ -651,7 +732,7 @@ swx_status swx_session_new(swx_session **out, const swx_session_config *config, 
     for (size_t i = 0; i < SWX_COUNT(s->parts); i++) {
         swx_buf_init(&s->parts[i], PART_LIMIT);
     }
-    s->check = SWX_NEVER;
+    s->check = s->rest = SWX_NEVER;
     s->give_up = now + SHELL_START_LIMIT;
     s->backoff = FIRST_CHECK;
     swx_status status = swx_pty_open(&s->pty, config->argv != NULL, config->rows, config->columns, err);

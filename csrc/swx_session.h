@@ -13,6 +13,11 @@
  * at its prompt and no mark came, the shell is asked (CHALLENGE) under a fresh nonce, and the question leaves `$?`, `$_`
  * and PIPESTATUS as they were.  Where the kernel's word cannot be had, nonce and number decide alone.
  *
+ * At rest.  A session that is IDLE for a second keeps two descriptors, the terminal's master and the shell's pidfd; two
+ * more are open while something is done with it: the terminal's slave and /proc/PID/syscall.  An operation for which they
+ * cannot be had ends with SWX_END_SYSTEM, was not typed, and leaves the session as it was.  Closing does without them.
+ * A session whose shell has ended keeps the terminal's two at most.
+ *
  * Nothing here waits, starts threads or locks: every call does what can be done now and returns; the owner (a reactor,
  * or a test) calls swx_session_readable/_writable/_ended when the descriptors say so, and swx_session_due at the time
  * that swx_session_deadline names.  Times are nanoseconds of CLOCK_MONOTONIC.  Calls on one session must not overlap;
@@ -53,7 +58,7 @@ typedef enum {
     SWX_END_CLOSED,    /* the session was closed before or meanwhile */
     SWX_END_CANCELLED, /* swx_session_cancel */
     SWX_END_MEMORY,    /* out of memory */
-    SWX_END_SYSTEM     /* a system call failed on the terminal: error */
+    SWX_END_SYSTEM     /* it could not be typed, or not run: see error, which names the system call where one failed */
 } swx_end;
 
 typedef enum {
@@ -164,8 +169,8 @@ void swx_session_free(swx_session *session);
 /* In a process that came from fork: closes this copy's descriptors and frees, and touches nothing else. */
 void swx_session_abandon(swx_session *session);
 
-/* Descriptors to watch: the terminal (readable always; writable when swx_session_wants_write), and the end of the
- * shell (readable; -1 where the kernel has none, then call swx_session_ended at deadlines). */
+/* Descriptors to watch: the terminal (readable when swx_session_wants_read, writable when swx_session_wants_write), and the
+ * end of the shell (readable; -1 when it has ended, or where the kernel has none, then call swx_session_ended at deadlines). */
 int swx_session_terminal(const swx_session *session);
 int swx_session_pidfd(const swx_session *session);
 pid_t swx_session_pid(const swx_session *session);
@@ -176,7 +181,8 @@ bool swx_session_wants_write(const swx_session *session);
  * of its output is lost.  There is more room for the end of a command: when the shell is at its prompt or has ended, or a deadline
  * passes, what the terminal still holds is read.  Nothing else waits for a reader: while there is an interrupt, or a SWX_OP_LINE of
  * no bytes waits for the end, all is read, and only what there is no room for then is dropped from the middle, with a note.  What
- * runs for nobody is read as ever. */
+ * runs for nobody is read as ever.
+ * False too when a terminal at rest is hung up, which poll would say for ever, and no descriptor was left to end that. */
 bool swx_session_wants_read(const swx_session *session);
 
 /* Hands over an operation.  Ends at once (done is called inside) when the session is dead, lost or closed. */

@@ -36,6 +36,7 @@ enum {
     RAW_TAIL = 2,             /* "}" and newline: typed when the terminal is itself again */
 };
 
+static const int64_t REST_AFTER = 1000 * MS; /* without a command */
 static const int64_t CHALLENGE_LIMIT = 10000 * MS;
 static const int64_t FIRST_CHECK = 2 * MS, LONGEST_CHECK = 250 * MS;
 
@@ -94,6 +95,9 @@ struct swx_session {
     int64_t delivered; /* when it was typed */
     int64_t last_data;
     int64_t check;     /* when to look at the shell again */
+    int64_t idle_since; /* valid while it is */
+    int64_t rest;      /* when to look whether it may go to rest: not moved with every command.  SWX_NEVER: it rests, or cannot */
+    bool hung;         /* the terminal is hung up, and no descriptor was left to end that: it is not to be watched */
     int64_t backoff;
 
     /* what holds for the shell */
@@ -160,6 +164,12 @@ static inline bool typed_all(const swx_session *s) { return s->written == s->pen
 
 /* Looks at the shell again after that time. */
 void swx_session_check_in(swx_session *s, int64_t now, int64_t delay);
+
+/* The shell is at its prompt, and nothing runs: the state is IDLE now. */
+void swx_session_become_idle(swx_session *s, int64_t now);
+
+/* A read found the terminal hung up: nobody has it open, and it is at rest. */
+void swx_session_end_hangup(swx_session *s);
 
 /* The output begins anew, and so do the offsets that refer to it. */
 void swx_session_restart_output(swx_session *s);

@@ -400,7 +400,7 @@ static void conclude(swx_session *s, int code, uint32_t jobs, const char *unread
     }
     s->jobs = jobs;
     s->code = code;
-    s->state = IDLE;
+    swx_session_become_idle(s, now);
     s->check = SWX_NEVER;
     s->facts.commands += !s->arms;
     s->arms = false;
@@ -829,7 +829,7 @@ static void settle_arriving(swx_session *s, int64_t now)
 
 static void become_ready(swx_session *s, int64_t now)
 {
-    s->state = IDLE;
+    swx_session_become_idle(s, now);
     s->start_marks = true;
     s->exposed = s->pty.carrier;
     s->facts.kernel_proof = has_evidence(s);

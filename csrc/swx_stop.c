@@ -7,6 +7,7 @@
 
 enum {
     CLOSE_SWEEPS = 400,
+    SHORT_SWEEPS = 20, /* after which they come less often */
     REPEATS = 64 /* in one attempt: a strike at a child of a fast loop ends that loop in every second to fifth case */
 };
 
@@ -219,9 +220,19 @@ void swx_stop_interrupts(swx_session *s, int64_t now)
 
 /* ---- death and closing ----------------------------------------------------------------------------------------- */
 
+/* Closes what only a living shell is looked at by. */
+static void give_up_shell(swx_session *s)
+{
+    if (s->unwatch) {
+        s->unwatch(s->owner, s->child.pidfd);
+    }
+    swx_child_close(&s->child);
+    swx_kernel_close(&s->kernel);
+}
+
 void swx_session_ended(swx_session *s, int64_t now)
 {
-    if (s->state == CLOSED || s->state == DEAD || !swx_child_ended(&s->child)) {
+    if (s->state == CLOSED || s->facts.dead || !swx_child_ended(&s->child)) {
         return;
     }
     bool more = true;
@@ -236,9 +247,7 @@ void swx_session_ended(swx_session *s, int64_t now)
     s->facts.dead = true;
     s->facts.wait_status = s->child.wait_status;
     s->check = SWX_NEVER;
-    if (s->unwatch) { /* it stays open, and readable for ever */
-        s->unwatch(s->owner, s->child.pidfd);
-    }
+    give_up_shell(s);
     if (s->state == CLOSING) {
         s->close_step = now;
         return;
@@ -254,10 +263,8 @@ static void close_finally(swx_session *s)
     s->facts.closed = true;
     if (s->unwatch) {
         s->unwatch(s->owner, s->pty.master);
-        s->unwatch(s->owner, s->child.pidfd);
     }
-    swx_kernel_close(&s->kernel);
-    swx_child_close(&s->child);
+    give_up_shell(s);
     swx_pty_close(&s->pty);
     swx_buf_free(&s->output);
     swx_buf_free(&s->pending);
@@ -295,17 +302,26 @@ void swx_stop_closing(swx_session *s, int64_t now)
     }
 }
 
+/* Not back at its prompt, or it cannot be seen for want of a descriptor. */
+static bool may_be_ending(swx_session *s)
+{
+    return swx_kernel_rouse(&s->kernel, s->child.pid, NULL) != SWX_OK || swx_kernel_look(&s->kernel) == SWX_SHELL_ELSEWHERE;
+}
+
 void swx_stop_drive_closing(swx_session *s, int64_t now)
 {
-    if (!swx_child_ended(&s->child) && now < s->close_limit && swx_kernel_look(&s->kernel) == SWX_SHELL_ELSEWHERE) {
-        s->close_step = now + CLOSE_LOOK; /* not back at its prompt: it is on its way out */
+    if (!swx_child_ended(&s->child) && now < s->close_limit && may_be_ending(s)) {
+        s->close_step = now + CLOSE_LOOK;
         return;
+    }
+    if (s->sweeps == SHORT_SWEEPS) { /* a look at all processes takes a descriptor, and there may be none to be had but these */
+        give_up_shell(s);
     }
     bool gone = swx_child_kill_tree(&s->child);
     s->sweeps++;
     if (gone || s->sweeps > CLOSE_SWEEPS) {
         close_finally(s);
     } else {
-        s->close_step = now + (s->sweeps < 20 ? MS : 10 * MS);
+        s->close_step = now + (s->sweeps < SHORT_SWEEPS ? MS : 10 * MS);
     }
 }

@@ -88,6 +88,8 @@ class Operation:
     def crlf(self) -> bool: ...  # whether the terminal turned newlines into CR LF at the end
     @property
     def error(self) -> str: ...  # what was wrong, when end is "system"
+    @property
+    def errno(self) -> int: ...  # the number of the error of the system call that failed then; 0: none did
 
 @final
 class Session:

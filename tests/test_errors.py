@@ -216,7 +216,7 @@ def test_few_fds_left(sh: Shell, typed: Any, left: int, engine: Engine) -> None:
             sh.wait(sh.aio.create_session(engine.abstract.CreateBashSessionRequest(session="n")))
         except engine.exceptions.SwerexException as error:
             assert str(error)
-            assert len(os.listdir("/proc/self/fd")) == before
+            assert len(os.listdir("/proc/self/fd")) <= before, "fewer where the other session went to rest meanwhile"
     finally:
         for fd in hog:
             os.close(fd)

@@ -64,6 +64,8 @@ class Answer(Protocol):
     def typed(self) -> bool: ...
     @property
     def error(self) -> str: ...
+    @property
+    def errno(self) -> int: ...
 
 
 class _Cancellable(Protocol):
@@ -136,6 +138,8 @@ def failure(
         return RuntimeClosedError("The session was closed")
     if end == "memory":
         return ResourceError(f"Out of memory while running command {shown(command)}")
+    if end == "system" and operation.errno:
+        return resource_error(OSError(operation.errno, operation.error), f"Command {shown(command)} cannot be run")
     if end == "system":
         return InvalidInputError(f"{operation.error}: {shown(command)}")
     return SwerexException(f"The command {shown(command)} was cancelled")

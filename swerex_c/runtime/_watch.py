@@ -52,6 +52,7 @@ class Matched:
     signal: int = 0
     typed: bool = True
     error: str = ""
+    errno: int = 0
 
 
 class Watch:

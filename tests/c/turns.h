@@ -31,6 +31,7 @@ static inline void turn(swx_session *s, int64_t limit)
         { .fd = swx_session_terminal(s), .events = (swx_session_wants_read(s) ? POLLIN : 0) | (swx_session_wants_write(s) ? POLLOUT : 0) },
         { .fd = swx_session_pidfd(s), .events = swx_session_look(s).dead ? 0 : POLLIN },
     };
+    fds[0].fd = fds[0].events ? fds[0].fd : -1; /* poll tells of a hang-up to who asks for nothing */
     struct timespec wait = { .tv_sec = 0, .tv_nsec = 0 };
     if (due > t) {
         wait.tv_sec = (due - t) / INT64_C(1000000000);
@@ -38,7 +39,7 @@ static inline void turn(swx_session *s, int64_t limit)
     }
     ppoll(fds, 2, &wait, NULL);
     t = now();
-    if (fds[0].revents & POLLIN) {
+    if (fds[0].revents & (POLLIN | POLLHUP)) {
         swx_session_readable(s, t);
     }
     if (fds[0].revents & POLLOUT) {
