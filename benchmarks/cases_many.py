@@ -14,6 +14,9 @@ __all__ = ["rows"]
 COMMANDS = 6400
 """In all sessions of a turn together."""
 
+FILES = 4
+"""That a session may have open at work."""
+
 
 def rows(extent: Extent, files: Files) -> Iterator[Workload]:
     yield fleet()
@@ -43,8 +46,8 @@ def fleet() -> Workload:
 def growing_fleet(sessions: int) -> Workload:
     """Each engine in a new process, so that its memory is what these sessions take."""
     commands = max(4, min(400, COMMANDS // sessions))
-    many: dict[str, Any] = {"operation": "fleet", "sessions": sessions, "commands": commands}
-    need = 3 * sessions
+    many: dict[str, Any] = {"operation": "fleet", "sessions": sessions, "commands": commands, "rests": True}
+    need = FILES * sessions
     turns = [
         Turn("bare C", {"arguments": ["fleet", sessions, commands]}),
         Turn("ours", many, fresh=True, descriptors=need),
@@ -59,7 +62,7 @@ def growing_fleet(sessions: int) -> Workload:
 def idle(extent: Extent, sessions: int) -> Workload:
     nothing = {"operation": "idle", "sessions": sessions, "seconds": extent.idle_seconds}
     names = ("ours", "core", "ptyprocess", "pipes")
-    turns = [Turn(name, nothing, fresh=True, descriptors=3 * sessions) for name in names]
+    turns = [Turn(name, nothing, fresh=True, descriptors=FILES * sessions) for name in names]
     if not extent.quick and sessions == 10:
         turns.append(Turn("original", nothing, fresh=True))
     return Workload(f"idle-{sessions}", f"{sessions} idle sessions for {extent.idle_seconds:g} s", turns, "", "idle", 1)
@@ -67,7 +70,7 @@ def idle(extent: Extent, sessions: int) -> Workload:
 
 def stall(extent: Extent) -> Workload:
     loaded: dict[str, Any] = {"operation": "stall", "sessions": extent.stalled, "pieces": 20 if extent.quick else 300}
-    need = 3 * extent.stalled
+    need = FILES * extent.stalled
     turns = [Turn(name, loaded, fresh=True, descriptors=need) for name in ("ours", "ours, uvloop", "pipes")]
     turns += [
         Turn("ours", {**loaded, "size": 10_000_000, "pieces": loaded["pieces"] // 10}, "ours, 10 MB at a time"),

@@ -76,7 +76,7 @@ GOALS: list[Goal] = [
     *share_of_c("64", "fleet"),
     *share_of_c("1,000", "fleet-1000"),
     Goal("1,000 sessions: memory of ours a session", of("idle-1000", "ours", "rss_per_session_kb"), 10, True, "kB"),
-    Goal("1,000 sessions: descriptors a session", of("idle-1000", "ours", "fds_per_session"), 2, True, ""),
+    Goal("1,000 sessions: descriptors a session at rest", of("idle-1000", "ours", "fds_per_session"), 2, True, ""),
     Goal("1,000 idle sessions: CPU (0.0 %)", of("idle-1000", "ours", "cpu_share", 100), 0.05, True, "%"),
     Goal("event loop: longest stall of our own", of("stall", "ours", "own_max_us", 1e-3), 1, True, "ms"),
     Goal("event loop: p99 of a timer's delay, whatever its cause", of("stall", "ours", "p99_us", 1e-3), 1, True, "ms"),

@@ -90,4 +90,8 @@ def footprint() -> tuple[int, int]:
     """Kilobytes of memory that this process has and uses, exactly, and its open files."""
     give_back()
     found = re.search(r"^Rss:\s+(\d+)", Path("/proc/self/smaps_rollup").read_text(), re.MULTILINE)
-    return int(found.group(1)) if found else memory_kb("VmRSS"), len(os.listdir("/proc/self/fd"))
+    return int(found.group(1)) if found else memory_kb("VmRSS"), open_files()
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))

@@ -73,7 +73,14 @@ class Workload:
 
 SUMS = ("cpu_self_us", "cpu_children_us", "cpu_server_us", "cpu_plain_us", "cpu_waiting_us")
 """Of all samples of a turn together; a line has them per sample."""
-MEDIANS = ("speedup", "rss_per_session_kb", "fds_per_session", "output_rate", "instructions")
+MEDIANS = (
+    "speedup",
+    "rss_per_session_kb",
+    "fds_per_session",
+    "fds_per_session_at_work",
+    "output_rate",
+    "instructions",
+)
 WORST = ("rss_growth_kb", "rss_growth_server_kb", "own_max_us", "own_p99_us", "spread")
 
 

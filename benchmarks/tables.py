@@ -53,8 +53,9 @@ PINNED: list[Column] = [
 EACH: list[Column] = [
     ("kB each", lambda line: number(line.get("rss_per_session_kb"))),
     ("fds each", lambda line: number(line.get("fds_per_session"))),
+    ("at work", lambda line: number(line.get("fds_per_session_at_work"))),
 ]
-"""What a session takes of this process."""
+"""What a session takes of this process: at rest, and of files also while something is done with it."""
 TIMES: list[Column] = [
     ("p50", lambda line: duration(line.get("p50_us"))),
     ("p99", lambda line: duration(line.get("p99_us"))),

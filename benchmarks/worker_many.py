@@ -10,7 +10,7 @@ from pathlib import Path
 
 from engines.base import is_empty
 from engines.core import Core
-from measured import Measured, footprint
+from measured import Measured, footprint, open_files
 from worker_base import Operations
 
 __all__ = ["ManySessions"]
@@ -26,41 +26,58 @@ async def in_batches(act: Callable[[str], Awaitable[None]], keys: list[str]) -> 
 
 
 class ManySessions(Operations):
-    async def opened(self, keys: list[str]) -> dict[str, float]:
-        """Opens them and runs a command in each; what each but the first takes of this process."""
+    async def opened(self, keys: list[str]) -> tuple[dict[str, float], int]:
+        """Opens them and runs a command in each; what each but the first takes of this process, and what files that had
+        open before there was any."""
 
         async def open(key: str) -> None:
             await self.contender.open(key)
             await self.contender.run(key, "true")
 
+        await open("first")
+        await self.contender.close("first")
+        none = open_files()
         await open(keys[0])
-        memory, files = footprint()
+        memory, _ = footprint()
         await in_batches(open, keys[1:])
-        after, files_after = footprint()
-        others = len(keys) - 1
-        if not others:
-            return {}
-        return {"rss_per_session_kb": (after - memory) / others, "fds_per_session": (files_after - files) / others}
+        after, _ = footprint()
+        return {"rss_per_session_kb": (after - memory) / (len(keys) - 1)} if len(keys) > 1 else {}, none
+
+    async def rest(self) -> None:
+        """Until sessions without a command have given back what they need for commands only."""
+        await asyncio.sleep(self.contender.rest_seconds and self.contender.rest_seconds + 0.25)
 
     async def idle(self, sessions: int, seconds: float) -> dict[str, object]:
         keys = [f"idle{i}" for i in range(sessions)]
-        each = await self.opened(keys)
+        each, none = await self.opened(keys)
+        await self.rest()
         await asyncio.sleep(0.5)
+        each["fds_per_session"] = (open_files() - none) / sessions
         with Measured() as measured:
             await asyncio.sleep(seconds)
         wrong = 0
         for key in keys:
             wrong += not is_empty(await self.contender.run(key, "true"))
+        each["fds_per_session_at_work"] = (open_files() - none) / sessions
         await in_batches(self.contender.close, keys)
         return measured.result(count=sessions, wrong=wrong, **each)
 
-    async def fleet(self, sessions: int, commands: int, one_waker: bool = False) -> dict[str, object]:
-        """`commands` times `true` in each of the sessions at once; the time of each command and of all together."""
+    async def fleet(
+        self, sessions: int, commands: int, one_waker: bool = False, rests: bool = False
+    ) -> dict[str, object]:
+        """`commands` times `true` in each of the sessions at once; the time of each command and of all together.
+
+        rests: wait afterwards for what a session keeps without a command.
+        """
         keys = [f"fleet{i}" for i in range(sessions)]
-        each = await self.opened(keys)
+        each, none = await self.opened(keys)
         samples: list[int] = []
         wrong: list[int] = []
         clock = time.perf_counter_ns
+        cold: list[bool] = []
+
+        async def wake(key: str) -> None:
+            cold.append(not is_empty(await self.contender.run(key, "true")))
 
         async def work(key: str) -> None:
             run = self.contender.run
@@ -82,6 +99,8 @@ class ManySessions(Operations):
                 bad += not is_empty(answer)
             wrong.append(bad)
 
+        await in_batches(wake, keys)
+        each["fds_per_session_at_work"] = (open_files() - none) / sessions
         if one_waker:
             assert isinstance(self.contender, Core)
             with Measured() as measured:
@@ -96,11 +115,14 @@ class ManySessions(Operations):
         else:
             with Measured() as measured:
                 await asyncio.gather(*(work(key) for key in keys))
+        if rests:
+            await self.rest()
+            each["fds_per_session"] = (open_files() - none) / sessions
         await in_batches(self.contender.close, keys)
         total = sessions * commands
         missing = commands * (sessions - len(wrong))
         numbers = {"samples_us": [it / 1e3 for it in samples], "per_second": total / measured.seconds}
-        return measured.result(count=total, wrong=sum(wrong) + missing, **numbers, **each)
+        return measured.result(count=total, wrong=sum(wrong) + missing + sum(cold), **numbers, **each)
 
     async def stall(self, sessions: int, pieces: int, size: int = 1_000_000) -> dict[str, object]:
         """How late a timer of 1 ms is on the event loop, while sessions run commands and one prints.

@@ -58,6 +58,9 @@ class Contender:
     def _lacks(self, what: str) -> LookupError:
         return LookupError(f"{type(self).__name__} does not {what}")
 
+    rest_seconds = 0.0
+    """How long a session without a command keeps open files that it needs for commands only."""
+
     loop_factory: Callable[[], Any] | None = None
     """What makes the event loop; None is asyncio's own."""
 

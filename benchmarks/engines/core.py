@@ -29,6 +29,7 @@ class Core(Contender):
     """The core by itself: no event loop, no models, no checks of a caller's input."""
 
     threads = True
+    rest_seconds = 1.0
 
     startup = b"[[ ! -r /etc/bash.bashrc ]] || . /etc/bash.bashrc\n[[ ! -r ~/.bashrc ]] || . ~/.bashrc\n"
     direct = 10_000

@@ -21,6 +21,7 @@ class Runtime(Contender):
     def __init__(self, package: str, options: dict[str, Any] | None = None) -> None:
         """options: what the runtime is made with."""
         self.package = package
+        self.rest_seconds = 1.0 if package == "swerex_c" else 0.0
         self.api: Any = importlib.import_module(f"{package}.runtime.abstract")
         self.timeout_error: Any = importlib.import_module(f"{package}.exceptions").CommandTimeoutError
         self.runtime: Any = self.make_runtime(options or {})
