@@ -228,3 +228,108 @@ void swx_py_making_drop(swx_py_making *making, bool forked)
     making->str = NULL;
     swx_flight_unref(&making->landing);
 }
+
+/* ---- TextRoom: a text that comes in pieces and whose size is known --------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *str; /* nobody else knows it; NULL: there is no room, or no more */
+    uint8_t *letters;
+    size_t room, size;
+} room_object;
+
+static PyObject *room_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "n:TextRoom", &size) || (kwargs && PyDict_Size(kwargs))) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "TextRoom() takes one argument");
+        }
+        return NULL;
+    }
+    if (size < 0) {
+        PyErr_SetString(PyExc_ValueError, "the size of a text is not negative");
+        return NULL;
+    }
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    room_object *self = (room_object *)allocate(type, 0);
+    if (self && can_fill()) {
+        self->str = new_ascii((size_t)size, &self->letters);
+        self->room = self->str ? (size_t)size : 0;
+    }
+    return (PyObject *)self;
+}
+
+static void room_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    Py_XDECREF(((room_object *)object)->str);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+static PyObject *room_feed(PyObject *object, PyObject *data)
+{
+    room_object *self = (room_object *)object;
+    Py_buffer view;
+    if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0) {
+        return NULL;
+    }
+    size_t size = (size_t)view.len;
+    bool fits = self->str && size <= self->room - self->size && is_ascii(view.buf, size);
+    if (fits && size) {
+        memcpy(self->letters + self->size, view.buf, size);
+        self->size += size;
+    }
+    PyBuffer_Release(&view);
+    return PyBool_FromLong(fits);
+}
+
+static PyObject *room_finish(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    room_object *self = (room_object *)object;
+    PyObject *str = self->str, *text = NULL;
+    size_t size = self->size;
+    self->str = NULL;
+    self->room = self->size = 0;
+    if (!size) {
+        text = PyUnicode_FromStringAndSize("", 0);
+    } else if (PyUnicode_Resize(&str, (Py_ssize_t)size) == 0) {
+        text = Py_NewRef(str);
+    }
+    Py_XDECREF(str);
+    return text;
+}
+
+static PyMethodDef room_methods[] = {
+    { "feed", room_feed, METH_O,
+      "feed($self, data, /)\n--\n\nTakes the next piece (bytes-like).  False: it is not in ASCII, or there is no room, and it was not taken." },
+    { "finish", room_finish, METH_NOARGS, "finish($self, /)\n--\n\nThe text that was taken; after that there is no room any more." },
+    { NULL, NULL, 0, NULL },
+};
+
+static PyType_Slot room_slots[] = {
+    { Py_tp_doc, "TextRoom(size)\n--\n\nRoom for a text in ASCII of at most `size` letters that comes in pieces: none of them is copied "
+                 "twice." },
+    { Py_tp_new, room_new },
+    { Py_tp_dealloc, room_dealloc },
+    { Py_tp_methods, room_methods },
+    { 0, NULL },
+};
+
+static PyType_Spec room_spec = {
+    .name = "swerex_c._core.TextRoom",
+    .basicsize = sizeof(room_object),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = room_slots,
+};
+
+int swx_py_text_init(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &room_spec, NULL);
+    int failed = type ? PyModule_AddType(module, (PyTypeObject *)type) : -1;
+    Py_XDECREF(type);
+    return failed;
+}

@@ -22,6 +22,9 @@ bool swx_py_making_done(const swx_py_making *making);
 /* The text, once, after it is done.  NULL with an exception set. */
 PyObject *swx_py_making_end(swx_py_making *making);
 
+/* Adds the type TextRoom.  0, or -1 with an exception set. */
+int swx_py_text_init(PyObject *module);
+
 /* The caller has no more use for it; waits for the thread. */
 void swx_py_making_drop(swx_py_making *making, bool forked);
 

@@ -227,6 +227,13 @@ _match_tables: tuple[bytes, bytes] | None  # what \d and \w are in this interpre
 def strip(data: bytes, crlf: bool = False, /) -> bytes: ...  # without control sequences; crlf: CR LF becomes LF
 
 @final
+class TextRoom:
+    # Room for a text in ASCII of at most so many letters, which comes in pieces.
+    def __new__(cls, size: int, /) -> TextRoom: ...
+    def feed(self, data: Buffer, /) -> bool: ...  # False: not in ASCII, or no room; it was not taken
+    def finish(self) -> str: ...  # the text; after that there is no room any more
+
+@final
 class Strip:
     def __new__(cls, crlf: bool = False) -> Strip: ...
     def feed(self, data: bytes, /) -> bytes: ...  # less what may still become a sequence

@@ -201,7 +201,7 @@ class Exchange:
 
     async def _with_texts(self, size: int) -> BaseModel:
         assert self.up is not None
-        long = LongTexts()
+        long = LongTexts(size)
         while long.size < size:
             await self.up.news()
             if not (pieces := self.up.take()):
@@ -293,6 +293,9 @@ class Exchange:
         self.task = None
         self.done_at = time.monotonic()
         if chunks:
+            total = sum(map(len, chunks))
+            if self.text is None and self.link is not None and total > PIECE:
+                self.link.send([END, self.id, TEXT, total])
             self.text = self.text or self._sender(TEXT)
             for chunk in chunks:
                 self.text.write_text(chunk)

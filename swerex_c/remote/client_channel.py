@@ -664,7 +664,7 @@ class Channel:
             return
         if lane == TEXT:
             if call.text is None:
-                call.text, call.long = Receiver(number, TEXT), LongTexts()
+                call.text, call.long = Receiver(number, TEXT), call.long or LongTexts()
                 if self._link is not None:
                     call.text.attach(self._link)
             assert call.long is not None
@@ -694,6 +694,11 @@ class Channel:
         call = self._calls.get(number)
         if call is not None and lane == DOWN and call.down is not None and call.down.total is None:
             call.down.end(offset)
+        elif call is not None and lane == TEXT and call.text is None:
+            if offset.__class__ is not int or offset < 0:
+                raise ProtocolError("The length of a text is none")
+            if offset <= self._answer_limit:
+                call.long = LongTexts(offset)
 
     def credit(self, frame: list[Any]) -> None:
         _, number, _, offset = frame

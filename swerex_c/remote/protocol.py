@@ -18,7 +18,8 @@ already does not carry it out a second time; it goes on where the client says th
       RESUME   id, received                    bytes of the upstream lane that it has of a request that was sent again
     both
       DATA     id, lane, offset, bytes         a piece of a byte stream; offset: of its first byte
-      END      id, lane, offset                the stream is that long
+      END      id, lane, offset                the stream is that long; of TEXT it is said before its first piece,
+                                               when it is known, and only then
       CREDIT   id, lane, offset                the receiver is done with so many bytes
       PING     floor                           answered by PONG; floor as in REQUEST, 0 from a server
       PONG
@@ -176,11 +177,18 @@ def texts_size(texts: Any) -> int:
 
 
 class LongTexts:
-    """Long texts on their way in, decoded as they come; of none is there a second copy in bytes."""
+    """Long texts on their way in, decoded as they come; of none is there a second copy in bytes.
 
-    def __init__(self) -> None:
+    Where it is known how long they are, and they are in ASCII, each piece goes straight to its place in the text.
+    """
+
+    def __init__(self, total: int | None = None) -> None:
+        """total: bytes of all of them, if that is known; room is made for that many."""
         self.size = 0
         """Bytes that came until now."""
+        self._room = _core.TextRoom(total) if total is not None else None
+        self._lengths: list[int] = []  # of the pieces there
+        self._texts = 0  # how many they are, once that is known
         self._parts: deque[tuple[str, int]] = deque()  # with the bytes that each was
         self._decode = codecs.getincrementaldecoder("utf-8")("surrogatepass").decode
 
@@ -190,11 +198,29 @@ class LongTexts:
         Raises:
             ProtocolError: if it is no text.
         """
+        if self._room is not None:
+            if self._room.feed(data):
+                self._lengths.append(len(data))
+                self.size += len(data)
+                return
+            self._leave_room()
         try:
             self._parts.append((self._decode(data), len(data)))
         except UnicodeDecodeError:
             raise ProtocolError("A long text is no text") from None
         self.size += len(data)
+
+    def _leave_room(self) -> None:
+        """What came until now, in pieces again: they tell where a text ends."""
+        assert self._room is not None
+        whole, self._room = self._room.finish(), None
+        if len(self._lengths) == 1 or self._texts == 1:
+            self._parts.append((whole, len(whole)))
+            return
+        at = 0
+        for length in self._lengths:
+            self._parts.append((whole[at : at + length], length))
+            at += length
 
     def insert(self, payload: Any, texts: Texts) -> None:
         """Put them where `split_texts` took them out.
@@ -204,6 +230,9 @@ class LongTexts:
         """
         try:
             self._decode(b"", True)
+            if self._room is not None:
+                self._texts = len(texts)
+                self._leave_room()
             for path, size in texts:
                 place = payload
                 for step in path[:-1]:
@@ -214,6 +243,8 @@ class LongTexts:
 
     def _take(self, size: int) -> str:
         parts: list[str] = []
+        if self._parts and self._parts[0][1] == size:
+            return self._parts.popleft()[0]
         while size > 0:
             text, length = self._parts.popleft()
             parts.append(text)
