@@ -65,7 +65,7 @@ swx_kernel_pace swx_kernel_pace_of(pid_t pid);
 int64_t swx_kernel_worked(pid_t pid);
 
 /* The number of the process or thread that was started last, by anybody who is seen from here: while it is the same, nobody has
- * started any.  A quarter of a microsecond.  -1 where the kernel does not tell (/proc/sys/kernel/ns_last_pid), and before the
+ * started any.  Half a microsecond.  -1 where the kernel does not tell (/proc/sys/kernel/ns_last_pid), and before the
  * first swx_kernel_open. */
 int64_t swx_kernel_last_start(void);
 
