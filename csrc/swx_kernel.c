@@ -4,12 +4,14 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { READLINE_STACK = 2048 }; /* what readline needs on the stack between the prompt and its wait: 536 bytes seen */
+static const int64_t NEWBORN = 2000000; /* a child of bash's takes the terminal within 0.3 ms of its own time */
 
 /* One for all shells, and for as long as the process lives. */
 static pthread_once_t last_pid_once = PTHREAD_ONCE_INIT;
@@ -212,6 +214,26 @@ int64_t swx_kernel_last_start(void)
         sum = sum * 10 + (text[i] - '0');
     }
     return size > 1 && text[size - 1] == '\n' ? sum : -1;
+}
+
+bool swx_kernel_has_newborn(pid_t pid)
+{
+    char path[64], list[4096], *at = list, *end, state;
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)pid, (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd >= 0 ? read(fd, list, sizeof(list) - 1) : -1;
+    if (fd >= 0) {
+        close(fd);
+    }
+    list[size > 0 ? size : 0] = 0;
+    for (long child; (child = strtol(at, &end, 10)) > 0 && end > at; at = end) {
+        unsigned long long reaped;
+        int64_t worked = swx_kernel_worked((pid_t)child);
+        if (worked >= 0 && worked < NEWBORN && read_stat((pid_t)child, &state, &reaped) && state == 'R') {
+            return true;
+        }
+    }
+    return false;
 }
 
 bool swx_kernel_is_over(pid_t pid)

@@ -69,6 +69,10 @@ int64_t swx_kernel_worked(pid_t pid);
  * first swx_kernel_open. */
 int64_t swx_kernel_last_start(void);
 
+/* Whether a child of the process has hardly run yet, and would if it got a processor: it computes, and has worked less than
+ * 2 ms.  For a process that has few children; 10 us for each.  False where the kernel does not tell (CONFIG_PROC_CHILDREN). */
+bool swx_kernel_has_newborn(pid_t pid);
+
 /* Whether a process has ended and is only waited for, or is gone. */
 bool swx_kernel_is_over(pid_t pid);
 

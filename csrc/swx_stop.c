@@ -39,8 +39,8 @@ static bool runs_same_program(const swx_session *s)
  * goes back to its prompt, the child takes the terminal after that, and the shell's next read fails with EIO, which ends it.
  * So a shell that computes, or waits for a child that has not taken the terminal yet, gets time to come past that point: as
  * long as it starts programs, because one of those will be seen in the foreground, else until it has computed for a moment
- * without having started any.  That is told by its own time, not by the clock: it may not have had a processor.  One that
- * reads is not there. */
+ * without having started any.  That is told by its own time and by that of its children, not by the clock: they may not have
+ * had a processor.  One that reads is not there. */
 static bool may_be_forking(const swx_session *s, swx_op *op, int64_t now)
 {
     bool computes = swx_kernel_computes(&s->kernel);
@@ -53,10 +53,26 @@ static bool may_be_forking(const swx_session *s, swx_op *op, int64_t now)
         op->pace = pace;
         return true;
     }
-    return computes ? pace.worked - op->pace.worked < BUSY_GRACE : now - op->calm < BUSY_GRACE;
+    if (computes) {
+        return pace.worked - op->pace.worked < BUSY_GRACE;
+    }
+    return now - op->calm < BUSY_GRACE || swx_kernel_has_newborn(s->child.pid);
 }
 
 static bool is_program(const swx_session *s, pid_t group) { return group > 0 && group != s->child.pid; }
+
+/* Who has the terminal; but if it is the shell, which waits for the group that was struck, then those.  A child of bash's that
+ * dies of SIGINT before it is a program of its own hands the terminal back, while another one of the same pipeline may have
+ * forgotten that SIGINT at its birth: in one of 1,500 interrupts of `sleep 100 | cat` some milliseconds after it was typed. */
+static pid_t in_front(const swx_session *s)
+{
+    pid_t group = swx_pty_foreground(&s->pty), struck = s->stopped;
+    if (group != s->child.pid || s->found.rank || !is_program(s, struck) || kill(-struck, 0) != 0) {
+        return group;
+    }
+    pid_t leaders = getsid(struck); /* none if its leader is gone; another's if the number is */
+    return leaders >= 0 && leaders != s->child.pid ? group : struck;
+}
 
 /* As ^C: to the foreground group.  To a group of programs directly, so that it cannot hit the shell when they end in this
  * very moment; with the terminal's own authority where they belong to another user. */
@@ -143,7 +159,7 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
         op->next = s->delivered + BUSY_GRACE;
         return true;
     }
-    pid_t group = swx_pty_foreground(&s->pty);
+    pid_t group = in_front(s);
     if (op->until > now) {
         watch_attempt(s, op, group, now);
         return true;

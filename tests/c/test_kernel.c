@@ -160,4 +160,39 @@ static void test_pace(void)
     CHECK(none.reaped == 0 && none.worked == 0);
 }
 
-TEST_MAIN(test_parse, test_a_shell, test_no_process, test_pace)
+/* One that has just been forked; not one that has worked for a while, sleeps, or has ended. */
+static void test_newborn(void)
+{
+    bool seen = false;
+    pid_t child = 0;
+    CHECK(!swx_kernel_has_newborn(getpid()) && !swx_kernel_has_newborn(1 << 27));
+    for (int tries = 0; tries < 50 && !seen; tries++) { /* this process may have to wait longer than the child works */
+        if (child > 0) {
+            CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+        }
+        child = fork();
+        CHECK(child >= 0);
+        while (child == 0) {
+        }
+        seen = swx_kernel_has_newborn(getpid());
+    }
+    CHECK(seen);
+    for (int i = 0; i < 5000 && swx_kernel_worked(child) < 3000000; i++) {
+        nap();
+    }
+    CHECK(swx_kernel_worked(child) >= 3000000 && !swx_kernel_has_newborn(getpid()));
+    CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        pause();
+        _exit(0);
+    }
+    for (int i = 0; i < 5000 && swx_kernel_has_newborn(getpid()); i++) {
+        nap();
+    }
+    CHECK(!swx_kernel_has_newborn(getpid()));
+    CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+}
+
+TEST_MAIN(test_parse, test_a_shell, test_no_process, test_pace, test_newborn)

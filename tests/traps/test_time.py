@@ -451,6 +451,25 @@ def test_a_reader_left_behind_takes_no_letter_of_the_next_command(sh: Shell, tmp
         sh.gives("echo whole", "whole\n")
 
 
+def test_a_pipeline_whose_end_hands_the_terminal_back_can_be_interrupted(sh: Shell, tmp_path: Path) -> None:
+    """As a child of bash's does that dies of SIGINT at its birth, while another has forgotten its own there."""
+    back = tmp_path / "back.py"
+    back.write_text(
+        "import os, signal\n"
+        "def end(*_):\n"
+        "    signal.signal(signal.SIGTTOU, signal.SIG_IGN); os.tcsetpgrp(1, os.getppid()); os._exit(0)\n"
+        "signal.signal(signal.SIGINT, end)\n"
+        "print('ready', flush=True); signal.pause(); signal.pause()\n"
+    )
+    forgets = "sh -c 'trap \"trap - INT\" INT; while :; do sleep 0.1; done'"
+    for _ in range(2):
+        seen = sh.talk(f"{forgets} | python3 {back}", "ready")
+        assert seen.expect_string == "ready"
+        with quicker_than(3):
+            sh.interrupt()
+        sh.gives("echo out", "out\n")
+
+
 @pytest.mark.parametrize("prompt", ["PS1", "PS0", "OTHER"])
 def test_a_reader_that_a_short_command_leaves_behind_takes_nothing(sh: Shell, prompt: str) -> None:
     """Neither of the next command nor, where the prompts are gone, of the question how this one has ended."""
