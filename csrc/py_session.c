@@ -379,9 +379,7 @@ static PyObject *operation_output(PyObject *object, void *unused)
     const flight *f = finished(object);
     operation_object *self = (operation_object *)object;
     if (f && !self->text && self->making && swx_py_making_done(self->making)) {
-        self->text = swx_py_making_end(self->making);
-        swx_py_making_drop(self->making, false);
-        self->making = NULL;
+        self->text = swx_py_making_end(self->making); /* it stays: who waits for it may not have been told yet */
         if (!self->text) {
             return NULL;
         }

@@ -201,6 +201,9 @@ bool swx_py_making_done(const swx_py_making *making) { return atomic_load(&makin
 PyObject *swx_py_making_end(swx_py_making *making)
 {
     PyObject *str = making->str, *text = NULL;
+    if (!str) {
+        return PyErr_NoMemory(); /* as it was said the first time */
+    }
     making->str = NULL;
     if (!making->ascii) {
         text = decode(making->letters, making->size);

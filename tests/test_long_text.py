@@ -9,6 +9,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,18 @@ async def test_the_loop_does_not_pay_for_the_memory() -> None:
         most = max(most, resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
     assert all(text == "x" * size for text in kept)
     assert most < size // 4096 // 4
+    await runtime.close()
+
+
+async def test_asked_for_before_it_was_told() -> None:
+    """The text is there already: who waits for it is told all the same."""
+    runtime, core = await opened()
+    operation = await ended(core, "seq 100000")
+    future = current_waker().create_future()
+    assert operation.make(current_waker().core, future)
+    time.sleep(0.1)
+    assert operation.output.endswith("\n100000\n")
+    await asyncio.wait_for(future, 5)
     await runtime.close()
 
 
