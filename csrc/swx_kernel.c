@@ -236,6 +236,13 @@ bool swx_kernel_has_newborn(pid_t pid)
     return false;
 }
 
+bool swx_kernel_sleeps(pid_t pid)
+{
+    unsigned long long reaped;
+    char state;
+    return !read_stat(pid, &state, &reaped) || state == 'S';
+}
+
 bool swx_kernel_is_over(pid_t pid)
 {
     unsigned long long reaped;

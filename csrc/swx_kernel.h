@@ -73,6 +73,10 @@ int64_t swx_kernel_last_start(void);
  * 2 ms.  For a process that has few children; 10 us for each.  False where the kernel does not tell (CONFIG_PROC_CHILDREN). */
 bool swx_kernel_has_newborn(pid_t pid);
 
+/* Whether a process is in a sleep that a signal may end, as who waits for a terminal's input is, and not who waits for the
+ * kernel's own work.  True too where that cannot be had.  From /proc/PID/stat, 8 us. */
+bool swx_kernel_sleeps(pid_t pid);
+
 /* Whether a process has ended and is only waited for, or is gone. */
 bool swx_kernel_is_over(pid_t pid);
 

@@ -597,6 +597,17 @@ static where look_at_shell(swx_session *s, unsigned looks)
     return NOT_YET;
 }
 
+/* To be asked when the shell was seen in its read with nothing to read, and no mark says that it has read what was typed: more of
+ * that may be on its way.  The kernel's worker brings as much of a long text as there is room for; the shell that has taken the
+ * last of that puts it to work again, and until it has done that the shell is asleep in its read too, but in the kernel's
+ * business (D) and not in the wait for input (S).  One that has not worked meanwhile was in the same sleep all the time. */
+static bool waits_for_input(const swx_session *s)
+{
+    int64_t worked = swx_kernel_worked(s->child.pid);
+    bool reads = swx_kernel_look(&s->kernel) != SWX_SHELL_ELSEWHERE && swx_kernel_sleeps(s->child.pid);
+    return reads && swx_kernel_worked(s->child.pid) == worked;
+}
+
 /* Everything that was written before the shell came to its prompt is in the buffers of the kernel, and a read that
  * finds nothing has flushed them.  True when all of it is here. */
 bool swx_settle_drained(swx_session *s, int64_t now)
@@ -812,7 +823,7 @@ static void settle_challenge(swx_session *s, int64_t now)
 static void settle_arriving(swx_session *s, int64_t now)
 {
     where at = look_at_shell(s, LOOKS_AT_ONCE);
-    if (at == NOT_YET) {
+    if (at == NOT_YET || !waits_for_input(s)) {
         swx_session_check_in(s, now, s->backoff);
         s->backoff = earlier(s->backoff * 2, 2 * MS);
         return;

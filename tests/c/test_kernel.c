@@ -195,4 +195,27 @@ static void test_newborn(void)
     CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
 }
 
-TEST_MAIN(test_parse, test_a_shell, test_no_process, test_pace, test_newborn)
+/* Who waits for input sleeps; who computes, or waits for what no signal ends (as for a child between vfork and exec), does not. */
+static void test_sleeps(void)
+{
+    int input[2];
+    char byte;
+    CHECK(pipe(input) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        close(input[1]);
+        _exit(read(input[0], &byte, 1) == 1 && vfork() == 0 ? (usleep(300 * 1000), 0) : 0);
+    }
+    close(input[0]);
+    for (int i = 0; i < 1000 && !swx_kernel_sleeps(child); i++) {
+        usleep(1000);
+    }
+    CHECK(swx_kernel_sleeps(child) && !swx_kernel_sleeps(getpid()));
+    CHECK(write(input[1], "x", 1) == 1);
+    usleep(100 * 1000);
+    CHECK(!swx_kernel_sleeps(child));
+    close(input[1]);
+    CHECK(waitpid(child, NULL, 0) == child && swx_kernel_sleeps(child)); /* nothing is known of it */
+}
+
+TEST_MAIN(test_parse, test_a_shell, test_no_process, test_pace, test_newborn, test_sleeps)
