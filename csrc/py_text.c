@@ -314,7 +314,7 @@ static PyMethodDef room_methods[] = {
 };
 
 static PyType_Slot room_slots[] = {
-    { Py_tp_doc, "TextRoom(size)\n--\n\nRoom for a text in ASCII of at most `size` letters that comes in pieces: none of them is copied "
+    { Py_tp_doc, "TextRoom(size, /)\n--\n\nRoom for a text in ASCII of at most `size` letters that comes in pieces: none of them is copied "
                  "twice." },
     { Py_tp_new, room_new },
     { Py_tp_dealloc, room_dealloc },

@@ -104,6 +104,7 @@ async def test_short_ones_are_not_worth_it() -> None:
     await runtime.close()
 
 
+@pytest.mark.memory
 async def test_the_loop_does_not_pay_for_the_memory() -> None:
     """Each page of a new text is a visit to the kernel: those are what takes long."""
     runtime, _ = await opened()

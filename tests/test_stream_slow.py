@@ -111,6 +111,7 @@ def grown() -> int:
 
 
 @pytest.mark.thorough
+@pytest.mark.memory
 async def test_memory_is_bounded(runtime: LocalRuntime) -> None:
     command = "head -c 40000000 /dev/zero | tr '\\0' x"
     await read(runtime.stream_in_session(BashAction(command="seq 200000", timeout=30)))
