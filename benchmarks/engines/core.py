@@ -42,15 +42,15 @@ class Core(Contender):
         self.sessions: dict[str, Any] = {}
         self.wakers = threading.local()
 
-    @property
     def waker(self) -> Any:
         """This thread's, which waits for one operation at a time."""
-        if not hasattr(self.wakers, "own"):
+        try:
+            return self.wakers.own
+        except AttributeError:
             self.wakers.own = self.core.Waker()
-        return self.wakers.own
+            return self.wakers.own
 
-    def finish(self, operation: Any) -> Any:
-        waker = self.waker
+    def finish(self, operation: Any, waker: Any) -> Any:
         while not operation.done:
             poller_of(waker).poll()
             waker.take()
@@ -60,16 +60,19 @@ class Core(Contender):
         environment = [os.fsencode(f"{name}={value}") for name, value in os.environ.items()]
         session = self.core.Session(self.bash, environment, None, 24, 80, OUTPUT_LIMIT)
         self.sessions[key] = session
-        self.finish(session.start(self.startup, 10.0, self.waker, None))
+        waker = self.waker()
+        self.finish(session.start(self.startup, 10.0, waker, None), waker)
 
     async def close(self, key: str) -> None:
-        self.finish(self.sessions.pop(key).close(self.waker, None))
+        waker = self.waker()
+        self.finish(self.sessions.pop(key).close(waker, None), waker)
 
     def submit(self, key: str, text: str, timeout: float | None = None, matcher: Any = None) -> Any:
-        operation = self.sessions[key].run(text, -1, timeout, None, matcher, self.waker, None, None, self.direct)
+        waker = self.waker()
+        operation = self.sessions[key].run(text, -1, timeout, None, matcher, waker, None, None, self.direct)
         if operation is None:
             raise RuntimeError(f"{text!r} needs a check by bash")
-        return self.finish(operation)
+        return self.finish(operation, waker)
 
     def run_now(self, key: str, text: str) -> Answer:
         operation = self.submit(key, text)
@@ -83,7 +86,8 @@ class Core(Contender):
         self.submit(key, text, timeout=SLEEP_BEFORE_INTERRUPT)
 
     async def interrupt(self, key: str) -> None:
-        self.finish(self.sessions[key].interrupt(0.2, 3, None, self.waker, None))
+        waker = self.waker()
+        self.finish(self.sessions[key].interrupt(0.2, 3, None, waker, None), waker)
 
     def run_all(self, keys: list[str], text: str, count: int, samples: list[int]) -> int:
         """Runs text `count` times in each session at once, by one thread and one waker; returns the wrong answers.
