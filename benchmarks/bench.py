@@ -172,20 +172,26 @@ def run(arguments: argparse.Namespace, directory: Path) -> tuple[int, Result | N
     bench, files = Bench(arguments, directory), Files(directory)
     extent = QUICK if arguments.quick else FULL if arguments.full else USUAL
     only = arguments.only.split(",") if arguments.only else []
-    rows = {workload.key: workload for workload in chosen(list(workloads(extent, files)), only)}
+    wanted = chosen(list(workloads(extent, files)), only)
     about = machine("bench.py", arguments.seed)
     for key, value in about.items():
         print(f"{key:12} {value}")
+    rows: dict[str, Workload] = {}
     try:
-        for workload in rows.values():
+        for workload in wanted:
             try:
                 files.prepare(workload)
                 bench.run(workload)
             except BenchError as error:
                 workload.errors |= {turn.name: str(error) for turn in workload.turns}
             files.release(workload)
+            rows[workload.key] = workload
             print_workload(workload)
             sys.stdout.flush()
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        print("\nbench: interrupted; what was measured until then is kept", file=sys.stderr)
     finally:
         bench.close()
     about["contenders"] = {n: c.python for n, c in bench.contenders.items() if isinstance(c, Worker)}
@@ -217,7 +223,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> tuple[int, Result | N
         print(f"failed: {text}")
     ours_wrong = any(name.partition(",")[0] != "original" for _, name in wrong)
     missed = arguments.check and any(not t.met for t in found)
-    return int(bool(ours_wrong or failed or missed)), measured
+    return int(bool(ours_wrong or failed or missed or len(rows) < len(wanted))), measured
 
 
 def main(usage: str | None = None) -> tuple[int, Result | None]:
@@ -235,6 +241,9 @@ def main(usage: str | None = None) -> tuple[int, Result | None]:
     except (BenchError, subprocess.CalledProcessError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2, None
+    except KeyboardInterrupt:
+        print("bench: interrupted", file=sys.stderr)
+        return 130, None
 
 
 if __name__ == "__main__":

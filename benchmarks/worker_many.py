@@ -127,6 +127,7 @@ class ManySessions(Operations):
     async def stall(self, sessions: int, pieces: int, size: int = 1_000_000) -> dict[str, object]:
         """How late a timer of 1 ms is on the event loop, while sessions run commands and one prints.
 
+        However many sessions there are, they start 200 programs a second together: more would be a row about forks.
         own_max_us: the longest delay that is this thread's own doing, not that of other processes on its processor. Of
         a delay that is what the thread did not spend in the queue for a processor, or computed itself, whichever is
         more: it may have been in the queue before the timer was due.
@@ -158,7 +159,7 @@ class ManySessions(Operations):
         async def work(key: str) -> int:
             bad = 0
             while not ended.is_set():
-                bad += not is_empty(await self.contender.run(key, "sleep 0.5"))
+                bad += not is_empty(await self.contender.run(key, f"sleep {sessions / 200:g}"))
             return bad
 
         with account, Measured() as measured:

@@ -8,9 +8,11 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -163,6 +165,21 @@ def test_a_row_that_there_is_not_is_named_before_anything_is_measured() -> None:
     assert done.returncode == 2
     assert "no rows nosuch; there are true, " in done.stderr
     assert done.stdout == ""
+
+
+def test_what_was_measured_before_an_interrupt_is_kept(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.json"
+    rows = ["--only", "encode-100,idle-10", "--contenders", "bytes: ours,core"]
+    command = [sys.executable, str(DIRECTORY / "bench.py"), "--quick", "--no-install", *rows, "--json", str(kept)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        while "encode an answer" not in process.stdout.readline():
+            assert process.poll() is None
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=30)[1]
+    assert process.returncode == 1 and "interrupted" in said and "Traceback" not in said
+    assert list(json.loads(kept.read_text())["rows"]) == ["encode-100"]
 
 
 def test_an_engine_that_is_needed_and_not_there_is_a_failure() -> None:
