@@ -127,7 +127,8 @@ class ManySessions(Operations):
     async def stall(self, sessions: int, pieces: int, size: int = 1_000_000) -> dict[str, object]:
         """How late a timer of 1 ms is on the event loop, while sessions run commands and one prints.
 
-        However many sessions there are, they start 200 programs a second together: more would be a row about forks.
+        However many sessions there are, they start 200 programs a second together, one after the other: more would be a
+        row about forks, and all at once one about a loop that has a thousand things to do.
         own_max_us: the longest delay that is this thread's own doing, not that of other processes on its processor. Of
         a delay that is what the thread did not spend in the queue for a processor, or computed itself, whichever is
         more: it may have been in the queue before the timer was due.
@@ -156,15 +157,16 @@ class ManySessions(Operations):
                 own.append(max(delay - (now_queued - queued), min(delay, now_computed - computed), 0.0))
                 computed, queued = now_computed, now_queued
 
-        async def work(key: str) -> int:
+        async def work(key: str, start: float) -> int:
             bad = 0
+            await asyncio.sleep(start)
             while not ended.is_set():
                 bad += not is_empty(await self.contender.run(key, f"sleep {sessions / 200:g}"))
             return bad
 
         with account, Measured() as measured:
             ticking = asyncio.ensure_future(tick())
-            working = [asyncio.ensure_future(work(key)) for key in keys[1:]]
+            working = [asyncio.ensure_future(work(key, i / 200)) for i, key in enumerate(keys[1:])]
             for _ in range(pieces):
                 begin = time.perf_counter()
                 output, code = await self.contender.run(keys[0], f"head -c {size} /dev/zero | tr '\\0' x")
