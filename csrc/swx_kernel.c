@@ -160,16 +160,23 @@ bool swx_kernel_reads(const swx_kernel *kernel)
     return look(kernel, &number, arguments) && (number == SYS_read || number == SYS_pselect6);
 }
 
+/* What a file of /proc says, without a NUL behind it.  -1: it cannot be opened or read. */
+static ssize_t read_file(const char *path, char *text, size_t room)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd >= 0 ? read(fd, text, room) : -1;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return size;
+}
+
 /* The fields of /proc/PID/stat behind the name, which may hold anything.  False: there is no such process. */
 static bool read_stat(pid_t pid, char *state, unsigned long long *reaped)
 {
     char path[48], text[1024];
     snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t size = fd >= 0 ? read(fd, text, sizeof(text) - 1) : -1;
-    if (fd >= 0) {
-        close(fd);
-    }
+    ssize_t size = read_file(path, text, sizeof(text) - 1);
     if (size <= 0) {
         return false;
     }
@@ -220,11 +227,7 @@ bool swx_kernel_has_newborn(pid_t pid)
 {
     char path[64], list[4096], *at = list, *end, state;
     snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)pid, (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t size = fd >= 0 ? read(fd, list, sizeof(list) - 1) : -1;
-    if (fd >= 0) {
-        close(fd);
-    }
+    ssize_t size = read_file(path, list, sizeof(list) - 1);
     list[size > 0 ? size : 0] = 0;
     for (long child; (child = strtol(at, &end, 10)) > 0 && end > at; at = end) {
         unsigned long long reaped;
@@ -255,11 +258,7 @@ swx_kernel_turn swx_kernel_turn_of(pid_t pid)
     static const char lock[] = "n_tty_read"; /* who has it waits in wait_woken */
     char path[48], text[64];
     snprintf(path, sizeof(path), "/proc/%d/wchan", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t size = fd >= 0 ? read(fd, text, sizeof(text)) : -1;
-    if (fd >= 0) {
-        close(fd);
-    }
+    ssize_t size = read_file(path, text, sizeof(text));
     if (size <= 0 || text[0] == '0') {
         return SWX_TURN_UNKNOWN;
     }
