@@ -9,9 +9,11 @@ CC, CFLAGS, CPPFLAGS, LDFLAGS and PKG_CONFIG mean what they mean everywhere.
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import subprocess
+import sys
 import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -40,14 +42,18 @@ NO_PYTHON_H = NEEDS.format(
     fedora="python3-devel",
     macos="python (brew install python)",
 )
-NO_MSGPACK = NEEDS.format(
-    what="{part}",
+NO_MSGPACK_H = NEEDS.format(
+    what="the headers of msgpack-c (msgpack.h was not found)",
     debian="libmsgpack-c-dev (libmsgpack-dev up to Debian 12 and Ubuntu 22.04)",
     fedora="msgpack-devel",
     macos="msgpack (brew install msgpack)",
 )
-NO_MSGPACK_H = NO_MSGPACK.format(part="the headers of msgpack-c (msgpack.h was not found)")
-NO_MSGPACK_LIB = NO_MSGPACK.format(part="the library of msgpack-c (linking with it failed)")
+
+NOT_COMPILED = (
+    "swerex-c cannot be built because {compiler} fails ({error}): "
+    "try CC=gcc or another compiler, or report this with {log}, which has all that it said"
+)
+LOG = Path("build", "compiler.log")
 
 # Where functions begin moves with every change elsewhere, and with it the time of short ones by up to an eighth.
 ALIGNED = "-falign-functions=64"
@@ -71,26 +77,22 @@ def switches() -> tuple[list[str], list[str]]:
     return compile_args, link_args
 
 
-def pkg_config(name: str) -> tuple[list[str], list[str]] | None:
-    """What pkg-config says about a library, or None when it is missing or does not know it."""
+def pkg_config(name: str) -> list[str] | None:
+    """Return pkg-config's compiler arguments for a library, or None if it does not know the library."""
     tool = shlex.split(os.environ.get("PKG_CONFIG", "pkg-config"))
     try:
-        cflags, libs = (
-            shlex.split(subprocess.run([*tool, option, name], capture_output=True, text=True, check=True).stdout)
-            for option in ("--cflags", "--libs")
-        )
+        done = subprocess.run([*tool, "--cflags", name], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return cflags, libs
+    return shlex.split(done.stdout)
 
 
-def msgpack_candidates() -> list[tuple[list[str], list[str]]]:
-    """Ways to compile and link with msgpack-c, best first.
+def msgpack_candidates() -> list[list[str]]:
+    """Return compiler arguments that may lead to the headers of msgpack-c, best first. Nothing of it is linked.
 
-    Its pkg-config name and its library were called msgpack and msgpackc up to version 5; from 6 on both are msgpack-c.
+    Its pkg-config name was msgpack up to version 5; from 6 on it is msgpack-c.
     """
-    asked = [found for name in ("msgpack-c", "msgpack") if (found := pkg_config(name))]
-    return asked + [([], ["-lmsgpack-c"]), ([], ["-lmsgpackc"])]
+    return [flags for name in ("msgpack-c", "msgpack") if (flags := pkg_config(name)) is not None] + [[]]
 
 
 class Build(build_ext):
@@ -105,44 +107,67 @@ class Build(build_ext):
         (extension,) = self.extensions
         self.require_compiler()
         self.require_python_headers()
-        msgpack_cflags, msgpack_libs = self.require_msgpack()
+        msgpack_cflags = self.require_msgpack()
         compile_args, link_args = switches()
         extension.extra_compile_args = COMPILE_ARGS + compile_args + msgpack_cflags
-        extension.extra_link_args = ["-pthread", *link_args, *msgpack_libs, "-lutil"]
+        extension.extra_link_args = ["-pthread", *link_args, "-lutil"]
         self.compile_in_parallel()
+        self.compiler.spawn = self.compiler.call = self.run_compiler  # by its name up to some release, and after it
         super().build_extensions()
+        self.link_supervisor(compile_args, link_args)
 
-    def attempt(self, source: str, cflags: list[str], libs: list[str] | None = None) -> bool:
-        """Whether a source text compiles (and links, when `libs` is given)."""
+    def link_supervisor(self, compile_args: list[str], link_args: list[str]) -> None:
+        """Links the executable that `csrc/swx_supervisor.c` starts, beside the extension."""
+        sources = ["csrc/supervisor.c", "csrc/swx_alloc.c", "csrc/swx_child.c", "csrc/swx_supervisor.c"]
+        objects = self.compiler.compile(sources, self.build_temp, extra_postargs=COMPILE_ARGS + compile_args)
+        self.compiler.link_executable(objects, self.supervisor(), extra_postargs=["-pthread", *link_args])
+
+    def supervisor(self) -> str:
+        return os.path.join(os.path.dirname(self.get_ext_fullpath("swerex_c._core")), "_supervisor")
+
+    def copy_extensions_to_source(self) -> None:
+        super().copy_extensions_to_source()
+        self.copy_file(os.path.join(self.build_lib, "swerex_c", "_supervisor"), self.supervisor())
+
+    def run_compiler(self, command: list[str], **_: object) -> None:
+        """Runs the compiler or the linker; of what it says when it fails one line is shown."""
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if not done.returncode:
+            sys.stderr.write(done.stdout)
+            return
+        LOG.parent.mkdir(exist_ok=True)
+        LOG.write_text(f"{shlex.join(command)}\n{done.stdout}")
+        error = next((line for line in done.stdout.splitlines() if "error" in line), f"exit code {done.returncode}")
+        raise SystemExit(NOT_COMPILED.format(compiler=command[0], error=error.strip(), log=LOG.resolve()))
+
+    def attempt(self, source: str, cflags: list[str], *, link: bool = False) -> bool:
+        """Check whether a source text compiles, and links if `link` is true."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "attempt.c")
             path.write_text(source)
             commands = [[*self.compiler.compiler_so, *cflags, "-c", str(path), "-o", f"{folder}/attempt.o"]]
-            if libs is not None:
-                commands.append([*self.compiler.linker_so, f"{folder}/attempt.o", "-o", f"{folder}/attempt.so", *libs])
+            if link:
+                commands.append([*self.compiler.linker_so, f"{folder}/attempt.o", "-o", f"{folder}/attempt.so"])
             try:
                 return all(subprocess.run(command, capture_output=True).returncode == 0 for command in commands)
             except OSError:
                 return False
 
     def require_compiler(self) -> None:
-        if not self.attempt("#include <stdlib.h>\nint attempt(void);\nint attempt(void) { return abs(-1); }\n", [], []):
+        program = "#include <stdlib.h>\nint attempt(void);\nint attempt(void) { return abs(-1); }\n"
+        if not self.attempt(program, [], link=True):
             raise SystemExit(NO_COMPILER.format(compiler=self.compiler.compiler_so[0]))
 
     def require_python_headers(self) -> None:
         if not self.attempt("#include <Python.h>\n", [f"-I{folder}" for folder in self.compiler.include_dirs]):
             raise SystemExit(NO_PYTHON_H)
 
-    def require_msgpack(self) -> tuple[list[str], list[str]]:
-        """The flags of the first way that works."""
-        include = "#include <msgpack.h>\n"
-        program = include + "const char *attempt(void);\nconst char *attempt(void) { return msgpack_version(); }\n"
-        candidates = msgpack_candidates()
-        for cflags, libs in candidates:
-            if self.attempt(program, cflags, libs):
-                return cflags, libs
-        has_header = any(self.attempt(include, cflags) for cflags, _ in candidates)
-        raise SystemExit(NO_MSGPACK_LIB if has_header else NO_MSGPACK_H)
+    def require_msgpack(self) -> list[str]:
+        """Return the compiler arguments of the first candidate that works."""
+        for cflags in msgpack_candidates():
+            if self.attempt("#include <msgpack.h>\n", cflags):
+                return cflags
+        raise SystemExit(NO_MSGPACK_H)
 
     def compile_in_parallel(self) -> None:
         compile_some = self.compiler.compile
@@ -158,7 +183,7 @@ class Build(build_ext):
 class SourceDistribution(sdist):
     """sdist with the tests, the benchmarks and CI in it, so that it can be checked where it is built."""
 
-    EXTRA = ("CHANGELOG.md", "LICENSE", "csrc/**/*", "tests/**/*", "benchmarks/**/*", ".ci/**/*")
+    EXTRA = ("CHANGELOG.md", "LICENSE", "csrc/**/*", "swerex_c/docs/*.md", "tests/**/*", "benchmarks/**/*", ".ci/**/*")
     LEFT_OUT = ("tests/c/build/", "__pycache__", ".hypothesis/", ".pytest_cache/")
 
     def make_distribution(self) -> None:
@@ -182,6 +207,7 @@ def extension() -> Extension:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.INFO)  # a list of what is copied, in which pip would show a sentence of ours at the end
     setup(
         ext_modules=[extension()],
         cmdclass={"build_ext": Build, "sdist": SourceDistribution},

@@ -26,7 +26,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import record
 from cases import workloads
 from containers import Containers
 from counts import Counter
@@ -48,9 +47,9 @@ from measure import (
     needed_original,
     our_errors,
     our_path,
-    work_directory,
 )
-from report import short_table
+from measuring.machine import work_directory
+from measuring.results import document
 from rows import Result, Workload
 from servers import BESIDE, Servers
 from tables import print_targets, print_workload
@@ -147,7 +146,6 @@ def parse(usage: str | None) -> argparse.Namespace:
     parser.add_argument("--full", action="store_true", help="output of 1,000 MB too; takes 6 GB of memory")
     parser.add_argument("--check", action="store_true", help="compare with the targets; exit 1 if one is missed")
     parser.add_argument("--json", metavar="FILE", help="write all results there")
-    parser.add_argument("--markdown", metavar="FILE", help="write the short table for a README there")
     parser.add_argument("--only", metavar="ROW,...", help="these workloads only (true, output-8, 'remote-*', ...)")
     parser.add_argument("--contenders", metavar="NAME,...", help="these contenders only (ours, core, original, ...)")
     parser.add_argument("--need", metavar="NAME,...", help="exit 1 if one of these cannot be had ('docker: ours', ...)")
@@ -196,20 +194,18 @@ def run(arguments: argparse.Namespace, directory: Path) -> tuple[int, Result | N
         bench.close()
     about["contenders"] = {n: c.python for n, c in bench.contenders.items() if isinstance(c, Worker)}
     print("\ninterpreters: " + ", ".join(f"{name} {python}" for name, python in about["contenders"].items()))
-    measured = record.document(about, rows, bench.absent)
+    measured = document(about, rows.values(), bench.absent)
     print_growth(measured)
     found = [t for t in targets(measured) if t.value is not None or not (only or arguments.quick)]
     measured["targets"] = [{**vars(t), "met": t.met} for t in found]
     if arguments.check and found:
         print_targets(found)
     lines = {(key, turn.name): row.summary(turn.name) for key, row in rows.items() for turn in row.turns}
-    wrong = [at for at, line in lines.items() if line.get("wrong") or line.get("pinned_wrong")]
+    wrong = [at for at, line in lines.items() if line.get("wrong")]
     for key, name in wrong:
         print(f"wrong answers: {key}, {name}")
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(measured, indent=1) + "\n")
-    if arguments.markdown:
-        Path(arguments.markdown).write_text(short_table(measured))
     failed = {
         f"{key}, {name}: {error}"
         for key, row in rows.items()

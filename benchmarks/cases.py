@@ -112,7 +112,7 @@ def interrupts(extent: Extent, files: Files) -> Iterator[Workload]:
 
 
 def calls(extent: Extent, files: Files) -> Iterator[Workload]:
-    execute = {"operation": "execute", "text": "true", "count": 40 if extent.quick else 150}
+    execute = {"operation": "execute", "count": 40 if extent.quick else 150}
     turns = [Turn(name, execute) for name in ("ours", "subprocess", "original")]
     yield Workload("execute", 'execute(Command("true", shell=True))', turns, "subprocess")
     imports = {"operation": "imports", "count": 3 if extent.quick else 5}

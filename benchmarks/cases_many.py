@@ -36,7 +36,7 @@ def fleet() -> Workload:
     turns = [
         Turn("bare C", {"arguments": ["fleet", 64, 50]}),
         *(Turn(name, many) for name in ("ours", "ours, uvloop", "core", "ptyprocess", "pipes")),
-        Turn("core", {**many, "one_waker": True}, "core, one thread"),
+        Turn("core, one thread", many),
         Turn("pexpect", many, rounds=1),
         Turn("original", {**many, "sessions": 4, "commands": 3}, "original, 4 sessions", rounds=1),
     ]
@@ -51,7 +51,7 @@ def growing_fleet(sessions: int) -> Workload:
     turns = [
         Turn("bare C", {"arguments": ["fleet", sessions, commands]}),
         Turn("ours", many, fresh=True, descriptors=need),
-        Turn("core", {**many, "one_waker": True}, fresh=True, descriptors=need),
+        Turn("core, one thread", many, "core", fresh=True, descriptors=need),
         Turn("ptyprocess", many, fresh=True, descriptors=need),
         Turn("pipes", many, fresh=True, descriptors=need),
     ]

@@ -1,6 +1,6 @@
 """The Docker engine for the engines named "docker: ...": one of its own, with one small Debian for all.
 
-It needs what tests/places needs: root, Docker's programs, a source of packages for the image, which has the original's
+It needs what tests/support needs: root, Docker's programs, a source of packages for the image, which has the original's
 server in it and is kept below .cache/. Containers have the host's network: the engine has no bridge, and the original
 serves on a port.
 """
@@ -12,7 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from measure import ROOT, Absent, BenchError, Floor, Result, Worker, build_floor, needed_original, our_path
+from measure import ROOT, Absent, BenchError, Floor, Worker, build_floor, needed_original, our_path
+from rows import Result
 
 __all__ = ["Containers"]
 
@@ -35,11 +36,11 @@ class Containers:
 
     def __init__(self, environment: dict[str, str], directory: Path, *, may_install: bool) -> None:
         """Raises Absent where no engine can run."""
-        sys.path.insert(0, str(ROOT / "tests"))
+        sys.path.insert(0, str(ROOT))
         try:
-            from places import images
-            from places.engine import Engine
-            from places.needs import Lacking
+            from tests.support import images
+            from tests.support.docker_engine import Engine
+            from tests.support.needs import Lacking
         except ImportError as error:
             raise Absent(f"no Docker engine: the tests are not here, which can start one ({error})") from error
         self.directory, self.may_install = directory, may_install

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from extent import Extent
 from files import Files
-from measure import HERE, ROOT, Absent, BenchError, Worker, build, first_line, our_path, processors
+from measure import HERE, ROOT, Absent, BenchError, Worker, build, our_path, processors
+from measuring.machine import first_line
 from rows import Result, Turn, Workload
 
 __all__ = ["BASELINE", "WORKS", "Change", "Counter", "changes", "keep", "read_baseline", "rows"]
@@ -84,7 +85,7 @@ class Counter:
             before = self.callgrind("counts", "--instr-atstart=no")
             with processors(self.processor):
                 self.worker = Worker("counts", sys.executable, self.environment, "counts_worker.py", before)
-        return self.worker.ask("count", work=work)
+        return self.worker.ask(work)
 
     def count_engine(self) -> Result:
         """A command in engine.c, with the warming up that is counted too; the median of several runs."""

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from engines import make
-from engines.base import is_empty
-from measured import serve
+from measuring.engine import Answer, Engine
+from measuring.worker import serve
 from text_worker import observation
 from texts import ACTIONS, LITERALS, REGEXES
 
@@ -34,21 +34,29 @@ PATIENCE = 1_000_000
 what is counted is to be what happens when the shell answers within the usual 150 us."""
 
 
+def is_empty(answer: Answer) -> bool:
+    """Check an answer by few instructions, which count too."""
+    return answer is not None and not answer[0] and answer[1] == 0
+
+
 class Counts:
+    engine = Engine()
+    """None: each piece of work makes its own."""
+
     def __init__(self, library: str) -> None:
         self.switch = ctypes.CDLL(library)
         if not self.switch.inside():
             raise RuntimeError("not under callgrind")
         self.dumps = 0
         self.core: Any = importlib.import_module("swerex_c._core")
-        session: Any = importlib.import_module("swerex_c.runtime._session")
-        if not hasattr(session, "_DIRECT_MICROSECONDS"):
+        session: Any = importlib.import_module("swerex_c.engine.session")
+        if not hasattr(session, "_INLINE_WAIT_MICROSECONDS"):
             raise RuntimeError("the time for which a caller waits by itself has another name now")
-        session._DIRECT_MICROSECONDS = PATIENCE
+        session._INLINE_WAIT_MICROSECONDS = PATIENCE
 
-    async def count(self, work: str) -> dict[str, object]:
-        """One of the methods below; instructions is per unit."""
-        units, act = await getattr(self, work)()
+    async def ask(self, operation: str) -> dict[str, object]:
+        """Count one of the methods below; instructions is per unit."""
+        units, act = await getattr(self, operation)()
         wrong = 0
         found = []
         await act()
@@ -117,7 +125,7 @@ class Counts:
     def match(self, patterns: list[str]) -> Work:
         chunk = (LINE * 100)[:4096]
         number = 250
-        matcher = importlib.import_module("swerex_c.runtime._patterns").make_matcher(patterns)
+        matcher = importlib.import_module("swerex_c.engine.patterns").make_matcher(patterns)
 
         async def act() -> bool:
             return any(matcher.feed(chunk) is not None for _ in range(number))
@@ -166,4 +174,4 @@ class Counts:
 
 
 if __name__ == "__main__":
-    serve(lambda name: Counts(os.environ["SWX_COUNTS_SWITCH"]))
+    serve(lambda kind: Counts(os.environ["SWX_COUNTS_SWITCH"]))

@@ -5,7 +5,7 @@
  *   engine command N TEXT [REST]
  *   engine output FILE ROUNDS
  *
- * Build: cc -O2 -std=c11 -D_GNU_SOURCE -Icsrc benchmarks/engine.c csrc/swx_*.c -o engine -lutil -lpthread and msgpack-c
+ * Build: cc -O2 -std=c11 -D_GNU_SOURCE -Icsrc benchmarks/engine.c csrc/swx_*.c -o engine -lutil -lpthread
  */
 #include "swx_session.h"
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from measure import MEGABYTE, BenchError
+from measure import BenchError
+from measuring.machine import MEGABYTE, make_file
 from rows import Workload
 
 __all__ = ["Files"]
-
-LINE = "{:08d} the quick brown fox jumps over the lazy dog 0123456789\n"
 
 
 class Files:
@@ -39,7 +38,7 @@ class Files:
                 self.make(int(megabytes), kind)
 
     def make(self, megabytes: int, kind: str = "output") -> None:
-        make_file(self.directory, megabytes, kind, " " if kind == "line" else "\n")
+        make_file(self.directory / f"{kind}-{megabytes}", megabytes, " " if kind == "line" else "\n")
 
     def release(self, workload: Workload) -> None:
         """Removes the long ones of a row that is done."""
@@ -58,14 +57,3 @@ def check_memory(megabytes: int) -> None:
     free = int(found[1]) * 1024 // MEGABYTE if found else 0
     if found and free < megabytes:
         raise BenchError(f"needs {megabytes} MB of memory, and {free} MB are free")
-
-
-def make_file(directory: Path, megabytes: int, kind: str = "output", end: str = "\n") -> str:
-    """Numbered lines of 64 bytes, so that a lost, doubled or moved piece shows; `end` is what stands for line ends."""
-    path = directory / f"{kind}-{megabytes}"
-    count = megabytes * MEGABYTE // len(LINE.format(0))
-    with path.open("w") as out:
-        for start in range(0, count, 10_000):
-            numbers = range(start, min(start + 10_000, count))
-            out.write("".join(LINE.format(i) for i in numbers).replace("\n", end))
-    return str(path)

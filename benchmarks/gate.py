@@ -24,9 +24,11 @@ from pathlib import Path
 from bench import build_engine
 from counts import BASELINE, WORKS, Change, Counter, changes, keep, read_baseline
 from files import Files
-from measure import ROOT, BenchError, Worker, environment, our_path, work_directory
+from measure import ROOT, BenchError, Worker, our_path
+from measuring.machine import environment, work_directory
+from measuring.results import value_of
 from record import rank_test
-from rows import Result, p50_of
+from rows import Result
 
 __all__ = ["Verdict", "against", "compared", "counted", "judge", "main", "slower_twice"]
 
@@ -98,7 +100,7 @@ def compared(
             if "error" in result or result["wrong"]:
                 raise BenchError(f"{what}, {side}: {result.get('error', 'wrong answers')}")
             cpu[side].append(result["cpu_self_us"] / result["count"])
-            wall[side].append(1e6 / result["per_second"] if "per_second" in result else p50_of(result))
+            wall[side].append(value_of(result) or 0.0)
     yield Verdict(f"{what}: CPU", **cpu)
     yield Verdict(f"{what}: time", **wall)
 

@@ -1,9 +1,4 @@
-"""What the benchmarks share: contenders as processes, rounds, ratios, tables, targets.
-
-A workload runs in rounds; in each round every contender has its turn, in random order.  A ratio is the median over the
-rounds of "p50 of this contender by p50 of the baseline in the same round", so that a machine that changes its mood
-between rounds changes both sides.
-"""
+"""Contenders as processes, and the run: each row in rounds, in each of which every contender has its turn."""
 
 from __future__ import annotations
 
@@ -16,18 +11,16 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from measuring import process
+from measuring.machine import environment, first_line
+from measuring.machine import machine as describe
+from measuring.results import in_order
 from rows import Result, Turn, Workload
-from shared import of_bench
-
-_machine, _rounds = of_bench("machine"), of_bench("rounds")
-first_line, environment, in_order = _machine.first_line, _rounds.environment, _rounds.in_order
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -38,7 +31,6 @@ OTHER_REQUIREMENTS = [
     "matplotlib",
 ]
 """Of the other engines and libraries, and of the pictures; one that cannot be had is named, and the rest goes on."""
-MEGABYTE = 1_000_000
 TURN_LIMIT = 120.0
 """Seconds after which a contender that does not come back is ended; its row then says so."""
 LEFT_OUT = "left out"
@@ -56,8 +48,8 @@ class Absent(BenchError):
 # ---- contenders as processes ----
 
 
-class Worker:
-    """A running worker.py, or another script that talks like it; raises BenchError when the contender cannot be had."""
+class Worker(process.Worker):
+    """A running worker.py, or another script that is asked as it is."""
 
     def __init__(
         self,
@@ -67,40 +59,18 @@ class Worker:
         script: str = "worker.py",
         before: tuple[str, ...] = (),
     ) -> None:
-        """before: a command line that runs another one."""
-        self.process: subprocess.Popen[str] = subprocess.Popen(
-            [*before, python, str(HERE / script), contender],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        hello = self._answer()
+        """before: a command line that runs another one. Raises BenchError if the contender cannot be had."""
+        try:
+            super().__init__([*before, python, str(HERE / script)], environment, {"kind": contender})
+            hello = self.answer(TURN_LIMIT)
+        except process.WorkerError as error:
+            hello = {"error": str(error)}
         if "ready" not in hello:
-            raise BenchError(str(hello.get("error")))
+            raise BenchError(str(hello["error"]))
         self.python = str(hello["python"])
 
-    @staticmethod
-    def _stream(stream: IO[str] | None) -> IO[str]:
-        assert stream is not None
-        return stream
-
-    def _answer(self) -> Result:
-        line = self._stream(self.process.stdout).readline()
-        if not line:
-            return {"error": f"the process ended with {self.process.wait()}"}
-        answer: Result = json.loads(line)
-        return answer
-
-    def begin(self, operation: str, **parameters: object) -> None:
-        """Starts an operation; `finish` waits for it.  Nothing else may be asked in between."""
-        if self.process.poll() is None:
-            stdin = self._stream(self.process.stdin)
-            stdin.write(json.dumps({"operation": operation, **parameters}) + "\n")
-            stdin.flush()
-
-    def ask(self, operation: str, **parameters: object) -> Result:
-        self.begin(operation, **parameters)
+    def ask(self, operation: str, **parameters: object) -> Result:  # type: ignore[override]
+        self.begin(operation=operation, **parameters)
         return self.finish()
 
     def want(self, operation: str, **parameters: object) -> None:
@@ -111,20 +81,16 @@ class Worker:
             raise BenchError(answer["error"])
 
     def finish(self) -> Result:
-        watchdog = threading.Timer(TURN_LIMIT, self.process.kill)
-        watchdog.start()
+        """Waits for the answer to what was begun."""
         try:
-            return self._answer()
-        finally:
-            watchdog.cancel()
+            return self.answer(TURN_LIMIT)
+        except process.WorkerError as error:
+            self.process.kill()
+            return {"error": str(error)}
 
     def close(self) -> None:
-        self._stream(self.process.stdin).close()
-        try:
-            self.process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.begin_to_end()
+        self.end()
 
 
 class Floor:
@@ -283,11 +249,11 @@ class Run:
             if contender is None:
                 workload.errors[turn.name] = self.absent.get(turn.engine, LEFT_OUT)
                 return
-            places = {"": workload.results}
+            places: list[tuple[Result, dict[str, list[Result]]]] = [({}, workload.results)]
             if workload.pinned and turn.rounds is None:
-                places["pinned"] = workload.pinned_results
-            for place, results in places.items():
-                result = self.ask(contender, {**turn.request, "cpus": [self.processor]} if place else turn.request)
+                places.append(({"cpus": [self.processor]}, workload.pinned_results))
+            for more, results in places:
+                result = self.ask(contender, {**turn.request, **more})
                 if "error" in result:
                     workload.errors[turn.name] = result["error"]
                 else:
@@ -326,17 +292,9 @@ def check_descriptors(number: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (number + spare, hard))
 
 
-@contextmanager
-def work_directory() -> Iterator[Path]:
-    """In memory where possible, so that `cat FILE` measures the terminal and not a disk."""
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="swx-bench-", dir=where) as name:
-        yield Path(name)
-
-
 def machine(script: str, seed: int) -> Result:
     return {
-        **_machine.machine(),
+        **describe(),
         "compiler": first_line(os.environ.get("CC", "cc"), "--version"),
         "package": our_package(),
         "commit": first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty"),

@@ -11,9 +11,14 @@ import time
 from pathlib import Path
 
 from engines import make
-from engines.base import Answer, Contender, Place, is_empty
-from measured import Measured, memory_kb, serve
+from engines.base import Engine, Place
+from measuring.engine import Answer, is_right
+from measuring.measured import Measured, memory_kb
+from measuring.operations import is_file
+from measuring.worker import serve
+from rows import Result
 from worker import Workloads
+from worker_base import Peaks
 
 __all__ = ["Places"]
 
@@ -46,66 +51,47 @@ class Watched(Measured):
         return {**super().result(**more), **cpu}
 
 
-class Peaks:
-    """How far the memory of this process and of the server peaks above where it was."""
-
-    def __init__(self, server: int | None) -> None:
-        self.pids: dict[str, int | str] = {"rss_growth_kb": "self"}
-        if server is not None:
-            self.pids["rss_growth_server_kb"] = server
-        for pid in self.pids.values():
-            Path(f"/proc/{pid}/clear_refs").write_text("5")
-        self.before = {name: memory_kb("VmRSS", pid) for name, pid in self.pids.items()}
-
-    def growth(self) -> dict[str, int]:
-        return {name: memory_kb("VmHWM", pid) - self.before[name] for name, pid in self.pids.items()}
-
-
 class Places(Workloads):
     """Each method is one operation that may be asked for; its parameters are those of the request."""
 
-    def __init__(self, contender: Contender) -> None:
-        super().__init__(contender)
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
         self.server: int | None = None
         self.running: list[asyncio.Task[Answer]] = []
 
-    async def connect(self, place: Place, key: str, server: int | None = None) -> dict[str, object]:
+    async def connect(self, place: Place, key: str, server: int | None = None) -> Result:
         """server: the number of its process, if it is one of this machine."""
-        await self.contender.connect(place, key)
+        await self.engine.connect(place, key)
         self.server = server
-        self.processes = ["self"] if server is None else ["self", str(server)]
+        self.processes = ("self",) if server is None else ("self", str(server))
         return {}
 
-    async def session(self, key: str) -> str:
-        """Its name is not that of any other client's."""
-        return await super().session(f"{key}-{os.getpid()}")
+    def measuring(self) -> Watched:
+        return Watched(self.server)
 
     async def one(self, what: str, key: str) -> bool:
         """One request; whether its answer is right."""
         if what == "alive":
-            return await self.contender.alive()
+            return await self.engine.alive()
         if what == "true":
-            return is_empty(await self.contender.run(key, "true"))
-        return is_empty(await self.contender.execute("true"))
+            return is_right(await self.engine.run(key, "true"))
+        return is_right(await self.engine.execute("true"))
 
-    async def calls(self, what: str, count: int, warm: int, rest_us: int = 0) -> dict[str, object]:
+    async def calls(self, what: str, count: int, warm: int, rest_us: int = 0) -> Result:
         """Requests one after the other."""
         key = await self.session("calls") if what == "true" else ""
-        samples: list[float] = []
-        wrong = 0
         for _ in range(warm):
             await self.one(what, key)
-        with Watched(self.server) as watched:
-            for _ in range(count):
-                if rest_us:
-                    await asyncio.sleep(rest_us / 1e6)
-                start = time.perf_counter_ns()
-                right = await self.one(what, key)
-                samples.append(self.contender.took() or (time.perf_counter_ns() - start) / 1e3)
-                wrong += not right
-        return watched.result(count=count, wrong=wrong, samples_us=samples)
 
-    async def in_flight(self, what: str, width: int, count: int) -> dict[str, object]:
+        async def one() -> tuple[float, bool]:
+            if rest_us:
+                await asyncio.sleep(rest_us / 1e6)
+            took, right = await self.timed(lambda: self.one(what, key))
+            return self.engine.took() or took, right
+
+        return await self.sample(one, count=count)
+
+    async def in_flight(self, what: str, width: int, count: int) -> Result:
         """`width` callers at once, each of which sends `count` requests."""
         keys = [await self.session(f"flight{i}") if what == "true" else "" for i in range(width)]
 
@@ -113,75 +99,68 @@ class Places(Workloads):
             return sum([not await self.one(what, key) for _ in range(count)])
 
         await asyncio.gather(*(self.one(what, key) for key in keys))
-        with Watched(self.server) as watched:
+        with self.measuring() as watched:
             wrong = sum(await asyncio.gather(*map(caller, keys)))
         total = width * count
         return watched.result(count=total, wrong=wrong, per_second=total / watched.seconds)
 
-    async def printed(self, how: str, path: str, count: int) -> dict[str, object]:
+    async def printed(self, how: str, path: str, count: int) -> Result:
         """`cat path`, in a session or without; the answer must be the file."""
         text, key = f"cat {path}", await self.session("printed") if how == "run" else ""
-        expected = Path(path).read_text()
+        watched = self.measuring()
 
         async def ask() -> Answer | None:
-            return await (self.contender.run(key, text) if how == "run" else self.contender.execute(text))
+            return await (self.engine.run(key, text) if how == "run" else self.engine.execute(text))
+
+        async def one() -> tuple[float, bool]:
+            took, answer = await self.timed(ask)
+            with watched.aside():
+                return took, answer is None or is_file(answer, path)
 
         await ask()
-        samples: list[float] = []
-        wrong = 0
-        with Watched(self.server) as watched:
-            for _ in range(count):
-                start = time.perf_counter_ns()
-                answer = await ask()
-                samples.append((time.perf_counter_ns() - start) / 1e3)
-                wrong += answer is not None and answer != (expected, 0)
-                del answer
-        return watched.result(count=count, wrong=wrong, samples_us=samples, bytes=len(expected))
+        return {**await self.sample(one, count=count, measured=watched), "bytes": os.path.getsize(path)}
 
-    async def transfer(self, how: str, path: str, copy: str, count: int) -> dict[str, object]:
+    async def transfer(self, how: str, path: str, copy: str, count: int) -> Result:
         """A file from one end to the other.  `copy`: the name of the one that is made, for those that make one."""
-        size, wanted = os.path.getsize(path), Path(path).read_bytes()
+        wanted = Path(path).read_bytes()
         content = wanted.decode() if how == "write" else ""
         if how == "read":
-            await self.contender.lay(path)
-        samples: list[float] = []
+            await self.engine.lay(path)
         growth: dict[str, int] = {}
-        wrong = 0
-        with Watched(self.server) as watched:
-            for _ in range(count):
-                Path(copy).unlink(missing_ok=True)
-                peaks = Peaks(self.server)
-                start = time.perf_counter_ns()
-                answer = await self.contender.move(how, path, copy, content)
-                samples.append((time.perf_counter_ns() - start) / 1e3)
-                growth = {name: max(kb, growth.get(name, 0)) for name, kb in peaks.growth().items()}
-                found = await self.contender.copied(copy) if how != "read" else answer and answer.encode()
-                wrong += found is not None and found != wanted
-                del answer, found
-        Path(copy).unlink(missing_ok=True)
-        return watched.result(count=count, wrong=wrong, samples_us=samples, bytes=size, **growth)
 
-    async def open_all(self, sessions: int) -> dict[str, object]:
+        async def one() -> tuple[float, bool]:
+            Path(copy).unlink(missing_ok=True)
+            peaks = Peaks(self.server)
+            took, answer = await self.timed(lambda: self.engine.move(how, path, copy, content))
+            growth.update({name: max(kb, growth.get(name, 0)) for name, kb in peaks.growth().items()})
+            found = await self.engine.copied(copy) if how != "read" else answer and answer.encode()
+            return took, found is None or found == wanted
+
+        found = await self.sample(one, count=count)
+        Path(copy).unlink(missing_ok=True)
+        return {**found, "bytes": len(wanted), **growth}
+
+    async def open_all(self, sessions: int) -> Result:
         """Opens the sessions that `occupy` and `hammer` use."""
         for i in range(sessions):
             await self.session(f"occupied{i}")
         return {}
 
-    async def occupy(self, sessions: int, text: str) -> dict[str, object]:
+    async def occupy(self, sessions: int, text: str) -> Result:
         """Starts a command in each of so many sessions, and leaves them at it; see `release`."""
         keys = [await self.session(f"occupied{i}") for i in range(sessions)]
-        self.running = [asyncio.ensure_future(self.contender.run(key, text)) for key in keys]
+        self.running = [asyncio.ensure_future(self.engine.run(key, text)) for key in keys]
         await asyncio.sleep(0.5)
         return {"ended": sum(task.done() for task in self.running)}
 
-    async def release(self, flag: str) -> dict[str, object]:
+    async def release(self, flag: str) -> Result:
         """Waits for what `occupy` started, which ends when there is a file of this name."""
         Path(flag).touch()
         answers = await asyncio.gather(*self.running)
         Path(flag).unlink()
         return {"wrong": sum(code != 0 for _, code in answers)}
 
-    async def hammer(self, sessions: int, flag: str, what: str = "true") -> dict[str, object]:
+    async def hammer(self, sessions: int, flag: str, what: str = "true") -> Result:
         """`true` over and over in so many sessions at once, or by `execute`, until there is a file of this name."""
         keys = [await self.session(f"occupied{i}") if what == "true" else "" for i in range(sessions)]
         ended = False
@@ -201,26 +180,26 @@ class Places(Workloads):
         Path(flag).unlink()
         return {"count": sum(count for count, _ in done), "wrong": sum(wrong for _, wrong in done)}
 
-    async def idle_server(self, sessions: int, seconds: float) -> dict[str, object]:
+    async def idle_server(self, sessions: int, seconds: float) -> Result:
         """What sessions cost the server that nobody uses."""
         assert self.server is not None
-        await self.contender.open("first")
-        await self.contender.run("first", "true")
+        await self.engine.open("first")
+        await self.engine.run("first", "true")
         before = memory_kb("VmRSS", self.server)
         for i in range(sessions):
-            await self.contender.open(f"idle{i}")
+            await self.engine.open(f"idle{i}")
         memory = memory_kb("VmRSS", self.server) - before
         await asyncio.sleep(1)
-        with Watched(self.server) as watched:
+        with self.measuring() as watched:
             await asyncio.sleep(seconds)
         wrong = 0
         for i in range(sessions):
-            wrong += not is_empty(await self.contender.run(f"idle{i}", "true"))
-            await self.contender.close(f"idle{i}")
-        await self.contender.close("first")
+            wrong += not is_right(await self.engine.run(f"idle{i}", "true"))
+            await self.engine.close(f"idle{i}")
+        await self.engine.close("first")
         cpu = {"cpu_self_us": watched.cpu_server_us, "cpu_children_us": 0.0}
         return {**watched.result(count=sessions, wrong=wrong, rss_per_session_kb=memory / sessions), **cpu}
 
 
 if __name__ == "__main__":
-    serve(lambda name: Places(make(name)))
+    serve(lambda kind: Places(make(kind)))

@@ -14,14 +14,11 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from measure import (
-    HERE,
-)
-from rows import Result, Workload, p50_of
+from measure import HERE
+from rows import Result
 
-__all__ = ["RECORDS", "Difference", "compare", "document", "find", "latest", "rank_test", "read", "write"]
+__all__ = ["RECORDS", "Difference", "compare", "find", "latest", "rank_test", "read", "write"]
 
 RECORDS = HERE / "record"
 FILE = "run.json"
@@ -29,36 +26,6 @@ FILE = "run.json"
 CHANCE = 0.05
 SHARE = 0.1
 ROUNDS = 4
-
-
-def value_of(result: Result) -> float | None:
-    """The one number of a turn by which it is compared, smaller is better; None if it has none."""
-    if "per_second" in result:
-        return 1e6 / float(result["per_second"])
-    return p50_of(result) if result.get("samples_us") else None
-
-
-def rounds(workload: Workload, name: str) -> dict[str, float]:
-    """A line's value in each round: by that of the row's baseline where there is one, else in microseconds."""
-    bases = [workload.results.get(base, []) for base in workload.baseline.split(" + ") if base]
-    found: dict[str, float] = {}
-    for result in workload.results.get(name, []):
-        value = value_of(result)
-        beside = [value_of(base) for each in bases for base in each if base["round"] == result["round"]]
-        if value is None or len(beside) != len(bases) or None in beside:
-            continue
-        total = sum(it for it in beside if it is not None)
-        found[str(result["round"])] = value / total if bases else value
-    return found
-
-
-def document(about: Result, rows: dict[str, Workload], absent: dict[str, str]) -> Result:
-    """Everything measured, as it is kept."""
-    table: dict[str, Any] = {}
-    for key, row in rows.items():
-        lines = {it.name: {**row.summary(it.name), "rounds": rounds(row, it.name)} for it in row.turns}
-        table[key] = {"title": row.title, "kind": row.kind, "baseline": row.baseline, "lines": lines}
-    return {"machine": about, "rows": table, "absent": absent}
 
 
 def write(found: Result) -> Path:

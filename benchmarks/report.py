@@ -1,16 +1,15 @@
-"""A record as markdown: every table, the goals, how costs grow; and the short table for the README."""
+"""A record as markdown: every table, the goals, how costs grow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from goals import targets
 from growth import GROWTHS
 from rows import Result
-from tables import duration, said_of_ratios, table, target_cells
+from tables import said_of_ratios, table, target_cells
 
-__all__ = ["short_table", "write_report"]
+__all__ = ["write_report"]
 
 
 def markdown_table(cells: list[list[str]]) -> list[str]:
@@ -49,31 +48,3 @@ def write_report(record: Result, directory: Path, pictures: list[Path]) -> Path:
     path = directory / "tables.md"
     path.write_text("\n".join(lines))
     return path
-
-
-SHORT_COLUMNS = ("ours", "core", "original", "pexpect", "ptyprocess", "bare C")
-SHORT_KEYS: list[tuple[str, Callable[[float], str]]] = [
-    ("per_second", lambda number: f"{number:,.0f}/s"),
-    ("added_share", lambda number: f"{number * 100:+.0f} %"),
-    ("cpu_share", lambda number: f"{number * 100:.2f} % CPU"),
-    ("megabytes_per_second", lambda number: f"{number:.3g} MB/s"),
-    ("p50_us", duration),
-]
-
-
-def short_table(record: Result) -> str:
-    """The one number of each row that matters."""
-
-    def cell(lines: dict[str, Result], contender: str) -> str:
-        # "core, one thread" and its like stand in the column of what they are a variant of, where they are better.
-        fitting = [it for name, it in lines.items() if name.split(",")[0] == contender and "error" not in it]
-        for key, show in SHORT_KEYS:
-            values = [line[key] for line in fitting if key in line]
-            if values:
-                return show(max(values) if key == "per_second" else values[0])
-        return ""
-
-    cells = [["p50", *SHORT_COLUMNS]]
-    for row in record["rows"].values():
-        cells.append([row["title"], *(cell(row["lines"], name) for name in SHORT_COLUMNS)])
-    return "\n".join([*markdown_table(cells), "", where(record), ""])

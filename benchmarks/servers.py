@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from engines.base import free_port
-from measure import HERE, Absent, BenchError, Result, Run, Worker, needed_original, our_path
+from measure import HERE, Absent, BenchError, Run, Worker, needed_original, our_path
+from rows import Result
 
 __all__ = ["BESIDE", "SESSIONS", "Servers"]
 
@@ -231,7 +232,7 @@ def hammered(run: Run, what: str = "true") -> Iterator[None]:
     flag = run.directory / "enough"
     load(run, "open_all", sessions=SESSIONS if what == "true" else 1)
     worker: Worker = run.contenders[LOAD]
-    worker.begin("hammer", sessions=SESSIONS, flag=str(flag), what=what)
+    worker.begin(operation="hammer", sessions=SESSIONS, flag=str(flag), what=what)
     try:
         yield
     finally:

@@ -13,7 +13,7 @@ for in calls of SWE-ReX (all of which it makes by asyncio.run, which is where th
 which is SWE-agent; and in local mode the processor's time of all programs that were run.  The command that takes too
 long has its 8 seconds in the first two.
 
-Needs root, Linux and, for containers, what tests/places needs.  All of it happens on a copy of the file system that is
+Needs root, Linux and, for containers, what tests/support needs.  All of it happens on a copy of the file system that is
 thrown away, and in a network of its own: SWE-agent in local mode writes into /root and /, and the engine has a bridge.
 
 Exit status: 0; 1 if an answer of ours was wrong; 2 if it could not run.
@@ -275,11 +275,11 @@ class Bench:
 
     def start_engine(self, stack: contextlib.ExitStack) -> None:
         """An engine of the tests, with an image that has the original's server, git and flake8."""
-        sys.path.insert(0, str(ROOT / "tests"))
-        from places import engine, images, needs
+        sys.path.insert(0, str(ROOT))
+        from tests.support import docker_engine, images, needs
 
         try:
-            docker = stack.enter_context(engine.Engine(network=True))
+            docker = stack.enter_context(docker_engine.Engine(network=True))
             base = images.provide(docker, "debian-rex")
         except needs.Lacking as lack:
             raise BenchError(f"this machine lacks {lack}") from None

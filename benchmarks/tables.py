@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from measure import (
-    LEFT_OUT,
-)
+from measure import LEFT_OUT
+from measuring import report
+from measuring.report import Column, times
 from rows import Result, Target, Workload
 
-__all__ = ["duration", "print_targets", "print_workload", "said_of_ratios", "table", "target_cells"]
-
-
-def duration(us: float | None) -> str:
-    if us is None:
-        return ""
-    if us < 1:
-        return f"{us * 1e3:.0f} ns"
-    if us < 1000:
-        return f"{us:.1f} us"
-    if us < 1e6:
-        return f"{us / 1e3:.2f} ms"
-    return f"{us / 1e6:.2f} s"
+__all__ = ["print_targets", "print_workload", "said_of_ratios", "table", "target_cells"]
 
 
 def ratio(number: float | None) -> str:
@@ -36,18 +22,16 @@ def number(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
 
 
-Column = tuple[str, Callable[[Result], str]]
 COMMON: list[Column] = [
-    ("CPU self", lambda line: duration(line.get("cpu_self_us"))),
-    ("CPU shells", lambda line: duration(line.get("cpu_children_us"))),
-    ("wrong", lambda line: str(line["wrong"] or "")),
+    times("CPU self", "cpu_self_us"),
+    times("CPU shells", "cpu_children_us"),
     ("n", lambda line: str(line["count"])),
 ]
 PINNED: list[Column] = [
-    ("lowest", lambda line: duration(line.get("lowest_us"))),
-    ("pinned", lambda line: duration(line.get("pinned_us"))),
+    times("lowest", "lowest_us"),
+    times("pinned", "pinned_us"),
     ("by base", lambda line: ratio(line.get("pinned_ratio"))),
-    ("its CPU", lambda line: duration(line.get("pinned_cpu_self_us"))),
+    times("its CPU", "pinned_cpu_self_us"),
 ]
 """The best round, and both ends on one processor."""
 EACH: list[Column] = [
@@ -57,34 +41,32 @@ EACH: list[Column] = [
 ]
 """What a session takes of this process: at rest, and of files also while something is done with it."""
 TIMES: list[Column] = [
-    ("p50", lambda line: duration(line.get("p50_us"))),
-    ("p99", lambda line: duration(line.get("p99_us"))),
+    times("p50", "p50_us"),
+    times("p99", "p99_us"),
 ]
-ALWAYS = ("wrong", "n")
-"""Columns that are shown even if they are empty."""
 RATIO: Column = ("ratio", lambda line: ratio(line.get("ratio")))
 BOTH_ENDS: list[Column] = [
-    ("CPU client", lambda line: duration(line.get("cpu_self_us"))),
-    ("CPU server", lambda line: duration(line.get("cpu_server_us"))),
+    times("CPU client", "cpu_self_us"),
+    times("CPU server", "cpu_server_us"),
     *COMMON[2:],
 ]
 COLUMNS: dict[str, list[Column]] = {
     "latency": [*TIMES, RATIO, *PINNED, *COMMON],
-    "import": [*TIMES, RATIO, *COMMON[3:]],
+    "import": [*TIMES, RATIO, *COMMON[2:]],
     "rested": [*TIMES, RATIO, *COMMON[2:]],
     "output": [
-        ("p50", lambda line: duration(line.get("p50_us"))),
+        times("p50", "p50_us"),
         ("MB/s", lambda line: f"{line['megabytes_per_second']:.1f}"),
         RATIO,
         ("memory", lambda line: growth(line.get("rss_growth_kb"))),
         *COMMON,
     ],
     "patterns": [
-        ("reading", lambda line: duration(line.get("plain_p50_us"))),
-        ("waiting", lambda line: duration(line.get("p50_us"))),
+        times("reading", "plain_p50_us"),
+        times("waiting", "p50_us"),
         ("added", lambda line: f"{line['added_share'] * 100:+.1f} %"),
-        ("CPU reading", lambda line: duration(line["cpu_plain_us"])),
-        ("CPU waiting", lambda line: duration(line["cpu_waiting_us"])),
+        times("CPU reading", "cpu_plain_us"),
+        times("CPU waiting", "cpu_waiting_us"),
         *COMMON[2:],
     ],
     "idle": [
@@ -94,7 +76,7 @@ COLUMNS: dict[str, list[Column]] = {
     ],
     "fleet": [("commands/s", lambda line: f"{line['per_second']:,.0f}"), RATIO, *TIMES, *COMMON],
     "growing fleet": [("commands/s", lambda line: f"{line['per_second']:,.0f}"), RATIO, *TIMES, *EACH, *COMMON],
-    "remote": [*TIMES, ("worst", lambda line: duration(line.get("max_us"))), RATIO, *PINNED[:3], *BOTH_ENDS],
+    "remote": [*TIMES, times("worst", "max_us"), RATIO, *PINNED[:3], *BOTH_ENDS],
     "rate": [("requests/s", lambda line: f"{line['per_second']:,.0f}"), RATIO, *BOTH_ENDS],
     "instructions": [
         ("instructions", lambda line: f"{line['instructions']:,.1f}"),
@@ -103,8 +85,8 @@ COLUMNS: dict[str, list[Column]] = {
     ],
     "late": [
         *TIMES,
-        ("worst", lambda line: duration(line.get("max_us"))),
-        ("worst of its own", lambda line: duration(line.get("own_max_us"))),
+        times("worst", "max_us"),
+        times("worst of its own", "own_max_us"),
         ("MB/s", lambda line: number(line.get("output_rate"))),
         *COMMON,
     ],
@@ -113,14 +95,14 @@ COLUMNS: dict[str, list[Column]] = {
         RATIO,
         *COMMON[2:],
     ],
-    "bytes": [("p50", lambda line: duration(line.get("p50_us"))), RATIO, *COMMON[2:]],
+    "bytes": [times("p50", "p50_us"), RATIO, *COMMON[2:]],
     "speedup": [
         ("one", lambda line: f"{line['per_second']:,.0f}/s"),
         ("two by one", lambda line: ratio(line.get("speedup"))),
         *COMMON[2:],
     ],
     "transfer": [
-        ("p50", lambda line: duration(line.get("p50_us"))),
+        times("p50", "p50_us"),
         ("MB/s", lambda line: f"{line['megabytes_per_second']:.1f}"),
         RATIO,
         ("memory client", lambda line: growth(line.get("rss_growth_kb"))),
@@ -132,31 +114,13 @@ COLUMNS: dict[str, list[Column]] = {
 
 def table(kind: str, lines: dict[str, Result]) -> list[list[str]]:
     """The cells of a row's table, the titles first. A line with an error has two cells; one left out has none."""
-    measured = [line for line in lines.values() if "error" not in line]
-    columns = [it for it in COLUMNS[kind] if it[0] in ALWAYS or any(it[1](line) for line in measured)]
-    found = [["", *(title for title, _ in columns)]]
-    for name, line in lines.items():
-        if "error" not in line:
-            found.append([name, *(show(line) for _, show in columns)])
-        elif line["error"] != LEFT_OUT:
-            found.append([name, str(line["error"])])
-    return found
+    return report.table(COLUMNS[kind], {n: line for n, line in lines.items() if line.get("error") != LEFT_OUT})
 
 
-def print_workload(workload: Workload) -> None:
-    lines = table(workload.kind, {turn.name: workload.summary(turn.name) for turn in workload.turns})
-    # A line with an error has one long cell, which sets no width.
-    full = [line for line in lines if len(line) == len(lines[0])]
-    first = max(len(line[0]) for line in lines)
-    widths = [max(len(line[i]) for line in full) for i in range(1, len(lines[0]))]
-    print(f"\n{workload.title}{said_of_ratios(workload.baseline)}")
-    for cells in lines:
-        if cells in full:
-            cells = [cells[0], *(cell.rjust(width) for cell, width in zip(cells[1:], widths, strict=True))]
-        print("  " + "  ".join([cells[0].ljust(first), *cells[1:]]).rstrip())
-    for name, error in workload.errors.items():
-        if name in workload.results:
-            print(f"  {name}: {error}")
+def print_workload(row: Workload) -> None:
+    lines = {turn.name: row.summary(turn.name) for turn in row.turns}
+    shown = {n: line for n, line in lines.items() if line.get("error") != LEFT_OUT}
+    report.print_row(row.title + said_of_ratios(row.baseline), COLUMNS[row.kind], shown)
 
 
 def said_of_ratios(baseline: str) -> str:

@@ -1,4 +1,4 @@
-"""Libraries that work on bytes in memory, as contenders for our matcher and our frame codec; talks as worker.py does.
+"""Libraries that work on bytes in memory, as contenders for our matcher and our frame codec; asked as worker.py is.
 
 Each contender is fed the same stream in the same chunks and has to name the same first match, or gives back the same
 value from the same bytes.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import importlib
 import re
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from measured import Measured, serve
+from measuring.engine import Engine
+from measuring.measured import Measured
+from measuring.operations import Operations
+from measuring.worker import serve
 
 Feed = Callable[[bytes], str | None]
 """The next chunk of a stream; the pattern that matched first, if one has."""
@@ -25,7 +27,7 @@ OVERLAP = 64
 
 class Ours:
     def matcher(self, patterns: list[str]) -> Feed:
-        matcher = importlib.import_module("swerex_c.runtime._patterns").make_matcher(patterns)
+        matcher = importlib.import_module("swerex_c.engine.patterns").make_matcher(patterns)
 
         def feed(data: bytes) -> str | None:
             hit = matcher.feed(data)
@@ -157,9 +159,10 @@ CONTENDERS: dict[str, type] = {
 }
 
 
-class Workloads:
-    def __init__(self, contender: Any) -> None:
-        self.contender = contender
+class Workloads(Operations):
+    def __init__(self, library: Any) -> None:
+        super().__init__(Engine())
+        self.library = library
 
     async def match(
         self, path: str, patterns: list[str], needle: str, expected: str, chunk: int, count: int
@@ -171,7 +174,7 @@ class Workloads:
         wrong = 0
         with Measured() as measured:
             for _ in range(count):
-                feed = self.contender.matcher(patterns)
+                feed = self.library.matcher(patterns)
                 found = None
                 before = time.process_time_ns()
                 for each in chunks:
@@ -184,14 +187,14 @@ class Workloads:
 
     async def encode(self, size: int, count: int) -> dict[str, object]:
         value = observation(size)
-        encode, decode = self.contender.codec()
+        encode, decode = self.library.codec()
         samples = repeat(lambda: encode(value), count)
         wrong = int(decode(encode(value)) != value)
         return {"count": count, "wrong": wrong, "samples_us": samples}
 
     async def decode(self, size: int, count: int) -> dict[str, object]:
         value = observation(size)
-        encode, decode = self.contender.codec()
+        encode, decode = self.library.codec()
         data = encode(value)
         samples = repeat(lambda: decode(data), count)
         return {"count": count, "wrong": int(decode(data) != value), "samples_us": samples}
@@ -224,5 +227,4 @@ def repeat(function: Callable[[], object], count: int) -> list[float]:
 
 
 if __name__ == "__main__":
-    serve(lambda name: Workloads(CONTENDERS[name]()))
-    sys.exit()
+    serve(lambda kind: Workloads(CONTENDERS[kind]()))

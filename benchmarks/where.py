@@ -104,7 +104,7 @@ async def asyncio_one(direct: int | None = None) -> tuple[Callable[[], Any], int
     await runtime.create_session(CreateBashSessionRequest(startup_timeout=30))
     session: Any = runtime.sessions["default"]
     if direct is not None:
-        session._direct_microseconds = direct
+        session._inline_wait_microseconds = direct
 
     async def one() -> None:
         answer = await runtime.run_in_session(BashAction(command="true", check="silent"))
@@ -137,7 +137,7 @@ def core_one(direct: int = 0) -> tuple[Callable[[], Any], int, Callable[[], Any]
 
 async def pty_one() -> tuple[Callable[[], Any], int, Callable[[], Any]]:
     """The same with nothing but a terminal, `os.write` and `os.read`."""
-    from swerex_c.bench.pty import RawTerminal
+    from swerex_c.bench.pty import RawTerminal, read_answer
 
     engine = RawTerminal()
     await engine.start()
@@ -146,7 +146,7 @@ async def pty_one() -> tuple[Callable[[], Any], int, Callable[[], Any]]:
 
     def one() -> None:
         os.write(shell.master, b"true\n")
-        assert engine._answer(shell.master) == (b"", 0)
+        assert read_answer(shell.master) == (b"", 0)
 
     def end() -> None:
         shell.process.kill()
@@ -445,8 +445,8 @@ def show_trace(kind: str, count: int, rest_us: float, more: list[str]) -> None:
 
 async def parts(count: int, direct: int | None) -> None:
     """The parts of a command, each `count` times; between them getppid, at which callgrind writes down what it has."""
-    from swerex_c.runtime._session import _observation
-    from swerex_c.runtime._wakeup import current_waker
+    from swerex_c.engine.completions import current_completions
+    from swerex_c.engine.session import _observation
     from swerex_c.runtime.abstract import BashAction
 
     async def fourth() -> None: ...
@@ -466,7 +466,7 @@ async def parts(count: int, direct: int | None) -> None:
         "an empty loop": lambda: None,
         "BashAction(...)": lambda: BashAction(command="true", check="silent"),
         "BashObservation(...)": lambda: _observation("", 0, "SHELLPS1PREFIX", "", 0),
-        "a future, for what takes longer": lambda: current_waker().create_future(),
+        "a future, for what takes longer": lambda: current_completions().create_future(),
         "through the core": core,
     }
     coroutines: dict[str, Callable[[], Any]] = {"four coroutines that do nothing": first, "through asyncio": whole}

@@ -8,10 +8,9 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from engines.base import is_empty
-from engines.core import Core
-from measured import Measured, footprint, open_files
-from worker_base import Operations
+from measuring.engine import is_right
+from rows import Result
+from worker_base import Operations, footprint, open_files
 
 __all__ = ["ManySessions"]
 
@@ -31,100 +30,59 @@ class ManySessions(Operations):
         open before there was any."""
 
         async def open(key: str) -> None:
-            await self.contender.open(key)
-            await self.contender.run(key, "true")
+            await self.engine.open(key)
+            await self.engine.run(key, "true")
 
         await open("first")
-        await self.contender.close("first")
+        await self.engine.close("first")
         none = open_files()
         await open(keys[0])
-        memory, _ = footprint()
+        memory = footprint()
         await in_batches(open, keys[1:])
-        after, _ = footprint()
-        return {"rss_per_session_kb": (after - memory) / (len(keys) - 1)} if len(keys) > 1 else {}, none
+        return {"rss_per_session_kb": (footprint() - memory) / (len(keys) - 1)} if len(keys) > 1 else {}, none
 
     async def rest(self) -> None:
         """Until sessions without a command have given back what they need for commands only."""
-        await asyncio.sleep(self.contender.rest_seconds and self.contender.rest_seconds + 0.25)
+        await asyncio.sleep(self.engine.rest_seconds and self.engine.rest_seconds + 0.25)
 
-    async def idle(self, sessions: int, seconds: float) -> dict[str, object]:
+    async def idle(self, sessions: int, seconds: float) -> Result:
         keys = [f"idle{i}" for i in range(sessions)]
         each, none = await self.opened(keys)
         await self.rest()
         await asyncio.sleep(0.5)
         each["fds_per_session"] = (open_files() - none) / sessions
-        with Measured() as measured:
+        with self.measuring() as measured:
             await asyncio.sleep(seconds)
         wrong = 0
         for key in keys:
-            wrong += not is_empty(await self.contender.run(key, "true"))
+            wrong += not is_right(await self.engine.run(key, "true"))
         each["fds_per_session_at_work"] = (open_files() - none) / sessions
-        await in_batches(self.contender.close, keys)
+        await in_batches(self.engine.close, keys)
         return measured.result(count=sessions, wrong=wrong, **each)
 
-    async def fleet(
-        self, sessions: int, commands: int, one_waker: bool = False, rests: bool = False
-    ) -> dict[str, object]:
+    async def fleet(self, sessions: int, commands: int, rests: bool = False) -> Result:  # type: ignore[override]
         """`commands` times `true` in each of the sessions at once; the time of each command and of all together.
 
         rests: wait afterwards for what a session keeps without a command.
         """
         keys = [f"fleet{i}" for i in range(sessions)]
         each, none = await self.opened(keys)
-        samples: list[int] = []
-        wrong: list[int] = []
-        clock = time.perf_counter_ns
-        cold: list[bool] = []
+        cold = 0
 
         async def wake(key: str) -> None:
-            cold.append(not is_empty(await self.contender.run(key, "true")))
-
-        async def work(key: str) -> None:
-            run = self.contender.run
-            bad = 0
-            for _ in range(commands):
-                start = clock()
-                answer = await run(key, "true")
-                samples.append(clock() - start)
-                bad += not is_empty(answer)
-            wrong.append(bad)
-
-        def work_now(key: str) -> None:
-            run = self.contender.run_now
-            bad = 0
-            for _ in range(commands):
-                start = clock()
-                answer = run(key, "true")
-                samples.append(clock() - start)
-                bad += not is_empty(answer)
-            wrong.append(bad)
+            nonlocal cold
+            cold += not is_right(await self.engine.run(key, "true"))
 
         await in_batches(wake, keys)
         each["fds_per_session_at_work"] = (open_files() - none) / sessions
-        if one_waker:
-            assert isinstance(self.contender, Core)
-            with Measured() as measured:
-                wrong = [0] * (sessions - 1) + [self.contender.run_all(keys, "true", commands, samples)]
-        elif self.contender.threads:
-            threads = [threading.Thread(target=work_now, args=(key,)) for key in keys]
-            with Measured() as measured:
-                for thread in threads:
-                    thread.start()
-                for thread in threads:
-                    thread.join()
-        else:
-            with Measured() as measured:
-                await asyncio.gather(*(work(key) for key in keys))
+        found = await self.at_once(keys, commands)
         if rests:
             await self.rest()
             each["fds_per_session"] = (open_files() - none) / sessions
-        await in_batches(self.contender.close, keys)
-        total = sessions * commands
-        missing = commands * (sessions - len(wrong))
-        numbers = {"samples_us": [it / 1e3 for it in samples], "per_second": total / measured.seconds}
-        return measured.result(count=total, wrong=sum(wrong) + missing + sum(cold), **numbers, **each)
+        await in_batches(self.engine.close, keys)
+        return {**found, "wrong": found["wrong"] + cold, **each}
 
-    async def stall(self, sessions: int, pieces: int, size: int = 1_000_000) -> dict[str, object]:
+    async def stall(self, sessions: int, pieces: int, size: int = 1_000_000) -> Result:
         """How late a timer of 1 ms is on the event loop, while sessions run commands and one prints.
 
         However many sessions there are, they start 200 programs a second together, one after the other: more would be a
@@ -134,7 +92,7 @@ class ManySessions(Operations):
         more: it may have been in the queue before the timer was due.
         """
         keys = [f"stall{i}" for i in range(sessions)]
-        await in_batches(self.contender.open, keys)
+        await in_batches(self.engine.open, keys)
         late: list[float] = []
         own: list[float] = []
         ended, wrong = asyncio.Event(), 0
@@ -161,15 +119,15 @@ class ManySessions(Operations):
             bad = 0
             await asyncio.sleep(start)
             while not ended.is_set():
-                bad += not is_empty(await self.contender.run(key, f"sleep {sessions / 200:g}"))
+                bad += not is_right(await self.engine.run(key, f"sleep {sessions / 200:g}"))
             return bad
 
-        with account, Measured() as measured:
+        with account, self.measuring() as measured:
             ticking = asyncio.ensure_future(tick())
             working = [asyncio.ensure_future(work(key, i / 200)) for i, key in enumerate(keys[1:])]
             for _ in range(pieces):
                 begin = time.perf_counter()
-                output, code = await self.contender.run(keys[0], f"head -c {size} /dev/zero | tr '\\0' x")
+                output, code = await self.engine.run(keys[0], f"head -c {size} /dev/zero | tr '\\0' x")
                 wrong += len(output) != size or code != 0
                 await asyncio.sleep(max(0.0, size / 100e6 - (time.perf_counter() - begin)))
             if not pieces:
@@ -177,23 +135,22 @@ class ManySessions(Operations):
             ended.set()
             wrong += sum(await asyncio.gather(*working))
             await ticking
-        await in_batches(self.contender.close, keys)
+        await in_batches(self.engine.close, keys)
         rate = pieces * size / 1e6 / measured.seconds
         more = {"own_max_us": max(own), "own_p99_us": sorted(own)[len(own) * 99 // 100], "output_rate": rate}
         return measured.result(count=len(late), wrong=wrong, samples_us=late, **more)
 
-    async def threads(self, count: int) -> dict[str, object]:
+    async def threads(self, count: int) -> Result:
         """Commands of one thread in its session, and of two in theirs: how many more a second."""
         text = "for ((i = 0; i < 300; i++)); do :; done"
-        for i in (0, 1):
-            await self.session(f"threads{i}")
+        keys = [await self.session(f"threads{i}") for i in (0, 1)]
         wrong: list[int] = []
 
         def work(key: str) -> None:
-            wrong.append(sum(not is_empty(self.contender.run_now(key, text)) for _ in range(count)))
+            wrong.append(sum(not is_right(self.engine.run_now(key, text)) for _ in range(count)))
 
         def rate(number: int) -> float:
-            threads = [threading.Thread(target=work, args=(f"threads{i}",)) for i in range(number)]
+            threads = [threading.Thread(target=work, args=(key,)) for key in keys[:number]]
             start = time.perf_counter()
             for thread in threads:
                 thread.start()
@@ -201,7 +158,7 @@ class ManySessions(Operations):
                 thread.join()
             return number * count / (time.perf_counter() - start)
 
-        with Measured() as measured:
+        with self.measuring() as measured:
             one, two = rate(1), rate(2)
         missing = count * (3 - len(wrong))
         return measured.result(count=3 * count, wrong=sum(wrong) + missing, per_second=one, speedup=two / one)

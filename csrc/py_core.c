@@ -1,13 +1,18 @@
 /* The module swerex_c._core: its state, its beginning and its end. */
 #include "py_core.h"
 
+#include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "py_frame.h"
 #include "py_match.h"
@@ -16,6 +21,7 @@
 #include "py_text.h"
 #include "swx_alloc.h"
 #include "swx_inherit.h"
+#include "swx_supervisor.h"
 
 swx_py_state *swx_py_state_of(PyTypeObject *type) { return PyType_GetModuleState(type); }
 
@@ -52,6 +58,31 @@ void swx_py_home_unref(swx_py_home *home)
     }
 }
 
+bool swx_py_home_enter(swx_py_home *home)
+{
+    atomic_fetch_add(&home->inside, 1); /* first: so it is freed after this look, or seen to have ended */
+    if (!swx_py_home_is_gone(home)) {
+        return true;
+    }
+    swx_py_home_leave(home);
+    return false;
+}
+
+void swx_py_home_leave(swx_py_home *home)
+{
+    if (atomic_fetch_sub(&home->inside, 1) == 1 && atomic_load(&home->ended)) {
+        syscall(SYS_futex, &home->inside, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    }
+}
+
+static void await_leaving(swx_py_home *home)
+{
+    int inside;
+    while ((inside = atomic_load(&home->inside))) {
+        syscall(SYS_futex, &home->inside, FUTEX_WAIT_PRIVATE, inside, NULL, NULL, 0);
+    }
+}
+
 bool swx_py_home_is_gone(const swx_py_home *home)
 {
     return atomic_load(&home->ended) || swx_reactor_is_forked(home->reactor);
@@ -68,6 +99,23 @@ PyObject *swx_py_raise_gone(const swx_py_home *home, const char *what)
     return NULL;
 }
 
+/* The executable lies beside the file that this is loaded from. */
+static swx_status start_supervisor(uint64_t *mark, swx_error *err)
+{
+    static const char name[] = "_supervisor";
+    Dl_info loaded;
+    const char *slash = dladdr(name, &loaded) ? strrchr(loaded.dli_fname, '/') : NULL;
+    size_t size = slash ? (size_t)(slash + 1 - loaded.dli_fname) : 0;
+    char *executable = swx_malloc(size + sizeof(name));
+    if (!executable) {
+        return swx_fail(err, SWX_ENOMEM, "out of memory");
+    }
+    memcpy(mempcpy(executable, size ? loaded.dli_fname : "", size), name, sizeof(name));
+    swx_status status = swx_supervisor_start(executable, mark, err);
+    swx_free(executable);
+    return status;
+}
+
 static swx_py_home *home_new(void)
 {
     swx_error err;
@@ -78,7 +126,8 @@ static swx_py_home *home_new(void)
     }
     atomic_init(&home->references, 1);
     atomic_init(&home->ended, false);
-    if (swx_reactor_new(&home->reactor, &err) != SWX_OK) {
+    atomic_init(&home->inside, 0);
+    if (start_supervisor(&home->program_mark, &err) != SWX_OK || swx_reactor_new(&home->reactor, &err) != SWX_OK) {
         swx_free(home);
         swx_py_raise(&err);
         return NULL;
@@ -178,6 +227,9 @@ void swx_flight_landed(swx_flight *flight)
 {
     bool queue = flight->waker && !flight->direct;
     atomic_store(&flight->done, true);
+    if (atomic_load(&flight->waiters)) {
+        syscall(SYS_futex, &flight->done, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    }
     if (queue && swx_waker_push(flight->waker, &flight->wake)) {
         return;
     }
@@ -186,22 +238,21 @@ void swx_flight_landed(swx_flight *flight)
 
 int swx_flight_wait(swx_flight *flight, int64_t deadline)
 {
-    /* Only callers without an event loop come here and they wait for something long: a short sleep that grows. */
-    int64_t pause = 20000;
     while (!atomic_load(&flight->done)) {
         int64_t now = swx_now();
         if (now >= deadline) {
             return 0;
         }
-        int64_t length = pause < deadline - now ? pause : deadline - now;
-        struct timespec wait = { .tv_sec = length / 1000000000, .tv_nsec = length % 1000000000 };
+        int64_t left = deadline - now;
+        struct timespec wait = { .tv_sec = left / 1000000000, .tv_nsec = left % 1000000000 };
         Py_BEGIN_ALLOW_THREADS
-        nanosleep(&wait, NULL);
+        atomic_fetch_add(&flight->waiters, 1);
+        syscall(SYS_futex, &flight->done, FUTEX_WAIT_PRIVATE, 0, deadline == INT64_MAX ? NULL : &wait, NULL, 0);
+        atomic_fetch_sub(&flight->waiters, 1);
         Py_END_ALLOW_THREADS
         if (PyErr_CheckSignals() != 0) {
             return -1;
         }
-        pause = pause < 10000000 ? pause * 2 : pause;
     }
     return 1;
 }
@@ -217,6 +268,7 @@ static PyObject *core_shutdown(PyObject *module, PyObject *unused)
     if (home && !swx_reactor_is_forked(home->reactor)) {
         atomic_store(&home->ended, true);
         Py_BEGIN_ALLOW_THREADS
+        await_leaving(home);
         swx_reactor_free(home->reactor);
         Py_END_ALLOW_THREADS
     }

@@ -20,14 +20,21 @@
  * the reactor: at the interpreter's exit, and in a child after fork(). */
 typedef struct {
     _Atomic int references;
-    _Atomic bool ended; /* set with the GIL held: the reactor is freed, and with it every node */
+    _Atomic bool ended; /* set with the GIL held: the reactor is freed, and with it every node, when */
+    _Atomic int inside; /* no call uses them any more; the word of a futex */
     swx_reactor *reactor;
+    uint64_t program_mark; /* of what sessions and processes start; see swx_supervisor.h */
 } swx_py_home;
 
 void swx_py_home_ref(swx_py_home *home);
 void swx_py_home_unref(swx_py_home *home);
 
-/* Whether nodes in it must not be touched any more; swx_py_raise_gone says why (RuntimeError) and returns NULL. */
+/* Between these two the reactor and its nodes stay, with the GIL or without.  False: it is gone, and there is
+ * nothing to leave. */
+bool swx_py_home_enter(swx_py_home *home);
+void swx_py_home_leave(swx_py_home *home);
+
+/* With the GIL: whether it is of no use to ask for more; swx_py_raise_gone says why (RuntimeError) and returns NULL. */
 bool swx_py_home_is_gone(const swx_py_home *home);
 PyObject *swx_py_raise_gone(const swx_py_home *home, const char *what);
 
@@ -77,7 +84,8 @@ struct swx_flight {
     swx_waker *waker;  /* a reference, or NULL */
     PyObject *future;  /* what Waker.take returns for it; touched with the GIL only; owned by the Python object */
     _Atomic int references;
-    _Atomic bool done;
+    _Atomic int done;    /* 0 or 1: the word of a futex, */
+    _Atomic int waiters; /* on which so many threads sleep */
     bool direct; /* the submitting thread still waits by itself: no wake-up; under the node's lock */
 };
 void swx_flight_unref(swx_flight *flight);

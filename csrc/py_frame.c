@@ -16,8 +16,9 @@ enum {
 
 /* Where there is no GIL, containers are locked while they are walked, and their members kept, because the lock on one
  * may be let go of while that on another is waited for; a claim is between threads that run at once.  Where there is
- * one, nothing that walks a container runs other code; a claim is there for a call that comes while another has let go
- * of the GIL. */
+ * one, other code runs in the middle of a buffer that has __buffer__, and in finalizers when an exception is made: what
+ * is used after that is kept.  A claim is there for a call that comes from such code, or while another has let go of the
+ * GIL. */
 #ifdef Py_GIL_DISABLED
 #define LOCK(object) Py_BEGIN_CRITICAL_SECTION(object)
 #define UNLOCK() Py_END_CRITICAL_SECTION()
@@ -245,8 +246,11 @@ static RARE int refuse_text(writer *w, PyObject *value)
     if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) {
         return -1;
     }
+    Py_INCREF(value); /* until now the exception has kept it, and finalizers may have run when that was made */
     PyErr_Clear();
-    return refuse(w, "a value of type %U holds a surrogate, which UTF-8 cannot carry", value);
+    refuse(w, "a value of type %U holds a surrogate, which UTF-8 cannot carry", value);
+    Py_DECREF(value);
+    return -1;
 }
 
 static int pack_str(writer *w, PyObject *value)
@@ -278,15 +282,18 @@ static RARE int pack_bytes(writer *w, PyObject *value)
 static int pack_buffer(writer *w, PyObject *value)
 {
     Py_buffer view;
-    if (PyObject_GetBuffer(value, &view, PyBUF_SIMPLE) < 0) {
-        if (!PyErr_ExceptionMatches(PyExc_BufferError) && !PyErr_ExceptionMatches(PyExc_ValueError)) {
-            return -1;
-        }
+    Py_INCREF(value); /* its __buffer__ may take it out of what holds it */
+    int result = PyObject_GetBuffer(value, &view, PyBUF_SIMPLE);
+    if (result < 0 && (PyErr_ExceptionMatches(PyExc_BufferError) || PyErr_ExceptionMatches(PyExc_ValueError))) {
         PyErr_Clear();
-        return refuse(w, "a value of type %U is released or not contiguous", value);
+        refuse(w, "a value of type %U is released or not contiguous", value);
+    }
+    Py_DECREF(value);
+    if (result < 0) {
+        return -1;
     }
     if (view.len < REFERRED) {
-        int result = checked(w, swx_frame_pack_bin(&w->core, view.buf, (size_t)view.len));
+        result = checked(w, swx_frame_pack_bin(&w->core, view.buf, (size_t)view.len));
         PyBuffer_Release(&view);
         return result;
     }
@@ -316,6 +323,11 @@ static RARE int pack_int(writer *w, PyObject *value)
 
 static int pack(writer *w, PyObject *value);
 
+static RARE int refuse_change(writer *w, PyObject *value)
+{
+    return refuse(w, "a value of type %U changed while it was encoded", value);
+}
+
 static int pack_list(writer *w, PyObject *list)
 {
     Py_ssize_t size = PyList_Size(list);
@@ -323,13 +335,14 @@ static int pack_list(writer *w, PyObject *list)
     for (Py_ssize_t i = 0; i < size && result == 0; i++) {
         PyObject *item = PyList_GetItem(list, i);
         if (!item) {
-            return -1;
+            PyErr_Clear();
+            return refuse_change(w, list);
         }
         KEEP(item);
         result = pack(w, item);
         LET_GO(item);
     }
-    return result;
+    return result == 0 && PyList_Size(list) != size ? refuse_change(w, list) : result;
 }
 
 static int pack_tuple(writer *w, PyObject *tuple)
@@ -345,27 +358,33 @@ static int pack_tuple(writer *w, PyObject *tuple)
 static int pack_dict(writer *w, PyObject *dict)
 {
     PyObject *key, *value;
-    Py_ssize_t position = 0;
-    int result = checked(w, swx_frame_pack_map(&w->core, (size_t)PyDict_Size(dict)));
+    Py_ssize_t position = 0, left = PyDict_Size(dict);
+    int result = checked(w, swx_frame_pack_map(&w->core, (size_t)left));
     while (result == 0 && PyDict_Next(dict, &position, &key, &value)) {
+        if (--left < 0) {
+            break;
+        }
         KEEP(key);
         KEEP(value);
         result = pack(w, key) < 0 || pack(w, value) < 0 ? -1 : 0;
         LET_GO(key);
         LET_GO(value);
     }
-    return result;
+    return result == 0 && left ? refuse_change(w, dict) : result;
 }
 
 static RARE int pack_container(writer *w, PyObject *value, unsigned long flags)
 {
     int result;
+    Py_INCREF(value); /* a member may take it out of what holds it */
     if (flags & Py_TPFLAGS_TUPLE_SUBCLASS) {
-        return pack_tuple(w, value);
+        result = pack_tuple(w, value);
+    } else {
+        LOCK(value);
+        result = flags & Py_TPFLAGS_DICT_SUBCLASS ? pack_dict(w, value) : pack_list(w, value);
+        UNLOCK();
     }
-    LOCK(value);
-    result = flags & Py_TPFLAGS_DICT_SUBCLASS ? pack_dict(w, value) : pack_list(w, value);
-    UNLOCK();
+    Py_DECREF(value);
     return result;
 }
 

@@ -130,10 +130,12 @@ static void raise_for(PyObject *module, PyObject *patterns, size_t index, swx_st
 {
     PyObject *type = status == SWX_EINVAL ? Py_NewRef(PyExc_ValueError) : PyObject_GetAttrString(module, ERROR_NAME);
     PyObject *pattern = PyTuple_GetItem(patterns, (Py_ssize_t)index);
-    const char *cause = status == SWX_EINVAL ? "is not a valid regular expression" : "cannot be matched in a stream";
+    const char *cause = status == SWX_EINVAL   ? "is not a valid regular expression"
+                        : status == SWX_ELIMIT ? "is too large to be searched for"
+                                               : "cannot be searched for while output comes";
     PyObject *message = NULL, *error = NULL, *number = NULL;
     if (type && pattern) {
-        message = PyUnicode_FromFormat("pattern %zu, %R, %s: %s (at position %zu)", index, pattern, cause, text, position);
+        message = PyUnicode_FromFormat("pattern %zu, %.1000R, %s: %s (at position %zu)", index, pattern, cause, text, position);
     }
     error = message ? PyObject_CallFunctionObjArgs(type, message, NULL) : NULL;
     number = error ? PyLong_FromSize_t(index) : NULL;
@@ -166,7 +168,7 @@ static swx_pattern *read_patterns(PyObject *module, PyObject *patterns, size_t c
             text = PyUnicode_AsUTF8AndSize(pattern, &size);
             if (!text && PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) {
                 PyErr_Clear();
-                raise_for(module, patterns, i, SWX_EUNSUPPORTED, "a lone surrogate", 0);
+                raise_for(module, patterns, i, SWX_EUNSUPPORTED, "a lone surrogate, which no output has", 0);
             }
         }
         if (!text) {
@@ -305,6 +307,10 @@ static PyObject *matcher_feed(PyObject *object, PyObject *data)
     PyBuffer_Release(&view);
     if (status == SWX_ENOMEM) {
         return PyErr_NoMemory();
+    }
+    if (status == SWX_ELIMIT) {
+        PyErr_SetString(PyExc_RuntimeError, "the patterns take too long on this text");
+        return NULL;
     }
     if (status == SWX_MORE) {
         Py_RETURN_NONE;

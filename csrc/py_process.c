@@ -2,6 +2,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "py_core.h"
 #include "swx_alloc.h"
@@ -55,6 +56,8 @@ static void node_destroy(void *object)
     swx_flight_unref(&f->landing);
 }
 
+static bool node_slow(const void *object, bool destroy) { return swx_exec_is_slow(object, destroy); }
+
 static void unwatch(void *owner, int fd)
 {
     flight *f = owner;
@@ -64,7 +67,7 @@ static void unwatch(void *owner, int fd)
 }
 
 static const swx_node_type process_node = { node_event, node_deadline, node_due, node_interest, node_finished,
-                                             node_destroy };
+                                             node_destroy, node_slow };
 
 static bool gone(const flight *f) { return swx_py_home_is_gone(f->home); }
 
@@ -96,11 +99,14 @@ static void exec_done(swx_exec *exec)
 
 static void cancel_now(flight *f)
 {
-    if (!atomic_load(&f->landing.done) && !gone(f)) {
+    if (!atomic_load(&f->landing.done)) {
         Py_BEGIN_ALLOW_THREADS
-        swx_node_lock(f->node);
-        swx_exec_cancel(f->exec, swx_now());
-        swx_node_unlock(f->node);
+        if (swx_py_home_enter(f->home)) {
+            swx_node_lock(f->node);
+            swx_exec_cancel(f->exec, swx_now());
+            swx_node_unlock(f->node);
+            swx_py_home_leave(f->home);
+        }
         Py_END_ALLOW_THREADS
     }
 }
@@ -110,9 +116,12 @@ static void cancel_now(flight *f)
 static void give_up(flight *f)
 {
     Py_BEGIN_ALLOW_THREADS
-    swx_node_lock(f->node);
-    swx_exec_release(f->exec);
-    swx_node_unlock(f->node);
+    if (swx_py_home_enter(f->home)) {
+        swx_node_lock(f->node);
+        swx_exec_release(f->exec);
+        swx_node_unlock(f->node);
+        swx_py_home_leave(f->home);
+    }
     Py_END_ALLOW_THREADS
 }
 
@@ -139,7 +148,7 @@ static void process_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     process_clear(object);
-    if (self->flight && !gone(self->flight)) {
+    if (self->flight) {
         if (self->flight->node) {
             cancel_now(self->flight);
             give_up(self->flight);
@@ -162,6 +171,29 @@ static swx_status start(flight *f, const swx_exec_config *config, swx_error *err
         }
     }
     return status;
+}
+
+/* A copy of this process's environment in one block, for swx_free.  Made with the GIL: assignments to os.environ, which move and
+ * replace the strings, have it too.  NULL: out of memory. */
+static char **copy_environ(void)
+{
+    size_t count = 0, bytes = 0;
+    for (; environ && environ[count]; count++) {
+        bytes += strlen(environ[count]) + 1;
+    }
+    char **copy = swx_malloc((count + 1) * sizeof(*copy) + bytes);
+    if (!copy) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    char *to = (char *)(copy + count + 1);
+    for (size_t i = 0; i < count; i++) {
+        size_t size = strlen(environ[i]) + 1;
+        copy[i] = memcpy(to, environ[i], size);
+        to += size;
+    }
+    copy[count] = NULL;
+    return copy;
 }
 
 static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -187,9 +219,13 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         return NULL;
     }
     swx_py_home *home = swx_py_home_of(state);
-    argv = home ? swx_py_strings(argv_list) : NULL;
-    strings = argv && environment != Py_None ? swx_py_strings(environment) : NULL;
-    if (!argv || (environment != Py_None && !strings)) {
+    if (!home) {
+        return NULL;
+    }
+    swx_py_home_ref(home); /* sequences are Python code, which may end it */
+    argv = swx_py_strings(argv_list);
+    strings = !argv ? NULL : environment == Py_None ? copy_environ() : swx_py_strings(environment);
+    if (!strings) {
         goto failed;
     }
     if (!argv[0]) {
@@ -227,25 +263,33 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
                                .merge = merge,
                                .deadline = deadline,
                                .output_limit = limit < 2 ? 2 : (size_t)limit,
+                               .program_mark = home->program_mark,
                                .done = exec_done,
                                .unwatch = unwatch,
                                .owner = f };
-    swx_status status;
+    swx_status status = SWX_OK;
+    bool entered;
     Py_BEGIN_ALLOW_THREADS
-    status = start(f, &config, &err);
+    entered = swx_py_home_enter(home);
+    if (entered) {
+        status = start(f, &config, &err);
+        swx_py_home_leave(home);
+    }
     Py_END_ALLOW_THREADS
-    if (status != SWX_OK) {
+    if (!entered || status != SWX_OK) {
         swx_flight_unref(&f->landing); /* the core never had it, */
         swx_flight_unref(&f->landing); /* and no node */
-        swx_py_raise(&err);
+        entered ? swx_py_raise(&err) : swx_py_raise_gone(home, "process");
         goto failed;
     }
     swx_free(argv);
     swx_free(strings);
+    swx_py_home_unref(home);
     return (PyObject *)self;
 failed:
     swx_free(argv);
     swx_free(strings);
+    swx_py_home_unref(home);
     Py_XDECREF((PyObject *)self);
     return NULL;
 }

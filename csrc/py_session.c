@@ -19,6 +19,7 @@ typedef struct {
     swx_node *node;
     swx_session *session;
     bool carrier; /* see swx_session.h */
+    unsigned spoils; /* of swx_spoils, by the texts so far */
 } place;
 
 typedef struct {
@@ -83,21 +84,40 @@ static void node_interest(const void *object, unsigned which, int *fd, bool *rea
 }
 
 static void node_destroy(void *object) { swx_session_free(object); }
+static bool node_slow(const void *object, bool destroy) { return swx_session_is_slow(object, destroy); }
 
-static void unwatch(void *owner, int fd) { swx_node_unwatch(((place *)owner)->node, fd); }
+static void unwatch(void *owner, int fd) { swx_node_unwatch(owner, fd); }
 
-static const swx_node_type session_node = { node_event, node_deadline, node_due, node_interest, NULL, node_destroy };
+static const swx_node_type session_node = { node_event, node_deadline, node_due, node_interest, NULL, node_destroy, node_slow };
 
 /* ---- places ---------------------------------------------------------------------------------------------------- */
 
 static bool gone(const place *at) { return swx_py_home_is_gone(at->home); }
 static PyObject *raise_gone(const place *at) { return swx_py_raise_gone(at->home, "session"); }
 
+/* As swx_node_lock, to be called without the GIL.  False: it is gone, and nothing is locked.  (In a forked child the
+ * lock may be held by a thread that is not there.) */
+static bool lock(place *at)
+{
+    if (!swx_py_home_enter(at->home)) {
+        return false;
+    }
+    swx_node_lock(at->node);
+    return true;
+}
+
+static void unlock(place *at)
+{
+    swx_node_unlock(at->node);
+    swx_py_home_leave(at->home);
+}
+
 static void place_unref(place *at)
 {
     if (atomic_fetch_sub(&at->references, 1) == 1) {
-        if (!gone(at)) { /* in a forked child the lock may be held by a thread that is not there */
+        if (swx_py_home_enter(at->home)) {
             swx_reactor_remove(at->node);
+            swx_py_home_leave(at->home);
         }
         swx_py_home_unref(at->home);
         swx_free(at);
@@ -201,42 +221,52 @@ static void work_directly(flight *f, int64_t limit, int64_t slack)
     }
 }
 
-static void submit(flight *f, int64_t direct)
+/* False: it is gone, and the core has never had the flight. */
+static bool submit(flight *f, int64_t direct)
 {
-    atomic_fetch_add(&f->landing.references, 1); /* the core's, until it has landed */
+    bool locked;
     f->op.typed = f->typed.data;
     f->op.typed_size = f->typed.size;
     Py_BEGIN_ALLOW_THREADS
-    swx_node_lock(f->at->node);
-    f->landing.direct = direct > 0;
-    if (direct > 0) {
-        swx_node_pause(f->at->node, true);
+    locked = lock(f->at);
+    if (locked) {
+        atomic_fetch_add(&f->landing.references, 1); /* the core's, until it has landed */
+        f->landing.direct = direct > 0;
+        if (direct > 0) {
+            swx_node_pause(f->at->node, true);
+        }
+        swx_session_submit(f->at->session, &f->op, swx_now());
+        if (direct > 0) {
+            work_directly(f, direct, f->slack);
+            f->landing.direct = false;
+            swx_node_pause(f->at->node, false);
+        }
+        unlock(f->at);
     }
-    swx_session_submit(f->at->session, &f->op, swx_now());
-    if (direct > 0) {
-        work_directly(f, direct, f->slack);
-        f->landing.direct = false;
-        swx_node_pause(f->at->node, false);
-    }
-    swx_node_unlock(f->at->node);
     Py_END_ALLOW_THREADS
+    return locked;
 }
 
 /* ---- Operation ------------------------------------------------------------------------------------------------- */
 
 static const char *const end_names[] = { "none", "done", "matched", "timeout", "quiet", "died", "lost", "closed",
-                                         "cancelled", "memory", "system" };
+                                         "cancelled", "memory", "costly", "system" };
 
-static void operation_cancel_now(operation_object *self)
+/* False: it has not ended, and never will. */
+static bool operation_cancel_now(operation_object *self)
 {
     flight *f = self->flight;
-    if (!atomic_load(&f->landing.done) && !gone(f->at)) {
+    bool ended = atomic_load(&f->landing.done);
+    if (!ended) {
         Py_BEGIN_ALLOW_THREADS
-        swx_node_lock(f->at->node);
-        swx_session_cancel(f->at->session, &f->op);
-        swx_node_unlock(f->at->node);
+        ended = lock(f->at);
+        if (ended) {
+            swx_session_cancel(f->at->session, &f->op);
+            unlock(f->at);
+        }
         Py_END_ALLOW_THREADS
     }
+    return ended;
 }
 
 static int operation_traverse(PyObject *object, visitproc visit, void *arg)
@@ -278,14 +308,12 @@ static void operation_dealloc(PyObject *object)
     PyObject_GC_UnTrack(object);
     operation_clear(object);
     if (self->flight) {
-        operation_cancel_now(self); /* after this the core no longer uses the matcher */
-        if (!gone(self->flight->at) || atomic_load(&self->flight->landing.done)) {
-            swx_flight_unref(&self->flight->landing);
+        bool ended = operation_cancel_now(self), dies = atomic_load(&self->flight->at->home->ended);
+        if (self->matcher && (ended || !dies)) { /* else the reactor may still use it */
+            swx_py_match_give_back(self->matcher);
+            Py_DECREF(self->matcher);
         }
-    }
-    if (self->matcher) {
-        swx_py_match_give_back(self->matcher);
-        Py_DECREF(self->matcher);
+        swx_flight_unref(&self->flight->landing);
     }
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(object);
@@ -318,20 +346,20 @@ static PyObject *operation_take(PyObject *object, PyObject *unused)
     (void)unused;
     flight *f = ((operation_object *)object)->flight;
     static const size_t room = 256 << 10; /* what a loop may take at a time without being held up */
-    if (gone(f->at)) {
-        return raise_gone(f->at);
-    }
     uint8_t *bytes = swx_malloc(room);
     if (!bytes) {
         return PyErr_NoMemory();
     }
-    size_t size;
+    size_t size = 0;
+    bool locked;
     Py_BEGIN_ALLOW_THREADS
-    swx_node_lock(f->at->node);
-    size = swx_session_take(f->at->session, &f->op, bytes, room, swx_now());
-    swx_node_unlock(f->at->node);
+    locked = lock(f->at);
+    if (locked) {
+        size = swx_session_take(f->at->session, &f->op, bytes, room, swx_now());
+        unlock(f->at);
+    }
     Py_END_ALLOW_THREADS
-    PyObject *taken = PyBytes_FromStringAndSize((const char *)bytes, (Py_ssize_t)size);
+    PyObject *taken = locked ? PyBytes_FromStringAndSize((const char *)bytes, (Py_ssize_t)size) : raise_gone(f->at);
     swx_free(bytes);
     return taken;
 }
@@ -447,6 +475,13 @@ static PyObject *operation_hit(PyObject *object, void *unused)
     return f ? PyLong_FromSize_t(f->op.hit.index) : NULL;
 }
 
+static PyObject *operation_ended(PyObject *object, void *unused)
+{
+    (void)unused;
+    const flight *f = finished(object);
+    return f ? PyBool_FromLong(f->op.ended) : NULL;
+}
+
 static PyObject *operation_typed(PyObject *object, void *unused)
 {
     (void)unused;
@@ -459,13 +494,6 @@ static PyObject *operation_begun(PyObject *object, void *unused)
     (void)unused;
     const flight *f = finished(object);
     return f ? PyBool_FromLong(f->op.begun) : NULL;
-}
-
-static PyObject *operation_crlf(PyObject *object, void *unused)
-{
-    (void)unused;
-    const flight *f = finished(object);
-    return f ? PyBool_FromLong(f->op.processed) : NULL;
 }
 
 static PyObject *operation_error(PyObject *object, void *unused)
@@ -547,8 +575,8 @@ static PyGetSetDef operation_attributes[] = {
     { "dropped", operation_dropped, NULL, "Bytes missing in the middle of output because of the limit.", NULL },
     { "hit", operation_hit, NULL, "Index of the pattern, when end is matched.", NULL },
     { "typed", operation_typed, NULL, "Whether the command was given to the shell at all.", NULL },
-    { "begun", operation_begun, NULL, "Of a start: whether the shell has begun to run the script.", NULL },
-    { "crlf", operation_crlf, NULL, "Whether the terminal turned newlines into CR LF at the end.", NULL },
+    { "begun", operation_begun, NULL, "Whether the shell has begun to run the command, or the script of a start.", NULL },
+    { "ended", operation_ended, NULL, "After a match: whether the command has ended, so that it has a code.", NULL },
     { "error", operation_error, NULL, "What was wrong, when end is system.", NULL },
     { "errno", operation_errno, NULL, "The number of the system call's error, when end is system; 0: it was none.", NULL },
     { NULL, NULL, NULL, NULL, NULL },
@@ -603,7 +631,11 @@ static PyObject *launch(session_object *self, flight *f, PyObject *matcher, PyOb
         f->op.stream = true;
         f->op.news = op_news;
     }
-    submit(f, direct);
+    if (!submit(f, direct)) {
+        raise_gone(f->at);
+        atomic_store(&f->landing.done, true); /* nothing to cancel */
+        Py_CLEAR(op);
+    }
     return (PyObject *)op;
 }
 
@@ -678,22 +710,49 @@ static bool redirects_stderr(const char *text, size_t size)
     return false;
 }
 
+static bool is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+/* Whether the text holds a word that has the shell itself read or wait. */
+static bool has_shell_wait(const char *text, size_t size)
+{
+    static const char *const words[] = { "read", "readarray", "mapfile", "select", "wait" };
+    for (size_t i = 0; i < SWX_COUNT(words); i++) {
+        size_t length = strlen(words[i]);
+        const char *end = text + size, *at = text;
+        while ((at = memmem(at, (size_t)(end - at), words[i], length))) {
+            bool begins = at == text || !is_letter(at[-1]);
+            at += length;
+            if (begins && (at == end || !is_letter(*at))) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 /* What the session has to know about a command before it runs. */
 static unsigned hints_of(const swx_scan *scan, const char *text, size_t size, bool carrier)
 {
     unsigned hints = ((scan->flags & SWX_SCAN_STTY) ? SWX_HINT_STTY : 0) | ((scan->flags & SWX_SCAN_JOBS) ? SWX_HINT_JOBS : 0) |
                      ((scan->flags & SWX_SCAN_PROMPT) && assigns_prompt(text, size) ? SWX_HINT_PROMPT : 0);
+    hints |= (scan->flags & SWX_SCAN_EXEC) && redirects_stderr(text, size) ? SWX_HINT_STDERR : 0;
+    hints |= (scan->flags & SWX_SCAN_EXEC ? SWX_HINT_EXEC : 0) | (scan->flags & SWX_SCAN_BACKGROUND ? SWX_HINT_STARTS : 0);
+    bool hides = (scan->flags & SWX_SCAN_PROMPT) || (hints & SWX_HINT_STDERR);
+    hints |= hides && !(scan->flags & SWX_SCAN_UNKNOWN) && !has_shell_wait(text, size) ? SWX_HINT_HIDES : 0;
     if (!carrier) {
-        return hints | ((scan->flags & SWX_SCAN_EXEC) ? SWX_HINT_SETTLE : 0);
+        return hints | ((scan->flags & SWX_SCAN_EXEC) ? SWX_HINT_SETTLE : 0) |
+               ((scan->flags & SWX_SCAN_PROMPT) ? SWX_HINT_SOURCE : 0);
     }
     const unsigned source = SWX_SCAN_PROMPT | SWX_SCAN_PARSE_STATE | SWX_SCAN_EXEC;
     return hints | ((scan->flags & SWX_SCAN_EXEC) && memmem(text, size, ">(", 2) ? SWX_HINT_SETTLE : 0) |
-           ((scan->flags & SWX_SCAN_EXEC) && redirects_stderr(text, size) ? SWX_HINT_STDERR : 0) |
            ((scan->flags & source) ? SWX_HINT_SOURCE : 0) | ((scan->flags & SWX_SCAN_EDITING) ? SWX_HINT_EDITING : 0);
 }
 
 /* 1: what to type is in `typed`, and how, in `op`; 0: bash must be asked about the command first; -1: exception. */
-static int deliver(swx_buf *typed, swx_op *op, bool *empty, const char *text, size_t size, int checked, bool carrier)
+static int deliver(swx_buf *typed, swx_op *op, bool *empty, const char *text, size_t size, int checked, place *at)
 {
     swx_scan scan;
     swx_syntax_scan((const uint8_t *)text, size, &scan);
@@ -704,11 +763,14 @@ static int deliver(swx_buf *typed, swx_op *op, bool *empty, const char *text, si
     if (scan.verdict == SWX_UNSURE && checked < 0) {
         return 0;
     }
-    op->hints = hints_of(&scan, text, size, carrier);
+    unsigned spoils = swx_syntax_spoils(&scan, (const uint8_t *)text, size);
+    op->hints = hints_of(&scan, text, size, at->carrier) | (spoils & SWX_SPOILS_BRACE ? SWX_HINT_BRACE : 0);
     swx_way way = swx_syntax_way(&scan, checked > 0);
-    if (way == SWX_WAY_RAW && carrier) { /* its terminal stays in canonical mode */
+    if (way == SWX_WAY_RAW && at->carrier) { /* its terminal stays in canonical mode */
         way = SWX_WAY_EVAL;
     }
+    way = swx_syntax_unspoilt(&scan, way, at->spoils);
+    at->spoils |= spoils;
     swx_status status = way == SWX_WAY_NONE ? swx_buf_append(typed, "\n", 1)
                                             : swx_syntax_deliver(way, (const uint8_t *)text, size, typed);
     if (status != SWX_OK) {
@@ -732,29 +794,32 @@ static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
     if (PyErr_Occurred()) {
         return NULL;
     }
-    if (!self->command || gone(f->at)) {
+    if (!self->command) {
         PyErr_SetString(PyExc_RuntimeError, "the operation is not held");
         return NULL;
     }
     const char *text = command_bytes(self->command, &size, &keep);
     swx_op wanted = { .kind = SWX_OP_RUN };
-    int delivered = text ? deliver(&f->typed, &wanted, &f->empty, text, (size_t)size, checked > 0, f->at->carrier) : -1;
+    int delivered = text ? deliver(&f->typed, &wanted, &f->empty, text, (size_t)size, checked > 0, f->at) : -1;
     Py_XDECREF(keep);
     if (delivered < 0) {
         return NULL;
     }
     Py_CLEAR(self->command);
+    bool locked;
     Py_BEGIN_ALLOW_THREADS
-    swx_node_lock(f->at->node);
-    f->op.typed = f->typed.data;
-    f->op.typed_size = f->typed.size;
-    f->op.raw = wanted.raw;
-    f->op.runs = wanted.runs;
-    f->op.hints = wanted.hints;
-    swx_session_release(f->at->session, &f->op, swx_now());
-    swx_node_unlock(f->at->node);
+    locked = lock(f->at);
+    if (locked) {
+        f->op.typed = f->typed.data;
+        f->op.typed_size = f->typed.size;
+        f->op.raw = wanted.raw;
+        f->op.runs = wanted.runs;
+        f->op.hints = wanted.hints;
+        swx_session_release(f->at->session, &f->op, swx_now());
+        unlock(f->at);
+    }
     Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    return locked ? Py_NewRef(Py_None) : raise_gone(f->at);
 }
 
 static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t count)
@@ -763,14 +828,15 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
     swx_py_state *state = swx_py_state_of(Py_TYPE(object));
     PyObject *keep;
     Py_ssize_t size;
-    if (count != 9 && count != 10) {
+    if (count < 9 || count > 11) {
         PyErr_SetString(PyExc_TypeError,
-                        "run() takes command, checked, timeout, quiet, matcher, waker, future, news, direct and perhaps slack");
+                        "run() takes command, checked, timeout, quiet, matcher, waker, future, news, direct and perhaps slack and grace");
         return NULL;
     }
     long checked = PyLong_AsLong(args[1]);
     long direct = PyLong_AsLong(args[8]);
-    long slack = count == 10 && !PyErr_Occurred() ? PyLong_AsLong(args[9]) : 0;
+    long slack = count > 9 && !PyErr_Occurred() ? PyLong_AsLong(args[9]) : 0;
+    long grace = count == 11 && !PyErr_Occurred() ? PyLong_AsLong(args[10]) : 0;
     swx_waker *waker = swx_py_waker_get(state, args[5]);
     if (PyErr_Occurred() || !usable(self)) {
         return NULL;
@@ -782,7 +848,7 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
     flight *f = flight_new(self->at, SWX_OP_RUN, waker);
     int delivered = -1;
     if (f && set_limits(f, args[2], args[3]) == 0) {
-        delivered = deliver(&f->typed, &f->op, &f->empty, text, (size_t)size, (int)checked, self->at->carrier);
+        delivered = deliver(&f->typed, &f->op, &f->empty, text, (size_t)size, (int)checked, self->at);
     }
     Py_XDECREF(keep);
     if (delivered < 0) {
@@ -792,6 +858,7 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
         return NULL;
     }
     f->op.held = delivered == 0;
+    f->op.grace = (int64_t)grace * 1000000;
     f->slack = (int64_t)slack * 1000;
     PyObject *op = launch(self, f, args[4], args[6], args[7], delivered ? (int64_t)direct * 1000 : 0);
     if (op && !delivered) {
@@ -905,15 +972,21 @@ static PyObject *session_type(PyObject *object, PyObject *bytes_object)
     session_object *self = (session_object *)object;
     char *bytes;
     Py_ssize_t size;
-    swx_status status;
+    bool locked;
+    swx_status status = SWX_OK;
     if (!usable(self) || PyBytes_AsStringAndSize(bytes_object, &bytes, &size) < 0) {
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
-    swx_node_lock(self->at->node);
-    status = swx_session_type(self->at->session, (const uint8_t *)bytes, (size_t)size, swx_now());
-    swx_node_unlock(self->at->node);
+    locked = lock(self->at);
+    if (locked) {
+        status = swx_session_type(self->at->session, (const uint8_t *)bytes, (size_t)size, swx_now());
+        unlock(self->at);
+    }
     Py_END_ALLOW_THREADS
+    if (!locked) {
+        return raise_gone(self->at);
+    }
     if (status == SWX_ENOMEM) {
         return PyErr_NoMemory();
     }
@@ -924,31 +997,36 @@ static PyObject *session_doubt(PyObject *object, PyObject *commands_object)
 {
     session_object *self = (session_object *)object;
     unsigned long long commands = PyLong_AsUnsignedLongLong(commands_object);
-    bool asked;
+    bool locked, asked = false;
     if (PyErr_Occurred() || !usable(self)) {
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
-    swx_node_lock(self->at->node);
-    asked = swx_session_doubt(self->at->session, commands, swx_now());
-    swx_node_unlock(self->at->node);
+    locked = lock(self->at);
+    if (locked) {
+        asked = swx_session_doubt(self->at->session, commands, swx_now());
+        unlock(self->at);
+    }
     Py_END_ALLOW_THREADS
-    return PyBool_FromLong(asked);
+    return locked ? PyBool_FromLong(asked) : raise_gone(self->at);
 }
 
 static PyObject *session_attach(PyObject *object, PyObject *attached)
 {
     session_object *self = (session_object *)object;
     int on = PyObject_IsTrue(attached);
+    bool locked;
     if (on < 0 || !usable(self)) {
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
-    swx_node_lock(self->at->node);
-    swx_session_attach(self->at->session, on);
-    swx_node_unlock(self->at->node);
+    locked = lock(self->at);
+    if (locked) {
+        swx_session_attach(self->at->session, on);
+        unlock(self->at);
+    }
     Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    return locked ? Py_NewRef(Py_None) : raise_gone(self->at);
 }
 
 static PyObject *session_resize(PyObject *object, PyObject *args)
@@ -956,15 +1034,21 @@ static PyObject *session_resize(PyObject *object, PyObject *args)
     session_object *self = (session_object *)object;
     unsigned rows, columns;
     swx_error err = { .status = SWX_OK };
-    swx_status status;
+    swx_status status = SWX_OK;
+    bool locked;
     if (!PyArg_ParseTuple(args, "II:resize", &rows, &columns) || !usable(self)) {
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
-    swx_node_lock(self->at->node);
-    status = swx_session_resize(self->at->session, rows, columns, &err);
-    swx_node_unlock(self->at->node);
+    locked = lock(self->at);
+    if (locked) {
+        status = swx_session_resize(self->at->session, rows, columns, &err);
+        unlock(self->at);
+    }
     Py_END_ALLOW_THREADS
+    if (!locked) {
+        return raise_gone(self->at);
+    }
     if (status != SWX_OK) {
         err.status = status;
         return swx_py_raise(&err);
@@ -976,21 +1060,46 @@ static PyObject *session_facts(PyObject *object, PyObject *unused)
 {
     (void)unused;
     session_object *self = (session_object *)object;
-    swx_session_state facts;
+    swx_session_state facts = { 0 };
+    int pid = 0;
+    bool locked;
     if (!usable(self)) {
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
-    swx_node_lock(self->at->node);
-    facts = swx_session_look(self->at->session);
-    swx_node_unlock(self->at->node);
+    locked = lock(self->at);
+    if (locked) {
+        facts = swx_session_look(self->at->session);
+        pid = (int)swx_session_pid(self->at->session);
+        unlock(self->at);
+    }
     Py_END_ALLOW_THREADS
-    return Py_BuildValue("{sOsOsOsOsOsisKsKsKsi}", "kernel_proof", facts.kernel_proof ? Py_True : Py_False, "idle",
+    if (!locked) {
+        return raise_gone(self->at);
+    }
+    return Py_BuildValue("{sOsOsOsOsOsOsisLsKsKsKsi}", "kernel_proof", facts.kernel_proof ? Py_True : Py_False, "idle",
                          facts.idle ? Py_True : Py_False, "dead", facts.dead ? Py_True : Py_False, "closed",
-                         facts.closed ? Py_True : Py_False, "doubtful", facts.doubtful ? Py_True : Py_False, "wait_status",
-                         facts.wait_status, "commands",
+                         facts.closed ? Py_True : Py_False, "doubtful", facts.doubtful ? Py_True : Py_False, "hides",
+                         facts.hides ? Py_True : Py_False, "wait_status", facts.wait_status, "commenced",
+                         (long long)facts.commenced, "commands",
                          (unsigned long long)facts.commands, "challenges", (unsigned long long)facts.challenges, "late",
-                         (unsigned long long)facts.late, "pid", (int)swx_session_pid(self->at->session));
+                         (unsigned long long)facts.late, "pid", pid);
+}
+
+static swx_status start(place *at, const swx_session_config *config, swx_error *err)
+{
+    swx_status status = swx_session_new(&at->session, config, swx_now(), err);
+    if (status == SWX_OK) {
+        status = swx_reactor_add(at->home->reactor, &at->node, &session_node, at->session, err);
+        if (status != SWX_OK) {
+            swx_session_free(at->session);
+        } else {
+            swx_node_lock(at->node);
+            swx_session_set_unwatch(at->session, unwatch, at->node);
+            swx_node_unlock(at->node);
+        }
+    }
+    return status;
 }
 
 static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -1011,7 +1120,11 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         return NULL;
     }
     swx_py_home *home = swx_py_home_of(swx_py_state_of(type));
-    char **strings = home ? swx_py_strings(environment) : NULL;
+    if (!home) {
+        return NULL;
+    }
+    swx_py_home_ref(home); /* sequences are Python code, which may end it */
+    char **strings = swx_py_strings(environment);
     char **argv = strings && argv_arg != Py_None ? swx_py_strings(argv_arg) : NULL;
     if (argv && !argv[0]) {
         PyErr_SetString(PyExc_ValueError, "argv is the program that carries the terminal, and its arguments");
@@ -1019,6 +1132,7 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     if (!strings || PyErr_Occurred()) {
         swx_free(argv);
         swx_free(strings);
+        swx_py_home_unref(home);
         return NULL;
     }
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
@@ -1030,36 +1144,30 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
                                   .rows = rows,
                                   .columns = columns,
                                   .output_limit = (size_t)limit,
-                                  .argv = argv };
+                                  .argv = argv,
+                                  .program_mark = home->program_mark };
     swx_status status = SWX_ENOMEM;
+    bool entered = true;
     if (self && at) {
         atomic_init(&at->references, 1);
         at->home = home;
         at->carrier = argv != NULL;
-        swx_py_home_ref(home);
         Py_BEGIN_ALLOW_THREADS
-        status = swx_session_new(&at->session, &config, swx_now(), &err);
-        if (status == SWX_OK) {
-            status = swx_reactor_add(home->reactor, &at->node, &session_node, at->session, &err);
-            if (status != SWX_OK) {
-                swx_session_free(at->session);
-            } else {
-                swx_node_lock(at->node);
-                swx_session_set_unwatch(at->session, unwatch, at);
-                swx_node_unlock(at->node);
-            }
+        entered = swx_py_home_enter(home);
+        if (entered) {
+            status = start(at, &config, &err);
+            swx_py_home_leave(home);
         }
         Py_END_ALLOW_THREADS
     }
     swx_free(argv);
     swx_free(strings);
     if (status != SWX_OK) {
-        if (at && at->home) {
-            swx_py_home_unref(at->home);
-        }
+        entered ? swx_py_raise(&err) : swx_py_raise_gone(home, "session");
+        swx_py_home_unref(home);
         swx_free(at);
         Py_XDECREF((PyObject *)self);
-        return swx_py_raise(&err);
+        return NULL;
     }
     self->at = at;
     return (PyObject *)self;
@@ -1083,11 +1191,11 @@ static PyMethodDef session_methods[] = {
       "timeout: seconds for the script, from the shell's first prompt on; None: no limit.\npatience: seconds for a carrier to show "
       "that prompt; None: as many.\ndirect: as for run(); for a shell that is at its prompt already." },
     { "run", (PyCFunction)(void (*)(void))session_run, METH_FASTCALL,
-      "run($self, command, checked, timeout, quiet, matcher, waker, future, news, direct, slack=0, /)\n--\n\nRuns a command.\n\n"
+      "run($self, command, checked, timeout, quiet, matcher, waker, future, news, direct, slack=0, grace=0, /)\n--\n\nRuns a command.\n\n"
       "checked: 1, `bash -n` accepts it without a warning; 0, with a warning; -1, nobody asked: then the operation is `held` "
       "when bash has to be asked.\ntimeout, quiet: seconds or None.  news: what Waker.take returns when there is output.\n"
       "direct: microseconds that this call itself waits for the end, without the GIL.\nslack: microseconds more that it may take to "
-      "give up waiting, which makes the wait cheaper." },
+      "give up waiting, which makes the wait cheaper.\ngrace: milliseconds for it to end after a match, so that it has an exit code." },
     { "line", session_line, METH_VARARGS,
       "line($self, text, timeout, quiet, matcher, waker, future, news, /)\n--\n\nTypes bytes, as they are, to whatever reads the "
       "terminal; ends with a match or when the shell is back." },

@@ -99,7 +99,7 @@ static PyObject *strip_finish(PyObject *object, PyObject *unused)
 
 static PyMethodDef strip_methods[] = {
     { "feed", strip_feed, METH_O, "feed($self, data, /)\n--\n\nThe text in `data` (bytes), less what may still become a sequence." },
-    { "finish", strip_finish, METH_NOARGS, "finish($self, /)\n--\n\nThe end of the stream: what was held back, as it was." },
+    { "finish", strip_finish, METH_NOARGS, "finish($self, /)\n--\n\nThe end of the stream: the text of what was held back." },
     { NULL, NULL, 0, NULL },
 };
 

@@ -42,13 +42,11 @@ static size_t write_plain(const swx_buf *buf, bool crlf, uint8_t *out)
 {
     char note[80];
     size_t size = 0, note_size = note_of(buf, note);
-    bool strip = crlf;
     swx_span spans[3];
     swx_buf_spans(buf, spans);
     for (size_t i = 0; i < SWX_COUNT(spans); i++) {
         if (spans[i].size) {
             memcpy(out + size, spans[i].bytes, spans[i].size);
-            strip = strip || memchr(spans[i].bytes, 0x1b, spans[i].size);
         }
         size += spans[i].size;
         if (i == 0 && note_size) {
@@ -56,7 +54,7 @@ static size_t write_plain(const swx_buf *buf, bool crlf, uint8_t *out)
             size += note_size;
         }
     }
-    return strip ? swx_strip_whole(out, size, crlf) : size;
+    return crlf || swx_strip_needed(out, size) ? swx_strip_whole(out, size, crlf) : size;
 }
 
 static PyObject *decode(const uint8_t *bytes, size_t size)
@@ -67,7 +65,7 @@ static PyObject *decode(const uint8_t *bytes, size_t size)
 PyObject *swx_py_text(const swx_buf *buf, bool crlf)
 {
     char note[80];
-    if (!crlf && !swx_buf_dropped(buf) && (!buf->size || !memchr(buf->data, 0x1b, buf->size))) {
+    if (!crlf && !swx_buf_dropped(buf) && !swx_strip_needed(buf->data, buf->size)) {
         return decode(buf->data, buf->size);
     }
     uint8_t *text = swx_malloc(buf->size + note_of(buf, note));

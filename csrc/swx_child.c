@@ -21,7 +21,7 @@
 
 extern char **environ;
 
-static int open_pidfd(pid_t pid)
+int swx_child_open_pidfd(pid_t pid)
 {
 #ifdef SYS_pidfd_open
     return (int)syscall(SYS_pidfd_open, pid, 0); /* close-on-exec by definition */
@@ -39,6 +39,8 @@ enum { CANDIDATES = 4096, PATH_ROOM = 64 * 1024 };
 /* Where the mark is kept, and the numbers that can be one. */
 static const int MARKED[] = { RLIMIT_RTTIME, RLIMIT_LOCKS };
 static const uint64_t LOWEST_MARK = UINT64_C(1) << 60, MARKS_END = UINT64_C(1) << 62;
+/* A program's mark is a soft limit, which is at most the hard one: up to the lowest number that is a child's. */
+static const uint64_t LOWEST_PROGRAM_MARK = UINT64_C(1) << 59;
 
 /* All that the child needs, made before it exists: it shares our memory and must not touch the allocator. */
 typedef struct {
@@ -47,6 +49,7 @@ typedef struct {
     const char **programs; /* NULL-terminated: what to try to execute, in order */
     struct rlimit64 limit; /* the mark */
     bool possible[SWX_COUNT(MARKED)]; /* a limit that means something stays as it is, also where root could lift it */
+    pid_t parent;
     bool marked;           /* out: it is in force, in one of the limits at least */
     const char *failed;    /* out: the call that failed, NULL while all is well */
     int sys_errno;
@@ -102,14 +105,23 @@ static void draw_mark(preparation *p)
     for (size_t i = 0; i < SWX_COUNT(MARKED); i++) {
         struct rlimit64 now;
         p->possible[i] = prlimit64(0, MARKED[i], NULL, &now) == 0 && now.rlim_max > LOWEST_MARK;
-        if (p->possible[i] && now.rlim_max < top) { /* a session inside of a session: only lower marks are allowed */
-            top = now.rlim_max;
+        if (p->possible[i] && now.rlim_max < MARKS_END) { /* a session inside of a session */
+            p->possible[i] = !possible; /* the last limit keeps the outer one's marks, so that its end is also ours */
+            top = now.rlim_max < top ? now.rlim_max : top; /* only lower marks are allowed */
         }
         possible = possible || p->possible[i];
     }
     if (possible && getrandom(&random, sizeof(random), 0) == (ssize_t)sizeof(random)) {
-        p->limit.rlim_cur = p->limit.rlim_max = LOWEST_MARK + random % (top - LOWEST_MARK);
+        p->limit.rlim_max = LOWEST_MARK + random % (top - LOWEST_MARK);
+        p->limit.rlim_cur = p->spawn->program_mark ? p->spawn->program_mark : p->limit.rlim_max;
     }
+}
+
+uint64_t swx_child_draw_program_mark(void)
+{
+    uint64_t random;
+    bool drawn = getrandom(&random, sizeof(random), 0) == (ssize_t)sizeof(random);
+    return drawn ? LOWEST_PROGRAM_MARK + random % (LOWEST_MARK - LOWEST_PROGRAM_MARK) : 0;
 }
 
 /* ---- in the child, between vfork and exec: system calls only ---- */
@@ -121,16 +133,16 @@ static bool child_failed(preparation *p, const char *call)
     return false;
 }
 
-static void child_close_others(void)
+void swx_child_close_from(int lowest)
 {
 #ifdef SYS_close_range
-    if (syscall(SYS_close_range, 3U, ~0U, 0U) == 0) {
+    if (syscall(SYS_close_range, (unsigned)lowest, ~0U, 0U) == 0) {
         return;
     }
 #endif
     struct rlimit64 limit;
     int top = prlimit64(0, RLIMIT_NOFILE, NULL, &limit) == 0 && limit.rlim_cur < 65536 ? (int)limit.rlim_cur : 65536;
-    for (int fd = 3; fd < top; fd++) {
+    for (int fd = lowest; fd < top; fd++) {
         close(fd);
     }
 }
@@ -195,12 +207,16 @@ static void child_begin(preparation *p)
     for (size_t i = 0; i < SWX_COUNT(MARKED) && p->limit.rlim_max; i++) {
         p->marked = (p->possible[i] && prlimit64(0, MARKED[i], &p->limit, NULL) == 0) || p->marked;
     }
+    pid_t parent = getppid();
+    if (parent && parent != p->parent) { /* it ended before there was a mark to be found by; 0: in another pid namespace */
+        return;
+    }
     if (p->spawn->directory && chdir(p->spawn->directory) != 0) {
         child_failed(p, "chdir");
         return;
     }
     if (child_set_descriptors(p)) {
-        child_close_others();
+        swx_child_close_from(3);
         child_reset_signals();
         child_execute(p);
     }
@@ -227,6 +243,7 @@ swx_status swx_child_start(swx_child *child, const swx_spawn *spawn, swx_error *
 {
     *child = (swx_child){ .pidfd = -1 };
     preparation p = { .spawn = spawn,
+                      .parent = getpid(),
                       .environment = spawn->environment ? spawn->environment : environ,
                       .programs = find_programs(spawn->file) };
     if (!p.programs) {
@@ -246,7 +263,7 @@ swx_status swx_child_start(swx_child *child, const swx_spawn *spawn, swx_error *
     }
     child->pid = pid;
     child->mark = p.marked ? p.limit.rlim_max : 0;
-    child->pidfd = open_pidfd(pid);
+    child->pidfd = swx_child_open_pidfd(pid);
     return SWX_OK;
 }
 
@@ -326,7 +343,8 @@ static size_t find_mark(pid_t pid, const uint64_t *marks, size_t count)
             return count;
         }
         for (size_t i = 0; i < count; i++) { /* no other number: everything has the limit of "none" */
-            if (limit.rlim_max == marks[i] && marks[i] >= LOWEST_MARK && marks[i] < MARKS_END) {
+            uint64_t found = marks[i] < LOWEST_MARK ? limit.rlim_cur : limit.rlim_max;
+            if (found == marks[i] && marks[i] >= LOWEST_PROGRAM_MARK && marks[i] < MARKS_END) {
                 return i;
             }
         }
@@ -356,6 +374,7 @@ typedef struct {
 
 /* A look blocks its thread: waiting may take this much of it, however many strays there are. */
 enum { PAUSE_MICROSECONDS = 100, PATIENCE_MICROSECONDS = 20 * 1000 };
+enum { LONGEST_PAUSE_MICROSECONDS = 3200, END_MICROSECONDS = 1000 * 1000 };
 
 static bool belongs(const hunt *h, pid_t pid)
 {
@@ -382,7 +401,7 @@ static void take_stray(hunt *h, pid_t pid, pid_t parent)
     if (pid == getpid()) {
         return;
     }
-    int fd = open_pidfd(pid); /* before the look that tells who it is: what has the number later is not hit */
+    int fd = swx_child_open_pidfd(pid); /* before the look that tells who it is: what has the number later is not hit */
     if (!h->all && belongs(h, pid)) {
         goto done;
     }
@@ -516,7 +535,7 @@ static long kill_strays(const hunt *h)
     long found = 0;
     for (size_t i = 0; i < h->stray_count; i++) {
         process_stat stat;
-        int fd = open_pidfd(h->strays[i].pid);
+        int fd = swx_child_open_pidfd(h->strays[i].pid);
         swx_status status = read_stat(h->strays[i].pid, &stat);
         /* Where no look is possible now: it was stopped a moment ago, and would stay so. */
         if (status == SWX_ESYS || (status == SWX_OK && stat.started == h->strays[i].started && !is_dead(&stat))) {
@@ -533,7 +552,7 @@ static long kill_strays(const hunt *h)
 static bool kill_one(hunt *h, pid_t pid)
 {
     bool alive = false;
-    int fd = open_pidfd(pid);
+    int fd = swx_child_open_pidfd(pid);
     if (fd < 0) { /* the kernel has no handles, or none is left */
         process_stat stat;
         swx_status status = errno == ESRCH ? SWX_ECLOSED : read_stat(pid, &stat);
@@ -630,6 +649,27 @@ bool swx_child_kill_tree(swx_child *child)
     return found <= 0 && swx_child_ended(child);
 }
 
+/* Repeats a step, at most for a second and that step.  Returns whether it succeeded. */
+static bool repeat(bool (*step)(swx_child *), swx_child *child)
+{
+    const int64_t until = microseconds() + END_MICROSECONDS;
+    useconds_t pause = PAUSE_MICROSECONDS;
+    bool done;
+    while (!(done = step(child)) && microseconds() < until) {
+        usleep(pause);
+        pause = pause < LONGEST_PAUSE_MICROSECONDS ? 2 * pause : pause;
+    }
+    return done;
+}
+
+void swx_child_end_tree(swx_child *child)
+{
+    if (!repeat(swx_child_kill_tree, child)) { /* for want of descriptors its tree cannot be seen: the child itself can be ended */
+        swx_child_signal(child, SIGKILL);
+        repeat(swx_child_ended, child);
+    }
+}
+
 /* Whether the thread is asleep in a read of that terminal.  Sources: proc(5), /proc/pid/syscall and /proc/pid/fd. */
 static bool is_thread_reading(pid_t pid, const char *thread, const char *terminal)
 {
@@ -671,7 +711,7 @@ static bool is_reading(pid_t pid, const char *terminal)
 
 static void kill_reader(pid_t pid)
 {
-    struct pollfd ended = { .fd = open_pidfd(pid), .events = POLLIN };
+    struct pollfd ended = { .fd = swx_child_open_pidfd(pid), .events = POLLIN };
     kill(pid, SIGKILL);
     if (ended.fd >= 0) { /* until it is gone it may still take what comes */
         poll(&ended, 1, 100);
@@ -679,15 +719,67 @@ static void kill_reader(pid_t pid)
     }
 }
 
-void swx_child_kill_readers(const swx_child *child, pid_t group, const char *terminal)
+/* Of the child's processes in that group (0: in any) the next one that is blocked in a read of the terminal; 0:
+ * there is none. */
+static pid_t next_reader(DIR *processes, const swx_child *child, pid_t group, const char *terminal)
 {
-    DIR *processes = group == 0 || kill(-group, 0) == 0 ? opendir("/proc") : NULL;
     const struct dirent *entry;
     while (processes && (entry = readdir(processes))) {
         pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
         if (pid > 0 && pid != child->pid && (is_marked(pid, &child->mark, 1) || getsid(pid) == child->pid) &&
             (group == 0 || getpgid(pid) == group) && is_reading(pid, terminal)) {
-            kill_reader(pid);
+            return pid;
+        }
+    }
+    return 0;
+}
+
+void swx_child_kill_readers(const swx_child *child, pid_t group, const char *terminal)
+{
+    DIR *processes = group == 0 || kill(-group, 0) == 0 ? opendir("/proc") : NULL;
+    for (pid_t pid; (pid = next_reader(processes, child, group, terminal));) {
+        kill_reader(pid);
+    }
+    if (processes) {
+        closedir(processes);
+    }
+}
+
+bool swx_child_has_reader(const swx_child *child, const char *terminal)
+{
+    DIR *processes = opendir("/proc");
+    bool found = swx_child_reads(child, terminal) || next_reader(processes, child, 0, terminal);
+    if (processes) {
+        closedir(processes);
+    }
+    return found;
+}
+
+bool swx_child_reads(const swx_child *child, const char *terminal)
+{
+    char thread[16];
+    snprintf(thread, sizeof(thread), "%d", (int)child->pid);
+    return is_thread_reading(child->pid, thread, terminal);
+}
+
+void swx_child_kill_begun(const swx_child *child, int64_t since, int64_t last)
+{
+    struct timespec boot, monotonic;
+    clock_gettime(CLOCK_BOOTTIME, &boot);
+    clock_gettime(CLOCK_MONOTONIC, &monotonic);
+    const int64_t second = 1000000000, tick = second / sysconf(_SC_CLK_TCK);
+    since += (boot.tv_sec - monotonic.tv_sec) * second + boot.tv_nsec - monotonic.tv_nsec;
+    DIR *processes = opendir("/proc");
+    const struct dirent *entry;
+    while (processes && (entry = readdir(processes))) {
+        pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
+        process_stat stat;
+        if (pid <= 0 || pid == child->pid || getsid(pid) != child->pid || read_stat(pid, &stat) != SWX_OK) {
+            continue;
+        }
+        int64_t began = (int64_t)stat.started * tick; /* or up to a tick later */
+        if (getpgid(pid) == child->pid || began > since || (began + tick > since && pid > last)) {
+            kill(pid, SIGKILL);
         }
     }
     if (processes) {

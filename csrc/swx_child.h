@@ -13,6 +13,8 @@
  * 2^60 us are 36,000 years).  prlimit(2) reads it back from any process of the same user for 0.3 us, so that a
  * look at every process of the machine costs less than a millisecond per thousand.  The same number stands in
  * RLIMIT_LOCKS, which no kernel since 2.6 heeds, for those that set the first one themselves (`ulimit -R`).
+ * These are the hard limits.  The soft ones have the mark of the program, near 2^59, by which swx_supervisor.h finds all that
+ * its children left.  Where a program runs in another's session, RLIMIT_LOCKS keeps the marks of the outermost.
  *
  * What has set both, or gets new limits with a login (su, sudo), is still found as a child of what has the mark, or as a
  * member of the session while its leader was not reaped.  What escapes: a process that has set both limits, *and* is in
@@ -42,6 +44,7 @@ typedef struct {
     const char *directory;    /* where it starts; NULL: the caller's */
     const char *terminal;     /* path of a pty slave that becomes fds 0-2 and the controlling terminal, or NULL */
     int input, output, error; /* without terminal: fds for 0-2 (borrowed) */
+    uint64_t program_mark;    /* of swx_supervisor_start, which ends the program when we are gone; 0: nothing does */
 } swx_spawn;
 
 /* Starts the program.  SWX_ESYS names the call that failed in the child (execve, chdir, open(terminal), ...) or in the
@@ -57,6 +60,15 @@ int swx_child_code(const swx_child *child);
 
 /* Signals the process group that the child leads.  Nothing happens when it was reaped. */
 void swx_child_signal(const swx_child *child, int signal_number);
+
+/* A mark for all children of a program together.  0: no random number was to be had. */
+uint64_t swx_child_draw_program_mark(void);
+
+/* A handle of a process, close-on-exec; -1 with errno set. */
+int swx_child_open_pidfd(pid_t pid);
+
+/* Closes all descriptors from that number on.  Nothing but system calls: for use between vfork and exec. */
+void swx_child_close_from(int lowest);
 
 /* Whether a limit of that value, of that resource, may be a mark, or be there so that one can be set. */
 bool swx_child_may_mark(int resource, uint64_t value);
@@ -75,6 +87,10 @@ bool swx_child_living(const uint64_t *marks, size_t count, bool *living);
  * the child was reaped; else call again a moment later. */
 bool swx_child_kill_tree(swx_child *child);
 
+/* All of its steps, for one second at most; if something still lives then, the child alone is killed and reaped, which may take
+ * another second. */
+void swx_child_end_tree(swx_child *child);
+
 /* Kills what descends from the child and has shed all other signs of that.  For before its parents are told to end. */
 void swx_child_kill_strays(const swx_child *child);
 
@@ -83,6 +99,17 @@ void swx_child_kill_strays(const swx_child *child);
  * not notice that, and would take the next input from the shell.  One that was just woken is on a processor, and is not
  * found until it sleeps again: see swx_kernel_turn_of. */
 void swx_child_kill_readers(const swx_child *child, pid_t group, const char *terminal);
+
+/* Whether the process itself sleeps in a read of that terminal.  False too where the kernel does not tell. */
+bool swx_child_reads(const swx_child *child, const char *terminal);
+
+/* Whether a process of the child's, or itself, does. */
+bool swx_child_has_reader(const swx_child *child, const char *terminal);
+
+/* Kills what the child, a shell, waits for: of its session, whatever is in the child's own group, as a command
+ * substitution is, and what began after `since` (CLOCK_MONOTONIC, nanoseconds).  The kernel tells that in ticks of
+ * 10 ms: of those that began in the same tick, the ones with a number above `last` count as later. */
+void swx_child_kill_begun(const swx_child *child, int64_t since, int64_t last);
 
 /* Releases the pidfd.  A child that was not reaped stays a zombie until it is: call swx_child_ended first. */
 void swx_child_close(swx_child *child);

@@ -64,6 +64,7 @@ struct swx_dfa {
     uint16_t *next_map; /* per new group the old one */
     size_t next_groups;
     move made;        /* the move at hand, when it could not be kept */
+    uint64_t work;    /* states of the NFA that were looked at since the last reset */
 
     /* the stream */
     uint32_t row;
@@ -163,6 +164,7 @@ static void close_over(swx_dfa *dfa, uint32_t start, unsigned context, following
         uint32_t index = dfa->stack[--depth];
         const swx_nfa_state *s = &dfa->nfa->states[index];
         bool later = false;
+        dfa->work++;
         if (seen[index] == dfa->mark) {
             continue;
         }
@@ -472,9 +474,11 @@ static inline void follow(swx_dfa *dfa, const move *m, uint64_t start)
 static swx_status take(swx_dfa *dfa, uint32_t letter, uint64_t start, uint64_t end, swx_hit *hit)
 {
     uint32_t entry = row_at(dfa, dfa->row)[letter];
-    if (entry == UNKNOWN && !make_entry(dfa, letter, &entry)) {
-        dfa->failed = SWX_ENOMEM;
-        return SWX_ENOMEM;
+    if (entry == UNKNOWN) {
+        bool cheap = dfa->work <= SWX_DFA_WORK + start * SWX_DFA_WORK_PER_BYTE;
+        if (!cheap || !make_entry(dfa, letter, &entry)) {
+            return dfa->failed = cheap ? SWX_ENOMEM : SWX_ELIMIT;
+        }
     }
     if (!(entry & SPECIAL)) {
         dfa->row = entry;
@@ -657,6 +661,7 @@ void swx_dfa_reset(swx_dfa *dfa)
     dfa->failed = good ? SWX_MORE : SWX_ENOMEM;
     dfa->offset = 0;
     dfa->owed = 0;
+    dfa->work = 0;
     begin(dfa);
 }
 

@@ -10,13 +10,19 @@
  * the loop over such entries is all that happens for most bytes.
  *
  * States are made when first needed and kept in a bounded cache.  When it is full it is emptied, and the search goes on
- * from the state at hand: time stays linear in the bytes, at worst with the size of the NFA as the factor.
+ * from the state at hand: time stays linear in the bytes, at worst with the size of the NFA as the factor.  Making states
+ * is work, counted in states of the NFA that are looked at; a stream that needs too much of it ends with SWX_ELIMIT.
  */
 #ifndef SWX_DFA_H
 #define SWX_DFA_H
 
 #include "swx_alphabet.h"
 #include "swx_skip.h"
+
+/* How much work a stream may need, at 20 ns each: to make the states of a large list of patterns, and for each byte.  Both together
+ * keep the reactor's thread, in which all sessions are read, a third of a second at most before it looks at the others. */
+#define SWX_DFA_WORK 4000000u
+#define SWX_DFA_WORK_PER_BYTE 40u
 
 #define SWX_DFA_CACHE (4u << 20) /* bytes; one state more may be over it */
 

@@ -9,7 +9,7 @@
 #include "swx_alloc.h"
 
 #define MS INT64_C(1000000)
-enum { READ_SIZE = 64 * 1024, READS_PER_CALL = 16, SWEEPS = 400, FREE_SWEEPS = 200 };
+enum { READ_SIZE = 16 * 1024, READS_PER_CALL = 64, SWEEPS = 400 };
 static const int64_t POLL = 20 * MS; /* where the kernel has no pidfd */
 
 struct swx_exec {
@@ -99,7 +99,8 @@ swx_status swx_exec_new(swx_exec **out, const swx_exec_config *config, swx_error
                         .directory = config->directory,
                         .input = input,
                         .output = output[1],
-                        .error = config->merge ? output[1] : error[1] };
+                        .error = config->merge ? output[1] : error[1],
+                        .program_mark = config->program_mark };
     status = swx_child_start(&e->child, &spawn, err);
     if (status != SWX_OK) {
         goto failed;
@@ -147,15 +148,15 @@ static void close_pidfd(swx_exec *e)
     swx_child_close(&e->child);
 }
 
+bool swx_exec_is_slow(const swx_exec *e, bool free) { return !e->ended && (free || e->sweep != INT64_MAX); }
+
 void swx_exec_free(swx_exec *e)
 {
     if (!e) {
         return;
     }
-    if (!e->ended && (e->sweep != INT64_MAX || !swx_child_ended(&e->child))) {
-        for (int i = 0; i < FREE_SWEEPS && !swx_child_kill_tree(&e->child); i++) {
-            usleep(500);
-        }
+    if (swx_exec_is_slow(e, true) && (e->sweep != INT64_MAX || !swx_child_ended(&e->child))) {
+        swx_child_end_tree(&e->child);
     }
     e->unwatch = NULL; /* whoever watched has let go */
     for (int i = 0; i < 2; i++) {
@@ -263,8 +264,7 @@ void swx_exec_due(swx_exec *e, int64_t now)
         }
         e->timed_out = true;
         start_killing(e, now);
-    }
-    if (e->sweep <= now) {
+    } else if (e->sweep <= now) {
         if (swx_child_kill_tree(&e->child) || ++e->sweeps > SWEEPS) {
             for (int i = 0; i < 2; i++) {
                 drain(e, i, READS_PER_CALL);

@@ -24,6 +24,7 @@ typedef struct {
     bool merge;               /* stderr goes into stdout, in the order of writing */
     int64_t deadline;         /* INT64_MAX: none */
     size_t output_limit;      /* bytes kept per stream */
+    uint64_t program_mark;    /* as in swx_spawn */
     void (*done)(swx_exec *); /* once */
     void (*unwatch)(void *owner, int fd); /* called right before a watched descriptor is closed; may be NULL */
     void *owner;
@@ -34,6 +35,9 @@ swx_status swx_exec_new(swx_exec **out, const swx_exec_config *config, swx_error
 
 /* Closes and frees; kills everything it started that still lives when it has not ended.  NULL is legal. */
 void swx_exec_free(swx_exec *exec);
+
+/* As swx_session_is_slow. */
+bool swx_exec_is_slow(const swx_exec *exec, bool free);
 
 /* Ends it now, as at the deadline. */
 void swx_exec_cancel(swx_exec *exec, int64_t now);

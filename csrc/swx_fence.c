@@ -106,21 +106,21 @@ static bool take_code(const char **at, int *code)
     return true;
 }
 
-static bool take_pipestatus(const char **at, char out[64])
+static bool take_pipestatus(const char **at, char *out, size_t room)
 {
     size_t size = 0;
     if (!take_byte(at, ';')) {
         return false;
     }
     while ((**at >= '0' && **at <= '9') || **at == ' ') {
-        if (size < 63) {
+        if (size < room - 1) {
             out[size++] = **at;
         } else {
-            size = 64; /* too long to keep */
+            size = room; /* too long to keep */
         }
         ++*at;
     }
-    out[size < 64 ? size : 0] = 0;
+    out[size < room ? size : 0] = 0;
     return true;
 }
 
@@ -159,7 +159,7 @@ static bool parse_mark(const swx_fence *fence, const char *text, size_t size, sw
         }
         break;
     case SWX_MARK_REPORT:
-        if (!take_code(&text, &mark->code) || !take_pipestatus(&text, mark->pipestatus)) {
+        if (!take_code(&text, &mark->code) || !take_pipestatus(&text, mark->pipestatus, sizeof(mark->pipestatus))) {
             return false;
         }
         break;
@@ -167,7 +167,10 @@ static bool parse_mark(const swx_fence *fence, const char *text, size_t size, sw
         if (!take_byte(&text, ';') || !take_number(&text, &value)) {
             return false;
         }
-        mark->no_stderr = value == 0; /* the status of `! [[ -t 2 ]]` */
+        mark->no_stderr = value == 0; /* whether it is a terminal */
+        for (; text < end && ((*text >= 'a' && *text <= 'z') || (*text >= 'A' && *text <= 'Z')); text++) { /* attributes of PS1 */
+            mark->fixed_prompt = mark->fixed_prompt || *text == 'r';
+        }
         break;
     case SWX_MARK_START:
     case SWX_MARK_VALUE:

@@ -1,14 +1,11 @@
 /* Frames of msgpack: scan, build, decode, encode.  The scanner and the encoder share swx_frame_shape and thereby
- * their rules.  The builder keeps the same rules in the callbacks of msgpack-c's parser, in one pass, where a yes or
- * no is enough; a no is explained by the scanner. */
+ * their rules.  The builder keeps the same rules with what it has open, in one pass, where a yes or no is enough; a no
+ * is explained by the scanner. */
 #include "swx_frame.h"
 
 #include <string.h>
 
-/* msgpack-c sizes the parser's stack at compile time and stops when it is full. */
-#define MSGPACK_EMBED_STACK_SIZE SWX_FRAME_DEPTH_CEILING
 #include <msgpack.h>
-#include <msgpack/unpack_define.h>
 
 #include "swx_alloc.h"
 
@@ -254,9 +251,9 @@ typedef struct {
     size_t body;    /* bytes of content after them */
 } token;
 
-static uint32_t big_endian(const uint8_t *p, size_t width)
+static uint64_t big_endian(const uint8_t *p, size_t width)
 {
-    uint32_t value = 0;
+    uint64_t value = 0;
     for (size_t i = 0; i < width; i++) {
         value = value << 8 | p[i];
     }
@@ -264,7 +261,7 @@ static uint32_t big_endian(const uint8_t *p, size_t width)
 }
 
 /* Reads what the first bytes of a value say; false when they are cut.  left is at least 1. */
-static bool read_token(const uint8_t *p, size_t left, token *t)
+static ALWAYS_INLINE bool read_token(const uint8_t *p, size_t left, token *t)
 {
     uint8_t first = p[0];
     *t = (token){ .what = SCALAR, .header = 1 };
@@ -288,7 +285,7 @@ static bool read_token(const uint8_t *p, size_t left, token *t)
     if (left < t->header) {
         return false;
     }
-    uint32_t number = big_endian(p + 1, f->width);
+    uint32_t number = (uint32_t)big_endian(p + 1, f->width);
     if (f->what == ARRAY || f->what == MAP) {
         t->count = number;
     } else if (f->what != EXT) { /* an ext is refused whatever its length is */
@@ -362,7 +359,16 @@ swx_status swx_frame_scan(const uint8_t *payload, size_t size, const swx_frame_l
     return SWX_OK;
 }
 
-/* ---- build: callbacks for msgpack-c's parser ---- */
+/* ---- build ---- */
+
+/* A container that is being filled. */
+typedef struct {
+    void *value;
+    void *key;       /* of a map: waits for its value; NULL: it comes next */
+    uint32_t filled; /* members, or pairs */
+    uint32_t count;
+    bool map;
+} open_container;
 
 typedef struct {
     const swx_frame_builder *make;
@@ -371,185 +377,165 @@ typedef struct {
     uint64_t promised; /* values announced so far, the outermost included */
     uint64_t room;     /* bytes of the payload that can be values: all but the bodies that came */
     uint32_t depth;
+    open_container open[SWX_FRAME_DEPTH_CEILING];
 } build_target;
 
-/* The mark of a str in `filled`, which may be a key. */
-enum { A_STR = 1 };
-
-typedef struct {
-    void *value;
-    uint32_t filled; /* members or pairs that a container has */
-    uint32_t count;  /* those that it will have; 0 for other values */
-} build_object;
-
-#define msgpack_unpack_struct(name) struct build##name
-#define msgpack_unpack_func(ret, name) static inline ret build##name
-#define msgpack_unpack_callback(name) on##name
-#define msgpack_unpack_object build_object
-#define msgpack_unpack_user build_target
-
-static int made(build_object *o, void *value)
+static RARE void *make_number(const build_target *t, uint8_t first, const uint8_t *body, size_t width)
 {
-    *o = (build_object){ .value = value };
-    return value ? 0 : -1;
-}
-
-static build_object on_root(build_target *t)
-{
-    (void)t;
-    return (build_object){ .value = NULL };
-}
-
-static int on_nil(build_target *t, build_object *o) { return made(o, t->make->nil(t->user)); }
-static int on_true(build_target *t, build_object *o) { return made(o, t->make->boolean(t->user, true)); }
-static int on_false(build_target *t, build_object *o) { return made(o, t->make->boolean(t->user, false)); }
-static int on_int64(build_target *t, int64_t d, build_object *o) { return made(o, t->make->integer(t->user, d)); }
-static int on_int32(build_target *t, int32_t d, build_object *o) { return on_int64(t, d, o); }
-static int on_int16(build_target *t, int16_t d, build_object *o) { return on_int64(t, d, o); }
-static int on_int8(build_target *t, int8_t d, build_object *o) { return on_int64(t, d, o); }
-static int on_uint32(build_target *t, uint32_t d, build_object *o) { return on_int64(t, d, o); }
-static int on_uint16(build_target *t, uint16_t d, build_object *o) { return on_int64(t, d, o); }
-static int on_uint8(build_target *t, uint8_t d, build_object *o) { return on_int64(t, d, o); }
-
-static int on_uint64(build_target *t, uint64_t d, build_object *o)
-{
-    return d > INT64_MAX ? made(o, t->make->natural(t->user, d)) : on_int64(t, (int64_t)d, o);
-}
-
-static int on_double(build_target *t, double d, build_object *o) { return made(o, t->make->number(t->user, d)); }
-static int on_float(build_target *t, float d, build_object *o) { return on_double(t, (double)d, o); }
-
-/* The parser leaves the pointer of an empty str or bin unset. */
-static const uint8_t *body_of(const char *base, const char *p, unsigned int size)
-{
-    return (const uint8_t *)(size ? p : base);
-}
-
-static int on_str(build_target *t, const char *base, const char *p, unsigned int size, build_object *o)
-{
-    const uint8_t *bytes = body_of(base, p, size);
-    t->room -= size;
-    if (!t->limits->trust_text && utf8_valid(bytes, size) < size) {
-        return -1;
+    uint64_t bits = big_endian(body, width);
+    switch (first) {
+    case 0xca: {
+        uint32_t half = (uint32_t)bits;
+        float number;
+        memcpy(&number, &half, sizeof(number));
+        return t->make->number(t->user, (double)number);
     }
-    *o = (build_object){ .value = t->make->str(t->user, bytes, size), .filled = A_STR };
-    return o->value ? 0 : -1;
+    case 0xcb: {
+        double number;
+        memcpy(&number, &bits, sizeof(number));
+        return t->make->number(t->user, number);
+    }
+    case 0xd0:
+        return t->make->integer(t->user, (int8_t)bits);
+    case 0xd1:
+        return t->make->integer(t->user, (int16_t)bits);
+    case 0xd2:
+        return t->make->integer(t->user, (int32_t)bits);
+    case 0xd3:
+        return t->make->integer(t->user, (int64_t)bits);
+    default: /* uint */
+        return bits > INT64_MAX ? t->make->natural(t->user, bits) : t->make->integer(t->user, (int64_t)bits);
+    }
 }
 
-static int on_bin(build_target *t, const char *base, const char *p, unsigned int size, build_object *o)
+static inline void *make_scalar(const build_target *t, uint8_t first, const uint8_t *body, size_t width)
 {
-    t->room -= size;
-    return made(o, t->make->bin(t->user, body_of(base, p, size), size));
+    if (first < 0x80 || first >= 0xe0) {
+        return t->make->integer(t->user, (int8_t)first);
+    }
+    if (first >= 0xca) {
+        return make_number(t, first, body, width);
+    }
+    return first == 0xc0 ? t->make->nil(t->user) : t->make->boolean(t->user, first == 0xc3);
 }
 
-static int on_ext(build_target *t, const char *base, const char *p, unsigned int size, build_object *o)
+/* An empty map, shown to map_end, or another container that has just been opened. */
+static RARE void *make_container(build_target *t, bool map, uint32_t count)
 {
-    (void)t, (void)base, (void)p, (void)size, (void)o;
-    return MSGPACK_UNPACK_PARSE_ERROR;
-}
-
-/* Whether a container may be made: a value takes at least one byte, so more than `room` cannot come. */
-static bool may_open(build_target *t, uint64_t members)
-{
+    uint64_t members = map ? (uint64_t)count * 2 : count;
     if (t->depth >= t->limits->max_depth || members > t->limits->max_items - t->promised ||
-        t->promised + members > t->room) {
-        return false;
+        t->promised + members > t->room) { /* a value takes at least one byte */
+        return NULL;
     }
     t->promised += members;
-    t->depth += members > 0;
+    void *value = map ? t->make->map(t->user, count) : t->make->array(t->user, count);
+    if (value && count) {
+        t->open[t->depth++] = (open_container){ .value = value, .count = count, .map = map };
+    } else if (value && map && !t->make->map_end(t->user, value, 0)) {
+        t->make->drop(t->user, value);
+        return NULL;
+    }
+    return value;
+}
+
+/* NULL: refused, or the builder stopped. */
+static ALWAYS_INLINE void *make_value(build_target *t, const token *found, const uint8_t *p)
+{
+    const uint8_t *body = p + found->header;
+    switch (found->what) {
+    case STR:
+        t->room -= found->body;
+        if (!t->limits->trust_text && utf8_valid(body, found->body) < found->body) {
+            return NULL;
+        }
+        return t->make->str(t->user, body, found->body);
+    case BIN:
+        t->room -= found->body;
+        return t->make->bin(t->user, body, found->body);
+    case ARRAY:
+    case MAP:
+        return make_container(t, found->what == MAP, found->count);
+    case SCALAR:
+        return make_scalar(t, *p, body, found->body);
+    default:
+        return NULL;
+    }
+}
+
+/* Puts a value into the innermost container, that one, if it is full now, into the next, and so on.  *value becomes the
+ * outermost once it is complete, else NULL.  False: the builder stopped. */
+static ALWAYS_INLINE bool put_away(build_target *t, void **value)
+{
+    while (t->depth) {
+        open_container *c = &t->open[t->depth - 1];
+        void *member = *value, *key = c->key;
+        *value = NULL;
+        if (c->map && !key) {
+            c->key = member;
+            return true;
+        }
+        c->key = NULL;
+        if (!(c->map ? t->make->map_set(t->user, c->value, c->filled, key, member)
+                     : t->make->array_set(t->user, c->value, c->filled, member))) {
+            return false;
+        }
+        if (++c->filled < c->count) {
+            return true;
+        }
+        if (c->map && !t->make->map_end(t->user, c->value, c->count)) {
+            return false;
+        }
+        *value = c->value;
+        t->depth--;
+    }
     return true;
 }
 
-static int opened(build_object *o, void *value, uint32_t count)
+/* The payload's value, or NULL. */
+static void *build(build_target *t, const uint8_t *p, size_t left)
 {
-    *o = (build_object){ .value = value, .count = count };
-    return value ? 0 : -1;
-}
-
-static int on_array(build_target *t, unsigned int count, build_object *o)
-{
-    return may_open(t, count) ? opened(o, t->make->array(t->user, count), count) : -1;
-}
-
-static int on_array_item(build_target *t, build_object *array, build_object item)
-{
-    uint32_t index = array->filled++;
-    t->depth -= array->filled == array->count;
-    return t->make->array_set(t->user, array->value, index, item.value) ? 0 : -1;
-}
-
-static int on_map(build_target *t, unsigned int count, build_object *o)
-{
-    if (!may_open(t, (uint64_t)count * 2) || opened(o, t->make->map(t->user, count), count) < 0) {
-        return -1;
-    }
-    if (count || t->make->map_end(t->user, o->value, 0)) {
-        return 0;
-    }
-    t->make->drop(t->user, o->value);
-    return -1;
-}
-
-static int on_map_item(build_target *t, build_object *map, build_object key, build_object value)
-{
-    uint32_t index = map->filled++;
-    if (key.count || key.filled != A_STR) {
-        t->make->drop(t->user, key.value);
-        t->make->drop(t->user, value.value);
-        return -1;
-    }
-    if (!t->make->map_set(t->user, map->value, index, key.value, value.value)) {
-        return -1;
-    }
-    if (map->filled < map->count) {
-        return 0;
-    }
-    t->depth--;
-    return t->make->map_end(t->user, map->value, map->count) ? 0 : -1;
-}
-
-struct build_context;
-typedef struct build_context build_context;
-
-#include <msgpack/unpack_template.h>
-
-/* Whether a map's key waits for its value.  The one whose pair on_map_item has just failed to set does not: then a
- * pair more is filled than the parser, which counts those to come, has counted. */
-static bool key_waits(const struct build_stack *open)
-{
-    return open->ct == MSGPACK_CT_MAP_VALUE && open->obj.filled + open->count == open->obj.count;
-}
-
-/* Gives up what the open containers of a stopped parser hold. */
-static void drop_open(build_context *context)
-{
-    build_target *t = &context->user;
-    for (unsigned int i = context->top; i-- > 0;) {
-        struct build_stack *open = &context->stack[i];
-        if (key_waits(open)) {
-            t->make->drop(t->user, open->map_key.value);
+    token found;
+    while (left && read_token(p, left, &found) && left - found.header >= found.body) {
+        uint32_t depth = t->depth;
+        const open_container *in = depth ? &t->open[depth - 1] : NULL;
+        bool key_is_next = in && in->map && !in->key;
+        void *value = key_is_next && found.what != STR ? NULL : make_value(t, &found, p);
+        if (!value || (t->depth == depth && !put_away(t, &value))) {
+            break;
         }
-        t->make->drop(t->user, open->obj.value);
+        p += found.header + found.body;
+        left -= found.header + found.body;
+        if (value && !t->depth) {
+            if (!left) {
+                return value;
+            }
+            t->make->drop(t->user, value);
+            break;
+        }
     }
+    while (t->depth) {
+        open_container *c = &t->open[--t->depth];
+        if (c->key) {
+            t->make->drop(t->user, c->key);
+        }
+        t->make->drop(t->user, c->value);
+    }
+    return NULL;
 }
 
 swx_status swx_frame_build(const uint8_t *payload, size_t size, const swx_frame_limits *limits,
                            const swx_frame_builder *builder, void *user, void **value, swx_error *err)
 {
-    build_context context;
-    size_t used = 0;
-    context.user = (build_target){ .make = builder, .user = user, .limits = limits, .promised = 1, .room = size };
-    build_init(&context);
-    *value = NULL;
-    int result = build_execute(&context, (const char *)payload, size, &used);
-    if (result == 1 && used == size) {
-        *value = build_data(&context).value;
+    build_target t;
+    t.make = builder;
+    t.user = user;
+    t.limits = limits;
+    t.promised = 1;
+    t.room = size;
+    t.depth = 0;
+    *value = build(&t, payload, size);
+    if (*value) {
         return SWX_OK;
-    }
-    if (result == 1) {
-        builder->drop(user, build_data(&context).value);
-    } else {
-        drop_open(&context);
     }
     swx_status status = swx_frame_scan(payload, size, limits, err);
     return status == SWX_OK ? fail_at(err, SWX_EINVAL, "the builder stopped", 0) : status;
@@ -640,7 +626,7 @@ static swx_status take_header(swx_frame_decoder *decoder, const uint8_t **bytes,
     if (decoder->header_size < SWX_FRAME_HEADER) {
         return SWX_MORE;
     }
-    decoder->length = big_endian(decoder->header, SWX_FRAME_HEADER);
+    decoder->length = (size_t)big_endian(decoder->header, SWX_FRAME_HEADER);
     if (decoder->length > decoder->limits.max_frame) {
         return decoder_fail(decoder, SWX_ELIMIT, TOO_LONG, 0);
     }
@@ -846,8 +832,9 @@ static RARE swx_status make_room(swx_frame_encoder *encoder, size_t size)
 }
 
 /* Where msgpack-c's packer writes: 0, or -1 with the frame's error set. */
-static inline int append(swx_frame_encoder *encoder, const void *bytes, size_t size)
+static ALWAYS_INLINE int append(void *to, const char *bytes, size_t size)
 {
+    swx_frame_encoder *encoder = to;
     if (size > encoder->room - encoder->size && make_room(encoder, size) != SWX_OK) {
         return -1;
     }
@@ -858,11 +845,8 @@ static inline int append(swx_frame_encoder *encoder, const void *bytes, size_t s
     return 0;
 }
 
-/* The packer is made once more from its template, so that it writes here without a call for each piece. */
-#define msgpack_pack_inline_func(name) static inline int write##name
-#define msgpack_pack_user swx_frame_encoder *
-#define msgpack_pack_append_buffer(encoder, bytes, size) return append(encoder, bytes, size)
-#include <msgpack/pack_template.h>
+/* A packer whose target the compiler sees, so that it writes here without a call for each piece. */
+#define TO(encoder) (&(msgpack_packer){ .data = (encoder), .callback = append })
 
 /* Why the frame does not take a value. */
 static RARE swx_status turned_away(swx_frame_encoder *encoder)
@@ -885,26 +869,26 @@ static RARE swx_status turned_away(swx_frame_encoder *encoder)
         return (write) == 0 ? SWX_OK : (encoder)->error.status;              \
     } while (0)
 
-swx_status swx_frame_pack_nil(swx_frame_encoder *encoder) { PACK_SCALAR(encoder, write_nil(encoder)); }
+swx_status swx_frame_pack_nil(swx_frame_encoder *encoder) { PACK_SCALAR(encoder, msgpack_pack_nil(TO(encoder))); }
 
 swx_status swx_frame_pack_bool(swx_frame_encoder *encoder, bool value)
 {
-    PACK_SCALAR(encoder, value ? write_true(encoder) : write_false(encoder));
+    PACK_SCALAR(encoder, value ? msgpack_pack_true(TO(encoder)) : msgpack_pack_false(TO(encoder)));
 }
 
 swx_status swx_frame_pack_int(swx_frame_encoder *encoder, int64_t value)
 {
-    PACK_SCALAR(encoder, write_int64(encoder, value));
+    PACK_SCALAR(encoder, msgpack_pack_int64(TO(encoder), value));
 }
 
 swx_status swx_frame_pack_uint(swx_frame_encoder *encoder, uint64_t value)
 {
-    PACK_SCALAR(encoder, write_uint64(encoder, value));
+    PACK_SCALAR(encoder, msgpack_pack_uint64(TO(encoder), value));
 }
 
 swx_status swx_frame_pack_double(swx_frame_encoder *encoder, double value)
 {
-    PACK_SCALAR(encoder, write_double(encoder, value));
+    PACK_SCALAR(encoder, msgpack_pack_double(TO(encoder), value));
 }
 
 static swx_status pack_container(swx_frame_encoder *encoder, bool map, size_t count)
@@ -920,7 +904,7 @@ static swx_status pack_container(swx_frame_encoder *encoder, bool map, size_t co
         return encoder_fail(encoder, status, text);
     }
     shape_close(&encoder->shape);
-    return (map ? write_map(encoder, count) : write_array(encoder, count)) == 0 ? SWX_OK : encoder->error.status;
+    return (map ? msgpack_pack_map(TO(encoder), count) : msgpack_pack_array(TO(encoder), count)) == 0 ? SWX_OK : encoder->error.status;
 }
 
 swx_status swx_frame_pack_array(swx_frame_encoder *encoder, size_t count)
@@ -973,7 +957,7 @@ static RARE swx_status pack_long(swx_frame_encoder *encoder, bool str, const voi
     if (str && !encoder->limits.trust_text && utf8_valid(bytes, size) < size) {
         return encoder_fail(encoder, SWX_EINVAL, "a str is not valid UTF-8");
     }
-    if ((str ? write_str(encoder, size) : write_bin(encoder, size)) || check_room(encoder, size) != SWX_OK) {
+    if ((str ? msgpack_pack_str(TO(encoder), size) : msgpack_pack_bin(TO(encoder), size)) || check_room(encoder, size) != SWX_OK) {
         return encoder->error.status;
     }
     if (by_reference && size) {
@@ -993,7 +977,7 @@ static ALWAYS_INLINE swx_status pack_body(swx_frame_encoder *encoder, bool str, 
     if (room < MAX_HEADER || size > room - MAX_HEADER || (str && !encoder->limits.trust_text)) {
         return pack_long(encoder, str, bytes, size, false);
     }
-    (void)(str ? write_str(encoder, size) : write_bin(encoder, size));
+    (void)(str ? msgpack_pack_str(TO(encoder), size) : msgpack_pack_bin(TO(encoder), size));
     copy_short(encoder->data + encoder->size, bytes, size);
     encoder->size += size;
     return SWX_OK;
@@ -1082,4 +1066,4 @@ void swx_frame_encoder_copy(const swx_frame_encoder *encoder, uint8_t *out)
     }
 }
 
-const char *swx_frame_msgpack_version(void) { return msgpack_version(); }
+const char *swx_frame_msgpack_version(void) { return MSGPACK_VERSION; }

@@ -10,12 +10,12 @@
  * builder.  ext types, timestamps among them, and the reserved byte 0xc1 are refused.  Integers and lengths need
  * not be in their shortest form when read; they are when written.
  *
- * Who trusts what: msgpack-c packs and parses by its pack_template.h and unpack_template.h (the same files in its
- * releases 3.3, 4, 5 and 6), straight into the caller's objects, with no tree in between; on these paths it allocates
- * nothing.  Our callbacks in its parser ask the limits before a builder is asked for anything, so that no container
- * is made that is too deep, that has too many items, or that has more members than there are bytes to hold them.
- * What the parser or a limit refuses is walked by swx_frame_scan, which alone says what is wrong, and where.  Memory
- * held here comes from swx_alloc and grows with bytes that arrived, never with a length that was announced.
+ * msgpack-c packs, by its public functions, straight into the encoder.  The builder reads by itself, straight into the
+ * caller's objects, because msgpack-c's unpacker makes room for whatever a header announces: here the limits are asked
+ * before a builder is asked for anything, so that no container is made that is too deep, that has too many items, or
+ * that has more members than there are bytes to hold them.  What is refused is walked by swx_frame_scan, which alone
+ * says what is wrong, and where.  Memory held here comes from swx_alloc and grows with bytes that arrived, never with a
+ * length that was announced.
  *
  * Nothing here is thread-safe; one thread at a time uses a decoder or an encoder.
  * Format: https://github.com/msgpack/msgpack/blob/master/spec.md
@@ -63,7 +63,7 @@ typedef struct {
  * (ext).  err->position: where the value at fault starts, or its first bad byte when UTF-8 is at fault. */
 swx_status swx_frame_scan(const uint8_t *payload, size_t size, const swx_frame_limits *limits, swx_error *err);
 
-/* Makes values as the parser meets them, depth first.  A value is any pointer but NULL; NULL (or false) stops
+/* Makes values in the order of their bytes, depth first.  A value is any pointer but NULL; NULL (or false) stops
  * the build, and everything made until then is dropped.  Bytes handed in point into the payload: a builder that
  * keeps the pointer instead of a copy has a zero-copy bin.  array and map make an empty container that array_set
  * (in order, index from 0) and map_set fill; both take what they are given, also when they return false.  A map is
@@ -228,7 +228,7 @@ void swx_frame_encoder_clear(swx_frame_encoder *encoder);
 /* Copies bytes to out, where they fit, and returns whether all of them are ASCII.  If not, only some were copied. */
 bool swx_frame_copy_ascii(uint8_t *out, const uint8_t *bytes, size_t size);
 
-/* Version of the msgpack-c library that is loaded, such as "4.0.0". */
+/* Version of msgpack-c, whose headers have all that is used of it, such as "4.0.0". */
 const char *swx_frame_msgpack_version(void);
 
 #endif

@@ -1,23 +1,47 @@
 #include "swx_kernel.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#define LAST_PID "/proc/sys/kernel/ns_last_pid"
+
+enum { NEAR = 64 << 20 }; /* bytes of a stack or of a C library; another program's are anywhere in 16 GiB, and in 1 TiB */
 enum { READLINE_STACK = 2048 }; /* what readline needs on the stack between the prompt and its wait: 536 bytes seen */
 static const int64_t NEWBORN = 2000000; /* a child of bash's takes the terminal within 0.3 ms of its own time */
 
-/* One for all shells, and for as long as the process lives. */
-static pthread_once_t last_pid_once = PTHREAD_ONCE_INIT;
-static int last_pid = -1;
+/* One for all shells, until a process that becomes a daemon closes what it does not know. */
+static atomic_int last_pid = -1;
 
-static void open_last_pid(void) { last_pid = open("/proc/sys/kernel/ns_last_pid", O_RDONLY | O_CLOEXEC); }
+static bool is_last_pid(int fd)
+{
+    struct stat file, wanted;
+    return fd >= 0 && fstat(fd, &file) == 0 && stat(LAST_PID, &wanted) == 0 && file.st_dev == wanted.st_dev &&
+           file.st_ino == wanted.st_ino;
+}
+
+/* The number of one that was closed may be somebody else's by now. */
+static void open_last_pid(void)
+{
+    int before = atomic_load(&last_pid);
+    if (is_last_pid(before)) {
+        return;
+    }
+    int fd = open(LAST_PID, O_RDONLY | O_CLOEXEC);
+    bool right = is_last_pid(fd);
+    bool kept = atomic_compare_exchange_strong(&last_pid, &before, right ? fd : -1) && right;
+    if (fd >= 0 && !kept) {
+        close(fd);
+    }
+}
 
 static int open_file(pid_t pid)
 {
@@ -28,7 +52,7 @@ static int open_file(pid_t pid)
 
 void swx_kernel_open(swx_kernel *kernel, pid_t pid)
 {
-    pthread_once(&last_pid_once, open_last_pid);
+    open_last_pid();
     *kernel = (swx_kernel){ .fd = open_file(pid) };
 }
 
@@ -160,6 +184,18 @@ bool swx_kernel_reads(const swx_kernel *kernel)
     return look(kernel, &number, arguments) && (number == SYS_read || number == SYS_pselect6);
 }
 
+static bool is_near(uint64_t here, uint64_t there) { return (here > there ? here - there : there - here) <= NEAR; }
+
+bool swx_kernel_is_replaced(const swx_kernel *kernel)
+{
+    long number;
+    uint64_t arguments[SWX_SYSCALL_FIELDS];
+    if (!look(kernel, &number, arguments) || (number != SYS_read && number != SYS_pselect6)) {
+        return false;
+    }
+    return !is_near(arguments[6], kernel->stack) || !is_near(arguments[7], kernel->code);
+}
+
 /* What a file of /proc says, without a NUL behind it.  -1: it cannot be opened or read. */
 static ssize_t read_file(const char *path, char *text, size_t room)
 {
@@ -212,7 +248,8 @@ int64_t swx_kernel_worked(pid_t pid)
 int64_t swx_kernel_last_start(void)
 {
     char text[16];
-    ssize_t size = last_pid < 0 ? -1 : pread(last_pid, text, sizeof(text), 0);
+    int fd = atomic_load_explicit(&last_pid, memory_order_relaxed);
+    ssize_t size = fd < 0 ? -1 : pread(fd, text, sizeof(text), 0);
     int64_t sum = 0;
     for (ssize_t i = 0; i < size && text[i] != '\n'; i++) {
         if (text[i] < '0' || text[i] > '9') {
@@ -246,6 +283,74 @@ bool swx_kernel_sleeps(pid_t pid)
     return !read_stat(pid, &state, &reaped) || state == 'S';
 }
 
+/* Whether another process than its leader is in a group. */
+static bool has_company(pid_t group)
+{
+    DIR *list = opendir("/proc");
+    bool found = !list;
+    for (const struct dirent *entry; !found && list && (entry = readdir(list));) {
+        char path[48], text[1024];
+        long pid = strtol(entry->d_name, NULL, 10);
+        int of = 0;
+        if (pid <= 0 || pid == group) {
+            continue;
+        }
+        snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
+        ssize_t size = read_file(path, text, sizeof(text) - 1);
+        text[size > 0 ? size : 0] = 0;
+        const char *at = strrchr(text, ')');
+        found = at && sscanf(at, ") %*c %*s %d", &of) == 1 && of == group;
+    }
+    if (list) {
+        closedir(list);
+    }
+    return found;
+}
+
+static const char reading[] = "wait_woken", locked[] = "n_tty_read"; /* who has the terminal's lock, and who waits for it */
+
+bool swx_kernel_may_await_input(swx_kernel *kernel, pid_t pid, bool alone)
+{
+    static const char selecting[] = "poll_schedule_timeout"; /* readline */
+    char path[48], text[64];
+    snprintf(path, sizeof(path), "/proc/%d/wchan", (int)pid);
+    ssize_t size = read_file(path, text, sizeof(text) - 1);
+    text[size > 0 ? size : 0] = 0;
+    bool tells = size > 0 && text[0] != '0';
+    bool awaits = tells ? strcmp(text, reading) == 0 || strcmp(text, locked) == 0 ||
+                              strncmp(text, selecting, sizeof(selecting) - 1) == 0
+                        : size <= 0 || !kernel->names_waits;
+    kernel->names_waits = kernel->names_waits || tells;
+    return awaits && swx_kernel_sleeps(pid) && (!alone || !has_company(pid));
+}
+
+bool swx_kernel_group_awaits_input(pid_t group)
+{
+    DIR *list = opendir("/proc");
+    bool found = !list;
+    for (const struct dirent *entry; !found && list && (entry = readdir(list));) {
+        char path[64];
+        long pid = strtol(entry->d_name, NULL, 10);
+        if (pid <= 0 || getpgid((pid_t)pid) != group) {
+            continue;
+        }
+        snprintf(path, sizeof(path), "/proc/%ld/task", pid);
+        DIR *threads = opendir(path);
+        while (!found && threads && (entry = readdir(threads))) {
+            long thread = strtol(entry->d_name, NULL, 10);
+            swx_kernel kernel = { .fd = -1 };
+            found = thread > 0 && swx_kernel_may_await_input(&kernel, (pid_t)thread, false);
+        }
+        if (threads) {
+            closedir(threads);
+        }
+    }
+    if (list) {
+        closedir(list);
+    }
+    return found;
+}
+
 bool swx_kernel_is_over(pid_t pid)
 {
     unsigned long long reaped;
@@ -255,14 +360,13 @@ bool swx_kernel_is_over(pid_t pid)
 
 swx_kernel_turn swx_kernel_turn_of(pid_t pid)
 {
-    static const char lock[] = "n_tty_read"; /* who has it waits in wait_woken */
     char path[48], text[64];
     snprintf(path, sizeof(path), "/proc/%d/wchan", (int)pid);
     ssize_t size = read_file(path, text, sizeof(text));
     if (size <= 0 || text[0] == '0') {
         return SWX_TURN_UNKNOWN;
     }
-    bool waits = size == (ssize_t)sizeof(lock) - 1 && memcmp(text, lock, sizeof(lock) - 1) == 0;
+    bool waits = size == (ssize_t)sizeof(locked) - 1 && memcmp(text, locked, sizeof(locked) - 1) == 0;
     return waits ? SWX_TURN_OTHERS : SWX_TURN_OWN;
 }
 
@@ -279,6 +383,7 @@ swx_status swx_kernel_learn(swx_kernel *kernel)
     kernel->buffer = arguments[1];
     kernel->size = arguments[2];
     kernel->stack = arguments[6];
+    kernel->code = arguments[7];
     kernel->prompt_size = (size_t)snprintf(kernel->prompt, sizeof(kernel->prompt), "%ld 0x0 0x%llx 0x%llx ", number,
                                            (unsigned long long)kernel->buffer, (unsigned long long)kernel->size);
     return SWX_OK;

@@ -16,8 +16,10 @@
 typedef struct {
     int fd;          /* of /proc/PID/syscall, -1 where it cannot be read, and at rest */
     bool rests;      /* it is closed, and can be opened again */
+    bool names_waits; /* /proc/PID/wchan has named what it waits for: from then on it does not wait where that names nothing */
     uint64_t buffer; /* where the shell reads commands into; 0 before it was learned */
     uint64_t stack;  /* the stack pointer there */
+    uint64_t code;   /* and the program counter */
     uint64_t size;   /* and how much at most: the size of its stdin stream's buffer */
     char prompt[64]; /* how the line begins there, to know it again without reading its numbers */
     size_t prompt_size;
@@ -52,6 +54,10 @@ bool swx_kernel_computes(const swx_kernel *kernel);
 /* Whether it is asleep in a read or in readline's wait.  False too where no evidence can be had. */
 bool swx_kernel_reads(const swx_kernel *kernel);
 
+/* Whether it waits so with another stack or other code than those that were learned: another program has taken the process
+ * over.  One of the two alone can be near by chance: a new stack is within 64 MiB of the old one in one of 130 cases. */
+bool swx_kernel_is_replaced(const swx_kernel *kernel);
+
 /* What a process has done so far; 0 where that cannot be had. */
 typedef struct {
     uint64_t reaped; /* grows with every child that it has waited for: page faults of those, and each has some */
@@ -77,6 +83,14 @@ bool swx_kernel_has_newborn(pid_t pid);
  * kernel's own work.  True too where that cannot be had.  From /proc/PID/stat, 8 us. */
 bool swx_kernel_sleeps(pid_t pid);
 
+/* Whether a shell may wait for its terminal's input, as far as anybody tells: it sleeps, and not for something else that
+ * /proc/PID/wchan names.  16 us.  alone: and no other process of its group is there that could be what reads, which takes
+ * a look at all processes. */
+bool swx_kernel_may_await_input(swx_kernel *kernel, pid_t pid, bool alone);
+
+/* Whether a thread of that process group may wait for input so. */
+bool swx_kernel_group_awaits_input(pid_t group);
+
 /* Whether a process has ended and is only waited for, or is gone. */
 bool swx_kernel_is_over(pid_t pid);
 
@@ -92,7 +106,7 @@ swx_kernel_turn swx_kernel_turn_of(pid_t pid);
 swx_status swx_kernel_learn(swx_kernel *kernel);
 
 /* Reads one line of /proc/PID/syscall.  Exposed for its test. */
-enum { SWX_SYSCALL_FIELDS = 7 }; /* six arguments and the stack pointer */
+enum { SWX_SYSCALL_FIELDS = 8 }; /* six arguments, the stack pointer and the program counter */
 bool swx_kernel_parse(const char *text, size_t size, long *number, uint64_t arguments[SWX_SYSCALL_FIELDS]);
 
 #endif

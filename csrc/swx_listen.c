@@ -6,8 +6,9 @@
 #include <unistd.h>
 
 enum {
-    READ_SIZE = 64 * 1024,
-    READS_PER_CALL = 64, /* a terminal gives at most 4 KiB a read */
+    READ_SIZE = 4096, /* a terminal gives no more at a time; threads of callers may have 64 KiB of stack */
+    READS_PER_CALL = 64,
+    MARGIN = 128 * 1024, /* bytes that a reader may be further behind while the last of a command is read */
     SHORT_READ = 2048
 };
 
@@ -25,15 +26,39 @@ static void unlink_claimant(swx_session *s)
     }
 }
 
+/* The operation stays the one that runs until the command has ended, or has had its time: whoever waits behind it must not begin
+ * before its exit code is known. */
+static void keep_for_code(swx_session *s, swx_op *op)
+{
+    op->matched = true;
+    op->deadline = op->grace < SWX_NEVER - s->last_data ? s->last_data + op->grace : SWX_NEVER;
+    op->quiet = 0;
+    op->output = s->output;
+    s->full = false;
+    swx_buf_init(&s->output, op->output.limit);
+    swx_session_restart_output(s);
+    if (op->stream && op->news) {
+        op->news(op);
+    }
+}
+
 static void take_hit(swx_session *s, swx_op *op, swx_hit hit)
 {
-    unlink_claimant(s);
+    bool waits = op == s->current && op->grace;
     hit.start += op->base;
     hit.end += op->base;
-    op->hit = hit;
     if (hit.start <= s->output.total) {
         swx_buf_chop(&s->output, (size_t)(s->output.total - hit.start));
     }
+    size_t dropped = op == s->current ? swx_settle_drop_start(s) : 0;
+    hit.start -= dropped < hit.start ? dropped : hit.start;
+    hit.end -= dropped < hit.end ? dropped : hit.end;
+    op->hit = hit;
+    if (waits) {
+        keep_for_code(s, op);
+        return;
+    }
+    unlink_claimant(s);
     swx_session_finish(s, op, SWX_END_MATCHED, 0, true);
 }
 
@@ -41,7 +66,7 @@ static void take_hit(swx_session *s, swx_op *op, swx_hit hit)
 swx_op *swx_listen_matching(const swx_session *s)
 {
     swx_op *op = claimant(s);
-    return op && op->match && (s->begun || !s->expects_start) ? op : NULL;
+    return op && op->match && !op->matched && (s->begun || !s->expects_start) ? op : NULL;
 }
 
 /* Answers to what a program may ask its terminal (ECMA-48 DSR and DA), so that none waits for ever. */
@@ -70,6 +95,7 @@ static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
                                                              : NULL;
             s->query = 0;
             if (answer && !swx_pty_is_canonical(&s->pty)) {
+                s->replied = !s->pty.carrier;
                 swx_session_type_bytes(s, answer, strlen(answer));
             }
         }
@@ -97,7 +123,7 @@ void swx_listen_take_output(swx_session *s, const uint8_t *bytes, size_t size)
         swx_status status = SWX_MORE;
         if (op) {
             status = swx_match_feed(op->match, bytes, size, &part, &hit);
-            part = status == SWX_ENOMEM ? size : part;
+            part = status == SWX_ENOMEM || status == SWX_ELIMIT ? size : part;
         }
         if (!claimant(s)) {
             s->facts.late += part;
@@ -107,6 +133,9 @@ void swx_listen_take_output(swx_session *s, const uint8_t *bytes, size_t size)
         size -= part;
         if (!kept || status == SWX_ENOMEM) {
             run_out_of_memory(s);
+        } else if (status == SWX_ELIMIT) {
+            unlink_claimant(s);
+            swx_session_finish(s, op, SWX_END_COSTLY, 0, true);
         } else if (status == SWX_OK) {
             take_hit(s, op, hit);
         }
@@ -143,6 +172,11 @@ void swx_listen_take_plain(swx_session *s, const uint8_t *bytes, size_t size)
 
 static void take_start(swx_session *s)
 {
+    if (s->state == RUNNING && s->begun && !s->start_dropped) { /* PS0 is ours after all: what it printed before was put back */
+        swx_buf_clear(&s->parts[3]);
+        s->start_dropped = !s->output.total;
+        swx_settle_drop_start(s);
+    }
     if (s->state != RUNNING || s->begun) {
         return;
     }
@@ -200,6 +234,7 @@ static void take_prompt(swx_session *s, const swx_mark *mark)
                           .code = mark->code,
                           .conflict = conflict,
                           .altered = altered,
+                          .ps0_kept = mark->ps0_kept,
                           .number = mark->number,
                           .jobs = mark->jobs,
                           .at = s->output.total };
@@ -218,8 +253,15 @@ static void take_mark(swx_session *s, const swx_mark *mark, int64_t now)
     case SWX_MARK_REPORT:
         if (s->state == CHALLENGE && s->phase == ASK) {
             if (!s->answered) {
+                for (size_t i = 1; i < SWX_COUNT(s->parts); i++) {
+                    swx_buf_clear(&s->parts[i]);
+                }
                 s->report = *mark;
                 s->report.code = mark->code < 0 ? 0 : mark->code;
+                if (s->told >= 0) {
+                    s->report.code = s->told;
+                    s->report.pipestatus[0] = 0;
+                }
                 s->answered = true;
             }
             s->part = 1;
@@ -231,6 +273,7 @@ static void take_mark(swx_session *s, const swx_mark *mark, int64_t now)
     case SWX_MARK_END:
         if (s->state == CHALLENGE && s->phase == ASK && s->answered) {
             s->report.no_stderr = mark->no_stderr;
+            s->report.fixed_prompt = mark->fixed_prompt;
             if (s->doubting) {
                 swx_settle_end_doubt(s);
             }
@@ -285,11 +328,11 @@ static uint8_t *uncook(swx_session *s, uint8_t *bytes, size_t *size)
 /* ---- a reader that is behind ----------------------------------------------------------------------------------- */
 
 /* What a reader has yet to take is in the head or the tail of the buffer as long as it is no more than half of the limit. */
-static uint64_t most_behind(const swx_session *s, bool whole) { return whole ? s->output.limit / 2 - 2 * READ_SIZE : s->output.limit / 4; }
+static uint64_t most_behind(const swx_session *s, bool whole) { return whole ? s->output.limit / 2 - MARGIN : s->output.limit / 4; }
 
 static bool streams(const swx_session *s)
 {
-    return s->current && s->current->stream && s->state == RUNNING && (s->begun || !s->expects_start);
+    return s->current && s->current->stream && !s->current->matched && s->state == RUNNING && (s->begun || !s->expects_start);
 }
 
 static uint64_t behind(const swx_session *s)

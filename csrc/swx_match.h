@@ -76,7 +76,7 @@ void swx_match_reset(swx_match *match);
  * SWX_OK: *hit is filled.  The search starts anew at hit->end; feed it the bytes from `*consumed` on.  That is where
  *     hit->end lies, except that a hit inside a broken UTF-8 sequence is known one byte later than its last byte: then
  *     up to 3 bytes after hit->end are read already and remembered, and hit->end may lie before this chunk.
- * SWX_ENOMEM: sticky until reset. */
+ * SWX_ENOMEM, SWX_ELIMIT (the patterns take too long on this text): sticky until reset. */
 swx_status swx_match_feed(swx_match *match, const uint8_t *bytes, size_t size, size_t *consumed, swx_hit *hit);
 
 /* NULL is legal. */

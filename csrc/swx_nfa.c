@@ -256,7 +256,7 @@ static swx_status check_assertions(builder *b, uint32_t first, uint32_t start)
     }
     bool exact = assertions_are_exact(b, reach, first, start);
     swx_free(reach);
-    return exact ? SWX_OK : swx_fail(b->err, SWX_EUNSUPPORTED, "a $, \\b or \\B that later text would have to decide");
+    return exact ? SWX_OK : swx_fail(b->err, SWX_EUNSUPPORTED, "a $, \\b or \\B that later text would have to decide: write what comes behind it");
 }
 
 /* ---- the empty text ---- */

@@ -8,7 +8,7 @@ static bool begins(const uint8_t *at, const uint8_t *end, const char *word)
     return (size_t)(end - at) >= size && memcmp(at, word, size) == 0;
 }
 
-/* One line without its newline. */
+/* The rest of a line, without its newline. */
 static bool is_notice(const uint8_t *at, const uint8_t *end)
 {
     static const char *const states[] = { "Done", "Exit ", "Hangup", "Interrupt", "Quit", "Killed", "Terminated",
@@ -18,6 +18,7 @@ static bool is_notice(const uint8_t *at, const uint8_t *end)
                                           "Bad system call", "CPU time limit exceeded", "File size limit exceeded",
                                           "Virtual timer expired", "Profiling timer expired", "Power failure",
                                           "Stack fault", "I/O possible", "Real-time signal " };
+    enum { STATE_WIDTH = 24 };
     if (at == end || *at++ != '[') {
         return false;
     }
@@ -30,16 +31,38 @@ static bool is_notice(const uint8_t *at, const uint8_t *end)
         return false;
     }
     at += 4;
+    if (end - at <= STATE_WIDTH) {
+        return false;
+    }
+    const uint8_t *command = at + STATE_WIDTH;
     for (size_t i = 0; i < SWX_COUNT(states); i++) {
         if (begins(at, end, states[i])) {
             at += strlen(states[i]);
-            while (at < end && ((*at >= '0' && *at <= '9') || begins(at, end, "(core dumped)"))) {
-                at += *at == '(' ? (ptrdiff_t)strlen("(core dumped)") : 1; /* "Exit 127", "Done(2)" come as one word */
+            while (at < command && ((*at >= '0' && *at <= '9') || *at == '(' || *at == ')')) {
+                at++; /* "Exit 127", "Done(2)" come as one word */
             }
-            return at == end || *at == ' ' || *at == '(';
+            while (at < command && *at == ' ') {
+                at++;
+            }
+            return at == command;
         }
     }
     return false;
+}
+
+/* Whether these first bytes may still become a notice: no letter that follows is known. */
+static bool is_head(const uint8_t *at, const uint8_t *end)
+{
+    static const char *const rest[] = { "]", "+- ", " ", " " };
+    const uint8_t *digits = ++at;
+    while (at < end && *at >= '0' && *at <= '9') {
+        at++;
+    }
+    bool may_be = at == end || at > digits;
+    for (size_t i = 0; i < SWX_COUNT(rest) && at < end; i++) {
+        may_be = may_be && memchr(rest[i], *at++, strlen(rest[i]));
+    }
+    return may_be;
 }
 
 /* The end of the line that starts at `at`, behind its newline. */
@@ -49,9 +72,25 @@ static const uint8_t *line_end(const uint8_t *at, const uint8_t *end)
     return newline ? newline + 1 : end;
 }
 
-static bool line_is_notice(const uint8_t *at, const uint8_t *next)
+/* The notice in a whole line, up to whose end it goes, or NULL.  Of several the last, because what stands before it may be a
+ * program's. */
+static const uint8_t *notice_of_line(const uint8_t *line, const uint8_t *next)
 {
-    return *at == '[' && next[-1] == '\n' && is_notice(at, next - 1);
+    const uint8_t *at = next;
+    while (next[-1] == '\n' && (at = memrchr(line, '[', (size_t)(at - line)))) {
+        if (is_notice(at, next - 1)) {
+            return at;
+        }
+    }
+    return NULL;
+}
+
+/* Behind a notice with "(wd: ...)" bash says in a line of its own where the shell is now. */
+static const uint8_t *skip_directory(const uint8_t *notice, const uint8_t *next, const uint8_t *end)
+{
+    bool told = memmem(notice, (size_t)(next - notice), "  (wd: ", 7) != NULL && begins(next, end, "(wd now: ");
+    const uint8_t *behind = told ? line_end(next, end) : next;
+    return behind[-1] == '\n' ? behind : next;
 }
 
 uint32_t swx_notice_count(const uint8_t *text, size_t size)
@@ -59,22 +98,41 @@ uint32_t swx_notice_count(const uint8_t *text, size_t size)
     uint32_t lines = 0;
     for (const uint8_t *at = text, *end = size ? text + size : text; at < end;) {
         const uint8_t *next = line_end(at, end);
-        lines += line_is_notice(at, next);
+        lines += notice_of_line(at, next) != NULL;
         at = next;
     }
     return lines;
 }
 
+size_t swx_notice_begin(const uint8_t *text, size_t size)
+{
+    if (!size) {
+        return 0;
+    }
+    for (const uint8_t *at = text, *end = text + size; (at = memchr(at, '[', (size_t)(end - at))); at++) {
+        const uint8_t *next = line_end(at, end);
+        bool may_be = next[-1] != '\n' && next - at < SWX_NOTICE_HEAD ? is_head(at, next) : is_notice(at, next - (next[-1] == '\n'));
+        if (may_be) {
+            return (size_t)(at - text);
+        }
+    }
+    return size;
+}
+
 size_t swx_notice_remove(uint8_t *text, size_t size)
 {
     size_t kept = 0;
-    for (size_t at = 0; at < size;) {
-        size_t length = (size_t)(line_end(text + at, text + size) - (text + at));
-        if (!line_is_notice(text + at, text + at + length)) {
-            memmove(text + kept, text + at, length);
-            kept += length;
-        }
-        at += length;
+    if (!size) {
+        return 0; /* there may be no text */
+    }
+    const uint8_t *end = text + size;
+    for (const uint8_t *at = text; at < end;) {
+        const uint8_t *next = line_end(at, end), *notice = notice_of_line(at, next);
+        size_t length = (size_t)((notice ? notice : next) - at);
+        next = notice ? skip_directory(notice, next, end) : next;
+        memmove(text + kept, at, length);
+        kept += length;
+        at = next;
     }
     return kept;
 }

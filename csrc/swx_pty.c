@@ -3,21 +3,100 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <pty.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-static swx_status set_flags(int fd, int status_flags, swx_error *err)
+enum { MASTER, SLAVE, ENDS };
+
+typedef union {
+    char room[CMSG_SPACE(ENDS * sizeof(int))];
+    struct cmsghdr aligned;
+} control;
+
+static void hand_over(int socket, const int ends[ENDS], int failed)
 {
-    if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
-        return swx_fail_sys(err, "fcntl(F_SETFD)", errno);
+    control c = { { 0 } };
+    struct iovec text = { &failed, sizeof(failed) };
+    struct msghdr message = { .msg_iov = &text, .msg_iovlen = 1 };
+    if (!failed) {
+        message.msg_control = &c;
+        message.msg_controllen = sizeof(c);
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        *header = (struct cmsghdr){ .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(ENDS * sizeof(int)) };
+        memcpy(CMSG_DATA(header), ends, ENDS * sizeof(int));
     }
-    if (status_flags && fcntl(fd, F_SETFL, O_RDWR | status_flags) != 0) {
-        return swx_fail_sys(err, "fcntl(F_SETFL)", errno);
+    sendmsg(socket, &message, MSG_NOSIGNAL);
+}
+
+/* Returns what failed, as an errno, or 0. */
+static int take_over(int socket, int ends[ENDS])
+{
+    control c;
+    int failed = 0;
+    struct iovec text = { &failed, sizeof(failed) };
+    struct msghdr message = { .msg_iov = &text, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof(c) };
+    ssize_t size;
+    do {
+        size = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+    } while (size < 0 && errno == EINTR);
+    if (size != (ssize_t)sizeof(failed) || failed) {
+        return size < 0 ? errno : failed ? failed : EIO;
     }
-    return SWX_OK;
+    const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    size_t taken = header ? header->cmsg_len - CMSG_LEN(0) : 0; /* fewer than were sent, when no more are to be had */
+    if (taken) {
+        memcpy(ends, CMSG_DATA(header), taken);
+    }
+    if (taken == sizeof(int)) {
+        close(ends[MASTER]);
+    }
+    return taken == ENDS * sizeof(int) ? 0 : EMFILE;
+}
+
+/* What the child does to this frame the parent finds when it goes on. */
+__attribute__((noinline)) static pid_t open_in_child(int socket, const struct termios *modes, const struct winsize *size)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* no handler of ours may run in the child */
+    pid_t pid = vfork();
+    if (pid == 0) {
+        int ends[ENDS];
+        int failed = openpty(&ends[MASTER], &ends[SLAVE], NULL, modes, size) == 0 ? 0 : errno;
+        hand_over(socket, ends, failed);
+        _exit(0);
+    }
+    int failed = errno;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = failed;
+    return pid;
+}
+
+/* Both ends are close-on-exec from the start.  openpty has no flag for that, and what another thread starts in between would get
+ * them: so it runs in a child that has all in common with this process but the descriptors.  Returns an errno, or 0. */
+static int open_pair(int ends[ENDS], const struct termios *modes, const struct winsize *size)
+{
+    int sockets[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) {
+        return errno;
+    }
+    pid_t pid = open_in_child(sockets[1], modes, size);
+    int failed = pid < 0 ? errno : 0;
+    close(sockets[1]);
+    if (!failed) {
+        failed = take_over(sockets[0], ends);
+        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+        }
+    }
+    close(sockets[0]);
+    return failed;
 }
 
 static struct winsize screen(unsigned rows, unsigned columns)
@@ -53,13 +132,15 @@ swx_status swx_pty_open(swx_pty *pty, bool carrier, unsigned rows, unsigned colu
     if (carrier) {
         cfmakeraw(&pty->baseline);
     }
-    if (openpty(&pty->master, &pty->slave, NULL, &pty->baseline, &size) != 0) {
-        pty->master = pty->slave = -1;
-        return swx_fail_sys(err, "openpty", errno);
+    int ends[ENDS], failed = open_pair(ends, &pty->baseline, &size);
+    if (failed) {
+        return swx_fail_sys(err, "openpty", failed);
     }
-    swx_status status = set_flags(pty->master, O_NONBLOCK, err);
-    if (status == SWX_OK) {
-        status = set_flags(pty->slave, 0, err);
+    pty->master = ends[MASTER];
+    pty->slave = ends[SLAVE];
+    swx_status status = SWX_OK;
+    if (fcntl(pty->master, F_SETFL, O_RDWR | O_NONBLOCK) != 0) {
+        status = swx_fail_sys(err, "fcntl(F_SETFL)", errno);
     }
     if (status == SWX_OK && ttyname_r(pty->slave, pty->path, sizeof(pty->path)) != 0) {
         status = swx_fail_sys(err, "ttyname_r", errno);
@@ -67,6 +148,7 @@ swx_status swx_pty_open(swx_pty *pty, bool carrier, unsigned rows, unsigned colu
     if (status == SWX_OK && tcgetattr(pty->slave, &pty->baseline) != 0) { /* as the kernel keeps them */
         status = swx_fail_sys(err, "tcgetattr", errno);
     }
+    pty->plain = pty->baseline;
     if (status != SWX_OK) {
         swx_pty_close(pty);
     }
@@ -130,26 +212,87 @@ static bool same_modes(const struct termios *a, const struct termios *b)
            a->c_lflag == b->c_lflag && memcmp(a->c_cc, b->c_cc, sizeof(a->c_cc)) == 0;
 }
 
-bool swx_pty_settle_modes(swx_pty *pty, bool keep)
+/* The modes to type a command in: those given, less what would show or change it. */
+static struct termios typing_modes(const swx_pty *pty, struct termios modes)
+{
+    modes.c_iflag = (modes.c_iflag & ~(tcflag_t)(IGNCR | INLCR | ISTRIP | IUCLC | PARMRK | INPCK)) | ICRNL;
+    modes.c_lflag = (modes.c_lflag & ~(tcflag_t)(ECHO | ECHONL | XCASE | EXTPROC)) | ICANON | ISIG | IEXTEN;
+    memcpy(modes.c_cc, pty->plain.c_cc, sizeof(modes.c_cc));
+    return modes;
+}
+
+/* Whether this kernel's terminals quote a newline.  Where they do not (gVisor), the end of input behind it would end the shell. */
+static bool quotes_newlines(void)
+{
+    static const struct { const char *typed, *read; } steps[] = { { SWX_QUOTED_NEWLINE, "" }, { "\004", "\n" } };
+    struct termios modes = session_modes();
+    int ends[ENDS];
+    bool right = open_pair(ends, &modes, NULL) == 0;
+    if (!right) {
+        return false;
+    }
+    int master = ends[MASTER], slave = ends[SLAVE];
+    for (size_t i = 0; right && i < SWX_COUNT(steps); i++) {
+        char got[8];
+        struct pollfd waiting = { .fd = slave, .events = POLLIN };
+        ssize_t size = (ssize_t)strlen(steps[i].typed), wanted = (ssize_t)strlen(steps[i].read);
+        right = write(master, steps[i].typed, (size_t)size) == size && poll(&waiting, 1, 0) == (wanted > 0) &&
+                (!wanted || (read(slave, got, sizeof(got)) == wanted && memcmp(got, steps[i].read, (size_t)wanted) == 0));
+    }
+    close(slave);
+    close(master);
+    return right;
+}
+
+bool swx_pty_settle_modes(swx_pty *pty, bool keep, bool attached)
 {
     struct termios now;
     if (pty->carrier || tcgetattr(pty->master, &now) != 0) {
         return false;
     }
     bool processed = (now.c_oflag & OPOST) && (now.c_oflag & ONLCR);
-    if (!same_modes(&now, &pty->baseline)) {
-        if (keep) {
-            /* Lines are how commands reach the shell and bytes are how output leaves it: those two stay ours. */
-            now.c_lflag |= ICANON | ISIG;
-            now.c_iflag |= ICRNL;
-            now.c_iflag &= ~(tcflag_t)(IGNCR | INLCR | ISTRIP);
-            now.c_oflag &= ~(tcflag_t)OPOST;
-            memcpy(now.c_cc, pty->baseline.c_cc, sizeof(now.c_cc)); /* a letter that erases would eat commands */
-            pty->baseline = now;
-        }
-        tcsetattr(pty->master, TCSANOW, &pty->baseline);
+    if (keep && !pty->typing && !same_modes(&now, &pty->baseline)) {
+        /* Lines are how commands reach the shell and bytes are how output leaves it: those two stay ours. */
+        struct termios ours = now;
+        ours.c_lflag = (ours.c_lflag & ~(tcflag_t)EXTPROC) | ICANON | ISIG;
+        ours.c_iflag |= ICRNL;
+        ours.c_iflag &= ~(tcflag_t)(IGNCR | INLCR | ISTRIP);
+        ours.c_oflag &= ~(tcflag_t)OPOST;
+        memcpy(ours.c_cc, pty->baseline.c_cc, sizeof(ours.c_cc)); /* a letter that erases would eat commands */
+        pty->plain = typing_modes(pty, ours);
+        pty->baseline = same_modes(&pty->plain, &ours) || quotes_newlines() ? ours : pty->plain;
     }
+    const struct termios *wanted = attached ? &pty->baseline : &pty->plain; /* a person's are looked at before the next command */
+    if (!same_modes(&now, wanted)) {
+        tcsetattr(pty->master, TCSANOW, wanted);
+    }
+    pty->typing = !attached;
     return processed;
+}
+
+bool swx_pty_hide(swx_pty *pty, bool attached)
+{
+    if (pty->carrier) {
+        return false;
+    }
+    pty->shown = pty->baseline;
+    if (attached && tcgetattr(pty->master, &pty->shown) == 0) {
+        pty->shown.c_lflag = (pty->shown.c_lflag & ~(tcflag_t)EXTPROC) | ICANON;
+        pty->shown.c_cc[VEOF] = pty->shown.c_cc[VEOF] ? pty->shown.c_cc[VEOF] : pty->plain.c_cc[VEOF];
+    }
+    bool differ = !same_modes(&pty->shown, &pty->plain) && (!attached || quotes_newlines());
+    if (differ && !pty->typing) {
+        tcsetattr(pty->master, TCSANOW, &pty->plain);
+    }
+    pty->typing = differ;
+    return differ;
+}
+
+void swx_pty_show(swx_pty *pty)
+{
+    swx_pty_input_consumed(pty); /* what was typed has arrived then, in the modes of now */
+    tcsetattr(pty->master, TCSANOW, &pty->shown);
+    pty->typing = false;
 }
 
 void swx_pty_set_raw(swx_pty *pty, bool raw)
@@ -191,6 +334,12 @@ bool swx_pty_input_consumed(const swx_pty *pty)
 {
     struct pollfd waiting = { .fd = pty->slave, .events = POLLIN };
     return pty->slave >= 0 && poll(&waiting, 1, 0) == 0;
+}
+
+uint8_t swx_pty_end_of_input(const swx_pty *pty)
+{
+    struct termios now;
+    return tcgetattr(pty->master, &now) == 0 && now.c_cc[VEOF] ? now.c_cc[VEOF] : 4;
 }
 
 void swx_pty_forget_input(const swx_pty *pty) { tcflush(pty->slave, TCIFLUSH); }

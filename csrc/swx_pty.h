@@ -9,7 +9,7 @@
  * The terminal of a carrier (`docker exec -it`, ssh, ...: a program that carries bytes to and from the terminal that the
  * shell has, somewhere else) is a pipe with a screen size.  It is raw from the start, nothing can be learned from it about
  * the shell's own terminal, and nothing done to it reaches that one, but for its size and for what is typed.
- * Both descriptors are close-on-exec; the master is non-blocking.  Not thread-safe; the owner locks.
+ * Both descriptors are close-on-exec from the start; the master is non-blocking.  Not thread-safe; the owner locks.
  */
 #ifndef SWX_PTY_H
 #define SWX_PTY_H
@@ -25,6 +25,9 @@ typedef struct {
     char path[64];    /* of the slave, for the child to open */
     bool carrier;     /* the program behind it carries another terminal */
     struct termios baseline; /* the modes that commands start with */
+    struct termios plain;    /* the same, less what would show or change what is typed */
+    struct termios shown;    /* those of the next command */
+    bool typing;             /* the terminal has the plain ones, and commands start with others */
     struct termios cooked;   /* the modes from before swx_pty_set_raw */
 } swx_pty;
 
@@ -43,10 +46,20 @@ bool swx_pty_rest(swx_pty *pty);
  * descriptors), and nothing has changed then. */
 swx_status swx_pty_rouse(swx_pty *pty, swx_error *err);
 
-/* Compares the terminal's modes with the baseline.  When they differ: `keep` makes them the new baseline (the user
- * asked with stty), else the baseline is put back (a program died without restoring them).
+/* To be called when a command has ended, before anything is typed.  `keep` makes the terminal's modes the new baseline (the user
+ * asked with stty), else what the command has left is forgotten (a program died without restoring them).  The terminal gets the
+ * plain modes, in which nothing that is typed is shown: an echo has no place among the output, because the kernel wakes the reader
+ * of a line before it has written the line's echo.  With a person attached it gets the baseline.
  * Returns whether output is post-processed now ("\n" arrives as "\r\n").  Of a carrier: nothing is done, false. */
-bool swx_pty_settle_modes(swx_pty *pty, bool keep);
+bool swx_pty_settle_modes(swx_pty *pty, bool keep, bool attached);
+
+/* Before a command is typed.  False: as any line.  True: the terminal has the plain modes, and the command is to get others (the
+ * baseline; with a person attached those that the terminal has).  Its last line ends with SWX_QUOTED_NEWLINE then, which the
+ * kernel keeps from the reader; after swx_pty_show, an end of input (the key in shown.c_cc[VEOF]), which no mode echoes, passes it on.
+ * So the command finds its modes, and nobody a trace of what was typed.  Costs no system call unless the modes differ. */
+bool swx_pty_hide(swx_pty *pty, bool attached);
+void swx_pty_show(swx_pty *pty);
+#define SWX_QUOTED_NEWLINE "\026\n"
 
 /* Raw: every byte that is typed arrives as it is, in lines of any length.  Not raw: as it was before
  * (that is the baseline, but for an attached person's echo).  Not to be asked of a carrier. */
@@ -65,6 +78,9 @@ bool swx_pty_is_canonical(const swx_pty *pty);
 
 /* Whether everything typed so far was read by the other side (of a carrier: by the carrier, which is on its way then). */
 bool swx_pty_input_consumed(const swx_pty *pty);
+
+/* The key that ends the input of who reads lines now: ^D, unless `stty eof` says another. */
+uint8_t swx_pty_end_of_input(const swx_pty *pty);
 
 /* Drops what was typed and not read, half a line included.  Of a carrier: only what the carrier has not read. */
 void swx_pty_forget_input(const swx_pty *pty);

@@ -1,11 +1,13 @@
 #include "swx_reactor.h"
 
 #include <errno.h>
+#include <linux/time_types.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,11 +26,15 @@ struct swx_node {
         int fd;
         uint32_t events; /* as epoll has them */
     } watched[SWX_NODE_FDS];
-    bool removed; /* set under both locks, read under either */
+    atomic_bool removed; /* set under the reactor's lock */
     /* under the reactor's lock */
     int64_t due;
     size_t heap_index; /* SIZE_MAX: not in the heap */
     swx_node *next, **link;
+    swx_node *after; /* in the worker's queue */
+    bool buried;     /* the worker is to destroy it */
+    /* under both locks */
+    bool working; /* the worker is to call due, and nobody watches it until it has */
 };
 
 struct swx_reactor {
@@ -37,11 +43,15 @@ struct swx_reactor {
     int epoll, wake;
     pthread_mutex_t lock;
     pthread_t thread;
+    pthread_t worker;    /* does what takes long */
+    bool worker_started; /* it is to be joined: known to the thread, then to swx_reactor_free */
     /* under the lock */
     bool started, stop;
+    bool working; /* the worker will look at its queue again */
     int64_t wakes_at;
     swx_node *nodes;     /* in use */
-    swx_node *graveyard; /* removed, not yet destroyed */
+    swx_node *graveyard; /* removed, not yet unwatched */
+    swx_node *queue, *queue_end; /* for the worker */
     size_t count;
     swx_node **heap; /* by due, smallest first; room for every node */
     size_t heap_size, heap_room;
@@ -157,7 +167,7 @@ static void wake_thread(const swx_reactor *r)
 static int watch(swx_node *node)
 {
     int failed = 0;
-    for (unsigned i = 0; !node->removed && i < SWX_NODE_FDS; i++) {
+    for (unsigned i = 0; !atomic_load(&node->removed) && !node->working && i < SWX_NODE_FDS; i++) {
         int fd = -1;
         bool read = false, write = false;
         node->type->interest(node->object, i, &fd, &read, &write);
@@ -184,9 +194,9 @@ static int watch(swx_node *node)
 static void reschedule(swx_node *node)
 {
     swx_reactor *r = node->reactor;
-    int64_t due = node->paused ? INT64_MAX : node->type->deadline(node->object); /* else it would stay due for ever */
+    int64_t due = node->paused || node->working ? INT64_MAX : node->type->deadline(node->object); /* else it would stay due for ever */
     pthread_mutex_lock(&r->lock);
-    if (!node->removed && (due != INT64_MAX || node->heap_index != SIZE_MAX)) {
+    if (!atomic_load(&node->removed) && (due != INT64_MAX || node->heap_index != SIZE_MAX)) {
         heap_set(r, node, due);
     }
     bool sooner = due < r->wakes_at;
@@ -224,12 +234,25 @@ void swx_node_pause(swx_node *node, bool paused)
     }
 }
 
-/* As swx_node_unlock; false: the thing has come to its end. */
-static bool unlock_alive(swx_node *node)
+/* As swx_node_unlock, after a call of the reactor's own: the object may have come to its end. */
+static void leave(swx_node *node)
 {
-    bool finished = node->type->finished && node->type->finished(node->object);
+    if (node->type->finished && node->type->finished(node->object)) {
+        swx_reactor_remove(node);
+    }
     swx_node_unlock(node);
-    return !finished;
+}
+
+static void unwatch_all(swx_node *node)
+{
+    for (unsigned i = 0; i < SWX_NODE_FDS; i++) {
+        swx_node_unwatch(node, node->watched[i].fd);
+    }
+}
+
+static bool is_due(const swx_node *node, int64_t now)
+{
+    return !node->paused && !atomic_load(&node->removed) && node->type->deadline(node->object) <= now;
 }
 
 /* ---- the thread ------------------------------------------------------------------------------------------------ */
@@ -250,16 +273,119 @@ static void handle(swx_reactor *r, const struct epoll_event *event, int64_t now)
     node->type->interest(node->object, which, &fd, &read, &write);
     read = read && (event->events & (EPOLLIN | EPOLLHUP | EPOLLERR));
     write = write && (event->events & (EPOLLOUT | EPOLLERR));
-    if (!node->paused && fd >= 0 && fd == node->watched[which].fd && (read || write)) {
+    if (!node->paused && !atomic_load(&node->removed) && fd >= 0 && fd == node->watched[which].fd && (read || write)) {
         node->type->event(node->object, which, read, write, now);
     }
-    if (!unlock_alive(node)) {
-        swx_reactor_remove(node);
+    leave(node);
+}
+
+static bool is_slow(const swx_node *node, bool destroy)
+{
+    return node->type->slow && node->type->slow(node->object, destroy);
+}
+
+static void destroy(swx_node *node)
+{
+    node->type->destroy(node->object);
+    pthread_mutex_destroy(&node->lock);
+    swx_free(node);
+}
+
+/* The application's signals are for its own threads. */
+static int create_thread(pthread_t *thread, void *(*function)(void *), const char *name, swx_reactor *r)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(thread, NULL, function, r);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!failed) {
+        pthread_setname_np(*thread, name);
+    }
+    return failed;
+}
+
+static void work_on(swx_node *node)
+{
+    swx_reactor *r = node->reactor;
+    pthread_mutex_lock(&node->lock); /* a thread that removed it inside of a call on it has left that */
+    int64_t now = swx_now();
+    if (is_due(node, now)) {
+        node->type->due(node->object, now);
+    }
+    pthread_mutex_lock(&r->lock);
+    bool buried = node->buried;
+    node->working = false;
+    pthread_mutex_unlock(&r->lock);
+    if (buried) {
+        pthread_mutex_unlock(&node->lock);
+        destroy(node);
+    } else {
+        leave(node);
     }
 }
 
+/* Ends when its queue is empty. */
+static void *run_worker(void *argument)
+{
+    swx_reactor *r = argument;
+    for (;;) {
+        pthread_mutex_lock(&r->lock);
+        swx_node *node = r->queue;
+        r->queue = node ? node->after : NULL;
+        r->working = node != NULL;
+        pthread_mutex_unlock(&r->lock);
+        if (!node) {
+            return NULL;
+        }
+        work_on(node);
+    }
+}
+
+static void join_worker(swx_reactor *r)
+{
+    if (r->worker_started) {
+        pthread_join(r->worker, NULL);
+    }
+    r->worker_started = false;
+}
+
+/* Only in the reactor's thread.  Nobody watches the node any more.  False: there is no thread to be had for it. */
+static bool hand_to_worker(swx_reactor *r, swx_node *node, bool bury)
+{
+    pthread_mutex_lock(&r->lock);
+    heap_remove(r, node); /* another thread may have put it back meanwhile */
+    node->buried = bury;
+    node->working = !bury;
+    node->after = NULL;
+    *(r->queue ? &r->queue_end->after : &r->queue) = node;
+    r->queue_end = node;
+    bool working = r->working;
+    r->working = true;
+    pthread_mutex_unlock(&r->lock);
+    if (working) {
+        return true;
+    }
+    join_worker(r); /* it has ended, or is about to */
+    r->worker_started = create_thread(&r->worker, run_worker, "swx-worker", r) == 0;
+    if (!r->worker_started) { /* nobody else looks at the queue */
+        r->queue = NULL;
+        r->working = node->working = false;
+    }
+    return r->worker_started;
+}
+
+/* The worker has it already, and destroys it after that. */
+static bool bury_with_worker(swx_reactor *r, swx_node *node)
+{
+    pthread_mutex_lock(&r->lock);
+    bool working = node->buried = node->working;
+    pthread_mutex_unlock(&r->lock);
+    return working;
+}
+
 /* Nodes are destroyed between two rounds only, so that no event of a round names a destroyed one; no later round can,
- * because what is removed is watched no more. */
+ * because they are unwatched here. */
 static void bury(swx_reactor *r)
 {
     pthread_mutex_lock(&r->lock);
@@ -268,11 +394,14 @@ static void bury(swx_reactor *r)
     pthread_mutex_unlock(&r->lock);
     while (node) {
         swx_node *next = node->next;
-        pthread_mutex_lock(&node->lock); /* whoever removed it has left it */
-        pthread_mutex_unlock(&node->lock);
-        node->type->destroy(node->object);
-        pthread_mutex_destroy(&node->lock);
-        swx_free(node);
+        if (!bury_with_worker(r, node)) {
+            pthread_mutex_lock(&node->lock); /* a thread that removed it inside of a call on it has left that */
+            unwatch_all(node);
+            pthread_mutex_unlock(&node->lock);
+            if (!is_slow(node, true) || !hand_to_worker(r, node, true)) {
+                destroy(node);
+            }
+        }
         node = next;
     }
 }
@@ -289,13 +418,19 @@ static void run_due(swx_reactor *r, int64_t now)
         if (!node) {
             return;
         }
-        pthread_mutex_lock(&node->lock); /* it lives: only this thread destroys */
-        if (!node->paused && node->type->deadline(node->object) <= now) { /* not removed or moved meanwhile */
+        pthread_mutex_lock(&node->lock); /* it lives: only this thread buries */
+        bool due = is_due(node, now); /* and was not moved meanwhile */
+        if (due && is_slow(node, false)) {
+            unwatch_all(node);
+            if (hand_to_worker(r, node, false)) {
+                pthread_mutex_unlock(&node->lock);
+                continue;
+            }
+        }
+        if (due) {
             node->type->due(node->object, now);
         }
-        if (!unlock_alive(node)) {
-            swx_reactor_remove(node);
-        }
+        leave(node);
     }
 }
 
@@ -303,11 +438,11 @@ static int wait_for_events(swx_reactor *r, struct epoll_event *events, int64_t u
 {
     int64_t left = until == INT64_MAX ? -1 : until - swx_now();
     left = until == INT64_MAX ? -1 : left < 0 ? 0 : left;
-#if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 35)
-    struct timespec wait = { .tv_sec = left / 1000000000, .tv_nsec = left % 1000000000 };
-    int count = epoll_pwait2(r->epoll, events, EVENTS_AT_ONCE, left < 0 ? NULL : &wait, NULL);
+#ifdef SYS_epoll_pwait2 /* glibc has a function for it from 2.35 on, which would bind the program to that version */
+    struct __kernel_timespec wait = { .tv_sec = left / 1000000000, .tv_nsec = left % 1000000000 };
+    long count = syscall(SYS_epoll_pwait2, r->epoll, events, EVENTS_AT_ONCE, left < 0 ? NULL : &wait, NULL, 0);
     if (count >= 0 || errno == EINTR) { /* ENOSYS, but also EPERM in containers that do not know the call */
-        return count;
+        return (int)count;
     }
 #endif
     int64_t milliseconds = left < 0 ? -1 : (left + 999999) / 1000000;
@@ -344,15 +479,10 @@ static void *run(void *argument)
 /* Reactor locked. */
 static swx_status start_thread(swx_reactor *r, swx_error *err)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* the application's signals are for its own threads */
-    int failed = pthread_create(&r->thread, NULL, run, r);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int failed = create_thread(&r->thread, run, "swx-reactor", r);
     if (failed) {
         return swx_fail_sys(err, "pthread_create", failed);
     }
-    pthread_setname_np(r->thread, "swx-reactor");
     r->started = true;
     return SWX_OK;
 }
@@ -426,11 +556,13 @@ void swx_reactor_free(swx_reactor *r)
     if (started) {
         wake_thread(r);
         pthread_join(r->thread, NULL);
+        join_worker(r);
     }
     while (r->nodes) {
         swx_reactor_remove(r->nodes);
     }
     bury(r);
+    join_worker(r);
     close_descriptors(r);
     pthread_mutex_destroy(&r->lock);
     swx_free(r->heap);
@@ -472,7 +604,7 @@ static void discarded_interest(const void *object, unsigned which, int *fd, bool
 static void discarded_destroy(void *object) { (void)object; }
 
 static const swx_node_type discarded = { discarded_event, discarded_deadline, discarded_due, discarded_interest, NULL,
-                                         discarded_destroy };
+                                         discarded_destroy, NULL };
 
 swx_status swx_reactor_add(swx_reactor *r, swx_node **out, const swx_node_type *type, void *object, swx_error *err)
 {
@@ -521,22 +653,16 @@ swx_status swx_reactor_add(swx_reactor *r, swx_node **out, const swx_node_type *
     return SWX_OK;
 }
 
+/* Takes no node's lock: a call on a node may end with the last reference to another one, or to that same one. */
 void swx_reactor_remove(swx_node *node)
 {
     swx_reactor *r = node->reactor;
-    pthread_mutex_lock(&node->lock);
-    node->paused = true;
-    for (unsigned i = 0; i < SWX_NODE_FDS; i++) {
-        swx_node_unwatch(node, node->watched[i].fd);
-    }
     pthread_mutex_lock(&r->lock);
-    if (node->removed) { /* the thread and the owner may come to the same end at once */
+    if (atomic_exchange(&node->removed, true)) { /* the thread and the owner may come to the same end at once */
         pthread_mutex_unlock(&r->lock);
-        pthread_mutex_unlock(&node->lock);
         return;
     }
     heap_remove(r, node);
-    node->removed = true;
     *node->link = node->next;
     if (node->next) {
         node->next->link = node->link;
@@ -544,9 +670,8 @@ void swx_reactor_remove(swx_node *node)
     r->count--;
     node->next = r->graveyard;
     r->graveyard = node;
+    wake_thread(r); /* locked: afterwards the reactor may be freed */
     pthread_mutex_unlock(&r->lock);
-    pthread_mutex_unlock(&node->lock);
-    wake_thread(r);
 }
 
 size_t swx_reactor_count(swx_reactor *r)

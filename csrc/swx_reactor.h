@@ -34,12 +34,15 @@ typedef struct {
     /* The node was removed and nobody uses the object any more.  Runs without locks, in the reactor's thread, or in that
      * of swx_reactor_free. */
     void (*destroy)(void *object);
+    /* Whether due, or destroy, would keep the thread from other nodes for long: another thread, which lives as long as there
+     * is something slow to do, calls it then, and nothing of the node is watched meanwhile.  May be NULL. */
+    bool (*slow)(const void *object, bool destroy);
 } swx_node_type;
 
 /* Starts nothing yet.  SWX_ENOMEM, SWX_ESYS. */
 swx_status swx_reactor_new(swx_reactor **out, swx_error *err);
 
-/* Ends the thread and destroys all nodes.  NULL is legal.  Not from the reactor's thread. */
+/* Ends the threads and destroys all nodes.  NULL is legal.  Not from the reactor's thread. */
 void swx_reactor_free(swx_reactor *reactor);
 
 /* In a forked child: closes the copied descriptors and calls nothing.  The nodes' memory stays with the child. */
@@ -50,8 +53,9 @@ bool swx_reactor_is_forked(const swx_reactor *reactor);
 swx_status swx_reactor_add(swx_reactor *reactor, swx_node **out, const swx_node_type *type, void *object,
                            swx_error *err);
 
-/* Takes the node out; destroy is called soon by the thread.  The caller must not use the node after that.  Not with the
- * node locked. */
+/* Hands the node over: the thread unwatches it and has it destroyed, when no call on it is under way.  The caller
+ * must not use it after that, but to unlock it: this may be called with the node locked, inside of its object's own
+ * calls. */
 void swx_reactor_remove(swx_node *node);
 
 void swx_node_lock(swx_node *node);

@@ -16,6 +16,7 @@ typedef struct {
     size_t size, at;
     unsigned depth;
     swx_charset set; /* the class being read */
+    unsigned predefined; /* bits of CLASS_...: which it has already */
     struct { size_t at, size; } *names; /* of named groups */
     size_t name_count, name_capacity;
     swx_error *err;
@@ -40,6 +41,11 @@ static bool invalid(parser *p, size_t position, const char *text) { return fail(
 static bool unsupported(parser *p, size_t position, const char *text)
 {
     return fail(p, SWX_EUNSUPPORTED, position, text);
+}
+
+static bool back_reference(parser *p, size_t position)
+{
+    return unsupported(p, position, "a back-reference: write what it may be, or look for it in the output");
 }
 
 static bool check(parser *p, swx_status status)
@@ -145,10 +151,33 @@ static uint32_t add_node(parser *p, swx_node node)
     return (uint32_t)regex->node_count++;
 }
 
+/* The class + 1 that has the ranges of p->set; 0: none has. */
+static uint32_t find_class(const parser *p)
+{
+    const swx_regex *regex = p->regex;
+    for (size_t i = regex->class_count; i-- > 0;) {
+        swx_class known = regex->classes[i];
+        if (known.count == p->set.count &&
+            memcmp(regex->ranges.ranges + known.first, p->set.ranges, known.count * sizeof(swx_range)) == 0) {
+            return (uint32_t)i + 1;
+        }
+    }
+    return 0;
+}
+
 /* Makes a class of p->set, which must be normalised, and empties it; returns its index + 1, or 0. */
 static uint32_t add_class(parser *p)
 {
     swx_regex *regex = p->regex;
+    uint32_t found = p->set.count ? find_class(p) : 0;
+    if (found) {
+        p->set.count = 0;
+        return found;
+    }
+    if (regex->class_count == SWX_REGEX_MAX_CLASSES || p->set.count > SWX_REGEX_MAX_RANGES - regex->ranges.count) {
+        fail(p, SWX_ELIMIT, p->at, "the patterns have too many classes");
+        return 0;
+    }
     if (regex->class_count == regex->class_capacity) {
         size_t capacity = regex->class_capacity ? regex->class_capacity * 2 : 16;
         swx_class *classes = swx_realloc(regex->classes, capacity * sizeof(*classes));
@@ -282,7 +311,7 @@ static bool add_range(parser *p, size_t position, uint32_t low, uint32_t high, u
 {
     if (flags & FLAG_I) {
         if (high >= 128 && !(flags & FLAG_A)) {
-            return unsupported(p, position, "(?i) with characters beyond ASCII");
+            return unsupported(p, position, "(?i) with a character beyond ASCII: write both cases, as in [éÉ]");
         }
         if (!add_other_cases(p, low, high, flags)) {
             return false;
@@ -296,7 +325,7 @@ static bool is_surrogate(uint32_t c) { return c >= 0xD800 && c < 0xE000; }
 static uint32_t char_node(parser *p, size_t position, uint32_t c, unsigned flags)
 {
     if (is_surrogate(c)) {
-        unsupported(p, position, "a lone surrogate");
+        unsupported(p, position, "a lone surrogate, which no output has");
         return 0;
     }
     if ((flags & FLAG_I) && (is_letter(c) || c >= 128)) {
@@ -355,8 +384,8 @@ static bool char_escape(parser *p, size_t position, uint32_t c, uint32_t *value)
     case 'x': return hex_escape(p, position, 2, value);
     case 'u': return hex_escape(p, position, 4, value);
     case 'U': return hex_escape(p, position, 8, value);
-    case 'N': return unsupported(p, position, "\\N{...}");
-    case 'z': return unsupported(p, position, "\\z, which is an error or an anchor depending on the version of re");
+    case 'N': return unsupported(p, position, "\\N{...}: write the character itself");
+    case 'z': return unsupported(p, position, "\\z, which is an error or an anchor depending on the version of re: write \\Z");
     case END_OF_PATTERN: return invalid(p, position, "bad escape (end of pattern)");
     default: *value = c; return !is_letter(c) || invalid(p, position, "bad escape");
     }
@@ -372,7 +401,7 @@ static bool digit_escape(parser *p, size_t position, uint32_t c, uint32_t *value
     if (is_octal(c) && p->size - p->at >= 2 && is_octal(p->text[p->at]) && is_octal(p->text[p->at + 1])) {
         return octal_escape(p, position, 2, value);
     }
-    return unsupported(p, position, "a back-reference");
+    return back_reference(p, position);
 }
 
 static uint32_t assert_node(parser *p, swx_assertion kind)
@@ -426,6 +455,10 @@ static bool class_member(parser *p, uint32_t c, size_t position, unsigned flags,
     case 'b': *value = '\b'; return true;
     case 'd': case 'D': case 'w': case 'W': case 's': case 'S':
         *single = false;
+        if (p->predefined & 1u << which_class(c)) {
+            return true;
+        }
+        p->predefined |= 1u << which_class(c);
         return add_predefined(p, c, flags);
     default:
         break;
@@ -443,7 +476,7 @@ static bool check_surrogates(parser *p, size_t position)
     for (size_t i = 0; i < p->set.count; i++) {
         swx_range range = p->set.ranges[i];
         if ((range.low > 0xD800 && range.low < 0xE000) || (range.high >= 0xD800 && range.high < 0xDFFF)) {
-            return unsupported(p, position, "a lone surrogate");
+            return unsupported(p, position, "a lone surrogate, which no output has");
         }
     }
     return true;
@@ -484,6 +517,7 @@ static uint32_t parse_class(parser *p, size_t start, unsigned flags)
 {
     bool closed = false, negated = accept(p, '^');
     p->set.count = 0;
+    p->predefined = 0;
     for (bool first = true; !closed; first = false) {
         size_t position = p->at;
         uint32_t c = next(p);
@@ -612,7 +646,7 @@ static bool add_name(parser *p, size_t at, size_t size)
     return true;
 }
 
-/* The name after "(?P<", with its '>'. */
+/* The name after "(?P<", with its '>'.  Which characters beyond ASCII may be in it is not asked. */
 static bool parse_name(parser *p)
 {
     size_t start = p->at;
@@ -620,10 +654,7 @@ static bool parse_name(parser *p)
         if (c == END_OF_PATTERN) {
             return invalid(p, start, "missing >, unterminated name");
         }
-        if (c >= 128) {
-            return unsupported(p, start, "a group name beyond ASCII");
-        }
-        if (!is_letter(c) && c != '_' && (!is_digit(c) || p->at - 1 == start)) {
+        if (c < 128 && !is_letter(c) && c != '_' && (!is_digit(c) || p->at - 1 == start)) {
             return invalid(p, start, "bad character in group name");
         }
     }
@@ -640,15 +671,15 @@ static bool parse_group_start(parser *p, size_t start, unsigned *flags)
     switch (peek(p)) {
     case END_OF_PATTERN: return invalid(p, start, "unexpected end of pattern");
     case ':': next(p); return true;
-    case '=': case '!': case '<': return unsupported(p, start, "look-around");
-    case '>': return unsupported(p, start, "an atomic group");
-    case '(': return unsupported(p, start, "a conditional");
+    case '=': case '!': case '<': return unsupported(p, start, "look-around: write what stands there into the pattern itself");
+    case '>': return unsupported(p, start, "an atomic group: write (?:...)");
+    case '(': return unsupported(p, start, "a conditional: write two patterns");
     case 'P':
         next(p);
         if (accept(p, '<')) {
             return parse_name(p);
         }
-        return ahead(p, "=") ? unsupported(p, start, "a back-reference") : invalid(p, start, "unknown extension ?P");
+        return ahead(p, "=") ? back_reference(p, start) : invalid(p, start, "unknown extension ?P");
     default:
         break;
     }
@@ -740,7 +771,7 @@ static bool parse_repeat(parser *p, uint32_t c, size_t position, swx_node *repea
     if (!*is_repeat || accept(p, '?')) {
         return true;
     }
-    return peek(p) != '+' || unsupported(p, position, "a possessive repeat");
+    return peek(p) != '+' || unsupported(p, position, "a possessive repeat: leave its last + out");
 }
 
 /* Puts a repeat around the last element of a sequence. */

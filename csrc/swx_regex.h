@@ -9,6 +9,8 @@
 #include "swx_charset.h"
 
 #define SWX_REGEX_MAX_DEPTH 200 /* nested groups */
+#define SWX_REGEX_MAX_CLASSES 4096 /* that differ */
+#define SWX_REGEX_MAX_RANGES (128u << 10) /* of all classes that differ; \w alone has 770 */
 
 typedef enum {
     SWX_NODE_EMPTY,

@@ -9,9 +9,12 @@
 #include <unistd.h>
 
 #include "swx_alloc.h"
+#include "swx_notice.h"
 
 enum {
     LINE_MAX = 4095, /* of a terminal in canonical mode; what is longer is cut silently */
+    PACED_PIECE = 2000, /* of a longer one: less than half of that */
+    PROMPT_MOST = 4096, HELD_MOST = 64 * 1024, /* bytes that are kept from the reader of a stream */
     UNCLAIMED_LIMIT = 1 << 20 /* output kept of a command that runs for nobody */
 };
 
@@ -96,13 +99,24 @@ void swx_session_restart_output(swx_session *s)
 /* Ends an operation.  The output of the running command goes with it when `with_output`. */
 void swx_session_finish(swx_session *s, swx_op *op, swx_end end, int code, bool with_output)
 {
-    op->end = end;
+    op->ended = op->matched && end == SWX_END_DONE;
+    op->end = op->matched && end != SWX_END_CANCELLED ? SWX_END_MATCHED : end;
     op->code = code;
     op->limit = s->output_limit;
-    op->begun = with_output && s->begun && op->typed_out;
+    /* Without START marks a shell that left its terminal, and has ended of that, looks as one that ended by this command: only the
+     * kernel's word, or a guard's mark, which comes by the shell's own input, tells that it read from its terminal before. */
+    bool told = s->expects_start || s->guard || has_evidence(s) || op->kind != SWX_OP_RUN;
+    op->begun = with_output && s->begun && op->typed_out && told;
     op->signal = end == SWX_END_DIED && WIFSIGNALED(s->child.wait_status) ? WTERMSIG(s->child.wait_status) : 0;
+    if (with_output && !op->matched) {
+        swx_settle_drop_start(s);
+    }
     if (with_output) {
-        op->output = s->output;
+        if (op->matched) {
+            swx_buf_free(&s->output);
+        } else {
+            op->output = s->output;
+        }
         s->full = false;
         swx_buf_init(&s->output, UNCLAIMED_LIMIT);
         swx_session_restart_output(s);
@@ -134,12 +148,21 @@ void swx_session_finish_all(swx_session *s, swx_end end, int code)
     s->last = NULL;
 }
 
+static void take_first(swx_session *s)
+{
+    swx_op *op = s->first;
+    s->first = op->link;
+    op->link = NULL;
+    if (!s->first) {
+        s->last = NULL;
+    }
+}
+
 void swx_session_claim_start(swx_session *s)
 {
     if (s->pty.carrier && s->state == STARTING && s->first && s->first->kind == SWX_OP_START) {
         s->current = s->first;
-        s->first = s->current->link;
-        s->current->link = NULL;
+        take_first(s);
     }
 }
 
@@ -151,8 +174,67 @@ void swx_session_lose(swx_session *s)
 
 /* ---- typing ---------------------------------------------------------------------------------------------------- */
 
+/* In canonical mode the kernel cuts a line that is too long and passes the rest on as if it were whole; and a
+ * program may go to that mode at any time.  So a piece is written when the one before was read.  The key that ends
+ * the input passes on what stands in an unfinished line, once somebody waits for it: a program that goes to another
+ * mode first would read the key itself.  What is left when the shell is at its prompt was for a program that is
+ * gone; nobody knows who has read what was passed on. */
+static bool has_reader(const swx_session *s)
+{
+    return has_evidence(s) ? swx_child_has_reader(&s->child, s->pty.path) : swx_kernel_group_awaits_input(swx_pty_foreground(&s->pty));
+}
+
+static void flush_paced(swx_session *s)
+{
+    while (!typed_all(s) && swx_pty_input_consumed(&s->pty)) {
+        bool canonical = swx_pty_is_canonical(&s->pty);
+        bool at_prompt = has_evidence(s) ? swx_kernel_look(&s->kernel) == SWX_SHELL_PROMPT : s->found.rank > 0;
+        if (at_prompt && s->begun) {
+            s->written = s->pending.size;
+            s->astray = s->passed_on;
+            return;
+        }
+        if (canonical && s->unfinished) {
+            if (!has_reader(s)) {
+                return;
+            }
+            if (!swx_pty_is_canonical(&s->pty)) { /* from here on it cannot change: who would do that waits */
+                continue;
+            }
+            uint8_t key = swx_pty_end_of_input(&s->pty);
+            if (write(s->pty.master, &key, 1) != 1) {
+                return;
+            }
+            s->unfinished = false;
+            s->passed_on = true;
+            if (!has_evidence(s)) {
+                return;
+            }
+            continue;
+        }
+        const uint8_t *from = s->pending.data + s->written;
+        size_t part = s->pending.size - s->written < PACED_PIECE ? s->pending.size - s->written : PACED_PIECE;
+        const uint8_t *end = memrchr(from, '\n', part);
+        ssize_t size = write(s->pty.master, from, end ? (size_t)(end + 1 - from) : part);
+        if (size <= 0) {
+            return;
+        }
+        s->written += (size_t)size;
+        s->unfinished = canonical && from[size - 1] != '\n';
+        if (!has_evidence(s)) { /* what the shell has said before it reads that is to be heard first */
+            return;
+        }
+    }
+}
+
 void swx_session_flush_pending(swx_session *s)
 {
+    if (s->paced) {
+        flush_paced(s);
+        if (!typed_all(s)) {
+            return;
+        }
+    }
     while (s->written < s->pending.size) {
         ssize_t size = write(s->pty.master, s->pending.data + s->written, s->pending.size - s->written);
         if (size < 0 && errno == EINTR) {
@@ -165,6 +247,7 @@ void swx_session_flush_pending(swx_session *s)
     }
     swx_buf_clear(&s->pending);
     s->written = 0;
+    s->paced = false;
 }
 
 bool swx_session_type_bytes(swx_session *s, const void *bytes, size_t size)
@@ -176,11 +259,30 @@ bool swx_session_type_bytes(swx_session *s, const void *bytes, size_t size)
     return true;
 }
 
-bool swx_session_drop_half(swx_session *s)
+bool swx_session_type_end(swx_session *s)
+{
+    const uint8_t *text = s->tail.data, *end = s->hidden ? memchr(text, '\n', s->tail.size) : NULL;
+    size_t line = end ? (size_t)(end - text) : s->tail.size;
+    bool typed = swx_session_type_bytes(s, text, line) &&
+                 (!end || swx_session_type_bytes(s, SWX_QUOTED_NEWLINE, sizeof(SWX_QUOTED_NEWLINE) - 1));
+    if (s->hidden) {
+        swx_pty_show(&s->pty);
+    }
+    if (end) {
+        typed = typed && swx_session_type_bytes(s, &s->pty.shown.c_cc[VEOF], 1) &&
+                swx_session_type_bytes(s, end + 1, s->tail.size - line - 1);
+    }
+    s->hidden = s->raw = false;
+    swx_buf_clear(&s->tail);
+    return typed;
+}
+
+bool swx_session_drop_input(swx_session *s)
 {
     bool half = s->half;
     s->half = false;
     if (!s->pty.carrier) {
+        swx_pty_forget_input(&s->pty);
         return true;
     }
     return !half || swx_session_type_bytes(s, "\025", 1); /* the key that kills a line */
@@ -195,14 +297,18 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
     s->expects_start = at_prompt && s->start_marks;
     s->begun = !s->expects_start;
     if (at_prompt) {
-        s->started = false;
+        s->started = s->replied = false;
         s->base = s->number;
+        s->commenced = now;
+        s->newest = s->jobs ? swx_kernel_last_start() : 0;
+        s->newest = s->newest < 0 ? INT64_MAX : s->newest;
     }
     s->beyond = s->blank = false;
+    s->start_dropped = s->start_marks || s->report.no_stderr; /* then nothing of it comes */
     s->helper_until = 0;
     s->delivered = s->last_data = now;
     s->readline_seen = s->pty.carrier && (s->hints & SWX_HINT_EDITING); /* readline cannot be seen there, so it may be on */
-    s->struck = s->proving = 0;
+    s->struck = s->proving = s->still = 0;
     s->notices = 0;
     s->backoff = FIRST_CHECK;
     swx_session_check_in(s, now, s->backoff);
@@ -222,7 +328,7 @@ static bool type_startup(swx_session *s, const swx_op *op)
                  (!s->pty.carrier || put(s, plain, sizeof(plain) - 1)) && swx_shelltext_prompts(&s->pending, &s->fence) == SWX_OK;
     if (!has_evidence(s)) { /* a prompt that somebody else has made would never be noticed */
         s->reassert = true;
-        typed = typed && put(s, "\n", 1) && swx_shelltext_reassert(&s->pending, &s->fence) == SWX_OK;
+        typed = typed && put(s, "\n", 1) && swx_shelltext_reassert(&s->pending, &s->fence, false) == SWX_OK;
     }
     typed = typed && put(s, tail, sizeof(tail) - 1);
     if (typed) { /* all at once: a shell that is woken by the first line would have to sleep again */
@@ -231,14 +337,12 @@ static bool type_startup(swx_session *s, const swx_op *op)
     return typed;
 }
 
-/* In canonical mode the kernel cuts a line that is too long and passes the rest on as if it were whole. */
-static bool line_too_long(const swx_session *s, const swx_op *op)
+static bool has_long_line(const uint8_t *bytes, size_t size, size_t column, size_t most)
 {
-    size_t line = 0;
-    for (size_t i = 0; i < op->typed_size; i++) {
-        line = op->typed[i] == '\n' ? 0 : line + 1;
-        if (line > LINE_MAX) {
-            return swx_pty_is_canonical(&s->pty);
+    for (size_t i = 0; i < size; i++) {
+        column = bytes[i] == '\n' ? 0 : column + 1;
+        if (column > most) {
+            return true;
         }
     }
     return false;
@@ -249,6 +353,40 @@ static void note_typed(swx_session *s, const uint8_t *bytes, size_t size)
 {
     s->touched = s->pty.carrier;
     s->half = size ? bytes[size - 1] != '\n' && bytes[size - 1] != '\r' : s->half;
+    const uint8_t *end = size ? memrchr(bytes, '\n', size) : NULL;
+    if (!s->paced && !s->pty.carrier && has_long_line(bytes, size, s->column, LINE_MAX)) {
+        s->paced = true;
+        s->passed_on = false;
+        s->unfinished = s->column && swx_pty_is_canonical(&s->pty);
+    }
+    s->column = end ? size - (size_t)(end + 1 - bytes) : s->column + size;
+}
+
+static size_t last_line(const uint8_t *text, size_t size)
+{
+    const uint8_t *before = size > 1 ? memrchr(text, '\n', size - 1) : NULL;
+    return before ? (size_t)(before + 1 - text) : 0;
+}
+
+/* Types a command, or a part of it: the rest when the shell has read that. */
+static bool type_command(swx_session *s, const swx_op *op, bool at_prompt)
+{
+    size_t part = op->typed_size;
+    s->hidden = at_prompt && part && swx_pty_hide(&s->pty, s->attached);
+    s->raw = at_prompt && op->raw && part > RAW_TAIL;
+    if (s->raw) {
+        part -= RAW_TAIL;
+    } else if (s->hidden) {
+        part = op->kind == SWX_OP_RUN ? last_line(op->typed, part) : 0;
+    }
+    if (part < op->typed_size && swx_buf_append(&s->tail, op->typed + part, op->typed_size - part) != SWX_OK) {
+        return false;
+    }
+    s->arriving = s->raw || (s->hidden && (part || s->blank));
+    if (s->raw) {
+        swx_pty_set_raw(&s->pty, true);
+    }
+    return swx_session_type_bytes(s, op->typed, part) && (s->arriving || !s->tail.size || swx_session_type_end(s));
 }
 
 static unsigned count_lines(const uint8_t *text, size_t size)
@@ -274,22 +412,30 @@ static bool may_hide_prompts(const swx_session *s, const swx_op *op)
     return op->kind == SWX_OP_RUN && (op->hints & SWX_HINT_STDERR) && !s->guard;
 }
 
-/* Where nothing tells that the prompts are gone, PROMPT_COMMAND puts them back, but only once something may take them. */
+/* Whether the terminal may have modes after this command in which no question can be typed, such as a letter that erases. */
+static bool may_spoil_typing(const swx_session *s, const swx_op *op)
+{
+    return s->pty.carrier && op->kind == SWX_OP_RUN && (op->hints & SWX_HINT_STTY) && !s->cooked && !s->keeps_modes;
+}
+
+/* Where nothing tells that the prompts are gone, PROMPT_COMMAND puts them back or marks the ends itself, but with a carrier only
+ * once something may take them. */
 static bool has_to_arm(const swx_session *s, const swx_op *op)
 {
     bool may_touch = op->kind == SWX_OP_RUN ? (op->hints & (SWX_HINT_PROMPT | SWX_HINT_SOURCE)) != 0
                                             : op->kind == SWX_OP_LINE && op->typed_size;
-    return s->pty.carrier && s->state == IDLE && ((!s->reassert && !s->guard && may_touch) || may_hide_prompts(s, op));
+    bool unarmed = s->pty.carrier && !s->reassert && !s->guard;
+    return s->state == IDLE && !has_evidence(s) && ((unarmed && may_touch) || may_hide_prompts(s, op) ||
+                                                     may_spoil_typing(s, op));
 }
 
-static void take_first(swx_session *s)
+/* Why the text cannot be typed at all, or NULL. */
+static const char *refusal(const swx_session *s, const swx_op *op)
 {
-    swx_op *op = s->first;
-    s->first = op->link;
-    op->link = NULL;
-    if (!s->first) {
-        s->last = NULL;
+    if (s->pty.carrier && op->kind == SWX_OP_LINE && has_long_line(op->typed, op->typed_size, 0, LINE_MAX)) {
+        return "a line for a carrier's terminal has at most 4095 bytes";
     }
+    return s->pty.carrier && op->raw ? "a carrier's terminal cannot be put into raw mode for a command" : NULL;
 }
 
 static void begin_first(swx_session *s, int64_t now)
@@ -297,6 +443,13 @@ static void begin_first(swx_session *s, int64_t now)
     swx_op *op = s->first;
     bool at_prompt = s->state == IDLE, asks = at_prompt && op->kind == SWX_OP_LINE && !op->typed_size;
     swx_error failed;
+    const char *refused = refusal(s, op);
+    if (refused) { /* before anything is changed of what runs */
+        take_first(s);
+        op->error = (swx_error){ .status = SWX_ELIMIT, .text = refused };
+        swx_session_finish(s, op, SWX_END_SYSTEM, 0, false);
+        return;
+    }
     if (at_prompt && !asks && rouse(s, now, &failed) != SWX_OK) {
         swx_session_ended(s, now); /* if it ended in this very moment, that is what is told */
         if (s->first == op) {
@@ -306,9 +459,16 @@ static void begin_first(swx_session *s, int64_t now)
         }
         return;
     }
+    bool spoils = at_prompt && !s->bare && (op->hints & SWX_HINT_BRACE), rewrites = spoils && (s->reassert || s->guard || s->blind);
+    s->bare = s->bare || spoils;
     if (has_to_arm(s, op)) { /* without a mark: `$?`, `$_` and PIPESTATUS are as they were when it is done */
+        s->keeps_modes = may_spoil_typing(s, op);
         s->guard = s->guard || may_hide_prompts(s, op);
-        s->reassert = s->arms = true;
+        s->reassert = s->reassert || !s->keeps_modes || (op->hints & (SWX_HINT_PROMPT | SWX_HINT_SOURCE));
+        rewrites = true;
+    }
+    if (rewrites) {
+        s->arms = true;
         s->found = (candidate){ 0 };
         swx_settle_challenge(s, now, false);
         return;
@@ -319,16 +479,14 @@ static void begin_first(swx_session *s, int64_t now)
         swx_session_finish(s, op, SWX_END_DONE, s->code, true);
         return;
     }
-    if (at_prompt && s->loose) { /* half a line for a program that is gone would be the beginning of this command */
-        swx_pty_forget_input(&s->pty);
-        if (!swx_session_drop_half(s)) {
-            swx_session_finish(s, op, SWX_END_MEMORY, 0, false);
-            return;
-        }
+    if (at_prompt && !swx_session_drop_input(s)) {
+        swx_session_finish(s, op, SWX_END_MEMORY, 0, false);
+        return;
     }
     s->current = op;
     s->hints = at_prompt ? op->hints : s->hints | op->hints;
     s->loose = op->kind == SWX_OP_LINE || s->attached;
+    s->column = at_prompt ? 0 : s->column;
     if (op->kind == SWX_OP_LINE && op->typed_size) {
         note_typed(s, op->typed, op->typed_size);
     }
@@ -350,41 +508,27 @@ static void begin_first(swx_session *s, int64_t now)
     if (op->match) {
         swx_match_reset(op->match);
     }
-    const char *refused = op->kind == SWX_OP_LINE && line_too_long(s, op) ? "a line for a terminal in canonical mode has at most 4095 bytes"
-                          : op->raw && s->pty.carrier ? "a carrier's terminal cannot be put into raw mode for a command"
-                                                      : NULL;
-    if (refused) {
-        s->current = NULL;
-        op->error = (swx_error){ .status = SWX_ELIMIT, .text = refused };
-        s->state = at_prompt ? IDLE : RUNNING;
-        swx_session_finish(s, op, SWX_END_SYSTEM, 0, false);
-        return;
-    }
     bool typed = true;
     if (op->kind == SWX_OP_START) {
         op->deadline = op->step < SWX_NEVER - now ? now + op->step : SWX_NEVER;
         typed = type_startup(s, op);
         op->typed_size = 0;
     }
-    if (at_prompt && s->jobs && s->start_marks) { /* lets the shell report jobs that ended meanwhile before we begin */
+    if (at_prompt && (s->jobs || s->owed) && s->start_marks) { /* lets the shell report jobs that ended meanwhile before we begin */
         typed = swx_session_type_bytes(s, "\n", 1);
         s->blank = true;
     }
-    size_t part = op->typed_size;
-    if (op->raw && at_prompt && part > RAW_TAIL) {
-        part -= RAW_TAIL;
-        s->arriving = true;
-        s->backoff = MS / 20;
-        swx_session_check_in(s, now, s->backoff);
-        swx_pty_set_raw(&s->pty, true);
-    }
-    if (!typed || !swx_session_type_bytes(s, op->typed, part)) {
+    if (!typed || !type_command(s, op, at_prompt)) {
         s->current = NULL;
-        if (s->arriving) {
-            s->arriving = false;
+        if (s->raw) {
             swx_pty_set_raw(&s->pty, false);
         }
+        s->arriving = s->raw = s->hidden = false;
+        swx_buf_clear(&s->tail);
         swx_session_finish(s, op, SWX_END_MEMORY, 0, false);
+    } else if (s->arriving) {
+        s->backoff = MS / 20;
+        swx_session_check_in(s, now, s->backoff);
     }
 }
 
@@ -419,12 +563,13 @@ int64_t swx_session_deadline(const swx_session *s)
     if (s->state == STARTING || s->state == CHALLENGE) {
         due = earlier(due, s->give_up);
     }
+    if (s->paced) {
+        due = earlier(due, s->pace);
+    }
     if (s->current) {
         due = earlier(due, earlier(s->current->deadline, quiet_deadline(s, s->current)));
     }
-    for (const swx_op *op = s->first; op; op = op->link) {
-        due = earlier(due, op->deadline);
-    }
+    due = s->first ? earlier(due, s->expiry) : due;
     for (const swx_op *op = s->interrupts; op; op = op->link) {
         due = earlier(due, op->next);
     }
@@ -434,6 +579,10 @@ int64_t swx_session_deadline(const swx_session *s)
 static void expire_waiting(swx_session *s, int64_t now)
 {
     swx_op *before = NULL;
+    if (!s->first || s->expiry > now) {
+        return;
+    }
+    s->expiry = SWX_NEVER;
     for (swx_op *op = s->first; op;) {
         swx_op *after = op->link;
         if (op->deadline <= now) {
@@ -442,8 +591,12 @@ static void expire_waiting(swx_session *s, int64_t now)
                 s->last = before;
             }
             op->link = NULL;
+            if (op->held && !before && !s->current && s->state == IDLE) { /* what it waited for is no earlier command */
+                op->error = (swx_error){ .status = SWX_EBUSY, .text = "its syntax was still being checked" };
+            }
             swx_session_finish(s, op, SWX_END_TIMEOUT, 0, false);
         } else {
+            s->expiry = earlier(s->expiry, op->deadline);
             before = op;
         }
         op = after;
@@ -463,6 +616,20 @@ void swx_session_due(swx_session *s, int64_t now)
             swx_stop_drive_closing(s, now);
         }
         return;
+    }
+    if (s->paced && s->pace <= now) {
+        s->pace = now + MS;
+        bool may = has_evidence(s) || swx_pty_input_consumed(&s->pty);
+        if (may && !has_evidence(s)) { /* a mark is all that tells whether a program has read it, or the shell */
+            swx_listen_read(s, true, now);
+        }
+        if (may) {
+            swx_session_flush_pending(s);
+        }
+    }
+    if (s->astray) {
+        s->astray = false;
+        swx_session_lose(s);
     }
     if (s->check <= now) {
         s->check = SWX_NEVER;
@@ -514,7 +681,8 @@ static void submit_interrupt(swx_session *s, swx_op *op, int64_t now)
     op->next = op->since = now;
     op->until = op->calm = 0;
     op->target = 0;
-    op->killed = op->missed = false;
+    op->looks = 0;
+    op->killed = op->missed = op->unborn = false;
     op->base = s->output.total;
     if (op->match) {
         swx_match_reset(op->match);
@@ -528,7 +696,7 @@ void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
     op->end = SWX_END_NONE;
     op->link = NULL;
     op->taken = 0;
-    op->typed_out = op->processed = op->begun = false;
+    op->typed_out = op->processed = op->begun = op->matched = op->ended = false;
     if (op->kind == SWX_OP_CLOSE) {
         push(&s->closer, op);
         swx_stop_closing(s, now);
@@ -559,7 +727,8 @@ void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
         int64_t limit = op->patience ? op->patience : op->step; /* it may wait for a password, or for a place that is frozen */
         s->give_up = limit < SWX_NEVER - now ? earlier(s->give_up, now + limit) : s->give_up;
     }
-    push(&s->first, op);
+    s->expiry = s->first ? earlier(s->expiry, op->deadline) : op->deadline;
+    *(s->first ? &s->last->link : &s->first) = op;
     s->last = op;
     swx_session_begin(s, now);
 }
@@ -604,16 +773,42 @@ void swx_session_cancel(swx_session *s, swx_op *op)
     }
 }
 
+/* How many more bytes a reader may have while the command runs.  What may be taken out of the output at its end is kept from it: what
+ * looks like a job notice with all that is behind it, and the end where a changed prompt may be. */
+static uint64_t may_take(const swx_session *s, const swx_op *op)
+{
+    uint64_t size = s->output.total > op->taken ? s->output.total - op->taken : 0;
+    bool prompt = (s->hints & SWX_HINT_PROMPT) || s->blind || s->stubborn || (!s->pty.carrier && (s->hints & SWX_HINT_SOURCE));
+    if (s->attached) {
+        return size;
+    }
+    if (swx_settle_holds_start(s)) {
+        return 0;
+    }
+    if (prompt) {
+        size = size > PROMPT_MOST ? size - PROMPT_MOST : 0;
+    }
+    if (size && size <= HELD_MOST && swx_settle_asks_about_notices(s)) {
+        size = swx_notice_begin(s->output.data + op->taken, (size_t)size);
+    }
+    return size;
+}
+
 size_t swx_session_take(swx_session *s, swx_op *op, uint8_t *out, size_t room, int64_t now)
 {
-    const swx_buf *from = op->end == SWX_END_NONE ? &s->output : &op->output;
+    bool runs = op->end == SWX_END_NONE && !op->matched;
+    if (runs && op == s->current && !s->attached && !swx_settle_holds_start(s)) {
+        swx_settle_drop_start(s);
+    }
+    const swx_buf *from = runs ? &s->output : &op->output;
     swx_span spans[3];
     size_t copied = 0;
     if (op->end == SWX_END_NONE && (op != s->current || (s->expects_start && !s->begun))) {
         return 0;
     }
     swx_buf_spans(from, spans);
-    uint64_t at = 0, dropped = swx_buf_dropped(from);
+    uint64_t at = 0, dropped = swx_buf_dropped(from), most = runs ? may_take(s, op) : UINT64_MAX;
+    room = room < most ? room : (size_t)most;
     for (size_t i = 0; i < SWX_COUNT(spans) && copied < room; i++) {
         if (i == 1) {
             at += dropped;
@@ -653,7 +848,6 @@ void swx_session_attach(swx_session *s, bool attached)
 
 swx_status swx_session_type(swx_session *s, const uint8_t *bytes, size_t size, int64_t now)
 {
-    (void)now;
     if (s->state == DEAD || s->state == CLOSING || s->state == CLOSED || s->state == LOST) {
         return SWX_ECLOSED;
     }
@@ -661,6 +855,7 @@ swx_status swx_session_type(swx_session *s, const uint8_t *bytes, size_t size, i
         return SWX_EBUSY;
     }
     s->loose = true;
+    s->delivered = now;
     note_typed(s, bytes, size);
     return swx_session_type_bytes(s, bytes, size) ? SWX_OK : SWX_ENOMEM;
 }
@@ -711,7 +906,8 @@ static swx_status start_shell(swx_session *s, const swx_session_config *config, 
                         .argv = config->argv ? config->argv : argv,
                         .environment = environment,
                         .directory = config->directory,
-                        .terminal = s->pty.path };
+                        .terminal = s->pty.path,
+                        .program_mark = config->program_mark };
     swx_status status = swx_child_start(&s->child, &spawn, err);
     swx_free(environment);
     return status;
@@ -728,6 +924,7 @@ swx_status swx_session_new(swx_session **out, const swx_session_config *config, 
     s->output_limit = config->output_limit;
     swx_buf_init(&s->output, s->output_limit);
     swx_buf_init(&s->pending, SIZE_MAX / 2);
+    swx_buf_init(&s->tail, SIZE_MAX / 2);
     swx_buf_init(&s->modes, PART_LIMIT);
     for (size_t i = 0; i < SWX_COUNT(s->parts); i++) {
         swx_buf_init(&s->parts[i], PART_LIMIT);
@@ -766,6 +963,7 @@ static void release(swx_session *s)
     swx_pty_close(&s->pty);
     swx_buf_free(&s->output);
     swx_buf_free(&s->pending);
+    swx_buf_free(&s->tail);
     swx_buf_free(&s->modes);
     for (size_t i = 0; i < SWX_COUNT(s->parts); i++) {
         swx_buf_free(&s->parts[i]);
@@ -773,15 +971,18 @@ static void release(swx_session *s)
     swx_free(s);
 }
 
+bool swx_session_is_slow(const swx_session *s, bool free)
+{
+    return free ? s->child.pid > 0 && s->state != CLOSED : s->state == CLOSING;
+}
+
 void swx_session_free(swx_session *s)
 {
     if (!s) {
         return;
     }
-    if (s->child.pid > 0 && s->state != CLOSED) {
-        for (int i = 0; i < 1000 && !swx_child_kill_tree(&s->child); i++) {
-            usleep(100);
-        }
+    if (swx_session_is_slow(s, true)) {
+        swx_child_end_tree(&s->child);
     }
     release(s);
 }
@@ -796,12 +997,14 @@ void swx_session_abandon(swx_session *s)
 int swx_session_terminal(const swx_session *s) { return s->pty.master; }
 int swx_session_pidfd(const swx_session *s) { return s->child.pidfd; }
 pid_t swx_session_pid(const swx_session *s) { return s->child.pid; }
-bool swx_session_wants_write(const swx_session *s) { return s->state != CLOSED && !typed_all(s); }
+bool swx_session_wants_write(const swx_session *s) { return s->state != CLOSED && !typed_all(s) && !s->paced; }
 
 swx_session_state swx_session_look(const swx_session *s)
 {
     swx_session_state facts = s->facts;
     facts.idle = s->state == IDLE && !s->first;
     facts.doubtful = swx_settle_is_doubtful(s);
+    facts.commenced = s->commenced;
+    facts.hides = s->hints & SWX_HINT_HIDES;
     return facts;
 }

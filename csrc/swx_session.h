@@ -50,7 +50,8 @@ typedef enum {
 typedef enum {
     SWX_END_NONE,      /* not ended yet */
     SWX_END_DONE,      /* the shell is at its prompt; code is its exit code */
-    SWX_END_MATCHED,   /* a pattern of `match` was seen; hit says which; the command may go on */
+    SWX_END_MATCHED,   /* a pattern of `match` was seen; hit says which; the command may go on.  The output ends where the match begins,
+                          however it was cut on its way; what comes behind it belongs to nobody */
     SWX_END_TIMEOUT,   /* the deadline passed; the command may go on */
     SWX_END_QUIET,     /* no output for `quiet`; the command may go on */
     SWX_END_DIED,      /* the shell ended; code is its exit code (128 + signal) */
@@ -58,6 +59,7 @@ typedef enum {
     SWX_END_CLOSED,    /* the session was closed before or meanwhile */
     SWX_END_CANCELLED, /* swx_session_cancel */
     SWX_END_MEMORY,    /* out of memory */
+    SWX_END_COSTLY,    /* the patterns of `match` take too long on this output (SWX_ELIMIT); the command may go on */
     SWX_END_SYSTEM     /* it could not be typed, or not run: see error, which names the system call where one failed */
 } swx_end;
 
@@ -67,9 +69,15 @@ typedef enum {
     SWX_HINT_SETTLE = 4, /* the command may send the shell's output through a helper process; with a carrier: it does, as far as
                             its text tells */
     SWX_HINT_PROMPT = 8, /* the command assigns to PS1: the next prompt may be a copy of an old mark */
-    SWX_HINT_SOURCE = 16, /* the command may change prompts, itself or by what it reads and evaluates; for a carrier only */
+    SWX_HINT_SOURCE = 16, /* the command may change prompts, itself or, with a carrier, by what it reads and evaluates */
     SWX_HINT_EDITING = 32, /* the command may turn readline on; for a carrier only */
-    SWX_HINT_STDERR = 64 /* the command may send the shell's standard error elsewhere, where its prompts go; for a carrier only */
+    SWX_HINT_STDERR = 64, /* the command may send the shell's standard error elsewhere, where its prompts go */
+    SWX_HINT_HIDES = 128, /* the command speaks of prompts or sends standard error elsewhere, and runs nothing that may read
+                            or wait in the shell itself (SWX_SCAN_UNKNOWN): one that is silent after it is at its prompt; where the
+                            kernel does not tell */
+    SWX_HINT_STARTS = 256, /* the command starts jobs */
+    SWX_HINT_EXEC = 512, /* the command may send the shell's standard error anywhere, back to the terminal too */
+    SWX_HINT_BRACE = 1024 /* the command may make an alias of a brace */
 } swx_hint;
 
 /* An operation.  The caller owns it, fills the first part, and keeps it alive and untouched until `done` was called. */
@@ -82,6 +90,7 @@ struct swx_op {
     bool raw;             /* RUN: `typed` is a brace group with bytes that only a terminal in raw mode passes on */
     unsigned hints;       /* of swx_hint */
     swx_match *match;     /* patterns to wait for, or NULL; borrowed, used by the session until done */
+    int64_t grace;        /* RUN with a match: nanoseconds that it waits for the command's end after the match; see `ended` */
     int64_t deadline;     /* SWX_NEVER: none */
     int64_t quiet;        /* nanoseconds without output after which it ends, 0: no such limit */
     int64_t step;         /* INTERRUPT: nanoseconds between attempts; START: time for the script, SWX_NEVER: any */
@@ -99,12 +108,14 @@ struct swx_op {
     swx_end end;
     int code;        /* DONE, DIED */
     int signal;      /* DIED: what ended the shell, 0 when it exited by itself */
+    bool matched;    /* a pattern was seen; what comes now is not for it */
+    bool ended;      /* MATCHED: the command ended within `grace`, and code is its exit code */
     swx_hit hit;     /* MATCHED; offsets in output, which ends where the match starts */
     swx_buf output;  /* the caller's after done: free it.  A stream's may hold more than `limit`, for who is behind with taking */
     size_t limit;    /* of the session: bytes of output that an answer has at most */
     bool processed;  /* the terminal turned "\n" into "\r\n" when the command ended */
     bool typed_out;  /* the operation reached the shell (else it only waited for an earlier command) */
-    bool begun;      /* START: the shell has begun to run the script */
+    bool begun;      /* the shell has begun to run the command, or the script of a START: false where it ended before that */
     swx_error error; /* SYSTEM */
 
     uint64_t base;   /* offset in the output where the search for patterns began */
@@ -116,10 +127,12 @@ struct swx_op {
     int64_t look;    /* INTERRUPT: nanoseconds between looks at what became of it */
     int64_t calm;    /* INTERRUPT: since when the shell has not been seen to start programs, 0: not looked at */
     swx_kernel_pace pace; /* INTERRUPT: what the shell had done by then */
+    unsigned looks;  /* INTERRUPT: how often the present attempt has found that the shell may be about to start a program */
     pid_t target;    /* INTERRUPT: the group that was struck last, 0: none */
     int64_t struck;  /* INTERRUPT: when */
     unsigned repeats; /* INTERRUPT: how often the present attempt may still strike another one in its place */
     bool missed;     /* INTERRUPT: nobody has got a SIGINT by that: its leader had ended, or it was killed */
+    bool unborn;     /* INTERRUPT: what was struck was to become a program yet */
     bool killed;
     swx_op *link;
 };
@@ -132,6 +145,7 @@ typedef struct {
     size_t output_limit;      /* bytes of output kept per operation */
     bool unproven;            /* the kernel is not asked about the shell, as where it does not tell */
     char *const *argv;        /* NULL-terminated, of a carrier; borrowed during new.  NULL: shell itself runs here */
+    uint64_t program_mark;    /* as in swx_spawn */
 } swx_session_config;
 
 /* A carrier is a program that gives this session the terminal of a bash that runs elsewhere: `docker exec -it`, `podman exec -it`,
@@ -162,9 +176,13 @@ typedef struct {
 /* Starts bash on a new terminal.  `now` as everywhere below is the current time. */
 swx_status swx_session_new(swx_session **out, const swx_session_config *config, int64_t now, swx_error *err);
 
-/* Closes descriptors and frees.  Processes that still live are killed, for 100 ms at most (SWX_OP_CLOSE does it well).
- * Operations that have not ended are dropped without a call.  NULL is legal. */
+/* Closes descriptors and frees.  Processes that still live are killed, as by swx_child_end_tree (SWX_OP_CLOSE does
+ * it well). Operations that have not ended are dropped without a call.  NULL is legal. */
 void swx_session_free(swx_session *session);
+
+/* Whether swx_session_due, or swx_session_free, would now look at all processes: with many of the session's own that
+ * compute, on a busy machine, this takes tenths of a second. */
+bool swx_session_is_slow(const swx_session *session, bool free);
 
 /* In a process that came from fork: closes this copy's descriptors and frees, and touches nothing else. */
 void swx_session_abandon(swx_session *session);
@@ -196,7 +214,8 @@ void swx_session_release(swx_session *session, swx_op *op, int64_t now);
 void swx_session_cancel(swx_session *session, swx_op *op);
 
 /* Copies output that `op` has not given out yet, while it runs.  Returns the number of bytes, at most room, which is 100
- * or more.  Where bytes had to be dropped before they were asked for, SWX_DROPPED_NOTE stands for them. */
+ * or more.  Where bytes had to be dropped before they were asked for, SWX_DROPPED_NOTE stands for them.  What may
+ * still turn out not to be the command's (a job notice, a prompt) is not given out before the end. */
 size_t swx_session_take(swx_session *session, swx_op *op, uint8_t *out, size_t room, int64_t now);
 
 /* Reads what is there, at most some hundred KiB.  True: there may be more. */
@@ -233,7 +252,9 @@ typedef struct {
     bool dead;         /* the shell ended: wait_status is valid */
     bool closed;
     bool doubtful;     /* behind a carrier: the shell has read the command that runs, and its end was not heard; see swx_session_doubt */
+    bool hides;        /* the command that runs has SWX_HINT_HIDES */
     int wait_status;
+    int64_t commenced;   /* when the last command was typed */
     uint64_t commands;   /* finished */
     uint64_t challenges; /* asked */
     uint64_t late;       /* bytes of output that came when no operation waited for them */

@@ -49,6 +49,7 @@ typedef struct {
     int code; /* -1: not expanded */
     bool conflict; /* marks of the same rank had different codes */
     bool altered;  /* PS1 or PS0 are no longer what we made them */
+    bool ps0_kept; /* PS0 is */
     uint64_t number;
     uint32_t jobs;
     uint64_t at; /* output.total when it came */
@@ -63,6 +64,7 @@ struct swx_session {
     struct stat program; /* of the shell, to know it again */
 
     swx_op *first, *last; /* waiting, in order */
+    int64_t expiry;       /* no waiting operation has an earlier deadline; some may have had */
     swx_op *current;      /* whose command runs, or NULL when it runs for nobody */
     swx_op *interrupts;   /* overtaking ones */
     swx_op *closer;
@@ -73,6 +75,12 @@ struct swx_session {
 
     swx_buf pending;   /* typed and not yet written */
     size_t written;    /* bytes of it that are */
+    size_t column;     /* bytes of the last line that was typed to a program */
+    bool paced;        /* that has a line which is longer than a terminal keeps: it is written in pieces, see flush_paced */
+    bool unfinished;   /* the last piece stands in a line that has no end yet, where nobody can read it */
+    bool passed_on;    /* what stood in one was */
+    bool astray;       /* and the shell may have it */
+    int64_t pace;      /* when to look whether the last piece was read */
     swx_buf output;    /* of the running command */
     bool full;         /* the reader of that is too far behind; see swx_session_wants_read */
 
@@ -81,18 +89,25 @@ struct swx_session {
     bool begun;        /* its START mark came, or none is expected */
     bool expects_start;
     bool started;      /* a START mark came: the shell's count has to go up */
+    bool start_dropped; /* see swx_settle_drop_start */
     bool beyond;       /* a mark had a number that is too high: somebody else may have typed a command */
     uint64_t base;     /* the shell's count before it */
     bool loose;        /* lines typed to programs: numbers may advance by more than one */
     bool blank;        /* an empty line was typed before it, whose prompt is still to come */
-    bool arriving;     /* its text is typed with the terminal in raw mode, but for the last line */
+    bool arriving;     /* its text is typed, but for its end, which waits until the shell has read the rest */
+    bool raw;          /* with the terminal in raw mode */
+    bool hidden;       /* and the end is to be typed without a trace, see swx_pty_hide */
+    swx_buf tail;      /* that end */
     bool attached;     /* to a person's terminal */
     bool readline_seen;
+    bool replied;      /* a query of its was answered, and it was not seen to read that: the shell may have */
     unsigned hints;
     unsigned lines;      /* that were typed for it */
     uint32_t notices;    /* job notices in the output that are being verified */
     uint64_t notice_end; /* where the output ended then */
-    int64_t delivered; /* when it was typed */
+    int64_t delivered; /* when it was typed, or the last line for its program */
+    int64_t commenced; /* when it was typed itself */
+    int64_t newest;    /* the process that was started last before that, as far as the shell had jobs then */
     int64_t last_data;
     int64_t check;     /* when to look at the shell again */
     int64_t idle_since; /* valid while it is */
@@ -103,8 +118,10 @@ struct swx_session {
     /* what holds for the shell */
     uint64_t number;   /* of the last prompt */
     uint32_t jobs;     /* at the last prompt */
+    uint32_t owed;     /* how many of those at the one before may have ended without that bash has told of it yet */
     bool start_marks;  /* PS0 works */
     bool guard, reassert;
+    bool bare;         /* a brace may be an alias: what PROMPT_COMMAND gets does without */
     int code;          /* of the last command */
     bool helper;       /* the shell's stdout is a pipe: what it prints comes through another process */
     int64_t helper_busy; /* when it was last seen not to have read all */
@@ -122,7 +139,10 @@ struct swx_session {
     bool blind;          /* our marks cannot be kept at all: only the kernel tells the end, and each time the shell is asked */
     bool doubting;       /* the owner says that the command has ended: what comes before the answer is its output, on its way */
     bool unexpanded;
+    int64_t still;       /* what the shell had worked when it was seen silent where the kernel does not tell, or to have read a
+                          * command whose START mark did not come; 0: it was not */
     bool interrupted_once;
+    int told;       /* the exit code that a mark told before that, -1: none did */
     bool ask_again; /* once the shell is back from that: what comes with a signal may be lost with it */
     swx_mark report;
     int part; /* 0: noise, 1: `$_`, 2: what PS1 prints, 3: what PS0 prints, 4: what PS2 prints, 5: the terminal's modes */
@@ -135,6 +155,7 @@ struct swx_session {
     bool half;         /* half a line was typed to a program, and may lie there unread */
     bool touched;      /* its modes may have changed: somebody typed, it was interrupted, or a program used the screen */
     bool processed;    /* the answer to a challenge: "\n" came as "\r\n" after the command */
+    bool keeps_modes;  /* PROMPT_COMMAND puts them back, because what runs may set some in which nothing can be typed */
     bool arms;         /* this challenge is there to arm PROMPT_COMMAND for the command that waits */
     bool stubborn;     /* with a guard: the prompt shows behind it all the same, and nothing can be done about that */
     int64_t struck;    /* when ^C was typed for the running command, or sent; 0: not at all */
@@ -192,8 +213,12 @@ void swx_session_flush_pending(swx_session *s);
 /* Types behind what is pending.  False: out of memory, nothing of it is typed. */
 bool swx_session_type_bytes(swx_session *s, const void *bytes, size_t size);
 
-/* Takes back half a line that was typed to a program of a carrier.  False: out of memory. */
-bool swx_session_drop_half(swx_session *s);
+/* Types the end of a command, and gives the terminal the modes in which it runs.  False: out of memory. */
+bool swx_session_type_end(swx_session *s);
+
+/* Drops half a line that the shell at its prompt would take for the beginning of what is typed next: it was typed to a program that
+ * is gone, or a process has put it into the terminal's input.  Of a carrier: what was typed to a program.  False: out of memory. */
+bool swx_session_drop_input(swx_session *s);
 
 /* A carrier that ends or keeps silent before the first prompt: what it said goes to whoever waits for the start. */
 void swx_session_claim_start(swx_session *s);
@@ -217,6 +242,14 @@ void swx_settle_challenge(swx_session *s, int64_t now, bool prompt_missing);
 
 /* Reads until the terminal has nothing more: then all that was written before is here.  False: something else happened. */
 bool swx_settle_drained(swx_session *s, int64_t now);
+
+/* Takes out what a PS2 and a PS0 that cannot be replaced have printed at the output's beginning, one PS2 for each
+ * further line, and returns how much that was.  holds: they may still be coming. */
+size_t swx_settle_drop_start(swx_session *s);
+bool swx_settle_holds_start(const swx_session *s);
+
+/* The output may hold job notices that are to be taken out of it when the command has ended. */
+bool swx_settle_asks_about_notices(const swx_session *s);
 
 /* Looks whether what runs has come to its end.  fresh: right after output, when the shell may be on its way to its prompt. */
 void swx_settle(swx_session *s, int64_t now, bool fresh);
@@ -247,6 +280,9 @@ void swx_listen_take_plain(swx_session *s, const uint8_t *bytes, size_t size);
 bool swx_listen_read(swx_session *s, bool whole, int64_t now);
 
 /* ---- swx_stop.c ---- */
+
+/* Whether the process is the shell's program still, or another one that runs it. */
+bool swx_stop_runs_shell(const swx_session *s, pid_t pid);
 
 /* Attempts that are due. */
 void swx_stop_interrupts(swx_session *s, int64_t now);

@@ -22,6 +22,8 @@ static const int64_t HELPER_LIMIT = 1000 * MS; /* for the reader of the shell's 
 static const int64_t HELPER_END = 3000 * MS; /* for all of it: others may print without end */
 static const int64_t LEARN_LIMIT = 2000 * MS;   /* for a shell that showed its prompt to go to its read */
 static const int64_t SILENCE = 20 * MS, CARRIED_SILENCE = 2000 * MS; /* after it nothing more is on its way, near and far */
+static const int64_t ARRIVAL = 1500 * MS; /* for a command without a START mark to be read: a look has come there and back meanwhile */
+static const int64_t UNHEARD = 200 * MS; /* of silence, where the kernel does not tell and no mark has come */
 static const int64_t STRIKE_GRACE = 10 * MS; /* for the second prompt of a ^C that came when the command had just ended */
 static const int64_t UNREAD_GRACE = 250 * MS; /* for the START mark behind a prompt of nobody's that came first */
 static const int64_t PROOF_GRACE = 250 * MS;  /* for the shell to answer an empty line, before another one is typed */
@@ -29,6 +31,8 @@ static const int64_t FORK_TIME = MS / 10, FORK_WORK = MS / 25; /* no shell forks
 static const int64_t OUTPACED_AFTER = 20 * MS;  /* so long a command may have brought back a job of before without a fork */
 static const int64_t OUTPACED_LIMIT = 2000 * MS; /* for a read ahead of the shell's to end when its process is killed */
 static const int64_t START_GRACE = 20 * MS;     /* for a START mark, once the command was read */
+static const int64_t PROMPT_LIMIT = 1000 * MS;  /* for a prompt that shows behind its mark, on a machine that is busy */
+static const int64_t START_WORK = 20 * MS;      /* of the shell's own, for the same */
 
 static bool contains(const uint8_t *text, size_t size, const char *part)
 {
@@ -42,6 +46,65 @@ static const uint8_t *find_last(const uint8_t *text, size_t size, const char *pa
         found = at;
     }
     return found;
+}
+
+static bool ends_with(const uint8_t *text, size_t size, const char *part)
+{
+    size_t length = strlen(part);
+    return size >= length && memcmp(text + size - length, part, length) == 0;
+}
+
+/* ---- what our own elements of PROMPT_COMMAND show -------------------------------------------------------------- */
+
+/* Where our text begins in a line, behind what a command has left there without a newline.  NULL: it is not there,
+ * or the user's own look at PROMPT_COMMAND. */
+static const uint8_t *find_own(const swx_session *s, const uint8_t *line, size_t size)
+{
+    static const struct { const char *head, *end; bool group; } texts[] = {
+        { SWX_REASSERT_GROUP, SWX_GROUP_END, true },
+        { SWX_GUARD_GROUP, SWX_GROUP_END, true },
+        { SWX_REASSERT, SWX_REASSERT_END, false },
+        { SWX_REASSERT, SWX_REASSERT_TRACED, false },
+        { SWX_REASSERT, SWX_REASSERT_BARE, false },
+        { SWX_REASSERT, SWX_BARE_END, false },
+        { SWX_GUARD, SWX_GUARD_END, false },
+    };
+    if (contains(line, size, "PROMPT_COMMAND") || !contains(line, size, s->fence.nonce)) {
+        return NULL;
+    }
+    for (size_t i = 0; i < SWX_COUNT(texts); i++) {
+        const uint8_t *at = find_last(line, size, texts[i].head);
+        if (at && texts[i].group) {
+            return ends_with(line, size, texts[i].end) ? at : NULL;
+        }
+        if (at && ends_with(line, size, texts[i].end)) {
+            if (at - line < 2 || at[-1] != ' ' || at[-2] != '+') {
+                return line; /* what a DEBUG trap says before it, or another PS4, goes too */
+            }
+            for (at--; at > line && at[-1] == '+';) {
+                at--;
+            }
+            return at;
+        }
+    }
+    return NULL;
+}
+
+/* What the shell shows of our element of PROMPT_COMMAND: under `set -x` where BASH_XTRACEFD is the terminal, under
+ * `set -v`, and by a DEBUG trap that prints commands.  It runs after the command, so that it is the last. */
+static void drop_own(swx_session *s)
+{
+    swx_buf *output = &s->output;
+    while ((s->reassert || s->guard) && !swx_buf_dropped(output) && output->size && output->data[output->size - 1] == '\n') {
+        const uint8_t *before = memrchr(output->data, '\n', output->size - 1);
+        const uint8_t *line = before ? before + 1 : output->data;
+        size_t size = output->size - (size_t)(line - output->data);
+        const uint8_t *from = find_own(s, line, size);
+        if (!from) {
+            return;
+        }
+        swx_buf_chop(output, size - (size_t)(from - line));
+    }
 }
 
 /* ---- the challenge --------------------------------------------------------------------------------------------- */
@@ -61,23 +124,41 @@ static swx_modes_question modes_question(const swx_session *s)
     return s->exposed ? SWX_MODES_FIRST : s->hints & SWX_HINT_STTY ? SWX_MODES_KEEP : SWX_MODES_ASK;
 }
 
+/* The command has ended, and more is to be typed. */
+static void settle_modes(swx_session *s)
+{
+    if (!s->readline_seen) { /* else readline's, which takes them back itself */
+        s->processed = swx_pty_settle_modes(&s->pty, s->hints & SWX_HINT_STTY, s->attached) || s->processed;
+    }
+}
+
+/* Types one of our lines.  A return is what ends it in readline, where a newline is a key that the user may have
+ * bound. */
+static bool type_line(swx_session *s, swx_buf *line)
+{
+    bool keys = swx_kernel_look(&s->kernel) == SWX_SHELL_READLINE;
+    for (size_t i = 0; keys && i < line->size; i++) {
+        line->data[i] = line->data[i] == '\n' ? '\r' : line->data[i];
+    }
+    return swx_session_type_bytes(s, line->data, line->size);
+}
+
 static void type_challenge(swx_session *s, int64_t now)
 {
     swx_buf line;
     swx_buf_init(&line, PART_LIMIT);
     s->phase = ASK;
     s->part = 0;
-    for (size_t i = 0; i < SWX_COUNT(s->parts); i++) {
-        swx_buf_clear(&s->parts[i]);
-    }
+    swx_buf_clear(&s->parts[0]); /* what is known of prompts holds until there is an answer */
     s->give_up = now + CHALLENGE_LIMIT;
     s->backoff = FIRST_CHECK;
     s->last_data = now;
     swx_session_check_in(s, now, s->backoff);
     s->question = modes_question(s);
-    bool typed = (s->doubting || swx_fence_init(&s->fence, NULL) == SWX_OK) && swx_session_drop_half(s) &&
+    settle_modes(s);
+    bool typed = (s->doubting || swx_fence_init(&s->fence, NULL) == SWX_OK) && swx_session_drop_input(s) &&
                  swx_shelltext_challenge(&line, &s->fence, s->question) == SWX_OK &&
-                 swx_session_type_bytes(s, line.data, line.size);
+                 type_line(s, &line);
     s->exposed = s->touched = false;
     swx_buf_free(&line);
     if (!typed) {
@@ -95,6 +176,10 @@ void swx_settle_take_held(swx_session *s)
 
 static void begin_challenge(swx_session *s, int64_t now, bool prompt_missing)
 {
+    drop_own(s); /* which the next nonce is not in */
+    if ((s->begun || !s->expects_start) && !swx_settle_holds_start(s)) {
+        swx_settle_drop_start(s); /* the answer has what the prompts print from now on */
+    }
     s->state = CHALLENGE;
     s->facts.challenges++;
     s->attempt = 0;
@@ -102,8 +187,20 @@ static void begin_challenge(swx_session *s, int64_t now, bool prompt_missing)
     s->answered = false;
     s->prompt_missing = prompt_missing;
     s->unexpanded = s->found.rank && s->found.code < 0;
-    s->interrupted_once = s->ask_again = false;
-    type_challenge(s, now);
+    bool replied = s->replied && s->found.rank;
+    s->interrupted_once = s->ask_again = replied;
+    s->told = replied ? s->found.code : -1;
+    if (replied) { /* what it has read already would be the beginning of the question: it forgets that first */
+        s->replied = false;
+        s->phase = ASK;
+        s->give_up = now + CHALLENGE_LIMIT;
+        s->last_data = now;
+        s->backoff = FIRST_CHECK;
+        swx_session_check_in(s, now, s->backoff);
+        swx_pty_signal(&s->pty, SIGINT, NULL);
+    } else {
+        type_challenge(s, now);
+    }
 }
 
 /* The end of a command is in doubt, or our prompts are gone. */
@@ -119,14 +216,16 @@ void swx_settle_challenge(swx_session *s, int64_t now, bool prompt_missing)
 bool swx_settle_is_doubtful(const swx_session *s)
 {
     /* A START mark came: what was typed has been read. Without one it may be on its way yet, behind a shell at its prompt, and
-     * the question would become the input of what is read before it. Nor is it typed behind another one of ours. */
-    return s->pty.carrier && s->state == RUNNING && s->begun && s->expects_start && !s->found.rank && !s->loose && !s->attached &&
+     * the question would become the input of what is read before it. Nor is it typed behind another one of ours.  Where no START
+     * mark can come, behind a guard, with a readonly PS0 or for a line that a program was typed, time has to do. */
+    return s->pty.carrier && s->state == RUNNING && s->begun && !s->found.rank && !s->attached &&
            !s->proving && !s->notices && typed_all(s) && !swx_listen_is_held(s);
 }
 
 bool swx_session_doubt(swx_session *s, uint64_t commands, int64_t now)
 {
-    if (s->facts.commands != commands || !swx_settle_is_doubtful(s)) {
+    bool arrived = (s->expects_start && !s->loose) || now - s->delivered > ARRIVAL;
+    if (s->facts.commands != commands || !arrived || !swx_settle_is_doubtful(s)) {
         return false;
     }
     s->doubting = true;
@@ -160,6 +259,10 @@ void swx_settle_end_doubt(swx_session *s)
             swx_buf_chop(&s->output, ps0->size);
         }
         drop_echo(s);
+        static const uint8_t left[] = "\033[?2004l\r\n"; /* what readline writes where it does not show a line */
+        if (s->readline_seen && swx_buf_ends_with(&s->output, left, sizeof(left) - 1)) {
+            swx_buf_chop(&s->output, sizeof(left) - 1);
+        }
     }
 }
 
@@ -206,11 +309,19 @@ static void type_restore(swx_session *s, int64_t now)
     s->last_data = now; /* a silence counts from here on */
     s->backoff = FIRST_CHECK;
     swx_session_check_in(s, now, s->backoff);
-    /* First the prompts alone; if they do not show, the user's PROMPT_COMMAND may set them each time; if they still do not,
-     * they may be readonly. */
-    s->guard = s->guard || s->report.no_stderr || s->attempt > 2;
-    s->stubborn = s->pty.carrier && (s->stubborn || s->attempt > 2) && !s->report.no_stderr;
-    s->reassert = s->reassert || s->attempt > 1 || (s->prompt_missing && s->lost_prompts > 1);
+    /* First the prompts alone; if they do not show, the user's PROMPT_COMMAND may set them each time; if they still
+     * do not, they may be readonly.  Where stderr is elsewhere they go there, and the kernel tells more than
+     * PROMPT_COMMAND could. */
+    bool silent = s->report.no_stderr, told = has_evidence(s), far = !told && s->prompt_missing;
+    bool last = s->attempt > (far ? 1 : 2); /* where only silence tells each try takes its time: the first two are one */
+    s->guard = s->guard || (!told && (silent || last));
+    s->stubborn = !told && (s->stubborn || last || (s->guard && s->report.fixed_prompt)) && !silent;
+    s->blind = s->blind || (told && (silent || last));
+    if (s->blind) {
+        s->reassert = s->reassert && !told;
+    } else if (s->attempt > 1 || (s->prompt_missing && s->lost_prompts > 1) || far) {
+        s->reassert = true;
+    }
     swx_restore restore = {
         .code = s->report.code,
         .pipestatus = s->report.pipestatus,
@@ -218,16 +329,22 @@ static void type_restore(swx_session *s, int64_t now)
         .last_size = s->parts[1].size,
         .prompt_variables = s->unexpanded,
         .readline = s->readline_seen || s->pty.carrier, /* it cannot be seen there, and costs nothing */
+        .silent = silent || s->guard,
         .guard = s->guard,
         .reassert = s->reassert && !s->guard,
+        .unreassert = silent || s->guard || (s->blind && told && s->bare),
+        .bare = s->bare,
         .disarm = first && !s->reassert,
+        .keep_modes = s->keeps_modes && s->arms,
+        .unkeep_modes = s->keeps_modes && !s->arms,
         .modes = s->modes.data,
         .modes_size = changed ? s->modes.size : 0,
     };
+    s->keeps_modes = restore.keep_modes;
     bool fresh = !s->doubting || swx_fence_init(&s->fence, NULL) == SWX_OK; /* its prompt may come yet, and is not to count */
     s->doubting = false;
-    bool typed = fresh && swx_shelltext_restore(&line, &s->fence, &restore) == SWX_OK && line.size < 4096 &&
-                 swx_session_type_bytes(s, line.data, line.size);
+    bool typed = fresh && swx_shelltext_restore(&line, &s->fence, &restore) == SWX_OK &&
+                 type_line(s, &line);
     swx_buf_free(&line);
     if (!typed) {
         swx_session_lose(s);
@@ -236,22 +353,17 @@ static void type_restore(swx_session *s, int64_t now)
 
 /* ---- the end of a command -------------------------------------------------------------------------------------- */
 
-/* Takes job notices out of the output.  Who reads that as it comes goes on where it was, behind the notice if it was in one. */
+/* Takes job notices out of the output, but for what a reader has taken already: see swx_session_take. */
 static void remove_notices(swx_session *s)
 {
-    uint8_t *text = s->output.data;
-    size_t size = s->output.size, taken = s->current && s->current->taken < size ? (size_t)s->current->taken : size, line = taken;
-    while (line && text[line - 1] != '\n') {
-        line--;
-    }
-    const uint8_t *end = memchr(text + line, '\n', size - line);
-    bool within = swx_notice_count(text + line, end ? (size_t)(end + 1 - text) - line : size - line) > 0;
-    size_t before = swx_notice_remove(text, line), after = swx_notice_remove(text + line, size - line);
-    memmove(text + before, text + line, after);
-    swx_buf_chop(&s->output, size - before - after);
-    if (s->current) {
-        s->current->taken = before + (within ? 0 : taken - line);
-    }
+    size_t size = s->output.size, taken = s->current ? (size_t)s->current->taken : 0;
+    taken = taken < size ? taken : size;
+    swx_buf_chop(&s->output, size - taken - swx_notice_remove(s->output.data + taken, size - taken));
+}
+
+bool swx_settle_asks_about_notices(const swx_session *s)
+{
+    return (s->jobs || s->owed) && !(s->hints & SWX_HINT_JOBS) && s->output.size <= NOTICE_LIMIT && !swx_buf_dropped(&s->output);
 }
 
 /* Bash reports ended jobs in the output of whatever runs when it notices, mostly right before its prompt.  Where lines
@@ -262,18 +374,21 @@ static bool asks_about_notices(swx_session *s, const candidate *found)
 {
     if (s->notices) { /* that prompt is here */
         swx_buf_chop(&s->output, (size_t)(s->output.total - s->notice_end));
-        if (s->jobs >= found->jobs + s->notices) {
+        if (s->jobs + s->owed >= found->jobs + s->notices) {
             remove_notices(s);
         }
         s->notices = 0;
         return false;
     }
-    if (!s->jobs || (s->hints & SWX_HINT_JOBS) || s->output.size > NOTICE_LIMIT || swx_buf_dropped(&s->output)) {
+    if (!swx_settle_asks_about_notices(s)) {
         return false;
     }
     s->notices = swx_notice_count(s->output.data, s->output.size);
     s->notice_end = s->output.total;
-    if (!s->notices || !swx_session_type_bytes(s, "\n", 1)) {
+    if (s->notices) {
+        settle_modes(s);
+    }
+    if (!s->notices || !swx_session_drop_input(s) || !swx_session_type_bytes(s, "\n", 1)) {
         s->notices = 0;
         return false;
     }
@@ -288,14 +403,14 @@ static bool starts_with(const swx_buf *buf, size_t at, const swx_buf *start)
     return start->size && buf->size - at >= start->size && memcmp(buf->data + at, start->data, start->size) == 0;
 }
 
-/* What a PS2 and a PS0 that cannot be replaced printed at the output's beginning: one for each further line, then the
- * other. */
-static void drop_start(swx_session *s)
+/* Once for a command, when there is enough of its output. */
+size_t swx_settle_drop_start(swx_session *s)
 {
     size_t at = 0;
-    if (s->start_marks || swx_buf_dropped(&s->output)) {
-        return;
+    if (s->start_dropped || swx_buf_dropped(&s->output)) {
+        return 0;
     }
+    s->start_dropped = true;
     for (unsigned i = 1; i < s->lines && starts_with(&s->output, at, &s->parts[4]); i++) {
         at += s->parts[4].size;
     }
@@ -303,48 +418,24 @@ static void drop_start(swx_session *s)
     if (at) {
         memmove(s->output.data, s->output.data + at, s->output.size - at);
         swx_buf_chop(&s->output, at);
-        if (s->current) {
-            s->current->taken -= s->current->taken < at ? s->current->taken : at;
+        uint64_t *taken = s->current && !s->current->matched ? &s->current->taken : NULL;
+        uint64_t *const offsets[] = { &s->found.at, &s->before.at, &s->notice_end, taken };
+        for (size_t i = 0; i < SWX_COUNT(offsets); i++) {
+            if (offsets[i]) {
+                *offsets[i] -= *offsets[i] < at ? *offsets[i] : at;
+            }
         }
-    }
-}
-
-/* Where our text begins in a line, behind what a command has left there without a newline.  NULL: it is not there, or the
- * user's own look at PROMPT_COMMAND. */
-static const uint8_t *find_reassertion(const swx_session *s, const uint8_t *line, size_t size)
-{
-    const uint8_t *at = find_last(line, size, SWX_REASSERT_GROUP);
-    if (contains(line, size, "PROMPT_COMMAND") || !contains(line, size, s->fence.nonce)) {
-        return NULL;
-    }
-    if (at) {
-        return at;
-    }
-    at = find_last(line, size, SWX_REASSERT);
-    if (!at || at - line < 2 || at[-1] != ' ' || at[-2] != '+') {
-        return at ? line : NULL; /* what a DEBUG trap says before it, or another PS4, goes too */
-    }
-    for (at--; at > line && at[-1] == '+';) {
-        at--;
+        for (swx_op *op = s->interrupts; op; op = op->link) {
+            op->base -= op->base < at ? op->base : at;
+        }
     }
     return at;
 }
 
-/* What the shell shows of the element of PROMPT_COMMAND that puts the prompts back: under `set -x` where BASH_XTRACEFD is the
- * terminal, under `set -v`, and by a DEBUG trap that prints commands.  It runs after the command, so that it is the last. */
-static void drop_reassertion(swx_session *s)
+bool swx_settle_holds_start(const swx_session *s)
 {
-    swx_buf *output = &s->output;
-    while (s->reassert && !swx_buf_dropped(output) && output->size && output->data[output->size - 1] == '\n') {
-        const uint8_t *before = memrchr(output->data, '\n', output->size - 1);
-        const uint8_t *line = before ? before + 1 : output->data;
-        size_t size = output->size - (size_t)(line - output->data);
-        const uint8_t *from = find_reassertion(s, line, size);
-        if (!from) {
-            return;
-        }
-        swx_buf_chop(output, size - (size_t)(from - line));
-    }
+    bool unknown = s->state == CHALLENGE, all = s->output.size >= s->parts[3].size + s->lines * s->parts[4].size;
+    return !s->start_dropped && (unknown || !all);
 }
 
 /* After `exec > >(tee log)` and the like. */
@@ -390,14 +481,16 @@ static bool helper_is_behind(swx_session *s, int64_t now)
 /* unread: NULL, or why the shell has not run what was typed. */
 static void conclude(swx_session *s, int code, uint32_t jobs, const char *unread, int64_t now)
 {
-    drop_start(s);
-    drop_reassertion(s);
+    swx_settle_drop_start(s);
+    drop_own(s);
     s->stopped = 0;
-    bool processed = swx_pty_settle_modes(&s->pty, s->hints & SWX_HINT_STTY) || s->processed;
+    settle_modes(s);
+    bool processed = s->processed;
     s->processed = false;
     if (s->hints & SWX_HINT_SETTLE) {
         s->helper = stdout_is_pipe(s);
     }
+    s->owed = s->hints & SWX_HINT_STARTS ? s->jobs : s->jobs > jobs ? s->jobs - jobs : 0;
     s->jobs = jobs;
     s->code = code;
     swx_session_become_idle(s, now);
@@ -483,24 +576,26 @@ static void conclude_from_mark(swx_session *s, int64_t now)
     if (proves_reading(s, &found, now)) {
         return;
     }
-    bool own = (s->hints & SWX_HINT_PROMPT) && !s->loose; /* PS1 may hold a mark by now that was expanded before */
+    /* PS1 may hold a mark by now that was expanded before.  Behind a guard nothing else tells where stderr is, and
+     * without START marks what PS0 and PS2 print. */
+    bool own = ((s->hints & SWX_HINT_PROMPT) && !s->loose) || (s->guard && (s->hints & SWX_HINT_EXEC)) ||
+               (!s->start_marks && (s->hints & SWX_HINT_SOURCE));
     /* A prompt, and nothing has run; and it is not that the shell said why (history expansion may fail). */
     bool idle = found.rank == 1 && s->current && s->current->runs && !s->begun && says_nothing(&s->output);
-    if (found.conflict || found.altered || found.code < 0 || s->beyond || own || idle || asks_carrier(s, &found)) {
+    if (found.conflict || found.altered || found.code < 0 || s->beyond || own || idle || s->replied ||
+        asks_carrier(s, &found)) {
         swx_buf_chop(&s->output, (size_t)(s->output.total - found.at));
         swx_settle_challenge(s, now, false);
         return;
     }
     bool missed_start = s->expects_start && !s->begun && found.number > s->number;
+    s->start_dropped = s->start_dropped && !missed_start;
     if (!s->helper) { /* what a helper prints comes behind the prompt */
         swx_buf_chop(&s->output, (size_t)(s->output.total - found.at));
     }
     s->number = found.number ? found.number : s->number;
     s->lost_prompts = 0;
-    if (missed_start && ++s->start_misses > 1) {
-        s->start_marks = false; /* PS0 cannot be kept: go on without */
-        missed_start = false;
-    }
+    s->start_misses += missed_start; /* after two PS0 cannot be kept: the session goes on without, and knows what it prints */
     if (missed_start || s->readline_seen) {
         swx_settle_challenge(s, now, false);
         return;
@@ -515,6 +610,44 @@ static void conclude_from_mark(swx_session *s, int64_t now)
     conclude(s, found.code, found.jobs, NULL, now);
 }
 
+static bool is_digit(uint8_t byte) { return byte >= '0' && byte <= '9'; }
+
+/* How many bytes at the end of the output are that prompt, of which this is what it prints now.  Its numbers may be
+ * others by now: of the command, of the history, a time.  One that it begins with has as many digits as now: before
+ * it may be digits of the output. */
+static size_t find_prompt(const swx_buf *output, const uint8_t *prompt, size_t size)
+{
+    const uint8_t *text = output->data;
+    size_t at = output->size, lead = 0;
+    if (!size || swx_buf_ends_with(output, prompt, size)) {
+        return size;
+    }
+    if (swx_buf_dropped(output)) {
+        return 0;
+    }
+    while (lead < size && is_digit(prompt[lead])) {
+        lead++;
+    }
+    while (size > lead) {
+        bool number = is_digit(prompt[size - 1]);
+        if (!at || (number ? !is_digit(text[at - 1]) : text[at - 1] != prompt[size - 1])) {
+            return 0;
+        }
+        do {
+            size--;
+        } while (number && size > lead && is_digit(prompt[size - 1]));
+        do {
+            at--;
+        } while (number && at && is_digit(text[at - 1]));
+    }
+    for (; size; size--, at--) {
+        if (!at || !is_digit(text[at - 1])) {
+            return 0;
+        }
+    }
+    return output->size - at;
+}
+
 /* What the user's own prompt printed at the output's end: all of it if it holds no mark of ours, else what stands before
  * the mark. */
 static void drop_prompt(swx_session *s)
@@ -527,8 +660,8 @@ static void drop_prompt(swx_session *s)
             size = i;
         }
     }
-    if (size && !swx_buf_dropped(prompt) && swx_buf_ends_with(&s->output, prompt->data, size)) {
-        swx_buf_chop(&s->output, size);
+    if (!swx_buf_dropped(prompt) && !s->report.no_stderr) {
+        swx_buf_chop(&s->output, find_prompt(&s->output, prompt->data, size));
     }
 }
 
@@ -557,8 +690,12 @@ static void conclude_challenge(swx_session *s, int64_t now)
     drop_prompt(s);
     s->number = s->found.number ? s->found.number : s->number;
     /* A prompt that is right but for PS0 says that PS0 cannot be kept. */
-    s->start_marks = !s->guard && !s->blind && !s->found.altered && s->start_misses < 2;
+    s->start_marks = !s->guard && !s->blind && s->found.ps0_kept && s->start_misses < 2;
     s->readline_seen = false;
+    uint32_t notices = s->found.rank && swx_settle_asks_about_notices(s) ? swx_notice_count(s->output.data, s->output.size) : 0;
+    if (notices && s->jobs + s->owed >= s->found.jobs + notices) {
+        remove_notices(s);
+    }
     for (unsigned i = 0; i < LOOKS_AT_ONCE && !has_evidence(s); i++) { /* another bash in the same process */
         if (swx_kernel_learn(&s->kernel) != SWX_MORE) {
             break;
@@ -570,6 +707,14 @@ static void conclude_challenge(swx_session *s, int64_t now)
 /* ---- is the shell at its prompt? ------------------------------------------------------------------------------- */
 
 typedef enum { NOT_YET, AT_PROMPT, NO_EVIDENCE } where;
+
+/* Where the kernel does not tell of system calls: what the shell does that is no wait for input at its own terminal, as running
+ * something in the foreground, or computing.  Who prints a mark then is not the shell at its prompt. */
+static bool is_seen_elsewhere(swx_session *s)
+{
+    return !s->pty.carrier && (swx_pty_foreground(&s->pty) != s->child.pid ||
+                               !swx_kernel_may_await_input(&s->kernel, s->child.pid, false));
+}
 
 static where look_at_shell(swx_session *s, unsigned looks)
 {
@@ -587,6 +732,9 @@ static where look_at_shell(swx_session *s, unsigned looks)
             s->readline_seen = true;
             return AT_PROMPT;
         case SWX_SHELL_UNKNOWN: /* readline's prompt is one in raw mode; a program may have left that too, and no harm is done */
+            if (!has_evidence(s) && is_seen_elsewhere(s)) {
+                break;
+            }
             s->readline_seen = s->readline_seen || (s->found.rank && s->state == RUNNING && !s->arriving && !s->attached &&
                                                     !swx_pty_is_canonical(&s->pty));
             return NO_EVIDENCE;
@@ -605,7 +753,8 @@ static bool waits_for_input(const swx_session *s)
 {
     int64_t worked = swx_kernel_worked(s->child.pid);
     bool reads = swx_kernel_look(&s->kernel) != SWX_SHELL_ELSEWHERE && swx_kernel_sleeps(s->child.pid);
-    return reads && swx_kernel_worked(s->child.pid) == worked;
+    /* In that sleep it has put the worker to work already, if there is more to bring, and this waits for the worker. */
+    return reads && swx_pty_input_consumed(&s->pty) && swx_kernel_worked(s->child.pid) == worked;
 }
 
 /* Everything that was written before the shell came to its prompt is in the buffers of the kernel, and a read that
@@ -625,6 +774,19 @@ static void try_again_later(swx_session *s, int64_t now)
 {
     swx_session_check_in(s, now, s->backoff);
     s->backoff = earlier(s->backoff * 2, LONGEST_CHECK);
+}
+
+/* Whether the shell has read all and gone on: it waits for something, or has worked for longer than to parse that.  Time alone
+ * says nothing: on a busy machine it may not have had a processor. */
+static bool is_past_start(swx_session *s, int64_t now)
+{
+    if (now - s->delivered <= START_GRACE || !typed_all(s) || !swx_pty_input_consumed(&s->pty)) {
+        return false;
+    }
+    int64_t worked = swx_kernel_worked(s->child.pid);
+    bool first = !s->still;
+    s->still = first ? worked : s->still;
+    return !first && (worked < 0 || worked - s->still > START_WORK || swx_kernel_sleeps(s->child.pid));
 }
 
 /* The command was read and runs, but the START mark did not come: somebody has changed PS0.  What has arrived so far is
@@ -662,7 +824,8 @@ static bool is_early(const swx_session *s, int64_t now)
 /* A prompt that nobody can change comes behind the guard's mark, and is not to be the next command's output. */
 static bool shows_prompt(const swx_session *s, int64_t now)
 {
-    return s->stubborn && s->found.rank && now - s->last_data < CALM;
+    bool missing = s->output.total - s->found.at < s->parts[2].size;
+    return s->stubborn && s->found.rank && now - s->last_data < (missing ? PROMPT_LIMIT : CALM);
 }
 
 /* Whether the shell may have started something since its terminal was last known to be its own.  Not where nobody has started
@@ -698,11 +861,15 @@ static bool is_outpaced(swx_session *s, where at, int64_t now)
         return false;
     }
     int64_t last = swx_kernel_last_start(); /* before the look: what is started after it counts */
-    bool tells = at == AT_PROMPT && !s->attached; /* else a person may be typing, to whatever it is */
+    bool proved = at == AT_PROMPT, tells = (proved || !has_evidence(s)) && !s->attached; /* else a person may be typing, to whatever it is */
     swx_kernel_turn turn = tells ? swx_kernel_turn_of(s->child.pid) : SWX_TURN_UNKNOWN;
     if (turn == SWX_TURN_UNKNOWN && s->stopped > 0 && s->stopped != s->child.pid) {
         swx_child_kill_readers(&s->child, s->stopped, s->pty.path);
         s->stopped = 0;
+    }
+    if (tells && !proved && turn == SWX_TURN_UNKNOWN && is_seen_elsewhere(s)) { /* it has just woken up */
+        swx_session_check_in(s, now, MS / 5);
+        return true;
     }
     if (turn != SWX_TURN_OTHERS) {
         s->worked = swx_kernel_worked(s->child.pid);
@@ -713,20 +880,31 @@ static bool is_outpaced(swx_session *s, where at, int64_t now)
     s->outpaced = s->outpaced ? s->outpaced : now;
     if (now - s->outpaced > OUTPACED_LIMIT) {
         swx_session_lose(s); /* it cannot be ended: nobody knows what would reach the shell */
-    } else {
+    } else if (proved) {
         swx_child_kill_readers(&s->child, 0, s->pty.path);
         swx_session_check_in(s, now, MS / 5);
+    } else { /* the kernel does not tell which one: it is given an empty line, to which the shell would but show its prompt */
+        settle_modes(s);
+        if (swx_session_type_bytes(s, "\n", 1)) {
+            swx_session_check_in(s, now, MS);
+        } else {
+            swx_session_lose(s);
+        }
     }
     return true;
 }
 
 static void settle_running(swx_session *s, int64_t now, bool fresh)
 {
-    /* Without a mark, readline's wait may be a program's of the same process: only a mark makes it a prompt. */
+    /* Without a mark, readline's wait may be a program's of the same process. */
     where at = look_at_shell(s, fresh ? LOOKS_AT_ONCE : 1);
-    if (at == AT_PROMPT && s->readline_seen && !s->found.rank) {
+    if (at == AT_PROMPT && s->readline_seen && !s->found.rank && !swx_stop_runs_shell(s, s->child.pid)) {
         s->readline_seen = false;
         at = NOT_YET;
+    }
+    if (at == AT_PROMPT && (!s->found.rank || (s->expects_start && !s->begun)) && !waits_for_input(s)) {
+        try_again_later(s, now); /* more of the command is on its way: a question would cut it in two */
+        return;
     }
     if (at == AT_PROMPT || (at == NO_EVIDENCE && s->found.rank)) {
         if (!swx_settle_drained(s, now)) {
@@ -763,18 +941,71 @@ static void settle_running(swx_session *s, int64_t now, bool fresh)
     if (fresh && s->found.rank) { /* the shell is on its way to its read */
         s->backoff = MS / 20;
     }
-    if (!fresh && !s->begun && at == NOT_YET && now - s->delivered > START_GRACE && typed_all(s) &&
-        swx_pty_input_consumed(&s->pty)) {
+    if (!fresh && !s->begun && at == NOT_YET && is_past_start(s, now) && swx_settle_drained(s, now) && !s->begun) {
         begin_without_mark(s);
     }
     try_again_later(s, now);
 }
 
+/* A shell whose prompts do not show is silent, has its terminal for itself, and has read all that was typed. */
+static bool is_still(swx_session *s, int64_t now)
+{
+    return now - s->last_data > UNHEARD && now - s->delivered > UNHEARD && typed_all(s) && swx_pty_input_consumed(&s->pty) &&
+           swx_pty_foreground(&s->pty) == s->child.pid && swx_kernel_may_await_input(&s->kernel, s->child.pid, true);
+}
+
+/* Where the kernel does not tell and no mark comes: the shell is asked once it has been still for a while, if the command may
+ * have hidden its prompts, or an interrupt has ended whatever it may have read by itself.  Else it is more likely to be reading
+ * something, which must not get the question. */
+static bool asks_unheard(swx_session *s, int64_t now)
+{
+    bool unread = s->expects_start && !s->begun; /* the shell waits for more of it, in an open quote of an alias's */
+    bool may = !s->pty.carrier && !has_evidence(s) && !s->found.rank && !s->attached && !s->notices && !swx_listen_is_held(s) &&
+               (unread || (s->hints & SWX_HINT_HIDES) || s->stopped == s->child.pid);
+    int64_t worked = may && is_still(s, now) ? swx_kernel_worked(s->child.pid) : 0;
+    bool again = worked && worked == s->still;
+    s->still = worked;
+    if (!again || !swx_settle_drained(s, now)) {
+        return false;
+    }
+    s->still = 0;
+    if (is_outpaced(s, NO_EVIDENCE, now)) {
+        return true;
+    }
+    swx_settle_take_held(s);
+    s->readline_seen = s->readline_seen || !swx_pty_is_canonical(&s->pty); /* as in look_at_shell */
+    s->doubting = !unread; /* what comes meanwhile is the command's, and its mark may still come */
+    begin_challenge(s, now, true);
+    return true;
+}
+
+/* The question was for nobody: it waits to be read as long as the shell does not read, and something else may have taken it. */
+static bool was_in_vain(swx_session *s, int64_t now)
+{
+    if (s->pty.carrier || !s->doubting || s->answered) {
+        return false;
+    }
+    if (!swx_pty_input_consumed(&s->pty)) {
+        s->give_up = now + CHALLENGE_LIMIT;
+    } else if (s->found.rank && now - s->last_data > UNHEARD) {
+        s->doubting = false;
+        s->state = RUNNING;
+        swx_session_check_in(s, now, 0);
+        return true;
+    }
+    return false;
+}
+
 static void settle_challenge(swx_session *s, int64_t now)
 {
+    if (s->phase == ASK && was_in_vain(s, now)) {
+        return;
+    }
     if (s->phase == ASK) { /* the answer's last mark moves on; without it the line was not understood */
         where at = look_at_shell(s, 1);
-        if (at == AT_PROMPT && is_silent(s, now) && swx_settle_drained(s, now) && s->phase == ASK) {
+        bool waits = at == AT_PROMPT ? is_silent(s, now) && waits_for_input(s)
+                                     : at == NO_EVIDENCE && !s->pty.carrier && !s->doubting && is_still(s, now);
+        if (waits && swx_settle_drained(s, now) && s->phase == ASK) {
             if (s->ask_again) {
                 s->ask_again = false;
                 type_challenge(s, now);
@@ -796,7 +1027,9 @@ static void settle_challenge(swx_session *s, int64_t now)
     where at = look_at_shell(s, LOOKS_AT_ONCE);
     /* To a carrier the second line is typed behind the first: what is on its way takes any time. */
     bool ahead = s->pty.carrier && s->phase == AWAIT_PROMPT;
-    bool evident = at == AT_PROMPT || (at == NO_EVIDENCE && (s->found.rank || ahead || is_silent(s, now)));
+    bool arrived = s->found.rank || s->phase != RESTORE || at != AT_PROMPT || waits_for_input(s);
+    bool still = at == NO_EVIDENCE && (s->found.rank || ahead || (s->pty.carrier ? is_silent(s, now) : is_still(s, now)));
+    bool evident = (at == AT_PROMPT && arrived) || still;
     if (!evident || !swx_settle_drained(s, now)) {
         if (s->state == CHALLENGE) {
             try_again_later(s, now);
@@ -832,8 +1065,10 @@ static void settle_arriving(swx_session *s, int64_t now)
     s->delivered = now;
     s->backoff = FIRST_CHECK;
     swx_session_check_in(s, now, s->backoff);
-    swx_pty_set_raw(&s->pty, false);
-    if (!swx_session_type_bytes(s, "}\n", RAW_TAIL)) {
+    if (s->raw) {
+        swx_pty_set_raw(&s->pty, false);
+    }
+    if (!swx_session_type_end(s)) {
         swx_session_lose(s);
     }
 }
@@ -869,6 +1104,13 @@ static void settle_starting(swx_session *s, int64_t now)
     swx_session_check_in(s, now, MS / 20);
 }
 
+/* Who has read the answer to a query before the prompt's mark is no shell at its prompt. */
+static void check_reply(swx_session *s, int64_t now)
+{
+    bool read = s->replied && typed_all(s) && swx_pty_input_consumed(&s->pty) && swx_settle_drained(s, now);
+    s->replied = s->replied && (!read || s->found.rank);
+}
+
 void swx_settle(swx_session *s, int64_t now, bool fresh)
 {
     switch (s->state) {
@@ -876,6 +1118,10 @@ void swx_settle(swx_session *s, int64_t now, bool fresh)
         settle_starting(s, now);
         break;
     case RUNNING:
+        check_reply(s, now);
+        if (s->state != RUNNING) {
+            break;
+        }
         if (s->arriving) {
             settle_arriving(s, now);
         } else if (fresh ? s->found.rank > 0 : (s->found.rank > 0 || has_evidence(s))) {
@@ -884,7 +1130,9 @@ void swx_settle(swx_session *s, int64_t now, bool fresh)
             if (s->proving && s->proofs < PROOFS && now - s->proving > PROOF_GRACE) {
                 type_empty_line(s, now);
             }
-            swx_session_check_in(s, now, LONGEST_CHECK);
+            if (!asks_unheard(s, now)) {
+                swx_session_check_in(s, now, LONGEST_CHECK);
+            }
         }
         break;
     case CHALLENGE:

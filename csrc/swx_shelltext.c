@@ -4,10 +4,15 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LINE_ROOM = 1024, LAST_MAX = 1024, PIPE_MAX = 24, MODES_MAX = 400 };
+enum { LINE_ROOM = 1024, PIECE = 4000, PIPE_MAX = SWX_PIPE_MAX, MODES_MAX = 400 };
 
-/* `-p`: the user may have changed PATH.  The group is for `set -x`, whose trace is nobody's output. */
-#define STTY "builtin command -p stty "
+#define STTY "builtin command -p stty " /* the user may have changed PATH */
+
+/* As swx_pty_settle_modes has it: what is typed arrives as lines, and no letter is a key.  Echo, too, because here nothing could put it out of
+ * sight while a command is typed.  What only some implementations know comes last, each by itself. */
+#define KEPT_LINES "icanon isig icrnl -igncr -inlcr -istrip -echo -echonl noflsh"
+#define KEPT_KEYS "intr '^C' quit '^\\' erase '^?' kill '^U' eof '^D' start '^Q' stop '^S' susp '^Z'"
+#define MORE_KEPT "iexten -parmrk -inpck -iuclc lnext '^V' werase '^W' rprnt '^R' eol '^-' eol2 '^-'"
 
 /* printf into a buffer; our texts are short, so a fixed line is enough. */
 __attribute__((format(printf, 2, 3))) static swx_status add(swx_buf *out, const char *format, ...)
@@ -29,18 +34,34 @@ swx_status swx_shelltext_prompts(swx_buf *out, const swx_fence *fence)
     swx_fence_ps0(fence, ps0);
     swx_fence_ps1(fence, ps1);
     /* Quoted as a whole: under `set -k` an assignment is no argument. */
-    return add(out, "builtin declare -g +x 'PS0=%s' 'PS1=%s' 'PS2=' || builtin :", ps0, ps1);
+    return add(out, "builtin declare -g +ilux 'PS0=%s' 'PS1=%s' 'PS2=' || builtin :", ps0, ps1);
 }
 
-swx_status swx_shelltext_reassert(swx_buf *out, const swx_fence *fence)
+/* A group of which nothing is shown; where its first word may be an alias, simple commands that are each without stdout and stderr. */
+#define OPEN(bare) ((bare) ? "" : "{ ")
+#define CLOSE(bare) ((bare) ? SWX_BARE_CLOSE : SWX_GROUP_CLOSE)
+
+swx_status swx_shelltext_reassert(swx_buf *out, const swx_fence *fence, bool bare)
 {
     char ps0[SWX_FENCE_TEXT], ps1[SWX_FENCE_TEXT];
     swx_fence_ps0(fence, ps0);
     swx_fence_ps1(fence, ps1);
     return add(out,
-               "builtin declare -ga 'PROMPT_COMMAND[7734]=" SWX_REASSERT_GROUP "'\\''PS0=%s'\\'' '\\''PS1=%s'\\'' "
-               "'\\''PS2='\\''; } 2>&-' || builtin :",
-               ps0, ps1);
+               "builtin declare -ga 'PROMPT_COMMAND[7734]=%sbuiltin declare -g +ilux '\\''PS0=%s'\\'' '\\''PS1=%s'\\'' "
+               "'\\''PS2='\\''%s' || builtin :",
+               OPEN(bare), ps0, ps1, CLOSE(bare));
+}
+
+/* The element runs before the ones that mark or show the end of a command. */
+static swx_status add_kept_modes(swx_buf *out, bool bare)
+{
+    char text[LINE_ROOM], *at = text;
+    const char *grouped = STTY KEPT_LINES " " KEPT_KEYS " || builtin :; " STTY MORE_KEPT SWX_GROUP_CLOSE;
+    const char *single = STTY KEPT_LINES " " KEPT_KEYS SWX_BARE_CLOSE "; " STTY MORE_KEPT SWX_BARE_CLOSE;
+    for (const char *from = bare ? single : grouped; *from; from++) {
+        at += *from == '\'' ? sprintf(at, "'\\''") : sprintf(at, "%c", *from);
+    }
+    return add(out, "builtin declare -ga 'PROMPT_COMMAND[7732]=%s%s' || builtin :; ", OPEN(bare), text);
 }
 
 /* "0 1 0" whatever IFS is: "${PIPESTATUS[*]}" would join with its first character.  A pipeline that is too long to be
@@ -74,17 +95,16 @@ bool swx_shelltext_is_modes(const uint8_t *text, size_t size)
 
 static swx_status add_modes_question(swx_buf *out, const swx_fence *fence, swx_modes_question question)
 {
-    swx_status status = add(out, "{ builtin printf '\\033]7733;%%s;%d\\007\\n' %s; ", SWX_MARK_VALUE, fence->nonce);
+    swx_status status = add(out, "builtin printf '\\033]7733;%%s;%d\\007\\n' %s >&0; ", SWX_MARK_VALUE, fence->nonce);
     if (status == SWX_OK && question == SWX_MODES_FIRST) {
         status = add(out, "case ${#PROMPT_COMMAND[@]}:$(builtin declare -f; builtin alias; builtin trap) in "
-                          "1:*PS[01]*|1:*PROMPT_*) builtin echo 1;; 1:*) builtin echo 0;; *) builtin echo 1;; esac; ");
+                          "1:*PS[01]*|1:*PROMPT_*) builtin echo 1;; 1:*) builtin echo 0;; *) builtin echo 1;; esac >&0 2>/dev/null; ");
     }
     if (status == SWX_OK && question == SWX_MODES_KEEP) {
-        /* As swx_pty_settle_modes has it: lines, bytes, and keys that a letter cannot be. */
-        status = add(out, STTY "icanon isig icrnl -igncr -inlcr -istrip -opost noflsh intr '^C' quit '^\\' erase '^?' kill '^U' "
-                               "eof '^D' start '^Q' stop '^S' susp '^Z' || builtin :; ");
+        status = add(out, STTY KEPT_LINES " " KEPT_KEYS " -opost >&0 2>/dev/null || builtin :; ");
+        status = status == SWX_OK ? add(out, STTY MORE_KEPT " >&0 2>/dev/null || builtin :; ") : status;
     }
-    return status == SWX_OK ? add(out, STTY "-g || builtin :; } 2>/dev/null; ") : status;
+    return status == SWX_OK ? add(out, STTY "-g >&0 2>/dev/null || builtin :; ") : status;
 }
 
 swx_status swx_shelltext_challenge(swx_buf *out, const swx_fence *fence, swx_modes_question question)
@@ -98,15 +118,15 @@ swx_status swx_shelltext_challenge(swx_buf *out, const swx_fence *fence, swx_mod
     }
     /* PS1 may be unset, which is an error under `set -u`. */
     if (status == SWX_OK) {
-        status = add(out, " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\" %s \"${PS2+${PS2@P}}\"; ", fence->nonce,
+        status = add(out, " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\" %s \"${PS2+${PS2@P}}\" >&0; ", fence->nonce,
                      fence->nonce, fence->nonce);
     }
     if (status == SWX_OK && question != SWX_MODES_SKIP) {
         status = add_modes_question(out, fence, question);
     }
-    return status == SWX_OK ? add(out, "! [[ -t 2 ]]; builtin printf '\\033]7733;%%s;%d;%%s\\007' %s \"$?\"; } >&0\n",
-                                  SWX_MARK_END, fence->nonce)
-                            : status;
+    char end[64];
+    snprintf(end, sizeof(end), "builtin printf '\\033]7733;%%s;%d;%%s\\007' %s", SWX_MARK_END, fence->nonce);
+    return status == SWX_OK ? add(out, "builtin test -t 2 || builtin [ -t 2 ] && %s \"1${PS1+${PS1@a}}\" >&0 || %s 0 >&0\n", end, end) : status;
 }
 
 /* `(exit a) | (exit b) && :`: sets `$?` and PIPESTATUS, and as a member of an AND-OR list that is not its last one it
@@ -148,43 +168,85 @@ static bool is_quoted_word(const uint8_t *text, size_t size)
     return at == end && (!ansi || text[end] == '\'');
 }
 
+/* Where the next character of such a word begins, behind the one at `at`: a backslash takes what it quotes along. */
+static size_t behind_character(const uint8_t *text, size_t size, size_t at, bool ansi)
+{
+    if (text[at] != '\\') {
+        for (at++; at < size && (text[at] & 0xc0) == 0x80; at++) { /* the rest of a character of UTF-8 */
+        }
+        return at;
+    }
+    size_t digits = 0;
+    while (ansi && digits < 3 && at + 1 + digits < size && text[at + 1 + digits] >= '0' && text[at + 1 + digits] <= '7') {
+        digits++;
+    }
+    return at + 1 + (digits ? digits : 1);
+}
+
+/* Appends a word of `printf %q` to a line that holds `used` bytes; no line becomes longer than a terminal takes. */
+static swx_status add_word(swx_buf *out, const uint8_t *text, size_t size, size_t used)
+{
+    bool ansi = size > 2 && text[0] == '$' && text[1] == '\'';
+    size_t start = 0, at = ansi ? 2 : 0;
+    swx_status status = SWX_OK;
+    while (at < size && status == SWX_OK) {
+        size_t next = behind_character(text, size, at, ansi);
+        if (used + next - start > PIECE) {
+            status = swx_buf_append(out, text + start, at - start);
+            status = status == SWX_OK ? add(out, ansi ? "'\\\n$'" : "\\\n") : status;
+            start = at;
+            used = ansi ? 2 : 0;
+        }
+        at = next;
+    }
+    return status == SWX_OK ? swx_buf_append(out, text + start, size - start) : status;
+}
+
 swx_status swx_shelltext_restore(swx_buf *out, const swx_fence *fence, const swx_restore *restore)
 {
     swx_status status = SWX_OK;
+    size_t held = out->size;
     if (restore->prompt_variables) {
         status = add(out, "builtin shopt -s promptvars; ");
     }
     if (status == SWX_OK && restore->modes_size && swx_shelltext_is_modes(restore->modes, restore->modes_size)) {
-        status = add(out, "{ " STTY "%.*s || builtin :; } 2>/dev/null <&0; ", (int)restore->modes_size, (const char *)restore->modes);
+        status = add(out, STTY "%.*s 2>/dev/null <&0 || builtin :; ", (int)restore->modes_size, (const char *)restore->modes);
     }
     if (status == SWX_OK && restore->disarm) {
         status = add(out, "builtin unset PROMPT_COMMAND; ");
     }
+    if (status == SWX_OK && restore->keep_modes) {
+        status = add_kept_modes(out, restore->bare);
+    } else if (status == SWX_OK && restore->unkeep_modes) {
+        status = add(out, "builtin unset 'PROMPT_COMMAND[7732]' 2>/dev/null || builtin :; ");
+    }
+    if (status == SWX_OK && restore->unreassert) {
+        status = add(out, "builtin unset 'PROMPT_COMMAND[7734]' 2>/dev/null || builtin :; ");
+    }
     if (status == SWX_OK && restore->readline) {
         status = add(out, "builtin set +o emacs +o vi; ");
     }
-    if (status == SWX_OK && restore->guard) {
-        /* Prompts would go where stderr goes, into the user's file: they stay empty, whoever sets them and wherever it goes later. */
+    if (status == SWX_OK) {
+        status = !restore->silent ? swx_shelltext_prompts(out, fence)
+                                  : add(out, "builtin declare -g +ilux PS0='' PS1='' PS2='' || builtin :");
+    }
+    if (status == SWX_OK && restore->guard) { /* whoever sets them and wherever stderr goes later */
         status = add(out,
-                     "{ builtin unset 'PROMPT_COMMAND[7734]' || builtin :; } 2>/dev/null; "
-                     "builtin declare -g +x PS0='' PS1='' PS2='' || builtin :; "
-                     "builtin declare -ga 'PROMPT_COMMAND[7733]={ builtin printf '\\''\\033]7733;%%s;%d;%%s\\007'\\'' %s "
-                     "\"$?\" >&0; builtin declare -g +x '\\''PS0='\\'' '\\''PS1='\\'' '\\''PS2='\\''; } 2>&-' || builtin :",
-                     SWX_MARK_GUARD, fence->nonce);
-    } else if (status == SWX_OK) {
-        status = swx_shelltext_prompts(out, fence);
+                     "; builtin declare -ga 'PROMPT_COMMAND[7733]=%sbuiltin printf '\\''\\033]7733;%%s;%d;%%s\\007'\\'' %s "
+                     "\"$?\" >&0; builtin declare -g +ilux '\\''PS0='\\'' '\\''PS1='\\'' '\\''PS2='\\''%s' || builtin :",
+                     OPEN(restore->bare), SWX_MARK_GUARD, fence->nonce, CLOSE(restore->bare));
     }
     if (status == SWX_OK && restore->reassert) {
         status = add(out, "; ");
-        status = status == SWX_OK ? swx_shelltext_reassert(out, fence) : status;
+        status = status == SWX_OK ? swx_shelltext_reassert(out, fence, restore->bare) : status;
     }
-    if (status == SWX_OK && restore->last_size && restore->last_size <= LAST_MAX &&
+    if (status == SWX_OK && restore->last_size && restore->last_size <= SWX_LAST_MAX &&
         is_quoted_word(restore->last, restore->last_size)) {
         status = add(out, "; builtin : ");
-        status = status == SWX_OK ? swx_buf_append(out, restore->last, restore->last_size) : status;
+        status = status == SWX_OK ? add_word(out, restore->last, restore->last_size, out->size - held) : status;
     }
-    if (status == SWX_OK) {
-        status = add(out, "; ");
+    if (status == SWX_OK) { /* on a line of its own where that one may be full */
+        status = add(out, restore->last_size > LINE_ROOM ? "; \\\n" : "; ");
     }
     return status == SWX_OK ? add_status(out, restore) : status;
 }

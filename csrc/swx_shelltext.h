@@ -1,6 +1,6 @@
 /* swx_shelltext.h: the lines that the session itself types to bash, apart from the user's commands.
  *
- * They are typed at a prompt, never through readline, each a single line under 4,096 bytes without TAB or `!`-history.
+ * They are typed at a prompt, never through readline, in lines under 4,096 bytes without TAB or `!`-history.
  * They expect `builtin`, `printf` and `declare` to be bash's own; where a user has shadowed those, the challenge is not
  * answered and the session says that it lost synchronisation.
  */
@@ -13,12 +13,27 @@
 /* Assignments that put our prompts (back) into force and keep them from children, for the end of a startup script. */
 swx_status swx_shelltext_prompts(swx_buf *out, const swx_fence *fence);
 
-#define SWX_CHALLENGE "{ builtin printf '" /* how the text of a challenge begins, where a terminal shows what is typed */
+#define SWX_CHALLENGE "builtin printf '" /* how the text of a challenge begins, where a terminal shows what is typed */
 
-/* An element of PROMPT_COMMAND that does the same before each prompt, behind whatever the user's own elements do. */
-#define SWX_REASSERT "builtin declare -g " /* how its text begins, wherever the shell shows it; our nonce is in it too */
-#define SWX_REASSERT_GROUP "{ " SWX_REASSERT /* in a group whose stderr is closed, so that `set -x` has nowhere to show it */
-swx_status swx_shelltext_reassert(swx_buf *out, const swx_fence *fence);
+/* An element of PROMPT_COMMAND that does the same before each prompt, behind whatever the user's own elements do.
+ * bare: without the brace that may be an alias. */
+swx_status swx_shelltext_reassert(swx_buf *out, const swx_fence *fence, bool bare);
+
+/* How our elements of PROMPT_COMMAND and their commands begin and end, wherever the shell shows them; the nonce is
+ * in each.  Each is a group whose stdout and stderr are closed, so that neither a DEBUG trap nor `set -x` can show them, or, where
+ * a brace may be an alias, bare commands. */
+#define SWX_REASSERT "builtin declare -g +ilux 'PS0="
+#define SWX_REASSERT_END "'PS2='\n"
+#define SWX_REASSERT_TRACED " PS2=\n"
+#define SWX_GUARD "builtin printf '\\033]7733;%s;"
+#define SWX_GUARD_END "\"$?\" 1>&0\n"
+#define SWX_REASSERT_GROUP "{ " SWX_REASSERT
+#define SWX_GUARD_GROUP "{ " SWX_GUARD
+#define SWX_GROUP_CLOSE " || builtin :; } >&- 2>&-"
+#define SWX_BARE_CLOSE " >&- 2>&- || builtin :"
+#define SWX_GROUP_END "'PS2='" SWX_GROUP_CLOSE "\n"
+#define SWX_BARE_END "'PS2='" SWX_BARE_CLOSE "\n"
+#define SWX_REASSERT_BARE "'PS2=' 1>&- 2>&-\n"
 
 /* The first line of a carrier's startup script: the shell's terminal gets the modes that a session counts on (lines, signals,
  * no echo, bytes as programs write them, nothing flushed by an interrupt).  Where there is no stty nothing happens. */
@@ -32,8 +47,10 @@ typedef enum {
     SWX_MODES_FIRST /* how it is; and whether anything there may change the prompts without a hint */
 } swx_modes_question;
 
-/* The challenge: one line whose answer is a REPORT mark (exit code, PIPESTATUS), the last argument `$_` in the shell's
- * own quoting, a VALUE mark, the text that the user's prompt printed, a VALUE mark, what PS0 prints, the same for PS2, and an END mark (is stderr the terminal).
+/* The challenge: one line of simple commands (a trap on SIGCHLD may keep bash from knowing a reserved word at its beginning, and an alias
+ * anywhere) whose answer is a REPORT mark (exit code, PIPESTATUS), the last argument `$_` in the shell's
+ * own quoting, a VALUE mark, the text that the user's prompt printed, a VALUE mark, what PS0 prints, the same for PS2, and an END mark (is stderr
+ * the terminal, and the attributes of PS1).
  * All is expanded before anything is run, and goes to the terminal through fd 0, whatever stdout and stderr are.
  *
  * A question about modes adds a part before the END mark: a newline as the terminal made it before anything was put back; for
@@ -48,9 +65,14 @@ typedef struct {
     size_t last_size;
     bool prompt_variables;  /* switch prompt expansion on again */
     bool readline;          /* switch readline off again */
+    bool silent;            /* prompts stay empty, because they would go where stderr goes, into the user's file */
     bool guard;             /* mark the end of commands from PROMPT_COMMAND, because prompts are not seen */
     bool reassert;          /* set PS1 again from PROMPT_COMMAND, because the user's PROMPT_COMMAND sets it each time */
+    bool unreassert;        /* take its element out again */
+    bool bare;              /* a brace may be an alias: what PROMPT_COMMAND gets does without */
     bool disarm;            /* take that out again: PROMPT_COMMAND is ours alone, and nothing needs it */
+    bool keep_modes;        /* have PROMPT_COMMAND put back the modes in which the shell can be typed to */
+    bool unkeep_modes;      /* take that out again */
     const uint8_t *modes;   /* what the terminal is to be put back to, as `stty -g` printed it; size 0: leave it */
     size_t modes_size;
 } swx_restore;
@@ -58,8 +80,10 @@ typedef struct {
 /* Whether the text can be what `stty -g` prints: one word of letters, digits, colons and equals signs, not too long. */
 bool swx_shelltext_is_modes(const uint8_t *text, size_t size);
 
-/* The line that puts prompts and state back after a challenge.  The shell's `$?`, `$_` and PIPESTATUS are then what
- * the user's command left. */
+enum { SWX_LAST_MAX = 60 * 1024 }; /* bytes of `$_` in the shell's quoting; a longer one is not put back */
+
+/* What puts prompts and state back after a challenge: one line, or several joined by backslashes where `$_` is long.  The
+ * shell's `$?`, `$_` and PIPESTATUS (of up to SWX_PIPE_MAX stages) are then what the user's command left. */
 swx_status swx_shelltext_restore(swx_buf *out, const swx_fence *fence, const swx_restore *restore);
 
 #endif

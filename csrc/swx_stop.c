@@ -4,13 +4,19 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <unistd.h>
 
 enum {
     CLOSE_SWEEPS = 400,
     SHORT_SWEEPS = 20, /* after which they come less often */
+    FORK_LOOKS = 400, /* at a shell that starts programs all the time: enough to see one of them, however late they come */
     REPEATS = 64 /* in one attempt: a strike at a child of a fast loop ends that loop in every second to fifth case */
 };
 
+static const char HELD_BY_SHELL[] = "the shell itself runs the command, and ignores or traps SIGINT, or repeats it without end. Close the "
+                                    "session and create another one";
+static const char HELD_BY_PROGRAM[] = "a program ignores SIGINT and cannot be killed: it belongs to another user, or waits for the kernel. End "
+                                      "it yourself, or close the session";
 static const int64_t DELIVERY_GRACE = 50 * MS; /* an interrupt waits that long for a command to begin */
 static const int64_t CARRIED_GRACE = 1000 * MS; /* behind a carrier that may be far away */
 static const int64_t ARRIVAL_LIMIT = 10000 * MS; /* or until the shell has read it, as long as it reads at all */
@@ -27,11 +33,11 @@ static const int64_t CLOSE_LOOK = 20 * MS;
 
 /* ---- interrupts ------------------------------------------------------------------------------------------------ */
 
-static bool runs_same_program(const swx_session *s)
+bool swx_stop_runs_shell(const swx_session *s, pid_t pid)
 {
     char path[48];
     struct stat program;
-    snprintf(path, sizeof(path), "/proc/%d/exe", (int)s->child.pid);
+    snprintf(path, sizeof(path), "/proc/%d/exe", (int)pid);
     return stat(path, &program) == 0 && program.st_ino == s->program.st_ino && program.st_dev == s->program.st_dev;
 }
 
@@ -40,13 +46,15 @@ static bool runs_same_program(const swx_session *s)
  * So a shell that computes, or waits for a child that has not taken the terminal yet, gets time to come past that point: as
  * long as it starts programs, because one of those will be seen in the foreground, else until it has computed for a moment
  * without having started any.  That is told by its own time and by that of its children, not by the clock: they may not have
- * had a processor.  One that reads is not there. */
+ * had a processor; for the same reason the looks are counted before this is given up.  One that reads is not there. */
 static bool may_be_forking(const swx_session *s, swx_op *op, int64_t now)
 {
     bool computes = swx_kernel_computes(&s->kernel);
-    if (!has_evidence(s) || now - op->since > FORK_LIMIT || (!computes && swx_kernel_reads(&s->kernel))) {
+    bool over = now - op->since > FORK_LIMIT && op->looks > FORK_LOOKS;
+    if (!has_evidence(s) || over || (!computes && swx_kernel_reads(&s->kernel))) {
         return false;
     }
+    op->looks++;
     swx_kernel_pace pace = swx_kernel_pace_of(s->child.pid);
     if (!op->calm || pace.reaped != op->pace.reaped) {
         op->calm = now;
@@ -56,7 +64,9 @@ static bool may_be_forking(const swx_session *s, swx_op *op, int64_t now)
     if (computes) {
         return pace.worked - op->pace.worked < BUSY_GRACE;
     }
-    return now - op->calm < BUSY_GRACE || swx_kernel_has_newborn(s->child.pid);
+    /* And nothing has come in between these looks, as the child's end and the shell's next command. */
+    return now - op->calm < BUSY_GRACE || swx_kernel_has_newborn(s->child.pid) || swx_kernel_computes(&s->kernel) ||
+           swx_kernel_pace_of(s->child.pid).reaped != pace.reaped;
 }
 
 static bool is_program(const swx_session *s, pid_t group) { return group > 0 && group != s->child.pid; }
@@ -89,6 +99,7 @@ static void signal_foreground(swx_session *s, swx_op *op, pid_t group, int64_t n
     op->look = FIRST_LOOK;
     op->calm = 0;
     op->missed = is_program(s, group) && swx_kernel_is_over(group);
+    op->unborn = is_program(s, group) && swx_stop_runs_shell(s, group);
     if (!is_program(s, group) || (kill(-group, SIGINT) != 0 && errno == EPERM)) {
         op->missed = false;
         swx_pty_signal(&s->pty, SIGINT, NULL);
@@ -103,12 +114,39 @@ static void kill_foreground(swx_session *s, swx_op *op, pid_t group, int64_t now
     op->look = FIRST_LOOK;
     op->calm = 0;
     op->missed = true;
+    op->unborn = false;
     kill(-group, SIGKILL);
+}
+
+static bool has_unread_input(const swx_session *s) { return s->pty.slave >= 0 && !swx_pty_input_consumed(&s->pty); }
+
+/* The shell is in front and SIGINT does not help: an end of input is what ends a `read`, and a wait ends with what
+ * it waits for. A shell at its prompt must not get either. */
+static void release_shell(swx_session *s, swx_op *op, int64_t now)
+{
+    s->stopped = op->target = s->child.pid;
+    op->struck = now;
+    op->look = FIRST_LOOK;
+    op->missed = op->unborn = false;
+    swx_shell_at at = swx_kernel_look(&s->kernel);
+    if (at == SWX_SHELL_PROMPT || at == SWX_SHELL_READLINE || swx_kernel_is_replaced(&s->kernel)) {
+        return;
+    }
+    if (swx_child_reads(&s->child, s->pty.path)) {
+        if (has_unread_input(s)) {
+            return; /* the shell has not come to run since the last one, and would read the next one at its prompt */
+        }
+        uint8_t end = swx_pty_end_of_input(&s->pty);
+        swx_session_type_bytes(s, &end, 1);
+    } else {
+        swx_child_kill_begun(&s->child, s->commenced, s->newest);
+    }
 }
 
 static void begin_attempt(const swx_session *s, swx_op *op, int64_t length, int64_t now)
 {
     op->since = now;
+    op->looks = 0;
     op->length = length;
     op->until = now + length;
     op->look = FIRST_LOOK;
@@ -124,12 +162,17 @@ static void watch_attempt(swx_session *s, swx_op *op, pid_t group, int64_t now)
     op->look = earlier(2 * op->look, gone ? BUSY_LOOK : LONGEST_LOOK);
     if (s->found.rank) {
         op->missed = false; /* the shell has shown its prompt */
+    } else if (op->unborn && group == op->target && !swx_kernel_is_over(group) && !swx_stop_runs_shell(s, group)) {
+        op->unborn = false; /* it was a child of bash's still, which forgets a signal when it becomes a program; not so the others */
+        kill(group, SIGINT);
     } else if (is_program(s, group) && group != op->target && op->repeats) {
         signal_foreground(s, op, group, now);
         op->repeats -= !op->missed;
         op->until = earlier(now + op->length, op->since + op->length + REPEAT_LIMIT); /* as much time as the first one had */
     } else if (is_program(s, group) && op->killed && now - op->struck > SHORT_GRACE) {
         kill_foreground(s, op, group, now);
+    } else if (op->killed && op->target == s->child.pid && group == s->child.pid && now - op->struck > SHORT_GRACE) {
+        release_shell(s, op, now);
     } else if (!is_program(s, group) && op->missed && swx_kernel_look(&s->kernel) != SWX_SHELL_PROMPT &&
                !may_be_forking(s, op, now)) {
         signal_foreground(s, op, group, now);
@@ -151,7 +194,8 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
     }
     bool arriving = !typed_all(s) || (s->expects_start && !s->begun);
     int64_t grace = s->pty.carrier ? CARRIED_GRACE : DELIVERY_GRACE;
-    if (s->arriving || (arriving && now - s->delivered < grace)) {
+    bool unread = has_unread_input(s) && now - op->since < FORK_LIMIT; /* then the shell begins it in the next moment */
+    if (s->arriving || (arriving && (unread || now - s->delivered < grace))) {
         op->next = now + 2 * MS; /* the rest of a half-read command would run as a command of its own */
         return !s->arriving || now - op->since < ARRIVAL_LIMIT;
     }
@@ -166,6 +210,7 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
     }
     if (op->until) { /* the next one begins */
         op->since = now;
+        op->looks = 0;
         op->until = op->calm = 0;
     }
     bool last = !op->tries && (s->pty.carrier || op->killed);
@@ -188,19 +233,21 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
             kill_foreground(s, op, group, now);
         } else {
             signal_foreground(s, op, group, now);
+            release_shell(s, op, now);
         }
         begin_attempt(s, op, op->step > KILL_GRACE ? op->step : KILL_GRACE, now);
         return true;
     }
     /* A fresh bash in the place of ours (`exec bash`) waits for a key and knows nothing of our marks: tell it. */
-    if (group == s->child.pid && s->state == RUNNING && swx_kernel_look(&s->kernel) == SWX_SHELL_READLINE &&
-        runs_same_program(s)) {
+    bool fresh = swx_kernel_look(&s->kernel) == SWX_SHELL_READLINE || swx_kernel_is_replaced(&s->kernel);
+    if (group == s->child.pid && s->state == RUNNING && fresh && swx_stop_runs_shell(s, s->child.pid)) {
         op->next = now + CHALLENGE_LIMIT;
         s->readline_seen = true;
         s->kernel.buffer = 0;
         swx_settle_challenge(s, now, true);
         return true;
     }
+    op->error = (swx_error){ .status = SWX_EBUSY, .text = group == s->child.pid ? HELD_BY_SHELL : HELD_BY_PROGRAM };
     return false;
 }
 
@@ -218,7 +265,7 @@ void swx_stop_interrupts(swx_session *s, int64_t now)
             op->next = now + 5 * MS; /* the command has ended, and the shell is being asked how; or it would die of it */
         }
         bool tries = op->next > now || interrupt_once(s, op, now);
-        if (s->state == CHALLENGE && now - op->since > question_patience(op)) {
+        if (s->state == CHALLENGE && !s->answered && now - op->since > question_patience(op)) {
             tries = false; /* it does not answer: nobody waits for that as long as for a command */
         }
         if (s->state == LOST) {

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-enum { ESC = 0x1b, BEL = 0x07, CAN = 0x18, SUB = 0x1a };
+enum { ESC = 0x1b, BEL = 0x07, CAN = 0x18, SUB = 0x1a, C1_LEAD = 0xc2 /* of U+0080 to U+009F in UTF-8 */ };
 
 typedef enum {
     TEXT,         /* nothing held */
@@ -70,7 +70,8 @@ static void put(sink *to, const uint8_t *bytes, size_t size)
     to->at += size;
 }
 
-static void emit(sink *to, const uint8_t *bytes, size_t size)
+/* Writes bytes without C1, with crlf also without the CR before an LF. */
+static inline void put_lines(sink *to, const uint8_t *bytes, size_t size)
 {
     const uint8_t *end = bytes + size, *cr;
     if (!size) {
@@ -92,11 +93,40 @@ static void emit(sink *to, const uint8_t *bytes, size_t size)
     put(to, bytes, (size_t)(end - bytes));
 }
 
-static void give_back(sink *to, size_t size)
+/* The second byte of a C1 control, but for NEL (U+0085), which ends a line of text and begins no sequence. */
+static bool is_c1(uint8_t c) { return within(c, 0x80, 0x9f) && c != 0x85; }
+
+/* One byte behind a C2 that is held back or was written; false: it goes. */
+static bool behind_lead(sink *to, uint8_t c)
 {
-    emit(to, to->strip->held, size);
-    to->strip->size = 0;
-    to->strip->phase = TEXT;
+    swx_strip *strip = to->strip;
+    bool held = strip->lead;
+    strip->lead = false;
+    if (is_c1(c)) {
+        return !strip->stray;
+    }
+    if (held) {
+        put_lines(to, &(const uint8_t){ C1_LEAD }, 1);
+    }
+    strip->stray = c == C1_LEAD && (held || strip->stray);
+    return true;
+}
+
+/* Writes bytes without ESC. */
+static void emit(sink *to, const uint8_t *bytes, size_t size)
+{
+    swx_strip *strip = to->strip;
+    const uint8_t *end = bytes + size;
+    while (bytes < end) {
+        if ((strip->lead || strip->stray) && !behind_lead(to, *bytes)) {
+            bytes++;
+            continue;
+        }
+        const uint8_t *lead = memchr(bytes, C1_LEAD, (size_t)(end - bytes));
+        put_lines(to, bytes, (size_t)((lead ? lead : end) - bytes));
+        strip->lead = lead != NULL;
+        bytes = lead ? lead + 1 : end;
+    }
 }
 
 static void begin(swx_strip *strip)
@@ -106,12 +136,14 @@ static void begin(swx_strip *strip)
     strip->phase = ESCAPE;
 }
 
-/* Ends a sequence that turned out to be none; a final ESC begins the next one. */
+/* Ends a sequence that turned out to be none: all but its ESC is text.  A final ESC begins the next one. */
 static void give_up(sink *to)
 {
     swx_strip *strip = to->strip;
     bool again = strip->phase == OSC_END || strip->phase == STRING_END;
-    give_back(to, strip->size - again);
+    emit(to, strip->held + 1, strip->size - 1 - again);
+    strip->size = 0;
+    strip->phase = TEXT;
     if (again) {
         begin(strip);
     }
@@ -139,25 +171,45 @@ static bool step(sink *to, uint8_t c)
     return true;
 }
 
+bool swx_strip_needed(const uint8_t *bytes, size_t size)
+{
+    const uint8_t *at = bytes, *end = size ? bytes + size : bytes;
+    if (size && memchr(bytes, ESC, size)) {
+        return true;
+    }
+    while (at < end && (at = memchr(at, C1_LEAD, (size_t)(end - at)))) {
+        if (++at < end && is_c1(*at)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void swx_strip_init(swx_strip *strip, bool crlf)
 {
     strip->size = 0;
     strip->phase = TEXT;
     strip->crlf = crlf;
-    strip->carriage = false;
+    strip->carriage = strip->lead = strip->stray = false;
 }
 
 void swx_strip_feed(swx_strip *strip, const uint8_t *in, size_t size, uint8_t *out, size_t *out_size)
 {
     sink to = { strip, out };
     const uint8_t *at = in, *end = size ? in + size : in;
+    bool c1 = size && memchr(in, C1_LEAD, size); /* asked once, for text between sequences is short */
     while (at < end) {
         if (strip->phase != TEXT) {
             at += step(&to, *at);
             continue;
         }
         const uint8_t *escape = memchr(at, ESC, (size_t)(end - at));
-        emit(&to, at, (size_t)((escape ? escape : end) - at));
+        size_t text = (size_t)((escape ? escape : end) - at);
+        if (c1 || strip->lead || strip->stray) {
+            emit(&to, at, text);
+        } else {
+            put_lines(&to, at, text);
+        }
         at = end;
         if (escape) {
             begin(strip);
@@ -170,7 +222,12 @@ void swx_strip_feed(swx_strip *strip, const uint8_t *in, size_t size, uint8_t *o
 void swx_strip_finish(swx_strip *strip, uint8_t *out, size_t *out_size)
 {
     sink to = { strip, out };
-    emit(&to, strip->held, strip->size);
+    while (strip->phase != TEXT) {
+        give_up(&to);
+    }
+    if (strip->lead) {
+        put_lines(&to, &(const uint8_t){ C1_LEAD }, 1);
+    }
     if (strip->carriage) {
         *to.at++ = '\r';
     }

@@ -8,15 +8,19 @@
  *   nF       ESC, one or more of 0x20-0x2f, one final byte 0x30-0x7e
  *   others   ESC and one byte of 0x30-0x7e (Fp, Fe, Fs), such as ESC 7, ESC =, ESC c, ESC M
  *
- * What is not such a sequence must not take text with it; it passes through as it was:
+ * The result has no ESC and no C1 control but NEL (U+0085, an end of a line), so that nothing in it can act on a terminal, and
+ * filtering it again changes nothing:
  *
- *   - A CSI, nF or two-byte sequence ends before the first byte that cannot continue it (CAN and SUB among them).
- *   - A string ends before CAN, SUB, an ESC that no backslash follows and, if it is an OSC, a newline.
- *   - Any sequence ends when SWX_STRIP_HELD bytes of it have come and its end has not (a large image, for example).
+ *   - Of what is no such sequence only the ESC goes; its text stays.  A CSI, nF or two-byte sequence ends before the first
+ *     byte that cannot continue it (CAN, SUB and newlines among them).  A string ends before CAN, SUB, an ESC that no
+ *     backslash follows and, if it is an OSC, a newline.  Any sequence ends when SWX_STRIP_HELD bytes of it have come and
+ *     its end has not (a large image, for example), and at the end of the stream.  Reading goes on with the byte before
+ *     which it ended; an ESC there begins a new sequence.
+ *   - A C1 control in UTF-8 (C2 and 80-9f, not 85) loses the C2.  What is left is invalid UTF-8, as a bare byte 80-9f of the input
+ *     is, which a decoder shows as \x9b.  Where that would make another C1 with a C2 before it, it goes whole.
  *
- * Reading goes on with the byte before which it ended; an ESC there begins a new sequence.  Everything else passes
- * through: BEL, BS, a lone CR, NUL, the C1 bytes 0x80-0x9f (in UTF-8 they are parts of characters), invalid UTF-8.
- * With crlf, each CR LF of the result becomes LF; other CRs stay.
+ * Everything else passes through: BEL, BS, a lone CR, NUL, invalid UTF-8.  With crlf, each CR LF of the result becomes LF;
+ * other CRs stay.
  *
  * No allocation.  A state belongs to one caller at a time; different states are independent.
  */
@@ -37,7 +41,12 @@ typedef struct {
     uint8_t phase;                /* private */
     bool crlf;                    /* CR LF -> LF */
     bool carriage;                /* a CR is held back, in front of `held`, until the byte after it is known */
+    bool lead;                    /* a C2 is held back behind that, for the same reason */
+    bool stray;                   /* the last byte written is a C2 that begins no character */
 } swx_strip;
+
+/* Whether filtering without crlf could change these bytes. */
+bool swx_strip_needed(const uint8_t *bytes, size_t size);
 
 void swx_strip_init(swx_strip *strip, bool crlf);
 
@@ -45,7 +54,7 @@ void swx_strip_init(swx_strip *strip, bool crlf);
  * *out_size becomes the number of bytes written.  in may be NULL when size is 0. */
 void swx_strip_feed(swx_strip *strip, const uint8_t *in, size_t size, uint8_t *out, size_t *out_size);
 
-/* The end of the stream: writes what is held back (at most SWX_STRIP_EXTRA bytes), as it was.  The state is then as new. */
+/* The end of the stream: writes what is held back (at most SWX_STRIP_EXTRA bytes).  The state is then as new. */
 void swx_strip_finish(swx_strip *strip, uint8_t *out, size_t *out_size);
 
 /* Filters a whole stream in place; returns its new size, which is never larger. */

@@ -25,6 +25,9 @@ typedef struct {
     unsigned counted; /* pairs of parentheses around us that bash closes by counting, blind to expansions in them */
     bool frozen;      /* inside of a substitution of a command whose here-document is pending: no newline may come */
     bool dot, background;
+    bool unknown;     /* a command is none of those that are known to neither read nor wait in the shell itself */
+    const uint8_t *function; /* the name of the last one that is defined */
+    size_t function_size;
     heredoc heredocs[SWX_SYNTAX_HEREDOCS];
 } parser;
 
@@ -1065,8 +1068,10 @@ static bool function_parentheses(parser *p)
 }
 
 /* What follows the name: a compound command. */
-static result function_body(parser *p)
+static result function_body(parser *p, const word *name)
 {
+    p->function = name->start;
+    p->function_size = name->size;
     if (!newlines(p) || !descend(p)) {
         return BAD;
     }
@@ -1090,7 +1095,7 @@ static result function_command(parser *p)
     if (peek(p, 0) == '(' && !function_parentheses(p)) {
         return BAD;
     }
-    return function_body(p);
+    return function_body(p, &w);
 }
 
 static result subshell(parser *p)
@@ -1156,8 +1161,14 @@ static result after_keyword(parser *p, const word *w)
 static bool command_word(parser *p, const word *w, bool *declares)
 {
     static const char *const declarations[] = { "declare", "typeset", "local", "export", "readonly", NULL };
+    static const char *const known[] = { "unset", "exec", "set", "cd", "echo", "printf", "test", "[", ":", "true", "false", "sleep",
+                                         "trap", NULL };
     *declares = in_set(w, declarations);
     p->dot |= is_word(w, ".");
+    if (!p->unknown && !p->substitutions && !*declares) {
+        bool defined = p->function && w->size == p->function_size && memcmp(w->start, p->function, w->size) == 0;
+        p->unknown = !defined && !in_set(w, known);
+    }
     return true;
 }
 
@@ -1177,7 +1188,7 @@ static result simple(parser *p, const word *first)
                 return BAD;
             }
             if (peek(p, 0) == '(') {
-                return is_function_name(&w) && function_parentheses(p) ? function_body(p) : BAD;
+                return is_function_name(&w) && function_parentheses(p) ? function_body(p, &w) : BAD;
             }
             named = command_word(p, &w, &declares);
         }
@@ -1387,6 +1398,8 @@ static unsigned mentioned(const uint8_t *start, size_t size)
         { "emacs", SEEN_EDITOR },           { "vi", SEEN_EDITOR },
         { "jobs", SWX_SCAN_JOBS },          { "wait", SWX_SCAN_JOBS },
         { "fg", SWX_SCAN_JOBS },            { "bg", SWX_SCAN_JOBS },
+        { "disown", SWX_SCAN_JOBS },        { "CHLD", SWX_SCAN_CHLD },
+        { "SIGCHLD", SWX_SCAN_CHLD },
     };
     for (size_t i = 0; i < SWX_COUNT(words); i++) {
         if (same(start, size, words[i].text)) {
@@ -1403,8 +1416,8 @@ static unsigned mentions(const uint8_t *text, size_t size)
     static const uint32_t sizes[256] = {
         ['a'] = 1 << 5 | 1 << 8, ['u'] = 1 << 7, ['B'] = 1 << 12, ['s'] = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 8,
         ['p'] = 1 << 5 | 1 << 10, ['P'] = 1 << 3 | 1 << 14 | 1 << 15, ['e'] = 1 << 4 | 1 << 5, ['r'] = 1 << 5,
-        ['t'] = 1 << 4, ['d'] = 1 << 10, ['c'] = 1 << 5, ['m'] = 1 << 5 | 1 << 10, ['v'] = 1 << 2,
-        ['j'] = 1 << 4, ['w'] = 1 << 4, ['f'] = 1 << 2, ['b'] = 1 << 2,
+        ['t'] = 1 << 4, ['d'] = 1 << 6 | 1 << 10, ['c'] = 1 << 5, ['m'] = 1 << 5 | 1 << 10, ['v'] = 1 << 2,
+        ['j'] = 1 << 4, ['w'] = 1 << 4, ['f'] = 1 << 2, ['b'] = 1 << 2, ['C'] = 1 << 4, ['S'] = 1 << 7,
     };
     const uint8_t *at = text, *end = text + size;
     unsigned found = 0, classes = 0;
@@ -1489,6 +1502,7 @@ static void parse(const uint8_t *text, size_t size, swx_scan *out)
     out->stop = (size_t)(p.at - text);
     out->flags |= p.dot ? SWX_SCAN_PARSE_STATE : 0;
     out->flags |= p.background ? SWX_SCAN_BACKGROUND : 0;
+    out->flags |= p.unknown || !fine ? SWX_SCAN_UNKNOWN : 0;
 }
 
 void swx_syntax_scan(const uint8_t *text, size_t size, swx_scan *out)
@@ -1511,7 +1525,9 @@ void swx_syntax_scan(const uint8_t *text, size_t size, swx_scan *out)
     }
     if (out->verdict == SWX_UNSURE) {
         const uint8_t *start = text + out->body_start, *end = start + out->body_size;
+        const uint8_t *stop = text + out->stop; /* in the last line: no here-document has begun there, or it would be at the end */
         out->flags |= odd_backslashes(start, end) ? SWX_SCAN_BACKSLASH_END : 0;
+        out->flags |= stop < end && !memchr(stop, '\n', (size_t)(end - stop)) ? SWX_SCAN_LINE_END : 0;
         out->flags |= memchr(text, '&', size) ? SWX_SCAN_BACKGROUND : 0;
         out->flags |= maybe_dot(text, size) ? SWX_SCAN_PARSE_STATE : 0;
     }
@@ -1527,6 +1543,9 @@ swx_way swx_syntax_way(const swx_scan *scan, bool accepted)
     if (scan->verdict == SWX_EMPTY) {
         return SWX_WAY_NONE;
     }
+    if (scan->flags & SWX_SCAN_BACKSLASH_END && !(scan->flags & SWX_SCAN_LINE_END) && !accepted) {
+        return SWX_WAY_DOCUMENT; /* bash accepts it but for a here-document that the text's end ends */
+    }
     if (scan->flags & SWX_SCAN_BACKSLASH_END || (scan->verdict != SWX_COMPLETE && !accepted)) {
         return SWX_WAY_EVAL;
     }
@@ -1540,6 +1559,31 @@ swx_way swx_syntax_way(const swx_scan *scan, bool accepted)
     return scan->flags & SWX_SCAN_MULTILINE ? SWX_WAY_GROUP : SWX_WAY_PLAIN;
 }
 
+static bool names(const uint8_t *text, size_t size, const char *part)
+{
+    return memmem(text, size, part, strlen(part)) != NULL;
+}
+
+unsigned swx_syntax_spoils(const swx_scan *scan, const uint8_t *text, size_t size)
+{
+    unsigned spoils = scan->flags & SWX_SCAN_CHLD ? SWX_SPOILS_GROUP : 0;
+    if (scan->flags & SWX_SCAN_PARSE_STATE) {
+        spoils |= memchr(text, '{', size) && (names(text, size, "alias") || names(text, size, "BASH_ALIASES"))
+                      ? SWX_SPOILS_GROUP | SWX_SPOILS_BRACE : 0;
+        spoils |= names(text, size, "eval") && names(text, size, "enable") ? SWX_SPOILS_EVAL : 0;
+    }
+    return spoils;
+}
+
+swx_way swx_syntax_unspoilt(const swx_scan *scan, swx_way way, unsigned spoils)
+{
+    bool group = way == SWX_WAY_GROUP || way == SWX_WAY_RAW;
+    if (group && (spoils & SWX_SPOILS_GROUP) && !(scan->flags & SWX_SCAN_EDITING)) {
+        way = SWX_WAY_EVAL;
+    }
+    return (spoils & SWX_SPOILS_EVAL) && (way == SWX_WAY_EVAL || way == SWX_WAY_DOCUMENT) ? SWX_WAY_SOURCE : way;
+}
+
 enum { PIECE = 4000 /* bytes of a typed line before its end; the longest escape and `'\` newline fit above */ };
 
 size_t swx_syntax_bound(swx_way way, size_t size)
@@ -1547,7 +1591,7 @@ size_t swx_syntax_bound(swx_way way, size_t size)
     if (size > SIZE_MAX / 8) {
         return SIZE_MAX;
     }
-    return way == SWX_WAY_EVAL ? 4 * size + 4 * size / (PIECE - 16) * 5 + 32 : size + 5;
+    return way >= SWX_WAY_EVAL ? 4 * size + 4 * size / (PIECE - 16) * 5 + 64 : size + 5;
 }
 
 /* Writes one byte of a $'...' piece, returns the bytes written, at most 4. */
@@ -1568,15 +1612,19 @@ static size_t escape(uint8_t c, uint8_t *out)
     return 4;
 }
 
-static swx_status deliver_eval(const uint8_t *text, size_t size, swx_buf *out)
+static swx_status deliver_eval(swx_way way, const uint8_t *text, size_t size, swx_buf *out)
 {
     uint8_t line[PIECE + 16];
-    const char *start = size && text[0] == '-' ? "eval -- $'" : "eval $'";
+    /* Quoted, because an alias may have any name. */
+    const char *start = way == SWX_WAY_SOURCE ? "\\builtin source <(\\builtin printf %s $'"
+                        : size && text[0] == '-' ? "\\builtin eval -- $'"
+                                                 : "\\builtin eval $'";
+    const char *end = way == SWX_WAY_SOURCE ? "')\n" : "'\n";
     size_t used = strlen(start), at = 0;
     swx_status status = SWX_OK;
     /* At the end of an eval a backslash that quotes nothing makes bash 5.2 go on reading at the terminal, with a stale
      * prompt.  Twice it is one; in a here-document it is text, and a newline ends its line. */
-    const char *ending = !odd_backslashes(text, text + size) ? "" : memmem(text, size, "<<", 2) ? "\\n" : "\\\\";
+    const char *ending = way == SWX_WAY_SOURCE || !odd_backslashes(text, text + size) ? "" : way == SWX_WAY_DOCUMENT ? "\\n" : "\\\\";
     memcpy(line, start, used);
     while (status == SWX_OK) {
         while (at < size && used < PIECE) {
@@ -1587,8 +1635,9 @@ static swx_status deliver_eval(const uint8_t *text, size_t size, swx_buf *out)
             memcpy(line + used, ending, strlen(ending));
             used += strlen(ending);
         }
-        memcpy(line + used, last ? "'\n" : "'\\\n", 3);
-        status = swx_buf_append(out, line, used + (last ? 2 : 3));
+        const char *rest = last ? end : "'\\\n";
+        memcpy(line + used, rest, strlen(rest));
+        status = swx_buf_append(out, line, used + strlen(rest));
         if (last) {
             break;
         }
@@ -1615,7 +1664,7 @@ static swx_status deliver_body(swx_way way, const uint8_t *text, size_t size, sw
 
 swx_status swx_syntax_deliver(swx_way way, const uint8_t *text, size_t size, swx_buf *out)
 {
-    if (way < SWX_WAY_PLAIN || way > SWX_WAY_EVAL || (size && memchr(text, 0, size))) {
+    if (way < SWX_WAY_PLAIN || way > SWX_WAY_SOURCE || (size && memchr(text, 0, size))) {
         return SWX_EINVAL;
     }
     if (swx_buf_dropped(out) || swx_syntax_bound(way, size) > out->limit - out->size) {
@@ -1625,7 +1674,7 @@ swx_status swx_syntax_deliver(swx_way way, const uint8_t *text, size_t size, swx
     text = size ? text : nothing;
     size_t held = out->size;
     uint64_t total = out->total;
-    swx_status status = way == SWX_WAY_EVAL ? deliver_eval(text, size, out) : deliver_body(way, text, size, out);
+    swx_status status = way >= SWX_WAY_EVAL ? deliver_eval(way, text, size, out) : deliver_body(way, text, size, out);
     if (status != SWX_OK) {
         out->size = held;
         out->total = total;

@@ -40,7 +40,10 @@ enum {
     SWX_SCAN_PROMPT = 1 << 8,      /* mentions PS0, PS1, PS2, PROMPT_COMMAND, promptvars, activate, deactivate, conda,
                                       mamba, micromamba, starship */
     SWX_SCAN_BACKGROUND = 1 << 9,  /* runs something with `&` (when UNSURE: holds any `&`) */
-    SWX_SCAN_JOBS = 1 << 11,       /* mentions jobs, wait, fg, bg: may print job lines itself */
+    SWX_SCAN_CHLD = 1 << 12,       /* mentions CHLD, SIGCHLD: may trap it */
+    SWX_SCAN_JOBS = 1 << 11,       /* mentions jobs, wait, fg, bg, disown: may print job lines itself, or end a job without one */
+    SWX_SCAN_UNKNOWN = 1 << 13,    /* runs something that may read or wait in the shell itself: a function of elsewhere, an alias, `read` */
+    SWX_SCAN_LINE_END = 1 << 14,   /* with BACKSLASH_END: that is in a command's line, and in no here-document */
     SWX_SCAN_EDITING = 1 << 10     /* mentions set together with emacs or vi: may turn readline on; never put it into an
                                       eval (bash 5.2 crashes there) when another way is open */
 };
@@ -78,6 +81,8 @@ typedef enum {
     SWX_WAY_RAW,   /* the same bytes as GROUP, typed while the terminal is in raw mode: lines of any length, control bytes */
     SWX_WAY_EVAL,  /* eval $'...' in lines that a terminal can carry: any bytes, any length; each line is parsed after the
                       one before has run, as in a script */
+    SWX_WAY_DOCUMENT, /* EVAL of a text that ends in a backslash inside of a here-document */
+    SWX_WAY_SOURCE, /* as EVAL, but source <(builtin printf %s $'...'): for a shell whose eval is disabled */
     SWX_WAY_REFUSE /* holds a NUL byte */
 } swx_way;
 
@@ -86,6 +91,7 @@ typedef enum {
  *
  *   NUL byte                                                   -> REFUSE
  *   EMPTY                                                      -> NONE
+ *   a final backslash in a here-document, not accepted          -> DOCUMENT
  *   a final backslash, or neither COMPLETE nor accepted         -> EVAL
  *   several lines and PARSE_STATE (and not EDITING)            -> EVAL
  *   control bytes or a long line                               -> RAW
@@ -93,14 +99,22 @@ typedef enum {
  *   several lines                                              -> GROUP                                             */
 swx_way swx_syntax_way(const swx_scan *scan, bool accepted);
 
-/* Appends the exact bytes to type, final newline included, to out.  PLAIN, GROUP and RAW type the body, EVAL the whole text.
+/* What a text may do to the words by which later ones are typed: GROUP, it defines an alias and holds a brace (then BRACE too), or a
+ * trap on SIGCHLD, which makes bash 5.2 take a reserved word at a line's beginning for a command; EVAL, it disables eval. */
+typedef enum { SWX_SPOILS_GROUP = 1, SWX_SPOILS_EVAL = 2, SWX_SPOILS_BRACE = 4 } swx_spoils;
+unsigned swx_syntax_spoils(const swx_scan *scan, const uint8_t *text, size_t size);
+
+/* The way in for a shell of which the texts so far may have spoilt that. */
+swx_way swx_syntax_unspoilt(const swx_scan *scan, swx_way way, unsigned spoils);
+
+/* Appends the exact bytes to type, final newline included, to out.  PLAIN, GROUP and RAW type the body, the others the whole text.
  *
- * EVAL types `eval $'...'\`, newline, `$'...'\`, ... : pieces of ANSI-C quoting joined by backslash-newline outside of the
+ * EVAL types `\builtin eval $'...'\`, newline, `$'...'\`, ... : pieces of ANSI-C quoting joined by backslash-newline outside of the
  * quotes.  Printable ASCII other than ' and \ stands for itself, newline and tab are \n and \t, all other bytes are three
  * octal digits: always three, so that a following digit cannot join, and octal gives the byte itself in every locale.
  * No byte outside of 0x20..0x7e and newline is typed and no line exceeds SWX_LINE_MAX.  A text that begins with `-` gets
- * `eval -- `.  One that ends in an odd number of backslashes gets another one, or a newline if it may have a here-document
- * (`<<`): at its very end a backslash that quotes nothing would make bash go on reading at the terminal.
+ * `builtin eval -- `.  One that ends in an odd number of backslashes gets another one, DOCUMENT a newline: at its very end a backslash
+ * that quotes nothing would make bash go on reading at the terminal.
  *
  * SWX_OK; SWX_EINVAL: a NUL byte, or way is NONE or REFUSE; SWX_ELIMIT: swx_syntax_bound bytes exceed what is left of
  * out->limit; SWX_ENOMEM.  On an error out is as it was. */

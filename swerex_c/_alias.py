@@ -1,8 +1,8 @@
-"""The import hook that gives the modules of this package to code that imports `swerex`.
+"""Import hook that makes `import swerex` load the modules of this package.
 
-`swerex.X.Y` becomes another name of the module object `swerex_c.X.Y`, so that a class, a setting or a patch is the same
-through either name. It needs little enough to be loaded at the start of every Python process, and imports no module of
-the package before somebody asks for it.
+`swerex.X.Y` becomes another name of the module object `swerex_c.X.Y`, so a class, a setting or a patch is the same
+through either name. The hook is small enough to load at the start of every Python process. It imports a module of the
+package only when the module is requested.
 """
 
 from __future__ import annotations
@@ -22,21 +22,24 @@ if TYPE_CHECKING:
 __all__ = ["AliasFinder", "SWITCH", "add_finder", "add_finder_at_startup", "installed_finders", "our_name"]
 
 SWITCH = "SWEREX_C_SWAP"
-"""The environment variable that, set to 0, keeps `swerex-c run` and `swerex-c enable` from having any effect."""
+"""Environment variable that disables `swerex-c run` and `swerex-c enable` when it is set to 0."""
 
 _ORIGINAL = "swerex"
 _OURS = "swerex_c"
 
 
 def our_name(name: str) -> str | None:
-    """The module of this package that stands behind a module of the original, existing or not; None for all others."""
+    """Return this package's name for a `swerex` module, or None for other modules.
+
+    The module need not exist.
+    """
     if name == _ORIGINAL or name.startswith(_ORIGINAL + "."):
         return _OURS + name[len(_ORIGINAL) :]
     return None
 
 
 class AliasFinder:
-    """Finds `swerex` and everything below it in this package, and nothing else."""
+    """Finder that resolves only `swerex` and its submodules, to this package."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -58,17 +61,23 @@ class AliasFinder:
 
     @staticmethod
     def find_distributions(context: DistributionFinder.Context | None = None) -> Iterable[Distribution]:
-        """Answer who asks for the version of swe-rex by its name, where the original is not installed to answer."""
-        from swerex_c._distribution import stand_in
+        """Return a stand-in for the distribution `swe-rex` if it is not installed.
+
+        The result is empty unless the lookup asks for exactly that distribution.
+        """
+        from swerex_c.utils.distribution import stand_in
 
         return stand_in(context)
 
     def invalidate_caches(self) -> None:
-        """Part of what a finder has; there is no cache."""
+        """Do nothing, because there is no cache; the finder protocol has this method."""
 
 
 class AliasLoader:
-    """Loads a module by importing ours, whose own `__spec__` and `__name__` stay as they are."""
+    """Loader that imports the module of this package.
+
+    The module's own `__spec__` and `__name__` stay unchanged.
+    """
 
     def __init__(self, found: ModuleSpec):
         self._found = found
@@ -81,10 +90,10 @@ class AliasLoader:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system has just put the alias's spec in its place.
+        # The import system has just replaced the module's spec with the alias's.
         module.__spec__ = self._own_spec
 
-    # `python -m swerex.X` does not import the module but runs its code as `__main__`.
+    # `python -m swerex.X` uses these methods: it does not import the module but runs its code as `__main__`.
 
     def get_code(self, name: str) -> CodeType | None:
         code: CodeType | None = self._inspect.get_code(self._found.name)
@@ -99,17 +108,23 @@ class AliasLoader:
 
 
 def installed_finders() -> list[Any]:
-    """The finders of this kind that this process has, also those of another copy of this module."""
+    """Return the alias finders of this process.
+
+    Finders of another copy of this module are included.
+    """
     return [finder for finder in sys.meta_path if type(finder).__name__ == AliasFinder.__name__]
 
 
 def add_finder() -> None:
-    """Have imports of `swerex` answered from now on. What was imported before is not looked at."""
+    """Install the finder for later imports of `swerex`.
+
+    Modules that are already imported are not checked.
+    """
     if not installed_finders():
         sys.meta_path.insert(0, AliasFinder())
 
 
 def add_finder_at_startup() -> None:
-    """The same at the start of a process that did not ask for it by itself, unless the environment says no."""
+    """Install the finder unless `SWITCH` is 0 or `swerex` is already imported."""
     if os.environ.get(SWITCH) != "0" and _ORIGINAL not in sys.modules:
         add_finder()

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from typing_extensions import Buffer
 
 _End: TypeAlias = Literal[
-    "none", "done", "matched", "timeout", "quiet", "died", "lost", "closed", "cancelled", "memory", "system"
+    "none", "done", "matched", "timeout", "quiet", "died", "lost", "closed", "cancelled", "memory", "costly", "system"
 ]
 _Way: TypeAlias = Literal["plain", "group", "eval"]
 
@@ -45,8 +45,10 @@ class _Facts(TypedDict):
     dead: bool
     closed: bool
     doubtful: bool  # behind a carrier: the shell has read the command that runs, and its end was not heard
+    hides: bool  # what runs may have hidden the prompts, and has the shell itself read nothing
     wait_status: int  # as waitpid gives it, when dead
     commands: int
+    commenced: int  # when the last command was typed: nanoseconds of the monotonic clock
     challenges: int  # how often the shell had to be asked anew where it is
     late: int  # bytes that came while nobody asked for output
     pid: int
@@ -83,9 +85,9 @@ class Operation:
     @property
     def typed(self) -> bool: ...  # whether the shell was given the command at all
     @property
-    def begun(self) -> bool: ...  # of start(): whether the shell has begun to run the script
+    def begun(self) -> bool: ...  # whether the shell has begun to run the command, or the script of start()
     @property
-    def crlf(self) -> bool: ...  # whether the terminal turned newlines into CR LF at the end
+    def ended(self) -> bool: ...  # after a match: whether the command has ended, so that it has a code
     @property
     def error(self) -> str: ...  # what was wrong, when end is "system"
     @property
@@ -129,6 +131,7 @@ class Session:
         news: object,  # given to the waker when there is output, which has to be taken then; None: it is not taken
         direct: int,  # microseconds that this call itself waits for the end
         slack: int = 0,  # microseconds more that it may take to give up waiting, which makes the wait cheaper
+        grace: int = 0,  # milliseconds for it to end after a match, so that it has an exit code
         /,
     ) -> Operation: ...
     # Ends with a match, or when the shell is back at its prompt.

@@ -1,16 +1,18 @@
-"""Every exception that this package raises by itself.
+"""Exception classes of this package.
 
-Files are the exception to the rule: reading, writing and uploading raise the `OSError` of the system
-(`FileNotFoundError`, `PermissionError`, ...) with its `errno` and `filename`, and `UnicodeError` for text that does not
-decode, because that is what callers catch.
+File operations are different: reading, writing and uploading raise the system's `OSError` (`FileNotFoundError`,
+`PermissionError`, ...) with its `errno` and `filename`, and `UnicodeError` for text that cannot be decoded, because
+callers catch these.
 
-Every class can be made from its message alone, survives pickling with all its attributes, and gives its message as
-`str()`. `except SwerexException` catches them all.
+Every class can be constructed from its message alone and keeps all attributes when pickled. `str()` returns the
+message with control characters made visible. `except SwerexException` catches all of them.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+from swerex_c.utils.visible import visible
 
 __all__ = [
     "AuthenticationError",
@@ -31,7 +33,7 @@ __all__ = [
     "NonZeroExitCodeError",
     "NotAvailableError",
     "NotSupportedError",
-    "PlaceLostError",
+    "SandboxLostError",
     "PodStartupError",
     "PodStartupTimeoutError",
     "PoolClosedError",
@@ -59,24 +61,33 @@ __all__ = [
 
 
 class SwerexException(Exception):
-    """The base of all exceptions of this package."""
+    """Base class of all exceptions of this package.
+
+    Its text shows control characters, such as escape as `\\x1b`.
+    """
+
+    def __str__(self) -> str:
+        return visible(super().__str__())
 
 
 # Sessions and commands
 
 
 class SessionNotInitializedError(SwerexException, RuntimeError):
-    """The session object was never started, or is closed."""
+    """The session object was never started, or it is closed."""
 
 
 class NonZeroExitCodeError(SwerexException, RuntimeError):
-    """A command with `check="raise"` (or `check=True`) ended with an exit code other than 0."""
+    """A checked command ended with an exit code other than 0.
+
+    A `BashAction` is checked with `check="raise"`, a `Command` with `check=True`.
+    """
 
 
 class BashIncorrectSyntaxError(SwerexException, RuntimeError):
-    """Bash does not accept the command's syntax. Nothing of the command was run.
+    """Bash rejected the command's syntax. No part of the command was run.
 
-    `extra_info` holds what bash said about it, as `bash_stdout` and `bash_stderr`.
+    `extra_info` holds bash's messages as `bash_stdout` and `bash_stderr`.
     """
 
     def __init__(self, message: str, *, extra_info: dict[str, Any] | None = None):
@@ -85,10 +96,12 @@ class BashIncorrectSyntaxError(SwerexException, RuntimeError):
 
 
 class CommandTimeoutError(SwerexException, RuntimeError, TimeoutError):
-    """A command did not end within its timeout, or printed nothing for its no-output timeout.
+    """A command exceeded its timeout, or the search for `expect` took too long.
 
-    In a session the command still runs until it is interrupted; one that was started by `execute` has been ended.
-    `output` is what it printed until then (in `execute`: standard output, and standard error too if merged).
+    The timeout may be the no-output timeout. `expect` is searched for in the command's output.
+
+    In a session the command still runs until it is interrupted; a command that `execute` started has been ended.
+    `output` is the output until then (in `execute`: standard output, and standard error too if merged).
     """
 
     def __init__(self, *args: object, output: str = ""):
@@ -97,21 +110,22 @@ class CommandTimeoutError(SwerexException, RuntimeError, TimeoutError):
 
 
 class NoExitCodeError(SwerexException, RuntimeError):
-    """A command ended, but its exit code could not be learned."""
+    """A command ended, but its exit code could not be determined."""
 
 
 class SessionExistsError(SwerexException, ValueError):
-    """There is a session of this name already."""
+    """A session with this name already exists."""
 
 
 class SessionDoesNotExistError(SwerexException, ValueError):
-    """There is no session of this name: it was never created, or it was closed."""
+    """No session has this name: it was never created, or it was closed."""
 
 
 class SessionDiedError(SwerexException, RuntimeError):
-    """The session's shell has ended, so it can take no more commands. Close the session and create another.
+    """The session's shell has ended, so it accepts no more commands.
 
-    Of `exit_code` and `signal` (its number) one is set when the cause is known; both are None when it is not.
+    Close the session and create another. If the cause is known, either `exit_code` or `signal` (a signal number) is
+    set; otherwise both are None.
     """
 
     def __init__(
@@ -123,16 +137,16 @@ class SessionDiedError(SwerexException, RuntimeError):
 
 
 class SessionLostSyncError(SwerexException, RuntimeError):
-    """It can no longer be proved which output and exit code belong to which command, so none are returned.
+    """The session can no longer prove which results belong to which command.
 
-    Close the session and create another.
+    It therefore returns no output and no exit code. Close the session and create another.
     """
 
 
 class SessionBusyError(CommandTimeoutError):
-    """An earlier command still runs in the session, and did not end in the time that the new one had.
+    """An earlier command still runs in the session.
 
-    The new command was not sent. Interrupt the session, or wait longer.
+    It did not end within the timeout of the new command, which was not sent. Interrupt the session, or wait longer.
     """
 
 
@@ -141,78 +155,96 @@ class RuntimeClosedError(SwerexException, RuntimeError):
 
 
 class InvalidInputError(SwerexException, ValueError):
-    """A request that can be refused before anything is done: a NUL byte in a command, a negative timeout, an empty or
-    invalid regular expression to expect, a missing startup file, a session type that does not exist."""
+    """The request is invalid and was refused before anything was done.
+
+    Examples are a NUL byte in a command, a negative timeout, an empty or invalid regular expression in `expect`, a
+    missing startup file, and an unknown session type.
+    """
 
 
 class ResourceError(SwerexException, RuntimeError):
-    """The machine lacks something: no bash, no free pseudo-terminal, no file descriptors, no memory, no port.
+    """The machine lacks a resource.
 
-    `errno` is the system's error number when a system call failed. This is no `OSError`, so that a handler for missing
-    files does not take it for one.
+    Examples are bash, a free pseudo-terminal, file descriptors, memory, and a port.
+
+    `errno` is the system's error number if a system call failed. The class is not an `OSError`, so that a handler for
+    missing files does not catch it.
     """
 
-    def __init__(self, message: str = "The machine is out of a resource", *, errno: int | None = None):
+    def __init__(self, message: str = "The machine has run out of a resource", *, errno: int | None = None):
         super().__init__(message)
         self.errno = errno
 
 
 class NotSupportedError(SwerexException, NotImplementedError):
-    """This runtime cannot do what was asked, though others can."""
+    """This runtime does not support the operation, though other runtimes do."""
 
 
 class UploadError(SwerexException, OSError):
-    """A file or a tree cannot be copied as asked: a special file, a source within its own target, a directory in the
-    place of a file. The system's own refusals come as its `OSError` instead."""
+    """A file or a directory tree cannot be copied.
 
-
-# Containers, hosts and other places
-
-
-class PlaceLostError(SwerexException, RuntimeError):
-    """The container, host or other place in which commands ran can run nothing any more, or cannot be reached.
-
-    A command that was under way may have been carried out in part. Stop the deployment and start another.
+    The cause is, for example, a special file, a target within its own source, or a directory where a file should be.
+    Errors of the system itself are raised as its `OSError` instead.
     """
 
 
-class TimeLimitError(PlaceLostError):
-    """The environment has existed for as long as its time limit allows, and was ended with everything in it."""
+# Sandboxes: containers, hosts and others
 
 
-class MemoryLimitError(PlaceLostError):
-    """What ran in the environment took more memory than its limit allows; it was ended with everything in it."""
+class SandboxLostError(SwerexException, RuntimeError):
+    """The sandbox can run no more commands, or cannot be reached.
+
+    The sandbox is a container, a host or similar. A command that was running may have been executed in part. Stop the
+    deployment and start another.
+    """
+
+
+class TimeLimitError(SandboxLostError):
+    """The environment reached its time limit and was ended with everything in it."""
+
+
+class MemoryLimitError(SandboxLostError):
+    """The environment exceeded its memory limit and was ended with everything in it."""
 
 
 # Servers
 
 
 class AuthenticationError(SwerexException, RuntimeError):
-    """The server refuses the key, or none was sent."""
+    """The server refused the key, or no key was sent."""
 
 
 class ConnectionLostError(SwerexException, RuntimeError, ConnectionError):
-    """The server cannot be reached, or no longer answers, in the time that there was for it.
+    """The server could not be reached, or did not respond, within the timeout.
 
-    A request that was sent before may have been carried out, once.
+    A request that was already sent may have been executed, at most once.
     """
 
 
 class ServerRestartedError(SwerexException, RuntimeError):
-    """The server is not the process that it was: the sessions that were made there are gone with the old one, and
-    whether the requests that it had not answered were carried out is not known."""
+    """The server was restarted, and its sessions ended with the old process.
+
+    It is unknown whether the old process executed the requests that it had not answered.
+    """
 
 
 class ResultLostError(SwerexException, RuntimeError):
-    """The request was carried out, or was begun to be; its result is no longer kept by the server."""
+    """The server no longer keeps the result of a request.
+
+    The request was executed at least in part.
+    """
 
 
 class ServerLimitError(SwerexException, RuntimeError):
-    """The request is larger than the server takes, or one too many for it just now. It was not carried out."""
+    """The request or its answer exceeds a limit of the server.
+
+    A request that is too large, or one too many at the same time, was not executed; one whose answer cannot be sent
+    was.
+    """
 
 
 class ProtocolError(SwerexException, RuntimeError):
-    """What the other end sent is not what it may send, or the library that talks to it failed as it should not."""
+    """The peer violated the protocol, or the library for it failed unexpectedly."""
 
 
 # Deployments
@@ -234,18 +266,21 @@ class DockerPullError(DeploymentStartupError):
 
 
 class StartupTimeoutError(DeploymentStartupError, TimeoutError):
-    """The deployment did not start within its `startup_timeout`. What had been started of it was ended."""
+    """The deployment did not start within its `startup_timeout`.
+
+    The parts that had been started were ended.
+    """
 
 
 class PodStartupError(DeploymentStartupError):
-    """A pod of Kubernetes could not be started.
+    """A Kubernetes pod could not be started.
 
-    `cause` is one of `image`, `quota`, `forbidden`, `refused` (the API server takes no such pod), `namespace`,
-    `configuration` (what the pod refers to is missing, or is not as it must be), `unschedulable`, `volume`, `command`
-    (what its container runs has ended, or cannot be run), `out-of-memory`, `evicted`, `node`, `deadline`, `deleted`,
-    `unreachable` (no cluster answers), `credentials` (it does not let us in) and `unknown`. `reason` is Kubernetes' own
-    word for it, such as `ImagePullBackOff`; `exit_code` and `log`, the last lines, are those of the container if it
-    ran.
+    `cause` is one of `image`, `quota`, `forbidden`, `refused` (the API server rejects the pod), `namespace`,
+    `configuration` (an object that the pod refers to is missing or wrong), `unschedulable`, `volume`, `command` (the
+    container's command has ended or cannot be run), `out-of-memory`, `evicted`, `node`, `deadline`, `deleted`,
+    `unreachable` (no cluster responds), `credentials` (the cluster refuses them) and `unknown`. `reason` is
+    Kubernetes' own term, such as `ImagePullBackOff`; `exit_code` and `log` (the last lines) are those of the container
+    if it ran.
     """
 
     def __init__(
@@ -259,36 +294,48 @@ class PodStartupError(DeploymentStartupError):
 
 
 class PodStartupTimeoutError(PodStartupError, StartupTimeoutError):
-    """The same, where what keeps a pod from starting might have passed, but did not within `startup_timeout`."""
+    """A Kubernetes pod did not start within `startup_timeout`.
+
+    The reason might have been temporary.
+    """
 
 
 class NotAvailableError(SwerexException, RuntimeError):
-    """The configuration is valid, but this version of the package has no such deployment, runtime or server."""
+    """This installation lacks a part that a valid configuration needs.
+
+    The part is a deployment, a runtime, a server or an optional package.
+    """
 
 
 # Pools
 
 
 class PoolError(SwerexException, RuntimeError):
-    """A pool cannot do what was asked. Nothing was handed out."""
+    """A pool cannot carry out the request. No environment was handed out."""
 
 
 class PoolFullError(PoolError):
-    """Every environment is in use, and as many callers wait for one as may. Ask again later."""
+    """Every environment is in use, and the queue of waiting callers is full.
+
+    Try again later.
+    """
 
 
 class PoolTimeoutError(PoolError, TimeoutError):
-    """No environment became free in the time that the caller would wait."""
+    """No environment became free within the caller's `wait_timeout`."""
 
 
 class PoolClosedError(PoolError):
-    """The pool was closed: before the request, while the caller waited, or while the environment was in use."""
+    """The pool was closed.
+
+    It was closed before the request, while the caller waited, or while the environment was in use.
+    """
 
 
 class EnvironmentStartError(DeploymentStartupError):
-    """A pool could not start an environment, as often as it tried; what went wrong last is the `__cause__`.
+    """A pool could not start an environment.
 
-    `attempts` is how often it tried.
+    The error of the last attempt is the `__cause__`. `attempts` is the number of attempts.
     """
 
     def __init__(self, message: str = "The environment could not be started", *, attempts: int = 1):
@@ -296,26 +343,33 @@ class EnvironmentStartError(DeploymentStartupError):
         self.attempts = attempts
 
 
-class EnvironmentLostError(PlaceLostError):
-    """The environment of a pool ended while it was in use. What ran in it may have been carried out in part, and
-    nothing of it is run again."""
+class EnvironmentLostError(SandboxLostError):
+    """The environment of a pool ended while it was in use.
+
+    Commands that ran in it may have been executed in part; the pool runs none of them again.
+    """
 
 
 class EnvironmentTimeLimitError(EnvironmentLostError):
-    """The environment was in use for as long as the pool's `time_limit` lets it, or was there for its first user for
-    as long as its own limit does, and was ended."""
+    """The environment was ended because it reached a time limit.
+
+    The limit is the pool's `time_limit`, or the environment's own time limit if its first user had it.
+    """
 
 
 class EnvironmentMemoryLimitError(EnvironmentLostError):
-    """What ran in the environment took more memory than its own limit lets it, and it was ended."""
+    """The environment exceeded its own memory limit and was ended."""
 
 
 # Tests and the swap
 
 
 class DummyOutputsExhaustedError(SwerexException, RuntimeError):
-    """The dummy runtime was asked for more observations than it was given."""
+    """The dummy runtime received more actions than it has observations."""
 
 
 class SwapError(SwerexException, RuntimeError):
-    """`swerex` cannot be replaced, or no longer."""
+    """The swap of `swerex` cannot be installed or removed.
+
+    `swerex` is already imported, or the swap's file cannot be written or removed.
+    """

@@ -1,29 +1,33 @@
-"""The server, under the names of the original: `app` for an ASGI server, `runtime` and `AUTH_TOKEN` to be replaced."""
+"""The server under the names of SWE-ReX.
+
+`app` is for an ASGI server. `runtime` and `AUTH_TOKEN` may be replaced.
+"""
 
 from __future__ import annotations
 
 import sys
 
-from swerex_c.remote.http_app import create_app
-from swerex_c.remote.service import Service
-from swerex_c.runtime._base import AbstractRuntime
+from swerex_c.interfaces import AbstractRuntime
+from swerex_c.remote.server.app import create_app
+from swerex_c.remote.server.service import Service
 from swerex_c.runtime.local import LocalRuntime
 
 __all__ = ["AUTH_TOKEN", "app", "main", "runtime"]
 
 runtime: AbstractRuntime = LocalRuntime()
-"""Where everything is done. May be replaced, by one of any kind."""
+"""Runtime that executes all requests. It may be replaced by a runtime of any kind."""
 
 AUTH_TOKEN = ""
-"""What clients have to send as `X-API-Key`; empty lets everybody in. May be set at any time."""
+"""Key that clients must send as `X-API-Key`; while it is empty, all are refused. It may be set at any time."""
 
-app = create_app(Service(sys.modules[__name__]))
-"""The server as an ASGI application."""
+app = create_app(Service(sys.modules[__name__]), own_process=True)
+"""The server as an ASGI application. If `AUTH_TOKEN` is empty at startup, it takes the key from the environment
+variable SWEREX_AUTH_TOKEN. It does not start without a key."""
 
 
 def main() -> None:
-    """The command `swerex-remote`."""
-    from swerex_c.remote.serve_cli import main as serve
+    """Run the command `swerex-remote`."""
+    from swerex_c.cli.serve import main as serve
 
     serve()
 

@@ -1,18 +1,18 @@
-"""Putting this package in the place of SWE-ReX, for code that imports `swerex`.
+"""Replace SWE-ReX by this package for code that imports `swerex`.
 
-Three ways, for three reaches:
+There are three scopes:
 
 - `install()` changes the process that calls it, from the next import of `swerex` on.
-- `run_environment()`, which is `swerex-c run`, changes one command and every Python that it starts in turn.
-- `enable()`, which is `swerex-c enable`, changes one environment (a venv, or an installation of Python) until
+- `run_environment()`, used by `swerex-c run`, changes one command and every Python process below it.
+- `enable()`, used by `swerex-c enable`, changes one environment (a venv, or an installation of Python) until
   `disable()`.
 
-In each of them `swerex.X` and `swerex_c.X` are two names of the same module, whether or not the original is installed.
-Its files are never touched. Classes keep their own names: `type(e).__module__` is `swerex_c.exceptions`, and what is
-pickled names `swerex_c`, so it can be loaded where this package is installed, swapped in or not. What was pickled with
-the original names `swerex` and can be loaded while the swap is on.
+In all of them `swerex.X` and `swerex_c.X` are two names of one module, whether or not the original is installed. The
+original's files are never changed. Classes keep their own names: `type(e).__module__` is `swerex_c.exceptions`. Pickles
+refer to `swerex_c`, so they can be loaded wherever this package is installed, with or without the swap. Pickles made
+with the original refer to `swerex` and can be loaded while the swap is on.
 
-Not reached by `swerex-c run`: a Python that is started with -E, -I or -S, or whose environment was replaced.
+`swerex-c run` does not affect a Python that is started with -E, -I or -S, or whose environment was replaced.
 """
 
 from __future__ import annotations
@@ -31,24 +31,26 @@ from swerex_c.exceptions import SwapError
 __all__ = ["Status", "disable", "enable", "install", "run_environment", "status", "uninstall"]
 
 PTH_NAME = "zz_swerex_c_swap.pth"
-"""The file that `enable` writes. Its name sorts it behind those that make editable installations importable."""
+"""Name of the file that `enable` writes. It sorts after the files that make editable installations importable."""
 
 _PTH_TEXT = (
     "import sys; exec("
     '"try:\\n    from swerex_c._alias import add_finder_at_startup\\nexcept ImportError:\\n    pass\\n'
     'else:\\n    add_finder_at_startup()")\n'
 )
-"""What it holds. It is silent when this package was removed without `disable`."""
+"""Content of that file. It does nothing if this package was removed without `disable`."""
 
 
 def install() -> None:
-    """Have `import swerex` give this package in this process. Calling it again does nothing.
+    """Make `import swerex` load this package in this process.
+
+    A second call does nothing.
 
     Raises:
-        SwapError: if the original was imported already, since whoever did it holds its classes.
+        SwapError: if the original is already imported, because the importing code holds its classes.
     """
     if loaded := _loaded_original():
-        where = getattr(sys.modules[loaded], "__file__", None) or "an unknown place"
+        where = getattr(sys.modules[loaded], "__file__", None) or "an unknown location"
         raise SwapError(
             f"{loaded} of the original SWE-ReX is already imported (from {where}): "
             "call swerex_c.install() before the first import of swerex"
@@ -57,9 +59,9 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Take `install()` back: the next `import swerex` finds the original, or nothing.
+    """Undo `install()`: the next `import swerex` finds the original, or nothing.
 
-    Who has imported these modules under either name keeps them.
+    Code that has imported these modules under either name keeps them.
     """
     for finder in installed_finders():
         sys.meta_path.remove(finder)
@@ -68,10 +70,10 @@ def uninstall() -> None:
 
 
 def run_environment(environment: dict[str, str]) -> dict[str, str]:
-    """A copy of an environment in which every Python has the swap, and hands it on to what it starts.
+    """Return a copy of `environment` that enables the swap.
 
-    A Python that does not have this package (another venv) takes it from where it is installed for this one, if it is
-    of version 3.11 or later.
+    The swap is enabled in every Python process with this environment, and in its child processes. A Python that does
+    not have this package (another venv) loads it from this installation, if that Python has version 3.11 or later.
     """
     changed = dict(environment)
     entries = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry != _startup_directory()]
@@ -81,10 +83,12 @@ def run_environment(environment: dict[str, str]) -> dict[str, str]:
 
 
 def enable(*, user: bool = False) -> Path:
-    """Switch the swap on for every process of this environment, and return the file that does it.
+    """Enable the swap for every process of this environment.
+
+    Returns the path of the file that enables it.
 
     Args:
-        user: switch it on for the packages of this user instead; needed where the environment cannot be written.
+        user: enable it in the user's site-packages instead; needed if the environment is not writable.
 
     Raises:
         SwapError: if the file cannot be written.
@@ -104,10 +108,12 @@ def enable(*, user: bool = False) -> Path:
 
 
 def disable() -> list[Path]:
-    """Take `enable()` back for processes that start from now on, and return the files that were removed.
+    """Undo `enable()` for processes that start later.
+
+    Returns the files that were removed.
 
     Raises:
-        SwapError: if one of them cannot be removed.
+        SwapError: if a file cannot be removed.
     """
     removed = []
     for path in _switches():
@@ -123,30 +129,30 @@ def disable() -> list[Path]:
 
 @dataclass(frozen=True)
 class Status:
-    """Where the swap is on, and what stands behind it."""
+    """State of the swap in this process and environment, and the installed original."""
 
     active: bool
-    """Whether `import swerex` gives this package in this process."""
+    """True if `import swerex` loads this package in this process."""
 
     enabled: tuple[Path, ...]
-    """The files by which it is on for this environment."""
+    """Files that enable the swap for this environment."""
 
     run: bool
-    """Whether this process was started by `swerex-c run`, directly or not."""
+    """True if `swerex-c run` started this process, directly or indirectly."""
 
     switched_off: bool
-    """Whether the environment variable `SWEREX_C_SWAP` is 0, so that neither of the two counts."""
+    """True if the environment variable `SWEREX_C_SWAP` is 0, which disables both `enabled` and `run`."""
 
     original_version: str | None
-    """The version of the original that is installed, or None."""
+    """Version of the installed original, or None."""
 
     original_path: str | None
-    """Where the original would be imported from, or None."""
+    """Path from which the original would be imported, or None."""
 
 
 def status() -> Status:
-    """The state of this process and its environment, found without importing the original."""
-    from swerex_c._distribution import original_distribution
+    """Return the state of the swap without importing the original."""
+    from swerex_c.utils.distribution import original_distribution
 
     distribution = original_distribution()
     return Status(
@@ -160,13 +166,13 @@ def status() -> Status:
 
 
 def _is_alias(name: str) -> bool:
-    """Whether this name of the original is imported and is a name of ours."""
+    """Check whether a `swerex` name is imported and is a module of this package."""
     ours = our_name(name)
     return ours is not None and sys.modules.get(name) is not None and sys.modules[name] is sys.modules.get(ours)
 
 
 def _loaded_original() -> str | None:
-    """The name of a module of the original that is imported."""
+    """Return the name of an imported module of the original, or None."""
     for name, module in list(sys.modules.items()):
         if module is not None and our_name(name) is not None and not _is_alias(name):
             return name
@@ -189,7 +195,7 @@ def _startup_directory() -> str:
 
 
 def _switches() -> list[Path]:
-    """Where `enable` may have written, for this environment and this user."""
+    """Return the paths that `enable` may have written for this environment or user."""
     directories = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
     if site.ENABLE_USER_SITE:
         directories.append(site.getusersitepackages())

@@ -28,9 +28,10 @@ def _own_home() -> None:
 
 
 _own_home()
+os.umask(0o022)  # the modes that tests expect of new files
 
 settings.register_profile("repeatable", derandomize=True)
 settings.register_profile("search")
 settings.load_profile("repeatable")  # `--hypothesis-profile search` looks for new examples
-pytest.register_assert_rewrite("traps.harness", "original")  # so that a failure there shows the values too
-pytest_plugins = ["traps.plugin", "budget"]
+pytest.register_assert_rewrite("tests.support")  # so that a failure there shows the values too
+pytest_plugins = ["tests.support.plugin", "tests.support.budget"]

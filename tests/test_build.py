@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -92,16 +93,48 @@ def test_without_the_header_of_msgpack(tree: Path, tmp_path: Path) -> None:
     expect_one_sentence(result, "msgpack.h", "libmsgpack-c-dev", "libmsgpack-dev", "msgpack-devel", "brew install")
 
 
-def test_without_the_library_of_msgpack(tree: Path, tmp_path: Path) -> None:
+def test_the_library_of_msgpack_is_not_needed(tree: Path, tmp_path: Path) -> None:
+    """All that is used of it is in its headers, so that a wheel brings all it needs."""
     hidden = compiler(tmp_path, "-lmsgpack*) exit 1 ;;")
-    expect_one_sentence(build(tree, tmp_path, **hidden), "linking with it failed", "libmsgpack-c-dev", "msgpack-devel")
+    result = build(tree, tmp_path, **hidden)
+    assert result.returncode == 0, result.stderr
 
 
-def test_pip_shows_the_sentence(tree: Path, tmp_path: Path) -> None:
-    arguments = ("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", f"--wheel-dir={tmp_path}", ".")
-    result = python(tree, *arguments, CC="false", LDSHARED="false")
+def test_a_compiler_that_fails(tree: Path, tmp_path: Path) -> None:
+    failing = compiler(tmp_path, "*swx_frame.c) echo 'swx_frame.c:9: error: hidden'; seq 99; exit 1 ;;")
+    result = build(tree, tmp_path, **failing)
     assert result.returncode != 0
-    assert "swerex-c cannot be built without a working C compiler" in result.stdout + result.stderr
+    (said,) = (result.stdout + result.stderr).strip().splitlines()
+    log = tree / "build" / "compiler.log"
+    assert said.startswith(f"swerex-c cannot be built because {failing['CC']} fails (swx_frame.c:9: error: hidden): ")
+    assert str(log) in said and "\n99\n" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    "rule, sentence",
+    [("*) exit 1 ;;", "without a working C compiler"), ("*swx_frame.c) seq 99; exit 1 ;;", "because .* fails")],
+)
+def test_pip_shows_the_sentence(tree: Path, tmp_path: Path, rule: str, sentence: str) -> None:
+    arguments = ("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", f"--wheel-dir={tmp_path}", ".")
+    result = python(tree, *arguments, **compiler(tmp_path, rule))
+    assert result.returncode != 0
+    assert re.search(f"swerex-c cannot be built {sentence}", result.stdout + result.stderr)
+    assert len(result.stderr.splitlines()) < 16, result.stderr
+
+
+def test_setup_shows_the_sentence_only(tree: Path, tmp_path: Path) -> None:
+    """.ci/setup, in an environment that has the needed libraries."""
+    copy = tmp_path / "copy"
+    shutil.copytree(tree, copy, symlinks=True)
+    (copy / ".venv" / "bin").mkdir(parents=True)
+    script(copy / ".venv" / "bin" / "python", f'exec {sys.executable} "$@" --no-deps --no-build-isolation\n')
+    failing = compiler(tmp_path, "*swx_frame.c) seq 99; exit 1 ;;")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(SWITCHES)}
+    command = ["bash", ".ci/setup"]
+    result = subprocess.run(command, cwd=copy, env=clean | failing, text=True, capture_output=True, timeout=100)
+    assert result.returncode == 1
+    building, said = result.stderr.splitlines()
+    assert "swerex-c cannot be built because" in said and said.count(".log") == 2
 
 
 def setup_module(**config: object) -> dict[str, Any]:
@@ -115,11 +148,9 @@ def setup_module(**config: object) -> dict[str, Any]:
 
 @pytest.mark.parametrize("known", ["msgpack", "msgpack-c"])
 def test_msgpack_is_asked_for_under_both_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str) -> None:
-    answer = f'[ "$2" = {known} ] || exit 1\n[ "$1" = --libs ] && echo -lanswer || echo -Ianswer\n'
+    answer = f'[ "$1 $2" = "--cflags {known}" ] || exit 1\necho -Ianswer\n'
     monkeypatch.setenv("PKG_CONFIG", script(tmp_path / "pkg-config", answer))
-    found = setup_module()["msgpack_candidates"]()
-    assert found[0] == (["-Ianswer"], ["-lanswer"])
-    assert found[1:] == [([], ["-lmsgpack-c"]), ([], ["-lmsgpackc"])]
+    assert setup_module()["msgpack_candidates"]() == [["-Ianswer"], []]
 
 
 def test_switches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,6 +193,11 @@ def test_extension_exports_nothing_but_its_init(built: Path) -> None:
     assert [line.split()[-1] for line in listing.stdout.splitlines()] == ["PyInit__core"]
 
 
+def test_supervisor_is_beside_the_extension(built: Path) -> None:
+    """Without an end to wait for, and with a mark that nothing has, it ends at once."""
+    subprocess.run([built.parent / "_supervisor", "0"], stdin=subprocess.DEVNULL, check=True, timeout=20)
+
+
 def test_extension_serves_every_python(built: Path) -> None:
     free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
     assert (built.name == "_core.abi3.so") != free_threaded
@@ -178,7 +214,8 @@ def test_source_distribution_is_complete(tree: Path, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     with tarfile.open(tmp_path / f"swerex_c-{__version__}.tar.gz") as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
-    for pattern in ("setup.py", "pyproject.toml", "*.md", "LICENSE", "csrc/*", "swerex_c/**/*.py*", "tests/*.py"):
+    sources = ("csrc/*", "swerex_c/**/*.py*", "swerex_c/**/*.bash", "swerex_c/**/*.sh", "tests/**/*.py")
+    for pattern in ("setup.py", "pyproject.toml", "*.md", "LICENSE", *sources):
         expected = {str(path.relative_to(tree)) for path in tree.glob(pattern)}
         assert expected
         assert expected <= held

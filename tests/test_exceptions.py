@@ -7,8 +7,8 @@ import pickle
 
 import pytest
 
-from original import original_python, python_json
 from swerex_c import exceptions
+from tests.support.original import original_python, python_json
 
 DUMP = """
 import inspect, json

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from original import original_python, our_environment, python_json, python_output
-from traps.harness import PACE
+from tests.support.harness import PACE
+from tests.support.original import original_python, our_environment, python_json, python_output
 
 TIME = """if True:
     import time
@@ -52,8 +52,8 @@ def test_importing_takes_a_share_of_the_originals_time(more: str, share: float) 
         "import swerex_c",
         "import swerex_c; swerex_c.install()",
         "from swerex_c.runtime.local import LocalRuntime",
-        "from swerex_c.runtime._base import AbstractRuntime",
-        "import swerex_c.utils.log, swerex_c.exceptions, swerex_c.runtime.files",
+        "from swerex_c.interfaces import AbstractRuntime",
+        "import swerex_c.utils.log, swerex_c.exceptions, swerex_c.files.local_files",
     ],
 )
 def test_nothing_heavy_is_imported(code: str) -> None:
@@ -62,7 +62,8 @@ def test_nothing_heavy_is_imported(code: str) -> None:
 
 def test_the_package_itself_imports_nothing() -> None:
     new = loaded("import swerex_c") - loaded("pass")
-    assert "swerex_c" in new and new <= {"swerex_c", "__future__"}  # an editable installation has the latter already
+    allowed = {"swerex_c", "swerex_c._version", "__future__"}  # an editable installation has the last already
+    assert "swerex_c" in new and new <= allowed
 
 
 def test_models_bring_in_pydantic_and_no_more() -> None:

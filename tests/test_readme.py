@@ -1,4 +1,4 @@
-"""What README.md says can be pasted, called and looked up."""
+"""README.md and the pages of swerex_c/docs: their blocks run, their names exist, their links lead somewhere."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from typing import Any
 
 import pytest
 
-from original import our_environment
 from swerex_c import exceptions
+from tests.support import api_page
+from tests.support.original import our_environment
 
 ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-PYTHON = [text for language, text in BLOCKS if language == "python"]
-PAGES = ["README.md", "CHANGELOG.md", "csrc/README.md", "benchmarks/README.md"]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "swerex_c/docs").glob("*.md"))
+PAGES = ["README.md", "CHANGELOG.md", "csrc/README.md", "benchmarks/README.md", *DOCS]
+TEXTS = {page: (ROOT / page).read_text() for page in PAGES}
+PYTHON = [text for page in ["README.md", *DOCS] for kind, text in BLOCK.findall(TEXTS[page]) if kind == "python"]
+SHOWN = re.compile(r"^```python\n([^`]*)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""A block of Python, and the block after it with what it prints."""
 
 # As `python -m asyncio` does, but to the end of the block.
 PASTE = """\
@@ -36,27 +40,43 @@ else:
 """
 
 
-def paste(block: str) -> str:
-    """What a block prints; on a slow machine the startup files may take long."""
-    block = block.replace("CreateBashSessionRequest()", "CreateBashSessionRequest(startup_timeout=60)")
+@pytest.fixture
+def slow_home(tmp_path: Path) -> Path:
+    """A home directory whose startup files take more than SWE-ReX's second, as those of many people do."""
+    (tmp_path / ".bashrc").write_text("sleep 1.6\n")
+    return tmp_path
+
+
+def paste(block: str, home: Path) -> str:
+    """Run a block as it stands on the page, and return what it prints."""
+    environment = our_environment() | {"HOME": str(home)}
     done = subprocess.run(
-        [sys.executable, "-c", PASTE], input=block, env=our_environment(), capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", PASTE], input=block, env=environment, capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_the_first_block_of_python_runs() -> None:
-    assert re.fullmatch(r"\d+\n 0\n", paste(PYTHON[0].replace("timeout=10", "timeout=60")))
+@pytest.mark.parametrize(("block", "shown"), [pair for text in TEXTS.values() for pair in SHOWN.findall(text)])
+def test_a_block_prints_what_the_page_shows(block: str, shown: str, slow_home: Path) -> None:
+    assert paste(block, slow_home).rstrip("\n") == shown.rstrip("\n")
 
 
-def test_the_agents_block_runs() -> None:
+def test_the_readme_shows_what_two_blocks_print() -> None:
+    assert len(SHOWN.findall(TEXTS["README.md"])) == 2
+
+
+def test_the_pools_block_runs(slow_home: Path) -> None:
+    (block,) = (text for text in PYTHON if "Pool(" in text)
+    assert paste(block, slow_home).startswith("is_alive=True")
+
+
+def test_the_agents_block_runs(slow_home: Path) -> None:
     (block,) = (text for text in PYTHON if "async def main" in text)
-    assert "timeout=1)" in block
-    said = paste(block.replace("timeout=1)", "timeout=1 if 'sleep' in command else 60)"))
+    said = paste(block, slow_home)
     assert re.fullmatch(
         r"\[exit code 0\]\n42 in /usr\n\[exit code 0\]\nNothing was run:\n.+\n"
-        r"(slow\n)?\[interrupted after 1 seconds\]\n",
+        r"(slow\n)?\[interrupted after 3 seconds\]\n",
         said,
         re.DOTALL,
     ), said
@@ -86,10 +106,11 @@ def test_deployments_and_runtimes_in_tables_can_be_made() -> None:
     names: dict[str, Any] = {"KEY": "x"}
     for module in (
         *(f"deployment.{name}" for name in ("config", "docker", "podman", "ssh", "local", "remote")),
-        *("runtime.exec", "runtime.remote", "exec.docker", "exec.kubectl"),
+        *("runtime.sandbox", "runtime.remote", "providers.docker.backend", "providers.kubernetes.kubectl"),
     ):
         names |= vars(importlib.import_module(f"swerex_c.{module}"))
-    cells = re.findall(r"`((?:\w+Deployment|ExecRuntime|RemoteRuntime|\w+DeploymentConfig)\([^`]*\))`", README)
+    classes = r"(?:\w+Deployment|SandboxRuntime|RemoteRuntime|\w+DeploymentConfig)"
+    cells = re.findall(rf"`({classes}\([^`]*\))`", "".join(TEXTS.values()))
     cells = [cell for cell in cells if "..." not in cell]
     assert len(cells) > 12
     for cell in cells:
@@ -97,19 +118,32 @@ def test_deployments_and_runtimes_in_tables_can_be_made() -> None:
 
 
 def test_every_error_is_in_the_table_and_no_other() -> None:
-    table = README.split("\n## Errors\n")[1].split("\n## ")[0]
-    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    rows = [line.split("|")[1] for line in TEXTS["swerex_c/docs/errors.md"].splitlines() if line.startswith("| `")]
     told = {name for row in rows for name in re.findall(r"`(\w+Error)`", row)}
     assert told <= set(exceptions.__all__)
     assert set(exceptions.__all__) - told <= {"SwerexException", "SessionError"}
 
 
+def test_the_page_of_fields_is_that_of_the_classes() -> None:
+    assert api_page.page() == api_page.PAGE.read_text(), "write it anew: python -m tests.support.api_page"
+
+
 def test_the_first_two_blocks_are_commands_of_one_line() -> None:
-    assert [(language, text.count("\n")) for language, text in BLOCKS[:2]] == [("", 1), ("", 1)]
+    blocks = BLOCK.findall(TEXTS["README.md"])
+    assert [(language, text.count("\n")) for language, text in blocks[:2]] == [("", 1), ("", 1)]
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    assert [page for page in DOCS if f"({page}" not in TEXTS["README.md"]] == []
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
-    text = (ROOT / page).read_text()
-    for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
-        assert link.startswith("http") or ((ROOT / page).parent / link).exists(), link
+    for link, part in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)[^)]*\)", TEXTS[page]):
+        if link.startswith("http"):
+            continue
+        target = ((ROOT / page).parent / link).resolve() if link else ROOT / page
+        assert target.exists(), link
+        if part:
+            titles = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            assert part in {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}, (link, part)

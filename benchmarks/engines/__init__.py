@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from engines.base import Contender
+from engines.base import Engine
 
 __all__ = ["ENGINES", "make"]
 
@@ -23,6 +23,7 @@ ENGINES: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     "ours, warm": ("runtimes", "Runtime", ("swerex_c", {"warm_sessions": 64, "warm_startup_files": True})),
     "ours, warm, files read then": ("runtimes", "Runtime", ("swerex_c", {"warm_sessions": 16})),
     "core": ("core", "Core", ()),
+    "core, one thread": ("core", "CoreInOneThread", ()),
     "original": ("runtimes", "Runtime", ("swerex",)),
     "pexpect": ("pexpects", "Pexpect", ()),
     "pexpect, as it comes": ("pexpects", "PlainPexpect", ()),
@@ -30,7 +31,7 @@ ENGINES: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     "ptyprocess": ("ptys", "Ptyprocess", ()),
     "tmux": ("tmux", "Tmux", ()),
     "pipes": ("pipes", "Pipes", ()),
-    "subprocess": ("pipes", "Subprocess", ()),
+    "subprocess": ("measuring.programs", "Programs", ()),
     "remote: ours": ("remote", "Ours", ("msgpack",)),
     "remote: ours, uvloop": ("remote", "UvloopOurs", ("msgpack",)),
     "remote: ours, JSON": ("remote", "Ours", ("json",)),
@@ -47,11 +48,12 @@ ENGINES: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     "docker: ours": ("docker", "Deployment", ("swerex_c",)),
     "docker: original": ("docker", "Deployment", ("swerex",)),
 }
-"""By their names in the tables: the module, the class, and what it is made with."""
+"""By their names in the tables: the module (here, unless it has a dot), the class, and what it is made with."""
 
 
-def make(name: str) -> Contender:
+def make(name: str) -> Engine:
     """The engine of this name. Raises what its library raises if it cannot be had."""
     module, kind, arguments = ENGINES[name]
-    engine: Contender = getattr(importlib.import_module(f"engines.{module}"), kind)(*arguments)
+    module = module if "." in module else f"engines.{module}"
+    engine: Engine = getattr(importlib.import_module(module), kind)(*arguments)
     return engine

@@ -10,9 +10,10 @@ import threading
 import time
 from typing import Any
 
-from engines.base import SLEEP_BEFORE_INTERRUPT, Answer, Contender, is_empty
+from engines.base import Engine
+from measuring.engine import GIVE_UP, Answer, is_right
 
-__all__ = ["Core"]
+__all__ = ["Core", "CoreInOneThread"]
 
 OUTPUT_LIMIT = 1 << 30
 """Bytes of an answer that are kept."""
@@ -25,7 +26,7 @@ def poller_of(waker: Any) -> select.poll:
     return poller
 
 
-class Core(Contender):
+class Core(Engine):
     """The core by itself: no event loop, no models, no checks of a caller's input."""
 
     threads = True
@@ -37,7 +38,7 @@ class Core(Contender):
 
     def __init__(self) -> None:
         self.core: Any = importlib.import_module("swerex_c._core")
-        self.make_matcher: Any = importlib.import_module("swerex_c.runtime._patterns").make_matcher
+        self.make_matcher: Any = importlib.import_module("swerex_c.engine.patterns").make_matcher
         self.bash = os.fsencode(shutil.which("bash") or "/bin/bash")
         self.sessions: dict[str, Any] = {}
         self.wakers = threading.local()
@@ -83,22 +84,23 @@ class Core(Contender):
         return patterns[operation.hit] if operation.end == "matched" else ""
 
     async def begin(self, key: str, text: str) -> None:
-        self.submit(key, text, timeout=SLEEP_BEFORE_INTERRUPT)
+        self.submit(key, text, timeout=GIVE_UP)
 
     async def interrupt(self, key: str) -> None:
         waker = self.waker()
         self.finish(self.sessions[key].interrupt(0.2, 3, None, waker, None), waker)
 
-    def run_all(self, keys: list[str], text: str, count: int, samples: list[int]) -> int:
-        """Runs text `count` times in each session at once, by one thread and one waker; returns the wrong answers.
 
-        samples: gets the nanoseconds of each.
-        """
+class CoreInOneThread(Core):
+    """The same with one waker for all sessions at once."""
+
+    async def fleet(self, keys: list[str], text: str, count: int, until: float) -> tuple[list[float], int]:
         waker = self.core.Waker()
         poller, clock = poller_of(waker), time.perf_counter_ns
         begun: dict[str, int] = {}
         waiting: dict[str, Any] = {}
         left = dict.fromkeys(keys, count)
+        samples: list[float] = []
         wrong = 0
 
         def submit(key: str) -> None:
@@ -110,10 +112,10 @@ class Core(Contender):
         while waiting:
             poller.poll()
             for key in waker.take():
-                samples.append(clock() - begun[key])
+                samples.append((clock() - begun[key]) / 1e3)
                 operation = waiting.pop(key)
-                wrong += not is_empty((operation.output, operation.code))
+                wrong += not is_right((operation.output, operation.code))
                 left[key] -= 1
-                if left[key]:
+                if left[key] and time.perf_counter() < until:
                     submit(key)
-        return wrong
+        return samples, wrong

@@ -9,8 +9,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from engines.base import Answer, Contender, Place
+from engines.base import Engine, Place
 from engines.runtimes import Runtime
+from measuring.engine import Answer
 
 __all__ = ["Deployment", "Docker"]
 
@@ -18,7 +19,7 @@ FILE = "/tmp/benchmark"
 """What is written and read in a container."""
 
 
-class Container(Contender):
+class Container(Engine):
     """One file in a container, which is written or read as a whole."""
 
     async def lay(self, path: str) -> None:
@@ -69,6 +70,9 @@ class Deployment(Container, Runtime):
     def make_runtime(self, options: dict[str, Any]) -> None:
         """Nothing yet: each container has its own."""
 
+    async def end(self) -> None:
+        """Leave the containers to the end of their engine."""
+
     async def connect(self, place: Place, key: str) -> None:
         self.kind: Any = importlib.import_module(f"{self.package}.deployment.docker").DockerDeployment
         self.options: dict[str, Any] = {"image": place["image"], "pull": "never"}
@@ -77,7 +81,7 @@ class Deployment(Container, Runtime):
             self.options["port"] = 8000
         self.deployments: dict[str, Any] = {}
 
-    async def start(self, key: str) -> None:
+    async def start_container(self, key: str) -> None:
         deployment = self.deployments[key] = self.kind(**self.options)
         await deployment.start()
         self.runtime = deployment.runtime
@@ -85,11 +89,11 @@ class Deployment(Container, Runtime):
     async def standing(self) -> None:
         """Any container will do for programs and files."""
         if not self.deployments:
-            await self.start("")
+            await self.start_container("")
         self.runtime = next(iter(self.deployments.values())).runtime
 
     async def open(self, key: str) -> None:
-        await self.start(key)
+        await self.start_container(key)
         await super().open(key)
 
     async def run(self, key: str, text: str) -> Answer:
@@ -101,7 +105,7 @@ class Deployment(Container, Runtime):
         while "port" in self.options and is_taken(self.options["port"]):
             await asyncio.sleep(0.05)
 
-    async def execute(self, text: str) -> Answer:
+    async def execute(self, text: str) -> Answer | None:
         await self.standing()
         return await super().execute(text)
 

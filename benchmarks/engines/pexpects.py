@@ -7,21 +7,14 @@ import importlib
 import signal
 from typing import Any
 
-from engines.base import (
-    BARE_ARGUMENTS,
-    CHUNK,
-    FENCE,
-    SLEEP_BEFORE_INTERRUPT,
-    Answer,
-    Contender,
-    bare_environment,
-    plain_terminal,
-)
+from engines.base import BARE_ARGUMENTS, Engine, bare_environment
+from measuring.engine import GIVE_UP, Answer
+from measuring.pty import CHUNK, PROMPT_MARK, plain_terminal
 
 __all__ = ["Pexpect", "PlainPexpect", "Replwrap"]
 
 
-class Pexpect(Contender):
+class Pexpect(Engine):
     """pexpect as a careful user tunes it: no delays, a fence in the prompt, a small search window."""
 
     threads = True
@@ -29,7 +22,7 @@ class Pexpect(Contender):
     def __init__(self) -> None:
         self.pexpect: Any = importlib.import_module("pexpect")
         self.sessions: dict[str, Any] = {}
-        self.fence = [FENCE]
+        self.fence = [PROMPT_MARK]
 
     async def open(self, key: str) -> None:
         tuned = {"timeout": None, "maxread": CHUNK, "searchwindowsize": 200}
@@ -56,7 +49,7 @@ class Pexpect(Contender):
     async def wait_for(self, key: str, text: str, patterns: list[str]) -> str:
         child = self.sessions[key]
         child.sendline(text)
-        index: int = child.expect([*patterns, FENCE.pattern])
+        index: int = child.expect([*patterns, PROMPT_MARK.pattern])
         if index < len(patterns):
             child.expect_list(self.fence)
             return patterns[index]
@@ -64,7 +57,7 @@ class Pexpect(Contender):
 
     async def begin(self, key: str, text: str) -> None:
         self.sessions[key].sendline(text)
-        await asyncio.sleep(SLEEP_BEFORE_INTERRUPT)
+        await asyncio.sleep(GIVE_UP)
 
     async def interrupt(self, key: str) -> None:
         self.sessions[key].sendintr()
@@ -78,16 +71,16 @@ class PlainPexpect(Pexpect):
         child = self.pexpect.spawn("bash", BARE_ARGUMENTS, env=bare_environment(), echo=False, timeout=None)
         plain_terminal(child.child_fd)
         self.sessions[key] = child
-        child.expect(FENCE.pattern)
+        child.expect(PROMPT_MARK.pattern)
 
     def run_now(self, key: str, text: str) -> Answer:
         child = self.sessions[key]
         child.sendline(text)
-        child.expect(FENCE.pattern)
+        child.expect(PROMPT_MARK.pattern)
         return child.before, int(child.match.group(1))
 
 
-class Replwrap(Contender):
+class Replwrap(Engine):
     """`pexpect.replwrap.bash()`. It has no exit codes, so a second line prints them."""
 
     threads = True

@@ -1,17 +1,17 @@
-"""A bash on pipes, and no bash that stays."""
+"""A bash on pipes."""
 
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from typing import Any
 
-from engines.base import Answer, Contender
+from engines.base import Engine
+from measuring.engine import Answer
 
-__all__ = ["Pipes", "Subprocess"]
+__all__ = ["Pipes"]
 
 
-class Pipes(Contender):
+class Pipes(Engine):
     """asyncio and a bash on pipes, by hand: no terminal, no interrupt, the exit code by a second line."""
 
     def __init__(self) -> None:
@@ -40,23 +40,3 @@ class Pipes(Contender):
         answer: bytes = await process.stdout.readuntil(b"\x1f")
         head = answer.rindex(b"\x1e")
         return answer[:head], int(answer[head + 2 : -2])
-
-
-class Subprocess(Contender):
-    """subprocess.run: a shell for each command."""
-
-    threads = True
-
-    async def open(self, key: str) -> None:
-        pass
-
-    async def close(self, key: str) -> None:
-        pass
-
-    def run_now(self, key: str, text: str) -> Answer:
-        result = subprocess.run(["bash", "-c", text], stdin=subprocess.DEVNULL, capture_output=True)
-        return result.stdout, result.returncode
-
-    async def execute(self, text: str) -> Answer:
-        result = subprocess.run(text, shell=True, stdin=subprocess.DEVNULL, capture_output=True)
-        return result.stdout.decode(), result.returncode

@@ -9,22 +9,14 @@ import re
 import signal
 from typing import Any
 
-from engines.base import (
-    BARE_ARGUMENTS,
-    CHUNK,
-    FENCE,
-    SLEEP_BEFORE_INTERRUPT,
-    Answer,
-    Contender,
-    bare_environment,
-    plain_terminal,
-    read_answer,
-)
+from engines.base import BARE_ARGUMENTS, Engine, bare_environment
+from measuring.engine import GIVE_UP, Answer
+from measuring.pty import CHUNK, PROMPT_MARK, plain_terminal, read_answer
 
 __all__ = ["Ptyprocess"]
 
 
-class Ptyprocess(Contender):
+class Ptyprocess(Engine):
     """ptyprocess for the start, then os.write and os.read by hand: the least Python that works."""
 
     threads = True
@@ -61,13 +53,13 @@ class Ptyprocess(Contender):
             window = window[-200:] + os.read(fd, CHUNK)
             found = wanted.search(window)
             if found and found.lastgroup:
-                if not FENCE.search(window):
+                if not PROMPT_MARK.search(window):
                     read_answer(fd)
                 return patterns[int(found.lastgroup[1:])]
 
     async def begin(self, key: str, text: str) -> None:
         os.write(self.sessions[key].fd, text.encode() + b"\n")
-        await asyncio.sleep(SLEEP_BEFORE_INTERRUPT)
+        await asyncio.sleep(GIVE_UP)
 
     async def interrupt(self, key: str) -> None:
         self.sessions[key].sendintr()

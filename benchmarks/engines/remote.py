@@ -10,8 +10,9 @@ import socket
 import subprocess
 from typing import Any
 
-from engines.base import Answer, Contender, Place
+from engines.base import Engine, Place
 from engines.runtimes import OnUvloop, Runtime
+from measuring.engine import Answer
 
 __all__ = ["Bare", "Copy", "Echo", "Files", "Here", "Local", "Ours", "Remote", "UvloopEcho", "UvloopOurs"]
 
@@ -19,10 +20,11 @@ __all__ = ["Bare", "Copy", "Echo", "Files", "Here", "Local", "Ours", "Remote", "
 class Remote(Runtime):
     """`RemoteRuntime` of a package, over HTTP."""
 
-    startup_timeout = 30.0
-
     def make_runtime(self, options: dict[str, Any]) -> None:
         """Nothing yet: a client needs to know where its server is."""
+
+    async def end(self) -> None:
+        """Leave the sessions to the end of their server, which other clients use."""
 
     async def connect(self, place: Place, key: str) -> None:
         remote: Any = importlib.import_module(f"{self.package}.runtime.remote")
@@ -66,7 +68,7 @@ async def dial(kind: Any, place: Place) -> Any:
     return (await loop.create_connection(kind, "127.0.0.1", place["port"]))[1]
 
 
-class Echo(Contender):
+class Echo(Engine):
     """The other end of `remote_floor.py echo`: frames of the same content as ours, and nothing that keeps them."""
 
     run_fields: dict[str, Any] = {"command": "true", "session": "default", "check": "silent", "action_type": "bash"}
@@ -108,7 +110,7 @@ class UvloopEcho(OnUvloop, Echo):
     pass
 
 
-class Local(Contender):
+class Local(Engine):
     """The other end of `remote_floor.py local`."""
 
     async def connect(self, place: Place, key: str) -> None:
@@ -138,7 +140,7 @@ class Local(Contender):
         return self.last
 
 
-class Copy(Contender):
+class Copy(Engine):
     """The other end of `remote_floor.py copy`, or `text`."""
 
     def __init__(self, kind: str) -> None:
@@ -160,7 +162,7 @@ class Copy(Contender):
         """There is no file."""
 
 
-class Files(Contender):
+class Files(Engine):
     """The other end of `remote_floor.py files`."""
 
     async def connect(self, place: Place, key: str) -> None:
@@ -181,7 +183,7 @@ class Files(Contender):
             receive_file(self.sock, copy, size)
 
 
-class Bare(Contender):
+class Bare(Engine):
     """The command in this process, by `subprocess`: what it takes without any session, limit or server."""
 
     async def connect(self, place: Place, key: str) -> None:

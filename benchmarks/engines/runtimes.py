@@ -8,30 +8,24 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from engines.base import SLEEP_BEFORE_INTERRUPT, Answer, Contender
+from engines.base import Engine
+from measuring.engine import GIVE_UP
+from measuring.runtime import Runtime as BaseRuntime
 
 __all__ = ["OnUvloop", "Runtime", "UvloopRuntime"]
 
 
-class Runtime(Contender):
+class Runtime(BaseRuntime, Engine):
     """`LocalRuntime` of a package with the API of SWE-ReX."""
-
-    startup_timeout = 10.0
 
     def __init__(self, package: str, options: dict[str, Any] | None = None) -> None:
         """options: what the runtime is made with."""
-        self.package = package
+        super().__init__(package)
         self.rest_seconds = 1.0 if package == "swerex_c" else 0.0
-        self.api: Any = importlib.import_module(f"{package}.runtime.abstract")
-        self.timeout_error: Any = importlib.import_module(f"{package}.exceptions").CommandTimeoutError
-        self.runtime: Any = self.make_runtime(options or {})
+        self.runtime = self.make_runtime(options or {})
 
     def make_runtime(self, options: dict[str, Any]) -> Any:
         return importlib.import_module(f"{self.package}.runtime.local").LocalRuntime(**options)
-
-    async def open(self, key: str) -> None:
-        request = self.api.CreateBashSessionRequest(session=key, startup_timeout=self.startup_timeout)
-        await self.runtime.create_session(request)
 
     async def open_with(self, key: str, files: list[str]) -> None:
         request = self.api.CreateBashSessionRequest(session=key, startup_timeout=10, startup_source=files)
@@ -40,13 +34,6 @@ class Runtime(Contender):
     async def ready(self) -> None:
         if not await self.runtime.wait_until_warm():
             raise RuntimeError("no shells are ready")
-
-    async def close(self, key: str) -> None:
-        await self.runtime.close_session(self.api.CloseBashSessionRequest(session=key))
-
-    async def run(self, key: str, text: str) -> Answer:
-        result = await self.runtime.run_in_session(self.api.BashAction(command=text, session=key, check="silent"))
-        return result.output, result.exit_code
 
     async def run_bounded(self, key: str, text: str) -> tuple[str, int | None, int]:
         result = await self.runtime.run_in_session(self.api.BashAction(command=text, session=key, check="silent"))
@@ -68,32 +55,17 @@ class Runtime(Contender):
         action = self.api.BashAction(command=text, session=key, check="ignore", expect=patterns)
         return str((await self.runtime.run_in_session(action)).expect_string)
 
-    async def begin(self, key: str, text: str) -> None:
-        action = self.api.BashAction(command=text, session=key, check="silent", timeout=SLEEP_BEFORE_INTERRUPT)
-        try:
-            await self.runtime.run_in_session(action)
-        except self.timeout_error:
-            return
-        raise RuntimeError(f"{text!r} ended by itself")
-
-    async def interrupt(self, key: str) -> None:
-        await self.runtime.run_in_session(self.api.BashInterruptAction(session=key))
-
     async def interrupt_running(self, key: str, text: str) -> float:
         action = self.api.BashAction(command=text, session=key, check="silent")
         running = asyncio.ensure_future(self.runtime.run_in_session(action))
-        await asyncio.sleep(SLEEP_BEFORE_INTERRUPT)
+        await asyncio.sleep(GIVE_UP)
         start = time.perf_counter()
         interrupt = asyncio.ensure_future(self.runtime.run_in_session(self.api.BashInterruptAction(session=key)))
         await asyncio.wait([running], timeout=10)
-        took = time.perf_counter() - start
+        took = (time.perf_counter() - start) * 1e6
         await interrupt
         await running
         return took
-
-    async def execute(self, text: str) -> Answer:
-        result = await self.runtime.execute(self.api.Command(command=text, shell=True))
-        return result.stdout, result.exit_code
 
     async def alive(self) -> bool:
         return bool((await self.runtime.is_alive()).is_alive)
@@ -110,7 +82,7 @@ class Runtime(Contender):
         return None
 
 
-class OnUvloop(Contender):
+class OnUvloop(Engine):
     """The same on uvloop; comes before the class that it changes."""
 
     def __init__(self, *arguments: Any) -> None:

@@ -9,7 +9,8 @@ import shutil
 import tempfile
 from typing import Any
 
-from engines.base import Answer, Contender
+from engines.base import Engine
+from measuring.engine import Answer
 
 __all__ = ["Tmux"]
 
@@ -17,7 +18,7 @@ _HISTORY = "200000"
 """Lines that a pane keeps; what is longer is lost."""
 
 
-class Tmux(Contender):
+class Tmux(Engine):
     """A server of our own, a window for each key. The answer is what the pane shows, so tabs and colours are gone."""
 
     threads = True

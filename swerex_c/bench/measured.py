@@ -1,7 +1,7 @@
-"""What a process measures of itself and of what runs below it, from /proc.
+"""CPU time and memory of this process and its descendants, from /proc.
 
-Times are microseconds, CPU too; "self" is this process with all its threads, "children" all below it. The benchmarks
-of the source tree use this file as well, also in interpreters that do not have this package.
+CPU times are in microseconds; "self" is this process with all threads, "children" are all descendants. The benchmarks
+of the source tree also use this file, including in interpreters that do not have this package.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TICK_US = 1e6 / os.sysconf("SC_CLK_TCK")
 
 
 def threads_and_children(pid: str) -> tuple[list[str], list[str]]:
-    """The ids of a process's threads, and of its children."""
+    """Return the ids of a process's threads, and of its children."""
     tasks = os.listdir(f"/proc/{pid}/task")
     children: list[str] = []
     for task in tasks:
@@ -30,13 +30,19 @@ def threads_and_children(pid: str) -> tuple[list[str], list[str]]:
 
 
 def children_cpu() -> float:
-    """Microseconds of CPU below this process: living descendants, what they waited for, and what we waited for."""
+    """Return the CPU microseconds of all descendants, living and reaped."""
     done = resource.getrusage(resource.RUSAGE_CHILDREN)
     return (done.ru_utime + done.ru_stime) * 1e6 + tree_cpu(threads_and_children("self")[1])
 
 
 def tree_cpu(pending: list[str]) -> float:
-    """Microseconds of CPU of these processes and all below them, with what they waited for."""
+    """Return the CPU microseconds of processes and their descendants.
+
+    The processes that any of them reaped are included.
+
+    Args:
+        pending: the ids of the processes; the list is emptied.
+    """
     total = 0.0
     while pending:
         pid = pending.pop()
@@ -53,19 +59,22 @@ def tree_cpu(pending: list[str]) -> float:
 
 
 def self_cpu() -> float:
-    """Microseconds of CPU of this process, all threads."""
+    """Return the CPU microseconds of all threads of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return (used.ru_utime + used.ru_stime) * 1e6
 
 
 def memory_kb(field: str, pid: int | str = "self") -> int:
-    """A line of /proc/PID/status in kB, such as VmRSS; 0 if it is not there."""
+    """Return a field of /proc/PID/status in kB, such as VmRSS, or 0 if it is missing."""
     found = re.search(rf"^{field}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     return int(found.group(1)) if found else 0
 
 
 class Measured:
-    """CPU of this process and of those below it, from `with` to its end."""
+    """Context manager that measures time and CPU time.
+
+    The CPU time of this process and that of its descendants are separate.
+    """
 
     def __enter__(self) -> Measured:
         self.cpu_children_us = -children_cpu()
@@ -80,7 +89,10 @@ class Measured:
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """What this process does within is not measured: the comparison of an answer."""
+        """Exclude this process's time and CPU time in the block from the result.
+
+        An example of such a block is the comparison of an answer.
+        """
         cpu, seconds = self_cpu(), time.perf_counter()
         try:
             yield
@@ -89,6 +101,6 @@ class Measured:
             self.seconds -= time.perf_counter() - seconds
 
     def result(self, **more: object) -> dict[str, object]:
-        """What was measured, with whatever else the caller has to say."""
+        """Return the measured values, with the caller's additional fields."""
         cpu = {"cpu_self_us": self.cpu_self_us, "cpu_children_us": self.cpu_children_us}
         return {"seconds": self.seconds, **cpu, **more}

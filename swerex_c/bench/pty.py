@@ -1,6 +1,8 @@
-"""The limit that needs no compiler: a terminal, `os.write` and `os.read`, and a mark in the prompt.
+"""Benchmark engine for the limit in plain Python.
 
-No timeouts, no proof that a command has ended, nothing kept; any output that has the mark in it would be believed.
+It uses a terminal, `os.write`, `os.read` and a prompt mark. It has no timeouts, no proof that a command has ended, and
+keeps nothing; it trusts any output that contains the mark. Other engines that drive a bash by hand use the same mark
+and the same terminal mode.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -16,12 +19,20 @@ import termios
 import time
 from dataclasses import dataclass
 
-from swerex_c.bench.engines import GIVE_UP, Answer, Engine, is_right
-from swerex_c.bench.fence import CHUNK, FENCE, plain_terminal, read_answer
+from .engine import GIVE_UP, Answer, Engine, is_right
 
-__all__ = ["RawTerminal"]
+__all__ = ["CHUNK", "PROMPT", "PROMPT_MARK", "RawTerminal", "plain_terminal", "read_answer"]
 
-# The same files as any interactive bash reads, so that starting one costs the same.
+PROMPT = "\x1eF$?;\x1f"
+"""Prompt mark for PS1."""
+
+PROMPT_MARK = re.compile(rb"\x1eF(\d+);\x1f")
+"""Pattern of the printed prompt mark; its group is the exit code."""
+
+CHUNK = 65536
+"""Maximum number of bytes of one read."""
+
+# Source the files that any interactive bash reads, so that the cost of a start is comparable.
 STARTUP = """\
 [[ ! -r /etc/bash.bashrc ]] || . /etc/bash.bashrc
 [[ ! -r ~/.bashrc ]] || . ~/.bashrc
@@ -30,21 +41,46 @@ PS2= PS1=$'\\036F$?;\\037'
 """
 
 
+def plain_terminal(fd: int) -> None:
+    """Set the terminal mode of the raw measurements: no echo and no output processing."""
+    mode = termios.tcgetattr(fd)
+    mode[1] &= ~termios.OPOST
+    mode[3] &= ~termios.ECHO
+    termios.tcsetattr(fd, termios.TCSANOW, mode)
+
+
+def read_answer(fd: int) -> tuple[bytes, int]:
+    """Read a terminal up to the next prompt mark. Blocks.
+
+    Returns:
+        the output before the mark, and the exit code.
+    """
+    chunks = []
+    tail = b""
+    while True:
+        chunk = os.read(fd, CHUNK)
+        chunks.append(chunk)
+        tail = tail[-24:] + chunk[-24:]
+        if tail.endswith(b"\x1f") and (found := PROMPT_MARK.search(tail)):
+            output = b"".join(chunks)
+            return output[: output.rindex(b"\x1e")], int(found[1])
+
+
 def _take_terminal() -> None:
-    """In the child: its standard input becomes the terminal from which it is interrupted."""
+    """Make standard input the controlling terminal, so that ^C interrupts. Runs in the child."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 @dataclass
 class Shell:
-    """A bash of ours."""
+    """Running bash and its terminal."""
 
     master: int
     process: subprocess.Popen[bytes]
 
 
 class RawTerminal(Engine):
-    """The least Python that works."""
+    """Engine with the least Python that works."""
 
     blocking = True
 
@@ -84,40 +120,43 @@ class RawTerminal(Engine):
         shell.process.wait()
         os.close(shell.master)
 
-    async def run(self, key: str, text: str) -> Answer:
+    def run_now(self, key: str, text: str) -> Answer:
         master = self.shells[key].master
         os.write(master, text.encode() + b"\n")
         return read_answer(master)
 
-    async def interrupt(self, key: str) -> float:
-        master = self.shells[key].master
-        os.write(master, b"sleep 100\n")
+    async def begin(self, key: str, text: str) -> None:
+        os.write(self.shells[key].master, text.encode() + b"\n")
         await asyncio.sleep(GIVE_UP)
-        start = time.perf_counter()
-        os.write(master, b"\x03")
-        read_answer(master)
-        return (time.perf_counter() - start) * 1e6
 
-    async def fleet(self, keys: list[str], text: str, until: float) -> tuple[int, int]:
-        line = text.encode() + b"\n"
-        parts = {self.shells[key].master: b"" for key in keys}
-        count = wrong = 0
+    async def interrupt(self, key: str) -> None:
+        os.write(self.shells[key].master, b"\x03")
+        read_answer(self.shells[key].master)
+
+    async def fleet(self, keys: list[str], text: str, count: int, until: float) -> tuple[list[float], int]:
+        line, clock = text.encode() + b"\n", time.perf_counter_ns
+        masters = [self.shells[key].master for key in keys]
+        said, left = dict.fromkeys(masters, b""), dict.fromkeys(masters, count)
+        began: dict[int, int] = {}
+        samples: list[float] = []
+        wrong = 0
         with select.epoll() as waiting:
-            for master in parts:
+            for master in masters:
                 waiting.register(master, select.EPOLLIN)
+                began[master] = clock()
                 os.write(master, line)
-            left = len(parts)
             while left:
                 for master, _ in waiting.poll():
-                    said = parts[master] + os.read(master, CHUNK)
-                    if not (found := FENCE.search(said)):
-                        parts[master] = said
+                    said[master] += os.read(master, CHUNK)
+                    if not (found := PROMPT_MARK.search(said[master])):
                         continue
-                    parts[master] = b""
-                    count += 1
-                    wrong += not is_right((said[: found.start()], int(found[1])))
-                    if time.perf_counter() < until:
+                    samples.append((clock() - began[master]) / 1e3)
+                    wrong += not is_right((said[master][: found.start()], int(found[1])))
+                    said[master] = b""
+                    left[master] -= 1
+                    if left[master] and time.perf_counter() < until:
+                        began[master] = clock()
                         os.write(master, line)
                     else:
-                        left -= 1
-        return count, wrong
+                        del left[master]
+        return samples, wrong

@@ -1,99 +1,99 @@
-"""What is measured: the rows, which engines have a turn in each, and what has to come out.
+"""Rows of `swerex-c bench`: the operation of each row, and its engines.
 
-Nothing here is measured without its answer being looked at: see the operations of `worker`.
+The operations check the answer of everything that is measured here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from swerex_c.bench import rounds
+from . import results
 
-__all__ = ["BYTES", "OURS", "ORIGINAL", "PLACE", "PROGRAMS", "PTY", "ROWS", "WARM", "Row", "Turn", "chosen"]
+__all__ = ["OURS", "ORIGINAL", "PLACE", "PROGRAMS", "PTY", "ROWS", "WARM", "Row", "Turn", "chosen"]
 
 OURS = "swerex_c"
 WARM = "swerex_c, warm"
-"""With shells that are started ahead of time, startup files and all."""
+"""Engine with pre-started shells that have already read their startup files."""
 PTY = "raw pty"
 PROGRAMS = "subprocess.run"
 ORIGINAL = "swe-rex"
 PLACE = "place"
-"""Stands for the place that the caller names: a server, an image."""
-
-BYTES = 1_000_000
-"""A MB."""
+"""Engine name for the deployment that the caller specifies, such as a server or an image."""
 
 
 @dataclass
-class Turn(rounds.Turn):
-    """What an engine does in a round, for which there has to be time."""
+class Turn(results.Turn):
+    """Work of an engine in a round, with the time that it needs at least."""
 
     least: float = 0.01
-    """Seconds that the shortest turn takes, as far as it is known: one for which there is less time is left out."""
+    """Estimated seconds of the shortest possible turn; the turn is left out if there is less time."""
 
 
 @dataclass
-class Row:
-    """One thing that a user waits for."""
+class Row(results.Row):
+    """One measured operation, which a user waits for."""
 
-    key: str
-    title: str
-    operation: str
-    request: dict[str, Any]
-    turns: list[Turn]
-    limit: str = PTY
-    """The engine by which the ratios are."""
+    turns: Sequence[Turn]
+    baseline: str = PTY
+    operation: str = ""
+    request: dict[str, Any] = field(default_factory=dict)
+    """Parameters of the operation; those of a turn override them."""
 
     weight: float = 1.0
-    """The share of the time."""
+    """Weight of the row's share of the time."""
 
-    like: str = ""
+    like: Row | None = None
     times: float = 1.0
-    """Another row, of which one sample takes so many times less: it tells whether there is time for one of these."""
+    """`times` samples of the row `like` take as long as one of this row, to predict whether there is time for it."""
 
     opens: bool = False
-    """Whether that is so only for the first time, when shells are started that stay."""
+    """True if that applies only to the first turn, which starts the shells that later turns use."""
 
 
 def _rows() -> list[Row]:
     slow: dict[str, Any] = {"rounds": 2, "least": 0.5}
     rows = []
-    for key, title, command in (
-        ("builtin", "a builtin: true", "true"),
-        ("program", "a program: /bin/true", "/bin/true"),
-    ):
+    for key, title, text in (("builtin", "a builtin: true", "true"), ("program", "a program: /bin/true", "/bin/true")):
         turns = [Turn(OURS), Turn(PTY), Turn(PROGRAMS), Turn(ORIGINAL, rounds=3, least=0.3), Turn(PLACE)]
-        rows.append(Row(key, title, "command", {"text": command}, turns))
-    # Warm shells are made again after each session: who makes sessions without a pause waits for them after all.
+        rows.append(Row(key, title, turns, operation="command", request={"text": text}))
+    # Each session uses up a pre-started shell: without a pause, the next sessions would wait for new shells.
     warm = Turn(WARM, {"rest": 0.05}, least=0.1)
     turns = [Turn(OURS), warm, Turn(PTY), Turn(ORIGINAL, **slow), Turn(PLACE, least=0.2)]
-    rows.append(Row("create", "a session, until its first prompt", "create", {}, turns))
+    create = Row("create", "a session, until its first prompt", turns, operation="create")
     turns = [Turn(OURS), Turn(PTY), Turn(PROGRAMS), Turn(ORIGINAL, rounds=1, least=0.5), Turn(PLACE)]
-    rows.append(Row("output-1", "1 MB of output", "output", {"megabytes": 1}, turns, weight=0.7))
+    output = Row("output-1", "1 MB of output", turns, operation="output", request={"megabytes": 1}, weight=0.7)
     turns = [Turn(OURS, **slow), Turn(PTY, **slow), Turn(PROGRAMS, **slow), Turn(PLACE, **slow)]
-    rows.append(Row("output-64", "64 MB of output", "output", {"megabytes": 64}, turns, like="output-1", times=64))
+    long: dict[str, Any] = {"operation": "output", "request": {"megabytes": 64}}
+    rows += [create, output, Row("output-64", "64 MB of output", turns, **long, like=output, times=64)]
     for sessions in (16, 64):
         turns = [Turn(OURS, least=0.1), Turn(PTY, least=0.2), Turn(PROGRAMS, least=0.1)]
         if sessions == 16:
             turns.append(Turn(ORIGINAL, {"sessions": 4}, f"{ORIGINAL}, 4 sessions", 1, 2.0))
         turns.append(Turn(PLACE, least=0.5))
+        many: dict[str, Any] = {"operation": "fleet", "request": {"sessions": sessions}}
         title = f"{sessions} sessions at once: true"
-        asks = {"sessions": sessions}
-        rows.append(Row(f"fleet-{sessions}", title, "fleet", asks, turns, like="create", times=sessions, opens=True))
-    turns = [Turn(OURS, least=0.1), Turn(PTY, least=0.1), Turn(ORIGINAL, rounds=1, least=1.0), Turn(PLACE, least=0.2)]
-    rows.append(Row("interrupt", "interrupt of sleep 100", "interrupt", {}, turns))
+        rows.append(Row(f"fleet-{sessions}", title, turns, **many, like=create, times=sessions, opens=True))
+    turns = [Turn(OURS, least=0.3), Turn(PTY, least=0.3), Turn(ORIGINAL, rounds=1, least=1.0), Turn(PLACE, least=0.3)]
+    rows.append(Row("interrupt", "interrupt of sleep 100", turns, operation="interrupt"))
     turns = [Turn(OURS), Turn(PROGRAMS), Turn(ORIGINAL, rounds=3), Turn(PLACE)]
-    rows.append(Row("execute", "execute: true, without a session", "execute", {}, turns, PROGRAMS, 0.7))
+    title = "execute: true, without a session"
+    rows.append(Row("execute", title, turns, PROGRAMS, operation="execute", weight=0.7))
     return rows
 
 
 ROWS = tuple(row.key for row in _rows())
-"""The names of all rows, in order."""
+"""Keys of all rows, in order."""
 
 
 def chosen(wanted: list[str], engines: list[str]) -> list[Row]:
-    """Fresh rows: those wanted, or all, with the turns of these engines."""
+    """Return new rows, with the turns of these engines only.
+
+    Args:
+        wanted: keys of the rows; empty means all rows.
+        engines: names of the engines.
+    """
     rows = [row for row in _rows() if not wanted or row.key in wanted]
     for row in rows:
         row.turns = [turn for turn in row.turns if turn.engine in engines]

@@ -1,4 +1,7 @@
-"""Runtimes with SWE-ReX's API: ours, wherever a deployment puts it, and the original."""
+"""Benchmark engines for runtimes with SWE-ReX's API.
+
+They are this package on any deployment, and the original.
+"""
 
 from __future__ import annotations
 
@@ -7,114 +10,105 @@ import contextlib
 import importlib
 import json
 import os
-import time
 import uuid
 from typing import Any
 
-from swerex_c.bench.engines import GIVE_UP, Answer, Engine, is_right
+from .engine import GIVE_UP, Answer, Engine
 
-__all__ = ["Original", "Ours"]
-
-CREATION = 30.0
-"""Seconds that a shell may take to start."""
+__all__ = ["Original", "Ours", "Runtime"]
 
 
-class _Runtime(Engine):
-    """What both have in common: names of modules, classes and fields."""
+class Runtime(Engine):
+    """Engine for the runtime of a package with SWE-ReX's API.
+
+    The package's modules, classes and fields have the original's names.
+    """
 
     runtime: Any
     session_fields: dict[str, Any] = {}
-    """More fields of the request for a session."""
+    """Additional fields of the request for a session."""
+
+    startup_timeout = 30.0
+    """Maximum seconds for the start of a shell or the first response of a server."""
 
     def __init__(self, package: str) -> None:
+        self.package = package
         self.api: Any = importlib.import_module(f"{package}.runtime.abstract")
-        self.gave_up: Any = importlib.import_module(f"{package}.exceptions").CommandTimeoutError
-        self.names: dict[str, str] = {}
+        self.timeout_error: Any = importlib.import_module(f"{package}.exceptions").CommandTimeoutError
 
     async def end(self) -> None:
         await self.runtime.close()
 
     async def open(self, key: str) -> None:
-        # Somebody else's sessions may be there, on a server.
-        name = f"bench-{key}-{uuid.uuid4().hex[:8]}"
-        request = self.api.CreateBashSessionRequest(session=name, startup_timeout=CREATION, **self.session_fields)
-        self.names[key] = name
-        try:
-            await self.runtime.create_session(request)
-        except Exception:
-            del self.names[key]
-            raise
+        fields = {"startup_timeout": self.startup_timeout, **self.session_fields}
+        await self.runtime.create_session(self.api.CreateBashSessionRequest(session=key, **fields))
 
     async def close(self, key: str) -> None:
-        await self.runtime.close_session(self.api.CloseBashSessionRequest(session=self.names.pop(key)))
+        await self.runtime.close_session(self.api.CloseBashSessionRequest(session=key))
 
     async def run(self, key: str, text: str) -> Answer:
-        action = self.api.BashAction(command=text, session=self.names[key], check="silent", timeout=60)
-        answer = await self.runtime.run_in_session(action)
+        answer = await self.runtime.run_in_session(self.api.BashAction(command=text, session=key, check="silent"))
         return answer.output, answer.exit_code
 
-    async def execute(self, text: str) -> Answer:
-        answer = await self.runtime.execute(self.api.Command(command=text, shell=True, timeout=60))
+    async def execute(self, text: str) -> Answer | None:
+        answer = await self.runtime.execute(self.api.Command(command=text, shell=True))
         return answer.stdout, answer.exit_code
 
-    async def interrupt(self, key: str) -> float:
-        name = self.names[key]
-        action = self.api.BashAction(command="sleep 100", session=name, check="silent", timeout=GIVE_UP)
+    async def begin(self, key: str, text: str) -> None:
+        action = self.api.BashAction(command=text, session=key, check="silent", timeout=GIVE_UP)
         try:
             await self.runtime.run_in_session(action)
-        except self.gave_up:
-            pass
-        else:
-            raise RuntimeError("`sleep 100` has ended by itself")
-        start = time.perf_counter()
-        await self.runtime.run_in_session(self.api.BashInterruptAction(session=name))
-        return (time.perf_counter() - start) * 1e6
+        except self.timeout_error:
+            return
+        raise RuntimeError(f"{text!r} has ended by itself")
 
-    async def fleet(self, keys: list[str], text: str, until: float) -> tuple[int, int]:
-        async def work(key: str) -> tuple[int, int]:
-            count = wrong = 0
-            while not count or time.perf_counter() < until:
-                wrong += not is_right(await self.run(key, text))
-                count += 1
-            return count, wrong
-
-        done = await asyncio.gather(*(work(key) for key in keys))
-        return sum(each[0] for each in done), sum(each[1] for each in done)
+    async def interrupt(self, key: str) -> None:
+        await self.runtime.run_in_session(self.api.BashInterruptAction(session=key))
 
 
-class Ours(_Runtime):
-    """The runtime of a deployment of ours, which is named by its configuration."""
+class Ours(Runtime):
+    """Engine for the runtime of one of this package's deployments.
+
+    The deployment is given by its configuration.
+    """
 
     def __init__(self, deployment: dict[str, Any]) -> None:
         super().__init__("swerex_c")
-        from swerex_c.examples._tasks import deployment_config
+        from swerex_c.deployment.config import config_from_json
 
         self.here = deployment["type"] == "local"
-        if not self.here:  # it may be somebody's home
+        if not self.here:  # the home directory may be a user's own, whose history must not change
             self.session_fields = {"env": {"HISTFILE": "/dev/null"}}
         self.shared = deployment["type"] == "remote"
-        self.deployment = deployment_config(json.dumps(deployment)).get_deployment()
+        self.deployment = config_from_json(json.dumps(deployment)).get_deployment()
+        self.opened: set[str] = set()
         self.files: list[str] = []
 
     async def start(self) -> None:
         await self.deployment.start()
         self.runtime = self.deployment.runtime
-        if self.shared:  # only made above, and not asked yet
-            await self.runtime.wait_until_alive(timeout=CREATION)
+        if self.shared:  # `start` only creates the client and does not contact the server
+            await self.runtime.wait_until_alive(timeout=self.startup_timeout)
 
     async def end(self) -> None:
-        if self.shared:
-            # `stop` would end all that a server has, and others may use it.
-            for key in list(self.names):
-                with contextlib.suppress(Exception):
-                    await asyncio.wait_for(self.close(key), 2)
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(self.runtime.execute(self._removal()), 2)
+        if not self.shared:
+            await self.deployment.stop()
             return
-        await self.deployment.stop()
+        # `stop` would end all sessions of the server, which others may use.
+        for key in list(self.opened):
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(self.close(key), 2)
+        with contextlib.suppress(Exception):
+            removal = self.api.Command(command=["rm", "-f", *self.files])
+            await asyncio.wait_for(self.runtime.execute(removal), 2)
 
-    def _removal(self) -> Any:
-        return self.api.Command(command=["rm", "-f", *self.files])
+    async def open(self, key: str) -> None:
+        self.opened.add(key)  # before it is created: a cancelled creation may leave a session
+        await super().open(key)
+
+    async def close(self, key: str) -> None:
+        self.opened.discard(key)
+        await super().close(key)
 
     async def place(self, path: str) -> str:
         if self.here:
@@ -125,8 +119,11 @@ class Ours(_Runtime):
         return there
 
 
-class Original(_Runtime):
-    """SWE-ReX. Its sessions block the event loop, and so do not run at once."""
+class Original(Runtime):
+    """Engine for the original SWE-ReX.
+
+    Its sessions block the event loop, so they do not run concurrently.
+    """
 
     blocking = True
 

@@ -1,4 +1,4 @@
-"""Deployments: they start the place in which a runtime works, and stop it."""
+"""Deployments start and stop the sandbox that a runtime works in."""
 
 from swerex_c.deployment.config import get_deployment
 

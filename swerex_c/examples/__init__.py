@@ -1,1 +1,4 @@
-"""Programs that show how the package is used, and are of use themselves: `python -m swerex_c.examples.batch --help`."""
+"""Example programs that are also useful themselves.
+
+See `python -m swerex_c.examples.batch --help`.
+"""

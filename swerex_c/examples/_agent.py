@@ -1,15 +1,16 @@
-"""An agent that is a program of its own: it writes commands to its standard output and reads what came of them.
+"""Agent programs of a batch, and the protocol that they use.
 
-Each line is a JSON object. The first line that it reads is the task: {"task": {...}}. For each line that it writes,
+An agent program writes commands to standard output and reads the results from standard input. Each line is a JSON
+object. The agent first reads the task: {"task": {...}}. For each command line that it writes,
 
     {"command": "ls", "timeout": 10}
 
-with the timeout optional, it reads one:
+(the timeout is optional), it reads one line:
 
     {"output": "...", "exit_code": 0}                        the command has ended
-    {"output": "...", "exit_code": null, "error": "..."}     it has not, and was interrupted; or it was not run
+    {"output": "...", "exit_code": null, "error": "..."}     the command was interrupted, or was not run
 
-It ends when it is done. An exit code other than 0 makes the task an error; its standard error is shown.
+The agent exits when it is done. An exit code other than 0 makes the task an error; its standard error is shown.
 """
 
 from __future__ import annotations
@@ -26,64 +27,61 @@ from swerex_c.exceptions import SwerexException
 __all__ = ["AgentFailedError", "converse"]
 
 _LONGEST_LINE = 16 * 2**20
-"""Bytes of a line that the agent writes."""
+"""Maximum number of bytes in a line that the agent writes."""
 
 _END_SECONDS = 5.0
+"""Maximum seconds to wait for the end of a killed agent."""
+
+Run = Callable[[Step], Awaitable[dict[str, Any]]]
+"""Function that runs a command and returns the response to the agent."""
 
 
 class AgentFailedError(SwerexException, RuntimeError):
-    """The agent's program could not be started, failed, or wrote what is no command."""
+    """The agent program could not be started, failed, or wrote an invalid command."""
 
 
-async def converse(task: Task, run: Callable[[Step], Awaitable[dict[str, Any]]]) -> None:
-    """Have a task's agent do its work; `run` carries a command out and gives the answer to it.
+async def converse(task: Task, run: Run) -> None:
+    """Run a task's agent to its end.
+
+    The agent program has ended in any case when this returns or raises; its background processes may still run.
 
     Raises:
-        AgentFailedError: as that says. Whatever `run` raises comes as it is. The program has ended in
-            any case; what it left in the background has not.
+        AgentFailedError: if the agent fails.
+        Exception: what `run` raises.
     """
+    pipe = asyncio.subprocess.PIPE
     try:
-        process = await asyncio.create_subprocess_exec(
-            *task.agent, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LONGEST_LINE
-        )
+        agent = await asyncio.create_subprocess_exec(*task.agent, stdin=pipe, stdout=pipe, limit=_LONGEST_LINE)
     except OSError as error:
         raise AgentFailedError(f"The agent {task.agent[0]} cannot be started: {error}") from error
     try:
-        await _talk(process, task, run)
-        if code := await process.wait():
-            raise AgentFailedError(f"The agent {task.agent[0]} ended with exit code {code}")
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(process.wait()), _END_SECONDS)
-
-
-async def _talk(
-    process: asyncio.subprocess.Process, task: Task, run: Callable[[Step], Awaitable[dict[str, Any]]]
-) -> None:
-    assert process.stdin is not None and process.stdout is not None
-    try:
-        await _say(process.stdin, {"task": task.model_dump()})
-        while line := await _line(process.stdout):
+        assert agent.stdin is not None and agent.stdout is not None
+        await _write(agent.stdin, {"task": task.model_dump()})
+        while line := await _read_line(agent.stdout):
             try:
                 step = Step.model_validate_json(line)
             except ValueError:
                 raise AgentFailedError(f"The agent wrote what is no command: {line[:200]!r}") from None
-            await _say(process.stdin, await run(step))
+            await _write(agent.stdin, await run(step))
+        agent.stdin.close()
+        if code := await agent.wait():
+            raise AgentFailedError(f"The agent {task.agent[0]} ended with exit code {code}")
     finally:
-        process.stdin.close()
+        if agent.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                agent.kill()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(agent.wait(), _END_SECONDS)
 
 
-async def _line(stdout: asyncio.StreamReader) -> bytes:
+async def _read_line(stdout: asyncio.StreamReader) -> bytes:
     try:
         return await stdout.readline()
     except ValueError:
         raise AgentFailedError(f"The agent wrote a line of more than {_LONGEST_LINE} bytes") from None
 
 
-async def _say(stdin: asyncio.StreamWriter, what: dict[str, Any]) -> None:
-    with contextlib.suppress(ConnectionError):  # it has ended; what it wrote before and its exit code say the rest
-        stdin.write(json.dumps(what).encode() + b"\n")
+async def _write(stdin: asyncio.StreamWriter, message: dict[str, Any]) -> None:
+    with contextlib.suppress(ConnectionError):  # the agent has ended; its earlier output and its exit code decide
+        stdin.write(json.dumps(message).encode() + b"\n")
         await stdin.drain()

@@ -1,7 +1,8 @@
-"""The result file of a batch: one JSON object a line, only ever appended to, whole again after any kind of end.
+"""Result file of a batch, recoverable after a crash.
 
-A record is on the disk before its task counts as finished. The one that was being written when the process or the
-machine died is cut off by the next run, which does that task again.
+The file is append-only, with one JSON object per line. A record is on disk before its task counts as finished. If the
+process or the machine dies while it writes a record, the next run removes the incomplete record and does that task
+again.
 """
 
 from __future__ import annotations
@@ -19,106 +20,99 @@ __all__ = ["Result", "ResultFile"]
 
 
 class Result(BaseModel):
-    """What came of a task."""
+    """Result of a task."""
 
     id: str
     outcome: Literal["resolved", "failed", "limit", "error"]
-    """Whether the check was passed; "limit" if the task ran into a limit of time or memory, its own or that of its
-    environment; "error" if it was not carried out to its end for another reason."""
+    """Outcome of the check ("resolved" or "failed"); "limit" if the task reached a limit of time or memory, its own or
+    that of its environment; "error" if it was not completed for another reason."""
 
     error: str = ""
-    """The kind of the limit or the error: the name of an exception's class."""
+    """Class name of the exception for the limit or the error."""
 
     message: str = ""
     attempts: int = 1
-    """How often the task was begun; more than once if its environment was lost, but at no limit of its own."""
+    """Number of attempts; more than 1 if the environment was lost, except by reaching a limit."""
 
     seconds: float = 0.0
-    """The last attempt, from the environment to the end of the check."""
+    """Duration of the last attempt, from getting the environment to the end of the attempt."""
 
     commands: int = 0
-    """Commands of all attempts."""
+    """Number of commands of all attempts."""
 
     patch: str = ""
     check_output: str = ""
     check_exit_code: int | None = None
     finished: str = ""
-    """When, in UTC."""
+    """Time at which the task finished, in UTC."""
 
     @field_serializer("error", "message", "patch", "check_output")
     def _as_text(self, value: str) -> str:
-        """What no UTF-8 can have, as surrogates for the bytes of a file's name, is written out."""
+        """Escape characters that UTF-8 cannot encode, such as surrogates for the bytes of a file name."""
         return value.encode("utf-8", "backslashreplace").decode()
 
     model_config = ConfigDict(extra="ignore")
 
 
 class ResultFile:
-    """The records of this and of earlier runs. One process at a time; not thread-safe."""
+    """Open result file, with the records of this run and of earlier runs.
+
+    Only one process at a time can open it. Not thread-safe.
+    """
 
     def __init__(self, path: Path):
-        """Open or create it, read what is there, and cut off what was not written to its end.
+        """Open or create the file, read its records, and remove an incomplete last record.
 
         Raises:
-            InvalidInputError: if another process writes it, or a line before the last is no record.
-            OSError: if it cannot be opened.
+            InvalidInputError: if another process writes the file, or a complete line is not a record.
+            OSError: if the file cannot be opened.
         """
         self.path = path
         self.results: dict[str, Result] = {}
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        self._file = path.open("a+b", buffering=0)
         try:
-            self._lock()
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._read()
+        except BlockingIOError:
+            self._file.close()
+            raise InvalidInputError(f"Another process writes {path}") from None
         except BaseException:
-            os.close(self._fd)
+            self._file.close()
             raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InvalidInputError(f"Another process writes {self.path}") from None
+        self._file.close()
 
     def _read(self) -> None:
-        whole = self.path.read_bytes()
-        end = whole.rfind(b"\n") + 1
-        for number, line in enumerate(whole[:end].splitlines(), 1):
-            if not line.strip():
-                continue
-            try:
-                result = Result.model_validate_json(line)
-            except ValidationError:
-                raise InvalidInputError(f"{self.path}, line {number}: this is no result of a task") from None
-            self.results[result.id] = result
-        if end < len(whole):
-            os.ftruncate(self._fd, end)
-            os.fsync(self._fd)
+        self._file.seek(0)
+        *lines, incomplete = self._file.read().split(b"\n")
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                try:
+                    result = Result.model_validate_json(line)
+                except ValidationError:
+                    raise InvalidInputError(f"{self.path}, line {number}: this is no result of a task") from None
+                self.results[result.id] = result
+        if incomplete:
+            self._file.truncate(self._file.tell() - len(incomplete))
+            os.fsync(self._file.fileno())
 
     def add(self, result: Result) -> None:
-        """Append a record. It is on the disk when this returns. Blocks.
+        """Append a record and sync it to disk. Blocks.
 
         Raises:
-            OSError: if it cannot be; the file then ends where it ended before, if that can be had.
+            OSError: if the record cannot be written; the file is then truncated to its former end if possible.
         """
-        data = result.model_dump_json().encode() + b"\n"
-        before = os.fstat(self._fd).st_size
+        rest = memoryview(result.model_dump_json().encode() + b"\n")
+        before = os.fstat(self._file.fileno()).st_size
         try:
-            rest = memoryview(data)
             while rest:
-                rest = rest[os.write(self._fd, rest) :]
-            os.fsync(self._fd)
+                rest = rest[self._file.write(rest) :]
+            os.fsync(self._file.fileno())
         except OSError:
-            os.ftruncate(self._fd, before)
+            self._file.truncate(before)
             raise
         self.results[result.id] = result
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1

@@ -1,80 +1,36 @@
-"""What a batch shows while it runs, and when it has run."""
+"""Output of a batch: a line for each result, and a table at the end."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Sequence
 
 from swerex_c.examples._results import Result
-from swerex_c.pool import PoolStats
+from swerex_c.pool.pool import PoolStats
+from swerex_c.utils.visible import visible
 
-__all__ = ["progress", "summary"]
-
-_STYLES = {"resolved": "green", "failed": "yellow", "limit": "magenta", "error": "red"}
-
-
-@contextlib.contextmanager
-def progress(console: Console, all_tasks: int, before: Iterable[Result]) -> Iterator[Callable[[Result], None]]:
-    """A function that is told of each result: a bar on a terminal, else a line for each."""
-    counts: Counter[str] = Counter(result.outcome for result in before)
-    done = counts.total()
-    if not console.is_terminal:
-
-        def print_line(result: Result) -> None:
-            nonlocal done
-            done += 1
-            more = f" {result.error}: {result.message}" if result.error else ""
-            line = f"{done}/{all_tasks} {result.id}: {result.outcome} in {result.seconds:.2f} s{more}"
-            console.print(Text(line.replace("\n", " ")), soft_wrap=True)
-
-        yield print_line
-        return
-
-    columns = (
-        *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[counts]}")),
-        *(TimeElapsedColumn(), TimeRemainingColumn()),
-    )
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("tasks", total=all_tasks, completed=done, counts=_told(counts))
-
-        def advance(result: Result) -> None:
-            counts[result.outcome] += 1
-            bar.update(task, advance=1, counts=_told(counts))
-
-        yield advance
+__all__ = ["print_result", "print_summary"]
 
 
-def _told(counts: Counter[str]) -> str:
-    return "  ".join(f"[{style}]{counts[outcome]} {outcome}[/]" for outcome, style in _STYLES.items())
+def print_result(result: Result, number: int, all_tasks: int) -> None:
+    """Print the result of a task, the `number`th that is done."""
+    more = f" {result.error}: {result.message}" if result.error else ""
+    line = f"{number}/{all_tasks} {result.id}: {result.outcome} in {result.seconds:.2f} s{more}"
+    print(visible(line.replace("\n", " ")), flush=True)
 
 
-def summary(
-    console: Console,
-    all_tasks: int,
-    results: Sequence[Result],
-    *,
-    new: int,
-    seconds: float,
-    commands: int,
-    pool: PoolStats,
+def print_summary(
+    all_tasks: int, results: Sequence[Result], new: Sequence[Result], *, seconds: float, pool: PoolStats
 ) -> None:
-    """A table of what came of the tasks, those of earlier runs among them, and how quickly."""
-    table = Table(title="Batch", box=None, show_header=False, title_justify="left", padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
+    """Print a table of the results.
+
+    Args:
+        results: results of this run and of earlier runs.
+        new: results of this run, which took `seconds`.
+    """
     counts: Counter[str] = Counter(result.outcome for result in results)
-    rows: list[tuple[str, str]] = [
-        ("tasks", str(all_tasks)),
-        ("resolved", str(counts["resolved"])),
-        ("failed", str(counts["failed"])),
-    ]
+    rows = [("tasks", str(all_tasks)), ("resolved", str(counts["resolved"])), ("failed", str(counts["failed"]))]
     for outcome, name in (("limit", "at a limit"), ("error", "errors")):
         rows.append((name, str(counts[outcome])))
         kinds = Counter(result.error for result in results if result.outcome == outcome)
@@ -82,18 +38,16 @@ def summary(
     rows.append(("not done", str(all_tasks - len(results))))
     rows.append(("done again in a fresh environment", str(sum(result.attempts > 1 for result in results))))
     times = sorted(result.seconds for result in results if result.outcome in ("resolved", "failed"))
-    if times:
-        rows += [(f"time of a task, p{share}", f"{_percentile(times, share):.2f} s") for share in (50, 95)]
-    rows.append(("this run", f"{new} tasks in {seconds:.1f} s"))
-    rows.append(("commands a second", f"{commands / seconds:,.1f}" if seconds > 0 else "-"))
-    rows.append(("environments started", f"{pool.counts.started}, {pool.counts.starting_seconds.mean:.3f} s each"))
-    rows.append(("environments replaced", str(pool.counts.replaced)))
-    rows.append(("waiting for an environment", f"{pool.counts.waiting_seconds.mean:.3f} s on average"))
+    for share in (50, 95) if times else ():
+        # The smallest time such that at least this share of the others do not exceed it.
+        rows.append((f"time of a task, p{share}", f"{times[math.ceil(len(times) * share / 100) - 1]:.2f} s"))
+    rows += [
+        ("this run", f"{len(new)} tasks in {seconds:.1f} s"),
+        ("commands a second", f"{sum(result.commands for result in new) / seconds:,.1f}"),
+        ("environments started", f"{pool.counts.started}, {pool.counts.starting_seconds.mean:.3f} s each"),
+        ("environments replaced", str(pool.counts.replaced)),
+        ("waiting for an environment", f"{pool.counts.waiting_seconds.mean:.3f} s on average"),
+    ]
+    print("Batch")
     for name, value in rows:
-        table.add_row(name, value)
-    console.print(table)
-
-
-def _percentile(ordered: Sequence[float], share: int) -> float:
-    """The smallest value that at least this share of the values does not exceed."""
-    return ordered[max(0, math.ceil(len(ordered) * share / 100) - 1)]
+        print(f"{name:34}{value:>24}")

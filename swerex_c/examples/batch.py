@@ -1,15 +1,17 @@
-"""A batch of tasks in the manner of SWE-bench, over a pool of environments on any engine.
+"""Command that runs a batch of tasks on a pool of environments.
+
+The tasks are in the style of SWE-bench, and any deployment provides the environments.
 
     python -m swerex_c.examples.batch TASKS.jsonl --results OUT.jsonl --pool 8 --deployment '{"type": "local"}'
     python -m swerex_c.examples.batch --demo 100 --results OUT.jsonl --pool 64 \\
         --deployment '{"type": "ray", "environment": {"type": "local"}}'
 
-What a task is says `swerex_c.examples._tasks.Task`; `--demo N` makes some up. The same command again goes on where the
-last one ended, however it did: tasks with a result are not done again, but with `--retry-errors` those that ended in an
-error or at a limit of time or memory.
+`swerex_c.examples._tasks.Task` describes a task; `--demo N` generates tasks. If you run the same command again, it
+continues where the last run ended, for whatever reason: tasks with a result are not done again, except, with
+`--retry-errors`, those that ended in an error or at a limit of time or memory.
 
-The parts: `_tasks` reads, `_run` carries out, `_agent` talks to an agent that is a program, `_results` keeps the file,
-`_show` draws.
+Modules: `_tasks` reads tasks, `_demo` generates them, `_run` runs them, `_agent` talks to agent programs, `_results`
+keeps the result file, `_show` prints.
 """
 
 from __future__ import annotations
@@ -26,11 +28,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from swerex_c.deployment.config import DeploymentConfig
     from swerex_c.examples._results import Result, ResultFile
     from swerex_c.examples._tasks import Task
+    from swerex_c.pool.pool import Pool
 
 __all__ = ["app", "main"]
 
@@ -53,16 +53,22 @@ def batch(
         bool, typer.Option("--retry-errors", help="Do those again that ended in an error or at a limit.")
     ] = False,
 ) -> None:
-    """Run a batch of tasks. Ends with 1 if a task ended in an error, with 130 if it was interrupted."""
-    os.environ.setdefault("SWE_REX_LOG_STREAM_LEVEL", "ERROR")  # read when the rest is imported
+    """Run a batch of tasks.
+
+    The exit status is 1 if a task ended in an error, and 130 if the run was interrupted.
+    """
+    os.environ.setdefault("SWE_REX_LOG_STREAM_LEVEL", "ERROR")  # the modules imported below read it
+    from swerex_c.deployment.config import config_from_json
+    from swerex_c.examples._demo import demo_tasks
     from swerex_c.examples._results import ResultFile
-    from swerex_c.examples._tasks import demo_tasks, deployment_config, read_tasks
+    from swerex_c.examples._tasks import read_tasks
     from swerex_c.exceptions import InvalidInputError
+    from swerex_c.pool.pool import Pool
 
     if (tasks is None) == (demo is None):
         _fail("Either a file of tasks or --demo N is needed")
     try:
-        config = deployment_config(deployment)
+        config = config_from_json(deployment)
         all_tasks = demo_tasks(demo) if demo is not None else read_tasks(tasks or Path())
         for task in all_tasks:
             if agent and not task.actions and not task.agent:
@@ -70,84 +76,43 @@ def batch(
         file = ResultFile(results)
     except (InvalidInputError, OSError, ValueError) as error:
         _fail(str(error))
+    again = ("error", "limit") if retry_errors else ()
+    left = [it for it in all_tasks if it.id not in file.results or file.results[it.id].outcome in again]
+    if len(left) < len(all_tasks):
+        print(f"{len(all_tasks) - len(left)} of {len(all_tasks)} tasks have a result already", flush=True)
     with file:
-        raise typer.Exit(_run(all_tasks, config, file, pool, attempts, starts_at_once, retry_errors))
+        try:
+            asyncio.run(_run(all_tasks, left, file, Pool(config, pool, starts_at_once=starts_at_once), attempts))
+        except (KeyboardInterrupt, asyncio.CancelledError) as error:
+            print("Interrupted. The same command again goes on from here.")
+            raise typer.Exit(_INTERRUPTED if isinstance(error, KeyboardInterrupt) else _TERMINATED) from None
+        except OSError as error:
+            print(f"A result could not be written: {error}", file=sys.stderr)
+            raise typer.Exit(_ERRORS) from None
+        failed = any(file.results[task.id].outcome == "error" for task in all_tasks)
+    raise typer.Exit(_ERRORS if failed else 0)
 
 
-def _run(
-    all_tasks: list[Task],
-    config: DeploymentConfig,
-    file: ResultFile,
-    size: int,
-    attempts: int,
-    starts_at_once: int,
-    retry_errors: bool,
-) -> int:
-    from rich.console import Console
-
-    done = {
-        task.id: file.results[task.id]
-        for task in all_tasks
-        if task.id in file.results and not (retry_errors and file.results[task.id].outcome in ("error", "limit"))
-    }
-    left = [task for task in all_tasks if task.id not in done]
-    console = Console()
-    if done:
-        console.print(f"{len(done)} of {len(all_tasks)} tasks have a result already")
-    code = 0
-    try:
-        asyncio.run(_carry_out(console, all_tasks, left, config, file, size, attempts, starts_at_once))
-    except KeyboardInterrupt:
-        code = _INTERRUPTED
-    except asyncio.CancelledError:
-        code = _TERMINATED
-    except OSError as error:
-        print(f"A result could not be written: {error}", file=sys.stderr)
-        return _ERRORS
-    if code:
-        console.print("Interrupted. The same command again goes on from here.")
-        return code
-    ours = [file.results[task.id] for task in all_tasks]
-    return _ERRORS if any(result.outcome == "error" for result in ours) else 0
-
-
-async def _carry_out(
-    console: Console,
-    all_tasks: list[Task],
-    left: list[Task],
-    config: DeploymentConfig,
-    file: ResultFile,
-    size: int,
-    attempts: int,
-    starts_at_once: int,
-) -> None:
+async def _run(all_tasks: list[Task], left: list[Task], file: ResultFile, pool: Pool, attempts: int) -> None:
+    """Do the tasks that are left, print each result, and print all results at the end."""
     from swerex_c.examples._run import Batch
-    from swerex_c.examples._show import progress, summary
-    from swerex_c.pool import Pool
+    from swerex_c.examples._show import print_result, print_summary
 
     me = asyncio.current_task()
     assert me is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, me.cancel)
-    ids = {task.id for task in left}
-    before = [file.results[task.id] for task in all_tasks if task.id not in ids and task.id in file.results]
+    new: list[Result] = []
+
+    def finished(result: Result) -> None:
+        new.append(result)
+        print_result(result, len(all_tasks) - len(left) + len(new), len(all_tasks))
+
     begin = time.monotonic()
-    new = 0
-    async with Pool(config, size, starts_at_once=starts_at_once) as pool:
-        with progress(console, len(all_tasks), before) as show:
-
-            def finished(result: Result) -> None:
-                nonlocal new
-                new += 1
-                show(result)
-
-            running = Batch(left, pool, file, attempts=attempts, finished=finished)
-            try:
-                await running.run()
-            finally:
-                seconds = time.monotonic() - begin
-                stats = pool.stats()
-    ours = [file.results[task.id] for task in all_tasks if task.id in file.results]
-    summary(console, len(all_tasks), ours, new=new, seconds=seconds, commands=running.commands, pool=stats)
+    async with pool:
+        await Batch(left, pool, file, attempts=attempts, finished=finished).run()
+        seconds, stats = time.monotonic() - begin, pool.stats()
+    results = [file.results[task.id] for task in all_tasks]
+    print_summary(len(all_tasks), results, new, seconds=seconds, pool=stats)
 
 
 def _fail(message: str) -> NoReturn:
@@ -156,7 +121,7 @@ def _fail(message: str) -> NoReturn:
 
 
 def main() -> None:
-    """Run the command with the process's arguments, and exit."""
+    """Run the command with the arguments of the process, and exit."""
     app(prog_name="python -m swerex_c.examples.batch")
 
 

@@ -1,9 +1,8 @@
-"""A runtime across a wire: what servers and clients have in common, and each of them.
+"""Client and server of a runtime, over frames or over HTTP/JSON.
 
-    HTTP/JSON    http_app ──┐                            ┌── json_client
-                            ├── service ── the runtime   │
-    frames       channel ───┘                            └── wire_client ── runtime.remote
+    runtime/remote.py ─┬─ client/http.py ───────────────────── HTTP ─── server/app.py ───┬─ server/service.py ─ runtime
+                       └─ client/frames.py ─ client/calls.py ─ frames ─ server/calls.py ─┘
 
-`protocol` says what goes over the wire, `transfer` how exceptions do, `flow` how bytes that do not fit into one message
-do. `serve` listens. Nothing here is imported by the package before a server or a client is made.
+`wire/protocol.py` defines the frames, `wire/exceptions.py` encodes exceptions, `wire/streams.py` sends data that does
+not fit into one frame. `server/serve.py` runs a server. `runtime/remote.py` imports a client when it first needs one.
 """

@@ -1,1 +1,4 @@
-"""Runtimes: where commands run and files are."""
+"""Runtimes in this process, in a sandbox, or behind a server.
+
+A runtime runs sessions and commands, and accesses files.
+"""

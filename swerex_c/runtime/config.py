@@ -1,97 +1,103 @@
-"""Configurations of runtimes: what can be written into a file or onto a command line, and made into a runtime."""
+"""Configurations of runtimes.
 
-from typing import Literal
+A configuration can be given in a file or on a command line, and can create its runtime.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from swerex_c.runtime._base import AbstractRuntime
+from swerex_c.interfaces import AbstractRuntime
+from swerex_c.models import OUTPUT_LIMIT, READ_LIMIT
+from swerex_c.utils.load import load_class
 
 __all__ = ["DummyRuntimeConfig", "LocalRuntimeConfig", "RemoteRuntimeConfig", "RuntimeConfig", "get_runtime"]
 
 
-OUTPUT_LIMIT = 256 * 1024 * 1024
-"""Bytes of output that are kept of one command unless a runtime is told otherwise."""
+class _RuntimeConfig(BaseModel):
+    """A description of a runtime, which can make it. The runtime's module is imported only then."""
 
-
-class LocalRuntimeConfig(BaseModel):
-    """A runtime in this process, on this machine."""
+    runtime_class: ClassVar[str]
+    """The class of the runtime, as "module:Class"."""
 
     model_config = ConfigDict(extra="forbid")
 
+    def get_runtime(self) -> AbstractRuntime:
+        """Make the runtime, without contacting it yet."""
+        made: Any = load_class(self.runtime_class).from_config(self)
+        runtime: AbstractRuntime = made
+        return runtime
+
+
+class LocalRuntimeConfig(_RuntimeConfig):
+    """Configuration of a runtime in this process, on this machine."""
+
+    runtime_class: ClassVar[str] = "swerex_c.runtime.local:LocalRuntime"
+
     type: Literal["local"] = "local"
-    """Tells the kinds of runtimes apart. Not to be changed."""
+    """Discriminator between the kinds of runtimes. Not to be changed."""
 
     output_limit: int = Field(default=OUTPUT_LIMIT, ge=1024)
-    """Bytes of output that are kept of a command: half of them its beginning, half its end. A stream whose reader is a
-    quarter of that behind (of 1 MiB, if it is less) makes its command wait."""
+    """Bytes of output to keep of a command: half of them its beginning, half its end. If the reader of a stream lags by
+    a quarter of that (of 1 MiB, if it is less), the command waits."""
+
+    read_limit: int = Field(default=READ_LIMIT, gt=0)
+    """Maximum bytes of a file for `read_file`; a longer file, or one without an end, raises a `ResourceError`."""
 
     warm_sessions: int = Field(default=0, ge=0)
-    """How many shells are started ahead of time, so that a session need not wait for one: each is a process and a
-    terminal. Startup files are read when the session is asked for. A shell is used only if it is what one started then
-    would be; otherwise, and for a request with `cwd`, `env` or another size, one is started."""
+    """Number of shells to start ahead of time, so that a session need not wait for one: each is a process and a
+    terminal. Startup files are read when the session is requested. A shell is used only if a new one would be
+    identical; otherwise, and for a request with `cwd`, `env` or another size, a shell is started."""
 
     warm_startup_files: bool = False
-    """Whether those shells have also read `/etc/bash.bashrc` and `~/.bashrc` ahead of time. They are used while these
-    two files are the same; what the files looked at themselves (the time, other files) may have changed since, and
-    $SECONDS and the history are of then."""
-
-    def get_runtime(self) -> AbstractRuntime:
-        from swerex_c.runtime.local import LocalRuntime
-
-        return LocalRuntime.from_config(self)
+    """True if those shells also read `/etc/bash.bashrc` and `~/.bashrc` ahead of time. They are used while these two
+    files are unchanged. Anything that the files looked at (the time, other files) may have changed since, and $SECONDS
+    and the history date from then."""
 
 
-class RemoteRuntimeConfig(BaseModel):
-    """A runtime behind a server."""
+class RemoteRuntimeConfig(_RuntimeConfig):
+    """Configuration of a runtime behind a server."""
+
+    runtime_class: ClassVar[str] = "swerex_c.runtime.remote:RemoteRuntime"
 
     auth_token: str
-    """What the server knows this client by."""
+    """Key that authenticates this client to the server."""
 
     host: str = "http://127.0.0.1"
     """The server's address, with its scheme; or `unix:///path/of/a/socket`."""
 
     port: int | None = None
-    """The server's port; None is that of the address."""
+    """The server's port; None uses the port of the address."""
 
     timeout: float = 0.15
-    """How long a request may take that names no timeout of its own, in seconds."""
+    """Seconds to wait for the response to a request that sets no timeout itself."""
 
     type: Literal["remote"] = "remote"
-    """Tells the kinds of runtimes apart. Not to be changed."""
+    """Discriminator between the kinds of runtimes. Not to be changed."""
 
     wire: Literal["auto", "msgpack", "json"] = "auto"
-    """What to speak. "auto" is msgpack frames with a server that speaks them, and HTTP/JSON with any other."""
+    """Protocol. "auto" uses msgpack frames if the server supports them, and HTTP/JSON otherwise."""
 
     reconnect_timeout: float = Field(default=30.0, ge=0)
-    """How long a request waits for a connection that cannot be made, or that broke, in seconds."""
+    """Seconds that a request waits for a connection that broke or cannot be made."""
 
     answer_limit: int = Field(default=1 << 30, gt=0)
-    """Bytes of one answer that are taken; of a longer one comes a `ResourceError`. Downloads have no limit."""
+    """Maximum bytes of one response; a longer response raises a `ResourceError`. Downloads have no limit."""
 
     command: list[str] | None = None
-    """A program to start as the server, instead of `host`: it speaks frames on its standard input and output, as
+    """Program to start as the server, instead of `host`: it transfers frames on its standard input and output, as
     `["ssh", "example.org", "swerex-remote", "--stdio"]` does. It ends with the runtime."""
 
-    model_config = ConfigDict(extra="forbid")
 
-    def get_runtime(self) -> AbstractRuntime:
-        from swerex_c.runtime.remote import RemoteRuntime
+class DummyRuntimeConfig(_RuntimeConfig):
+    """Configuration of a runtime that does nothing, for tests."""
 
-        return RemoteRuntime.from_config(self)
-
-
-class DummyRuntimeConfig(BaseModel):
-    """A runtime that does nothing, for tests."""
-
-    model_config = ConfigDict(extra="forbid")
+    runtime_class: ClassVar[str] = "swerex_c.runtime.dummy:DummyRuntime"
 
     type: Literal["dummy"] = "dummy"
-    """Tells the kinds of runtimes apart. Not to be changed."""
-
-    def get_runtime(self) -> AbstractRuntime:
-        from swerex_c.runtime.dummy import DummyRuntime
-
-        return DummyRuntime.from_config(self)
+    """Discriminator between the kinds of runtimes. Not to be changed."""
 
 
 RuntimeConfig = LocalRuntimeConfig | RemoteRuntimeConfig | DummyRuntimeConfig
@@ -99,5 +105,5 @@ RuntimeConfig = LocalRuntimeConfig | RemoteRuntimeConfig | DummyRuntimeConfig
 
 
 def get_runtime(config: RuntimeConfig) -> AbstractRuntime:
-    """The runtime that a configuration describes; it has not been contacted yet."""
+    """Return the runtime that a configuration describes, without contacting it yet."""
     return config.get_runtime()

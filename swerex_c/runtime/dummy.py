@@ -1,4 +1,7 @@
-"""A runtime that does nothing and answers what it was told to, for tests of what is built on runtimes."""
+"""A runtime that does nothing and returns preset outputs.
+
+It is for tests of code that uses runtimes.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from collections.abc import AsyncIterator
 from typing import Any, Self
 
 from swerex_c.exceptions import DummyOutputsExhaustedError, InvalidInputError
-from swerex_c.runtime.abstract import (
-    AbstractRuntime,
+from swerex_c.interfaces import AbstractRuntime
+from swerex_c.models import (
     Action,
     BashObservation,
     CloseBashSessionResponse,
@@ -36,14 +39,14 @@ __all__ = ["DummyRuntime"]
 
 
 class DummyRuntime(AbstractRuntime):
-    """Every request succeeds and has an empty answer.
+    """A runtime that runs nothing: every request succeeds with an empty response.
 
-    `run_in_session_outputs` is what `run_in_session` returns: one observation for every call, or a list of which every
-    call takes the first.
+    `run_in_session` returns `run_in_session_outputs`: the same observation for every call, or a list from which each
+    call removes the first observation.
     """
 
     def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Any):
-        """The keyword arguments are the fields of `DummyRuntimeConfig`."""
+        """Create the runtime from the fields of `DummyRuntimeConfig`."""
         self.run_in_session_outputs: list[BashObservation] | BashObservation = BashObservation(exit_code=0)
         self._config = DummyRuntimeConfig(**kwargs)
         self.logger = logger or get_logger("rex-runtime")
@@ -88,6 +91,9 @@ class DummyRuntime(AbstractRuntime):
 
     async def upload(self, request: UploadRequest) -> UploadResponse:
         return UploadResponse()
+
+    async def download(self, source_path: str, target_path: str) -> None:
+        pass
 
     async def close(self) -> CloseResponse:
         return CloseResponse()

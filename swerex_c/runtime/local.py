@@ -1,161 +1,202 @@
-"""Sessions, commands and files on this machine, in this process, over the C core.
+"""A runtime for sessions, commands and files in this process, over the C core.
 
-Importing this module is quick: the core, asyncio and the models are imported with the first runtime, because what is
-slow among them is needed by then anyway.
+This module imports quickly: the core, asyncio and the models are imported with the first runtime, which needs the slow
+ones among them anyway.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from swerex_c.runtime._sessions import SessionsRuntime
+from swerex_c.engine.sessions import SessionsRuntime
 
 if TYPE_CHECKING:
     import logging
 
-    from swerex_c.runtime import abstract
-    from swerex_c.runtime._session import BashSession, Session
-    from swerex_c.runtime._syntax import check_bash_command as _check_bash_command
-    from swerex_c.runtime._syntax import split_bash_command as _split_bash_command
-    from swerex_c.runtime._warm import WarmShells
+    from swerex_c import models
+    from swerex_c.engine.prestarted import PrestartedShells
+    from swerex_c.engine.session import BashSession, Session
+    from swerex_c.engine.syntax import check_bash_command as _check_bash_command
+    from swerex_c.engine.syntax import split_bash_command as _split_bash_command
     from swerex_c.runtime.config import LocalRuntimeConfig
 
 __all__ = ["BashSession", "LocalRuntime", "Session", "_check_bash_command", "_split_bash_command"]
 
 _ELSEWHERE = {
-    "BashSession": ("_session", "BashSession"),
-    "Session": ("_session", "Session"),
-    "_check_bash_command": ("_syntax", "check_bash_command"),
-    "_split_bash_command": ("_syntax", "split_bash_command"),
+    "BashSession": ("session", "BashSession"),
+    "Session": ("session", "Session"),
+    "_check_bash_command": ("syntax", "check_bash_command"),
+    "_split_bash_command": ("syntax", "split_bash_command"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Names that callers import from here, and that live elsewhere."""
+    """Import a name of `swerex_c.engine` on first use that callers expect here."""
     if name not in _ELSEWHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
     module, attribute = _ELSEWHERE[name]
-    value = globals()[name] = getattr(importlib.import_module(f"swerex_c.runtime.{module}"), attribute)
+    value = globals()[name] = getattr(importlib.import_module(f"swerex_c.engine.{module}"), attribute)
     return value
 
 
 class LocalRuntime(SessionsRuntime):
-    """Runs everything on this machine, in this process.
+    """A runtime that runs everything on this machine, in this process.
 
-    Sessions do not stall each other, nor the event loop. Closing the runtime ends all of them and what they started.
+    Sessions block neither each other nor the event loop. Closing the runtime ends all of them and what they started.
     """
 
     def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Any):
-        """See `LocalRuntimeConfig` for the keyword arguments."""
-        # All that is ever needed, now: later there may be no descriptor left to read a module with.
-        import swerex_c.runtime._session
-        import swerex_c.runtime.files  # noqa: F401
-        from swerex_c.runtime._execute import Programs
+        """Create the runtime from the fields of `LocalRuntimeConfig`."""
+        # Import all modules now: later there may be no descriptor left to read a module with.
+        import swerex_c.engine.session
+        import swerex_c.files.local_files
+        import swerex_c.utils.threads  # noqa: F401
+        from swerex_c.engine.execute import Processes
         from swerex_c.runtime.config import LocalRuntimeConfig
 
         super().__init__(logger=logger)
         self._config = LocalRuntimeConfig(**kwargs)
-        self._processes = Programs()
-        self._warm: WarmShells | None = None
+        self._processes = Processes()
+        self._warm: PrestartedShells | None = None
         if self._config.warm_sessions:
-            from swerex_c.runtime._session import STARTUP_FILES
-            from swerex_c.runtime._warm import WarmShells
+            from swerex_c.engine.prestarted import PrestartedShells
+            from swerex_c.engine.startup_files import STARTUP_FILES
 
             config = self._config
             script = STARTUP_FILES if config.warm_startup_files else None
-            self._warm = WarmShells(config.warm_sessions, config.output_limit, script, self.logger)
+            self._warm = PrestartedShells(config.warm_sessions, config.output_limit, script, self.logger)
 
     @classmethod
     def from_config(cls, config: LocalRuntimeConfig) -> Self:
         return cls(**config.model_dump())
 
-    def _new_session(self, request: abstract.CreateBashSessionRequest) -> BashSession:
-        from swerex_c.runtime._session import BashSession
+    def _new_session(self, request: models.CreateBashSessionRequest) -> BashSession:
+        from swerex_c.engine.session import BashSession
 
         return BashSession(request, logger=self.logger, output_limit=self._config.output_limit, warm=self._warm)
 
     @property
-    def warm(self) -> WarmShells | None:
-        """The shells that wait, if any are to: how many, and how many sessions came of them."""
+    def warm(self) -> PrestartedShells | None:
+        """Return the pool of pre-started shells; None without `warm_sessions`."""
         return self._warm
 
     async def wait_until_warm(self) -> bool:
-        """Wait until the shells of `LocalRuntimeConfig.warm_sessions` are started; meanwhile the pool does not rest.
+        """Wait until the shells of `LocalRuntimeConfig.warm_sessions` are started.
 
-        False: not all can be there now. That is no error, because sessions are started without them.
+        While a caller waits, the pool does not pause between starts.
+
+        Returns: False if not all can be started now. That is no error, because sessions are started without them.
         """
         self._check_open()
         return self._warm is None or await self._warm.full()
 
-    async def is_alive(self, *, timeout: float | None = None) -> abstract.IsAliveResponse:
-        """Whether the runtime takes requests. Answers at once."""
-        from swerex_c.runtime.abstract import IsAliveResponse
+    async def is_alive(self, *, timeout: float | None = None) -> models.IsAliveResponse:
+        """Return whether the runtime accepts requests, without waiting."""
+        return self._alive()
 
-        if self._closed:
-            return IsAliveResponse(is_alive=False, message="The runtime was closed")
-        return IsAliveResponse(is_alive=True)
+    def is_alive_now(self) -> models.IsAliveResponse | None:
+        return self._alive() if type(self).is_alive is LocalRuntime.is_alive else None
 
-    async def execute(self, command: abstract.Command) -> abstract.CommandResponse:
-        """Run a command outside of all sessions, with its standard input at the end.
+    def _alive(self) -> models.IsAliveResponse:
+        from swerex_c.models import IsAliveResponse
 
-        It is finished when the program itself has ended. What it left in the background goes on until the runtime is
-        closed.
+        message = "The runtime was closed" if self._closed else ""
+        return IsAliveResponse(is_alive=not self._closed, message=message)
+
+    def streamed_read_limit(self) -> int | None:
+        return self._config.read_limit if type(self).read_file is LocalRuntime.read_file else None
+
+    async def execute(self, command: models.Command) -> models.CommandResponse:
+        """Run a command outside of sessions, with its standard input at the end.
+
+        The command is finished when the program itself has ended. Processes that it left in the background run on until
+        the runtime is closed.
 
         Raises:
-            CommandTimeoutError: if it takes too long; it was ended with everything it started, and its output so far is
-                in `output`.
-            NonZeroExitCodeError: if `check` is set and its exit code is not 0.
+            CommandTimeoutError: if the command exceeds its timeout; it was killed with everything it started, and its
+                output so far is in `output`.
+            NonZeroExitCodeError: if `check` is set and the exit code is not 0.
             FileNotFoundError, PermissionError, NotADirectoryError: if the program or its directory cannot be used.
         """
-        from swerex_c.runtime._execute import execute
+        from swerex_c.engine.execute import execute
 
         self._check_open()
         return await execute(command, self._config.output_limit, self._processes)
 
-    async def read_file(self, request: abstract.ReadFileRequest) -> abstract.ReadFileResponse:
-        """Read a text file. A relative path is relative to this process."""
-        import asyncio
+    async def read_file(self, request: models.ReadFileRequest) -> models.ReadFileResponse:
+        """Read a text file. A relative path is relative to this process.
 
-        from swerex_c.runtime.abstract import ReadFileResponse
-        from swerex_c.runtime.files import read_text
+        A named pipe is read until its writers have closed it. Reading stops when the call is cancelled.
+
+        Raises:
+            ResourceError: if the file has more than `read_limit` bytes, or has no end.
+            TimeoutError: if a named pipe or a terminal gives no data for ten seconds.
+        """
+        import threading
+
+        from swerex_c.files.local_files import read_text
+        from swerex_c.models import ReadFileResponse
+        from swerex_c.utils.threads import in_file_thread
 
         self._check_open()
-        content = await asyncio.to_thread(read_text, request.path, request.encoding, request.errors)
+        gone, limit = threading.Event(), self._config.read_limit
+        try:
+            content = await in_file_thread(
+                read_text, request.path, request.encoding, request.errors, limit=limit, gone=gone
+            )
+        finally:
+            gone.set()
         return ReadFileResponse(content=content)
 
-    async def write_file(self, request: abstract.WriteFileRequest) -> abstract.WriteFileResponse:
-        """Write a text file, and the directories above it. It is replaced whole or not at all."""
-        import asyncio
+    async def write_file(self, request: models.WriteFileRequest) -> models.WriteFileResponse:
+        """Write a text file, creating the directories above it.
 
-        from swerex_c.runtime.abstract import WriteFileResponse
-        from swerex_c.runtime.files import write_text
+        The file is replaced whole or not at all.
+        """
+        from swerex_c.files.local_files import write_text
+        from swerex_c.models import WriteFileResponse
+        from swerex_c.utils.threads import in_file_thread
 
         self._check_open()
-        await asyncio.to_thread(write_text, request.path, request.content)
+        await in_file_thread(write_text, request.path, request.content)
         return WriteFileResponse()
 
-    async def upload(self, request: abstract.UploadRequest) -> abstract.UploadResponse:
-        """Copy a file or a tree, with its modes and symbolic links; onto an existing directory it is merged."""
-        import asyncio
+    async def upload(self, request: models.UploadRequest) -> models.UploadResponse:
+        """Copy a file or a tree, with modes and symbolic links.
 
-        from swerex_c.runtime.abstract import UploadResponse
-        from swerex_c.runtime.files import upload
+        An existing directory is merged into.
+        """
+        from swerex_c.files.local_files import upload
+        from swerex_c.models import UploadResponse
+        from swerex_c.utils.threads import in_file_thread
 
         self._check_open()
-        await asyncio.to_thread(upload, request.source_path, request.target_path)
+        await in_file_thread(upload, request.source_path, request.target_path)
         return UploadResponse()
 
-    async def close(self) -> abstract.CloseResponse:
-        """End all sessions and commands, with everything they started. May be called again."""
+    async def download(self, source_path: str, target_path: str) -> None:
+        """Copy a file or a tree by the rules of `upload`.
+
+        A target that is a link is replaced, not followed.
+        """
+        from swerex_c.files.local_files import download
+        from swerex_c.utils.threads import in_file_thread
+
+        self._check_open()
+        await in_file_thread(download, source_path, target_path)
+
+    async def close(self) -> models.CloseResponse:
+        """End all sessions and commands, with everything they started.
+
+        May be called again.
+        """
         import asyncio
 
-        from swerex_c.runtime.abstract import CloseResponse
+        from swerex_c.models import CloseResponse
 
-        self._closed = True
-        sessions = list(self._sessions.values())
-        self._sessions.clear()
+        sessions = self._close_all()
         ends = [self._processes.end(), *(session.close() for session in sessions)]
         if self._warm is not None:
             ends.append(self._warm.close())

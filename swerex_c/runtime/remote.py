@@ -1,10 +1,12 @@
-"""Sessions, commands and files on another machine, behind a server of ours or of the original.
+"""A runtime behind a server of this package or of SWE-ReX.
 
-Importing this module is quick: the client and its libraries are imported with the first call.
+Its sessions, commands and files are those of the server's machine. This module imports quickly: the client and its
+libraries are imported with the first call.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -12,21 +14,20 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from swerex_c.exceptions import AuthenticationError, SwerexException
-from swerex_c.remote.unspoken import NotFrames
-from swerex_c.runtime._base import AbstractRuntime
+from swerex_c.interfaces import AbstractRuntime
+from swerex_c.remote.client.errors import NotFrames
 from swerex_c.utils.log import get_logger
 
 if TYPE_CHECKING:
     import logging
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-    from contextlib import AbstractContextManager
 
     import aiohttp
     from pydantic import BaseModel
 
-    from swerex_c.remote.json_client import JsonClient
-    from swerex_c.remote.wire_client import WireClient
-    from swerex_c.runtime import abstract
+    from swerex_c import models
+    from swerex_c.remote.client.frames import WireClient
+    from swerex_c.remote.client.http import JsonClient
     from swerex_c.runtime.config import RemoteRuntimeConfig
 
 __all__ = ["RemoteRuntime", "RemoteRuntimeConfig"]
@@ -34,26 +35,25 @@ __all__ = ["RemoteRuntime", "RemoteRuntimeConfig"]
 T = TypeVar("T")
 
 _ORDINARY = (SwerexException, OSError, UnicodeError)
-"""What the remote side raises in the normal course of things."""
+"""Exceptions that the server raises in normal operation, and whose traceback is not logged."""
 
 _REFUSALS = 3
-"""Times in a row that a server has to refuse the key before it is believed: another may have had its place before."""
-
+"""Number of refusals of the key in a row before it counts as wrong: an earlier server may have had the same address."""
 
 _FRAMES_AGAIN = (5.0, 300.0)
-"""Seconds after which frames are tried again with a server that did not speak them, at first and at most; doubled."""
+"""Initial and maximum seconds until frames are retried with a server that did not support them; doubled each time."""
 
 
 class KeyRefusedError(AuthenticationError, TimeoutError):
-    """The server refuses the key, which is known before the time is up that there was to wait for it."""
+    """The server's refusal of the key, raised before the timeout has passed."""
 
 
-_making = threading.Lock()
-"""Threads that begin at once get the same client: it knows what was done by it, and may have a program of its own."""
+_creating = threading.Lock()
+"""Gives threads that start at once the same client: it keeps state about past requests, and may own a program."""
 
 
 def __getattr__(name: str) -> Any:
-    """A name that callers import from here, and that lives elsewhere."""
+    """Import `RemoteRuntimeConfig` on first use; callers expect it in this module."""
     if name != "RemoteRuntimeConfig":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from swerex_c.runtime.config import RemoteRuntimeConfig
@@ -63,10 +63,13 @@ def __getattr__(name: str) -> Any:
 
 
 class RemoteRuntime(AbstractRuntime):
-    """A runtime behind a server. May be used from any event loop and any thread, also from several at once."""
+    """A runtime behind a server.
+
+    It may be used from several event loops and threads at once.
+    """
 
     def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Any):
-        """See `RemoteRuntimeConfig` for the keyword arguments."""
+        """Create the runtime from the fields of `RemoteRuntimeConfig`."""
         from swerex_c.runtime.config import RemoteRuntimeConfig
 
         self._config = RemoteRuntimeConfig(**kwargs)
@@ -76,8 +79,8 @@ class RemoteRuntime(AbstractRuntime):
         self._wire_key: tuple[Any, ...] = ()
         self._speaks_frames = self._config.wire != "json"
         self._frames_again = math.inf
-        """When to try frames with a server that did not speak them, which another one may have been, or one that is
-        about to end; in monotonic time."""
+        """Monotonic time at which to retry frames with a server that did not support them: that may have been another
+        server, or one that was about to exit."""
         self._frames_pause = 0.0
         if not self._config.host.startswith(("http://", "https://", "unix://")):
             self.logger.warning("Host %s does not start with http, adding http://", self._config.host)
@@ -92,12 +95,12 @@ class RemoteRuntime(AbstractRuntime):
 
     @property
     def _headers(self) -> dict[str, str]:
-        """What every request carries."""
+        """Return the headers of every request."""
         return {"X-API-Key": self._config.auth_token} if self._config.auth_token else {}
 
     @property
     def _api_url(self) -> str:
-        """The server's address, without a slash at its end."""
+        """Return the server's address, without a trailing slash."""
         host = self._config.host.rstrip("/")
         if self._config.port is None:
             return host
@@ -106,7 +109,7 @@ class RemoteRuntime(AbstractRuntime):
 
     @property
     def _wire(self) -> WireClient | None:
-        """The client of the frames; None if the server, or what is on the way to it, knows only HTTP."""
+        """Return the client for frames; None if the server or a proxy supports HTTP only."""
         if not self._speaks_frames:
             if time.monotonic() < self._frames_again:
                 return None
@@ -114,15 +117,15 @@ class RemoteRuntime(AbstractRuntime):
         config = self._config
         key = (config.host, config.port, config.auth_token)
         if self._wire_client is None or self._wire_key != key:
-            with _making:
+            with _creating:
                 if self._wire_client is None or self._wire_key != key:
                     self._wire_client = self._new_wire()
                     self._wire_key = key
         return self._wire_client
 
     def _new_wire(self) -> WireClient | None:
-        from swerex_c.remote.dial import Address, behind_proxy
-        from swerex_c.remote.wire_client import WireClient
+        from swerex_c.remote.client.connect import Address, behind_proxy
+        from swerex_c.remote.client.frames import WireClient
 
         config = self._config
         if config.command is not None:
@@ -134,12 +137,12 @@ class RemoteRuntime(AbstractRuntime):
         return WireClient(address, config.reconnect_timeout, config.answer_limit)
 
     def _fall_back(self, error: Exception) -> None:
-        """The server speaks no frames: go on with JSON, or raise if that is not wanted."""
+        """Switch to JSON because the server does not support frames, or raise if the configuration forbids JSON."""
         if self._config.wire == "msgpack" or self._config.command is not None or self._api_url.startswith("unix:"):
             from swerex_c.exceptions import NotSupportedError
 
             raise NotSupportedError(f"The server {self._api_url} does not speak msgpack frames: {error}") from None
-        if not self._speaks_frames:  # a call that began with this one has noted it
+        if not self._speaks_frames:  # a concurrent call has already switched
             return
         self._frames_pause = min(2 * self._frames_pause, _FRAMES_AGAIN[1]) or _FRAMES_AGAIN[0]
         self._frames_again = time.monotonic() + self._frames_pause
@@ -155,9 +158,9 @@ class RemoteRuntime(AbstractRuntime):
     def _client(self) -> JsonClient:
         url, headers = self._api_url, self._headers
         if self._json_client is None:
-            from swerex_c.remote.json_client import JsonClient
+            from swerex_c.remote.client.http import JsonClient
 
-            with _making:
+            with _creating:
                 self._json_client = self._json_client or JsonClient(url, headers, self._config.answer_limit)
         client = self._json_client
         if client.url != url or client.headers != headers:
@@ -166,17 +169,17 @@ class RemoteRuntime(AbstractRuntime):
 
     # Errors
 
-    def _handle_transfer_exception(self, exc_transfer: abstract._ExceptionTransfer) -> None:
-        """Raise what was raised on the remote side."""
-        from swerex_c.remote.transfer import from_wire
+    def _handle_transfer_exception(self, exc_transfer: models._ExceptionTransfer) -> None:
+        """Raise the exception that was raised on the server."""
+        from swerex_c.remote.wire.exceptions import from_wire
 
         error = from_wire(exc_transfer.model_dump())
         self._log_remote(error)
         raise error
 
     async def _handle_response_errors(self, response: aiohttp.ClientResponse) -> None:
-        """Raise what an HTTP answer says was raised, or why the request was refused."""
-        from swerex_c.remote.json_client import check_status
+        """Raise the exception in an HTTP response, or why the request was refused."""
+        from swerex_c.remote.client.http import check_status
 
         if response.status == 200:
             return
@@ -185,40 +188,33 @@ class RemoteRuntime(AbstractRuntime):
             check_status(response.status, body)
 
     def _log_remote(self, error: Exception) -> None:
-        """Tell where an error is from that should not be; all of them have it as `remote_traceback`."""
+        """Log the server's traceback of an unexpected exception; each exception has it as `remote_traceback`."""
         remote = getattr(error, "remote_traceback", None)
         if remote and not isinstance(error, _ORDINARY):
             self.logger.critical("Traceback of the server:\n%s", remote)
 
-    def _logged(self) -> AbstractContextManager[None]:
-        """Log the remote traceback of what is raised within."""
-        import contextlib
-
-        @contextlib.contextmanager
-        def logged() -> Iterator[None]:
-            try:
-                yield
-            except Exception as error:
-                self._log_remote(error)
-                raise
-
-        return logged()
+    @contextlib.contextmanager
+    def _logged(self) -> Iterator[None]:
+        """Log the server's traceback of an exception raised in this context."""
+        try:
+            yield
+        except Exception as error:
+            self._log_remote(error)
+            raise
 
     # Requests
 
-    async def _by(
-        self, frames: Callable[[WireClient], Awaitable[T]], json: Callable[[JsonClient], Awaitable[T]]
-    ) -> T:
-        """Do one of the two: the first where the server speaks frames, the second where it does not."""
+    async def _by(self, call: Callable[[WireClient | JsonClient], Awaitable[T]]) -> T:
+        """Return the result of `call` with the client for frames if the server supports frames, else with HTTP's."""
         try:
             if (wire := self._wire) is not None:
                 try:
-                    answer = await frames(wire)
+                    answer = await call(wire)
                     self._frames_pause = 0.0
                     return answer
                 except NotFrames as error:
                     self._fall_back(error)
-            return await json(self._client)
+            return await call(self._client)
         except Exception as error:
             self._log_remote(error)
             raise
@@ -226,38 +222,34 @@ class RemoteRuntime(AbstractRuntime):
     async def _request(
         self, endpoint: str, payload: BaseModel | None, output_class: Callable[..., Any], num_retries: int = 0
     ) -> Any:
-        """What an endpoint answers to a request.
+        """Send a request to an endpoint and return the response.
 
         Args:
-            output_class: called with the fields of the answer.
-            num_retries: how often to try again, if it is more than is tried anyway, when the connection fails; only
-                what cannot run twice by that is sent again.
+            output_class: called with the fields of the response.
+            num_retries: not used: a request that cannot run twice by that is always sent again.
         """
+        return await self._by(lambda client: client.call(endpoint, payload, output_class))
 
-        def by_json(client: JsonClient) -> Awaitable[Any]:
-            from swerex_c.remote.json_client import RETRIES
+    async def is_alive(self, *, timeout: float | None = None) -> models.IsAliveResponse:
+        """Check whether the server responds.
 
-            return client.call(endpoint, payload, output_class, retries=max(num_retries, RETRIES))
-
-        return await self._by(lambda wire: wire.call(endpoint, payload, output_class), by_json)
-
-    async def is_alive(self, *, timeout: float | None = None) -> abstract.IsAliveResponse:
-        """Whether the server answers. Only what it raises itself is raised; everything else is no, and why."""
+        Only errors of the server itself are raised; others become the message of the response.
+        """
         seconds = self._get_timeout(timeout)
-        return await self._by(lambda wire: wire.is_alive(seconds), lambda client: client.is_alive(seconds))
+        return await self._by(lambda client: client.is_alive(seconds))
 
     async def wait_until_alive(self, *, timeout: float = 60.0) -> None:
-        """Wait until the server answers.
+        """Wait until the server responds.
 
         Raises:
-            TimeoutError: if it does not within `timeout` seconds. One that is an AuthenticationError as well: much
-                sooner, if the server is there and refuses the key at every try.
+            TimeoutError: if the server does not respond within `timeout` seconds. If it responds but refuses the key at
+                every attempt, the error is also an AuthenticationError, and is raised much sooner.
         """
         from swerex_c.utils.wait import _wait_until_alive
 
         refused, seconds = 0, timeout
 
-        async def is_alive(timeout: float | None) -> abstract.IsAliveResponse:
+        async def is_alive(timeout: float | None) -> models.IsAliveResponse:
             nonlocal refused
             answer = await self.is_alive(timeout=timeout)
             client = self._wire_client if self._speaks_frames else self._json_client
@@ -271,27 +263,31 @@ class RemoteRuntime(AbstractRuntime):
 
         await _wait_until_alive(is_alive, timeout=timeout)
 
-    async def create_session(self, request: abstract.CreateSessionRequest) -> abstract.CreateSessionResponse:
+    async def create_session(self, request: models.CreateSessionRequest) -> models.CreateSessionResponse:
         """Start a session and read its startup files."""
-        from swerex_c.runtime.abstract import CreateBashSessionResponse
+        from swerex_c.models import CreateBashSessionResponse
 
         answer: CreateBashSessionResponse = await self._request("create_session", request, CreateBashSessionResponse)
         return answer
 
-    async def run_in_session(self, action: abstract.Action) -> abstract.Observation:
+    async def run_in_session(self, action: models.Action) -> models.Observation:
         """Run a command in its session; see `AbstractRuntime.run_in_session`."""
-        from swerex_c.runtime.abstract import BashObservation
+        import asyncio
 
+        from swerex_c.models import BashInterruptAction, BashObservation
+
+        if isinstance(action, BashInterruptAction):
+            await asyncio.sleep(0)  # the server learns first of commands that were cancelled just before
         answer: BashObservation = await self._request("run_in_session", action, BashObservation)
         return answer
 
-    async def stream_in_session(self, action: abstract.Action) -> AsyncIterator[str | abstract.BashObservation]:
-        """Run a command and yield its output as it comes, all of it; at last its observation.
+    async def stream_in_session(self, action: models.Action) -> AsyncIterator[str | models.BashObservation]:
+        """Run a command and yield its complete output as it arrives, then its observation.
 
         A reader that is far behind makes the command wait for it, within the command's timeout.
-        A server that speaks no frames gives the output in one piece, when the command is finished.
+        A server that does not support frames returns the output in one piece, when the command is finished.
         """
-        from swerex_c.runtime.abstract import BashObservation
+        from swerex_c.models import BashObservation
 
         if (wire := self._wire) is not None:
             try:
@@ -306,68 +302,64 @@ class RemoteRuntime(AbstractRuntime):
             yield observation.output
         yield observation
 
-    async def close_session(self, request: abstract.CloseSessionRequest) -> abstract.CloseSessionResponse:
+    async def close_session(self, request: models.CloseSessionRequest) -> models.CloseSessionResponse:
         """End a session with everything it started."""
-        from swerex_c.runtime.abstract import CloseBashSessionResponse
+        from swerex_c.models import CloseBashSessionResponse
 
         answer: CloseBashSessionResponse = await self._request("close_session", request, CloseBashSessionResponse)
         return answer
 
-    async def execute(self, command: abstract.Command) -> abstract.CommandResponse:
-        """Run a command outside of all sessions, with its standard input at the end."""
-        from swerex_c.runtime.abstract import CommandResponse
+    async def execute(self, command: models.Command) -> models.CommandResponse:
+        """Run a command outside of sessions, with its standard input at the end."""
+        from swerex_c.models import CommandResponse
 
         answer: CommandResponse = await self._request("execute", command, CommandResponse)
         return answer
 
-    async def read_file(self, request: abstract.ReadFileRequest) -> abstract.ReadFileResponse:
+    async def read_file(self, request: models.ReadFileRequest) -> models.ReadFileResponse:
         """Read a text file. A relative path is relative to the server's process."""
-        from swerex_c.runtime.abstract import ReadFileResponse
+        from swerex_c.models import ReadFileResponse
 
         answer: ReadFileResponse = await self._request("read_file", request, ReadFileResponse)
         return answer
 
-    async def write_file(self, request: abstract.WriteFileRequest) -> abstract.WriteFileResponse:
-        """Write a text file, and the directories above it."""
-        from swerex_c.runtime.abstract import WriteFileResponse
+    async def write_file(self, request: models.WriteFileRequest) -> models.WriteFileResponse:
+        """Write a text file, creating the directories above it."""
+        from swerex_c.models import WriteFileResponse
 
         answer: WriteFileResponse = await self._request("write_file", request, WriteFileResponse)
         return answer
 
-    async def upload(self, request: abstract.UploadRequest) -> abstract.UploadResponse:
-        """Copy a file or a tree to the server's machine; onto an existing directory it is merged.
+    async def upload(self, request: models.UploadRequest) -> models.UploadResponse:
+        """Copy a file or a tree to the server's machine.
 
-        Modes and symbolic links are kept where the server is one of ours. Shows how far it is if standard error is a
-        terminal and it takes long.
+        An existing directory is merged into. Modes and symbolic links are kept if the server is one of this package. A
+        long upload shows its progress if standard error is a terminal.
         """
         from swerex_c.utils.progress import shown
 
         self.logger.debug("Uploading %s to %s", request.source_path, request.target_path)
         source, target = request.source_path, request.target_path
         with shown(f"Uploading {source}") as progress:
-            return await self._by(
-                lambda wire: wire.upload(source, target, progress),
-                lambda client: client.upload(source, target, progress),
-            )
+            return await self._by(lambda client: client.upload(source, target, progress))
 
     async def download(self, source_path: str, target_path: str) -> None:
-        """Copy a file or a tree from the server's machine, by the rules of `upload` the other way round.
+        """Copy a file or a tree from the server's machine.
+
+        The rules are those of `upload`, in the other direction.
 
         Raises:
-            NotSupportedError: if the server is not one of ours.
+            NotSupportedError: if the server is not one of this package.
         """
         from swerex_c.utils.progress import shown
 
         self.logger.debug("Downloading %s to %s", source_path, target_path)
         with shown(f"Downloading {source_path}") as progress:
-            await self._by(
-                lambda wire: wire.download(source_path, target_path, progress),
-                lambda client: client.download(source_path, target_path, progress),
-            )
+            await self._by(lambda client: client.download(source_path, target_path, progress))
 
-    async def close(self) -> abstract.CloseResponse:
-        """End all sessions and commands of the server, and the connections to it."""
-        from swerex_c.runtime.abstract import CloseResponse
+    async def close(self) -> models.CloseResponse:
+        """End all sessions and commands of the server, and close the connections to it."""
+        from swerex_c.models import CloseResponse
 
         try:
             answer: CloseResponse = await self._request("close", None, CloseResponse)

@@ -1,1 +1,4 @@
-"""A directory that `swerex-c run` puts on PYTHONPATH, for the `sitecustomize` in it. Not to be imported."""
+"""Directory that `swerex-c run` adds to PYTHONPATH for its `sitecustomize`.
+
+Do not import this package.
+"""

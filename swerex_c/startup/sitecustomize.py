@@ -1,7 +1,7 @@
-"""Runs at the start of every Python below `swerex-c run`: puts the swap in, then gets out of the way.
+"""Startup module that installs the swap in every Python below `swerex-c run`.
 
-The Python may have a `sitecustomize` of its own, which this one hides: it is imported in its place. And it may be of
-any version, so what is written here must be good for Python 2 too, where it does nothing.
+The Python may have its own `sitecustomize`, which this module hides; this module then imports it. The Python may have
+any version, so this code must also be valid Python 2, where it does nothing.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -11,7 +11,7 @@ import sys
 
 
 def _take_from(package):
-    """Import swerex_c from where `swerex-c run` has it, for a Python that does not have it installed."""
+    """Import swerex_c from the installation of `swerex-c run`, for a Python that does not have it."""
     import importlib.util
 
     spec = importlib.util.spec_from_file_location(
@@ -34,7 +34,7 @@ def _swap(here):
 
 
 def _import_hidden(me):
-    """Import the sitecustomize that this one hides, if there is one."""
+    """Import the `sitecustomize` module that this one hides, if one exists."""
     del sys.modules["sitecustomize"]
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401

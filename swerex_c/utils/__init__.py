@@ -1,1 +1,1 @@
-"""Small things that runtimes and deployments share."""
+"""Utilities that runtimes and deployments share."""

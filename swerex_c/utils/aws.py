@@ -1,11 +1,12 @@
-"""What a container on AWS Fargate needs, found or made: a role, a network, a cluster, a definition; and the task.
+"""AWS resources of a Fargate task: functions that get them and run the task.
 
-The functions block, and may be called by several processes at once: what another made meanwhile is taken. Everything
-that is made carries the tag `origin=swe-rex-deployment-auto`, by which `swerex_c.utils.aws_teardown` finds it. What a
-function makes has a name that ends in a hash of how it is to be, so that nothing is ever changed that another uses.
+The resources are the role, the network, the cluster and the task definition; those that are missing are created. The
+functions block, and several processes may call them at once: a resource that another process has created meanwhile is
+used. Every created resource has the tag `origin=swe-rex-deployment-auto`, by which `swerex_c.utils.aws_teardown` finds
+it. Names other than a cluster's end in a hash of the settings, so that a resource in use is never changed.
 
-All of them raise `AwsError` when AWS cannot be asked or refuses: without a region, without credentials, or with some
-that are not permitted to do this.
+All functions raise `AwsError` when AWS cannot be reached or refuses the request: without a region, without credentials,
+or with credentials that lack the permission.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
-from swerex_c.utils._aws import TAG_KEY, TAG_VALUE, AwsError, client, code_of, explained
+from swerex_c.utils.aws_client import TAG_KEY, TAG_VALUE, AwsError, client, code_of, explained
 
 __all__ = [
     "AwsError",
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 _LOG_GROUP = "/ecs/swe-rex-deployment"
-"""The log group that is used unless another is named."""
+"""Default log group."""
 
 _ANYWHERE = "0.0.0.0/0"
 
@@ -43,7 +44,7 @@ _INLINE_POLICY = "LogsAndSecretsPolicy"
 _MANAGED_POLICIES = ("service-role/AmazonECSTaskExecutionRolePolicy", "AmazonEC2ContainerRegistryReadOnly")
 
 _AGREE_SECONDS = 30.0
-"""How long it may take until what was made can be seen everywhere at AWS."""
+"""Maximum seconds until a new resource is visible everywhere at AWS."""
 
 _CONSOLES = {
     "aws-cn": "console.amazonaws.cn",
@@ -55,10 +56,12 @@ _CONSOLES = {
 
 
 def get_name_hash(prefix: str, obj: dict[str, Any], max_length: int = 128, hash_length: int = 12) -> str:
-    """The prefix, a hyphen and a hash of `obj`, in which the order of keys counts.
+    """Return the prefix, a hyphen and a hash of `obj`.
+
+    The hash depends on the order of keys.
 
     Raises:
-        ValueError: if that is longer than `max_length` characters.
+        ValueError: if the name is longer than `max_length` characters.
     """
     if len(prefix) + 1 + hash_length > max_length:
         raise ValueError(
@@ -69,7 +72,10 @@ def get_name_hash(prefix: str, obj: dict[str, Any], max_length: int = 128, hash_
 
 
 def get_container_name(image_name: str) -> str:
-    """A name for the container of an image: what ECS allows of the image's name."""
+    """Return a name for an image's container.
+
+    The name has the characters of the image's name that ECS allows. If none are left, or more than 255, it is a hash.
+    """
     name = "".join(c for c in image_name if (c.isascii() and c.isalnum()) or c in "-_")
     return name if 0 < len(name) <= 255 else hashlib.sha256(image_name.encode()).hexdigest()
 
@@ -78,10 +84,12 @@ def get_container_name(image_name: str) -> str:
 
 
 def get_execution_role_arn(execution_role_prefix: str, log_group: str | None = None) -> str:
-    """The role as which ECS gets the image and writes the log; made if there is none.
+    """Return the ARN of the task execution role; create the role if there is none.
+
+    ECS uses the role to pull the image and write the log.
 
     Args:
-        log_group: where the log goes, which ECS makes if it is not there.
+        log_group: log group of the task, which ECS creates if it does not exist.
     """
     iam = client("iam")
     partition = iam.meta.partition
@@ -112,9 +120,9 @@ def get_execution_role_arn(execution_role_prefix: str, log_group: str | None = N
         ],
     }
     name = get_name_hash(execution_role_prefix, policy, max_length=64)
-    with explained(f"get or make the role {name}"):
+    with explained(f"get or create the role {name}"):
         arn = _role(iam, name, trust)
-        # Also of a role that is there already: whoever made it may not have come so far.
+        # Do this for an existing role too: the process that created it may have stopped before this.
         pages = iam.get_paginator("list_attached_role_policies").paginate(RoleName=name)
         attached = {each["PolicyArn"] for page in pages for each in page["AttachedPolicies"]}
         for managed in _MANAGED_POLICIES:
@@ -127,8 +135,8 @@ def get_execution_role_arn(execution_role_prefix: str, log_group: str | None = N
 
 
 def _role(iam: Any, name: str, trust: dict[str, Any]) -> str:
-    """The role's ARN; it is made if it is not there."""
-    for _ in _tries(f"The role {name} is said to exist, and is not found"):
+    """Return the role's ARN; create the role if it does not exist."""
+    for _ in _tries(f"The role {name} exists, but AWS does not find it"):
         try:
             return str(iam.get_role(RoleName=name)["Role"]["Arn"])
         except iam.exceptions.NoSuchEntityException:
@@ -142,17 +150,17 @@ def _role(iam: Any, name: str, trust: dict[str, Any]) -> str:
                 Tags=[{"Key": TAG_KEY, "Value": TAG_VALUE}],
             )
         except iam.exceptions.EntityAlreadyExistsException:
-            continue  # another makes it at the same time
+            continue  # another process creates it at the same time
         iam.get_waiter("role_exists").wait(RoleName=name)
         return str(made["Role"]["Arn"])
     raise AssertionError("not reached")
 
 
 def _tries(problem: str) -> Iterator[None]:
-    """Go on trying, with pauses, while AWS does not agree with itself.
+    """Yield for each attempt, with pauses, while different parts of AWS do not agree.
 
     Raises:
-        AwsError: with the problem, if that takes too long.
+        AwsError: with the problem, if this takes too long.
     """
     deadline, pause = time.monotonic() + _AGREE_SECONDS, 0.1
     while True:
@@ -173,10 +181,12 @@ def get_task_definition(
     task_definition_prefix: str,
     log_group: str | None = None,
 ) -> dict[str, Any]:
-    """The definition of a task with one container of the image; registered if there is none.
+    """Return a task definition for the image; register it if there is none.
+
+    The task has one container.
 
     Args:
-        log_group: where its output goes, in the region where the task runs; None: nowhere.
+        log_group: log group of the output, in the region where the task runs; None disables the log.
     """
     ecs = client("ecs")
     container: dict[str, Any] = {
@@ -185,7 +195,7 @@ def get_task_definition(
         "portMappings": [{"containerPort": port, "hostPort": port, "protocol": "tcp"}],
         "essential": True,
         "entryPoint": ["/bin/sh", "-c"],
-        "command": ["echo 'hello world'"],  # each task has a command of its own instead
+        "command": ["echo 'hello world'"],  # each task overrides it
     }
     definition = {
         "executionRoleArn": execution_role_arn,
@@ -213,7 +223,7 @@ def get_task_definition(
                 return found
         except ecs.exceptions.ClientException:
             pass  # there is none
-        # Of two that do this at once each gets a revision, and they are alike.
+        # Two processes that do this at once get two equal revisions.
         made: dict[str, Any] = ecs.register_task_definition(
             family=family, **definition, tags=[{"key": TAG_KEY, "value": TAG_VALUE}]
         )["taskDefinition"]
@@ -221,9 +231,9 @@ def get_task_definition(
 
 
 def get_cluster_arn(cluster_name: str) -> str:
-    """The cluster of this name; made if there is none."""
+    """Return the ARN of the cluster of this name; create it if there is none."""
     ecs = client("ecs")
-    with explained(f"get or make the cluster {cluster_name}"):
+    with explained(f"get or create the cluster {cluster_name}"):
         made = ecs.create_cluster(clusterName=cluster_name, tags=[{"key": TAG_KEY, "value": TAG_VALUE}])
         return str(made["cluster"]["clusterArn"])
 
@@ -232,7 +242,7 @@ def get_cluster_arn(cluster_name: str) -> str:
 
 
 def get_default_vpc_and_subnet() -> tuple[str, str]:
-    """The ids of the region's default VPC, and of a subnet in it.
+    """Return the ids of the region's default VPC, and of a subnet in it.
 
     Raises:
         AwsError: if there is no such VPC, or no subnet in it.
@@ -242,32 +252,34 @@ def get_default_vpc_and_subnet() -> tuple[str, str]:
         vpcs = ec2.describe_vpcs(Filters=[{"Name": "isDefault", "Values": ["true"]}])["Vpcs"]
         if not vpcs:
             where = ec2.meta.region_name
-            raise AwsError(f"AWS: No default VPC found in the region {where}; `aws ec2 create-default-vpc` makes one")
+            raise AwsError(f"AWS: No default VPC found in the region {where}; run `aws ec2 create-default-vpc`")
         vpc = str(vpcs[0]["VpcId"])
         pages = ec2.get_paginator("describe_subnets").paginate(Filters=[{"Name": "vpc-id", "Values": [vpc]}])
         subnets = [subnet for page in pages for subnet in page["Subnets"]]
         if not subnets:
             raise AwsError(
-                f"AWS: No subnets found in the default VPC {vpc}; `aws ec2 create-default-subnet` makes them"
+                f"AWS: No subnets found in the default VPC {vpc}; run `aws ec2 create-default-subnet`"
             )
-        # The default ones lead to the internet; the caller's own may not.
+        # Default subnets lead to the internet; the account's other subnets may not.
         subnets.sort(key=lambda one: (one.get("State", "available") != "available", not one.get("DefaultForAz")))
         return vpc, str(subnets[0]["SubnetId"])
 
 
 def get_security_group(vpc_id: str, port: int, security_group_prefix: str, cidr: str = _ANYWHERE) -> str:
-    """The id of a security group that lets connections to the port in; made if there is none.
+    """Return the id of a security group that allows connections to the port.
+
+    The group is created if there is none.
 
     Args:
-        cidr: the IPv4 addresses that may connect, as in "198.51.100.0/24". By default everybody on the internet may,
-            and only the server's key keeps them out.
+        cidr: IPv4 addresses that may connect, such as "198.51.100.0/24". By default the whole internet may connect,
+            and only the server's key protects the server.
     """
     ec2 = client("ec2")
     rule = {"IpProtocol": "tcp", "FromPort": port, "ToPort": port, "IpRanges": [{"CidrIp": cidr}]}
     name = get_name_hash(security_group_prefix, rule, max_length=255)
-    with explained(f"get or make the security group {name}"):
+    with explained(f"get or create the security group {name}"):
         group = _group(ec2, name, vpc_id)
-        # Also of a group that is there already: whoever made it may not have come so far.
+        # Do this for an existing group too: the process that created it may have stopped before this.
         if not any(_lets_in(permission, port, cidr) for permission in group.get("IpPermissions", ())):
             try:
                 ec2.authorize_security_group_ingress(GroupId=group["GroupId"], IpPermissions=[rule])
@@ -279,7 +291,7 @@ def get_security_group(vpc_id: str, port: int, security_group_prefix: str, cidr:
 
 def _group(ec2: Any, name: str, vpc: str) -> dict[str, Any]:
     filters = [{"Name": "group-name", "Values": [name]}, {"Name": "vpc-id", "Values": [vpc]}]
-    for _ in _tries(f"The security group {name} is said to exist, and is not found"):
+    for _ in _tries(f"The security group {name} exists, but AWS does not find it"):
         found = ec2.describe_security_groups(Filters=filters)["SecurityGroups"]
         if found:
             return dict(found[0])
@@ -295,8 +307,8 @@ def _group(ec2: Any, name: str, vpc: str) -> dict[str, Any]:
         except Exception as error:
             if code_of(error) != "InvalidGroup.Duplicate":
                 raise
-            continue  # another makes it at the same time
-        # It may not be seen everywhere yet, where the rule is to be added.
+            continue  # another process creates it at the same time
+        # The group may not be visible yet to the request that adds the rule.
         ec2.get_waiter("security_group_exists").wait(GroupIds=[made["GroupId"]])
         return dict(made)
     raise AssertionError("not reached")
@@ -325,20 +337,20 @@ def run_fargate_task(
     started_by: str | None = None,
     **fargate_args: Any,
 ) -> str:
-    """Have a task run; its ARN. It is not waited for.
+    """Run a task and return its ARN, without waiting until the task runs.
 
     Args:
-        command: what the container's entry point gets.
-        name: the container, as the definition calls it.
-        memory: MiB.
-        ephemeral_storage: GiB, at least 21.
-        environment: more variables of the container.
-        started_by: a word by which the task can be found, also if the answer to this is lost.
-        fargate_args: more of the task's `overrides`. What they say about this container in `containerOverrides` is
-            added to what is said here.
+        command: arguments of the container's entry point.
+        name: the container's name in the definition.
+        memory: memory in MiB.
+        ephemeral_storage: disk space in GiB, at least 21.
+        environment: additional environment variables of the container.
+        started_by: a word by which the task can be found, even if the response to this request is lost.
+        fargate_args: more of the task's `overrides`. Their `containerOverrides` of this container are merged with the
+            arguments above.
 
     Raises:
-        AwsError: if it cannot run, with the reason that ECS gives.
+        AwsError: if the task cannot run, with ECS's reason.
     """
     mine: dict[str, Any] = {"name": name, "command": command}
     if environment:
@@ -382,7 +394,7 @@ def run_fargate_task(
     if answer.get("tasks"):
         return str(answer["tasks"][0]["taskArn"])
     failures = answer.get("failures")
-    if not failures:  # as of a proxy that answers with a page: of what was asked for nothing is known
+    if not failures:  # for example from a proxy that responds with a page: the task may have been run
         raise AwsError(
             f"AWS: cannot run a task in the cluster {cluster_arn}: the answer has neither a task nor a reason",
             may_be_done=True,
@@ -392,7 +404,11 @@ def run_fargate_task(
 
 
 def find_public_ip(task: dict[str, Any]) -> str | None:
-    """The public address of a task as `describe_tasks` tells of it; None if it has none, or not yet."""
+    """Return the public address of a task; None if it has none, or not yet.
+
+    Args:
+        task: the task's description, as `describe_tasks` returns it.
+    """
     interface = next(
         (
             detail.get("value")
@@ -412,26 +428,28 @@ def find_public_ip(task: dict[str, Any]) -> str | None:
         except Exception as error:
             if code_of(error) != "InvalidNetworkInterfaceID.NotFound":
                 raise
-            return None  # not everywhere yet
+            return None  # not visible everywhere yet
     return (found[0].get("Association") or {}).get("PublicIp") if found else None
 
 
 def get_public_ip(
     task_arn: str, cluster_arn: str, timeout: float = 60.0, sleep: Callable[[float], None] = time.sleep
 ) -> str:
-    """The public address of a task, which it gets some time after it has begun.
+    """Wait for the public address of a task and return it.
+
+    The task gets its address some time after its start.
 
     Args:
-        timeout: seconds to wait for it.
-        sleep: how the time between two looks is spent.
+        timeout: seconds to wait for the address.
+        sleep: function to call with the seconds between two requests.
 
     Raises:
-        AwsError: if it has none by then, or there is no such task.
+        AwsError: if the task has no address by then, or there is no such task.
     """
     ecs = client("ecs")
     deadline = time.monotonic() + timeout
     while True:
-        with explained(f"look at the task {task_arn}"):
+        with explained(f"describe the task {task_arn}"):
             tasks = ecs.describe_tasks(cluster=cluster_arn, tasks=[task_arn])["tasks"]
         if tasks and (address := find_public_ip(tasks[0])):
             return address
@@ -444,10 +462,10 @@ def get_public_ip(
 def get_cloudwatch_log_url(
     task_arn: str, task_definition: dict[str, Any], container_name: str, region: str | None = None
 ) -> str:
-    """The page of AWS's console that shows what a task's container prints.
+    """Return the URL of the AWS console page with the output of a task's container.
 
     Args:
-        region: where the log is; None takes it from the definition, or from the task's ARN.
+        region: region of the log; None takes it from the definition, or from the task's ARN.
 
     Raises:
         KeyError: if the definition has no log.

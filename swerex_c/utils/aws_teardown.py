@@ -1,11 +1,12 @@
-"""Delete everything at AWS that was made for deployments: what has the tag `origin=swe-rex-deployment-auto`.
+"""Program that deletes all AWS resources that were created for deployments.
 
     python -m swerex_c.utils.aws_teardown [--dry-run] [--yes]
 
-It shows what it has found, and asks before it deletes that, in the order in which one thing needs another: tasks,
-clusters, task definitions (which AWS keeps, inactive), security groups, roles. What cannot be deleted is told, and does
-not keep the rest from being deleted; running it again goes on with what is left. Clusters, definitions and groups are
-those of one region, the configured one; roles are those of the account. Logs are kept.
+These are the resources with the tag `origin=swe-rex-deployment-auto`. The program lists them and asks before it deletes
+them, in the order of their dependencies: tasks, clusters, task definitions (which AWS keeps, inactive), security
+groups, roles. It reports each resource that cannot be deleted and continues with the rest; another run continues with
+the resources that are left. It deletes clusters, definitions and groups of the configured region only, and roles of the
+whole account. It keeps logs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from swerex_c.exceptions import SwerexException
-from swerex_c.utils._aws import TAG_KEY, TAG_VALUE, client, code_of, explained
+from swerex_c.utils.aws_client import TAG_KEY, TAG_VALUE, client, code_of, explained
+from swerex_c.utils.visible import visible
 
 __all__ = [
     "delete_ecs_clusters",
@@ -31,7 +33,7 @@ __all__ = [
 ]
 
 _END_SECONDS = 180.0
-"""How long tasks that were stopped may take to end, which includes what AWS then does with their network."""
+"""Maximum seconds until stopped tasks have ended, including AWS's cleanup of their network."""
 
 _GONE = (
     "ClusterNotFoundException",
@@ -40,14 +42,14 @@ _GONE = (
     "NoSuchEntity",
     "NoSuchEntityException",
 )
-"""Errors that say that there is nothing left to delete."""
+"""Error codes of a resource that does not exist any more."""
 
 _WAITS = ("ClusterContainsTasksException", "DependencyViolation", "UpdateInProgressException")
-"""Errors that go away when what uses the thing has ended."""
+"""Error codes of a resource that is in use, which disappear when its user has ended."""
 
 
 def get_confirmation(message: str) -> bool:
-    """Ask the user; whether the answer is yes. Without a user it is no."""
+    """Ask the user and return whether the answer is yes; at the end of input it is no."""
     try:
         return input(f"\n{message}\nDo you want to continue? (y/n): ").strip().lower() == "y"
     except EOFError:
@@ -55,7 +57,10 @@ def get_confirmation(message: str) -> bool:
 
 
 def has_target_tag(tags: list[dict[str, Any]]) -> bool:
-    """Whether these are the tags, with capital or small keys, of something that was made for deployments."""
+    """Check whether tags mark a resource that was created for a deployment.
+
+    The fields of the tags are `key` and `value`, or `Key` and `Value`.
+    """
     return any(
         tag.get("key", tag.get("Key")) == TAG_KEY and tag.get("value", tag.get("Value")) == TAG_VALUE for tag in tags
     )
@@ -63,16 +68,16 @@ def has_target_tag(tags: list[dict[str, Any]]) -> bool:
 
 @dataclass(frozen=True)
 class _Kind:
-    """One kind of things that are found and deleted."""
+    """One kind of resource that is found and deleted."""
 
     title: str
-    """As in "IAM roles"."""
+    """Plural name, such as "IAM roles"."""
 
     verb: str
-    """What is done with one, as in "Deleting"."""
+    """Action on a resource, such as "Deleting"."""
 
     find: Callable[[], Iterator[tuple[str, str]]]
-    """The ids of what there is, each with what is shown of it."""
+    """Function that yields the id and the displayed text of each resource."""
 
     delete: Callable[[str], None]
 
@@ -81,23 +86,23 @@ class _Kind:
 
 
 def _clusters(ecs: Any) -> Iterator[dict[str, Any]]:
-    """The clusters of the region that are in use, with their tags."""
+    """Yield the region's clusters that are not inactive, with their tags."""
     for page in ecs.get_paginator("list_clusters").paginate():
-        if page["clusterArns"]:  # a hundred at most, which is what describe_clusters takes
+        if page["clusterArns"]:  # at most 100, the limit of describe_clusters
             for cluster in ecs.describe_clusters(clusters=page["clusterArns"], include=["TAGS"])["clusters"]:
                 if cluster.get("status", "ACTIVE") != "INACTIVE":
                     yield cluster
 
 
 def _tasks(ecs: Any, cluster: str) -> Iterator[dict[str, Any]]:
-    """The tasks of a cluster that are to run, with their tags."""
+    """Yield the tasks of a cluster that were not stopped, with their tags."""
     for page in ecs.get_paginator("list_tasks").paginate(cluster=cluster, desiredStatus="RUNNING"):
         if page["taskArns"]:
             yield from ecs.describe_tasks(cluster=cluster, tasks=page["taskArns"], include=["TAGS"])["tasks"]
 
 
 def _find_tasks() -> Iterator[tuple[str, str]]:
-    # Also of clusters that are not ours: a deployment can be told to use one that was there.
+    # Include clusters without the tag: a deployment can use an existing cluster.
     ecs = client("ecs")
     for cluster in _clusters(ecs):
         whole = has_target_tag(cluster.get("tags", []))
@@ -108,7 +113,7 @@ def _find_tasks() -> Iterator[tuple[str, str]]:
 
 
 def _stop_task(which: str) -> None:
-    # Its end is waited for where something else needs it: many tasks end at the same time.
+    # Do not wait for the end here, because many tasks end at the same time. `_when_unused` waits where it is needed.
     cluster, _, task = which.partition(" ")
     client("ecs").stop_task(cluster=cluster, task=task, reason="swerex_c.utils.aws_teardown")
 
@@ -153,7 +158,7 @@ def _find_security_groups() -> Iterator[tuple[str, str]]:
 def _delete_security_group(group: str) -> None:
     ec2 = client("ec2")
     found = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
-    # Rules first: two groups that name each other could not be deleted otherwise.
+    # Delete the rules first: two groups that refer to each other could not be deleted otherwise.
     for one in found:
         if one.get("IpPermissions"):
             ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=one["IpPermissions"])
@@ -172,7 +177,7 @@ def _find_roles() -> Iterator[tuple[str, str]]:
             name = role["RoleName"]
             try:
                 pages = list(iam.get_paginator("list_role_tags").paginate(RoleName=name))
-            except iam.exceptions.NoSuchEntityException:  # it is deleted meanwhile
+            except iam.exceptions.NoSuchEntityException:  # deleted meanwhile
                 continue
             if has_target_tag([tag for each in pages for tag in each["Tags"]]):
                 yield name, name
@@ -190,7 +195,7 @@ def _delete_role(name: str) -> None:
 
 
 def _when_unused(delete: Callable[[], object]) -> None:
-    """Delete something as soon as nothing uses it any more."""
+    """Call `delete`, and retry it while the resource is in use."""
     deadline = time.monotonic() + _END_SECONDS
     while True:
         try:
@@ -202,7 +207,7 @@ def _when_unused(delete: Callable[[], object]) -> None:
         time.sleep(2)
 
 
-# All of them
+# All kinds
 
 _TASKS = _Kind("ECS tasks", "Stopping", _find_tasks, _stop_task)
 _CLUSTERS = _Kind("ECS clusters", "Deleting", _find_clusters, _delete_cluster)
@@ -211,19 +216,19 @@ _GROUPS = _Kind("security groups", "Deleting", _find_security_groups, _delete_se
 _ROLES = _Kind("IAM roles", "Deleting", _find_roles, _delete_role)
 
 _ALL = (_TASKS, _CLUSTERS, _DEFINITIONS, _GROUPS, _ROLES)
-"""In the order in which they can be deleted."""
+"""All kinds of resources, in the order in which they can be deleted."""
 
 _Found = list[tuple[_Kind, list[tuple[str, str]]]]
 
 
 def _find(kinds: Sequence[_Kind]) -> tuple[_Found, int]:
-    """What there is of each kind, and how many of the kinds could not be looked for."""
+    """Return the resources of each kind, and the number of kinds whose search failed."""
     found: _Found = []
     failed = 0
     for kind in kinds:
         things: list[tuple[str, str]] = []
         try:
-            with explained(f"look for {kind.title}"):
+            with explained(f"list {kind.title}"):
                 things.extend(kind.find())
         except SwerexException as error:
             failed += 1
@@ -234,36 +239,39 @@ def _find(kinds: Sequence[_Kind]) -> tuple[_Found, int]:
 
 
 def _delete(found: _Found) -> int:
-    """Delete what was found, as far as that can be done; how much could not be."""
+    """Delete the found resources and return the number of failures."""
     failed = 0
     for kind, things in found:
         for thing, shown in things:
-            print(f"{kind.verb} {shown} [{kind.title}]")
+            print(visible(f"{kind.verb} {shown} [{kind.title}]"))
             try:
                 kind.delete(thing)
             except Exception as error:
                 if code_of(error) in _GONE:
                     continue
                 failed += 1
-                print(f"Error: {kind.verb} {shown} [{kind.title}] failed: {error}", file=sys.stderr)
+                print(visible(f"Error: {kind.verb} {shown} [{kind.title}] failed: {error}"), file=sys.stderr)
     return failed
 
 
 def _told(found: _Found) -> str:
-    return "\n\n".join(
-        f"{kind.title[0].upper()}{kind.title[1:]} ({len(things)}):\n" + "\n".join(f"  - {shown}" for _, shown in things)
-        for kind, things in found
+    return visible(
+        "\n\n".join(
+            f"{kind.title[0].upper()}{kind.title[1:]} ({len(things)}):\n"
+            + "\n".join(f"  - {shown}" for _, shown in things)
+            for kind, things in found
+        )
     )
 
 
 def _run(kinds: Sequence[_Kind], *, dry_run: bool, ask: bool) -> int:
-    """Find and show things of these kinds, ask, and delete them; how much could not be."""
+    """Find and show resources, ask, delete them, and return the number of failures."""
     found, failed = _find(kinds)
     if not found:
         print(f"No {', '.join(kind.title for kind in kinds)} found to delete.")
         return failed
     if dry_run:
-        print(f"The following AWS resources would be deleted:\n\n{_told(found)}\n\nThis is a dry run: nothing is.")
+        print(f"The following AWS resources would be deleted:\n\n{_told(found)}\n\nThis is a dry run.")
         return failed
     message = f"The following AWS resources will be deleted:\n\n{_told(found)}\n\nThis action cannot be undone."
     if not ask:
@@ -275,57 +283,68 @@ def _run(kinds: Sequence[_Kind], *, dry_run: bool, ask: bool) -> int:
 
 
 def delete_ecs_clusters(*, dry_run: bool = False, ask: bool = True) -> int:
-    """End all tasks of deployments, and delete the clusters that were made for them.
+    """Stop all tasks of deployments, and delete the clusters created for them.
 
     Args:
-        dry_run: only show them.
-        ask: whether to ask the user before.
+        dry_run: only show the resources.
+        ask: True to ask the user before.
 
-    Returns: how many could not be deleted, which is told on standard error.
+    Returns: the number of failed searches and deletions, which are reported on standard error.
     """
     return _run([_TASKS, _CLUSTERS], dry_run=dry_run, ask=ask)
 
 
 def delete_task_definitions(*, dry_run: bool = False, ask: bool = True) -> int:
-    """Deregister the task definitions that were made for deployments; as `delete_ecs_clusters`."""
+    """Deregister the task definitions that were created for deployments.
+
+    The arguments and the result are those of `delete_ecs_clusters`.
+    """
     return _run([_DEFINITIONS], dry_run=dry_run, ask=ask)
 
 
 def delete_security_groups(*, dry_run: bool = False, ask: bool = True) -> int:
-    """Delete the security groups that were made for deployments, with their rules; as `delete_ecs_clusters`."""
+    """Delete the security groups that were created for deployments, with their rules.
+
+    The arguments and the result are those of `delete_ecs_clusters`.
+    """
     return _run([_GROUPS], dry_run=dry_run, ask=ask)
 
 
 def delete_iam_roles(*, dry_run: bool = False, ask: bool = True) -> int:
-    """Delete the roles that were made for deployments, with their policies; as `delete_ecs_clusters`."""
+    """Delete the roles that were created for deployments, with their policies.
+
+    The arguments and the result are those of `delete_ecs_clusters`.
+    """
     return _run([_ROLES], dry_run=dry_run, ask=ask)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; its exit code, which is 1 if something could not be deleted or looked for.
+    """Run the command and return its exit code.
+
+    The code is 1 if a search or a deletion failed, or the account of the credentials cannot be read.
 
     Args:
-        arguments: the options; None is none.
+        arguments: the options; None means no options.
     """
     parser = argparse.ArgumentParser(
         prog="python -m swerex_c.utils.aws_teardown",
-        description=f"Delete everything at AWS that has the tag {TAG_KEY}={TAG_VALUE}.",
+        description=f"Delete all AWS resources that have the tag {TAG_KEY}={TAG_VALUE}.",
     )
     parser.add_argument("--dry-run", action="store_true", help="only show what would be deleted")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     options = parser.parse_args(list(arguments or ()))
     try:
         sts = client("sts")
-        with explained("tell whose account this is"):
+        with explained("get the account of the credentials"):
             account = sts.get_caller_identity()["Account"]
     except SwerexException as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1
     where = f"the account {account}, region {sts.meta.region_name}"
-    print(f"Looking for {TAG_KEY}={TAG_VALUE} in {where}; this may take long.")
+    print(f"Looking for {TAG_KEY}={TAG_VALUE} in {where}; this may take a while.")
     failed = _run(_ALL, dry_run=options.dry_run, ask=not options.yes)
     if failed:
-        print(f"\n{failed} of these failed, see above; the rest is done.", file=sys.stderr)
+        print(f"\n{failed} deletions failed, see above; the others succeeded.", file=sys.stderr)
         return 1
     return 0
 

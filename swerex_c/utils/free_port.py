@@ -1,4 +1,4 @@
-"""Ports that are free, and given to nobody else in this process."""
+"""Find free TCP ports that no other caller in this process has received."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from swerex_c.utils.log import get_logger
 __all__ = ["find_free_port"]
 
 _REGISTERED_PORTS: dict[int, None] = {}
-"""What was given out, oldest first."""
+"""Ports that were returned, oldest first."""
 
 _REGISTERED_PORTS_LOCK = threading.Lock()
 
 
 def find_free_port(max_attempts: int = 10, sleep_between_attempts: float = 0.1) -> int:
-    """A TCP port that is free on every address of this machine and that no other call in this process was given.
+    """Return a free TCP port that no other call in this process has returned.
 
-    Only when the system finds no other is a port given out a second time, if it is free; the one that was given out
-    longest ago first. Nothing keeps other processes from taking the port before the caller does.
+    The port is free on every address. If the system finds no other port, this returns a free port a second time, the
+    one that was returned longest ago. Another process can still take the port before the caller does.
 
     Args:
-        max_attempts: how many ports to look at before that.
+        max_attempts: number of ports to try before reusing one.
         sleep_between_attempts: seconds to wait after the system had no port at all.
 
     Raises:
@@ -43,7 +43,7 @@ def find_free_port(max_attempts: int = 10, sleep_between_attempts: float = 0.1) 
 
 
 def _new_port(max_attempts: int, pause: float) -> int | None:
-    # What was found unfit stays bound until the search is over, so that the system does not offer it again.
+    # Keep unsuitable ports bound until the search is over, so that the system does not offer them again.
     with contextlib.ExitStack() as unfit:
         for _ in range(max_attempts):
             taken = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -72,7 +72,7 @@ def _oldest_free_port() -> int | None:
 
 
 def _free_for_ipv6(port: int) -> bool:
-    """Whether a server could also listen on the port's IPv6 side; true where there is no IPv6."""
+    """Check whether a server could also listen on this port over IPv6; return True if there is no IPv6."""
     try:
         attempt = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
     except OSError:

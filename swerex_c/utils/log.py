@@ -1,7 +1,7 @@
-"""Loggers that print to the terminal, in colour where it has any.
+"""Loggers that print to the terminal, in colour if the terminal supports it.
 
-`SWE_REX_LOG_STREAM_LEVEL` sets what is printed: a level's name or number, DEBUG unless set. `SWE_AGENT_LOG_TIME` adds
-the time to each line. This module imports no other part of the package, and rich only for the first line it prints.
+`SWE_REX_LOG_STREAM_LEVEL` is the minimum level to print, as a name or a number; its default is DEBUG.
+`SWE_AGENT_LOG_TIME` adds the time to each line. Of this package only `visible` is imported, and rich at the first line.
 """
 
 from __future__ import annotations
@@ -9,6 +9,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from typing import TYPE_CHECKING
+
+from swerex_c.utils.visible import visible
+
+if TYPE_CHECKING:
+    from rich.console import ConsoleRenderable
 
 __all__ = ["get_logger", "register_thread_name"]
 
@@ -19,7 +25,7 @@ _set_up_lock = threading.Lock()
 
 
 def _interpret_level_from_env(level: str | None, *, default: int = logging.DEBUG) -> int:
-    """The number of a level that is given by number or by name; the default if it is neither."""
+    """Return the number of a level that is given by number or by name, or the default if it is neither."""
     if not level:
         return default
     if level.isdecimal():
@@ -31,14 +37,20 @@ _STREAM_LEVEL = _interpret_level_from_env(os.environ.get("SWE_REX_LOG_STREAM_LEV
 
 
 def register_thread_name(name: str) -> None:
-    """Have the loggers that this thread asks for from now on end in `name` instead of in the thread's own name."""
+    """Set the suffix of the loggers that this thread gets from now on.
+
+    The default is the thread's name.
+    """
     _THREAD_NAME_TO_LOG_SUFFIX[threading.current_thread().name] = name
 
 
 def get_logger(name: str, *, emoji: str = "🦖") -> logging.Logger:
-    """The logger of this name, set up to print its lines behind `emoji` unless somebody has set it up already.
+    """Return the logger of this name, set up to print lines unless it has handlers.
 
-    Off the main thread the name is extended by that of the thread, so that parallel work can be told apart.
+    In threads other than the main thread, the logger's name gets the thread's name as a suffix.
+
+    Args:
+        emoji: prefix of the lines.
     """
     thread = threading.current_thread().name
     if thread != "MainThread":
@@ -59,7 +71,7 @@ def get_logger(name: str, *, emoji: str = "🦖") -> logging.Logger:
 
 
 class _TerminalHandler(logging.Handler):
-    """Prints through rich, which it imports for its first record: most loggers never have one."""
+    """Handler that prints through rich, which it imports for its first record: most loggers never have one."""
 
     def __init__(self, emoji: str):
         super().__init__()
@@ -81,5 +93,8 @@ def _rich_handler(emoji: str) -> logging.Handler:
     class EmojiHandler(RichHandler):
         def get_level_text(self, record: logging.LogRecord) -> Text:
             return Text.styled((emoji + record.levelname).ljust(10), f"logging.level.{record.levelname.lower()}")
+
+        def render_message(self, record: logging.LogRecord, message: str) -> ConsoleRenderable:
+            return super().render_message(record, visible(message))
 
     return EmojiHandler(show_time=bool(os.environ.get("SWE_AGENT_LOG_TIME")), show_path=False)

@@ -1,4 +1,4 @@
-"""How far a transfer is, for whoever looks at the terminal."""
+"""Show the progress of a transfer on the terminal."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from collections.abc import Callable, Iterator
 __all__ = ["Progress", "adding", "shown"]
 
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes that were transferred and, if it is known, how many there will be."""
+"""Function to call with the number of bytes transferred so far and the total, or None if that is unknown."""
 
 _AFTER = 1.0
-"""Seconds that a transfer takes before it shows how far it is."""
+"""Seconds of a transfer before its progress is shown."""
 
 
 def adding(progress: Progress | None) -> Callable[[int], None] | None:
-    """What is called with the size of each piece that was transferred, where nobody knows how many there will be."""
+    """Return a function to call with the size of each transferred piece.
+
+    It calls `progress` for a transfer of unknown total size. Without `progress`, this returns None.
+    """
     if progress is None:
         return None
     done = 0
@@ -32,12 +35,13 @@ def adding(progress: Progress | None) -> Callable[[int], None] | None:
 
 @contextlib.contextmanager
 def shown(what: str) -> Iterator[Progress | None]:
-    """A way to tell how far a transfer is; None if there is nobody to see it, for standard error is no terminal.
+    """Yield a function that shows the progress of a transfer on standard error.
 
-    It may be called from any thread, by one at a time.
+    Yield None if standard error is no terminal. The function may be called from any thread, but by one thread at a
+    time.
 
     Args:
-        what: a few words, such as "Uploading data".
+        what: a short description, such as "Uploading data".
     """
     if sys.stderr is None or not sys.stderr.isatty():
         yield None
@@ -56,7 +60,7 @@ def shown(what: str) -> Iterator[Progress | None]:
         nonlocal started
         if not started and time.monotonic() - begin > _AFTER:
             started = True
-            with contextlib.suppress(Exception):  # another display has the terminal
+            with contextlib.suppress(Exception):  # another display uses the terminal
                 bar.start()
         if started:
             bar.update(task, completed=done, total=size)

@@ -1,4 +1,4 @@
-"""Waiting until something answers."""
+"""Wait until a function returns a true value."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ async def _wait_until_alive(
     function_timeout: float | None = 0.1,
     sleep: float = 0.25,
 ) -> None:
-    """Call `function(timeout=function_timeout)` until it returns something true. The event loop is free meanwhile.
+    """Call `function(timeout=function_timeout)` until it returns a true value, without blocking the event loop.
 
     Args:
-        function: what to call, at least once; what it raises is raised.
-        timeout: how many seconds to keep trying.
-        function_timeout: how many seconds one call may take, for the function to heed.
+        function: function to call at least once; its errors are raised.
+        timeout: seconds to keep trying.
+        function_timeout: seconds for one call, which the function itself has to observe.
         sleep: seconds between the calls.
 
     Raises:
-        TimeoutError: if nothing true came in time. It ends in the `message` of the last answer.
+        TimeoutError: if no true value came in time. Its text ends in the `message` of the last value.
     """
     deadline = time.monotonic() + timeout
     attempts = 0

@@ -12,9 +12,9 @@ static void require(int condition)
 }
 
 /* Undoes the quoting of SWX_WAY_EVAL by the rules of the header, independently of how it was made. */
-static void expect_quoted(const swx_buf *out, const uint8_t *text, size_t size)
+static void expect_quoted(swx_way way, const swx_buf *out, const uint8_t *text, size_t size)
 {
-    static const char start[] = "eval $'", option[] = "eval -- $'";
+    static const char start[] = "\\builtin eval $'", option[] = "\\builtin eval -- $'";
     const uint8_t *at = out->data, *end = at + out->size;
     at += size && text[0] == '-' ? sizeof(option) - 1 : sizeof(start) - 1;
     size_t backslashes = 0;
@@ -35,7 +35,7 @@ static void expect_quoted(const swx_buf *out, const uint8_t *text, size_t size)
                 c = c == 'n' ? '\n' : c == 't' ? '\t' : c;
             }
         }
-        require(c == (i < size ? text[i] : memmem(text, size, "<<", 2) ? '\n' : '\\'));
+        require(c == (i < size ? text[i] : way == SWX_WAY_DOCUMENT ? '\n' : '\\'));
     }
     require(end - at == 2 && memcmp(at, "'\n", 2) == 0);
 }
@@ -68,8 +68,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         require(line == 0 && out.size <= swx_syntax_bound(way, size));
         swx_buf_free(&out);
         if (!memchr(text, 0, size)) {
-            require(swx_syntax_deliver(SWX_WAY_EVAL, text, size, &out) == SWX_OK);
-            expect_quoted(&out, text, size);
+            way = size & 2 ? SWX_WAY_EVAL : SWX_WAY_DOCUMENT;
+            require(swx_syntax_deliver(way, text, size, &out) == SWX_OK);
+            expect_quoted(way, &out, text, size);
         }
         swx_buf_free(&out);
     }

@@ -292,7 +292,7 @@ static void test_strays(void)
         }
         CHECK(gone && child.reaped);
         struct pollfd ended = { .fd = output, .events = POLLIN };
-        CHECK(poll(&ended, 1, 2000) == 1);
+        CHECK(poll(&ended, 1, 20000) == 1);
         slurp(output, got, sizeof(got));
         close(output);
         swx_child_close(&child);

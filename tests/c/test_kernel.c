@@ -1,7 +1,11 @@
 #include "swx_kernel.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -30,8 +34,8 @@ static void test_parse(void)
     CHECK(parse(line, &number, a) && number == 0 && a[0] == 0 && a[1] == 0x55d2c8a3b010 && a[2] == 0x400);
     CHECK(parse("270 0x1 0xffffffffffffffff 0xA", &number, a) == false);
     CHECK(parse("270 0x1 0xffffffffffffffff 0xa 0x0 0x0 0x0 0x7f 0x1", &number, a) && number == 270 && a[1] == UINT64_MAX && a[2] == 10 &&
-          a[6] == 0x7f);
-    CHECK(!parse("270 0x1 0x2 0xa 0x0 0x0 0x0", &number, a));
+          a[6] == 0x7f && a[7] == 1);
+    CHECK(!parse("270 0x1 0x2 0xa 0x0 0x0 0x0 0x7f", &number, a));
     CHECK(!parse("running\n", &number, a));
     CHECK(!parse("-1 0x7ffd5 0x7f2\n", &number, a));
     CHECK(!parse("", &number, a) && !parse("0", &number, a) && !parse("0 0x", &number, a) && !parse("0 0x1 0x2 ", &number, a));
@@ -40,8 +44,36 @@ static void test_parse(void)
     for (size_t cut = 0; cut < strlen(line); cut++) {
         char part[80] = { 0 };
         memcpy(part, line, cut);
-        CHECK(parse(part, &number, a) == (cut > strlen("0 0x0 0x55d2c8a3b010 0x400 0x0 0x1 0x2 0x")));
+        CHECK(parse(part, &number, a) == (cut > strlen("0 0x0 0x55d2c8a3b010 0x400 0x0 0x1 0x2 0x7ffd5 0x")));
     }
+}
+
+/* A file that says what /proc/PID/syscall would. */
+static int says(const char *line)
+{
+    int fd = memfd_create("syscall", MFD_CLOEXEC);
+    CHECK(fd >= 0 && write(fd, line, strlen(line)) == (ssize_t)strlen(line));
+    return fd;
+}
+
+static void test_another_program_is_told_by_its_stack_or_its_code(void)
+{
+    swx_kernel kernel = { .fd = says("0 0x0 0x55d2c8a3b010 0x400 0x0 0x1 0x2 0x7ffd10000000 0x7f2210000000\n") };
+    CHECK(swx_kernel_learn(&kernel) == SWX_OK && !swx_kernel_is_replaced(&kernel));
+    static const struct { const char *line; bool replaced; } cases[] = {
+        { "0 0x0 0x55d2c8a3c010 0x1000 0x0 0x1 0x2 0x7ffd0fff8000 0x7f2210000000\n", false }, /* `read x` */
+        { "270 0x1 0x55d2c8a3c010 0x0 0x0 0x0 0x2 0x7ffd0fff8000 0x7f2210100000\n", false }, /* `read -e x` */
+        { "270 0x1 0x55d2c8a3c010 0x0 0x0 0x0 0x2 0x7ffd50000000 0x7f2210100000\n", true },
+        { "270 0x1 0x55d2c8a3c010 0x0 0x0 0x0 0x2 0x7ffd10002000 0x7f5210100000\n", true }, /* a stack that is near by chance */
+        { "61 0x1 0x55d2c8a3c010 0x0 0x0 0x0 0x2 0x7ffd50000000 0x7f5210100000\n", false }, /* not waiting for a key */
+        { "running\n", false },
+    };
+    for (size_t i = 0; i < SWX_COUNT(cases); i++) {
+        close(kernel.fd);
+        kernel.fd = says(cases[i].line);
+        CHECK(swx_kernel_is_replaced(&kernel) == cases[i].replaced);
+    }
+    swx_kernel_close(&kernel);
 }
 
 static void nap(void) { nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL); }
@@ -134,6 +166,33 @@ static void test_no_process(void)
     swx_kernel_close(&kernel);
 }
 
+/* As a daemon does that closes all it does not know: others take the number. */
+static void test_closed_behind_it(void)
+{
+    swx_kernel kernel;
+    swx_kernel_open(&kernel, getpid());
+    swx_kernel_close(&kernel);
+    struct stat wanted, file;
+    int stale = 3;
+    if (stat("/proc/sys/kernel/ns_last_pid", &wanted) != 0) {
+        return;
+    }
+    while (stale < 1024 && (fstat(stale, &file) != 0 || file.st_ino != wanted.st_ino || file.st_dev != wanted.st_dev)) {
+        stale++;
+    }
+    char path[] = "/tmp/swx-test-XXXXXX";
+    int other = mkstemp(path);
+    CHECK(stale < 1024 && other >= 0 && write(other, "1\n", 2) == 2 && dup2(other, stale) == stale);
+    CHECK(swx_kernel_last_start() == 1);
+    swx_kernel_open(&kernel, getpid());
+    swx_kernel_close(&kernel);
+    CHECK(swx_kernel_last_start() > 1);
+    CHECK(fcntl(stale, F_GETFD) == 0); /* it is theirs */
+    close(stale);
+    close(other);
+    unlink(path);
+}
+
 /* A process that waits for children, works, and ends. */
 static void test_pace(void)
 {
@@ -218,4 +277,5 @@ static void test_sleeps(void)
     CHECK(waitpid(child, NULL, 0) == child && swx_kernel_sleeps(child)); /* nothing is known of it */
 }
 
-TEST_MAIN(test_parse, test_a_shell, test_no_process, test_pace, test_newborn, test_sleeps)
+TEST_MAIN(test_parse, test_another_program_is_told_by_its_stack_or_its_code, test_a_shell, test_no_process, test_closed_behind_it,
+          test_pace, test_newborn, test_sleeps)

@@ -433,7 +433,31 @@ static void test_every_allocation_may_fail(void)
 static void test_every_allocation_may_fail(void) {}
 #endif
 
+/* Each letter that may matter later doubles the states of the DFA. */
+static void test_work_is_limited(void)
+{
+    static uint8_t text[1 << 20];
+    const char *const texts[] = { "a[ab]{5000}c", "d", NULL };
+    swx_pattern patterns[MOST];
+    swx_match *match;
+    swx_error err;
+    swx_hit hit;
+    size_t consumed, count = list_of(patterns, texts);
+    uint32_t random = 1;
+    for (size_t i = 0; i < sizeof(text); i++) {
+        random = random * 1664525 + 1013904223;
+        text[i] = random >> 31 ? 'a' : 'b';
+    }
+    CHECK(swx_match_new(&match, patterns, count, &tables, NULL, &err) == SWX_OK);
+    CHECK(swx_match_feed(match, text, sizeof(text), &consumed, &hit) == SWX_ELIMIT);
+    CHECK(swx_match_feed(match, (const uint8_t *)"d", 1, &consumed, &hit) == SWX_ELIMIT); /* sticky */
+    swx_match_reset(match);
+    CHECK(swx_match_feed(match, (const uint8_t *)"d", 1, &consumed, &hit) == SWX_OK && hit.index == 1);
+    swx_match_free(match);
+}
+
 TEST_MAIN(test_examples_at_every_chunk_size, test_examples_on_the_naive_matcher, test_refusals_name_pattern_and_place,
           test_tables_are_asked_for_only_when_needed, test_nesting_and_size_are_limited, test_empty_matches_are_told,
           test_search_goes_on_after_a_hit, test_beginning_is_the_last_hit, test_hit_inside_a_broken_sequence,
-          test_tiny_cache_changes_nothing, test_hits_at_every_place_of_a_block, test_every_allocation_may_fail)
+          test_tiny_cache_changes_nothing, test_hits_at_every_place_of_a_block, test_work_is_limited,
+          test_every_allocation_may_fail)

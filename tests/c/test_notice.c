@@ -8,10 +8,16 @@ static const struct {
 } cases[] = {
     { "", "", 0 },
     { "out\n", "", 0 },
+    { "X", "[1]+  Done                    sleep 1\n", 1 },
+    { "X[1]+  Done                    fake", "[1]+  Done                    sleep 1\n", 1 },
+    { "a\nb[", "[2]-  Exit 127                x\n", 1 },
+    { "X", "[1]+  Done                    sleep 0.1  (wd: /)\n(wd now: /tmp)\n", 1 },
+    { "(wd now: /tmp)\n", "[1]+  Done                    sleep 0.1\n", 1 },
+    { "two [1]+  Done    c\n", "", 0 }, /* not in its column */
     { "out\n", "[1]+  Done                    sleep 1\n", 1 },
     { "out\n", "[1]   Done                    sleep 1\n[2]-  Exit 3                  (exit 3)\n[13]+  Killed                  x\n", 3 },
     { "", "[1]+  Done(2)                 sleep 1 | false\n", 1 },
-    { "", "[1]+  Done\n", 1 },
+    { "[1]+  Done\n", "", 0 },
     { "", "[1]+  Segmentation fault      (core dumped) ./crash\n", 1 },
     { "", "[1]+  Terminated              sleep 1  (wd: ~)\r\n", 1 },
     { "", "[1]+  User defined signal 1   sleep 9\n", 1 },
@@ -65,6 +71,23 @@ static void test_lines_anywhere(void)
     CHECK(size == strlen(rest) && memcmp(text, rest, size) == 0);
 }
 
+/* A reader that gets bytes as they come is never given one of a notice, and all of what can be none. */
+static void test_begin(void)
+{
+    const char *lines[] = { "X[1]+  Done                    sleep 1\nY", "X[13]-  Exit 127                a [1] b\nY" };
+    for (size_t i = 0; i < SWX_COUNT(lines); i++) {
+        for (size_t size = 2; size <= strlen(lines[i]); size++) {
+            CHECK(swx_notice_begin((const uint8_t *)lines[i], size) == 1);
+        }
+    }
+    const char *others[] = { "[user@host]$ ", "In [1]: x", "[1]x", "[]", "[1]+  Running                 cat\n", "[1]*", "[ 50%] Building\n",
+                             "[1]+  Done x\n" };
+    for (size_t i = 0; i < SWX_COUNT(others); i++) {
+        CHECK(swx_notice_begin((const uint8_t *)others[i], strlen(others[i])) == strlen(others[i]));
+    }
+    CHECK(swx_notice_begin((const uint8_t *)"", 0) == 0);
+}
+
 /* Every prefix and every byte changed: no crash, and never more than the text. */
 static void test_any_bytes(void)
 {
@@ -76,10 +99,10 @@ static void test_any_bytes(void)
             CHECK(text);
             memcpy(text, line + cut, size - cut);
             text[(size - cut) / 2] = (uint8_t)byte;
-            CHECK(swx_notice_count(text, size - cut) <= 2 && swx_notice_remove(text, size - cut) <= size - cut);
+            CHECK(swx_notice_count(text, size - cut) <= 2 && swx_notice_begin(text, size - cut) <= size - cut && swx_notice_remove(text, size - cut) <= size - cut);
             free(text);
         }
     }
 }
 
-TEST_MAIN(test_lines, test_lines_anywhere, test_any_bytes)
+TEST_MAIN(test_lines, test_lines_anywhere, test_begin, test_any_bytes)

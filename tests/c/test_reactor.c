@@ -6,6 +6,7 @@
 #include <linux/seccomp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdatomic.h>
@@ -36,7 +37,9 @@ typedef struct {
     swx_node *node; /* NULL until it is known: then the other end of the pipe may not be closed yet */
     size_t bytes, events, dues;
     int64_t deadline, period, called_at;
-    bool finish_at_eof, finished;
+    bool finish_at_eof, finished, removes_itself;
+    bool slow; /* both its due and its destruction */
+    int until; /* when each of them ends: when this can be read; 0: at once */
     atomic_int *destroyed;
 } thing;
 
@@ -46,6 +49,9 @@ static void thing_event(void *object, unsigned which, bool readable, bool writab
     char bytes[256];
     CHECK(which == 0 && readable && !writable && now > 0);
     t->events++;
+    if (t->removes_itself) {
+        swx_reactor_remove(t->node);
+    }
     ssize_t size = read(t->fd, bytes, sizeof(bytes));
     if (size > 0) {
         t->bytes += (size_t)size;
@@ -59,10 +65,15 @@ static void thing_event(void *object, unsigned which, bool readable, bool writab
 
 static int64_t thing_deadline(const void *object) { return ((const thing *)object)->deadline; }
 
+static atomic_int waiting; /* that have begun to wait in their due */
+
 static void thing_due(void *object, int64_t now)
 {
     thing *t = object;
+    char byte;
     CHECK(t->deadline <= now);
+    atomic_fetch_add(&waiting, t->until != 0);
+    CHECK(!t->until || read(t->until, &byte, 1) == 1);
     t->dues++;
     t->called_at = now;
     t->deadline = t->period ? now + t->period : INT64_MAX;
@@ -81,6 +92,8 @@ static bool thing_finished(const void *object) { return ((const thing *)object)-
 static void thing_destroy(void *object)
 {
     thing *t = object;
+    char byte;
+    CHECK(!t->until || read(t->until, &byte, 1) == 1);
     if (t->fd >= 0) {
         close(t->fd);
     }
@@ -91,8 +104,14 @@ static void thing_destroy(void *object)
     free(t);
 }
 
+static bool thing_slow(const void *object, bool destroy)
+{
+    (void)destroy;
+    return ((const thing *)object)->slow;
+}
+
 static const swx_node_type type = { .event = thing_event, .deadline = thing_deadline, .due = thing_due, .interest = thing_interest,
-                                    .finished = thing_finished, .destroy = thing_destroy };
+                                    .finished = thing_finished, .destroy = thing_destroy, .slow = thing_slow };
 
 static thing *new_thing(atomic_int *destroyed)
 {
@@ -105,6 +124,9 @@ static thing *new_thing(atomic_int *destroyed)
 
 static swx_reactor *new_reactor(void)
 {
+    struct rlimit files;
+    CHECK(getrlimit(RLIMIT_NOFILE, &files) == 0); /* a test may be far ahead of the reactor, which closes */
+    CHECK(setrlimit(RLIMIT_NOFILE, &(struct rlimit){ files.rlim_max, files.rlim_max }) == 0);
     swx_reactor *r;
     swx_error err;
     CHECK(swx_reactor_new(&r, &err) == SWX_OK);
@@ -233,6 +255,30 @@ static void test_events_and_deadlines(void)
     CHECK(open_descriptors() == before);
 }
 
+/* The last reference may go inside of a call on the node, in either thread. */
+static void test_removed_inside_of_its_own_call(void)
+{
+    size_t before = open_descriptors();
+    atomic_int destroyed = 0;
+    swx_reactor *r = new_reactor();
+    thing *t = new_thing(&destroyed);
+    int writer = t->writer;
+    t->writer = -1;
+    t->removes_itself = true;
+    add(r, t);
+    CHECK(write(writer, "a", 1) == 1);
+    await_count(&destroyed, 1);
+    close(writer);
+    swx_node *node = add(r, new_thing(&destroyed));
+    swx_node_lock(node);
+    swx_reactor_remove(node);
+    swx_node_unlock(node);
+    await_count(&destroyed, 2);
+    CHECK(swx_reactor_count(r) == 0);
+    swx_reactor_free(r);
+    CHECK(open_descriptors() == before);
+}
+
 /* Due in the order of their time, whatever the order of adding and of changes. */
 static void test_heap(void)
 {
@@ -328,6 +374,122 @@ static void test_nodes_that_finish(void)
     CHECK(open_descriptors() == before);
 }
 
+/* Others go on while one is destroyed; all are when the reactor is freed. */
+static void test_slow_to_destroy(void)
+{
+    atomic_int destroyed = 0;
+    size_t before = open_descriptors();
+    swx_reactor *r = new_reactor();
+    int gates[2];
+    CHECK(pipe2(gates, O_CLOEXEC) == 0);
+    for (int round = 0; round < 3; round++) {
+        int base = atomic_load(&destroyed);
+        thing *slow[2], *other = new_thing(&destroyed);
+        swx_node *node = add(r, other);
+        for (int i = 0; i < 2; i++) {
+            slow[i] = new_thing(&destroyed);
+            slow[i]->slow = true;
+            slow[i]->until = gates[0];
+            swx_reactor_remove(add(r, slow[i]));
+        }
+        swx_reactor_remove(add(r, new_thing(&destroyed)));
+        await_count(&destroyed, base + 1);
+        CHECK(write(other->writer, "abc", 3) == 3);
+        AWAIT(node, other->bytes == 3);
+        CHECK(atomic_load(&destroyed) == base + 1 && write(gates[1], "ab", 2) == 2);
+        swx_reactor_remove(node);
+        if (round < 2) {
+            await_count(&destroyed, base + 4);
+        }
+    }
+    swx_reactor_free(r);
+    CHECK(atomic_load(&destroyed) == 12);
+    close(gates[0]);
+    close(gates[1]);
+    CHECK(open_descriptors() == before);
+}
+
+static void make_due(swx_node *node, thing *t)
+{
+    swx_node_lock(node);
+    t->deadline = swx_now();
+    swx_node_unlock(node);
+}
+
+/* Others go on while one does what it has to do, and it is not watched meanwhile; then it is, or it is destroyed. */
+static void test_slow_when_due(void)
+{
+    atomic_int destroyed = 0;
+    size_t before = open_descriptors();
+    swx_reactor *r = new_reactor();
+    int gates[2];
+    CHECK(pipe2(gates, O_CLOEXEC) == 0);
+    for (int round = 0; round < 4; round++) {
+        int base = atomic_load(&destroyed);
+        thing *slow = new_thing(&destroyed), *later = new_thing(&destroyed), *other = new_thing(&destroyed);
+        slow->slow = later->slow = true;
+        slow->until = gates[0];
+        swx_node *slow_node = add(r, slow), *later_node = add(r, later), *node = add(r, other);
+        make_due(slow_node, slow);
+        await_count(&waiting, round + 1);
+        make_due(later_node, later);
+        CHECK(write(slow->writer, "abc", 3) == 3 && write(other->writer, "abc", 3) == 3);
+        AWAIT(node, other->bytes == 3);
+        if (round == 1) {
+            swx_reactor_remove(later_node); /* in the queue, or about to be */
+        }
+        if (round >= 2) {
+            swx_reactor_remove(slow_node);
+            CHECK(write(other->writer, "abc", 3) == 3);
+            AWAIT(node, other->bytes == 6); /* the reactor has heard of it, and does not wait */
+            CHECK(atomic_load(&destroyed) == base);
+        }
+        if (round == 3) { /* all are destroyed with the reactor */
+            CHECK(write(gates[1], "ab", 2) == 2);
+            break;
+        }
+        CHECK(write(gates[1], "a", 1) == 1);
+        if (round < 2) {
+            AWAIT(slow_node, slow->dues == 1 && slow->bytes == 3);
+            swx_reactor_remove(slow_node);
+        }
+        CHECK(write(gates[1], "a", 1) == 1); /* for its destruction */
+        await_count(&destroyed, base + 1 + (round == 1));
+        if (round != 1) {
+            AWAIT(later_node, later->dues == 1);
+            swx_reactor_remove(later_node);
+        }
+        swx_reactor_remove(node);
+        await_count(&destroyed, base + 3);
+    }
+    swx_reactor_free(r);
+    CHECK(atomic_load(&destroyed) == 12);
+    close(gates[0]);
+    close(gates[1]);
+    CHECK(open_descriptors() == before);
+}
+
+/* Another thread leaves it while the reactor waits for its lock: it is due twice, and the worker gets it once. */
+static void test_slow_and_due_again(void)
+{
+    atomic_int destroyed = 0;
+    swx_reactor *r = new_reactor();
+    for (int i = 0; i < 3000; i++) {
+        thing *t = new_thing(&destroyed);
+        t->slow = true;
+        swx_node *node = add(r, t);
+        make_due(node, t);
+        for (int j = 0; j < 8; j++) {
+            swx_node_lock(node);
+            sched_yield();
+            swx_node_unlock(node);
+        }
+        swx_reactor_remove(node);
+    }
+    await_count(&destroyed, 3000);
+    swx_reactor_free(r);
+}
+
 /* ---- many threads ---- */
 
 enum { THREADS = 4, ROUNDS = 300, KEPT = 16 };
@@ -351,6 +513,7 @@ static void *work(void *argument)
             things[i] = new_thing(w->destroyed);
             things[i]->period = random % 3 ? 0 : 2 * MS;
             things[i]->deadline = random % 5 ? swx_now() + MS : INT64_MAX;
+            things[i]->slow = random & 1;
             nodes[i] = add(w->reactor, things[i]);
             w->added++;
             continue;
@@ -677,5 +840,5 @@ static void test_no_memory(void)
 #endif
 }
 
-TEST_MAIN(test_empty, test_what_cannot_be_watched, test_events_and_deadlines, test_heap, test_pause, test_nodes_that_finish, test_ready_at_once, test_removed_between_two_events, test_threads, test_free_while_busy,
+TEST_MAIN(test_empty, test_what_cannot_be_watched, test_events_and_deadlines, test_removed_inside_of_its_own_call, test_heap, test_pause, test_nodes_that_finish, test_slow_to_destroy, test_slow_when_due, test_slow_and_due_again, test_ready_at_once, test_removed_between_two_events, test_threads, test_free_while_busy,
           test_fork, test_descriptors_held_by_a_fork, test_refused_system_call, test_no_descriptors, test_no_memory)

@@ -34,7 +34,7 @@ static unsigned turns_in(swx_session *s, int64_t length)
 static unsigned hear(swx_session *s, uint64_t bytes)
 {
     unsigned count = 0;
-    for (int64_t limit = now() + 10000 * MS; swx_session_look(s).late < bytes; count++) {
+    for (int64_t limit = now() + PATIENCE; swx_session_look(s).late < bytes; count++) {
         CHECK(now() < limit);
         turn(s, limit);
     }
@@ -85,13 +85,13 @@ static void test_when(void)
     size_t before = open_descriptors();
     swx_session *s = open_session(1 << 20);
     int64_t due = swx_session_deadline(s);
-    CHECK(due > now() + 800 * MS);
+    CHECK(due > now());
     rest(s, 20 * MS);
     expect_run(s, "true\n", 0, "");
     CHECK(swx_session_deadline(s) == due);
     swx_session_due(s, due); /* there was a command in the last second */
     int64_t next = swx_session_deadline(s);
-    CHECK(next >= due + 19 * MS && next < due + 1000 * MS && open_descriptors() == before + 4);
+    CHECK(next >= due + 19 * MS && next <= now() + 1000 * MS && open_descriptors() == before + 4);
     swx_op held = operation(SWX_OP_RUN, "echo held\n"), asks = operation(SWX_OP_LINE, "");
     held.held = true;
     submit(s, &held);
@@ -140,7 +140,7 @@ static void run_interrupted(swx_session *s)
     submit(s, &stop); /* nothing runs */
     EXPECT(&stop, SWX_END_DONE, 0, "");
     submit(s, &op);
-    rest(s, 20 * MS);
+    wait_for_output(s, &op, 6);
     stop = operation(SWX_OP_INTERRUPT, "");
     submit(s, &stop);
     wait_for(s, &stop);
@@ -209,11 +209,11 @@ static void test_jobs(void)
     size_t before = open_descriptors();
     swx_session *s = open_session(1 << 20);
     uint64_t late = swx_session_look(s).late;
-    expect_run(s, "(sleep 0.2; echo late; sleep 0.05; seq 20000) & sleep 0.1 &\n", 0, NULL);
+    expect_run(s, "(sleep 1; echo late; sleep 0.05; seq 20000) & sleep 0.1 &\n", 0, NULL);
     send_to_rest(s);
     CHECK(open_descriptors() == before + 2);
     CHECK(hear(s, late + 5 + 108894) < 1000);
-    rest(s, 50 * MS);
+    rest(s, 200 * MS);
     CHECK(open_descriptors() == before + 2); /* that is no reason to wake */
     expect_run(s, "echo x\n", 0, "x\n");
     expect_run(s, "jobs\n", 0, "");
@@ -227,15 +227,12 @@ static void test_death(void)
     for (int held = 0; held < 2; held++) { /* a process that was left behind has the terminal open for a while */
         swx_session *s = open_session(1 << 20);
         uint64_t late = swx_session_look(s).late;
-        expect_run(s, held ? "trap '' HUP; (sleep 0.3; seq 20000; sleep 0.1) & disown\n" : ":\n", 0, NULL);
+        expect_run(s, held ? "trap '' HUP; (sleep 1; seq 20000; sleep 0.1) & disown\n" : ":\n", 0, NULL);
         check_rest(s, before, 2);
         CHECK(kill(swx_session_pid(s), SIGKILL) == 0);
-        int64_t start = now();
-        while (!swx_session_look(s).dead) {
-            CHECK(now() < start + 2000 * MS);
-            turn(s, start + 2000 * MS);
+        for (int64_t limit = now() + PATIENCE; !swx_session_look(s).dead; turn(s, limit)) {
+            CHECK(now() < limit);
         }
-        CHECK(now() - start < 100 * MS);
         swx_op op = operation(SWX_OP_RUN, "echo\n"), line = operation(SWX_OP_LINE, "");
         submit(s, &op);
         CHECK(op.signal == SIGKILL && !op.typed_out);
@@ -312,7 +309,7 @@ static void test_without_descriptors(void)
 /* Everything ends, what ignores that too, and the shell gets its time. */
 static void test_closing_without_descriptors(void)
 {
-    static const char *const lines[] = { "trap '' HUP; sleep 1000 & setsid sleep 1000 &\n", "trap 'sleep 0.2; echo saved >&9' EXIT\n" };
+    static const char *const lines[] = { "trap '' HUP; sleep 1000 & setsid sleep 1000 &\n", "trap 'sleep 0.1; echo saved >&9' EXIT\n" };
     for (size_t i = 0; i < SWX_COUNT(lines); i++) {
         size_t before = open_descriptors();
         int alive[2];
@@ -343,7 +340,7 @@ static void test_closing_without_descriptors(void)
         give_back();
         EXPECT(&op, SWX_END_DONE, 0, "");
         struct pollfd gone = { .fd = alive[0], .events = POLLIN };
-        CHECK(poll(&gone, 1, 1000) == 1);
+        CHECK(poll(&gone, 1, 20000) == 1);
         CHECK(read(alive[0], said, sizeof(said)) == (i ? 6 : 0) && strcmp(said, i ? "saved\n" : "") == 0);
         CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
         close(alive[0]);
@@ -359,7 +356,7 @@ static void test_closing(void)
     char line[96], text[16] = { 0 };
     CHECK(pipe2(said, O_CLOEXEC) == 0);
     swx_session *s = open_session(1 << 20);
-    snprintf(line, sizeof(line), "exec 9>/proc/%d/fd/%d; trap 'sleep 0.3; echo saved >&9' EXIT\n", (int)getpid(), said[1]);
+    snprintf(line, sizeof(line), "exec 9>/proc/%d/fd/%d; trap 'sleep 0.1; echo saved >&9' EXIT\n", (int)getpid(), said[1]);
     expect_run(s, line, 0, "");
     close(said[1]);
     send_to_rest(s);
@@ -445,13 +442,19 @@ static void test_hangup(void)
     swx_session *s = open_letting_go();
     check_rest(s, before, 2);
     CHECK(kill(swx_session_pid(s), SIGUSR1) == 0);
-    CHECK(turns_in(s, 100 * MS) < 20 && open_descriptors() == before + 3);
+    for (int64_t limit = now() + PATIENCE; open_descriptors() != before + 3; turn(s, limit)) {
+        CHECK(now() < limit);
+    }
+    CHECK(turns_in(s, 100 * MS) < 20);
     rest(s, 100 * MS);
     expect_run(s, "echo lives; (exit 3)\n", 3, "lives\n");
     check_rest(s, before, 2);
     take_descriptors_away(0);
     CHECK(kill(swx_session_pid(s), SIGUSR1) == 0);
-    CHECK(turns_in(s, 100 * MS) < 20 && !swx_session_wants_read(s) && swx_session_look(s).idle);
+    for (int64_t limit = now() + PATIENCE; swx_session_wants_read(s); turn(s, limit)) {
+        CHECK(now() < limit);
+    }
+    CHECK(turns_in(s, 100 * MS) < 20 && swx_session_look(s).idle);
     rest(s, 100 * MS);
     give_back();
     expect_run(s, "echo $?\n", 0, "3\n");
@@ -459,7 +462,10 @@ static void test_hangup(void)
     check_rest(s, before, 2);
     CHECK(kill(swx_session_pid(s), SIGKILL) == 0);
     take_descriptors_away(0);
-    CHECK(turns_in(s, 100 * MS) < 20 && swx_session_look(s).dead);
+    for (int64_t limit = now() + PATIENCE; !swx_session_look(s).dead; turn(s, limit)) {
+        CHECK(now() < limit);
+    }
+    CHECK(turns_in(s, 100 * MS) < 20);
     give_back();
     swx_op op = operation(SWX_OP_RUN, "echo\n");
     submit(s, &op);

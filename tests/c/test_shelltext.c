@@ -106,6 +106,17 @@ static void expect_answer(const char *before, int code, const char *pipestatus, 
     free(challenge);
 }
 
+/* Of one that is too long the last number says so. */
+static void expect_long_pipeline(int stages)
+{
+    char command[SWX_PIPE_MAX * 16] = "PS1=x; true y; (exit 199)", codes[SWX_PIPE_MAX * 8] = "199";
+    for (int i = 1; i < stages; i++) {
+        strcat(command, "|(exit 198)");
+        strcat(codes, i < SWX_PIPE_MAX ? " 198" : " 999");
+    }
+    expect_answer(command, 198, codes, "y", "x", "");
+}
+
 static void test_challenge(void)
 {
     expect_answer("PS1=; (exit 3)", 3, "3", "''", "", "");
@@ -118,9 +129,8 @@ static void test_challenge(void)
     expect_answer("PS1=x; IFS=; true y; true | false", 1, "0 1", "y", "x", "");
     expect_answer("PS1=x; true y; (exit 9) |:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:| (exit 8)", 8,
                   "9 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 8", "y", "x", "");
-    /* too long: the last number says so */
-    expect_answer("PS1=x; true y; (exit 9) |:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:| (exit 8)", 8,
-                  "9 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 999", "y", "x", "");
+    expect_long_pipeline(SWX_PIPE_MAX);
+    expect_long_pipeline(SWX_PIPE_MAX + 1);
     expect_answer("set -u; unset PS1; true y", 0, "0", "y", "", "");
     expect_answer("set -e; PS1=x; true y; true | true", 0, "0 0", "y", "x", "");
     expect_answer("set -f; set -C; PS1='*'; true '*'", 0, "0", "\\*", "*", "");
@@ -133,7 +143,12 @@ static char *restore_text(const swx_fence *fence, const swx_restore *restore)
     swx_buf line;
     swx_buf_init(&line, 1 << 16);
     CHECK(swx_shelltext_restore(&line, fence, restore) == SWX_OK);
-    CHECK(line.size < 4096 && memchr(line.data, '\n', line.size) == line.data + line.size - 1 && !memchr(line.data, '\t', line.size));
+    CHECK(line.data[line.size - 1] == '\n' && !memchr(line.data, '\t', line.size));
+    for (size_t at = 0, end; at < line.size; at = end + 1) {
+        for (end = at; line.data[end] != '\n'; end++) {
+        }
+        CHECK(end - at < 4095 && (end == line.size - 1 || line.data[end - 1] == '\\'));
+    }
     char *text = text_of(&line);
     swx_buf_free(&line);
     return text;
@@ -172,9 +187,22 @@ static void test_restore(void)
     expect_state(":", &(swx_restore){ .code = 3, .pipestatus = "1 2", .guard = true, .reassert = true, .prompt_variables = true, .readline = true,
                                       .last = last, .last_size = size }, "3 - 3 - a\tb c");
     expect_state(":", &(swx_restore){ .code = 8, .pipestatus = "9 0 999", .last = last, .last_size = size }, "8 - 8 - a\tb c");
-    char many[1025];
-    memset(many, 'x', sizeof(many));
-    expect_state("true kept", &(swx_restore){ .code = 0, .pipestatus = "0", .last = (uint8_t *)many, .last_size = 1025 }, "0 - 0 - PS2=");
+    static char many[SWX_LAST_MAX + 2], wanted[SWX_LAST_MAX + 20];
+    memset(many, 'x', SWX_LAST_MAX + 1);
+    expect_state("true kept", &(swx_restore){ .code = 0, .pipestatus = "0", .last = (uint8_t *)many, .last_size = SWX_LAST_MAX + 1 },
+                 "0 - 0 - PS2=");
+    snprintf(wanted, sizeof(wanted), "7 - 0 7 - %.*s", (int)SWX_LAST_MAX, many);
+    expect_state("true kept", &(swx_restore){ .code = 7, .pipestatus = "0 7", .last = (uint8_t *)many, .last_size = SWX_LAST_MAX,
+                                              .guard = true, .reassert = true }, wanted);
+    for (int shift = 0; shift < 8; shift++) { /* no character is cut, wherever a line ends */
+        int length = sprintf(many, "$'%.*s", shift, "xxxxxxx"), shown = sprintf(wanted, "3 - 3 - %.*s", shift, "xxxxxxx");
+        for (int i = 0; i < 2000; i++) {
+            length += sprintf(many + length, "\\0017\\'");
+            shown += sprintf(wanted + shown, "\0017'");
+        }
+        length += sprintf(many + length, "'");
+        expect_state("true kept", &(swx_restore){ .code = 3, .pipestatus = "3", .last = (uint8_t *)many, .last_size = (size_t)length }, wanted);
+    }
     const char *const foreign[] = { "x; false", "x\nfalse", "$'x'; false", "$'x", "x y", "x\\", "$(false)", "x`false`", "'x" };
     for (size_t i = 0; i < SWX_COUNT(foreign); i++) { /* what no %q writes was written by somebody else */
         expect_state("true kept", &(swx_restore){ .code = 0, .pipestatus = "0", .last = (const uint8_t *)foreign[i],

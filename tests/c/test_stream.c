@@ -69,7 +69,7 @@ static void take_all(swx_session *s, swx_op *op, counted *c)
 /* Until the terminal is read no more. */
 static void wait_until_held(swx_session *s)
 {
-    int64_t limit = now() + 20000 * MS;
+    int64_t limit = now() + PATIENCE;
     while (swx_session_wants_read(s)) {
         CHECK(now() < limit);
         turn(s, limit);
@@ -82,15 +82,24 @@ static void wait_until_held(swx_session *s)
     CHECK(turns < 30);
 }
 
+/* Until the shell has the terminal again, and sleeps: in the read of its prompt. */
+static void wait_until_back(swx_session *s)
+{
+    pid_t shell = swx_session_pid(s);
+    for (int64_t limit = now() + PATIENCE; tcgetpgrp(swx_session_terminal(s)) != shell || !swx_kernel_sleeps(shell);) {
+        CHECK(now() < limit);
+        turn(s, now() + MS);
+    }
+}
+
 static void expect_works(swx_session *s) { expect_run(s, "echo works; (exit 3)\n", 3, "works\n"); }
 
 static void stop(swx_session *s)
 {
     swx_op op = operation(SWX_OP_INTERRUPT, "");
-    int64_t began = now();
     submit(s, &op);
     wait_for(s, &op);
-    CHECK(op.end == SWX_END_DONE && now() - began < 5000 * MS);
+    CHECK(op.end == SWX_END_DONE);
     swx_buf_free(&op.output);
 }
 
@@ -101,7 +110,7 @@ static void read_slowly(size_t limit, bool unproven)
     counted c = { 0 };
     unsigned held = 0;
     submit(s, &op);
-    for (int64_t until = now() + 20000 * MS; op.end == SWX_END_NONE;) {
+    for (int64_t until = now() + PATIENCE; op.end == SWX_END_NONE;) {
         CHECK(now() < until);
         turn(s, now() + MS);
         held += !swx_session_wants_read(s);
@@ -132,10 +141,9 @@ static void test_the_end_is_heard_while_held(void)
     for (int i = 0; i < 2; i++) {
         swx_op op = streamed("seq 46500; (exit 4)\n"); /* 268 kB */
         counted c = { 0 };
-        int64_t began = now();
         submit(s, &op);
         wait_for(s, &op);
-        CHECK(op.end == SWX_END_DONE && op.code == 4 && now() - began < 5000 * MS);
+        CHECK(op.end == SWX_END_DONE && op.code == 4);
         take_all(s, &op, &c);
         CHECK(c.next == 46500);
         swx_buf_free(&op.output);
@@ -151,9 +159,10 @@ static void test_deadline_while_held(void)
         swx_op op = streamed("seq 100000000\n");
         counted c = { 0 };
         submit(s, &op);
-        op.deadline = now() + 200 * MS;
+        wait_until_held(s);
+        op.deadline = now();
         wait_for(s, &op);
-        CHECK(op.end == SWX_END_TIMEOUT && now() - op.deadline < 1000 * MS);
+        CHECK(op.end == SWX_END_TIMEOUT);
         take_all(s, &op, &c);
         CHECK(c.next > 30000);
         swx_buf_free(&op.output);
@@ -162,15 +171,23 @@ static void test_deadline_while_held(void)
         next.deadline = now() + 100 * MS;
         submit(s, &next);
         wait_for(s, &next);
-        CHECK(!next.typed_out && swx_session_look(s).late > 0);
+        CHECK(!next.typed_out);
         EXPECT(&next, SWX_END_TIMEOUT, 0, "");
+        for (int64_t limit = now() + PATIENCE; !swx_session_look(s).late; turn(s, limit)) {
+            CHECK(now() < limit);
+        }
         stop(s);
         expect_works(s);
         /* It is over, but only the terminal knows: the deadline hears of it. */
         op = streamed("seq 46500; (exit 4)\n");
         c = (counted){ 0 };
         submit(s, &op);
-        op.deadline = now() + 200 * MS;
+        if (unproven) {
+            wait_until_held(s);
+            wait_until_back(s);
+            CHECK(op.end == SWX_END_NONE);
+            op.deadline = now();
+        }
         wait_for(s, &op);
         CHECK(op.end == SWX_END_DONE && op.code == 4);
         take_all(s, &op, &c);
@@ -193,11 +210,10 @@ static void test_interrupt_while_held(void)
         submit(s, &op);
         wait_until_held(s);
         swx_op interrupt = operation(SWX_OP_INTERRUPT, "");
-        interrupt.step = 20 * MS;
-        int64_t began = now();
+        interrupt.step = ignores ? 20 * MS : interrupt.step;
         submit(s, &interrupt);
         wait_for(s, &interrupt);
-        CHECK(now() - began < 5000 * MS && op.end == (dies ? SWX_END_DIED : SWX_END_DONE));
+        CHECK(op.end == (dies ? SWX_END_DIED : SWX_END_DONE));
         CHECK(op.code == (dies ? 5 : ignores ? 137 : 130));
         swx_buf_free(&interrupt.output);
         if (!dies && !ignores) { /* what was on its way when the signal came is all there */
@@ -247,9 +263,8 @@ static void test_ends_while_held(void)
     swx_op op = streamed("seq 100000000\n");
     submit(s, &op);
     wait_until_held(s);
-    int64_t began = now();
     close_session(s);
-    CHECK(op.end == SWX_END_CLOSED && now() - began < 5000 * MS);
+    CHECK(op.end == SWX_END_CLOSED);
     swx_buf_free(&op.output);
 
     s = open_limited(LIMIT, false);
@@ -257,10 +272,9 @@ static void test_ends_while_held(void)
     counted c = { 0 };
     submit(s, &op);
     wait_until_held(s);
-    began = now();
     CHECK(kill(swx_session_pid(s), SIGKILL) == 0);
     wait_for(s, &op);
-    CHECK(op.end == SWX_END_DIED && op.signal == SIGKILL && now() - began < 5000 * MS);
+    CHECK(op.end == SWX_END_DIED && op.signal == SIGKILL);
     take_all(s, &op, &c);
     CHECK(c.total > LIMIT / 4); /* without a gap, though it goes on printing */
     swx_buf_free(&op.output);
@@ -279,12 +293,12 @@ static void test_silence_is_not_what_is_not_heard(void)
     swx_session *s = open_limited(LIMIT, false);
     swx_op op = streamed("seq 400000; sleep 100\n");
     counted c = { 0 };
-    op.quiet = 60 * MS;
     submit(s, &op);
     wait_until_held(s);
-    rest(s, 150 * MS);
+    op.quiet = 1000 * MS;
+    rest(s, 1500 * MS);
     CHECK(op.end == SWX_END_NONE);
-    for (int64_t until = now() + 20000 * MS; c.next < 400000 && op.end == SWX_END_NONE;) {
+    for (int64_t until = now() + PATIENCE; c.next < 400000 && op.end == SWX_END_NONE;) {
         CHECK(now() < until);
         take_all(s, &op, &c);
         turn(s, now() + MS);
@@ -309,7 +323,7 @@ static void test_a_pattern_behind_what_is_held(void)
     op.match = match;
     submit(s, &op);
     wait_until_held(s);
-    for (int64_t until = now() + 20000 * MS; op.end == SWX_END_NONE;) {
+    for (int64_t until = now() + PATIENCE; op.end == SWX_END_NONE;) {
         CHECK(now() < until);
         take(s, &op, &c, 200000);
         turn(s, now() + MS);
@@ -364,7 +378,7 @@ static void test_a_notice_that_was_taken(void)
         submit(s, &op);
         char text[128] = { 0 }, wanted[128];
         size_t size = 0, part;
-        for (int64_t until = now() + 5000 * MS; op.end == SWX_END_NONE && size < had[i];) {
+        for (int64_t until = now() + PATIENCE; op.end == SWX_END_NONE && size < had[i];) {
             CHECK(now() < until);
             turn(s, until);
             size += swx_session_take(s, &op, (uint8_t *)text + size, 100, now());

@@ -15,25 +15,33 @@ static const example EXAMPLES[] = {
     { E "]0;title\ax" E "]8;;http://a/" E "\\link" E "]8;;" E "\\", "xlink" },
     { E "Pq#0\nsixel" E "\\a" E "X1" E "\\b" E "^2" E "\\c" E "_3" E "\\d", "abcd" },
     { E "(B" E "#8" E "%G" E " Fx" E "7" E "8" E "=" E ">" E "c" E "My" E "\\z", "xyz" },
-    { E "[12\nx", E "[12\nx" },                        /* malformed: as it was */
-    { E "[1" E "[2mx", E "[1x" },                      /* the second is one */
-    { E "[1 2mx", E "[1 2mx" },                        /* a parameter after an intermediate */
-    { E E E "[mx", E E "x" },
-    { E "]0;no end\nx" E "[m", E "]0;no end\nx" },     /* a newline ends an OSC */
-    { E "]0;no end" E "[mx" E "]1;\a", E "]0;no endx" },
-    { E "Pabc\x18" "d" E "[1\x1a" "e", E "Pabc\x18" "d" E "[1\x1a" "e" },
-    { E "Pabc", E "Pabc" },                            /* unfinished at the end */
-    { "x" E, "x" E },
-    { E "\n" E "\xc3\xa9" E "\x7f", E "\n" E "\xc3\xa9" E "\x7f" },
-    { "\x9b" "31m\xff", "\x9b" "31m\xff" },            /* no 8-bit controls in UTF-8 */
+    { E "[12\nx", "[12\nx" },                          /* of what is no sequence only the ESC goes */
+    { E "[1" E "[2mx", "[1x" },                        /* the second is one */
+    { E "[1 2mx", "[1 2mx" },                          /* a parameter after an intermediate */
+    { E E E "[mx", "x" },
+    { E E "[m]52;c;YQ==\a", "]52;c;YQ==\a" },          /* taking one out does not make another */
+    { E "[" E "[m31mx" E "]" E "[m0;t\a", "[31mx]0;t\a" },
+    { E "]0;no end\nx" E "[m", "]0;no end\nx" },       /* a newline ends an OSC */
+    { E "]0;no end" E "[mx" E "]1;\a", "]0;no endx" },
+    { E "Pabc\x18" "d" E "[1\x1a" "e", "Pabc\x18" "d[1\x1a" "e" },
+    { E "Pabc", "Pabc" }, { E "]abc" E, "]abc" },      /* unfinished at the end */
+    { "x" E, "x" },
+    { E "\n" E "\xc3\xa9" E "\x7f", "\n\xc3\xa9\x7f" },
+    { "\x9b" "31m\xff\x80", "\x9b" "31m\xff\x80" },    /* no 8-bit controls in UTF-8 */
+    { "\xc2\x9b" "31m\xc2\x80\xc2\x9f\xc2\xa0\xc2", "\x9b" "31m\x80\x9f\xc2\xa0\xc2" }, /* C1 */
+    { "\xc2" E "[m\x9b", "\x9b" }, { "\xc2\xc2\xa9", "\xc2\xc2\xa9" }, { "\xc2\xc2" "a\x9b", "\xc2\xc2" "a\x9b" },
+    { "\xc2\xc2\x9b\x9bx", "\xc2x" }, { "\xc2\xc2\x9b\xc2\xc2\x9b\x85y\x85", "\xc2\xc2\x85y\x85" },
+    { "a\xc2\x85" "b\xc2", "a\xc2\x85" "b\xc2" }, /* NEL */
+    { E "]\xc2\x9bx\n", "]\x9bx\n" },
 };
 
 static const example CRLF[] = {
     { "a\r\nb\rc\r\r\nd\n\r", "a\nb\rc\r\nd\n\r" },
     { "a\r" E "[m\nb", "a\nb" },
-    { "\r" E "[1\n", "\r" E "[1\n" },
-    { "\r" E, "\r" E },
-    { E "]x\r\ny", E "]x\ny" },
+    { "\r" E "[1\n", "\r[1\n" },
+    { "\r" E, "\r" },
+    { E "[1\r" E "[m\n\r\xc2", "[1\n\r\xc2" },
+    { E "]x\r\ny", "]x\ny" },
     { "\r", "\r" },
 };
 
@@ -52,8 +60,10 @@ static size_t run(const uint8_t *in, size_t size, size_t chunk, bool crlf, uint8
         free(room);
     }
     swx_strip_finish(&strip, out + total, &written);
-    CHECK(written <= SWX_STRIP_EXTRA && strip.size == 0 && !strip.carriage);
-    return total + written;
+    CHECK(written <= SWX_STRIP_EXTRA && strip.size == 0 && !strip.carriage && !strip.lead && !strip.stray);
+    total += written;
+    CHECK(!swx_strip_needed(out, total));
+    return total;
 }
 
 static void expect(const example *e, bool crlf)
@@ -78,7 +88,7 @@ static void test_examples_at_every_cut(void)
     }
 }
 
-/* A sequence of SWX_STRIP_HELD bytes goes; one byte more and all but its two-byte end stays. */
+/* A sequence of SWX_STRIP_HELD bytes goes; one byte more and all but its ESC and its two-byte end stays. */
 static void test_limit(void)
 {
     static uint8_t in[3 * SWX_STRIP_HELD], out[3 * SWX_STRIP_HELD + SWX_STRIP_EXTRA];
@@ -90,10 +100,10 @@ static void test_limit(void)
             memcpy(in, starts[kind], 2);
             memcpy(in + size - end, ends[kind], end);
             in[size] = 'x';
-            size_t kept = size <= SWX_STRIP_HELD ? 0 : kind < 2 ? size - 2 : size;
+            size_t kept = size <= SWX_STRIP_HELD ? 0 : kind < 2 ? size - 3 : size - 1;
             for (size_t chunk = 1; chunk < 5000; chunk += 1111) {
                 CHECK(run(in, size + 1, chunk, true, out) == kept + 1);
-                CHECK(memcmp(out, in, kept) == 0 && out[kept] == 'x');
+                CHECK(memcmp(out, in + 1, kept) == 0 && out[kept] == 'x');
             }
             memcpy(out, in, size + 1);
             CHECK(swx_strip_whole(out, size + 1, true) == kept + 1);
@@ -107,12 +117,12 @@ static void test_held_back_and_carriage_return_fit(void)
     swx_strip strip;
     size_t written;
     memset(in, 'x', sizeof(in));
-    memcpy(in, "\r" E "P", 3);
+    memcpy(in, "\r\xc2" E "P", 4);
     swx_strip_init(&strip, true);
-    swx_strip_feed(&strip, in, SWX_STRIP_HELD, out, &written);
+    swx_strip_feed(&strip, in, SWX_STRIP_HELD + 1, out, &written);
     CHECK(written == 0);
     swx_strip_feed(&strip, (const uint8_t *)"y", 1, out, &written);
-    CHECK(written == SWX_STRIP_HELD + 1 && memcmp(out, in, SWX_STRIP_HELD) == 0 && out[SWX_STRIP_HELD] == 'y');
+    CHECK(written == SWX_STRIP_HELD + 1 && memcmp(out, "\r\xc2Px", 4) == 0 && out[SWX_STRIP_HELD] == 'y');
     swx_strip_feed(&strip, NULL, 0, out, &written);
     CHECK(written == 0);
     CHECK(swx_strip_whole(NULL, 0, true) == 0);

@@ -106,12 +106,14 @@ static void test_typed_bytes(void)
     expect_typed(SWX_WAY_PLAIN, "\n a b \n\n", "a b \n");
     expect_typed(SWX_WAY_GROUP, "a\nb # c\n", "{\na\nb # c\n}\n");
     expect_typed(SWX_WAY_GROUP, "a \\\n", "{\na \\\n\n}\n");
-    expect_typed(SWX_WAY_EVAL, "a 'b' \\\t!\n\x03" "1\xff", "eval $'a \\'b\\' \\\\\\t!\\n\\0031\\377'\n");
-    expect_typed(SWX_WAY_EVAL, "-a", "eval -- $'-a'\n");
-    expect_typed(SWX_WAY_EVAL, "", "eval $''\n");
-    expect_typed(SWX_WAY_EVAL, "a \\", "eval $'a \\\\\\\\'\n");
-    expect_typed(SWX_WAY_EVAL, "a \\\\", "eval $'a \\\\\\\\'\n");
-    expect_typed(SWX_WAY_EVAL, "a <<b\\", "eval $'a <<b\\\\\\n'\n");
+    expect_typed(SWX_WAY_EVAL, "a 'b' \\\t!\n\x03" "1\xff", "\\builtin eval $'a \\'b\\' \\\\\\t!\\n\\0031\\377'\n");
+    expect_typed(SWX_WAY_EVAL, "-a", "\\builtin eval -- $'-a'\n");
+    expect_typed(SWX_WAY_EVAL, "", "\\builtin eval $''\n");
+    expect_typed(SWX_WAY_EVAL, "a \\", "\\builtin eval $'a \\\\\\\\'\n");
+    expect_typed(SWX_WAY_EVAL, "a \\\\", "\\builtin eval $'a \\\\\\\\'\n");
+    expect_typed(SWX_WAY_EVAL, "# <<b\na \\", "\\builtin eval $'# <<b\\na \\\\\\\\'\n");
+    expect_typed(SWX_WAY_SOURCE, "-a\n'b' \\", "\\builtin source <(\\builtin printf %s $'-a\\n\\'b\\' \\\\')\n");
+    expect_typed(SWX_WAY_DOCUMENT, "a <<b\\", "\\builtin eval $'a <<b\\\\\\n'\n");
 }
 
 static void test_typed_lines_and_bound_at_every_size(void)
@@ -155,7 +157,7 @@ static void test_failing_allocations_change_nothing(void)
 {
     static uint8_t text[20000];
     memset(text, 'x', sizeof(text));
-    for (swx_way way = SWX_WAY_PLAIN; way <= SWX_WAY_EVAL; way++) {
+    for (swx_way way = SWX_WAY_PLAIN; way <= SWX_WAY_DOCUMENT; way++) {
         for (unsigned long n = 1;; n++) {
             swx_buf out;
             swx_buf_init(&out, 1 << 20);

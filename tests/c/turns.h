@@ -12,6 +12,7 @@
 extern char **environ;
 
 #define MS INT64_C(1000000)
+#define PATIENCE (60000 * MS) /* only to stop a hang: the machine may be busy */
 
 static inline int64_t now(void)
 {
@@ -55,7 +56,7 @@ static inline void turn(swx_session *s, int64_t limit)
 
 static inline void wait_for(swx_session *s, const swx_op *op)
 {
-    int64_t limit = now() + 20000 * MS;
+    int64_t limit = now() + PATIENCE;
     while (op->end == SWX_END_NONE) {
         CHECK(now() < limit);
         turn(s, limit);
@@ -70,13 +71,32 @@ static inline void rest(swx_session *s, int64_t length)
     }
 }
 
+/* Until an operation that runs has printed that many bytes.  They stay in its output. */
+static inline void wait_for_output(swx_session *s, swx_op *op, size_t size)
+{
+    uint8_t bytes[64];
+    CHECK(size <= sizeof(bytes));
+    for (int64_t limit = now() + PATIENCE; op->taken < size; swx_session_take(s, op, bytes, size, now())) {
+        CHECK(now() < limit && op->end == SWX_END_NONE);
+        turn(s, limit);
+    }
+}
+
+/* The time of an operation that runs is over when it has printed that many bytes. */
+static inline void expire(swx_session *s, swx_op *op, size_t size)
+{
+    wait_for_output(s, op, size);
+    op->deadline = now();
+    wait_for(s, op);
+}
+
 static inline swx_op operation(swx_op_kind kind, const char *typed)
 {
     return (swx_op){ .kind = kind,
                      .typed = (const uint8_t *)typed,
                      .typed_size = strlen(typed),
                      .deadline = SWX_NEVER,
-                     .step = kind == SWX_OP_START ? SWX_NEVER : 100 * MS,
+                     .step = kind == SWX_OP_START ? SWX_NEVER : 2000 * MS,
                      .tries = 3,
                      .done = noted };
 }

@@ -1,1 +1,1 @@
-"""Servers, clients and what is between them. Real processes on both ends."""
+"""The server, its clients, and the protocol between them. Real processes on both ends."""

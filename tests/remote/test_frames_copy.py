@@ -16,7 +16,10 @@ from typing import Any
 
 import pytest
 
-from remote.frames_tools import (
+from swerex_c.exceptions import ProtocolError, SwerexException, UploadError
+from swerex_c.remote.client.calls import ClientChannel
+from swerex_c.remote.wire.protocol import CREDIT, DATA, DOWN, END, ERROR, RESULT, UP
+from tests.support.frames_tools import (
     Served,
     channel_to,
     keep_answering,
@@ -27,9 +30,6 @@ from remote.frames_tools import (
     serving,
     until,
 )
-from swerex_c.exceptions import ProtocolError, SwerexException, UploadError
-from swerex_c.remote.client_channel import Channel
-from swerex_c.remote.protocol import CREDIT, DATA, DOWN, END, ERROR, RESULT, UP
 
 pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.limit(120)]
 
@@ -41,13 +41,13 @@ async def served(mark: str) -> AsyncIterator[Served]:
 
 
 @pytest.fixture
-async def channel(served: Served) -> AsyncIterator[Channel]:
+async def channel(served: Served) -> AsyncIterator[ClientChannel]:
     async with channel_to(served.port) as made:
         yield made
 
 
 @pytest.fixture(params=["upload", "download"])
-def copy(request: pytest.FixtureRequest, channel: Channel) -> Callable[[str, str], Any]:
+def copy(request: pytest.FixtureRequest, channel: ClientChannel) -> Callable[[str, str], Any]:
     """Both directions, by the same rules."""
     made: Callable[[str, str], Any] = getattr(channel, request.param)
     return made
@@ -91,7 +91,7 @@ def a_tree(root: Path) -> Path:
     (root / "secret").write_text("s")
     (root / "secret").chmod(0o600)
     (root / "none").write_text("n")
-    (root / "none").chmod(0)
+    (root / "none").chmod(0o400 if os.geteuid() else 0)  # only root can read what nobody may read
     (root / "sealed").mkdir()
     (root / "sealed" / "in").write_text("i")
     (root / "sealed").chmod(0o555)
@@ -201,7 +201,7 @@ async def test_targets_that_cannot_be(copy: Callable[[str, str], Any], tmp_path:
             await copy(str(tmp_path / source), name)
 
 
-async def test_many_at_once(channel: Channel, served: Served, tmp_path: Path) -> None:
+async def test_many_at_once(channel: ClientChannel, served: Served, tmp_path: Path) -> None:
     """Several in both directions, beside small calls; no thread, no exchange and no spool is left."""
     source = tmp_path / "source"
     source.write_bytes(os.urandom(2_000_000))

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from remote.frames_tools import Proxy, Served, channel_to, client, serving, until
-from swerex_c.remote.protocol import PIECE, WINDOW
-from swerex_c.runtime._tars import BLOCK
+from swerex_c.files.tar_stream import BLOCK
+from swerex_c.remote.wire.protocol import PIECE, WINDOW
 from swerex_c.runtime.abstract import ReadFileRequest, ReadFileResponse, WriteFileRequest, WriteFileResponse
 from swerex_c.runtime.local import LocalRuntime
+from tests.support.frames_tools import Proxy, Served, channel_to, client, serving, until
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ async def test_as_read_here(served: Served, tmp_path: Path, name: str) -> None:
     here = await outcome(LocalRuntime().read_file(request))
     assert there == here
     assert isinstance(there, tuple) == name.startswith("wrong")
-    assert served.service.tallies["read_file"].finished == 1
+    assert served.service.histograms["read_file"].finished == 1
     await wire.close()
 
 
@@ -84,7 +84,7 @@ async def test_over_a_connection_that_breaks(served: Served, tmp_path: Path) -> 
             await wire.call("write_file", again, WriteFileResponse)
             assert (tmp_path / "copy").read_text() == text
             await wire.close()
-    assert served.service.tallies["read_file"].finished == 4
+    assert served.service.histograms["read_file"].finished == 4
 
 
 async def test_given_up(served: Served, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ async def until_one(served: Served) -> Any:
     found: list[Any] = []
 
     def there() -> bool:
-        found[:] = [e for c in served.registry.channels.values() for e in c.exchanges.values() if e.text is not None]
+        found[:] = [e for c in served.registry.channels.values() for e in c.calls.values() if e.text is not None]
         return bool(found) and found[0].text.held >= WINDOW
 
     await until(there)

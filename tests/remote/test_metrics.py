@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from traps.harness import eventually
-
-from .server_process import KEY, REMOTE, Server, environment, serving
-from .test_serve import upgrade
+from tests.remote.test_serve import upgrade
+from tests.support.harness import eventually
+from tests.support.server_process import KEY, REMOTE, Server, environment, serving
 
 
 def samples(text: str) -> dict[tuple[str, ...], float]:
@@ -151,3 +150,37 @@ def test_the_log_as_text_is_a_line_each(tmp_path: Path) -> None:
         make_some(server)
         assert server.terminate() == 0
         assert server.said().count("\n") == 1 and "Listening on http://127.0.0.1:" in server.said()
+
+
+# A download
+
+
+def test_a_download_counts_while_it_runs(tmp_path: Path) -> None:
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(1 << 30)
+    with serving(tmp_path / "log", "--metrics", "--graceful", "2") as server:
+
+        def found(name: str) -> float:
+            return samples(server.get("/metrics").text)[name, *(["download"] if name.startswith("swerex_call") else [])]
+
+        def begin() -> socket.socket:
+            body = json.dumps({"path": str(tmp_path / "large")}).encode()
+            wire = socket.create_connection(("127.0.0.1", server.port))
+            wire.sendall(
+                f"POST /download HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+            )
+            assert wire.recv(1000).startswith(b"HTTP/1.1 200 ")
+            return wire
+
+        with begin():
+            assert found("swerex_requests_in_flight") == 1 and found("swerex_calls_total") == 0
+        assert eventually(lambda: found("swerex_requests_in_flight") == 0)
+        assert found("swerex_calls_total") == 1
+        answer = server.post("/download", path=str(tmp_path / "log"))
+        assert answer.status_code == 200
+        assert found("swerex_calls_total") == 2
+        assert found("swerex_call_errors_total") == 1, "the first one broke off"
+        with begin():
+            assert server.terminate() == 0
+        assert "Traceback" not in server.said() and "Some requests did not end in time" in server.said()

@@ -1,1 +1,1 @@
-"""Hooks: callables that are told what a deployment is doing."""
+"""Hooks: objects whose methods are called with the progress of a deployment."""

@@ -1,0 +1,135 @@
+#include "swx_supervisor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdalign.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "swx_child.h"
+
+enum { STACK_SIZE = 16 * 1024 };
+enum { SWEEP_SECONDS = 60, LONGEST_PAUSE_MICROSECONDS = 50 * 1000 };
+
+typedef struct {
+    const char *executable;
+    char *const *argv;
+    int program;        /* the pidfd */
+    const char *failed; /* out: the call that failed, NULL while all is well */
+    int sys_errno;
+    alignas(16) char stacks[2][STACK_SIZE]; /* of the child and its child */
+} preparation;
+
+/* ---- in the child and its child, which share our memory and end or become a program before we go on: system calls only ---- */
+
+static void fail(preparation *p, const char *call)
+{
+    p->failed = call;
+    p->sys_errno = errno;
+}
+
+/* Signals are blocked, and stay so over the exec. */
+static int become_supervisor(void *argument)
+{
+    preparation *p = argument;
+    char *const none[] = { NULL };
+    setsid();
+    if (chdir("/") != 0) {
+        fail(p, "chdir(/)");
+    } else if (dup2(p->program, 0) != 0 || (p->program == 0 && fcntl(0, F_SETFD, 0) != 0)) {
+        fail(p, "dup2");
+    } else {
+        swx_child_close_from(1);
+        execve(p->executable, p->argv, none);
+        fail(p, "execve(supervisor)");
+    }
+    return 127;
+}
+
+static pid_t start(int (*function)(void *), preparation *p, char *stack)
+{
+    pid_t pid = clone(function, stack + STACK_SIZE, CLONE_VM | CLONE_VFORK | SIGCHLD, p);
+    if (pid < 0) {
+        fail(p, "clone");
+    }
+    return pid;
+}
+
+static int start_grandchild(void *argument)
+{
+    preparation *p = argument;
+    start(become_supervisor, p, p->stacks[1]);
+    return 0;
+}
+
+/* ---- in the program -------------------------------------------------------------------------------------------- */
+
+/* What is short now may be there later; all else stays so: no executable, no pidfds, a system call that is forbidden. */
+static swx_status judge_failure(const char *call, int sys_errno, swx_error *err)
+{
+    bool is_short = sys_errno == EMFILE || sys_errno == ENFILE || sys_errno == ENOMEM || sys_errno == EAGAIN;
+    return is_short ? swx_fail_sys(err, call, sys_errno) : SWX_OK;
+}
+
+swx_status swx_supervisor_start(const char *executable, uint64_t *mark, swx_error *err)
+{
+    char number[24];
+    char *argv[] = { (char[]){ "swerex-c-supervisor" }, number, NULL };
+    preparation p = { .executable = executable, .argv = argv };
+    sigset_t all, before;
+    *mark = 0;
+    if (getpid() == 1) { /* the kernel ends all of a pid namespace with its first process, whose child the supervisor would be */
+        return SWX_OK;
+    }
+    p.program = swx_child_open_pidfd(getpid());
+    if (p.program < 0) {
+        return judge_failure("pidfd_open", errno, err);
+    }
+    uint64_t drawn = swx_child_draw_program_mark();
+    snprintf(number, sizeof(number), "%" PRIu64, drawn);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pid_t pid = start(start_grandchild, &p, p.stacks[0]);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+    }
+    close(p.program);
+    if (p.failed) {
+        return judge_failure(p.failed, p.sys_errno, err);
+    }
+    *mark = drawn;
+    return SWX_OK;
+}
+
+/* ---- the executable -------------------------------------------------------------------------------------------- */
+
+static time_t seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec;
+}
+
+void swx_supervisor_run(int program, uint64_t mark)
+{
+    struct pollfd ended = { .fd = program, .events = POLLIN };
+    while (poll(&ended, 1, -1) < 0 && errno == EINTR) {
+    }
+    if (!(ended.revents & POLLIN)) {
+        return; /* whether the program has ended cannot be known */
+    }
+    const time_t until = seconds() + SWEEP_SECONDS;
+    useconds_t pause = 1000;
+    while (swx_child_kill_marked(&mark, 1) > 0 && seconds() < until) {
+        usleep(pause);
+        pause = pause < LONGEST_PAUSE_MICROSECONDS ? 2 * pause : pause;
+    }
+}

@@ -1,0 +1,1 @@
+"""Implement the commands `swerex-c` and `swerex-remote`."""

@@ -1,0 +1,187 @@
+"""Demonstrate a session step by step: `python -m swerex_c.cli.demo`.
+
+Each step states the expected result. The demo exits with 1 if a result differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from swerex_c.exceptions import CommandTimeoutError, SwerexException
+from swerex_c.models import BashAction, BashInterruptAction, CreateBashSessionRequest
+from swerex_c.runtime.local import LocalRuntime
+from swerex_c.utils.visible import visible
+
+__all__ = ["main"]
+
+_LONGEST_SHOWN = 80
+_BIG = 10_000_000
+
+
+@dataclass
+class Step:
+    """One action in the session, and its expected result."""
+
+    title: str
+    action: BashAction | BashInterruptAction
+    output: str | Callable[[str], bool]
+    code: int | None = 0
+    times_out: bool = False
+
+
+@dataclass
+class Result:
+    """The result of a step. Times are in seconds."""
+
+    output: str
+    code: int | None
+    timed_out: bool
+    seconds: float
+    error: str = ""
+
+
+def _run(command: str, **more: Any) -> BashAction:
+    return BashAction(command=command, check="silent", timeout=more.pop("timeout", 10.0), **more)
+
+
+def _steps(directory: str) -> list[Step]:
+    here_document = "cat > notes.txt <<'END'\nfirst $HOME\n\tsecond `line`\nEND\nwc -l < notes.txt"
+    python = f"PYTHON_BASIC_REPL=1 PYTHONSTARTUP= TERM=dumb {shlex.quote(sys.executable)} -q"
+    asks: dict[str, Any] = {"is_interactive_command": True, "expect": [">>> "]}
+    big = f"head -c {_BIG} /dev/zero | tr '\\0' x"
+    forged = "printf '%s\\n' \"$PS1\" SHELLPS1PREFIX"
+    return [
+        Step("change the directory", _run(f"cd {directory}"), ""),
+        Step("the change persists", _run("pwd"), directory + "\n"),
+        Step("set a variable", _run("export GREETING='hello from C'"), ""),
+        Step("the variable persists", _run('echo "$GREETING"'), "hello from C\n"),
+        Step("a here-document", _run(here_document), "2\n"),
+        Step("read the file it wrote", _run("cat notes.txt"), "first $HOME\n\tsecond `line`\n"),
+        Step("a command that fails", _run("ls no-such-file 2>/dev/null"), "", 2),
+        Step("its exit code is kept", _run("echo $?"), "2\n"),
+        Step("a timeout keeps the output", _run("echo one; sleep 60; echo two", timeout=0.5), "one\n", None, True),
+        Step("interrupt the running command", BashInterruptAction(), lambda output: "two" not in output),
+        Step("the session still works", _run("echo ready"), "ready\n"),
+        Step("start an interactive program", _run(python, **asks), ""),
+        Step("send it a line", _run("6 * 7", **asks), "42"),
+        Step("quit it", _run("exit()", is_interactive_quit=True), lambda output: True),
+        Step("10 MB of output", _run(big), lambda output: output == "x" * _BIG),
+        Step("printing the prompt ends no command", _run(forged), lambda output: output.endswith("\nSHELLPS1PREFIX\n")),
+    ]
+
+
+async def _do(runtime: LocalRuntime, step: Step) -> Result:
+    begin = time.perf_counter()
+    try:
+        answer = await runtime.run_in_session(step.action)
+        return Result(answer.output, answer.exit_code, False, time.perf_counter() - begin)
+    except CommandTimeoutError as e:
+        return Result(e.output, None, True, time.perf_counter() - begin)
+    except SwerexException as e:
+        return Result("", None, False, time.perf_counter() - begin, f"{type(e).__name__}: {e}")
+
+
+def _is_right(step: Step, result: Result) -> bool:
+    output = result.output
+    right = output == step.output if isinstance(step.output, str) else step.output(output)
+    return right and (result.code, result.timed_out, result.error) == (step.code, step.times_out, "")
+
+
+def _cut(text: str) -> str:
+    shown = text[:_LONGEST_SHOWN].rstrip("\n").replace("\t", "    ")
+    rest = f" ... ({len(text):,} characters)" if len(text) > _LONGEST_SHOWN else ""
+    return visible(shown) + rest
+
+
+def _command_of(action: BashAction | BashInterruptAction) -> str:
+    return "(interrupt)" if isinstance(action, BashInterruptAction) else action.command
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms" if seconds < 0.1 else f"{seconds:.2f} s"
+
+
+def _row(step: Step, result: Result, right: bool) -> tuple[Text, ...]:
+    code = "timeout" if result.timed_out else "" if result.code is None else str(result.code)
+    return (
+        Text("ok" if right else "WRONG", style="green" if right else "bold red"),
+        Text(step.title),
+        Text(_cut(_command_of(step.action)), style="cyan"),
+        Text(result.error or _cut(result.output)),
+        Text(code),
+        Text(_time(result.seconds)),
+    )
+
+
+def _table() -> Table:
+    table = Table(title="A bash session of swerex_c", box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("")
+    table.add_column("step", overflow="fold")
+    table.add_column("command", overflow="fold")
+    table.add_column("output", overflow="fold")
+    table.add_column("exit", justify="right", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    return table
+
+
+def _print_lines(rows: list[tuple[Text, ...]]) -> None:
+    """Print the results to a file or a pipe as lines, without columns that would wrap."""
+    for right, title, command, output, code, seconds in rows:
+        ended = f"exit code {code.plain}, " if code.plain.isdigit() else f"{code.plain}, " if code.plain else ""
+        print(f"{right.plain:5}  {title.plain} ({ended}{seconds.plain})")
+        for sign, text in (("$", command.plain), (" ", output.plain)):
+            for line in text.splitlines():
+                print(f"       {sign} {line}".rstrip())
+                sign = ">" if sign == "$" else sign
+
+
+async def _session(work: Callable[[LocalRuntime], Awaitable[list[tuple[Step, Result]]]]) -> list[tuple[Step, Result]]:
+    runtime = LocalRuntime()
+    try:
+        await runtime.create_session(CreateBashSessionRequest())
+        return await work(runtime)
+    finally:
+        await runtime.close()
+
+
+def main() -> int:
+    """Run the demo; return 0 if all results are as expected, else 1."""
+    console = Console()
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="swerex-c-demo-") as directory:
+
+        async def work(runtime: LocalRuntime) -> list[tuple[Step, Result]]:
+            return [(step, await _do(runtime, step)) for step in _steps(directory)]
+
+        try:
+            done = asyncio.run(_session(work))
+        except SwerexException as e:
+            print(f"Cannot create a session: {e}\nRun `swerex-c doctor` to see what is missing.", file=sys.stderr)
+            return 1
+    wrong = sum(not _is_right(step, result) for step, result in done)
+    rows = [_row(step, result, _is_right(step, result)) for step, result in done]
+    if console.is_terminal:
+        table = _table()
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    else:
+        _print_lines(rows)
+    right = len(done) - wrong
+    print(f"\n{right} of {len(done)} steps gave the expected result, in {time.perf_counter() - begin:.1f} s.")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

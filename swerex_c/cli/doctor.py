@@ -1,0 +1,290 @@
+"""Checks of a machine for sessions and deployments, for `swerex-c doctor`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import re
+import resource
+import select
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from swerex_c.exceptions import SwerexException
+from swerex_c.utils.visible import visible
+
+__all__ = ["Finding", "as_data", "examine", "print_table", "sessions_can_run"]
+
+_PATIENCE = 10.0
+"""Timeout in seconds for each program that is run."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check of the machine."""
+
+    name: str
+    value: str
+    good: bool | None = None
+    """True if the value is good; None if it is neither good nor bad."""
+
+    note: str = ""
+    """Explanation or consequence, for people."""
+
+    needed: bool = False
+    """True if sessions can run only if this is good."""
+
+
+def examine() -> list[Finding]:
+    """Run all checks.
+
+    They start a few short programs and, as the last check, a session.
+    """
+    looks: list[Callable[[], Iterator[Finding]]] = [
+        _package, _python, _core, _kernel, _bash, _terminals, _limits, _clients, _swap, _session,
+    ]  # fmt: skip
+    return [finding for look in looks for finding in look()]
+
+
+def sessions_can_run(findings: list[Finding]) -> bool:
+    return all(finding.good for finding in findings if finding.needed)
+
+
+def as_data(findings: list[Finding]) -> dict[str, Any]:
+    """Return the findings as JSON data.
+
+    Returns:
+        `findings` by name, and `ok`, which is true if sessions can run.
+    """
+    return {
+        "ok": sessions_can_run(findings),
+        "findings": {
+            finding.name: {"value": finding.value, "good": finding.good, "note": finding.note, "needed": finding.needed}
+            for finding in findings
+        },
+    }
+
+
+def print_table(findings: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", "Check", "Result", "Note", box=None, pad_edge=False)
+    for finding in findings:
+        table.add_row(_sign(finding), finding.name, _plain(finding.value), _plain(finding.note))
+    console = Console()
+    console.print(table)
+    can = sessions_can_run(findings)
+    console.print("Sessions can run." if can else "[red]Sessions cannot run.[/]")
+
+
+def _sign(finding: Finding) -> str:
+    if finding.good is None:
+        return ""
+    if finding.good:
+        return "[green]yes[/]"
+    return "[red]no[/]" if finding.needed else "[yellow]no[/]"
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(visible(text))
+
+
+def _package() -> Iterator[Finding]:
+    from swerex_c._version import API_VERSION as api
+    from swerex_c._version import __version__ as own
+
+    yield Finding("swerex-c", own, note=f"SWE-ReX API {api}, in {Path(__file__).parent.parent}")
+
+
+def _python() -> Iterator[Finding]:
+    version = f"{platform.python_implementation()} {platform.python_version()}"
+    free = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+    gil: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
+    kind = "free-threaded" + (", but with the GIL on" if gil() else "") if free else "with the GIL"
+    yield Finding("python", version, sys.version_info[:2] >= (3, 11), note=f"{kind}, {sys.executable}", needed=True)
+
+
+def _core() -> Iterator[Finding]:
+    try:
+        from swerex_c import _core as core
+    except ImportError as error:
+        yield Finding("core", "missing", False, f"The extension cannot be imported: {error}", needed=True)
+        return
+    yield Finding("core", Path(core.__file__).name, True, needed=True)
+    runs = os.access(Path(core.__file__).with_name("_supervisor"), os.X_OK)
+    note = "Commands end when their program is killed" if runs else "Commands may outlive a program that is killed"
+    yield Finding("supervisor", "executable" if runs else "missing", runs, note)
+    version = getattr(core, "msgpack_version", None)
+    if version is not None:
+        yield Finding("msgpack-c", str(version() if callable(version) else version))
+
+
+def _kernel() -> Iterator[Finding]:
+    yield Finding("kernel", f"{platform.system()} {platform.release()}", note=platform.machine())
+    readable, why = _proof_by_the_kernel()
+    follows = "Confirms that a command has finished" if readable else f"Cannot confirm the end of a command: {why}"
+    yield Finding("/proc/PID/syscall", "readable" if readable else "closed", readable, follows)
+
+
+def _proof_by_the_kernel() -> tuple[bool, str]:
+    """Check on a waiting child whether the kernel shows its system call; return also the reason if not."""
+    waits = [sys.executable, "-I", "-S", "-c", "import os; os.write(1, b'.'); os.read(0, 1)"]
+    with subprocess.Popen(waits, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        if not select.select([child.stdout], [], [], _PATIENCE)[0]:
+            return False, "a child process does not answer"
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline:
+            try:
+                shown = Path(f"/proc/{child.pid}/syscall").read_text()
+            except OSError as error:
+                return False, str(error.strerror)
+            if shown.split()[0].isdecimal():
+                return True, ""
+        return False, f"it shows {shown.strip()!r} for a waiting process"
+
+
+def _bash() -> Iterator[Finding]:
+    path = shutil.which("bash")
+    if path is None:
+        yield Finding("bash", "not found", False, "Install bash", needed=True)
+        return
+    version = _first_line([path, "-c", 'echo "$BASH_VERSION"'])
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    recent = numbers is not None and tuple(map(int, numbers.groups())) >= (4, 4)
+    note = path if recent else f"{path}: 4.4 or later is needed"
+    yield Finding("bash", version or "does not answer", recent, note, needed=True)
+
+
+def _terminals() -> Iterator[Finding]:
+    try:
+        for descriptor in os.openpty():
+            os.close(descriptor)
+    except OSError as error:
+        yield Finding("terminals", "none available", False, f"openpty: {error.strerror}", needed=True)
+    else:
+        limits = [_number(f"/proc/sys/kernel/pty/{name}") for name in ("nr", "max")]
+        use = "unknown" if None in limits else f"{limits[0]} of {limits[1]} in use"
+        yield Finding("terminals", use, True, note="Each session needs one", needed=True)
+    ptmx = Path("/dev/ptmx")
+    yield Finding("/dev/ptmx", "there" if ptmx.exists() else "missing", ptmx.exists() and os.access(ptmx, os.W_OK))
+
+
+def _limits() -> Iterator[Finding]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    note = f"can be raised to {_limit(hard)}" if soft != hard else ""
+    yield Finding("open files", f"at most {_limit(soft)}", soft == resource.RLIM_INFINITY or soft >= 1024, note)
+    if hasattr(resource, "RLIMIT_NPROC"):
+        yield Finding("processes", f"at most {_limit(resource.getrlimit(resource.RLIMIT_NPROC)[0])}")
+
+
+_CLIENTS = (
+    ("docker", "--version", "DockerDeployment"),
+    ("podman", "--version", "PodmanDeployment"),
+    ("ssh", "-V", "SSHDeployment"),
+    ("bwrap", "--version", "LocalDeployment(isolation=...)"),
+    ("kubectl", "version --client", "KubectlBackend"),
+)
+"""Client programs of deployments and isolation: name, arguments for the version, and the class that needs it."""
+
+
+def _clients() -> Iterator[Finding]:
+    for name, asks, user in _CLIENTS:
+        path = shutil.which(name)
+        if path is None:
+            yield Finding(name, "not found", note=f"required by {user}")
+            continue
+        problem = _no_engine(path) if name == "docker" else ""
+        version = _first_line([path, *asks.split()]) or "does not answer"
+        yield Finding(name, version, False if problem else None, problem or path)
+
+
+def _no_engine(docker: str) -> str:
+    """Return the error of the docker command if no engine answers; empty if one does."""
+    try:
+        done = subprocess.run(
+            [docker, "version", "--format", "{{.Server.Version}}"],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_PATIENCE,
+        )  # fmt: skip
+    except OSError as error:
+        return str(error)
+    except subprocess.TimeoutExpired:
+        return f"The engine does not answer within {_PATIENCE:g} seconds"
+    return "" if done.returncode == 0 else " ".join(done.stderr.split()) or "The engine does not answer"
+
+
+def _swap() -> Iterator[Finding]:
+    from swerex_c.swap import status
+
+    now = status()
+    where = now.original_path or ""
+    yield Finding("original", now.original_version or ("found" if where else "not installed"), note=where)
+    how = [*map(str, now.enabled), *(["swerex-c run"] if now.run else [])]
+    if now.switched_off:
+        how.append("SWEREX_C_SWAP is 0")
+    yield Finding("swap", "on" if now.active else "off", note=", ".join(how))
+
+
+def _session() -> Iterator[Finding]:
+    try:
+        seconds, proved = asyncio.run(_try_session())
+    except (SwerexException, ImportError, OSError) as error:
+        yield Finding("session", "failed", False, f"{type(error).__name__}: {error}", needed=True)
+    else:
+        yield Finding("session", f"started and answered in {seconds * 1000:.1f} ms", True, needed=True)
+        told = "The output of a program cannot fake the end of a command" if proved else "See /proc/PID/syscall above"
+        yield Finding("completion", "confirmed by the kernel" if proved else "shown by the prompt only", proved, told)
+
+
+async def _try_session() -> tuple[float, bool]:
+    """Return seconds until a new session answers, and whether the kernel proves that its commands have finished."""
+    import logging
+
+    from swerex_c.models import BashAction, CreateBashSessionRequest
+    from swerex_c.runtime.local import BashSession, LocalRuntime
+
+    runtime = LocalRuntime(logger=logging.getLogger("swerex-c"))
+    began = time.monotonic()
+    try:
+        await runtime.create_session(CreateBashSessionRequest(startup_timeout=_PATIENCE))
+        answer = await runtime.run_in_session(BashAction(command="echo $((6 * 7))", timeout=_PATIENCE))
+        if answer.output != "42\n":
+            raise SwerexException(f"a session answered {answer.output!r} instead of '42\\n'")
+        seconds = time.monotonic() - began
+        session = runtime.sessions["default"]
+        return seconds, isinstance(session, BashSession) and session.core.facts()["kernel_proof"]
+    finally:
+        await runtime.close()
+
+
+def _first_line(command: list[str]) -> str:
+    """Return the first line of a program's standard output, or else standard error; empty if it fails or times out."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_PATIENCE
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return (done.stdout.strip() or done.stderr.strip()).partition("\n")[0].strip() if done.returncode == 0 else ""
+
+
+def _number(path: str) -> int | None:
+    try:
+        return int(Path(path).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _limit(value: int) -> str:
+    return "unlimited" if value == resource.RLIM_INFINITY else str(value)

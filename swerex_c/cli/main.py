@@ -1,0 +1,371 @@
+"""The command line of `swerex-c`, with all of its subcommands."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from swerex_c.cli.exit import Exit, fail
+from swerex_c.exceptions import SwapError, SwerexException
+from swerex_c.utils.visible import visible
+
+if TYPE_CHECKING:
+    from swerex_c.providers.ownership import Orphan
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="swerex-c",
+    help="Persistent bash sessions: SWE-ReX's API on an engine written in C.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+SourceOption = Annotated[
+    list[Path] | None, typer.Option("--startup-source", help="Startup file to source; may be repeated.")
+]
+StartupTimeoutOption = Annotated[
+    float | None, typer.Option(min=0, help="Time limit of the startup files in seconds (default: 60).")
+]
+CwdOption = Annotated[str | None, typer.Option("--cwd", "-C", help="Directory in which the session starts.")]
+EnvOption = Annotated[list[str] | None, typer.Option("--env", "-e", help="Variable as NAME=VALUE; may be repeated.")]
+
+
+def main() -> None:
+    """Run `swerex-c` with the arguments of the process, and exit."""
+    app()
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from swerex_c._version import API_VERSION as api
+        from swerex_c._version import __version__ as own
+
+        print(f"swerex-c {own} (SWE-ReX API {api})")
+        raise typer.Exit
+
+
+@app.callback()
+def _global_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None: ...
+
+
+# The swap
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="Command to run, with its arguments.")],
+) -> None:
+    """Run a command with `swerex` replaced by this package.
+
+    The replacement holds in the command and in every Python that it starts.
+    """
+    from swerex_c.swap import run_environment
+
+    environment = run_environment(dict(os.environ))
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
+    try:
+        os.execvpe(command[0], command, environment)
+    except FileNotFoundError:
+        fail(f"{command[0]}: command not found", Exit.NOT_FOUND)
+    except OSError as error:
+        fail(f"{command[0]}: {error.strerror}", Exit.CANNOT_RUN)
+
+
+@app.command()
+def enable(
+    user: Annotated[bool, typer.Option("--user", help="Enable it for this user only.")] = False,
+) -> None:
+    """Replace `swerex` by this package, until `swerex-c disable`.
+
+    The replacement holds in every process of this Python environment.
+    """
+    from swerex_c import swap
+
+    try:
+        print(f"`import swerex` now gives swerex_c in {sys.prefix}: {swap.enable(user=user)}")
+    except SwapError as error:
+        fail(str(error), Exit.FAILED)
+
+
+@app.command()
+def disable() -> None:
+    """Undo `swerex-c enable`."""
+    from swerex_c import swap
+
+    try:
+        removed = swap.disable()
+    except SwapError as error:
+        fail(str(error), Exit.FAILED)
+    for path in removed:
+        print(f"Removed {path}")
+    if not removed:
+        print(f"It was not enabled in {sys.prefix}")
+
+
+@app.command()
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show which package `import swerex` gives here, and why."""
+    from swerex_c import swap
+
+    now = swap.status()
+    if as_json:
+        facts = {name: getattr(now, name) for name in now.__dataclass_fields__}
+        print(json.dumps(facts | {"enabled": [str(path) for path in now.enabled]}))
+        return
+    for line in _status_lines(now):
+        print(line)
+
+
+def _status_lines(now: Any) -> list[str]:
+    gives = "swerex_c" if now.active else now.original_path and f"the original, {now.original_path}" or "nothing"
+    lines = [f"import swerex:  {gives}"]
+    lines += [f"enabled by:     {path}" for path in now.enabled] or ["enabled:        no"]
+    lines += [f"swerex-c run:   {'yes' if now.run else 'no'}"]
+    lines += ["switched off:   SWEREX_C_SWAP is 0"] if now.switched_off else []
+    lines += [f"original:       {now.original_version or 'not installed'}"]
+    return lines
+
+
+# Sessions
+
+
+@app.command("exec", context_settings={"allow_interspersed_args": False})
+def exec_(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="COMMAND", help="A bash command as one argument, or its words as several."),
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="File with the command to run; - is stdin.")] = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", "-t", min=0, help="Time limit in seconds.")] = None,
+    no_output_timeout: Annotated[float | None, typer.Option(min=0, help="Limit in seconds without output.")] = None,
+    startup_source: SourceOption = None,
+    startup_timeout: StartupTimeoutOption = None,
+    cwd: CwdOption = None,
+    env: EnvOption = None,
+) -> None:
+    """Run a command in a new session, and exit with its exit code.
+
+    Output is printed as it comes. Without COMMAND and --file, the command is read from stdin. Otherwise the command
+    reads stdin, unless that is a terminal: then the input of the command is empty. The exit code after a timeout is
+    124.
+    """
+    from swerex_c.cli import sessions
+    from swerex_c.engine.syntax import check_bash_command
+    from swerex_c.models import BashAction
+
+    text = sessions.command_text(command, file)
+    request = sessions.session_request(startup_source, startup_timeout, cwd, env)
+    action = sessions.checked(
+        BashAction,
+        command=sessions.with_input(text),
+        timeout=timeout,
+        no_output_timeout=no_output_timeout,
+        check="silent",
+    )
+    with sessions.exit_on_errors():
+        check_bash_command(text)
+        code = sessions.ended_by_signals(sessions.run_command(request, action))
+    raise typer.Exit(code)
+
+
+@app.command()
+def shell(
+    startup_source: SourceOption = None,
+    startup_timeout: StartupTimeoutOption = None,
+    cwd: CwdOption = None,
+    env: EnvOption = None,
+) -> None:
+    """Open a new session interactively in this terminal."""
+    from swerex_c.cli import sessions
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        fail("shell needs a terminal: use exec to run commands from a file or a pipe", Exit.USAGE)
+    size = shutil.get_terminal_size()
+    request = sessions.session_request(startup_source, startup_timeout, cwd, env)
+    request.rows, request.columns = size.lines, size.columns
+    with sessions.exit_on_errors():
+        code = sessions.run_shell(request)
+    raise typer.Exit(code)
+
+
+# The server
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    add_help_option=False,
+)
+def serve(context: typer.Context) -> None:
+    """Serve sessions on this machine to clients.
+
+    The options are those of `swerex-remote`: `swerex-c serve --help` shows them. The default address is 127.0.0.1, and
+    without a key a new one is made.
+    """
+    from swerex_c.cli import serve as serve_cli
+
+    serve_cli.main(context.args, program="swerex-c serve", host="127.0.0.1", make_key=True)
+
+
+# The machine
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what this machine has and lacks for sessions.
+
+    The exit code is 0 if sessions can run.
+    """
+    from swerex_c.cli import doctor as _doctor
+
+    findings = _doctor.examine()
+    if as_json:
+        print(json.dumps(_doctor.as_data(findings), indent=2))
+    else:
+        _doctor.print_table(findings)
+    raise typer.Exit(0 if _doctor.sessions_can_run(findings) else Exit.FAILED)
+
+
+# Containers
+
+
+class ContainerRuntime(StrEnum):
+    """Commands that run containers."""
+
+    docker = "docker"
+    podman = "podman"
+
+
+class Cloud(StrEnum):
+    """Services other than local container engines in which sandboxes may run."""
+
+    daytona = "daytona"
+    kubernetes = "kubernetes"
+    modal = "modal"
+
+
+@app.command()
+def prune(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
+    container_runtime: Annotated[
+        ContainerRuntime, typer.Option(help="Command of the container engine.")
+    ] = ContainerRuntime.docker,
+    cloud: Annotated[
+        Cloud | None, typer.Option(help="Remove pods (of the current context) or sandboxes of this service instead.")
+    ] = None,
+    namespace: Annotated[str | None, typer.Option(help="Kubernetes namespace (default: that of the context).")] = None,
+) -> None:
+    """Remove the sandboxes whose process died without stopping them.
+
+    These are containers, pods and sandboxes of deployments. What belongs to living processes, to other machines or to
+    other programs is left alone.
+    """
+    try:
+        found = _left_in(cloud, container_runtime.value, namespace, dry_run)
+    except (SwerexException, TimeoutError, ImportError) as error:
+        fail(str(error) or "the service did not answer in time", Exit.FAILED)
+    for one in found:
+        if one.error is not None:
+            print(visible(f"swerex-c: cannot remove {one.name}: {one.error}"), file=sys.stderr)
+            continue
+        done = "stopped but kept" if one.keep else "removed"
+        print(visible(f"{'Would be ' if dry_run else ''}{done}: {one.name} ({one.about}, of the dead {one.owner})"))
+    if not found:
+        what = {None: "container", Cloud.kubernetes: "pod"}.get(cloud, "sandbox")
+        print(f"{cloud or container_runtime.value} has no {what} of a dead process")
+    raise typer.Exit(Exit.FAILED if any(one.error is not None for one in found) else 0)
+
+
+def _left_in(cloud: Cloud | None, engine: str, namespace: str | None, dry_run: bool) -> list[Orphan]:
+    if cloud is None:
+        from swerex_c.providers.docker import engine as _engine
+        from swerex_c.providers.docker import prune as _prune
+
+        return _prune.prune(_engine.Engine(engine), dry_run=dry_run)
+    if cloud is Cloud.kubernetes:
+        from swerex_c.providers.kubernetes import prune as _kube_prune
+
+        return _kube_prune.prune(namespace=namespace, dry_run=dry_run)
+    if cloud is Cloud.modal:
+        from swerex_c.providers.modal import tags
+
+        return tags.prune(dry_run=dry_run)
+    from swerex_c.providers.daytona import labels
+
+    return labels.prune(dry_run=dry_run)
+
+
+# The benchmark
+
+
+@app.command()
+def bench(
+    seconds: Annotated[
+        float | None, typer.Option(min=1, help="Time limit in seconds (default: 60).", show_default=False)
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure for 15 seconds only, with rough results.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="ROW", help="Row to measure; may be repeated.")
+    ] = None,
+    as_json: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Also write the results to FILE; with -, print only them."),
+    ] = None,
+    original_python: Annotated[
+        Path | None, typer.Option(help="Python interpreter that has SWE-ReX, to compare with it.", metavar="PATH")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Also measure this server, such as http://127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of that server.")] = None,
+    auth_token: Annotated[
+        str | None, typer.Option(envvar="SWEREX_AUTH_TOKEN", help="Key of that server.", show_default=False)
+    ] = None,
+    image: Annotated[str | None, typer.Option(help="Also measure a container of this image.")] = None,
+    container_runtime: Annotated[
+        ContainerRuntime, typer.Option(help="Command of the container engine.")
+    ] = ContainerRuntime.docker,
+    deployment: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Also measure this deployment, such as an ssh host.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random order of the measurements.")] = 1,
+) -> None:
+    """Measure sessions on this machine in about a minute.
+
+    They are compared with a bare terminal and plain programs. Every answer is checked: a wrong one has no time, and
+    makes the exit code 1. The seconds do not include the time that a container or a server takes to start and to end.
+    Rows: builtin, program, create, output-1, output-64, fleet-16, fleet-64, interrupt, execute.
+    """
+    from swerex_c.bench import command
+    from swerex_c.exceptions import InvalidInputError
+
+    try:
+        place = command.place_of(host, port, auth_token, image, container_runtime.value, deployment)
+        code = command.run(
+            seconds or (15.0 if quick else 60.0),
+            only or [],
+            as_json=as_json,
+            original_python=original_python,
+            place=place,
+            seed=seed,
+        )
+    except InvalidInputError as error:
+        fail(str(error), Exit.USAGE)
+    raise typer.Exit(code)

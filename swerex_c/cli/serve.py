@@ -1,0 +1,350 @@
+"""Command line of `swerex-remote`: a server with SWE-ReX's options and more.
+
+Modules that `--version` and wrong options do not need are imported later, so that these answer fast.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from swerex_c._version import API_VERSION
+from swerex_c.exceptions import InvalidInputError, SwerexException
+from swerex_c.remote.wire.limits import Limits
+from swerex_c.utils.visible import visible
+
+if TYPE_CHECKING:
+    import argparse
+
+    from swerex_c.remote.server.listeners import ListenAddresses, ServeOptions
+    from swerex_c.runtime.local import LocalRuntime
+
+__all__ = ["FAILED", "USAGE", "main"]
+
+FAILED = 1
+"""Exit code if the server cannot run, such as without a free port or a readable certificate."""
+
+USAGE = 2
+"""Exit code if the options are wrong, or there is no key."""
+
+_DEFAULTS = Limits()
+
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+_EPILOG = """\
+Clients send the key in the header X-API-Key. --auth-token-file and the environment variable SWEREX_AUTH_TOKEN keep
+it out of the process list. A key given with --auth-token is overwritten there, but it is visible for a moment, and in
+the program or script that started the server.
+"""
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    program: str = "swerex-remote",
+    host: str = "0.0.0.0",
+    make_key: bool = False,
+) -> None:
+    """Run the server and exit.
+
+    Args:
+        arguments: command-line arguments; None for those of the process.
+        program: name of the command in messages.
+        host: default for `--host`.
+        make_key: if no key is given, generate and print one, instead of refusing to start.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not {"-v", "--version"}.isdisjoint(words):
+        if len(words) > 1:
+            print("Error: --version cannot be combined with other arguments")
+            raise SystemExit(FAILED)
+        print(API_VERSION)
+        return
+    parser = _parser(program, host)
+    options = parser.parse_args(words)
+    try:
+        _check(options)
+        if options.stdio:
+            _serve_stdio(options)
+        else:
+            _serve(options, program, host, make_key)
+    except InvalidInputError as error:
+        _fail(program, str(error), USAGE)
+    except SwerexException as error:
+        _fail(program, str(error), FAILED)
+    except KeyboardInterrupt:  # before the server set its signal handlers
+        raise SystemExit(130) from None
+
+
+def _fail(program: str, message: str, code: int) -> NoReturn:
+    print(f"{program}: {visible(message)}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+# Options
+
+
+def _parser(program: str, host: str) -> argparse.ArgumentParser:
+    import argparse
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            _fail(program, f"{message} (see {program} --help)", USAGE)
+
+    parser = Parser(
+        prog=program,
+        description="Serve sessions, commands and files of this machine to clients that have the key.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("-v", "--version", action="store_true", help="print the API version and exit")
+
+    where = parser.add_argument_group("where to listen")
+    where.add_argument("--host", help=f"host name or address (default: {host}; with --unix and without --port: none)")
+    where.add_argument("--port", type=_port, help="port; 0: any free port (default: 8000)")
+    where.add_argument("--unix", metavar="PATH", help="path of a unix socket, accessible to this user only")
+    where.add_argument("--stdio", action="store_true", help="serve one client on stdin and stdout; needs no key")
+    where.add_argument("--tls-cert", metavar="FILE", help="TLS certificate (PEM); enables https")
+    where.add_argument("--tls-key", metavar="FILE", help="private key of the certificate, unless in the same file")
+
+    who = parser.add_argument_group("the key (one of these, or the variable SWEREX_AUTH_TOKEN)")
+    who.add_argument("--auth-token", metavar="KEY", help="the key itself")
+    who.add_argument("--auth-token-file", metavar="FILE", help="file that contains the key")
+
+    limits = parser.add_argument_group("limits (bytes may end in K, M, G)")
+    for name, kind, text in (
+        ("body", _size, "bytes per request, except uploads"),
+        ("sessions", _count, "open sessions"),
+        ("requests", _count, "concurrent requests"),
+        ("connections", _count, "open connections"),
+        ("unauthenticated", _count, "open connections that have not sent the key yet"),
+        ("results", _count, "results kept for retries: per msgpack client, and for all HTTP clients"),
+        ("result-seconds", _seconds, "seconds for which results are kept"),
+        ("result-bytes", _size, "bytes of kept results"),
+        ("head-seconds", _positive, "seconds to receive the head of a request"),
+    ):
+        default = getattr(_DEFAULTS, name.replace("-", "_"))
+        shown = f"{default >> 20}M" if kind is _size else f"{default:g}"
+        limits.add_argument(f"--max-{name}", type=kind, metavar="N", help=f"{text} (default: {shown})")
+
+    warm = parser.add_argument_group("shells started ahead of time")
+    warm.add_argument("--warm-sessions", type=_number, default=0, metavar="N", help="number of shells (default: 0)")
+    warm.add_argument("--warm-startup-files", action="store_true", help="read their startup files ahead of time, too")
+
+    log = parser.add_argument_group("logs and metrics")
+    log.add_argument("--metrics", action="store_true", help="serve /metrics for Prometheus (needs prometheus-client)")
+    log.add_argument("--log-format", choices=("text", "json"), default="text", help="json needs python-json-logger")
+    log.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", type=str.lower)
+    loops = ("auto", "asyncio", "uvloop")
+    add("--loop", choices=loops, default="auto", help="event loop; auto: uvloop if it is installed (default: auto)")
+    add("--graceful", type=_seconds, default=5.0, metavar="SECONDS", help="time limit of the shutdown (default: 5)")
+    return parser
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise ValueError
+    return port
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise ValueError
+    return count
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number
+
+
+def _size(text: str) -> int:
+    unit = _UNITS.get(text[-1:].lower(), 1)
+    return _count(text if unit == 1 else text[:-1]) * unit
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1e9:
+        raise ValueError
+    return value
+
+
+def _positive(text: str) -> float:
+    value = _seconds(text)
+    if value <= 0:
+        raise ValueError
+    return value
+
+
+for _function, _name in (
+    (_port, "port (0 to 65535)"), (_count, "count"), (_number, "count"), (_size, "number of bytes"),
+    (_seconds, "number"), (_positive, "number"),
+):  # fmt: skip
+    _function.__name__ = _name  # argparse shows it: "invalid count value: 'x'"
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Check for options that exclude each other.
+
+    Raises:
+        InvalidInputError: if there are any; its text names them.
+    """
+    if options.stdio:
+        for name in ("host", "port", "unix", "tls_cert", "tls_key", "auth_token", "auth_token_file"):
+            if getattr(options, name) is not None:
+                raise InvalidInputError(f"--stdio cannot be combined with --{name.replace('_', '-')}")
+        if options.metrics:
+            raise InvalidInputError("--stdio cannot be combined with --metrics")
+    if options.auth_token is not None and options.auth_token_file is not None:
+        raise InvalidInputError("--auth-token cannot be combined with --auth-token-file")
+
+
+def _limits(options: argparse.Namespace) -> Limits:
+    from dataclasses import fields
+
+    given = {one.name: getattr(options, f"max_{one.name}") for one in fields(Limits)}
+    return Limits(**{name: value for name, value in given.items() if value is not None})
+
+
+def _runtime(options: argparse.Namespace) -> LocalRuntime:
+    from swerex_c.runtime.local import LocalRuntime
+
+    return LocalRuntime(warm_sessions=options.warm_sessions, warm_startup_files=options.warm_startup_files)
+
+
+def _serve_options(options: argparse.Namespace, default_host: str) -> ServeOptions:
+    from swerex_c.remote.server.serve import ServeOptions
+
+    only_unix = options.unix is not None and options.host is None and options.port is None
+    return ServeOptions(
+        host=None if only_unix else options.host or default_host,
+        port=8000 if options.port is None else options.port,
+        unix=options.unix,
+        tls_cert=options.tls_cert,
+        tls_key=options.tls_key,
+        limits=_limits(options),
+        metrics=options.metrics,
+        graceful=options.graceful,
+        loop=options.loop,
+    )
+
+
+# The key
+
+
+def _key(options: argparse.Namespace) -> str | None:
+    """Return the key from the options or the environment, or None; remove it from the environment.
+
+    Raises:
+        InvalidInputError: if the key is not valid.
+    """
+    from swerex_c.remote.server import auth
+
+    from_environment = auth.take_from_environment()
+    if options.auth_token is not None:
+        return auth.checked(options.auth_token, "--auth-token")
+    if options.auth_token_file is not None:
+        return auth.from_file(options.auth_token_file)
+    if from_environment is not None:
+        return auth.checked(from_environment, auth.VARIABLE)
+    return None
+
+
+# Serving
+
+
+def _serve(options: argparse.Namespace, program: str, default_host: str, make_key: bool) -> None:
+    from swerex_c.remote.server import auth, logs
+
+    logs.set_up(options.log_format, options.log_level)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        given = _key(options)
+    for warning in caught:
+        logs.LOGGER.warning("%s", warning.message)
+    if given is None and not make_key:
+        msg = f"The server needs a key: set --auth-token-file FILE, the variable {auth.VARIABLE}, or --auth-token KEY"
+        raise InvalidInputError(msg)
+    secret = given or auth.new()
+    hidden = auth.hide(secret)
+    auth.protect()
+    if not hidden and options.auth_token is not None:
+        logs.LOGGER.warning(
+            "The key is visible in the process list: use --auth-token-file or the variable %s", auth.VARIABLE
+        )
+
+    from swerex_c.remote.server import serve
+
+    where = _serve_options(options, default_host)
+
+    def ready(addresses: ListenAddresses) -> None:
+        gc.freeze()  # the collector never has to scan the imported objects again
+        gc.enable()
+        logs.listening(str(addresses))
+        if given is None:
+            _print_key(addresses, secret)
+
+    gc.disable()  # imports create no garbage
+    # Listen before the slow imports, so that a port in use is reported at once.
+    with contextlib.closing(serve.Listeners(where)) as listeners:
+        # Typed as Any, because callers may set the module's globals to other values.
+        server: Any = importlib.import_module("swerex_c.server")
+        from swerex_c.remote.server.app import create_app
+        from swerex_c.remote.server.service import Service
+
+        server.AUTH_TOKEN = secret
+        if options.warm_sessions:
+            server.runtime = _runtime(options)
+        service = Service(server, where.limits)
+        server.app = create_app(service)
+        serve.run(service, server.app, where, listeners=listeners, ready=ready)
+
+
+def _print_key(addresses: ListenAddresses, secret: str) -> None:
+    """Print the key for the user, once, on standard output; the log never contains it."""
+    if addresses.url is None:
+        where = f'host="unix://{addresses.unix}"'
+    else:
+        host = addresses.url.rpartition(":")[0]
+        for everywhere in ("0.0.0.0", "[::]"):
+            host = host.replace(f"//{everywhere}", "//127.0.0.1")
+        where = f'host="{host}", port={addresses.port}'
+    print(f"The key of this server until it stops: {secret}\nTo use it from Python:\n")
+    print("    from swerex_c.runtime.remote import RemoteRuntime")
+    print(f'    runtime = RemoteRuntime({where}, auth_token="{secret}")\n')
+    sys.stdout.flush()
+
+
+def _serve_stdio(options: argparse.Namespace) -> None:
+    """Serve frames on standard input and output; other output of the process goes to standard error."""
+    read_fd, write_fd = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+
+    from types import SimpleNamespace
+
+    from swerex_c.remote.server import auth, logs
+
+    logs.set_up(options.log_format, options.log_level)
+    if unused := auth.take_from_environment():
+        auth.hide(unused)
+
+    from swerex_c.remote.server import serve
+    from swerex_c.remote.server.service import Service
+
+    place = SimpleNamespace(runtime=_runtime(options), AUTH_TOKEN="")
+    serve.run_stdio(Service(place, _limits(options)), read_fd, write_fd, options.graceful, options.loop)

@@ -1,0 +1,1 @@
+"""Bash sessions and single commands on this machine: asyncio over the C core."""

@@ -1,0 +1,117 @@
+"""Deliver the core's completions to asyncio futures.
+
+Each event loop has one completion queue, which lives as long as the loop: a descriptor that the loop watches, and a
+queue that the core's thread fills. The queue belongs to no runtime, so callers may use another loop for every call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from swerex_c import _core
+from swerex_c.engine.outcomes import resource_error
+from swerex_c.utils.asyncio_compat import READY, TIMERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["CompletionQueue", "current_completions"]
+
+
+class CompletionQueue:
+    """The completion queue of one event loop."""
+
+    __slots__ = ("__weakref__", "_loop", "core", "create_future", "pending", "ready")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop):
+        self.core = _core.Waker()
+        self._loop = weakref.ref(loop)
+        self.create_future: Callable[[], asyncio.Future[None]] = _weak_create_future(self._loop)
+        # Number of calls that wait for an operation in this loop.
+        self.pending = 0
+        # The loop's own queue of ready callbacks. A loop that does not expose it (uvloop) counts as busy unless
+        # `set_busy` says otherwise.
+        self.ready: Any = getattr(loop, READY, (None,))
+        # This reader holds the only strong reference to the queue, until the loop is closed.
+        loop.add_reader(self.core.fileno(), self._drain)
+
+    def set_busy(self, busy: object) -> None:
+        """Set whether the loop has other work.
+
+        This affects only a loop that does not expose its ready queue.
+
+        Args:
+            busy: false while the loop serves only the calling request and no timer minds a delay of one kernel tick.
+        """
+        if not hasattr(self._loop(), READY):
+            self.ready = busy
+
+    def has_time(self, seconds: float) -> bool:
+        """Check whether no timer of the loop is due within `seconds`.
+
+        If the loop hides its timers, `ready` decides.
+        """
+        loop: Any = self._loop()
+        timers: Any = getattr(loop, TIMERS, None)
+        if timers is None:
+            return not self.ready
+        return not timers or timers[0].when() - loop.time() > seconds
+
+    def _drain(self) -> None:
+        for waiter in self.core.take():
+            if type(waiter) is _Event:
+                waiter.set()
+            elif not waiter.done():
+                waiter.set_result(None)
+
+
+_Event = asyncio.Event
+
+
+def _weak_create_future(loop: weakref.ref[asyncio.AbstractEventLoop]) -> Callable[[], asyncio.Future[None]]:
+    def create_future() -> asyncio.Future[None]:
+        running = loop()
+        assert running is not None, "a completion queue is used in its own event loop only"
+        return running.create_future()
+
+    return create_future
+
+
+_queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[CompletionQueue]]
+_queues = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+class _Last(threading.local):
+    known: tuple[Callable[[], Any], Callable[[], Any]] | None = None
+    """Weak references to a loop and its completion queue."""
+
+
+_last = _Last()
+
+
+def current_completions() -> CompletionQueue:
+    """Return the completion queue of the running event loop, creating it if necessary.
+
+    Raises:
+        ResourceError: if no descriptor is left for it.
+    """
+    loop = asyncio.get_running_loop()
+    last = _last.known
+    if last is not None and last[0]() is loop:
+        completions: CompletionQueue = last[1]()
+        return completions
+    with _lock:
+        known = _queues.get(loop)
+        found = known() if known is not None else None
+        if found is None:
+            try:
+                found = CompletionQueue(loop)
+            except (OSError, MemoryError) as e:
+                raise resource_error(e, "Cannot create the completion queue of this event loop") from e
+            _queues[loop] = weakref.ref(found)
+    _last.known = weakref.ref(loop), weakref.ref(found)
+    return found

@@ -1,0 +1,260 @@
+"""Run single commands outside of sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Callable
+
+from swerex_c import _core
+from swerex_c.engine.completions import CompletionQueue, current_completions
+from swerex_c.engine.outcomes import finish, resource_error, shorten, validate_seconds
+from swerex_c.engine.spawner import spawner
+from swerex_c.exceptions import (
+    CommandTimeoutError,
+    InvalidInputError,
+    NonZeroExitCodeError,
+    ResourceError,
+    RuntimeClosedError,
+    SwerexException,
+)
+from swerex_c.models import Command, CommandResponse
+
+__all__ = ["LONGEST_ARGUMENT", "Processes", "as_bytes", "check_words", "execute", "overdue", "response"]
+
+LONGEST_ARGUMENT = 128 * 1024 - 1
+"""Maximum number of bytes of one program argument on Linux (MAX_ARG_STRLEN, without the NUL byte)."""
+
+
+_KEPT_MARKS = 256
+"""Maximum number of marks of ended programs to keep before dropping the marks that no living process carries."""
+
+_SWEEPS = 400
+"""Maximum attempts to kill leftovers, about 4 seconds. A process that survives waits for a device in the kernel."""
+
+
+class Processes:
+    """The running programs of one runtime, and the process marks of ended ones.
+
+    A mark identifies the processes that a program left in the background. May be used from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[_core.Process] = set()
+        self._marks: list[int] = []
+        self._room = _KEPT_MARKS
+        self._starting = 0
+        self._over = False
+
+    def __len__(self) -> int:
+        """Return the number of running programs."""
+        return len(self._running)
+
+    async def start(self, begin: Callable[[], _core.Process]) -> _core.Process:
+        """Start a program with `begin` and register it.
+
+        If the runtime is being closed, the program is cancelled.
+        """
+
+        def start() -> _core.Process:
+            process = begin()
+            with self._lock:
+                self._running.add(process)
+                over = self._over
+            if over:
+                process.cancel()
+            return process
+
+        def undo(process: _core.Process) -> None:
+            process.cancel()
+            self.ended(process)
+
+        with self._lock:
+            self._starting += 1
+        try:
+            return await spawner.start(start, undo)
+        finally:
+            with self._lock:
+                self._starting -= 1
+
+    def ended(self, process: _core.Process) -> None:
+        with self._lock:
+            self._running.discard(process)
+            self._marks.append(process.mark)
+            if len(self._marks) >= self._room:
+                self._marks = _core.living_marks(self._marks)
+                self._room = max(_KEPT_MARKS, 2 * len(self._marks))
+
+    async def end(self) -> None:
+        """Kill all running programs and their leftover processes.
+
+        Returns when they are gone, or when leftover processes have survived about 4 seconds of attempts.
+        """
+        with self._lock:
+            self._over = True
+        while self._starting:  # `start` cancels each of them once its process exists
+            await asyncio.sleep(0.001)
+        with self._lock:
+            running = list(self._running)
+            marks, self._marks = self._marks, []
+        for process in running:
+            process.cancel()
+        while any(not process.done for process in running):  # until each is dead, with its child processes
+            await asyncio.sleep(0.001)
+        for sweep in range(_SWEEPS):
+            if not marks or await asyncio.to_thread(_core.kill_marked, marks) <= 0:
+                break
+            await asyncio.sleep(0.001 if sweep < 20 else 0.01)
+
+
+async def execute(command: Command, output_limit: int, programs: Processes) -> CommandResponse:
+    """Run a command as one of `programs`; see `LocalRuntime.execute`."""
+    validate_seconds(command.timeout, "timeout")
+    argv, keep = _argv(command)
+    try:
+        completions = current_completions()
+        future = completions.create_future()
+        with spawner.used():
+            process = await programs.start(lambda: _start(command, argv, output_limit, completions, future))
+            try:
+                await finish(process, future)
+            finally:
+                programs.ended(process)
+    finally:
+        if keep is not None:
+            os.close(keep)
+    return _command_response(command, process)
+
+
+def _start(
+    command: Command, argv: list[bytes], output_limit: int, completions: CompletionQueue, future: object
+) -> _core.Process:
+    try:
+        _check_directory(command.cwd)
+        return _core.Process(
+            _search(argv[0], command.env),
+            argv,
+            None if command.env is None else [as_bytes(k) + b"=" + as_bytes(v) for k, v in command.env.items()],
+            None if command.cwd is None else os.fsencode(command.cwd),
+            b"",
+            command.merge_output_streams,
+            command.timeout,
+            output_limit,
+            completions.core,
+            future,
+        )
+    except SwerexException:
+        raise
+    except OSError as e:
+        raise _exec_error(e, argv[0]) from None
+    except MemoryError as e:
+        raise resource_error(e, "The command cannot be run") from e
+    except ValueError as e:
+        raise InvalidInputError(f"The command cannot be run: {e}") from e
+
+
+def as_bytes(text: str) -> bytes:
+    """Encode a text as the bytes that are passed to a program.
+
+    Raises:
+        InvalidInputError: if the text cannot be encoded.
+    """
+    try:
+        return os.fsencode(text)
+    except UnicodeEncodeError as e:
+        raise InvalidInputError(f"{text!r} cannot be passed to a program: {e}") from None
+
+
+def check_words(command: Command) -> list[bytes]:
+    """Return the words of a command, encoded for `execve`.
+
+    Raises:
+        InvalidInputError: if the command is empty, or a word cannot be encoded or contains a NUL byte.
+    """
+    words = [command.command] if isinstance(command.command, str) else list(command.command)
+    if not words:
+        raise InvalidInputError("The command is empty")
+    argv = [as_bytes(word) for word in words]
+    if any(b"\0" in word for word in argv):
+        raise InvalidInputError("A command cannot contain a NUL byte")
+    return argv
+
+
+def _argv(command: Command) -> tuple[list[bytes], int | None]:
+    """Return the arguments of a command, and a descriptor to keep open while it runs, or None."""
+    argv = check_words(command)
+    if not command.shell:
+        return argv, None
+    keep = None
+    if len(argv[0]) > LONGEST_ARGUMENT:  # too long for an argument, so the shell reads it from a file
+        keep = os.memfd_create("swx-command")
+        with os.fdopen(os.dup(keep), "wb") as file:
+            file.write(argv[0])
+        argv[0] = b". /proc/%d/fd/%d" % (os.getpid(), keep)
+    return [b"/bin/sh", b"-c", *argv], keep
+
+
+def _search(program: bytes, env: dict[str, str] | None) -> bytes:
+    """Return the path of a program. A command's own `env` decides the PATH, as in `subprocess`."""
+    if env is None or b"/" in program:
+        return program
+    found = shutil.which(os.fsdecode(program), path=env.get("PATH", os.defpath))
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fsdecode(program))
+    return os.fsencode(found)
+
+
+def _check_directory(path: str | None) -> None:
+    if path is not None:
+        if "\0" in path:
+            raise InvalidInputError("A path cannot contain a NUL byte")
+        if not os.path.isdir(path):
+            number = errno.ENOTDIR if os.path.exists(path) else errno.ENOENT
+            raise OSError(number, os.strerror(number), path)
+
+
+def _exec_error(e: OSError, program: bytes) -> Exception:
+    """Return an OSError if the program or its directory is at fault, as callers expect, else the typed error."""
+    about_files = (errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ENOEXEC, errno.EISDIR, errno.ELOOP, errno.EPERM)
+    if e.errno in about_files:
+        return OSError(e.errno, os.strerror(e.errno), e.filename or os.fsdecode(program))
+    if e.errno == errno.E2BIG:
+        return InvalidInputError("The command and its environment are too long for this system (E2BIG)")
+    return resource_error(e, "The command cannot be run")
+
+
+def _command_response(command: Command, process: _core.Process) -> CommandResponse:
+    end = process.end
+    if end == "timeout":
+        raise overdue(command, process.stdout.decode(errors="backslashreplace"))
+    if end == "cancelled":
+        raise RuntimeClosedError("The runtime was closed while the command ran")
+    if end == "memory":
+        raise ResourceError("Out of memory while running the command")
+    return response(command, process.stdout, process.stderr, process.returncode)
+
+
+def overdue(command: Command, output: str) -> CommandTimeoutError:
+    """Return the error for a command that was killed at its timeout."""
+    return CommandTimeoutError(f"Timeout ({command.timeout}s) exceeded while running command", output=output)
+
+
+def response(command: Command, output: bytes, error: bytes, code: int) -> CommandResponse:
+    """Return the response for a command that exited.
+
+    Raises:
+        NonZeroExitCodeError: if `command.check` is set and the exit code is not 0.
+    """
+    stdout = output.decode(errors="backslashreplace")
+    stderr = error.decode(errors="backslashreplace")
+    if command.check and code != 0:
+        what = shorten(command.command)
+        msg = f"Command {what} failed with exit code {code}. Stdout:\n{stdout!r}\nStderr:\n{stderr!r}"
+        if command.error_msg:
+            msg = f"{command.error_msg}: {msg}"
+        raise NonZeroExitCodeError(msg)
+    return CommandResponse(stdout=stdout, stderr=stderr, exit_code=code)

@@ -1,0 +1,165 @@
+"""Exceptions for the outcomes of sessions and programs that the core reports."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Any, Protocol
+
+from swerex_c.exceptions import (
+    CommandTimeoutError,
+    InvalidInputError,
+    ResourceError,
+    RuntimeClosedError,
+    SessionBusyError,
+    SessionDiedError,
+    SessionLostSyncError,
+    SwerexException,
+)
+
+if TYPE_CHECKING:
+    from asyncio import Future, Task
+
+    from swerex_c import _core
+
+__all__ = [
+    "death_reason",
+    "validate_seconds",
+    "death_details",
+    "failure",
+    "finish",
+    "retrieve_exception",
+    "resource_error",
+    "shorten",
+    "start_error",
+]
+
+_RESOURCES = {
+    errno.EMFILE: "this process has no file descriptors left (raise `ulimit -n`, or close sessions)",
+    errno.ENFILE: "the system has no file descriptors left",
+    errno.ENOSPC: "the system has no pseudo-terminals left (see /proc/sys/kernel/pty/max)",
+    errno.EAGAIN: "the limit on processes is reached (see `ulimit -u`)",
+    errno.ENOMEM: "out of memory",
+}
+
+
+_SHOWN = 10_000
+"""Maximum number of characters of a command in an error message, high enough for callers to find a usual command."""
+
+
+def shorten(command: object) -> str:
+    """Return a command's `repr` for messages, without the middle of a long text."""
+    if isinstance(command, str) and len(command) > _SHOWN:
+        half = _SHOWN // 2
+        left = len(command) - 2 * half
+        return repr(f"{command[:half]}[... {left} characters of the command are left out here ...]{command[-half:]}")
+    if isinstance(command, list):
+        return f"[{', '.join(map(shorten, command))}]"
+    return repr(command)
+
+
+class _Cancellable(Protocol):
+    @property
+    def done(self) -> bool: ...
+    def cancel(self) -> None: ...
+
+
+async def finish(operation: _Cancellable, future: Future[None]) -> None:
+    """Wait for an operation, and cancel it if the waiting is cancelled."""
+    if not operation.done:
+        try:
+            await future
+        except BaseException:
+            operation.cancel()
+            raise
+
+
+def retrieve_exception(task: Task[Any]) -> None:
+    """Retrieve the exception of an abandoned task (a done callback).
+
+    asyncio then does not log the exception.
+    """
+    if not task.cancelled():
+        task.exception()
+
+
+def validate_seconds(value: float | None, name: str) -> None:
+    """Check that a number of seconds is not negative, or is None.
+
+    Raises:
+        InvalidInputError: if it is negative or not a number. The message begins with `name`.
+    """
+    if value is not None and not value >= 0:
+        raise InvalidInputError(f"{name} must be a non-negative number of seconds, or None: {value!r}")
+
+
+def resource_error(e: OSError | MemoryError, what: str) -> SwerexException:
+    """Return the typed error for a resource that the machine could not provide."""
+    number = e.errno if isinstance(e, OSError) else errno.ENOMEM
+    reason = _RESOURCES.get(number or 0, str(e))
+    call = f" ({e.strerror})" if isinstance(e, OSError) and e.strerror and reason != str(e) else ""
+    return ResourceError(f"{what}: {reason}{call}", errno=number)
+
+
+def death_reason(answer: _core.Operation) -> str:
+    """Return a sentence that says how the shell ended."""
+    if answer.signal:
+        return f"It was killed by signal {answer.signal}."
+    return f"It exited with status {answer.code}."
+
+
+def death_details(answer: _core.Operation) -> dict[str, int]:
+    """Return how the shell ended, as keyword arguments of `SessionDiedError`."""
+    return {"signal": answer.signal} if answer.signal else {"exit_code": answer.code}
+
+
+def failure(
+    operation: _core.Operation, command: str, timeout: float | None = None, quiet: float | None = None
+) -> SwerexException | OSError:
+    """Return the exception for an operation that did not complete."""
+    end = operation.end
+    if end == "timeout":
+        msg = f"timeout after {timeout} seconds while running command {shorten(command)}"
+        if not operation.typed and operation.error:
+            return CommandTimeoutError(f"{msg} (it was not sent, because {operation.error})")
+        if not operation.typed:
+            msg += " (it was not sent, because an earlier command of the session still runs: interrupt that one)"
+            return SessionBusyError(msg)
+        return CommandTimeoutError(msg, output=operation.output)
+    if end == "quiet":
+        msg = f"no output for {quiet} seconds while running command {shorten(command)}"
+        return CommandTimeoutError(msg, output=operation.output)
+    if end == "died":
+        silent = operation.typed and not operation.begun
+        unread = f", and nothing shows that it ran command {shorten(command)}" if silent else ""
+        why = death_reason(operation)
+        msg = f"The session's shell has ended{unread}. {why} Close the session and create another one"
+        return SessionDiedError(msg, **death_details(operation))
+    if end == "lost":
+        msg = (
+            "The state of this session's shell is unknown, so the result of "
+            f"command {shorten(command)} is unknown too. Close the session and create another one"
+        )
+        return SessionLostSyncError(msg)
+    if end == "closed":
+        return RuntimeClosedError("The session was closed")
+    if end == "costly":
+        msg = f"searching the output of command {shorten(command)} for the patterns of expect takes too long: "
+        return CommandTimeoutError(f"{msg}interrupt it, and use simpler patterns", output=operation.output)
+    if end == "memory":
+        return ResourceError(f"Out of memory while running command {shorten(command)}")
+    if end == "system" and operation.errno:
+        return resource_error(OSError(operation.errno, operation.error), f"Command {shorten(command)} cannot be run")
+    if end == "system":
+        return InvalidInputError(f"{operation.error}: {shorten(command)}")
+    return SwerexException(f"The command {shorten(command)} was cancelled")
+
+
+def start_error(e: Exception) -> SwerexException:
+    """Translate an exception that the core raised at the start of an operation."""
+    if isinstance(e, SwerexException):
+        return e
+    if isinstance(e, ValueError):
+        return InvalidInputError(str(e))
+    if isinstance(e, OSError | MemoryError):
+        return resource_error(e, "The command cannot be run")
+    return SessionDiedError(str(e)) if "fork" in str(e) else SwerexException(str(e))

@@ -1,0 +1,131 @@
+"""Environment of a session's shell, and the script that reads startup files."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from swerex_c import _core
+from swerex_c.engine.outcomes import validate_seconds
+from swerex_c.engine.syntax import encode
+from swerex_c.exceptions import InvalidInputError
+from swerex_c.models import startup_seconds
+
+if TYPE_CHECKING:
+    from swerex_c.models import CreateBashSessionRequest
+
+__all__ = ["NO_TRACE", "STARTUP_FILES", "check_request", "environment", "sandbox_startup_script", "startup_script"]
+
+_STARTUP = """\
+[[ ! -r /etc/bash.bashrc ]] || . /etc/bash.bashrc
+[[ ! -r ~/.bashrc ]] || . ~/.bashrc
+"""
+"""The startup files that an interactive bash reads by itself. The shell is started without them, so that the session is
+in control before they are read, and a startup file cannot interfere."""
+
+_NO_LOGOUT = "[[ ! -v TMOUT ]] || builtin unset -v TMOUT 2>&- || builtin :"
+"""Script after the startup files: unset TMOUT, so that an idle shell does not exit after some minutes."""
+
+NO_TRACE = b"builtin history -d -1 2>/dev/null || builtin :"
+"""Script after startup files sourced by a command of ours: remove that command from the user's history."""
+
+STARTUP_FILES = (_STARTUP + _NO_LOGOUT + "\n").encode()
+"""The startup script of a session without `startup_source`."""
+
+_PROMPTS = ("PS0", "PS1", "PS2")
+"""Variables that the core sets; a session cannot inherit them."""
+
+_LONGEST_LINE = 4000
+"""Maximum bytes of a line that the shell reads from its terminal."""
+
+
+def check_request(request: CreateBashSessionRequest, *, in_sandbox: bool) -> None:
+    """Check the fields of a request that need no shell.
+
+    Args:
+        in_sandbox: whether its directory is that of a sandbox, which only the shell can check.
+
+    Raises:
+        InvalidInputError: if a field is invalid.
+    """
+    validate_seconds(startup_seconds(request), "startup_timeout")
+    if not in_sandbox and request.cwd is not None and not os.path.isdir(request.cwd):
+        raise InvalidInputError(f"The directory {request.cwd!r} that the session should start in does not exist")
+    for name, value in (request.env or {}).items():
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            msg = f"{name!r} cannot be the name of an environment variable, or its value holds a NUL byte"
+            raise InvalidInputError(msg)
+
+
+def environment(request: CreateBashSessionRequest) -> list[bytes]:
+    """Return the environment of a shell on this machine, as `b"NAME=value"`.
+
+    Raises:
+        InvalidInputError: if a variable cannot be encoded.
+    """
+    variables = {**os.environ, **(request.env or {})}
+    try:
+        return [os.fsencode(f"{name}={value}") for name, value in variables.items() if name not in _PROMPTS]
+    except UnicodeEncodeError as e:
+        raise InvalidInputError(f"An environment variable of the session cannot be encoded: {e}") from None
+
+
+def startup_script(request: CreateBashSessionRequest, *, as_command: bool = False) -> bytes:
+    """Return the startup script for a bash on this machine.
+
+    Args:
+        as_command: return a command of one line for a shell that has read its own startup files before.
+
+    Raises:
+        InvalidInputError: if a file of `startup_source` does not exist, or its path is too long.
+    """
+    end = "; " if as_command else "\n"
+    lines = ["" if as_command else _STARTUP]
+    for name in request.startup_source:
+        path = os.path.expanduser(name)
+        if os.path.exists(path):
+            lines.append(f". {shlex.quote(path)}{end}")
+        elif not _may_be_missing(path):
+            raise InvalidInputError(f"The startup file {name!r} does not exist")
+    script = encode("".join([*lines, _NO_LOGOUT, end]))
+    if any(len(line) > _LONGEST_LINE for line in script.splitlines()):
+        raise InvalidInputError("The path of a startup file is too long")
+    return script + (NO_TRACE if as_command else b"")
+
+
+def sandbox_startup_script(request: CreateBashSessionRequest, missing: str) -> bytes:
+    """Return the startup script for a sandbox, where nothing can be checked first.
+
+    Args:
+        missing: text that the script prints before it exits because something does not exist, followed by a number: 0
+            for the directory, else the position of the file in `startup_source`, counted from 1.
+    """
+    variables = {name: value for name, value in (request.env or {}).items() if name not in _PROMPTS}
+    fail = f"{{ builtin echo {missing}%d; builtin exit 1; }}"
+    lines = []
+    if variables:
+        lines.append("builtin export " + " ".join(f"{k}={shlex.quote(v)}" for k, v in variables.items()))
+    if request.cwd is not None:
+        lines.append(f"builtin cd -- {shlex.quote(request.cwd)} 2>/dev/null || {fail % 0}; builtin unset OLDPWD")
+    script = b"".join(_core.quote("eval", encode(line)) for line in lines) + encode(_STARTUP)
+    for number, name in enumerate(request.startup_source, 1):
+        file = _quoted_path(name)
+        otherwise = ":" if _may_be_missing(name) else fail % number
+        line = f"if [[ -e {file} ]]; then . {file}; else {otherwise}; fi"
+        script += _core.quote("eval", encode(line)) if len(line) > 900 else encode(line + "\n")
+    return script + encode(_NO_LOGOUT + "\n")
+
+
+def _may_be_missing(path: str) -> bool:
+    """Check for a shell's own startup file, which callers name everywhere and a shell ignores if it is missing."""
+    return os.path.basename(path) == ".bashrc"
+
+
+def _quoted_path(path: str) -> str:
+    """Return a path quoted for bash, except for a leading `~` or `~user`."""
+    home, slash, rest = path.partition("/")
+    if not re.fullmatch(r"~[\w.-]*", home, re.ASCII):
+        return shlex.quote(path)
+    return home + slash + (shlex.quote(rest) if rest else "")

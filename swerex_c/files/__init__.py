@@ -1,0 +1,1 @@
+"""Read, write, copy, pack and unpack files on this machine."""

@@ -1,0 +1,278 @@
+"""Base classes of runtimes, deployments and deployment hooks.
+
+They are separate from the models so that importing a runtime does not import pydantic. A runtime that should import
+quickly imports the models inside its methods, because its callers have imported them by then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from swerex_c.exceptions import NotSupportedError
+from swerex_c.utils.finalizers import call_from_finalizer
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import AsyncIterator
+
+    from swerex_c.models import (
+        Action,
+        BashObservation,
+        CloseResponse,
+        CloseSessionRequest,
+        CloseSessionResponse,
+        Command,
+        CommandResponse,
+        CreateSessionRequest,
+        CreateSessionResponse,
+        IsAliveResponse,
+        Observation,
+        ReadFileRequest,
+        ReadFileResponse,
+        UploadRequest,
+        UploadResponse,
+        WriteFileRequest,
+        WriteFileResponse,
+    )
+
+__all__ = [
+    "AbstractDeployment",
+    "AbstractRuntime",
+    "CombinedDeploymentHook",
+    "DeploymentHook",
+    "SetStatusDeploymentHook",
+]
+
+_LAST_STOP_TIMEOUT = 15.0
+"""Seconds to wait for the stop of a deployment that was garbage-collected while it was running."""
+
+
+class AbstractRuntime(ABC):
+    """Interface to the commands and files of a machine.
+
+    The machine is this one, a container or a remote server. A runtime has any number of sessions, each with a unique
+    name, and runs single commands outside of them. Its methods may be called from any event loop and any thread.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self.logger: logging.Logger
+
+    @abstractmethod
+    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
+        """Check whether the runtime responds within `timeout` seconds."""
+
+    def is_alive_now(self) -> IsAliveResponse | None:
+        """Return the result of `is_alive` if it is known without waiting.
+
+        None means that `is_alive` must be called.
+        """
+        return None
+
+    @abstractmethod
+    async def create_session(self, request: CreateSessionRequest) -> CreateSessionResponse:
+        """Start a session and read its startup files.
+
+        Raises:
+            SessionExistsError: if a session with this name exists.
+        """
+
+    @abstractmethod
+    async def run_in_session(self, action: Action) -> Observation:
+        """Run a command in the session `action.session`, or interrupt the running one.
+
+        Returns the observation.
+
+        Raises:
+            SessionDoesNotExistError: if no session has this name.
+            BashIncorrectSyntaxError: if bash rejects the command's syntax; nothing was run.
+            CommandTimeoutError: if the command does not end in time; its output so far is in `output`.
+            NonZeroExitCodeError: if `check` is "raise" and the exit code is not 0.
+            SessionDiedError: if the session's shell has ended before this command.
+        """
+
+    async def run(self, action: Action) -> Observation:
+        """Call `run_in_session`."""
+        return await self.run_in_session(action)
+
+    def stream_in_session(self, action: Action) -> AsyncIterator[str | BashObservation]:
+        """Run a command as `run_in_session` does, and yield its output as it arrives.
+
+        The pieces have any size. The last item is the observation, which contains the whole output. Ending the
+        iteration early does not end the command. Errors are those of `run_in_session`, raised after the output that
+        preceded them.
+
+        Raises:
+            NotSupportedError: if this runtime cannot stream output.
+        """
+        raise NotSupportedError(f"{type(self).__name__} does not stream output: use run_in_session")
+
+    @abstractmethod
+    async def close_session(self, request: CloseSessionRequest) -> CloseSessionResponse:
+        """End a session and everything that it started.
+
+        Raises:
+            SessionDoesNotExistError: if no session has this name.
+        """
+
+    @abstractmethod
+    async def execute(self, command: Command) -> CommandResponse:
+        """Run one command outside of all sessions, as `subprocess.run` would.
+
+        Its standard input is empty.
+
+        Raises:
+            CommandTimeoutError: if the command exceeds its timeout; it has been ended with everything that it started.
+            NonZeroExitCodeError: if `check` is set and the exit code is not 0.
+        """
+
+    @abstractmethod
+    async def read_file(self, request: ReadFileRequest) -> ReadFileResponse:
+        """Read a text file.
+
+        A relative path is relative to the runtime's process, not to a session.
+
+        Raises:
+            OSError: if the file cannot be read, such as FileNotFoundError.
+        """
+
+    def streamed_read_limit(self) -> int | None:
+        """Return the size limit in bytes for files that a server reads by itself.
+
+        The server may send such a file while it reads it. None means that it has to call `read_file`.
+        """
+        return None
+
+    @abstractmethod
+    async def write_file(self, request: WriteFileRequest) -> WriteFileResponse:
+        """Write a text file, and create its missing parent directories."""
+
+    @abstractmethod
+    async def upload(self, request: UploadRequest) -> UploadResponse:
+        """Copy a file or a directory from the caller's machine to the runtime's."""
+
+    async def download(self, source_path: str, target_path: str) -> None:
+        """Copy a file or a directory from the runtime's machine to the caller's.
+
+        The rules are those of `upload`. Modes and symbolic links are copied, set-user-ID and set-group-ID bits are not.
+        No link below the target is followed. A file replaces a target that is a link, unless the link points to a
+        directory: the file goes there.
+
+        Raises:
+            OSError: if the copy fails, such as FileNotFoundError for a missing source.
+            NotSupportedError: if this runtime cannot send files.
+        """
+        raise NotSupportedError(f"{type(self).__name__} cannot download files: use read_file")
+
+    @abstractmethod
+    async def close(self) -> CloseResponse:
+        """End all sessions and close the runtime."""
+
+
+class DeploymentHook:
+    """Base class of all hooks; every method may be overridden, and does nothing here."""
+
+    def on_custom_step(self, message: str) -> None:
+        """Handle the beginning of a step of the deployment, such as pulling an image."""
+
+
+class CombinedDeploymentHook(DeploymentHook):
+    """Hook that forwards every call to its hooks, in the order of their addition."""
+
+    def __init__(self, hooks: Iterable[DeploymentHook] | None = None):
+        self._hooks: list[DeploymentHook] = []
+        for hook in hooks or ():
+            self.add_hook(hook)
+
+    def add_hook(self, hook: DeploymentHook) -> None:
+        self._hooks.append(hook)
+
+    def on_custom_step(self, message: str) -> None:
+        for hook in self._hooks:
+            hook.on_custom_step(message)
+
+
+class SetStatusDeploymentHook(DeploymentHook):
+    """Hook that calls `callable(id, message)` for every step.
+
+    The function can, for example, update a row of a status table.
+    """
+
+    def __init__(self, id: str, callable: Callable[[str, str], None]):
+        self._id = id
+        self._callable = callable
+
+    def _update(self, message: str) -> None:
+        self._callable(self._id, message)
+
+    def on_custom_step(self, message: str) -> None:
+        self._update(message)
+
+
+class AbstractDeployment(ABC):
+    """Owner of the sandbox in which a runtime works.
+
+    It starts the sandbox, provides the runtime and stops the sandbox.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self.logger: logging.Logger
+
+    @abstractmethod
+    def add_hook(self, hook: DeploymentHook) -> None:
+        """Add a hook that is notified of the deployment's later steps."""
+
+    @abstractmethod
+    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
+        """Check whether the runtime responds within `timeout` seconds.
+
+        Raises:
+            DeploymentNotStartedError: if there is no runtime; some deployments return "not alive" instead.
+        """
+
+    @abstractmethod
+    async def start(self, *args: Any, **kwargs: Any) -> None:
+        """Start the sandbox, and wait until the runtime in it responds."""
+
+    @abstractmethod
+    async def stop(self, *args: Any, **kwargs: Any) -> None:
+        """End the sandbox with everything in it.
+
+        Does nothing if the deployment is not started.
+        """
+
+    @property
+    @abstractmethod
+    def runtime(self) -> AbstractRuntime:
+        """Runtime of the started deployment.
+
+        Raises:
+            DeploymentNotStartedError: if the deployment was not started, or was stopped.
+        """
+
+    def _left_running(self) -> bool:
+        """Check whether dropping the object now would leave something running. Takes no lock: a finalizer calls it."""
+        return getattr(self, "_runtime", None) is not None
+
+    def __del__(self) -> None:
+        """Stop the deployment if it is still running."""
+        with contextlib.suppress(Exception):  # __init__ may have failed, and no caller could catch the error
+            if not sys.is_finalizing() and self._left_running():
+                call_from_finalizer(self._stop_dropped)
+
+    def _stop_dropped(self) -> None:
+        if logger := getattr(self, "logger", None):
+            logger.debug("Stopping a deployment that was garbage-collected while it was running")
+        import asyncio  # allowed here because this runs in its own thread: a finalizer must not import
+
+        with contextlib.closing(asyncio.new_event_loop()) as own:
+            own.run_until_complete(self._stop_quietly())
+
+    async def _stop_quietly(self) -> None:
+        import asyncio
+
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(self.stop(), _LAST_STOP_TIMEOUT)

@@ -1,0 +1,1 @@
+"""Sandbox providers: a folder for each one, and the modules that they share."""

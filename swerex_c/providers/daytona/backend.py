@@ -1,0 +1,367 @@
+"""Backend that runs programs in a Daytona sandbox over its terminals.
+
+Nothing is installed in the sandbox, and no port is opened.
+
+Of the streams of Daytona's toolbox only its terminals, which are behind a WebSocket, can be made exact. By itself a
+terminal is not: its shell greets, echoes and edits; the toolbox cuts off a program that prints faster than the network
+takes ("slow consumer", once 256 messages wait); the last output of a program may be lost when it ends. So each program
+has a terminal of its own, on which the bash script `CARRIER` of `terminal` runs: it keeps the program on pipes and
+transports their bytes in frames, never more at a time than were requested.
+
+    send()    == "i SIZE" + bytes ==> terminal --> CARRIER --> pipe --> the program
+    receive() <== nonce, stream, size, base64 == terminal <-- CARRIER <-- pipes <-- the program
+              == "1", "2": one more frame may come ==>
+
+The frames begin with a nonce that programs do not get, so that other output on the terminal is ignored. A process of
+the same user that searches the script's memory or pipes in /proc could forge frames, as in any sandbox. This is also
+true of the mark that ends the pipes, which travels in them behind the program's last output, and of the exit code.
+We end the terminal after all of these have arrived.
+
+A program that needs a terminal gets a second one, inside, made by `script` (util-linux) or python3, so that its
+output can be held back too. The sandbox needs bash 4.4, and `stty`, `dd` and `base64` of coreutils or busybox.
+
+Environment and words are sent as input: they appear in no list of processes or of terminals, and in no log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from swerex_c.exceptions import SandboxLostError
+from swerex_c.providers.daytona.terminal import BOOTSTRAP, FAILURES, script
+from swerex_c.sandbox import api_loop
+from swerex_c.sandbox.api_backend import ApiBackend, Program
+from swerex_c.utils.visible import visible
+
+__all__ = ["DaytonaBackend", "DaytonaProgram", "sentence", "state_words", "why_lost"]
+
+_START_SECONDS = 60.0
+"""Seconds to wait until bash on a new terminal is ready for the script."""
+
+_ABANDON_SECONDS = 10.0
+"""Seconds to wait for the end of a terminal whose program did not start."""
+
+_MESSAGE = 32 * 1024
+"""Maximum number of bytes in a message to a terminal. The toolbox takes 64 KiB."""
+
+_INPUT = 256 * 1024
+"""Maximum number of bytes of input in transit."""
+
+_CREDIT = 3
+"""Maximum number of frames of each stream in transit. In base64, those of both streams are 288 KiB: at no less than
+1.2 KiB per message they fit into the buffer that the toolbox has for a slow reader."""
+
+_NOISE = 2000
+"""Number of bytes of a terminal's output to keep until bash is ready, to explain why it is not."""
+
+class _Ended:
+    """The last item of the output queue, with an error if the connection broke."""
+
+    def __init__(self, error: str | None) -> None:
+        self.error = error
+
+
+class DaytonaProgram(Program):
+    """A program on a terminal of the toolbox, run by the script `CARRIER`."""
+
+    def __init__(self, name: str) -> None:
+        """Prepare a program. `name` is the sandbox's name in messages."""
+        self._name = name
+        self._half, self._other = secrets.token_hex(8), secrets.token_hex(8)
+        self._key = secrets.token_hex(16).encode()
+        self._mark = secrets.token_hex(16).encode()
+        self._id = f"swerex-c-{secrets.token_hex(12)}"
+        self._handle: Any = None
+        self._process: Any = None
+        self._noise = bytearray()
+        self._line: list[bytes] = []  # the parts of a frame whose end has not arrived yet
+        self._ready = asyncio.Event()
+        self._letter = ""
+        self._broken: str | None = None
+        self._outputs: asyncio.Queue[tuple[int, bytes] | _Ended] = asyncio.Queue()  # bounded by `_CREDIT`
+        self._held = {1: b"", 2: b""}  # data that may be the beginning of the mark
+        self._open = {1, 2}
+        self._code: int | None = None
+        self._taken = asyncio.Event()  # set when the script has written the last input
+        self._sending = asyncio.Lock()
+        self._watching: asyncio.Task[None] | None = None
+        self._turn = api_loop.turn()
+
+    async def start(
+        self,
+        process: Any,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        terminal: tuple[int, int] | None,
+    ) -> None:
+        """Start the program. `abandon` ends what was started, also if this fails.
+
+        Args:
+            process: attribute `process` of the SDK's sandbox.
+
+        Raises:
+            SandboxLostError: if the sandbox cannot run the program, with the reason.
+            Exception: any error of the SDK, if the sandbox cannot be reached.
+        """
+        self._process = process
+        self._handle = await process.create_pty_session(self._id, self._hear)
+        self._watching = asyncio.create_task(self._watch())
+        await self._send(BOOTSTRAP.format(a=self._half, b=self._other).encode())
+        try:
+            await asyncio.wait_for(self._ready.wait(), _START_SECONDS)
+        except TimeoutError:
+            raise SandboxLostError(f"The shell of the {self._name} does not answer{self._shown()}") from None
+        if self._letter != "R":
+            why = FAILURES.get(self._letter) or f"its connection broke: {self._broken}{self._shown()}"
+            raise SandboxLostError(f"Cannot run commands in the {self._name}: {why}")
+        text = script(self._key.decode(), self._mark.decode(), argv, environment, terminal)
+        credit = b"1\n2\n" * _CREDIT
+        await self._send(f"{self._other} {len(text)}\n".encode() + text + credit)
+
+    def _shown(self) -> str:
+        text = " ".join(bytes(self._noise).decode(errors="replace").split())
+        return f" (it showed: {text[-300:]})" if text else ""
+
+    # ---- output ---------------------------------------------------------------------------------------------------
+
+    async def _hear(self, data: bytes) -> None:
+        """Handle output of the terminal; the SDK calls this, so it must not raise."""
+        self._put(data)
+        await self._turn.over()
+
+    def _put(self, data: bytes) -> None:
+        if not self._ready.is_set():
+            self._wait_for_letter(data)
+            return
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            self._take(b"".join((*self._line, line)))
+            self._line.clear()
+        if rest:
+            self._line.append(rest)
+
+    def _wait_for_letter(self, data: bytes) -> None:
+        self._noise += data
+        sign = f"{self._half}{self._other}".encode()
+        at = self._noise.find(sign)
+        if at >= 0 and len(self._noise) > at + len(sign):
+            self._letter = chr(self._noise[at + len(sign)])
+            del self._noise[at:]
+            self._ready.set()
+        elif at < 0:
+            del self._noise[: -_NOISE - len(sign)]
+
+    def _take(self, line: bytes) -> None:
+        """Handle a line of the terminal. A line that is not a frame comes from another program and is ignored."""
+        at = line.rfind(self._key)
+        if at < 0:
+            return
+        kind, body = line[at + len(self._key) : at + len(self._key) + 1], line[at + len(self._key) + 1 :]
+        size, _, body = body.rstrip(b"\r").partition(b" ")
+        try:
+            if int(size) != len(body):
+                raise ValueError("a part is missing")
+            if kind in (b"1", b"2"):
+                self._outputs.put_nowait((int(kind), base64.b64decode(body, validate=True)))
+            elif kind == b"a":
+                self._taken.set()
+            elif kind == b"x":
+                self._code = int(body)
+            elif kind == b"f":
+                why = FAILURES.get(body.decode(), "its shell does not work")
+                self._lose(f"Cannot run commands in the {self._name}: {why}")
+        except ValueError:
+            self._lose(f"The data that the {self._name} sent over its terminal is corrupt")
+            return
+        if kind == b"x":
+            self._outputs.put_nowait(_Ended(None))
+
+    async def _watch(self) -> None:
+        """Wait for the end of the connection, which ends before the program only if it broke."""
+        why = ""
+        try:
+            result = await self._handle.wait()
+            why = str(result.error or "") or (f"status {result.exit_code}" if result.exit_code is not None else "")
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            why = str(error)
+        self._lose(f"The connection to a terminal of the {self._name} ended" + (f": {why}" if why else ""))
+
+    def _lose(self, why: str) -> None:
+        self._broken = self._broken or why
+        self._ready.set()
+        self._taken.set()
+        self._outputs.put_nowait(_Ended(self._broken))
+
+    async def receive(self) -> tuple[int, bytes] | None:
+        while self._open or self._code is None:
+            output = await self._outputs.get()
+            if isinstance(output, _Ended):
+                if output.error is not None:
+                    raise SandboxLostError(output.error)
+                continue  # the exit code has arrived; frames of the streams may follow it
+            stream, data = output
+            if stream not in self._open:
+                continue  # output of processes that the program left behind
+            with contextlib.suppress(Exception):  # the queue reports a broken connection
+                await self._send(b"%d\n" % stream)
+            data = self._until_mark(stream, data)
+            if data:
+                return stream, data
+        return None
+
+    def _until_mark(self, stream: int, data: bytes) -> bytes:
+        """Return the output before the mark; hold back a possible beginning of the mark."""
+        data = self._held[stream] + data
+        at = data.find(self._mark)
+        if at >= 0:
+            self._open.discard(stream)
+            return data[:at]
+        longest = min(len(self._mark) - 1, len(data))
+        keep = next((n for n in range(longest, 0, -1) if self._mark.startswith(data[-n:])), 0)
+        self._held[stream] = data[len(data) - keep :]
+        return data[: len(data) - keep]
+
+    async def wait(self) -> int:
+        assert self._code is not None
+        return self._code
+
+    # ---- input ----------------------------------------------------------------------------------------------------
+
+    async def _send(self, data: bytes) -> None:
+        async with self._sending:
+            for i in range(0, len(data), _MESSAGE):
+                await self._handle.send_input(data[i : i + _MESSAGE])
+
+    async def send(self, data: bytes) -> None:
+        for i in range(0, len(data), _INPUT):
+            piece = data[i : i + _INPUT]
+            self._taken.clear()
+            if self._broken is None:
+                await self._send(b"i %d\n" % len(piece) + piece)
+                await self._taken.wait()
+            if self._broken is not None:
+                raise SandboxLostError(self._broken)
+
+    async def end_input(self) -> None:
+        await self._send(b"e\n")
+
+    async def abandon(self) -> None:
+        """End the terminal, with all processes of its shell that are attached to it."""
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._process is None:
+            return
+        try:
+            await self._process.kill_pty_session(self._id)
+        finally:
+            if self._handle is not None:
+                await self._handle.disconnect()
+
+
+class DaytonaBackend(ApiBackend):
+    """A running sandbox of Daytona. It keeps running when the backend is closed."""
+
+    def __init__(self, sandbox: Any) -> None:
+        """Create a backend for a running sandbox.
+
+        Args:
+            sandbox: an `AsyncSandbox` of the SDK, made in the event loop of `swerex_c.sandbox.api_loop`.
+        """
+        self.name = f"sandbox {sandbox.id}"
+        self._sandbox = sandbox
+
+    async def start_program(
+        self, argv: Sequence[str], environment: Mapping[str, str], terminal: tuple[int, int] | None
+    ) -> Program:
+        program = DaytonaProgram(self.name)
+        try:
+            await program.start(self._sandbox.process, argv, environment, terminal)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                await asyncio.shield(asyncio.wait_for(program.abandon(), _ABANDON_SECONDS))
+            raise
+        return program
+
+    def why_lost(self, timeout: float) -> str | None:
+        try:
+            return self.call(why_lost(self._sandbox), timeout)
+        except TimeoutError:
+            raise TimeoutError(f"Daytona did not report the state of the {self.name} within {timeout:g} s") from None
+
+
+async def why_lost(sandbox: Any) -> str | None:
+    """Return why a sandbox can no longer run programs, as a sentence, or None.
+
+    None means that its state does not rule it out: the sandbox runs or is starting.
+
+    Raises:
+        TimeoutError: if the state cannot be read now.
+    """
+    try:
+        await sandbox.refresh_data()
+    except Exception as error:
+        status = getattr(error, "status_code", None)
+        if status == 404:
+            return f"The sandbox {sandbox.id} is gone: it was deleted, or its time limit was reached"
+        if status in (401, 403):
+            return f"The sandbox {sandbox.id} is out of reach. {sentence(error)}"
+        raise TimeoutError(sentence(error)) from error
+    return state_words(sandbox)
+
+
+def state_words(sandbox: Any) -> str | None:
+    """Return why the state of a sandbox rules out running programs, or None.
+
+    The state is the one that was last read; no request is sent to Daytona.
+    """
+    state = str(getattr(sandbox.state, "value", sandbox.state) or "")
+    what = _STATES.get(state)
+    if what is None:
+        return None
+    reason = f": {sandbox.error_reason}" if sandbox.error_reason else ""
+    return f"The sandbox {sandbox.id} {what}{reason}"
+
+
+_STOPPED = "was stopped, by a user or by its auto-stop interval"
+_PAUSED = "was paused, by a user or because it was idle"
+_ARCHIVED = "was archived"
+_DESTROYED = "was deleted, by a user or because its time limit was reached"
+
+_STATES = {
+    "stopped": _STOPPED,
+    "stopping": _STOPPED,
+    "paused": _PAUSED,
+    "pausing": _PAUSED,
+    "archived": _ARCHIVED,
+    "archiving": _ARCHIVED,
+    "destroyed": _DESTROYED,
+    "destroying": _DESTROYED,
+    "error": "has failed",
+    "build_failed": "could not be built",
+}
+"""States in which nothing can run, now or soon. If a sandbox is starting, its terminals report whether it runs."""
+
+
+def sentence(error: BaseException) -> str:
+    """Return a sentence for users that describes an error of Daytona."""
+    words = visible(" ".join(str(error).split())).rstrip(".")
+    for prefix in ("Failed to create sandbox: ", "Failure during waiting for sandbox to start: "):
+        words = words.removeprefix(prefix)
+    name, status = type(error).__name__, getattr(error, "status_code", None)
+    words = words or name
+    if status == 401 or name == "DaytonaAuthenticationError":
+        return f"Daytona refuses the key: {words} (set api_key or DAYTONA_API_KEY)"
+    if status == 403:
+        return f"Daytona does not permit it, or a quota is exhausted: {words}"
+    if status == 429:
+        return f"Daytona's rate limit is reached: {words}"
+    if "Connection" in name or status in (502, 503, 504):
+        return f"Daytona cannot be reached, or is unavailable: {words}"
+    return f"Daytona says: {words}"

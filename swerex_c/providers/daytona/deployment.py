@@ -1,0 +1,280 @@
+"""Deployment in a new Daytona sandbox.
+
+Tested with Daytona's SDK 0.226.1 against a test server that speaks Daytona's protocols and really runs the commands
+(`tests/support/daytona_server.py`); not tested with an account of Daytona.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import math
+import shlex
+import time
+import uuid
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from swerex_c._version import PACKAGE_NAME, REMOTE_EXECUTABLE_NAME
+from swerex_c.exceptions import DeploymentStartupError, SwerexException
+from swerex_c.providers.daytona import labels as _labels
+from swerex_c.providers.daytona.backend import DaytonaBackend, sentence, why_lost
+from swerex_c.providers.daytona.config import DaytonaDeploymentConfig
+from swerex_c.providers.daytona.labels import prune
+from swerex_c.providers.server_deployment import ServerDeployment
+from swerex_c.remote.server.auth import VARIABLE
+from swerex_c.sandbox import api_loop
+
+if TYPE_CHECKING:
+    from swerex_c.runtime.config import RemoteRuntimeConfig
+    from swerex_c.runtime.remote import RemoteRuntime
+
+__all__ = ["DaytonaDeployment", "DaytonaDeploymentConfig", "prune"]
+
+T = TypeVar("T")
+
+_CONNECT_SECONDS = 30.0
+"""Seconds to wait for the creation of a client, which sends no request to Daytona."""
+
+_REQUEST_SECONDS = 60.0
+"""Seconds to wait for a short request to Daytona."""
+
+_SETTLE_SECONDS = 20.0
+"""Seconds to wait for Daytona's answer whether an abandoned sandbox was created."""
+
+_SETTLE_EVERY_SECONDS = 0.2
+"""Seconds between requests for that answer."""
+
+_END_SECONDS = 45.0
+"""Seconds to wait for the end of a sandbox. The sum of the limits for settling, deleting and closing is smaller."""
+
+_CLOSE_SECONDS = 5.0
+"""Seconds to wait for the connections to close."""
+
+
+class DaytonaDeployment(ServerDeployment):
+    """A deployment that starts a Daytona sandbox.
+
+    Commands run over Daytona's terminals, for which the image needs bash and coreutils.
+
+    With `server=True`, or if `_get_command` is overridden, the sandbox runs a server instead, and the runtime is its
+    client through a preview link of Daytona.
+    """
+
+    _start_command = "_get_command"
+    _ends_sandbox = True
+
+    def __init__(
+        self,
+        *,
+        logger: logging.Logger | None = None,
+        **kwargs: Any,
+    ):
+        """Prepare a deployment. No request is sent to Daytona before `start`.
+
+        Args:
+            **kwargs: the fields of `DaytonaDeploymentConfig`.
+        """
+        super().__init__(logger=logger)
+        self._config: DaytonaDeploymentConfig = DaytonaDeploymentConfig(**kwargs)
+        self._sandbox: Any = None
+        self._sandbox_id: str | None = None
+        self._daytona: Any = None
+        self._auth_token: str | None = None
+        self._creating: asyncio.Future[Any] | None = None
+        self._name = ""
+        self._preview_token = ""
+        self._session_id = self._command_id = ""
+        self._has_ended = False
+
+    @classmethod
+    def from_config(cls, config: DaytonaDeploymentConfig) -> Self:
+        return cls(**config.model_dump())
+
+    def _init_daytona(self) -> None:
+        """Create the client, an `AsyncDaytona` in the event loop of `swerex_c.sandbox.api_loop`. Blocks.
+
+        Raises:
+            DeploymentStartupError: if the SDK or the key is missing.
+        """
+        _labels.sdk()  # the import takes a second, which must not block the event loop
+        self._daytona = api_loop.call(_labels.client(self._config.api_key, self._config.target), _CONNECT_SECONDS)
+
+    def _get_command(self, *, token: str) -> str:
+        """Return the shell command that runs the server of the image, or one from the network. Can be overridden."""
+        return self._server_command(shlex.quote(token))
+
+    def _server_command(self, key: str) -> str:
+        arguments = f"--port {self._config.port} --auth-token {key}"
+        # Not `server || install`: no other server may follow a server that has run and failed.
+        inner = (
+            f"if command -v {REMOTE_EXECUTABLE_NAME} >/dev/null; then {REMOTE_EXECUTABLE_NAME} {arguments}; "
+            "else (command -v pipx >/dev/null || (apt-get update -y && apt-get install pipx -y)) && "
+            f"pipx ensurepath && pipx run {PACKAGE_NAME} {arguments}; fi"
+        )
+        return f"timeout {max(1, math.ceil(self._config.container_timeout))}s bash -c {shlex.quote(inner)}"
+
+    # Starting
+
+    def _begin(self) -> DaytonaBackend:
+        return DaytonaBackend(self._create())
+
+    def _begin_server(self) -> RemoteRuntimeConfig:
+        from swerex_c.runtime.config import RemoteRuntimeConfig
+
+        sandbox = self._create()
+        self._auth_token = token = self._get_token()
+        if self._overrides("_get_command"):
+            command = self._get_command(token=token)
+        else:  # a variable keeps the key out of the sandbox's process list
+            command = f"export {VARIABLE}={shlex.quote(token)}; " + self._server_command(f'"${VARIABLE}"')
+        self.logger.info("Starting SWE Rex server in Daytona sandbox...")
+        self._hooks.on_custom_step("Starting server")
+        self._session_id = f"swerex-server-{uuid.uuid4().hex[:8]}"
+        self._asked(sandbox.process.create_session(self._session_id))
+        request = _labels.sdk().SessionExecuteRequest(command=command, run_async=True)
+        response = self._asked(sandbox.process.execute_session_command(self._session_id, request))
+        self._command_id = response.cmd_id
+        link = self._asked(sandbox.get_preview_link(self._config.port))
+        self._preview_token = link.token or ""
+        return RemoteRuntimeConfig(host=link.url, auth_token=token, timeout=self._config.runtime_timeout)
+
+    def _new_client(self, config: RemoteRuntimeConfig) -> RemoteRuntime:
+        from swerex_c.providers.daytona.preview import PreviewRuntime
+
+        return PreviewRuntime.behind(self._preview_token, config)
+
+    def _create(self) -> Any:
+        """Create a sandbox."""
+        began = time.monotonic()
+        self._init_daytona()
+        self.logger.info("Creating Daytona sandbox...")
+        self._hooks.on_custom_step("Creating sandbox")
+        self._name, labels = _labels.new_labels()
+        minutes = max(1, math.ceil(self._config.container_timeout / 60))
+        kind = _labels.sdk().CreateSandboxFromImageParams
+        limits = {"auto_stop_interval": minutes, "ephemeral": True, "ttl_minutes": minutes}
+        known = {name: value for name, value in limits.items() if name in kind.model_fields}
+        params = kind(image=self._config.image, name=self._name, labels=labels, **known)
+        self._sandbox = self._asked(self._made(params))
+        self._sandbox_id = self._sandbox.id
+        self.logger.info(f"Created Daytona sandbox with ID: {self._sandbox_id} in {time.monotonic() - began:.2f}s")
+        return self._sandbox
+
+    async def _made(self, params: Any) -> Any:
+        """Create a sandbox. Cancelling this does not cancel the creation: `_end` deletes a sandbox that results."""
+        self._creating = asyncio.ensure_future(self._daytona.create(params, timeout=0))
+        return await asyncio.shield(self._creating)
+
+    def _asked(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a request to Daytona. Convert an SDK error to a `DeploymentStartupError`."""
+        try:
+            return api_loop.call(work)
+        except (concurrent.futures.CancelledError, SwerexException):
+            raise
+        except Exception as error:
+            if isinstance(error, TimeoutError) and not type(error).__module__.startswith(("daytona", "aiohttp")):
+                raise
+            raise DeploymentStartupError(sentence(error)) from error
+
+    # Running and ending
+
+    def _why_ended(self, timeout: float) -> str | None:
+        sandbox = self._sandbox
+        if sandbox is None:
+            return None
+        why = api_loop.call(self._why(sandbox), timeout)
+        self._has_ended = why is not None
+        return why
+
+    def _close_seconds(self) -> float:
+        return _CLOSE_SECONDS / 5 if self._has_ended else super()._close_seconds()
+
+    async def _why(self, sandbox: Any) -> str | None:
+        why = await why_lost(sandbox)
+        if why is not None or not self._command_id:
+            return why
+        try:
+            command = await sandbox.process.get_session_command(self._session_id, self._command_id)
+            if command.exit_code is None:
+                return None
+            return f"The server ended with exit code {command.exit_code}. It printed:\n{await self._printed(sandbox)}"
+        except Exception as error:
+            raise TimeoutError(sentence(error)) from error
+
+    def _server_output(self, timeout: float) -> str:
+        if self._sandbox is None or not self._command_id:
+            return ""
+        return api_loop.call(self._printed(self._sandbox), timeout)
+
+    async def _printed(self, sandbox: Any) -> str:
+        logs = await sandbox.process.get_session_command_logs(self._session_id, self._command_id)
+        return logs.output or ""
+
+    def _end(self) -> None:
+        daytona, self._daytona = self._daytona, None
+        sandbox, self._sandbox = self._sandbox, None
+        name = self._sandbox_id or self._name
+        self._sandbox_id = self._auth_token = None
+        self._session_id = self._command_id = self._preview_token = ""
+        self._has_ended = False
+        if daytona is None:
+            return
+        try:
+            api_loop.call(self._finish(daytona, sandbox), _END_SECONDS)
+        except Exception as error:
+            minutes = max(1, math.ceil(self._config.container_timeout / 60))
+            self.logger.error(
+                f"Failed to remove Daytona sandbox: {sentence(error)}. Daytona deletes the sandbox {name} after "
+                f"{minutes} idle minutes, and `swerex-c prune` deletes it when this process has ended"
+            )
+
+    async def _finish(self, daytona: Any, sandbox: Any) -> None:
+        """Delete the sandbox, also one whose creation has no response yet, and close the connections."""
+        creating, self._creating = self._creating, None  # in the event loop, where `_made` may just have set it
+        try:
+            if sandbox is None and creating is not None:
+                sandbox = await self._settled(daytona, creating)
+            if sandbox is not None:
+                self.logger.info(f"Removing Daytona sandbox with ID: {sandbox.id}")
+                await _labels.delete(sandbox)
+                self.logger.info("Daytona sandbox removed successfully")
+        finally:
+            if creating is not None:
+                creating.cancel()
+                await asyncio.gather(creating, return_exceptions=True)
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(daytona.close(), _CLOSE_SECONDS)
+
+    async def _settled(self, daytona: Any, creating: asyncio.Future[Any]) -> Any:
+        """Return the requested sandbox; None if it does not exist and will not be created.
+
+        Raises:
+            TimeoutError: if that cannot be found out in time.
+        """
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while True:
+            over = creating.done()
+            if over and not creating.cancelled() and creating.exception() is None:
+                return creating.result()
+            try:
+                return await daytona.get(self._name)
+            except Exception as error:
+                status = getattr(error, "status_code", None)
+                if status in (401, 403) or (over and (status == 404 or _was_not_sent(creating))):
+                    return None
+                if time.monotonic() > deadline:
+                    raise TimeoutError("Daytona did not confirm that the sandbox was created") from error
+            await asyncio.wait((creating,), timeout=_SETTLE_EVERY_SECONDS)
+            if over:
+                await asyncio.sleep(_SETTLE_EVERY_SECONDS)
+
+
+def _was_not_sent(creating: asyncio.Future[Any]) -> bool:
+    """Check whether a request certainly did not reach Daytona, because there was no connection."""
+    error = None if creating.cancelled() else creating.exception()
+    while error is not None and not type(error).__name__.startswith("ClientConnector"):
+        error = error.__cause__ or error.__context__
+    return error is not None

@@ -1,0 +1,126 @@
+"""Ownership labels of Daytona sandboxes, and deletion of orphans."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from swerex_c.exceptions import DeploymentStartupError
+from swerex_c.providers import orphans, ownership
+from swerex_c.providers.daytona.backend import sentence
+
+__all__ = ["client", "delete", "new_labels", "prune", "sdk"]
+
+_OURS = {"swerex_c.sandbox": "1"}
+"""Label by which the sandboxes of this package are found."""
+
+_DELETE_SECONDS = 20.0
+"""Seconds to try to delete a sandbox."""
+
+_AGAIN_SECONDS = 0.5
+"""Seconds between attempts to delete a sandbox, which are refused while it changes from one state to another."""
+
+
+def sdk() -> Any:
+    """Import and return the module `daytona`, or `daytona_sdk`, its former name.
+
+    Raises:
+        DeploymentStartupError: if neither is installed. The ImportError is its cause.
+    """
+    try:
+        import daytona
+
+        return daytona
+    except ImportError as error:
+        try:
+            import daytona_sdk
+
+            return daytona_sdk
+        except ImportError:
+            pass
+        msg = f"DaytonaDeployment cannot import the package daytona ({error}): pip install 'swerex-c[daytona]'"
+        raise DeploymentStartupError(msg) from error
+
+
+async def client(api_key: str = "", target: str | None = None) -> Any:
+    """Return a client for the event loop of `api_loop`, to be closed there.
+
+    Defaults come from the variables DAYTONA_*.
+
+    Raises:
+        DeploymentStartupError: if there is no key.
+    """
+    module = sdk()
+    try:
+        return module.AsyncDaytona(module.DaytonaConfig(api_key=api_key or None, target=target or None))
+    except Exception as error:
+        raise DeploymentStartupError(sentence(error)) from error
+
+
+def new_labels() -> tuple[str, dict[str, str]]:
+    """Return a name and the labels for a sandbox that this process is about to start."""
+    name = f"swerex-{uuid.uuid4()}"
+    return name, _OURS | ownership.labels(name, keep=False)
+
+
+async def delete(sandbox: Any) -> None:
+    """Delete a sandbox. It is no error if the sandbox no longer exists.
+
+    Raises:
+        Exception: any error of the SDK, if access is refused or all attempts in `_DELETE_SECONDS` fail.
+    """
+    deadline = asyncio.get_running_loop().time() + _DELETE_SECONDS
+    while True:
+        try:
+            await sandbox.delete(timeout=_DELETE_SECONDS)
+            return
+        except Exception as error:
+            status = getattr(error, "status_code", None)
+            if status == 404:
+                return
+            if status in (401, 403) or asyncio.get_running_loop().time() + _AGAIN_SECONDS > deadline:
+                raise
+        await asyncio.sleep(_AGAIN_SECONDS)
+
+
+def prune(*, api_key: str = "", dry_run: bool = False, timeout: float = 60.0) -> list[ownership.Orphan]:
+    """Delete the sandboxes whose owner process is dead, and return them. Blocks.
+
+    Only sandboxes that this package started from this machine are deleted.
+
+    Args:
+        dry_run: return the sandboxes without deleting them.
+        timeout: maximum seconds to block.
+
+    Raises:
+        DeploymentStartupError: if Daytona cannot be reached, or refuses the request.
+        TimeoutError: if Daytona does not answer in time.
+    """
+    return orphans.ask(_prune(api_key, dry_run), timeout, lambda error: DeploymentStartupError(sentence(error)))
+
+
+@asynccontextmanager
+async def _connected(api_key: str) -> AsyncIterator[Any]:
+    daytona = await client(api_key)
+    try:
+        yield daytona
+    finally:
+        await daytona.close()
+
+
+async def _prune(api_key: str, dry_run: bool) -> list[ownership.Orphan]:
+    async with _connected(api_key) as daytona:
+        return await orphans.sweep(_found(daytona), dry_run=dry_run, sentence=sentence)
+
+
+async def _found(daytona: Any) -> AsyncIterator[orphans.OwnedSandbox]:
+    # List all sandboxes before the first is deleted, because a deletion shifts the pages of the list.
+    for sandbox in [it async for it in daytona.list(sdk().ListSandboxesQuery(labels=_OURS))]:
+        labels = sandbox.labels or {}
+        if ownership.has_own_labels(labels, sandbox.name):
+            end = functools.partial(delete, sandbox)
+            yield orphans.OwnedSandbox(sandbox.id, sandbox.name, "Daytona sandbox", labels, end)

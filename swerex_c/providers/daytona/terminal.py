@@ -1,0 +1,78 @@
+"""Scripts that run a program on a Daytona terminal.
+
+They run in the sandbox; `backend` is the other end of the terminal.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from swerex_c.utils.shell_script import read_script
+
+__all__ = ["BOOTSTRAP", "FAILURES", "script"]
+
+_OUTPUT = 36 * 1024
+"""Maximum number of bytes of output in one frame."""
+
+BOOTSTRAP = (
+    ' unset HISTFILE POSIXLY_CORRECT; export swx_place="$(base64 -w 0 </proc/$$/environ 2>/dev/null)"; '
+    "command -v bash >/dev/null && exec bash --noprofile --norc -p -c '"
+    "stty raw -echo -tostop 2>/dev/null || {{ printf %s%s {a} {b}S; read -r k; exit; }}; "
+    "k=$(printf x | dd bs=1 count=1 iflag=fullblock 2>/dev/null | base64 -w 0 2>/dev/null); "
+    "[[ $k == eA== ]] || {{ printf %s%s {a} {b}T; read -r k; exit; }}; "
+    "exec 0< <(exec dd bs=4096 <&0 2>/dev/null); printf %s%s {a} {b}R; "
+    'while IFS=" " read -r k n && [[ $k != {b} ]]; do :; done; '
+    's=$(dd bs="$n" count=1 iflag=fullblock 2>/dev/null); eval "$s"\'; printf %s%s {a} {b}B\n'
+)
+"""Input for the shell that the toolbox starts, whatever shell it is. It prints the two halves of a nonce, which are
+separate in the echo of the input, and a letter. R: the terminal is raw, and the size of the script is expected. S:
+there is no `stty`. T: other tools are missing. B: there is no bash. After a failure the shell waits, because output
+before an exit may be lost. Bash reads more than the requested line from a terminal, but not from a pipe, so a `dd` is
+between them. (The `cat` of busybox waits for more data before it passes on its data.)"""
+
+CARRIER = read_script("providers/daytona/carrier.bash")
+
+_SPAWN = (
+    "import os,pty,sys\n"
+    "status=pty.spawn(['/bin/sh','-c',sys.argv[1]])\n"
+    "code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128+os.WTERMSIG(status)\n"
+    "sys.exit(code)"
+)
+"""Python program that runs a command on a new terminal, where there is no `script`."""
+
+FAILURES = {
+    "S": "there is no program stty in its PATH (it is part of coreutils)",
+    "B": "there is no bash in its PATH",
+    "T": "dd and base64 of coreutils or busybox are not in its PATH, or do not know iflag=fullblock or -w",
+    "terminal": "a terminal needs script (of util-linux; in bsdutils on Debian) or python3, and its PATH has neither",
+    "pipes": "its shell cannot create pipes: /proc must be mounted, and file descriptors available",
+}
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def script(
+    key: str, mark: str, argv: Sequence[str], environment: Mapping[str, str], terminal: tuple[int, int] | None
+) -> bytes:
+    """Return the script to send when `BOOTSTRAP` has made the terminal's bash ready.
+
+    Args:
+        key: nonce at the beginning of each frame.
+        mark: data that ends the streams.
+        terminal: rows and columns of a terminal for the program; None runs it on pipes.
+    """
+    exports = "".join(f" export {name}={_quoted(value)};" for name, value in environment.items())
+    words = " ".join(map(_quoted, argv))
+    line = ""
+    if terminal is not None:
+        # A shell exits with 127 if it does not find the program; `exec` avoids a second process.
+        line = f"stty rows {terminal[0]} cols {terminal[1]}; exec {words}"
+    head = (
+        f"swx_key={key} swx_mark={mark} swx_size={_OUTPUT} swx_line={_quoted(line)} swx_spawn={_quoted(_SPAWN)}\n"
+        f"swx_variables() {{{exports or ' :;'} }}\n"
+        f"set -- {words}\n"
+    )
+    return os.fsencode(head + CARRIER)

@@ -1,0 +1,1 @@
+"""Deployments in containers of Docker and Podman."""

@@ -1,0 +1,1 @@
+"""Deployment that does nothing, for tests."""

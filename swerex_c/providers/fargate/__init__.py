@@ -1,0 +1,1 @@
+"""Provider for tasks of AWS Fargate."""

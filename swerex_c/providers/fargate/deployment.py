@@ -1,0 +1,357 @@
+"""Deployment of a server in an AWS Fargate task, reached at its public address.
+
+The network is the only way into such a task: ECS Exec needs a program of AWS on this machine, and another
+in the container. This module needs the package boto3, and a region and credentials that boto3 can find.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import shlex
+import time
+import uuid
+from typing import TYPE_CHECKING, Any, Self
+
+from swerex_c._version import PACKAGE_NAME, REMOTE_EXECUTABLE_NAME
+from swerex_c.exceptions import DeploymentStartupError, SandboxLostError
+from swerex_c.models import IsAliveResponse
+from swerex_c.providers.fargate import task as tasks
+from swerex_c.providers.fargate.config import FargateDeploymentConfig
+from swerex_c.providers.server_deployment import ServerDeployment
+from swerex_c.remote.server.auth import VARIABLE
+from swerex_c.sandbox import api_loop
+from swerex_c.utils.aws import (
+    find_public_ip,
+    get_cloudwatch_log_url,
+    get_cluster_arn,
+    get_container_name,
+    get_default_vpc_and_subnet,
+    get_execution_role_arn,
+    get_security_group,
+    get_task_definition,
+    run_fargate_task,
+)
+from swerex_c.utils.aws_client import AwsError, checking
+from swerex_c.utils.threads import check_cancelled, in_thread
+
+if TYPE_CHECKING:
+    from swerex_c.runtime.config import RemoteRuntimeConfig
+
+__all__ = ["FargateDeployment", "FargateDeploymentConfig"]
+
+_POLL_SECONDS = 1.0
+"""Seconds between checks of a task until it runs and has an address."""
+
+_LOOK_EVERY_SECONDS = 3.0
+"""Minimum seconds between checks of a task while its server starts."""
+
+_LOOK_SECONDS = 10.0
+"""Default timeout in seconds to get the state or the output of a task."""
+
+_ANSWER_SECONDS = 0.5
+"""Seconds without a response after which `is_alive` checks whether the task has ended."""
+
+_AGREE_SECONDS = 60.0
+"""Maximum seconds until ECS knows a new role, and until a running task has an address."""
+
+_UNSURE_SECONDS = 5.0
+"""Seconds to look for a task when the response to the request to run it was lost."""
+
+_END_SECONDS = 25.0
+"""Seconds to find and stop a task."""
+
+
+class FargateDeployment(ServerDeployment):
+    """A deployment of a server in a task on AWS Fargate.
+
+    The server is the image's `swerex-remote`, or else one from the network. Its key is in the task's environment, which
+    is visible to everyone with permission to describe tasks of the account. The connection is not encrypted. By default
+    the whole internet can connect; `allowed_cidr` limits that.
+    """
+
+    _config: FargateDeploymentConfig
+    _ends_sandbox = True
+    _always_serves = True
+    _start_command = "_get_command"
+
+    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Any):
+        """Take the fields of `FargateDeploymentConfig` as keyword arguments."""
+        super().__init__(logger=logger)
+        self._config = FargateDeploymentConfig(**kwargs)
+        self._container_process: Any = None
+        self._container_name: str | None = None
+        self._cluster_arn: str | None = None
+        self._execution_role_arn: str | None = None
+        self._task_definition: dict[str, Any] | None = None
+        self._vpc_id: str | None = None
+        self._subnet_id: str | None = None
+        self._security_group_id: str | None = None
+        self._task_arn: str | None = None
+        self._asked: str | None = None
+        """Value of `started_by` that identifies a task whose ARN is not known yet."""
+        self._next_look = 0.0
+        self._has_ended = False
+
+    @classmethod
+    def from_config(cls, config: FargateDeploymentConfig) -> Self:
+        return cls(**config.model_dump())
+
+    @property
+    def container_name(self) -> str | None:
+        """Return the container's name within its task, or None if there is no container."""
+        return self._container_name
+
+    def _get_container_name(self) -> str:
+        """Return the container's name in the task definition."""
+        return self._container_name or get_container_name(self._config.image)
+
+    # Command of the container
+
+    def _get_command(self, *, token: str) -> list[str]:
+        """Return the arguments of the container's `sh -c`: a time-limited server with this key. Can be overridden."""
+        return [self._command("", shlex.quote(token))]
+
+    def _own_command(self) -> list[str]:
+        """Return the arguments if `_get_command` is not overridden: the key is in a variable that sessions lack."""
+        return [self._command(f"key=${VARIABLE}; unset {VARIABLE}; ", '"$key"')]
+
+    def _command(self, begin: str, key: str) -> str:
+        arguments = f"--port {self._config.port} --auth-token {key}"
+        # Not `server || install`: a server that has run and failed must not be followed by another.
+        inner = (
+            f"{begin}if command -v {REMOTE_EXECUTABLE_NAME} >/dev/null; then {REMOTE_EXECUTABLE_NAME} {arguments}; "
+            "else (command -v pipx >/dev/null || "
+            "(apt-get update -y && DEBIAN_FRONTEND=noninteractive apt-get install pipx -y) || "
+            "python3 -m pip install pipx) && "
+            f"$(command -v pipx || echo python3 -m pipx) run {PACKAGE_NAME} {arguments}; fi"
+        )
+        # The timeout includes the installation, so that it limits the cost of a task that is never stopped.
+        return f"timeout {max(1, math.ceil(self._config.container_timeout))}s bash -c {shlex.quote(inner)}"
+
+    # Starting
+
+    def _init_aws(self) -> None:
+        """Find or create the resources that a task needs. Blocks."""
+        config = self._config
+        self._cluster_arn = get_cluster_arn(config.cluster_name)
+        self._execution_role_arn = get_execution_role_arn(config.execution_role_prefix, config.log_group)
+        self._task_definition = get_task_definition(
+            image_name=config.image,
+            port=config.port,
+            execution_role_arn=self._execution_role_arn,
+            task_definition_prefix=config.task_definition_prefix,
+            log_group=config.log_group,
+        )
+        self._vpc_id, self._subnet_id = get_default_vpc_and_subnet()
+        self._security_group_id = get_security_group(
+            self._vpc_id, config.port, config.security_group_prefix, config.allowed_cidr
+        )
+        self._container_name = get_container_name(config.image)
+
+    def _begin_server(self) -> RemoteRuntimeConfig:
+        from swerex_c.runtime.config import RemoteRuntimeConfig
+
+        self._has_ended = False
+        with checking(check_cancelled):
+            self._hooks.on_custom_step("Preparing AWS")
+            self._when_roles_are_known(self._init_aws)
+            self._container_name = self._get_container_name()
+            self.logger.info(f"Starting runtime with container name {self._container_name}")
+            token = self._get_token()
+            self._hooks.on_custom_step("Starting task")
+            self._when_roles_are_known(lambda: self._run_task(token))
+            self.logger.info(f"Container task submitted: {self._task_arn} - waiting for it to start...")
+            self._tell_log()
+            began = time.monotonic()
+            address = self._wait_for_address()
+            self.logger.info(f"Fargate container started in {time.monotonic() - began:.2f}s")
+        self.logger.info(f"Container public IP: {address}")
+        config = self._config
+        return RemoteRuntimeConfig(
+            host=f"http://{address}", port=config.port, auth_token=token, timeout=config.runtime_timeout
+        )
+
+    def _when_roles_are_known(self, work: Any) -> None:
+        """Call `work`, and retry it while ECS does not know a role that was just created."""
+        deadline = time.monotonic() + _AGREE_SECONDS
+        while True:
+            try:
+                work()
+                return
+            except AwsError as error:
+                if "unable to assume" not in str(error).lower() or time.monotonic() > deadline:
+                    raise
+                self.logger.debug("%s. Trying again", error)
+            api_loop.call(asyncio.sleep(2.0))
+
+    def _run_task(self, token: str) -> None:
+        """Run the task. If the response is lost, `_end` finds the task by `_asked`."""
+        own = not self._overrides("_get_command")
+        self._asked = f"swerex-c-{uuid.uuid4()}"
+        try:
+            self._task_arn = run_fargate_task(
+                command=self._own_command() if own else self._get_command(token=token),
+                name=str(self._container_name),
+                task_definition_arn=(self._task_definition or {})["taskDefinitionArn"],
+                subnet_id=str(self._subnet_id),
+                security_group_id=str(self._security_group_id),
+                cluster_arn=str(self._cluster_arn),
+                started_by=self._asked,
+                environment={VARIABLE: token} if own else None,
+                **self._config.fargate_args,
+            )
+            self._asked = None
+        except AwsError as error:
+            if not error.may_be_done:
+                self._asked = None
+            raise
+
+    def _tell_log(self) -> None:
+        if not self._config.log_group:
+            return
+        try:
+            url = get_cloudwatch_log_url(
+                task_arn=str(self._task_arn),
+                task_definition=self._task_definition or {},
+                container_name=str(self._container_name),
+            )
+            self.logger.info(f"Monitor logs at: {url}")
+        except Exception as error:  # a subclass may have its own task definition
+            self.logger.warning(f"Failed to get CloudWatch Logs URL: {error}")
+
+    def _wait_for_address(self) -> str:
+        """Wait until the task runs and has a public address, which it may get later; return the address."""
+        cluster, arn = str(self._cluster_arn), str(self._task_arn)
+        status, running = None, None
+        while True:
+            task = tasks.look(cluster, arn) or {}
+            if why := tasks.why_ended(task, self._config.container_timeout):
+                self._has_ended = True
+                raise DeploymentStartupError(f"The task is not running. {why}.{self._shown_output()}")
+            if (now := task.get("lastStatus", status)) != status:
+                status = now
+                self.logger.debug("The task is %s", status)
+            if status == "RUNNING":
+                if address := find_public_ip(task):
+                    return address
+                running = running or time.monotonic()
+                if time.monotonic() - running > _AGREE_SECONDS:
+                    raise DeploymentStartupError(
+                        f"The task got no public address within {_AGREE_SECONDS:g} seconds: check that the "
+                        f"subnet {self._subnet_id} assigns them"
+                    )
+            api_loop.call(asyncio.sleep(_POLL_SECONDS))
+
+    # Running and ending
+
+    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
+        """Check whether the server responds, within `timeout` seconds.
+
+        Raises:
+            DeploymentNotStartedError: if the deployment was not started, or was stopped.
+            SandboxLostError: if the task has ended, with the reason.
+        """
+        began = time.monotonic()
+        asking = asyncio.ensure_future(self.runtime.is_alive(timeout=timeout))
+        asking.add_done_callback(lambda asked: asked.cancelled() or asked.exception())  # mark it as retrieved
+        try:
+            await asyncio.wait({asking}, timeout=_ANSWER_SECONDS)
+            if asking.done() and (answer := asking.result()):
+                return answer
+            # Packets to the address of an ended task are lost, so the request would take the whole timeout.
+            left = _LOOK_SECONDS if timeout is None else max(0.1, timeout - (time.monotonic() - began))
+            why = None
+            with contextlib.suppress(TimeoutError):
+                why = await asyncio.wait_for(in_thread(self._why_ended, left), left)
+            if why is not None:
+                raise SandboxLostError(f"Container process not running: {why}")
+            return await asking
+        finally:
+            asking.cancel()
+
+    def _why_ended(self, timeout: float) -> str | None:
+        arn, now = self._task_arn, time.monotonic()
+        if arn is None or (not self._ready and now < self._next_look):
+            return None
+        self._next_look = now + _LOOK_EVERY_SECONDS
+        try:
+            with checking(_until(now + timeout)):
+                task = tasks.look(str(self._cluster_arn), arn)
+        except AwsError as error:
+            self.logger.debug("%s", error)
+            return None
+        if task is None:
+            return f"The task {arn.split('/')[-1]} is no longer known to ECS"
+        why = tasks.why_ended(task, self._config.container_timeout)
+        if why is not None:
+            self._has_ended = True
+            why += "." + self._shown_output()
+        return why
+
+    def _shown_output(self) -> str:
+        """Return the end of the container's output as text to append to a message. Blocks."""
+        text = ""
+        with contextlib.suppress(AwsError, TimeoutError):
+            with checking(_until(time.monotonic() + _LOOK_SECONDS)):
+                text = self._server_output(_LOOK_SECONDS)
+        return f"\nThe end of its output:\n{text}" if text else ""
+
+    def _server_output(self, timeout: float) -> str:
+        group, arn = self._config.log_group, self._task_arn
+        if not group or arn is None:
+            return ""
+        with checking(_until(time.monotonic() + timeout)):
+            return tasks.output(group, str(self._container_name), arn)
+
+    def _close_seconds(self) -> float:
+        return 0.5 if self._has_ended else super()._close_seconds()
+
+    def _has_begun(self) -> bool:
+        # A subclass with its own `start` sets `_task_arn`.
+        return self._began or self._task_arn is not None
+
+    def _end(self) -> None:
+        cluster, arn, asked = self._cluster_arn, self._task_arn, self._asked
+        with checking(_until(time.monotonic() + _END_SECONDS)):
+            for each in [arn] if arn is not None else self._unsure(cluster, asked):
+                self._stop_task(str(cluster), each)
+        self._task_arn = self._asked = self._container_name = None
+
+    def _unsure(self, cluster: str | None, asked: str | None) -> list[str]:
+        """Return the tasks that were run although the response to the request was lost."""
+        if cluster is None or asked is None:
+            return []
+        deadline = time.monotonic() + _UNSURE_SECONDS
+        try:
+            while not (found := tasks.started_by(cluster, asked)) and time.monotonic() < deadline:
+                time.sleep(0.5)
+            return found
+        except (AwsError, TimeoutError) as error:
+            self.logger.warning(
+                f"A task may have been started: {error}. It ends after "
+                f"{self._config.container_timeout:g} seconds; `aws ecs list-tasks --cluster {cluster} --started-by "
+                f"{asked}` finds it"
+            )
+            return []
+
+    def _stop_task(self, cluster: str, arn: str) -> None:
+        try:
+            tasks.stop(cluster, arn)
+        except (AwsError, TimeoutError) as error:
+            self.logger.warning(
+                f"{error}. It ends after {self._config.container_timeout:g} seconds; `aws ecs stop-task --cluster "
+                f"{cluster} --task {arn}` ends it sooner"
+            )
+
+
+def _until(deadline: float) -> Any:
+    """Return a function that raises a TimeoutError after `deadline`, to be called before each request."""
+
+    def check() -> None:
+        if time.monotonic() > deadline:
+            raise TimeoutError("AWS does not answer in time")
+
+    return check

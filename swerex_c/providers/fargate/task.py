@@ -1,0 +1,100 @@
+"""Describe, find and stop ECS tasks, and read the output of their containers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from swerex_c.utils.aws_client import client, code_of, explained
+
+__all__ = ["look", "output", "started_by", "stop", "why_ended"]
+
+_LINES = 50
+"""Maximum number of lines of a container's output to return."""
+
+_TIMED_OUT = 124
+"""Exit code of timeout(1) when the time is over."""
+
+_GONE = ("ClusterNotFoundException", "InvalidParameterException")
+"""Error codes of ECS when there is no task to stop, because it ended an hour ago or more."""
+
+
+def look(cluster: str, arn: str) -> dict[str, Any] | None:
+    """Return ECS's description of a task, or None. Blocks.
+
+    None means that the task was run just now, or ended an hour ago or more.
+
+    Raises:
+        AwsError: if ECS cannot be asked.
+    """
+    with explained(f"describe the task {arn}"):
+        tasks = client("ecs").describe_tasks(cluster=cluster, tasks=[arn])["tasks"]
+    return dict(tasks[0]) if tasks else None
+
+
+def why_ended(task: dict[str, Any], container_timeout: float) -> str | None:
+    """Return why a task has ended or is about to end, as a sentence, or None.
+
+    None means that the task is not about to end, or that the reason is not known yet.
+    """
+    status, reason = task.get("lastStatus"), task.get("stoppedReason")
+    if status != "STOPPED" and not (task.get("desiredStatus") == "STOPPED" and reason):
+        return None
+    said = [str(reason)] if reason else []
+    for container in task.get("containers", ()):
+        code, why = container.get("exitCode"), container.get("reason")
+        if why and why not in said:
+            said.append(str(why))
+        if code is not None:
+            said.append(f"the container's exit code is {code}")
+        if code == _TIMED_OUT:
+            said.append(f"the code of a container that reached its container_timeout of {container_timeout:g} seconds")
+    if not said:
+        said.append(str(task.get("stopCode") or "ECS gives no reason"))
+    return f"The task {task.get('taskArn', '').split('/')[-1]} is {status}: {'; '.join(said)}"
+
+
+def output(group: str, container: str, arn: str) -> str:
+    """Return the last lines that a task's container has printed. Blocks.
+
+    The lines come from the log; if the task has no log yet, the result is "".
+
+    Raises:
+        AwsError: if the log cannot be read.
+    """
+    logs = client("logs")
+    stream = f"ecs/{container}/{arn.split('/')[-1]}"
+    with explained(f"read the log {stream} of {group}"):
+        try:
+            events = logs.get_log_events(
+                logGroupName=group, logStreamName=stream, limit=_LINES, startFromHead=False
+            )["events"]
+        except logs.exceptions.ResourceNotFoundException:
+            return ""
+    return "\n".join(event["message"] for event in events)
+
+
+def started_by(cluster: str, word: str) -> list[str]:
+    """Return the ARNs of the tasks that were run with `started_by=word`. Blocks.
+
+    Tasks that were stopped are left out.
+
+    Raises:
+        AwsError: if ECS cannot be asked.
+    """
+    with explained(f"list the tasks of {word}"):
+        pages = client("ecs").get_paginator("list_tasks").paginate(cluster=cluster, startedBy=word)
+        return [str(arn) for page in pages for arn in page["taskArns"]]
+
+
+def stop(cluster: str, arn: str) -> None:
+    """Stop a task, unless it has ended. Blocks, but does not wait for the task's end.
+
+    Raises:
+        AwsError: if ECS cannot be asked or refuses.
+    """
+    with explained(f"stop the task {arn}"):
+        try:
+            client("ecs").stop_task(cluster=cluster, task=arn, reason="Stopped by its deployment")
+        except Exception as error:
+            if code_of(error) not in _GONE:
+                raise

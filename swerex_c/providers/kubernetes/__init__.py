@@ -1,0 +1,1 @@
+"""Deployments and backends for pods of a Kubernetes cluster."""

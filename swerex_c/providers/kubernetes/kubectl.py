@@ -1,0 +1,123 @@
+"""Run programs in containers of Kubernetes pods with `kubectl exec`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+
+from swerex_c.exceptions import InvalidInputError, SandboxLostError
+from swerex_c.providers.kubernetes import pods
+from swerex_c.sandbox.backend import Backend
+from swerex_c.sandbox.env_passing import command_as_words
+from swerex_c.sandbox.run import CompletedCommand, run_command
+
+__all__ = ["KubectlBackend"]
+
+_LOG_LINE = re.compile(r"[EFIW]\d{4} [\d:.]+ ")
+"""Prefix of the log lines of kubectl. The last line has no such prefix, and repeats the error."""
+
+
+class KubectlBackend(Backend):
+    """A container of a running pod, reached with kubectl.
+
+    The backend neither starts nor stops the container. The values of a program's environment variables are part of the
+    command that is sent to the server: `kubectl exec` has no other way.
+    """
+
+    def __init__(
+        self,
+        pod: str,
+        *,
+        namespace: str | None = None,
+        container: str | None = None,
+        context: str | None = None,
+        kubeconfig: str | None = None,
+        command: Sequence[str] = ("kubectl",),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a backend for a container of a pod.
+
+        Args:
+            pod: name of the pod.
+            namespace: None is the namespace of the context.
+            container: None is the pod's default container, or its first; `open` finds out which.
+            context: context of the kubeconfig; None is its current context.
+            kubeconfig: path of a file; None leaves it to the client, and so to KUBECONFIG.
+            command: the client, with options that come before its subcommands.
+            environment: whole environment of the client; None is the current one of this process.
+
+        Raises:
+            InvalidInputError: if a name is not valid in Kubernetes.
+        """
+        for name in (pod, namespace, container, context):
+            if name is not None and (not name or name.startswith("-") or "\0" in name):
+                raise InvalidInputError(f"{name!r} is not a name in Kubernetes")
+        self.pod = pod
+        self.container = container
+        self.name = f"pod {pod}" + (f" in {namespace}" if namespace else "")
+        self._command = tuple(command)
+        options = (("--kubeconfig", kubeconfig), ("--context", context), ("--namespace", namespace))
+        self._client = [*command, *(f"{option}={value}" for option, value in options if value)]
+        self._environment = dict(os.environ if environment is None else environment)
+        self._running: pods.RunningContainer | None = None
+
+    def environment(self) -> dict[str, str]:
+        return dict(self._environment)
+
+    def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+        return self._exec("-it", argv, names)
+
+    def pipes(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+        return self._exec("-i", argv, names)
+
+    def _exec(self, streams: str, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+        container = [f"--container={self.container}"] if self.container else []
+        client = [*self._client, "exec", streams, "--quiet", *container, self.pod, "--"]
+        return command_as_words(client, argv, names)
+
+    def open(self, timeout: float) -> None:
+        if shutil.which(self._command[0], path=self._environment.get("PATH")) is None:
+            raise SandboxLostError(f"There is no command {self._command[0]!r}, which reaches the {self.name}")
+        try:
+            lost = self._check(timeout, opening=True)
+        except TimeoutError as error:
+            lost = str(error)
+        if lost:
+            raise SandboxLostError(lost)
+
+    def why_lost(self, timeout: float) -> str | None:
+        return self._check(timeout)
+
+    def _check(self, timeout: float, *, opening: bool = False) -> str | None:
+        """Return why the container is lost, as `why_lost` does; `opening` stores the container that runs."""
+        argv = [*self._client, "get", "pod", self.pod, "--output=json", f"--request-timeout={max(1, round(timeout))}s"]
+        try:
+            done = run_command(argv, environment=self._environment, timeout=timeout)
+        except TimeoutError:
+            raise TimeoutError(f"kubectl did not tell within {timeout:g} s what became of the {self.name}") from None
+        except OSError as error:
+            command = f"The command {self._command[0]!r} cannot be run ({error.strerror})"
+            return f"{command}, so the {self.name} is out of reach"
+        if done.code:
+            return self._failure(done)
+        try:
+            pod = json.loads(done.stdout)
+        except ValueError:
+            pod = done.stdout
+        found = pods.find_running(pod, self.name, self.container, None if opening else self._running)
+        if isinstance(found, str):
+            return found
+        if opening:
+            self.container, self._running = found.container, found
+        return None
+
+    def _failure(self, done: CompletedCommand) -> str:
+        """Return why the pod is out of reach, from what a failed kubectl printed."""
+        lines = [line for line in done.stderr.decode(errors="replace").splitlines() if not _LOG_LINE.match(line)]
+        message = (" ".join(" ".join(lines).split()) or done.words)[-pods.MAX_MESSAGE :]
+        if "(NotFound)" in message and ("pods " in message or "namespaces " in message):
+            return pods.not_found_message(self.name)
+        return f"The {self.name} is out of reach, for kubectl says: {message}"

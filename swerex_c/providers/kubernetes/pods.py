@@ -1,0 +1,245 @@
+"""State of a pod: its selected container, or why no program can run in it.
+
+The backends over kubectl and over the API share this module. A pod is the JSON object that both return.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = [
+    "MAX_MESSAGE",
+    "PodFailure",
+    "RunningContainer",
+    "check_pod",
+    "condition",
+    "find_running",
+    "may_pass",
+    "not_found_message",
+]
+
+MAX_MESSAGE = 500
+"""Maximum number of characters of a cluster's message in an error message."""
+
+_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+"""Annotation with the name of the default container."""
+
+
+def not_found_message(name: str) -> str:
+    """Return the message for a pod that does not exist.
+
+    Args:
+        name: the pod's name in messages.
+    """
+    return f"The {name} is gone: it was deleted, or there never was one of that name"
+
+
+def condition(thing: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return a condition of a pod or a node; empty if it has no such condition."""
+    return next((it for it in (thing.get("status") or {}).get("conditions") or () if it.get("type") == kind), {})
+
+
+def _status_of(statuses: Iterable[dict[str, Any]] | None, container: str) -> dict[str, Any]:
+    """Return the entry of a container in `containerStatuses`; empty for a container that was never created."""
+    return next((it for it in statuses or () if it.get("name") == container), {})
+
+
+# The container of a backend
+
+
+@dataclass(frozen=True)
+class RunningContainer:
+    """A running container of a pod.
+
+    A container that is started later under the same names has other ids.
+    """
+
+    container: str
+    id: str | None
+    pod_uid: str | None
+
+
+def find_running(
+    pod: Mapping[str, Any], name: str, container: str | None, before: RunningContainer | None = None
+) -> RunningContainer | str:
+    """Return the running container, or a sentence that says why it does not run.
+
+    Args:
+        name: the pod's name in messages.
+        container: name of the container; None is the pod's default container.
+        before: the container as it ran before; one with another id is reported as restarted.
+    """
+    try:
+        return _find_running(pod, name, container, before)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        return f"The {name} is not described as pods are ({error!r}): {str(pod)[:MAX_MESSAGE]}"
+
+
+def _find_running(
+    pod: Mapping[str, Any], name: str, container: str | None, before: RunningContainer | None
+) -> RunningContainer | str:
+    metadata, status = pod["metadata"], pod["status"]
+    uid = metadata.get("uid")
+    if before is not None and uid != before.pod_uid:
+        return f"The {name} was deleted, and is not the one that it was"
+    names = [str(it["name"]) for it in pod["spec"]["containers"]]
+    if container is None:
+        default = (metadata.get("annotations") or {}).get(_DEFAULT_CONTAINER)
+        container = default if default in names else names[0]
+    elif container not in names:
+        return f"The {name} has no container {container}, only {', '.join(names)}"
+    reason = status.get("reason")
+    if reason == "NodeLost" or (reason and status.get("phase") == "Failed"):
+        message = " ".join(str(status.get("message") or "").split())[:MAX_MESSAGE]
+        return f"The {name} has ended ({reason}{': ' if message else ''}{message})"
+    found = _status_of(status.get("containerStatuses"), container)
+    state = found.get("state") or {}
+    if terminated := state.get("terminated"):
+        how = f"{terminated.get('reason', 'Ended')}, exit code {terminated.get('exitCode')}"
+        return f"The container {container} of the {name} has ended ({how})"
+    if "running" not in state:
+        waiting = (state.get("waiting") or {}).get("reason") or status.get("phase") or "its state is unknown"
+        return f"The container {container} of the {name} is not running: {waiting}"
+    running = RunningContainer(container, found.get("containerID"), uid)
+    if before is not None and before.id is not None and running.id != before.id:
+        return f"The container {container} of the {name} was restarted, and is not the one that it was"
+    return running
+
+
+# The start of a pod
+
+
+@dataclass(frozen=True)
+class PodFailure:
+    """The reason why a pod does not run."""
+
+    cause: str
+    """The `cause` of a `PodStartupError`."""
+
+    reason: str
+    message: str
+    final: bool = False
+    """True if the pod will never run."""
+
+    exit_code: int | None = None
+    container: str | None = None
+    """Name of the container whose log explains the failure."""
+
+
+_WAITING_CAUSES = (
+    {"CreateContainerConfigError": "configuration"}
+    | dict.fromkeys(
+        ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
+        + ("RegistryUnavailable", "SignatureValidationFailed"),
+        "image",
+    )
+    | dict.fromkeys(
+        ("CreateContainerError", "RunContainerError", "CrashLoopBackOff", "PostStartHookError", "StartError"),
+        "command",
+    )
+)
+"""Causes of failures that a waiting container reports, by its reason."""
+
+_NEVER = {"InvalidImageName", "ErrImageNeverPull", "SignatureValidationFailed", "CrashLoopBackOff"}
+"""Reasons of failures that do not pass."""
+
+_NEVER_TEXTS = {
+    "image": ("not found", "manifest unknown", "unauthorized", "denied", "forbidden", "no match for platform")
+    + ("no matching manifest", "invalid reference", "does not exist", "authentication required"),
+    "configuration": ("not found", "couldn't find key", "non-root", "runasnonroot", "invalid"),
+    "command": ("not found", "no such file", "permission denied", "exec format error", "invalid"),
+}
+"""Parts of the messages, in lower case, of failures that do not pass, by cause."""
+
+_POD_CAUSES = (
+    {"DeadlineExceeded": "deadline"}
+    | dict.fromkeys(
+        ("Evicted", "Preempting", "PreemptionByScheduler", "EvictionByEvictionAPI", "Preempted"),
+        "evicted",
+    )
+    | dict.fromkeys(
+        ("NodeLost", "NodeShutdown", "NodeAffinity", "Shutdown", "Terminated", "UnexpectedAdmissionError")
+        + ("DeletionByTaintManager", "TerminationByKubelet", "DeletionByPodGC"),
+        "node",
+    )
+)
+"""Causes of the end of a whole pod, by its reason. Others are `unknown`."""
+
+
+def check_pod(pod: Mapping[str, Any], container: str) -> PodFailure | None:
+    """Return why the container does not run; None if it runs."""
+    status = pod.get("status") or {}
+    state = _status_of(status.get("containerStatuses"), container).get("state") or {}
+    if "running" in state and not pod["metadata"].get("deletionTimestamp"):
+        return None
+    if found := _pod_failure(pod, status):
+        return found
+    for key in ("initContainerStatuses", "containerStatuses"):
+        for one in status.get(key) or ():
+            ours = key == "containerStatuses" and one.get("name") == container
+            if found := _container_failure(one, ours):
+                return found
+    if status.get("phase") in ("Failed", "Succeeded"):
+        return PodFailure(
+            "unknown", str(status.get("reason") or ""), str(status.get("message") or "it has ended"), True
+        )
+    if status.get("phase") == "Unknown":
+        return PodFailure("node", "Unknown", "its node does not say what became of it")
+    scheduled = condition(pod, "PodScheduled")
+    if scheduled.get("status") == "False":
+        message = str(scheduled.get("message") or "no node was found for it yet")
+        return PodFailure("unschedulable", str(scheduled.get("reason") or ""), message)
+    return PodFailure("unknown", "", "its container has not been started yet")
+
+
+def may_pass(failure: PodFailure) -> bool:
+    """Check whether a failure that a waiting container reports may pass.
+
+    Its reason and its message decide that.
+    """
+    message = failure.message.lower()
+    return failure.reason not in _NEVER and not any(it in message for it in _NEVER_TEXTS[failure.cause])
+
+
+def _pod_failure(pod: Mapping[str, Any], status: Mapping[str, Any]) -> PodFailure | None:
+    """Return why the whole pod has ended, or is about to be ended."""
+    reason, message = status.get("reason"), status.get("message")
+    disruption = condition(pod, "DisruptionTarget")
+    disrupted = disruption.get("status") == "True"
+    if disrupted and not reason:
+        reason, message = disruption.get("reason") or "Evicted", disruption.get("message")
+    if reason and (disrupted or reason == "NodeLost" or status.get("phase") == "Failed"):
+        cause = _POD_CAUSES.get(reason, "node" if reason.startswith("OutOf") else "unknown")
+        return PodFailure(cause, reason, str(message or ""), True)
+    if pod["metadata"].get("deletionTimestamp"):
+        return PodFailure("deleted", "", "somebody deletes it", True)
+    return None
+
+
+def _container_failure(status: Mapping[str, Any], ours: bool) -> PodFailure | None:
+    name = str(status.get("name"))
+    state = status.get("state") or {}
+    if (ended := state.get("terminated")) and (ours or ended.get("exitCode") != 0):
+        return _ended(name, ended)
+    waiting = state.get("waiting") or {}
+    reason = str(waiting.get("reason") or "")
+    cause = _WAITING_CAUSES.get(reason)
+    if cause is None:
+        return None
+    if reason == "CrashLoopBackOff" and (last := (status.get("lastState") or {}).get("terminated")):
+        found = _ended(name, last)
+        return dataclasses.replace(found, reason=reason if found.cause == "command" else found.reason)
+    found = PodFailure(cause, reason, str(waiting.get("message") or ""), container=name if cause == "command" else None)
+    return dataclasses.replace(found, final=not may_pass(found))
+
+
+def _ended(name: str, ended: Mapping[str, Any]) -> PodFailure:
+    reason, code = str(ended.get("reason") or ""), ended.get("exitCode")
+    cause = "out-of-memory" if reason == "OOMKilled" else "command"
+    message = f"its container {name} has ended with exit code {code}"
+    if ended.get("message"):
+        message += f": {ended['message']}"
+    return PodFailure(cause, reason, message, True, code if isinstance(code, int) else None, name)

@@ -1,0 +1,1 @@
+"""Deployments on this machine, directly or in an isolated view made by bubblewrap."""

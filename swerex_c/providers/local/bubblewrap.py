@@ -1,0 +1,396 @@
+"""Backend for an isolated view of this machine, made by bubblewrap."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from swerex_c.exceptions import InvalidInputError, SandboxLostError
+from swerex_c.sandbox.backend import Backend
+from swerex_c.utils.temporary import make_temporary
+
+__all__ = ["HIDDEN", "VARIABLES", "BwrapBackend"]
+
+HIDDEN = (
+    "/etc/docker",
+    "/etc/gshadow",
+    "/etc/gshadow-",
+    "/etc/kubernetes",
+    "/etc/rancher",
+    "/etc/shadow",
+    "/etc/shadow-",
+    "/etc/ssh",
+    "/etc/ssl/private",
+    "/etc/sudoers",
+    "/etc/sudoers.d",
+    "/home",
+    "/root",
+    "/run",
+    "/tmp",
+    "/var/backups",
+    "/var/lib/containerd",
+    "/var/lib/containers",
+    "/var/lib/docker",
+    "/var/lib/kubelet",
+    "/var/lib/lxd",
+    "/var/lib/rancher",
+    "/var/run",
+    "/var/snap/lxd",
+    "/var/tmp",
+)
+"""Paths that a view hides by default: homes, sockets of container engines and services, credentials.
+
+The home of this process's user is hidden too, wherever it is. Files created there later stay hidden."""
+
+VARIABLES = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER")
+"""Variables of this process's environment that programs in a view get, besides all that begin with LC_."""
+
+_NEEDED = ("/etc/resolv.conf", "/run/current-system")
+"""Paths in /run, or links to it, that are still shown: DNS settings, and the programs of NixOS."""
+
+_MOST_ENTRIES = 5000
+"""Maximum number of other entries in the directory of a hidden file; each of them becomes a mount."""
+
+# Capabilities of root as in a container, without making devices: change owners, switch users, read and write other
+# users' files. None of them can change the view itself.
+_ROOT_CAPABILITIES = sum(1 << bit for bit in (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 31))
+_CAP_SYS_ADMIN = 21
+
+_HOLD = "chmod 1777 /tmp /var/tmp; echo ready; read -r line"
+"""Main script of the view. It exits when all holders of its standard input have closed it."""
+
+_MOUNT_GONE = ("apply mount flags", "No such file or directory")
+"""Messages of bwrap if a mount, such as a container's, vanishes while bwrap copies the mounts."""
+
+_PRIVATE = ("/proc", "/dev")
+"""Directories that are private to a view."""
+
+_TRIES, _AGAIN_SECONDS = 10, 0.1
+"""Maximum number of attempts to make a view when a mount vanishes, and seconds between them."""
+
+_WORDS = 500
+"""Maximum number of characters of bubblewrap's output in an error message."""
+
+_END_SECONDS = 5.0
+
+
+class BwrapBackend(Backend):
+    """A view of this machine's files, with private /tmp, /var/tmp and processes.
+
+    `open` makes the view, which ends with `close` or with this process. All clients share one view: they see the same
+    files and each other's processes. The view protects against mistakes, not attacks. A hostile program may escape,
+    above all through sockets: those of services in directories that are not hidden, and, while the network is shared,
+    the abstract sockets of all programs, which cannot be hidden because they are not files.
+    """
+
+    def __init__(
+        self,
+        *,
+        writable: Sequence[str | os.PathLike[str]] = (),
+        network: bool = True,
+        root: Literal["read-only", "overlay"] = "read-only",
+        hidden: Sequence[str | os.PathLike[str]] = (),
+        shown: Sequence[str | os.PathLike[str]] = (),
+        variables: Sequence[str] = (),
+        directory: str | os.PathLike[str] | None = None,
+        command: str = "bwrap",
+    ) -> None:
+        """Prepare a view, which `open` makes.
+
+        Args:
+            writable: directories and files of this machine that can be changed, as absolute paths.
+            network: True to share the machine's network; without it there is only a loopback device.
+            root: handling of writes to other files: they are refused, or go to a layer in memory that ends with the
+                view. In the layer a user other than root can change only their own files in their own directories.
+            hidden: more directories that appear empty, and files that are absent; missing paths are allowed.
+            shown: directories and files to show although `HIDDEN` has them. If several paths of `shown`, `writable` and
+                `hidden` contain a file, the longest applies.
+            variables: names of variables to pass to programs besides `VARIABLES`.
+            directory: the working directory of programs; None is this process's current directory when the view is
+                made, or / if that is not visible.
+            command: the bubblewrap program.
+
+        Raises:
+            InvalidInputError: if a path is not absolute.
+        """
+        self.name = "isolated view of this machine"
+        self._writable = [_absolute(path) for path in writable]
+        self._hidden = [_absolute(path) for path in hidden]
+        self._shown = [_absolute(path) for path in shown]
+        self._variables = {*VARIABLES, *variables}
+        self._directory = None if directory is None else _absolute(directory)
+        self._network, self._root, self._command = network, root, command
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._place: str | None = None
+        self._enter: list[str] | None = None
+        self._init = 0
+        self._owner = os.getpid()
+
+    def environment(self) -> dict[str, str]:
+        return {k: v for k, v in os.environ.items() if k in self._variables or k.startswith("LC_")}
+
+    def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+        return self.pipes(argv, names)
+
+    def pipes(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+        enter = self._enter
+        if enter is None:
+            raise SandboxLostError(f"The {self.name} was not opened, or is closed")
+        return [*enter, *argv]
+
+    def why_lost(self, timeout: float) -> str | None:
+        process = self._process
+        if process is None:
+            return f"The {self.name} was not opened, or is closed"
+        with self._lock:
+            code = process.poll()
+        return None if code is None else f"The {self.name} has ended: bwrap's exit code is {code}"
+
+    def open(self, timeout: float) -> None:
+        with self._lock:
+            if self._process is not None:
+                return
+            limit = time.monotonic() + timeout
+            for tries_left in reversed(range(_TRIES)):
+                try:
+                    self._make(limit)
+                    return
+                except BaseException as error:
+                    self._unmake()
+                    if isinstance(error, OSError):
+                        raise SandboxLostError(f"Cannot create the {self.name}: {error}") from error
+                    gone = isinstance(error, SandboxLostError) and all(it in str(error) for it in _MOUNT_GONE)
+                    if not gone or not tries_left or time.monotonic() + _AGAIN_SECONDS > limit:
+                        raise
+                time.sleep(_AGAIN_SECONDS)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._owner == os.getpid():
+                self._unmake()
+
+    def _make(self, limit: float) -> None:
+        python, command = _python(), shutil.which(self._command)
+        if command is None:
+            raise SandboxLostError(
+                f"The {self.name} needs the command {self._command!r}: install it (Debian's package bubblewrap)"
+            )
+        for paths, what in ((self._writable, "writable"), (self._shown, "shown")):
+            for path in paths:
+                if not os.path.exists(path):
+                    raise SandboxLostError(f"{path!r}, which should be {what} in the {self.name}, does not exist")
+        read, write = os.pipe()
+        try:
+            with open(os.memfd_create("said"), "w+b") as said:
+                process = self._process = subprocess.Popen(
+                    self._line(python, command, write),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=said,
+                    env=self.environment(),
+                    pass_fds=(write,),
+                    cwd="/",
+                    start_new_session=True,
+                )
+                os.close(write)
+                write = -1
+                ready = self._ready(process, limit)
+                if not ready:
+                    late = process.poll() is None and time.monotonic() >= limit
+                    said.seek(0)
+                    words = " ".join(said.read(100_000).decode(errors="replace").split())[-_WORDS:]
+                    why = "it took too long" if late else words or "bwrap ended without an error message"
+                    raise SandboxLostError(f"Cannot create the {self.name}: {why}")
+            told = json.loads(os.read(read, 65536))
+        finally:
+            os.close(read)
+            if write >= 0:
+                os.close(write)
+        pid = self._init = int(told["child-pid"])
+        numbers = [str(os.stat(f"/proc/{pid}/ns/{name}").st_ino) for name in ("mnt", "pid")]
+        directory = self._directory or os.getcwd()
+        kept = _ROOT_CAPABILITIES if os.geteuid() == 0 else 0
+        script = str(Path(__file__).with_name("enter.py"))
+        self._enter = [python, "-I", "-S", script, str(pid), *numbers, f"{kept:x}", directory]
+
+    def _ready(self, process: subprocess.Popen[bytes], limit: float) -> bool:
+        """Wait until the view is ready or has failed, and return whether it is ready."""
+        assert process.stdout is not None
+        with process.stdout:
+            if not select.select([process.stdout], [], [], max(0.0, limit - time.monotonic()))[0]:
+                return False
+            return os.read(process.stdout.fileno(), 100) == b"ready\n"
+
+    def _line(self, python: str, command: str, info: int) -> list[str]:
+        """Return the command line that makes the view."""
+        user = os.geteuid() != 0
+        line = [command, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--info-fd", str(info)]
+        line += [] if self._network else ["--unshare-net"]
+        before: list[str] = []
+        view = _Plan(self._writable, self._shown, self._hidden)
+        if self._root == "overlay":
+            self._place = make_temporary("swx-view-")
+            script = str(Path(__file__).with_name("overlay.py"))
+            paths = json.dumps([[*_PRIVATE, "/tmp", "/var/tmp"], view.files])
+            before = [python, "-I", "-S", script, self._place, paths]
+            line += ["--bind", f"{self._place}/root", "/", "--ro-bind", "/sys", "/sys"]
+            line += ["--unshare-user", "--uid", str(os.geteuid()), "--gid", str(os.getegid())] if user else []
+        else:
+            line += ["--ro-bind", "/", "/"]
+            # Root without the right to mount may still have it in a user namespace.
+            line += ["--unshare-user"] if not user and not _may_mount() else []
+        line += ["--dev", "/dev", "--proc", "/proc"]
+        if not user:  # root could change the kernel's settings for the whole machine
+            line += [
+                "--ro-bind",
+                "/proc/sys",
+                "/proc/sys",
+                "--ro-bind-try",
+                "/proc/sysrq-trigger",
+                "/proc/sysrq-trigger",
+            ]
+        line += view.arguments(self._place and f"{self._place}/root")
+        # The view ends with bwrap, and --die-with-parent follows the thread that started bwrap, not the process. So a
+        # shell starts bwrap, because its thread lives on.
+        return ["sh", "-c", '"$@"; exit "$?"', "sh", *before, *line, "--die-with-parent", "--", "/bin/sh", "-c", _HOLD]
+
+    def _unmake(self) -> None:
+        process, self._process = self._process, None
+        place, self._place = self._place, None
+        self._enter = None
+        if process is not None:
+            assert process.stdin is not None
+            process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_END_SECONDS)
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            limit = time.monotonic() + _END_SECONDS
+            while self._init and _lives(self._init) and time.monotonic() < limit:
+                time.sleep(0.001)  # the kernel ends the remaining processes of the view
+            self._init = 0
+        if place is not None:
+            with contextlib.suppress(OSError):
+                os.rmdir(place)
+
+
+class _Plan:
+    """The files of this machine that a view shows, and how it mounts them."""
+
+    def __init__(self, writable: Sequence[str], shown: Sequence[str], hidden: Sequence[str]) -> None:
+        self._home = os.path.realpath(os.path.expanduser("~"))
+        by_default = {*map(os.path.realpath, HIDDEN), self._home} - {"/"}
+        needed = [path for path in map(os.path.realpath, _NEEDED) if path.startswith("/run/") and os.path.exists(path)]
+        # Later entries replace earlier ones of the same path.
+        self._kinds = dict.fromkeys(by_default, "hidden") | dict.fromkeys(needed, "shown")
+        for paths, kind in ((shown, "shown"), (hidden, "hidden"), (writable, "writable")):
+            self._kinds |= {os.path.realpath(path): kind for path in paths}
+        self.files = [path for path, kind in self._kinds.items() if kind == "hidden" and self._is_seen_file(path)]
+        """Hidden files in visible directories."""
+
+    def _around(self, path: str) -> str:
+        """Return the kind of the closest listed directory that contains the path."""
+        while path != "/":
+            path = os.path.dirname(path)
+            if path in self._kinds:
+                return self._kinds[path]
+        return "seen"
+
+    def _is_seen_file(self, path: str) -> bool:
+        # A file that this user cannot read need not be hidden.
+        return os.path.isfile(path) and os.access(path, os.R_OK) and self._around(path) != "hidden"
+
+    def arguments(self, layers: str | None) -> list[str]:
+        """Return the arguments of bwrap, from the outermost directory to the innermost.
+
+        Args:
+            layers: the directory of this machine's files under a writable layer, in which files are already hidden.
+        """
+
+        def in_layers(path: str) -> bool:
+            return layers is not None and not path.startswith((*_PRIVATE, "/tmp/", "/var/tmp/"))
+
+        line: list[str] = []
+        # A file hidden by a mount on it reappears when another file replaces it. So its directory is rebuilt from its
+        # other entries, unless new entries can be written to the directory.
+        apart: dict[str, list[str]] = {}
+        for path in self.files:
+            parent = os.path.dirname(path)
+            taken_apart = not in_layers(path) and self._around(path) != "writable"
+            if taken_apart and parent != "/" and not parent.startswith(_PRIVATE):
+                apart.setdefault(parent, []).append(path)
+        for path in sorted({*self._kinds, *apart}):
+            kind = self._kinds.get(path)
+            if path in apart:
+                line += self._others(path)
+            elif kind == "hidden" and os.path.isdir(path):
+                line += ["--tmpfs", path] if self._around(path) != "hidden" else []
+            elif kind == "hidden" and path in self.files and (not in_layers(path) or self._around(path) == "writable"):
+                line += ["--ro-bind", "/dev/null", path] if os.path.dirname(path) not in apart else []
+            elif kind == "shown" and in_layers(path):
+                line += ["--bind", f"{layers}{path}", path]
+            elif kind in ("shown", "writable"):
+                line += ["--bind" if kind == "writable" else "--ro-bind", path, path]
+        # The home directory exists in a hidden /home, but it is empty too.
+        line += ["--dir", self._home] if self._kinds.get(self._home) == "hidden" and os.path.isdir(self._home) else []
+        for path in apart:
+            line += ["--remount-ro", path]
+        return line
+
+    def _others(self, directory: str) -> list[str]:
+        """Return the arguments for a directory without its hidden files, with its current entries."""
+        line = ["--tmpfs", directory]
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.path in self._kinds:
+                    continue
+                target = os.readlink(entry.path) if entry.is_symlink() else None
+                line += ["--symlink", target, entry.path] if target else ["--ro-bind-try", entry.path, entry.path]
+        if len(line) > 3 * _MOST_ENTRIES:
+            raise SandboxLostError(f"Cannot hide a file in {directory!r}: it has too many entries; hide the directory")
+        return line
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    text = os.fspath(path)
+    if not os.path.isabs(text) or "\0" in text:
+        raise InvalidInputError(f"{text!r} is not an absolute path")
+    return os.path.normpath(text)
+
+
+def _python() -> str:
+    found = sys.executable or shutil.which("python3")
+    if not found:
+        raise SandboxLostError("Isolation needs a Python interpreter, but sys.executable is empty")
+    return found
+
+
+def _lives(pid: int) -> bool:
+    """Check whether a process exists and is no zombie. The first process of a view ends after all others."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b") ")[2][:1] not in b"ZX"
+    except OSError:
+        return False
+
+
+def _may_mount() -> bool:
+    with open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith("CapEff:"):
+                return bool(int(line.split()[1], 16) >> _CAP_SYS_ADMIN & 1)
+    return True

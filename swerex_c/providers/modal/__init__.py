@@ -1,0 +1,1 @@
+"""Deployment and backend for sandboxes of Modal."""

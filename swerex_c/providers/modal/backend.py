@@ -1,0 +1,341 @@
+"""Backend that runs programs in a Modal sandbox with the SDK's `Sandbox.exec`.
+
+Nothing is installed in the sandbox, and no port is opened.
+
+Tested with the SDK 1.6.4 against a server that speaks Modal's protocol (`tests/support/modal_server.py`); not tested
+with an account of Modal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from swerex_c.exceptions import (
+    AuthenticationError,
+    ConnectionLostError,
+    ProtocolError,
+    ResourceError,
+    RuntimeClosedError,
+    SandboxLostError,
+    SwerexException,
+)
+from swerex_c.providers.modal._compat import end_of
+from swerex_c.sandbox import api_loop
+from swerex_c.sandbox.api_backend import ApiBackend, Program
+from swerex_c.utils.shell_script import read_script
+from swerex_c.utils.visible import visible
+
+__all__ = ["ModalBackend", "sentence", "unknown", "why_ended"]
+
+T = TypeVar("T")
+
+_GRACE_SECONDS = 2.0
+"""Seconds to wait, once the sandbox has ended, for the last output and the exit code of a program."""
+
+_PAUSE_SECONDS = 5.0
+"""Seconds to pause before watching for the end of a sandbox again, as after Modal could not be reached."""
+
+_EOF_SECONDS = 2.0
+"""Seconds to wait for the end of an abandoned program's input, or of the watch task."""
+
+_REASONS = {
+    "GENERIC_STATUS_TIMEOUT": "was ended because its time limit was reached (deployment_timeout)",
+    "GENERIC_STATUS_TERMINATED": "was terminated",
+    "GENERIC_STATUS_IDLE_TIMEOUT": "was ended because it was idle for too long (idle_timeout)",
+    "GENERIC_STATUS_KERNEL_OOM_KILL": "was killed because it exceeded its memory limit",
+    "GENERIC_STATUS_MEMORY_MANAGER_EVICTION": "was killed because it exceeded its memory limit",
+    "GENERIC_STATUS_MEMORY_THRASHING_EVICTION": "was killed because it exceeded its memory limit",
+    "GENERIC_STATUS_INIT_FAILURE": "could not be started",
+    "GENERIC_STATUS_INTERNAL_FAILURE": "was lost by a failure within Modal",
+}
+"""Why a sandbox has ended, by the status names of Modal's protocol."""
+
+_CODES = {124: _REASONS["GENERIC_STATUS_TIMEOUT"], 137: _REASONS["GENERIC_STATUS_TERMINATED"]}
+"""Why a sandbox has ended, by the exit codes that the SDK makes of the status and uses for nothing else."""
+
+_GONE = ("NotFoundError", "SandboxTerminatedError", "SandboxTimeoutError")
+_REFUSED = ("AuthError", "PermissionDeniedError")
+_CLOSED = ("ClientClosed",)
+_UNREACHED = ("ConnectionError", "InternalError", "InternalFailure", "ServiceError", "TimeoutError")
+_PASSING = (*_UNREACHED, "ResourceExhaustedError")
+"""Names of the SDK's errors, by their meaning for a request for the state of a sandbox: it is gone, access is refused,
+this process has closed its connections, or Modal or the network is unavailable now. Other errors mean none of these."""
+
+_FORGOTTEN = ("PS1", "PS2")
+"""Variables that a non-interactive bash does not pass on."""
+
+# Words and values that are not UTF-8 cannot be sent as they are, so bash decodes them from an escaped form. The SDK
+# cannot be given a terminal size: it uses the size of this process's terminal, if there is one. So stty sets the size.
+_ENTER = read_script("providers/modal/enter.bash")
+
+
+def sentence(error: BaseException) -> str:
+    """Return a sentence for users that describes an error of Modal."""
+    words = visible(" ".join(str(error).split())).rstrip(".")
+    name = type(error).__name__
+    if name == "AuthError":
+        how = "run `modal setup`, or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
+        return f"Modal refuses the credentials: {words or name} ({how})"
+    if name == "PermissionDeniedError":
+        return f"Modal does not permit it: {words or name}"
+    if name == "ResourceExhaustedError":
+        return f"Modal has no capacity for it, or a quota is exhausted: {words or name}"
+    if name == "ImageBuildError":
+        return f"Modal could not build the image: {words or name}"
+    if isinstance(error, OSError) or name in _UNREACHED:
+        return f"Modal cannot be reached, or is unavailable: {words or name}"
+    return f"Modal says: {words or name}"
+
+
+def _is_any(error: BaseException, names: Sequence[str]) -> bool:
+    """Check whether an error is an instance of one of these classes of the SDK, without importing the SDK."""
+    return any(it.__name__ in names and it.__module__.partition(".")[0] == "modal" for it in type(error).__mro__)
+
+
+def unknown(error: Exception, name: str) -> SwerexException:
+    """Convert an SDK error that leaves the state of a sandbox unknown.
+
+    Args:
+        name: the sandbox's name in messages.
+    """
+    if isinstance(error, SwerexException):
+        return error
+    if _is_any(error, _REFUSED):
+        return AuthenticationError(f"The state of the {name} is unknown. {sentence(error)}")
+    if _is_any(error, _CLOSED):
+        words = "this process has closed its connections to it (`detach`, or the end of the SDK's client)"
+        return RuntimeClosedError(f"The {name} cannot be used any longer: {words}")
+    if isinstance(error, OSError) or _is_any(error, _PASSING):
+        return ConnectionLostError(f"It is unknown whether the {name} still exists. {sentence(error)}")
+    words = " ".join(str(error).split())
+    return ProtocolError(
+        f"Asking Modal for the state of the {name} failed with an unknown error, "
+        f"{type(error).__module__}.{type(error).__qualname__}{': ' if words else ''}{words}"
+    )
+
+
+async def why_ended(sandbox: Any) -> str | None:
+    """Return why a sandbox has ended; None while it runs.
+
+    The reason is a sentence without its subject.
+
+    Raises:
+        Exception: any error of the SDK, if the state cannot be read.
+    """
+    code = await sandbox.poll.aio()
+    if code is None:
+        return None
+    status, words = end_of(sandbox)
+    reason = _REASONS.get(status) or _CODES.get(code) or f"has ended with exit code {code}"
+    return f"{reason}: {words}" if words else reason
+
+
+class _Process(Program):
+    """A program that `Sandbox.exec` has started."""
+
+    def __init__(self, process: Any, terminal: bool, lost: asyncio.Future[str]) -> None:
+        self._process = process
+        self._terminal = terminal
+        self._lost = lost
+        self._outputs: asyncio.Queue[tuple[int, bytes] | Exception | None] = asyncio.Queue(maxsize=4)
+        streams = [(1, process.stdout)] if terminal else [(1, process.stdout), (2, process.stderr)]
+        self._reading = [asyncio.create_task(self._read(number, stream)) for number, stream in streams]
+        self._open = len(streams)
+
+    async def _read(self, number: int, stream: Any) -> None:
+        try:
+            async for data in stream:
+                await self._outputs.put((number, data))
+        except Exception as error:
+            await self._outputs.put(error)
+        else:
+            await self._outputs.put(None)
+
+    async def send(self, data: bytes) -> None:
+        # A request holds at most 16 MB, far more than a relay sends at a time.
+        self._process.stdin.write(data)
+        await _unless_lost(self._process.stdin.drain.aio(), self._lost)
+
+    async def end_input(self) -> None:
+        self._process.stdin.write_eof()
+        await _unless_lost(self._process.stdin.drain.aio(), self._lost)
+
+    async def receive(self) -> tuple[int, bytes] | None:
+        while self._open:
+            if self._outputs.empty():
+                output = await _unless_lost(self._outputs.get(), self._lost)
+            else:
+                output = self._outputs.get_nowait()
+            if isinstance(output, Exception):
+                raise _not_told(output, "the output of the program")
+            if output is not None:
+                return output
+            self._open -= 1
+        return None
+
+    async def wait(self) -> int:
+        try:
+            code = await _unless_lost(self._process.wait.aio(), self._lost)
+        except SandboxLostError:
+            raise
+        except Exception as error:
+            raise _not_told(error, "the exit code of the program") from None
+        if code < 0:
+            raise ResourceError("Modal does not report the exit code of the program")
+        return int(code)
+
+    async def abandon(self) -> None:
+        for each in self._reading:
+            each.cancel()
+        await asyncio.gather(*self._reading, return_exceptions=True)
+        if self._terminal or self._lost.done():
+            return
+        # This ends a shell that waits for its next script now, rather than with the sandbox.
+        with contextlib.suppress(Exception):
+            self._process.stdin.write_eof()
+            await asyncio.wait_for(_unless_lost(self._process.stdin.drain.aio(), self._lost), _EOF_SECONDS)
+
+
+def _not_told(error: Exception, what: str) -> ResourceError:
+    return ResourceError(f"Cannot read {what}. {sentence(error)}")
+
+
+async def _unless_lost(work: Coroutine[Any, Any, T], lost: asyncio.Future[str]) -> T:
+    """Return the result of `work`, or give up when the sandbox has ended: some requests never return then.
+
+    Raises:
+        SandboxLostError: if the sandbox has ended.
+    """
+    doing = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait((doing, lost), return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            await asyncio.wait((doing,), timeout=_GRACE_SECONDS)
+        if not doing.done():
+            raise SandboxLostError(lost.result())
+        return await doing
+    finally:
+        if not doing.done():
+            doing.cancel()
+
+
+class ModalBackend(ApiBackend):
+    """A running sandbox of Modal. This class neither starts nor ends it."""
+
+    def __init__(self, sandbox: Any) -> None:
+        """Create a backend for a running `modal.Sandbox`."""
+        self.sandbox = sandbox
+        self.name = f"sandbox {sandbox.object_id}"
+        self._lost: asyncio.Future[str] | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start_program(
+        self, argv: Sequence[str], environment: Mapping[str, str], terminal: tuple[int, int] | None
+    ) -> Program:
+        lost = self._watched()
+        words, variables = _sendable(argv, environment, terminal)
+        work = self.sandbox.exec.aio(*words, env=variables, text=False, pty=terminal is not None)
+        try:
+            process = await _unless_lost(_awaited(work), lost)
+        except SandboxLostError:
+            raise
+        except Exception as error:
+            raise ResourceError(sentence(error)) from None
+        return _Process(process, terminal is not None, lost)
+
+    def _watched(self) -> asyncio.Future[str]:
+        """Return a future for the reason why the sandbox has ended. Call it in the event loop of `api_loop`."""
+        if self._lost is None or self._lost.cancelled():
+            self._lost = asyncio.get_running_loop().create_future()
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch(self._lost))
+        return self._lost
+
+    async def _watch(self, lost: asyncio.Future[str]) -> None:
+        # The requests of programs do not report it: some are retried forever when the sandbox's machine is lost.
+        while not lost.done():
+            try:
+                with contextlib.suppress(Exception):  # the SDK can raise for a sandbox that was ended
+                    await self.sandbox.wait.aio(raise_on_termination=False)
+                reason = await self._why()
+            except Exception:
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            if reason is None:
+                await asyncio.sleep(_PAUSE_SECONDS)
+            elif not lost.done():
+                lost.set_result(reason)
+
+    async def _why(self) -> str | None:
+        try:
+            reason = await why_ended(self.sandbox)
+        except Exception as error:
+            if not _is_any(error, _GONE):
+                raise
+            return f"The {self.name} is gone. {sentence(error)}"
+        return None if reason is None else f"The {self.name} {reason}"
+
+    def why_lost(self, timeout: float) -> str | None:
+        lost = self._lost
+        if lost is not None and lost.done() and not lost.cancelled():
+            return lost.result()
+        try:
+            return self.call(self._why(), timeout)
+        except TimeoutError:
+            msg = f"Modal did not report the state of {self.name} within {timeout:g} s"
+            raise TimeoutError(msg) from None
+        except Exception as error:
+            raise unknown(error, self.name) from error
+
+    def close(self) -> None:
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            with contextlib.suppress(TimeoutError):
+                api_loop.call(_end(watching), _EOF_SECONDS)
+
+
+def _sendable(
+    argv: Sequence[str], environment: Mapping[str, str], terminal: tuple[int, int] | None
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command and the variables to send, to run `argv` in the sandbox."""
+    coded = not all(map(_is_text, (*argv, *environment.values())))
+    if terminal is None and not coded:
+        return list(argv), dict(environment)
+    odd = {name: value for name, value in environment.items() if name in _FORGOTTEN or not _is_text(value)}
+    plain = {name: value for name, value in environment.items() if name not in odd}
+    rows, columns = terminal or (0, 0)
+    # On a terminal the SDK sets TERM from this process, like the size, so TERM is set after that.
+    kind = plain.pop("TERM", "") if terminal else ""
+    words = [*argv, *(f"{name}={value}" for name, value in odd.items())]
+    if coded:
+        words = [_escaped(word) for word in words]
+    head = ["bash", "-c", _ENTER, "bash", str(rows), str(columns), kind, "1" if coded else "", str(len(argv))]
+    return [*head, *words], plain
+
+
+def _is_text(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _escaped(word: str) -> str:
+    """Escape a word as ASCII for `%b` of bash's printf."""
+    data = word.encode(errors="surrogateescape")
+    return re.sub(rb"[^A-Za-z0-9_./=:, -]", lambda found: b"\\x%02x" % found[0][0], data).decode()
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

@@ -1,0 +1,43 @@
+"""Configuration of a deployment in a Modal sandbox."""
+
+from pathlib import PurePath
+from typing import Any, ClassVar, Literal
+
+from swerex_c.providers.config import ProviderConfig
+
+__all__ = ["ModalDeploymentConfig"]
+
+
+class ModalDeploymentConfig(ProviderConfig):
+    """Configuration of a deployment in a Modal sandbox.
+
+    The sandbox is reached with Modal's SDK. The image needs only bash.
+    """
+
+    deployment_class: ClassVar[str] = "swerex_c.providers.modal.deployment:ModalDeployment"
+
+    image: str | PurePath = "python:3.11"
+    """Name of an image in a registry, or path of a Dockerfile."""
+
+    startup_timeout: float = 180.0
+    """Seconds to wait until a command can run, not counting the build of the image."""
+
+    runtime_timeout: float = 60.0
+    """Seconds for a request to the server that sets no timeout of its own. Not used without a server."""
+
+    deployment_timeout: float = 3600.0
+    """Seconds after which Modal ends the sandbox in any case. This limits the cost of a forgotten sandbox."""
+
+    modal_sandbox_kwargs: dict[str, Any] = {}
+    """Additional arguments for `modal.Sandbox.create`."""
+
+    type: Literal["modal"] = "modal"
+    """Discriminator of the deployment configurations. Do not change it."""
+
+    install_pipx: bool = True
+    """True adds pipx to the image, with apt, to install the server if the image lacks it. Without a server nothing is
+    installed."""
+
+    server: bool | None = None
+    """True starts a server in the sandbox, and reaches it through a tunnel. None is False, except for a subclass that
+    overrides `_start_swerex_cmd`, the command that starts the server."""

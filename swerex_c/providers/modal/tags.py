@@ -1,0 +1,124 @@
+"""Ownership tags of Modal sandboxes, and termination of orphans."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from swerex_c.exceptions import DeploymentStartupError
+from swerex_c.providers import orphans, ownership
+from swerex_c.providers.modal.backend import sentence
+from swerex_c.providers.modal.image import sdk
+
+__all__ = ["APP", "new_tags", "prune", "terminate", "terminate_new"]
+
+APP = "swe-rex"
+"""Name of the Modal app that the sandboxes belong to."""
+
+_HOST = "swerex_c"
+_START = "swerex_c-start"
+_PROCESS = "swerex_c-process"
+
+_LABEL, _OF_HOST, _BOOT, _SPACE, _PID, _STARTED, _ = ownership.OWNER_LABELS
+
+_TERMINATE_TRIES = 3
+
+_LOOK_AGAIN_SECONDS = (0.0, 1.0, 3.0)
+"""Seconds to pause before each search for a sandbox that Modal may be about to create."""
+
+
+def new_tags() -> dict[str, str]:
+    """Return the tags of a sandbox that this process is about to start.
+
+    Their names and values have at most 63 characters: letters, digits, `_` and `-`.
+    """
+    start = uuid.uuid4().hex
+    facts = ownership.labels(start, keep=False)
+    space = "".join(filter(str.isdigit, facts[_SPACE]))
+    process = (facts[_BOOT].replace("-", ""), space, facts[_PID], facts[_STARTED])
+    return {_HOST: facts[_OF_HOST], _START: start, _PROCESS: "_".join(process)}
+
+
+def _facts(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return the ownership labels that the tags were made from."""
+    boot, space, pid, started = (tags.get(_PROCESS, "").split("_") + [""] * 4)[:4]
+    if len(boot) == 32:
+        boot = str(uuid.UUID(boot))
+    return {
+        _LABEL: tags.get(_START, ""),
+        _OF_HOST: tags.get(_HOST, ""),
+        _BOOT: boot,
+        _SPACE: f"pid:[{space}]" if space else "",
+        _PID: pid,
+        _STARTED: started,
+    }
+
+
+async def terminate(sandbox: Any) -> None:
+    """End a sandbox. It is no error if the sandbox has already ended.
+
+    Raises:
+        Exception: any error of the SDK, if all of several attempts fail.
+    """
+    for left in range(_TERMINATE_TRIES, 0, -1):
+        try:
+            await sandbox.terminate.aio()
+            return
+        except Exception as error:
+            if type(error).__name__ == "NotFoundError":
+                return
+            if left == 1:
+                raise
+
+
+async def terminate_new(app: Any, tags: Mapping[str, str]) -> None:
+    """End a sandbox with these tags, which may exist already or be created soon.
+
+    Modal is searched several times, with pauses.
+    """
+    for pause in _LOOK_AGAIN_SECONDS:
+        await asyncio.sleep(pause)
+        found = [sandbox async for sandbox in _tagged(app, tags)]
+        for sandbox in found:
+            await terminate(sandbox)
+        if found:
+            return
+
+
+async def _tagged(app: Any, tags: Mapping[str, str]) -> AsyncIterator[Any]:
+    async for sandbox in sdk().Sandbox.list.aio(app_id=app.app_id, tags=dict(tags)):
+        yield sandbox
+
+
+def prune(*, app_name: str = APP, dry_run: bool = False, timeout: float = 60.0) -> list[ownership.Orphan]:
+    """End the sandboxes whose owner process is dead, and return them. Blocks.
+
+    Only sandboxes that this package started from this machine are ended.
+
+    Args:
+        dry_run: return the sandboxes without ending them.
+        timeout: maximum seconds to block.
+
+    Raises:
+        DeploymentStartupError: if Modal cannot be reached, or refuses the request.
+        TimeoutError: if Modal does not answer in time.
+    """
+    sdk()
+    return orphans.ask(_prune(app_name, dry_run), timeout, lambda error: DeploymentStartupError(sentence(error)))
+
+
+async def _prune(app_name: str, dry_run: bool) -> list[ownership.Orphan]:
+    try:
+        app = await sdk().App.lookup.aio(app_name)
+    except sdk().exception.NotFoundError:
+        return []
+    return await orphans.sweep(_found(app), dry_run=dry_run, sentence=sentence)
+
+
+async def _found(app: Any) -> AsyncIterator[orphans.OwnedSandbox]:
+    async for sandbox in _tagged(app, {_HOST: new_tags()[_HOST]}):
+        facts, name = _facts(await sandbox.get_tags.aio()), sandbox.object_id
+        yield orphans.OwnedSandbox(name, name, "Modal sandbox", facts, functools.partial(terminate, sandbox))

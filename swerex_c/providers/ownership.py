@@ -1,0 +1,150 @@
+"""Labels for the owner process of a sandbox, and the check that it is alive."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["OWNER_LABELS", "KEEP", "LABEL", "Orphan", "has_own_labels", "labels", "is_owner_alive", "describe_owner"]
+
+LABEL = "swerex_c"
+"""The label of every container that this package starts; its value is the container's name.
+
+An image committed from a container inherits its labels, and so does every container started from that image."""
+
+KEEP = "swerex_c.keep"
+"""The label of a container that is kept after it has ended."""
+
+_HOST, _BOOT, _SPACE, _PID, _STARTED = (f"swerex_c.{name}" for name in ("host", "boot", "pidns", "pid", "started"))
+
+OWNER_LABELS = (LABEL, _HOST, _BOOT, _SPACE, _PID, _STARTED, KEEP)
+"""The labels that identify the owner of a container and say whether the container is kept."""
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """A sandbox whose owner process is dead."""
+
+    id: str
+    """The id of the sandbox in its engine or cloud."""
+
+    name: str
+    about: str
+    """A description for users, such as the image."""
+
+    owner: str
+    """The owner, as `describe_owner` returns it."""
+
+    keep: bool = False
+    """True if the container is only stopped, because it was started with `remove_container=False`."""
+
+    error: str | None = None
+    """Why the sandbox could not be deleted; None if it was, or in a dry run."""
+
+
+def labels(name: str, *, keep: bool) -> dict[str, str]:
+    """Return the labels of a container that this process starts.
+
+    Args:
+        name: a unique name.
+        keep: True if the container is kept after it has ended.
+    """
+    facts = {
+        LABEL: name,
+        _HOST: _host(),
+        _BOOT: _boot(),
+        _SPACE: _pid_namespace(),
+        _PID: str(os.getpid()),
+        _STARTED: _started(os.getpid()) or "",
+    }
+    return facts | ({KEEP: "1"} if keep else {})
+
+
+def has_own_labels(facts: Mapping[str, str], name: str) -> bool:
+    """Check whether a container's labels are its own, not inherited from its image."""
+    return facts.get(LABEL) == name
+
+
+def is_owner_alive(facts: Mapping[str, str]) -> bool | None:
+    """Check whether the process that set the labels is running; None if unknown.
+
+    It is unknown for a process on another machine that shares the engine, or in another pid namespace.
+    """
+    boot, space, pid = facts.get(_BOOT), facts.get(_SPACE), facts.get(_PID, "")
+    if not boot or not _boot() or not pid.isdecimal() or facts.get(_HOST) != _host():
+        return None
+    if boot != _boot():
+        return False
+    if not space or space != _pid_namespace():
+        return None
+    try:
+        os.kill(int(pid), 0)
+    except PermissionError:
+        pass  # a process of another user, whose start time may be hidden
+    except (ProcessLookupError, OverflowError):
+        return False
+    began = _started(int(pid))
+    if began is None:
+        return None
+    return began == facts.get(_STARTED)
+
+
+def describe_owner(facts: Mapping[str, str]) -> str:
+    """Return a description of the owner process for users."""
+    return f"process {facts.get(_PID, '?')}"
+
+
+@functools.cache
+def _host() -> str:
+    """Return an identifier of this machine that is unique and stable.
+
+    A copied disk has other network cards; a container that shares the engine's socket has another hostname.
+    """
+    parts = [_text("/etc/machine-id"), socket.gethostname()]
+    for card in sorted(Path("/sys/class/net").glob("*/device")):
+        parts.append(_text(str(card.parent / "address")))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _boot() -> str:
+    return _text("/proc/sys/kernel/random/boot_id")
+
+
+def _pid_namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str | None:
+    """Return the start time of a process in clock ticks since boot.
+
+    Return "" if the process is gone or a zombie, and None if it exists but its start time cannot be read.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return ""
+        except PermissionError:
+            pass
+        return None  # /proc hides other users' processes
+    except OSError:
+        return None
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""

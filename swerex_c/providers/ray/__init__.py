@@ -1,0 +1,1 @@
+"""Provider for environments of other providers in actors of a Ray cluster."""

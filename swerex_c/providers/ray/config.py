@@ -1,0 +1,92 @@
+"""Configuration of a Ray deployment."""
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from swerex_c.providers.config import ProviderConfig
+from swerex_c.providers.docker.config import DockerDeploymentConfig
+from swerex_c.providers.local.config import LocalDeploymentConfig
+
+__all__ = ["RayDeploymentConfig"]
+
+
+class RayDeploymentConfig(ProviderConfig):
+    """Configuration of an environment on a node of a Ray cluster."""
+
+    deployment_class: ClassVar[str] = "swerex_c.providers.ray.deployment:RayDeployment"
+
+    environment: Annotated[LocalDeploymentConfig | DockerDeploymentConfig, Field(discriminator="type")] = Field(
+        default_factory=LocalDeploymentConfig
+    )
+    """Environment on that node: the node itself, an isolated view of it, or a container."""
+
+    address: str | None = None
+    """Cluster address for `ray.init`, which is called only if this process is in no cluster yet. None is the cluster
+    that RAY_ADDRESS names or that runs on this machine; if there is none, Ray starts one on this machine."""
+
+    namespace: str | None = None
+    """Ray namespace, if `ray.init` is called."""
+
+    num_cpus: float = Field(default=1.0, ge=0)
+    """Number of CPU cores that Ray reserves. The environment can use more."""
+
+    num_gpus: float = Field(default=0.0, ge=0)
+    """Number of GPUs that Ray reserves."""
+
+    memory: int | None = Field(default=None, ge=0)
+    """Bytes of memory that Ray reserves. The environment can use more; `memory_limit` limits that."""
+
+    resources: dict[str, float] = {}
+    """Custom resources that Ray reserves, by name."""
+
+    scheduling_strategy: Literal["DEFAULT", "SPREAD"] = "DEFAULT"
+    """Ray's strategy to choose among the nodes with enough free resources."""
+
+    node_id: str | None = None
+    """Id of the only node that may run the environment."""
+
+    node_labels: dict[str, str] = {}
+    """Labels that the node must have."""
+
+    placement_group: str | None = None
+    """Name of an existing placement group."""
+
+    bundle: int = Field(default=-1, ge=-1)
+    """Index of the bundle in the placement group, from 0; -1 is any bundle."""
+
+    runtime_env: dict[str, Any] = {}
+    """Ray runtime environment of the actor's process: its variables, packages and working directory."""
+
+    startup_timeout: float = 180.0
+    """Maximum seconds until a command can run, including the wait for room in the cluster."""
+
+    time_limit: float | None = Field(default=None, gt=0)
+    """Maximum seconds that the environment may exist after its start; None is no limit."""
+
+    memory_limit: int | None = Field(default=None, ge=16 << 20)
+    """Maximum bytes of memory of all processes in the environment together; None sets no limit."""
+
+    connection: Literal["auto", "direct", "ray"] = "auto"
+    """Transport of commands: a connection to the node ("direct"), calls of the actor ("ray", which is slower but needs
+    only Ray's own ports), or "auto", which is "direct" if the node accepts connections and "ray" otherwise."""
+
+    type: Literal["ray"] = "ray"
+    """Discriminator of the deployment configurations. Do not change it."""
+
+    @model_validator(mode="after")
+    def check_place(self) -> Self:
+        """Check that the placement rules do not conflict.
+
+        Raises:
+            ValueError: if more than one rule is given, or a bundle without its placement group.
+        """
+        named = ("node_id", "node_labels", "placement_group")
+        given = [name for name in named if getattr(self, name)] + ["scheduling_strategy"] * (
+            self.scheduling_strategy != "DEFAULT"
+        )
+        if len(given) > 1:
+            raise ValueError(f"Of {' and '.join(given)} only one can be given")
+        if self.bundle >= 0 and not self.placement_group:
+            raise ValueError("A bundle is one of a placement_group, which is not given")
+        return self

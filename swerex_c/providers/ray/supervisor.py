@@ -1,0 +1,252 @@
+"""Supervisor process of an environment: the ancestor of all its processes.
+
+    Ray's worker (the actor) -pipe- supervisor ── environment's server ── sessions, commands, container engine clients
+
+The supervisor is small and has one thread. It adopts orphans (PR_SET_CHILD_SUBREAPER), so that no process started in
+the environment can leave its tree, neither by `setsid` and `nohup` nor with an empty environment. It ends the whole
+tree, and the container of an environment that has one,
+
+- when the actor is gone for any reason: this closes the other end of a pipe;
+- when the actor requests it: the supervisor then first asks the server to end gracefully;
+- when the server has ended by itself, was killed or has crashed;
+- at the time limit, and at the memory limit.
+
+The kernel kills the server when the supervisor is killed (PR_SET_PDEATHSIG). These processes escape: processes that
+another service starts on request (cron, at, systemd, a container engine that is called by hand), processes that this
+user may not kill (programs that became another user), and, if the supervisor itself is killed, processes that ignore
+the terminal's hang-up and the environment's container, which `swerex-c prune` on that node removes.
+
+The supervisor reads its specification from standard input, which stays open, as one line of JSON. Its standard output
+has lines of JSON: that the server is ready or why it is not, and at the end the kind and the words of the reason why
+the environment has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from swerex_c.providers.ray.memory import descendants, new_limit
+from swerex_c.utils.temporary import make_temporary
+
+if TYPE_CHECKING:
+    from swerex_c.providers.ray.memory import CgroupLimit, PolledLimit
+
+__all__ = ["PROGRAM", "main", "stop_seconds"]
+
+PROGRAM = """
+import json, os, sys
+if os.fork():
+    os._exit(0)
+spec = json.loads(sys.stdin.buffer.raw.readline())
+sys.path[:] = spec["sys_path"]
+from swerex_c.providers.ray.supervisor import main
+main(spec)
+"""
+"""Program for `python -c`. It finds modules where the worker finds them. It forks to become an orphan, because a Ray
+worker that ends kills its children but not orphans, and the supervisor has to outlive it."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+_SWEEP_SECONDS = 10.0
+"""Maximum seconds to kill processes until none is left."""
+
+_STOP_SECONDS = 5.0
+_STOP_SECONDS_CONTAINER = 30.0
+
+_IDLE = 60.0
+"""Seconds of one poll without a memory limit; a time limit can shorten it."""
+
+
+def stop_seconds(spec: dict[str, Any]) -> float:
+    """Return the seconds that the environment has to end gracefully."""
+    return _STOP_SECONDS_CONTAINER if spec["environment"]["type"] == "docker" else _STOP_SECONDS
+
+
+def main(spec: dict[str, Any]) -> None:
+    """Supervise an environment until it ends, then exit the process."""
+    supervisor = _Supervisor(spec)
+    try:
+        supervisor.run()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+class _Supervisor:
+    def __init__(self, spec: dict[str, Any]):
+        self.spec = spec
+        self.directory = make_temporary("swerex-ray-")
+        self.limit: CgroupLimit | PolledLimit | None = None
+        self.server = 0
+        self.status: int | None = None
+
+    def run(self) -> None:
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_read, False)
+        os.set_blocking(wake_write, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # the supervisor ends with its environment
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        container = self.spec["environment"]["type"] == "docker"
+        if self.spec["memory_limit"] is not None and not container:
+            name = os.path.basename(self.directory)
+            self.limit = new_limit(self.spec["memory_limit"], name, groups=self.spec.get("groups", True))
+        try:
+            self._start()
+            why = self._wait(wake_read)
+            self._end(why)
+        finally:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            if self.limit is not None:
+                self.limit.close()
+
+    def _start(self) -> None:
+        supervisor = os.getpid()
+        self.server = os.fork()
+        if self.server:
+            return
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != supervisor:
+                os._exit(1)
+            told = os.dup(1)  # commands do not inherit it
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, 0)
+            os.dup2(2, 1)
+            if self.limit is not None:
+                self.limit.enter()
+            from swerex_c.providers.ray.server import run
+
+            code = run(self.spec, self.directory, told)
+        except BaseException as error:
+            print(f"The environment's server failed: {error!r}", file=sys.stderr)
+        finally:
+            os._exit(code)
+
+    # Waiting
+
+    def _wait(self, wake: int) -> tuple[str, str]:
+        """Wait for the first reason to end the environment, and return its kind and words."""
+        began = time.monotonic()
+        limit = self.spec["time_limit"]
+        poll = select.poll()
+        poll.register(0, select.POLLIN)
+        poll.register(wake, select.POLLIN)
+        while True:
+            seconds = _IDLE if self.limit is None else self.limit.interval
+            if limit is not None:
+                seconds = max(0.0, min(seconds, began + limit - time.monotonic()))
+            ready = [fd for fd, _ in poll.poll(seconds * 1000 + 1)]
+            if wake in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(wake, 4096)
+            self._reap()
+            if (reason := self._memory_reason()) is not None:
+                return reason
+            if self.status is not None:
+                killed = f"was killed by signal {-self.status}"
+                how = killed if self.status < 0 else f"ended with exit code {self.status}"
+                return "server", f"the process that ran it {how}"
+            if limit is not None and time.monotonic() - began >= limit:
+                return "time", f"it has reached its time limit of {limit:g} seconds"
+            if 0 in ready:
+                if os.read(0, 4096):
+                    return "stopped", "it was stopped"
+                # If the actor lives to report it, it has closed the pipe because of its node.
+                return "actor", "Ray's process on the node has ended, so the node has"
+
+    def _memory_reason(self) -> tuple[str, str] | None:
+        """Return the reason if the memory limit was exceeded, else None."""
+        if self.limit is None or not self.limit.exceeded(os.getpid()):
+            return None
+        return "memory", f"it took more than its memory limit of {self.limit.limit} bytes"
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                if found[0] == self.server:
+                    self.status = os.waitstatus_to_exitcode(found[1])
+
+    # Ending
+
+    def _end(self, reason: tuple[str, str]) -> None:
+        kind, _ = reason
+        if kind == "stopped":
+            self._ask_server(stop_seconds(self.spec))
+        self._sweep()
+        if kind == "server":  # it may itself have been killed because of the memory limit
+            reason = self._memory_reason() or reason
+        if self.spec["environment"]["type"] == "docker" and self.status != 0:
+            self._end_container()
+        with contextlib.suppress(OSError):  # the actor is gone
+            os.write(1, json.dumps({"ended": reason}).encode() + b"\n")
+
+    def _ask_server(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.server, signal.SIGTERM)
+        while self.status is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+            self._reap()
+
+    def _sweep(self) -> None:
+        """Kill all descendants, as far as that is possible in `_SWEEP_SECONDS`."""
+        deadline = time.monotonic() + _SWEEP_SECONDS
+        while time.monotonic() < deadline:
+            # Stop the processes first, so that none starts another one during the search.
+            seen: set[int] = set()
+            while fresh := [pid for pid in descendants(os.getpid()) if pid not in seen]:
+                for pid in fresh:
+                    _kill(pid, signal.SIGSTOP)
+                seen.update(fresh)
+            if not seen:
+                return
+            for pid in seen:
+                _kill(pid, signal.SIGKILL)
+            self._reap()
+            time.sleep(0.005)
+
+    def _end_container(self) -> None:
+        """End the container that the server could not end itself. A label of it has the server's pid."""
+        from swerex_c.providers import ownership
+        from swerex_c.providers.docker.engine import Engine
+
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the engine reaps its own clients
+        with contextlib.suppress(Exception):
+            engine = Engine(self.spec["environment"]["container_runtime"])
+            for one in engine.labelled(ownership.LABEL, ownership.OWNER_LABELS):
+                own = one.labels.get("swerex_c.pid") == str(self.server)
+                labels = one.labels
+                if own and ownership.has_own_labels(labels, one.name) and ownership.is_owner_alive(labels) is False:
+                    keep = ownership.KEEP in one.labels
+                    if problem := (engine.kill if keep else engine.remove)(one.id):
+                        print(f"The container {one.name} could not be ended: {problem}", file=sys.stderr)
+
+
+def _kill(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)

@@ -1,0 +1,1 @@
+"""Deployments with a server that is already running."""

@@ -1,0 +1,28 @@
+"""Configuration of a deployment with a server that is already running."""
+
+from typing import ClassVar, Literal
+
+from swerex_c.providers.config import ProviderConfig
+
+__all__ = ["RemoteDeploymentConfig"]
+
+
+class RemoteDeploymentConfig(ProviderConfig):
+    """Configuration of a server that was started elsewhere."""
+
+    deployment_class: ClassVar[str] = "swerex_c.providers.remote.deployment:RemoteDeployment"
+
+    auth_token: str
+    """The token that authenticates this client to the server."""
+
+    host: str = "http://127.0.0.1"
+    """The server's address, with its scheme."""
+
+    port: int | None = None
+    """The server's port; None uses that of the address."""
+
+    timeout: float = 0.15
+    """Maximum number of seconds for a request that has no timeout of its own."""
+
+    type: Literal["remote"] = "remote"
+    """Discriminator of the deployment type. Do not change it."""

@@ -1,0 +1,149 @@
+"""Base class of deployments that can run a server in the sandbox.
+
+The runtime is then a `RemoteRuntime`, the client of that server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from typing import TYPE_CHECKING, ClassVar
+
+from swerex_c.exceptions import NotSupportedError, SandboxLostError
+from swerex_c.models import IsAliveResponse
+from swerex_c.providers.sandbox_deployment import SandboxDeployment
+from swerex_c.utils.threads import in_thread
+from swerex_c.utils.visible import visible
+from swerex_c.utils.wait import _wait_until_alive
+
+if TYPE_CHECKING:
+    from swerex_c.runtime.config import RemoteRuntimeConfig
+    from swerex_c.runtime.remote import RemoteRuntime
+    from swerex_c.sandbox.backend import Backend
+
+__all__ = ["ServerDeployment"]
+
+_LOOK_SECONDS = 10.0
+"""Seconds to wait for a cloud to report the state of a sandbox."""
+
+_OUTPUT_SECONDS = 10.0
+"""Seconds to wait for the output of a server that did not start."""
+
+
+class ServerDeployment(SandboxDeployment):
+    """A deployment that starts a sandbox with or without a server.
+
+    A subclass starts the sandbox with a server in `_begin_server`, and without one in `_begin` if that is possible. A
+    server is used if the configuration's `server` says so. If that is None or absent, a server is used if the method
+    named by `_start_command` is overridden: in a subclass, or by assignment to the class or the object.
+    """
+
+    _start_command: ClassVar[str] = ""
+    """The name of the method that returns the server's start command, which callers override."""
+
+    _always_serves: ClassVar[bool] = False
+    """True if the sandbox cannot be used without a server."""
+
+    def _overrides(self, name: str) -> bool:
+        """Check whether a subclass or an assignment to the class or object overrides this method."""
+        if name in vars(self):
+            return True
+        does = getattr(type(self), name)
+        does = getattr(does, "fget", does)  # the getter of a property
+        return not str(getattr(does, "__module__", "")).startswith("swerex_c.providers.")
+
+    @property
+    def _serves(self) -> bool:
+        """True if the sandbox runs a server."""
+        if self._always_serves:
+            return True
+        wanted = getattr(self._config, "server", None)
+        return self._overrides(self._start_command) if wanted is None else bool(wanted)
+
+    def _get_token(self) -> str:
+        """Return a new authentication token for the server."""
+        return str(uuid.uuid4())
+
+    # To be overridden by providers
+
+    def _begin(self) -> Backend:
+        raise NotSupportedError(f"{type(self).__name__} supports runtimes with a server only")
+
+    def _begin_server(self) -> RemoteRuntimeConfig:
+        """Start the sandbox with its server, and return how to connect to it. Blocks.
+
+        The server need not respond yet.
+        """
+        raise NotSupportedError(f"{type(self).__name__} has no server to run")
+
+    def _why_ended(self, timeout: float) -> str | None:
+        """Return why the sandbox has ended, as a sentence; None if it has not. Blocks up to `timeout` seconds.
+
+        Raises:
+            TimeoutError: if the state is not known in time.
+        """
+        return None
+
+    def _server_output(self, timeout: float) -> str:
+        """Return the output of the server for the log; "" if it is not available. Blocks."""
+        return ""
+
+    # Shared by all providers
+
+    async def _start(self) -> None:
+        if not self._serves:
+            await super()._start()
+            return
+        began = time.monotonic()
+        config = await self._in_thread(self._begin_server)
+        self._hooks.on_custom_step("Starting runtime")
+        self.logger.info(f"Starting runtime at {config.host}" + (f":{config.port}" if config.port else ""))
+        self._runtime = self._new_client(config)
+        await self._wait_until_alive(timeout=round(self._leave_limit(), 2))
+        self.logger.info(f"Runtime started in {time.monotonic() - began:.2f}s")
+
+    def _new_client(self, config: RemoteRuntimeConfig) -> RemoteRuntime:
+        """Return the server's client. Subclasses override this if a connection needs more than the token."""
+        from swerex_c.runtime.remote import RemoteRuntime
+
+        return RemoteRuntime.from_config(config)
+
+    async def _wait_until_alive(self, timeout: float = 10.0) -> None:
+        """Wait until the server responds.
+
+        Raises:
+            TimeoutError: if it does not respond within `timeout` seconds. Its output is logged.
+            SandboxLostError: if the sandbox has ended.
+        """
+        config = getattr(self._runtime, "_config", None)
+        try:
+            await _wait_until_alive(
+                self.is_alive, timeout=timeout, function_timeout=min(getattr(config, "timeout", 10.0), 10.0)
+            )
+        except TimeoutError:
+            with contextlib.suppress(Exception):
+                output = visible(await in_thread(self._server_output, _OUTPUT_SECONDS))
+                self.logger.error(f"Runtime did not start within timeout. Output of the server:\n{output}")
+            raise
+
+    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
+        """Check whether the runtime responds within `timeout` seconds.
+
+        Raises:
+            DeploymentNotStartedError: if the deployment was not started, or was stopped.
+            SandboxLostError: if the sandbox has ended, with the reason.
+        """
+        runtime = self.runtime
+        began = time.monotonic()
+        answer = await runtime.is_alive(timeout=timeout)
+        if answer:
+            return answer
+        left = _LOOK_SECONDS if timeout is None else max(0.1, timeout - (time.monotonic() - began))
+        why = None
+        with contextlib.suppress(TimeoutError):
+            why = await in_thread(self._why_ended, left)
+        if why is not None:
+            raise SandboxLostError(f"Container process terminated. {why}")
+        return answer
+

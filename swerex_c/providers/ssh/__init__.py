@@ -1,0 +1,1 @@
+"""Deployments on hosts that run an SSH server."""

@@ -1,0 +1,55 @@
+"""Deployment on a remote host, reached by ssh."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Self
+
+from swerex_c.providers.sandbox_deployment import SandboxDeployment
+from swerex_c.providers.ssh.config import SSHDeploymentConfig
+
+if TYPE_CHECKING:
+    from swerex_c.providers.ssh.backend import SSHBackend
+
+__all__ = ["SSHDeployment", "SSHDeploymentConfig"]
+
+
+class SSHDeployment(SandboxDeployment):
+    """A deployment on a host with an SSH server and bash.
+
+    Nothing is installed and no port is opened there.
+
+        deployment = SSHDeployment("build-host", user="agent")
+        await deployment.start()
+
+    Processes that sessions start end with the sessions; `stop` leaves the host and its files as they are.
+    """
+
+    def __init__(self, host: str | None = None, *, logger: logging.Logger | None = None, **kwargs: Any):
+        """Create a deployment; `start` connects to the host.
+
+        Args:
+            host: the host's name, address, or alias in ssh's configuration.
+            **kwargs: the other fields of `SSHDeploymentConfig`.
+
+        Raises:
+            InvalidInputError: if the host name is invalid.
+        """
+        super().__init__(logger=logger)
+        if host is not None:
+            kwargs["host"] = host
+        self._config = SSHDeploymentConfig(**kwargs)
+        self._backend()
+
+    @classmethod
+    def from_config(cls, config: SSHDeploymentConfig) -> Self:
+        return cls(**config.model_dump())
+
+    def _backend(self) -> SSHBackend:
+        from swerex_c.providers.ssh.backend import SSHBackend
+
+        return SSHBackend(**self._config.model_dump(exclude={"type", "startup_timeout"}))
+
+    def _begin(self) -> SSHBackend:
+        self._hooks.on_custom_step("Connecting")
+        return self._backend()

@@ -1,0 +1,1 @@
+"""Clients of a server, over frames or over HTTP/JSON."""

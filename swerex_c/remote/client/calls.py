@@ -1,0 +1,789 @@
+"""Calls of the frame client, executed at most once even if the connection breaks.
+
+    ClientChannel      the calls of one event loop; connects when needed, and resends unanswered requests
+    ClientConnection   one connection, with the HTTP upgrade before its first frame
+
+See `wire.protocol` for the frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+from swerex_c import _core
+from swerex_c.exceptions import (
+    AuthenticationError,
+    ConnectionLostError,
+    InvalidInputError,
+    ProtocolError,
+    ResultLostError,
+    RuntimeClosedError,
+    ServerRestartedError,
+    SwerexException,
+)
+from swerex_c.remote.client.base import ANSWER_LIMIT, at_loop_shutdown, too_long
+from swerex_c.remote.client.connect import LONGEST_HEAD, Address, NotFrames, connect, upgrade_error, upgrade_request
+from swerex_c.remote.wire import file_transfer
+from swerex_c.remote.wire.connection import FdTransport, FrameConnection
+from swerex_c.remote.wire.exceptions import from_wire
+from swerex_c.remote.wire.protocol import (
+    CANCEL,
+    CREDIT,
+    DATA,
+    DOWN,
+    END,
+    ERROR,
+    GOODBYE,
+    HEARTBEAT,
+    HELLO,
+    PING,
+    REQUEST,
+    RESULT,
+    RESUME,
+    TEXT,
+    UP,
+    VERSION,
+    LongTexts,
+    split_texts,
+    texts_size,
+)
+from swerex_c.remote.wire.streams import Receiver, Sender
+from swerex_c.utils.asyncio_compat import READY
+
+__all__ = ["ClientChannel"]
+
+T = TypeVar("T")
+
+_CONNECT_SECONDS = 10.0
+"""Timeout of one attempt to connect, until the server's HELLO, in seconds."""
+
+_GOODBYE_SECONDS = 0.5
+"""Seconds to wait after GOODBYE for the server to close the connection, before the client aborts it."""
+
+_LAST_SECONDS = 5.0
+"""Seconds that the shutdown of an event loop waits for calls that its other asynchronous generators still make."""
+
+_BACKOFF = (0.05, 1.0)
+"""First and maximum pause between two attempts to connect, in seconds. The pause doubles each time."""
+
+_STEADY = 1.0
+"""Seconds after which a connection counts as successful even without a response."""
+
+_INLINE_WAIT_SECONDS = 150e-6
+"""Maximum seconds that `is_alive` waits inline for its response, without the event loop, if the loop is idle. It saves
+a fifth of the time; longer calls gain nothing."""
+
+_MAX_INLINE_WAITS = 16
+"""Maximum number of inline waits in a row; then the event loop runs once, so that a task cannot starve it."""
+
+
+class _Call:
+    """Client-side state of one call."""
+
+    __slots__ = (
+        "down",
+        "future",
+        "id",
+        "long",
+        "method",
+        "patient",
+        "payload",
+        "seconds",
+        "sent",
+        "text",
+        "texts",
+        "until",
+        "up",
+    )
+
+    def __init__(self, number: int, method: str, payload: dict[str, Any], future: asyncio.Future[Any]):
+        self.id = number
+        self.method = method
+        self.payload = payload
+        self.future = future
+        self.patient = True
+        self.seconds = 0.0
+        self.until = math.inf
+        """Deadline of the call in the loop's time: `seconds` after the wait began, or infinite."""
+        self.sent = False
+        self.texts: list[Any] = []
+        self.up: Sender | None = None
+        self.down: Receiver | None = None
+        self.text: Receiver | None = None
+        self.long: LongTexts | None = None
+
+
+class ClientChannel:
+    """Calls of one event loop to one server, over a connection reopened when needed."""
+
+    def __init__(self, address: Address, reconnect_seconds: float, answer_limit: int = ANSWER_LIMIT):
+        self.address = address
+        self._answer_limit = answer_limit
+        self.instance_id: str | None = None
+        """Id of the server process; None before the first connection."""
+        self._reconnect_seconds = reconnect_seconds
+        self._name = os.urandom(16)
+        self._calls: dict[int, _Call] = {}
+        self._last_id = 0
+        self._given_up: list[int] = []
+        """Ids of cancelled calls whose CANCEL could not be sent, because there was no connection."""
+        self._connection: ClientConnection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._skip_pause = asyncio.Event()
+        self._opened = False
+        self.closed = False
+        """True if the channel was closed, by the runtime or at the end of its loop."""
+        self._outage_began: float | None = None
+        """Start of the current outage, in the loop's time; None if there is none."""
+        self._last_error = ""
+        """Error message of the last attempt to connect, empty if the attempt succeeded."""
+        self._pause = 0.0
+        self._pending_error: NotFrames | None = None
+        """Error for the next call, from an attempt to connect that found no frames after its calls had ended."""
+        self._opened_at = 0.0
+        self._heartbeat: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        """Timer for the earliest deadline of all calls."""
+        self._timer_at = math.inf
+        self._inline_waits_left = _MAX_INLINE_WAITS
+        self._guard: Any = None
+        self._enter(asyncio.get_running_loop())
+
+    def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._ready: Any = getattr(loop, READY, (None,))
+        """The loop's queue of callbacks to run now; a loop without this attribute counts as busy."""
+
+    # -- calls
+
+    async def call(
+        self, method: str, payload: dict[str, Any], seconds: float | None = None, patient: bool = True
+    ) -> dict[str, Any]:
+        """Call a method of the server and return its response.
+
+        Args:
+            seconds: timeout for the response; None means no limit while the server lives.
+            patient: whether to retry when there is no connection.
+
+        Raises:
+            ConnectionLostError, AuthenticationError, ServerRestartedError, ResultLostError: see these classes.
+            NotFrames: if the server does not speak this protocol; nothing was sent.
+            Exception: the exception that the server sends.
+        """
+        call = self._new(method, payload)
+        call.patient = patient
+        connection = self._connection
+        if method == "is_alive" and connection and self._inline_waits_left and not self._calls and not self._ready:
+            self._inline_waits_left -= 1
+            self._wait_inline(call, connection)
+            if call.future.done():
+                return call.future.result()  # type: ignore[no-any-return]
+        else:
+            self._inline_waits_left = _MAX_INLINE_WAITS
+            self._submit(call)
+        try:
+            return await self._in_time(call, seconds, call.future)
+        finally:
+            self._forget(call)
+
+    def _wait_inline(self, call: _Call, connection: ClientConnection) -> None:
+        """Send the request and wait briefly for its response without the loop."""
+        try:
+            with connection.held():
+                self._submit(call)
+            connection.wait(_INLINE_WAIT_SECONDS)
+        except BaseException:  # including an exception from a signal handler
+            self._forget(call)
+            raise
+
+    async def stream(
+        self, method: str, payload: dict[str, Any], seconds: float | None = None
+    ) -> AsyncIterator[bytes | dict[str, Any]]:
+        """Yield the output in bytes as it arrives, and finally the response.
+
+        Ending the iteration cancels the call.
+
+        Args:
+            seconds: timeout for each item; None means no limit while the server lives.
+        """
+        call = self._new(method, payload)
+        down = call.down = Receiver(call.id, DOWN)
+        self._submit(call)
+        try:
+            while data := await self._in_time(call, seconds, down.read()):
+                yield data
+            yield await self._in_time(call, seconds, call.future)
+        finally:
+            self._forget(call)
+
+    async def upload(self, source: str, target: str, progress: file_transfer.Progress | None = None) -> dict[str, Any]:
+        """Send the file or tree `source` to the server, and return its response."""
+        call = self._new("upload", {"target_path": target})
+        call.up = Sender(call.id, UP)
+        self._submit(call)
+        sending = asyncio.ensure_future(self._send(source, call.up, progress))
+        try:
+            await asyncio.wait([sending, call.future], return_when=asyncio.FIRST_COMPLETED)
+            if not call.future.done():
+                await sending
+            result: dict[str, Any] = await call.future
+            return result
+        finally:
+            sending.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await sending
+            self._forget(call)
+
+    @staticmethod
+    async def _send(source: str, sender: Sender, progress: file_transfer.Progress | None) -> None:
+        await file_transfer.send(source, sender, progress)
+        sender.finish()
+
+    async def download(
+        self, source: str, target: str, progress: file_transfer.Progress | None = None
+    ) -> dict[str, Any]:
+        """Fetch the file or tree `source` from the server, and return its response."""
+        call = self._new("download", {"path": source})
+        down = call.down = Receiver(call.id, DOWN)
+        self._submit(call)
+        name = os.path.basename(os.path.normpath(source))  # the server must not choose the name of a local file
+        receiving = asyncio.ensure_future(file_transfer.receive(down, target, progress, name))
+        try:
+            await asyncio.wait([receiving, call.future], return_when=asyncio.FIRST_COMPLETED)
+            if call.future.done():
+                call.future.result()
+            await receiving
+            result: dict[str, Any] = await call.future
+            return result
+        finally:
+            receiving.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await receiving
+            self._forget(call)
+
+    def _new(self, method: str, payload: dict[str, Any]) -> _Call:
+        self._last_id = number = self._last_id + 1
+        call = _Call(number, method, payload, self.loop.create_future())
+        rest, texts, chunks = split_texts(payload)
+        if texts:
+            self._with_texts(call, rest, texts, chunks)
+        return call
+
+    def _with_texts(self, call: _Call, rest: dict[str, Any], texts: list[Any], chunks: list[str | bytes]) -> None:
+        call.payload, call.texts = rest, texts
+        call.up = Sender(call.id, UP)
+        for chunk in chunks:
+            call.up.write(chunk)
+
+    def _submit(self, call: _Call) -> None:
+        if self.closed:
+            self._settle(call, RuntimeClosedError("The runtime was closed before the server answered"))
+            return
+        if self._pending_error is not None:
+            error, self._pending_error = self._pending_error, None
+            self._settle(call, error)
+            return
+        self._calls[call.id] = call
+        if self._connection is not None:
+            self._send_request(self._connection, call)
+        else:
+            self._connect()
+
+    def _send_request(self, connection: ClientConnection, call: _Call) -> None:
+        floor = next(iter(self._calls))
+        frame = [REQUEST, call.id, call.method, call.payload, floor]
+        if call.texts:
+            frame.append(call.texts)
+        try:
+            connection.send(frame)
+        except _core.FrameError as error:
+            if call.texts or not self._take_texts(call):
+                self._settle(call, InvalidInputError(f"The request cannot be sent: {error}"))
+                return
+            connection.send([*frame[:3], call.payload, floor, call.texts])
+        call.sent = True
+        if call.up is not None:
+            call.up.attach(connection, 0)
+        if call.down is not None:
+            call.down.attach(connection)
+
+    def _take_texts(self, call: _Call) -> bool:
+        """Move strings that UTF-8 cannot encode from the payload to a stream; return whether there were any."""
+        rest, texts, chunks = split_texts(call.payload, all_of=True)
+        if texts:
+            self._with_texts(call, rest, texts, chunks)
+        return bool(texts)
+
+    async def _in_time(self, call: _Call, seconds: float | None, what: Awaitable[T]) -> T:
+        if seconds is not None:
+            call.seconds = seconds
+            call.until = self.loop.time() + seconds
+            if call.until < self._timer_at:
+                self._set_timer(call.until)
+        try:
+            return await what
+        finally:
+            call.until = math.inf
+
+    def _set_timer(self, when: float) -> None:
+        """Set the timer that expires calls to the loop's time `when`, or stop the timer if `when` is infinite."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = when
+        self._timer = self.loop.call_at(when, self._expire_due) if when < math.inf else None
+
+    def _expire_due(self) -> None:
+        now = self.loop.time() + 1e-3  # a loop's timers may fire early
+        for call in [call for call in self._calls.values() if call.until <= now]:
+            self._expire(call, call.seconds)
+        self._set_timer(min((call.until for call in self._calls.values() if call.until > now), default=math.inf))
+
+    def _forget(self, call: _Call) -> None:
+        """Drop a call whose caller no longer waits, and tell the server to cancel it if it is unanswered."""
+        known = self._calls.pop(call.id, None) is not None
+        if known and call.sent and self._connection is not None:
+            with contextlib.suppress(Exception):
+                self._connection.send([CANCEL, call.id])
+        elif known and call.sent:
+            self._given_up.append(call.id)
+        if not call.future.done():
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                call.future.cancel()
+        elif not call.future.cancelled():
+            call.future.exception()
+
+    def _expire(self, call: _Call, seconds: float) -> None:
+        if not call.future.done():
+            why = "it is not connected" if self._connection is None else "the request was sent"
+            msg = f"The server {self.address} did not respond to {call.method} within {seconds:g} seconds: {why}"
+            error = ConnectionLostError(msg if self._connection is not None else self._last_error or msg)
+            call.future.set_exception(error)
+            if call.down is not None:
+                call.down.fail(error)
+
+    def _settle(self, call: _Call, outcome: BaseException | dict[str, Any]) -> None:
+        self._calls.pop(call.id, None)
+        if not call.future.done():
+            if isinstance(outcome, BaseException):
+                call.future.set_exception(outcome)
+            else:
+                call.future.set_result(outcome)
+        if call.down is not None and call.down.total is None:
+            if isinstance(outcome, BaseException):
+                call.down.fail(outcome)
+            else:
+                call.down.fail(ProtocolError("A response came before the end of its stream"))
+
+    # -- the connection
+
+    def _connect(self) -> None:
+        if self._outage_began is None:
+            self._outage_began = self.loop.time()
+        if self._connecting is None:
+            self._connecting = self.loop.create_task(self._keep_connecting())
+        else:
+            self._skip_pause.set()
+
+    async def _keep_connecting(self) -> None:
+        """Try to connect until there is a connection, no call waits for one, or `reconnect_seconds` have passed."""
+        try:
+            while self._calls:
+                # A call that does not retry may have a short timeout, so it connects without a pause.
+                if self._pause and all(call.patient for call in self._calls.values()):
+                    self._skip_pause.clear()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._skip_pause.wait(), self._pause)
+                try:
+                    connection = await asyncio.wait_for(self._open(), _CONNECT_SECONDS)
+                    if connection.closing:
+                        raise connection.error or ConnectionLostError("the connection was closed")
+                except (NotFrames, AuthenticationError, InvalidInputError, ProtocolError) as error:
+                    if isinstance(error, NotFrames) and not self._calls:
+                        self._pending_error = error
+                    self._fail_all(error)
+                except (OSError, SwerexException, TimeoutError) as error:
+                    self._in_vain(f"The server {self.address} cannot be reached: {str(error) or type(error).__name__}")
+                else:
+                    self._attach(connection)
+                    break
+        except Exception as error:
+            self._fail_all(SwerexException(f"The connection to {self.address} failed: {error!r}"))
+        finally:
+            if self._connecting is asyncio.current_task():
+                self._connecting = None
+
+    def _in_vain(self, message: str) -> None:
+        """Lengthen the pause after a failure. Fail calls that do not retry, or all calls after `reconnect_seconds`."""
+        self._last_error = message
+        since = self.loop.time() if self._outage_began is None else self._outage_began
+        give_up = self.loop.time() - since >= self._reconnect_seconds or bool(self.address.command)
+        for call in [c for c in self._calls.values() if give_up or not c.patient]:
+            self._settle(call, ConnectionLostError(message))
+        self._pause = min(2 * self._pause, _BACKOFF[1]) or _BACKOFF[0]
+        if give_up:
+            self._recovered()
+
+    def _recovered(self) -> None:
+        self._outage_began = None
+        self._pause = 0.0
+
+    def _fail_all(self, error: BaseException) -> None:
+        for call in list(self._calls.values()):
+            if isinstance(error, NotFrames) and call.sent:
+                msg = f"The server {self.address} is another one now; whether it carried {call.method} out is not known"
+                self._settle(call, ServerRestartedError(msg))
+            else:
+                self._settle(call, error)
+
+    async def _open(self) -> ClientConnection:
+        """Open a connection and wait for the server's HELLO."""
+        address = self.address
+        connection = ClientConnection(self, upgrade_request(address))
+        try:
+            await connect(self.loop, address, connection)
+            await connection.ready
+        except BaseException:
+            if connection.transport is not None:
+                connection.abort()
+            raise
+        return connection
+
+    def _attach(self, connection: ClientConnection) -> None:
+        """Use a new connection: send the waiting requests, and resend those without a response."""
+        instance_id, known = connection.instance_id, connection.known
+        restarted = self.instance_id is not None and instance_id != self.instance_id
+        for call in [c for c in self._calls.values() if c.sent]:
+            if call.method == "is_alive":
+                call.sent = known  # a new server process can answer it as well
+            elif restarted:
+                msg = (
+                    f"The server {self.address} was restarted: its sessions are gone, and whether {call.method} was "
+                    "carried out is not known"
+                )
+                self._settle(call, ServerRestartedError(msg))
+            elif not known:
+                msg = f"The server {self.address} no longer knows of this {call.method}; it may have been carried out"
+                self._settle(call, ResultLostError(msg))
+        self.instance_id = instance_id
+        self._opened = True
+        if self.closed:
+            connection.abort()
+            return
+        self._opened_at = self.loop.time()
+        self._last_error = ""
+        self._connection = connection
+        given_up, self._given_up = self._given_up, []
+        if known:
+            for number in given_up:
+                connection.send([CANCEL, number])
+        for call in list(self._calls.values()):
+            if call.sent:
+                self._send_again(connection, call)
+            else:
+                self._send_request(connection, call)
+        if self._heartbeat is None:
+            self._heartbeat = self.loop.call_later(HEARTBEAT, self._beat, False)
+
+    def _send_again(self, connection: ClientConnection, call: _Call) -> None:
+        got = [0 if lane is None else lane.received for lane in (call.down, call.text)]
+        connection.send([REQUEST, call.id, call.method, call.payload, next(iter(self._calls)), call.texts, got])
+        for lane in (call.down, call.text):
+            if lane is not None:
+                lane.attach(connection)
+
+    def lost(self, connection: ClientConnection, error: BaseException) -> None:
+        """Detach the streams from a lost connection, and reconnect if calls are waiting."""
+        if connection is not self._connection:
+            return
+        self._connection = None
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            self._heartbeat = None
+        for call in list(self._calls.values()):
+            for lane in (call.up, call.down, call.text):
+                if lane is not None:
+                    lane.detach()
+        if isinstance(error, ProtocolError):
+            self._fail_all(error)
+        if self._outage_began is None or self.loop.time() - self._opened_at >= _STEADY:
+            self._recovered()
+            message = f"The connection to {self.address} was lost: {error}"
+            for call in [c for c in self._calls.values() if not c.patient or self.address.command]:
+                self._settle(call, ConnectionLostError(message))
+        else:
+            self._in_vain(f"The connection to {self.address} was lost: {error}")
+        if self._calls:
+            self._connect()
+
+    def _beat(self, asked: bool) -> None:
+        """Send a PING. If `asked`, abort the connection instead if nothing was received since the previous PING."""
+        connection = self._connection
+        self._heartbeat = None
+        if connection is None:
+            return
+        if asked and not connection.heard:
+            connection.fail(ConnectionLostError(f"nothing came for {HEARTBEAT:g} seconds"))
+            return
+        connection.heard = False
+        connection.send([PING, next(iter(self._calls), self._last_id + 1)])
+        self._heartbeat = self.loop.call_later(HEARTBEAT, self._beat, True)
+
+    # -- closing
+
+    async def guard(self) -> None:
+        """Register the channel to be closed after its loop's other generators."""
+        self._guard = await at_loop_shutdown(self._shut_down)
+
+    async def _shut_down(self) -> None:
+        until = self.loop.time() + _LAST_SECONDS
+        while self._calls and self.loop.time() < until:
+            await asyncio.sleep(0.005)
+        await self.close_and_wait()
+
+    async def close_and_wait(self) -> None:
+        """Close the channel, and wait until its connection has closed."""
+        if (connection := self.close()) is not None:
+            await connection.gone.wait()
+
+    def close(self) -> ClientConnection | None:
+        """Close the channel, fail its calls, and return its closing connection or None."""
+        self.closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        connection, self._connection = self._connection, None
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            self._heartbeat = None
+        self._set_timer(math.inf)
+        for call in list(self._calls.values()):
+            self._settle(call, RuntimeClosedError("The runtime was closed before the server answered"))
+        if connection is not None:
+            connection.leave()
+        return connection
+
+    def move(self) -> None:
+        """Move to the running loop, and fail the calls of the previous, stopped loop.
+
+        Use this only for a channel over a program's standard streams.
+        """
+        before = self.loop
+        self._enter(asyncio.get_running_loop())
+        calls, self._calls = self._calls, {}
+        connecting, self._connecting = self._connecting, None
+        timers, self._heartbeat, self._timer = (self._heartbeat, self._timer), None, None
+        self._timer_at = math.inf
+        self._recovered()
+        self._skip_pause = asyncio.Event()
+        if self._connection is not None:
+            self._connection.move(self.loop)
+            for call in calls.values():
+                self._connection.send([CANCEL, call.id])
+            self._heartbeat = self.loop.call_later(HEARTBEAT, self._beat, False)
+        with contextlib.suppress(RuntimeError):  # the previous loop is closed, so no caller waits there
+            for call in calls.values():
+                error = ConnectionLostError("Another event loop took over the connection")
+                before.call_soon_threadsafe(self._settle, call, error)
+            for timer in timers:
+                if timer is not None:
+                    before.call_soon_threadsafe(timer.cancel)
+            if connecting is not None:
+                before.call_soon_threadsafe(connecting.cancel)
+
+    # -- frames
+
+    def result(self, frame: list[Any]) -> None:
+        call = self._calls.get(frame[1])
+        if call is not None:
+            if self._outage_began is not None:
+                self._recovered()
+            payload = frame[2]
+            if frame[0] == RESULT and payload.__class__ is not dict:
+                raise ProtocolError("The server sent an invalid response")
+            if len(frame) > 3:
+                self._insert(call, payload, frame[3])
+            if frame[0] == RESULT:
+                self._settle(call, payload)
+            else:
+                self._settle(call, from_wire(payload))
+
+    def _insert(self, call: _Call, payload: Any, texts: Any) -> None:
+        long = call.long or LongTexts()
+        if texts_size(texts) != long.size:
+            raise ProtocolError("The texts of a response do not have their announced size")
+        long.insert(payload, texts)
+        if call.text is not None:
+            call.text.close()
+
+    def data(self, frame: list[Any]) -> None:
+        _, number, lane, offset, data = frame
+        call = self._calls.get(number)
+        if call is None:
+            return
+        if lane == TEXT:
+            if call.text is None:
+                call.text, call.long = Receiver(number, TEXT), call.long or LongTexts()
+                if self._connection is not None:
+                    call.text.attach(self._connection)
+            assert call.long is not None
+            if call.long.size + len(data) > self._answer_limit:
+                self._refuse(call)
+                return
+            call.text.data(offset, data)
+            call.text.drain(call.long.feed)
+        elif lane == DOWN and call.down is not None:
+            call.down.data(offset, data)
+
+    def _refuse(self, call: _Call) -> None:
+        """Fail a call whose response is too long, and tell the server to cancel it."""
+        self._settle(call, too_long(call.method, self._answer_limit))
+        if call.text is not None:
+            call.text.close()
+        if self._connection is not None:
+            self._connection.send([CANCEL, call.id])
+
+    def end(self, frame: list[Any]) -> None:
+        _, number, lane, offset = frame
+        call = self._calls.get(number)
+        if call is not None and lane == DOWN and call.down is not None and call.down.total is None:
+            call.down.end(offset)
+        elif call is not None and lane == TEXT and call.text is None:
+            if offset.__class__ is not int or offset < 0:
+                raise ProtocolError("The server sent an invalid length of a text")
+            if offset <= self._answer_limit:
+                call.long = LongTexts(offset)
+
+    def credit(self, frame: list[Any]) -> None:
+        _, number, _, offset = frame
+        call = self._calls.get(number)
+        if call is not None and call.up is not None:
+            call.up.credit(offset)
+
+    def resume(self, frame: list[Any]) -> None:
+        _, number, received = frame
+        call = self._calls.get(number)
+        if call is not None and call.up is not None and self._connection is not None:
+            call.up.attach(self._connection, received)
+
+
+class ClientConnection(FrameConnection):
+    """Client end of one frame connection, including the HTTP upgrade."""
+
+    def __init__(self, channel: ClientChannel, request: bytes | None):
+        super().__init__()
+        self._channel = channel
+        self._request = request
+        self._head: bytearray | None = None if request is None else bytearray()
+        self.instance_id = ""
+        self.known = False
+        self._waits: Callable[[float], None] | None = None
+        self.gone = asyncio.Event()
+        self.ready: asyncio.Future[None] = channel.loop.create_future()
+        self.handlers[HELLO] = self._hello
+        self.handlers[GOODBYE] = self._goodbye
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._waits = transport.wait if isinstance(transport, FdTransport) else None
+        if self._request is not None:
+            transport.write(self._request)
+        else:
+            self._say_hello()
+
+    def _say_hello(self) -> None:
+        self.send([HELLO, VERSION, self._channel._name, self._channel._opened])
+
+    def data_received(self, data: bytes | memoryview) -> None:
+        if self.closing:
+            return
+        if self._head is None:
+            FrameConnection.data_received(self, data)
+            return
+        self._head += data
+        end = self._head.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._head) > LONGEST_HEAD or not self._head.startswith(b"HTTP/"[: len(self._head)]):
+                self.fail(NotFrames("The server's response is not HTTP"))
+            return
+        head, rest = bytes(self._head[:end]), bytes(self._head[end + 4 :])
+        error = upgrade_error(head, rest)
+        if error is not None:
+            self.fail(error)
+            return
+        self._head = None
+        self._say_hello()
+        if rest:
+            FrameConnection.data_received(self, rest)
+
+    def lost(self, error: BaseException) -> None:
+        self.gone.set()
+        if not self.ready.done():
+            error = self._explained(error)
+            self.ready.set_exception(error)
+        self._channel.lost(self, error)
+
+    def _explained(self, error: BaseException) -> BaseException:
+        """Return the error for a missing HELLO, with the likely cause if there is one."""
+        address = self._channel.address
+        if address.command and isinstance(error, ProtocolError):
+            hint = "does it, or a startup file there, print something?"
+            return ProtocolError(f"What came from {address} is not what `swerex-remote --stdio` says ({hint}): {error}")
+        if address.command and isinstance(error, ConnectionLostError):
+            return ConnectionLostError("the program ended without a response; its standard error may say why")
+        nothing_came = self._head is not None and not self._head
+        if nothing_came and not address.tls and isinstance(error, ConnectionLostError):
+            return ConnectionLostError("the connection was closed without a response; an https server needs https://")
+        return error
+
+    def leave(self) -> None:
+        """Send GOODBYE, so that the server closes the connection.
+
+        If the client closed it with unread data, the operating system would reset the connection, and the last frames
+        could be lost. The client aborts the connection after `_GOODBYE_SECONDS`.
+        """
+        if not self.closing:
+            self.send([GOODBYE, ""])
+            self._flush()
+            self.closing = True
+            self._loop.call_later(_GOODBYE_SECONDS, self.transport.abort)
+
+    def wait(self, seconds: float) -> None:
+        """Wait up to `seconds` for data and handle it, without the event loop.
+
+        If the transport does not support this, return at once.
+        """
+        if self._waits is not None and not self.closing:
+            self._waits(seconds)
+
+    def move(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._take_buffer()
+        self.transport.move(loop)
+        self._uncork()
+
+    def _hello(self, frame: list[Any]) -> None:
+        _, version, instance_id, known, _ = frame
+        if version != VERSION or not isinstance(instance_id, str):
+            raise ProtocolError(f"The server speaks version {version!r:.20} of the protocol; this is {VERSION}")
+        self.instance_id, self.known = instance_id, bool(known)
+        channel = self._channel
+        del self.handlers[HELLO]
+        self.handlers.update(
+            {
+                RESULT: channel.result,
+                ERROR: channel.result,
+                DATA: channel.data,
+                END: channel.end,
+                CREDIT: channel.credit,
+                RESUME: channel.resume,
+            }
+        )
+        if not self.ready.done():
+            self.ready.set_result(None)
+
+    def _goodbye(self, frame: list[Any]) -> None:
+        self.fail(ConnectionLostError(f"the server ended it: {frame[1]!s:.300}"))

@@ -1,0 +1,203 @@
+"""Frame connections over TCP, over a unix socket, or to a started program."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from swerex_c.exceptions import AuthenticationError, ConnectionLostError, InvalidInputError, ResourceError
+from swerex_c.remote.client.base import is_loopback
+from swerex_c.remote.client.errors import NotFrames
+from swerex_c.remote.wire.connection import FdTransport, FrameConnection
+from swerex_c.remote.wire.protocol import UPGRADE
+from swerex_c.utils.threads import start_thread
+
+__all__ = ["LONGEST_HEAD", "Address", "NotFrames", "behind_proxy", "connect", "upgrade_error", "upgrade_request"]
+
+_NEXT_ADDRESS = 2.0
+"""Seconds to wait for a connection to one address of a host before the next address is tried."""
+
+LONGEST_HEAD = 64 << 10
+"""Maximum size of the status line and headers of an HTTP response, in bytes."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Address of a server: host and port, unix socket, or (stdio) program to start."""
+
+    host: str = "127.0.0.1"
+    port: int = 80
+    tls: bool = False
+    path: str = "/"
+    """Path prefix of the endpoints."""
+    unix: str = ""
+    command: tuple[str, ...] = ()
+    headers: dict[str, str] = field(default_factory=dict)
+    """Headers of the HTTP upgrade request, including the key."""
+
+    @classmethod
+    def of(cls, url: str, headers: dict[str, str]) -> Address:
+        """Create an address from a URL with the scheme http, https or unix.
+
+        Raises:
+            InvalidInputError: if `url` is not such a URL.
+        """
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise InvalidInputError(f"{url!r} is not the address of a server: {error}") from None
+        if parts.scheme == "unix":
+            return cls(unix=parts.path, headers=headers)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidInputError(f"{url!r} is not the address of a server")
+        tls = parts.scheme == "https"
+        return cls(parts.hostname, port or (443 if tls else 80), tls, parts.path, headers=headers)
+
+    def __str__(self) -> str:
+        if self.command:
+            return " ".join(self.command)
+        return self.unix or f"{self.host}:{self.port}"
+
+
+def upgrade_request(address: Address) -> bytes | None:
+    """Return the HTTP upgrade request for frames (RFC 9110, section 7.8).
+
+    Return None for a program, which needs none.
+
+    Raises:
+        InvalidInputError: if the address or a header contains a line break or NUL.
+    """
+    if address.command:
+        return None
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    lines = [
+        f"GET {address.path.rstrip('/')}/wire HTTP/1.1",
+        f"Host: {host or 'localhost'}:{address.port}" if not address.unix else "Host: localhost",
+        "Connection: Upgrade",
+        f"Upgrade: {UPGRADE}",
+        *(f"{name}: {value}" for name, value in address.headers.items()),
+    ]
+    text = "\r\n".join(lines)
+    if any(c in text.replace("\r\n", "") for c in "\r\n\0"):
+        raise InvalidInputError("The server's address or the key holds a line break")
+    return text.encode("utf-8", "surrogateescape") + b"\r\n\r\n"
+
+
+def upgrade_error(head: bytes, rest: bytes) -> BaseException | None:
+    """Return the error for a refused upgrade, or None if `head` accepts it.
+
+    Args:
+        rest: the part of the body received so far.
+    """
+    lines = head.split(b"\r\n")
+    words = lines[0].split(b" ", 2)
+    if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit() or len(words[1]) != 3:
+        return NotFrames("The server's response is not HTTP")
+    status = int(words[1])
+    names = [line.partition(b":") for line in lines[1:]]
+    if status == 101 and any(n.lower() == b"upgrade" and v.strip() == UPGRADE.encode() for n, _, v in names):
+        return None
+    if status in (401, 403):
+        return AuthenticationError(f"The server refuses the key (HTTP status {status})")
+    if status in (429, 502, 503, 504, 511):
+        text = rest[:300].decode(errors="replace")
+        return ConnectionLostError(f"the server is too busy (HTTP status {status}) {text}")
+    return NotFrames(f"HTTP status {status}")
+
+
+def behind_proxy(url: str) -> bool:
+    """Check whether the environment sets a proxy for this URL.
+
+    HTTP proxies do not pass frames.
+    """
+    parts = urlsplit(url)
+    return not is_loopback(url) and parts.scheme in getproxies() and not proxy_bypass(parts.hostname or "")
+
+
+async def connect(loop: asyncio.AbstractEventLoop, address: Address, connection: FrameConnection) -> None:
+    """Connect to `address` with the asyncio protocol `connection`."""
+    if address.command:
+        _start_program(address.command, loop, connection)
+    elif address.unix:
+        sock = socket.socket(socket.AF_UNIX)
+        await _connect(loop, sock, address.unix)
+        _over(loop, sock, connection)
+    else:
+        await _open_tcp(loop, address, connection)
+
+
+async def _connect(loop: asyncio.AbstractEventLoop, sock: socket.socket, where: Any) -> None:
+    try:
+        sock.setblocking(False)
+        await loop.sock_connect(sock, where)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _over(loop: asyncio.AbstractEventLoop, sock: socket.socket, connection: FrameConnection) -> None:
+    """Use the descriptor of a connected socket as the transport of `connection`."""
+    fd = sock.detach()
+    FdTransport(loop, fd, fd, connection)
+
+
+async def _open_tcp(loop: asyncio.AbstractEventLoop, address: Address, connection: FrameConnection) -> None:
+    sock = await _connect_tcp(loop, address)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if address.tls:
+        context = ssl.create_default_context()
+        await loop.create_connection(lambda: connection, sock=sock, ssl=context, server_hostname=address.host)
+    else:
+        _over(loop, sock, connection)
+
+
+async def _connect_tcp(loop: asyncio.AbstractEventLoop, address: Address) -> socket.socket:
+    """Return a socket connected to the first address of the host that accepts; raise OSError if there is none."""
+    error: OSError | None = None
+    found = await _resolve(loop, address.host, address.port)
+    for i, (family, where) in enumerate(found):
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            async with asyncio.timeout(None if i == len(found) - 1 else _NEXT_ADDRESS):
+                await _connect(loop, sock, where)
+            return sock
+        except OSError as e:  # includes TimeoutError
+            error = e
+    raise error or OSError(f"The host {address.host!r} has no address")
+
+
+async def _resolve(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[tuple[int, Any]]:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError, ValueError):
+            socket.inet_pton(family, host)
+            return [(family, (host, port))]
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(family, where) for family, _, _, _, where in found]
+
+
+def _start_program(command: tuple[str, ...], loop: asyncio.AbstractEventLoop, connection: FrameConnection) -> None:
+    """Start a program whose standard input and output are the connection. Closing it ends the program's input."""
+    import subprocess
+
+    ours, theirs = socket.socketpair()
+    with theirs:
+        try:
+            process = subprocess.Popen(list(command), stdin=theirs.fileno(), stdout=theirs.fileno())
+        except BaseException:
+            ours.close()
+            raise
+    try:
+        start_thread(process.wait, "swerex-program")
+    except ResourceError:
+        ours.close()
+        process.kill()
+        process.wait()
+        raise
+    _over(loop, ours, connection)

@@ -1,0 +1,628 @@
+"""Client that calls a swerex_c or SWE-ReX server over HTTP/JSON.
+
+The client keeps one HTTP session per event loop, because callers may use a new loop for each call, or one loop forever,
+in any number of threads. A session is closed when its loop shuts down, or at the latest with the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import random
+import socket
+import stat
+import threading
+import time
+import urllib.request
+import uuid
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import aiohttp
+from pydantic import BaseModel, ValidationError
+
+from swerex_c.exceptions import (
+    AuthenticationError,
+    ConnectionLostError,
+    InvalidInputError,
+    NotSupportedError,
+    ProtocolError,
+    ServerLimitError,
+    SwerexException,
+    UploadError,
+)
+from swerex_c.files import local_files, zip_archive
+from swerex_c.models import BashInterruptAction, IsAliveResponse, UploadResponse
+from swerex_c.remote.client.base import (
+    ANSWER_LIMIT,
+    MARGIN,
+    ServerInstances,
+    at_loop_shutdown,
+    fields_of,
+    is_loopback,
+    patience,
+    too_long,
+)
+from swerex_c.remote.wire.exceptions import from_wire
+from swerex_c.remote.wire.protocol import SERVER_HEADER
+from swerex_c.utils.progress import Progress
+from swerex_c.utils.threads import OrderedCalls, in_file_thread
+
+__all__ = ["JsonClient", "check_status"]
+
+_RETRIES = 4
+"""Maximum number of times that a request is resent after its connection failed."""
+
+_FIRST_PAUSE = 0.1  # seconds before the first retry
+_LONGEST_PAUSE = 5.0  # maximum seconds between two attempts
+_CONNECT_SECONDS = 30.0  # timeout to connect a socket
+_COPY = 256 << 10  # maximum bytes of one chunk of a file
+
+_READ_ONLY = {"is_alive", "read_file"}
+"""Methods that the server may execute twice, because they change nothing."""
+
+_GIVE_UP_SECONDS = 2.0
+"""Maximum seconds that a cancelled call waits until its request has ended. Later retries run in the background."""
+
+_KEEPALIVE = 3.0
+"""Seconds to keep an idle connection: less than the 5 seconds after which uvicorn closes it, because a request on a
+connection that is being closed may or may not have arrived."""
+
+_logger = logging.getLogger("swerex_c.client")
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class _Lost(Exception):
+    """Error of a request without a response. `sent` is False if the request certainly did not reach the server;
+    `late` is True if its timeout has expired."""
+
+    def __init__(self, cause: BaseException, *, sent: bool, late: bool = False):
+        super().__init__(str(cause) or type(cause).__name__)
+        self.sent = sent
+        self.late = late
+
+
+class JsonClient:
+    """Client of one server, for use from any event loop and any thread."""
+
+    def __init__(self, url: str, headers: Mapping[str, str] | None = None, answer_limit: int = ANSWER_LIMIT):
+        """Create a client, which connects at its first call.
+
+        Args:
+            url: the server's URL, with scheme, port and optional path prefix. It and `headers` may be changed later.
+            headers: headers of every request, including the key.
+            answer_limit: maximum size of one response, in bytes; it does not apply to downloaded files.
+        """
+        self._answer_limit = answer_limit
+        self.url = url
+        self.headers = dict(headers or {})
+        self.instance_id: str | None = None
+        """Id of the server process that responded last; None before a response, or if it is not a swerex_c server."""
+        self.refuses_key = False
+        """True if the last `is_alive` failed because the server refuses the key."""
+        self._met = False
+        """True if a server has responded. Then `instance_id` shows whether it is a swerex_c server."""
+        self._instances = ServerInstances()
+        self._ending: set[asyncio.Task[None]] = set()
+        """Tasks of all event loops that tell the server to cancel requests."""
+        self._pool = _Pool()
+        weakref.finalize(self, _Pool.discard_all, self._pool)
+
+    async def is_alive(self, timeout: float) -> IsAliveResponse:
+        """Check whether the server responds within `timeout` seconds.
+
+        Any other failure than those below gives a response with `is_alive=False`.
+
+        Raises:
+            Exception: the exception that the server sent with status 511.
+            ProtocolError: if a response with status 511 contains no exception.
+        """
+        self.refuses_key = False
+        try:
+            status, headers, body = await self._exchange("GET", "is_alive", None, {}, timeout)
+        except (_Lost, SwerexException, TimeoutError) as error:
+            reason = str(error) or f"no answer within {timeout} seconds"
+            return IsAliveResponse(is_alive=False, message=f"Failed to connect to {self.url}\n{reason}")
+        self._note(headers)
+        self.refuses_key = status in (401, 403)
+        if status == 511:
+            check_status(status, body)
+        try:
+            data = json.loads(body)
+            if status == 200:
+                return IsAliveResponse.model_validate(data)
+            detail = data.get("detail")
+        except (ValueError, AttributeError, RecursionError):
+            detail = body[:200].decode("utf-8", "replace")
+        message = f"Status code {status} from {self.url}/is_alive. Message: {detail}"
+        return IsAliveResponse(is_alive=False, message=message)
+
+    async def call(
+        self,
+        method: str,
+        request: BaseModel | None,
+        response_type: Callable[..., M],
+        *,
+        timeout: float | None = None,
+    ) -> M:
+        """Call a method of the server, and return or raise its outcome.
+
+        A request whose connection failed is resent if it cannot run twice: to a swerex_c server with the same id, by
+        which the server recognizes it; to any other server if the request did not arrive or changes nothing.
+
+        Args:
+            response_type: called with the fields of the response.
+            timeout: seconds to wait for the response; None means the request's own timeout plus `MARGIN`, or forever
+                if it has none.
+
+        Raises:
+            ConnectionLostError: if there is no response.
+            ServerRestartedError: if the server process that had the session, or got the request, has ended.
+            AuthenticationError, ServerLimitError, ProtocolError: for a refusal by the server, or an invalid response.
+        """
+        body = b"" if request is None else _encode(request)
+        headers = {"X-Request-ID": str(uuid.uuid4())}
+        if request is not None:
+            headers["Content-Type"] = "application/json"
+        wait = patience(request) if timeout is None else timeout
+        if isinstance(request, BashInterruptAction):
+            # An interrupt that overtakes the cancellation of a queued command could let that command start.
+            await self._have_ended(list(self._ending), _GIVE_UP_SECONDS)
+        try:
+            status, answer_headers, answer = await self._persist(method, body, headers, wait)
+        except asyncio.CancelledError:
+            await self._give_up(headers["X-Request-ID"])
+            raise
+        except _Lost as error:
+            if error.late:
+                await self._give_up(headers["X-Request-ID"])
+            raise self._lost(method, error) from error
+        instance_id = self._note(answer_headers)
+        try:
+            check_status(status, answer)
+        except Exception as error:
+            explained = self._instances.explain(error, request, instance_id)
+            raise explained from (None if explained is error else error)
+        self._instances.note(method, request, instance_id)
+        return _decode(answer, response_type)
+
+    async def upload(self, source: str, target: str, progress: Progress | None = None) -> UploadResponse:
+        """Copy a file or directory tree to the server's machine in chunks.
+
+        A swerex_c server keeps modes and symbolic links. For a SWE-ReX server, the client follows symbolic links, and
+        the server sets no modes.
+
+        Raises:
+            FileNotFoundError: if the source does not exist.
+            UploadError: if the source cannot be copied.
+        """
+        status = await in_file_thread(os.stat, source)
+        tree = stat.S_ISDIR(status.st_mode)
+        if not tree and not stat.S_ISREG(status.st_mode):
+            raise UploadError(f"Cannot copy {source!r}: it is neither a file nor a directory")
+        if self.instance_id is None:
+            await self._get_to_know()
+        fields = {"target_path": target, "unzip": "true" if tree else "false"}
+        if not tree:
+            fields["mode"] = f"{stat.S_IMODE(status.st_mode):o}"
+        pieces = self._tree(source) if tree else _read(source)
+        size = None if tree else status.st_size
+        form = _Form(fields, os.path.basename(os.path.realpath(source)), _count(pieces, size, progress))
+        try:
+            code, headers, body = await self._exchange("POST", "upload", form.pieces(), form.headers, None)
+        except _Lost as error:
+            if form.error is not None:
+                raise form.error from None
+            raise self._lost("upload", error) from error
+        self._note(headers)
+        check_status(code, body)
+        return _decode(body, UploadResponse)
+
+    def _tree(self, source: str) -> AsyncGenerator[bytes, None]:
+        return zip_archive.stream(source, follow_links=self.instance_id is None, compress=not is_loopback(self.url))
+
+    async def _get_to_know(self) -> None:
+        """Call `is_alive` to find out whether the server is a swerex_c server."""
+        with contextlib.suppress(_Lost, SwerexException):
+            _, headers, _ = await self._exchange("GET", "is_alive", None, {}, MARGIN)
+            self._note(headers)
+
+    async def download(self, source: str, target: str, progress: Progress | None = None) -> None:
+        """Copy a file or directory tree from the server's machine.
+
+        Modes and symbolic links are kept.
+
+        Raises:
+            NotSupportedError: if the server is not a swerex_c server.
+            FileNotFoundError: if the source does not exist.
+            UploadError: if the source cannot replace an existing file or directory at the target.
+        """
+        try:
+            await self._download(source, target, progress)
+        except _Lost as error:
+            raise self._lost("download", error) from error
+
+    async def _download(self, source: str, target: str, progress: Progress | None) -> None:
+        body = json.dumps({"path": source}).encode()
+        headers = {"Content-Type": "application/json"}
+        async with self._request("POST", "download", body, headers, None) as response:
+            instance_id = self._note(response.headers)
+            if response.status == 200:
+                await self._save(response, source, target, progress)
+                return
+            refusal = await self._read(response, "download")
+        if response.status == 404 and instance_id is None:
+            raise NotSupportedError("The server is not one of swerex_c, so it cannot send files: use read_file")
+        check_status(response.status, refusal)
+
+    @staticmethod
+    async def _save(response: aiohttp.ClientResponse, source: str, target: str, progress: Progress | None) -> None:
+        tree = response.headers.get("X-Swerex-Kind") == "tree"
+        mode = response.headers.get("X-Swerex-Mode", "")
+        size = response.content_length
+        stack, turns = contextlib.ExitStack(), OrderedCalls()
+        try:
+            place = await turns.call(stack.enter_context, local_files.staging_directory(target))
+            path = os.path.join(place, "file")
+            file = stack.enter_context(open(path, "xb", 0))
+            done = 0
+            async for piece in _received(response.content.iter_chunked(_COPY)):
+                await turns.call(local_files.write_all, file.fileno(), [piece])
+                done += len(piece)
+                if progress is not None:
+                    progress(done, size)
+            file.close()
+            if tree:
+                try:
+                    await turns.call(zip_archive.unpack, path, target)
+                except InvalidInputError as error:
+                    raise ProtocolError(f"The data from the server is not a tar archive: {error}") from error
+                return
+            if mode and len(mode) <= 4 and set(mode) <= set("01234567"):
+                os.chmod(path, int(mode, 8) & local_files.RIGHTS)
+            name = os.path.basename(source.rstrip("/"))
+            await turns.call(local_files.move, path, target, name, follow=False)
+        finally:
+            await turns.end(stack.close)
+
+    async def close(self) -> None:
+        """Close the connections of all event loops.
+
+        Those of the running loop close now, those of other loops as soon as their loops can. The client can be used
+        again.
+        """
+        await self._pool.close()
+
+    async def _persist(
+        self, method: str, body: bytes, headers: dict[str, str], wait: float | None
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Send a request, resend it up to `_RETRIES` times if it cannot run twice, and return the response."""
+        pause = _FIRST_PAUSE
+        instance_id = self.instance_id
+        sent = False
+        begin = time.monotonic()
+        for attempt in range(_RETRIES + 1):
+            left = None if wait is None else max(0.001, wait - (time.monotonic() - begin))
+            try:
+                return await self._exchange("POST", method, body, headers, left)
+            except _Lost as error:
+                sent = sent or error.sent
+                repeatable = not sent or instance_id is not None or method in _READ_ONLY
+                if attempt == _RETRIES or not repeatable or error.late:
+                    raise
+                _logger.debug("%s: %s; trying again in %.1f seconds", method, error, pause)
+            if sent and instance_id is not None and method not in _READ_ONLY:
+                headers[SERVER_HEADER] = instance_id  # so that no other server process executes it a second time
+            elif sent and instance_id is None:
+                # SWE-ReX repeats its first response to an id: a refusal, if the first request was cut off.
+                headers["X-Request-ID"] = str(uuid.uuid4())
+            await asyncio.sleep(pause)
+            pause = min(pause * 2 + random.uniform(0, _FIRST_PAUSE), _LONGEST_PAUSE)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _give_up(self, request_id: str) -> None:
+        """Tell the server to cancel a request, and wait up to `_GIVE_UP_SECONDS` for it."""
+        if self.instance_id is not None or not self._met:
+            task = asyncio.create_task(self._cancel(request_id))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+            await self._have_ended([task], _GIVE_UP_SECONDS)
+
+    @staticmethod
+    async def _have_ended(tasks: list[asyncio.Task[None]], seconds: float) -> None:
+        """Wait up to `seconds` for the tasks that belong to the running event loop."""
+        loop = asyncio.get_running_loop()
+        if tasks := [task for task in tasks if task.get_loop() is loop]:
+            await asyncio.wait(tasks, timeout=seconds)
+
+    async def _cancel(self, request_id: str) -> None:
+        if not self._met:
+            await self._get_to_know()
+        if self.instance_id is not None:
+            with contextlib.suppress(_Lost, SwerexException):
+                await self._persist("cancel", b"", {"X-Request-ID": request_id}, MARGIN)
+
+    def _lost(self, what: str, error: _Lost) -> ConnectionLostError:
+        kind = "did not answer" if error.sent else "cannot be reached"
+        return ConnectionLostError(f"The server {self.url} {kind} ({what}): {error}")
+
+    async def _exchange(
+        self, verb: str, path: str, data: Any, headers: dict[str, str], wait: float | None
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Send a request, and return the status, headers and body of the response.
+
+        Raises:
+            _Lost: if there is no response, or none within `wait` seconds.
+        """
+        async with self._request(verb, path, data, headers, wait) as response:
+            return response.status, response.headers, await self._read(response, path)
+
+    async def _read(self, response: aiohttp.ClientResponse, method: str) -> bytes:
+        """Return the body of a response, which may be compressed or of unknown length, within the limit."""
+        size, limit = response.content_length, self._answer_limit
+        if size is not None and size <= limit and "Content-Encoding" not in response.headers:
+            with _explained(None):
+                return await response.read()
+        parts: list[bytes] = []
+        left = limit
+        if size is None or size <= limit:
+            async for part in _received(response.content.iter_any()):
+                parts.append(part)
+                left -= len(part)
+                if left < 0:
+                    break
+        if left < 0 or size is not None and size > limit:
+            raise too_long(method, limit)
+        return b"".join(parts)
+
+    @contextlib.asynccontextmanager
+    async def _request(
+        self, verb: str, path: str, data: Any, headers: dict[str, str], wait: float | None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        url = f"{self.url.rstrip('/')}/{path}"
+        if self.instance_id is None:
+            # SWE-ReX closes the connection after some responses without an announcement. A request that was sent on
+            # it meanwhile may or may not have arrived, and cannot be resent.
+            headers = {**headers, "Connection": "close"}
+        limit = aiohttp.ClientTimeout(total=wait, sock_connect=_CONNECT_SECONDS)
+        session = await self._pool.session(url)
+        with _explained(wait):
+            try:
+                response = await session.request(
+                    verb, url, data=data, headers=self.headers | headers, timeout=limit, allow_redirects=False
+                )
+            except aiohttp.InvalidURL as error:
+                raise InvalidInputError(f"{url!r} is not the address of a server") from error
+            except ValueError as error:  # a header that cannot be sent
+                raise InvalidInputError(f"The request cannot be sent: {error}") from error
+        async with response:
+            yield response
+
+    def _note(self, headers: Mapping[str, str]) -> str | None:
+        instance_id = headers.get(SERVER_HEADER)
+        self.instance_id = instance_id
+        self._met = True
+        return instance_id
+
+
+@contextlib.contextmanager
+def _explained(wait: float | None) -> Iterator[None]:
+    """Convert errors of a request, or of reading its response, to `_Lost`. The context must contain nothing else.
+
+    Args:
+        wait: timeout of the request in seconds, or None if it is unknown.
+    """
+    try:
+        yield
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+        raise _Lost(error, sent=False) from error
+    except (TimeoutError, aiohttp.ServerTimeoutError) as error:
+        text = f"no answer within {wait:.3g} seconds" if wait is not None else str(error)
+        raise _Lost(TimeoutError(text), sent=True, late=True) from error
+    except aiohttp.ClientError as error:
+        raise _Lost(error, sent=True) from error
+
+
+async def _received(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the pieces of a response; raise `_Lost` if reading fails."""
+    while True:
+        with _explained(None):
+            try:
+                piece = await anext(pieces)
+            except StopAsyncIteration:
+                return
+        yield piece
+
+
+def check_status(status: int, body: bytes) -> None:
+    """Raise the exception for a response, unless `status` is 200.
+
+    It is the exception that the server sent, or an error for its refusal.
+    """
+    if status == 200:
+        return
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError):
+        data = None
+    if not isinstance(data, dict):
+        raise ProtocolError(f"The server answered with status {status}: {body[:200].decode('utf-8', 'replace')}")
+    if status == 511 and "swerexception" in data:
+        raise from_wire(data["swerexception"])
+    detail = data.get("detail")
+    text = f"The server refused the request with status {status}: {str(detail)[:2000]}"
+    if status in (401, 403):
+        raise AuthenticationError(text)
+    if status in (413, 429):
+        raise ServerLimitError(text)
+    if status == 422:
+        raise InvalidInputError(text)
+    raise ProtocolError(text)
+
+
+def _encode(request: BaseModel) -> bytes:
+    """Encode a request as ASCII JSON. Lone surrogates are escaped; infinite numbers are written as `json` does."""
+    return json.dumps(fields_of(request)).encode()
+
+
+def _decode(body: bytes, response_type: Callable[..., M]) -> M:
+    try:
+        return response_type(**json.loads(body))
+    except (ValidationError, ValueError, TypeError, RecursionError) as error:
+        raise ProtocolError(f"The server's answer cannot be read: {error}") from error
+
+
+class _Form:
+    """Form with a file (multipart/form-data, RFC 7578) that is sent while the file is read. The file is the last
+    part, so that a swerex_c server already knows its target."""
+
+    def __init__(self, fields: Mapping[str, str], filename: str, content: AsyncGenerator[bytes, None]):
+        boundary = uuid.uuid4().hex
+        self.headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+        self.error: Exception | None = None
+        """Error while reading the content."""
+        self._content = content
+        filename = filename.translate({ord("\\"): "\\\\", ord('"'): '\\"', ord("\r"): "_", ord("\n"): "_"})
+        head = "".join(
+            f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+            for name, value in fields.items()
+        ) + (
+            f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{filename}"\r\n'
+            "Content-Type: application/octet-stream\r\n\r\n"
+        )
+        self._head = head.encode("utf-8", "surrogateescape")
+        self._tail = f"\r\n--{boundary}--\r\n".encode()
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        yield self._head
+        try:
+            async with contextlib.aclosing(self._content):
+                async for piece in self._content:
+                    yield piece
+        except Exception as error:
+            self.error = error
+            raise
+        yield self._tail
+
+
+async def _read(path: str) -> AsyncGenerator[bytes, None]:
+    with await in_file_thread(local_files.open_regular, path) as file:
+        while data := await in_file_thread(file.read, _COPY):
+            yield data
+
+
+async def _count(
+    pieces: AsyncGenerator[bytes, None], size: int | None, progress: Progress | None
+) -> AsyncGenerator[bytes, None]:
+    done = 0
+    async with contextlib.aclosing(pieces):
+        async for piece in pieces:
+            yield piece
+            done += len(piece)
+            if progress is not None:
+                progress(done, size)
+
+
+# Sessions
+
+
+class _Pool:
+    """Pool of HTTP sessions, one for each event loop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[asyncio.AbstractEventLoop, _Kept] = {}
+
+    async def session(self, url: str) -> aiohttp.ClientSession:
+        """Return the session of the running event loop, created if necessary."""
+        loop = asyncio.get_running_loop()
+        kept = self._kept.get(loop)
+        if kept is None or kept.session.closed:
+            kept = _Kept(loop, is_loopback(url))
+            with self._lock:
+                closed = [other for other in list(self._kept) if other.is_closed()]
+                discarded = [found for other in closed if (found := self._kept.pop(other, None)) is not None]
+                self._kept[loop] = kept
+            for other in discarded:
+                other.discard()
+            kept.guard = await at_loop_shutdown(lambda: self._end(kept))
+        return kept.session
+
+    async def _end(self, kept: _Kept) -> None:
+        with self._lock:
+            if self._kept.get(kept.loop) is kept:
+                self._kept.pop(kept.loop, None)
+        await kept.session.close()
+
+    async def close(self) -> None:
+        running = asyncio.get_running_loop()
+        for kept in self._take_all():
+            if kept.loop is running:
+                await kept.session.close()
+            else:
+                kept.discard()
+
+    def discard_all(self) -> None:
+        """Discard all sessions without the lock, because a finalizer calls this."""
+        for kept in self._take_all():
+            kept.discard()
+
+    def _take_all(self) -> Iterator[_Kept]:
+        with contextlib.suppress(KeyError):
+            while True:
+                yield self._kept.popitem()[1]
+
+
+class _Kept:
+    """One HTTP session and its event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, direct: bool):
+        """Create the session; if `direct`, it ignores proxies in the environment."""
+        self.loop = loop
+        self._connector = aiohttp.TCPConnector(
+            limit=0, keepalive_timeout=_KEEPALIVE, ttl_dns_cache=60, socket_factory=_socket
+        )
+        # trust_env costs time with every request, so set it only if the environment has a proxy.
+        self.session = aiohttp.ClientSession(
+            connector=self._connector,
+            trust_env=not direct and bool(urllib.request.getproxies()),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None),
+        )
+        self.guard: AsyncGenerator[None, None] | None = None
+        """Generator that closes the session when its loop shuts down."""
+
+    def discard(self) -> None:
+        """Close the session without a warning, from outside its loop."""
+        if self.loop.is_closed():
+            self._close_now()
+            return
+        try:
+            self.loop.call_soon_threadsafe(self._close_now)
+        except RuntimeError:  # the loop was closed meanwhile
+            self._close_now()
+            return
+        if not self.loop.is_running():
+            self.session.detach()
+
+    def _close_now(self) -> None:
+        self.session.detach()
+        with contextlib.suppress(Exception):
+            self._connector._close()
+
+
+def _socket(info: Any) -> socket.socket:
+    """Create a socket that detects a lost peer within two minutes, however long a response takes."""
+    made = socket.socket(*info[:3])
+    made.setblocking(False)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 90000)):
+        if hasattr(socket, option):
+            with contextlib.suppress(OSError):
+                made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return made

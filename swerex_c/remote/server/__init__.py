@@ -1,0 +1,1 @@
+"""Serve a runtime to clients, over the frame protocol and over HTTP with JSON."""

@@ -1,0 +1,120 @@
+"""The key that clients must send: its creation, validation, reading and hiding."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import stat
+import warnings
+from pathlib import Path
+
+from swerex_c.exceptions import InvalidInputError
+
+__all__ = ["VARIABLE", "checked", "from_file", "hide", "new", "protect", "take_from_environment"]
+
+VARIABLE = "SWEREX_AUTH_TOKEN"
+"""Name of the environment variable from which a server reads its key."""
+
+
+_PR_SET_DUMPABLE = 4
+
+
+def new() -> str:
+    """Generate a random key.
+
+    It does not start with `-`, so that it can follow the option `--auth-token`.
+    """
+    while (key := secrets.token_urlsafe(24)).startswith("-"):
+        pass
+    return key
+
+
+def checked(key: str, source: str) -> str:
+    """Return the key unchanged if it is valid.
+
+    Args:
+        source: the origin of the key, for the error text.
+
+    Raises:
+        InvalidInputError: if it is empty, or cannot be the value of an HTTP header.
+    """
+    if not key:
+        raise InvalidInputError(f"The key from {source} is empty: a server does not start without a key")
+    if key != key.strip() or not (key.isascii() and key.isprintable()):
+        msg = f"The key from {source} must be printable ASCII without a space at either end, to fit into an HTTP header"
+        raise InvalidInputError(msg)
+    return key
+
+
+def from_file(path: str | Path) -> str:
+    """Return the key in a file, without the newline at its end.
+
+    It warns if the file's mode gives other users access.
+
+    Raises:
+        InvalidInputError: if the file cannot be read or holds no valid key.
+    """
+    try:
+        with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            data = file.read(65536)
+    except OSError as error:
+        raise InvalidInputError(f"The key cannot be read from {path}: {error.strerror}") from None
+    if stat.S_ISREG(mode) and mode & (stat.S_IRWXG | stat.S_IRWXO):
+        text = f"The key in {path} is open to others than its owner (mode {stat.S_IMODE(mode):04o}): chmod 600 {path}"
+        warnings.warn(text, stacklevel=2)
+    return checked(data.decode("utf-8", "replace").rstrip("\r\n"), str(path))
+
+
+def take_from_environment() -> str | None:
+    """Remove `SWEREX_AUTH_TOKEN` from the environment; return its value or None.
+
+    Sessions that start later do not inherit it.
+    """
+    return os.environ.pop(VARIABLE, None)
+
+
+def hide(key: str) -> bool:
+    """Overwrite the key in this process's arguments and environment.
+
+    This is the memory that the system shows to other processes.
+
+    Before this call, for a few milliseconds after the start, every user of the machine can see the key in the
+    arguments, and processes of this user can see it in the environment. Copies in the parent shell are not changed.
+
+    Returns: whether the key is hidden; False if the system does not let the process write to that memory.
+    """
+    # Match only whole arguments, and the one variable: the process still uses the rest of that memory.
+    arguments = (b"\0" + key.encode() + b"\0", b"=" + key.encode() + b"\0")
+    variables = (VARIABLE.encode() + b"=" + key.encode() + b"\0",)
+    try:
+        # proc(5), /proc/PID/stat: arg_start, arg_end, env_start and env_end are the fields 48 to 51. The second field
+        # is the program's name in parentheses and may hold any text, so fields are counted after its end.
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        arg_start, arg_end, env_start, env_end = (int(text) for text in fields[45:49])
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:
+            _overwrite(memory.fileno(), arg_start, arg_end, arguments, key)
+            _overwrite(memory.fileno(), env_start, env_end, variables, key)
+        shown = Path("/proc/self/cmdline").read_bytes() + b"\0" + Path("/proc/self/environ").read_bytes()
+        return not any(pattern in shown for pattern in (*arguments, *variables))
+    except (OSError, ValueError):
+        return False
+
+
+def protect() -> None:
+    """Make this process's memory and environment readable by root alone.
+
+    From then on the process leaves no core dump, and its own user cannot debug it. Programs that it runs are not
+    affected.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def _overwrite(memory: int, start: int, end: int, patterns: tuple[bytes, ...], key: str) -> None:
+    data = os.pread(memory, end - start, start)
+    for pattern in patterns:
+        at = data.find(pattern)
+        while at >= 0:
+            os.pwrite(memory, b"*" * len(key), start + at + pattern.index(key.encode()))
+            at = data.find(pattern, at + 1)

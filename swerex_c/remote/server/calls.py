@@ -1,0 +1,788 @@
+"""The server's end of the frame protocol: channels of clients, and their calls.
+
+Each call is executed once.
+
+    Registry          all channels and connections of a server
+    ServerConnection  one connection; finds its channel and passes frames to it
+    ServerChannel     the calls of one client, over any number of successive connections
+    ServerCall        one request: its task, its streams, and its response while the client may ask for it again
+
+All of these objects belong to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+from pydantic import BaseModel
+
+from swerex_c import _core
+from swerex_c._version import __version__
+from swerex_c.exceptions import (
+    InvalidInputError,
+    ProtocolError,
+    ResourceError,
+    ResultLostError,
+    ServerLimitError,
+    SwerexException,
+)
+from swerex_c.remote.server import logs
+from swerex_c.remote.server.service import METHODS, Service
+from swerex_c.remote.wire import file_transfer
+from swerex_c.remote.wire.connection import FrameConnection
+from swerex_c.remote.wire.exceptions import to_wire
+from swerex_c.remote.wire.protocol import (
+    CANCEL,
+    CREDIT,
+    DATA,
+    DOWN,
+    END,
+    ERROR,
+    GOODBYE,
+    HEARTBEAT,
+    HELLO,
+    PIECE,
+    PING,
+    REQUEST,
+    RESULT,
+    RESUME,
+    TEXT,
+    UP,
+    VERSION,
+    LongTexts,
+    new_encoder,
+    split_texts,
+    texts_size,
+)
+from swerex_c.remote.wire.streams import Receiver, Sender
+
+__all__ = ["Registry", "ServerConnection"]
+
+_SWEEP = 5.0
+"""Seconds between two sweeps, which drop expired calls, channels and silent connections."""
+
+_SILENCE = 4 * HEARTBEAT
+"""Seconds of silence after which a connection is aborted; its channel stays."""
+
+_AT_ONCE = 64
+"""Maximum number of frames of one client to handle in one turn of the event loop."""
+
+_LOOK_AT = 64
+"""Maximum number of kept calls to examine, when too many are kept, for calls to drop."""
+
+_FIRST_FRAME = 10.0
+"""Seconds for a new connection to send HELLO, which names its channel."""
+
+_RUNS = ("run_in_session", "stream_in_session")
+
+_ENDING = "The server shuts down"
+
+_BEGUN = "begun"
+"""Field of an error that holds the part of a text that was sent before the error occurred."""
+
+logger = logs.LOGGER
+
+
+class ServerCall:
+    """One request, from its first frame until its response is no longer needed."""
+
+    __slots__ = (
+        "answer",
+        "answered",
+        "channel",
+        "done_at",
+        "down",
+        "given_up",
+        "id",
+        "connection",
+        "method",
+        "payload",
+        "size",
+        "task",
+        "streamed",
+        "text",
+        "texts",
+        "up",
+    )
+
+    def __init__(self, channel: ServerChannel, number: int, method: str, payload: Any):
+        self.channel = channel
+        self.id = number
+        self.connection = channel.connection
+        """Connection over which the client sent the request last; None if that is lost."""
+        self.method = method
+        self.payload = payload
+        self.task: asyncio.Task[None] | None = None
+        self.given_up = False
+        """True if the request was cancelled; its task may still run."""
+        self.answer: bytes | None = None
+        """Encoded RESULT or ERROR frame; None until the request is finished."""
+        self.answered = False
+        """True if `answer` was sent over the current connection."""
+        self.up: Receiver | None = None
+        self.down: Sender | None = None
+        self.text: Sender | None = None
+        self.texts: list[Any] = []
+        self.streamed: list[Any] = []
+        """Paths and sizes of texts of the response that were sent before it was complete; see `protocol`."""
+        self.size = 0
+        self.done_at = 0.0
+
+    # -- the request
+
+    def start(self, texts: list[Any] | None) -> None:
+        """Start the task that executes the request.
+
+        The task receives the long texts first, if there are any.
+
+        Raises:
+            InvalidInputError: if there is no such method, or the payload is not valid for it.
+            ServerLimitError: if the texts have more than `Limits.body` bytes.
+            ProtocolError: if `texts` is not a list of paths and sizes.
+        """
+        if texts:
+            size = texts_size(texts)
+            if size > (most := self.channel.registry.service.limits.body):
+                raise ServerLimitError(f"The request has {size} bytes; the server takes {most}")
+            self.up = self._receiver()
+            self.texts = texts
+            work = self._with_texts(size)
+        else:
+            work = self._work()
+        self.task = self.channel.registry.loop.create_task(self._run(work))
+
+    def _work(self) -> Coroutine[Any, Any, Any]:
+        """Return the coroutine that executes the request, once its payload is complete."""
+        service = self.channel.registry.service
+        if self.method == "read_file" and (limit := service.streamed_read_limit()) is not None:
+            request = service.validate(self.method, self.payload)
+            return service.count(self.method, partial(self._read_file, request, limit))
+        if self.method in METHODS:
+            return service.call(self.method, service.validate(self.method, self.payload))
+        if self.method == "stream_in_session":
+            return service.count(self.method, self._stream)
+        if self.method == "upload":
+            self.up = self._receiver()
+            return service.count(self.method, self._upload)
+        if self.method == "download":
+            return service.count(self.method, self._download)
+        raise InvalidInputError(f"There is no method {self.method!r:.100}")
+
+    def _receiver(self) -> Receiver:
+        receiver = Receiver(self.id, UP)
+        if self.connection is not None:
+            receiver.attach(self.connection)
+        return receiver
+
+    async def _run(self, work: Coroutine[Any, Any, Any]) -> None:
+        begin = time.perf_counter()
+        outcome = ""
+        try:
+            if self.given_up:  # before its task began
+                raise asyncio.CancelledError
+            if self.channel.ending_runs and self.method in _RUNS:
+                # An interrupt must not overtake cancelled commands: one still queued in its session would begin.
+                await asyncio.wait(self.channel.ending_runs)
+            answer = await work
+            self.finish(RESULT, answer if answer.__class__ is dict else answer.__dict__)
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            self.finish(ERROR, to_wire(SwerexException("The request was cancelled")))
+        except Exception as error:
+            outcome = type(error).__name__
+            self.finish(ERROR, to_wire(error))
+        finally:
+            work.close()  # which did not begin if the client had cancelled the request
+        if outcome or self.channel.registry.logs_all:
+            client = "" if self.connection is None else self.connection.client
+            seconds = time.perf_counter() - begin
+            logs.request_done(self.method, seconds, outcome or "done", client, str(self.id), bool(outcome))
+
+    async def _with_texts(self, size: int) -> BaseModel | dict[str, Any]:
+        assert self.up is not None
+        long = LongTexts(size)
+        while long.size < size:
+            await self.up.news()
+            if self.up.received == long.size:
+                raise ProtocolError("A request's texts are shorter than announced")
+            self.up.drain(long.feed)
+        long.insert(self.payload, self.texts)
+        self.up.close()
+        self.texts = []
+        if self.method in ("upload", "download"):
+            raise InvalidInputError(f"{self.method} takes no long texts")
+        return await self._work()  # type: ignore[no-any-return]
+
+    async def _stream(self) -> dict[str, Any]:
+        service = self.channel.registry.service
+        action: Any = service.validate("run_in_session", self.payload)
+        self.payload = None
+        self.down = self._sender(DOWN)
+        stream = service.runtime.stream_in_session(action)
+        answer: dict[str, Any] = {}
+        sent = hashlib.blake2b()
+        async with contextlib.aclosing(stream):  # type: ignore[type-var]
+            async for item in stream:
+                if isinstance(item, str):
+                    data = item.encode("utf-8", "surrogatepass")
+                    sent.update(data)
+                    self.down.write(data)
+                    await self.down.room()
+                else:
+                    answer = dict(item.__dict__)
+        self.down.finish()
+        if answer.get("output") and _same(answer["output"], sent.digest()):
+            answer["output"] = None
+        return answer
+
+    async def _upload(self) -> dict[str, Any]:
+        assert self.up is not None
+        await file_transfer.receive(self.up, _text(self.payload, "target_path"))
+        return {}
+
+    async def _download(self) -> dict[str, Any]:
+        self.down = self._sender(DOWN)
+        await file_transfer.send(_text(self.payload, "path"), self.down)
+        self.down.finish()
+        return {}
+
+    async def _read_file(self, request: Any, limit: int) -> Any:
+        """Read a text file, and send a long text while reading; decoding errors are those of `runtime.read_file`."""
+        runtime = self.channel.registry.service.runtime
+        sender = self._sender(TEXT)
+
+        def begins() -> None:
+            self.text = sender
+
+        try:
+            if (await runtime.is_alive()).is_alive:
+                found = await file_transfer.send_text(
+                    request.path, request.encoding, request.errors, limit, sender, begins
+                )
+                if isinstance(found, str):
+                    return {"content": found}
+                if found:
+                    self.streamed = [[["content"], sender.written]]
+                    return {"content": ""}
+            return await runtime.read_file(request)
+        except UnicodeError:
+            await runtime.read_file(request)
+            raise ResourceError(f"{request.path} changed while it was read: try again") from None
+
+    def _sender(self, lane: int) -> Sender:
+        sender = Sender(self.id, lane)
+        if self.connection is not None:
+            sender.attach(self.connection, 0)
+        return sender
+
+    # -- the answer
+
+    def finish(self, kind: int, payload: dict[str, Any]) -> None:
+        """Encode the response, keep it, and send it after the streams."""
+        if kind == ERROR and self.text is not None:
+            payload = {**payload, _BEGUN: ""}
+            self.streamed = [[[_BEGUN], self.text.written]]
+        answer, chunks = self._encode(kind, payload)
+        self.answer = answer
+        self.size = len(answer) + (sum(map(len, chunks)) if self.text is None else self.text.held)
+        self.payload = None
+        self.task = None
+        self.done_at = time.monotonic()
+        if chunks:
+            total = sum(map(len, chunks))
+            if self.text is None and self.connection is not None and total > PIECE:
+                self.connection.send([END, self.id, TEXT, total])
+            self.text = self.text or self._sender(TEXT)
+            for chunk in chunks:
+                self.text.write(chunk)
+        if self.text is not None:
+            self.text.when_sent(self.send_answer)
+        if self.down is not None:
+            self.down.when_sent(self.send_answer)
+        elif self.text is None:
+            self.send_answer()
+        self.channel.finished(self)
+
+    def _encode(self, kind: int, payload: dict[str, Any]) -> tuple[bytes, list[str | bytes]]:
+        encode = self.channel.registry.encode
+        try:
+            rest, texts, chunks = split_texts(payload)
+            texts = [*self.streamed, *texts]
+            return encode([kind, self.id, rest, texts] if texts else [kind, self.id, rest]), chunks
+        except _core.FrameError:
+            pass
+        try:  # again, with strings that UTF-8 cannot encode moved to `texts`
+            rest, texts, chunks = split_texts(payload, all_of=True)
+            return encode([kind, self.id, rest, [*self.streamed, *texts]]), chunks
+        except _core.FrameError as error:
+            return encode([ERROR, self.id, to_wire(ServerLimitError(f"The answer cannot be sent: {error}"))]), []
+
+    def send_answer(self) -> None:
+        """Send the response if all of its streams and texts were sent."""
+        for lane in (self.down, self.text):
+            if lane is not None and not lane.through:
+                return
+        if self.connection is not None and self.answer is not None and not self.answered:
+            self.answered = True
+            self.connection.send_encoded(self.answer)
+
+    # -- connections
+
+    def attach(self, connection: ServerConnection, got: list[int]) -> None:
+        """Continue over the connection on which the client asked again.
+
+        Args:
+            got: numbers of bytes of DOWN and TEXT that the client has.
+        """
+        self.connection = connection
+        self.answered = False
+        connection.send([RESUME, self.id, 0 if self.up is None else self.up.received])
+        if self.up is not None:
+            self.up.attach(connection)
+        if self.down is not None:
+            self.down.attach(connection, got[0])
+        if self.text is not None:
+            self.text.attach(connection, got[1])
+        if self.down is None and self.text is None:
+            self.send_answer()
+
+    def detach(self) -> None:
+        self.connection = None
+        for lane in (self.up, self.down, self.text):
+            if lane is not None:
+                lane.detach()
+
+    @property
+    def owes(self) -> bool:
+        """True if the client is connected and has not yet taken all bytes of the streams."""
+        return self.connection is not None and any(lane is not None and lane.held for lane in (self.down, self.text))
+
+    @property
+    def waits_for_client(self) -> bool:
+        """True if the request runs and may need the client to send or receive data."""
+        if self.task is None:
+            return False
+        return bool(self.texts) or self.down is not None or self.text is not None or self.method == "upload"
+
+    def cancel(self) -> None:
+        """Cancel the request after its task has begun.
+
+        A task cancelled before that would leave no response.
+        """
+        if self.task is not None:
+            self.given_up = True
+            if self.method in _RUNS:
+                self.channel.ending_runs.add(self.task)
+                self.task.add_done_callback(self.channel.ending_runs.discard)
+            self.channel.registry.loop.call_soon(self._cancel)
+
+    def _cancel(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+
+class ServerChannel:
+    """The requests of one client and their responses, over successive connections."""
+
+    def __init__(self, registry: Registry, name: bytes, connection: ServerConnection):
+        self.registry = registry
+        self.name = name
+        self.connection: ServerConnection | None = connection
+        self.calls: dict[int, ServerCall] = {}
+        self.highest = 0
+        self.detached_at = 0.0
+        self.ending_runs: set[asyncio.Task[None]] = set()
+        """Tasks of cancelled requests that run commands in sessions, until they end."""
+        self._kept: dict[int, ServerCall] = {}  # finished calls, the oldest response first
+        self._kept_bytes = 0
+
+    def request(self, frame: list[Any]) -> None:
+        number, method, payload, floor = frame[1:5]
+        if number.__class__ is not int or number < 1 or floor.__class__ is not int or method.__class__ is not str:
+            raise ProtocolError("The client sent an invalid request")
+        again = frame[6] if len(frame) > 6 else None
+        self.forget(floor)
+        call = self.calls.get(number)
+        assert self.connection is not None
+        if method == "is_alive" and call is None and not (len(frame) > 5 and frame[5]) and self._says_alive(number):
+            return
+        if call is not None:
+            call.attach(self.connection, again or [0, 0])
+            return
+        if number <= self.highest:
+            msg = "The request was received before; its result is no longer kept"
+            self.connection.send([ERROR, number, to_wire(ResultLostError(msg))])
+            return
+        self.highest = number
+        call = self.calls[number] = ServerCall(self, number, method, payload)
+        try:
+            self._check_room(method)
+            call.start(frame[5] if len(frame) > 5 else None)
+        except SwerexException as error:
+            call.finish(ERROR, to_wire(error))
+        if again is not None:
+            self.connection.send([RESUME, number, 0])
+
+    def _says_alive(self, number: int) -> bool:
+        """Answer `is_alive` now if the runtime can; return whether it did. The client may ask again: keep nothing."""
+        registry = self.registry
+        connection = self.connection
+        if connection is None or registry.logs_all:
+            return False
+        answer = registry.service.alive()
+        if answer is None:
+            return False
+        if number > self.highest:
+            self.highest = number
+        connection.send([RESULT, number, answer])
+        return True
+
+    def _check_room(self, method: str) -> None:
+        """Check the limits on unfinished requests and on responses that the client has not taken: incomplete requests
+        are not in flight, and such responses are not dropped, but both use memory."""
+        limits = self.registry.service.limits
+        if method == "is_alive":
+            return
+        if len(self.calls) - len(self._kept) > limits.requests:
+            raise ServerLimitError(f"The server allows {limits.requests} requests at the same time: try again later")
+        if self._kept_bytes > limits.result_bytes:
+            owed = [call.size for call in self._kept.values() if call.owes]
+            if len(owed) > 1 and sum(owed) > limits.result_bytes:
+                raise ServerLimitError(
+                    f"The client has not read {sum(owed)} bytes of earlier responses: read them first"
+                )
+
+    def finished(self, call: ServerCall) -> None:
+        """Keep a finished call, and drop the oldest calls if too many are kept."""
+        self._kept[call.id] = call
+        self._kept_bytes += call.size
+        if self._full:
+            for other in list(itertools.islice(self._kept.values(), _LOOK_AT)):
+                if not self._full:
+                    break
+                if other is not call and not other.owes:
+                    self._drop(other)
+
+    @property
+    def _full(self) -> bool:
+        limits = self.registry.service.limits
+        return len(self._kept) > limits.results or self._kept_bytes > limits.result_bytes
+
+    def _drop(self, call: ServerCall) -> None:
+        del self.calls[call.id]
+        if self._kept.pop(call.id, None) is not None:
+            self._kept_bytes -= call.size
+
+    def forget(self, floor: int) -> None:
+        """Drop the calls below `floor`, whose responses the client has."""
+        calls = self.calls
+        while calls:
+            first = next(iter(calls))
+            if first >= floor or calls[first].answer is None:
+                break
+            self._drop(calls[first])
+
+    def sweep(self, now: float) -> None:
+        """Drop calls that were kept for `Limits.result_seconds`.
+
+        Calls whose responses the client is still receiving stay.
+        """
+        before = now - self.registry.service.limits.result_seconds
+        for call in [e for e in self._kept.values() if e.done_at < before and not e.owes]:
+            self._drop(call)
+
+    def attach(self, connection: ServerConnection) -> None:
+        """Set the new connection of the client, and abort the previous one.
+
+        The client has lost the previous connection.
+        """
+        old, self.connection = self.connection, connection
+        if old is not None and old is not connection:
+            self._detach_all()
+            old.channel = None
+            old.abort()
+
+    def detach(self, connection: ServerConnection) -> None:
+        if self.connection is connection:
+            self.connection = None
+            self.detached_at = time.monotonic()
+            self._detach_all()
+
+    def _detach_all(self) -> None:
+        for call in self.calls.values():
+            call.detach()
+
+    def cancel(self, frame: list[Any]) -> None:
+        """Cancel a call for which the client no longer waits; drop a finished call."""
+        call = self.calls.get(frame[1])
+        if call is not None:
+            if call.answer is None:
+                call.cancel()
+            else:
+                call.detach()
+                self._drop(call)
+
+    def credit(self, frame: list[Any]) -> None:
+        _, number, lane, offset = frame
+        call = self.calls.get(number)
+        sender = None if call is None else call.down if lane == DOWN else call.text
+        if sender is not None:
+            sender.credit(offset)
+
+    def data(self, frame: list[Any]) -> None:
+        _, number, _, offset, data = frame
+        if (up := self._open_up(number)) is not None:
+            up.data(offset, data)
+
+    def end_of_stream(self, frame: list[Any]) -> None:
+        _, number, _, offset = frame
+        if (up := self._open_up(number)) is not None:
+            up.end(offset)
+
+    def _open_up(self, number: int) -> Receiver | None:
+        """Return the stream that a running call receives, or None."""
+        call = self.calls.get(number)
+        return call.up if call is not None and call.answer is None else None
+
+    def end(self) -> None:
+        """Detach and cancel all calls: the client is gone for good."""
+        self.connection = None
+        self._detach_all()
+        self.cancel_all()
+
+    def cancel_all(self) -> None:
+        """Cancel all calls of the channel."""
+        for call in self.calls.values():
+            call.cancel()
+
+    @property
+    def idle(self) -> bool:
+        """True if all calls of the channel are finished."""
+        return len(self._kept) == len(self.calls)
+
+
+class Registry:
+    """All channels and connections of a server."""
+
+    def __init__(self, service: Service):
+        self.service = service
+        self.loop = asyncio.get_running_loop()
+        self.logs_all = logs.LOGGER.isEnabledFor(logging.DEBUG)
+        """True if successful requests are logged too."""
+        self.encode = new_encoder().encode
+        self.channels: dict[bytes, ServerChannel] = {}
+        self.connections: set[ServerConnection] = set()
+        self.ending = False
+        """True if the server is shutting down. It then refuses channels: their requests are being cancelled."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def new_connection(self) -> ServerConnection:
+        return ServerConnection(self)
+
+    def open(self, name: bytes, connection: ServerConnection) -> tuple[ServerChannel, bool]:
+        """Return the channel of this name, and whether it existed before."""
+        if self.ending:
+            raise ServerLimitError(_ENDING)
+        channel = self.channels.get(name)
+        if channel is not None:
+            channel.attach(connection)
+            return channel, True
+        if len(self.channels) >= 2 * self.service.limits.connections:
+            self._forget_oldest()
+        channel = self.channels[name] = ServerChannel(self, name, connection)
+        return channel, False
+
+    def _forget_oldest(self) -> None:
+        lonely = [(c.detached_at, name) for name, c in self.channels.items() if c.connection is None and c.idle]
+        if not lonely:
+            raise ServerLimitError("The server has too many clients: try again later")
+        del self.channels[min(lonely)[1]]
+
+    def join(self, connection: ServerConnection) -> None:
+        self.connections.add(connection)
+        self.service.connections += 1
+        if self._timer is None:
+            self._timer = self.loop.call_later(_SWEEP, self._sweep)
+
+    def leave(self, connection: ServerConnection) -> None:
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self.service.connections -= 1
+
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        for connection in list(self.connections):
+            connection.check(now)
+        keep = self.service.limits.result_seconds
+        for name, channel in list(self.channels.items()):
+            channel.sweep(now)
+            if channel.connection is None and now - channel.detached_at > keep:
+                if channel.idle:
+                    del self.channels[name]
+                for call in channel.calls.values():
+                    if call.waits_for_client:
+                        call.cancel()
+        busy = self.connections or self.channels
+        self._timer = self.loop.call_later(_SWEEP, self._sweep) if busy else None
+
+    async def shutdown(self, seconds: float = 2.0) -> None:
+        """Send GOODBYE and close all connections.
+
+        Responses have up to `seconds` to be sent first.
+        """
+        self.ending = True
+        for channel in self.channels.values():
+            if channel.connection is None:  # no client waits for the responses
+                channel.cancel_all()
+        for connection in list(self.connections):
+            connection.shutdown()
+        until = time.monotonic() + seconds
+        while self.connections and time.monotonic() < until:
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.abort()
+        for channel in self.channels.values():
+            channel.cancel_all()
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class ServerConnection(FrameConnection):
+    """The server's end of one connection, after authentication."""
+
+    def __init__(self, registry: Registry):
+        super().__init__()
+        self.registry = registry
+        self.channel: ServerChannel | None = None
+        self.client = ""
+        """Network address of the client; "local" if the connection has none, such as over a unix socket."""
+        self._last = time.monotonic()
+        self._backlog: deque[Any] = deque()
+        """Received frames that are not handled yet; reading is paused while there are any."""
+        self.handlers[HELLO] = self._hello
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        self.client = str(peer[0]) if isinstance(peer, tuple) and peer else "local"
+        self.registry.join(self)
+
+    def lost(self, error: BaseException) -> None:
+        self.registry.leave(self)
+        if isinstance(error, ProtocolError):
+            logger.warning("The client %s was disconnected: %s", self.client, error)
+        if self.channel is not None:
+            self.channel.detach(self)
+
+    def handle(self, frames: list[Any]) -> None:
+        """Handle a limited number of frames in each turn of the event loop.
+
+        Other tasks can run in between.
+        """
+        if len(frames) <= _AT_ONCE and not self._backlog:
+            super().handle(frames)
+            return
+        if not self._backlog:
+            self.transport.pause_reading()
+            self.registry.loop.call_soon(self._go_on)
+        self._backlog.extend(frames)
+
+    def _go_on(self) -> None:
+        if self.paused or self.closing:
+            return
+        super().handle([self._backlog.popleft() for _ in range(min(_AT_ONCE, len(self._backlog)))])
+        if self._backlog:
+            self.registry.loop.call_soon(self._go_on)
+        elif not self.paused and not self.closing:
+            self.transport.resume_reading()
+
+    def pause_writing(self) -> None:
+        """Stop reading from a client that does not read."""
+        super().pause_writing()
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.paused or self.closing:
+            return
+        if self._backlog:
+            self.registry.loop.call_soon(self._go_on)
+        else:
+            self.transport.resume_reading()
+
+    def check(self, now: float) -> None:
+        """Abort the connection if the client was silent for too long."""
+        if self.heard:
+            self.heard = False
+            self._last = now
+        elif now - self._last > (_SILENCE if self.channel is not None else _FIRST_FRAME):
+            self.abort()
+
+    def shutdown(self) -> None:
+        if not self.closing:
+            self.send([GOODBYE, _ENDING])
+            self.close()
+
+    # -- frames
+
+    def _hello(self, frame: list[Any]) -> None:
+        _, version, name, _ = frame
+        if version != VERSION or not isinstance(name, bytes) or len(name) != 16:
+            raise ProtocolError(f"The client speaks version {version!r:.20} of the protocol; this is {VERSION}")
+        self.handlers.pop(HELLO)
+        service = self.registry.service
+        try:
+            self.channel, known = self.registry.open(name, self)
+        except ServerLimitError as error:
+            self.send([GOODBYE, str(error)])
+            self.close()
+            return
+        self.send([HELLO, VERSION, service.instance_id, known, {"version": __version__}])
+        self.handlers.update(
+            {
+                REQUEST: self.channel.request,
+                CANCEL: self.channel.cancel,
+                CREDIT: self.channel.credit,
+                DATA: self.channel.data,
+                END: self.channel.end_of_stream,
+                PING: self._ping,
+                GOODBYE: self._goodbye,
+            }
+        )
+
+    def _ping(self, frame: list[Any]) -> None:
+        super()._ping(frame)
+        if self.channel is not None and len(frame) > 1:
+            self.channel.forget(frame[1])
+
+    def _goodbye(self, frame: list[Any]) -> None:
+        """End the channel and the connection: the client will not ask for its responses again."""
+        channel, self.channel = self.channel, None
+        if channel is not None:
+            channel.end()
+            self.registry.channels.pop(channel.name, None)
+        self.close()
+
+
+def _same(text: str, digest: bytes) -> bool:
+    """Check whether the text is the streamed output, which has this digest."""
+    whole = hashlib.blake2b()
+    for start in range(0, len(text), PIECE):
+        whole.update(text[start : start + PIECE].encode("utf-8", "surrogatepass"))
+    return whole.digest() == digest
+
+
+def _text(payload: Any, name: str) -> str:
+    value = payload.get(name) if isinstance(payload, dict) else None
+    if not isinstance(value, str):
+        raise InvalidInputError(f"The request needs {name!r}, a text")
+    return value

@@ -1,0 +1,87 @@
+"""Log of a server on standard error, as text or as one JSON object per line.
+
+Successful requests are logged at level debug, failed requests and new connections at info. The log never contains
+keys, and at info and above it does not contain the data that clients send and receive.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from swerex_c.exceptions import NotAvailableError
+from swerex_c.utils.visible import visible
+
+__all__ = ["FORMATS", "LOGGER", "connected", "listening", "request_done", "set_up"]
+
+FORMATS = ("text", "json")
+
+LOGGER = logging.getLogger("rex-server")
+
+
+def set_up(log_format: str = "text", level: str = "info") -> None:
+    """Configure logging to standard error for the whole process.
+
+    Args:
+        log_format: "text" or "json".
+        level: name of the lowest level that is logged.
+
+    Raises:
+        NotAvailableError: if the format is "json" and python-json-logger is not installed.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_json_formatter() if log_format == "json" else _text_formatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # Invalid requests from unknown clients on the port must not fill the log with warnings.
+    logging.getLogger("uvicorn.error").setLevel(max(root.level, logging.ERROR) if root.level > logging.DEBUG else 0)
+    logging.getLogger("asyncio").setLevel(max(root.level, logging.WARNING))
+
+
+class _TextFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
+
+
+def _text_formatter() -> logging.Formatter:
+    return _TextFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+
+
+def _json_formatter() -> logging.Formatter:
+    try:
+        from pythonjsonlogger.json import JsonFormatter
+    except ImportError:
+        msg = "--log-format json needs the package python-json-logger: pip install 'swerex-c[logs]'"
+        raise NotAvailableError(msg) from None
+    names = {"asctime": "time", "levelname": "level", "name": "logger"}
+    formatter: logging.Formatter = JsonFormatter(
+        "%(asctime)s %(levelname)s %(name)s %(message)s", rename_fields=names, datefmt="%Y-%m-%dT%H:%M:%S%z"
+    )
+    return formatter
+
+
+def listening(addresses: str) -> None:
+    """Log the addresses of the server at any log level.
+
+    There may be no other way to learn the port.
+    """
+    record = LOGGER.makeRecord(LOGGER.name, logging.INFO, __file__, 0, "Listening on %s", (addresses,), None)
+    LOGGER.handle(record)
+
+
+def connected(client: str, wire: str) -> None:
+    """Log that a client has connected. `wire`: name of the protocol."""
+    LOGGER.info("%s connected (%s)", client, wire, extra={"client": client, "wire": wire})
+
+
+def request_done(method: str, seconds: float, outcome: str, client: str, request_id: str, failed: bool) -> None:
+    """Log that a request has ended. `outcome`: a status, or the name of an exception."""
+    level = logging.INFO if failed else logging.DEBUG
+    if not LOGGER.isEnabledFor(level):
+        return
+    method, request_id = visible(method, one_line=True), visible(request_id[:100], one_line=True)
+    facts = {"method": method, "seconds": round(seconds, 6), "outcome": outcome, "client": client}
+    if request_id:
+        facts["request_id"] = request_id
+    LOGGER.log(level, "%s from %s: %s in %.6f s", method, client, outcome, seconds, extra=facts)

@@ -1,0 +1,81 @@
+"""Export of a server's metrics to Prometheus.
+
+It needs the optional package prometheus-client. This module counts nothing: it formats the counts of `Service` when
+/metrics is requested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from swerex_c.exceptions import NotAvailableError
+
+if TYPE_CHECKING:
+    from swerex_c.remote.server.service import Histogram, Service
+
+__all__ = ["Page", "page"]
+
+Page = Callable[[str], tuple[str, bytes]]
+"""A function from the Accept header of a request to the content type and body of the response."""
+
+
+def page(service: Service) -> Page:
+    """Return the function that answers /metrics for a service.
+
+    Raises:
+        NotAvailableError: if prometheus-client is not installed.
+    """
+    try:
+        from prometheus_client import CollectorRegistry, ProcessCollector
+        from prometheus_client.exposition import choose_encoder
+    except ImportError:
+        msg = "--metrics needs the package prometheus-client: pip install 'swerex-c[metrics]'"
+        raise NotAvailableError(msg) from None
+    registry = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=registry)
+    registry.register(_Collector(service))
+
+    def answer(accept: str) -> tuple[str, bytes]:
+        encode, content_type = choose_encoder(accept)
+        return content_type, encode(registry)
+
+    return answer
+
+
+class _Collector:
+    def __init__(self, service: Service):
+        self._service = service
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        service = self._service
+        calls = CounterMetricFamily("swerex_calls", "Requests that were carried out, or failed.", labels=["method"])
+        errors = CounterMetricFamily("swerex_call_errors", "Those of them that failed.", labels=["method"])
+        seconds = HistogramMetricFamily("swerex_call_duration_seconds", "How long they took.", labels=["method"])
+        for method, histogram in service.histograms.items():
+            calls.add_metric([method], histogram.finished)
+            errors.add_metric([method], histogram.errors)
+            seconds.add_metric([method], buckets=_buckets(histogram), sum_value=histogram.seconds)
+        yield from (calls, errors, seconds)
+        for name, text, value in (
+            ("swerex_requests_in_flight", "Requests that are being carried out.", service.in_flight),
+            ("swerex_sessions", "Sessions that are open.", service.session_count),
+            ("swerex_connections", "Connections that are open.", service.connections),
+        ):
+            yield GaugeMetricFamily(name, text, value=value)
+        warm = getattr(service.runtime, "warm", None)
+        if warm is not None:
+            yield GaugeMetricFamily("swerex_warm_sessions", "Shells that wait to become sessions.", value=warm.waiting)
+            for name, text, value in (
+                ("swerex_warm_sessions_taken", "Sessions that one of them has become.", warm.taken),
+                ("swerex_warm_sessions_missed", "Sessions whose shell was started instead.", warm.missed),
+            ):
+                yield CounterMetricFamily(name, text, value=value)
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    bounds = [*(str(bound) for bound in histogram.BOUNDS), "+Inf"]
+    return list(zip(bounds, accumulate(histogram.buckets), strict=True))

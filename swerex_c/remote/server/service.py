@@ -1,0 +1,329 @@
+"""Service of a runtime: key check, limits and counts, for HTTP and for frames."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import itertools
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from swerex_c.engine.completions import current_completions
+from swerex_c.exceptions import InvalidInputError, ServerLimitError
+from swerex_c.interfaces import AbstractRuntime
+from swerex_c.models import (
+    Action,
+    CloseSessionRequest,
+    Command,
+    CreateSessionRequest,
+    ReadFileRequest,
+    WriteFileRequest,
+)
+from swerex_c.remote.wire.limits import Limits
+
+__all__ = ["METHODS", "InvalidRequestError", "RuntimeHolder", "Service", "Histogram", "validate"]
+
+METHODS: dict[str, TypeAdapter[Any] | None] = {
+    "is_alive": None,
+    "create_session": TypeAdapter(CreateSessionRequest),
+    "run_in_session": TypeAdapter(Action),
+    "close_session": TypeAdapter(CloseSessionRequest),
+    "execute": TypeAdapter(Command),
+    "read_file": TypeAdapter(ReadFileRequest),
+    "write_file": TypeAdapter(WriteFileRequest),
+    "close": None,
+}
+"""Methods of runtimes that a client may call, with the validator of the request; None: there is no request."""
+
+
+_MOST_MEMBERS = 1000
+"""Size of a list or object above which member types are checked first: pydantic makes one error for each member."""
+
+_MOST_PROBLEMS = 100
+_MOST_PROBLEM = 500
+"""Maximum length of the text of one problem, in characters: some texts repeat the input."""
+
+
+class InvalidRequestError(InvalidInputError):
+    """A request that is not valid for its method.
+
+    `problems` has the format of FastAPI, without the input.
+    """
+
+    def __init__(self, problems: list[dict[str, Any]]):
+        self.problems = problems
+        super().__init__("; ".join(f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in problems)[:2000])
+
+
+def validate(adapter: TypeAdapter[Any], payload: Any) -> Any:
+    """Validate a payload and return its model.
+
+    Raises:
+        InvalidRequestError: with the first problems, each of bounded length, whatever the size of the payload.
+    """
+    for name, value in payload.items() if isinstance(payload, dict) else ():
+        if isinstance(value, list | dict) and len(value) > _MOST_MEMBERS:
+            members = itertools.chain(value, value.values()) if isinstance(value, dict) else value
+            if not all(isinstance(member, str) for member in members):  # no model accepts other types there
+                raise InvalidRequestError([_problem("string_type", (name,), "Input should hold valid strings only")])
+    try:
+        return adapter.validate_python(payload)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)[:_MOST_PROBLEMS]
+        problems = [_problem(p["type"], p["loc"], p["msg"]) for p in found]
+    raise InvalidRequestError(problems)
+
+
+def _problem(kind: str, where: tuple[int | str, ...], text: str) -> dict[str, Any]:
+    loc = [part[:_MOST_PROBLEM] if isinstance(part, str) else part for part in where]
+    return {"type": kind, "loc": loc, "msg": text[:_MOST_PROBLEM]}
+
+
+class RuntimeHolder(Protocol):
+    """A holder of a runtime and a key, which may be replaced at any time.
+
+    An example is the module `swerex_c.server`.
+    """
+
+    runtime: AbstractRuntime
+    AUTH_TOKEN: str
+
+
+class Histogram:
+    """Counts of the calls of one method, and a histogram of their durations.
+
+    `seconds` is the sum of the durations.
+    """
+
+    __slots__ = ("buckets", "errors", "finished", "seconds")
+
+    BOUNDS = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+    """Upper bounds of the buckets in seconds; the last bucket has none."""
+
+    def __init__(self) -> None:
+        self.finished = 0
+        self.errors = 0
+        self.seconds = 0.0
+        self.buckets = [0] * (len(self.BOUNDS) + 1)
+
+    def add(self, seconds: float, failed: bool) -> None:
+        self.finished += 1
+        self.errors += failed
+        self.seconds += seconds
+        for i, bound in enumerate(self.BOUNDS):
+            if seconds <= bound:
+                self.buckets[i] += 1
+                return
+        self.buckets[-1] += 1
+
+
+class _Counted:
+    """A context manager that counts one request, within the limit on those in flight.
+
+    `is_alive` does not count as in flight, so that a server at its limit still answers that it is alive.
+    """
+
+    __slots__ = ("_begin", "_method", "_service")
+
+    def __init__(self, service: Service, method: str):
+        self._service = service
+        self._method = method
+
+    def __enter__(self) -> None:
+        service = self._service
+        if self._method != "is_alive":
+            if service.in_flight >= service.limits.requests:
+                msg = f"The server allows {service.limits.requests} requests at the same time: try again later"
+                raise ServerLimitError(msg)
+            service.in_flight += 1
+        self._begin = time.perf_counter()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._method != "is_alive":
+            self._service.in_flight -= 1
+        self._service.histograms[self._method].add(time.perf_counter() - self._begin, kind is not None)
+
+
+class _Busy:
+    """A truth value: whether the service has more than one request in flight."""
+
+    __slots__ = ("_service",)
+
+    def __init__(self, service: Service):
+        self._service = service
+
+    def __bool__(self) -> bool:
+        return self._service.in_flight > 1
+
+
+class Service:
+    """A runtime with a server's key, limits and counts, used by one event loop."""
+
+    def __init__(self, holder: RuntimeHolder, limits: Limits | None = None):
+        self.holder = holder
+        self.limits = limits or Limits()
+        self.histograms = {name: Histogram() for name in [*METHODS, "upload", "download", "stream_in_session"]}
+        self.instance_id = uuid.uuid4().hex
+        """Id of this server instance; it changes with each restart."""
+        self.in_flight = 0
+        self.connections = 0
+        self.ending = False
+        self._creating: list[str] = []
+        """Names of the sessions that are being created."""
+        self._closing: set[asyncio.Task[BaseModel]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._starts: asyncio.Lock
+
+    @property
+    def runtime(self) -> AbstractRuntime:
+        return self.holder.runtime
+
+    @property
+    def session_count(self) -> int:
+        return len(getattr(self.holder.runtime, "sessions", ()))
+
+    def refusal(self, key: bytes | None) -> tuple[int, str] | None:
+        """Return HTTP status and reason if a client is refused, else None.
+
+        A wrong key takes as long as the right one.
+
+        Args:
+            key: value of the header X-API-Key, or None.
+        """
+        wanted = self.holder.AUTH_TOKEN
+        if not wanted:
+            return 403, "The server has no key, so it refuses every request"
+        if hmac.compare_digest(wanted.encode(), key or b""):
+            return None
+        return (401, "Invalid API Key") if key else (403, "Not authenticated")
+
+    async def call(self, method: str, request: BaseModel | None) -> BaseModel:
+        """Call a method of `METHODS`, and return or raise its outcome.
+
+        Args:
+            request: the validated request; None if the method takes none.
+
+        Raises:
+            ServerLimitError: if too many requests are in flight, or too many sessions are open.
+        """
+        with _Counted(self, method):
+            if method == "close":
+                return await self.close()
+            if method == "create_session":
+                return await self._create_session(request)
+            if method == "execute":
+                await self._turn()
+            run: Callable[..., Awaitable[BaseModel]] = getattr(self.holder.runtime, method)
+            return await (run() if request is None else run(request))
+
+    def alive(self) -> dict[str, Any] | None:
+        """Return the fields of the response of `is_alive`.
+
+        Return None if the runtime has to be awaited.
+        """
+        begin = time.perf_counter()
+        runtime = self.holder.runtime
+        answer = runtime.is_alive_now() if isinstance(runtime, AbstractRuntime) else None
+        if answer is None:
+            return None
+        self.histograms["is_alive"].add(time.perf_counter() - begin, False)
+        fields: dict[str, Any] = answer.__dict__
+        return fields
+
+    def streamed_read_limit(self) -> int | None:
+        """Return the runtime's `streamed_read_limit`.
+
+        Return None also if the runtime is not an `AbstractRuntime`.
+        """
+        runtime = self.holder.runtime
+        return runtime.streamed_read_limit() if isinstance(runtime, AbstractRuntime) else None
+
+    async def _create_session(self, request: Any) -> BaseModel:
+        """Create a session; count it against `Limits.sessions` before the first await."""
+        occupied = {*getattr(self.holder.runtime, "sessions", ()), *self._creating}
+        if len(occupied) >= self.limits.sessions:
+            msg = f"The server allows {self.limits.sessions} sessions at the same time: close some first"
+            raise ServerLimitError(msg)
+        self._creating.append(request.session)
+        try:
+            await self._turn()
+            return await self.holder.runtime.create_session(request)
+        finally:
+            self._creating.remove(request.session)
+
+    async def _turn(self) -> None:
+        """Wait until no other program is started in this turn of the event loop.
+
+        Starting a program takes one or two milliseconds; a client that starts a hundred must not delay the others.
+        """
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._starts = loop, asyncio.Lock()
+            current_completions().set_busy(_Busy(self))
+        async with self._starts:
+            await asyncio.sleep(0)
+
+    def counted(self, method: str) -> contextlib.AbstractContextManager[None]:
+        """Return a context manager that counts one request.
+
+        On entry, it raises `ServerLimitError` if too many requests are in flight.
+        """
+        return _Counted(self, method)
+
+    async def count(self, method: str, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Await `work()`, counted as one request of `method`; see `counted`."""
+        with _Counted(self, method):
+            return await work()
+
+    async def close(self) -> BaseModel:
+        """Close the runtime, with all sessions and commands, and replace it.
+
+        New clients get a runtime of the same kind. If the caller is cancelled, the work goes on, because nothing else
+        would finish it.
+        """
+        closing = asyncio.create_task(self._close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        return await asyncio.shield(closing)
+
+    async def _close(self) -> BaseModel:
+        runtime = self.holder.runtime
+        answer = await runtime.close()
+        if self.holder.runtime is runtime and not self.ending:
+            config = getattr(runtime, "_config", None)
+            options = {} if config is None else config.model_dump(exclude={"type"})
+            self.holder.runtime = type(runtime)(**options)
+        return answer
+
+    async def shutdown(self) -> None:
+        """Close the runtime for good, because the server ends.
+
+        Running and later requests get the error that this causes.
+        """
+        self.ending = True
+        await self.holder.runtime.close()
+
+    @staticmethod
+    def validate(method: str, payload: Any) -> BaseModel | None:
+        """Validate the payload that a client sent for a method.
+
+        Return the request, or None if the method takes none.
+
+        Raises:
+            InvalidInputError: if there is no such method, or the payload is not valid for it.
+        """
+        if method not in METHODS:
+            raise InvalidInputError(f"There is no method {method[:100]!r}")
+        adapter = METHODS[method]
+        if adapter is None:
+            return None
+        try:
+            request: BaseModel = validate(adapter, payload)
+        except InvalidRequestError as error:
+            raise InvalidInputError(f"The request for {method} is not valid: {error}") from None
+        return request

@@ -1,0 +1,41 @@
+"""Server of one client over two descriptors, without port and key.
+
+It is for `ssh HOST swerex-remote --stdio`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from swerex_c.remote.server.calls import Registry, ServerConnection
+from swerex_c.remote.server.service import Service
+from swerex_c.remote.wire.connection import FdTransport
+
+__all__ = ["serve_stdio"]
+
+
+class _OnlyConnection(ServerConnection):
+    """The only connection of a server; it sets `gone` when it is lost."""
+
+    def __init__(self, registry: Registry):
+        super().__init__(registry)
+        self.gone = asyncio.Event()
+
+    def lost(self, error: BaseException) -> None:
+        super().lost(error)
+        self.gone.set()
+
+
+async def serve_stdio(service: Service, read_fd: int = 0, write_fd: int = 1) -> None:
+    """Serve one client over two descriptors until it disconnects.
+
+    The function takes ownership of the descriptors and closes them. Nothing else may use them. The caller ends what the
+    client started, with `service.shutdown`.
+    """
+    registry = Registry(service)
+    connection = _OnlyConnection(registry)
+    FdTransport(asyncio.get_running_loop(), read_fd, write_fd, connection)
+    try:
+        await connection.gone.wait()
+    finally:
+        await registry.shutdown(0.5)

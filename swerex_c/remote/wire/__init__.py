@@ -1,0 +1,1 @@
+"""Protocol of client and server: frames, streams, exceptions, files and results."""

@@ -1,0 +1,42 @@
+"""Limits on the server resources that clients may use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits on server resources, so that one client cannot exhaust them.
+
+    A request over a limit gets a typed error.
+    """
+
+    body: int = 64 << 20
+    """Maximum bytes of a request. Uploaded files are not held in memory and have no limit."""
+
+    sessions: int = 4096
+    """Maximum number of open sessions."""
+
+    requests: int = 4096
+    """Maximum number of requests in flight, for all clients together."""
+
+    connections: int = 4096
+    """Maximum number of open connections."""
+
+    unauthenticated: int = 256
+    """Maximum number of open connections that have not sent the authentication key yet."""
+
+    results: int = 1024
+    """Maximum number of kept results, per frame client and for all HTTP clients together; oldest are dropped first."""
+
+    result_seconds: float = 600.0
+    """Seconds to keep a result after its request completed, for a client that repeats the request."""
+
+    result_bytes: int = 256 << 20
+    """Maximum bytes of kept results, per frame client and for all HTTP clients together; oldest are dropped first."""
+
+    head_seconds: float = 10.0
+    """Seconds for a connection to send the head of a request, and for a TLS handshake."""

@@ -1,0 +1,343 @@
+"""Ordered byte streams with flow control, resumable over another connection.
+
+A `Sender` keeps sent bytes until the receiver has consumed them, and a `Receiver` counts the bytes that it received.
+So no byte is lost or duplicated if the connection breaks. Both objects belong to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from swerex_c.exceptions import ProtocolError
+from swerex_c.remote.wire.protocol import CREDIT, END, PIECE, WINDOW
+
+__all__ = ["FrameSink", "Receiver", "Sender"]
+
+
+class FrameSink(Protocol):
+    """Interface of the connection over which streams send frames."""
+
+    paused: bool
+    spare: deque[bytearray]
+    """Buffers of consumed pieces, for reuse."""
+
+    def send(self, frame: list[object]) -> None:
+        """Send one frame."""
+
+    def send_piece(self, exchange: int, lane: int, offset: int, piece: memoryview) -> None:
+        """Send a DATA frame."""
+
+    def wait_for_room(self, pump: Callable[[], None]) -> None:
+        """Call `pump` once when the connection is no longer paused."""
+
+
+class Sender:
+    """Sending end of a stream.
+
+    It sends at most WINDOW bytes ahead of the receiver's credit.
+    """
+
+    def __init__(self, exchange: int, lane: int):
+        self._exchange = exchange
+        self._lane = lane
+        self._gone: deque[memoryview] = deque()  # sent but not consumed, from `_done` to `_sent`
+        self._pieces: deque[memoryview] = deque()  # not sent yet, from `_sent` on
+        self._later: deque[Iterator[bytes]] = deque()  # not sent yet, up to `_written`; encoded for sending
+        self._done = 0
+        self._sent = 0
+        self._written = 0
+        self._finished = False
+        self._ended = False  # END was sent over the current connection
+        self._told = False
+        self._sink: FrameSink | None = None
+        self._room: asyncio.Event | None = None
+        self._at_end: Callable[[], None] | None = None
+        self.when_done: Callable[[int], None] | None = None
+        """Function to call at each CREDIT, with the number of bytes that the receiver has consumed in all."""
+
+    @property
+    def written(self) -> int:
+        """Number of bytes written so far."""
+        return self._written
+
+    @property
+    def through(self) -> bool:
+        """True if all written bytes were sent over the current connection."""
+        return self._sink is not None and self._sent == self._written
+
+    @property
+    def held(self) -> int:
+        """Number of written bytes that the receiver has not consumed yet."""
+        return self._written - self._done
+
+    def write(self, data: bytes | memoryview | str) -> None:
+        """Queue bytes, or an ASCII text, for sending.
+
+        Bytes are not copied and must not change. A text is encoded in pieces while it is sent, to save memory. After
+        long data, await `room`.
+        """
+        if isinstance(data, str):
+            self._later.append(data[i : i + PIECE].encode() for i in range(0, len(data), PIECE))
+        else:
+            view = memoryview(data)
+            pieces = [view[start : start + PIECE] for start in range(0, len(view), PIECE)]
+            if self._later:
+                self._later.append(map(bytes, pieces))
+            else:
+                self._pieces += pieces
+        self._written += len(data)
+        self._told = False
+        self._pump()
+
+    def finish(self) -> None:
+        """Mark the end of the stream, and send END after the written bytes."""
+        self._finished = True
+        self._pump()
+
+    def when_sent(self, then: Callable[[], None]) -> None:
+        """Call `then` when all written bytes have been sent.
+
+        It is called again after each later connection or write.
+        """
+        self._at_end = then
+        self._told = False
+        self._pump()
+
+    async def room(self) -> None:
+        """Wait until fewer than WINDOW bytes are held."""
+        while self.held >= WINDOW:
+            self._room = self._room or asyncio.Event()
+            self._room.clear()
+            await self._room.wait()
+
+    def credit(self, offset: int) -> None:
+        """Drop the bytes before `offset`, which the receiver has consumed, and send more.
+
+        Raises:
+            ProtocolError: if some of these bytes were never sent.
+        """
+        if offset.__class__ is not int or offset > self._sent:
+            raise ProtocolError("A CREDIT frame is for bytes that were never sent")
+        self._drop(offset)
+        if self.when_done is not None:
+            self.when_done(self._done)
+        if self._room is not None and self.held < WINDOW:
+            self._room.set()
+        self._pump()
+
+    def attach(self, sink: FrameSink, offset: int) -> None:
+        """Send over the connection `sink`, from the byte at `offset` on.
+
+        The receiver needs this byte next.
+
+        Raises:
+            ProtocolError: if the byte at `offset` was dropped already, or `offset` is beyond the written bytes.
+        """
+        if offset.__class__ is not int or not self._done <= offset <= self._written:
+            raise ProtocolError("A stream cannot resume at a byte that was consumed or never written")
+        self._rewind(offset)
+        self._ended = self._told = False
+        self._sink = sink
+        self._pump()
+
+    def detach(self) -> None:
+        """Stop sending, because the connection is lost."""
+        self._sink = None
+
+    def _drop(self, offset: int) -> None:
+        while self._gone and self._done + len(self._gone[0]) <= offset:
+            self._done += len(self._gone.popleft())
+        if self._gone and offset > self._done:
+            self._gone[0] = self._gone[0][offset - self._done :]
+            self._done = offset
+
+    def _rewind(self, offset: int) -> None:
+        """Make `offset` the next byte to send, whether or not a lost connection has sent it."""
+        self._pieces.extendleft(reversed(self._gone))
+        self._gone.clear()
+        self._sent = self._done
+        while self._sent < offset:
+            piece = self._next()
+            if len(piece) > offset - self._sent:
+                self._pieces.appendleft(piece[offset - self._sent :])
+                piece = piece[: offset - self._sent]
+            self._gone.append(piece)
+            self._sent += len(piece)
+
+    def _next(self) -> memoryview:
+        """Return the next piece to send, and remove it from the queue."""
+        while not self._pieces:
+            if (piece := next(self._later[0], None)) is not None:
+                return memoryview(piece)
+            self._later.popleft()
+        return self._pieces.popleft()
+
+    def _pump(self) -> None:
+        sink = self._sink
+        if sink is None:
+            return
+        limit = self._done + WINDOW
+        while self._sent < self._written:
+            if self._sent >= limit:
+                return
+            if sink.paused:
+                sink.wait_for_room(self._pump)
+                return
+            piece = self._next()
+            self._gone.append(piece)
+            offset = self._sent
+            self._sent += len(piece)
+            sink.send_piece(self._exchange, self._lane, offset, piece)
+        if self._finished and not self._ended:
+            self._ended = True
+            sink.send([END, self._exchange, self._lane, self._written])
+        if self._at_end is not None and not self._told:
+            self._told = True
+            self._at_end()
+
+
+class Receiver:
+    """Receiving end of a stream.
+
+    Long pieces are views of buffers for reuse: the caller of `take` returns each piece with `release`.
+    """
+
+    def __init__(self, exchange: int, lane: int):
+        self._exchange = exchange
+        self._lane = lane
+        self._waiting: deque[bytes | memoryview] = deque()
+        self._taken = 0
+        self._credited = 0
+        self._sink: FrameSink | None = None
+        self._news: asyncio.Event | None = None
+        self.error: BaseException | None = None
+        """Error to raise in readers, as the stream has failed and receives nothing more; otherwise None."""
+        self.when_news: Callable[[], None] | None = None
+        """Function to call when there are pieces to `take`, at the end of the stream, and at an error."""
+        self.received = 0
+        """Number of bytes received so far over all connections, each counted once."""
+        self.total: int | None = None
+        """Length of the stream in bytes; None until END is received."""
+
+    def attach(self, sink: FrameSink) -> None:
+        """Receive over the connection `sink`; repeat the credit, which may be lost."""
+        self._sink = sink
+        if self._taken:
+            self._credit(sink)
+
+    def detach(self) -> None:
+        self._sink = None
+
+    def data(self, offset: int, data: bytes | memoryview) -> None:
+        """Add a received piece.
+
+        Raises:
+            ProtocolError: if it is not the next piece, exceeds the credit, comes after END, or is not bytes.
+        """
+        if data.__class__ is not bytes and data.__class__ is not memoryview:
+            raise ProtocolError("A piece of a stream is not bytes")
+        if offset != self.received or self.received + len(data) > self._credited + WINDOW + PIECE:
+            raise ProtocolError("A stream has a gap, or exceeds its credit")
+        if self.total is not None:
+            raise ProtocolError("A stream continues after its end")
+        if data:
+            self.received += len(data)
+            self._waiting.append(data)
+            self._tell()
+
+    def end(self, offset: int) -> None:
+        """Mark the end of the stream, at `offset`.
+
+        A sender may repeat END over a new connection.
+
+        Raises:
+            ProtocolError: if `offset` is not the number of received bytes.
+        """
+        if offset != self.received:
+            raise ProtocolError("A stream does not end at its announced length")
+        self.total = offset
+        self._tell()
+
+    def fail(self, error: BaseException) -> None:
+        """Mark the stream as failed; readers raise `error`."""
+        self.error = error
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._news is not None:
+            self._news.set()
+        if self.when_news is not None:
+            self.when_news()
+
+    async def read(self) -> bytes:
+        """Wait for the next piece and return it, or b"" at the end of the stream."""
+        await self.news()
+        if not self._waiting:
+            return b""
+        piece = self._waiting.popleft()
+        data = bytes(piece)
+        self.release(piece)
+        self.done_with(len(data))
+        return data
+
+    async def news(self) -> None:
+        """Wait for a piece to take or the end of the stream.
+
+        If the stream fails before either, raise its `error`.
+        """
+        while not self._waiting and self.total is None:
+            if self.error is not None:
+                raise self.error
+            self._news = self._news or asyncio.Event()
+            self._news.clear()
+            await self._news.wait()
+
+    def take(self) -> list[bytes | memoryview]:
+        """Return all unread pieces.
+
+        Call `done_with` when they are stored, to give the sender credit for them.
+        """
+        pieces = list(self._waiting)
+        self._waiting.clear()
+        return pieces
+
+    def release(self, piece: bytes | memoryview) -> None:
+        """Give the buffer of a piece back for reuse.
+
+        This method may be called from any thread.
+        """
+        sink = self._sink
+        if sink is not None and isinstance(piece, memoryview):
+            sink.spare.append(piece.obj)  # type: ignore[arg-type]
+
+    def done_with(self, size: int) -> None:
+        """Give the sender credit for `size` more bytes.
+
+        The caller has taken and stored them. A CREDIT is sent for at least a quarter of WINDOW at a time.
+        """
+        self._taken += size
+        if self._taken - self._credited >= WINDOW // 4 and self._sink is not None:
+            self._credit(self._sink)
+
+    def _credit(self, sink: FrameSink) -> None:
+        self._credited = self._taken
+        sink.send([CREDIT, self._exchange, self._lane, self._taken])
+
+    def drain(self, take: Callable[[bytes | memoryview], None]) -> None:
+        """Pass all unread pieces to `take`, and give the sender credit for them."""
+        for piece in self.take():
+            take(piece)
+            self.release(piece)
+            self.done_with(len(piece))
+
+    def close(self) -> None:
+        """Discard unread pieces and the connection's spare buffers.
+
+        Call this method when the stream is no longer read.
+        """
+        self._waiting.clear()
+        if self._sink is not None:
+            self._sink.spare.clear()

@@ -1,0 +1,247 @@
+"""A runtime for a sandbox that is reached by running programs in it.
+
+Such a sandbox is a container or another host, for example.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from swerex_c.engine.sessions import SessionsRuntime
+from swerex_c.exceptions import InvalidInputError, RuntimeClosedError, SwerexException
+from swerex_c.models import (
+    OUTPUT_LIMIT,
+    READ_LIMIT,
+    CloseResponse,
+    IsAliveResponse,
+    ReadFileResponse,
+    UploadResponse,
+    WriteFileResponse,
+)
+from swerex_c.sandbox import files
+from swerex_c.sandbox.commands import execute
+from swerex_c.sandbox.sandbox import Sandbox, in_killable_thread
+from swerex_c.sandbox.session import SandboxSession, end_marked, probe
+from swerex_c.utils.progress import shown
+from swerex_c.utils.threads import in_thread
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Coroutine
+
+    from swerex_c import models
+    from swerex_c.engine.session import BashSession
+    from swerex_c.sandbox.backend import Backend
+    from swerex_c.sandbox.sandbox import RunningScript
+    from swerex_c.sandbox.session import ProbeResult
+
+__all__ = ["SandboxRuntime"]
+
+T = TypeVar("T")
+
+OPEN_SECONDS = 60.0
+"""Seconds to wait for a sandbox to open at the first request."""
+
+ALIVE_SECONDS = 10.0
+"""Default timeout of `is_alive`, in seconds."""
+
+CLOSE_SECONDS = 5.0
+"""Seconds for `close` to wait for an opening in progress that it has told to stop."""
+
+
+class SandboxRuntime(SessionsRuntime):
+    """A runtime that runs everything in a sandbox, in which nothing is installed.
+
+    The sandbox needs bash 4.4 or later. The environment, the directory and the user are those that any program gets
+    there, for example with `docker exec`; paths are those of the sandbox. Closing the runtime ends everything that it
+    started in the sandbox, but not the sandbox.
+
+        runtime = SandboxRuntime(DockerBackend("my-container"))
+        await runtime.execute(Command(command="uname -a", shell=True))
+    """
+
+    def __init__(
+        self,
+        sandbox: Backend | Sandbox,
+        *,
+        logger: logging.Logger | None = None,
+        output_limit: int = OUTPUT_LIMIT,
+        read_limit: int = READ_LIMIT,
+        known: ProbeResult | None = None,
+    ) -> None:
+        """Create a runtime for a sandbox.
+
+        Args:
+            sandbox: the sandbox to run in. A `Sandbox` may be open already; the runtime closes it.
+            output_limit: bytes of output to keep of a command: half of them its beginning, half its end.
+            read_limit: maximum bytes of a file for `read_file`.
+            known: result of an earlier probe of the sandbox, by a caller that has just run a bash of 4.4 or later
+                there: opening then does not wait for another probe.
+        """
+        super().__init__(logger=logger)
+        if output_limit < 1024:
+            msg = f"output_limit has to be a number of bytes, 1024 or more: {output_limit!r}"
+            raise InvalidInputError(msg)
+        self._output_limit, self._read_limit = output_limit, read_limit
+        self.sandbox = sandbox if isinstance(sandbox, Sandbox) else Sandbox(sandbox, logger=self.logger)
+        self._opening = threading.Lock()
+        self._opened = False
+        self._known = known
+        self.ends_with_sandbox = False
+        """Set it before `close` if the sandbox is about to end: the runtime then ends nothing in it."""
+
+    # -- the sandbox
+
+    async def open(self, timeout: float = OPEN_SECONDS) -> None:
+        """Connect to the sandbox and check that commands can run there.
+
+        Without this call, the first request does it.
+
+        Raises:
+            SandboxLostError: if the sandbox does not exist, or cannot be reached.
+            NotSupportedError: if the sandbox has no bash that is new enough.
+            ResourceError: if no shell can be started there for another reason.
+            TimeoutError: if opening takes longer than `timeout` seconds.
+        """
+        self._check_open()
+        if not self._opened:
+            await in_thread(self._open, timeout)
+
+    def _open(self, timeout: float) -> None:
+        with self._opening:
+            self._check_open()
+            if self._opened:
+                return
+            if self._known is None:
+                self.sandbox.open(timeout)
+                self._known = probe(self.sandbox, self.sandbox.mark)
+            else:
+                self.sandbox.open(timeout, shells=False)
+            self._opened = True
+
+    async def is_alive(self, *, timeout: float | None = None) -> models.IsAliveResponse:
+        """Check whether the sandbox can run commands; the message is the reason if not.
+
+        Args:
+            timeout: maximum seconds; None is 10.
+        """
+        if self._closed:
+            return IsAliveResponse(is_alive=False, message="The runtime was closed")
+        backend = self.sandbox.backend
+        try:
+            reason = await in_thread(backend.why_lost, ALIVE_SECONDS if timeout is None else timeout)
+        except (SwerexException, TimeoutError) as e:
+            reason = str(e) or f"Cannot determine in time whether {backend.name} still exists"
+        return IsAliveResponse(is_alive=reason is None, message=reason or "")
+
+    # -- sessions
+
+    def _new_session(self, request: models.CreateBashSessionRequest) -> BashSession:
+        limit = self._output_limit
+        return SandboxSession(self.sandbox, request, logger=self.logger, output_limit=limit, known=self._known)
+
+    async def create_session(self, request: models.CreateSessionRequest) -> models.CreateSessionResponse:
+        """Start a session and read its startup files.
+
+        See `SessionsRuntime.create_session`. `startup_timeout` applies to the startup files. The client that reaches
+        the shell has another minute.
+
+        Raises:
+            SandboxLostError: if the sandbox is gone.
+            NotSupportedError: if the sandbox has no bash.
+        """
+        await self.open()
+        return await super().create_session(request)
+
+    # -- commands and files
+
+    async def execute(self, command: models.Command) -> models.CommandResponse:
+        """Run a command in the sandbox, outside of sessions.
+
+        See `AbstractRuntime.execute`. Processes that the command leaves in the background run on until the runtime is
+        closed.
+        """
+        return await self._call(execute, self.sandbox, command, self._output_limit)
+
+    async def _call(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+        """Call a function with the sandbox open, and return its result.
+
+        If the runtime was closed meanwhile, that is raised instead of the function's error.
+        """
+        await self.open()
+        try:
+            return await function(*arguments)
+        except (SwerexException, OSError):
+            self._check_open()
+            raise
+
+    async def read_file(self, request: models.ReadFileRequest) -> models.ReadFileResponse:
+        """Read a text file of the sandbox.
+
+        A relative path is relative to the directory that commands start in. Reading ends when the call is cancelled.
+
+        Raises:
+            ResourceError: if the file has more than `read_limit` bytes, or has no end.
+        """
+
+        def read(began: Callable[[RunningScript], object]) -> str:
+            path, encoding, errors = request.path, request.encoding, request.errors
+            return files.read_text(self.sandbox, path, encoding, errors, self._read_limit, began)
+
+        content = await self._call(in_killable_thread, read)
+        return ReadFileResponse(content=content)
+
+    async def write_file(self, request: models.WriteFileRequest) -> models.WriteFileResponse:
+        """Write a text file, creating the directories above it.
+
+        The file is replaced whole or not at all.
+        """
+        await self._call(in_thread, files.write_text, self.sandbox, request.path, request.content)
+        return WriteFileResponse()
+
+    async def upload(self, request: models.UploadRequest) -> models.UploadResponse:
+        """Copy a file or a tree of this machine into the sandbox.
+
+        An existing directory is merged into. A long upload shows its progress if standard error is a terminal.
+        """
+        with shown(f"Uploading {request.source_path}") as progress:
+            await self._call(in_thread, files.upload, self.sandbox, request.source_path, request.target_path, progress)
+        return UploadResponse()
+
+    async def download(self, source_path: str, target_path: str) -> None:
+        """Copy a file or a tree of the sandbox to this machine.
+
+        The rules are those of `upload`, in the other direction.
+        """
+        with shown(f"Downloading {source_path}") as progress:
+            await self._call(in_thread, files.download, self.sandbox, source_path, target_path, progress)
+
+    # -- closing
+
+    async def close(self) -> models.CloseResponse:
+        """End all sessions and commands, with everything they started in the sandbox.
+
+        May be called again.
+        """
+        sessions = self._close_all()
+        ends = [each.close(inside=False) if isinstance(each, SandboxSession) else each.close() for each in sessions]
+        results = await asyncio.gather(*ends, return_exceptions=True)
+        await in_thread(self._end)
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, RuntimeClosedError):
+                raise result
+        return CloseResponse()
+
+    def _end(self) -> None:
+        if self._opened and not self.ends_with_sandbox:
+            left = end_marked(self.sandbox, self.sandbox.mark)
+            if left is not None:
+                self.logger.warning("%s", left)
+        self.sandbox.close()
+        if self._opening.acquire(timeout=CLOSE_SECONDS):  # wait for an opening that could open the backend again
+            self._opened = False
+            self._opening.release()
+            self.sandbox.backend.close()

@@ -1,0 +1,164 @@
+"""Event loop for library calls that reach sandboxes.
+
+Each process has one, in a thread of its own. Callers' own loops come and go, and each call may come from another loop;
+the state of a library, such as its connections, belongs to this loop.
+
+All connections share this loop. A reader of frames may find many of them ready, so that no `await` between them
+waits. Each reader therefore awaits the loop's `Turn` after every frame, to let other tasks run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+import time
+import weakref
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+from swerex_c.exceptions import ResourceError
+from swerex_c.utils.threads import cancellable, check_cancelled, start_thread
+
+__all__ = ["Turn", "call", "disconnect_after_fork", "submit", "turn"]
+
+T = TypeVar("T")
+
+_TURN_SECONDS = 0.002
+"""Seconds that all readers together may use the loop before they yield to all other ready tasks."""
+
+_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+def _running() -> asyncio.AbstractEventLoop:
+    """Return the loop, which runs until the process ends. Start it at the first call."""
+    global _loop
+    with _lock:
+        if _loop is None:
+            loop = asyncio.new_event_loop()
+            try:
+                start_thread(lambda: _run(loop), "swerex-c calls")
+            except ResourceError:
+                loop.close()
+                raise
+            _loop = loop
+        return _loop
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+
+
+def disconnect_after_fork(descriptors: Iterable[int]) -> None:
+    """Replace descriptors with /dev/null in a forked child.
+
+    The peers at their other ends are not told. A connection stays open while any process has it, and a forked child
+    may outlive its parent: a peer that waits for the end of the parent's connection would also wait for the child. The
+    descriptor numbers stay in use, so that objects which close them later close nothing else.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for each in descriptors:
+        os.dup2(nothing, each, inheritable=False)
+    os.close(nothing)
+
+
+def _connections(loop: asyncio.AbstractEventLoop) -> list[int]:
+    """Return the descriptors of a loop's connections, whichever library made them."""
+    found = []
+    # No public interface lists them all: a transport whose reading is paused is not in the selector either.
+    for each, transport in list(getattr(loop, "_transports", {}).items()):
+        connection = transport.get_extra_info("socket")
+        if connection is not None and connection.fileno() == each:  # else it was closed, and the number may be reused
+            found.append(each)
+    return found
+
+
+def _forget() -> None:
+    """Reset the state in a forked child, which has no loop thread and needs a new loop."""
+    global _loop, _lock
+    parents, _loop, _lock = _loop, None, threading.Lock()
+    if parents is not None:
+        disconnect_after_fork(_connections(parents))
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+class Turn:
+    """Time limit for the frame readers of one loop before they yield to other tasks."""
+
+    def __init__(self) -> None:
+        self._until: float | None = None
+
+    async def over(self) -> None:
+        """Yield to other tasks if the time is up. Await it after each frame.
+
+        Otherwise return without waiting.
+        """
+        if self._until is None:
+            self._until = time.monotonic() + _TURN_SECONDS
+            asyncio.get_running_loop().call_soon(self._begin)
+        elif time.monotonic() > self._until:
+            await asyncio.sleep(0)
+
+    def _begin(self) -> None:
+        """Let the next reader begin a new turn: the loop has completed an iteration."""
+        self._until = None
+
+
+_turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Turn] = weakref.WeakKeyDictionary()
+
+
+def turn() -> Turn:
+    """Return the turn of the running loop, which all readers in it share."""
+    loop = asyncio.get_running_loop()
+    found = _turns.get(loop)
+    if found is None:
+        found = _turns[loop] = Turn()
+    return found
+
+
+def submit(work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    """Schedule a coroutine in the loop. Thread-safe.
+
+    Cancelling the future cancels the coroutine.
+    """
+    return asyncio.run_coroutine_threadsafe(work, _running())
+
+
+def call(work: Coroutine[Any, Any, T], timeout: float | None = None, *, patience: float = 0.0) -> T:
+    """Run a coroutine in the loop from another thread. Blocks.
+
+    In a call of `in_cancellable_thread` a cancellation cancels the coroutine.
+
+    Args:
+        timeout: maximum number of seconds; None means no limit.
+        patience: seconds to let the coroutine end after a cancellation, because the result of its request is known only
+            then. If it ends in that time, its result is returned.
+
+    Returns:
+        the result of the coroutine; its exception is raised.
+
+    Raises:
+        TimeoutError: after `timeout` seconds. The coroutine is cancelled, but not waited for.
+        concurrent.futures.CancelledError: if the call was cancelled. The coroutine is not waited for either.
+    """
+    try:
+        check_cancelled()
+        future = submit(work)
+    except BaseException:
+        work.close()
+        raise
+    try:
+        with cancellable(future.cancel, patience):
+            return future.result(timeout)
+    except concurrent.futures.TimeoutError:
+        if not future.cancel():  # the coroutine has just ended, or raised TimeoutError itself
+            return future.result()
+        raise TimeoutError(f"No answer within {timeout:g} seconds") from None
+    except BaseException:
+        future.cancel()
+        raise

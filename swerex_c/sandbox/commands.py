@@ -1,0 +1,112 @@
+"""Single commands in a sandbox, run as `LocalRuntime.execute` runs local ones."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable
+
+from swerex_c.engine.execute import LONGEST_ARGUMENT, as_bytes, check_words, overdue, response
+from swerex_c.engine.outcomes import validate_seconds
+from swerex_c.exceptions import CommandTimeoutError, InvalidInputError, ResourceError
+from swerex_c.models import Command, CommandResponse
+from swerex_c.sandbox.loader import MERGED, REUSABLE, encode_request
+from swerex_c.sandbox.sandbox import RunningScript, Sandbox, ScriptResult, in_killable_thread
+from swerex_c.utils.shell_script import read_script
+
+__all__ = ["execute"]
+
+_START = read_script("sandbox/scripts/start_program.bash")
+_PROGRAM = read_script("sandbox/scripts/program.bash")
+
+_DIRECTORY_MISSING, _NOT_A_DIRECTORY, _DIRECTORY_CLOSED = 1, 2, 3
+_MISSING, _CLOSED, _REFUSED, _BAD_NAME, _NO_DIRECTORY_ABOVE, _NO_PROGRAM = 4, 5, 6, 7, 8, 9
+_ERRORS = {
+    _DIRECTORY_MISSING: errno.ENOENT,
+    _NOT_A_DIRECTORY: errno.ENOTDIR,
+    _DIRECTORY_CLOSED: errno.EACCES,
+    _MISSING: errno.ENOENT,
+    _CLOSED: errno.EACCES,
+    _NO_DIRECTORY_ABOVE: errno.ENOTDIR,
+    _NO_PROGRAM: errno.ENOEXEC,
+}
+
+_EASY_NAME = re.compile(
+    r"(?!(?:BASH|COMP_|DIRSTACK$|EPOCH|EUID$|FUNC|GROUPS$|HIST|LINENO$|OPT|PIPESTATUS$|POSIX|PPID$|RANDOM$|READLINE"
+    r"|SECONDS$|SHELLOPTS$|SHLVL$|SRANDOM$|UID$|_$))[A-Za-z_][A-Za-z0-9_]*"
+)
+"""Names of variables that bash passes on as they were assigned."""
+
+
+async def execute(sandbox: Sandbox, command: Command, output_limit: int) -> CommandResponse:
+    """Run a command in a sandbox; see `LocalRuntime.execute`.
+
+    For `shell=True`, the shell is the sandbox's /bin/sh, or bash under that name if there is none. A variable of `env`
+    that bash cannot set is set by the sandbox's program env. If the caller is cancelled, the command and everything
+    that it started are ended before the cancellation is raised.
+
+    Args:
+        output_limit: bytes kept of each of its streams: half from its beginning, half from its end.
+
+    Raises:
+        SandboxLostError: if the sandbox is gone.
+        ConnectionLostError: if the connection was lost meanwhile. The command may still run.
+        ResourceError: if the shell that ran it has ended without its exit code (the command may have killed it).
+        and what `LocalRuntime.execute` raises.
+    """
+    validate_seconds(command.timeout, "timeout")
+    argv = check_words(command)
+    words = _words(command, argv)
+
+    def run(began: Callable[[RunningScript], object]) -> CommandResponse:
+        kind = REUSABLE | (MERGED if command.merge_output_streams else 0)
+        with sandbox.start(_START, _PROGRAM, "0" if command.env is None else "1", kind=kind) as running:
+            began(running)
+            try:
+                answer = running.collect(encode_request(running.nonce, 0, words), command.timeout, output_limit)
+            except CommandTimeoutError as e:
+                raise overdue(command, e.output) from None
+        if running.note is not None:
+            raise _refusal(running.note, command, os.fsdecode(argv[0]), words, answer, sandbox.backend.name)
+        return response(command, answer.stdout, answer.stderr, answer.code)
+
+    return await in_killable_thread(run)
+
+
+def _refusal(
+    note: int, command: Command, program: str, words: list[bytes], answer: ScriptResult, sandbox: str
+) -> Exception:
+    """Return the error for a program that could not be executed."""
+    if note in _ERRORS:
+        inside = note in (_DIRECTORY_MISSING, _NOT_A_DIRECTORY, _DIRECTORY_CLOSED)
+        name = command.cwd if inside else "/bin/sh" if command.shell else program
+        return OSError(_ERRORS[note], os.strerror(_ERRORS[note]), name)
+    if note == _BAD_NAME:
+        name = answer.stdout.decode(errors="replace")
+        return InvalidInputError(f"The variable {name!r} cannot be set in {sandbox}, which has no program env")
+    if sum(map(len, words)) > LONGEST_ARGUMENT:
+        return InvalidInputError("The command and its environment are too long for this system (E2BIG)")
+    said = " ".join(answer.stderr.decode(errors="replace").split())
+    return ResourceError(f"The command cannot be run in {sandbox}: {said}")
+
+
+def _words(command: Command, argv: list[bytes]) -> list[bytes]:
+    """Return the words that `_PROGRAM` reads."""
+    directory, pairs, path, hard = b"", [], b"", False
+    if command.cwd is not None:
+        directory = b"=" + as_bytes(command.cwd)
+    if command.env is not None:
+        for name, value in command.env.items():
+            if not name or "=" in name:
+                msg = f"The command cannot be run: {name!r} is no name of a variable"
+                raise InvalidInputError(msg)
+            pairs.append(as_bytes(name) + b"=" + as_bytes(value))
+            hard = hard or _EASY_NAME.fullmatch(name) is None
+        path = as_bytes(command.env.get("PATH", os.defpath))
+    if any(b"\0" in word for word in (directory, *pairs)):
+        msg = "A path cannot contain a NUL byte" if b"\0" in directory else "The command cannot be run: a NUL byte"
+        raise InvalidInputError(msg)
+    shell = 0 if not command.shell else 2 if len(argv[0]) > LONGEST_ARGUMENT else 1
+    count = b"" if command.env is None else b"%d" % len(pairs)
+    return [directory, b"%d" % shell, count, b"%d" % hard, path, *pairs, *argv]

@@ -1,0 +1,40 @@
+# Kill the process group in the foreground of a session's terminal, or, if that is the shell itself, the processes that
+# it waits for.
+#
+# Arguments: the mark of the session; when the command began, in hundredths of a second of the sandbox clock; the output
+# of shell_reads.bash when the shell is at its prompt, or nothing.
+#
+# Exit code 0: killed; 1: nothing to kill, or not permitted; 3: the session does not exist here; 5: the shell itself
+# reads, and not at its prompt: end of input would end that read; 6: it is at its prompt.
+. process_lib.bash
+. shell_lib.bash
+
+since=$2 prompt=$3 calm=0
+[[ $shell ]] || exit 3
+kill_begun() { # what the shell waits for: of its session, whatever is in its own group, and what began with the command
+    local p killed=1 own=$group
+    for p in /proc/[1-9]*; do
+        p=${p#/proc/}
+        [[ $p != "$shell" ]] && stat_of "$p" && [[ $session == "$shell" ]] || continue
+        [[ $group == "$own" ]] || ((started >= since)) || continue
+        kill -KILL "$p" 2>/dev/null && killed=0
+    done
+    exit "$killed"
+}
+for ((look = 0; look < 10; look++)); do
+    stat_of "$shell" || exit 3
+    if ((foreground > 1 && foreground != group)); then
+        kill -KILL -- "-$foreground" 2>/dev/null && exit 0
+    elif [[ $state == S ]] && ((++calm > 3)); then
+        call=
+        { read -r call <"/proc/$shell/syscall"; } 2>/dev/null
+        # shellcheck disable=SC2086
+        set -- $call
+        [[ "$shell $1 $2 $3 $4" != "$prompt" ]] || exit 6
+        [[ $1 == @(0|3|63) && -c /proc/$shell/fd/$(($2)) ]] || kill_begun
+        [[ $prompt == *' '* ]] && exit 5
+        exit 1
+    fi
+    pause 0.002
+done
+exit 1

@@ -1,0 +1,40 @@
+# Functions of the scripts that find processes by a mark, which is $1: the mark of a session or of a single command, or
+# the part before the dot, which stands for all of a runtime.
+# shellcheck disable=SC2034,SC2086 # its variables are for the caller, and have no blanks
+stat_of() { # state, parent and so on of process $1. False: it has ended
+    local text=
+    { IFS= read -r -d '' text <"/proc/$1/stat"; } 2>/dev/null
+    [[ $text == *') '* ]] || return 1
+    set -- ${text##*) } # the name before it may hold anything
+    state=$1 parent=$2 group=$3 session=$4 foreground=$6 threads=${18} started=${20}
+    [[ $state != [ZX] ]] || ((threads > 1)) # the first thread may have ended before the others
+}
+marked() { # whether process $1 carries the mark
+    local -a variables=()
+    local variable limits=
+    { mapfile -d '' -t variables <"/proc/$1/environ"; } 2>/dev/null
+    for variable in "${variables[@]}"; do
+        case $variable in
+        "SWEREX_C_MARK=$mark".*) return 0 ;;
+        "SWEREX_C_MARK=${mark%%.*}") # no part: a client, which would not see its end if somebody has stopped it
+            [[ ${state-} != T ]] || kill -CONT "$1" 2>/dev/null
+            return 1
+            ;;
+        "SWEREX_C_MARK=$mark") return 0 ;;
+        esac
+    done
+    [[ $sign ]] || return 1
+    { IFS= read -r -d '' limits <"/proc/$1/limits"; } 2>/dev/null
+    [[ $limits =~ $sign ]]
+}
+pause() { # a moment: there is no sleep among the builtins
+    if [[ ! $quiet ]]; then { exec {quiet}<> <(:); } 2>/dev/null || quiet=none; fi
+    [[ $quiet == none ]] || read -r -t "$1" -u "$quiet"
+}
+mark=$1 sign= quiet=
+if [[ $mark =~ ^[0-9a-f]{24}$ ]]; then
+    sign="Max file locks +[a-z0-9]+ +$((0x4000000000000 + 0x${mark:0:12})) "
+elif [[ $mark =~ ^[0-9a-f]{24}\.[0-9a-f]{24}$ ]]; then
+    sign="Max resident set +[a-z0-9]+ +$(((0x4000000000000 + 0x${mark:25:12}) * 1024)) "
+fi
+[[ $mark ]] || exit 2

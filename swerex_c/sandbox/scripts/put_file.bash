@@ -1,0 +1,90 @@
+# Write standard input to a file.
+#
+# Arguments: a path; the file's size ("" for framed input, which needs neither cat nor stat); its mode ("" to keep the
+# old file's mode); its name if the path may be a directory that gets it ("" if not allowed); a random string.
+. file_lib.bash
+p=$1 size=$2 mode=$3 name=$4 t= in_place=0 new=1 old=
+if [[ $name ]]; then
+  if [[ -d $p ]]; then
+    p=${p%/}/$name
+    [[ ! -d $p ]] || refuse directory "$p"
+  elif [[ $p == */ ]]; then refuse ENOTDIR ''
+  fi
+fi
+above "${p%/*}"
+for ((i = 0; ; i++)); do
+  [[ -L $p ]] || break
+  ((${#readlink[@]})) || { in_place=1; break; }
+  ((i < 40)) || refuse ELOOP ''
+  to=$("${readlink[@]}" -n "$p" && printf x) || exit 91
+  to=${to%x}
+  if [[ $to == /* ]]; then p=/.$to; else p=${p%/*}/$to; fi
+done
+[[ ! -d $p ]] || refuse EISDIR ''
+((${#mv[@]} && ${#rm[@]} && ${#stat[@]} && ${#chmod[@]})) || in_place=1
+if [[ -e $p ]]; then
+  new=0
+  if ((!in_place)) && [[ -f $p && -O $p && -w $p ]]; then
+    old=$("${stat[@]}" -c '%h %a %g' "$p") || exit 91
+    [[ $old == '1 '* ]] || in_place=1
+  else
+    in_place=1
+  fi
+fi
+if [[ $mode && ${#chmod[@]} == 0 ]]; then
+  ((!(8#$mode & 07111))) || [[ -x $p ]] || refuse lack chmod
+  umask "$(printf %04o $((0777 & ~8#$mode)))"
+fi
+fill() {
+  if [[ $size ]]; then "${cat[@]}"; else take; fi
+}
+onto() {
+  if ((${#cat[@]})); then "${cat[@]}" <"$t" >"$p"; else copy <"$t" >"$p"; fi || exit 91
+}
+make() { set -C; { :; } >"$t" && set +C; }
+take_over() {
+  # shellcheck disable=SC2086
+  set -- $old
+  "${cp[@]}" --attributes-only --preserve=mode,ownership,xattr "$p" "$t" 2>/dev/null && return
+  [[ -G $p && -G $t ]] || "${chgrp[@]}" "$3" "$t" || return
+  "${chmod[@]}" "$2" "$t"
+}
+if ((!in_place)); then
+  sweep "${p%/*}"
+  t=${p%/*}/$temporary-$5.tmp
+  plain=$(umask)
+  if [[ $mode || $old ]]; then umask 077; fi
+  if ! make 2>/dev/null; then
+    said=$(make 2>&1)
+    ((!new)) && unreplaceable "$said" || say "$said"
+    set +C
+    in_place=1 t=
+  fi
+  umask "$plain"
+fi
+if ((in_place)); then
+  fill >"$p" || { code=$?; ((code != 92)) || refuse short ''; exit 91; }
+  [[ ! $mode || ${#chmod[@]} == 0 ]] || "${chmod[@]}" "$mode" "$p" || exit 91
+  exit 0
+fi
+trap '"${rm[@]}" -f "$t"' EXIT
+fill >"$t" || { code=$?; ((code != 92)) || refuse short ''; exit 91; }
+if [[ $size ]]; then
+  now=$("${stat[@]}" -c %s "$t") || exit 91
+  ((now == size)) || refuse short ''
+fi
+if [[ $mode ]]; then
+  "${chmod[@]}" "$mode" "$t" || exit 91
+elif [[ $old ]] && ! said=$(take_over 2>&1); then
+  unreplaceable "$said" || say "$said"
+  onto
+  exit 0
+fi
+if ! said=$("${mv[@]}" -f "$t" "$p" 2>&1); then
+  ((!new)) && unreplaceable "$said" || say "$said"
+  onto
+  [[ ! $mode ]] || "${chmod[@]}" "$mode" "$p" || exit 91
+  exit 0
+fi
+trap - EXIT
+exit 0

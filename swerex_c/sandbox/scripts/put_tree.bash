@@ -1,0 +1,122 @@
+# Unpack a tree from standard input beside the target, then move it there by the rules of uploads. The input is an
+# archive if the sandbox has tar, else records: the tree below "it", and at last "end", which tells that it is complete.
+#
+# Arguments: a path; a random string; pairs of a mode and a directory ("" is the root, others end with a slash). A
+# directory gets its mode last, if it did not exist before the upload.
+. file_lib.bash
+t=$1
+if [[ -e $t || -L $t ]] && [[ ! -d $t ]]; then refuse file ''; fi
+parent=${t%/*}
+above "$parent"
+for where in "${parent:-/}" "$t" "${TMPDIR:-/tmp}"; do
+  sweep "$where"
+  spool=$where/$temporary-$2.tmp
+  [[ -d $where ]] && "${mkdir[@]}" -m 700 "$spool" 2>/dev/null && break
+  spool=
+done
+if [[ ! $spool ]]; then
+  said=$("${mkdir[@]}" -m 700 "${parent:-/}/$temporary-$2.tmp" 2>&1)
+  say "$said"
+fi
+[[ $spool == /* ]] || spool=$PWD/$spool
+[[ $t == /* ]] || t=$PWD/$t
+trap 'cd /; "${rm[@]}" -rf "$spool"' EXIT
+cd "$spool" || exit 91
+if ((${#tar[@]})); then
+  "${tar[@]}" -x -p -o -f - || { code=$?; [[ -d end ]] || exit $code; exit 91; }
+else
+  umask 077
+  files=() modes=()
+  while IFS= read -r -d '' what; do
+    case $what in
+      d) IFS= read -r -d '' n && IFS= read -r -d '' m || refuse short ''
+         "${mkdir[@]}" "./$n" || exit 91
+         [[ $m == 700 ]] || modes[8#$m]+=" ${#files[@]}"
+         files+=("./$n") ;;
+      l) IFS= read -r -d '' n && IFS= read -r -d '' to && "${ln[@]}" -s -- "$to" "./$n" || exit 91 ;;
+      f) IFS= read -r -d '' n && IFS= read -r -d '' m || refuse short ''
+         ((${#chmod[@]})) || umask "$(printf %04o $((0777 & ~8#$m)))"
+         take >"./$n" || { code=$?; ((code != 92)) || refuse short ''; exit 91; }
+         ((${#chmod[@]} == 0)) || [[ $m == 600 ]] || modes[8#$m]+=" ${#files[@]}"
+         files+=("./$n") ;;
+    esac
+  done
+  for m in "${!modes[@]}"; do
+    some=()
+    for i in ${modes[m]}; do
+      some+=("${files[i]}")
+      if ((${#some[@]} == 200)); then "${chmod[@]}" "$(printf %o "$m")" "${some[@]}" || exit 91; some=(); fi
+    done
+    ((${#some[@]} == 0)) || "${chmod[@]}" "$(printf %o "$m")" "${some[@]}" || exit 91
+  done
+fi
+[[ -d end && -d it ]] || refuse short ''
+shopt -s nullglob dotglob
+declare -A kept=()
+levels=()
+if [[ -d $t ]]; then kept[./]=1; else "${mkdir[@]}" "$t" || exit 91; fi
+stack=('')
+while ((${#stack[@]})); do
+  above=${stack[-1]}
+  unset -v 'stack[-1]'
+  levels+=("$above")
+  for e in "it/$above"*; do
+    n=${e##*/}
+    to=$t/$above$n
+    if [[ -d $e && ! -L $e ]]; then
+      if [[ -d $to ]]; then
+        stack+=("$above$n/")
+        kept["./$above$n/"]=1
+      elif [[ -e $to || -L $to ]]; then refuse file "$above$n"
+      fi
+    elif [[ -d $to && ! -L $to ]]; then refuse directory "$above$n"
+    elif [[ ! -L $to ]] && special "$to"; then refuse special "$above$n"
+    fi
+  done
+done
+flush() {
+  ((${#batch[@]} == 0)) || "${mv[@]}" -f "${batch[@]}" "$into/" || exit 91
+  batch=()
+}
+overwrite() {
+  local mode
+  mode=$("${stat[@]}" -c %a "$1") || exit 91
+  "${cat[@]}" <"$1" >"$into/$1" || exit 91
+  "${chmod[@]}" "$mode" "$into/$1" || exit 91
+}
+careful=$((${#stat[@]} && ${#cat[@]} && ${#chmod[@]}))
+for above in "${levels[@]}"; do
+  cd "$spool/it/$above" || exit 91
+  into=$t/$above
+  into=${into%/}
+  batch=() doubtful=()
+  for e in ./*; do
+    to=$into/${e#./}
+    if [[ -d $to && -d $e && ! -L $e ]]; then continue; fi
+    if [[ $careful == 1 && -f $to && ! -L $to ]]; then
+      if [[ -L $e ]]; then batch+=("$e")
+      elif [[ ! -O $to || ! -w $to ]]; then overwrite "$e"
+      else doubtful+=("$e")
+      fi
+    else
+      batch+=("$e")
+    fi
+    ((${#batch[@]} < 200)) || flush
+  done
+  for ((i = 0; i < ${#doubtful[@]}; i += 200)); do
+    some=("${doubtful[@]:i:200}")
+    mapfile -t links < <(cd "$into" && "${stat[@]}" -c %h "${some[@]}")
+    ((${#links[@]} == ${#some[@]})) || say 'stat: No such file or directory'
+    for j in "${!some[@]}"; do
+      if ((links[j] > 1)); then overwrite "${some[j]}"; else batch+=("${some[j]}"); fi
+    done
+    flush
+  done
+  flush
+done
+cd "$spool" || exit 91
+for ((i = 3; i < $#; i += 2)); do
+  j=$((i + 1))
+  [[ ${kept["./${!j}"]-} ]] || ((${#chmod[@]} == 0)) || "${chmod[@]}" "${!i}" "$t/${!j}" || exit 91
+done
+exit 0

@@ -1,0 +1,6 @@
+# Arguments: a path. Prints the file.
+. file_lib.bash
+[[ ! -d $1 ]] || refuse EISDIR ''
+exec 3<"$1" || exit 91
+if ((${#cat[@]})); then exec "${cat[@]}" <&3; fi
+copy <&3

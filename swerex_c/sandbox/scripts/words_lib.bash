@@ -1,0 +1,14 @@
+# swx_read: read the array swx_words from the output of `encode_request` on standard input, and not one byte more.
+# swx_head gets the two words before the sizes: the nonce and a number.
+#
+# swx_note NUMBER: then send a number to `RunningScript.note`. Programs that the shell executes cannot do that.
+swx_read() {
+  local LC_ALL=C TMOUT= size word
+  IFS=' ' read -r -a swx_head || return
+  for size in "${swx_head[@]:2}"; do
+    word=
+    if ((size)); then IFS= read -r -N "$size" word || return; fi
+    swx_words+=("$word")
+  done
+}
+swx_note() { printf '%sN%s;' "${swx_head[0]}" "$1"; }

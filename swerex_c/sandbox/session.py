@@ -1,0 +1,471 @@
+"""Persistent bash session in a sandbox; a client relays its terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from swerex_c import _core
+from swerex_c.engine.completions import current_completions
+from swerex_c.engine.outcomes import finish, retrieve_exception
+from swerex_c.engine.session import TRANSPORT_BASH, TRANSPORT_VARIABLES, BashSession, translated
+from swerex_c.exceptions import (
+    CommandTimeoutError,
+    ResourceError,
+    RuntimeClosedError,
+    SandboxLostError,
+    SessionDiedError,
+    SwerexException,
+)
+from swerex_c.models import OUTPUT_LIMIT, CloseBashSessionResponse
+from swerex_c.sandbox.loader_pool import lost, no_shell
+from swerex_c.sandbox.processes import (
+    END_MARKED,
+    END_SECONDS,
+    FIND_SHELL,
+    INTERRUPT_FOREGROUND,
+    KILL_FOREGROUND,
+    MARK,
+    SHELL_READS,
+    TAG_LIMITS,
+    new_mark,
+)
+from swerex_c.utils.threads import in_thread, start_thread
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Iterator
+
+    from swerex_c.engine.output import OutputStream
+    from swerex_c.models import BashAction, BashInterruptAction, CreateBashSessionRequest, CreateBashSessionResponse
+    from swerex_c.sandbox.sandbox import Sandbox
+
+__all__ = ["SandboxSession", "ProbeResult", "end_marked", "probe"]
+
+CLIENT_SECONDS = 60.0
+"""Maximum seconds from the start of a client to the first prompt of its shell."""
+
+_LATE_SECONDS = 3
+"""Seconds to wait for the shell of a session that was closed while its client was starting, in order to end it."""
+
+_ASK_SECONDS = 20.0
+"""Maximum seconds for a short script in the sandbox. A frozen sandbox uses all of them."""
+
+_SIGNAL_SECONDS = 1.0
+"""Maximum seconds for a signal to reach the program that runs in the sandbox."""
+
+_DOUBT_SECONDS = 1.0
+"""Seconds from sending a command to the first check whether its shell is at its prompt although no prompt was seen."""
+
+_ARRIVAL_SECONDS = 1.6
+"""Seconds for which the core assumes a line is still on its way to the shell, if no mark tells that it was read."""
+
+_DOUBT_AGAIN = 1.6, 30.0
+"""Growth factor of the pause between these checks, and its maximum in seconds."""
+
+_LEARN_SECONDS, _LEARN_TRIES = 0.02, 100
+"""First pause in seconds before another try to observe the shell at its prompt (it grows), and number of tries."""
+
+_SHELL_READS, _AT_PROMPT = 5, 6
+"""Exit codes of KILL_FOREGROUND for a shell that reads by itself, and for one at its prompt."""
+
+_END_OF_INPUT = b"\x04"
+"""Key that ends the input that the shell reads."""
+
+_HELD_BY_SHELL = (
+    "the shell itself runs the command, and ignores or traps SIGINT, or repeats it without end. Close the session and "
+    "create another one"
+)
+
+_GONE_SECONDS = 3.0
+"""Maximum seconds for an engine to notice that a sandbox has ended, when nothing can run in it any more."""
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """Result of a probe of a sandbox."""
+
+    there: bool
+    """True if the shell that was looked for exists."""
+
+    born: str = ""
+    """Identifier of this run of the sandbox, which changes at a restart; empty if unknown."""
+
+    ahead: float | None = None
+    """Minimum seconds by which the sandbox's clock is ahead of this machine's; None if unknown."""
+
+    @classmethod
+    def of(cls, there: bool, words: bytes) -> ProbeResult:
+        """Parse the output of a probe script.
+
+        Args:
+            there: True if the shell exists.
+            words: the start time of the first process, and the sandbox's clock in seconds; `-` if unknown.
+        """
+        now = _clock()
+        born, _, clock = words.decode(errors="replace").strip().partition(" ")
+        ahead = float(clock) - now if re.fullmatch(r"[0-9]+\.[0-9]+", clock) else None
+        return cls(there, "" if born == "-" else born, ahead)
+
+
+def probe(sandbox: Sandbox, mark: str) -> ProbeResult:
+    """Probe the sandbox for the shell with this mark. Blocks."""
+    answer = sandbox.run(FIND_SHELL, mark, timeout=_ASK_SECONDS)
+    return ProbeResult.of(answer.code == 0, answer.stdout)
+
+
+def _clock() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def end_marked(sandbox: Sandbox, mark: str, late: float = 0) -> str | None:
+    """End all processes with the mark. Blocks.
+
+    Waits up to `late` seconds for the first to appear. Takes at most END_SECONDS, `late` and some more.
+
+    Returns:
+        None if no process, or no sandbox, is left; else a sentence.
+    """
+    try:
+        seconds = END_SECONDS + late + _ASK_SECONDS
+        answer = sandbox.run(END_MARKED, mark, str(END_SECONDS + int(late)), str(int(late)), timeout=seconds)
+        left = answer.stdout.split()[0].decode()
+    except (SandboxLostError, RuntimeClosedError):
+        return None
+    except (SwerexException, IndexError, TimeoutError, OSError) as e:
+        gone = lost(sandbox.backend)
+        return None if gone is not None else f"Cannot end the processes started in {sandbox.backend.name}: {e}"
+    return None if left == "0" else f"{left} of the processes started in {sandbox.backend.name} could not be ended"
+
+
+class SandboxSession(BashSession):
+    """Session whose shell runs in a sandbox.
+
+    Everything that it starts there has its mark, and ends with it.
+    """
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        request: CreateBashSessionRequest,
+        *,
+        logger: logging.Logger | None = None,
+        output_limit: int = OUTPUT_LIMIT,
+        known: ProbeResult | None = None,
+    ):
+        """Create a session without starting it.
+
+        Args:
+            sandbox: an open sandbox; its mark is the prefix of this session's.
+            known: the probe result from when the sandbox was opened.
+        """
+        super().__init__(request, logger=logger, output_limit=output_limit)
+        self.sandbox = sandbox
+        self.mark = new_mark(sandbox.mark)
+        self._known = known or ProbeResult(False)
+        self._patience = CLIENT_SECONDS
+        self._ready = False
+        self._started = False
+        self._argv: list[str] = []
+        self._prompt: bytes | None = None
+        """SHELL_READS output at the prompt; a process ID alone also fits other waits. None: not known yet."""
+        self._learned = threading.Event()  # also set when learning has failed
+        self._awaited = threading.Event()
+        self._doubting = threading.Lock()
+        self._judging = threading.Lock()
+        self._verdict: list[SwerexException | None] = []
+
+    # -- start
+
+    def _spawn(self) -> tuple[list[bytes] | None, list[bytes], bytes | None]:
+        backend = self.sandbox.backend
+        variables = backend.environment()
+        for name in ("PS0", "PS1", "PS2"):
+            variables.pop(name, None)
+        variables |= {"TERM": "xterm", MARK: self.mark}
+        argv = backend.terminal(TRANSPORT_BASH, (*TRANSPORT_VARIABLES, MARK))
+        self._started = True
+        self._argv = argv
+        return [os.fsencode(word) for word in argv], [os.fsencode(f"{k}={v}") for k, v in variables.items()], None
+
+    def _transport_script(self) -> bytes:
+        return TAG_LIMITS.encode() + super()._transport_script()
+
+    def _check_started(self, operation: _core.Operation, argv: list[bytes] | None) -> None:
+        self._ready = operation.typed
+        super()._check_started(operation, argv)
+
+    async def start(self) -> CreateBashSessionResponse:
+        answer = await super().start()
+        # In a separate thread, so that the first command does not wait for it.
+        try:
+            start_thread(self._learn, "learn the prompt")
+        except ResourceError:
+            await self.close()
+            raise
+        return answer
+
+    # -- commands that end without a visible prompt
+
+    async def _submit(
+        self, action: BashAction, command: str, timeout: float | None, stream: OutputStream | None
+    ) -> _core.Operation:
+        """Submit a command. If it may hide the prompts, first wait until the read at the prompt is known."""
+        if not self._learned.is_set() and (core := self._core) is not None and core.facts()["idle"]:
+            with translated():
+                flags = _core.scan(command)[1]
+            if flags & (_core.SCAN_PROMPT | _core.SCAN_EXEC):
+                self._awaited.set()
+                await in_thread(self._learned.wait, _ASK_SECONDS)
+        return await super()._submit(action, command, timeout, stream)
+
+    @contextlib.contextmanager
+    def _while_pending(self) -> Iterator[None]:
+        """Check inside the sandbox for a shell whose prompts are hidden (readonly, or standard error redirected)."""
+        looks: list[asyncio.Task[None]] = []
+
+        def begin() -> None:
+            looks.append(asyncio.ensure_future(self._doubt()))
+            looks[0].add_done_callback(retrieve_exception)
+
+        later = asyncio.get_running_loop().call_later(_DOUBT_SECONDS, begin)
+        try:
+            yield
+        finally:
+            later.cancel()
+            for look in looks:
+                look.cancel()
+
+    async def _doubt(self) -> None:
+        """Have the core ask the shell whether it is at its prompt, while a caller waits for the end of a command."""
+        pause = _DOUBT_SECONDS
+        while (core := self._core) is not None:
+            if self._doubting.acquire(blocking=False):
+                try:
+                    facts = core.facts()
+                    # Only if doubtful: a shell that has not read its command yet is at its prompt, too.
+                    sure = self._prompt and b" " in self._prompt  # else only if the shell itself does not read or wait
+                    if self._prompt and facts["doubtful"] and (sure or facts["hides"]):
+                        seen = await in_thread(self._shell_reads)
+                        if seen == self._prompt and self._core is core:
+                            core.doubt(facts["commands"])
+                finally:
+                    self._doubting.release()
+            await asyncio.sleep(pause)
+            pause = min(pause * _DOUBT_AGAIN[0], _DOUBT_AGAIN[1])
+
+    def _learn(self) -> None:
+        """Learn how the shell's wait at its prompt looks, and set `_learned`.
+
+        The shell is probed until it is idle both before the probe and after it.
+        """
+        pause = _LEARN_SECONDS
+        try:
+            for _ in range(_LEARN_TRIES):
+                core = self._core
+                if core is None or (before := core.facts())["dead"] or before["closed"]:
+                    return
+                if before["idle"]:
+                    seen = self._shell_reads()
+                    after = core.facts()
+                    if after["idle"] and after["commands"] == before["commands"]:
+                        self._prompt = seen
+                        return
+                if self._awaited.wait(pause):
+                    time.sleep(_LEARN_SECONDS)
+                pause = min(2 * pause, 1.0)
+        finally:
+            self._learned.set()
+
+    def _shell_reads(self) -> bytes:
+        """Return the read in which the shell waits; empty if it does not wait in one or if that is unknown. Blocks."""
+        try:
+            answer = self.sandbox.run(SHELL_READS, self.mark, timeout=_ASK_SECONDS)
+        except (SwerexException, TimeoutError, OSError):
+            return b""
+        return answer.stdout if answer.code == 0 else b""
+
+    # -- cause of the end
+
+    async def _died(self, answer: _core.Operation) -> None:
+        """Raise the cause if the sandbox or the client was lost. Otherwise return: the shell itself has ended."""
+        error = await in_thread(self._judge, answer)
+        if error is not None:
+            raise error
+
+    def _judge(self, answer: _core.Operation) -> SwerexException | None:
+        """Return the cause of the end, the same one for each caller. Blocks."""
+        with self._judging:
+            if not self._verdict:
+                self._verdict.append(self._investigate(answer))
+            known = self._verdict[0]
+        if known is None or not isinstance(known, SessionDiedError):
+            return None if known is None else type(known)(str(known))
+        return SessionDiedError(str(known), exit_code=known.exit_code, signal=known.signal)
+
+    def _investigate(self, answer: _core.Operation) -> SwerexException | None:
+        backend = self.sandbox.backend
+        gone = lost(backend)
+        if gone is not None:
+            return gone
+        if answer.end == "lost":
+            return None
+        if not answer.typed and not self._ready:
+            return no_shell(backend, -answer.signal or answer.code, answer.output)
+        there, gone = self._look_again()
+        if gone is not None:
+            return gone
+        if there:
+            end_marked(self.sandbox, self.mark)
+        unsure = None if answer.signal or there else backend.unsure(self._argv, answer.code)
+        if unsure is not None:
+            return SessionDiedError(
+                f"{unsure}, and the session's shell has ended, so the exit code of its command is unknown. Close the "
+                "session and create another one"
+            )
+        if answer.signal:
+            how = f"was ended by signal {answer.signal}"
+        elif there:
+            how = f"ended with status {answer.code}"
+        else:
+            return None
+        msg = (
+            f"The client that relayed the session's terminal {how}, so the session in {backend.name} has ended with "
+            "everything that it ran. Close the session and create another one"
+        )
+        return SessionDiedError(msg)
+
+    def _look_again(self) -> tuple[bool, SwerexException | None]:
+        """Return whether the shell still exists, and the error if the sandbox is lost.
+
+        When a container ends, its processes end first, and for a moment its engine does not know.
+        """
+        sandbox = self.sandbox
+        until = time.monotonic() + _GONE_SECONDS
+        while True:
+            try:
+                seen = probe(sandbox, self.mark)
+            except (SandboxLostError, RuntimeClosedError) as e:
+                return False, e
+            except (SwerexException, TimeoutError, OSError) as e:
+                gone = lost(sandbox.backend)
+                if gone is not None or time.monotonic() > until:
+                    msg = f"Cannot determine whether the session's shell in {sandbox.backend.name} still runs: {e}"
+                    return False, gone or SessionDiedError(msg)
+                time.sleep(0.1)
+                continue
+            if self._known.born and seen.born and seen.born != self._known.born:
+                msg = f"The {sandbox.backend.name} was restarted, and everything that ran there has ended"
+                return False, SandboxLostError(msg)
+            return seen.there, lost(sandbox.backend)
+
+    # -- interrupting and ending
+
+    async def _interrupt(self, action: BashInterruptAction, matcher: _core.Matcher | None) -> _core.Operation:
+        """Send SIGINT to the foreground processes from inside the sandbox; if that is impossible, type ^C."""
+        completions = current_completions()
+        future = completions.create_future()
+        step, tries = min(action.timeout, 3600.0), action.n_retry
+        core = self.core
+        with translated():
+            waiting = core.interrupt(step, tries, matcher, completions.core, future, True)
+        try:
+            inside = True
+            for _ in range(tries):
+                if inside and not waiting.done:
+                    inside = await self._interrupt_inside()
+                if inside:
+                    await asyncio.wait({future}, timeout=step)
+                elif not waiting.done:
+                    await self._type_interrupt(step)
+                if waiting.done:
+                    return waiting
+            waiting.cancel()
+            if waiting.end != "cancelled":
+                return waiting
+        except BaseException:
+            waiting.cancel()
+            raise
+        return await self._type_interrupt(0)
+
+    async def _type_interrupt(self, step: float) -> _core.Operation:
+        """Type one ^C and wait `step` seconds; with 0 type nothing and return the result of a failed interrupt."""
+        completions = current_completions()
+        future = completions.create_future()
+        core = self.core
+        with translated():
+            operation = core.interrupt(step, 1 if step else 0, None, completions.core, future)
+        await finish(operation, future)
+        return operation
+
+    async def _interrupt_inside(self) -> bool:
+        """Send SIGINT inside the sandbox; return False if the shell itself needs it or the sandbox does not answer.
+
+        A late signal could hit the next command: none is sent after this returns.
+        """
+        ahead = self._known.ahead
+        if ahead is None:
+            return False
+        until = int((_clock() + _SIGNAL_SECONDS + ahead) * 100)
+        sending = asyncio.ensure_future(in_thread(self._ask_inside, INTERRUPT_FOREGROUND, str(until)))
+        try:
+            return await asyncio.wait_for(asyncio.shield(sending), _SIGNAL_SECONDS + 0.1) == 0
+        except (TimeoutError, SwerexException, OSError):
+            sending.cancel()
+            return False
+
+    async def _kill_foreground(self, *, again: bool = True) -> bool:
+        """Kill the foreground processes or those the shell waits for; end the input that the shell itself reads."""
+        self._held = ""
+        core, ahead = self.core, self._known.ahead
+        facts = core.facts()
+        begun = _clock() + (facts["commenced"] - time.monotonic_ns()) / 1e9
+        since = sys.maxsize if ahead is None else int((begun + ahead) * 100)
+        prompt = (self._prompt or b"").decode(errors="replace").strip()
+        try:
+            code = await in_thread(self._ask_inside, KILL_FOREGROUND, str(since), prompt)
+        except CommandTimeoutError:
+            return False
+        if code == _AT_PROMPT:  # the interrupt has ended the command, but no prompt was seen
+            if core.doubt(facts["commands"]) or not again:
+                return True
+            await asyncio.sleep(_ARRIVAL_SECONDS)
+            return await self._kill_foreground(again=False)
+        if code in (1, _SHELL_READS):
+            self._held = _HELD_BY_SHELL
+        return core.type(_END_OF_INPUT) if code == _SHELL_READS else code == 0
+
+    def _ask_inside(self, script: str, *words: str) -> int:
+        """Run a script that signals the foreground processes. Return its exit code. Blocks."""
+        return self.sandbox.run(script, self.mark, *words, timeout=_ASK_SECONDS).code
+
+    async def close(self, *, inside: bool = True) -> CloseBashSessionResponse:
+        """End the shell and everything that it started in the sandbox.
+
+        Returns when all of it is gone. Processes that cannot be ended in a few seconds are left, and a warning is
+        logged. A lost sandbox is no error.
+
+        Args:
+            inside: False if the caller ends all processes of the runtime in the sandbox. Only the client, and a shell
+                that is not ready yet, are ended here.
+        """
+        await self._forbid_start()
+        started, self._started = self._started, False
+        inside = started and (inside or not self._ready)
+        inside = inside and not any(isinstance(known, SandboxLostError) for known in self._verdict)
+        if inside and not self._ready and self._core is not None and not self._core.facts()["dead"]:
+            # The client has requested a shell, or is about to. Once it is closed, the shell's start would go unnoticed.
+            await in_thread(end_marked, self.sandbox, self.mark, _LATE_SECONDS)
+        answer = await super().close()
+        if inside:
+            left = await in_thread(end_marked, self.sandbox, self.mark)
+            if left is not None:
+                self.logger.warning("%s", left)
+        return answer

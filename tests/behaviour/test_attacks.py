@@ -1,0 +1,186 @@
+"""Attacks on the session by what runs in it: on the terminal it reads from, on its prompts, on its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import resource
+import shlex
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.support.harness import Shell, eventually, quicker_than, running
+
+OPEN = "import fcntl, os, sys, termios, time; fd = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY); print(flush=True); "
+
+
+def outsider(code: str) -> str:
+    """A command that starts a program in a session of its own, which has opened the shell's terminal."""
+    program = f"{shlex.quote(sys.executable)} -c {shlex.quote(OPEN + code)}"
+    wait = "while [[ -z $READY ]]; do sleep 0.01; done"
+    return f'trap READY=1 USR1; setsid {program} "$(tty)" > >(head -n 1 >/dev/null; kill -USR1 $$) & {wait}'
+
+
+def own_or_none(sh: Shell, code: int, error: type[Exception]) -> None:
+    """A command is answered with its own output and exit code, or refused with an error; nothing else."""
+    try:
+        seen = sh.run(f"echo token{code}; (exit {code})", timeout=3)
+    except error:
+        return
+    assert f"token{code}\n" in seen.output
+    assert seen.exit_code == code
+
+
+def test_a_dead_session_costs_nothing(sh: Shell) -> None:
+    """Nobody has to close a session whose shell has ended for its process to be idle."""
+    sh.ended = True
+    sh.run("exit 3")
+    start = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - start < 0.1
+
+
+def test_a_prompt_that_was_expanded_by_hand(sh: Shell) -> None:
+    """The prompt is a mark that never changes: its code and number are those of another command."""
+    sh.gives("PS1=${PS1@P}; (exit 41)", "", 41)
+    for code in (5, 6):
+        sh.gives(f"echo a; (exit {code})", "a\n", code)
+
+
+def test_a_prompt_that_is_expanded_behind_our_back(sh: Shell) -> None:
+    sh.run("eval 'P''S1=${PS1@P}'")
+    for code in (5, 6):
+        sh.gives(f"echo a; (exit {code})", "a\n", code)
+
+
+@pytest.mark.parametrize("lines", [1, 100])
+def test_what_is_typed_is_read_by_somebody_else(sh: Shell, swerex_error: type[Exception], lines: int) -> None:
+    sh.ended = True
+    sh.run(outsider(f"[os.read(fd, 4096) for i in range({lines})]"))
+    for code in (7, 8, 9):
+        own_or_none(sh, code, swerex_error)
+
+
+def test_what_is_typed_is_thrown_away(sh: Shell, swerex_error: type[Exception]) -> None:
+    sh.ended = True
+    sh.run(outsider("end = time.time() + 2\nwhile time.time() < end: termios.tcflush(fd, termios.TCIFLUSH)"))
+    for code in (7, 8, 9):
+        own_or_none(sh, code, swerex_error)
+
+
+def test_somebody_else_types(sh: Shell, swerex_error: type[Exception]) -> None:
+    """Commands that were typed by a program must not lend their exit codes to ours."""
+    sh.ended = True
+    switch = Path("/proc/sys/dev/tty/legacy_tiocsti")
+    if switch.exists() and switch.read_text().strip() != "1":
+        pytest.skip("this kernel allows no TIOCSTI")
+    stuff = (
+        "import fcntl, termios, time\nend = time.time() + 1\nwhile time.time() < end:\n"
+        " for c in b'(exit 5)\\n': fcntl.ioctl(0, termios.TIOCSTI, bytes([c]))\n time.sleep(0.001)"
+    )
+    try:
+        sh.run(f"{shlex.quote(sys.executable)} -c {shlex.quote(stuff)} & sleep 0.2")
+    except swerex_error:
+        return
+    for code in range(7, 60):
+        own_or_none(sh, code, swerex_error)
+
+
+def test_a_quote_is_left_open_before_our_command(sh: Shell, swerex_error: type[Exception]) -> None:
+    """What became the rest of another text was not run, and says so; the session goes on."""
+    sh.run('alias open="echo \'"')
+    with pytest.raises(swerex_error):
+        sh.run("open a")
+    sh.gives("echo b; (exit 3)", "b\n", 3)
+
+
+@pytest.mark.parametrize(("command", "code"), [("echo a\\", 0), ("true\\", 127), ("\\", 127), ("\\\n", 0)])
+def test_a_final_backslash_has_an_exit_code_of_its_own(sh: Shell, command: str, code: int) -> None:
+    sh.gives("(exit 3)", "", 3)
+    assert sh.run(command).exit_code == code
+    sh.gives("echo b; (exit 4)", "b\n", 4)
+
+
+def test_every_call_in_a_forked_child_fails_with_an_error_of_ours(sh: Shell, swerex_error: type[Exception]) -> None:
+    calls = {
+        1: lambda: sh.run("echo a"),
+        2: lambda: sh.interrupt(),
+        4: lambda: sh.talk("echo a", "a"),
+        8: lambda: sh.wait(sh.aio.close_session(sh.engine.abstract.CloseBashSessionRequest())),
+    }
+    sh.runner.close()
+    sh.runner = asyncio.Runner()
+    pid = os.fork()
+    if pid == 0:
+        failed = 0
+        for bit, call in calls.items():
+            try:
+                call()
+            except swerex_error:
+                failed |= bit
+            except BaseException:
+                os._exit(99)
+        os._exit(failed)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 15
+
+
+def test_a_new_loop_without_descriptors(sh: Shell, swerex_error: type[Exception]) -> None:
+    """The loop is there; what it needs to hear of an answer is not."""
+
+    async def starved() -> None:
+        kept = []
+        gc.collect()  # earlier loops give their descriptors back now, and not in the middle
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    kept.append(os.open("/dev/null", os.O_RDONLY))
+            with pytest.raises(swerex_error):
+                await sh.go("echo a")
+            with pytest.raises(swerex_error):
+                await sh.aio.execute(sh.engine.abstract.Command(command=["true"]))
+        finally:
+            for fd in kept:
+                os.close(fd)
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        asyncio.run(starved())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ulimit -R 1000000; (setsid sleep {0} &)",
+        "(setsid bash -c 'ulimit -R 1000000; sleep {0} & sleep {0}; true' &)",
+        "(ulimit -R 1000000; ulimit -x 1000; sleep {0} & sleep {0}; true) & sleep 0.1",
+        "ulimit -R 1000000; ulimit -x 1000; (exec sh -c 'sleep {0} & sleep {0}; true') & sleep 0.1",
+        "bash -c '(ulimit -R 1000000; ulimit -x 1000; exec setsid sleep {0}) & wait' & sleep 0.1",
+    ],
+)
+def test_what_has_shed_its_limits_ends_with_the_session(sh: Shell, command: str) -> None:
+    seconds = f"88{uuid.uuid4().int % 10**6:06d}"
+    sh.run(command.format(seconds))
+    assert eventually(lambda: running(f"sleep {seconds}"))
+    sh.ended = True
+    sh.wait(sh.aio.close())
+    assert eventually(lambda: not running(f"sleep {seconds}"), 0.5), running(f"sleep {seconds}")
+
+
+def test_an_interrupt_does_not_wait_for_a_shell_that_never_answers(sh: Shell, swerex_error: type[Exception]) -> None:
+    """A prompt that reads swallows whatever is typed, the session's own question too."""
+    sh.ended = True
+    with contextlib.suppress(swerex_error):
+        sh.run("PS0='$(read x)'", timeout=0.5)
+    with contextlib.suppress(swerex_error):
+        sh.run("echo a", timeout=0.5)
+    with quicker_than(4), contextlib.suppress(swerex_error):
+        sh.interrupt(timeout=0.2, n_retry=2)

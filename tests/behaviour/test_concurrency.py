@@ -1,0 +1,354 @@
+"""Concurrency: many calls, many sessions, many loops and threads, a forked parent, and machines that run out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.harness import ENGINE, Shell, at_most, eventually, marked, python_environment, quicker_than, wrong
+
+
+def test_calls_on_one_session_are_served_in_order(sh: Shell) -> None:
+    async def all_at_once() -> list[Any]:
+        return await asyncio.gather(*(sh.go(f"echo {i}; n=$((n+1)); echo n=$n; (exit {i})") for i in range(30)))
+
+    for i, seen in enumerate(sh.wait(all_at_once())):
+        assert (seen.output, seen.exit_code) == (f"{i}\nn={i + 1}\n", i)
+
+
+@wrong("a session's sleep stalls every other session and is_alive")
+def test_sessions_do_not_wait_for_each_other(sh: Shell) -> None:
+    async def together() -> tuple[float, float]:
+        await sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="second"))
+        start = time.monotonic()
+        slow = asyncio.ensure_future(sh.go("sleep 1"))
+        await asyncio.sleep(0.1)
+        seen = await sh.go("echo quick", session="second")
+        assert seen.output == "quick\n"
+        quick = time.monotonic() - start
+        start = time.monotonic()
+        assert await sh.aio.is_alive()
+        alive = time.monotonic() - start
+        await slow
+        return quick, alive
+
+    quick, alive = sh.wait(together())
+    assert quick < at_most(0.6)
+    assert alive < at_most(0.2)
+
+
+@wrong("the event loop stands still while a command runs")
+def test_the_loop_is_never_blocked(sh: Shell) -> None:
+    async def watch() -> float:
+        worst = 0.0
+        call = asyncio.ensure_future(sh.go("seq 200000; sleep 0.5"))
+        while not call.done():
+            start = time.monotonic()
+            await asyncio.sleep(0.005)
+            worst = max(worst, time.monotonic() - start)
+        return worst
+
+    assert sh.wait(watch()) < at_most(0.3)
+
+
+@wrong("sixty-four starts take 0.36 s each, one after the other")
+def test_many_sessions_at_once(sh: Shell) -> None:
+    async def many() -> None:
+        names = [f"s{i}" for i in range(64)]
+        create = sh.engine.abstract.CreateBashSessionRequest
+        await asyncio.gather(*(sh.aio.create_session(create(session=n, startup_timeout=20)) for n in names))
+        await asyncio.gather(*(sh.go(f"mine={n}", session=n) for n in names))
+        for _ in range(3):
+            seen = await asyncio.gather(*(sh.go("echo $mine; (exit 3)", session=n) for n in names))
+            assert [(s.output, s.exit_code) for s in seen] == [(f"{n}\n", 3) for n in names]
+        close = sh.engine.abstract.CloseBashSessionRequest
+        await asyncio.gather(*(sh.aio.close_session(close(session=n)) for n in names))
+
+    with quicker_than(15):
+        sh.wait(many())
+
+
+def test_each_call_in_its_own_loop(sh: Shell) -> None:
+    """Callers use `asyncio.run` for every call."""
+    for i in range(10):
+        seen = asyncio.run(sh.aio.run_in_session(sh.action(f"echo {i}")))
+        assert seen.output == f"{i}\n"
+
+
+@wrong("threads read each other's output")
+def test_many_threads_on_one_session(sh: Shell) -> None:
+    def work(name: int) -> list[str]:
+        return [asyncio.run(sh.aio.run_in_session(sh.action(f"echo {name}-{i}", timeout=20))).output for i in range(15)]
+
+    with ThreadPoolExecutor(8) as pool:
+        for name, outputs in enumerate(pool.map(work, range(8))):
+            assert outputs == [f"{name}-{i}\n" for i in range(15)]
+
+
+def test_many_threads_with_their_own_sessions(sh: Shell) -> None:
+    def work(name: int) -> bool:
+        async def life() -> bool:
+            session = f"t{name}"
+            await sh.aio.create_session(
+                sh.engine.abstract.CreateBashSessionRequest(session=session, startup_timeout=20)
+            )
+            right = True
+            for i in range(10):
+                seen = await sh.go(f"echo {name}-{i}; (exit {i})", session=session)
+                right = right and (seen.output, seen.exit_code) == (f"{name}-{i}\n", i)
+            await sh.aio.close_session(sh.engine.abstract.CloseBashSessionRequest(session=session))
+            return right
+
+        return asyncio.run(life())
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(work, range(6)))
+
+
+def test_a_session_outlives_the_loop_that_made_it(sh: Shell) -> None:
+    asyncio.run(sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="old")))
+    asyncio.run(sh.go("x=5", session="old"))
+    box: list[str] = []
+    thread = threading.Thread(target=lambda: box.append(asyncio.run(sh.go("echo $x", session="old")).output))
+    thread.start()
+    thread.join()
+    assert box == ["5\n"]
+
+
+@wrong("a loop that is closed in the middle leaves the session out of step")
+def test_a_loop_that_goes_away_in_the_middle(sh: Shell) -> None:
+    """A runner that is stopped cancels what it ran; the session serves the next loop."""
+
+    async def start_and_leave() -> None:
+        task = asyncio.ensure_future(sh.go("sleep 0.3; echo old"))
+        await asyncio.sleep(0.05)
+        del task
+
+    with quicker_than(0.28):
+        asyncio.run(start_and_leave())
+    sh.gives("echo new", "new\n")
+
+
+def test_create_and_close_in_a_storm(shells: type[Shell], mark: str) -> None:
+    sh = shells()
+
+    async def storm() -> None:
+        create, close = sh.engine.abstract.CreateBashSessionRequest, sh.engine.abstract.CloseBashSessionRequest
+
+        async def one(i: int) -> None:
+            for j in range(3):
+                name = f"{i}.{j}"
+                await sh.aio.create_session(create(session=name, startup_timeout=20))
+                if (i + j) % 3:
+                    assert (await sh.go(f"echo {name}", session=name)).output == f"{name}\n"
+                await sh.aio.close_session(close(session=name))
+
+        await asyncio.gather(*(one(i) for i in range(8)))
+
+    sh.wait(storm())
+    assert eventually(lambda: len(marked(mark)) <= 1, 2)
+
+
+@wrong("names are taken before the start is over, and kept when it fails")
+def test_one_name_created_twice_at_once(shells: type[Shell], swerex_error: type[Exception], tmp_path: Path) -> None:
+    sh = shells()
+
+    async def both() -> list[Any]:
+        request = sh.engine.abstract.CreateBashSessionRequest(session="same")
+        missing = sh.engine.abstract.CreateBashSessionRequest(
+            session="retry", startup_source=[str(tmp_path / "missing")]
+        )
+        results = await asyncio.gather(*(sh.aio.create_session(request) for _ in range(4)), return_exceptions=True)
+        with contextlib.suppress(Exception):
+            await sh.aio.create_session(missing)
+        await sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="retry"))
+        return results
+
+    results = sh.wait(both())
+    assert sum(isinstance(r, sh.engine.exceptions.SessionExistsError) for r in results) == 3
+
+
+@wrong("a fork shares the terminal, and both read from it")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_fork_of_the_parent(sh: Shell) -> None:
+    """The child gets a clean error, never a hang, and its end disturbs nothing."""
+    sh.out("kept=yes")
+    pid = os.fork()
+    if pid == 0:
+        code = 9
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(5)
+            try:
+                asyncio.run(sh.aio.run_in_session(sh.action("echo from the child", timeout=2)))
+            except sh.engine.exceptions.SwerexException as error:
+                code = 0 if not isinstance(error, TimeoutError) else 8
+        finally:
+            os._exit(code)
+    sh.gives("echo $kept", "yes\n")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    sh.gives("echo $kept", "yes\n")
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_fork_while_a_command_runs(sh: Shell) -> None:
+    async def run() -> Any:
+        call = asyncio.ensure_future(sh.go("sleep 0.4; echo parent"))
+        await asyncio.sleep(0.1)
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        return await call
+
+    start = time.monotonic()
+    assert sh.wait(run()).output == "parent\n"
+    assert time.monotonic() - start < at_most(2)
+
+
+def test_a_child_process_may_use_sessions_of_its_own(sh: Shell) -> None:
+    """Started after sessions ran here, as multiprocessing's spawn does."""
+    program = (
+        "import asyncio\n"
+        f"from {ENGINE}.runtime.local import LocalRuntime\n"
+        f"from {ENGINE}.runtime.abstract import BashAction, CreateBashSessionRequest\n"
+        "async def main():\n"
+        "    r = LocalRuntime()\n"
+        "    await r.create_session(CreateBashSessionRequest(startup_timeout=10))\n"
+        "    print((await r.run_in_session(BashAction(command='echo child'))).output, end='')\n"
+        "    await r.close()\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=20, env=python_environment()
+    )
+    assert done.stdout == "child\n", done.stderr
+    sh.gives("echo parent", "parent\n")
+
+
+def test_parents_fds_are_not_the_childrens(shells: type[Shell], tmp_path: Path) -> None:
+    """An fd that the parent holds open is not the shell's; nor is one session's terminal another's."""
+    shells("first")
+    handle = os.open(tmp_path / "secret", os.O_RDWR | os.O_CREAT)
+    os.set_inheritable(handle, True)
+    try:
+        sh = shells("second")
+        sh.gives("for f in /proc/self/fd/*; do echo \"${f##*/}\"; done | sort -n | head -4 | grep -cx '[012]'", "3\n")
+        assert "secret" not in sh.out("ls -l /proc/$$/fd")
+        assert "ptmx" not in sh.out("ls -l /proc/$$/fd")
+    finally:
+        os.close(handle)
+
+
+@wrong("the error is not a typed one")
+def test_fd_limit_reached(shells: type[Shell], swerex_error: type[Exception]) -> None:
+    """No fds left: a typed error, nothing broken, and afterwards all goes on."""
+    sh = shells()
+    sh.out("true")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hog = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+        with contextlib.suppress(OSError):
+            while True:
+                hog.append(os.open("/dev/null", os.O_RDONLY))
+        for i in range(3):
+            with pytest.raises(swerex_error):
+                sh.wait(sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session=f"too-many-{i}")))
+        sh.gives("echo still", "still\n")
+    finally:
+        for fd in hog:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    sh.wait(sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="too-many-0")))
+    sh.gives("echo on", "on\n")
+
+
+@wrong("control characters act on the terminal")
+def test_disk_full(sh: Shell) -> None:
+    seen = sh.run("echo text >/dev/full")
+    assert seen.exit_code == 1
+    assert "No space left on device" in seen.output
+    sh.out("export TMPDIR=/proc TMP=/nonexistent; cd /")
+    sh.gives("cat <<E\nhere\nE", "here\n")
+    sh.gives("x='a\x01b'\necho ${#x}", "3\n")
+    sh.out("unset TMPDIR TMP")
+
+
+def test_signals_in_the_parent(sh: Shell) -> None:
+    """Handlers that run all the time (EINTR everywhere) lose nothing."""
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    stop = threading.Event()
+    me = threading.main_thread().ident
+    assert me is not None
+
+    def pester() -> None:
+        while not stop.is_set():
+            signal.pthread_kill(me, signal.SIGUSR1)
+            os.kill(os.getpid(), signal.SIGUSR1)
+            time.sleep(0.0005)
+
+    thread = threading.Thread(target=pester)
+    thread.start()
+    try:
+        for i in range(20):
+            sh.gives(f"echo {i}; (exit {i})", f"{i}\n", i)
+        sh.gives("sleep 0.3; seq 30000 | tail -1", "30000\n")
+    finally:
+        stop.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_sigchld_and_waitpid_of_the_parent_stay_the_parents(sh: Shell) -> None:
+    """Own children of the caller are not reaped by us, and no handler of the caller is replaced."""
+    seen = []
+    before = signal.signal(signal.SIGCHLD, lambda *_: seen.append(1))
+    try:
+        child = subprocess.Popen(["sh", "-c", "exit 7"])
+        sh.gives("/bin/true; (exit 2)", "", 2)
+        time.sleep(0.1)
+        assert child.wait(5) == 7
+        assert signal.getsignal(signal.SIGCHLD) is not signal.SIG_DFL
+        assert seen
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_standard_fds_of_the_parent_may_be_closed(tmp_path: Path) -> None:
+    """A daemon without stdin, stdout and stderr gets fds 0, 1 and 2 for its terminals."""
+    program = (
+        "import os\nfor i in (0, 1, 2): os.close(i)\n"
+        "import asyncio\n"
+        f"from {ENGINE}.runtime.local import LocalRuntime\n"
+        f"from {ENGINE}.runtime.abstract import BashAction, CreateBashSessionRequest\n"
+        "async def main():\n"
+        "    r = LocalRuntime()\n"
+        "    await r.create_session(CreateBashSessionRequest(startup_timeout=10))\n"
+        "    seen = await r.run_in_session(BashAction(command='echo out; echo err >&2; cat </dev/null'))\n"
+        f"    open({str(tmp_path / 'result')!r}, 'w').write(seen.output)\n"
+        "    await r.close()\n"
+        "asyncio.run(main())\n"
+    )
+    subprocess.run([sys.executable, "-c", program], timeout=20, env=python_environment())
+    assert (tmp_path / "result").read_text() == "out\nerr\n"
+
+
+def test_two_runtimes_share_nothing(sh: Shell, shells: type[Shell]) -> None:
+    other = shells()
+    sh.out("x=first")
+    other.out("x=second")
+    sh.gives("echo $x", "first\n")
+    other.gives("echo $x", "second\n")

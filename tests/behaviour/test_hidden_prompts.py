@@ -1,0 +1,162 @@
+"""What hides the shell's prompts, or takes its terminal away: with the kernel's word, and without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.harness import Shell
+
+pytestmark = pytest.mark.only_here("what it does with a shell that has left its terminal")
+
+
+@pytest.mark.parametrize("away", ["exec </dev/null", "exec <&-", "exec <EMPTY", "readonly PS0=x; exec </dev/null"])
+@pytest.mark.parametrize("check", ["silent", "raise"])
+def test_what_never_ran_has_no_answer(sh: Shell, tmp_path: Path, away: str, check: str) -> None:
+    """A shell whose input is no terminal any more ends: what is typed from then on has not run, and never succeeded."""
+    sh.ended = True
+    (tmp_path / "empty").touch()
+    seen = sh.run(away.replace("EMPTY", str(tmp_path / "empty")))
+    assert seen.exit_code == 0
+    with pytest.raises(sh.engine.exceptions.SessionDiedError):
+        sh.run(f"touch {tmp_path}/ran", check=check)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("before", ["true", "PS0=", "exec 2>&1"])
+def test_what_ends_the_shell_has_one(sh: Shell, before: str) -> None:
+    sh.ended = True
+    sh.gives(before, "")
+    seen = sh.run("printf 'a\n'; exec 2>&-; exit 3")
+    assert (seen.output, seen.exit_code) == ("a\n", 3)
+    assert "status 3" in seen.failure_reason
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        "exec 2>/dev/null",
+        "unset PS1 PROMPT_COMMAND",
+        "PROMPT_COMMAND+=('PS1=last')",
+        "readonly PS1='$ '",
+        "f() { unset PS1 PROMPT_COMMAND; }; f",
+        "unset PS1 PROMPT_COMMAND; sleep 0.5; printf x",
+    ],
+)
+def test_hidden_prompts_strand_nothing(sh: Shell, hide: str) -> None:
+    sh.gives(hide, "x" if hide.endswith("x") else "", timeout=5)
+    sh.gives("echo a; (exit 3)", "a\n", 3)
+    sh.gives("echo $?", "3\n")
+    sh.gives("true | false | true", "")
+    sh.gives('echo "${PIPESTATUS[@]}"', "0 1 0\n")
+
+
+@pytest.mark.parametrize("mode", ["emacs", "vi"])
+@pytest.mark.parametrize("hide", ["exec 2>/dev/null", "readonly PS1='$ '", "unset PS1 PROMPT_COMMAND"])
+@pytest.mark.parametrize("joint", ["\n", "; "])
+def test_readline_behind_hidden_prompts(sh: Shell, hide: str, mode: str, joint: str) -> None:
+    sh.gives("TERM=xterm", "")  # for which readline writes more than a line's text
+    for command in f"{hide}{joint}set -o {mode}".split("\n"):
+        sh.gives(command, "")
+    sh.gives("echo a; (exit 3)", "a\n", 3)
+    sh.gives("echo $?", "3\n")
+    sh.gives("printf b", "b")
+    sh.times_out("read -e x", 0.5)
+    sh.interrupt()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "read x; echo got:$x",
+        "sleep 1 & wait; echo got:",
+        "x=$(head -n1); echo got:$x",
+        "function_that_reads; echo got:$x",
+        "alias_that_reads; echo got:$x",
+        '"$word_that_reads" x; echo got:$x',
+    ],
+)
+def test_no_question_for_who_reads(sh: Shell, read: str) -> None:
+    """A shell that reads or waits by itself is asked nothing, also where the same command hides its prompts."""
+    sh.run("function_that_reads() { read x; }; alias alias_that_reads='read x'; word_that_reads=read")
+    seen = sh.run(f"unset PS1 PROMPT_COMMAND; {read}", 3, expect=["got:"]) if "wait" in read else None
+    if seen is None:
+        sh.times_out(f"unset PS1 PROMPT_COMMAND; {read}", 1.5)
+        sh.talk("word", "got:word")
+    else:
+        assert seen.expect_string == "got:"
+    sh.interrupt()  # without the kernel's word only this makes it certain that the shell reads nothing by itself
+    sh.gives("echo hi", "hi\n", timeout=5)
+
+
+@pytest.mark.parametrize("hide", ["PROMPT_COMMAND+=('PS1=last')", "readonly PS1='$ '"])
+def test_an_interrupt_of_what_hid_the_prompts(sh: Shell, hide: str) -> None:
+    """The shell has answered: what it takes to make its prompts seen again does not make the interrupt fail."""
+    sh.gives("function_that_waits() { sleep 60; }", "")
+    sh.times_out(f"{hide}; function_that_waits", 0.5)
+    sh.interrupt(timeout=0.2, n_retry=1)
+    sh.gives("echo a", "a\n")
+
+
+@pytest.mark.parametrize(
+    "shows",
+    [
+        ("exec 2>/dev/null", "trap 'echo \"D:$BASH_COMMAND\"' DEBUG"),
+        ("exec 2>/dev/null", "set -v", "exec 2>/dev/tty"),
+        ("exec 2>/dev/null", "set -x", "exec 2>/dev/tty"),
+        ("PROMPT_COMMAND='PS1=x'", "trap 'echo \"D:$BASH_COMMAND\"' DEBUG"),
+        ("PROMPT_COMMAND='PS1=x'", "exec 2>/dev/null", "set -v", "exec 2>/dev/tty"),
+        ("HISTSIZE=0", "PS1='$PS1 $? \\# \\!'"),
+        ("PS1='$PS1 $? \\# \\!'", "HISTSIZE=0"),
+        ("PS1=(a b)", "PS0=$'\\e[1mtwo\\nlines\\a'"),
+        ("readonly PS1='\\# \\! \\t> '",),
+        ("PROMPT_COMMAND='PS1=\"$RANDOM \\\\# $ \"'",),
+        ("PROMPT_COMMAND='PS1=\"$RANDOM \\\\# $ \"'", "exec 2>/dev/null", "exec 2>/dev/tty"),
+        ("declare -i PS1",),
+        ("declare -u PS1 PS0",),
+        ("PS1=5", "exec 2>/dev/null"),
+    ],
+)
+def test_nothing_of_ours_is_shown(sh: Shell, shows: tuple[str, ...]) -> None:
+    for command in shows:
+        assert "7733" not in sh.run(command, 5).output
+    for command, output in (("echo x12", "x12\n"), ("printf 12", "12"), ("true", "")):
+        seen = sh.run(command, 5).output
+        assert "7733" not in seen
+        assert output in seen
+        if not any(word in " ".join(shows) for word in ("DEBUG", "set -")):
+            assert seen == output
+    sh.run("trap - DEBUG; set +vx; unset PROMPT_COMMAND PS1")
+
+
+def test_a_look_at_prompt_command_stays(sh: Shell) -> None:
+    sh.gives("PROMPT_COMMAND='PS1=x'", "")
+    sh.gives("exec 2>/dev/null", "")
+    seen = sh.run("printf '%s' \"${PROMPT_COMMAND[@]}\"; echo after").output
+    assert seen.startswith("PS1=x")
+    assert seen.endswith("after\n")
+
+
+def test_a_fixed_prompt_that_is_shown_again(sh: Shell) -> None:
+    """Standard error goes elsewhere and comes back, which makes what PS2 prints appear again."""
+    for command in ("exec 2>&-", "unset PROMPT_COMMAND; readonly PS2='$ '", "exec 2>&1"):
+        sh.gives(command, "")
+    sh.gives("for w in a b; do\n  echo $w\ndone\n(exit 3)", "a\nb\n", 3)
+
+
+def test_a_question_that_a_read_took_forgets_no_prompt(sh: Shell) -> None:
+    """Without the kernel's word an interrupted shell that traps SIGINT is asked, though it may still read by itself."""
+    sh.gives("unset PROMPT_COMMAND; readonly PS0='$ '", "")
+    sh.gives("trap : INT", "")
+    sh.times_out("read x", timeout=0.3)
+    sh.interrupt(timeout=1.0)
+    sh.gives("echo a", "a\n")
+
+
+def test_a_prompt_that_cannot_be_changed_is_no_output(sh: Shell) -> None:
+    sh.gives("unset PROMPT_COMMAND; readonly PS0=x", "")
+    for _ in range(5):
+        sh.gives("(exit 130)", "", 130)
+        sh.gives("exec 3>&-", "")
+        sh.gives("echo a", "a\n")

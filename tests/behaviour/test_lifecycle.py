@@ -1,0 +1,391 @@
+"""Lifecycle: how a shell ends, what is told about it, and what is left when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.harness import (
+    ON_ORIGINAL,
+    PATIENCE,
+    Shell,
+    eventually,
+    marked,
+    needs,
+    python_environment,
+    quicker_than,
+    running,
+    wrong,
+)
+
+ENDS = [
+    ("exit", "echo out; exit", 0),
+    ("exit 0", "echo out; exit 0", 0),
+    ("exit 3", "echo out; exit 3", 3),
+    ("exit 256", "echo out; exit 257", 1),
+    ("exit keeps the status", "echo out; false; exit", 1),
+    ("exit in several lines", "echo out\nexit 4\necho not reached", 4),
+    ("exit in a function", "f() { echo out; exit 5; }; f", 5),
+    ("exec", "echo out; exec true", 0),
+    ("exec with a status", "echo out; exec sh -c 'exit 6'", 6),
+    ("exec that writes", "exec echo out", 0),
+    ("kill -9", "echo out; kill -9 $$", 137),
+    ("kill -HUP", "echo out; kill -HUP $$", 129),
+    ("kill -SEGV", "echo out; kill -SEGV $$", 139),
+    ("from a child", "echo out; sh -c 'kill -9 $PPID'; sleep 5", 137),
+    ("set -e", "echo out; set -e; false", 1),
+    ("set -e in a pipeline", "set -eo pipefail; echo out; (exit 7) | cat", 7),
+    ("set -u with -e", "set -eu; echo out; (exit 8)", 8),
+]
+
+
+@wrong("the shell's end raises another library's exception, or hangs")
+@pytest.mark.parametrize(("command", "code"), [pytest.param(c, n, id=name) for name, c, n in ENDS])
+def test_the_command_that_ends_the_shell(sh: Shell, swerex_error: type[Exception], command: str, code: int) -> None:
+    """It has its output, its exit code and a reason; every later one a typed error, at once."""
+    sh.ended = True
+    with quicker_than(2):
+        seen = sh.run(command)
+    assert seen.output.startswith("out\n")
+    assert "not reached" not in seen.output
+    assert seen.exit_code == code
+    assert seen.failure_reason
+    for _ in range(2):
+        with quicker_than(0.5), pytest.raises(swerex_error) as caught:
+            sh.run("echo next")
+        assert not isinstance(caught.value, TimeoutError)
+        assert str(caught.value)
+
+
+@wrong("the shell's end raises another library's exception")
+def test_later_errors_name_the_cause(sh: Shell, swerex_error: type[Exception]) -> None:
+    sh.ended = True
+    sh.run("exit 43")
+    with pytest.raises(swerex_error, match="43"):
+        sh.run("echo next")
+    with pytest.raises(swerex_error):
+        sh.interrupt()
+
+
+def test_logout_is_no_exit(sh: Shell) -> None:
+    seen = sh.run("logout")
+    assert "not login shell" in seen.output
+    assert seen.exit_code == 1
+    sh.gives("echo next", "next\n")
+
+
+@wrong("EOF ends the shell unnoticed")
+def test_end_of_file_at_the_prompt(sh: Shell, swerex_error: type[Exception]) -> None:
+    """Somebody else closes the terminal's input: the shell ends between two commands."""
+    sh.ended = True
+    pid = int(sh.out("echo $$"))
+    os.kill(pid, signal.SIGKILL)
+    time.sleep(0.1)
+    with quicker_than(0.5), pytest.raises(swerex_error):
+        sh.run("echo next")
+
+
+@wrong("a killed shell raises another library's exception")
+def test_death_while_others_wait(sh: Shell, swerex_error: type[Exception]) -> None:
+    sh.ended = True
+
+    async def all_at_once() -> list[Any]:
+        return await asyncio.gather(
+            sh.go("echo first; sleep 0.3; kill -9 $$"), *(sh.go(f"echo {i}") for i in range(3)), return_exceptions=True
+        )
+
+    with quicker_than(2):
+        first, *rest = sh.wait(all_at_once())
+    assert first.output == "first\n"
+    assert first.exit_code == 137
+    assert first.failure_reason
+    assert all(isinstance(error, swerex_error) for error in rest)
+
+
+@wrong("a killed shell raises another library's exception")
+def test_check_raise_on_the_last_command(shells: type[Shell], swerex_error: type[Exception]) -> None:
+    for code in (0, 3):
+        sh = shells(f"ends-{code}")
+        if code:
+            with pytest.raises(swerex_error):
+                sh.run(f"exit {code}", check="raise")
+        else:
+            assert sh.run("exit 0", check="raise").exit_code == 0
+
+
+@wrong("a dead session's error is not a typed one")
+def test_a_dead_session_can_be_closed_and_made_again(sh: Shell) -> None:
+    sh.out("x=old")
+    sh.run("exit 1")
+    sh.wait(sh.aio.close_session(sh.engine.abstract.CloseBashSessionRequest(session=sh.session)))
+    sh.wait(sh.aio.create_session(sh.creation()))
+    sh.gives('echo "[$x]"', "[]\n")
+
+
+def test_one_death_touches_no_other_session(sh: Shell, shells: type[Shell]) -> None:
+    other = shells("other")
+    other.out("y=kept")
+    try:
+        other.run("kill -9 $$", timeout=1)
+    except Exception:
+        assert ON_ORIGINAL
+    sh.gives("echo fine", "fine\n")
+
+
+NESTED = [
+    ("bash", ["bash", "--norc"], "PS1='nested> '; echo in $((1+1))", "nested> ", "in 2", "exit"),
+    ("sh", ["sh"], "PS1='nested> '; echo in $((1+1))", "nested> ", "in 2", "exit"),
+]
+
+
+@pytest.mark.parametrize(
+    ("argv", "command", "prompt", "output", "leave"), [pytest.param(*n[1:], id=n[0]) for n in NESTED]
+)
+def test_nested_shell(sh: Shell, argv: list[str], command: str, prompt: str, output: str, leave: str) -> None:
+    """A shell in the shell is an interactive program: nothing ends until it does."""
+    sh.out("level=outer")
+    sh.talk(" ".join(argv), r"[#$] ", prompt)
+    seen = sh.talk(command, prompt)
+    assert output in seen.output
+    assert prompt in seen.expect_string
+    seen = sh.talk('echo "<$level>"', prompt)
+    assert "<>" in seen.output
+    sh.leave(leave)
+    sh.gives("echo $level", "outer\n")
+
+
+@wrong("a nested shell inherits the prompt, and commands run in it unnoticed", but=["bash -c 'read x'"])
+@pytest.mark.parametrize(
+    "command", ["bash", "bash --norc", "sh", "bash -c 'read x'", "env -i bash --noprofile --norc -i"]
+)
+def test_nested_shell_as_a_plain_command(sh: Shell, command: str) -> None:
+    """Nobody said it was interactive: it does not finish, and an interrupt gets rid of it."""
+    sh.out("level=outer")
+    sh.times_out(command, timeout=0.4)
+    with quicker_than(4):
+        sh.interrupt()
+    sh.gives("echo $level", "outer\n")
+
+
+def test_su_as_a_nested_shell(sh: Shell) -> None:
+    needs("su")
+    if os.getuid():
+        pytest.skip("this machine lacks root, and su would ask for a password")
+    sh.talk("su -s /bin/sh root", r"# ")
+    seen = sh.talk("echo uid=$(id -u)", r"# ")
+    assert "uid=0" in seen.output
+    sh.leave("exit")
+    sh.gives("echo back", "back\n")
+
+
+def test_a_program_that_execs_itself(sh: Shell) -> None:
+    sh.gives("(exec echo replaced)", "replaced\n")
+    sh.gives("bash -c 'exec sh -c \"echo twice\"'", "twice\n")
+
+
+@wrong(
+    "children that left the terminal stay",
+    but=[
+        "cat <({sleep}) >/dev/null &",
+        "coproc {sleep}",
+        "script -qc '{sleep}' /dev/null >/dev/null 2>&1 &",
+        "{sleep} &",
+        "{sleep} | {sleep} &",
+    ],
+)
+@pytest.mark.parametrize(
+    "start",
+    [
+        "{sleep} &",
+        "nohup {sleep} >/dev/null 2>&1 &",
+        "{sleep} & disown",
+        "setsid {sleep} &",
+        "setsid -f {sleep}",
+        "(setsid {sleep} >/dev/null 2>&1 </dev/null &)",
+        "(({sleep} &) &)",
+        "python3 -c 'import os, sys; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); "
+        '[os.close(i) for i in range(3)]; os.execvp("sleep", sys.argv[1:])\' {sleep}',
+        "sh -c 'trap \"\" HUP TERM INT; {sleep} & wait' &",
+        "{sleep} | {sleep} &",
+        "coproc {sleep}",
+        "cat <({sleep}) >/dev/null &",
+        "script -qc '{sleep}' /dev/null >/dev/null 2>&1 &",
+    ],
+)
+def test_close_leaves_no_process(shells: type[Shell], mark: str, start: str) -> None:
+    seconds = f"86{uuid.uuid4().int % 10**6:06d}"
+    sh = shells()
+    sh.run(start.format(sleep=f"sleep {seconds}"))
+    assert eventually(lambda: running(f"sleep {seconds}"), 2)
+    sh.wait(sh.aio.close_session(sh.engine.abstract.CloseBashSessionRequest(session=sh.session)))
+    assert eventually(lambda: not running(f"sleep {seconds}"), 1.0)
+    assert eventually(lambda: not marked(mark), 1.0)
+
+
+@wrong("the event loop is blocked by the command")
+def test_close_while_a_command_runs(shells: type[Shell], mark: str, swerex_error: type[Exception]) -> None:
+    """The waiting call gets a typed error at once, and so does whoever stands in line behind it."""
+    sh = shells()
+
+    async def close_it() -> list[Any]:
+        calls = [
+            asyncio.ensure_future(sh.go("sleep 60", timeout=30)),
+            asyncio.ensure_future(sh.go("echo x", timeout=30)),
+        ]
+        await asyncio.sleep(0.2)
+        await sh.aio.close_session(sh.engine.abstract.CloseBashSessionRequest(session=sh.session))
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    with quicker_than(3):
+        results = sh.wait(close_it())
+    assert all(isinstance(error, swerex_error) for error in results), results
+    assert eventually(lambda: not marked(mark), 1.0)
+
+
+def test_close_in_an_exit_trap_that_hangs(shells: type[Shell]) -> None:
+    """Closing asks nobody: a shell that refuses to go is ended."""
+    sh = shells()
+    sh.out("trap 'sleep 30' EXIT HUP TERM INT")
+    with quicker_than(2):
+        sh.wait(sh.aio.close())
+
+
+def test_close_twice_and_use_after_close(shells: type[Shell], swerex_error: type[Exception]) -> None:
+    sh = shells()
+    sh.wait(sh.aio.close())
+    sh.wait(sh.aio.close())
+    with pytest.raises(swerex_error):
+        sh.run("echo x")
+
+
+def test_late_output_of_the_background(sh: Shell) -> None:
+    sh.run("(sleep 0.15; echo late) &")
+    sh.out("echo a")
+    time.sleep(0.4)
+    sh.gives("echo b", "b\n")
+
+
+@wrong("job notices pollute the answers")
+def test_background_output_while_a_command_runs(sh: Shell) -> None:
+    """What a person would see: both, in the order of their time."""
+    sh.run("(sleep 0.15; echo from the background) &")
+    sh.gives("echo one; sleep 0.4; echo two", "one\nfrom the background\ntwo\n")
+
+
+@wrong("a full terminal blocks it")
+def test_a_background_job_that_writes_a_lot_is_not_blocked(sh: Shell, tmp_path: Path) -> None:
+    """Nobody waits for it, yet its output is read all the time."""
+    sh.run(f"(seq 300000; touch {tmp_path}/done) &")
+    assert eventually(lambda: (tmp_path / "done").exists(), 8)
+    sh.run("wait")
+    sh.out("true")
+
+
+def test_nohup_runs_on(sh: Shell, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    sh.run(f"nohup sh -c 'sleep 0.2; echo done' >{out} 2>&1 &")
+    sh.out("echo meanwhile")
+    assert eventually(lambda: out.exists() and out.read_text().endswith("done\n"), 2)
+    sh.out("sleep 0.05; true")
+
+
+def test_wait_for_jobs(sh: Shell) -> None:
+    sh.run("sleep 0.2 & sleep 0.3 &")
+    with quicker_than(2):
+        sh.run("wait")
+    sh.run("true")
+    sh.gives("jobs", "")
+
+
+@wrong("death is known by EOF alone")
+def test_orphans_on_the_terminal_do_not_hide_a_death(sh: Shell, swerex_error: type[Exception]) -> None:
+    """A setsid child keeps the terminal open: the shell's death is seen all the same."""
+    sh.ended = True
+    sh.run("setsid sleep 30 & disown")
+    with quicker_than(1.5):
+        seen = sh.run("kill -9 $$")
+    assert seen.exit_code == 137
+    with quicker_than(0.5), pytest.raises(swerex_error):
+        sh.run("echo x")
+
+
+def test_a_stopped_shell_goes_on(sh: Shell) -> None:
+    """Like a suspended machine: time passes, nothing is lost."""
+    seen = sh.run("{ sleep 0.3; kill -CONT $$; } & kill -STOP $$; echo after; (exit 4)")
+    assert "after\n" in seen.output
+    assert seen.exit_code == 4
+    sh.run("wait")
+    sh.run("true")
+
+
+def test_sessions_end_with_the_interpreter(mark: str, tmp_path: Path) -> None:
+    """A program that forgets to close leaves no shell behind, however it ends."""
+    program = tmp_path / "forget.py"
+    program.write_text(
+        "import asyncio, os, sys\n"
+        "from {0}.runtime.local import LocalRuntime\n"
+        "from {0}.runtime.abstract import BashAction, CreateBashSessionRequest\n"
+        "async def main():\n"
+        "    r = LocalRuntime()\n"
+        "    await r.create_session(CreateBashSessionRequest())\n"
+        "    await r.run_in_session(BashAction(command='sleep 500 &'))\n"
+        "    print('ready', flush=True)\n"
+        "asyncio.run(main())\n"
+        "if sys.argv[1] == 'abort': os._exit(3)\n"
+        "if sys.argv[1] == 'raise': raise ValueError\n".format(os.environ.get("SWX_ENGINE", "swerex_c"))
+    )
+    for how in ("return", "raise"):
+        done = subprocess.run(
+            [sys.executable, str(program), how], capture_output=True, text=True, timeout=15, env=python_environment()
+        )
+        assert done.stdout.startswith("ready")
+        assert eventually(lambda: not marked(mark), 2.0), (how, marked(mark))
+
+
+def test_startup_output_and_time(shells: type[Shell], tmp_path: Path) -> None:
+    slow = tmp_path / "slow.sh"
+    slow.write_text("sleep 0.3; echo slept\nexport SLOW=1\n")
+    sh = shells(startup_source=[str(slow)], startup_timeout=PATIENCE)
+    assert sh.created.output.replace("\r", "").endswith("slept\n")
+    sh.gives("echo $SLOW", "1\n")
+
+
+def test_a_new_shell_has_time_to_come_up(shells: type[Shell]) -> None:
+    """The original sleeps for 0.35 seconds before the time for startup files begins: what fits there fits here."""
+    Path(os.environ["HOME"], ".bashrc").write_text("sleep 0.2; FROM_STARTUP=read\n")
+    shells(startup_timeout=0.1).gives("echo $FROM_STARTUP", "read\n")
+
+
+def test_closing_lets_the_shell_save_its_history(shells: Any, tmp_path: Path) -> None:
+    """Many at once on a busy machine: no shell is killed in the middle of it, which would leave temporary files."""
+    where = tmp_path / "histories"
+    where.mkdir()
+    many = [shells(f"session{n}", env={"HISTFILE": str(where / "history")}) for n in range(12)]
+    for shell in many:
+        shell.run("echo remembered")
+        shell.ended = True
+    asyncio.run(close_all(many))
+    assert [path.name for path in where.iterdir()] == ["history"]
+    assert "echo remembered" in (where / "history").read_text()
+
+
+async def close_all(many: list[Shell]) -> None:
+    await asyncio.gather(*(shell.aio.close() for shell in many))
+
+
+@pytest.mark.only_here("the shell's process")
+def test_a_shell_that_is_killed_from_outside(sh: Shell) -> None:
+    """The next command is not what ended it, and nothing shows that it ran."""
+    sh.ended = True
+    os.kill(int(sh.out("echo $$")), signal.SIGKILL)
+    with pytest.raises(sh.engine.exceptions.SessionDiedError, match="signal 9"):
+        sh.run("echo hi")

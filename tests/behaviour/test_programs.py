@@ -1,0 +1,388 @@
+"""Programs: the real ones that agents run, with their prompts, pagers, full screens and hidden passwords."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.support.harness import Shell, needs, quicker_than, wrong
+
+START = 12.0
+"""Seconds that a large program may take to its first prompt on a loaded machine."""
+
+
+def test_python_session(sh: Shell) -> None:
+    sh.talk("python3 -q", ">>> ", timeout=START)
+    assert sh.talk("print(6 * 7)", ">>> ").output == "42"
+    assert sh.talk("x = [i for i in range(3)]", ">>> ").output == ""
+    sh.talk("def f(a):", r"\.\.\. ")
+    sh.talk("    return a + 1", r"\.\.\. ")
+    sh.talk("", ">>> ")
+    assert sh.talk("f(41)", ">>> ").output == "42"
+    assert "ZeroDivisionError" in sh.talk("1/0", ">>> ").output
+    sh.leave("quit()")
+    sh.gives("echo out", "out\n")
+
+
+def test_python_answers_are_exact(sh: Shell) -> None:
+    sh.talk("python3 -q", ">>> ", timeout=START)
+    for i in range(8):
+        assert sh.talk(f"print('answer', {i})\n".rstrip(), ">>> ").output == f"answer {i}"
+    assert sh.talk("print('a\\n b')", ">>> ").output == "a\n b"
+    sh.leave("quit()")
+    sh.synced()
+
+
+def test_python_that_is_left_with_an_exit_code(sh: Shell) -> None:
+    """A quit that ends the program as a normal command would."""
+    sh.talk("python3 -q", ">>> ", timeout=START)
+    seen = sh.leave("import sys; print('bye'); sys.exit(0)")
+    assert "bye" in seen.output
+    sh.gives("echo out", "out\n")
+
+
+def test_python_reads_a_script_from_stdin(sh: Shell) -> None:
+    sh.gives("python3 - a b <<'E'\nimport sys\nprint(sys.argv[1:])\nsys.exit(5)\nE", "['a', 'b']\n", 5, timeout=START)
+
+
+def test_python_sees_a_terminal(sh: Shell) -> None:
+    sh.gives(
+        "python3 -c 'import os, sys; print(sys.stdin.isatty(), os.get_terminal_size())'",
+        "True os.terminal_size(columns=80, lines=24)\n",
+        timeout=START,
+    )
+
+
+def test_ipython(sh: Shell) -> None:
+    if importlib.util.find_spec("IPython") is None:
+        pytest.skip("this machine has no ipython")
+    flags = "--simple-prompt --no-banner --colors=NoColor --no-confirm-exit"
+    sh.talk(f"{sys.executable} -m IPython {flags}", r"In \[1\]: ", timeout=25)
+    assert "42" in sh.talk("6 * 7", r"In \[2\]: ", timeout=START).output
+    sh.leave("exit", timeout=START)
+    sh.gives("echo out", "out\n")
+
+
+@pytest.mark.limit(60)
+def test_ipython_with_its_full_screen_prompt(sh: Shell) -> None:
+    """prompt_toolkit asks for the cursor position and draws; it starts, is interrupted, and the terminal is whole."""
+    if importlib.util.find_spec("IPython") is None:
+        pytest.skip("this machine has no ipython")
+    sh.out("export TERM=xterm")
+    sh.talk(f"{sys.executable} -m IPython --no-banner --no-confirm-exit", r"In \[", timeout=25)
+    sh.leave("exit", timeout=START)
+    sh.gives("echo out", "out\n")
+
+
+def test_node(sh: Shell) -> None:
+    needs("node")
+    sh.gives("node -e 'console.log(6 * 7); process.exit(3)'", "42\n", 3, timeout=START)
+    sh.out("export NODE_NO_READLINE=1 TERM=dumb")
+    sh.talk("node -i", "> ", timeout=START)
+    assert "42" in sh.talk("6 * 7", "> ").output
+    sh.leave(".exit")
+    sh.gives("echo out", "out\n")
+
+
+def test_gdb(sh: Shell) -> None:
+    needs("gdb")
+    sh.talk("gdb -q -nx", r"\(gdb\) ", timeout=START)
+    assert "= 42" in sh.talk("print 6 * 7", r"\(gdb\) ").output
+    sh.talk("set confirm off", r"\(gdb\) ")
+    sh.leave("quit")
+    sh.gives("echo out", "out\n")
+
+
+def test_gdb_on_a_program(sh: Shell, tmp_path: Path) -> None:
+    needs("gdb")
+    needs("gcc")
+    (tmp_path / "p.c").write_text(
+        '#include <stdio.h>\nint f(int a) { return a * 2; }\nint main(void) { printf("%d\\n", f(21)); return 0; }\n'
+    )
+    sh.out(f"cd {tmp_path} && gcc -g -o p p.c", timeout=START)
+    sh.talk("gdb -q -nx ./p", r"\(gdb\) ", timeout=START)
+    sh.talk("set confirm off", r"\(gdb\) ")
+    assert "Breakpoint 1" in sh.talk("break f", r"\(gdb\) ").output
+    seen = sh.talk("run", r"\(gdb\) ", timeout=START)
+    if "ptrace" in seen.output or "not permitted" in seen.output:
+        sh.leave("quit")
+        pytest.skip("this machine has no ptrace")
+    assert "Breakpoint 1, f (a=21)" in seen.output
+    assert "= 21" in sh.talk("print a", r"\(gdb\) ").output
+    assert "exited normally" in sh.talk("continue", r"\(gdb\) ", timeout=START).output
+    sh.leave("quit")
+    sh.gives("echo out", "out\n")
+
+
+def test_sqlite3(sh: Shell, tmp_path: Path) -> None:
+    needs("sqlite3")
+    sh.gives(f"sqlite3 {tmp_path}/db 'create table t(a); insert into t values (1), (2); select sum(a) from t'", "3\n")
+    sh.talk(f"sqlite3 -interactive {tmp_path}/db", "sqlite> ")
+    assert "1\n2" in sh.talk("select a from t order by a;", "sqlite> ").output
+    sh.talk("select a", r"\.\.\.> ")
+    assert sh.talk("from t where a = 2;", "sqlite> ").output.endswith("2")
+    sh.leave(".quit")
+    sh.gives("echo out", "out\n")
+
+
+@wrong("a repl that is left open eats the next command")
+def test_bc(sh: Shell) -> None:
+    needs("bc")
+    sh.gives("echo 2^64 | bc", "18446744073709551616\n")
+    sh.times_out("bc -q", timeout=0.3)
+    sh.interrupt()
+    sh.synced()
+
+
+def test_psql_prompt_of_a_server_that_is_not_there(sh: Shell) -> None:
+    needs("psql")
+    seen = sh.run("psql -w -h 127.0.0.1 -p 1 -U nobody -c 'select 1'", timeout=START)
+    assert seen.exit_code == 2
+    assert "refused" in seen.output
+
+
+@wrong("a pager that is left open eats the next command")
+def test_less_left_open(sh: Shell, tmp_path: Path) -> None:
+    needs("less")
+    (tmp_path / "long").write_text("".join(f"line {i}\n" for i in range(500)))
+    sh.times_out(f"less {tmp_path}/long", timeout=0.4)
+    sh.times_out("echo next", timeout=0.2)
+    with quicker_than(3):
+        sh.interrupt()
+    sh.gives("echo next", "next\n")
+
+
+def test_less_in_a_conversation(sh: Shell, tmp_path: Path) -> None:
+    needs("less")
+    (tmp_path / "long").write_text("".join(f"line {i}\n" for i in range(500)))
+    seen = sh.talk(f"less {tmp_path}/long", "long|:")
+    sh.leave("q")
+    assert seen.expect_string
+    sh.gives("echo next", "next\n")
+
+
+def test_less_into_a_pipe_is_a_cat(sh: Shell) -> None:
+    needs("less")
+    sh.gives("seq 100 | less | tail -1", "100\n")
+
+
+def repository(path: Path) -> None:
+    """A repository with two commits, the second large."""
+    script = """
+        git init -q -b main . && git config user.email a@example.org && git config user.name A
+        echo one >f && git add f && git commit -q -m first
+        seq 400 >f && git add f && git commit -q -m second
+    """
+    subprocess.run(["bash", "-c", script], cwd=path, check=True)
+
+
+@wrong("! is history-expanded, here-documents fail the splitter")
+def test_git(sh: Shell, tmp_path: Path) -> None:
+    needs("git")
+    repository(tmp_path)
+    sh.out(f"cd {tmp_path}; export GIT_PAGER=cat")
+    assert sh.out("git log --format=%s") == "second\nfirst\n"
+    sh.gives("git diff HEAD~1 --stat | tail -1", " 1 file changed, 400 insertions(+), 1 deletion(-)\n")
+    sh.gives(
+        'git commit -q -m "it\'s a $((1+1))nd! message" --allow-empty && git log -1 --format=%s',
+        "it's a 2nd! message\n",
+    )
+    sh.gives("git commit -q --allow-empty -F - <<'E'\nsubject\n\n\tbody!\nE\ngit log -1 --format=%b", "\tbody!\n\n")
+
+
+@wrong("a pager that is left open eats the next command")
+def test_git_with_its_pager(sh: Shell, tmp_path: Path) -> None:
+    """`git diff` opens less, which waits for a key. That is a command that has not ended."""
+    needs("git")
+    needs("less")
+    repository(tmp_path)
+    sh.out(f"cd {tmp_path}; unset GIT_PAGER PAGER; export LESS=")
+    sh.times_out("git diff HEAD~1", timeout=0.5)
+    with quicker_than(3):
+        sh.interrupt()
+    sh.gives("git log -1 --format=%s | cat", "second\n")
+
+
+def test_git_asks_for_a_password_on_the_terminal(sh: Shell, tmp_path: Path) -> None:
+    """The prompt goes to /dev/tty: it is seen, answered, and the answer is not shown."""
+    needs("git")
+    sh.out("export GIT_ASKPASS= SSH_ASKPASS=; cd /")
+    seen = sh.talk(
+        "git credential fill <<< $'protocol=https\\nhost=example.org\\n'", "Username for .*: ", timeout=START
+    )
+    assert seen.expect_string.startswith("Username")
+    sh.talk("somebody", "Password for .*: ")
+    seen = sh.leave("hunter2")
+    sh.gives("echo out", "out\n")
+
+
+@wrong("an editor that is left open eats the next command")
+def test_an_editor_is_not_a_trap(sh: Shell, tmp_path: Path) -> None:
+    needs("git")
+    needs("vim")
+    repository(tmp_path)
+    sh.out(f"cd {tmp_path}; export EDITOR=vim TERM=xterm")
+    sh.times_out("git commit --allow-empty", timeout=1.0)
+    with quicker_than(4):
+        sh.interrupt()
+    sh.gives("git log -1 --format=%s | cat", "second\n")
+
+
+@wrong("an editor that is left open eats the next command")
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_vim_left_open(sh: Shell, tmp_path: Path, term: str) -> None:
+    needs("vim")
+    sh.out(f"export TERM={term}")
+    sh.times_out(f"vim -u NONE {tmp_path}/new", timeout=1.0)
+    with quicker_than(4):
+        sh.interrupt()
+    for i in range(2):
+        sh.gives(f"echo next{i}", f"next{i}\n")
+    sh.gives("stty -a | grep -c -- '-icanon'", "0\n", 1)
+
+
+def test_vim_in_batch(sh: Shell, tmp_path: Path) -> None:
+    needs("vim")
+    (tmp_path / "f").write_text("one\ntwo\n")
+    sh.run(f"vim -u NONE -es -c '%s/two/2!/' -c wq {tmp_path}/f", timeout=START)
+    assert (tmp_path / "f").read_text() == "one\n2!\n"
+    sh.run(f"vim -u NONE -c 's/one/1/' -c wq {tmp_path}/f", timeout=START)
+    assert (tmp_path / "f").read_text() == "1\n2!\n"
+    sh.gives("echo next", "next\n")
+
+
+def test_top(sh: Shell) -> None:
+    needs("top")
+    assert "PID" in sh.out("top -b -n 1 | head -20", timeout=START)
+    sh.out("export TERM=xterm")
+    sh.times_out("top", timeout=0.5)
+    with quicker_than(3):
+        sh.interrupt()
+    sh.gives("echo next", "next\n")
+
+
+def test_apt(sh: Shell) -> None:
+    needs("apt-cache")
+    sh.out("apt-cache policy bash", timeout=START)
+    assert sh.run("apt-get install -s no-such-package-xyz", timeout=START).exit_code == 100
+
+
+def test_a_yes_or_no_question(sh: Shell) -> None:
+    seen = sh.talk("read -p 'Continue? [Y/n] ' answer && echo \"you said <$answer>\"", r"\[Y/n\] ")
+    assert seen.output == "Continue?"
+    seen = sh.leave("y")
+    assert "you said <y>" in seen.output
+    sh.gives("echo $answer", "y\n")
+
+
+PASSWORD = [
+    ("read -s", "read -s -p 'Password: ' pw; echo; echo \"length ${#pw}\""),
+    ("getpass", "python3 -c 'import getpass; print(\"length\", len(getpass.getpass()))'"),
+    (
+        "/dev/tty",
+        'sh -c \'printf "Password: " >/dev/tty; stty -echo </dev/tty; '
+        "read pw </dev/tty; stty echo </dev/tty; echo length ${#pw}' </dev/null",
+    ),
+]
+
+
+@pytest.mark.parametrize("command", [pytest.param(c, id=name) for name, c in PASSWORD])
+def test_passwords_without_echo(sh: Shell, command: str) -> None:
+    sh.talk(command, "Password: ", timeout=START)
+    seen = sh.leave("hunter2!\\x")
+    assert "hunter2" not in seen.output
+    assert "length" in seen.output
+    sh.gives("echo next", "next\n")
+
+
+@wrong("the next command becomes the password")
+def test_a_password_prompt_that_nobody_answers(sh: Shell) -> None:
+    for _, command in PASSWORD:
+        error = sh.times_out(command, timeout=0.5)
+        assert error.output.endswith("Password: ")
+        sh.times_out("echo next", timeout=0.2)
+        sh.interrupt()
+        sh.gives("echo next", "next\n")
+
+
+def test_ssh_asks_before_it_connects(sh: Shell, tmp_path: Path) -> None:
+    """A real ssh, against a server that is not there: it ends by itself."""
+    needs("ssh")
+    seen = sh.run("ssh -o BatchMode=yes -o ConnectTimeout=1 -p 1 127.0.0.1 true", timeout=START)
+    assert seen.exit_code == 255
+    sh.gives("echo next", "next\n")
+
+
+def test_ssh_keygen_asks_for_a_passphrase(sh: Shell, tmp_path: Path) -> None:
+    needs("ssh-keygen")
+    sh.talk(f"ssh-keygen -q -t ed25519 -f {tmp_path}/key", "nter passphrase.*: ", timeout=START)
+    sh.talk("secret-phrase", "again: ")
+    seen = sh.leave("secret-phrase", timeout=START)
+    assert "secret-phrase" not in seen.output
+    sh.gives("echo next", "next\n")
+    assert (tmp_path / "key").exists()
+
+
+@wrong("the password prompt on the terminal is answered by the next command")
+def test_sudo_prompt_is_not_fed(sh: Shell, tmp_path: Path) -> None:
+    """A setuid-like program that flushes typed input and reads from /dev/tty."""
+    program = tmp_path / "asker.py"
+    program.write_text(
+        textwrap.dedent("""\
+        import os, termios
+        fd = os.open("/dev/tty", os.O_RDWR)
+        old = termios.tcgetattr(fd)
+        new = termios.tcgetattr(fd)
+        new[3] &= ~(termios.ECHO | termios.ISIG)
+        termios.tcsetattr(fd, termios.TCSAFLUSH, new)
+        os.write(fd, b"[sudo] password for root: ")
+        got = os.read(fd, 100)
+        termios.tcsetattr(fd, termios.TCSAFLUSH, old)
+        os.write(fd, b"\\n")
+        print("right" if got == b"letmein\\n" else repr(got))
+        """)
+    )
+    sh.times_out(f"python3 {program}", timeout=0.5)
+    sh.times_out("echo next", timeout=0.2)
+    sh.interrupt()
+    sh.talk(f"python3 {program}", "password for root: ", timeout=START)
+    assert "right" in sh.leave("letmein").output
+    sh.gives("echo next", "next\n")
+
+
+def test_script_and_nested_terminals(sh: Shell) -> None:
+    needs("script")
+    assert "inside" in sh.out("script -qec 'echo inside' /dev/null </dev/null", timeout=START)
+    sh.gives("echo next", "next\n")
+
+
+def test_tmux_is_a_full_screen_program(sh: Shell, tmp_path: Path) -> None:
+    needs("tmux")
+    sh.out("export TERM=xterm")
+    sh.out(f"tmux -S {tmp_path}/s -f /dev/null new-session -d 'sleep 30'", timeout=START)
+    sh.times_out(f"tmux -S {tmp_path}/s attach", timeout=0.6)
+    with quicker_than(4):
+        sh.interrupt()
+    sh.run(f"tmux -S {tmp_path}/s kill-server")
+    sh.gives("echo next", "next\n")
+
+
+def test_make_and_compiler(sh: Shell, tmp_path: Path) -> None:
+    needs("make")
+    (tmp_path / "Makefile").write_text("all: a b\na b:\n\t@echo $@\nfail:\n\t@exit 3\n")
+    sh.gives(f"make -s -C {tmp_path} --no-print-directory -j2 | sort", "a\nb\n")
+    assert sh.run(f"make -C {tmp_path} fail").exit_code == 2
+
+
+def test_programs_found_are_the_machines(sh: Shell) -> None:
+    for program in ("python3", "git", "less"):
+        if shutil.which(program):
+            sh.gives(f"command -v {program}", f"{shutil.which(program)}\n")
+    assert os.environ["PATH"]

@@ -1,0 +1,46 @@
+"""Shells in which words that commands are typed and asked for by mean something else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.harness import Shell
+
+
+@pytest.mark.parametrize(
+    "spoils",
+    [
+        ("PROMPT_COMMAND='(exit 9)'", "trap : CHLD", "PS1=x"),
+        ("alias '{'='echo BAD'", "PS1=x"),
+        ("alias case='echo BAD'", "PS1=x"),
+        ("readonly PS1='$ '", "set -e"),
+        ("readonly PS0=x PS1='$ ' PS2", "set -e"),
+        ("readonly PROMPT_COMMAND='PS1=x'", "set -e"),
+        ("enable -n eval", "PS1=x"),
+        ("eval() { echo BAD; }", "PS1=x"),
+        ("alias eval='echo BAD'", "PS1=x"),
+        ("alias test='echo BAD' printf='echo BAD'", "function test { echo BAD; }", "PS1=x"),
+        ("readonly PS1='$ '", "alias '{'='echo BAD'"),
+        ("PROMPT_COMMAND='PS1=x'", "BASH_ALIASES[{]='echo BAD #'"),
+        ("alias builtin='echo BAD'",),
+        ("enable -n test", "readonly PS1='$ '"),
+    ],
+)
+def test_answers_stay_right(sh: Shell, spoils: tuple[str, ...]) -> None:
+    for command in spoils:
+        sh.gives(command, "")
+    sh.gives("echo a\necho b", "a\nb\n")
+    assert sh.run("cat <<E\na").output.endswith("\na\n")
+    sh.gives("echo a\\", "a\\\n")
+    sh.gives("x=3\nfor i in 1 2; do\n  x=$((x + i))\ndone\necho $x", "6\n")
+    sh.gives("(exit 3) || :\n(exit 4) || x=$?; echo $x", "4\n")
+    sh.gives(": " + "x" * 9000 + "\necho long", "long\n")
+    sh.run("set +e; trap - CHLD; unalias -a; unset -f eval test; PROMPT_COMMAND=")
+
+
+@pytest.mark.only_here("readline, which cannot be seen elsewhere")
+@pytest.mark.parametrize("mode", ["emacs", "vi"])
+def test_a_newline_that_is_bound(sh: Shell, mode: str) -> None:
+    sh.run("bind -x '\"\\C-j\": echo BAD'")
+    sh.gives(f"set -o {mode}", "")
+    sh.gives("echo ok; (exit 3)", "ok\n", 3)

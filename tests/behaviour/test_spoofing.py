@@ -1,0 +1,338 @@
+"""Spoofing: nothing that is written, not even a perfect copy of our marks, ends a command or changes its exit code."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.harness import ON_ORIGINAL, Shell, wrong
+
+ATTACKER = Path(__file__).parents[1] / "support" / "attacker.py"
+LEARN = (
+    'A_PS1="$PS1" A_PS0="$PS0" A_PS1P="${PS1@P}" A_PS0P="${PS0@P}" A_NUMBER="$(n=\'\\#\'; printf %s "${n@P}")" '
+    'A_ALL="$(declare -p PROMPT_COMMAND PS1 PS0 2>/dev/null)" '
+)
+
+
+def attack(mode: str, code: int = 99) -> str:
+    return f"{LEARN} {shlex.quote(sys.executable)} {ATTACKER} $$ {code} {mode}"
+
+
+# Marks with the number that the next real one will carry, made by bash itself.
+AHEAD = "n='\\#'; n=${n@P}; p=${PS1@P}; for d in -1 0 1 2 3; do printf %s \"${p//$n/$((n+d))}\"; done"
+
+ENDS_EARLY = "printing the prompt's constant ends a command early and shifts every later answer"
+
+
+def test_the_attacker_knows_our_marks(sh: Shell) -> None:
+    """The tests below prove something only if the forger has something to forge."""
+    forged, with_escape = map(int, sh.out(attack("probe")).split())
+    assert forged >= 1
+    assert ON_ORIGINAL or with_escape >= 2
+
+
+@pytest.mark.parametrize("mode", ["once", "twice"])
+def test_perfect_marks_in_the_middle(sh: Shell, mode: str) -> None:
+    for code in (99, 0, 7):
+        seen = sh.run(f"echo START\n{attack(mode, code)}\nsleep 0.1\necho END; (exit 7)")
+        assert "START\n" in seen.output
+        assert seen.output.endswith("END\n")
+        assert seen.exit_code == 7
+        sh.gives("echo next", "next\n")
+
+
+@wrong(ENDS_EARLY)
+def test_perfect_marks_then_silence(sh: Shell) -> None:
+    """The forger takes its time: whoever believed the mark has long answered."""
+    seen = sh.run(f"echo START; {AHEAD}; sleep 1.3; echo END; (exit 7)")
+    assert "START\n" in seen.output
+    assert seen.output.endswith("END\n")
+    assert seen.exit_code == 7
+    sh.gives("echo next", "next\n")
+
+
+def test_perfect_marks_as_the_last_output(sh: Shell) -> None:
+    for code, real in ((99, 7), (0, 7), (99, 0), (7, 8)):
+        seen = sh.run(f"echo START; {attack('once', code)}; (exit {real})")
+        assert "START\n" in seen.output
+        assert seen.exit_code == real
+        sh.gives("echo next", "next\n")
+
+
+def test_perfect_marks_as_the_first_output(sh: Shell) -> None:
+    seen = sh.run(f"{attack('once', 0)}; echo END; (exit 7)")
+    assert seen.output.endswith("END\n")
+    assert seen.exit_code == 7
+
+
+def test_perfect_marks_in_a_short_plain_line(sh: Shell) -> None:
+    """Without a python start in between: bash's own printf of its own expanded prompt, then silence, then the end."""
+    for text in (
+        '"${PS1@P}"',
+        '"${PS0@P}"',
+        '"${PS1@P}${PS1@P}"',
+        '"${PS0@P}x${PS1@P}"',
+        '"$PS1"',
+        '"${PS1@P}${PS0@P}"',
+    ):
+        seen = sh.run(f"echo START; printf %s {text}; sleep 0.1; echo END; (exit 7)")
+        assert "START\n" in seen.output
+        assert seen.output.endswith("END\n")
+        assert seen.exit_code == 7
+        sh.gives("echo next", "next\n")
+
+
+def test_marks_with_the_coming_number(sh: Shell) -> None:
+    seen = sh.run(f"echo START; {AHEAD}; sleep 0.1; echo END; (exit 7)")
+    assert "START\n" in seen.output
+    assert seen.output.endswith("END\n")
+    assert seen.exit_code == 7
+
+
+@wrong(ENDS_EARLY)
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        "read x",
+        "read -r -p '' x",
+        "read -n 1 x",
+        "read -s x",
+        "IFS= read -r -d '' x",
+        "mapfile -n 1 x",
+        "select x in a b; do break; done",
+        "cat",
+        "head -c 1",
+        "sleep 30",
+        "wait_forever() { while :; do :; done; }; wait_forever",
+        "read -u 0 x",
+        "read x </dev/tty",
+        "read -e x",
+        "bash --norc --noediting",
+        "sh",
+        "sleep 30 & wait",
+    ],
+)
+def test_marks_then_a_wait(sh: Shell, waiting: str) -> None:
+    """Bash prints its own prompt with the right numbers, then something that looks like waiting for a command."""
+    sh.times_out(f"echo START; {AHEAD}; {waiting}", timeout=0.35)
+    sh.interrupt()
+    sh.gives('echo "[$x]"', "[]\n")
+
+
+@wrong(ENDS_EARLY)
+def test_a_program_that_plays_the_shell(sh: Shell, tmp_path: Path) -> None:
+    """It prints perfect marks and reads what comes next, to answer in the shell's place: nothing comes."""
+    log = tmp_path / "log"
+    sh.times_out(attack(f"then-read {log}", 0), timeout=0.8)
+    sh.times_out("echo secret", timeout=0.3)
+    sh.interrupt()
+    sh.gives("echo next", "next\n")
+    assert log.read_bytes() == b""
+
+
+def test_marks_from_the_background_during_a_command(sh: Shell) -> None:
+    sh.run(f"(sleep 0.3; {attack('twice', 99)}) &")
+    seen = sh.run("echo START; sleep 0.8; echo END; (exit 7)")
+    assert "START\n" in seen.output
+    assert seen.output.endswith("END\n")
+    assert seen.exit_code == 7
+    sh.out("wait; true")
+
+
+@wrong(ENDS_EARLY)
+def test_marks_from_the_background_between_commands(sh: Shell) -> None:
+    sh.run(f"(sleep 0.1; {attack('twice', 99)}) &")
+    import time
+
+    time.sleep(0.6)
+    for i in range(4):
+        sh.gives(f"echo out{i}; (exit {i})", f"out{i}\n", i)
+
+
+@pytest.mark.limit(60)
+def test_marks_from_the_background_all_the_time(sh: Shell) -> None:
+    """Whatever is written in between: each answer has its own text and its own exit code, never 99."""
+    sh.run(f"{attack('for 4', 99)} &")
+    for i in range(60):
+        command = f"echo '<{i}>'; (exit {i})" if i % 3 else f"echo '<{i}>'; sleep 0.02; (exit {i})"
+        seen = sh.run(command)
+        assert re.findall(r"<\d+>", seen.output) == [f"<{i}>"]
+        assert seen.exit_code == i
+    sh.run("kill %1; wait 2>/dev/null; true")
+    sh.out("sleep 0.05")
+
+
+def test_replay_of_recorded_marks(sh: Shell, tmp_path: Path) -> None:
+    """Everything that the terminal ever showed, shown again."""
+    for i in range(3):
+        sh.run(f'printf \'%s\\n\' "${{PS0@P}}out{i}" "${{PS1@P}}" >>{tmp_path}/record; (exit {i})')
+    seen = sh.run(f"echo START; cat {tmp_path}/record; sleep 0.05; cat {tmp_path}/record; echo END; (exit 7)")
+    assert seen.output.startswith("START\n")
+    assert seen.output.endswith("END\n")
+    assert seen.exit_code == 7
+    for i in range(3):
+        assert seen.output.count(f"out{i}\n") == 2
+
+
+def test_start_marks_hide_nothing(sh: Shell) -> None:
+    """A forged mark of the start must not take away what was written before it."""
+    seen = sh.run(
+        'echo BEFORE; printf %s "${PS0@P}"; sleep 0.05; printf %s "${PS1@P}"; printf %s "${PS0@P}"; echo AFTER'
+    )
+    assert "BEFORE\n" in seen.output
+    assert "AFTER\n" in seen.output
+
+
+def test_pieces_of_marks(sh: Shell) -> None:
+    """A mark cut off at any byte, as the last output, joined with the real one that follows."""
+    length = int(sh.out("p=${PS1@P}; echo ${#p}"))
+    assert length
+    for cut in range(0, length + 1, max(1, length // 24)):
+        seen = sh.run(f'p=${{PS1@P}}; printf "text\\n%s" "${{p:0:{cut}}}"; (exit 5)')
+        assert seen.output.startswith("text\n")
+        assert seen.exit_code == 5
+        seen = sh.run(f'p=${{PS1@P}}; printf "%s\\ntext\\n" "${{p:{cut}}}"; (exit 6)')
+        assert seen.output.endswith("text\n")
+        assert seen.exit_code == 6
+
+
+DUMPS = [
+    "set",
+    "env",
+    "export -p",
+    "declare -p",
+    "declare -p PS1 PS0 PROMPT_COMMAND",
+    "declare -f",
+    "alias",
+    "trap -p",
+    "history",
+    "fc -l",
+    "shopt -p; set +o",
+    'echo "$PS1|$PS0|$PS2|${PROMPT_COMMAND[*]}"',
+    'echo "${PS1@P}"',
+    'echo "${PS1@Q} ${PS1@E} ${PS1@A} ${PS0@P}"',
+    "printf '%q\\n' \"$PS1\"",
+    "printf '%b\\n' \"$PS1\"",
+    'echo -e "$PS1"',
+    "cat /proc/$$/environ",
+    "cat /proc/$$/cmdline",
+    "cat /proc/$$/status /proc/$$/stat",
+    "cat /proc/self/environ | tr '\\0' '\\n'",
+    "strings -n 8 /proc/$$/environ 2>/dev/null; true",
+    'compgen -v | while read -r v; do printf \'%s=%s\\n\' "$v" "${!v}"; done',
+    'for v in ${!P*}; do echo "$v=${!v}"; done; for v in PS1 PS0 PS2 PWD; do echo "${!v@P}"; done',
+]
+
+
+@pytest.mark.parametrize("command", DUMPS)
+def test_the_shells_own_state_may_be_printed(sh: Shell, command: str) -> None:
+    for _ in range(2):
+        seen = sh.run(f"echo START; {command}; sleep 0.02; echo END; (exit 7)")
+        assert seen.output.startswith("START\n")
+        assert seen.output.endswith("END\n")
+        assert seen.exit_code == 7
+    sh.gives("echo next", "next\n")
+
+
+WRONG_DUMPS = {command for command in DUMPS if "PS1" in command or command in ("set", "env", "export -p", "declare -p")}
+
+
+@pytest.mark.parametrize("command", sorted(WRONG_DUMPS - {"declare -f"}))
+def test_the_shells_own_prompt_may_be_printed(sh: Shell, command: str) -> None:
+    seen = sh.run(f"{command} | tail -n 400; sleep 0.02; echo END; (exit 7)")
+    assert seen.output.endswith("END\n")
+    assert seen.exit_code == 7
+    sh.gives("echo next", "next\n")
+
+
+@wrong(
+    "the constants of the engine are taken for its marks",
+    but=["EXITCODEEND", "EXITCODESTART0EXITCODEEND", "EXITCODESTART"],
+)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SHELLPS1PREFIX",
+        "UNIQUESTRING29234",
+        "EXITCODESTART",
+        "EXITCODEEND",
+        "EXITCODESTART0EXITCODEEND",
+        "a SHELLPS1PREFIX b",
+    ],
+)
+def test_other_engines_constants_are_text(sh: Shell, text: str) -> None:
+    sh.gives(f"echo {text}; (exit 3)", f"{text}\n", 3)
+    sh.gives("echo next", "next\n")
+    sh.gives(f"printf '{text}'", text)
+
+
+@wrong("DEBUG fires for the engine's own commands")
+def test_debug_trap_that_prints_commands(sh: Shell) -> None:
+    sh.run('trap \'printf "%s\\n" "<$BASH_COMMAND>"\' DEBUG')
+    for i in range(3):
+        sh.gives(f"echo {i}", f"<echo {i}>\n{i}\n")
+    sh.run("trap - DEBUG")
+
+
+def test_debug_trap_that_prints_marks(sh: Shell) -> None:
+    sh.run("trap 'printf %s \"${PS1@P}\"' DEBUG")
+    for i in range(3):
+        seen = sh.run(f"echo text; sleep 0.02; (exit {i})")
+        assert seen.output.strip() == "text"
+        assert seen.exit_code == i
+    sh.run("trap - DEBUG")
+
+
+def test_prompt_command_that_prints_marks(sh: Shell) -> None:
+    """The user's PROMPT_COMMAND prints a perfect mark with a code of its own right before the real one."""
+    sh.run("PROMPT_COMMAND='(exit 77); printf %s \"${PS1@P}\"'")
+    for i in range(3):
+        seen = sh.run(f"echo text; (exit {i})")
+        assert seen.output.startswith("text\n")
+        assert seen.exit_code == i
+    sh.run("unset PROMPT_COMMAND")
+
+
+def test_garbage_to_every_inherited_fd(sh: Shell, tmp_path: Path) -> None:
+    program = tmp_path / "garbage.py"
+    program.write_text(
+        "import os, random\nr = random.Random(5)\nfor fd in range(256):\n  try: os.write(fd, r.randbytes(3000))\n"
+        "  except OSError: pass\nos._exit(9)\n"
+    )
+    for _ in range(3):
+        assert sh.run(f"python3 {program}").exit_code == 9
+        sh.gives("echo next", "next\n")
+
+
+def test_random_bytes_on_the_terminal(sh: Shell, tmp_path: Path) -> None:
+    import random
+
+    for seed in range(10):
+        (tmp_path / "bytes").write_bytes(random.Random(seed).randbytes(20_000))
+        seen = sh.run(f"cat {tmp_path}/bytes; (exit {seed})")
+        assert seen.exit_code == seed
+        sh.gives("echo next", "next\n")
+
+
+def test_marks_on_stderr_tty_and_through_a_second_opening(sh: Shell) -> None:
+    for target in (">&2", ">/dev/tty", ">/proc/$$/fd/1", '> "$(tty)"'):
+        seen = sh.run(f"echo START; {{ {AHEAD}; }} {target}; sleep 0.05; echo END; (exit 7)")
+        assert seen.output.startswith("START\n")
+        assert seen.output.endswith("END\n")
+        assert seen.exit_code == 7
+
+
+@wrong(ENDS_EARLY)
+def test_the_last_words_of_a_shell(sh: Shell, swerex_error: type[Exception]) -> None:
+    """A shell that prints a perfect mark and dies is dead, not idle."""
+    sh.ended = True
+    seen = sh.run(f"echo START; {AHEAD}; exec sh -c 'sleep 0.05; exit 9'")
+    assert seen.output.startswith("START\n")
+    assert seen.exit_code == 9
+    assert seen.failure_reason
+    with pytest.raises(swerex_error):
+        sh.run("echo next")

@@ -1,0 +1,239 @@
+"""Text out: what a command writes is what the caller reads, whatever the bytes, the sizes and the terminal."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.support.harness import ON_ORIGINAL, Shell, quicker_than, wrong
+
+WRITTEN = [
+    ("newline", "echo hi", "hi\n"),
+    ("no newline", "printf hi", "hi"),
+    ("only a newline", "echo", "\n"),
+    ("only newlines", "printf '\\n\\n\\n\\n'", "\n\n\n\n"),
+    ("leading newlines", "printf '\\n\\nx'", "\n\nx"),
+    ("spaces around", "printf '  x  \\n  '", "  x  \n  "),
+    ("only a space", "printf ' '", " "),
+    ("tabs", "printf 'a\\tb\\t\\n'", "a\tb\t\n"),
+    ("nothing", "true", ""),
+    ("stderr", "echo out; echo err >&2", "out\nerr\n"),
+    ("to the terminal", "echo direct >/dev/tty", "direct\n"),
+    ("utf-8", "printf 'ä漢🦊\\n'", "ä漢🦊\n"),
+    ("invalid bytes", "printf 'a\\xff\\xfeb\\n'", "a\\xff\\xfeb\n"),
+    ("cut character at the end", "printf 'x\\xe6\\xbc'", "x\\xe6\\xbc"),
+    ("cut character inside", "printf '\\xe6\\xbcx\\xf0\\x9f\\n'", "\\xe6\\xbcx\\xf0\\x9f\n"),
+    ("overlong and surrogate", "printf '\\xc0\\x80 \\xed\\xa0\\x80'", "\\xc0\\x80 \\xed\\xa0\\x80"),
+    ("a backslash x of its own", "printf '%s' '\\xff'", "\\xff"),
+    ("NUL", "printf 'a\\0b'", "a\0b"),
+    ("many NULs", "head -c 5000 /dev/zero", "\0" * 5000),
+    ("long line", "printf '%0200d\\n' 7", "0" * 199 + "7\n"),
+    ("colours", "printf '\\033[1;31mred\\033[0m plain\\n'", "red plain\n"),
+    ("256 and true colours", "printf '\\033[38;5;9ma\\033[48;2;1;2;3mb\\033[m\\n'", "ab\n"),
+    ("erase and move", "printf '\\033[2J\\033[Hx\\033[K\\033[3Ay\\n'", "xy\n"),
+    ("private modes", "printf '\\033[?25l\\033[?2004hx\\033[?25h\\n'", "x\n"),
+    ("prompt-like text", "echo '$ '; echo '# '; echo '> '; printf 'bash-5.2$ '", "$ \n# \n> \nbash-5.2$ "),
+    ("our kind of text", "echo EXITCODE=0 '$?' PS1 fence; printf '[0]'", "EXITCODE=0 $? PS1 fence\n[0]"),
+    ("CR LF", "printf 'a\\r\\nb\\r\\n' | tr -d '\\r'", "a\nb\n"),
+]
+
+
+@pytest.mark.parametrize(("command", "output"), [pytest.param(c, o, id=name) for name, c, o in WRITTEN])
+def test_written(sh: Shell, command: str, output: str) -> None:
+    sh.gives(command, output)
+
+
+OSC = [
+    ("title ended by BEL", "printf '\\033]0;my title\\007text\\n'"),
+    ("title ended by ST", "printf '\\033]2;my title\\033\\\\text\\n'"),
+    ("link", "printf '\\033]8;;http://example.org\\033\\\\text\\033]8;;\\033\\\\\\n'"),
+    ("semantic prompt", "printf '\\033]133;A\\007\\033]133;C\\007text\\033]133;D;0\\007\\n'"),
+]
+
+
+@wrong("only the first letters of an OSC sequence are taken away")
+@pytest.mark.parametrize("command", [pytest.param(c, id=name) for name, c in OSC])
+def test_osc_sequences_go_whole(sh: Shell, command: str) -> None:
+    sh.gives(command, "text\n")
+
+
+def test_unfinished_sequence_swallows_nothing_later(sh: Shell) -> None:
+    """A program that dies inside an escape sequence spoils at most its own last bytes."""
+    for tail in ("\\033", "\\033[", "\\033[31", "\\033]0;no end", "\\033P", "\\033]777;", "\\033_", "\\033^x", "\\302"):
+        seen = sh.run(f"printf 'start\\n{tail}'; (exit 3)")
+        assert seen.output.startswith("start\n")
+        assert seen.exit_code == 3
+        sh.gives("echo after", "after\n")
+
+
+def test_progress_bar(sh: Shell) -> None:
+    seen = sh.out("for i in 10 50 100; do printf '\\r%3d%%' $i; done; echo")
+    assert seen.replace("\r", "|") == "| 10%| 50%|100%\n"
+
+
+def test_carriage_returns_of_the_program_stay(sh: Shell) -> None:
+    """Who looks at a file with CR LF must see it; only the terminal's own CR is taken away."""
+    sh.gives("printf 'a\\rb\\n'; printf 'c\\r\\nd\\n' | cat", "a\rb\nc\r\nd\n")
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 5, 7, 4095, 4096, 4097])
+def test_characters_cut_anywhere(sh: Shell, cut: int) -> None:
+    """A character that arrives in two pieces is still one character."""
+    program = textwrap.dedent(f"""\
+        import os, time
+        text = ("aä漢🦊" * 1500).encode()
+        for i, at in enumerate(range(0, len(text), {cut})):
+            os.write(1, text[at:at + {cut}])
+            if i < 20:
+                time.sleep(0.002)
+        """)
+    sh.gives(f"python3 -c '{program}'", "aä漢🦊" * 1500)
+
+
+@pytest.mark.parametrize("size", [4095, 4096, 4097, 65_535, 65_536, 65_537])
+def test_sizes_around_buffers(sh: Shell, size: int) -> None:
+    seen = sh.run(f"head -c {size} /dev/zero | tr '\\0' x; (exit 9)")
+    assert seen.output == "x" * size
+    assert seen.exit_code == 9
+
+
+def test_ten_megabytes_in_one_line(sh: Shell) -> None:
+    with quicker_than(8):
+        seen = sh.run("head -c 10000000 /dev/zero | tr '\\0' x; echo; (exit 5)", timeout=10)
+    assert len(seen.output) == 10_000_001
+    assert seen.output.count("x") == 10_000_000
+    assert seen.exit_code == 5
+
+
+@wrong("output costs quadratic time")
+def test_ten_megabytes_in_lines(sh: Shell) -> None:
+    with quicker_than(8):
+        seen = sh.out("seq 1400000", timeout=10)
+    lines = seen.splitlines()
+    assert len(lines) == 1_400_000
+    assert lines[0] == "1"
+    assert lines[777_776] == "777777"
+    assert lines[-1] == "1400000"
+
+
+@wrong("output costs quadratic time")
+def test_hundred_megabytes_keep_their_ends(sh: Shell) -> None:
+    """Memory is bounded: the middle may be left out, the beginning, the end and the exit code never."""
+    seen = sh.run("echo FIRST; head -c 100000000 /dev/zero | tr '\\0' x; echo; echo LAST; (exit 6)", timeout=20)
+    assert seen.output.startswith("FIRST\nxxx")
+    assert seen.output.endswith("xxx\nLAST\n")
+    assert seen.exit_code == 6
+    assert len(seen.output) >= 1_000_000
+
+
+@wrong("reading two bytes at a time")
+def test_a_million_lines(sh: Shell) -> None:
+    with quicker_than(6):
+        assert sh.out("yes | head -n 1000000", timeout=10) == "y\n" * 1_000_000
+
+
+def test_a_program_that_asks_for_the_cursor(sh: Shell, tmp_path: Path) -> None:
+    """A terminal answers `ESC [ 6 n`. A program that waits for the answer without end must not hang."""
+    program = tmp_path / "ask.py"
+    program.write_text(
+        textwrap.dedent("""\
+        import os, re, sys, termios, tty
+        fd = os.open("/dev/tty", os.O_RDWR)
+        old = termios.tcgetattr(fd)
+        tty.setraw(fd)
+        os.write(fd, b"\\x1b[6n")
+        got = b""
+        while not got.endswith(b"R"):
+            got += os.read(fd, 1)
+        termios.tcsetattr(fd, termios.TCSADRAIN, old)
+        print("answered" if re.fullmatch(rb"\\x1b\\[\\d+;\\d+R", got) else repr(got))
+        """)
+    )
+    seen = sh.run(f"python3 {program}", timeout=3)
+    assert (seen.output, seen.exit_code) == ("answered\n", 0)
+
+
+def test_a_query_nobody_reads_types_nothing(sh: Shell) -> None:
+    """The answer to a query must never become part of a later command, nor of a later `read`."""
+    for query in ("\\033[6n", "\\033[c", "\\033[>c", "\\033[5n", "\\033[?6n", "\\033]11;?\\007", "\\033[18t", "\\005"):
+        sh.run(f"printf 'q{query}\\n'")
+        sh.gives("echo next", "next\n")
+    sh.gives('IFS= read -r -t 0.2 -n 1 x; echo "[$x]"', "[]\n")
+
+
+@wrong("readline wraps what is typed and adds its own sequences")
+@pytest.mark.parametrize("term", ["xterm", "xterm-256color", "screen", "vt100", "linux", "ansi"])
+def test_output_under_every_term(shells: type[Shell], monkeypatch: pytest.MonkeyPatch, term: str) -> None:
+    monkeypatch.setenv("TERM", term)
+    shell = shells()
+    shell.gives("echo hi", "hi\n")
+    shell.gives("printf '%s\\n' " + "word " * 60, "word\n" * 60)
+    shell.gives("false", "", 1)
+    shell.synced()
+
+
+@pytest.mark.parametrize("term", ["dumb", "unknown", "", None])
+def test_output_under_plain_terms(shells: type[Shell], monkeypatch: pytest.MonkeyPatch, term: str | None) -> None:
+    if term is None:
+        monkeypatch.delenv("TERM")
+    else:
+        monkeypatch.setenv("TERM", term)
+    shell = shells()
+    shell.gives("echo hi", "hi\n")
+    shell.gives("printf '%s\\n' " + "word " * 60, "word\n" * 60)
+    shell.synced()
+
+
+def test_screen_size(sh: Shell) -> None:
+    sh.gives("stty size", "24 80\n")
+
+
+def test_stderr_is_in_order(sh: Shell) -> None:
+    expected = "".join(f"o{i}\ne{i}\n" for i in range(50))
+    sh.gives("for i in {0..49}; do echo o$i; echo e$i >&2; done", expected)
+
+
+def test_error_text_is_as_typed_by_hand(sh: Shell) -> None:
+    sh.gives("nosuchcommand-xyz", "bash: nosuchcommand-xyz: command not found\n", 127)
+    sh.gives("cd /nonexistent-xyz", "bash: cd: /nonexistent-xyz: No such file or directory\n", 1)
+    sh.gives("/etc/passwd", "bash: /etc/passwd: Permission denied\n", 126)
+
+
+def test_error_text_of_several_lines(sh: Shell) -> None:
+    seen = sh.run("true\nnosuchcommand-xyz\ncd /nonexistent-xyz")
+    assert re.fullmatch(
+        r"bash: (line \d+: )?nosuchcommand-xyz: command not found\n"
+        r"bash: (line \d+: )?cd: /nonexistent-xyz: No such file or directory\n",
+        seen.output,
+    )
+    assert seen.exit_code == 1
+
+
+def test_exit_codes(sh: Shell) -> None:
+    for code in range(0, 256, 1 if not ON_ORIGINAL else 37):
+        seen = sh.run(f"(exit {code})")
+        assert (seen.output, seen.exit_code) == ("", code)
+
+
+def test_check_modes(sh: Shell) -> None:
+    assert sh.run("(exit 3)", check="ignore").exit_code is None
+    assert sh.run("(exit 3)", check="silent").exit_code == 3
+    with pytest.raises(sh.engine.exceptions.NonZeroExitCodeError) as caught:
+        sh.run("echo text; (exit 3)", check="raise", error_msg="it broke")
+    assert str(caught.value) == (
+        "it broke: Command 'echo text; (exit 3)' failed with exit code 3. Here is the output:\n'text\\n'"
+    )
+    with pytest.raises(sh.engine.exceptions.NonZeroExitCodeError) as caught:
+        sh.run("false", check="raise")
+    assert str(caught.value) == "Command 'false' failed with exit code 1. Here is the output:\n''"
+
+
+def test_expect_string_is_a_constant(sh: Shell) -> None:
+    seen = {
+        sh.run(command).expect_string for command in ("true", "false", "echo a", "printf b", "for i in 1; do\n:\ndone")
+    }
+    assert len(seen) == 1
+    assert "" not in seen

@@ -1,0 +1,518 @@
+"""Time: timeouts, what comes after them, interrupts that overtake, and cancelled callers."""
+
+from __future__ import annotations
+
+import asyncio
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.harness import Shell, at_most, quicker_than, wrong
+
+
+@pytest.mark.parametrize("timeout", [0.05, 0.1, 0.5])
+def test_a_timeout_is_kept(sh: Shell, timeout: float) -> None:
+    start = time.monotonic()
+    error = sh.times_out("sleep 20", timeout=timeout)
+    assert timeout <= time.monotonic() - start < timeout + at_most(0.4)
+    assert str(error) == f"timeout after {timeout} seconds while running command 'sleep 20'"
+    sh.interrupt()
+
+
+def test_no_timeout(sh: Shell) -> None:
+    sh.gives("sleep 0.3; echo done", "done\n", timeout=None)
+
+
+def test_a_timeout_is_a_timeout_error(sh: Shell) -> None:
+    error = sh.times_out("sleep 20", timeout=0.1)
+    assert isinstance(error, TimeoutError)
+    assert isinstance(error, RuntimeError)
+    sh.interrupt()
+
+
+@wrong("partial output is lost on timeout")
+def test_partial_output_is_on_the_error(sh: Shell) -> None:
+    assert sh.times_out("echo one; printf two; sleep 20", timeout=2).output == "one\ntwo"
+    sh.interrupt()
+    assert sh.times_out("echo x\necho y\nsleep 20\necho z", timeout=2).output == "x\ny\n"
+    sh.interrupt()
+    assert sh.times_out("sleep 20", timeout=0.1).output == ""
+    sh.interrupt()
+    assert sh.times_out("printf 'a\\xff\\033[31mb'; sleep 20", timeout=2).output == "a\\xffb"
+    sh.interrupt()
+
+
+@wrong("late output leaks into the next answer")
+def test_the_next_command_waits_for_the_old_one(sh: Shell) -> None:
+    sh.times_out("echo early; sleep 0.6; echo late", timeout=0.1)
+    with quicker_than(2):
+        sh.gives("echo next; (exit 3)", "next\n", 3)
+
+
+@wrong("the next command is typed into the old one")
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        "read x",
+        "cat",
+        'read -r x; echo "got $x"',
+        "python3 -c 'input()'",
+        "head -1",
+        "read -s x",
+        'while read -r x; do echo "got $x"; done',
+        "select x in a b; do echo $x; done",
+        "bc -q",
+    ],
+)
+def test_the_next_command_is_not_eaten(sh: Shell, waiting: str) -> None:
+    sh.times_out(waiting, timeout=0.3)
+    error = sh.times_out("echo secret-text", timeout=0.3)
+    assert "secret-text" not in error.output
+    seen = sh.interrupt()
+    assert "secret-text" not in seen.output
+    sh.gives('echo "[$x]"', "[]\n")
+
+
+@wrong("the end of an old command is taken for the end of the next one")
+def test_a_chain_of_timeouts(sh: Shell) -> None:
+    sh.times_out("sleep 0.7; echo old; false", timeout=0.1)
+    for i in range(3):
+        assert f"new{i}" not in sh.times_out(f"echo new{i}", timeout=0.05).output
+    sh.gives("echo finally", "finally\n")
+    sh.gives("echo $?", "0\n")
+
+
+def test_the_status_of_a_command_that_timed_out(sh: Shell) -> None:
+    sh.times_out("sleep 0.3; (exit 9)", timeout=0.1)
+    sh.gives("echo $?", "9\n")
+
+
+def test_commands_that_time_out_run_on(sh: Shell, tmp_path: Path) -> None:
+    sh.times_out(f"sleep 0.3; touch {tmp_path}/ran", timeout=0.1)
+    time.sleep(0.5)
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [
+        "sleep 60",
+        "while :; do :; done",
+        "while :; do sleep 0.01; done",
+        "sleep 60 | cat | cat",
+        "cat",
+        "read x",
+        "yes >/dev/null",
+        "for i in 1 2 3; do sleep 60; done",
+        "(sleep 60)",
+        "(while :; do :; done)",
+        "f() { sleep 60; }; f",
+        "sleep 60 & wait",
+        "python3 -c 'import time; time.sleep(60)'",
+        "bash -c 'sleep 60; true'",
+        "x=$(sleep 60)",
+        "cat <(sleep 60)",
+        "eval 'sleep 60'",
+        "time sleep 60",
+        "! sleep 60",
+        "{ sleep 60; }",
+        "true\nsleep 60\necho not reached",
+        "select x in a; do :; done",
+        "tail -f /dev/null",
+        "until false; do :; done",
+        "sleep 60 || sleep 60",
+        "coproc sleep 60; wait",
+        "exec 9< <(sleep 60); read -u 9",
+    ],
+)
+def test_interrupt(sh: Shell, busy: str) -> None:
+    sh.out("kept=yes")
+    sh.times_out(busy, timeout=0.15)
+    with quicker_than(2):
+        seen = sh.interrupt()
+    assert "not reached" not in seen.output
+    sh.gives("echo $kept", "yes\n")
+    sh.run("kill %1 %2; exec 9<&-")
+
+
+@wrong("an interrupt takes at least 0.6 s")
+def test_interrupt_is_quick(sh: Shell) -> None:
+    for busy in ("sleep 100", "while :; do :; done", "cat", "read x"):
+        sh.times_out(busy, timeout=0.1)
+        with quicker_than(0.2):
+            sh.interrupt()
+        sh.gives("echo next", "next\n")
+
+
+@wrong("the event loop is blocked by the command, so no interrupt comes through")
+def test_interrupt_overtakes_a_running_command(sh: Shell) -> None:
+    """It does not stand in line behind the command that it is for."""
+
+    async def both() -> tuple[Any, float]:
+        running = asyncio.ensure_future(sh.go("echo before; sleep 60", timeout=30))
+        await asyncio.sleep(0.3)
+        start = time.monotonic()
+        await sh.aio.run_in_session(sh.interruption())
+        return await running, time.monotonic() - start
+
+    seen, spent = sh.wait(both())
+    assert spent < at_most(0.5)
+    assert seen.output.startswith("before\n")
+    assert seen.exit_code == 130
+
+
+def test_interrupt_from_another_thread(sh: Shell) -> None:
+    def later() -> None:
+        time.sleep(0.3)
+        asyncio.run(sh.aio.run_in_session(sh.interruption()))
+
+    thread = threading.Thread(target=later)
+    thread.start()
+    with quicker_than(2):
+        seen = sh.run("sleep 60", timeout=20)
+    thread.join()
+    assert seen.exit_code == 130
+
+
+@wrong("the interrupt of one session waits for another session's command")
+def test_interrupt_while_another_session_works(sh: Shell, shells: type[Shell]) -> None:
+    other = shells("other", aio=sh.aio)
+    other.runner.close()
+    other.runner = sh.runner
+    other.close = lambda: None  # type: ignore[method-assign]
+
+    async def both() -> float:
+        slow = asyncio.ensure_future(other.go("sleep 1"))
+        quick = asyncio.ensure_future(sh.go("sleep 30"))
+        await asyncio.sleep(0.2)
+        start = time.monotonic()
+        await sh.aio.run_in_session(sh.interruption())
+        spent = time.monotonic() - start
+        await asyncio.gather(slow, quick)
+        return spent
+
+    assert sh.wait(both()) < at_most(0.5)
+
+
+def test_interrupt_of_an_idle_shell(sh: Shell) -> None:
+    sh.out("kept=yes")
+    for _ in range(3):
+        with quicker_than(2):
+            sh.interrupt()
+        sh.gives("echo $kept", "yes\n")
+
+
+@wrong("an interrupt of an idle shell waits for half a second")
+def test_interrupt_of_an_idle_shell_is_quick(sh: Shell) -> None:
+    with quicker_than(0.3):
+        sh.interrupt()
+    sh.out("false || true")
+    sh.interrupt()
+    sh.gives("echo next", "next\n")
+
+
+def test_interrupt_spares_the_background(sh: Shell) -> None:
+    sh.run("sleep 77 &")
+    sh.times_out("sleep 60", timeout=0.15)
+    sh.interrupt()
+    assert "Running" in sh.out("jobs")
+    sh.run("kill %1; wait %1")
+    sh.run("true")
+
+
+IGNORES = [
+    "trap '' INT; sleep 60",
+    "trap '' INT TERM HUP QUIT TSTP; while :; do sleep 1; done",
+    "bash -c 'trap \"\" INT; while :; do sleep 1; done'",
+    "python3 -c 'import signal, time; signal.signal(2, signal.SIG_IGN); time.sleep(60)'",
+    "python3 -c 'import signal, time; signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 64)); time.sleep(60)'",
+    "stty raw -echo; trap '' INT; sleep 60",
+]
+
+
+@wrong(
+    "the command after is lost, or the interrupt fails",
+    but=["python3 -c 'import signal, time; signal.signal(2, signal.SIG_IGN); time.sleep(60)'", "trap '' INT; sleep 60"],
+)
+@pytest.mark.parametrize("command", IGNORES)
+def test_interrupt_of_what_ignores_it(sh: Shell, command: str) -> None:
+    sh.times_out(f"({command})", timeout=0.3)
+    with quicker_than(3):
+        sh.interrupt()
+    sh.gives("echo next", "next\n")
+
+
+@wrong("the timeout's leftovers come first")
+def test_interrupt_of_a_raw_terminal(sh: Shell, tmp_path: Path) -> None:
+    """A ^C that is typed would be swallowed; a signal to the foreground group is not."""
+    program = tmp_path / "raw.py"
+    program.write_text("import os, tty\ntty.setraw(0)\nwhile True: os.read(0, 1)\n")
+    sh.times_out(f"python3 {program}", timeout=0.4)
+    with quicker_than(2.5):
+        sh.interrupt()
+    for i in range(2):
+        sh.gives(f"echo next{i}", f"next{i}\n")
+
+
+@wrong("a repl left open eats the next command", but=["cat -u"])
+@pytest.mark.parametrize("repl", ["python3 -q", "bc -q", "cat -u", "bash --norc"])
+def test_a_repl_left_open(sh: Shell, repl: str) -> None:
+    sh.times_out(repl, timeout=0.5)
+    sh.times_out("1 + 1", timeout=0.2)
+    with quicker_than(4):
+        sh.interrupt()
+    sh.gives("echo next", "next\n")
+
+
+def test_exit_code_after_an_interrupt(sh: Shell) -> None:
+    sh.times_out("sleep 60", timeout=0.1)
+    sh.interrupt()
+    sh.gives("echo $?", "130\n")
+
+
+@wrong("cancelling does not stop the waiting")
+def test_cancelled_caller(sh: Shell) -> None:
+    """The task goes away at once; the command runs on, and the next one waits for it, as after a timeout."""
+
+    async def cancel() -> float:
+        task = asyncio.ensure_future(sh.go("echo early; sleep 0.8; echo late", timeout=30))
+        await asyncio.sleep(0.2)
+        start = time.monotonic()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return time.monotonic() - start
+
+    assert sh.wait(cancel()) < at_most(0.3)
+    sh.gives("echo next", "next\n")
+
+
+@wrong("cancelling does not stop the waiting")
+def test_wait_for_instead_of_a_timeout(sh: Shell) -> None:
+    async def impatient() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(sh.go("sleep 60", timeout=None), 0.2)
+
+    with quicker_than(1):
+        sh.wait(impatient())
+        sh.interrupt()
+    sh.gives("echo next", "next\n")
+
+
+@wrong("the calls stand in line and block")
+def test_cancelled_while_in_line(sh: Shell, tmp_path: Path) -> None:
+    """A call that never came to its turn has typed nothing."""
+
+    async def cancel() -> Any:
+        first = asyncio.ensure_future(sh.go("sleep 0.5; echo first"))
+        await asyncio.sleep(0.05)
+        second = asyncio.ensure_future(sh.go(f"touch {tmp_path}/ran"))
+        third = asyncio.ensure_future(sh.go("echo third"))
+        await asyncio.sleep(0.1)
+        start = time.monotonic()
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        assert time.monotonic() - start < at_most(0.2)
+        return await first, await third
+
+    first, third = sh.wait(cancel())
+    assert first.output == "first\n"
+    assert third.output == "third\n"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_cancelled_at_every_moment(sh: Shell) -> None:
+    """Wherever the cancellation strikes, the next answers are right."""
+
+    async def storm() -> None:
+        for i in range(40):
+            task = asyncio.ensure_future(sh.go(f"echo x{i}"))
+            for _ in range(i % 8):
+                await asyncio.sleep(0)
+            await asyncio.sleep((i % 5) * 0.0003)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    sh.wait(storm())
+    for i in range(3):
+        sh.gives(f"echo y{i}; (exit {i})", f"y{i}\n", i)
+
+
+def test_a_long_silence(sh: Shell) -> None:
+    sh.gives("sleep 1.2; echo done", "done\n", timeout=5)
+
+
+@wrong("a timeout is 0.05 s late for its own typing")
+def test_output_that_never_ends(sh: Shell) -> None:
+    """A million lines a second do not keep the deadline from being kept, nor an interrupt from coming through."""
+    with quicker_than(1.5):
+        error = sh.times_out("yes", timeout=0.3)
+    assert error.output.startswith("y\ny\n")
+    with quicker_than(1.5):
+        sh.interrupt()
+    sh.gives("echo next", "next\n")
+
+
+@pytest.mark.parametrize("expect", [["ready"], ["nothing", "re.dy"], ["(?P<name>ready)"], [r"r\w+y"], ["ready", "rea"]])
+def test_expect_ends_the_wait(sh: Shell, expect: list[str]) -> None:
+    with quicker_than(3):
+        seen = sh.run("echo before; echo ready; sleep 20", check="ignore", expect=expect)
+    assert seen.expect_string in expect
+    assert seen.output == "before\n"
+    sh.interrupt()
+    sh.gives("echo next", "next\n")
+
+
+def test_expect_leaves_the_exit_code_open(sh: Shell) -> None:
+    with quicker_than(2.5):
+        seen = sh.run("echo ready; sleep 20", expect=["ready"])
+    assert (seen.exit_code, seen.expect_string, seen.output) == (None, "ready", "")
+    sh.interrupt()
+    sh.gives("echo next", "next\n")
+
+
+def test_expect_that_is_in_the_command_only(sh: Shell) -> None:
+    seen = sh.run("x=never-printed; sleep 0.1; echo end", expect=["never-printed"])
+    assert (seen.output, seen.exit_code) == ("end\n", 0)
+
+
+def test_expect_that_does_not_come(sh: Shell) -> None:
+    seen = sh.run("echo something; (exit 4)", expect=["nothing"])
+    assert (seen.output, seen.exit_code) == ("something\n", 4)
+    assert seen.expect_string not in ("", "nothing")
+
+
+def test_expect_cut_anywhere(sh: Shell) -> None:
+    program = "import os, time\nfor c in 'one ready> ':\n  os.write(1, c.encode()); time.sleep(0.004)\nos.read(0, 1)"
+    seen = sh.talk(f'python3 -c "{program}"', "ready> ")
+    assert seen.expect_string == "ready> "
+    assert seen.output.endswith("one")
+    sh.interrupt()
+
+
+def test_interrupt_with_expect(sh: Shell, tmp_path: Path) -> None:
+    """An interactive program that answers ^C with its prompt is still there."""
+    program = tmp_path / "repl.py"
+    program.write_text(
+        textwrap.dedent("""\
+        import sys
+        n = 0
+        while True:
+            try:
+                line = input("prompt> ")
+                if line == "quit":
+                    break
+                print("you said", line)
+            except KeyboardInterrupt:
+                print("INTERRUPTED")
+        """)
+    )
+    sh.talk(f"python3 {program}", "prompt> ")
+    seen = sh.interrupt(expect=["prompt> "])
+    assert "INTERRUPTED" in seen.output
+    assert seen.expect_string == "prompt> "
+    assert "you said hi" in sh.talk("hi", "prompt> ").output
+    sh.leave("quit")
+    sh.gives("echo out", "out\n")
+
+
+def test_a_reader_that_outlives_its_parent_gets_nothing_of_the_next_command(sh: Shell, tmp_path: Path) -> None:
+    """As less does when git has died: its read began in the foreground and does not notice that it has lost it."""
+    reader, parent = tmp_path / "reader.py", tmp_path / "parent.py"
+    reader.write_text(
+        "import os, signal, tty\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntty.setraw(0)\n"
+        "os.write(1, b'reading')\nos.read(0, 1)\n"
+    )
+    parent.write_text(
+        "import signal, subprocess, sys\nchild = subprocess.Popen([sys.executable, sys.argv[1]])\n"
+        "signal.signal(signal.SIGINT, signal.SIG_DFL)\nchild.wait()\n"
+    )
+    for _ in range(3):
+        seen = sh.run(f"python3 {parent} {reader}", check="ignore", expect=["reading"])
+        assert seen.expect_string == "reading"
+        sh.interrupt()
+        sh.gives("echo whole", "whole\n")
+
+
+@pytest.mark.parametrize("thread", [False, True])
+def test_a_reader_left_behind_takes_no_letter_of_the_next_command(sh: Shell, tmp_path: Path, thread: bool) -> None:
+    """Nobody interrupted anything: its parent has ended, and its read of one byte goes on in the background."""
+    reader, ready = tmp_path / "reader.py", tmp_path / "ready"
+    read = "os.read(3, 1)" if not thread else "t = threading.Thread(target=os.read, args=(3, 1)); t.start(); t.join()"
+    reader.write_text(f"import os, threading\nopen({str(ready)!r}, 'w').close()\n{read}\n")
+    wait = f"while [ ! -e {ready} ]; do sleep 0.01; done; sleep 0.1"
+    for _ in range(2):
+        sh.gives(f"sh -c 'exec 3<&0; python3 {reader} & {wait}; exit 3'; rm {ready}", "", 0)
+        sh.gives("echo whole", "whole\n")
+
+
+def test_a_pipeline_whose_end_hands_the_terminal_back_can_be_interrupted(sh: Shell, tmp_path: Path) -> None:
+    """As a child of bash's does that dies of SIGINT at its birth, while another has forgotten its own there."""
+    back = tmp_path / "back.py"
+    back.write_text(
+        "import os, signal\n"
+        "def end(*_):\n"
+        "    signal.signal(signal.SIGTTOU, signal.SIG_IGN); os.tcsetpgrp(1, os.getppid()); os._exit(0)\n"
+        "signal.signal(signal.SIGINT, end)\n"
+        "print('ready', flush=True); signal.pause(); signal.pause()\n"
+    )
+    forgets = "sh -c 'trap \"trap - INT\" INT; while :; do sleep 0.1; done'"
+    for _ in range(2):
+        seen = sh.talk(f"{forgets} | python3 {back}", "ready")
+        assert seen.expect_string == "ready"
+        with quicker_than(3):
+            sh.interrupt()
+        sh.gives("echo out", "out\n")
+
+
+@pytest.mark.parametrize("prompt", ["PS1", "PS0", "OTHER"])
+def test_a_reader_that_a_short_command_leaves_behind_takes_nothing(sh: Shell, prompt: str) -> None:
+    """Neither of the next command nor, where the prompts are gone, of the question how this one has ended."""
+    for _ in range(3):
+        sh.gives(f"{prompt}=; (exec 3<&0; read -rn1 <&3 & sleep .005; exit 3)", "", 3)
+        sh.gives("echo whole", "whole\n")
+
+
+@wrong("what follows the match is in the output, or not, as it came")
+@pytest.mark.parametrize("pattern", ["PAT", r"P\w\w"])
+def test_the_output_ends_where_the_match_begins(sh: Shell, pattern: str) -> None:
+    """However the output is cut, and whether or not the command has ended when the match is seen."""
+    text = "aaa PAT bbb\n"
+    for cut in range(len(text)):
+        command = f"printf '{text[:cut]}'; sleep 0.01; printf '{text[cut:]}'; sleep 0.0{cut % 3}; (exit 3)"
+        seen = sh.run(command.replace("\n", "\\n"), expect=[pattern])
+        assert (seen.output, seen.exit_code, seen.expect_string) == ("aaa ", 3, pattern), cut
+    for _ in range(20):
+        seen = sh.run("printf 'aaa PAT bbb'; (exit 3)", expect=[pattern])
+        assert (seen.output, seen.exit_code, seen.expect_string) == ("aaa ", 3, pattern)
+    sh.synced()
+
+
+@wrong("calls on one session at once are not served in order")
+def test_the_code_after_a_match_is_the_commands_own(sh: Shell) -> None:
+    """Another command waits for this one's end: it does not begin before the exit code is known."""
+
+    async def both(delay: str) -> list[tuple[str, int | None]]:
+        first = sh.go(f"printf 'aaa PAT bbb'; sleep {delay}; (exit 3)", expect=["PAT"], check="silent")
+        seen = await asyncio.gather(first, sh.go("echo second; (exit 5)", check="silent"))
+        return [(answer.output, answer.exit_code) for answer in seen]
+
+    for delay in ("0", "0.01", "0.05"):
+        assert sh.wait(both(delay)) == [("aaa ", 3), ("second\n", 5)]
+    assert sh.wait(both("0.5")) == [("aaa ", None), ("second\n", 5)]
+    seen = sh.run("echo PAT; exit 4", expect=["PAT"])
+    assert (seen.output, seen.exit_code) == ("", None)
+    sh.ended = True
+
+
+@pytest.mark.only_here("how long bash takes to check a command")
+def test_a_timeout_while_the_syntax_is_checked(sh: Shell) -> None:
+    """It is not said to have waited for an earlier command."""
+    with pytest.raises(sh.engine.exceptions.CommandTimeoutError, match="syntax") as caught:
+        sh.run("coproc cat; wait", 0.0001)
+    assert not isinstance(caught.value, sh.engine.exceptions.SessionBusyError)

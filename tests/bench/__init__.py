@@ -1,0 +1,1 @@
+"""`swerex-c bench` and the programs of `benchmarks/`."""

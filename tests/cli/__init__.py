@@ -1,0 +1,1 @@
+"""The command `swerex-c` and the demo."""

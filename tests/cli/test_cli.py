@@ -1,0 +1,343 @@
+"""The command `swerex-c`, run as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from swerex_c import __version__
+from swerex_c._version import __version__ as own_version
+from tests.support.harness import at_most, eventually, marked
+from tests.support.original import our_environment
+
+COMMAND = [sys.executable, "-m", "swerex_c"]
+
+
+def cli(*arguments: str, input: str | None = "", **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        input=input, capture_output=True, text=True, timeout=25, env={**our_environment(), **env},
+    )  # fmt: skip
+
+
+def results(done: subprocess.CompletedProcess[str]) -> tuple[str, str, int]:
+    return done.stdout, done.stderr, done.returncode
+
+
+def test_the_version() -> None:
+    assert results(cli("--version")) == (f"swerex-c {own_version} (SWE-ReX API {__version__})\n", "", 0)
+
+
+def test_help_names_every_command() -> None:
+    said = cli("--help").stdout
+    for name in ("run", "exec", "shell", "enable", "disable", "status", "doctor", "prune", "bench"):
+        assert f" {name} " in said
+
+
+@pytest.mark.parametrize(
+    "arguments", [["no-such-command"], ["exec", "--no-such-option"], ["run"], ["exec", "-t", "-1", "true"]]
+)
+def test_wrong_use_ends_with_2(arguments: list[str]) -> None:
+    done = cli(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr and "Traceback" not in done.stderr
+
+
+# exec
+
+
+def test_exec_prints_the_output_and_ends_with_the_exit_code() -> None:
+    assert results(cli("exec", "echo hi; cd /tmp && pwd")) == ("hi\n/tmp\n", "", 0)
+    assert results(cli("exec", "printf x; (exit 7)")) == ("x", "", 7)
+    assert cli("exec", "no_such_program_here").returncode == 127
+
+
+def test_exec_takes_words_as_they_are() -> None:
+    assert cli("exec", "printf", "<%s>", "a b", "$HOME", "--timeout", "*").stdout == "<a b><$HOME><--timeout><*>"
+
+
+def test_exec_takes_a_script_from_a_file_and_from_stdin(tmp_path: Path) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text("x=1\ncat <<'END'\n$x\nEND\nfalse\necho $((x + 1))\n(exit 3)\n")
+    assert results(cli("exec", "--file", str(script))) == ("$x\n2\n", "", 3)
+    assert results(cli("exec", "-f", "-", input="echo a\necho b\n")) == ("a\nb\n", "", 0)
+    assert results(cli("exec", input="echo 'ä'\n")) == ("ä\n", "", 0)
+
+
+def test_exec_says_what_is_wrong_with_its_input(tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes(b"echo \xe4\n")
+    for arguments, says, code in (
+        (["-f", "/no/such/file"], "/no/such/file: No such file", 127),
+        (["-f", str(tmp_path / "latin")], "not UTF-8", 2),
+        (["-f", "x", "true"], "not both", 2),
+        (["-e", "NOVALUE", "true"], "NAME=VALUE", 2),
+    ):
+        done = cli("exec", *arguments)
+        assert done.returncode == code and says in done.stderr and "Traceback" not in done.stderr
+
+
+def test_exec_refuses_wrong_syntax_in_bashs_words() -> None:
+    done = cli("exec", "echo before; if true; then echo")
+    assert (done.stdout, done.returncode) == ("", 2)
+    assert "syntax error" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_exec_prints_what_came_before_a_timeout(mark: str) -> None:
+    began = time.monotonic()
+    done = cli("exec", "--timeout", "0.5", "echo early; sleep 100")
+    assert (done.stdout, done.returncode) == ("early\n", 124)
+    assert "timeout after 0.5 seconds" in done.stderr
+    assert time.monotonic() - began < at_most(15)
+    assert eventually(lambda: not marked(mark), 2.0)
+
+
+def test_exec_can_wait_for_silence() -> None:
+    done = cli("exec", "--no-output-timeout", "0.7", "for i in 1 2 3 4 5; do echo $i; sleep 0.2; done; sleep 100")
+    assert (done.stdout, done.returncode) == ("1\n2\n3\n4\n5\n", 124)
+
+
+def test_exec_streams() -> None:
+    command = [*COMMAND, "exec", "echo first; read -t 10 < <(sleep 10); echo last"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=our_environment()) as process:
+        assert process.stdout is not None
+        began = time.monotonic()
+        assert process.stdout.readline() == "first\n"
+        assert time.monotonic() - began < at_most(8)
+        assert process.poll() is None
+        process.terminate()
+        assert process.wait(10) == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_exec_leaves_nothing_behind_when_it_is_ended(number: signal.Signals, mark: str) -> None:
+    command = [*COMMAND, "exec", "echo up; sleep 100 & setsid --wait sleep 100"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=our_environment()
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(number)
+        assert process.wait(10) == 128 + number
+        assert process.stderr.read() == ""
+    assert eventually(lambda: not marked(mark), 2.0), marked(mark)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_exec_ends_with_a_code_whenever_it_is_ended(number: signal.Signals) -> None:
+    """While the command ends, the session, the loop and Python itself: never of the signal."""
+    command = [*COMMAND, "exec", "echo up"]
+    rounds = 20
+    for step in range(rounds):
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=our_environment()
+        ) as process:
+            assert process.stdout is not None and process.stderr is not None
+            assert process.stdout.readline() == "up\n"
+            time.sleep(step * 0.2 / rounds)
+            process.send_signal(number)
+            assert (process.wait(10) in (0, 128 + number), process.stderr.read()) == (True, ""), step
+
+
+def test_exec_stops_quietly_when_nobody_reads(mark: str) -> None:
+    command = [*COMMAND, "exec", "yes"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=our_environment()) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.read(100) == b"y\n" * 50
+        process.stdout.close()
+        assert process.wait(10) == 141
+        assert process.stderr.read() == b""
+    assert eventually(lambda: not marked(mark), 2.0)
+
+
+def test_exec_ends_as_a_script_does(tmp_path: Path) -> None:
+    assert results(cli("exec", "echo bye; exit 3")) == ("bye\n", "", 3)
+    assert results(cli("exec", "set -e; echo a; false; echo b")) == ("a\n", "", 1)
+    (tmp_path / "script.sh").write_text("trap 'echo last' EXIT\nexec sh -c 'exit 4'\n")
+    assert results(cli("exec", "-f", str(tmp_path / "script.sh"))) == ("", "", 4)
+
+
+def test_exec_hands_its_input_to_the_command(tmp_path: Path) -> None:
+    assert results(cli("exec", "cat | wc -c", input="data\n")) == ("5\n", "", 0)
+    assert results(cli("exec", 'read x; echo "[$x]"', input="a b\nc\n")) == ("[a b]\n", "", 0)
+    assert results(cli("exec", "cat", input="")) == ("", "", 0)
+    assert results(cli("exec", input="cat\necho end\n")) == ("end\n", "", 0)
+    (tmp_path / "script.sh").write_text("sort\n")
+    assert results(cli("exec", "-f", str(tmp_path / "script.sh"), input="b\na\n")) == ("a\nb\n", "", 0)
+
+
+def test_exec_hands_on_what_is_a_socket_or_a_terminal() -> None:
+    ours, theirs = socket.socketpair()
+    ours.sendall(b"over a socket\n")
+    ours.shutdown(socket.SHUT_WR)
+    master, slave = pty.openpty()
+    for given, expected in ((theirs.fileno(), "over a socket\n"), (slave, "")):
+        done = subprocess.run(
+            [*COMMAND, "exec", "cat"], stdin=given, capture_output=True, text=True, timeout=25, env=our_environment()
+        )
+        assert results(done) == (expected, "", 0)
+    for end in (master, slave):
+        os.close(end)
+    ours.close()
+    theirs.close()
+
+
+def test_no_option_promises_a_session_that_lasts() -> None:
+    assert cli("exec", "-s", "build", "true").returncode == 2
+
+
+def test_exec_starts_where_and_with_what_it_is_told(tmp_path: Path) -> None:
+    (tmp_path / "start.sh").write_text("started=yes\n")
+    done = cli(
+        "exec", "-C", str(tmp_path), "-e", "A=1", "-e", "B=x=y z", "--startup-source", str(tmp_path / "start.sh"),
+        'echo "$PWD $A $B $started"',
+    )  # fmt: skip
+    assert results(done) == (f"{tmp_path} 1 x=y z yes\n", "", 0)
+
+
+def test_exec_names_a_missing_startup_file() -> None:
+    done = cli("exec", "--startup-source", "/no/such/start.sh", "true")
+    assert done.returncode == 1
+    assert "/no/such/start.sh" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_exec_passes_much_output_whole() -> None:
+    done = cli("exec", "seq 1 200000")
+    assert done.stdout == "".join(f"{n}\n" for n in range(1, 200001))
+
+
+# shell
+
+
+def test_shell_needs_a_terminal() -> None:
+    done = cli("shell")
+    assert done.returncode == 2 and "needs a terminal" in done.stderr
+
+
+def test_shell_is_a_shell_in_a_terminal(mark: str) -> None:
+    pid, master = pty.fork()
+    if pid == 0:
+        os.execvpe(COMMAND[0], [*COMMAND, "shell"], our_environment())
+    said = b""
+
+    def until(text: bytes) -> None:
+        nonlocal said
+        deadline = time.monotonic() + 15
+        while text not in said:
+            assert select.select([master], [], [], max(0, deadline - time.monotonic()))[0], said
+            said += os.read(master, 65536)
+
+    os.write(master, b"echo $((6 * 7))-here; stty size\n")
+    until(b"42-here")
+    until(b"24 80")
+    os.write(master, b"sleep 100\n")
+    time.sleep(0.3)
+    os.write(master, b"\x03")
+    os.write(master, b"echo again-$((1 + 1))\n")
+    until(b"again-2")
+    os.write(master, b"exit 5\n")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
+    os.close(master)
+    assert eventually(lambda: not marked(mark), 2.0)
+
+
+# doctor
+
+
+def test_doctor_tells_programs() -> None:
+    done = cli("doctor", "--json")
+    data = json.loads(done.stdout)
+    assert (data["ok"], done.returncode, done.stderr) == (True, 0, "")
+    names = {
+        "swerex-c", "python", "core", "supervisor", "kernel", "/proc/PID/syscall", "bash", "terminals", "/dev/ptmx",
+        "open files", "docker", "podman", "ssh", "bwrap", "kubectl", "original", "swap", "session", "completion",
+        "msgpack-c",
+    }  # fmt: skip
+    assert names <= set(data["findings"])
+    assert data["findings"]["bash"]["value"][0].isdigit()
+    assert data["findings"]["swap"]["value"] == "off"
+    assert data["findings"]["completion"]["good"] == data["findings"]["/proc/PID/syscall"]["good"]
+    assert data["findings"]["msgpack-c"]["value"].split(".")[0].isdecimal()
+
+
+def test_doctor_tells_people() -> None:
+    done = cli("doctor", COLUMNS="200")
+    assert done.returncode == 0
+    assert "bash" in done.stdout and done.stdout.rstrip().endswith("Sessions can run.")
+
+
+def test_doctor_finds_that_bash_is_missing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "doctor", "--json"], capture_output=True, text=True, timeout=25,
+        env={**our_environment(), "PATH": str(tmp_path)},
+    )  # fmt: skip
+    data = json.loads(done.stdout)
+    assert (data["ok"], done.returncode) == (False, 1)
+    assert data["findings"]["bash"] == {"value": "not found", "good": False, "note": "Install bash", "needed": True}
+    assert data["findings"]["session"]["good"] is False
+
+
+def test_doctor_tells_of_programs_that_reach_other_places(tmp_path: Path) -> None:
+    programs = {
+        "bash": "echo 4.3.48",
+        "docker": 'case $1 in --version) echo Docker 1;; *) echo "Is the daemon\nrunning?" >&2; exit 1;; esac',
+        "ssh": "echo OpenSSH 9 >&2",
+        "podman": "exit 3",
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        [*COMMAND, "doctor", "--json"], capture_output=True, text=True, timeout=60,
+        env={**our_environment(), "PATH": str(tmp_path)},
+    )  # fmt: skip
+    found = json.loads(done.stdout)["findings"]
+    told = {name: (found[name]["value"], found[name]["good"], found[name]["note"]) for name in (*programs, "kubectl")}
+    assert told == {
+        "bash": ("4.3.48", False, f"{tmp_path}/bash: 4.4 or later is needed"),
+        "docker": ("Docker 1", False, "Is the daemon running?"),
+        "ssh": ("OpenSSH 9", None, f"{tmp_path}/ssh"),
+        "podman": ("does not answer", None, f"{tmp_path}/podman"),
+        "kubectl": ("not found", None, "required by KubectlBackend"),
+    }
+
+
+def test_doctor_shows_the_swap() -> None:
+    done = cli("run", "--", *COMMAND, "doctor", "--json")
+    swap = json.loads(done.stdout)["findings"]["swap"]
+    assert (swap["value"], swap["note"]) == ("on", "swerex-c run")
+
+
+# prune
+
+
+def test_prune_says_why_it_cannot(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "prune", "--container-runtime", "podman"], capture_output=True, text=True, timeout=25,
+        env={**our_environment(), "PATH": str(tmp_path)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("swerex-c: The command 'podman' cannot be run (No such file or directory)")
+    done = cli("prune", "--container-runtime", "none")
+    assert done.returncode == 2 and "'docker'" in done.stderr and "'podman'" in done.stderr
+
+
+@pytest.mark.parametrize("cloud", ["kubernetes", "modal", "daytona"])
+def test_prune_says_what_a_cloud_needs(cloud: str, tmp_path: Path) -> None:
+    """Whether its library is here or not: there is no account and no cluster in this environment."""
+    bare = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": our_environment()["PYTHONPATH"]}
+    done = subprocess.run([*COMMAND, "prune", "--cloud", cloud], capture_output=True, text=True, timeout=60, env=bare)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("swerex-c: ") and "Traceback" not in done.stderr
+    assert re.search("pip install|kubeconfig|refuses the", done.stderr)

@@ -1,0 +1,73 @@
+"""The README's first command."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.harness import PACE
+from tests.support.original import our_environment
+
+COMMAND = [sys.executable, "-m", "swerex_c.cli.demo"]
+
+
+def demo(**environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        COMMAND, capture_output=True, text=True, timeout=60 * PACE, env={**our_environment(), **environment}
+    )
+
+
+@pytest.mark.parametrize("terminal", ["dumb", "xterm-256color"])
+def test_it_is_all_right_and_quick(terminal: str) -> None:
+    begin = time.monotonic()
+    done = demo(TERM=terminal)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert time.monotonic() - begin < 20 * PACE
+    steps, right = map(int, re.findall(r"^(\d+) of (\d+) steps gave the expected result", done.stdout, re.MULTILINE)[0])
+    assert steps == right >= 10
+    assert len(re.findall(r"^ok ", done.stdout, re.MULTILINE)) == right
+    assert "WRONG" not in done.stdout and "\x1b" not in done.stdout
+
+
+def test_it_shows_what_it_does() -> None:
+    said = demo().stdout
+    for part in ("hello from C", "exit code 2", "timeout", "(interrupt)", "42", "(10,000,000 characters)"):
+        assert part in said
+
+
+def test_it_is_a_table_on_a_terminal() -> None:
+    pid, master = pty.fork()
+    if pid == 0:
+        os.execve(COMMAND[0], COMMAND, {**our_environment(), "TERM": "xterm", "COLUMNS": "120"})
+    said = b""
+    while True:
+        try:
+            said += os.read(master, 65536)
+        except OSError:
+            break
+    os.close(master)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert b"A bash session of swerex_c" in said and b"\x1b[" in said and b"gave the expected result" in said
+
+
+def test_it_says_what_is_wrong(tmp_path: Path) -> None:
+    """With a bash whose `cat` lies, the steps that use it are wrong, and the status says so."""
+    (tmp_path / "cat").write_text("#!/bin/sh\necho lie\n")
+    (tmp_path / "cat").chmod(0o755)
+    done = demo(PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert done.returncode == 1
+    assert re.search(r"^WRONG +read the file it wrote", done.stdout, re.MULTILINE)
+    assert "ok     send it a line" in done.stdout
+
+
+def test_without_bash_it_says_so(tmp_path: Path) -> None:
+    done = demo(PATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Cannot create a session: bash is not in PATH" in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,167 @@
+"""An agent's day, from start to stop, has the same answers on the original and on ours, wherever ours works."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.compatibility.conftest import Luggage
+from tests.support.docker_engine import Engine
+from tests.support.http_servers import start_ours, stop
+from tests.support.original import ROOT, original_python
+
+SECONDS = 200
+pytestmark = pytest.mark.timeout(400)  # the first one may have an image to make
+
+PATCH = """\
+diff --git a/greet.py b/greet.py
+index 2f9a147..9d4aa75 100644
+--- a/greet.py
++++ b/greet.py
+@@ -1 +1,5 @@
+-print("Hello")
++def greet(name):
++    return f"Good day, {name}!"
++
++
++print(greet("wörld"))
+"""
+ANSWERS: dict[str, Any] = {
+    "variables": [0, ""],
+    "startup file": [0, "read\n"],
+    "alive": True,
+    "owner": [0, "", ""],
+    "reset": [0, "On branch main\nnothing to commit, working tree clean\nHEAD is now at bf1fba1 begin\n"],
+    "install edit": [0, "edit\n"],
+    "install look": [0, ""],
+    "install state": [0, ""],
+    "back": [0, ""],
+    "available": [
+        *("HOME/tools/edit/bin/replace\n", "HOME/tools/state/bin/state\n", "HOME/tools/look/bin/number\n"),
+        "NonZeroExitCodeError",
+    ],
+    "variable of a tool": [0, "1\n"],
+    "tool": [0, '1:print("Hello")\n'],
+    "here-document": [0, "[5 lines in greet.py]\n"],
+    "quoted here-document": [0, "it's $HOME\n"],
+    "state": [[0, ""], {"work": "work"}],
+    "the program": [0, "Good day, wörld!\n"],
+    "several lines": [0, "1\n2\nlast\n"],
+    "no newline": [0, "a b"],
+    "nothing": [0, ""],
+    "comment": [0, ""],
+    "failure": [3, ""],
+    "not found": [127, ""],
+    "long output": [0, hashlib.sha256("".join(f"{i}\n" for i in range(1, 5001)).encode()).hexdigest()],
+    "quoting": [0, "single \"double\" double 'single' \\ 42$\n"],
+    "ignored code": "",
+    "syntax": ["BashIncorrectSyntaxError", {"bash_stdout": False, "bash_stderr": True}],
+    "nothing of it ran": [1, ""],
+    "raise": [
+        "NonZeroExitCodeError",
+        "Command 'echo output; exit_with() { return $1; }; exit_with 7' failed with exit code 7. "
+        "Here is the output:\n'output\\n'",
+    ],
+    "timeout": ["CommandTimeoutError", "timeout after 0.7 seconds while running command 'echo before; sleep 100'"],
+    "file after the timeout": '{"work": "work"}',
+    "next command": [0, "next\n"],
+    "no such file": "FileNotFoundError",
+    "no such session": "SessionDoesNotExistError",
+    "debugger": [0, ["42"]],
+    "debugger left": [0, [0, "outside\n"]],
+    "apart": [4, "out\n", "err\n"],
+    "words": [0, "a b|$HOME|", ""],
+    "at its end": [0, "read\n", ""],
+    "environment": [0, "this\n", ""],
+    "directory": [0, "ROOT/work\n", ""],
+    "written": [0, "ä\n"],
+    "bytes": "\\xff",
+    "diff": [0, PATCH],
+    "submit": [0, "<<SUBMISSION>>\n"],
+    "patch": PATCH,
+    "tab": [0, "[a\tb]"],
+    "exclamation mark": [0, "hello!world\n"],
+    "status": [[5, ""], [0, "5\n"]],
+    "broken pipe": [0, "y\n141\n"],
+    "prompt": [[0, "changed\n"], [0, "on\n"]],
+    "closed": "SessionDoesNotExistError",
+}
+WRONG_IN_ORIGINAL = {
+    "tab": "a TAB in a command completes file names, or vanishes",
+    "exclamation mark": "a ! in a command is history-expanded",
+    "status": "$? does not survive to the next command",
+    "broken pipe": "programs run with SIGPIPE ignored",
+    "prompt": "a changed PS1 makes every later command time out",
+}
+
+
+def spend(python: str, place: dict[str, Any], directory: Path, environment: dict[str, str]) -> dict[str, Any]:
+    """The answers of a day in a process of its own."""
+    answers, script = directory / "answers.json", str(ROOT / "tests" / "support" / "agents_day.py")
+    done = subprocess.run(
+        [python, script, json.dumps(place), str(answers)],
+        env={**os.environ, "TERM": "dumb", "SWE_REX_LOG_STREAM_LEVEL": "WARNING", **environment},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(answers.read_text())
+    return found
+
+
+@pytest.fixture
+def here(tmp_path: Path, luggage: Luggage) -> dict[str, Any]:
+    """A place on this machine."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "root").mkdir()
+    return {"home": f"{tmp_path}/home", "root": f"{tmp_path}/root", **bring(luggage)}
+
+
+def bring(luggage: Luggage) -> dict[str, str]:
+    return {"repository": str(luggage.repository), "tools": str(luggage.tools)}
+
+
+def test_the_original(tmp_path: Path, here: dict[str, Any]) -> None:
+    here["deployment"] = {"type": "local"}
+    answers = spend(original_python(), here, tmp_path, {"HOME": here["home"], "PYTHONPATH": ""})
+    assert {step: answer for step, answer in answers.items() if step not in WRONG_IN_ORIGINAL} == {
+        step: answer for step, answer in ANSWERS.items() if step not in WRONG_IN_ORIGINAL
+    }
+    assert [step for step in WRONG_IN_ORIGINAL if answers[step] == ANSWERS[step]] == []
+
+
+def test_in_this_process(tmp_path: Path, here: dict[str, Any]) -> None:
+    here |= {"deployment": {"type": "local"}, "swap": True}
+    assert spend(sys.executable, here, tmp_path, {"HOME": here["home"], "PYTHONPATH": str(ROOT)}) == ANSWERS
+
+
+def test_behind_our_server(tmp_path: Path, here: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", here["home"])
+    server = start_ours(tmp_path / "log")
+    try:
+        remote = {"host": "http://127.0.0.1", "port": server.port, "auth_token": server.key, "timeout": 10}
+        here |= {"remote": remote, "swap": True}
+        assert spend(sys.executable, here, tmp_path, {"HOME": here["home"], "PYTHONPATH": str(ROOT)}) == ANSWERS
+    finally:
+        stop(server)
+
+
+@pytest.mark.xdist_group("engine")
+@pytest.mark.parametrize("server", [False, True], ids=["by exec", "by a server in it"])
+def test_in_a_container(tmp_path: Path, luggage: Luggage, docker: Engine, debian_py: str, server: bool) -> None:
+    container = {"type": "docker", "image": debian_py, "pull": "never", "server": server}
+    if server:  # where an engine has no bridge, a container's port is reached on this machine's network
+        container["docker_args"] = ["--network", "host"]
+    else:
+        container["docker_args"] = ["--network", "none"]
+    place = {"home": "/root", "root": "/day", **bring(luggage), "deployment": container, "swap": True}
+    environment = {**docker.environment, "PYTHONPATH": str(ROOT)}
+    assert spend(sys.executable, place, tmp_path, environment) == ANSWERS

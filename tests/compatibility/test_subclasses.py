@@ -1,0 +1,414 @@
+"""What callers subclass, replace and build upon, as they write it: by the names of the original, with the swap on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from swerex_c.runtime.remote import RemoteRuntime
+from swerex_c.utils.wait import _wait_until_alive
+from tests.support import images, needs
+from tests.support.docker_engine import Engine
+from tests.support.http_servers import Server, start_ours, stop
+from tests.support.original import ROOT
+
+pytestmark = pytest.mark.timeout(400)  # the first one may have an image to make
+
+SWAP = "import swerex_c\nswerex_c.install()\n"
+
+START_COMMAND = """
+import asyncio, json, sys
+from swerex.deployment.docker import DockerDeployment
+from swerex.deployment.hooks.abstract import DeploymentHook
+from swerex.deployment.hooks.status import SetStatusDeploymentHook
+from swerex.runtime.abstract import BashAction, Command, CreateBashSessionRequest
+from swerex.runtime.remote import RemoteRuntime
+
+image = sys.argv[1]
+
+
+class OwnStart(DockerDeployment):
+    "Starts the server that the image has, in its own way."
+
+    tokens = []
+
+    def _get_token(self):
+        return "the-callers-token"
+
+    def _get_container_name(self):
+        return "own-" + super()._get_container_name()
+
+    def _get_swerex_start_cmd(self, token):
+        self.tokens.append(token)
+        command = f"swerex-remote --host 127.0.0.1 --port {self._config.port} --auth-token {token}"
+        return ["/bin/sh", "-c", f"STARTED_BY=me exec {command}"]
+
+
+class Steps(DeploymentHook):
+    def __init__(self):
+        self.seen = []
+
+    def on_custom_step(self, message):
+        self.seen.append(message)
+
+
+async def day():
+    deployment = OwnStart(image=image, pull="never", docker_args=["--network", "host"])
+    steps, status = Steps(), []
+    deployment.add_hook(steps)
+    deployment.add_hook(SetStatusDeploymentHook("me", lambda name, message: status.append((name, message))))
+    assert deployment._runtime is None and deployment._container_process is None
+    await deployment.start()
+    try:
+        assert isinstance(deployment.runtime, RemoteRuntime)
+        assert deployment.runtime._config.auth_token == deployment.tokens[0] == "the-callers-token"
+        assert deployment.container_name == deployment._container_name and deployment.container_name.startswith("own-")
+        assert deployment._container_process.poll() is None
+        assert await deployment.is_alive(timeout=10)
+        deployment.runtime._config.timeout = 20
+        await deployment.runtime.create_session(CreateBashSessionRequest())
+        said = await deployment.runtime.run_in_session(BashAction(command="echo $STARTED_BY $((6 * 7))"))
+        assert (said.exit_code, said.output) == (0, "me 42\\n"), said
+        assert steps.seen and status == [("me", message) for message in steps.seen]
+    finally:
+        await deployment.stop()
+    assert deployment._runtime is None and deployment._container_process is None
+    await deployment.stop()
+
+
+asyncio.run(day())
+"""
+
+OWN_RUNTIME = """
+import asyncio
+from swerex.deployment.abstract import AbstractDeployment
+from swerex.deployment.hooks.abstract import CombinedDeploymentHook
+from swerex.runtime.abstract import (
+    AbstractRuntime, BashObservation, CloseBashSessionResponse, CloseResponse, CommandResponse,
+    CreateBashSessionResponse, IsAliveResponse, Observation, ReadFileResponse, UploadResponse, WriteFileResponse,
+    BashAction, CreateBashSessionRequest, ReadFileRequest,
+)
+
+
+class Recorder(AbstractRuntime):
+    def __init__(self):
+        self.calls = []
+
+    async def is_alive(self, *, timeout=None):
+        return IsAliveResponse(is_alive=True)
+
+    async def create_session(self, request):
+        return CreateBashSessionResponse(output=f"{request.session} is open")
+
+    async def run_in_session(self, action):
+        self.calls.append(action.command)
+        return Observation(output=action.command.upper(), exit_code=0)
+
+    async def close_session(self, request):
+        return CloseBashSessionResponse()
+
+    async def execute(self, command):
+        return CommandResponse(exit_code=0)
+
+    async def read_file(self, request):
+        raise FileNotFoundError(request.path)
+
+    async def write_file(self, request):
+        return WriteFileResponse()
+
+    async def upload(self, request):
+        return UploadResponse()
+
+    async def close(self):
+        return CloseResponse()
+
+
+class Deployment(AbstractDeployment):
+    def __init__(self):
+        self._runtime = None
+        self._hooks = CombinedDeploymentHook()
+
+    def add_hook(self, hook):
+        self._hooks.add_hook(hook)
+
+    async def is_alive(self, *, timeout=None):
+        return await self.runtime.is_alive(timeout=timeout)
+
+    async def start(self):
+        self._runtime = Recorder()
+
+    async def stop(self):
+        self._runtime = None
+
+    @property
+    def runtime(self):
+        return self._runtime
+
+
+async def day():
+    deployment = Deployment()
+    await deployment.start()
+    runtime = deployment.runtime
+    assert await deployment.is_alive(timeout=10)
+    assert (await runtime.create_session(CreateBashSessionRequest())).output == "default is open"
+    seen = await runtime.run_in_session(BashAction(command="say", set_last_action=True))
+    assert isinstance(seen, BashObservation) and seen.output == "SAY", seen
+    assert (await runtime.run(BashAction(command="more"))).output == "MORE"
+    assert runtime.calls == ["say", "more"]
+    try:
+        await runtime.read_file(ReadFileRequest(path="/nowhere"))
+    except FileNotFoundError as error:
+        assert str(error) == "/nowhere"
+    else:
+        raise AssertionError
+    await deployment.stop()
+
+
+asyncio.run(day())
+"""
+
+OWN_REQUEST = """
+import asyncio, sys
+from swerex.runtime.abstract import BashAction, Command, CreateBashSessionRequest
+from swerex.runtime.remote import RemoteRuntime
+
+port, token = int(sys.argv[1]), sys.argv[2]
+
+
+class Counted(RemoteRuntime):
+    "Sees every request on its way, and answers one by itself."
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.seen = []
+
+    async def _request(self, endpoint, payload, output_class, num_retries=0):
+        self.seen.append(endpoint)
+        if endpoint == "execute" and payload.command == "invent":
+            return output_class(stdout="invented", exit_code=0)
+        return await super()._request(endpoint, payload, output_class, num_retries)
+
+
+async def day():
+    runtime = Counted(host="http://127.0.0.1", port=port, auth_token=token, timeout=10)
+    assert runtime._api_url == f"http://127.0.0.1:{port}" and runtime._headers == {"X-API-Key": token}
+    await runtime.wait_until_alive(timeout=20)
+    await runtime.create_session(CreateBashSessionRequest())
+    assert (await runtime.run_in_session(BashAction(command="echo $((6 * 7))"))).output == "42\\n"
+    assert (await runtime.execute(Command(command="invent"))).stdout == "invented"
+    assert (await runtime.execute(Command(command=["printf", "real"]))).stdout == "real"
+    await runtime.close()
+    expected = ["create_session", "run_in_session", "execute", "execute", "close"]
+    assert [endpoint for endpoint in runtime.seen if endpoint != "is_alive"] == expected, runtime.seen
+
+    patched = RemoteRuntime(host="http://127.0.0.1", port=port, auth_token=token, timeout=10)
+
+    async def refuse(endpoint, payload, output_class, num_retries=0):
+        raise RuntimeError(f"no {endpoint} today")
+
+    patched._request = refuse
+    try:
+        await patched.execute(Command(command="true"))
+    except RuntimeError as error:
+        assert str(error) == "no execute today"
+    else:
+        raise AssertionError
+
+
+asyncio.run(day())
+"""
+
+DUMMY = """
+import asyncio
+from swerex.deployment.config import DummyDeploymentConfig, get_deployment
+from swerex.exceptions import SwerexException
+from swerex.runtime.abstract import Action, BashAction, BashObservation, CreateBashSessionRequest, Observation
+from swerex.runtime.dummy import DummyRuntime
+
+
+class RaisesFirst(DummyRuntime):
+    async def run_in_session(self, action: Action) -> Observation:
+        if action.action_type == "bash" and action.command == "raise":
+            raise SwerexException()
+        return await super().run_in_session(action)
+
+
+def run(coroutine):
+    return asyncio.run(coroutine)
+
+
+deployment = get_deployment(DummyDeploymentConfig())
+run(deployment.start())
+deployment.runtime = RaisesFirst()
+run(deployment.runtime.create_session(CreateBashSessionRequest(startup_source=["/root/.bashrc"], startup_timeout=10)))
+try:
+    run(deployment.runtime.run_in_session(BashAction(command="raise")))
+except SwerexException as error:
+    assert str(error) == ""
+else:
+    raise AssertionError
+assert run(deployment.runtime.run_in_session(BashAction(command="ls"))).exit_code == 0
+deployment.runtime.run_in_session_outputs = [BashObservation(output="a"), BashObservation(output="b", exit_code=1)]
+seen = [run(deployment.runtime.run_in_session(BashAction(command="x"))) for _ in range(2)]
+assert [(one.output, one.exit_code) for one in seen] == [("a", None), ("b", 1)]
+deployment.runtime.run_in_session_outputs = BashObservation(output="always", exit_code=0)
+assert {run(deployment.runtime.run_in_session(BashAction(command="x"))).output for _ in range(3)} == {"always"}
+assert run(deployment.is_alive(timeout=10))
+run(deployment.stop())
+"""
+
+LOGGER = """
+import logging, sys
+from functools import partial
+import swerex.utils.log as log
+
+loaded = [name for name in sys.modules if name.startswith(("swerex.runtime", "swerex.deployment", "swerex_c.runtime"))]
+assert loaded == [], loaded
+made = []
+
+
+def get_logger(name, *, emoji=""):
+    made.append((name, emoji))
+    return logging.getLogger(f"mine.{name}")
+
+
+log.get_logger = partial(get_logger, emoji="!")
+from swerex.deployment.config import DummyDeploymentConfig, LocalDeploymentConfig, get_deployment
+from swerex.runtime.remote import RemoteRuntime
+
+local = get_deployment(LocalDeploymentConfig())
+assert local.logger.name == "mine.rex-deploy", local.logger
+assert get_deployment(DummyDeploymentConfig()).logger.name == "mine.rex-deploy"
+assert RemoteRuntime(auth_token="").logger.name == "mine.rex-runtime"
+assert made and all(emoji == "!" and name.startswith("rex-") for name, emoji in made), made
+"""
+
+FLAGS = """
+import sys
+from pydantic import BaseModel, Field
+from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
+from swerex.deployment.config import (
+    DeploymentConfig, DockerDeploymentConfig, LocalDeploymentConfig, ModalDeploymentConfig, RemoteDeploymentConfig,
+)
+from swerex.deployment.docker import DockerDeployment
+from swerex.deployment.local import LocalDeployment
+
+
+class Environment(BaseModel):
+    deployment: DeploymentConfig = Field(
+        default_factory=lambda: DockerDeploymentConfig(image="python:3.11", python_standalone_dir="/root")
+    )
+
+
+class Run(BaseSettings, cli_implicit_flags=False):
+    model_config = SettingsConfigDict(extra="forbid", env_prefix="CALLER_", cli_parse_args=False)
+    env: Environment = Field(default_factory=Environment)
+
+
+def parsed(*arguments):
+    return CliApp.run(Run, cli_args=list(arguments)).env.deployment
+
+
+assert type(parsed()) is DockerDeploymentConfig and parsed().python_standalone_dir == "/root"
+assert type(parsed("--env.deployment.type=local")) is LocalDeploymentConfig
+modal = parsed("--env.deployment.type=modal", "--env.deployment.image=x", "--env.deployment.install_pipx=False")
+assert type(modal) is ModalDeploymentConfig and (modal.image, modal.install_pipx) == ("x", False)
+remote = parsed("--env.deployment.type=remote", "--env.deployment.auth_token=t", "--env.deployment.port=1")
+assert type(remote) is RemoteDeploymentConfig and remote.port == 1
+docker = parsed(
+    "--env.deployment.type=docker", "--env.deployment.image=image", "--env.deployment.pull=never",
+    '--env.deployment.docker_args=["--platform=linux/amd64", "--memory=1g"]', "--env.deployment.remove_images=True",
+)
+assert type(docker) is DockerDeploymentConfig
+assert (docker.image, docker.pull, docker.remove_images) == ("image", "never", True)
+assert (docker.platform, docker.docker_args) == ("linux/amd64", ["--memory=1g"])
+copied = docker.model_copy(deep=True)
+copied.image, copied.platform, copied.python_standalone_dir = "other", None, "/opt"
+assert docker.image == "image" and docker.docker_args is not copied.docker_args
+assert type(copied.get_deployment()) is DockerDeployment
+assert type(LocalDeploymentConfig().get_deployment()) is LocalDeployment
+
+
+class Mine(DockerDeploymentConfig):
+    image: str = "mine"
+    python_standalone_dir: str | None = "/root"
+
+
+assert Mine().get_deployment()._config.image == "mine"
+"""
+
+
+def run(code: str, *arguments: str, env: dict[str, str] | None = None) -> None:
+    """The code runs without an error, with ours in the original's place."""
+    environment = {**(env or os.environ), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", SWAP + code, *arguments], env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+@pytest.mark.xdist_group("engine")
+def test_a_start_command_of_ones_own(docker: Engine) -> None:
+    """In an image that has the original's server."""
+    try:
+        image = images.provide(docker, "debian-rex")
+    except needs.Lacking as lack:
+        pytest.skip(f"this machine lacks {lack}")
+    run(START_COMMAND, image, env=docker.environment)
+
+
+def test_a_runtime_and_a_deployment_of_ones_own() -> None:
+    run(OWN_RUNTIME)
+
+
+def test_a_request_of_ones_own(tmp_path: Path) -> None:
+    server: Server = start_ours(tmp_path / "log")
+    try:
+        run(OWN_REQUEST, str(server.port), server.key)
+    finally:
+        stop(server)
+
+
+def test_a_dummy_runtime_that_raises() -> None:
+    run(DUMMY)
+
+
+def test_a_logger_that_is_replaced_before_anything_is_imported() -> None:
+    run(LOGGER)
+
+
+def test_flags_of_a_command_line() -> None:
+    pytest.importorskip("pydantic_settings")
+    run(FLAGS)
+
+
+@pytest.mark.parametrize("slow", [0.0, 0.3], ids=["at once", "after the client's patience"])
+async def test_a_server_of_the_original_is_found_soon_after_it_begins(slow: float) -> None:
+    """As in a container whose port is answered by the engine before there is a server: with little patience."""
+    begin, asked = time.monotonic(), list[str]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if time.monotonic() - begin > 1:
+            path = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
+            asked.append(path)
+            alive = path == "/is_alive"
+            await asyncio.sleep(0 if alive else slow)
+            body = b'{"is_alive": true, "message": ""}' if alive else b'{"detail": "Not Found"}'
+            head = f"HTTP/1.1 {'200 OK' if alive else '404 Not Found'}\r\nserver: uvicorn\r\n"
+            head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+            writer.write(head.encode() + body)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    runtime = RemoteRuntime(host="http://127.0.0.1", port=server.sockets[0].getsockname()[1], auth_token="t")
+    try:
+        await _wait_until_alive(runtime.is_alive, timeout=60, function_timeout=0.15)
+        assert asked.count("/wire") <= 3
+    finally:
+        server.close()

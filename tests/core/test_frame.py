@@ -1,0 +1,679 @@
+"""Frames against the independent implementation of msgpack that PyPI has (package msgpack)."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import pickle
+import random
+import struct
+import subprocess
+import sys
+import threading
+import tracemalloc
+from collections import OrderedDict
+from enum import IntEnum, StrEnum
+from typing import Any, NamedTuple
+
+import msgpack
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from swerex_c._core import FrameDecoder, FrameEncoder, FrameError
+
+relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # sanitizers are slow
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(codec="utf-8"), max_size=300)
+    | st.binary(max_size=300)
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner),
+    max_leaves=40,
+)
+
+
+def frame(payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload)) + payload
+
+
+def theirs(value: Any) -> bytes:
+    """The frame as the independent implementation packs it."""
+    return frame(msgpack.packb(value))
+
+
+def decode(stream: bytes, chunk: int = 0, **limits: int) -> list[Any]:
+    decoder = FrameDecoder(**limits)
+    result = []
+    for at in range(0, len(stream), chunk or len(stream) or 1):
+        result += decoder.feed(stream[at : at + (chunk or len(stream))])
+    assert decoder.pending == 0
+    return result
+
+
+def refused(payload: bytes, **limits: int) -> FrameError:
+    """The error for one frame with this payload, the same whole and byte by byte."""
+    errors = []
+    for chunk in (len(payload) + 4, 1):
+        decoder = FrameDecoder(**limits)
+        stream = frame(payload)
+        with pytest.raises(FrameError) as caught:
+            for at in range(0, len(stream), chunk):
+                decoder.feed(stream[at : at + chunk])
+        errors.append(caught.value)
+    assert str(errors[0]) == str(errors[1]) and errors[0].position == errors[1].position
+    return errors[0]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equality that tells 1 from True and from 1.0."""
+    return repr(one) == repr(other) and one == other
+
+
+# Round trips
+
+
+@relaxed
+@given(values)
+def test_encodes_what_msgpack_encodes(value: Any) -> None:
+    assert FrameEncoder().encode(value) == theirs(value)
+
+
+@relaxed
+@given(st.lists(values, max_size=6), st.data())
+def test_decodes_what_msgpack_encoded_at_any_cut(sent: list[Any], data: st.DataObject) -> None:
+    stream = b"".join(map(theirs, sent))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
+    decoder = FrameDecoder()
+    got = []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        got += decoder.feed(stream[start:end])
+    assert same(got, sent) and decoder.pending == 0
+
+
+@relaxed
+@given(st.binary(max_size=60))
+def test_arbitrary_payloads_are_refused_or_mean_the_same_to_msgpack(payload: bytes) -> None:
+    try:
+        (value,) = FrameDecoder().feed(frame(payload))
+    except FrameError as error:
+        assert 0 <= error.position <= len(payload) + 4 and error.frames == []
+        return
+    assert repr(value) == repr(msgpack.unpackb(payload))
+    assert repr(decode(FrameEncoder().encode(value))) == repr([value])
+
+
+@relaxed
+@given(st.binary(max_size=200), st.integers(1, 50))
+def test_arbitrary_streams_fail_alike_at_any_cut(stream: bytes, chunk: int) -> None:
+    outcomes = []
+    for step in (len(stream) or 1, chunk):
+        decoder = FrameDecoder()
+        got: list[Any] = []
+        try:
+            for at in range(0, len(stream), step):
+                got += decoder.feed(stream[at : at + step])
+            outcomes.append(repr((got, decoder.pending)))
+        except FrameError as error:
+            outcomes.append(repr((got + list(error.frames), str(error), error.position)))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_every_chunk_size() -> None:
+    sent = [
+        None,
+        {"id": 1, "data": b"\0\xff" * 40, "text": "\u00e9\U0001f40d" * 9},
+        [[], {}, "", b""],
+        -1,
+        2.5,
+        "x" * 40,
+    ]
+    stream = b"".join(map(FrameEncoder().encode, sent))
+    for chunk in range(1, len(stream) + 1):
+        assert decode(stream, chunk) == sent
+
+
+@pytest.mark.parametrize("size", [0, 1, 31, 32, 255, 256, 16383, 16384, 65535, 65536, 1 << 20])
+@pytest.mark.parametrize(
+    "make", [bytes, lambda n: "x" * n, lambda n: [0] * n, lambda n: dict.fromkeys(map(str, range(n)))]
+)
+def test_sizes_around_every_header(size: int, make: Any) -> None:
+    value = make(min(size, 70000) if make(1) not in (b"\0", "x") else size)
+    encoded = FrameEncoder().encode([value, 1])
+    assert encoded == theirs([value, 1])
+    assert decode(encoded, 10007) == [[value, 1]]
+
+
+@pytest.mark.parametrize("bits", range(65))
+def test_integers_around_every_power_of_two(bits: int) -> None:
+    for number in (2**bits - 1, 2**bits, 2**bits + 1, -(2**bits) + 1, -(2**bits), -(2**bits) - 1):
+        if -(2**63) <= number < 2**64:
+            assert FrameEncoder().encode(number) == theirs(number)
+            assert same(decode(theirs(number)), [number])
+        else:
+            with pytest.raises(FrameError, match=r"int is outside of \[-2\*\*63, 2\*\*64\)"):
+                FrameEncoder().encode(number)
+
+
+def test_floats() -> None:
+    for number in (0.0, -0.0, math.inf, -math.inf, 5e-324, 1.7976931348623157e308):
+        (got,) = decode(FrameEncoder().encode(number))
+        assert got == number and math.copysign(1, got) == math.copysign(1, number)
+    assert math.isnan(decode(FrameEncoder().encode(math.nan))[0])
+    assert decode(frame(b"\xca\x3f\xc0\x00\x00")) == [1.5]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 8, 24, 25, 63, 64, 1535, 1536, 1537, 2048, 5000])
+def test_text_of_every_kind_and_length(size: int) -> None:
+    """Made as CPython makes it, whatever the way: the same kind, hash, and place in a dict."""
+    decoder = FrameDecoder()
+    plain = "".join(chr(32 + i * 7 % 95) for i in range(size))
+    places = {0, 1, size // 2, size - 9, size - 2, size - 1} & set(range(size))
+    texts = [plain, plain[::-1], "\0" * size, "\x7f" * size]
+    texts += [plain[:at] + other + plain[at + 1 :] for at in places for other in "\x80\xe9\u20ac\U0001f40d"]
+    for text in texts * 2:
+        got = decoder.decode(theirs(text))
+        assert got == text and hash(got) == hash(text) and {text: 1}[got] == 1
+        assert got.isascii() == text.isascii() and sys.getsizeof(got) == sys.getsizeof(str(text.encode(), "utf-8"))
+        assert got.encode() == text.encode() and got[-1:] == text[-1:]
+    with pytest.raises(FrameError, match="UTF-8") as caught:
+        decoder.decode(frame(b"\xdb" + struct.pack(">I", size) + plain.encode()[:-1] + b"\xff"))
+    assert caught.value.position == 4 + 5 + size - 1
+
+
+def test_short_words_are_told_apart() -> None:
+    """Those with the same ends, those that only differ in length, and more of them than are kept."""
+    words = ["a" * n for n in range(40)] + ["\0" * n for n in range(40)]
+    words += ["ab" + c + "yz" for c in "0123456789"] + ["abcdefgh" + c + "stuvwxyz" for c in "0123456789"]
+    words += ["x" * at + "y" + "x" * (n - at - 1) for n in range(1, 26) for at in range(n)]
+    decoder = FrameDecoder()
+    chance = random.Random(1)
+    for _ in range(3):
+        chance.shuffle(words)
+        assert decoder.decode(theirs(words)) == words
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+class Level(IntEnum):
+    LOW = 3
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+def test_subclasses_and_buffers_count_as_their_base() -> None:
+    sent = [Colour.RED, Level.LOW, Point(1, 2), (3,), OrderedDict(b=1, a=2), bytearray(b"ab"), memoryview(b"cd")]
+    large = [bytearray(b"x" * 20000), memoryview(b"y" * 20000)]
+    got = decode(FrameEncoder().encode(sent + large))
+    assert got == [["red", 3, [1, 2], [3], {"b": 1, "a": 2}, b"ab", b"cd", b"x" * 20000, b"y" * 20000]]
+    assert list(got[0][4]) == ["b", "a"] and type(got[0][0]) is str and type(got[0][1]) is int
+    large[0].append(1)  # nothing holds on to it
+
+
+def test_feed_takes_any_buffer() -> None:
+    encoded = FrameEncoder().encode([1, b"x"])
+    for chunk in (encoded, bytearray(encoded), memoryview(encoded), memoryview(encoded + encoded)[: len(encoded)]):
+        assert FrameDecoder().feed(chunk) == [[1, b"x"]]
+    with_gaps = bytearray(b"?" * (2 * len(encoded)))
+    with_gaps[::2] = encoded
+    assert FrameDecoder().feed(memoryview(with_gaps)[::2]) == [[1, b"x"]]
+    for wrong in ("text", None, 5, [1]):
+        with pytest.raises(TypeError, match="bytes-like"):
+            FrameDecoder().feed(wrong)  # type: ignore[arg-type]
+
+
+def test_a_buffer_is_let_go_of_and_what_came_in_it_stays() -> None:
+    decoder = FrameDecoder()
+    stream = theirs(["one", b"two"]) + theirs("three")
+    chunk = bytearray(stream[:-3])
+    assert decoder.feed(chunk) == [["one", b"two"]]
+    chunk[:] = b"?" * 1000
+    assert decoder.feed(bytearray(stream[-3:])) == ["three"]
+    chunk = bytearray(frame(b"\xc1"))
+    with pytest.raises(FrameError):
+        decoder.feed(chunk)
+    chunk += b"more"
+
+
+@settings(relaxed, max_examples=30)
+@given(values)
+def test_decode_is_the_other_way_of_encode(value: Any) -> None:
+    encoded = FrameEncoder().encode(value)
+    assert same(FrameDecoder().decode(encoded), value)
+    assert same(FrameDecoder().decode(memoryview(bytearray(encoded))), value)
+
+
+@pytest.mark.parametrize(
+    ("data", "text", "position"),
+    [
+        (b"", "cut short", 0),
+        (b"\0\0\0", "cut short", 3),
+        (frame(b"\xa3abc")[:-1], "cut short", 7),
+        (frame(b"\0") + b"x", "more after the frame", 5),
+        (frame(b""), "the frame is empty", 0),
+        (frame(b"\xc4\x40" + bytes(64)), "max_frame", 0),
+        (frame(b"\x92\x01\xc1"), "reserved", 6),
+        (frame(b"\x91\xa2\xc3\xff"), "UTF-8", 6),
+        (frame(b"\x82\xa1a\x01\xa1a\x02"), "the same key twice", 4),
+    ],
+)
+def test_decode_refuses_what_is_not_one_frame(data: bytes, text: str, position: int) -> None:
+    decoder = FrameDecoder(max_frame=60)
+    assert decoder.feed(theirs([1])[:3]) == []
+    with pytest.raises(FrameError, match=text) as caught:
+        decoder.decode(data)
+    assert caught.value.position == position and f"(at byte {position})" in str(caught.value)
+    assert len(caught.value.frames) == 0
+    assert decoder.decode(theirs("next")) == "next"
+    assert decoder.pending == 3 and decoder.feed(theirs([1])[3:]) == [[1]]  # the stream has nothing to do with it
+
+
+def test_decode_takes_bytes_only() -> None:
+    for wrong in ("text", None, 5, [1]):
+        with pytest.raises(TypeError, match="bytes-like"):
+            FrameDecoder().decode(wrong)  # type: ignore[arg-type]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "position"),
+    [
+        ([1, object()], "a value of type object cannot go into a frame", 2),
+        ({"a": {1, 2}}, "a value of type set cannot", 3),
+        (["ab", "\ud800"], "surrogate", 4),
+        ({"\udfff": 1}, "surrogate", 1),
+        ({1: 2}, "a map key is not a str", 1),
+        ({None: 2}, "a map key is not a str", 1),
+        ({b"a": 2}, "a map key is not a str", 1),
+        ({(1, 2): 2}, "a map key is not a str", 1),
+        ([memoryview(b"abcd")[::2]], "not contiguous", 1),
+        (1j, "type complex", 0),
+    ],
+)
+def test_values_that_cannot_be_encoded(value: Any, text: str, position: int) -> None:
+    encoder = FrameEncoder()
+    with pytest.raises(FrameError, match=text) as caught:
+        encoder.encode(value)
+    assert caught.value.position == position
+    assert encoder.encode([1]) == theirs([1])
+
+
+def test_a_list_that_holds_itself_ends_at_the_depth_limit() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(FrameError, match="max_depth"):
+        FrameEncoder().encode(endless)
+
+
+@pytest.mark.parametrize(
+    ("payload", "text", "position"),
+    [
+        (b"", "the frame is empty", 0),
+        (b"\xc1", "reserved", 4),
+        (b"\x92\x01\xc1", "reserved", 6),
+        (b"\x01\x02", "one value", 5),
+        (b"\x92\x01", "cut short", 4),
+        (b"\xa5abc", "cut short", 4),
+        (b"\xdc\xff\xff", "cut short", 4),
+        (b"\xdd\xff\xff\xff\xff", "max_items", 4),
+        (b"\xdf\x7f\xff\xff\xff", "max_items", 4),
+        (b"\x81\x01\x02", "a map key is not a str", 5),
+        (b"\x81\xc4\x01a\x02", "a map key is not a str", 5),
+        (b"\xa2\xff\xff", "UTF-8", 5),
+        (b"\xa3\xed\xa0\x80", "UTF-8", 5),
+        (b"\xd4\x05a", "ext types", 4),
+        (msgpack.packb(msgpack.Timestamp(1, 2)), "ext types", 4),
+        (b"\x82\xa1a\x01\xa1a\x02", "the same key twice", 4),
+        (b"\x92\x90\x82\xa1a\x80\xa1a\x90", "the same key twice", 4),
+        (b"\x91" * 33 + b"\x90", "max_depth", 36),
+    ],
+)
+def test_payloads_that_are_refused(payload: bytes, text: str, position: int) -> None:
+    error = refused(payload)
+    assert text in str(error) and f"(at byte {position})" in str(error) and error.position == position
+
+
+def test_an_error_keeps_the_frames_before_it_and_stays_until_reset() -> None:
+    decoder = FrameDecoder()
+    assert decoder.feed(theirs(0)) == [0]
+    for expected in ([1, "two"], []):
+        with pytest.raises(FrameError, match="0xc1") as caught:
+            decoder.feed(theirs(1) + theirs("two") + frame(b"\xc1") + theirs(3))
+        assert caught.value.frames == expected
+        assert caught.value.position == len(theirs(0) + theirs(1) + theirs("two")) + 4
+    decoder.reset()
+    assert decoder.feed(theirs(4)) == [4]
+
+
+def test_a_key_that_comes_twice_stops_the_stream_too() -> None:
+    decoder = FrameDecoder()
+    with pytest.raises(FrameError, match="twice") as caught:
+        decoder.feed(theirs(1) + frame(b"\x82\xa1a\x01\xa1a\x02") + theirs(3))
+    assert caught.value.frames == [1] and caught.value.position == 9
+    with pytest.raises(FrameError, match="twice"):
+        decoder.feed(theirs(3))
+
+
+@pytest.mark.parametrize("around", [b"", b"\x91", b"\x81\xa5other", b"\x82\xa1a\x01\xa1b"])
+def test_a_key_that_comes_twice_is_given_up_once(around: bytes) -> None:
+    """Texts that a decoder knows already are shared: one reference given up too many frees what others hold."""
+    decoder = FrameDecoder()
+    (word,) = decoder.feed(theirs("session_name"))
+    twice = frame(around + b"\x82" + 2 * (msgpack.packb("session_name") + b"\x01"))
+    references = sys.getrefcount(word)
+    for _ in range(3):
+        with pytest.raises(FrameError, match="twice"):
+            decoder.feed(twice)
+        decoder.reset()
+        assert sys.getrefcount(word) == references
+
+
+def test_errors_survive_pickling() -> None:
+    error = refused(b"\xc1")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is FrameError and isinstance(again, ValueError)
+    assert str(again) == str(error) and again.position == error.position == 4
+
+
+# Limits
+
+
+def nested(depth: int) -> Any:
+    value: Any = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("limit", [1, 2, 31, 32, 33, 127, 128])
+def test_max_depth(limit: int) -> None:
+    encoder = FrameEncoder(max_depth=limit)
+    assert decode(encoder.encode(nested(limit)), max_depth=limit) == [nested(limit)]
+    with pytest.raises(FrameError, match="max_depth"):
+        encoder.encode(nested(limit + 1))
+    assert refused(b"\x91" * limit + b"\x90", max_depth=limit).position == 4 + limit
+
+
+def test_max_items() -> None:
+    assert decode(FrameEncoder(max_items=4).encode([1, 2, 3]), max_items=4) == [[1, 2, 3]]
+    assert decode(FrameEncoder(max_items=4).encode({"a": [1]}), max_items=4) == [{"a": [1]}]
+    for value in ([1, 2, 3, 4], {"a": 1, "b": 2}, [[1], [2]]):
+        with pytest.raises(FrameError, match="max_items"):
+            FrameEncoder(max_items=4).encode(value)
+        assert "max_items" in str(refused(msgpack.packb(value), max_items=4))
+
+
+@pytest.mark.parametrize("size", [10, 20000])
+def test_max_frame(size: int) -> None:
+    value = [b"x" * size]
+    limit = len(msgpack.packb(value))
+    assert decode(FrameEncoder(max_frame=limit).encode(value), max_frame=limit) == [value]
+    with pytest.raises(FrameError, match="max_frame"):
+        FrameEncoder(max_frame=limit - 1).encode(value)
+    assert refused(msgpack.packb(value), max_frame=limit - 1).position == 0
+
+
+@pytest.mark.parametrize("kind", [FrameEncoder, FrameDecoder])
+def test_limits_out_of_range(kind: Any) -> None:
+    for wrong in ({"max_depth": 129}, {"max_depth": 0}, {"max_items": -1}, {"max_frame": 2**32}, {"max_frame": 2**70}):
+        with pytest.raises(ValueError, match="must be from 1 to"):
+            kind(**wrong)
+    for mistyped in ({"max_depth": "3"}, {"max_frame": 1.5}, {"unknown": 1}):
+        with pytest.raises(TypeError):
+            kind(**mistyped)
+    with pytest.raises(TypeError):
+        kind(100)
+    kind(max_frame=2**32 - 1, max_depth=128, max_items=2**32 - 1)
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * 4096
+
+
+def allowance() -> int:
+    """Bytes that resident() may grow by when nothing leaks; ASan keeps freed memory for a while."""
+    with open("/proc/self/maps") as maps:
+        return 400 << 20 if "libasan" in maps.read() else 8 << 20
+
+
+def test_announced_sizes_are_not_believed() -> None:
+    gc.collect()
+    before = resident()
+    decoders = []
+    for payload in (b"\xc6\x03\xff\xff\x00" + b"12345", b"\xdc\xff\xff" + b"\xdc\xff\xff" * 20):
+        for _ in range(100):
+            decoder = FrameDecoder()
+            decoder.feed(struct.pack(">I", 64 << 20) + payload)
+            decoders.append(decoder)
+    tracemalloc.start()
+    refused(b"\xdc\xff\xff" * 30, max_items=2**32 - 1)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    assert resident() - before < allowance()
+    assert all(decoder.pending < 100 for decoder in decoders)
+
+
+def test_pending_tells_a_cut_stream() -> None:
+    decoder = FrameDecoder()
+    for sent, byte in enumerate(theirs("abc")[:-1], start=1):
+        assert decoder.feed(bytes([byte])) == [] and decoder.pending == sent
+    assert decoder.feed(theirs("abc")[-1:]) == ["abc"] and decoder.pending == 0
+
+
+# Lifetimes and threads
+
+
+def test_nothing_leaks() -> None:
+    encoder, decoder = FrameEncoder(), FrameDecoder()
+    big = {"data": bytearray(100_000), "text": "\u00e9" * 50_000, "list": [1.5, {"a": None}]}
+    good = encoder.encode(big)
+    bad = frame(b"\x93\x01\x81\xa1k\x93\x01\x02\x03\x82\xa1a\xa3one\xa1a\xa3two")
+
+    def work() -> None:
+        for at in range(0, len(good), 30_011):
+            decoder.feed(good[at : at + 30_011])
+        encoder.encode(big)
+        for value in ([b"x" * 20_000, object()], [bytearray(20_000), "\ud800"], {"a": {1: 2}}):
+            try:
+                encoder.encode(value)
+            except FrameError:
+                continue
+            raise AssertionError(value)
+        try:
+            FrameDecoder().feed(bad)
+        except FrameError:
+            FrameDecoder().feed(good[:50_000])
+
+    def growth() -> int:
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(200):
+            work()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] - before
+
+    tracemalloc.start()
+    growth()  # free lists fill
+    before = resident()
+    assert min(growth() for _ in range(3)) < 200 * 16  # the smallest object takes 16 bytes
+    tracemalloc.stop()
+    assert resident() - before < allowance()
+    big["data"].append(1)  # type: ignore[attr-defined]
+
+
+EVERY_ALLOCATION = """
+import sys, _testcapi
+from swerex_c._core import FrameDecoder, FrameEncoder
+
+value = ["some words", {"key of it": 1 << 40, "other": [b"bytes", 2.5, None]}, "long " * 1000, "\\u20ac" * 30, "x" * 99]
+encoder, decoder, shared = FrameEncoder(), FrameDecoder(), FrameDecoder()
+encoded = encoder.encode(value)
+parts = encoded[:4000], encoded[4000:]
+buffers = [bytearray(part) for part in parts]
+whole, twice = bytearray(encoded), bytearray(encoded + encoded)
+
+def feed_parts(decoder=decoder):
+    decoder.reset()
+    return decoder.feed(parts[0]) + decoder.feed(parts[1])
+
+def feed_buffers():
+    decoder.reset()
+    return decoder.feed(buffers[0]) + decoder.feed(buffers[1])
+
+def feed_two():
+    decoder.reset()
+    return decoder.feed(twice)
+
+ways = [
+    (lambda: encoder.encode(value), encoded),
+    (lambda: FrameEncoder().encode(value), encoded),
+    (lambda: decoder.decode(encoded), value),
+    (lambda: FrameDecoder().decode(encoded), value),
+    (lambda: decoder.decode(whole), value),
+    (feed_parts, [value]),
+    (feed_buffers, [value]),
+    (feed_two, [value, value]),
+]
+for number, (way, right) in enumerate(ways):
+    failing = failed = 0
+    while True:
+        failing += 1
+        got = None
+        _testcapi.set_nomemory(failing, failing + 1)
+        try:
+            got = way()
+        except MemoryError:
+            failed += 1
+        finally:
+            _testcapi.remove_mem_hooks()
+        assert got is None or got == right, (number, failing, got)
+        assert way() == right
+        if got is not None and failing > 200:
+            break
+    assert failed, number
+print("good")
+"""
+
+
+def test_every_allocation_of_python_may_fail() -> None:
+    pytest.importorskip("_testcapi")
+    environment = {**os.environ, "PYTHONMALLOC": "pymalloc"}  # others have no such hooks
+    done = subprocess.run([sys.executable, "-c", EVERY_ALLOCATION], capture_output=True, text=True, env=environment)
+    assert (done.stdout, done.stderr, done.returncode) == ("good\n", "", 0)
+
+
+CHANGES = """
+from swerex_c._core import FrameDecoder, FrameEncoder, FrameError
+
+class Table(dict):
+    "One that the interpreter does not keep for reuse when it is freed."
+
+ways = {
+    "dict cleared": lambda items, table: table.clear(),
+    "list cleared": lambda items, table: items.clear(),
+    "list longer": lambda items, table: items.append(1),
+    "dict longer": lambda items, table: table.update(more=1),
+    "members replaced": lambda items, table: (items.__setitem__(slice(None), [0] * len(items)), table.update(inner=0)),
+}
+
+def said_to(way, size):
+    class Buffer(bytearray):
+        def __buffer__(self, flags):
+            encoder.encode([1])
+            way(items, table)
+            return memoryview(b"z" * size)
+
+    items, table = [], {}
+    table.update(before=None, inner=Table(evil=Buffer()), after="after")
+    items += [1, table, *map(str, range(1000, 2000))]
+    try:
+        frame = encoder.encode([items, 1])
+    except FrameError as error:
+        return str(error)
+    encoded = {"before": None, "inner": {"evil": b"z" * size}, "after": "after"}
+    assert FrameDecoder().feed(frame) == [[[1, encoded, *[0] * 1000], 1]]
+    return "encoded"
+
+encoder = FrameEncoder()
+for name, way in ways.items():
+    for size in (5, 5000):
+        said = said_to(way, size)
+        wanted = "encoded" if name == "members replaced" else "changed while it was encoded"
+        assert wanted in said, (name, size, said)
+print("good")
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="before Python 3.12 no class of Python's can be a buffer")
+def test_values_that_change_while_they_are_encoded() -> None:
+    environment = {"PYTHONMALLOC": "debug", **os.environ}  # shows what is used after it was freed
+    done = subprocess.run([sys.executable, "-c", CHANGES], capture_output=True, text=True, env=environment)
+    assert (done.stdout, done.stderr, done.returncode) == ("good\n", "", 0)
+
+
+def test_one_encoder_for_many_threads() -> None:
+    encoder = FrameEncoder()
+    wrong: list[object] = []
+
+    def work(seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(60):
+            value = [seed, chance.randbytes(chance.choice([10, 200_000]))]
+            if decode(encoder.encode(value), 60_000) != [value]:
+                wrong.append(value)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_decoder_refuses_a_second_thread() -> None:
+    """Two threads that feed one decoder get values or RuntimeError, and never a mixture of their streams."""
+    decoder = FrameDecoder()
+    stream = FrameEncoder().encode([b"x" * 300_000])
+    got: list[Any] = []
+    unexpected: list[Exception] = []
+
+    def work() -> None:
+        for _ in range(200):
+            try:
+                got.extend(decoder.feed(stream))
+            except RuntimeError:
+                pass
+            except Exception as error:
+                unexpected.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not unexpected and got and all(value == [b"x" * 300_000] for value in got)
+
+
+def test_types_cannot_be_subclassed_or_changed() -> None:
+    for kind in (FrameEncoder, FrameDecoder):
+        with pytest.raises(TypeError):
+            type("Sub", (kind,), {})
+        with pytest.raises(TypeError):
+            kind.encode = None  # type: ignore[union-attr, method-assign]
+        assert gc.is_tracked(kind())

@@ -1,0 +1,268 @@
+"""Objects of the core that are dropped early, or outlive what they belong to.
+
+Each case runs in a Python of its own, with freed memory overwritten, so that a use of it shows even without
+a sanitizer.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+PROLOGUE = """
+import time
+from swerex_c import _core
+ENVIRONMENT = [b"PATH=/usr/bin:/bin"]
+
+def session():
+    made = _core.Session(b"/bin/bash", ENVIRONMENT, None, 24, 80, 1 << 20)
+    start = made.start(b":", 10, None, None)
+    assert start.wait(10) and start.end == "done"
+    return made
+
+def process(script):
+    return _core.Process(b"/bin/sh", [b"sh", b"-c", script], None, None, b"", False, None, 1 << 20, None, None)
+"""
+
+
+def check(script: str, output: str) -> None:
+    """Runs the script and compares what it printed; its exit code must be 0."""
+    environment = dict(os.environ, MALLOC_PERTURB_="165", PYTHONMALLOC="malloc")
+    command = [sys.executable, "-c", PROLOGUE + script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, output), done.stderr
+
+
+def test_a_process_object_may_go_before_what_its_program_started() -> None:
+    """A grandchild keeps the pipes open: the end of that comes when nobody knows the Process any more."""
+    check(
+        """
+for _ in range(20):
+    ended = process(b"sleep 0.3 &")
+    assert ended.wait(10) and ended.end == "done"
+    del ended
+assert _core.node_count() == 20
+limit = time.monotonic() + 10
+while _core.node_count() and time.monotonic() < limit:
+    time.sleep(0.01)
+print(_core.node_count())
+""",
+        "0\n",
+    )
+
+
+def test_many_short_processes_leave_no_node() -> None:
+    """Dropped right at their end, while the reactor still handles it."""
+    check(
+        """
+for _ in range(300):
+    process(b":").wait(10)
+limit = time.monotonic() + 10
+while _core.node_count() and time.monotonic() < limit:
+    time.sleep(0.01)
+print(_core.node_count())
+""",
+        "0\n",
+    )
+
+
+def test_objects_that_outlive_the_reactor() -> None:
+    """As at the interpreter's exit, where the reactor ends first and the objects go later, in any order."""
+    check(
+        """
+waker = _core.Waker()
+living, idle = session(), session()
+running = living.run("sleep 100", 1, None, None, None, waker, None, None, 0)
+waiting = living.run("echo", 1, None, None, None, waker, None, None, 0)
+ended = idle.run("echo text", 1, None, None, None, None, None, None, 0)
+ended.wait(10)
+program = process(b"sleep 100")
+_core._shutdown()
+for call in (
+    lambda: living.run("echo", 1, None, None, None, None, None, None, 0), living.facts, running.take,
+    lambda: running.wait(None), lambda: program.wait(None),
+):
+    try:
+        call()
+    except RuntimeError as error:
+        print(str(error).split(maxsplit=2)[2])
+running.cancel()
+program.cancel()
+print(ended.output, end="")
+del living, running
+later = session()
+print(later.facts()["dead"])
+""",
+        "ended with the interpreter\n" * 5 + "text\nFalse\n",
+    )
+
+
+def test_arguments_may_change_while_they_are_used() -> None:
+    """Strings are taken from anything that is a sequence, also from one that makes them anew each time."""
+    check(
+        """
+class Words:
+    def __len__(self):
+        return 3
+    def __getitem__(self, i):
+        if i >= 3:
+            raise IndexError(i)
+        return b"".join([b"word-", b"x" * 100, b"%d" % i])
+program = _core.Process(b"/bin/echo", Words(), None, None, b"", False, None, 1 << 20, None, None)
+assert program.wait(10)
+print(program.stdout == b" ".join(Words()[i] for i in (1, 2)) + b"\\n")
+""",
+        "True\n",
+    )
+
+
+def test_only_a_matcher_is_a_matcher() -> None:
+    """Whatever the module's name for it is bound to."""
+    check(
+        """
+class Fake:
+    pass
+shell = session()
+_core.Matcher = Fake
+try:
+    shell.run("echo", 1, None, None, Fake(), None, None, None, 0)
+except TypeError as error:
+    print(error)
+""",
+        "a Matcher is needed\n",
+    )
+
+
+def test_dropped_output_is_told_when_a_match_took_the_tail() -> None:
+    """The limit dropped the middle, the match is longer than the tail that was kept."""
+    check(
+        """
+shell = _core.Session(b"/bin/bash", ENVIRONMENT, None, 24, 80, 10)
+shell.start(b":", 10, None, None).wait(10)
+found = shell.run("printf pre0123456789abcdef", 1, None, None, _core.Matcher(["0123456789abcdef"]), None, None, None, 0)
+assert found.wait(10) and found.end == "matched"
+print(found.dropped > 0, "bytes of output were dropped here" in found.output)
+""",
+        "True True\n",
+    )
+
+
+def test_the_engine_ends_while_bash_is_asked_about_a_command() -> None:
+    """As at the interpreter's exit, between any two steps of a command that waits: what is raised is one of ours."""
+    check(
+        """
+import asyncio
+from swerex_c.exceptions import SwerexException
+from swerex_c.engine import session
+from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
+from swerex_c.runtime.local import LocalRuntime
+asked = session._bash_n
+
+async def one(last):
+    answers = 0
+    async def bash_n(*arguments):
+        nonlocal answers
+        answers += 1
+        try:
+            return await asked(*arguments)
+        finally:
+            if answers == last:
+                _core._shutdown()
+    session._bash_n = bash_n
+    runtime = LocalRuntime()
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
+    await runtime.run_in_session(BashAction(command="shopt -s extglob", timeout=10))
+    try:
+        await runtime.run_in_session(BashAction(command="echo !(nothing) | wc -w", timeout=10))
+        print("no error")
+    except SwerexException as error:
+        print(type(error).__name__)
+
+asyncio.run(one(last=1))  # the command alone was not accepted
+asyncio.run(one(last=2))  # with extglob it was
+""",
+        "SwerexException\nSwerexException\n",
+    )
+
+
+# Threads that use the core in every way until its end, or until `over`; `begun` says that all do.
+USERS = """
+import threading
+over = threading.Event()
+
+def uses(shell, matcher):
+    yield shell.facts
+    yield lambda: shell.run("true", 1, None, None, None, None, None, None, 150).take()
+    yield lambda: shell.run("echo text", 1, None, None, matcher, None, None, None, 0).wait(0.001)
+    yield lambda: (shell.resize(24, 80), shell.attach(False), shell.type(b"x"), shell.doubt(0))
+    yield lambda: process(b"echo text").wait(0.001)
+    yield lambda: _core.Session(b"/bin/bash", ENVIRONMENT, None, 24, 80, 1 << 20)
+
+def use(what, begun):
+    while not over.is_set():
+        try:
+            what()
+        except RuntimeError as error:
+            assert "ended with the interpreter" in str(error), error
+            return
+        finally:
+            begun.set()
+
+def begin():
+    threads = []
+    for what in uses(session(), _core.Matcher(["nothing"])):
+        begun = threading.Event()
+        threads.append(threading.Thread(target=use, args=(what, begun), daemon=True))
+        threads[-1].start()
+        assert begun.wait(10)
+    return threads
+"""
+
+
+def test_the_engine_ends_while_threads_use_it() -> None:
+    check(
+        USERS
+        + """
+for _ in range(20):
+    over.clear()
+    threads = begin()
+    _core._shutdown()
+    over.set()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+print("done")
+""",
+        "done\n",
+    )
+
+
+def test_the_interpreter_ends_while_threads_use_the_engine() -> None:
+    for _ in range(5):
+        check(USERS + "begin()\nprint('done')", "done\n")
+
+
+def test_the_engine_ends_while_arguments_are_read() -> None:
+    """Sequences are Python code, which may do anything."""
+    check(
+        """
+class Ends(tuple):
+    def __iter__(self):
+        _core._shutdown()
+        return super().__iter__()
+
+def begin_session():
+    _core.Session(b"/bin/bash", Ends(ENVIRONMENT), None, 24, 80, 1 << 20)
+
+def begin_process():
+    _core.Process(b"/bin/true", Ends([b"true"]), None, None, b"", False, None, 1 << 20, None, None)
+
+for begin in (begin_session, begin_process):
+    try:
+        begin()
+    except RuntimeError as error:
+        print(error)
+""",
+        "this session ended with the interpreter\nthis process ended with the interpreter\n",
+    )

@@ -1,0 +1,375 @@
+"""The matcher against its own definition, written with Python's `re`.
+
+Definition: characters arrive one at a time; the match that completes first, among those the one that starts first, then
+list order. `re.fullmatch(text, start, end)` says whether a pattern matches exactly there when the text ends there.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+import threading
+import unicodedata
+import warnings
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from swerex_c import _core
+
+Hit = tuple[int, int, int]
+
+
+def naive(patterns: list[str], text: bytes) -> Hit | None:
+    """The first hit in the text, offsets in bytes."""
+    compiled = [re.compile(pattern, re.DOTALL) for pattern in patterns]
+    characters = decode(text)
+    for end in range(len(characters) + 1):
+        for start in range(end + 1):
+            for index, pattern in enumerate(compiled):
+                if pattern.fullmatch(characters, start, end):
+                    return index, bytes_of(characters[:start]), bytes_of(characters[:end])
+    return None
+
+
+def decode(text: bytes) -> str:
+    """As the stream is read: a sequence that may still become a character is not there yet."""
+    characters = text.decode("utf-8", "surrogateescape")
+    for size in range(1, min(3, len(text)) + 1):
+        tail = text[-size:]
+        try:
+            tail.decode("utf-8")
+        except UnicodeDecodeError as error:
+            if error.reason == "unexpected end of data" and error.start == 0:
+                return characters[: len(characters) - size]
+    return characters
+
+
+def bytes_of(characters: str) -> int:
+    return len(characters.encode("utf-8", "surrogateescape"))
+
+
+def feed(matcher: _core.Matcher, text: bytes, cuts: list[int]) -> Hit | None:
+    """Feeds the text in the pieces between the cuts."""
+    places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
+    for start, end in zip(places, places[1:], strict=False):
+        hit = matcher.feed(text[start:end])
+        if hit is not None:
+            return hit
+    return None
+
+
+def compiled(patterns: list[str]) -> _core.Matcher | None:
+    """A matcher, or None where it is unsupported. It must agree with `re` on what is a valid pattern."""
+    valid = True
+    for pattern in patterns:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)
+                re.compile(pattern, re.DOTALL)
+        except (re.error, OverflowError):
+            valid = False
+    try:
+        matcher = _core.Matcher(patterns)
+    except _core.UnsupportedPattern:
+        return None
+    except ValueError:
+        assert not valid, patterns
+        return None
+    assert valid, patterns
+    return matcher
+
+
+def compare(patterns: list[str], text: bytes, cuts: list[int]) -> None:
+    matcher = compiled(patterns)
+    if matcher is None:
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        expected = naive(patterns, text)
+        empty = [re.fullmatch(pattern, "", re.DOTALL) is not None for pattern in patterns]
+    assert matcher.matches_empty == empty, patterns
+    if not text:
+        return
+    assert feed(matcher, text, cuts) == expected, (patterns, text)
+    matcher.reset()
+    assert feed(matcher, text, list(range(len(text)))) == expected, (patterns, text)
+
+
+# ---- random patterns ----
+
+LETTERS = "abcx"
+atoms = st.sampled_from(
+    [
+        *LETTERS,
+        ".",
+        r"\d",
+        r"\w",
+        r"\s",
+        r"\D",
+        r"\W",
+        r"\S",
+        "[ab]",
+        "[^ab]",
+        "[a-c]",
+        r"[^\w]",
+        r"[\s\d]",
+        r"[^a\W]",
+        "é",
+        "€",
+        r"\n",
+        " ",
+    ]
+    + ["[é-€]", "[^é]", r"\x61", r"\u20ac", r"\101", "_", r"\.", r"[\b\]]", "[]a]", "[a-]"]
+)
+anchors = st.sampled_from(
+    ["^", "$", r"\A", r"\Z", r"\b", r"\B", "(?m:^)", "(?m:$)", r"(?a:\b)", "(?-s:.)", "(?i:k)", "(?i:[^a-c])"]
+)
+repeats = st.sampled_from(["*", "+", "?", "*?", "+?", "??", "{2}", "{1,3}", "{,2}", "{2,}", "{2,}?"])
+
+
+def wider(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    group = st.sampled_from(["({})", "(?:{})", "(?i:{})", "(?a:{})", "(?P<n>{})"])
+    return st.one_of(
+        st.lists(inner, min_size=1, max_size=4).map("".join),
+        st.lists(inner, min_size=2, max_size=3).map("|".join).map("(?:{})".format),
+        st.tuples(group, inner).map(lambda pair: pair[0].format(pair[1])),
+        st.tuples(inner, repeats).map(lambda pair: f"(?:{pair[0]}){pair[1]}"),
+        st.tuples(atoms, repeats).map("".join),
+    )
+
+
+regexes = st.recursive(st.one_of(atoms, atoms, atoms, anchors), wider, max_leaves=8)
+literals = st.text("abé$.\n", max_size=5).map(re.escape)
+pieces = st.sampled_from(
+    [
+        b"a",
+        b"b",
+        b"c",
+        b"x",
+        b"k",
+        b"K",
+        b" ",
+        b"\n",
+        b"1",
+        b"_",
+        b"-",
+        "é".encode(),
+        "€".encode(),
+        "\u212a".encode(),
+        "٣".encode(),
+    ]
+    + [b"\xff", b"\xe2", b"\x82", b"\xc3", b"\xf0\x9f", b"\xed\xa0", "😀".encode(), b"ab", b"abc"]
+)
+texts = st.lists(pieces, max_size=12).map(b"".join)
+cuts = st.lists(st.integers(0, 60), max_size=6)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.lists(regexes, min_size=1, max_size=3), texts, cuts)
+@example([r"a\b", "b"], b"xa b", [])
+@example(["a.c"], b"a\xe2\x82c", [2])
+def test_regular_expressions_match_as_defined(patterns: list[str], text: bytes, places: list[int]) -> None:
+    compare(patterns, text, places)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(literals, min_size=1, max_size=5), st.text("abé$.\n", max_size=30), cuts)
+def test_literals_match_as_defined(patterns: list[str], text: str, places: list[int]) -> None:
+    compare(patterns, text.encode(), places)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.text("ab\\()[]{}|*+?.^$-,:=!<>P#imsxauL019dwsbBAZux\n é", max_size=12), texts)
+def test_any_text_as_a_pattern(pattern: str, text: bytes) -> None:
+    compare([pattern], text, [3])
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(regexes, min_size=1, max_size=2), texts)
+@example([r"(?a:\W)"], "é".encode())
+def test_no_earlier_text_contains_a_match(patterns: list[str], text: bytes) -> None:
+    """The hit comes with the first text in which `re` finds anything at all.
+
+    `search` is not asked: it looks for the first character by the flags outside, and so finds no `(?a:\\W)` in "é".
+    """
+    matcher = compiled(patterns)
+    if matcher is None or not text or any(matcher.matches_empty):
+        return
+    characters = decode(text)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        found = [re.compile(pattern, re.DOTALL) for pattern in patterns]
+    ends = [
+        end
+        for end in range(len(characters) + 1)
+        if any(one.match(characters, start, end) for one in found for start in range(end + 1))
+    ]
+    hit = matcher.feed(text)
+    assert (hit and hit[2]) == (bytes_of(characters[: ends[0]]) if ends else None)
+
+
+# ---- single facts ----
+
+
+@pytest.mark.parametrize("letter", ["d", "w", "s", "D", "W", "S"])
+def test_classes_are_those_of_re_for_every_character(letter: str) -> None:
+    expected = re.compile(f"\\{letter}")
+    matcher = _core.Matcher([f"\\{letter}"])
+    for code in range(sys.maxunicode + 1):
+        if 0xD800 <= code < 0xE000 or (
+            code > 0x33479 and unicodedata.category(chr(code)) in ("Cn", "Co") and code % 97
+        ):
+            continue
+        matcher.reset()
+        hit = matcher.feed(chr(code).encode())
+        assert (hit is not None) == (expected.match(chr(code)) is not None), hex(code)
+
+
+@pytest.mark.parametrize("flags", ["i", "ai"])
+def test_case_is_ignored_as_re_does(flags: str) -> None:
+    letters = [chr(code) for code in range(128)]
+    others = [chr(code) for code in (0x130, 0x131, 0x17F, 0x212A, 0xE5, 0x212B, 0xDF, 0x1E9E, 0xB5)]
+    for pattern in [*map(re.escape, letters), "[j-l]", "[R-T]", "[^h-j]", "[!-~]", r"[k\W]", r"[^\ds]"]:
+        expected = re.compile(f"(?{flags}){pattern}")
+        matcher = _core.Matcher([f"(?{flags}){pattern}"])
+        for letter in [*letters, *others]:
+            matcher.reset()
+            assert (matcher.feed(letter.encode()) is None) == (expected.match(letter) is None), (pattern, letter)
+
+
+def test_flags_and_verbose_patterns() -> None:
+    for pattern, text in [
+        ("(?x) a b # c\n (?#d) [ ] \\ c", b"ab  c"),
+        (" (?#x)a", b" a"),
+        ("(?x) (?i) a", b"A"),
+        ("(?i)(?:a(?-i:b))", b"AB Ab"),
+        ("(?s)a.b|(?-s:c.d)", b"c\nd a\nb"),
+        ("(?m)^b$", b"a\nb"),
+        ("(?x: a b )c d", b"abc d"),
+        ("a{,3}b{}c{2}{", b"aab{}cc{"),
+    ]:
+        compare([pattern], text, [1, 2])
+        assert _core.Matcher([pattern]).feed(text) is not None
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(", "a)", "[a", "*", "a**", "a{2,1}", r"\q", "(?P<n>a)(?P<n>b)", "a(?i)", "é(?P<1>x)", "x\\"]
+)
+def test_invalid_patterns_name_themselves(pattern: str) -> None:
+    with pytest.raises(
+        ValueError, match="pattern 1, .* is not a valid regular expression: .* \\(at position \\d+\\)"
+    ) as caught:
+        _core.Matcher(["fine", pattern])
+    assert repr(pattern) in str(caught.value)
+    assert caught.value.index == 1
+    assert not isinstance(caught.value, _core.UnsupportedPattern)
+    with pytest.raises(re.error):
+        re.compile(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"(a)\1",
+        "(?=a)b",
+        "(?!a)b",
+        "(?<=a)b",
+        "(?<!a)b",
+        "(?>a)",
+        "a++",
+        "(a)(?(1)b)",
+        r"a\B",
+        r"\b",
+        "(?i)é",
+        r"\N{DASH}",
+        "\ud800",
+    ]
+    + ["(a{999}){999}", "a$\nb", "(?P<n>a)(?P=n)"],
+)
+def test_unsupported_patterns_name_themselves(pattern: str) -> None:
+    why = "pattern 0, .*, (cannot be searched for while|is too large)"
+    with pytest.raises(_core.UnsupportedPattern, match=why) as caught:
+        _core.Matcher([pattern, "fine"])
+    assert caught.value.index == 0
+
+
+def test_position_counts_characters() -> None:
+    with pytest.raises(ValueError, match=r"at position 3\)"):
+        _core.Matcher(["é€x)"])
+
+
+def test_arguments_of_wrong_type() -> None:
+    for wrong in ["abc", [b"abc"], [1], None]:
+        with pytest.raises(TypeError):
+            _core.Matcher(wrong)
+    with pytest.raises(TypeError):
+        _core.Matcher(["a"]).feed("a")
+
+
+def test_empty_matches_are_told() -> None:
+    assert _core.Matcher(["", "a", "a*", "$", "x|"]).matches_empty == [True, False, True, True, True]
+    assert _core.Matcher([]).matches_empty == []
+    assert _core.Matcher([]).feed(b"abc") is None
+
+
+def test_consumed_and_going_on() -> None:
+    matcher = _core.Matcher(["b", "c."])
+    data = memoryview(b"abacdb")
+    hits = []
+    while hit := matcher.feed(data):
+        hits.append(hit)
+        data = data[matcher.consumed :]
+    assert hits == [(0, 1, 2), (1, 3, 5), (0, 5, 6)]
+    matcher.reset()
+    assert matcher.feed(b"b") == (0, 0, 1)
+
+
+def test_cost_is_linear_where_backtracking_explodes() -> None:
+    matcher = _core.Matcher(["(?:a*)*b", "(?:a|aa)+c", "(?:.*.*.*)d"])
+    assert matcher.feed(b"a" * 2_000_000) is None
+    assert matcher.feed(b"d") == (2, 0, 2_000_001)
+
+
+def test_what_takes_too_long_is_given_up() -> None:
+    """Each letter that may matter later doubles the states; ten of them make no more than are kept."""
+    letters = bytes(random.Random(1).choices(b"ab", k=200_000))
+    assert _core.Matcher(["(a|b)*a(a|b){10}c"]).feed(letters) is None
+    matcher = _core.Matcher(["(a|b)*a(a|b){5000}c", "d"])
+    for data in (letters, b"d"):
+        with pytest.raises(RuntimeError, match="take too long"):
+            matcher.feed(data)
+    matcher.reset()
+    assert matcher.feed(b"aad") == (1, 2, 3)
+
+
+def test_two_users_at_once_are_refused() -> None:
+    """A large feed lets other threads run; they must not touch the matcher."""
+    matcher = _core.Matcher([r"[ab]{40}\dx", r"\w+\W{9}y"])
+    data = b"ab1ba- " * 2_000_000
+    refused: list[str] = []
+    done = threading.Event()
+
+    def disturb() -> None:
+        while not done.is_set():
+            try:
+                matcher.reset()
+            except RuntimeError as error:
+                refused.append(str(error))
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        for _ in range(20):
+            try:
+                matcher.feed(data)
+            except RuntimeError:
+                continue
+            if refused:
+                break
+    finally:
+        done.set()
+        thread.join()
+    assert set(refused) == {"the matcher is in use"}

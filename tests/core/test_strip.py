@@ -1,0 +1,108 @@
+"""The strip filter against a definition of the same thing in one regular expression."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swerex_c import _core
+
+LIMIT = 4096
+SEQUENCE = re.compile(
+    rb"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI
+    rb"|\x1b\][^\x07\x18\x1a\x1b\n]*(?:\x07|\x1b\\)"  # OSC
+    rb"|\x1b[PX^_][^\x18\x1a\x1b]*\x1b\\"  # DCS, SOS, PM, APC
+    rb"|\x1b[ -/]+[0-~]"  # nF
+    rb"|\x1b[0-OQ-WYZ\\`-~]"  # Fp, Fe, Fs
+)
+
+
+TOKEN = re.compile(rb"\xc2(?=\xc2)|\xc2[\x80-\x84\x86-\x9f]|.", re.DOTALL)
+
+
+def defined(data: bytes, crlf: bool) -> bytes:
+    def removed(match: re.Match[bytes]) -> bytes:
+        """Too long: given up, but an ESC \\ at its end is then a sequence of its own."""
+        return b"" if len(match[0]) <= LIMIT else match[0].removesuffix(b"\x1b\\")
+
+    plain = b""
+    for token in TOKEN.findall(SEQUENCE.sub(removed, data).replace(b"\x1b", b"")):
+        if not (plain.endswith(b"\xc2") and 0x80 <= token[-1] <= 0x9F and token[-1] != 0x85):
+            plain += token[1:] if len(token) == 2 else token
+    return plain.replace(b"\r\n", b"\n") if crlf else plain
+
+
+PIECES = [
+    *[b"\x1b", b"\x1b[", b"\x1b]", b"\x1bP", b"\x1bX", b"\x1b^", b"\x1b_", b"\x1b\\", b"\\", b"\x07", b"m", b"0;1"],
+    *[b" ", b"(", b"B", b"\r", b"\n", b"\r\n", b"a", b"\x18", b"\x1a", b"\x9b", b"\xff", b"\0", b"\x7f", b"~"],
+    *[b"[", b"]", b"?", b"x" * 4090, b"\xc2", b"\xc2\x9b", b"\x85", "é".encode(), "°".encode()],
+]
+
+
+@pytest.mark.thorough
+@settings(max_examples=3000, deadline=None)
+@given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=3), max_size=16).map(b"".join), st.booleans())
+def test_same_as_the_definition(data: bytes, crlf: bool) -> None:
+    assert _core.strip(data, crlf) == defined(data, crlf)
+
+
+CONTROL = re.compile("[\x1b\x80-\x84\x86-\x9f]")
+LIVE = [
+    *[b"\x1b\x1b[m]52;c;YQ==\x07", b"\x1b[3\n1m", b"\x1b[3\x001m", b"\x1b[3\x9b1m"],
+    *[b"\x1b]52;c;" + b"YQ==" * 1100 + b"\x07", b"x\x1b", b"x\x1b[1", b"\x1b]0;t", b"\x1bPq\x1b"],
+    *[b"\xc2\x9b31mred", b"\xc2\x1b[m\x9bm", b"\xc2\xc2\x9b\x9bm", b"\x9b31mred"],
+]
+
+
+@pytest.mark.parametrize("data", LIVE)
+def test_no_control_sequence_is_left_however_the_output_is_cut(data: bytes) -> None:
+    plain = _core.strip(data)
+    assert not CONTROL.search(plain.decode("utf-8", "backslashreplace"))
+    assert _core.strip(plain) == plain
+    for cut in range(0, len(data) + 1):
+        strip = _core.Strip()
+        assert strip.feed(data[:cut]) + strip.feed(data[cut:]) + strip.finish() == plain
+
+
+ORIGINAL = re.compile(rb"\x1b[@-_][0-?]*[ -/]*[@-~]")
+TEXT = ["text", "é", "1;2", "\r\n", "\n", "\t", "\a", "\b", "\r"]
+SIMPLE = st.sampled_from([*TEXT, "\x1b[m", "\x1b[1;31m", "\x1b[?25l", "\x1b[2 q"])
+
+
+@given(st.lists(SIMPLE).map(lambda pieces: "".join(pieces).encode()))
+def test_colours_and_the_like_as_the_original_takes_them_out(data: bytes) -> None:
+    assert _core.strip(data, True) == ORIGINAL.sub(b"", data).replace(b"\r\n", b"\n")
+
+
+@pytest.mark.parametrize("term", ["xterm-256color", "screen", "linux", "vt100"])
+def test_real_programs(term: str) -> None:
+    """What tput writes for this terminal disappears."""
+    try:
+        names = ["bold", "sgr0", "smcup", "rmcup", "civis", "cnorm", "el", "clear", "smkx", "rmkx", "op"]
+        result = [subprocess.run(["tput", "-T", term, name], capture_output=True).stdout for name in names]
+    except FileNotFoundError:
+        pytest.skip("this machine lacks tput (ncurses-bin)")
+    written = b"|".join(result)
+    if len(written) < 30:
+        pytest.skip(f"this machine lacks the terminal description {term}")
+    left = re.sub(rb"\$<\d+[*/]?>", b"", _core.strip(written)).replace(b"\x0f", b"")  # padding, shift in
+    assert left == b"|" * (len(names) - 1)
+
+
+def test_colours_of_ls() -> None:
+    command = ["ls", "--color=always", "--hyperlink=always", "/"]
+    result = subprocess.run(command, env={**os.environ, "TERM": "xterm"}, capture_output=True, check=True)
+    assert b"\x1b[" in result.stdout and b"\x1b]8;" in result.stdout
+    assert _core.strip(result.stdout) == subprocess.run(["ls", "/"], capture_output=True, check=True).stdout
+
+
+def test_defaults_and_types() -> None:
+    assert _core.strip(b"\x1b[ma\r\n") == b"a\r\n"
+    assert _core.strip(b"") == b""
+    with pytest.raises(TypeError):
+        _core.strip("text", False)

@@ -1,0 +1,396 @@
+"""The scanner is held against bash itself, and what delivery types is typed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import random
+import re
+import select
+import subprocess
+import termios
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from swerex_c import _core
+
+ENV = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "TERM": "dumb"}
+COMMANDS = Path(__file__).parents[1] / "data" / "commands.txt"
+REALISTIC = [text.encode() for text in COMMANDS.read_text().rstrip("\n").split("\n%%\n")]
+
+
+def bash_n(text: bytes) -> bool:
+    """Whether `bash -n` accepts the text and has nothing to say about it."""
+    result = subprocess.run(["bash", "--norc", "-n"], input=text, capture_output=True, env=ENV, timeout=20)
+    return result.returncode == 0 and not result.stderr
+
+
+def verdict(text: bytes | str) -> str:
+    return str(_core.scan(text)[0])
+
+
+def flags(text: bytes | str) -> set[str]:
+    bits = _core.scan(text)[1]
+    return {name[5:] for name in dir(_core) if name.startswith("SCAN_") and getattr(_core, name) & bits}
+
+
+def wrong_verdict(text: bytes) -> str | None:
+    """What bash holds against the verdict on this text, or None."""
+    found = verdict(text)
+    if found == "unsure":
+        return None
+    if not bash_n(text):
+        return f"bash -n does not accept {text!r}, which is {found}"
+    if found == "complete":
+        if not bash_n(b"{\n" + text + b"\n}\n"):
+            return f"as a brace group bash -n does not accept {text!r}"
+        if bash_n(text + b"\n)\n"):
+            return f"the line after it is swallowed: {text!r}"
+    return None
+
+
+def expect_right(texts: list[bytes]) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        wrong = [message for message in pool.map(wrong_verdict, texts) if message]
+    assert not wrong
+
+
+def test_realistic_commands_are_accepted_and_bash_agrees(capsys: pytest.CaptureFixture[str]) -> None:
+    accepted = [text for text in REALISTIC if verdict(text) != "unsure"]
+    with capsys.disabled():
+        print(f"\nscanner: {len(accepted)} of {len(REALISTIC)} realistic commands proved without bash")
+    assert len(REALISTIC) > 200 and len(accepted) >= 0.97 * len(REALISTIC)
+    expect_right(accepted)
+
+
+def test_every_cut_of_realistic_commands() -> None:
+    """Beginnings of commands are where incomplete ones come from."""
+    chosen = random.Random(1)
+    cuts = {text[: chosen.randrange(len(text) + 1)] for text in REALISTIC for _ in range(4)}
+    expect_right(sorted(cuts))
+
+
+TOKENS = [
+    *"' \" ` $ $( ${ $(( (( )) ) ( { } \\ ; ;; ;& & && | || |& < > << <<< >& &> >( <( # ! [ ] = += - 2>".split(),
+    *"$[ $' $\"".split(),
+    *"@( ?( * ~ \r \x01 \x7f \xff =~ &- {fd}> 0 a % / $$ $# ${# ${! }} [x]= -f esac in fi done -- time".split(" "),
+    *["\n", " ", "\t", " #", "\\\n", "; }", "if ", "then ", "else ", "do ", "case ", "for ", "while ", "function "],
+    *["coproc ", "[[ ", " ]]", "a=(", "f() ", "select ", "until ", "EOF", "\nEOF\n", "<<EOF", "<<-EOF", "<<'EOF'"],
+    *["declare ", "let ", "export ", " == ", " < ", ")\n", ')"', "time -p ", " ! ", "x=", "{ "],
+]
+
+
+def mutated(chosen: random.Random) -> bytes:
+    text = bytearray(chosen.choice(REALISTIC))
+    if len(text) > 150:
+        start = chosen.randrange(len(text))
+        text = text[start : start + chosen.randrange(5, 120)]
+    for _ in range(chosen.choice([1, 1, 1, 2, 3])):
+        at = chosen.randrange(len(text) + 1)
+        end = at + chosen.choice([0, 0, 0, 1, 1, 2, 6])
+        text[at:end] = chosen.choice([b"", *(token.encode("latin-1") for token in chosen.sample(TOKENS, 3))])
+    return bytes(text)
+
+
+def soup(chosen: random.Random) -> bytes:
+    fillers = ["", " ", "a", "echo ", "b;"]
+    words = [chosen.choice(TOKENS) + chosen.choice(fillers) for _ in range(chosen.randrange(1, 8))]
+    return "".join(words).encode("latin-1")
+
+
+def test_thousands_of_mutations_against_bash() -> None:
+    chosen = random.Random(20240)
+    texts: set[bytes] = set()
+    while len(texts) < 1000:
+        text = mutated(chosen) if chosen.random() < 0.7 else soup(chosen)
+        if verdict(text) != "unsure":
+            texts.add(text)
+    expect_right(sorted(texts))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(st.sampled_from(TOKENS) | st.text("ab \n;$", max_size=3), max_size=10),
+    st.sampled_from(REALISTIC),
+    st.data(),
+)
+def test_insertions_found_by_hypothesis(tokens: list[str], text: bytes, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(text)))
+    assert wrong_verdict(text[:at] + "".join(tokens).encode("latin-1") + text[at:]) is None
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\n", "# a", "#", "\t# a\n \n#b 'c\n", "# ends in \\", "#$(("])
+def test_empty(text: str) -> None:
+    assert verdict(text) == "empty"
+    result = subprocess.run(["bash", "-c", text], capture_output=True, env=ENV)
+    assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
+    assert _core.delivery(text) == "none"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "echo 'a", 'echo "a', "echo `a", "echo $(a", "echo ${a", "echo $((1)", "a &&", "a |", "a ||\n", "a \\", "a\\\n",
+        "(a", "{ a", "{ a }", "if a; then b", "if a then b; fi", "for x in a; do b", "while a; do done",
+        "case x in a) b", "f() {", "f()", "[[ a", "[[ a == ]]", "((1", "cat <<E", "cat <<E\nx",
+        "cat <<E\nE x", "cat <<'E'\n E", "a=(1", "fi",
+        "done", "}", ")", "; a", "a ;; b", "a & ; b", "| a", "a | | b", "> ", "a >", "a > > b", "a <", "<<",
+        "a <<<", "if ; then a; fi", "()", "( )", "{ }", "{ ; }", "for", "for 1 in", "case", "function", "! !",
+        "a && && b", "echo $'a", "x=$(cat <<E\na\nE)", "echo a)", "a=(b;c)", "then", "[[ -f ]]", "echo >&", "a () b",
+        "cat <<A <<B\nB\nA", "echo $(cat <<E)\nE", "for x in a b; { c; }", "echo \0a",
+    ],
+)  # fmt: skip
+def test_wrong_and_incomplete_is_never_accepted(text: str) -> None:
+    assert verdict(text) == "unsure"
+
+
+def test_deep_nesting_ends_unsure_and_quickly() -> None:
+    pairs = [("$(", ")"), ('"$(', ')"'), ("( ", ")"), ("{ ", ";}"), ("${x:-", "}"), ("a=(", ")"), ("f() { ", "; }")]
+    for opening, closing in pairs:
+        shallow, deep = opening * 5 + "a" + closing * 5, opening * 200_000 + "a" + closing * 200_000
+        started = time.process_time()
+        assert verdict(deep) == "unsure"
+        assert time.process_time() - started < 1
+        assert verdict(shallow) == "unsure" or bash_n(shallow.encode())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("echo hi", set()),
+        ("\n  echo hi  \n \n", set()),
+        ("a\nb", {"MULTILINE"}),
+        ("a \\\n", {"MULTILINE"}),
+        ("a \\", {"BACKSLASH_END"}),
+        ("a \\\\", set()),
+        ("a # \\", set()),
+        ("a\rb", {"CONTROL"}),
+        ("a\x7f", {"CONTROL"}),
+        ("a\tb", set()),
+        ("a\0b", {"CONTROL", "NUL"}),
+        ("x" * 4094, set()),
+        ("x" * 4095, {"LONG_LINE"}),
+        ("y\n" + "x" * 4094 + "\nz", {"MULTILINE"}),
+        ("y\n" + "x" * 4095 + "\nz", {"MULTILINE", "LONG_LINE"}),
+        ("\\alias a=b", {"PARSE_STATE"}),
+        ("shopt -s extglob", {"PARSE_STATE"}),
+        ("'unalias'", {"PARSE_STATE"}),
+        ("set -o posix", {"PARSE_STATE"}),
+        ("BASH_ALIASES[a]=b", {"PARSE_STATE"}),
+        ("eval x", {"PARSE_STATE"}),
+        ("source x", {"PARSE_STATE"}),
+        (". x", {"PARSE_STATE"}),
+        ("a=1 . x", {"PARSE_STATE"}),
+        ("ls . x", set()),
+        ("'; . x", {"PARSE_STATE"}),
+        ("aliases; my_alias; shopts", set()),
+        ("exec 3>&1", {"EXEC"}),
+        ("docker-exec", {"EXEC"}),
+        ("stty raw; tput cols", {"STTY"}),
+        ("reset", {"STTY"}),
+        ("echo $PS1", {"PROMPT"}),
+        ("PROMPT_COMMAND=x", {"PROMPT"}),
+        ("x/bin/activate", {"PROMPT"}),
+        ("deactivate || conda", {"PROMPT"}),
+        ("a & b", {"BACKGROUND"}),
+        ("(a &)", {"BACKGROUND"}),
+        ("a && b 2>&1 &> c '&'", set()),
+        ("'&", {"BACKGROUND"}),
+        ("set -o emacs", {"EDITING"}),
+        ("vi x", set()),
+    ],
+)
+def test_flags(text: str, expected: set[str]) -> None:
+    assert flags(text) == expected
+
+
+def test_body_and_longest_line() -> None:
+    text = "\n \n  echo a \nbcd  \n\n \n"
+    _, _, start, size, longest, _ = _core.scan(text)
+    assert text[start : start + size] == "echo a \nbcd  " and longest == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted", "way"),
+    [
+        ("echo hi", False, "plain"),
+        ("coproc x", False, "eval"),
+        ("coproc x", True, "plain"),
+        ("coproc x\ny", True, "group"),
+        ("a\nb", False, "group"),
+        ("alias a=b; a", False, "plain"),
+        ("alias a=b\na", False, "eval"),
+        ("alias a=b\nset -o vi", False, "group"),
+        ("a\rb", False, "raw"),
+        ("a\rb\nalias x", False, "eval"),
+        ("a \\", True, "eval"),
+        ("x" * 4094, False, "plain"),
+        ("x" * 4095, False, "raw"),
+        ("x" * 4095 + "\ny", False, "raw"),
+        ("# only\n# comments", False, "none"),
+        ("a\0", True, "refuse"),
+    ],
+)
+def test_delivery(text: str, accepted: bool, way: str) -> None:
+    assert _core.delivery(text, accepted) == way
+
+
+def check_lines(typed: bytes) -> None:
+    assert typed.endswith(b"\n")
+    assert max(map(len, typed.split(b"\n"))) + 1 <= 4095
+    assert not re.search(rb"[^\n\x20-\x7e]", typed)
+
+
+def ending(text: bytes, way: str) -> bytes:
+    """Return what is added so that no backslash at the very end quotes nothing."""
+    if (len(text) - len(text.rstrip(b"\\"))) % 2 == 0:
+        return b""
+    return b"\n" if way == "document" else b"\\"
+
+
+def printed_back(text: bytes, locale: str, way: str = "eval") -> bytes:
+    """Return what `printf %s` in a bash of that locale makes of the quoted text."""
+    typed = _core.quote(way, text)
+    check_lines(typed)
+    script = re.sub(rb"^\\builtin eval (-- )?", b"builtin printf %s ", typed)
+    return subprocess.run(["bash", "--norc"], input=script, capture_output=True, env={**ENV, "LC_ALL": locale}).stdout
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.binary(max_size=300).map(lambda data: data.replace(b"\0", b"\x01")),
+    st.sampled_from(["C", "C.UTF-8"]),
+    st.sampled_from(["eval", "document"]),
+)
+def test_quoting_is_byte_exact(text: bytes, locale: str, way: str) -> None:
+    assert printed_back(text, locale, way) == text + ending(text, way)
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_quoting_is_byte_exact_for_every_pair_of_bytes(locale: str) -> None:
+    text = b"".join(bytes([first, second]) for first in range(1, 256) for second in range(1, 256))
+    assert printed_back(text, locale) == text
+    for size in (30_000, 30_001):
+        text = b"\\" * size
+        assert printed_back(text, locale) == text + ending(text, "eval")
+
+
+def test_quoting_sizes() -> None:
+    """Every length around the ends of the typed lines."""
+    for filler in (b"x", b"'", b"\xc3"):
+        for size in (*range(3960, 4010), *range(990, 1005), *range(1990, 2005)):
+            check_lines(_core.quote("eval", filler * size))
+            lines = _core.quote("eval", filler * size).split(b"\\\n")
+            lines[0] = lines[0].removeprefix(b"\\builtin eval ")
+            pieces = [line.strip().removeprefix(b"$'").removesuffix(b"'") for line in lines]
+            assert b"".join(pieces) == filler.replace(b"'", b"\\'").replace(b"\xc3", b"\\303") * size
+
+
+def test_quote_refuses() -> None:
+    with pytest.raises(ValueError, match="NUL"):
+        _core.quote("eval", "a\0b")
+    with pytest.raises(ValueError, match="way"):
+        _core.quote("none", "a")
+    with pytest.raises(TypeError):
+        _core.scan(3)
+
+
+def test_str_and_bytes() -> None:
+    assert _core.scan("echo \u00e9 \udcff") == _core.scan(b"echo \xc3\xa9 \xff")
+    assert _core.quote("eval", "\u00e9") == b"\\builtin eval $'\\303\\251'\n"
+
+
+class Terminal:
+    """An interactive bash without readline on a terminal without echo."""
+
+    def __init__(self) -> None:
+        self.master, slave = pty.openpty()
+        modes = termios.tcgetattr(slave)
+        modes[3] &= ~termios.ECHO
+        modes[1] &= ~termios.OPOST
+        termios.tcsetattr(slave, termios.TCSANOW, modes)
+        self.process = subprocess.Popen(
+            ["bash", "--norc", "--noprofile", "--noediting", "-i"],
+            stdin=slave, stdout=slave, stderr=slave, start_new_session=True, env={**ENV, "PS1": "", "PS2": ""},
+        )  # fmt: skip
+        os.close(slave)
+        os.set_blocking(self.master, False)
+        self.answer(b"set +H; PS1='<'READY'>'\n")
+
+    def answer(self, typed: bytes) -> bytes:
+        """Types, and returns what comes up to the next prompt."""
+        seen = b""
+        deadline = time.monotonic() + 60
+        while typed or not seen.endswith(b"<READY>"):
+            readable, writable, _ = select.select([self.master], [self.master] if typed else [], [], 1)
+            if writable:
+                typed = typed[os.write(self.master, typed[:4096]) :]
+            if readable:
+                seen += os.read(self.master, 65536)
+            assert time.monotonic() < deadline, seen[-300:]
+        return seen.removesuffix(b"<READY>")
+
+    def close(self) -> None:
+        os.close(self.master)
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    """One for each test: what one that failed has left in it would be the next one's answer."""
+    found = Terminal()
+    yield found
+    found.close()
+
+
+def single_quoted(data: bytes) -> bytes:
+    return b"'" + data.replace(b"'", b"'\\''") + b"'"
+
+
+@pytest.mark.parametrize("size", [10, 3000, 20_000, 200_000, 1_000_000])
+def test_random_bytes_reach_a_real_terminal(terminal: Terminal, tmp_path: Path, size: int) -> None:
+    chosen = random.Random(size)
+    data = bytes(chosen.choices(range(1, 256), k=size)) if size < 100_000 else chosen.randbytes(size // 4) * 4
+    data = data.replace(b"\0", b"\x03")
+    text = b"builtin printf %s " + single_quoted(data) + b" > " + os.fsencode(tmp_path / "out")
+    assert _core.delivery(text) == ("raw" if size > 10 else "plain")
+    assert terminal.answer(_core.quote("eval", text)) == b""
+    assert (tmp_path / "out").read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("text", "way", "output"),
+    [
+        ("echo a", "plain", b"a\n"),
+        ("  echo 'a\tb!c' \n\n", "plain", b"a\tb!c\n"),
+        ("echo \u00e9", "plain", "\u00e9\n".encode()),
+        ("read -r -t 0.1 line\necho not eaten: $line", "group", b"not eaten:\n"),
+        ("cat <<'EOF'\n\ta!b $x\n}\nEOF\necho after # c", "group", b"\ta!b $x\n}\nafter\n"),
+        ("for i in 1 2\ndo\n echo $i\ndone # end", "group", b"1\n2\n"),
+        ("alias zz='echo yes'\nzz", "eval", b"yes\n"),
+        ("shopt -s extglob\necho /+(et|x)c; shopt -u extglob", "eval", b"/etc\n"),
+        ("echo a\rb", "raw", b"a\rb\n"),
+        ("-no-such-command-\r 2>/dev/null || echo dash", "raw", b"dash\n"),
+        ("echo " + "x" * 5000, "raw", b"x" * 5000 + b"\n"),
+        ("echo " + "x" * 4089, "plain", b"x" * 4089 + b"\n"),
+    ],
+)
+def test_each_way_on_a_real_terminal(terminal: Terminal, text: str, way: str, output: bytes) -> None:
+    accepted = verdict(text) == "unsure" and bash_n(text.encode())
+    assert _core.delivery(text, accepted) == way
+    # A terminal in canonical mode cannot carry what goes raw; as an eval it can.
+    assert terminal.answer(_core.quote("eval" if way == "raw" else way, text)) == output
+
+
+def test_a_long_group_on_a_real_terminal(terminal: Terminal) -> None:
+    body = "".join(f"line {n} of $x 'and' \"more\"\n" for n in range(3000))
+    text = f"cat <<'EOF'\n{body}EOF"
+    assert _core.delivery(text) == "group"
+    assert terminal.answer(_core.quote("group", text)).decode() == body

@@ -1,0 +1,1 @@
+"""Deployments, hooks and orphans, without an engine or a cloud."""

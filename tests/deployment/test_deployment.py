@@ -1,0 +1,439 @@
+"""Deployments, their hooks, and the small things they are made with."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swerex_c.deployment import get_deployment
+from swerex_c.deployment.abstract import AbstractDeployment
+from swerex_c.deployment.config import (
+    DockerDeploymentConfig,
+    DummyDeploymentConfig,
+    LocalDeploymentConfig,
+    ModalDeploymentConfig,
+    RemoteDeploymentConfig,
+)
+from swerex_c.deployment.dummy import DummyDeployment
+from swerex_c.deployment.hooks.abstract import CombinedDeploymentHook, DeploymentHook
+from swerex_c.deployment.hooks.status import SetStatusDeploymentHook
+from swerex_c.exceptions import (
+    DeploymentNotStartedError,
+    DummyOutputsExhaustedError,
+    NotAvailableError,
+    ResourceError,
+    SwerexException,
+)
+from swerex_c.providers.sandbox_deployment import SandboxDeployment
+from swerex_c.runtime.abstract import (
+    BashAction,
+    BashInterruptAction,
+    BashObservation,
+    CloseBashSessionRequest,
+    Command,
+    CreateBashSessionRequest,
+    IsAliveResponse,
+    ReadFileRequest,
+    UploadRequest,
+    WriteFileRequest,
+)
+from swerex_c.runtime.config import DummyRuntimeConfig, LocalRuntimeConfig, RemoteRuntimeConfig, get_runtime
+from swerex_c.runtime.dummy import DummyRuntime
+from swerex_c.sandbox.session import ProbeResult
+from swerex_c.utils import free_port, log
+from swerex_c.utils.free_port import find_free_port
+from swerex_c.utils.load import load_class
+from swerex_c.utils.wait import _wait_until_alive
+from tests.sandbox.test_commands import Here
+from tests.support.harness import eventually, marked
+from tests.support.original import our_environment, python_output
+
+# From configurations
+
+
+def test_a_configuration_makes_its_deployment() -> None:
+    from swerex_c.deployment.docker import DockerDeployment
+    from swerex_c.deployment.local import LocalDeployment
+    from swerex_c.deployment.remote import RemoteDeployment
+
+    assert type(get_deployment(DummyDeploymentConfig())) is DummyDeployment
+    assert type(get_deployment(LocalDeploymentConfig())) is LocalDeployment
+    assert type(LocalDeploymentConfig().get_deployment()) is LocalDeployment
+    assert type(get_deployment(RemoteDeploymentConfig(auth_token=""))) is RemoteDeployment
+    assert type(get_deployment(DockerDeploymentConfig(image="x", container_runtime="podman"))) is DockerDeployment
+
+
+def test_a_configuration_makes_its_runtime() -> None:
+    from swerex_c.runtime.local import LocalRuntime
+    from swerex_c.runtime.remote import RemoteRuntime
+
+    assert type(get_runtime(DummyRuntimeConfig())) is DummyRuntime
+    assert type(get_runtime(LocalRuntimeConfig())) is LocalRuntime
+    assert type(get_runtime(RemoteRuntimeConfig(auth_token=""))) is RemoteRuntime
+
+
+def test_what_this_version_does_not_have_is_a_clear_error() -> None:
+    module = "swerex_c.deployment.nowhere"
+    with pytest.raises(NotAvailableError, match=rf"has no .* \(there is no module {module}\)") as caught:
+        load_class(f"{module}:NowhereDeployment")
+    assert isinstance(caught.value, SwerexException)
+
+
+def test_a_module_that_lacks_a_library_says_which(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import swerex_c.providers.modal
+
+    (tmp_path / "deployment.py").write_text("import no_such_library\n")
+    monkeypatch.setattr(swerex_c.providers.modal, "__path__", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "swerex_c.providers.modal.deployment", raising=False)
+    with pytest.raises(ModuleNotFoundError, match="no_such_library"):
+        get_deployment(ModalDeploymentConfig())
+
+
+# Local
+
+
+async def test_a_local_deployment_starts_and_stops() -> None:
+    from swerex_c.deployment.local import LocalDeployment
+
+    deployment = LocalDeployment.from_config(LocalDeploymentConfig())
+    assert not await deployment.is_alive(timeout=10)
+    with pytest.raises(DeploymentNotStartedError):
+        _ = deployment.runtime
+    await deployment.stop()
+    await deployment.start()
+    assert await deployment.is_alive(timeout=10)
+    first = deployment.runtime
+    await first.create_session(CreateBashSessionRequest(startup_timeout=10))
+    assert (await first.run_in_session(BashAction(command="echo hi"))).output == "hi\n"
+    await deployment.start()
+    assert deployment.runtime is not first and not first.sessions
+    await deployment.stop()
+    assert not await deployment.is_alive()
+
+
+async def test_a_local_deployment_that_is_dropped_leaves_no_process(mark: str) -> None:
+    from swerex_c.deployment.local import LocalDeployment
+
+    deployment = LocalDeployment()
+    await deployment.start()
+    await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
+    assert marked(mark)
+    del deployment
+    gc.collect()
+    for _ in range(100):
+        await asyncio.sleep(0.02)
+        if not marked(mark):
+            break
+    assert eventually(lambda: not marked(mark), 1.0)
+
+
+# Dummy
+
+
+async def test_the_dummy_runtime_answers_everything() -> None:
+    runtime = DummyRuntime.from_config(DummyRuntimeConfig())
+    assert await runtime.is_alive(timeout=1)
+    assert (await runtime.create_session(CreateBashSessionRequest())).output == ""
+    assert (await runtime.run_in_session(BashAction(command="x"))).exit_code == 0
+    assert (await runtime.execute(Command(command="false"))).exit_code == 0
+    assert (await runtime.read_file(ReadFileRequest(path="x"))).content == ""
+    await runtime.write_file(WriteFileRequest(path="/no/such", content=""))
+    await runtime.upload(UploadRequest(source_path="/no/such", target_path=""))
+    await runtime.close_session(CloseBashSessionRequest())
+    await runtime.close()
+
+
+async def test_the_dummy_runtime_gives_what_it_was_told() -> None:
+    runtime = DummyRuntime()
+    same = BashObservation(output="same")
+    runtime.run_in_session_outputs = same
+    assert await runtime.run_in_session(BashAction(command="x")) is same
+    runtime.run_in_session_outputs = [same]
+    assert await runtime.run_in_session(BashInterruptAction()) is same
+    with pytest.raises(DummyOutputsExhaustedError, match="'ls'"):
+        await runtime.run_in_session(BashAction(command="ls"))
+    with pytest.raises(DummyOutputsExhaustedError, match="bash_interrupt"):
+        await runtime.run_in_session(BashInterruptAction())
+
+
+async def test_a_request_for_another_kind_of_session_is_refused() -> None:
+    request = CreateBashSessionRequest.model_construct(session_type="fish")
+    with pytest.raises(ValueError, match="fish"):
+        await DummyRuntime().create_session(request)
+
+
+async def test_the_dummy_deployment_takes_another_runtime() -> None:
+    class Own(DummyRuntime):
+        pass
+
+    deployment = DummyDeployment()
+    own = Own()
+    deployment.runtime = own
+    await deployment.start()
+    assert deployment.runtime is own
+    assert await deployment.is_alive(timeout=10)
+    await deployment.stop()
+
+
+async def test_the_time_that_is_logged_is_that_of_the_whole_start(caplog: pytest.LogCaptureFixture) -> None:
+    class Slow(SandboxDeployment):
+        _config = None
+
+        def _begin(self) -> Here:
+            self._known = ProbeResult(False)  # as that of a container, which has said that bash runs there
+            time.sleep(0.3)
+            return Here()
+
+    caplog.set_level(logging.INFO, "rex-deploy-slow")
+    deployment = Slow(logger=logging.getLogger("rex-deploy-slow"))
+    await deployment.start()
+    await deployment.stop()
+    (seconds,) = re.findall(r"Runtime started in ([\d.]+)s", caplog.text)
+    assert float(seconds) >= 0.3
+
+
+# Going away
+
+
+class Counting(DummyDeployment):
+    """Like a deployment that something would be left of."""
+
+    stopped: list[str] = []
+
+    def _left_running(self) -> bool:
+        return AbstractDeployment._left_running(self)
+
+    async def stop(self, *args: Any, **kwargs: Any) -> None:
+        await asyncio.sleep(0)
+        self._runtime = None  # type: ignore[assignment]
+        self.stopped.append(threading.current_thread().name)
+
+
+@pytest.fixture
+def counting() -> type[Counting]:
+    class Fresh(Counting):
+        stopped: list[str] = []
+
+    return Fresh
+
+
+def test_a_dropped_deployment_is_stopped_without_a_loop(counting: type[Counting]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        counting()
+        gc.collect()
+        assert eventually(lambda: counting.stopped == ["finalizer"], 10)
+
+
+def test_a_deployment_dropped_at_the_end_of_its_loop_is_stopped_to_the_end(counting: type[Counting]) -> None:
+    """The loop cancels its tasks when it ends; what was stopped halfway would stay."""
+    halfway = threading.Event()
+
+    class Slow(counting):  # type: ignore[misc, valid-type]
+        async def stop(self, *args: Any, **kwargs: Any) -> None:
+            self._runtime = None
+            halfway.set()
+            await asyncio.sleep(0.05)
+            self.stopped.append(threading.current_thread().name)
+
+    async def use() -> None:
+        Slow()
+        gc.collect()
+        await asyncio.to_thread(halfway.wait, 10)
+
+    asyncio.run(use())
+    assert eventually(lambda: counting.stopped == ["finalizer"], 10)
+
+
+async def test_a_stopped_deployment_goes_without_a_trace(counting: type[Counting]) -> None:
+    deployment = counting()
+    await deployment.stop()
+    del deployment
+    gc.collect()
+    await asyncio.sleep(0.01)
+    assert len(counting.stopped) == 1
+
+
+def test_a_deployment_whose_making_failed_goes_without_a_trace() -> None:
+    with pytest.raises(ValueError):
+        DummyDeployment(no_such_field=1)
+    gc.collect()
+
+
+def test_no_deployment_says_anything_when_python_ends() -> None:
+    code = """if True:
+        import asyncio, logging
+        logging.getLogger("asyncio").setLevel(logging.ERROR)  # that a step takes long is not what is asked
+        from swerex_c.deployment.dummy import DummyDeployment
+        from swerex_c.deployment.local import LocalDeployment
+        from swerex_c.runtime.abstract import CreateBashSessionRequest
+        kept, dropped, never = LocalDeployment(), DummyDeployment(), LocalDeployment()
+        asyncio.run(kept.start())
+        asyncio.run(kept.runtime.create_session(CreateBashSessionRequest(startup_timeout=10)))
+    """
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", code],
+        capture_output=True, text=True, timeout=30, env=our_environment(),
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+# Hooks
+
+
+def test_hooks_are_told_in_order() -> None:
+    told: list[tuple[str, str]] = []
+    hooks = CombinedDeploymentHook([SetStatusDeploymentHook("a", lambda *it: told.append(it))])
+    hooks.add_hook(DeploymentHook())
+    hooks.add_hook(SetStatusDeploymentHook("b", lambda *it: told.append(it)))
+    hooks.on_custom_step("Pulling")
+    assert told == [("a", "Pulling"), ("b", "Pulling")]
+    deployment = DummyDeployment()
+    deployment.add_hook(hooks)
+    deployment._hooks.on_custom_step("Starting")
+    assert told[2:] == [("a", "Starting"), ("b", "Starting")]
+
+
+# Waiting
+
+
+async def test_waiting_leaves_the_loop_free() -> None:
+    answers = iter([IsAliveResponse(is_alive=False), None, IsAliveResponse(is_alive=True)])
+    seen: list[float | None] = []
+
+    async def function(*, timeout: float | None) -> Any:
+        seen.append(timeout)
+        return next(answers)
+
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.01)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    await _wait_until_alive(function, timeout=5, function_timeout=0.3, sleep=0.1)
+    ticking.cancel()
+    assert seen == [0.3] * 3
+    assert ticks > 0
+
+
+@pytest.mark.parametrize("timeout", [0, 0.2])
+async def test_waiting_ends_in_time_with_the_last_answer(timeout: float) -> None:
+    async def function(*, timeout: float | None) -> IsAliveResponse:
+        return IsAliveResponse(is_alive=False, message="connection refused")
+
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"(?s)did not start within .*last await response was:\nconnection refused"):
+        await _wait_until_alive(function, timeout=timeout, sleep=0.05)
+    assert timeout <= time.monotonic() - began < timeout + 5
+
+
+# Ports
+
+
+def test_ports_are_free_and_given_once() -> None:
+    ports: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: ports.extend(find_free_port() for _ in range(20)), name=f"ports-{n}")
+        for n in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(ports)) == len(ports) == 160
+    for port in ports[:20]:
+        with socket.create_server(("", port)):
+            pass
+
+
+def test_a_port_is_given_again_only_when_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = find_free_port(), find_free_port()
+    monkeypatch.setattr(free_port, "_REGISTERED_PORTS", {first: None, second: None})
+    monkeypatch.setattr(free_port, "_new_port", lambda *_: None)
+    with socket.create_server(("", first)):
+        assert find_free_port() == second
+    assert find_free_port() == first
+    monkeypatch.setattr(free_port, "_REGISTERED_PORTS", {})
+    with pytest.raises(ResourceError, match="free port after 3 attempts"):
+        find_free_port(max_attempts=3)
+
+
+def test_a_port_that_is_taken_for_ipv6_is_not_given() -> None:
+    try:
+        taken = socket.create_server(("::", 0), family=socket.AF_INET6)
+    except OSError as error:
+        pytest.skip(f"needs IPv6: {error}")
+    with taken:
+        assert not free_port._free_for_ipv6(taken.getsockname()[1])
+
+
+# Logs
+
+
+def test_the_log_imports_nothing_of_the_rest_and_rich_only_to_print() -> None:
+    code = """if True:
+        import sys
+        import swerex_c.utils.log as log
+        logger = log.get_logger("rex-deploy-x", emoji="*")
+        ours = [name for name in sys.modules if name.startswith("swerex_c")]
+        print(sorted(ours), "rich" in sys.modules)
+        logger.info("hello")
+        print("rich" in sys.modules)
+    """
+    first, line, last = python_output(sys.executable, code, env=our_environment()).splitlines()
+    modules = ["", "._version", ".utils", ".utils.log", ".utils.visible"]
+    assert first == f"{['swerex_c' + module for module in modules]} False"
+    assert line.split() == ["*", "INFO", "hello"]
+    assert last == "True"
+
+
+@pytest.mark.parametrize(
+    ("setting", "lines"), [("", 3), ("DEBUG", 3), ("warning", 1), ("30", 1), ("CRITICAL", 0), ("no-such-level", 3)]
+)
+def test_the_level_is_taken_from_the_environment(setting: str, lines: int) -> None:
+    code = """if True:
+        from swerex_c.utils.log import get_logger
+        logger = get_logger("x")
+        assert get_logger("x") is logger and len(logger.handlers) == 1
+        logger.debug("1"); logger.info("2"); logger.warning("3")
+    """
+    env = our_environment() | {"SWE_REX_LOG_STREAM_LEVEL": setting}
+    assert len(python_output(sys.executable, code, env=env).splitlines()) == lines
+
+
+def test_loggers_of_other_threads_have_a_name_of_their_own() -> None:
+    names: list[str] = []
+
+    def work() -> None:
+        names.append(log.get_logger("swx-test").name)
+        log.register_thread_name("seven")
+        names.append(log.get_logger("swx-test").name)
+
+    thread = threading.Thread(target=work, name="worker-7")
+    thread.start()
+    thread.join()
+    assert names == ["swx-test-worker-7", "swx-test-seven"]
+    assert log.get_logger("swx-test").name == "swx-test"
+
+
+def test_a_logger_that_is_set_up_already_stays_as_it_is() -> None:
+    logger = logging.getLogger("swx-test-own")
+    own = logging.NullHandler()
+    logger.addHandler(own)
+    assert log.get_logger("swx-test-own").handlers == [own]

@@ -1,0 +1,1 @@
+"""Sessions and commands on this machine: execute, attach, streams, patterns, pre-started shells, threads."""

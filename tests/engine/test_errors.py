@@ -1,0 +1,298 @@
+"""Bad input gets a clear, typed error and harms nothing: the session then answers as if nothing had been."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.harness import Engine, Shell, eventually, marked, quicker_than, wrong
+
+
+@pytest.fixture
+def typed(engine: Engine) -> Any:
+    """`with typed():` the block raises a SwerexException with a text; `with typed(ValueError):` that is this too."""
+
+    @contextlib.contextmanager
+    def check(also: type[Exception] = Exception, match: str = "") -> Iterator[None]:
+        with quicker_than(2), pytest.raises(engine.exceptions.SwerexException) as caught:
+            yield
+        assert isinstance(caught.value, also)
+        assert str(caught.value)
+        assert re.search(match, str(caught.value), re.IGNORECASE), str(caught.value)
+
+    return check
+
+
+def test_unknown_session(sh: Shell, typed: Any, engine: Engine) -> None:
+    for session in ("nobody", "", "a/b", "default ", "\0", "x" * 10_000):
+        with typed(engine.exceptions.SessionDoesNotExistError):
+            sh.run("echo x", session=session)
+        with typed(engine.exceptions.SessionDoesNotExistError):
+            sh.wait(sh.aio.close_session(engine.abstract.CloseBashSessionRequest(session=session)))
+        with typed(engine.exceptions.SessionDoesNotExistError):
+            sh.wait(sh.aio.run_in_session(engine.abstract.BashInterruptAction(session=session)))
+
+
+def test_duplicate_session(sh: Shell, typed: Any, engine: Engine) -> None:
+    sh.out("kept=yes")
+    with typed(engine.exceptions.SessionExistsError, "default"):
+        sh.wait(sh.aio.create_session(sh.creation()))
+    sh.gives("echo $kept", "yes\n")
+
+
+@wrong("a NUL is an error of the subprocess module")
+def test_nul_in_a_command(sh: Shell, typed: Any, tmp_path: Path) -> None:
+    with typed(match="nul"):
+        sh.run(f"touch {tmp_path}/ran; echo a\0b")
+    with typed(match="nul"):
+        sh.run("\0", is_interactive_command=True, expect=["x"])
+    with typed(match="nul"):
+        sh.wait(sh.aio.execute(sh.engine.abstract.Command(command="echo a\0b", shell=True)))
+    assert not (tmp_path / "ran").exists()
+
+
+@wrong("a bad pattern is found only after the command was typed")
+@pytest.mark.parametrize("pattern", ["", "(", "[a", "*x", "(?P<n>a", "a{2,1}", "(?P<n>a)(?P<n>b)", "\\"])
+def test_bad_expect_is_named_before_anything_is_sent(sh: Shell, typed: Any, tmp_path: Path, pattern: str) -> None:
+    for more in ({}, {"is_interactive_command": True}, {"is_interactive_quit": True}):
+        with typed(match=re.escape(repr(pattern)[1:-1]) if pattern else "empty|expect"):
+            sh.run(f"touch {tmp_path}/ran", expect=["good", pattern], **more)
+    with typed():
+        sh.interrupt(expect=[pattern])
+    assert not (tmp_path / "ran").exists()
+
+
+@wrong("a negative timeout is taken for one that is over")
+@pytest.mark.parametrize("timeout", [-1, -0.001, float("nan"), float("-inf")])
+def test_bad_timeout(sh: Shell, typed: Any, tmp_path: Path, timeout: float) -> None:
+    with typed(match="timeout"):
+        sh.run(f"touch {tmp_path}/ran", timeout=timeout)
+    with typed(match="timeout"):
+        sh.wait(sh.aio.execute(sh.engine.abstract.Command(command=["touch", str(tmp_path / "ran")], timeout=timeout)))
+    with typed(match="timeout"):
+        sh.wait(
+            sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="t", startup_timeout=timeout))
+        )
+    assert not (tmp_path / "ran").exists()
+
+
+@wrong("a very long timeout overflows")
+@pytest.mark.parametrize("timeout", [float("inf"), 1e18, 1e9])
+def test_endless_timeouts(sh: Shell, timeout: float) -> None:
+    sh.gives("echo x", "x\n", timeout=timeout)
+    done = sh.wait(sh.aio.execute(sh.engine.abstract.Command(command=["echo", "x"], timeout=timeout)))
+    assert done.stdout == "x\n"
+
+
+def test_zero_timeout(sh: Shell, timeout_error: type[Exception]) -> None:
+    with pytest.raises(timeout_error):
+        sh.run("sleep 5", timeout=0)
+    sh.interrupt()
+
+
+@pytest.fixture
+def timeout_error(engine: Engine) -> type[Exception]:
+    return engine.exceptions.CommandTimeoutError
+
+
+@wrong("a missing startup file is noticed by nobody")
+@wrong("the whole of it is told")
+def test_what_is_told_of_a_long_command_is_bounded(sh: Shell, timeout_error: type[Exception], engine: Engine) -> None:
+    """And of all others it is as callers know it."""
+    long = f"sleep 30; : {'x' * 300_000} 'the end'"
+    with pytest.raises(timeout_error) as caught:
+        sh.run(long, timeout=0.4)
+    assert re.fullmatch("timeout after 0.4 seconds while running command \"sleep 30; .*'the end'\"", str(caught.value))
+    assert len(str(caught.value)) < 12_000 and "290022 characters of the command are left out" in str(caught.value)
+    sh.interrupt()
+    with pytest.raises(engine.exceptions.NonZeroExitCodeError) as failed:
+        sh.run(f"true {'y' * 300_000}; (exit 3)", check="raise")
+    assert len(str(failed.value)) < 12_000 and "failed with exit code 3. Here is the output:\n''" in str(failed.value)
+    with pytest.raises(engine.exceptions.BashIncorrectSyntaxError) as refused:
+        sh.run(f"true {'z' * 100_000}\n(")
+    assert len(str(refused.value)) < 12_000
+    known = f"sleep 30; : {'x' * 9_000} 'the end'"
+    with pytest.raises(timeout_error, match=re.escape(f"timeout after 0.4 seconds while running command {known!r}")):
+        sh.run(known, timeout=0.4)
+    sh.interrupt()
+
+
+def test_bash_is_understood_in_every_language(sh: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says of a here-document without an end decides how the command is sent."""
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    monkeypatch.setenv("LANGUAGE", "de")
+    answer = sh.run("cat <<X\na", timeout=5)
+    assert answer.output.endswith("\na\n") and answer.exit_code == 0
+
+
+def test_missing_startup_file(sh: Shell, typed: Any, tmp_path: Path, mark: str) -> None:
+    before = len(marked(mark))
+    missing = str(tmp_path / "nothing here.sh")
+    with typed(match=re.escape(missing)):
+        sh.wait(
+            sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="m", startup_source=[missing]))
+        )
+    assert eventually(lambda: len(marked(mark)) == before, 1.5)
+    sh.wait(sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="m")))
+
+
+@wrong("another library's timeout, and a session that half exists")
+@pytest.mark.parametrize("text", ["sleep 30", "read x", "while :; do :; done", "cat"])
+def test_startup_that_does_not_end(sh: Shell, typed: Any, tmp_path: Path, mark: str, text: str) -> None:
+    """Told in time, and nothing of it is left."""
+    slow = tmp_path / "slow.sh"
+    slow.write_text(text + "\n")
+    before = len(marked(mark))
+    request = sh.engine.abstract.CreateBashSessionRequest(session="s", startup_source=[str(slow)], startup_timeout=0.3)
+    with typed():
+        sh.wait(sh.aio.create_session(request))
+    assert eventually(lambda: len(marked(mark)) == before, 1.5)
+    sh.wait(sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="s")))
+
+
+@wrong("another library's EOF")
+@pytest.mark.parametrize("text", ["exit 5", "kill -9 $$", "set -e; false", "exec true"])
+def test_startup_file_that_ends_the_shell(sh: Shell, typed: Any, tmp_path: Path, text: str) -> None:
+    bad = tmp_path / "bad.sh"
+    bad.write_text(f"echo starting\n{text}\n")
+    with typed():
+        sh.wait(
+            sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="b", startup_source=[str(bad)]))
+        )
+    sh.wait(sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="b")))
+
+
+def test_startup_file_that_fails_is_no_error(sh: Shell, tmp_path: Path) -> None:
+    """Many a .bashrc ends with a false test; bash shrugs."""
+    for i, text in enumerate(("false", "nosuchcommand-x", "return 3", "if", "PS1='x '; unset PROMPT_COMMAND")):
+        (tmp_path / "rc.sh").write_text(text + "\n")
+        request = sh.engine.abstract.CreateBashSessionRequest(session=f"f{i}", startup_source=[str(tmp_path / "rc.sh")])
+        sh.wait(sh.aio.create_session(request))
+        assert sh.run("echo fine", session=f"f{i}").output == "fine\n"
+
+
+@wrong("env says it cannot find bash, and the start waits for its timeout")
+def test_no_bash_on_the_machine(sh: Shell, typed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with typed(match="bash"):
+        sh.wait(sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="n")))
+
+
+@wrong("OSError, and a session that half exists")
+def test_no_fds_left(sh: Shell, typed: Any) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hog = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 200), hard))
+        with contextlib.suppress(OSError):
+            while True:
+                hog.append(os.open("/dev/null", os.O_RDONLY))
+        with typed(match="fd|file|descriptor|emfile"):
+            sh.wait(sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="n")))
+        with typed():
+            sh.wait(sh.aio.execute(sh.engine.abstract.Command(command=["true"])))
+    finally:
+        for fd in hog:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    sh.wait(sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="n")))
+    assert sh.run("echo x", session="n").output == "x\n"
+
+
+@pytest.mark.parametrize("left", [*(pytest.param(n, marks=wrong("OSError")) for n in (1, 3)), 5, 7, 9, 11])
+def test_few_fds_left(sh: Shell, typed: Any, left: int, engine: Engine) -> None:
+    """Wherever in the start the fds run out, it is a typed error and nothing leaks, or it works."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hog = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 200), hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                hog.append(os.open("/dev/null", os.O_RDONLY))
+        for fd in hog[-left:]:
+            os.close(fd)
+        del hog[-left:]
+        before = len(os.listdir("/proc/self/fd"))
+        try:
+            sh.wait(sh.aio.create_session(engine.abstract.CreateBashSessionRequest(session="n")))
+        except engine.exceptions.SwerexException as error:
+            assert str(error)
+            assert len(os.listdir("/proc/self/fd")) <= before, "fewer where the other session went to rest meanwhile"
+    finally:
+        for fd in hog:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@wrong("use after close is another library's error")
+def test_requests_after_close(shells: type[Shell], typed: Any) -> None:
+    sh = shells()
+    sh.wait(sh.aio.close())
+    with typed():
+        sh.run("echo x")
+    with typed():
+        sh.interrupt()
+
+
+def test_wrong_kinds_of_values(sh: Shell, engine: Engine) -> None:
+    """The models refuse what is not of their type; nothing reaches the shell."""
+    for bad in (
+        {"command": 5},
+        {"command": None},
+        {"command": "x", "timeout": "soon"},
+        {"command": "x", "check": "maybe"},
+    ):
+        with pytest.raises(ValueError):
+            engine.abstract.BashAction(**bad)
+    engine.abstract.BashAction(command="x", set_last_action=True)
+
+
+@wrong("another type's error")
+def test_requests_of_unknown_kind(sh: Shell, engine: Engine) -> None:
+    with pytest.raises((TypeError, ValueError, engine.exceptions.SwerexException)) as caught:
+        sh.wait(sh.aio.create_session(object()))
+    assert not isinstance(caught.value, AttributeError)
+    with pytest.raises((TypeError, ValueError, engine.exceptions.SwerexException)):
+        sh.wait(sh.aio.run_in_session(object()))
+
+
+def test_files_that_are_not_there(sh: Shell, engine: Engine, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        sh.wait(sh.aio.read_file(engine.abstract.ReadFileRequest(path=str(tmp_path / "nothing"))))
+    with pytest.raises(IsADirectoryError):
+        sh.wait(sh.aio.read_file(engine.abstract.ReadFileRequest(path=str(tmp_path))))
+    with pytest.raises(FileNotFoundError):
+        upload = engine.abstract.UploadRequest(source_path=str(tmp_path / "nothing"), target_path=str(tmp_path / "x"))
+        sh.wait(sh.aio.upload(upload))
+    (tmp_path / "bytes").write_bytes(b"a\xffb")
+    with pytest.raises(UnicodeDecodeError):
+        sh.wait(sh.aio.read_file(engine.abstract.ReadFileRequest(path=str(tmp_path / "bytes"), encoding="utf-8")))
+
+
+def test_every_error_is_the_documented_one(engine: Engine) -> None:
+    exceptions = engine.exceptions
+    for name, bases in {
+        "SessionNotInitializedError": (RuntimeError,),
+        "NonZeroExitCodeError": (RuntimeError,),
+        "BashIncorrectSyntaxError": (RuntimeError,),
+        "CommandTimeoutError": (RuntimeError, TimeoutError),
+        "NoExitCodeError": (RuntimeError,),
+        "SessionExistsError": (ValueError,),
+        "SessionDoesNotExistError": (ValueError,),
+        "DeploymentNotStartedError": (RuntimeError,),
+        "DeploymentStartupError": (RuntimeError,),
+        "DockerPullError": (exceptions.DeploymentStartupError,),
+        "DummyOutputsExhaustedError": (RuntimeError,),
+    }.items():
+        cls = getattr(exceptions, name)
+        assert issubclass(cls, (exceptions.SwerexException,))
+        for base in bases:
+            assert issubclass(cls, base)
+    assert exceptions.CommandTimeoutError("text").args == ("text",)

@@ -1,0 +1,435 @@
+"""execute: one program, outside of any session, with its whole process tree under control."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import textwrap
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.harness import Engine, Shell, at_most, eventually, no_signals, quicker_than, running, wrong
+
+
+@pytest.fixture
+def box(engine: Engine, shells: Any) -> Iterator[Shell]:
+    """A runtime without a session."""
+    shell = Shell(engine, create=False)
+    yield shell
+    shell.close()
+
+
+@pytest.fixture
+def run(box: Shell, engine: Engine) -> Any:
+    """`run(command, **fields)`: the response."""
+
+    def call(command: str | list[str], **fields: Any) -> Any:
+        return box.wait(box.aio.execute(engine.abstract.Command(command=command, **fields)))
+
+    return call
+
+
+def test_list(run: Any) -> None:
+    seen = run(["printf", "%s.", "a b", "$HOME", "*", "it's", ""])
+    assert (seen.stdout, seen.stderr, seen.exit_code) == ("a b.$HOME.*.it's..", "", 0)
+
+
+def test_shell(run: Any) -> None:
+    seen = run("echo $((6*7)) | tr 2 3; echo err >&2; exit 5", shell=True)
+    assert (seen.stdout, seen.stderr, seen.exit_code) == ("43\n", "err\n", 5)
+    assert run("exit 0", shell=True).exit_code == 0
+    assert run("", shell=True).exit_code == 0
+    assert run("\n", shell=True).exit_code == 0
+
+
+def test_shell_is_sh(run: Any) -> None:
+    """As `subprocess.run(shell=True)`: /bin/sh -c, not interactive."""
+    assert run("echo $0; case $- in *i*) echo interactive;; esac", shell=True).stdout == "/bin/sh\n"
+
+
+def test_list_with_shell(run: Any) -> None:
+    """As subprocess does: the first item is the script, the others are its `$0`, `$1`, ..."""
+    assert run(['echo "$0 $1"', "zero", "one"], shell=True).stdout == "zero one\n"
+
+
+def test_string_without_shell_is_a_program(run: Any, tmp_path: Path) -> None:
+    assert run("true").exit_code == 0
+    program = tmp_path / "with space"
+    program.write_text('#!/bin/sh\necho "$#"\n')
+    program.chmod(0o755)
+    assert run(str(program)).stdout == "0\n"
+    with pytest.raises(FileNotFoundError):
+        run("echo hi")
+
+
+def test_a_program_that_is_not_there(run: Any, tmp_path: Path) -> None:
+    """What subprocess raises: callers catch FileNotFoundError and PermissionError."""
+    with pytest.raises(FileNotFoundError):
+        run(["no-such-program-xyz"])
+    with pytest.raises(FileNotFoundError):
+        run(["true"], cwd=str(tmp_path / "nothing"))
+    (tmp_path / "data").write_text("no program")
+    with pytest.raises(PermissionError):
+        run([str(tmp_path / "data")])
+    with pytest.raises(NotADirectoryError):
+        run(["true"], cwd=str(tmp_path / "data"))
+    assert run("no-such-program-xyz", shell=True).exit_code == 127
+
+
+@wrong("an empty list is an IndexError or the like")
+def test_an_empty_list(run: Any) -> None:
+    with pytest.raises((ValueError, FileNotFoundError)):
+        run([])
+
+
+def test_exit_codes(run: Any) -> None:
+    for code in (0, 1, 2, 126, 127, 128, 255):
+        assert run(["sh", "-c", f"exit {code}"]).exit_code == code
+    assert run(["sh", "-c", "kill -9 $$"]).exit_code == -9
+    assert run("kill -TERM $$", shell=True).exit_code == -15
+
+
+def test_check(run: Any, engine: Engine) -> None:
+    with pytest.raises(engine.exceptions.NonZeroExitCodeError) as caught:
+        run("echo out; echo err >&2; exit 3", shell=True, check=True, error_msg="it broke")
+    assert str(caught.value) == (
+        "it broke: Command 'echo out; echo err >&2; exit 3' failed with exit code 3. "
+        "Stdout:\n'out\\n'\nStderr:\n'err\\n'"
+    )
+    with pytest.raises(engine.exceptions.NonZeroExitCodeError) as caught:
+        run(["false"], check=True)
+    assert str(caught.value) == "Command ['false'] failed with exit code 1. Stdout:\n''\nStderr:\n''"
+
+
+def test_merged_streams(run: Any) -> None:
+    seen = run("for i in 1 2 3; do echo o$i; echo e$i >&2; done", shell=True, merge_output_streams=True)
+    assert (seen.stdout, seen.stderr) == ("o1\ne1\no2\ne2\no3\ne3\n", "")
+
+
+def test_stdin_is_at_its_end(run: Any) -> None:
+    with quicker_than(2):
+        assert run(["cat"]).stdout == ""
+        assert run("read x; echo $?; [ -t 0 ] || echo no terminal", shell=True).stdout == "1\nno terminal\n"
+
+
+@wrong("stdin is the caller's own")
+def test_stdin_is_at_its_end_whatever_the_callers_is(run: Any, tmp_path: Path) -> None:
+    """The caller's own input is not read away."""
+    pipe_out, pipe_in = os.pipe()
+    saved = os.dup(0)
+    try:
+        os.dup2(pipe_out, 0)
+        os.write(pipe_in, b"precious\n")
+        assert run(["head", "-1"], timeout=2).stdout == ""
+    finally:
+        os.dup2(saved, 0)
+        for fd in (saved, pipe_out, pipe_in):
+            os.close(fd)
+
+
+def test_env_replaces(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWX_FROM_PARENT", "yes")
+    assert run(["/usr/bin/env"], env={"A": "1", "B": "two words\n=x"}).stdout == "A=1\nB=two words\n=x\n"
+    assert run(["/usr/bin/env"], env={}).stdout == ""
+    assert "SWX_FROM_PARENT=yes\n" in run(["env"]).stdout
+
+
+def test_path_of_the_given_environment(run: Any, tmp_path: Path) -> None:
+    """A bare name is searched in the PATH that the command gets, as subprocess does."""
+    tool = tmp_path / "swx-tool"
+    tool.write_text("#!/bin/sh\necho tool\n")
+    tool.chmod(0o755)
+    assert run(["swx-tool"], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}).stdout == "tool\n"
+
+
+def test_cwd(run: Any, tmp_path: Path) -> None:
+    assert run(["pwd"], cwd=str(tmp_path)).stdout == f"{tmp_path}\n"
+    assert run("pwd", shell=True).stdout == f"{os.getcwd()}\n"
+    tool = tmp_path / "tool"
+    tool.write_text("#!/bin/sh\necho relative\n")
+    tool.chmod(0o755)
+    assert run(["./tool"], cwd=str(tmp_path)).stdout == "relative\n"
+
+
+def test_text(run: Any) -> None:
+    assert run(["printf", "a\\xff\\xfe\\tä\\r\\n\\0b"]).stdout == "a\\xff\\xfe\tä\r\n\0b"
+    assert run(["printf", "x\\xe6\\xbc"]).stdout == "x\\xe6\\xbc"
+    assert run(["echo", "漢字 🦊"]).stdout == "漢字 🦊\n"
+    assert run(["printf", "\\033[31mred"]).stdout == "\033[31mred"
+
+
+def test_signals_are_default(run: Any) -> None:
+    assert no_signals(run(["grep", "-E", "Sig(Ign|Blk)", "/proc/self/status"]).stdout)
+    assert run("yes | head -1", shell=True).stderr == ""
+
+
+def test_only_three_fds(run: Any, shells: Any) -> None:
+    """No terminal of a session, no other command's pipe."""
+    shells("neighbour")
+    handle = os.open("/dev/null", os.O_RDONLY)
+    os.set_inheritable(handle, True)
+    try:
+        program = "import os; print(sorted(map(int, os.listdir('/proc/self/fd')))[:-1])"
+        assert run([sys.executable, "-c", program]).stdout == "[0, 1, 2]\n"
+    finally:
+        os.close(handle)
+
+
+@pytest.mark.limit(60)
+def test_hundred_megabytes(run: Any) -> None:
+    with quicker_than(20):
+        seen = run("head -c 100000000 /dev/zero | tr '\\0' x; echo; echo err >&2", shell=True)
+    assert len(seen.stdout) == 100_000_001
+    assert seen.stdout.endswith("xxx\n")
+    assert seen.stderr == "err\n"
+
+
+def test_both_streams_are_large(run: Any) -> None:
+    """Neither pipe may fill up while the other is read."""
+    seen = run(
+        "for i in 1 2 3; do head -c 1000000 /dev/zero | tr '\\0' o; head -c 1000000 /dev/zero | tr '\\0' e >&2; done",
+        shell=True,
+    )
+    assert seen.stdout == "o" * 3_000_000
+    assert seen.stderr == "e" * 3_000_000
+
+
+@pytest.mark.parametrize("size", [4096, 100_000, 130_000])
+def test_long_argument(run: Any, size: int) -> None:
+    assert run(["sh", "-c", "echo ${#1}", "sh", "y" * size]).stdout == f"{size}\n"
+
+
+@wrong("a shell text of 128 KiB is E2BIG")
+def test_long_shell_text(run: Any) -> None:
+    assert run(f": {'y' * 300_000}; echo done", shell=True).stdout == "done\n"
+
+
+def test_an_environment_that_is_too_large_is_an_error(run: Any) -> None:
+    with pytest.raises(Exception, match="(?i)long|large|big"):
+        run(["true"], env={"A": "x" * 10_000_000})
+
+
+# -- timeouts -----------------------------------------------------------------
+
+
+def test_timeout(run: Any, engine: Engine) -> None:
+    with quicker_than(1.5), pytest.raises(engine.exceptions.CommandTimeoutError) as caught:
+        run(["sleep", "10"], timeout=0.2)
+    assert "0.2" in str(caught.value)
+
+
+def test_no_timeout_when_it_is_in_time(run: Any) -> None:
+    assert run("sleep 0.2; echo done", shell=True, timeout=5).stdout == "done\n"
+
+
+@wrong("partial output is lost")
+def test_partial_output_is_on_the_error(run: Any, engine: Engine) -> None:
+    with pytest.raises(engine.exceptions.CommandTimeoutError) as caught:
+        run("echo one; echo err >&2; printf 'two\\xff'; sleep 10", shell=True, timeout=0.4)
+    assert caught.value.output.startswith("one\ntwo\\xff")
+    with pytest.raises(engine.exceptions.CommandTimeoutError) as caught:
+        run("echo one; echo err >&2; sleep 10", shell=True, timeout=0.4, merge_output_streams=True)
+    assert caught.value.output == "one\nerr\n"
+    with pytest.raises(engine.exceptions.CommandTimeoutError) as caught:
+        run(["sleep", "10"], timeout=0.1)
+    assert caught.value.output == ""
+
+
+ESCAPES = {
+    "child": "{sleep} & wait",
+    "pipeline": "{sleep} | {sleep} | cat",
+    "subshells": "(({sleep} &) & ); {sleep}",
+    "nohup": "nohup {sleep} >/dev/null 2>&1 & wait",
+    "ignores everything": "trap '' TERM INT HUP; {sleep} & wait; wait",
+    "setsid": "setsid {sleep}; true",
+    "setsid in the background": "setsid {sleep} >/dev/null 2>&1 </dev/null & {sleep}",
+    "double fork": "python3 -c 'import os, sys, time; p = os.fork(); p and time.sleep(60); os.setsid(); "
+    "os.fork() and os._exit(0); "
+    '[os.close(i) for i in range(3)]; os.chdir("/"); os.execvp("sleep", sys.argv[1:])\' {sleep}',
+    "daemon before the timeout": "(setsid setsid {sleep} >/dev/null 2>&1 &) ; sleep 0.1; {sleep}",
+    "new group each": "bash -c 'set -m; {sleep} & {sleep} & wait'",
+    "stopped": "{sleep} & kill -STOP $!; wait",
+    "another limit": "setsid bash -c 'ulimit -R 1000000; {sleep} & {sleep}; true' & wait",
+    "another limit, and no parent": "(setsid bash -c 'ulimit -R 1000000; {sleep} & {sleep}; true' &) ; {sleep}",
+    "other limits": "setsid bash -c 'ulimit -R 9 -x 9; setsid bash -c \"{sleep} & {sleep}; true\"; true' & wait",
+    "other limits, in the same session": "bash -mc 'ulimit -R 1000; ulimit -x 9; ({sleep} &) ; ({sleep} &)'; {sleep}",
+    "forking all the time": "while :; do setsid sh -c '{sleep} & {sleep}' & sleep 0.02; done",
+}
+
+
+@wrong("grandchildren are left running")
+@pytest.mark.parametrize("name", ESCAPES)
+def test_a_timeout_ends_the_whole_tree(run: Any, engine: Engine, name: str) -> None:
+    seconds = f"87{uuid.uuid4().int % 10**6:06d}"
+    # A list, so that no shell in between can be blamed.
+    with quicker_than(3), pytest.raises(engine.exceptions.CommandTimeoutError):
+        run(["bash", "-c", ESCAPES[name].format(sleep=f"sleep {seconds}")], timeout=0.5)
+    assert eventually(lambda: not running(f"sleep {seconds}"), 1.0), running(f"sleep {seconds}")
+    time.sleep(0.05)
+    assert not running(f"sleep {seconds}")
+
+
+@wrong("the wait is for the pipe's end, not for the program's")
+def test_a_background_grandchild_does_not_hold_it_open(run: Any) -> None:
+    for command in (
+        "sleep 5 & echo started",
+        "(setsid sleep 5 &); echo started",
+        "nohup sleep 5 2>/dev/null & echo started",
+    ):
+        with quicker_than(2):
+            seen = run(command, shell=True)
+        assert (seen.stdout, seen.exit_code) == ("started\n", 0)
+
+
+@wrong("the wait is for the pipe's end, not for the program's")
+def test_a_background_grandchild_within_a_timeout(run: Any) -> None:
+    with quicker_than(2):
+        assert run("sleep 60 & echo started", shell=True, timeout=4).stdout == "started\n"
+
+
+def test_what_a_background_child_wrote_before_the_end_is_there(run: Any) -> None:
+    assert run("(echo one; sleep 0.1; echo two) & wait; echo three", shell=True).stdout == "one\ntwo\nthree\n"
+
+
+# -- the caller -----------------------------------------------------------------
+
+
+@wrong("execute blocks the event loop")
+def test_executes_at_once(box: Shell, engine: Engine) -> None:
+    command = engine.abstract.Command
+
+    async def together() -> list[Any]:
+        return await asyncio.gather(
+            *(box.aio.execute(command(command=f"sleep 0.5; echo {i}", shell=True)) for i in range(8))
+        )
+
+    with quicker_than(2):
+        assert [r.stdout for r in box.wait(together())] == [f"{i}\n" for i in range(8)]
+
+
+@wrong("execute blocks the event loop")
+def test_cancelled_execute_ends_the_tree(box: Shell, engine: Engine) -> None:
+    seconds = f"87{uuid.uuid4().int % 10**6:06d}"
+
+    async def cancel() -> None:
+        task = asyncio.ensure_future(
+            box.aio.execute(
+                engine.abstract.Command(command=f"setsid sleep {seconds} & sleep {seconds}", shell=True, timeout=20)
+            )
+        )
+        await asyncio.sleep(0.3)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with quicker_than(3):
+        box.wait(cancel())
+    assert eventually(lambda: not running(f"sleep {seconds}"), 1.5)
+
+
+def test_execute_from_threads(box: Shell, engine: Engine) -> None:
+    outputs: dict[int, str] = {}
+
+    def work(i: int) -> None:
+        outputs[i] = asyncio.run(box.aio.execute(engine.abstract.Command(command=["echo", str(i)]))).stdout
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outputs == {i: f"{i}\n" for i in range(8)}
+
+
+@wrong("execute blocks the event loop")
+def test_execute_beside_a_session(shells: Any, engine: Engine) -> None:
+    """It blocks no session, and shares no state with one."""
+    sh = shells()
+    sh.out("cd /; x=session")
+
+    async def both() -> tuple[Any, Any, float]:
+        start = time.monotonic()
+        slow = asyncio.ensure_future(
+            sh.aio.execute(engine.abstract.Command(command="sleep 0.6; pwd; echo $x", shell=True))
+        )
+        await asyncio.sleep(0.1)
+        quick = await sh.go("pwd; echo $x")
+        spent = time.monotonic() - start
+        return quick, await slow, spent
+
+    quick, slow, spent = sh.wait(both())
+    assert quick.output == "/\nsession\n"
+    assert slow.stdout == f"{os.getcwd()}\n\n"
+    assert spent < at_most(0.5)
+
+
+def test_a_python_program_with_everything(run: Any, tmp_path: Path) -> None:
+    program = textwrap.dedent("""\
+        import os, sys
+        sys.stdout.write("no newline")
+        sys.stderr.write("error\\n")
+        sys.stdout.flush()
+        os._exit(17)
+        """)
+    seen = run([sys.executable, "-c", program], cwd=str(tmp_path))
+    assert (seen.stdout, seen.stderr, seen.exit_code) == ("no newline", "error\n", 17)
+
+
+def test_close_returns_when_the_programs_are_gone(engine: Engine, box: Shell) -> None:
+    async def both() -> None:
+        seconds = f"86{uuid.uuid4().int % 10**6:06d}"
+        command = engine.abstract.Command(command=f"setsid sleep {seconds} & wait", shell=True)
+        task = asyncio.ensure_future(box.aio.execute(command))
+        while len(running(f"sleep {seconds}")) < 2:  # the shell that names it in its command line, and the program
+            await asyncio.sleep(0.01)
+        await box.aio.close()
+        assert not running(f"sleep {seconds}")
+        with pytest.raises(engine.exceptions.SwerexException):
+            await task
+
+    box.wait(both())
+
+
+LEFT = {
+    "nohup": "nohup sleep {0} >/dev/null 2>&1 &",
+    "setsid": "setsid sleep {0} >/dev/null 2>&1 </dev/null &",
+    "daemon": "(cd /; setsid setsid sleep {0} >/dev/null 2>&1 &)",
+    "holds the pipes": "sleep {0} &",
+}
+
+
+@wrong("what execute leaves in the background is never ended")
+@pytest.mark.parametrize("name", LEFT)
+def test_what_runs_in_the_background_lives_until_close(engine: Engine, box: Shell, run: Any, name: str) -> None:
+    seconds = f"85{uuid.uuid4().int % 10**6:06d}"
+    run(LEFT[name].format(seconds), shell=True)
+    assert eventually(lambda: len(running(f"sleep {seconds}")) == 1)
+    run("true")
+    time.sleep(0.1)
+    assert len(running(f"sleep {seconds}")) == 1
+    box.wait(box.aio.close())
+    assert not running(f"sleep {seconds}")
+
+
+@pytest.mark.only_here("how the runtime knows what was left")
+def test_what_many_programs_left_is_still_known(engine: Engine, box: Shell, run: Any) -> None:
+    """Only the marks of those that have left something are kept."""
+    seconds = f"85{uuid.uuid4().int % 10**6:06d}"
+
+    async def many(count: int) -> None:
+        for _ in range(count):
+            await box.aio.execute(engine.abstract.Command(command=["true"]))
+
+    run(f"setsid sleep {seconds} &", shell=True)
+    box.wait(many(600))
+    assert len(box.aio._processes._marks) < 256
+    assert len(running(f"sleep {seconds}")) == 1
+    box.wait(box.aio.close())
+    assert not running(f"sleep {seconds}")

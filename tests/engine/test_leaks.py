@@ -1,0 +1,191 @@
+"""Leaks: after a thousand sessions and ten thousand commands everything is as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.support.harness import MARK_VARIABLE, Engine, Shell, eventually, marked
+
+pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.leak, pytest.mark.limit(600), pytest.mark.timeout(620)]
+
+
+class Footprint:
+    """What this process holds at one moment."""
+
+    def __init__(self) -> None:
+        gc.collect()
+        self.fds = sorted(
+            os.readlink(f"/proc/self/fd/{n}")
+            for n in os.listdir("/proc/self/fd")
+            if Path(f"/proc/self/fd/{n}").is_symlink()
+        )
+        self.threads = len(os.listdir("/proc/self/task"))
+        self.python_threads = threading.active_count()
+        self.children = [
+            int(pid)
+            for task in os.listdir("/proc/self/task")
+            for pid in Path(f"/proc/self/task/{task}/children").read_text().split()
+        ]
+        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
+        self.rss = int(status["VmRSS"].split()[0])
+        self.temporary = sorted(os.listdir("/tmp"))
+
+
+def assert_same(before: Footprint, after: Footprint, kilobytes: int) -> None:
+    assert len(after.fds) <= len(before.fds), set(after.fds) - set(before.fds)
+    assert after.threads <= before.threads
+    assert after.python_threads <= before.python_threads
+    assert set(after.children) <= set(before.children)
+    assert not [name for name in after.temporary if name not in before.temporary and "swx" in name.lower()]
+    assert after.rss - before.rss < kilobytes, f"{before.rss} kB became {after.rss} kB"
+
+
+async def lives(engine: Engine, count: int, at_once: int) -> None:
+    """Sessions that are created, used in every way and closed."""
+    api = engine.abstract
+    runtime = engine.runtime()
+    gate = asyncio.Semaphore(at_once)
+
+    async def one(i: int) -> None:
+        async with gate:
+            name = f"s{i}"
+
+            def action(command: str, timeout: float = 20.0, **more: object) -> object:
+                return api.BashAction(command=command, session=name, timeout=timeout, check="silent", **more)
+
+            await runtime.create_session(api.CreateBashSessionRequest(session=name, startup_timeout=20))
+            assert (await runtime.run_in_session(action(f"echo {i}"))).output == f"{i}\n"
+            if i % 5 == 1:
+                with pytest.raises(engine.exceptions.CommandTimeoutError):
+                    await runtime.run_in_session(action("echo x; sleep 50", 0.01))
+                await runtime.run_in_session(api.BashInterruptAction(session=name))
+            if i % 5 == 2:
+                await runtime.run_in_session(action("sleep 60 & setsid sleep 60 &"))
+            if i % 5 == 3:
+                await runtime.run_in_session(action("exit 3"))
+            if i % 5 == 4:
+                with pytest.raises(engine.exceptions.BashIncorrectSyntaxError):
+                    await runtime.run_in_session(action("(a"))
+                await runtime.run_in_session(action("cat <<'E'\na\nE", expect=["nothing", "n.ver"]))
+            await runtime.close_session(api.CloseBashSessionRequest(session=name))
+
+    await asyncio.gather(*(one(i) for i in range(count)))
+    await runtime.close()
+
+
+def test_a_thousand_sessions(engine: Engine, mark: str) -> None:
+    asyncio.run(lives(engine, 60, 20))
+    before = Footprint()
+    asyncio.run(lives(engine, 1000, 20))
+    assert eventually(lambda: not marked(mark), 3), marked(mark)
+    assert_same(before, Footprint(), 8_000)
+
+
+def test_a_thousand_sessions_at_one_time(engine: Engine, mark: str) -> None:
+    """All alive together, all answering, all gone afterwards."""
+    api = engine.abstract
+
+    async def crowd(count: int) -> None:
+        runtime = engine.runtime()
+        create = (api.CreateBashSessionRequest(session=f"s{i}", startup_timeout=120) for i in range(count))
+        await asyncio.gather(*(runtime.create_session(request) for request in create))
+        actions = (api.BashAction(command=f"echo {i}", session=f"s{i}", timeout=120) for i in range(count))
+        seen = await asyncio.gather(*(runtime.run_in_session(action) for action in actions))
+        assert [s.output for s in seen] == [f"{i}\n" for i in range(count)]
+        await runtime.close()
+
+    asyncio.run(crowd(50))
+    before = Footprint()
+    asyncio.run(crowd(1000))
+    assert eventually(lambda: not marked(mark), 5), len(marked(mark))
+    assert_same(before, Footprint(), 40_000)
+
+
+def test_ten_thousand_commands(engine: Engine, shells: type[Shell]) -> None:
+    sh = shells()
+
+    async def commands(count: int) -> None:
+        for i in range(count):
+            kind = i % 10
+            if kind == 0:
+                assert (await sh.go(f"echo a\necho {i}")).output == f"a\n{i}\n"
+            elif kind == 1:
+                assert (await sh.go("(exit 3)")).exit_code == 3
+            elif kind == 2:
+                assert len((await sh.go("printf %02000d 1")).output) == 2000
+            elif kind == 3:
+                assert (await sh.go("echo one; echo two", expect=["nothing"])).output == "one\ntwo\n"
+            else:
+                assert (await sh.go(f"echo {i}")).output == f"{i}\n"
+
+    sh.wait(commands(1000))
+    before = Footprint()
+    shell_before = Footprint.__new__(Footprint)
+    pid = int(sh.out("echo $$"))
+    shell_before.rss = _rss(pid)
+    sh.wait(commands(10_000))
+    assert_same(before, Footprint(), 4_000)
+    assert _rss(pid) - shell_before.rss < 4_000
+    assert int(sh.out("ls /proc/$$/fd | wc -l")) <= 5
+
+
+def _rss(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1])
+    raise AssertionError("no VmRSS")
+
+
+def test_large_outputs_are_given_back(shells: type[Shell]) -> None:
+    sh = shells()
+    command = "head -c 20000000 /dev/zero | tr '\\0' x"
+    for _ in range(2):
+        sh.run(command, 30)
+    before = Footprint()
+    for _ in range(10):
+        sh.run(command, 30)
+    assert_same(before, Footprint(), 30_000)
+
+
+def test_executes(engine: Engine) -> None:
+    async def many(count: int) -> None:
+        runtime = engine.runtime()
+        command = engine.abstract.Command
+        for start in range(0, count, 16):
+            batch = [runtime.execute(command(command=["echo", str(i)])) for i in range(start, start + 16)]
+            assert [r.stdout for r in await asyncio.gather(*batch)] == [f"{i}\n" for i in range(start, start + 16)]
+        for _ in range(10):
+            with pytest.raises(engine.exceptions.CommandTimeoutError):
+                await runtime.execute(command(command="setsid sleep 60 & sleep 60", shell=True, timeout=0.05))
+            with pytest.raises(FileNotFoundError):
+                await runtime.execute(command(command=["no-such-program-xyz"]))
+        await runtime.close()
+
+    asyncio.run(many(64))
+    before = Footprint()
+    asyncio.run(many(1024))
+    assert_same(before, Footprint(), 6_000)
+
+
+def test_sessions_that_are_forgotten(engine: Engine, mark: str) -> None:
+    """A runtime that is dropped without a close takes its shells along."""
+    assert os.environ[MARK_VARIABLE] == mark
+
+    def forget(count: int) -> None:
+        for _ in range(count):
+            runtime = engine.runtime()
+            asyncio.run(runtime.create_session(engine.abstract.CreateBashSessionRequest()))
+            del runtime
+        gc.collect()
+
+    forget(5)
+    before = Footprint()
+    forget(50)
+    assert eventually(lambda: not marked(mark), 3), marked(mark)
+    assert_same(before, Footprint(), 4_000)

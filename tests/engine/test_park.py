@@ -1,0 +1,261 @@
+"""Sessions that nobody uses for a second keep two descriptors, and nobody notices."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from swerex_c.exceptions import CommandTimeoutError, ResourceError, SessionDiedError
+from swerex_c.runtime.abstract import (
+    BashAction,
+    BashInterruptAction,
+    BashObservation,
+    CloseBashSessionRequest,
+    CreateBashSessionRequest,
+)
+from swerex_c.runtime.local import LocalRuntime
+from tests.support.harness import at_most
+
+pytestmark = pytest.mark.xdist_group("rest")  # they share the second that they wait
+
+NAMES = ("used", "short", "closed", "interrupted", "killed", "left", "forked", "threads")
+
+AT_REST = ["master", "pidfd"]
+AT_WORK = ["master", "pidfd", "slave", "syscall"]
+
+
+class Shell:
+    """One session's shell, and what this process has open for its sake."""
+
+    def __init__(self, runtime: LocalRuntime, name: str):
+        self.runtime = runtime
+        self.name = name
+        self.pid: int = runtime.sessions[name].pid  # type: ignore[attr-defined]
+        self.terminal = os.readlink(f"/proc/{self.pid}/fd/0")
+
+    def held(self) -> list[str]:
+        return sorted(filter(None, map(self._kind, os.listdir("/proc/self/fd"))))
+
+    def _kind(self, number: str) -> str:
+        with contextlib.suppress(FileNotFoundError):
+            link = os.readlink(f"/proc/self/fd/{number}")
+            with open(f"/proc/self/fdinfo/{number}", encoding="ascii") as file:
+                info = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+            if link == self.terminal:
+                return "slave"
+            if link == f"/proc/{self.pid}/syscall":
+                return "syscall"
+            if link.endswith("ptmx") and f"/dev/pts/{info['tty-index']}" == self.terminal:
+                return "master"
+            if link == "anon_inode:[pidfd]" and info["Pid"] == str(self.pid):
+                return "pidfd"
+        return ""
+
+    def await_rest(self) -> None:
+        until = time.monotonic() + 10
+        while self.held() != AT_REST:
+            assert time.monotonic() < until, self.held()
+            time.sleep(0.02)
+
+    def run(self, command: str, **more: Any) -> BashObservation:
+        return asyncio.run(self.act(BashAction(command=command, session=self.name, **more)))
+
+    async def act(self, action: BashAction | BashInterruptAction) -> BashObservation:
+        answer = await self.runtime.run_in_session(action)
+        assert isinstance(answer, BashObservation)
+        return answer
+
+
+@pytest.fixture(scope="module")
+def shells() -> Iterator[SimpleNamespace]:
+    """Each test has one of its own, and all of them have been left alone for a second at once."""
+    runtime = LocalRuntime()
+
+    async def begin() -> None:
+        for name in NAMES:
+            await runtime.create_session(CreateBashSessionRequest(session=name))
+        left = "trap '' HUP; (sleep 2; echo late) & disown; trap - HUP; x=5; (exit 3)"
+        for name in NAMES:
+            command = left if name == "left" else "x=5; (exit 3)"
+            await runtime.run_in_session(BashAction(command=command, session=name, check="ignore"))
+
+    asyncio.run(begin())
+    found = {name: Shell(runtime, name) for name in NAMES}
+    assert all(shell.held() == AT_WORK for shell in found.values())
+    for shell in found.values():
+        shell.await_rest()
+    yield SimpleNamespace(**found)
+    asyncio.run(runtime.close())
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, hard))
+    filled = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                filled.append(os.dup(0))
+        yield
+    finally:
+        for fd in filled:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def cpu_in(seconds: float) -> float:
+    start = time.process_time()
+    time.sleep(seconds)
+    return time.process_time() - start
+
+
+def test_a_command_behind_a_rest(shells: SimpleNamespace) -> None:
+    """It is right, the next one too, and then the session rests again. In between nothing takes any processor time."""
+    shell = shells.used
+    assert cpu_in(0.2) < 0.05
+    answer = shell.run("echo $? $x\ncat <<E\nmore\nE", check="silent")
+    assert (answer.output, answer.exit_code) == ("3 5\nmore\n", 0)
+    assert shell.held() == AT_WORK
+    assert shell.run("echo " + "y" * 9000).output == "y" * 9000 + "\n"
+    shell.await_rest()
+    assert shell.run("echo again").output == "again\n"
+
+
+def test_an_interrupt(shells: SimpleNamespace) -> None:
+    shell = shells.interrupted
+    assert asyncio.run(shell.act(BashInterruptAction(session=shell.name))).output == ""
+    assert shell.held() == AT_REST, "there was nothing to interrupt"
+    with pytest.raises(CommandTimeoutError):
+        shell.run("sleep 1000", timeout=0.1)
+    asyncio.run(shell.act(BashInterruptAction(session=shell.name)))
+    assert shell.run("echo $? $x").output == "130 5\n"
+
+
+def test_no_descriptors_are_left(shells: SimpleNamespace) -> None:
+    """That is a typed error that says what was missing; the session has not changed, and closing works all the same."""
+    loop = asyncio.new_event_loop()  # which needs some of its own
+    command = BashAction(command="x=6", session="short")
+    try:
+        loop.run_until_complete(shells.used.act(BashAction(command="true", session="used")))  # so does the first wait
+        for shell in vars(shells).values():
+            shell.await_rest()  # one that begins to rest meanwhile would give two back
+        with no_descriptors():
+            for _ in range(2):
+                with pytest.raises(ResourceError, match=r"'x=6'.*TIOCGPTPEER.*Too many open files") as caught:
+                    loop.run_until_complete(shells.short.act(command))
+                assert caught.value.errno == errno.EMFILE
+            start = time.monotonic()
+            close = CloseBashSessionRequest(session="closed")
+            loop.run_until_complete(shells.closed.runtime.close_session(close))
+            assert time.monotonic() - start < at_most(2)
+        assert not os.path.exists(f"/proc/{shells.closed.pid}")
+    finally:
+        loop.close()
+    assert shells.short.held() == AT_REST
+    assert shells.short.run("echo $? $x", check="ignore").output == "3 5\n"
+
+
+@pytest.mark.parametrize("name", ["killed", "left"])
+def test_a_shell_that_is_killed(shells: SimpleNamespace, name: str) -> None:
+    """It is noticed at once, and nobody is kept busy by a terminal that nobody has open, now or later."""
+    shell = getattr(shells, name)
+    os.kill(shell.pid, signal.SIGKILL)
+    until = time.monotonic() + at_most(1)
+    while not shell.runtime.sessions[name].core.facts()["dead"]:
+        assert time.monotonic() < until
+        time.sleep(0.002)
+    with pytest.raises(SessionDiedError) as caught:
+        shell.run("true")
+    assert caught.value.signal == signal.SIGKILL
+    assert cpu_in(0.2) < 0.1
+    if name == "left":
+        until = time.monotonic() + at_most(5)
+        while shell.runtime.sessions[name].core.facts()["late"] < len("late\n"):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        assert cpu_in(0.2) < 0.1
+    assert len(shell.held()) <= 2
+
+
+def test_a_forked_child(shells: SimpleNamespace) -> None:
+    """The session is the parent's, and stays at rest and whole whatever the child does."""
+    shell = shells.forked
+    core = shell.runtime.sessions["forked"].core
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            try:
+                core.run("echo child", 1, None, None, None, None, None, None, 0)
+            except RuntimeError as error:
+                os._exit(0 if "fork" in str(error) else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert shell.held() == AT_REST
+    assert shell.run("echo $x").output == "5\n"
+
+
+def test_threads_that_wait_by_themselves(shells: SimpleNamespace) -> None:
+    """Calls from two threads wake it once, and each gets its own answer."""
+    core = shells.threads.runtime.sessions["threads"].core
+    answers: list[str] = []
+
+    def work(number: int) -> None:
+        for direct in (500, 0):
+            operation = core.run(f"echo {number}", 1, 10, None, None, None, None, None, direct)
+            assert operation.wait(10)
+            answers.append(operation.output)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answers) == ["0\n", "0\n", "1\n", "1\n"]
+    assert shells.threads.held() == AT_WORK
+
+
+@pytest.mark.thorough
+async def test_a_shell_of_the_pool() -> None:
+    """It rests too while it waits, and becomes a session as ever."""
+    runtime = LocalRuntime(warm_sessions=1)
+    assert await runtime.wait_until_warm()
+    assert runtime._warm is not None
+    pid = runtime._warm._pool.shells[0].pid
+    await asyncio.sleep(1.5)
+    await runtime.create_session(CreateBashSessionRequest())
+    shell = Shell(runtime, "default")
+    assert shell.pid == pid, "it was that one"
+    assert (await shell.act(BashAction(command="echo $?"))).output == "0\n"
+    shell.await_rest()
+    assert (await shell.act(BashAction(command="echo hi"))).output == "hi\n"
+    await runtime.close()
+
+
+@pytest.mark.thorough
+async def test_many_at_rest_take_no_time() -> None:
+    """No thread of this process runs at all."""
+    runtime = LocalRuntime()
+    names = [f"s{i}" for i in range(100)]
+    for name in names:
+        await runtime.create_session(CreateBashSessionRequest(session=name))
+    for name in names:
+        Shell(runtime, name).await_rest()
+    assert cpu_in(1.0) < 0.01
+    answers = await asyncio.gather(
+        *(runtime.run_in_session(BashAction(command=f"echo {name}", session=name)) for name in names)
+    )
+    assert [answer.output for answer in answers] == [f"{name}\n" for name in names]  # type: ignore[union-attr]
+    await runtime.close()

@@ -1,0 +1,142 @@
+"""`expect`: which patterns are searched for, which are refused, and what searching may cost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swerex_c.engine.patterns import make_matcher
+from swerex_c.exceptions import CommandTimeoutError, InvalidInputError
+from swerex_c.runtime.abstract import BashAction, BashInterruptAction, CreateBashSessionRequest
+from tests.support.harness import Shell, quicker_than
+
+pytestmark = pytest.mark.only_here("what patterns may be and cost")
+
+NOT_REGULAR = [
+    *[r"<(\w+)>[^<]*</\1>", r"ready(?=\n)", r"(?<=\n)ready", r"a(?!b)", r"(?<!a)b", r"(a+)+\1b", r"(?P<n>a)(?P=n)"],
+    *[r"(?>a)b", r"a++b", r"(a)?(?(1)b|c)"],
+]
+COSTLY = r"(a|b)*a(a|b){5000}c"
+"""Which of the last 5,000 letters were an `a`: as many states as there are texts of that length."""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "output", "before"),
+    [
+        (r"\bready\b", "already ready.", "already "),
+        (r"^>>> ", ">>> ", ""),
+        (r"(?m)^>>> ", "a\n>>> ", "a\n"),
+        (r"(?m)^ready$", "not ready\nready\n", "not ready\n"),
+        (r"done\Z", "not done", "not "),
+        (r"a.*?b", "xab", "x"),
+        (r"a{2,3}?b", "aaaab", "a"),
+        (r"(?i)pass(?:word)?: ?", "Give PASSWORD: ", "Give "),
+        (r"(?P<größe>\d+) %", "at 10 %", "at "),
+        (r"[\w.-]+@[\w-]+", "mail a.b@c", "mail "),
+        (r"(?x) a \s b # words", "- a b", "- "),
+        (r"\$ $", "user$ ", "user"),
+    ],
+)
+def test_regular_ones_are_searched_for(pattern: str, output: str, before: str) -> None:
+    matcher = make_matcher(["never", pattern])
+    found = [matcher.feed(bytes([byte])) for byte in output.encode()]
+    index, start, _ = next(hit for hit in found if hit is not None)
+    assert (index, output.encode()[:start].decode()) == (1, before)
+
+
+# ---- refused
+
+
+def collect(sh: Shell, command: str, **more: Any) -> None:
+    async def read() -> None:
+        async for _ in sh.aio.stream_in_session(sh.action(command, 10, **more)):
+            pass
+
+    sh.wait(read())
+
+
+REFUSED = ["(", "(?P<x", "*", "", "x*", "(|a){60}b|", "a|", "(x{1000}){1000}", "[", "a" * 300_000, *NOT_REGULAR]
+
+
+@pytest.mark.parametrize("bad", REFUSED, ids=lambda bad: bad[:20])
+@pytest.mark.parametrize("kind", ["normal", "interactive", "interrupt", "stream"])
+def test_others_are_refused_before_anything_is_sent(sh: Shell, bad: str, kind: str) -> None:
+    expect = ["good", bad]
+    with quicker_than(2), pytest.raises(InvalidInputError, match=r"^expect\[1\]") as caught:
+        if kind == "interrupt":
+            sh.interrupt(expect=expect)
+        elif kind == "stream":
+            collect(sh, "sent=yes", expect=expect)
+        else:
+            sh.run("sent=yes", expect=expect, is_interactive_command=kind == "interactive")
+    assert len(str(caught.value)) < 2000
+    sh.gives('echo "${sent-no}"', "no\n")
+
+
+@pytest.mark.parametrize("bad", NOT_REGULAR)
+def test_what_is_not_regular_is_told_what_to_do_instead(bad: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"cannot be searched for while output comes: .*: (write|leave) "):
+        make_matcher([bad])
+
+
+LARGE = {
+    "repeats": "((((|a){999}){999}){999})b",
+    "classes": r"[\w]" * 60_000,
+    "classes that differ": "".join(f"[{chr(0x4E00 + i)}-{chr(0x4E00 + 2 * i + 1)}]" for i in range(20_000)),
+    "one class": "[" + r"\w" * 100_000 + "]x",
+    "empty alternatives": "(|){30}" * 30 + "b",
+    "groups": "(" * 5000 + "a" + ")" * 5000,
+    "letters": "|".join(chr(0x4E00 + i) + "x*" for i in range(20_000)),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_one_takes_no_time(name: str) -> None:
+    with quicker_than(1):
+        try:
+            make_matcher([LARGE[name]])
+        except InvalidInputError as error:
+            assert "expect[0]" in str(error)
+
+
+# ---- the cost of searching
+
+
+@pytest.fixture
+def letters(tmp_path: Path) -> Path:
+    path = tmp_path / "letters"
+    path.write_bytes(bytes(random.Random(1).choices(b"ab", k=1_000_000)))
+    return path
+
+
+def test_one_that_costs_too_much_ends_its_action_only(sh: Shell, letters: Path) -> None:
+    async def both() -> list[float]:
+        await sh.aio.create_session(CreateBashSessionRequest(session="other"))
+        costly = asyncio.ensure_future(sh.go(f"cat {letters}; sleep 20", 15, expect=[COSTLY]))
+        waits = []
+        while not costly.done():
+            began = time.monotonic()
+            await sh.aio.run_in_session(BashAction(session="other", command="true", timeout=5))
+            waits.append(time.monotonic() - began)
+        with pytest.raises(CommandTimeoutError, match="simpler") as caught:
+            await costly
+        assert caught.value.output and letters.read_text().startswith(caught.value.output)
+        return waits
+
+    with quicker_than(5):
+        assert max(sh.wait(both())) < 1.5
+    sh.interrupt()
+    sh.gives("echo next", "next\n")
+
+
+def test_one_that_costs_too_much_for_an_interrupt(sh: Shell, letters: Path) -> None:
+    sh.times_out(f"""sh -c "trap 'cat {letters}' INT; while :; do sleep 0.1; done" """)
+    with quicker_than(10), pytest.raises(CommandTimeoutError, match="simpler"):
+        sh.wait(sh.aio.run_in_session(BashInterruptAction(session=sh.session, timeout=5, expect=[COSTLY])))
+    sh.interrupt(n_retry=1)
+    sh.gives("echo next", "next\n")

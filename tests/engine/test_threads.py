@@ -1,0 +1,191 @@
+"""What other threads of the process may do, and how little stack a caller's thread may have."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from swerex_c import _core
+from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
+from swerex_c.runtime.local import LocalRuntime
+from tests.support.harness import PACE, eventually
+from tests.support.original import our_environment
+
+SMALL_STACK = """if True:
+    import asyncio, threading
+    from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
+    from swerex_c.runtime.local import LocalRuntime
+
+    async def use():
+        runtime = LocalRuntime()
+        await runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
+        seen = await runtime.run_in_session(BashAction(command="seq 30000; sleep 0.01; (exit 3)", check="silent"))
+        assert (len(seen.output), seen.exit_code) == (168894, 3)
+        assert len((await runtime.execute(Command(command=["seq", "30000"]))).stdout) == 168894
+        await asyncio.gather(*(runtime.execute(Command(command=["cat", "/dev/zero"], timeout=0.05)) for _ in range(2)),
+                             return_exceptions=True)
+        task = asyncio.ensure_future(runtime.execute(Command(command=["yes"])))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.wait([task])
+        await runtime.close()
+        print("done")
+
+    asyncio.new_event_loop().close()
+    threading.stack_size(64 << 10)
+    thread = threading.Thread(target=asyncio.run, args=(use(),))
+    thread.start()
+    thread.join()
+"""
+
+
+@pytest.mark.memory  # ASan puts more on the stack
+def test_a_thread_with_little_stack() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SMALL_STACK], capture_output=True, text=True, timeout=60, env=our_environment()
+    )
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+@pytest.fixture
+def changing_environment() -> Iterator[None]:
+    """Variables come, change and go in another thread."""
+    over = threading.Event()
+
+    def change() -> None:
+        i = 0
+        while not over.is_set():
+            i += 1
+            os.environ[f"SWX_CHANGES_{i % 50}"] = "v" * (i % 200)
+            os.environ.pop(f"SWX_CHANGES_{i * 7 % 50}", None)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
+    for name in [name for name in os.environ if name.startswith("SWX_CHANGES_")]:
+        del os.environ[name]
+
+
+async def test_programs_start_while_the_environment_changes(changing_environment: None) -> None:
+    runtime = LocalRuntime()
+    for _ in range(20):
+        found = await asyncio.gather(*(runtime.execute(Command(command=["env"])) for _ in range(5)))
+        for answer in found:
+            changed = [line for line in answer.stdout.splitlines() if line.startswith("SWX_CHANGES_")]
+            assert all(set(line.partition("=")[2]) <= {"v"} for line in changed)
+            assert f"PATH={os.environ['PATH']}" in answer.stdout.splitlines()
+    await runtime.close()
+
+
+def test_a_blocking_wait_ends_with_the_program() -> None:
+    """Whoever ends it, in whichever thread."""
+    process = _core.Process(b"sleep", [b"sleep", b"9"], None, None, b"", False, None, 1 << 16, _core.Waker(), None)
+    threading.Timer(0.05, process.cancel).start()
+    assert process.wait(5.0) and process.end == "cancelled"
+
+
+def test_a_blocking_wait_is_told_of_the_end() -> None:
+    """It does not look now and then: it is over about as soon as a wait of `subprocess`."""
+    late, others_late = [], []
+    for _ in range(40):
+        process = _core.Process(b"sleep", [b"sleep", b"9"], None, None, b"", False, None, 1 << 16, _core.Waker(), None)
+        late.append(wait_beside(process.cancel, lambda p=process: p.wait(5.0)))  # type: ignore[misc]
+        with subprocess.Popen(["sleep", "9"]) as other:
+            others_late.append(wait_beside(other.kill, lambda o=other: o.wait() < 0))  # type: ignore[misc]
+    slowest = 5 * statistics.median(others_late) + 0.004 * PACE  # on a busy machine each of more threads waits
+    assert statistics.median(late) < slowest, (sorted(late), sorted(others_late))
+
+
+def wait_beside(end: Callable[[], object], wait: Callable[[], bool]) -> float:
+    """Return how many seconds after another thread has called `end` the wait is over."""
+    ended: list[float] = []
+    other = threading.Timer(0.02, lambda: (ended.append(time.monotonic()), end()))
+    other.start()
+    assert wait()
+    late = time.monotonic() - ended[0]
+    other.join()
+    return late
+
+
+def terminals() -> set[str]:
+    """Descriptors of this process that are terminals' masters."""
+    links = {fd: os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")}
+    return {fd for fd, link in links.items() if link.endswith("/ptmx")}
+
+
+@contextlib.contextmanager
+def no_free_descriptor() -> Iterator[None]:
+    """Open no file in this process within the block."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_stuck_shell_that_is_dropped_holds_nobody_up(tmp_path: Path) -> None:
+    """Another session answers while the kill sweep of the dropped one, which takes a second, is under way."""
+    attempts = 5  # a machine that stands still for that second proves nothing
+    while not await answers_during_a_kill_sweep(tmp_path / str(attempts)):
+        attempts -= 1
+        assert attempts, "the other session answered only after each kill sweep"
+
+
+async def test_a_shell_that_is_dropped_ends_even_if_its_tree_cannot_be_seen() -> None:
+    """Without a free descriptor the kill sweep sees no process: at its end the shell itself is killed and reaped."""
+    runtime = LocalRuntime()
+    before = terminals()
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
+    (terminal,) = terminals() - before
+    pid = int((await runtime.run_in_session(BashAction(command="trap '' HUP; echo $$"))).output)
+    with no_free_descriptor():
+        del runtime
+        gc.collect()
+        assert eventually(lambda: not os.path.exists(f"/proc/self/fd/{terminal}"), 20)
+        assert not os.path.exists(f"/proc/{pid}")
+
+
+async def answers_during_a_kill_sweep(directory: Path) -> bool:
+    """Drop a session without a free descriptor, and return whether another one answers before its terminal closes."""
+    directory.mkdir()
+    stuck, other = LocalRuntime(), LocalRuntime()
+    await other.create_session(CreateBashSessionRequest(startup_timeout=10))
+    before = terminals()
+    await stuck.create_session(CreateBashSessionRequest(startup_timeout=10))
+    (terminal,) = terminals() - before
+    pid = int((await stuck.run_in_session(BashAction(command="echo $$"))).output)
+    os.mkfifo(directory / "line")
+    line = os.open(directory / "line", os.O_RDWR | os.O_CLOEXEC)
+    begun = directory / "begun"
+    command = BashAction(command=f"echo > {begun}; read -r line < {directory}/line; echo $line")
+    running = asyncio.ensure_future(other.run_in_session(command))  # an idle session would need a descriptor
+    while not begun.exists():
+        await asyncio.sleep(0.001)
+    with no_free_descriptor():
+        nodes = _core.node_count()
+        del stuck
+        gc.collect()
+        assert eventually(lambda: _core.node_count() < nodes, 20)  # a thread drops it
+        await asyncio.sleep(0.03)
+        os.write(line, b"here\n")
+        assert (await running).output == "here\n"
+        is_open = os.path.exists(f"/proc/self/fd/{terminal}")
+    os.close(line)
+    await other.close()
+    assert eventually(lambda: not os.path.exists(f"/proc/{pid}") and terminals() <= before)
+    return is_open

@@ -1,0 +1,225 @@
+"""Sessions where the kernel does not tell what the shell is doing: /proc/PID/syscall cannot be opened.
+
+Some kernels do not have it, others keep it from everybody. The shell's marks decide there, an element of PROMPT_COMMAND
+puts them back before each prompt, and a still shell whose prompts are hidden is asked. The behaviour tests
+have to hold all the same, but for a few, and the random tester too; they run in a Python of their own, in which a
+preloaded library refuses that file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+
+import pytest
+
+from swerex_c.exceptions import CommandTimeoutError, SessionDiedError
+from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
+from swerex_c.runtime.sandbox import SandboxRuntime
+from swerex_c.sandbox.session import SandboxSession
+from tests.sandbox.test_behaviour import inherited, run_rooms, run_soak
+from tests.support.harness import PACE, needs
+from tests.support.local_backend import Here
+
+pytestmark = pytest.mark.thorough
+
+SHIM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+
+/* What is started from here is not concerned. */
+__attribute__((constructor)) static void begin(void) { unsetenv("LD_PRELOAD"); }
+
+static int is_refused(const char *path)
+{
+    size_t size = strlen(path);
+    return strncmp(path, "/proc/", 6) == 0 && size > 14 && strcmp(path + size - 8, "/syscall") == 0;
+}
+
+#define OPEN(name)                                                                  \
+    int name(const char *path, int flags, ...)                                      \
+    {                                                                               \
+        va_list rest;                                                               \
+        va_start(rest, flags);                                                      \
+        mode_t mode = va_arg(rest, mode_t);                                         \
+        va_end(rest);                                                               \
+        if (is_refused(path)) {                                                     \
+            errno = EPERM;                                                          \
+            return -1;                                                              \
+        }                                                                           \
+        int (*next)(const char *, int, ...);                                        \
+        *(void **)&next = dlsym(RTLD_NEXT, #name);                                  \
+        return next(path, flags, mode);                                             \
+    }
+OPEN(open)
+OPEN(open64)
+"""
+
+LEFT_OUT = (
+    # Neither the prompt nor PROMPT_COMMAND can carry a mark, and of commands that say nothing of prompts only the
+    # kernel tells whether a silent shell reads something by itself: they time out.
+    "test_state.py::test_readonly_prompts[readonly PS1='a ' PS2='b ' PS0='c ' PROMPT_COMMAND=:]",
+    "test_redefinitions.py::test_answers_stay_right[spoils5]",
+    # The element of PROMPT_COMMAND is a command: a DEBUG trap that counts counts it.
+    "test_state.py::test_debug_trap_counts_only_the_users_commands",
+    # Nor does anything else tell that a newline is a key that the user has bound.
+    "test_redefinitions.py::test_a_newline_that_is_bound[emacs]",
+    # Only the kernel tells that the shell itself reads: an end of input at its prompt would end it.
+    "test_interrupts.py::test_what_the_shell_waits_for[while read x; do :; done-trap : INT]",
+    "test_interrupts.py::test_what_the_shell_waits_for[while read x; do :; done-trap '' INT]",
+    "test_interrupts.py::test_the_error_says_that_the_shell_holds_it[while :; do read x; done-trap : INT]",
+    "test_interrupts.py::test_the_error_says_that_the_shell_holds_it[while :; do read x; done-trap '' INT]",
+    "test_interrupts.py::test_an_error_in_every_prompt_has_no_end",
+    # A perfect copy of the coming mark, and then a read of the shell's own: it is asleep as at its prompt.
+    "test_spoofing.py::test_marks_then_a_wait[read",
+    "test_spoofing.py::test_marks_then_a_wait[IFS= read",
+    "test_spoofing.py::test_marks_then_a_wait[mapfile",
+    "test_spoofing.py::test_marks_then_a_wait[select",
+)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    if "SWX_ASAN_PYTHON" in os.environ:
+        pytest.skip("the place of the preloaded library is taken by the sanitizer's")
+    compiler = needs("cc")
+    place = tmp_path_factory.mktemp("shim")
+    (place / "shim.c").write_text(SHIM)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", place / "shim.so", place / "shim.c", "-ldl"], check=True, timeout=60
+    )
+    return {**inherited(), "LD_PRELOAD": str(place / "shim.so")}
+
+
+def test_the_session_knows(environment: dict[str, str]) -> None:
+    program = (
+        "import asyncio\n"
+        "from swerex_c.runtime.abstract import CreateBashSessionRequest\n"
+        "from swerex_c.runtime.local import LocalRuntime\n"
+        "async def look():\n"
+        "    runtime = LocalRuntime()\n"
+        "    await runtime.create_session(CreateBashSessionRequest(startup_timeout=10))\n"
+        "    print(runtime.sessions['default'].core.facts()['kernel_proof'])\n"
+        "    await runtime.close()\n"
+        "asyncio.run(look())\n"
+    )
+    for env, proof in ((environment, "False\n"), ({**environment, "LD_PRELOAD": ""}, "True\n")):
+        done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout) == (0, proof), done.stderr
+
+
+_ROOMS = [
+    ("state", 140),
+    ("lifecycle", 50),
+    ("concurrency", 20),
+    ("hidden_prompts", 20),
+    ("text_out", 70),
+    ("programs", 30),
+    ("echo", 10),
+    ("interrupts", 25),
+    ("redefinitions", 8),
+    ("attacks", 20),
+    ("spoofing", 70),
+    ("time", 90),
+    ("signal_handlers", 2),
+    ("text_in", 170),
+]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("room", "at_least"), _ROOMS)
+def test_it_behaves(environment: dict[str, str], room: str, at_least: int) -> None:
+    assert run_rooms([room], LEFT_OUT, environment, 90) >= at_least
+
+
+@pytest.mark.timeout(300)
+def test_sessions_in_random_states(environment: dict[str, str]) -> None:
+    """Histories of the random tester, of a new seed that is in its output."""
+    assert run_soak(environment, "--sessions", "12") >= 200
+
+
+class _Carried:
+    """A session in a place that does not tell either: this machine, as seen by programs that are refused the file."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.runtime = SandboxRuntime(Here("env", f"LD_PRELOAD={environment['LD_PRELOAD']}"))
+
+    async def __aenter__(self) -> _Carried:
+        await self.runtime.create_session(CreateBashSessionRequest(startup_timeout=30 * PACE))
+        session = self.runtime.sessions["default"]
+        assert isinstance(session, SandboxSession)
+        while session._prompt is None:
+            await asyncio.sleep(0.01)  # it is learned beside
+        assert session._prompt.strip().isdigit()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.runtime.close()
+
+    async def say(self, command: str, timeout: float = 5 * PACE) -> tuple[str, int | None]:
+        answer = await self.runtime.run_in_session(BashAction(command=command, check="silent", timeout=timeout))
+        return answer.output, answer.exit_code
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        "exec 2>/dev/null",
+        "unset PS1 PROMPT_COMMAND",
+        "PROMPT_COMMAND+=('PS1=last')",
+        "readonly PS1='$ '",
+        "unset PS1 PROMPT_COMMAND; sleep 1.2; printf x",
+        "cat <<< a\\\nb >/dev/null\n: end \\",
+    ],
+)
+async def test_hidden_prompts_strand_nothing_in_a_place(environment: dict[str, str], hide: str) -> None:
+    async with _Carried(environment) as shell:
+        assert await shell.say(hide) == ("x" if hide.endswith("x") else "", 0)
+        assert await shell.say("echo a; (exit 3)") == ("a\n", 3)
+        assert await shell.say("echo $?") == ("3\n", 0)
+        assert await shell.say("true | false | true") == ("", 0)
+        assert await shell.say('echo "${PIPESTATUS[@]}"') == ("0 1 0\n", 0)
+
+
+@pytest.mark.parametrize("read", ["read x", "x=$(head -n1)", "set +m; head -n1", "wait", "function_that_reads"])
+async def test_no_question_for_who_reads_in_a_place(environment: dict[str, str], read: str) -> None:
+    """Nothing is typed to what reads, also where the same command hides its prompts."""
+    async with _Carried(environment) as shell:
+        await shell.say("function_that_reads() { read x; }")
+        command = f"sleep 60 & unset PS1 PROMPT_COMMAND; {read}; echo got"
+        said = asyncio.create_task(shell.say(command, 4))
+        core = shell.runtime.sessions["default"].core
+        while not core.facts()["doubtful"]:
+            await asyncio.sleep(0.01)
+        before = core.facts()["challenges"]
+        with pytest.raises(CommandTimeoutError) as late:
+            await said
+        assert "got" not in late.value.output
+        assert core.facts()["challenges"] == before
+
+
+@pytest.mark.parametrize("away", ["exec </dev/null", "exec <&-"])
+async def test_what_never_ran_has_no_answer_in_a_place(environment: dict[str, str], away: str) -> None:
+    async with _Carried(environment) as shell:
+        output, code = await shell.say(away)
+        assert code == 0
+        assert output in ("", "exit\n")  # the shell's word, as with `exit`, if its end is seen before its prompt is
+        with pytest.raises(SessionDiedError):
+            await shell.say("echo never")
+
+
+async def test_prompts_that_the_first_command_hides() -> None:
+    """It waits until it is known what the shell's wait at its prompt looks like, with the file open too."""
+    runtime = SandboxRuntime(Here("env"))
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=30 * PACE))
+    for command, output in (("unset PS1 PROMPT_COMMAND", ""), ("echo a", "a\n")):
+        answer = await runtime.run_in_session(BashAction(command=command, timeout=8 * PACE))
+        assert answer.output == output
+    await runtime.close()

@@ -1,0 +1,390 @@
+"""The example that runs a batch of tasks over a pool: its tasks, its results, its ends, and going on after them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swerex_c.deployment.config import DaytonaDeploymentConfig, LocalDeploymentConfig, config_from_json
+from swerex_c.deployment.local import LocalDeployment
+from swerex_c.examples._demo import demo_tasks
+from swerex_c.examples._results import Result, ResultFile
+from swerex_c.examples._run import Batch
+from swerex_c.examples._tasks import Step, Task, read_tasks
+from swerex_c.exceptions import InvalidInputError, MemoryLimitError, SandboxLostError, TimeLimitError
+from swerex_c.pool import Pool
+from swerex_c.runtime.abstract import Command, CommandResponse, IsAliveResponse
+from tests.support.harness import eventually
+from tests.support.original import our_environment
+
+pytestmark = pytest.mark.thorough
+
+AGENT = """
+import json, sys
+task = json.loads(sys.stdin.readline())["task"]
+def run(command, **more):
+    print(json.dumps({"command": command, **more}), flush=True)
+    return json.loads(sys.stdin.readline())
+assert run("cat data/value")["output"] == "wrong\\n"
+assert run("sleep 60", timeout=0.1)["exit_code"] is None
+assert "syntax" in run("(a")["output"]
+assert run("false") == {"output": "", "exit_code": 1}
+run("echo " + task["id"] + " > data/value; cd data")
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the tasks' directories are made, to see whether they are removed."""
+    directory = tmp_path / "tmp"
+    directory.mkdir()
+    monkeypatch.setenv("TMPDIR", str(directory))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return directory
+
+
+def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-m", "swerex_c.examples.batch", *map(str, arguments)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(argv, env=our_environment() | environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def batch(*arguments: object) -> tuple[int, str, str]:
+    process = start(*arguments)
+    out, errors = process.communicate(timeout=60)
+    return process.returncode, out, errors
+
+
+def records(path: Path) -> list[Result]:
+    return [Result.model_validate_json(line) for line in path.read_text().splitlines()]
+
+
+def write(path: Path, *tasks: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    return path
+
+
+def test_the_demo_from_nothing_to_its_table(tmp_path: Path, temporary: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    code, shown, errors = batch("--demo", 10, "--pool", 4, "--results", out)
+    assert (code, errors) == (0, "")
+    found = {result.id: result for result in records(out)}
+    assert len(found) == len(records(out)) == 10
+    assert [id for id, result in found.items() if result.outcome != "resolved"] == ["demo-00010"]
+    assert found["demo-00010"].outcome == "failed" and found["demo-00010"].check_exit_code == 1
+    for result in found.values():
+        assert result.patch.startswith("diff --git a/") and "\r" not in result.patch and result.patch.count("\n-") == 2
+        assert (result.attempts, result.commands, result.error) == (1, 11, "") and result.seconds > 0
+    assert "resolved" in shown and "not done" in shown and "commands a second" in shown
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    assert batch("--demo", 1, "--results", out)[0] == 0
+    before = out.read_text()
+    code, shown, _ = batch("--demo", 2, "--results", out)
+    assert code == 0 and "1 of 2 tasks have a result already" in shown
+    assert out.read_text().startswith(before) and len(records(out)) == 2
+
+
+def test_files_go_up_and_an_agent_of_ones_own_gets_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "project/data").mkdir(parents=True)
+    (tmp_path / "project/data/value").write_text("wrong\n")
+    agent = tmp_path / "agent.py"
+    agent.write_text(AGENT)
+    common = {"upload": "project", "check": "grep -q mine value", "patch": "cat data/value"}
+    tasks = write(
+        tmp_path / "tasks.jsonl",
+        {"id": "mine", **common, "agent": [sys.executable, str(agent), "0"]},
+        {"id": "mine-too", **common},
+        {"id": "fails", **common, "agent": [sys.executable, str(agent), "3"]},
+        {"id": "talks", **common, "agent": ["echo", "hello"]},
+        {"id": "missing", **common, "agent": ["no-such-program"]},
+    )
+    out = tmp_path / "out.jsonl"
+    code, shown, _ = batch(tasks, "--results", out, "--agent", f"{sys.executable} {agent} 0")
+    found = {result.id: result for result in records(out)}
+    assert code == 1 and {id: result.outcome for id, result in found.items()} == {
+        "mine": "resolved",
+        "mine-too": "resolved",
+        "fails": "error",
+        "talks": "error",
+        "missing": "error",
+    }
+    assert found["mine"].patch == "mine\n" and found["mine"].commands == 7
+    assert "exit code 3" in found["fails"].message and "no command: b'hello" in found["talks"].message
+    assert "cannot be started" in found["missing"].message
+    assert "AgentFailedError" in shown
+    assert (tmp_path / "project/data/value").read_text() == "wrong\n"
+
+
+def test_errors_by_kind_and_retrying_them(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    tasks = write(
+        tmp_path / "tasks.jsonl",
+        {"id": "setup", "setup": [f"test -e {flag}"], "check": "true"},
+        {"id": "slow", "actions": ["sleep 60"], "check": "true", "timeout": 0.5},
+        {"id": "good", "actions": [{"command": "sleep 60", "timeout": 0.1}], "check": "true"},
+        {"id": "bad", "check": "false"},
+        {"id": "ends", "actions": ["exit 3"], "check": "true"},
+    )
+    out = tmp_path / "out.jsonl"
+    code, shown, _ = batch(tasks, "--results", out)
+    found = {result.id: result for result in records(out)}
+    assert code == 1
+    assert {id: (result.outcome, result.error) for id, result in found.items()} == {
+        "setup": ("error", "SetupFailedError"),
+        "slow": ("limit", "EnvironmentTimeLimitError"),
+        "good": ("resolved", ""),
+        "bad": ("failed", ""),
+        "ends": ("error", "SessionDiedError"),
+    }
+    assert found["slow"].attempts == 1
+    flag.touch()
+    code, shown, _ = batch(tasks, "--results", out, "--retry-errors")
+    assert code == 1 and "2 of 5 tasks have a result already" in shown
+    assert len(records(out)) == 8 and {result.id: result for result in records(out)}["setup"].outcome == "resolved"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_ends_it_and_it_goes_on_where_it_was(
+    tmp_path: Path, temporary: Path, number: signal.Signals, code: int
+) -> None:
+    out, go = tmp_path / "out.jsonl", tmp_path / "go"
+    wait = f"echo $$ >> {tmp_path}/pids; test -e {go} || sleep 1000"
+    tasks = write(
+        tmp_path / "tasks.jsonl",
+        *({"id": f"quick-{i}", "check": "true"} for i in range(3)),
+        *({"id": f"waits-{i}", "actions": [wait], "check": "true"} for i in range(3)),
+    )
+    process = start(tasks, "--results", out, "--pool", 3)
+    pids = tmp_path / "pids"
+    assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 3 and len(records(out)) == 3, 20)
+    process.send_signal(number)
+    shown, errors = process.communicate(timeout=30)
+    assert process.returncode == code and "goes on from here" in shown and "Traceback" not in errors
+    for pid in pids.read_text().split():
+        assert eventually(lambda pid=pid: not Path(f"/proc/{pid}").exists())
+    go.touch()
+    assert batch(tasks, "--results", out, "--pool", 3)[0] == 0
+    assert sorted(result.id for result in records(out)) == sorted(
+        [f"quick-{i}" for i in range(3)] + [f"waits-{i}" for i in range(3)]
+    )
+
+
+def test_one_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    tasks = write(tmp_path / "tasks.jsonl", *({"id": f"task-{i:02d}", "check": "sleep 0.2"} for i in range(12)))
+    process = start(tasks, "--results", out, "--pool", 2)
+    assert eventually(lambda: out.exists() and len(out.read_text().splitlines()) >= 3, 30)
+    process.kill()
+    process.communicate(timeout=30)
+    with out.open("a") as file:
+        file.write('{"id":"task-99","outcome":"resol')  # as if it had been killed while it wrote
+    assert batch(tasks, "--results", out, "--pool", 2)[0] == 0
+    ids = [result.id for result in records(out)]
+    assert sorted(ids) == [f"task-{i:02d}" for i in range(12)]
+
+
+# An environment that is lost
+
+
+class Mortal(LocalDeployment):
+    """Dies at the first `kill` in the task."""
+
+    made: list[Mortal]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dead = False
+        self.made.append(self)
+
+    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
+        return IsAliveResponse(is_alive=False) if self.dead else await super().is_alive(timeout=timeout)
+
+
+async def test_a_task_whose_environment_is_lost_is_done_again_as_a_whole(tmp_path: Path) -> None:
+    class Once(Mortal):
+        made: list[Mortal] = []
+
+    log = tmp_path / "log"
+    act = Step(command=f"echo act >> {log}; test $(grep -c act {log}) = 2 || sleep 1000")
+    tasks = [Task(id="a", setup=[f"echo setup >> {log}"], actions=[act], check="true")]
+
+    async def kill_the_first() -> None:
+        while not (log.exists() and "act" in log.read_text()):
+            await asyncio.sleep(0.01)
+        Once.made[0].dead = True
+        await Once.made[0].runtime.close()
+
+    finished = []
+    with ResultFile(tmp_path / "out.jsonl") as file:
+        async with Pool(Once, 1) as pool:
+            killing = asyncio.ensure_future(kill_the_first())
+            await Batch(tasks, pool, file, finished=finished.append).run()
+            await killing
+            assert pool.stats().counts.replaced == 1
+    (result,) = finished
+    assert (result.outcome, result.attempts) == ("resolved", 2)
+    assert log.read_text().split() == ["setup", "act", "setup", "act"]
+    assert len(records(tmp_path / "out.jsonl")) == 1
+
+
+async def test_a_task_that_loses_every_environment_is_an_error(tmp_path: Path) -> None:
+    class Always(Mortal):
+        made: list[Mortal] = []
+
+        async def start(self, *args: Any, **kwargs: Any) -> None:
+            await super().start()
+            self.dead = True
+            await self.runtime.close()
+
+    finished = []
+    with ResultFile(tmp_path / "out.jsonl") as file:
+        async with Pool(Always, 2) as pool:
+            await Batch([Task(id="a", check="true")], pool, file, attempts=2, finished=finished.append).run()
+    assert (finished[0].outcome, finished[0].error, finished[0].attempts) == ("error", "EnvironmentLostError", 2)
+
+
+@pytest.mark.parametrize(
+    ("why", "told", "attempts"),
+    [
+        (TimeLimitError, ("limit", "EnvironmentTimeLimitError"), 1),
+        (MemoryLimitError, ("limit", "EnvironmentMemoryLimitError"), 1),
+        (SandboxLostError, ("error", "EnvironmentLostError"), 3),
+    ],
+)
+async def test_a_limit_is_a_result_and_a_loss_is_not(
+    tmp_path: Path, why: type[SandboxLostError], told: tuple[str, str], attempts: int
+) -> None:
+    """As engines tell it that have limits for environments: the limit would be reached at each attempt."""
+
+    class Limited(LocalDeployment):
+        async def start(self, *args: Any, **kwargs: Any) -> None:
+            await super().start()
+            execute = self.runtime.execute
+
+            async def until_lost(command: Command) -> CommandResponse:
+                if command.command == "git diff":
+                    raise why("the environment has ended")
+                return await execute(command)
+
+            self.runtime.execute = until_lost  # type: ignore[method-assign]
+
+    finished: list[Result] = []
+    with ResultFile(tmp_path / "out.jsonl") as file:
+        async with Pool(Limited, 1) as pool:
+            tasks = [Task(id="a", patch="git diff", check="true")]
+            await Batch(tasks, pool, file, attempts=3, finished=finished.append).run()
+            assert pool.stats().counts.replaced == attempts
+    (result,) = finished
+    assert ((result.outcome, result.error), result.attempts) == (told, attempts)
+    assert "the environment has ended" in result.message
+
+
+async def test_a_result_that_cannot_be_written_ends_the_batch(tmp_path: Path) -> None:
+    with ResultFile(tmp_path / "out.jsonl") as file:
+        file._file.close()
+        file._file = open("/dev/full", "wb", buffering=0)
+        async with Pool(LocalDeploymentConfig(), 2) as pool:
+            with pytest.raises(OSError):
+                await Batch([Task(id=str(i), check="true") for i in range(20)], pool, file).run()
+    assert (tmp_path / "out.jsonl").read_text() == ""
+
+
+async def test_what_is_no_text_is_written_all_the_same(tmp_path: Path) -> None:
+    """As the names of files in an error's message, which may be any bytes."""
+
+    class Odd(LocalDeployment):
+        async def start(self, *args: Any, **kwargs: Any) -> None:
+            raise InvalidInputError("the file \udcff")
+
+    with ResultFile(tmp_path / "out.jsonl") as file:
+        async with Pool(Odd, 1) as pool:
+            await Batch([Task(id=id, check="true") for id in "ab"], pool, file).run()
+    assert [result.id for result in records(tmp_path / "out.jsonl")] == ["a", "b"]
+    assert "the file \\udcff" in records(tmp_path / "out.jsonl")[0].message
+
+
+# The files
+
+
+def test_a_result_file_is_one_processes_and_names_a_line_that_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    with ResultFile(path) as file:
+        file.add(Result(id="a\n\u2028b", outcome="failed"))
+        file.add(Result(id="c", outcome="resolved"))
+        with pytest.raises(InvalidInputError, match="Another process"):
+            ResultFile(path)
+    for cut in range(len(path.read_bytes())):
+        torn = tmp_path / f"torn-{cut}"
+        torn.write_bytes(path.read_bytes()[:cut])
+        with ResultFile(torn) as file:
+            assert list(file.results) == ["a\n\u2028b", "c"][: torn.read_bytes().count(b"\n")]
+            file.add(Result(id="new", outcome="resolved"))
+        assert records_of_bytes(torn)[-1].id == "new"
+    path.write_bytes(b"{}\n" + path.read_bytes())
+    with pytest.raises(InvalidInputError, match="line 1"):
+        ResultFile(path)
+
+
+def records_of_bytes(path: Path) -> list[Result]:
+    return [Result.model_validate_json(line) for line in path.read_bytes().split(b"\n")[:-1]]
+
+
+def test_what_is_wrong_with_a_task_file_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    for text, what in {
+        '{"id": "a", "check": "true"}\n\n{"id": "a", "check": "x"}': "line 3: the id 'a' is there twice",
+        '{"id": "a"}': "line 1: check: Field required",
+        '{"id": "a", "check": "x", "cheque": 1}': "line 1: cheque",
+        "not json": "line 1",
+    }.items():
+        path.write_text(text)
+        with pytest.raises(InvalidInputError, match=what):
+            read_tasks(path)
+
+
+def test_a_line_of_a_task_file_ends_where_jsons_do(tmp_path: Path) -> None:
+    """Texts of tasks may hold what else Unicode calls the end of a line."""
+    path = tmp_path / "tasks.jsonl"
+    check = "echo \u2028 \u2029 \x85"
+    path.write_bytes(f'{{"id": "a", "check": "{check}"}}\r\n{{"id": "b", "check": "true"}}'.encode())
+    assert [(task.id, task.check) for task in read_tasks(path)] == [("a", check), ("b", "true")]
+
+
+def test_any_deployment_can_be_named() -> None:
+    assert config_from_json('{"type": "local"}') == LocalDeploymentConfig()
+    assert isinstance(config_from_json('{"type": "daytona", "target": "eu"}'), DaytonaDeploymentConfig)
+    for text, what in {
+        "{": "no JSON",
+        "[]": "one of: .*docker.*local",
+        '{"type": "cloud"}': "one of:",
+        '{"type": "local", "image": "x"}': "of type local: image",
+    }.items():
+        with pytest.raises(InvalidInputError, match=what):
+            config_from_json(text)
+
+
+def test_wrong_arguments_are_told_in_a_line(tmp_path: Path) -> None:
+    for arguments in ([], ["no-such-file"], ["--demo", 1, "--deployment", "{}"]):
+        code, _, errors = batch(*arguments, "--results", tmp_path / "out.jsonl")
+        assert code == 2 and len(errors.splitlines()) == 1 and errors.startswith("batch: ")
+
+
+def test_made_up_tasks_are_the_same_each_time() -> None:
+    assert demo_tasks(20) == demo_tasks(20) and len({task.id for task in demo_tasks(500)}) == 500
+    begin = time.perf_counter()
+    demo_tasks(1000)
+    assert time.perf_counter() - begin < 5

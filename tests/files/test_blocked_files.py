@@ -1,0 +1,197 @@
+"""Files that give nothing, or have no end, stop neither other calls nor the end of anything."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from swerex_c.exceptions import ResourceError
+from swerex_c.files import local_files
+from swerex_c.runtime.abstract import (
+    AbstractRuntime,
+    Command,
+    CreateBashSessionRequest,
+    ReadFileRequest,
+    UploadRequest,
+    WriteFileRequest,
+)
+from swerex_c.runtime.local import LocalRuntime
+from swerex_c.runtime.remote import RemoteRuntime
+from swerex_c.runtime.sandbox import SandboxRuntime
+from swerex_c.sandbox.sandbox import Sandbox
+from tests.providers.test_files import _Local
+from tests.support.server_process import KEY, serving
+
+LIMIT = 1 << 20
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> str:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    return str(path)
+
+
+def until_no_thread(name: str, seconds: float = 30) -> bool:
+    deadline = time.monotonic() + seconds
+    while any(thread.name == name for thread in threading.enumerate()):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+@pytest.mark.limit(60)
+async def test_reads_of_a_named_pipe_leave_the_others_alone(fifo: str, tmp_path: Path) -> None:
+    runtime = LocalRuntime()
+    reads = [asyncio.ensure_future(runtime.read_file(ReadFileRequest(path=fifo))) for _ in range(64)]
+    await asyncio.sleep(0)
+    path = str(tmp_path / "file")
+    async with asyncio.timeout(8):
+        assert await asyncio.to_thread(lambda: "the program's own") == "the program's own"
+        await runtime.write_file(WriteFileRequest(path=path, content="text"))
+        assert (await runtime.read_file(ReadFileRequest(path=path))).content == "text"
+        await runtime.upload(UploadRequest(source_path=path, target_path=path + "2"))
+        await runtime.create_session(CreateBashSessionRequest(startup_timeout=8))
+        assert (await runtime.execute(Command(command="echo hi", shell=True))).stdout == "hi\n"
+    assert not any(read.done() for read in reads)
+    async with asyncio.timeout(5):
+        await runtime.close()
+    for read in reads:
+        read.cancel()
+    await asyncio.wait(reads)
+    assert await asyncio.to_thread(until_no_thread, "swerex-file")
+
+
+_PROGRAM = """
+import asyncio, sys
+from swerex_c.runtime.abstract import ReadFileRequest, WriteFileRequest
+from swerex_c.runtime.local import LocalRuntime
+from swerex_c.files import local_files as files
+
+class Hangs:  # as a file system that does not answer
+    def __call__(self, *_, **__):
+        import threading
+        threading.Event().wait()
+
+async def main():
+    if sys.argv[2] == "a disk":
+        files.read_text = Hangs()
+    runtime = LocalRuntime()
+    reads = [asyncio.ensure_future(runtime.read_file(ReadFileRequest(path=sys.argv[1]))) for _ in range(64)]
+    await asyncio.sleep(0.1)
+    await runtime.write_file(WriteFileRequest(path=sys.argv[1] + "2", content=""))
+    if sys.argv[3] == "close":
+        await runtime.close()
+
+asyncio.run(main())
+print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("what", ["a named pipe", "a disk"])
+@pytest.mark.parametrize("end", ["close", "nothing"])
+def test_a_program_ends_though_reads_do_not(fifo: str, what: str, end: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, fifo, what, end], capture_output=True, text=True, timeout=25
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+async def test_a_named_pipe_is_read_to_its_end(fifo: str) -> None:
+    runtime = LocalRuntime()
+    read = asyncio.ensure_future(runtime.read_file(ReadFileRequest(path=fifo)))
+    write = runtime.execute(Command(command=f"exec >{fifo}; echo one; sleep 0.3; echo two", shell=True))
+    assert (await asyncio.gather(read, write))[0].content == "one\ntwo\n"
+    read = asyncio.ensure_future(runtime.execute(Command(command=["cat", fifo])))
+    text = "x" * 300_000
+    while True:  # until cat has opened it
+        try:
+            await runtime.write_file(WriteFileRequest(path=fifo, content=text))
+            break
+        except OSError as error:
+            assert error.errno == errno.ENXIO and error.filename == fifo
+            await asyncio.sleep(0.01)
+    assert (await read).stdout == text
+    await runtime.close()
+
+
+async def test_a_named_pipe_that_gives_nothing(fifo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_files, "_STILL_SECONDS", 0.2)
+    runtime = LocalRuntime()
+    with pytest.raises(TimeoutError, match="It sent no data for 0.2 seconds") as caught:
+        await runtime.read_file(ReadFileRequest(path=fifo))
+    assert (caught.value.errno, caught.value.filename) == (errno.ETIMEDOUT, fifo)
+    other = os.open(fifo, os.O_RDWR)
+    with pytest.raises(TimeoutError, match="accepted no data"):
+        await runtime.write_file(WriteFileRequest(path=fifo, content="x" * 300_000))
+    os.close(other)
+    await runtime.close()
+
+
+async def test_what_is_no_ordinary_file(tmp_path: Path) -> None:
+    runtime = LocalRuntime()
+    assert (await runtime.read_file(ReadFileRequest(path="/dev/null"))).content == ""
+    assert (await runtime.read_file(ReadFileRequest(path="/proc/self/status"))).content.startswith("Name:")
+    assert (await runtime.read_file(ReadFileRequest(path="/proc/sys/kernel/ostype"))).content
+    with pytest.raises(IsADirectoryError):
+        await runtime.read_file(ReadFileRequest(path=str(tmp_path)))
+    await runtime.close()
+
+
+# Without an end
+
+
+@pytest.fixture(params=["local", "a program in the place"])
+async def limited(request: pytest.FixtureRequest) -> AsyncIterator[AbstractRuntime]:
+    """A runtime that reads files of a mebibyte at most."""
+    runtime: AbstractRuntime = LocalRuntime(read_limit=LIMIT)
+    if request.param != "local":
+        runtime = SandboxRuntime(Sandbox(_Local(dict(os.environ))), read_limit=LIMIT)
+    yield runtime
+    await runtime.close()
+
+
+async def test_a_file_may_be_as_long_as_the_limit(limited: AbstractRuntime, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * LIMIT)
+    assert (await limited.read_file(ReadFileRequest(path=str(path)))).content == "x" * LIMIT
+    path.write_bytes(b"x" * (LIMIT + 1))
+    for too_long in (str(path), "/dev/zero"):
+        with pytest.raises(ResourceError, match=f"is larger than {LIMIT} bytes.*read_limit"):
+            await limited.read_file(ReadFileRequest(path=too_long))
+
+
+@pytest.mark.parametrize("wire", ["json", "msgpack"])
+async def test_the_limit_holds_at_the_server(tmp_path: Path, wire: str) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    os.truncate(path, (1 << 30) + 1)
+    with serving(tmp_path / "log") as server:
+        runtime = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=server.port, timeout=30, wire=wire)
+        with pytest.raises(ResourceError, match="read_limit"):
+            await runtime.read_file(ReadFileRequest(path=str(path)))
+        await runtime.close()
+
+
+@pytest.mark.parametrize("place", ["local", "a program in the place"])
+async def test_reading_stops_when_it_is_cancelled(place: str) -> None:
+    runtime: AbstractRuntime = LocalRuntime(read_limit=1 << 40)
+    if place != "local":
+        runtime = SandboxRuntime(Sandbox(_Local(dict(os.environ))), read_limit=1 << 40)
+        await runtime.read_file(ReadFileRequest(path="/dev/null"))
+    path = "/dev/urandom"  # slower than /dev/zero, and as endless
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await runtime.read_file(ReadFileRequest(path=path))
+    assert await asyncio.to_thread(until_no_thread, "swerex-file" if place == "local" else "read_text", 10)
+    await runtime.close()

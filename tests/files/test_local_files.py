@@ -1,0 +1,515 @@
+"""Files and trees are read, written and copied whole, with their modes and links, or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swerex_c.exceptions import InvalidInputError, NotSupportedError, RuntimeClosedError, UploadError
+from swerex_c.files import local_files
+from swerex_c.files.local_files import read_text, upload, write_text
+from swerex_c.runtime.abstract import AbstractRuntime
+from swerex_c.runtime.dummy import DummyRuntime
+from swerex_c.runtime.local import LocalRuntime
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to own files for somebody else")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path / "here"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    return place
+
+
+@pytest.fixture
+def as_user(here: Path) -> Iterator[None]:
+    """A process whom permissions stop, which root's is not. Relative paths need no rights above the directory."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.chown(here, 65534, -1)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def mode(path: str | Path) -> int:
+    return stat.S_IMODE(os.lstat(path).st_mode)
+
+
+def everything(root: str | Path) -> dict[str, object]:
+    """A tree as its paths and what is at them."""
+    seen: dict[str, object] = {}
+    for path in sorted(Path(root).rglob("*")):
+        name = str(path.relative_to(root))
+        if path.is_symlink():
+            seen[name] = ("link", os.readlink(path))
+        else:
+            seen[name] = ("directory", mode(path)) if path.is_dir() else (path.read_bytes(), mode(path))
+    return seen
+
+
+def assert_no_leftovers(root: Path) -> None:
+    assert not [path for path in root.rglob("*") if ".swerex-" in path.name]
+
+
+# Reading
+
+
+def test_reading_is_what_path_read_text_does(here: Path) -> None:
+    (here / "f").write_bytes("ä\r\nb\rc\n".encode())
+    assert read_text("f") == Path("f").read_text() == "ä\nb\nc\n"
+    (here / "l").write_bytes(b"\xe4")
+    assert read_text("l", "latin-1") == "ä"
+    assert read_text("l", None, "backslashreplace") == "\\xe4"
+    with pytest.raises(UnicodeDecodeError):
+        read_text("l")
+    with pytest.raises(LookupError):
+        read_text("l", "no-such-encoding")
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "number"),
+    [
+        ("none/x", FileNotFoundError, errno.ENOENT),
+        ("", FileNotFoundError, errno.ENOENT),
+        (".", IsADirectoryError, errno.EISDIR),
+    ],
+)
+def test_what_cannot_be_read_says_which_file_and_why(path: str, kind: type[OSError], number: int) -> None:
+    with pytest.raises(kind) as caught:
+        read_text(path)
+    assert (caught.value.errno, caught.value.filename) == (number, path)
+
+
+@pytest.mark.parametrize(
+    "call", [lambda p: read_text(p), lambda p: write_text(p, ""), lambda p: upload(p, "x"), lambda p: upload(".", p)]
+)
+def test_a_nul_in_a_path_is_refused(call) -> None:
+    with pytest.raises(InvalidInputError, match="NUL"):
+        call("a\0b")
+
+
+# Writing
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\r")))
+def test_what_is_written_is_read(text: str) -> None:
+    write_text("deep/er/file", text)
+    assert read_text("deep/er/file") == text
+    assert Path("deep/er/file").read_bytes() == text.encode()
+
+
+def test_newlines_are_written_as_they_are() -> None:
+    write_text("f", "a\r\nb\n")
+    assert Path("f").read_bytes() == b"a\r\nb\n"
+
+
+def test_a_new_file_has_the_mode_that_open_gives(here: Path) -> None:
+    open("plain", "w").close()
+    write_text("f", "x")
+    assert mode("f") == mode("plain")
+
+
+@pytest.mark.parametrize("bits", [0o755, 0o600, 0o664])
+def test_an_existing_file_keeps_its_mode(bits: int, here: Path) -> None:
+    write_text("f", "old")
+    os.chmod("f", bits)
+    write_text("f", "new")
+    assert (read_text("f"), mode("f")) == ("new", bits)
+    assert_no_leftovers(here)
+
+
+def test_links_are_followed(here: Path) -> None:
+    write_text("real/f", "old")
+    os.symlink("real", "d")
+    os.symlink("d/f", "one")
+    os.symlink("one", "two")
+    write_text("two", "new")
+    assert os.path.islink("two") and os.path.islink("one")
+    assert read_text("real/f") == "new"
+    os.symlink("real/later", "dangling")
+    write_text("dangling", "made")
+    assert read_text("real/later") == "made" and os.path.islink("dangling")
+
+
+def test_a_circle_of_links_is_an_error() -> None:
+    os.symlink("a", "b")
+    os.symlink("b", "a")
+    with pytest.raises(OSError) as caught:
+        write_text("a", "x")
+    assert caught.value.errno == errno.ELOOP
+
+
+def test_another_name_of_the_file_sees_the_new_text() -> None:
+    write_text("f", "old")
+    os.link("f", "other")
+    write_text("f", "new")
+    assert read_text("other") == "new"
+
+
+def test_what_is_no_regular_file_is_written_in_place() -> None:
+    write_text("/dev/null", "x")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_a_directory_cannot_be_written(here: Path) -> None:
+    os.mkdir("d")
+    with pytest.raises(IsADirectoryError):
+        write_text("d", "x")
+    write_text("f", "")
+    with pytest.raises((NotADirectoryError, FileExistsError)):
+        write_text("f/below", "x")
+
+
+def test_text_that_cannot_be_encoded_changes_nothing() -> None:
+    write_text("f", "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_text("f", "\ud800")
+    assert read_text("f") == "old"
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_text("f", "old")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        write_text("f", "new")
+    assert read_text("f") == "old"
+    assert_no_leftovers(here)
+
+
+def test_a_file_that_cannot_be_replaced_is_overwritten(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that is mounted, such as /etc/hosts in a container."""
+    write_text("f", "old and long")
+    inode = os.stat("f").st_ino
+
+    def busy(*_: object) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    write_text("g", "source")
+    monkeypatch.setattr(os, "replace", busy)
+    write_text("f", "new")
+    assert (read_text("f"), os.stat("f").st_ino) == ("new", inode)
+    upload("g", "f")
+    assert (read_text("f"), os.stat("f").st_ino) == ("source", inode)
+    with pytest.raises(OSError, match="busy"):
+        write_text("new", "x")
+    assert_no_leftovers(here)
+
+
+@needs_root
+def test_a_file_keeps_its_owner() -> None:
+    write_text("f", "old")
+    os.chown("f", 12345, 23456)
+    write_text("f", "new")
+    found = os.stat("f")
+    assert (found.st_uid, found.st_gid, read_text("f")) == (12345, 23456, "new")
+
+
+def test_a_file_keeps_its_group_and_attributes() -> None:
+    write_text("f", "old")
+    if os.geteuid() == 0:
+        os.chown("f", -1, 23456)
+    try:
+        os.setxattr("f", "user.swerex", b"kept")
+    except OSError:
+        pytest.skip("needs a file system with user attributes")
+    before = os.stat("f")
+    write_text("f", "new")
+    assert os.stat("f").st_gid == before.st_gid
+    assert os.getxattr("f", "user.swerex") == b"kept"
+
+
+def test_a_file_that_must_not_be_written_is_not_replaced(as_user: None) -> None:
+    write_text("f", "old")
+    os.chmod("f", 0o444)
+    with pytest.raises(PermissionError):
+        write_text("f", "new")
+    assert read_text("f") == "old"
+
+
+def test_a_file_in_a_closed_directory_is_overwritten(as_user: None) -> None:
+    write_text("d/f", "old")
+    os.chmod("d", 0o555)
+    try:
+        write_text("d/f", "new")
+        assert read_text("d/f") == "new"
+    finally:
+        os.chmod("d", 0o755)
+
+
+def test_a_reader_sees_the_old_text_or_the_new_one(here: Path) -> None:
+    texts = {"a" * 200_000, "b" * 100_000, "c"}
+    write_text("f", "c")
+    stop = threading.Event()
+    wrong: list[str] = []
+
+    def write(text: str) -> None:
+        while not stop.is_set():
+            write_text("f", text)
+
+    def read() -> None:
+        while not stop.is_set():
+            if (text := read_text("f")) not in texts:
+                wrong.append(text[:10])
+
+    threads = [threading.Thread(target=write, args=(text,)) for text in texts] + [threading.Thread(target=read)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.4)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert_no_leftovers(here)
+
+
+# Uploading files
+
+
+def test_a_file_is_copied_with_its_mode_to_a_place_that_is_made(here: Path) -> None:
+    write_text("f", "x")
+    os.chmod("f", 0o750)
+    upload("f", "new/place/g")
+    assert (read_text("new/place/g"), mode("new/place/g")) == ("x", 0o750)
+
+
+def test_a_file_onto_a_directory_goes_into_it() -> None:
+    write_text("f", "x")
+    os.mkdir("d")
+    upload("f", "d")
+    upload("f", "d/")
+    assert read_text("d/f") == "x"
+
+
+def test_a_file_onto_a_file_replaces_it(here: Path) -> None:
+    write_text("f", "new")
+    os.chmod("f", 0o755)
+    write_text("g", "old")
+    upload("f", "g")
+    assert (read_text("g"), mode("g")) == ("new", 0o755)
+
+
+def test_a_file_onto_a_link_goes_where_it_leads() -> None:
+    write_text("f", "new")
+    write_text("real", "old")
+    os.symlink("real", "link")
+    upload("f", "link")
+    assert os.path.islink("link") and read_text("real") == "new"
+
+
+def test_a_source_that_is_a_link_is_what_it_leads_to() -> None:
+    write_text("d/f", "x")
+    os.symlink("d/f", "l")
+    os.symlink("d", "ld")
+    upload("l", "copy")
+    upload("ld", "tree")
+    assert not os.path.islink("copy") and read_text("copy") == "x"
+    assert not os.path.islink("tree") and read_text("tree/f") == "x"
+
+
+@pytest.mark.parametrize("source", ["nowhere", "d/nowhere", ""])
+def test_a_missing_source_is_named(source: str) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        upload(source, "t")
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOENT, source)
+    assert not os.path.lexists("t")
+
+
+# Uploading trees
+
+
+def make_tree(root: str) -> None:
+    write_text(f"{root}/bin/run", "#!/bin/sh\n")
+    os.chmod(f"{root}/bin/run", 0o755)
+    write_text(f"{root}/a b/ü\n", "odd name")
+    os.mkdir(f"{root}/empty")
+    os.chmod(f"{root}/empty", 0o700)
+    os.symlink("bin/run", f"{root}/link")
+    os.symlink("bin", f"{root}/dirlink")
+    os.symlink("/no/such/place", f"{root}/dangling")
+    Path(f"{root}/bytes").write_bytes(bytes(range(256)) * 1000)
+    Path(os.fsdecode(os.fsencode(root) + b"/\xff\xfe")).write_text("no UTF-8")
+
+
+def test_a_tree_is_copied_as_it_is() -> None:
+    make_tree("s")
+    upload("s", "deep/t")
+    assert everything("deep/t") == everything("s")
+    assert os.stat("deep/t/bytes").st_mtime == os.stat("s/bytes").st_mtime
+
+
+def test_a_tree_onto_a_tree_merges() -> None:
+    make_tree("s")
+    write_text("t/kept", "kept")
+    write_text("t/bin/kept", "kept")
+    write_text("t/bin/run", "old")
+    write_text("t/link", "a file where a link comes")
+    os.symlink("nowhere", "t/bytes")
+    os.chmod("t", 0o1777)
+    os.chmod("t/bin", 0o711)
+    upload("s", "t")
+    found = everything("t")
+    assert found.pop("kept") == found.pop("bin/kept")
+    expected = everything("s")
+    assert found.pop("bin") == ("directory", 0o711)
+    expected.pop("bin")
+    assert found == expected
+    assert mode("t") == 0o1777
+    upload("s", "t")
+    assert read_text("t/kept") == "kept"
+
+
+def test_the_directory_above_merges_too(here: Path) -> None:
+    make_tree("s")
+    os.mkdir("t")
+    os.symlink("t", "way")
+    upload("s", "way")
+    assert everything("t") == everything("s") and os.path.islink("way")
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "says"),
+    [
+        ("s", "s", "the same directory"),
+        ("s", "s/bin/../", "the same directory"),
+        ("s", "s/below", "lies in the source"),
+        ("s", "s/dirlink/below", "lies in the source"),
+        ("s/bytes", "s/bytes", "the same file"),
+        ("s/bytes", "s", "the same file"),
+        ("s", "file", "a file is there"),
+        ("s", "t1", "a file is there"),
+        ("s", "t2", "a directory is there"),
+        ("s", "t3", "a directory is there"),
+        ("file", "t4", "a directory is there"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_copied(
+    source: str, target: str, says: str, here: Path
+) -> None:
+    make_tree("s")
+    write_text("file", "")
+    write_text("t1/bin", "a file")
+    os.makedirs("t2/bytes")
+    os.makedirs("t3/dangling")
+    os.makedirs("t4/file")
+    before = everything(here)
+    with pytest.raises(UploadError, match=says):
+        upload(source, target)
+    assert everything(here) == before
+
+
+@pytest.mark.parametrize("kind", ["a named pipe", "a socket"])
+@pytest.mark.parametrize("where", ["s/special", "s"])
+def test_special_files_are_refused(kind: str, where: str, here: Path) -> None:
+    make_tree("s")
+    with socket.socket(socket.AF_UNIX) as listening:
+        if kind == "a socket":
+            listening.bind("s/special")
+        else:
+            os.mkfifo("s/special")
+        with pytest.raises(UploadError, match=f"special'.*{kind}"):
+            upload(where, "t")
+    assert not os.path.lexists("t")
+
+
+def test_a_device_is_refused() -> None:
+    with pytest.raises(UploadError, match="a character device"):
+        upload("/dev/null", "t")
+
+
+async def test_every_runtime_has_download(here: Path) -> None:
+    make_tree("s")
+    runtime = LocalRuntime()
+    await runtime.download("s", "t")
+    await runtime.download("s/bin/run", "t/empty")
+    assert everything("s") == {name: found for name, found in everything("t").items() if name != "empty/run"}
+    assert (read_text("t/empty/run"), mode("t/empty/run")) == ("#!/bin/sh\n", 0o755)
+    with pytest.raises(FileNotFoundError):
+        await runtime.download("nowhere", "t")
+    with pytest.raises(UploadError, match="lies in the source"):
+        await runtime.download("s", "s/below")
+    await runtime.close()
+    with pytest.raises(RuntimeClosedError):
+        await runtime.download("s", "t")
+    await DummyRuntime().download("s", "not made")
+    assert not os.path.exists("not made")
+
+    class Other(DummyRuntime):
+        """One that somebody has made for the original, which has no such method."""
+
+        download = AbstractRuntime.download
+
+    with pytest.raises(NotSupportedError, match="Other cannot download files"):
+        await Other().download("s", "t")
+
+
+def test_a_deep_tree_is_copied() -> None:
+    path = "s"
+    os.mkdir(path)
+    for _ in range(1100):
+        path += "/d"
+        os.mkdir(path)
+    write_text(f"{path}/f", "x")
+    upload("s", "t")
+    assert read_text("t" + path[1:] + "/f") == "x"
+    # Deeper than what pytest uses to clean up can go.
+    subprocess.run(["rm", "-rf", "s", "t"], check=True)
+
+
+def test_a_tree_that_fails_leaves_no_half_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_tree("s")
+    whole = local_files.shutil.copystat
+
+    def failing(source: str, target: str) -> object:
+        whole(source, target)
+        if source.endswith("bytes"):
+            raise OSError(errno.EIO, "Input/output error", source)
+        return target
+
+    monkeypatch.setattr(local_files.shutil, "copystat", failing)
+    with pytest.raises(OSError, match="Input/output"):
+        upload("s", "t")
+    assert not os.path.lexists("t/bytes")
+    assert_no_leftovers(here)
+
+
+def test_uploads_at_the_same_time_do_not_disturb_each_other(here: Path) -> None:
+    make_tree("s")
+    failed: list[BaseException] = []
+
+    def copy() -> None:
+        try:
+            for _ in range(5):
+                upload("s", "t")
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=copy) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert everything("t") == everything("s")
+    assert_no_leftovers(here)

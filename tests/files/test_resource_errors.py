@@ -1,0 +1,246 @@
+"""A damaged archive, and a machine without threads, memory or a place for temporary files: errors of our own say so."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import random
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from swerex_c.exceptions import InvalidInputError, ProtocolError, ResourceError, UploadError
+from swerex_c.files import local_files, zip_archive
+from swerex_c.remote.client.http import JsonClient
+from swerex_c.runtime.abstract import ReadFileRequest, UploadRequest, WriteFileRequest
+from swerex_c.runtime.local import LocalRuntime
+from swerex_c.runtime.remote import RemoteRuntime
+from tests.support.server_process import KEY, serving
+
+METHODS = [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]
+
+
+def zipped(method: int) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", method) as made:
+        made.writestr("a/b.txt", random.Random(1).randbytes(300) + b"hello" * 500)
+        made.writestr("ü", b"x" * 1000)
+        made.writestr("c/", b"")
+    return data.getvalue()
+
+
+def damaged(method: int, number: int) -> bytes:
+    """An archive with a few wrong bytes, or the end cut off; the same for the same number."""
+    rng = random.Random(number)
+    data = bytearray(zipped(method))
+    for _ in range(rng.choice([1, 1, 1, 2, 5])):
+        data[rng.randrange(len(data))] = rng.choice([0, 255, rng.randrange(256)])
+    return bytes(data[: rng.randrange(len(data))] if rng.random() < 0.1 else data)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_damaged_archive_is_no_input(tmp_path: Path, method: int) -> None:
+    refused = 0
+    for number in range(400):
+        target = tmp_path / str(number)
+        try:
+            zip_archive.unpack(io.BytesIO(damaged(method, number)), str(target))
+        except (InvalidInputError, UploadError):
+            refused += 1
+            assert not target.exists()
+    assert refused > 100
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_a_server_that_sends_a_damaged_archive(tmp_path: Path, method: int) -> None:
+    sent = b""
+
+    async def download(request: web.Request) -> web.Response:
+        return web.Response(body=sent, headers={"X-Swerex-Kind": "tree", "X-Swerex-Boot": "x"})
+
+    app = web.Application()
+    app.router.add_post("/download", download)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    client = JsonClient(f"http://127.0.0.1:{runner.addresses[0][1]}")
+    refused = 0
+    for number in range(40):
+        sent = damaged(method, number)
+        try:
+            await client.download("/there", str(tmp_path / str(number)))
+        except (ProtocolError, UploadError):
+            refused += 1
+    assert refused > 10
+    await client.close()
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_archive_that_would_become_large_in_memory(tmp_path: Path, method: int) -> None:
+    with zipfile.ZipFile(tmp_path / "small.zip", "w", method) as made, made.open("zeros", "w") as file:
+        for _ in range(200):
+            file.write(bytes(1 << 20))
+    with pytest.raises(InvalidInputError, match="'zeros' is neither stored nor deflated"):
+        zip_archive.unpack(str(tmp_path / "small.zip"), str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+# No threads
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    def fail(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    return lambda: monkeypatch.setattr(threading.Thread, "start", fail)
+
+
+@pytest.fixture(params=["json", "msgpack"])
+async def remote(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RemoteRuntime]:
+    with serving(tmp_path / "log") as server:
+        runtime = RemoteRuntime(
+            auth_token=KEY, host="http://127.0.0.1", port=server.port, timeout=30, wire=request.param
+        )
+        await runtime.wait_until_alive()
+        yield runtime
+        await runtime.close()
+
+
+async def test_no_thread_for_a_file(no_threads: Callable[[], None], tmp_path: Path) -> None:
+    runtime = LocalRuntime()
+    path = str(tmp_path / "file")
+    no_threads()
+    for call in (
+        runtime.write_file(WriteFileRequest(path=path, content="x")),
+        runtime.read_file(ReadFileRequest(path=path)),
+        runtime.upload(UploadRequest(source_path="/etc", target_path=path)),
+        runtime.download("/etc", path),
+    ):
+        with pytest.raises(ResourceError, match="Cannot start a thread") as caught:
+            await call
+        assert caught.value.errno == errno.EAGAIN
+    await runtime.close()
+
+
+@pytest.mark.parametrize("tree", [False, True])
+async def test_no_thread_for_a_transfer(
+    no_threads: Callable[[], None], remote: RemoteRuntime, tmp_path: Path, tree: bool
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "file").write_text("x")
+    before = len(os.listdir("/proc/self/fd"))
+    no_threads()
+    path, target = str(source if tree else source / "file"), str(tmp_path / "target")
+    for call in (remote.upload(UploadRequest(source_path=path, target_path=target)), remote.download(path, target)):
+        with pytest.raises(ResourceError, match="Cannot start a thread"):
+            await call
+    assert not os.path.exists(target) and len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+# No memory
+
+
+async def test_no_memory_for_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    runtime = LocalRuntime()
+    monkeypatch.setattr(local_files, "read_text", fail)
+    with pytest.raises(ResourceError, match="not enough memory") as caught:
+        await runtime.read_file(ReadFileRequest(path="x"))
+    assert caught.value.errno == errno.ENOMEM
+    await runtime.close()
+
+
+# No place for temporary files
+
+_PROGRAM = """
+import asyncio, os, sys
+from swerex_c.exceptions import ResourceError
+from swerex_c.runtime.abstract import *
+from swerex_c.runtime.local import LocalRuntime
+from swerex_c.files import local_files as files
+from swerex_c.utils.temporary import make_temporary, temporary_directory, temporary_place
+
+async def main():
+    runtime = LocalRuntime()
+    target = sys.argv[1] + "/target"
+    await runtime.write_file(WriteFileRequest(path=target, content="x"))
+    await runtime.upload(UploadRequest(source_path=target, target_path=target + "2"))
+    await runtime.download(target, target + "3")
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
+    assert (await runtime.run_in_session(BashAction(command="echo hi"))).output == "hi\\n"
+    await runtime.close()
+    with files.staging_directory(target):
+        pass
+    try:
+        with files.staging_directory("/proc/none"):
+            pass
+    except OSError as error:
+        assert error.filename == "/proc/none", error
+    else:
+        raise AssertionError
+    for call in (temporary_place, lambda: make_temporary("x"), lambda: temporary_directory("x").__enter__()):
+        try:
+            call()
+        except ResourceError as error:
+            assert "set TMPDIR" in str(error)
+        else:
+            raise AssertionError
+
+asyncio.run(main())
+print("done")
+"""
+
+
+def test_no_place_for_temporary_files() -> None:
+    """/tmp and its like cannot be written; what does not need them works."""
+    rights = "--mount" if os.geteuid() == 0 else "--map-root-user"
+    script = (
+        "for at in /tmp /var/tmp /usr/tmp; do\n"
+        "[ ! -d $at ] || { mount --bind $at $at && mount -o remount,ro,bind $at; } || exit 9; done\n"
+        'mount -t tmpfs tmpfs /mnt && cd /proc && exec "$0" -c "$1" /mnt'
+    )
+    done = subprocess.run(
+        ["unshare", "--mount", rights, "sh", "-c", script, sys.executable, _PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=25,
+        env={name: value for name, value in os.environ.items() if name not in ("TMPDIR", "TEMP", "TMP")},
+    )
+    if done.returncode in (1, 9) and ("unshare:" in done.stderr or "mount:" in done.stderr):
+        pytest.skip("needs the right to mount a file system, as root or in a namespace of a user's own")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+# No such path
+
+
+@pytest.mark.parametrize("call", ["read", "write", "download"])
+async def test_a_path_that_is_too_long(remote: RemoteRuntime, tmp_path: Path, call: str) -> None:
+    """It is refused before a directory is looked at, and not sent back."""
+    path = f"{tmp_path}/" + "x/" * 10_000 + "x"
+    with pytest.raises(OSError, match="name too long") as error:
+        if call == "read":
+            await remote.read_file(ReadFileRequest(path=path))
+        elif call == "write":
+            await remote.write_file(WriteFileRequest(path=path, content=""))
+        else:
+            await remote.download(path, str(tmp_path / "copy"))
+    assert error.value.errno == errno.ENAMETOOLONG and len(str(error.value)) < 1000
+    assert not (tmp_path / "x").exists()
+
+
+async def test_a_path_of_too_many_directories(remote: RemoteRuntime, tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match="recursion"):
+        await remote.write_file(WriteFileRequest(path=f"{tmp_path}/" + "x/" * 1500 + "x", content=""))

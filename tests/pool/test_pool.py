@@ -1,0 +1,861 @@
+"""Pools of environments: places in line, starts, deaths, limits of time, reuse, closing, and what they count."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swerex_c.deployment.config import DummyDeploymentConfig, LocalDeploymentConfig
+from swerex_c.deployment.local import LocalDeployment
+from swerex_c.exceptions import (
+    CommandTimeoutError,
+    ConnectionLostError,
+    DeploymentNotStartedError,
+    DeploymentStartupError,
+    EnvironmentLostError,
+    EnvironmentMemoryLimitError,
+    EnvironmentStartError,
+    EnvironmentTimeLimitError,
+    InvalidInputError,
+    MemoryLimitError,
+    NonZeroExitCodeError,
+    NotAvailableError,
+    PoolClosedError,
+    PoolError,
+    PoolFullError,
+    PoolTimeoutError,
+    SandboxLostError,
+    SwerexException,
+    TimeLimitError,
+)
+from swerex_c.pool import Environment, Pool
+from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest, IsAliveResponse
+from tests.support.harness import eventually
+from tests.support.original import our_environment
+
+
+class Site:
+    """Where the deployments of one test are: what they did, and what they are to do."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.starting: list[Tested] = []
+        self.alive: list[Tested] = []
+        self.most = 0
+        self.most_starting = 0
+        self.log: list[str] = []
+        self.before_start: Callable[[Tested], Awaitable[None]] | None = None
+        self.before_stop: Callable[[Tested], Awaitable[None]] | None = None
+
+    def make(self) -> Tested:
+        self.made += 1
+        return Tested(self)
+
+
+class Tested(LocalDeployment):
+    """A local deployment that keeps book, fails when it is told to, and can die."""
+
+    __test__ = False
+
+    def __init__(self, site: Site):
+        super().__init__()
+        self.site = site
+        self.number = site.made
+        self.dead = False
+        self.within_start = False
+
+    async def start(self, *args: Any, **kwargs: Any) -> None:
+        self.site.log.append(f"start {self.number}")
+        self.site.starting.append(self)
+        self.site.most_starting = max(self.site.most_starting, len(self.site.starting))
+        try:
+            if self.site.before_start is not None:
+                await self.site.before_start(self)
+            self.within_start = True  # which stops what was there before
+            await super().start()
+        finally:
+            self.within_start = False
+            self.site.starting.remove(self)
+        self.site.alive.append(self)
+        self.site.most = max(self.site.most, len(self.site.alive))
+
+    async def stop(self, *args: Any, **kwargs: Any) -> None:
+        if self.site.before_stop is not None and not self.within_start:
+            await self.site.before_stop(self)
+        await super().stop()
+        if self in self.site.alive:
+            self.site.alive.remove(self)
+            self.site.log.append(f"stop {self.number}")
+
+    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
+        if self.dead:
+            return IsAliveResponse(is_alive=False, message="killed by the test")
+        return await super().is_alive(timeout=timeout)
+
+    async def die(self) -> None:
+        """As if what it runs on had gone."""
+        self.dead = True
+        await self.runtime.close()
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def settle() -> None:
+    """Until everything that is ready to run has run."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def pooled(site: Site, size: int, **more: Any) -> AsyncIterator[Pool]:
+    more.setdefault("backoff", 0.0)
+    async with Pool(site.make, size, **more) as pool:
+        yield pool
+    assert site.alive == [] and site.starting == []
+    stats = pool.stats()
+    assert (stats.waiting, stats.starting, stats.idle, stats.in_use, stats.ending) == (0, 0, 0, 0, 0)
+
+
+class User:
+    """A task that takes an environment and holds it until it is told to leave."""
+
+    def __init__(self, pool: Pool, **more: Any):
+        self.has: Environment | None = None
+        self.leave = asyncio.Event()
+        self.error: BaseException | None = None
+        self.task = asyncio.ensure_future(self._run(pool, more))
+
+    async def _run(self, pool: Pool, more: dict[str, Any]) -> None:
+        async with pool.environment(**more) as environment:
+            self.has = environment
+            await self.leave.wait()
+
+    async def got(self) -> Environment:
+        await until(lambda: self.has is not None or self.task.done())
+        if self.task.done():
+            await self.task
+        assert self.has is not None
+        return self.has
+
+    async def go(self) -> None:
+        self.leave.set()
+        await self.task
+
+    async def cancel(self) -> None:
+        self.task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self.task
+
+
+# Handing out
+
+
+async def test_an_environment_is_an_ordinary_runtime_and_ends_with_its_block() -> None:
+    async with Pool(LocalDeploymentConfig(), size=2) as pool:
+        async with pool.environment() as environment:
+            runtime = environment.runtime
+            await runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
+            assert (await runtime.run_in_session(BashAction(command="echo $((6*7))"))).output == "42\n"
+            assert await environment.deployment.is_alive()
+            assert not environment.used_before
+        with pytest.raises(DeploymentNotStartedError, match="given back"):
+            _ = environment.runtime
+        await until(lambda: pool.stats().ending == 0)
+        with pytest.raises(SwerexException, match="closed"):
+            await runtime.execute(Command(command="true", shell=True))
+
+
+async def test_any_configuration_will_do_and_is_copied() -> None:
+    config = DummyDeploymentConfig()
+    async with Pool(config, size=1) as pool, pool.environment() as environment:
+        assert type(environment.deployment).__name__ == "DummyDeployment"
+
+
+async def test_there_are_never_more_than_size(site: Site) -> None:
+    seen = 0
+
+    async def one(pool: Pool) -> None:
+        nonlocal seen
+        async with pool.environment() as environment:
+            answer = await environment.runtime.execute(Command(command="echo x", shell=True))
+            assert answer.stdout == "x\n"
+            seen += 1
+
+    async with pooled(site, 3) as pool:
+        await asyncio.gather(*(one(pool) for _ in range(30)))
+    assert (seen, site.most, site.made) == (30, 3, 30)
+
+
+async def test_each_user_gets_a_fresh_one(site: Site) -> None:
+    deployments = []
+    async with pooled(site, 1) as pool:
+        for _ in range(3):
+            async with pool.environment() as environment:
+                deployments.append(environment.deployment)
+    assert len({id(deployment) for deployment in deployments}) == 3
+    assert site.log == ["start 1", "stop 1", "start 2", "stop 2", "start 3", "stop 3"]
+
+
+async def test_first_come_first_served(site: Site) -> None:
+    order = []
+
+    async def one(pool: Pool, number: int) -> None:
+        async with pool.environment():
+            order.append(number)
+            await asyncio.sleep(0)
+
+    async with pooled(site, 2) as pool:
+        await asyncio.gather(*(one(pool, number) for number in range(20)))
+    assert order == list(range(20))
+
+
+async def test_a_stop_that_takes_long_keeps_its_place(site: Site) -> None:
+    stopping = asyncio.Event()
+
+    async def slow(_: Tested) -> None:
+        await stopping.wait()
+
+    site.before_stop = slow
+    async with pooled(site, 1) as pool:
+        async with pool.environment():
+            pass
+        waiting = User(pool)
+        await settle()
+        assert pool.stats().ending == 1 and waiting.has is None and site.made == 1
+        stopping.set()
+        await waiting.got()
+        await waiting.go()
+
+
+# Starting
+
+
+async def test_starts_are_in_parallel_but_not_all_at_once(site: Site) -> None:
+    async def slow(_: Tested) -> None:
+        await asyncio.sleep(0.02)
+
+    site.before_start = slow
+    async with pooled(site, 8, starts_at_once=3) as pool:
+        users = [User(pool) for _ in range(8)]
+        for user in users:
+            await user.got()
+        assert site.most_starting == 3 and pool.stats().in_use == 8
+        for user in users:
+            await user.go()
+
+
+async def test_a_start_is_tried_again_and_what_failed_is_stopped(site: Site) -> None:
+    stopped = []
+
+    async def flaky(deployment: Tested) -> None:
+        if deployment.number < 3:
+            raise DeploymentStartupError("not yet")
+
+    async def note(deployment: Tested) -> None:
+        stopped.append(deployment.number)
+
+    site.before_start, site.before_stop = flaky, note
+    async with pooled(site, 1) as pool:
+        async with pool.environment() as environment:
+            assert await environment.deployment.is_alive()
+            assert stopped == [1, 2]
+        counts = pool.stats().counts
+        assert (counts.attempts_failed, counts.starts_failed, counts.started) == (2, 0, 1)
+
+
+async def test_a_start_that_fails_for_good_tells_the_last_cause(site: Site) -> None:
+    async def broken(deployment: Tested) -> None:
+        raise DeploymentStartupError(f"no disk, {deployment.number}")
+
+    site.before_start = broken
+    async with pooled(site, 2, start_attempts=2) as pool:
+        with pytest.raises(EnvironmentStartError, match=r"2 attempts, the last\): .*no disk, 2") as caught:
+            async with pool.environment():
+                pytest.fail("there is none")
+        assert isinstance(caught.value.__cause__, DeploymentStartupError) and caught.value.attempts == 2
+        site.before_start = None
+        async with pool.environment():
+            pass
+        assert pool.stats().counts.starts_failed == 1
+
+
+@pytest.mark.parametrize("error", [NotAvailableError("no such thing"), TypeError("a bug")])
+async def test_what_another_attempt_would_not_mend_is_tried_once(site: Site, error: Exception) -> None:
+    async def broken(_: Tested) -> None:
+        raise error
+
+    site.before_start = broken
+    async with pooled(site, 1, start_attempts=5) as pool:
+        with pytest.raises(EnvironmentStartError, match="1 attempt") as caught:
+            async with pool.environment():
+                pytest.fail("there is none")
+    assert site.made == 1 and caught.value.__cause__ is error
+
+
+async def test_an_attempt_has_a_time_limit(site: Site) -> None:
+    async def hangs(deployment: Tested) -> None:
+        if deployment.number == 1:
+            await asyncio.Event().wait()
+
+    site.before_start = hangs
+    async with pooled(site, 1, start_timeout=0.05) as pool, pool.environment():
+        assert site.made == 2
+    assert "start_timeout" in pool._starter.last_error
+
+
+async def test_a_start_that_cancels_itself_is_a_failure_and_not_a_hang(site: Site) -> None:
+    async def odd(_: Tested) -> None:
+        raise asyncio.CancelledError
+
+    site.before_start = odd
+    async with pooled(site, 1) as pool:
+        with pytest.raises(EnvironmentStartError, match="cancelled"):
+            async with asyncio.timeout(10), pool.environment():
+                pytest.fail("there is none")
+
+
+async def test_pauses_between_attempts_grow(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def broken(_: Tested) -> None:
+        raise DeploymentStartupError("no")
+
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr("swerex_c.pool.start.asyncio.sleep", noted)
+    site.before_start = broken
+    async with pooled(site, 1, start_attempts=8, backoff=1.0) as pool:
+        with pytest.raises(EnvironmentStartError):
+            async with pool.environment():
+                pytest.fail("there is none")
+    longer = [pause for pause in pauses if pause > 0.5]
+    assert len(longer) == 7
+    for pause, middle in zip(longer, [1, 2, 4, 8, 16, 30, 30], strict=True):
+        assert 0.75 * middle <= pause <= 1.25 * middle
+
+
+async def test_warm_ones_are_there_before_anybody_asks_and_are_kept_up(site: Site) -> None:
+    async with pooled(site, 4, warm=2) as pool:
+        await until(lambda: pool.stats().idle == 2)
+        first, second = User(pool), User(pool)
+        await first.got(), await second.got()
+        await until(lambda: pool.stats().idle == 2)
+        assert site.made == 4 and pool.stats().in_use == 2
+        await first.go()
+        await second.go()
+        await until(lambda: pool.stats().ending == 0)
+        assert pool.stats().idle == 2 and site.made == 4
+
+
+async def test_warming_up_that_fails_rests_until_somebody_asks(site: Site) -> None:
+    async def broken(_: Tested) -> None:
+        raise DeploymentStartupError("no")
+
+    site.before_start = broken
+    async with pooled(site, 4, warm=2, start_attempts=1) as pool:
+        await until(lambda: site.made == 2 and pool.stats().starting == 0)
+        await settle()
+        assert site.made == 2
+        site.before_start = None
+        async with pool.environment():
+            pass
+
+
+async def test_those_that_nobody_wants_any_more_end(site: Site) -> None:
+    go = asyncio.Event()
+
+    async def slow(_: Tested) -> None:
+        await go.wait()
+
+    site.before_start = slow
+    async with pooled(site, 4, starts_at_once=1, idle_timeout=0.05) as pool:
+        users = [User(pool) for _ in range(3)]
+        await until(lambda: len(site.starting) == 1)
+        for user in users:
+            await user.cancel()
+        await until(lambda: pool.stats().starting == 1)  # those that had not begun are given up at once
+        go.set()
+        await until(lambda: pool.stats().counts.started == 1)
+        await until(lambda: pool.stats().idle == pool.stats().ending == 0)
+        assert site.alive == [] and site.made == 1
+
+
+# Waiting
+
+
+async def test_a_full_queue_refuses_at_once(site: Site) -> None:
+    async with pooled(site, 1, max_waiting=1) as pool:
+        holder = User(pool)
+        await holder.got()
+        waiting = User(pool)
+        await settle()
+        with pytest.raises(PoolFullError, match="1 of 1 environments are in use, and 1 callers wait"):
+            async with pool.environment():
+                pytest.fail("there is none")
+        await holder.go()
+        await waiting.got()
+        await waiting.go()
+        assert pool.stats().counts.refused == 1
+
+
+async def test_no_queue_at_all_still_serves_one_after_the_other(site: Site) -> None:
+    async with pooled(site, 1, max_waiting=0) as pool:
+        for _ in range(3):
+            async with pool.environment():
+                with pytest.raises(PoolFullError):
+                    async with pool.environment():
+                        pytest.fail("there is none")
+
+
+async def test_waiting_has_a_limit_that_tells_what_is_going_on(site: Site) -> None:
+    async def broken(deployment: Tested) -> None:
+        if deployment.number == 2:
+            raise DeploymentStartupError("quota")
+        await asyncio.Event().wait()
+
+    async with pooled(site, 2, backoff=0.01) as pool:
+        holder = User(pool)
+        await holder.got()
+        site.before_start = broken
+        with pytest.raises(PoolTimeoutError, match=r"in 0.2 seconds: of 2, 1 are in use and 1 are starting.*quota"):
+            async with pool.environment(wait_timeout=0.2):
+                pytest.fail("there is none")
+        assert (pool.stats().waiting, pool.stats().counts.gave_up) == (0, 1)
+        await holder.go()
+
+
+async def test_who_leaves_the_queue_lets_the_next_one_through(site: Site) -> None:
+    async with pooled(site, 1) as pool:
+        holder, second, third = User(pool), User(pool), User(pool)
+        await holder.got()
+        await second.cancel()
+        await holder.go()
+        await third.got()
+        await third.go()
+        assert second.has is None
+
+
+async def test_what_was_handed_to_one_who_was_just_cancelled_is_not_lost(site: Site) -> None:
+    async with pooled(site, 1, warm=1) as pool:
+        await until(lambda: pool.stats().idle == 1)
+        unlucky = User(pool)
+        while not pool.stats().in_use:
+            await asyncio.sleep(0)
+        assert unlucky.has is None  # it is handed out, and the task does not know yet
+        await unlucky.cancel()
+        async with pool.environment() as environment:
+            assert site.made == 1 and not environment.used_before
+        counts = pool.stats().counts
+        assert (counts.handed_out, counts.gave_up) == (1, 1)
+
+
+# Dying
+
+
+async def test_one_that_dies_in_use_is_a_typed_error_and_is_replaced(site: Site) -> None:
+    async with pooled(site, 1) as pool:
+        with pytest.raises(EnvironmentLostError, match="environment-1 was lost.*killed by the test") as caught:
+            async with pool.environment() as environment:
+                await environment.deployment.die()  # type: ignore[attr-defined]
+                await environment.runtime.execute(Command(command="true", shell=True))
+        assert isinstance(caught.value, SandboxLostError) and caught.value.__cause__ is not None
+        async with pool.environment() as environment:
+            assert (await environment.runtime.execute(Command(command="echo a", shell=True))).stdout == "a\n"
+        assert pool.stats().counts.replaced == 1
+
+
+async def test_a_runtime_that_says_that_its_place_is_lost_is_believed(site: Site) -> None:
+    async with pooled(site, 1) as pool:
+        with pytest.raises(EnvironmentLostError, match="the node is gone"):
+            async with pool.environment():
+                raise SandboxLostError("the node is gone")
+        with pytest.raises(ConnectionLostError):  # the environment is alive, so this is something else
+            async with pool.environment():
+                raise ConnectionLostError("elsewhere")
+        assert pool.stats().counts.replaced == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "first", "second"),
+    [
+        (TimeLimitError("ended"), EnvironmentTimeLimitError, EnvironmentLostError),
+        (MemoryLimitError("ended"), EnvironmentMemoryLimitError, EnvironmentMemoryLimitError),
+    ],
+)
+async def test_an_environment_that_reaches_its_own_limit_says_which(
+    site: Site, error: Exception, first: type[Exception], second: type[Exception]
+) -> None:
+    """The time of one that was used before is not the user's own."""
+
+    async def reset(environment: Environment) -> None:
+        pass
+
+    async with pooled(site, 1, reuse=1, reset=reset) as pool:
+        with pytest.raises(EnvironmentLostError, match="environment-1 was lost.*ended") as caught:
+            async with pool.environment():
+                raise error
+        assert type(caught.value) is first and caught.value.__cause__ is error
+        async with pool.environment():
+            pass
+        with pytest.raises(EnvironmentLostError) as caught:
+            async with pool.environment() as environment:
+                assert environment.used_before
+                raise error
+        assert type(caught.value) is second
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), CommandTimeoutError("late"), NonZeroExitCodeError("1")])
+async def test_other_errors_go_through(site: Site, error: Exception) -> None:
+    async with pooled(site, 1) as pool:
+        with pytest.raises(type(error)) as caught:
+            async with pool.environment():
+                raise error
+        assert caught.value is error
+
+
+async def test_a_warm_one_that_died_is_replaced_before_it_is_handed_out(site: Site) -> None:
+    async with pooled(site, 2, warm=1) as pool:
+        await until(lambda: pool.stats().idle == 1)
+        await site.alive[0].die()
+        async with pool.environment() as environment:
+            assert await environment.deployment.is_alive()
+            assert environment.deployment.number == 2  # type: ignore[attr-defined]
+        assert pool.stats().counts.replaced == 1
+
+
+async def test_a_stop_that_never_returns_is_given_up_and_counted(site: Site) -> None:
+    hanging = asyncio.Event()
+
+    async def hangs(deployment: Tested) -> None:
+        if deployment.number == 1:
+            with suppress(asyncio.CancelledError):
+                await hanging.wait()
+            await hanging.wait()
+
+    site.before_stop = hangs
+    async with Pool(site.make, 1, stop_timeout=0.05) as pool:
+        async with pool.environment():
+            pass
+        async with pool.environment():
+            pass
+    counts = pool.stats().counts
+    assert (counts.ended, counts.ends_failed) == (2, 1)
+    hanging.set()
+    await until(lambda: not site.alive)
+
+
+# Limits of time
+
+
+async def test_the_time_limit_ends_the_environment_and_its_users_block(site: Site, tmp_path: Path) -> None:
+    async with pooled(site, 1, time_limit=0.2) as pool:
+        with pytest.raises(EnvironmentTimeLimitError, match=r"environment-1 was in use for 0.2 seconds"):
+            async with pool.environment() as environment:
+                await environment.runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
+                await environment.runtime.run_in_session(BashAction(command=f"echo $$ > {tmp_path}/pid; sleep 1000"))
+        pid = (tmp_path / "pid").read_text().strip()
+        await until(lambda: not Path(f"/proc/{pid}").exists())
+        task = asyncio.current_task()
+        assert task is not None and task.cancelling() == 0
+        async with pool.environment(time_limit=100):
+            await asyncio.sleep(0.25)
+        assert pool.stats().counts.time_limits == 1
+
+
+async def test_the_time_limit_is_told_whatever_the_user_does(site: Site) -> None:
+    async with pooled(site, 3, time_limit=0.05) as pool:
+        with pytest.raises(EnvironmentTimeLimitError):
+            async with pool.environment():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(100)
+        with pytest.raises(EnvironmentTimeLimitError) as caught:
+            async with pool.environment():
+                try:
+                    await asyncio.sleep(100)
+                except asyncio.CancelledError:
+                    raise ValueError("instead") from None
+        assert isinstance(caught.value.__cause__, ValueError)
+
+
+async def test_another_ones_cancellation_is_not_taken_for_the_time_limit(site: Site) -> None:
+    async with pooled(site, 1, time_limit=100) as pool:
+        holder = User(pool)
+        await holder.got()
+        holder.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await holder.task
+        async with pool.environment():
+            pass
+
+
+# Using again
+
+
+async def _nothing(_: Environment) -> None: ...
+
+
+async def test_used_ones_are_given_out_again_only_after_their_reset(site: Site) -> None:
+    reset = []
+
+    async def clean(environment: Environment) -> None:
+        await environment.runtime.execute(Command(command="true", shell=True))
+        reset.append(environment.deployment)
+
+    async with pooled(site, 1, reuse=2, reset=clean) as pool:
+        numbers = []
+        for _ in range(4):
+            async with pool.environment() as environment:
+                numbers.append(environment.deployment.number)  # type: ignore[attr-defined]
+        assert numbers == [1, 1, 1, 2]
+        assert pool.stats().counts.reused == 2 and len(reset) >= 2
+
+
+async def test_one_is_not_used_again_after_an_exception_or_a_death_or_a_failed_reset(site: Site) -> None:
+    fails = False
+
+    async def clean(_: Environment) -> None:
+        if fails:
+            raise ValueError("dirty")
+
+    async with pooled(site, 1, reuse=None, reset=clean) as pool:
+
+        async def number() -> int:
+            async with pool.environment() as environment:
+                return environment.deployment.number  # type: ignore[attr-defined, no-any-return]
+
+        assert (await number(), await number()) == (1, 1)
+        with pytest.raises(ValueError):
+            async with pool.environment():
+                raise ValueError
+        assert await number() == 2
+        async with pool.environment() as environment:
+            await environment.deployment.die()  # type: ignore[attr-defined]
+        assert await number() == 3
+        await until(lambda: pool._idle)
+        fails = True
+        assert (await number(), await number()) == (3, 4)
+
+
+async def test_a_reset_that_hangs_is_a_failed_one(site: Site) -> None:
+    async def hangs(_: Environment) -> None:
+        await asyncio.Event().wait()
+
+    async with pooled(site, 1, reuse=1, reset=hangs, reset_timeout=0.05) as pool:
+        async with pool.environment():
+            pass
+        async with pool.environment() as environment:
+            assert environment.deployment.number == 2  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"size": 0},
+        {"warm": -1},
+        {"reuse": 1},
+        {"reset": _nothing},
+        {"reuse": -1, "reset": _nothing},
+        {"start_attempts": 0},
+        {"max_waiting": -1},
+        {"stop_timeout": float("inf")},
+        {"backoff": float("nan")},
+    ],
+)
+def test_arguments_that_make_no_sense(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError):
+        Pool(LocalDeploymentConfig(), **{"size": 1, **wrong})
+
+
+# Closing
+
+
+async def test_closing_ends_everything_and_tells_everybody(site: Site) -> None:
+    go = asyncio.Event()
+
+    async def slow(deployment: Tested) -> None:
+        if deployment.number > 2:
+            await go.wait()
+
+    site.before_start = slow
+    pool = Pool(site.make, 3)
+    holder, other = User(pool), User(pool)
+    await holder.got(), await other.got()
+    starting, waiting = User(pool), User(pool)
+    await until(lambda: len(site.starting) == 1)
+    await asyncio.gather(pool.close(), pool.close())
+    assert site.alive == site.starting == []
+    for user in (starting, waiting):
+        with pytest.raises(PoolClosedError, match="while the caller waited"):
+            await user.task
+    with pytest.raises(PoolClosedError, match="environment-1 was in use"):
+        await holder.go()
+    await other.cancel()
+    assert other.task.cancelled()
+    for _ in range(2):
+        await pool.close()
+    with pytest.raises(PoolClosedError, match="is closed"):
+        async with pool.environment():
+            pytest.fail("there is none")
+
+
+async def test_closing_waits_for_nothing_endlessly(site: Site) -> None:
+    hanging = asyncio.Event()
+
+    async def hangs(_: Tested) -> None:
+        await hanging.wait()
+
+    site.before_stop = hangs
+    pool = Pool(site.make, 2)
+    async with pool.environment():
+        pass
+    async with asyncio.timeout(10):
+        await pool.close(timeout=0.1)
+    hanging.set()
+
+
+async def test_closing_goes_on_when_it_is_cancelled(site: Site) -> None:
+    hanging = asyncio.Event()
+
+    async def hangs(_: Tested) -> None:
+        await hanging.wait()
+
+    site.before_stop = hangs
+    async with Pool(site.make, 2) as pool:
+        async with pool.environment():
+            pass
+        closing = asyncio.ensure_future(pool.close())
+        await settle()
+        closing.cancel()
+        with suppress(asyncio.CancelledError):
+            await closing
+        hanging.set()
+    assert site.alive == []
+
+
+def test_a_pool_belongs_to_a_loop_and_can_be_closed_from_another_when_that_is_gone(site: Site) -> None:
+    pool = Pool(site.make, 2, warm=1)
+
+    async def first() -> None:
+        async with pool.environment():
+            pass
+        await until(lambda: pool.stats().idle == 1 and pool.stats().ending == 0)
+
+        def elsewhere() -> None:
+            async def use() -> None:
+                async with pool.environment():
+                    pytest.fail("this is another loop")
+
+            with pytest.raises(PoolError, match="belongs to another event loop"):
+                asyncio.run(use())
+            with pytest.raises(PoolError, match="belongs to another event loop"):
+                asyncio.run(pool.close())
+
+        await asyncio.to_thread(elsewhere)
+
+    asyncio.run(first())
+    assert len(site.alive) == 1
+    asyncio.run(pool.close())
+    assert site.alive == []
+
+
+def test_a_pool_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
+    pids: list[int] = []
+
+    async def use() -> None:
+        pool = Pool(LocalDeploymentConfig(), size=2, warm=1)
+        async with pool.environment():
+            await until(lambda: pool.stats().idle == 1)
+        await until(lambda: pool.stats().ending == 0)
+        idle = pool._idle[0].deployment
+        assert idle is not None
+        await idle.runtime.execute(Command(command=f"sleep 1000 & echo $! > {tmp_path}/pid", shell=True))
+        pids.append(int((tmp_path / "pid").read_text()))
+        os.kill(pids[0], 0)
+
+    asyncio.run(use())
+    gc.collect()
+    assert eventually(lambda: not Path(f"/proc/{pids[0]}").exists())
+
+
+def test_a_process_that_ends_without_closing_its_pool_ends_quietly() -> None:
+    code = """
+    import asyncio
+    from swerex_c.deployment.config import LocalDeploymentConfig
+    from swerex_c.pool import Pool
+
+    async def main():
+        global pool
+        pool = Pool(LocalDeploymentConfig(), size=3, warm=2)
+        async with pool.environment() as environment:
+            print("used")
+
+    asyncio.run(main())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], env=our_environment(), capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "used\n", "")
+
+
+# Numbers
+
+
+async def test_what_a_pool_counts(site: Site) -> None:
+    async with pooled(site, 2) as pool:
+        first = User(pool)
+        await first.got()
+        second, third = User(pool), User(pool)
+        await second.got()
+        before = pool.stats()
+        assert (before.size, before.waiting, before.in_use, before.starting, before.idle) == (2, 1, 2, 0, 0)
+        await asyncio.sleep(0.05)
+        for user in (first, second, third):
+            await user.go()
+        await until(lambda: pool.stats().ending == 0)
+        counts = pool.stats().counts
+        assert (counts.handed_out, counts.started, counts.ended, counts.reused) == (3, 3, 3, 0)
+        assert counts.waiting_seconds.longest >= 0.05 and counts.use_seconds.count == 3
+        assert counts.starting_seconds.count == 3 and sum(counts.use_seconds.buckets) == 3
+        assert counts.use_seconds.mean == pytest.approx(counts.use_seconds.sum / 3)
+        assert before.counts.handed_out == 2  # a snapshot stays as it is
+
+
+async def test_prometheus_reads_them(site: Site) -> None:
+    prometheus = pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
+    registry = prometheus.CollectorRegistry()
+    async with Pool(site.make, 3, name="mine") as pool:
+        pool.show_metrics(registry)
+        pool.show_metrics(registry)
+        async with pool.environment():
+            assert registry.get_sample_value("swerex_pool_in_use", {"pool": "mine"}) == 1
+            assert registry.get_sample_value("swerex_pool_size", {"pool": "mine"}) == 3
+            assert registry.get_sample_value("swerex_pool_handed_out_total", {"pool": "mine"}) == 1
+            bucket = {"pool": "mine", "le": "+Inf"}
+            assert registry.get_sample_value("swerex_pool_waiting_seconds_bucket", bucket) == 1
+            assert b"swerex_pool_starting_seconds_sum" in prometheus.generate_latest(registry)
+    assert registry.get_sample_value("swerex_pool_size", {"pool": "mine"}) is None
+
+

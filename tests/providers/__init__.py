@@ -1,0 +1,1 @@
+"""Real sandboxes of every kind; a folder for each provider."""

@@ -1,0 +1,1 @@
+"""Daytona, through its SDK and a server of the tests' own."""

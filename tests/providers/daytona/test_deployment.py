@@ -1,0 +1,600 @@
+"""DaytonaDeployment through the real SDK, in sandboxes of the server of `daytona_server`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("daytona")
+
+from swerex_c.deployment.config import DaytonaDeploymentConfig, get_deployment
+from swerex_c.deployment.daytona import DaytonaDeployment, prune
+from swerex_c.exceptions import (
+    CommandTimeoutError,
+    DeploymentNotStartedError,
+    DeploymentStartupError,
+    RuntimeClosedError,
+    SandboxLostError,
+    StartupTimeoutError,
+    SwerexException,
+)
+from swerex_c.runtime.abstract import (
+    BashAction,
+    BashInterruptAction,
+    CloseBashSessionRequest,
+    Command,
+    CreateBashSessionRequest,
+    ReadFileRequest,
+    UploadRequest,
+    WriteFileRequest,
+)
+from swerex_c.runtime.remote import RemoteRuntime
+from swerex_c.runtime.sandbox import SandboxRuntime
+from swerex_c.sandbox import api_loop
+from tests.support.daytona_fixtures import KEY, PATIENCE, DaytonaWorld, make, server, until, world  # noqa: F401
+
+Make = Callable[..., DaytonaDeployment]
+
+
+@pytest.fixture
+async def started(make: Make) -> DaytonaDeployment:  # noqa: F811
+    deployment = make()
+    await deployment.start()
+    return deployment
+
+
+async def session(deployment: DaytonaDeployment) -> None:
+    await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+
+
+async def run(deployment: DaytonaDeployment, command: str, **kwargs: Any) -> str:
+    return (await deployment.runtime.run_in_session(BashAction(command=command, **kwargs))).output
+
+
+# ---- a session
+
+
+async def test_a_session_works(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
+    deployment = make()
+    await deployment.start()
+    assert isinstance(deployment.runtime, SandboxRuntime)
+    assert await deployment.is_alive()
+    await session(deployment)
+    assert await run(deployment, "cd / && X=5; echo out; echo err >&2") == "out\nerr\n"
+    assert await run(deployment, "echo $X $PWD") == "5 /\n"
+    assert (await deployment.runtime.run_in_session(BashAction(command="(exit 3)", check="silent"))).exit_code == 3
+    numbers = "".join(f"{i}\n" for i in range(1, 300_001))
+    assert await run(deployment, "seq 1 300000", timeout=PATIENCE) == numbers
+    answer = await deployment.runtime.execute(Command(command="echo out; echo err >&2; exit 4", shell=True))
+    assert (answer.stdout, answer.stderr, answer.exit_code) == ("out\n", "err\n", 4)
+    await deployment.runtime.close_session(CloseBashSessionRequest())
+    await deployment.stop()
+    assert not world.sandboxes()
+    with pytest.raises(DeploymentNotStartedError):
+        await deployment.is_alive()
+
+
+async def test_nothing_of_a_server_is_there(world: DaytonaWorld, started: DaytonaDeployment) -> None:  # noqa: F811
+    await session(started)
+    assert not world.sandboxes()[0]["sessions"]
+    assert not world.count("preview")
+
+
+async def test_files_pass(started: DaytonaDeployment, tmp_path: Path) -> None:
+    text = "x\0\u20ac\n" * 300_000
+    runtime = started.runtime
+    await runtime.write_file(WriteFileRequest(path="a/b", content=text))
+    assert (await runtime.read_file(ReadFileRequest(path="a/b"))).content == text
+    data = bytes(range(256)) * 4000
+    (tmp_path / "tree" / "deep").mkdir(parents=True)
+    (tmp_path / "tree" / "deep" / "data").write_bytes(data)
+    (tmp_path / "tree" / "run").write_text("#!/bin/sh\necho ran\n")
+    (tmp_path / "tree" / "run").chmod(0o755)
+    await runtime.upload(UploadRequest(source_path=str(tmp_path / "tree"), target_path="tree"))
+    answer = await runtime.execute(Command(command="tree/run; sha256sum <tree/deep/data", shell=True))
+    import hashlib
+
+    assert answer.stdout.split()[:2] == ["ran", hashlib.sha256(data).hexdigest()]
+
+
+async def test_timeouts_and_interrupts(started: DaytonaDeployment) -> None:
+    await session(started)
+    with pytest.raises(CommandTimeoutError):
+        await run(started, "echo begun; sleep 1000", timeout=1)
+    await started.runtime.run_in_session(BashInterruptAction())
+    assert await run(started, "echo on") == "on\n"
+    with pytest.raises(CommandTimeoutError):
+        await started.runtime.execute(Command(command="sleep 1000", shell=True, timeout=1))
+    answer = await started.runtime.execute(Command(command="pgrep -f '[s]leep 1000' | wc -l", shell=True))
+    assert answer.exit_code == 0
+
+
+async def test_several_sessions_and_commands_at_once(started: DaytonaDeployment) -> None:
+    names = [f"s{i}" for i in range(4)]
+    requests = [CreateBashSessionRequest(session=it, startup_timeout=60) for it in names]
+    await asyncio.gather(*(started.runtime.create_session(it) for it in requests))
+    outputs = await asyncio.gather(
+        *(run(started, f"sleep 0.2; echo {it}", session=it) for it in names),
+        *((_executed(started, f"echo {it}")) for it in names),
+    )
+    assert outputs == [f"{it}\n" for it in names] * 2
+
+
+async def _executed(deployment: DaytonaDeployment, command: str) -> str:
+    return (await deployment.runtime.execute(Command(command=command, shell=True))).stdout
+
+
+async def test_several_deployments_at_once(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
+    deployments = [make() for _ in range(3)]
+    await asyncio.gather(*(it.start() for it in deployments))
+    assert len({it._sandbox_id for it in deployments}) == len(world.sandboxes()) == 3
+    await asyncio.gather(*(session(it) for it in deployments))
+    places = await asyncio.gather(*(run(it, "pwd") for it in deployments))
+    assert len(set(places)) == 3
+    await asyncio.gather(*(it.stop() for it in deployments))
+
+
+def test_each_call_may_have_a_loop_of_its_own(world: DaytonaWorld) -> None:  # noqa: F811
+    deployment = DaytonaDeployment()
+    try:
+        asyncio.run(deployment.start())
+        asyncio.run(session(deployment))
+        assert asyncio.run(run(deployment, "echo hi")) == "hi\n"
+    finally:
+        asyncio.run(deployment.stop())
+
+
+# ---- what is asked for
+
+
+async def test_what_is_asked_for(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
+    deployment = make(image="debian:12", target="eu", container_timeout=601)
+    await deployment.start()
+    (asked,) = world.asked()
+    assert asked["buildInfo"]["dockerfileContent"].strip() == "FROM debian:12"
+    assert asked["target"] == "eu"
+    assert (asked["autoStopInterval"], asked["autoDeleteInterval"], asked["ttlMinutes"]) == (11, 0, 11)
+    assert asked["labels"]["swerex_c.sandbox"] == "1"
+    assert asked["labels"]["swerex_c"] == asked["name"]
+
+
+async def test_a_key_of_the_configuration_comes_first(
+    world: DaytonaWorld, make: Make, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+) -> None:
+    monkeypatch.setenv("DAYTONA_API_KEY", "wrong")
+    await make(api_key=KEY).start()
+
+
+def test_the_configuration_is_that_of_before() -> None:
+    config = DaytonaDeploymentConfig(api_key="k", something="else")  # type: ignore[call-arg]
+    assert "type" not in DaytonaDeploymentConfig.model_fields
+    assert (config.port, config.container_timeout, config.runtime_timeout) == (8000, 900, 60)
+    assert (config.image, config.target, config.server) == ("python:3.11", "us", None)
+    deployment = get_deployment(config)
+    assert isinstance(deployment, DaytonaDeployment) and deployment._config == config
+
+
+async def test_what_is_logged(world: DaytonaWorld, make: Make, caplog: pytest.LogCaptureFixture) -> None:  # noqa: F811
+    logger = logging.getLogger("test_daytona")
+    caplog.set_level(logging.INFO, "test_daytona")
+    deployment = make(logger=logger)
+    await deployment.start()
+    sandbox = world.sandboxes()[0]["id"]
+    await deployment.stop()
+    text = caplog.text
+    for words in (
+        "Creating Daytona sandbox...",
+        f"Created Daytona sandbox with ID: {sandbox}",
+        "Runtime started in",
+        f"Removing Daytona sandbox with ID: {sandbox}",
+        "Daytona sandbox removed successfully",
+    ):
+        assert words in text
+
+
+# ---- what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "words"),
+    [
+        (401, "Invalid credentials", "refuses the key.*DAYTONA_API_KEY"),
+        (403, "Total CPU limit exceeded. Maximum allowed: 10.", "quota.*Total CPU limit exceeded"),
+        (429, "Too many requests", "rate limit is reached"),
+        (400, "Region nowhere not found", "Region nowhere not found"),
+        (503, "maintenance", "cannot be reached.*maintenance"),
+    ],
+)
+async def test_a_refusal_is_told_in_a_sentence(
+    world: DaytonaWorld, make: Make, status: int, message: str, words: str  # noqa: F811
+) -> None:
+    world.set(refusal={"status": status, "message": message})
+    deployment = make()
+    with pytest.raises(DeploymentStartupError, match=words) as caught:
+        await deployment.start()
+    assert "\n" not in str(caught.value)
+    world.set(refusal=None)
+    await deployment.start()
+
+
+async def test_a_wrong_key_is_told(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
+    with pytest.raises(DeploymentStartupError, match="refuses the key"):
+        await make(api_key="wrong").start()
+
+
+async def test_no_key_is_told(
+    world: DaytonaWorld, make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path  # noqa: F811
+) -> None:
+    monkeypatch.delenv("DAYTONA_API_KEY")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DeploymentStartupError, match="DAYTONA_API_KEY"):
+        await make().start()
+
+
+async def test_an_api_that_does_not_answer_is_told(
+    world: DaytonaWorld, make: Make, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+) -> None:
+    monkeypatch.setenv("DAYTONA_API_URL", "http://127.0.0.1:1/api")
+    with pytest.raises(DeploymentStartupError, match="cannot be reached"):
+        await make().start()
+
+
+async def test_an_answer_that_the_library_cannot_read_is_told(
+    world: DaytonaWorld,  # noqa: F811
+    make: Make,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import daytona
+    import pydantic
+
+    async def create(*_: Any, **__: Any) -> None:
+        pydantic.TypeAdapter(int).validate_python("html")
+
+    monkeypatch.setattr(daytona.AsyncDaytona, "create", create)
+    with pytest.raises(DeploymentStartupError, match="Daytona says: 1 validation error"):
+        await make().start()
+
+
+@pytest.mark.parametrize(
+    ("image", "words"), [("missing:1", "manifest for this image not found"), ("broken:1", "the runner has no room")]
+)
+async def test_a_sandbox_that_fails_is_deleted(
+    world: DaytonaWorld, make: Make, image: str, words: str  # noqa: F811
+) -> None:
+    with pytest.raises(DeploymentStartupError, match=words):
+        await make(image=image).start()
+    assert not world.sandboxes()
+
+
+async def test_an_image_without_bash_is_told(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
+    with pytest.raises(DeploymentStartupError, match="no bash"):
+        await make(image="bare+sh,stty,cat,dd,base64").start()
+    assert not world.sandboxes()
+
+
+async def test_a_missing_library_is_told(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    for name in ("daytona", "daytona_sdk"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(DeploymentStartupError, match=r"pip install 'swerex-c\[daytona\]'"):
+        await make().start()
+
+
+async def test_a_build_takes_its_time(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
+    world.set(build=1.0)
+    deployment = make()
+    await deployment.start()
+    assert await deployment.is_alive()
+
+
+async def test_a_start_that_takes_too_long_is_undone(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
+    world.set(build=1000.0)
+    with pytest.raises(StartupTimeoutError, match="startup_timeout"):
+        await make(startup_timeout=PATIENCE / 4).start()
+    assert len(world.asked()) == 1 and not world.sandboxes()
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("stopped", "was stopped"),
+        ("archived", "was archived"),
+        ("error", "has failed: disk full"),
+        ("destroyed", "was deleted"),
+        ("gone", "is gone"),
+    ],
+)
+async def test_a_sandbox_that_ends_is_told(
+    world: DaytonaWorld, started: DaytonaDeployment, state: str, words: str  # noqa: F811
+) -> None:
+    await session(started)
+    running = asyncio.create_task(run(started, "echo begun; sleep 1000"))
+    directory = Path(world.sandboxes()[0]["directory"])
+    await run_until(directory, "sleep 1000")
+    world.lose(str(started._sandbox_id), state, "disk full" if state == "error" else None)
+    with pytest.raises(SandboxLostError, match=words):
+        await asyncio.wait_for(running, PATIENCE)
+    with pytest.raises(SandboxLostError, match=words):
+        await started.is_alive(timeout=PATIENCE)
+    with pytest.raises(SandboxLostError, match=words):
+        await started.runtime.execute(Command(command="true"))
+
+
+async def run_until(directory: Path, words: str) -> None:
+    """Wait until something runs in a sandbox."""
+
+    def runs() -> bool:
+        for each in Path("/proc").iterdir():
+            try:
+                if (
+                    each.name.isdecimal()
+                    and (each / "cmdline").read_bytes().replace(b"\0", b" ").strip().decode() == words
+                    and f"DAYTONA_SANDBOX_ID={directory.name}".encode() in (each / "environ").read_bytes()
+                ):
+                    return True
+            except (OSError, UnicodeDecodeError):
+                continue
+        return False
+
+    deadline = time.monotonic() + PATIENCE
+    while not runs():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+
+
+async def test_a_connection_that_breaks_ends_the_session_and_not_the_sandbox(
+    world: DaytonaWorld, started: DaytonaDeployment  # noqa: F811
+) -> None:
+    await session(started)
+    running = asyncio.create_task(run(started, "sleep 1000"))
+    await run_until(Path(world.sandboxes()[0]["directory"]), "sleep 1000")
+    world.cut(str(started._sandbox_id))
+    with pytest.raises(SwerexException):
+        await asyncio.wait_for(running, PATIENCE)
+    assert await started.is_alive(timeout=PATIENCE)
+    await started.runtime.create_session(CreateBashSessionRequest(session="next", startup_timeout=60))
+    assert await run(started, "echo on", session="next") == "on\n"
+
+
+# ---- starts and stops
+
+
+@pytest.mark.parametrize("stage", ["library", "answer", "build", "shell", "ready"])
+async def test_a_start_that_is_cancelled_leaves_nothing(world: DaytonaWorld, make: Make, stage: str) -> None:  # noqa: F811
+    deployment = make(image="greeting" if stage == "shell" else "debian:12")
+    if stage == "answer":
+        world.set(delay=2.0)
+    if stage == "build":
+        world.set(build=1000.0)
+    starting = asyncio.create_task(deployment.start())
+    conditions: dict[str, Callable[[], Any]] = {
+        "library": lambda: True,
+        "answer": world.sandboxes,
+        "build": lambda: world.sandboxes() and world.count("GET /api/sandbox/{id}"),
+        "shell": lambda: any(it["terminals"] for it in world.sandboxes()),
+        "ready": lambda: starting.done(),
+    }
+    deadline = time.monotonic() + PATIENCE
+    while not conditions[stage]():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+    if starting.cancel():
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+    else:
+        await deployment.stop()
+    assert not world.sandboxes()
+    assert deployment._daytona is None
+    world.set(delay=0.0, build=0.0)
+    await deployment.start()
+    assert await deployment.is_alive()
+
+
+async def test_a_stop_ends_a_start(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
+    world.set(build=1000.0)
+    deployment = make()
+    starting = asyncio.create_task(deployment.start())
+    while not world.sandboxes():
+        await asyncio.sleep(0.01)
+    await deployment.stop()
+    with pytest.raises(RuntimeClosedError):
+        await starting
+    assert not world.sandboxes()
+
+
+async def test_a_deployment_can_be_started_again(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
+    deployment = make()
+    await deployment.start()
+    first = deployment._sandbox_id
+    await deployment.start()
+    assert [it["id"] for it in world.sandboxes()] == [deployment._sandbox_id] and deployment._sandbox_id != first
+    await deployment.stop()
+    await deployment.stop()
+    await deployment.start()
+    assert await deployment.is_alive()
+
+
+async def test_stopping_one_that_never_started_is_nothing(make: Make) -> None:  # noqa: F811
+    await make().stop()
+
+
+async def test_a_sandbox_that_is_gone_already_is_no_error(
+    world: DaytonaWorld, make: Make, caplog: pytest.LogCaptureFixture  # noqa: F811
+) -> None:
+    deployment = make()
+    await deployment.start()
+    world.lose(str(deployment._sandbox_id), "gone")
+    await deployment.stop()
+    assert "Failed" not in caplog.text
+
+
+async def test_a_deletion_that_is_refused_is_tried_again(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
+    deployment = make()
+    await deployment.start()
+    world.set(refusal={"status": 409, "message": "Sandbox state change in progress", "deletes": True})
+    undo = threading.Timer(1.5, lambda: world.set(refusal=None))
+    undo.start()
+    await deployment.stop()
+    undo.join()
+    assert not world.sandboxes()
+
+
+async def test_a_deletion_that_fails_is_told(
+    world: DaytonaWorld, make: Make, caplog: pytest.LogCaptureFixture  # noqa: F811
+) -> None:
+    logger = logging.getLogger("test_daytona")
+    deployment = make(logger=logger)
+    await deployment.start()
+    sandbox = deployment._sandbox_id
+    world.set(refusal={"status": 403, "message": "not yours", "deletes": True})
+    await deployment.stop()
+    assert "Failed to remove Daytona sandbox: Daytona does not permit it, or a quota is exhausted: " in caplog.text
+    assert str(sandbox) in caplog.text and "15 idle minutes" in caplog.text
+    world.lose(str(sandbox), "gone")
+
+
+async def test_nothing_is_left_in_this_process(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
+    async def once() -> None:
+        deployment = make()
+        await deployment.start()
+        await session(deployment)
+        await run(deployment, "true")
+        await deployment.stop()
+
+    await once()
+
+    def here() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), api_loop.call(_tasks(), PATIENCE)
+
+    before = here()
+    await once()
+    deadline = time.monotonic() + PATIENCE
+    while not all(now <= then for now, then in zip(here(), before, strict=True)):
+        assert time.monotonic() < deadline, (before, here())
+        await asyncio.sleep(0.05)
+
+
+async def _tasks() -> int:
+    return len(asyncio.all_tasks())
+
+
+def test_what_a_dead_process_left_is_pruned(world: DaytonaWorld) -> None:  # noqa: F811
+    program = (
+        "import asyncio, os\n"
+        "from swerex_c.deployment.daytona import DaytonaDeployment\n"
+        "deployments = [DaytonaDeployment() for _ in range(3)]\n"
+        "async def main():\n"
+        "    await asyncio.gather(*(it.start() for it in deployments))\n"
+        "    os._exit(0)\n"
+        "asyncio.run(main())\n"
+    )
+    mine = DaytonaDeployment()
+    asyncio.run(mine.start())
+    try:
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=4 * PATIENCE)
+        assert len(world.sandboxes()) == 4
+        left = prune(dry_run=True)
+        assert len(left) == 3 and all(it.owner.startswith("process ") and it.error is None for it in left)
+        assert len(world.sandboxes()) == 4
+        assert {it.id for it in prune()} == {it.id for it in left}
+        assert [it["id"] for it in world.sandboxes()] == [mine._sandbox_id]
+    finally:
+        asyncio.run(mine.stop())
+    assert prune() == []
+
+
+def test_pruning_without_a_key_is_told(
+    world: DaytonaWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path  # noqa: F811
+) -> None:
+    with pytest.raises(DeploymentStartupError, match="refuses the key"):
+        prune(api_key="wrong")
+
+
+# ---- with a server
+
+
+@pytest.fixture
+def port() -> int:
+    from swerex_c.utils.free_port import find_free_port
+
+    return find_free_port()
+
+
+@pytest.mark.parametrize("upgrades", [True, False])
+async def test_a_server_behind_a_preview_link(
+    world: DaytonaWorld, make: Make, port: int, upgrades: bool  # noqa: F811
+) -> None:
+    world.set(upgrades=upgrades)
+    deployment = make(server=True, port=port)
+    await deployment.start()
+    assert isinstance(deployment.runtime, RemoteRuntime)
+    await session(deployment)
+    assert await run(deployment, "cd /; echo out; echo err >&2; pwd") == "out\nerr\n/\n"
+    assert "SWEREX_AUTH_TOKEN" not in await run(deployment, "env")
+    data = "x\0\u20ac\n" * 200_000
+    path = f"{world.sandboxes()[0]['directory']}/data"
+    await deployment.runtime.write_file(WriteFileRequest(path=path, content=data))
+    assert (await deployment.runtime.read_file(ReadFileRequest(path=path))).content == data
+    assert world.count("upgrade") > 0 and not world.count("preview refused")
+    assert len(world.sandboxes()[0]["sessions"]) == 1 and not world.sandboxes()[0]["terminals"]
+    sandbox = str(deployment._sandbox_id)
+    world.lose(sandbox, "stopped")
+    with pytest.raises(SandboxLostError, match="Container process terminated.*was stopped"):
+        await deployment.is_alive(timeout=2)
+    await deployment.stop()
+
+
+class Overriding(DaytonaDeployment):
+    tokens: list[str] = []
+
+    def _get_token(self) -> str:
+        return "a 'token' of mine"
+
+    def _get_command(self, *, token: str) -> str:
+        self.tokens.append(token)
+        return "echo of mine; " + super()._get_command(token=token)
+
+
+async def test_a_command_of_ones_own_means_a_server(world: DaytonaWorld, make: Make, port: int) -> None:  # noqa: F811
+    deployment = make(Overriding, port=port)
+    await deployment.start()
+    assert isinstance(deployment.runtime, RemoteRuntime)
+    assert Overriding.tokens == ["a 'token' of mine"] == [deployment._auth_token]
+    assert (await deployment.runtime.execute(Command(command="echo hi", shell=True))).stdout == "hi\n"
+
+
+async def test_a_server_that_ends_is_told_with_what_it_printed(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
+    deployment = make(server=True)
+    deployment._get_command = lambda *, token: "echo no room here; exit 5"  # type: ignore[method-assign]
+    with pytest.raises(DeploymentStartupError, match="(?s)exit code 5.*no room here"):
+        await deployment.start()
+    assert not world.sandboxes()
+
+
+async def test_a_server_that_does_not_come_is_told(
+    world: DaytonaWorld, make: Make, caplog: pytest.LogCaptureFixture  # noqa: F811
+) -> None:
+    deployment = make(server=True, startup_timeout=PATIENCE / 2.5, logger=logging.getLogger("test_daytona"))
+    deployment._get_command = lambda *, token: "echo waiting for godot; sleep 1000"  # type: ignore[method-assign]
+    with pytest.raises(StartupTimeoutError, match="did not start within"):
+        await deployment.start()
+    assert "waiting for godot" in caplog.text
+    assert not world.sandboxes()
+
+
+def test_the_command_is_limited_in_time_and_safe_to_quote() -> None:
+    deployment = DaytonaDeployment(container_timeout=90.5, port=1234)
+    command = deployment._get_command(token="it's")
+    assert command.startswith("timeout 91s bash -c ") and "--port 1234" in command
+    stub = "swerex-remote() { printf '%s|' \"$@\"; }; export -f swerex-remote; "
+    done = subprocess.run(["bash", "-c", stub + command], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stdout == "--port|1234|--auth-token|it's|"

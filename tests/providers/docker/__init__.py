@@ -1,0 +1,1 @@
+"""Docker and podman, on real engines."""

@@ -1,0 +1,146 @@
+"""How programs are run in containers of Docker and podman: the clients' command lines, against the real ones."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import select
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from swerex_c.providers.docker.backend import DockerBackend, PodmanBackend
+from tests.support import hosts
+from tests.support.docker_engine import Engine
+
+SECONDS = 60
+
+
+@pytest.fixture(params=["docker", "podman"])
+def backend(request: pytest.FixtureRequest) -> Iterator[DockerBackend]:
+    """A container that waits, of each engine; `engine_of` does things to it."""
+    if request.param == "docker":
+        docker: Engine = request.getfixturevalue("docker")
+        image = request.getfixturevalue("bash_only")
+        name = request.getfixturevalue("container")(image)
+        yield DockerBackend(name, environment=docker.environment)
+        return
+    podman: hosts.Podman = request.getfixturevalue("podman")
+    name = podman.start(podman.provide("bash-only"))
+    yield PodmanBackend(name, command=podman.argv, environment=podman.environment)
+    podman.run("rm", "-f", "-t", "0", name, check=False)
+
+
+def engine(backend: DockerBackend, *words: str) -> str:
+    done = subprocess.run(
+        [*backend._command, *words], env=backend.environment(), check=True, capture_output=True, timeout=SECONDS
+    )
+    return done.stdout.decode()
+
+
+def call(backend: DockerBackend, argv: Sequence[str], *, input: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(argv, env=backend.environment(), input=input, capture_output=True, timeout=SECONDS)
+
+
+def test_pipes_are_apart_and_byte_exact(backend: DockerBackend) -> None:
+    every = bytes(range(256)) * 64
+    script = (
+        'while IFS= read -r -d "" -n 1000 part; do printf %s "$part"; done; printf %s "$part"; echo bad >&2; exit 7'
+    )
+    done = call(backend, backend.pipes(["bash", "-c", script], []), input=every.replace(b"\0", b""))
+    assert (done.returncode, done.stderr) == (7, b"bad\n")
+    assert done.stdout == every.replace(b"\0", b"")
+
+
+def test_variables_come_by_name_with_the_clients_values(backend: DockerBackend) -> None:
+    value = "a 'b'\n\"$c\" =\u00fc"
+    argv = backend.pipes(["bash", "-c", 'printf %s "$SWX_ONE|${SWX_TWO-none}"'], ["SWX_ONE"])
+    assert not any("a 'b'" in word for word in argv)
+    environment = backend.environment() | {"SWX_ONE": value, "SWX_TWO": "not told of"}
+    done = subprocess.run(argv, env=environment, capture_output=True, timeout=SECONDS)
+    assert done.stdout.decode() == f"{value}|none", done.stderr
+
+
+def test_a_terminal_takes_no_key_for_the_client(backend: DockerBackend) -> None:
+    """Each of docker and podman would end at ^P ^Q, and hold back a ^P until the next key."""
+    script = 'printf "ready\\n"; IFS= read -r line; printf "<%q>\\n" "$line"; exit 5'
+    master, slave = pty.openpty()
+    argv = backend.terminal(["bash", "-c", script], [])
+    client = subprocess.Popen(argv, env=backend.environment(), stdin=slave, stdout=slave, stderr=slave)
+    os.close(slave)
+    try:
+        printed, typed, deadline = b"", False, time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            if not select.select([master], [], [], 1)[0]:
+                continue
+            try:
+                data = os.read(master, 4096)
+            except OSError:
+                break
+            if not data:
+                break
+            printed += data
+            if b"ready" in printed and not typed:
+                typed = True
+                os.write(master, b"a\x10\x11b\x10\n")
+        assert client.wait(SECONDS) == 5, printed
+        assert rb"<$'a\020b\020'>" in printed  # ^Q is the terminal's own: it goes on
+    finally:
+        client.kill()
+        client.wait()
+        os.close(master)
+
+
+def test_archives_go_in_and_out_without_the_program_tar(backend: DockerBackend) -> None:
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as tar:
+        for name, mode, data in (("d/a b", 0o640, b"\0x\n"), ("d/run", 0o755, b"#!/bin/bash\n")):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(data), mode
+            tar.addfile(entry, io.BytesIO(data))
+    done = call(backend, backend.archive_in("/home"), input=whole.getvalue())
+    assert done.returncode == 0, done.stderr
+    done = call(backend, backend.archive_out("/home/d"))
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
+        found = {entry.name: entry for entry in tar}
+        assert {name: found[name].mode & 0o777 for name in ("d/a b", "d/run")} == {"d/a b": 0o640, "d/run": 0o755}
+        extracted = tar.extractfile("d/a b")
+        assert extracted is not None and extracted.read() == b"\0x\n"
+
+
+def test_what_became_of_a_container_is_told(backend: DockerBackend) -> None:
+    assert backend.why_lost(SECONDS) is None
+    engine(backend, "pause", backend.container)
+    reason, for_good = backend.look(SECONDS)
+    assert reason and "is paused" in reason and not for_good
+    engine(backend, "unpause", backend.container)
+    assert backend.look(SECONDS) == (None, False)
+    engine(backend, "kill", backend.container)
+    reason, for_good = backend.look(SECONDS)
+    assert reason and "has ended with exit code 137" in reason and for_good
+    engine(backend, "rm", backend.container)
+    reason, for_good = backend.look(SECONDS)
+    assert reason and "is gone: it was removed" in reason and for_good
+
+
+def test_an_engine_that_is_away_or_hangs_is_told(tmp_path: Path) -> None:
+    environment = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/none.sock"}
+    command = tmp_path / "docker"
+    command.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n")
+    command.chmod(0o755)
+    away = DockerBackend("c", command=[str(command)], environment=environment)
+    reason, for_good = away.look(SECONDS)
+    assert reason and "out of reach" in reason and "Cannot connect" in reason and not for_good
+    missing = DockerBackend("c", command=[str(tmp_path / "no-such-command")], environment=environment)
+    reason, for_good = missing.look(SECONDS)
+    assert reason and "cannot be run (No such file or directory)" in reason and not for_good
+    command.write_text("#!/bin/sh\nsleep 300 & wait\n")
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match="within 0.3 s"):
+        away.why_lost(0.3)
+    assert time.monotonic() - began < 30  # what the command had started went with it

@@ -1,0 +1,939 @@
+"""Deployments in containers, on a real Docker engine and a real podman."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import platform
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swerex_c.deployment import docker as docker_module
+from swerex_c.deployment import get_deployment
+from swerex_c.deployment.config import DockerDeploymentConfig
+from swerex_c.deployment.docker import DockerDeployment
+from swerex_c.deployment.hooks.status import SetStatusDeploymentHook
+from swerex_c.deployment.podman import PodmanDeployment
+from swerex_c.exceptions import (
+    DeploymentNotStartedError,
+    DeploymentStartupError,
+    DockerPullError,
+    SandboxLostError,
+    StartupTimeoutError,
+    SwerexException,
+)
+from swerex_c.providers import ownership, server_bundle
+from swerex_c.providers.docker.engine import Engine as Client
+from swerex_c.runtime.abstract import (
+    BashAction,
+    Command,
+    CreateBashSessionRequest,
+    IsAliveResponse,
+    ReadFileRequest,
+    WriteFileRequest,
+)
+from swerex_c.runtime.config import RemoteRuntimeConfig
+from swerex_c.runtime.remote import RemoteRuntime
+from swerex_c.sandbox import loader_pool
+from swerex_c.sandbox.session import probe
+from tests.support import hosts, images, needs
+from tests.support.docker_engine import Engine
+from tests.support.original import our_environment
+
+pytestmark = pytest.mark.limit(110)  # an engine that is busy may take ten times as long as one that is not
+
+NO_NETWORK = ["--network", "none"]
+
+
+@pytest.fixture
+def reach(docker: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """This process's environment leads to the tests' engine."""
+    for name, value in docker.environment.items():
+        if name in ("DOCKER_HOST", "DOCKER_CONFIG", "PATH"):
+            monkeypatch.setenv(name, value)
+    monkeypatch.setenv("DOCKER_BUILDKIT", "0")
+    return docker
+
+
+@pytest.fixture
+def make(reach: Engine, bash_only: str) -> Iterator[Callable[..., DockerDeployment]]:
+    """`make(**fields)` gives a deployment that is not started, of the smallest image; stopped after the test."""
+    made: list[DockerDeployment] = []
+
+    def one(kind: type[DockerDeployment] = DockerDeployment, **fields: Any) -> DockerDeployment:
+        fields = {"image": bash_only, "pull": "never", "docker_args": NO_NETWORK, "startup_timeout": 60, **fields}
+        made.append(kind(**fields))
+        return made[-1]
+
+    yield one
+    for deployment in made:
+        asyncio.run(deployment.stop())
+    if left := names(reach):  # of a test that failed
+        reach.docker("rm", "-f", *left, check=False)
+
+
+def names(engine: Engine, label: str = ownership.LABEL) -> list[str]:
+    return engine.docker("ps", "-a", "--filter", f"label={label}", "--format", "{{.Names}}").split()
+
+
+async def said(deployment: DockerDeployment, command: str) -> str:
+    answer = await deployment.runtime.execute(Command(command=command, shell=True, timeout=60))
+    assert answer.exit_code == 0, answer.stderr
+    return answer.stdout
+
+
+# A container that only waits
+
+
+async def test_a_day(make: Callable[..., DockerDeployment], reach: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("rex-deploy-of-this-test")
+    caplog.set_level(logging.DEBUG, logger.name)
+    deployment = make(logger=logger)
+    steps: list[tuple[str, str]] = []
+    deployment.add_hook(SetStatusDeploymentHook("a", lambda *step: steps.append(step)))
+    with pytest.raises(DeploymentNotStartedError):
+        await deployment.is_alive()
+    with pytest.raises(DeploymentNotStartedError):
+        _ = deployment.runtime
+    await deployment.stop()
+    await deployment.start()
+    name = deployment.container_name
+    assert name and name.startswith("swx-testbash-only-") and names(reach) == [name]
+    assert await deployment.is_alive(timeout=60)
+    runtime = deployment.runtime
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    assert (await runtime.run_in_session(BashAction(command="x=5; echo $x", timeout=60))).output == "5\n"
+    await runtime.write_file(WriteFileRequest(path="/tmp/a b/f", content="text\n"))
+    assert (await runtime.read_file(ReadFileRequest(path="/tmp/a b/f"))).content == "text\n"
+    assert await said(deployment, 'echo $BASHPID >/dev/null; printf %s "$PATH"') == "/bin"
+    assert deployment._container_name == name and deployment._config.port is None
+    await deployment.start()  # anew
+    assert names(reach) == [deployment.container_name] != [name]
+    assert not await runtime.is_alive(timeout=60)
+    await asyncio.gather(deployment.stop(), deployment.stop())
+    assert names(reach) == []
+    with pytest.raises(DeploymentNotStartedError):
+        await deployment.is_alive()
+    assert steps == [("a", "Starting runtime")] * 2
+    assert f"Starting container {name} with image swx-test/bash-only" in caplog.messages
+    assert any(re.match(r"Runtime started in \d+\.\d\ds", line) for line in caplog.messages)
+    assert any(line.startswith("Command: 'docker run -a stdout ") for line in caplog.messages)
+
+
+@pytest.mark.parametrize("server", [False, True])
+def test_what_a_day_logs(make: Callable[..., DockerDeployment], bash_only: str, server: bool) -> None:
+    """What is shown at INFO: no script, and no error about the end that was asked for."""
+    code = """if True:
+        import asyncio, sys
+        from swerex_c.deployment.docker import DockerDeployment
+        from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
+
+        class Served(DockerDeployment):
+            def _get_swerex_start_cmd(self, token):
+                return ["/bin/sh", "-c", "echo said by the caller; while :; do read -t 1 <> <(:); done"]
+
+            async def _wait_until_alive(self, timeout=10):
+                pass
+
+        async def main():
+            kind = Served if sys.argv[2] == "True" else DockerDeployment
+            fields = dict(pull="never", docker_args=["--network", "none"], startup_timeout=60)
+            deployment = kind(image=sys.argv[1], **fields)
+            await deployment.start()
+            if kind is DockerDeployment:
+                await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+                running = deployment.runtime.run_in_session(BashAction(command="sleep 1000", timeout=60))
+                running = asyncio.ensure_future(running)
+                await asyncio.sleep(0.2)
+                await deployment.stop()
+                await asyncio.gather(running, return_exceptions=True)
+            await deployment.stop()
+
+        asyncio.run(main())
+    """
+    command = [sys.executable, "-c", code, bash_only, str(server)]
+    environment = {**our_environment(), "SWE_REX_LOG_STREAM_LEVEL": "INFO"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    shown = done.stdout + done.stderr
+    assert done.returncode == 0 and "Starting container" in shown
+    assert not re.search("ERROR|WARNING|Traceback|never retrieved|Command: |/bin/sh|while ", shown)
+
+
+async def test_a_client_that_cannot_tell_the_id(
+    make: Callable[..., DockerDeployment], reach: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that sees another /tmp: the name will do."""
+    monkeypatch.setattr(Path, "read_text", lambda self: (_ for _ in ()).throw(FileNotFoundError(str(self))))
+    deployment = make()
+    await deployment.start()
+    name = str(deployment.container_name)
+    assert deployment.runtime.sandbox.backend.container == name  # type: ignore[attr-defined]
+    assert await said(deployment, "echo there") == "there\n"
+    clients = deployment.runtime.sandbox._shells  # type: ignore[attr-defined]
+    assert await asyncio.to_thread(needs.wait_until, lambda: clients._ready and not clients._starting, 60)
+    reach.docker("pause", name)
+    assert f"resume it with `docker unpause {name}`" in (await deployment.is_alive(timeout=60)).message
+    reach.docker("unpause", name)
+
+
+async def test_a_pipe_without_a_name_will_do(
+    make: Callable[..., DockerDeployment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        docker_module, "_GREETING_SCRIPT", docker_module._GREETING_SCRIPT.replace("<> <(:)", "<> /no/such/file")
+    )
+    deployment = make()
+    await deployment.start()
+    busy = "read -r -a stat </proc/1/stat; read -t 0.2 <> <(:); a=${stat[13]}; read -r -a stat </proc/1/stat; "
+    assert int(await said(deployment, busy + "echo $((stat[13] - a))")) < 8  # hundredths of a second
+
+
+@pytest.mark.parametrize("words", ["#!/bin/sh\nexec podman", None])
+def test_what_is_not_the_client_of_docker(reach: Engine, tmp_path: Path, words: str | None) -> None:
+    """Podman comes with a command `docker`."""
+    assert Client("docker").is_docker() and not Client("podman").is_docker()
+    client, podman = tmp_path / "docker", tmp_path / "podman"
+    podman.write_bytes(b"\x7fELF")
+    podman.chmod(0o755)
+    if words is None:
+        client.symlink_to(podman)
+    else:
+        client.write_text(words)
+        client.chmod(0o755)
+    assert not Client("docker", {"PATH": str(tmp_path)}).is_docker()
+    assert not Client("docker", {"PATH": "/no/such/directory"}).is_docker()
+
+
+async def test_a_start_needs_no_client_but_the_one_that_runs_the_container(
+    make: Callable[..., DockerDeployment], reach: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader_pool, "LATER_SECONDS", 600)
+    deployment = make(docker_args=[*NO_NETWORK, "-e", "BASH_ENV=/dev/zero"])  # what hangs other shells
+    await deployment.start()
+    place = deployment.runtime.sandbox  # type: ignore[attr-defined]
+    assert not place._shells._all and not place._shells._starting
+    assert re.fullmatch("[0-9a-f]{64}", place.backend.container)
+    told = deployment.runtime._known  # type: ignore[attr-defined]
+    seen = await asyncio.to_thread(probe, place, place.mark)
+    assert told.born and told.born == seen.born and abs(told.ahead - seen.ahead) < 5
+    # Nobody is left who listens to the container, and it waits without being busy.
+    name = str(deployment.container_name)
+    pid = int(reach.docker("inspect", "-f", "{{.State.Pid}}", name))
+    assert not [one for one in needs.mentioning(name) if b"--cidfile" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+    def used() -> int:
+        return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[11:15]))
+
+    before = used()
+    await asyncio.sleep(0.3)
+    assert used() - before < 10  # hundredths of a second
+
+
+async def test_the_first_client_comes_by_itself(
+    make: Callable[..., DockerDeployment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader_pool, "LATER_SECONDS", 0.01)
+    deployment = make()
+    await deployment.start()
+    ready = deployment.runtime.sandbox._shells._ready  # type: ignore[attr-defined]
+    assert await asyncio.to_thread(needs.wait_until, lambda: ready, 60)
+
+
+@pytest.mark.parametrize("more", ["-it", "-d", "--interactive", "--attach=stderr"])
+async def test_streams_of_the_callers_choice(make: Callable[..., DockerDeployment], more: str) -> None:
+    if more == "--attach=stderr":  # docker's own words
+        with pytest.raises(DeploymentStartupError, match="onflict"):
+            await make(docker_args=[*NO_NETWORK, more]).start()
+        return
+    deployment = make(docker_args=[*NO_NETWORK, more])
+    await deployment.start()
+    assert await said(deployment, "echo there") == "there\n"
+
+
+@pytest.mark.parametrize(
+    ("instead", "words"),
+    [
+        ("echo noise; echo ${1}4 3 - -", "bash in container .* is 4.3; 4.4 or later"),
+        ("echo out of order; exit 5", "Cannot start the container: out of order"),
+        ("printf %s ${1}5", "did not start within 1 seconds"),  # no whole line
+    ],
+)
+async def test_a_container_that_does_not_say_that_a_bash_runs(
+    make: Callable[..., DockerDeployment], reach: Engine, monkeypatch: pytest.MonkeyPatch, instead: str, words: str
+) -> None:
+    monkeypatch.setattr(docker_module, "_GREETING_SCRIPT", f"{instead}; read -t 60 <> <(:)")
+    with pytest.raises(DeploymentStartupError, match=words):
+        await make(startup_timeout=1 if "1 seconds" in words else 60).start()
+    assert await asyncio.to_thread(needs.wait_until, lambda: names(reach) == [], 60)
+
+
+async def test_the_callers_arguments_of_docker_run(
+    make: Callable[..., DockerDeployment], reach: Engine, bash_min: str, tmp_path: Path
+) -> None:
+    (tmp_path / "it").write_text("of the host\n")
+    entry = tmp_path / "entry"
+    entry.write_text('#!/bin/bash\nexport OWN=entry\necho began >/it/log\nexec "$@"\n')
+    entry.chmod(0o755)
+    machine = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}.get(platform.machine())
+    given = ["-e", "A=b c", "-v", f"{tmp_path}:/it", "--workdir", "/it", "--user", "1000", "--entrypoint", "/it/entry"]
+    tmp_path.chmod(0o777)
+    deployment = make(image=bash_min, docker_args=[*NO_NETWORK, *given], platform=machine)
+    await deployment.start()
+    assert await said(deployment, "cat /it/it; pwd; id -u; echo $A; cat log") == "of the host\n/it\n1000\nb c\nbegan\n"
+    await deployment.stop()
+    for shell in ("--entrypoint=", "--entrypoint=/bin/sh"):
+        deployment = make(image=bash_min, docker_args=[*NO_NETWORK, shell, "--init"])
+        await deployment.start()
+        assert "init" in await said(deployment, "ps")
+        await deployment.stop()
+
+
+async def test_an_entry_point_that_fails_says_how(
+    make: Callable[..., DockerDeployment], reach: Engine, bash_min: str, tmp_path: Path
+) -> None:
+    entry = tmp_path / "entry"
+    entry.touch(mode=0o755)
+    mounted = [*NO_NETWORK, "-v", f"{tmp_path}:/it", "--entrypoint", "/it/entry"]
+    for before in ("", "sleep 0.3; "):
+        entry.write_text(f"#!/bin/bash\n{before}echo no configuration >&2; exit 7\n")
+        for kept in (False, True):
+            deployment = make(image=bash_min, docker_args=mounted, remove_container=not kept)
+            words = "(?s)exit code 7.*entry point '/it/entry' printed: no configuration"
+            try:
+                await deployment.start()
+            except DeploymentStartupError as error:
+                assert re.search(words, str(error)), error
+            else:  # it was quicker than the entry point
+                assert before
+                with pytest.raises(SandboxLostError, match="exit code 7"):
+                    while True:
+                        await said(deployment, "echo on")
+            await deployment.stop()
+            assert len(left := names(reach)) == kept
+            if kept:
+                reach.docker("rm", *left)
+
+
+async def test_orphans_do_not_stay_as_zombies_and_a_polite_stop_is_quick(
+    make: Callable[..., DockerDeployment], reach: Engine, bash_min: str
+) -> None:
+    deployment = make(image=bash_min)
+    await deployment.start()
+    await said(deployment, "(sleep 0.1 & sleep 0.2 &) ; :")
+    state = "for stat in /proc/[0-9]*/stat; do IFS= read -r line <$stat && echo ${line##*) }; done"
+    for _ in range(300):
+        if not any(line.startswith("Z") for line in (await said(deployment, state)).splitlines()):
+            break
+        await asyncio.sleep(0.1)
+    else:
+        pytest.fail("zombies")
+    began = time.monotonic()
+    reach.docker("stop", "-t", "60", str(deployment.container_name))
+    assert time.monotonic() - began < 45
+
+
+async def test_what_is_kept(make: Callable[..., DockerDeployment], reach: Engine) -> None:
+    reach.docker("tag", "swx-test/bash-only", "swx-test/other")
+    deployment = make(image="swx-test/other", remove_container=False, remove_images=True)
+    await deployment.start()
+    name = str(deployment.container_name)
+    reach.docker("tag", "swx-test/bash-only", "swx-test/another")
+    await deployment.stop()
+    try:
+        assert reach.docker("inspect", "-f", "{{.State.Running}}", name) == "false"
+    finally:
+        reach.docker("rm", name)
+        reach.docker("rmi", "swx-test/another")
+    assert not reach.docker("image", "ls", "-q", "swx-test/other")
+
+
+# What goes wrong at the start
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "words"),
+    [
+        ({"image": "swx-test/ash-min"}, DeploymentStartupError, "'swx-test/ash-min' has no bash, which sessions need"),
+        ({"image": "swx-test/none"}, DockerPullError, "image 'swx-test/none' is not on this machine"),
+        ({"image": "127.0.0.1:1/none", "pull": "missing"}, DockerPullError, "Failed to pull image 127.0.0.1:1/none"),
+        ({"docker_args": ["--network", "no-such-network"]}, DeploymentStartupError, "no-such-network"),
+        ({"docker_args": [*NO_NETWORK, "--entrypoint=/bin/bash", "--no-such-option"]}, DeploymentStartupError, "unkn"),
+        ({"startup_timeout": 0.05}, StartupTimeoutError, "did not start within 0.05 seconds"),
+        ({"remove_container": False, "image": "swx-test/ash-min"}, DeploymentStartupError, "has no bash"),
+    ],
+)
+async def test_a_start_that_fails_says_why_and_leaves_nothing(
+    make: Callable[..., DockerDeployment], reach: Engine, ash_min: str, fields: dict, kind: type, words: str
+) -> None:
+    deployment = make(**fields)
+    steps: list[str] = []
+    deployment.add_hook(SetStatusDeploymentHook("a", lambda _, step: steps.append(step)))
+    with pytest.raises(kind, match=words) as caught:
+        await deployment.start()
+    assert isinstance(caught.value, DeploymentStartupError)
+    assert isinstance(caught.value, TimeoutError) == (kind is StartupTimeoutError)
+    assert (steps == ["Pulling container image"]) == (fields.get("pull") == "missing")
+    assert names(reach) == [] and deployment.container_name is None
+    with pytest.raises(DeploymentNotStartedError):
+        _ = deployment.runtime
+
+
+async def test_no_engine_and_no_command(
+    make: Callable[..., DockerDeployment], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("rex-deploy-none")
+    with monkeypatch.context() as patch:
+        patch.setenv("DOCKER_HOST", "unix:///no/such/socket")
+        for pull in ("never", "missing", "always"):
+            with pytest.raises(DeploymentStartupError, match="'docker' cannot be reached") as caught:
+                await make(pull=pull, logger=logger).start()
+            assert not isinstance(caught.value, DockerPullError)
+        patch.setenv("PATH", "/no/such/directory")
+        with pytest.raises(DeploymentStartupError, match="command 'docker' cannot be run .No such file"):
+            await make(logger=logger).start()
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+
+
+async def test_a_start_can_be_cancelled_at_any_moment(make: Callable[..., DockerDeployment], reach: Engine) -> None:
+    for milliseconds in (0, 10, 60, 150, 300, 450):
+        deployment = make()
+        starting = asyncio.ensure_future(deployment.start())
+        await asyncio.sleep(milliseconds / 1000)
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await starting
+            await deployment.stop()
+        assert names(reach) == [] and deployment.container_name is None
+    deployment = make()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await deployment.start()
+    assert names(reach) == []
+
+
+def test_an_interrupt_from_the_keyboard_and_a_lost_loop_leave_nothing(
+    make: Callable[..., DockerDeployment], reach: Engine
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    deployment = make()
+    deployment.add_hook(SetStatusDeploymentHook("a", interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(deployment.start())
+    assert names(reach) == []
+
+    deployment = make()
+    loop = asyncio.new_event_loop()
+    start = deployment.start()
+    with contextlib.suppress(RuntimeError):
+        loop.call_later(0.15, loop.stop)
+        loop.run_until_complete(start)  # the loop is stopped in the middle of it
+    for task in asyncio.all_tasks(loop):
+        task.get_coro().close()  # type: ignore[union-attr]
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+    assert names(reach) == []
+    gc.collect()
+    loop.close()
+
+
+# Losses
+
+
+async def test_a_container_that_is_paused_or_goes_away(make: Callable[..., DockerDeployment], reach: Engine) -> None:
+    deployment = make()
+    await deployment.start()
+    name = str(deployment.container_name)
+    # Docker itself hangs if a container is paused while a program is being started in it.
+    loader_pool = deployment.runtime.sandbox._shells  # type: ignore[attr-defined]
+    assert await asyncio.to_thread(needs.wait_until, lambda: loader_pool._ready and not loader_pool._starting, 60)
+    reach.docker("pause", name)
+    answer = await deployment.is_alive(timeout=60)
+    assert not answer and "is paused" in answer.message
+    reach.docker("unpause", name)
+    assert await deployment.is_alive(timeout=60)
+    reach.docker("rm", "-f", name)
+    with pytest.raises(SandboxLostError, match="Container process terminated"):
+        await deployment.is_alive(timeout=60)
+    with pytest.raises(SandboxLostError):
+        await deployment.runtime.execute(Command(command="true", shell=True, timeout=60))
+    await deployment.stop()
+
+
+async def test_an_engine_that_goes_away(
+    make: Callable[..., DockerDeployment], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Engine() as engine:
+        images.provide(engine, "bash-only")
+        monkeypatch.setenv("DOCKER_HOST", engine.host)
+        deployment = make(logger=logging.getLogger("rex-deploy-away"))
+        await deployment.start()
+        name = deployment.container_name
+        engine.stop(keep=True)
+        with contextlib.suppress(SwerexException):
+            assert not await deployment.is_alive(timeout=30)
+        began = time.monotonic()
+        await deployment.stop()
+        assert time.monotonic() - began < 60
+        assert f"Failed to kill container {name}" in caplog.text and "swerex-c prune" in caplog.text
+        await deployment.stop()
+
+
+# Owners
+
+
+def test_a_dropped_deployment_removes_its_container(make: Callable[..., DockerDeployment], reach: Engine) -> None:
+    deployment = DockerDeployment(image="swx-test/bash-only", pull="never", docker_args=NO_NETWORK)
+    asyncio.run(deployment.start())
+    assert len(names(reach)) == 1
+    del deployment
+    gc.collect()
+    assert needs.wait_until(lambda: names(reach) == [], 60)
+
+
+STARTED = """if True:
+    import asyncio, sys, time
+    from swerex_c.deployment.docker import DockerDeployment
+    kept = [
+        DockerDeployment(image="swx-test/bash-only", pull="never", docker_args=["--network", "none"], **fields)
+        for fields in ({}, {"remove_container": False})
+    ]
+    async def start():
+        await asyncio.gather(*(deployment.start() for deployment in kept))
+    asyncio.run(start())
+    print(*(deployment.container_name for deployment in kept), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_a_dead_process_left_is_pruned_and_nothing_else(
+    make: Callable[..., DockerDeployment], reach: Engine, container: Callable[..., str], bash_only: str
+) -> None:
+    def prune(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "swerex_c", "prune", *words], env=our_environment(), capture_output=True,
+            text=True, timeout=90, cwd="/",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    alive = make()
+    asyncio.run(alive.start())
+    another = {"swerex_c.host": "another", "swerex_c.pid": "4194305"}
+    others_facts = {**ownership.labels("of-another-host", keep=False), **another}
+    given = ["--name", "of-another-host", *(f"--label={name}={value}" for name, value in others_facts.items())]
+    foreign = [container(bash_only), container(bash_only, *given)]
+    quiet = {**our_environment(), "SWE_REX_LOG_STREAM_LEVEL": "ERROR"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", STARTED], env=quiet, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        first, second = process.stdout.readline().split()
+        assert "docker has no container of a dead process" in prune()
+        process.kill()
+        process.wait()
+        assert {first, second} < set(names(reach))
+        told = prune("--dry-run")
+        assert f"removed: {first}" in told and f"stopped but kept: {second}" in told
+        assert len(told.splitlines()) == 2 and f"process {process.pid}" in told
+        assert {first, second} < set(names(reach))
+        prune("--container-runtime", "docker")
+        assert first not in names(reach) and alive.container_name in names(reach)
+        assert reach.docker("inspect", "-f", "{{.State.Running}}", second, *foreign) == "false\ntrue\ntrue"
+        assert "docker has no container of a dead process" in prune()
+        assert asyncio.run(alive.is_alive(timeout=60))
+    finally:
+        process.kill()
+        process.communicate()
+        reach.docker("rm", "-f", *(name for name in names(reach, ownership.KEEP)), check=False)
+
+
+def test_a_process_that_ends_in_the_normal_way_leaves_nothing(
+    make: Callable[..., DockerDeployment], reach: Engine
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", STARTED], env={**our_environment(), "SWE_REX_LOG_STREAM_LEVEL": "ERROR"},
+        input="", capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    said = [line for line in done.stderr.splitlines() if not line.startswith("Executing <")]  # a busy machine
+    assert (done.returncode, said) == (0, [])
+    first, second = done.stdout.split()
+    assert first not in names(reach)
+    assert reach.docker("inspect", "-f", "{{.State.Running}}", second) == "false"
+    reach.docker("rm", second)
+
+
+def test_who_lives() -> None:
+    mine = ownership.labels("it", keep=False)
+    assert ownership.is_owner_alive(mine) is True
+    dead = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
+    assert ownership.is_owner_alive({**mine, "swerex_c.pid": str(dead.pid)}) is False  # ended, and not waited for
+    dead.wait()
+    for change, answer in (
+        ({"swerex_c.pid": str(dead.pid)}, False),
+        ({"swerex_c.pid": str(1 << 40)}, False),
+        ({"swerex_c.started": "1"}, False),  # the number is another process's by now
+        ({"swerex_c.boot": "an earlier one"}, False),
+        ({"swerex_c.host": "another"}, None),
+        ({"swerex_c.host": "another", "swerex_c.boot": "another"}, None),
+        ({"swerex_c.pidns": "another"}, None),
+        ({"swerex_c.pid": ""}, None),
+        ({"swerex_c.boot": ""}, None),
+    ):
+        assert ownership.is_owner_alive({**mine, **change}) is answer, change
+    assert ownership.is_owner_alive({}) is None
+    assert ownership.KEEP in ownership.labels("it", keep=True)
+
+
+# Many
+
+
+async def test_thirty_at_once(make: Callable[..., DockerDeployment], reach: Engine) -> None:
+    deployments = [make() for _ in range(30)]
+    await asyncio.gather(*(deployment.start() for deployment in deployments))
+    found = [str(deployment.container_name) for deployment in deployments]
+    assert len(set(found)) == 30 and set(found) == set(names(reach))
+    answers = await asyncio.gather(*(said(each, f"echo {i}") for i, each in enumerate(deployments)))
+    assert answers == [f"{i}\n" for i in range(30)]
+    await asyncio.gather(*(deployment.stop() for deployment in deployments))
+    assert names(reach) == []
+
+
+# Images
+
+
+class Built(DockerDeployment):
+    """As a caller writes it who knows another way to a Python of its own."""
+
+    @property
+    def glibc_dockerfile(self) -> str:
+        return "ARG BASE_IMAGE\nFROM $BASE_IMAGE\nENV BUILT=yes\n"
+
+
+async def test_an_image_is_built_upon(make: Callable[..., DockerDeployment], caplog: pytest.LogCaptureFixture) -> None:
+    deployment = make(Built, python_standalone_dir="/opt", logger=logging.getLogger("rex-deploy-built"))
+    caplog.set_level(logging.INFO, "rex-deploy-built")
+    await deployment.start()
+    assert await said(deployment, "echo $BUILT") == "yes\n"
+    assert "Building image swx-test/bash-only to install a standalone python to /opt" in caplog.text
+    await deployment.stop()
+
+    class Wrong(DockerDeployment):
+        glibc_dockerfile = "NO SUCH THING\n"  # type: ignore[assignment]
+
+    with pytest.raises(DeploymentStartupError, match="(?s)Building image swx-test/bash-only failed.*NO"):
+        await make(Wrong, python_standalone_dir="/opt").start()
+    # Without a server nothing needs a Python of its own.
+    deployment = make(python_standalone_dir="/root")
+    await deployment.start()
+    await deployment.stop()
+    text = make(python_standalone_dir="/opt", platform="linux/amd64").glibc_dockerfile
+    assert "FROM --platform=linux/amd64 $BASE_IMAGE" in text and "COPY --from=builder /opt/python3.11 /opt/py" in text
+
+
+def test_progress_is_shown_on_a_terminal_only(reach: Engine) -> None:
+    code = """if True:
+        from swerex_c.deployment.docker import DockerDeployment
+        from swerex_c.exceptions import DockerPullError
+        try:
+            DockerDeployment(image="127.0.0.1:1/none", pull="always")._pull_image()
+        except DockerPullError as error:
+            print("refused" if "refused" in str(error) else error)
+    """
+    environment = {**our_environment(), "SWE_REX_LOG_STREAM_LEVEL": "ERROR", "TERM": "xterm"}
+    master, slave = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=slave, timeout=60
+    )
+    os.close(slave)
+    assert done.stdout == b"refused\n"
+    assert select.select([master], [], [], 10)[0] and b"Pulling 127.0.0.1:1/none" in os.read(master, 65536)
+    os.close(master)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=60)
+    assert (done.stdout, done.stderr) == (b"refused\n", b"")
+
+
+# The shell of the caller's choice
+
+SHELL = ["bash", "-c", 'export SEEN="by the shell"; eval "$0"']
+
+
+@pytest.mark.parametrize("more", [[], ["-t"]])
+async def test_programs_are_started_by_the_callers_shell(
+    make: Callable[..., DockerDeployment], reach: Engine, more: list[str]
+) -> None:
+    deployment = make(exec_shell=SHELL, docker_args=[*NO_NETWORK, *more])
+    await deployment.start()
+    runtime = deployment.runtime
+    assert await said(deployment, 'echo "$SEEN"') == "by the shell\n"
+    assert "SEEN=by the shell" in await said(deployment, "mapfile -d '' a </proc/1/environ; printf '%s,' \"${a[@]}\"")
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    for command, output in (('echo "$SEEN"', "by the shell\n"), ('echo "a\'b\\\\c!@"', "a'b\\c!@\n")):
+        assert (await runtime.run_in_session(BashAction(command=command, timeout=60))).output == output
+    await runtime.write_file(WriteFileRequest(path="/tmp/f", content="text\n"))
+    assert (await runtime.read_file(ReadFileRequest(path="/tmp/f"))).content == "text\n"
+    await deployment.stop()
+
+
+async def test_a_shell_that_is_not_there(make: Callable[..., DockerDeployment], reach: Engine) -> None:
+    deployment = make(exec_shell=["/no/such/shell", "-c"])
+    with pytest.raises(DeploymentStartupError, match="/no/such/shell"):
+        await deployment.start()
+    assert names(reach) == []
+
+
+def test_the_servers_command_is_run_by_the_callers_shell() -> None:
+    deployment = DockerDeployment(exec_shell=["/bin/bash", "-lc"])
+    *shell, text = deployment._get_swerex_start_cmd("the-key")
+    assert shell == ["/bin/bash", "-lc"] and text.startswith("swerex-remote --auth-token the-key")
+    with pytest.raises(ValueError, match="exec_shell"):
+        DockerDeployment(exec_shell=[])
+
+
+# A server in the container
+
+
+def fits(engine: Engine, image: str) -> bool:
+    """Whether the image's Python is this one."""
+    code = "import sys, platform; print(sys.implementation.cache_tag, platform.machine())"
+    command = ["run", "--rm", "--pull", "never", "--network", "none", image, "python3", "-c", code]
+    return engine.docker(*command) == f"{sys.implementation.cache_tag} {platform.machine()}"
+
+
+async def test_the_server_is_carried_into_the_container(
+    make: Callable[..., DockerDeployment], reach: Engine, debian_py: str
+) -> None:
+    deployment = make(
+        image=debian_py, server=True, docker_args=["--network", "host"], startup_timeout=90, exec_shell=SHELL
+    )
+    if not fits(reach, debian_py):
+        # It is not tried with a network: the server's own is turned off.
+        deployment = make(image=debian_py, server=True, startup_timeout=90)
+        with pytest.raises(DeploymentStartupError, match="(?s)Container process terminated.*no suitable Python"):
+            await deployment.start()
+        return
+    await deployment.start()
+    assert isinstance(deployment.runtime, RemoteRuntime) and deployment._config.port
+    assert await deployment.is_alive(timeout=60)
+    assert await said(deployment, "echo $((6 * 7)); echo ${SWEREX_AUTH_TOKEN-none} $SEEN") == "42\nnone by the shell\n"
+    await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    assert (await deployment.runtime.run_in_session(BashAction(command="echo hi", timeout=60))).output == "hi\n"
+    key = deployment.runtime._config.auth_token
+    assert key not in reach.docker("inspect", "-f", "{{.Config.Cmd}}", str(deployment.container_name))
+    reach.docker("kill", str(deployment.container_name))
+    assert needs.wait_until(lambda: deployment._container_process.poll() is not None, 60)
+    with pytest.raises(SandboxLostError, match="(?s)Container process terminated.*Listening on"):
+        await deployment.is_alive(timeout=60)
+    await deployment.stop()
+    assert names(reach) == []
+
+
+async def test_a_server_that_cannot_be(make: Callable[..., DockerDeployment], reach: Engine, bash_min: str) -> None:
+    with pytest.raises(DeploymentStartupError, match="(?s)Container process terminated.*no suitable Python"):
+        await make(image=bash_min, server=True).start()
+    for server in (True, None):  # None: the subclass says enough
+        with pytest.raises(
+            DeploymentStartupError, match="(?s)Container process terminated.*stderr:\nsaid by the caller"
+        ):
+            await make(Silent, image=bash_min, server=server).start()
+    deployment = make(Silent, image=bash_min, startup_timeout=2)
+    deployment.words = "echo waits >&2; sleep 1000"
+    with pytest.raises(StartupTimeoutError, match="Runtime did not start within"):
+        await deployment.start()
+    deployment = make(Twice, image=bash_min)
+    with pytest.raises(DeploymentStartupError, match="(?s)the second"):  # the first had a port that was taken
+        await deployment.start()
+    assert len(set(deployment.ports)) == 2
+    deployment = make(Silent, image=bash_min, server=False)
+    await deployment.start()
+    assert await said(deployment, "echo none is started") == "none is started\n"
+    await deployment.stop()
+    assert names(reach) == []
+
+
+class Silent(DockerDeployment):
+    words = "echo said by the caller >&2; exit 3"
+
+    def _get_swerex_start_cmd(self, token: str) -> list[str]:
+        return ["/bin/sh", "-c", self.words]
+
+
+class Twice(DockerDeployment):
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**fields)
+        self.ports: list[int | None] = []
+
+    def _get_swerex_start_cmd(self, token: str) -> list[str]:
+        self.ports.append(self._config.port)
+        words = "bind: address already in use" if len(self.ports) == 1 else "the second"
+        return ["/bin/sh", "-c", f"echo '{words}' >&2; exit 1"]
+
+
+async def test_who_replaces_the_methods_of_the_class_is_heard(
+    make: Callable[..., DockerDeployment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployment = make()
+    command = deployment._get_swerex_start_cmd("the-key")
+    assert command[:2] == ["/bin/sh", "-c"] and "swerex-remote --auth-token the-key || " in command[2]
+    assert not deployment._serves
+    monkeypatch.setattr(DockerDeployment, "_get_swerex_start_cmd", lambda self, token: ["/bin/sh", "-c", "exit 3"])
+    assert deployment._serves and make(server=False)._serves is False
+    monkeypatch.undo()
+    deployment._get_swerex_start_cmd = lambda token: []  # type: ignore[method-assign]
+    assert deployment._serves
+
+
+async def test_who_replaces_the_functions_of_the_module_is_heard(
+    make: Callable[..., DockerDeployment],
+    reach: Engine,
+    bash_only: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The original's module has three, which get the image and the engine's command."""
+    missing, tagged = "127.0.0.1:1/none", "127.0.0.1:1/removed"
+    assert docker_module._is_image_available(bash_only) and not docker_module._is_image_available(missing, "docker")
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        docker_module._pull_image(missing, runtime="docker")
+    assert b"refused" in refused.value.stderr and refused.value.cmd == ["docker", "pull", missing]
+    with pytest.raises(subprocess.CalledProcessError):
+        docker_module._remove_image(missing)
+    reach.docker("tag", bash_only, tagged)
+    assert tagged.encode() in docker_module._remove_image(tagged)
+
+    calls: list[tuple[str, ...]] = []
+    here = {tagged: False}
+
+    def available(image: str, runtime: str = "docker") -> bool:
+        calls.append(("available", image, runtime))
+        return here[image]
+
+    def pull(image: str, runtime: str = "docker") -> bytes:
+        calls.append(("pull", image, runtime))
+        reach.docker("tag", bash_only, image)
+        here[image] = True
+        return b""
+
+    def remove(image: str, runtime: str = "docker") -> bytes:
+        calls.append(("remove", image, runtime))
+        raise subprocess.CalledProcessError(1, ["docker"], b"", b"said by the caller's own")
+
+    monkeypatch.setattr(docker_module, "_is_image_available", available)
+    monkeypatch.setattr(docker_module, "_pull_image", pull)
+    monkeypatch.setattr(docker_module, "_remove_image", remove)
+    caplog.set_level(logging.INFO, "rex-deploy-replaced")
+    deployment = make(image=tagged, pull="missing", remove_images=True, logger=logging.getLogger("rex-deploy-replaced"))
+    await deployment.start()
+    asked = ("available", tagged, "docker")
+    assert calls == [asked, ("pull", tagged, "docker")]
+    await deployment.stop()
+    assert calls[2:] == [asked, ("remove", tagged, "docker")]
+    assert f"Failed to remove image {tagged}: said by the caller's own" in caplog.text
+    reach.docker("rmi", tagged)
+
+    def refuse(image: str, runtime: str = "docker") -> bytes:
+        raise subprocess.CalledProcessError(1, ["docker"], b"printed", b"said by the caller's own")
+
+    monkeypatch.setattr(docker_module, "_pull_image", refuse)
+    with pytest.raises(DockerPullError, match=f"(?s)Failed to pull image {tagged}. said by the.*own.*printed"):
+        await make(image=tagged, pull="always").start()
+
+
+async def test_a_subclass_with_a_start_of_its_own(make: Callable[..., DockerDeployment], tmp_path: Path) -> None:
+    """It does what the original's `start` does, by the same private names, with a server that is no container's."""
+
+    class Own(DockerDeployment):
+        async def start(self) -> None:  # type: ignore[override]
+            self._pull_image()
+            self._container_name = self._get_container_name()
+            self._hooks.on_custom_step("Starting runtime")
+            token = self._get_token()
+            server = [sys.executable, "-m", "swerex_c.server", "--auth-token", token, "--port", str(self._config.port)]
+            self._container_process = subprocess.Popen(
+                [*server, "--host", "127.0.0.1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=our_environment()
+            )
+            self._runtime = RemoteRuntime.from_config(
+                RemoteRuntimeConfig(port=self._config.port, timeout=self._runtime_timeout, auth_token=token)
+            )
+            await self._wait_until_alive(timeout=60)
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    deployment = make(Own, port=port)
+    with pytest.raises(RuntimeError):
+        await deployment.is_alive()
+    await deployment.start()
+    assert await deployment.is_alive(timeout=60) == IsAliveResponse(is_alive=True)
+    process = deployment._container_process
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with pytest.raises(RuntimeError, match="Container process terminated"):
+        await deployment.is_alive(timeout=60)
+    await deployment.stop()
+    assert deployment._container_process is None and deployment._container_name is None
+
+
+def test_the_carried_server_has_what_it_needs_and_only_that() -> None:
+    import io
+    import tarfile
+
+    with tarfile.open(fileobj=io.BytesIO(server_bundle.archive())) as tar:
+        found = tar.getnames()
+        assert tar.getmember(".swerex_c/lib/swerex_c/_supervisor").mode == 0o755
+    top = {name.split("/")[2] for name in found if name.startswith(".swerex_c/lib/")}
+    assert {"swerex_c", "pydantic_core", "fastapi", "uvicorn", "starlette"} <= top
+    assert not {"aiohttp", "pytest", "rich", "typer"} & top and "bin" not in top
+    assert all(name.startswith(".swerex_c/") and ".." not in name for name in found)
+
+
+# podman
+
+
+@pytest.fixture
+def podman_reach(podman: hosts.Podman, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> hosts.Podman:
+    """`podman` is the tests' own."""
+    command = tmp_path / "podman"
+    words = " ".join(f"'{word}'" for word in podman.argv)
+    command.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("CONTAINERS_CONF", podman.environment["CONTAINERS_CONF"])
+    monkeypatch.setenv("PATH", f"{tmp_path}:{podman.environment['PATH']}")
+    return podman
+
+
+async def test_podman(podman_reach: hosts.Podman) -> None:
+    fields: dict[str, Any] = {"image": podman_reach.provide("bash-only"), "pull": "missing", "startup_timeout": 60}
+    fields["docker_args"] = [*NO_NETWORK, "--ulimit", "host"]
+    config = DockerDeploymentConfig(container_runtime="podman", **fields)
+    for deployment in (PodmanDeployment(**fields), get_deployment(config)):
+        assert isinstance(deployment, DockerDeployment) and deployment._config.container_runtime == "podman"
+        await deployment.start()
+        assert await deployment.is_alive(timeout=60)
+        assert await said(deployment, "echo hi") == "hi\n"
+        found = Client("podman").labelled(ownership.LABEL, ownership.OWNER_LABELS)
+        assert [(one.name, one.runs) for one in found] == [(deployment.container_name, True)]
+        assert ownership.is_owner_alive(found[0].labels) is True
+        await deployment.stop()
+        assert Client("podman").labelled(ownership.LABEL, ownership.OWNER_LABELS) == []
+    with pytest.raises(DockerPullError, match="'localhost/swx-test/none' is not on this machine"):
+        await PodmanDeployment(**{**fields, "image": "localhost/swx-test/none", "pull": "never"}).start()
+    ash = podman_reach.provide("ash-min")
+    with pytest.raises(DeploymentStartupError, match="has no bash"):
+        await PodmanDeployment(**{**fields, "image": ash}).start()
+    assert podman_reach.run("ps", "-aq") == ""

@@ -1,0 +1,170 @@
+"""Containers with a network: images that are pulled from a real registry, and servers behind published ports."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from swerex_c.deployment.docker import DockerDeployment
+from swerex_c.exceptions import DockerPullError
+from swerex_c.providers import ownership
+from swerex_c.runtime.abstract import Command
+from tests.support import images, needs
+from tests.support.docker_engine import Engine
+from tests.support.registry import Registry
+
+pytestmark = pytest.mark.limit(110)
+
+AT_ONCE = 6
+
+
+@pytest.fixture(scope="module")
+def networked() -> Iterator[Engine]:
+    """An engine whose containers have a network."""
+    try:
+        needs.program("ip", "iproute2")
+        needs.capability(needs.CAP_NET_ADMIN, "CAP_NET_ADMIN", "a network of containers")
+        engine = Engine(network=True).start()
+    except needs.Lacking as lack:
+        pytest.skip(f"this machine lacks {lack}")
+    with engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[Registry]:
+    with needs.started(Registry) as place:
+        yield place
+
+
+@pytest.fixture
+def reach(networked: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    for name in ("DOCKER_HOST", "DOCKER_CONFIG", "PATH"):
+        monkeypatch.setenv(name, networked.environment[name])
+    yield networked
+    left = networked.docker("ps", "-aq", "--filter", f"label={ownership.LABEL}").split()
+    if left:
+        networked.docker("rm", "-f", *left, check=False)
+    assert not left
+
+
+@pytest.fixture
+def published(reach: Engine, registry: Registry) -> Callable[[str], str]:
+    """`published(name)`: the small image under this name in the registry, and not in the engine."""
+
+    def one(name: str) -> str:
+        image = registry.name(name)
+        reach.docker("tag", images.provide(reach, "bash-only"), image)
+        reach.docker("push", "-q", image)
+        reach.docker("rmi", image)
+        return image
+
+    return one
+
+
+def has(engine: Engine, image: str) -> bool:
+    return bool(engine.docker("image", "ls", "-q", image))
+
+
+async def said(deployment: DockerDeployment, command: str) -> str:
+    return (await deployment.runtime.execute(Command(command=command, shell=True, timeout=60))).stdout
+
+
+async def test_an_image_is_pulled_and_goes_again(reach: Engine, published: Callable[[str], str]) -> None:
+    image = published("pulled")
+    deployment = DockerDeployment(image=image, remove_images=True)
+    await deployment.start()
+    assert has(reach, image)
+    assert await said(deployment, "echo here") == "here\n"
+    await deployment.stop()
+    assert not has(reach, image)
+
+
+async def test_never_pulls_nothing(reach: Engine, published: Callable[[str], str]) -> None:
+    image = published("never")
+    with pytest.raises(Exception, match=f"(?i)no such image|not.*found|{image}"):
+        await DockerDeployment(image=image, pull="never").start()
+    assert not has(reach, image)
+
+
+async def test_always_takes_what_is_new(reach: Engine, registry: Registry, published: Callable[[str], str]) -> None:
+    image = published("renewed")
+    steps: list[Any] = []
+    for pull, number in (("missing", 1), ("missing", 1), ("always", 2)):
+        if number == 2:
+            container = reach.docker("create", "--network", "none", image, "true")
+            newer = reach.docker("commit", "-c", "ENV NEWER=2", container)
+            reach.docker("rm", container)
+            old = reach.docker("image", "inspect", "-f", "{{.Id}}", image)
+            reach.docker("tag", newer, image)
+            reach.docker("push", "-q", image)
+            reach.docker("tag", old, image)  # what this engine has is the old one again
+        deployment = DockerDeployment(image=image, pull=pull)
+        await deployment.start()
+        steps.append(await said(deployment, "echo ${NEWER:-1}"))
+        await deployment.stop()
+    assert steps == ["1\n", "1\n", "2\n"]
+
+
+async def test_what_the_registry_lacks_is_told(reach: Engine, registry: Registry) -> None:
+    with pytest.raises(DockerPullError, match="not found|unknown"):
+        await DockerDeployment(image=registry.name("nothing")).start()
+
+
+def test_pulling_shows_progress_on_a_terminal(reach: Engine, published: Callable[[str], str]) -> None:
+    image = published("shown")
+    program = (
+        "import asyncio; from swerex_c.deployment.docker import DockerDeployment\n"
+        f"d = DockerDeployment(image={image!r})\n"
+        "asyncio.run(d.start()); asyncio.run(d.stop())"
+    )
+    master, slave = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", program], stdin=slave, stdout=slave, stderr=slave) as process:
+        os.close(slave)
+        shown = b""
+        while True:
+            try:
+                shown += os.read(master, 65536)
+            except OSError:
+                break
+    os.close(master)
+    assert process.returncode == 0, shown[-2000:]
+    assert image.encode() in shown
+
+
+@pytest.mark.limit(300)
+async def test_a_server_behind_a_published_port(reach: Engine) -> None:
+    image = images.provide(reach, "debian-py")
+    deployment = DockerDeployment(image=image, server=True, pull="never", startup_timeout=90)
+    await deployment.start()
+    try:
+        published = reach.docker("port", deployment.container_name or "", "8000")
+        assert str(deployment._config.port) in published
+        assert await said(deployment, "cat /proc/1/comm") in ("sh\n", "python3\n", "swerex-remote\n")
+    finally:
+        await deployment.stop()
+
+
+@pytest.mark.limit(400)
+async def test_servers_that_start_at_once_get_ports_of_their_own(reach: Engine) -> None:
+    image = images.provide(reach, "debian-py")
+    logger = logging.getLogger("rex-deploy-at-once")
+    made = [
+        DockerDeployment(image=image, server=True, pull="never", startup_timeout=200, logger=logger)
+        for _ in range(AT_ONCE)
+    ]
+    try:
+        await asyncio.gather(*(it.start() for it in made))
+        assert len({it._config.port for it in made}) == AT_ONCE
+        names = await asyncio.gather(*(said(it, "cat /etc/hostname") for it in made))
+        assert len(set(names)) == AT_ONCE
+    finally:
+        await asyncio.gather(*(it.stop() for it in made))

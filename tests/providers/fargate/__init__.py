@@ -1,0 +1,1 @@
+"""AWS Fargate and the AWS utilities, through boto3 and moto."""

@@ -1,0 +1,439 @@
+"""The utilities around AWS, by the real boto3 against moto; and what they ask for exists in the installed boto3."""
+
+from __future__ import annotations
+
+import ast
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import swerex_c
+from swerex_c.exceptions import SwerexException
+from swerex_c.utils import aws as utils
+from swerex_c.utils import aws_client
+from swerex_c.utils.aws import (
+    AwsError,
+    find_public_ip,
+    get_cloudwatch_log_url,
+    get_cluster_arn,
+    get_container_name,
+    get_default_vpc_and_subnet,
+    get_execution_role_arn,
+    get_name_hash,
+    get_public_ip,
+    get_security_group,
+    get_task_definition,
+    run_fargate_task,
+)
+from tests.support.aws_fixtures import REGION, Answer, World, aws, boto3, json_error, moto, xml_error
+
+__all__ = ["aws", "moto"]
+
+TAG = {"origin": "swe-rex-deployment-auto"}
+
+
+def tags(found: list[dict[str, str]]) -> dict[str, str]:
+    return {each.get("Key", each.get("key", "")): each.get("Value", each.get("value", "")) for each in found}
+
+
+# Names
+
+
+def test_names_are_the_original_s() -> None:
+    # As 1.4.0 gives them: what it made is found.
+    rule = {"IpProtocol": "tcp", "FromPort": 8880, "ToPort": 8880, "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
+    assert get_name_hash("swe-rex-deployment-sg", rule, max_length=255) == "swe-rex-deployment-sg-b9ccad2f016f"
+    assert get_container_name("public.ecr.aws/v0/test-repo_1:latest") == "publicecrawsv0test-repo_1latest"
+    assert get_container_name("x" * 255) == "x" * 255
+    assert len(get_container_name("x" * 256)) == 64
+    assert get_container_name("ä:5") == "5" and len(get_container_name("ä")) == 64
+
+
+def test_a_name_that_is_too_long() -> None:
+    assert len(get_name_hash("p" * 51, {}, max_length=64)) == 64
+    with pytest.raises(ValueError, match="Prefix and hash length are too long: p+ has length 52"):
+        get_name_hash("p" * 52, {}, max_length=64)
+
+
+def test_the_address_of_the_log() -> None:
+    options = {"awslogs-group": "/ecs/x y", "awslogs-stream-prefix": "ecs"}
+    definition: dict[str, Any] = {"containerDefinitions": [{"logConfiguration": {"options": options}}]}
+    arn = "arn:aws:ecs:ap-south-1:1:task/cluster/abc"
+    url = get_cloudwatch_log_url(arn, definition, "name")
+    assert url == (
+        "https://ap-south-1.console.aws.amazon.com/cloudwatch/home?region=ap-south-1"
+        "#logsV2:log-groups/log-group/%2Fecs%2Fx%20y/log-events/ecs%2Fname%2Fabc"
+    )
+    assert "//eu-west-1.console" in get_cloudwatch_log_url(arn, definition, "name", region="eu-west-1")
+    options["awslogs-region"] = "sa-east-1"
+    assert "//sa-east-1.console" in get_cloudwatch_log_url(arn, definition, "name")
+    china = get_cloudwatch_log_url("arn:aws-cn:ecs:cn-north-1:1:task/c/abc", definition, "name", "cn-north-1")
+    assert china.startswith("https://cn-north-1.console.amazonaws.cn/")
+
+
+# Things that are found or made
+
+
+def test_the_role(aws: World) -> None:
+    arn = get_execution_role_arn("prefix")
+    iam = aws.client("iam")
+    role = iam.get_role(RoleName=arn.split("/")[-1])["Role"]
+    assert role["Arn"] == arn and tags(role["Tags"]) == TAG
+    name = role["RoleName"]
+    assert name == "prefix-011809e9671d"
+    attached = iam.list_attached_role_policies(RoleName=name)["AttachedPolicies"]
+    assert sorted(each["PolicyName"] for each in attached) == [
+        "AmazonEC2ContainerRegistryReadOnly",
+        "AmazonECSTaskExecutionRolePolicy",
+    ]
+    policy = iam.get_role_policy(RoleName=name, PolicyName="LogsAndSecretsPolicy")["PolicyDocument"]
+    assert "arn:aws:logs:*:*:log-group:/ecs/swe-rex-deployment:*" in policy["Statement"][0]["Resource"]
+    assert get_execution_role_arn("prefix") == arn and aws.calls.count("iam.CreateRole") == 1
+    # One that its maker did not come to the end with is completed.
+    iam.detach_role_policy(RoleName=name, PolicyArn=attached[0]["PolicyArn"])
+    iam.delete_role_policy(RoleName=name, PolicyName="LogsAndSecretsPolicy")
+    assert get_execution_role_arn("prefix") == arn
+    assert len(iam.list_attached_role_policies(RoleName=name)["AttachedPolicies"]) == 2
+    assert iam.list_role_policies(RoleName=name)["PolicyNames"] == ["LogsAndSecretsPolicy"]
+
+
+def test_the_role_may_write_the_log_that_is_named(aws: World) -> None:
+    other = get_execution_role_arn("prefix", "/own/log")
+    assert other != get_execution_role_arn("prefix")
+    iam = aws.client("iam")
+    policy = iam.get_role_policy(RoleName=other.split("/")[-1], PolicyName="LogsAndSecretsPolicy")["PolicyDocument"]
+    assert policy["Statement"][0]["Resource"][1] == "arn:aws:logs:*:*:log-group:/own/log"
+
+
+def test_the_definition(aws: World) -> None:
+    arguments: dict[str, Any] = {
+        "image_name": "image:1",
+        "port": 81,
+        "execution_role_arn": "arn:aws:iam::123456789012:role/x",
+        "task_definition_prefix": "prefix",
+    }
+    plain = get_task_definition(**arguments)
+    logged = get_task_definition(**arguments, log_group="/own/log")
+    assert plain["family"] != logged["family"] and plain["family"] == "prefix-b97f4d513c57"
+    (container,) = logged["containerDefinitions"]
+    assert container["image"] == "image:1" and container["portMappings"][0]["containerPort"] == 81
+    assert container["logConfiguration"]["options"]["awslogs-region"] == REGION
+    assert get_task_definition(**arguments)["taskDefinitionArn"] == plain["taskDefinitionArn"]
+    ecs = aws.client("ecs")
+    assert tags(ecs.list_tags_for_resource(resourceArn=plain["taskDefinitionArn"])["tags"]) == TAG
+    ecs.deregister_task_definition(taskDefinition=plain["taskDefinitionArn"])
+    again = get_task_definition(**arguments)
+    assert again["status"] == "ACTIVE" and again["taskDefinitionArn"] != plain["taskDefinitionArn"]
+
+
+def test_the_group(aws: World) -> None:
+    vpc, subnet = get_default_vpc_and_subnet()
+    ec2 = aws.client("ec2")
+    assert ec2.describe_subnets(SubnetIds=[subnet])["Subnets"][0]["VpcId"] == vpc
+    group = get_security_group(vpc, 81, "prefix")
+    (told,) = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
+    assert told["VpcId"] == vpc and tags(told["Tags"]) == TAG
+    (rule,) = told["IpPermissions"]
+    assert (rule["FromPort"], rule["ToPort"], rule["IpRanges"][0]["CidrIp"]) == (81, 81, "0.0.0.0/0")
+    assert get_security_group(vpc, 81, "prefix") == group
+    # Another VPC has one of its own, of the same name.
+    other = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    elsewhere = get_security_group(other, 81, "prefix")
+    assert elsewhere != group and get_security_group(other, 81, "prefix") == elsewhere
+    (narrow,) = ec2.describe_security_groups(GroupIds=[get_security_group(vpc, 81, "prefix", "198.51.100.0/24")])[
+        "SecurityGroups"
+    ]
+    assert narrow["IpPermissions"][0]["IpRanges"][0]["CidrIp"] == "198.51.100.0/24"
+    # One that its maker did not come to the end with is completed.
+    ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=told["IpPermissions"])
+    assert get_security_group(vpc, 81, "prefix") == group
+    assert ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"][0]["IpPermissions"]
+
+
+def test_the_cluster(aws: World) -> None:
+    arn = get_cluster_arn("own-cluster")
+    assert arn.endswith("cluster/own-cluster") and get_cluster_arn("own-cluster") == arn
+    assert tags(aws.client("ecs").list_tags_for_resource(resourceArn=arn)["tags"]) == TAG
+
+
+# What another makes between our look and our making
+
+
+def test_a_role_that_another_makes_meanwhile(aws: World) -> None:
+    def before(request: dict[str, Any]) -> None:
+        aws.client("iam").create_role(
+            RoleName=request["RoleName"], AssumeRolePolicyDocument=request["AssumeRolePolicyDocument"]
+        )
+
+    aws.instead["iam.CreateRole"] = before
+    arn = get_execution_role_arn("prefix")
+    assert arn == aws.client("iam").get_role(RoleName=arn.split("/")[-1])["Role"]["Arn"]
+    assert len(aws.client("iam").list_attached_role_policies(RoleName=arn.split("/")[-1])["AttachedPolicies"]) == 2
+
+
+def test_a_group_that_another_makes_meanwhile(aws: World) -> None:
+    vpc, _ = get_default_vpc_and_subnet()
+    made = []
+
+    def before(request: dict[str, Any]) -> None:
+        group = aws.client("ec2").create_security_group(GroupName=request["GroupName"], Description="x", VpcId=vpc)
+        made.append(group["GroupId"])
+
+    def rule(request: dict[str, Any]) -> None:
+        first = "IpPermissions.1."
+        aws.client("ec2").authorize_security_group_ingress(
+            GroupId=request["GroupId"],
+            IpProtocol="tcp",
+            FromPort=int(request[f"{first}FromPort"]),
+            ToPort=int(request[f"{first}ToPort"]),
+            CidrIp=request[f"{first}IpRanges.1.CidrIp"],
+        )
+
+    aws.instead["ec2.CreateSecurityGroup"] = before
+    aws.instead["ec2.AuthorizeSecurityGroupIngress"] = rule
+    assert [get_security_group(vpc, 81, "prefix")] == made
+    (group,) = aws.client("ec2").describe_security_groups(GroupIds=made)["SecurityGroups"]
+    assert len(group["IpPermissions"]) == 1
+
+
+def test_many_at_once(aws: World) -> None:
+    vpc, _ = get_default_vpc_and_subnet()
+    results: list[tuple[str, str, str]] = []
+
+    def make() -> None:
+        results.append((get_execution_role_arn("prefix"), get_security_group(vpc, 81, "prefix"), get_cluster_arn("c")))
+
+    threads = [threading.Thread(target=make) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 6 and len(set(results)) == 1
+
+
+# Tasks
+
+
+def test_the_address_comes_later(aws: World) -> None:
+    task, cluster = _run(aws)
+    aws.address_after = 2
+    waited: list[float] = []
+    assert get_public_ip(task, cluster, sleep=waited.append) == "127.0.0.1"
+    assert len(waited) == 2
+    aws.address_after = 1_000_000
+    with pytest.raises(AwsError, match="got no public IP address within 0 seconds"):
+        get_public_ip(task, cluster, timeout=0)
+
+
+def test_a_task_without_a_network() -> None:
+    assert find_public_ip({}) is None
+    assert find_public_ip({"attachments": [{"type": "ElasticNetworkInterface", "details": [{"name": "x"}]}]}) is None
+
+
+def _run(aws: World, **more: Any) -> tuple[str, str]:
+    aws.steps = ["PROVISIONING"] * 100
+    vpc, subnet = get_default_vpc_and_subnet()
+    definition = get_task_definition("image", 81, "arn:aws:iam::123456789012:role/x", "prefix")
+    cluster = get_cluster_arn("cluster")
+    group = get_security_group(vpc, 81, "prefix")
+    return run_fargate_task(
+        ["true"], get_container_name("image"), definition["taskDefinitionArn"], subnet, group, cluster, **more
+    ), cluster
+
+
+def test_a_task_as_the_original_runs_it(aws: World) -> None:
+    task, cluster = _run(aws)
+    (told,) = aws.client("ecs").describe_tasks(cluster=cluster, tasks=[task], include=["TAGS"])["tasks"]
+    assert told["launchType"] == "FARGATE" and tags(told["tags"]) == TAG
+    assert told["overrides"] == {
+        "containerOverrides": [{"name": "image", "command": ["true"]}],
+        "cpu": "1vCPU",
+        "memory": "2048",
+        "ephemeralStorage": {"sizeInGiB": 21},
+    }
+
+
+def test_overrides_of_this_and_of_another_container(aws: World) -> None:
+    mine = {"environment": [{"name": "B", "value": "b"}]}
+    other = {"name": "other", "command": ["false"]}
+    task, cluster = _run(aws, environment={"A": "a"}, containerOverrides=[mine, other], vcpus="0.5")
+    (told,) = aws.client("ecs").describe_tasks(cluster=cluster, tasks=[task])["tasks"]
+    assert told["overrides"]["cpu"] == "0.5vCPU"
+    first, second = told["overrides"]["containerOverrides"]
+    assert [each["name"] for each in first["environment"]] == ["A", "B"] and first["command"] == ["true"]
+    assert second == other
+    assert mine == {"environment": [{"name": "B", "value": "b"}]}, "the caller's own"
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("operation", "answer", "call", "code"),
+    [
+        ("ecs.CreateCluster", json_error("AccessDeniedException", "no"), lambda: get_cluster_arn("c"), "AccessDenied"),
+        ("ec2.DescribeVpcs", xml_error("UnauthorizedOperation", "no"), get_default_vpc_and_subnet, "Unauthorized"),
+        ("iam.GetRole", xml_error("AccessDenied", "no"), lambda: get_execution_role_arn("p"), "AccessDenied"),
+    ],
+)
+def test_errors_are_ours(
+    aws: World, operation: str, answer: Answer, call: Callable[[], object], code: str
+) -> None:
+    aws.instead[operation] = lambda _: answer
+    with pytest.raises(AwsError, match=r"^AWS: cannot .*: the credentials do not permit it \(no\)$") as caught:
+        call()
+    assert isinstance(caught.value, SwerexException) and str(caught.value.code).startswith(code)
+    assert type(caught.value.__cause__).__module__.startswith("botocore")
+    assert not caught.value.may_be_done
+
+
+def test_an_error_of_ours_is_a_message_and_pickles() -> None:
+    import pickle
+
+    error = pickle.loads(pickle.dumps(AwsError("no", code="X", may_be_done=True)))
+    assert (str(error), error.code, error.may_be_done) == ("no", "X", True)
+    assert str(AwsError("only this")) == "only this"
+
+
+def test_without_boto3_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(SwerexException, match=r"pip install 'swerex-c\[fargate\]'"):
+        get_cluster_arn("c")
+
+
+def test_importing_asks_for_nothing() -> None:
+    import subprocess
+    import sys
+
+    text = (
+        "import sys, swerex_c.deployment.fargate, swerex_c.utils.aws, swerex_c.utils.aws_teardown\n"
+        "print([name for name in sys.modules if name.partition('.')[0] in ('boto3', 'botocore')])"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n", done
+
+
+# What is asked for exists
+
+SOURCES = [
+    Path(swerex_c.__file__).parent / name
+    for name in (
+        "utils/aws.py",
+        "utils/aws_teardown.py",
+        "providers/fargate/task.py",
+        "providers/fargate/deployment.py",
+    )
+]
+
+
+def asked() -> list[tuple[str, str, str]]:
+    """What our code takes from clients: the service, "method", "error", "pages" or "waiter", and its name."""
+    found = []
+    services = {"ecs", "ec2", "iam", "logs", "sts"}
+    for source in SOURCES:
+        for node in ast.walk(ast.parse(source.read_text())):
+            if not isinstance(node, ast.Attribute):
+                continue
+            owner = node.value
+            if isinstance(owner, ast.Attribute) and owner.attr == "exceptions" and isinstance(owner.value, ast.Name):
+                found.append((owner.value.id, "error", node.attr))
+            elif isinstance(owner, ast.Name) and owner.id in services and node.attr not in ("exceptions", "meta"):
+                found.append((owner.id, "method", node.attr))
+            elif isinstance(owner, ast.Call) and getattr(owner.func, "id", None) == "client":
+                found.append((ast.literal_eval(owner.args[0]), "method", node.attr))
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", None) in ("get_paginator", "get_waiter"):
+                assert isinstance(node.func, ast.Attribute)
+                owner = node.func.value
+                service = owner.id if isinstance(owner, ast.Name) else ast.literal_eval(owner.args[0])  # type: ignore
+                kind = "pages" if node.func.attr == "get_paginator" else "waiter"
+                found.append((service, kind, ast.literal_eval(node.args[0])))
+    return sorted(set(found))
+
+
+def test_what_is_asked_for_exists_in_the_installed_boto3() -> None:
+    everything = asked()
+    assert len(everything) > 40, everything
+    assert ("ecs", "method", "run_task") in everything and ("iam", "error", "NoSuchEntityException") in everything
+    session = boto3.session.Session(aws_access_key_id="x", aws_secret_access_key="x", region_name=REGION)
+    for service, kind, name in everything:
+        client = session.client(service)
+        model = client.meta.service_model
+        if kind == "method" and name not in ("get_paginator", "get_waiter"):
+            assert client.meta.method_to_api_mapping.get(name) in model.operation_names, (service, name)
+        elif kind == "error":
+            assert name in [shape.name for shape in model.error_shapes], (service, name)
+        elif kind == "pages":
+            assert client.can_paginate(name), (service, name)
+        elif kind == "waiter":
+            assert name in client.waiter_names, (service, name)
+
+
+def test_a_request_that_is_sent_again_is_known_by_its_token() -> None:
+    ecs = boto3.session.Session(region_name=REGION).client("ecs")
+    members = ecs.meta.service_model.operation_model("RunTask").input_shape.members
+    assert members["clientToken"].metadata.get("idempotencyToken"), "a second try may run a second task"
+
+
+def test_codes_of_errors_that_are_modelled_exist() -> None:
+    session = boto3.session.Session(region_name=REGION)
+    known = {
+        name
+        for service in ("ecs", "iam")
+        for shape in session.client(service).meta.service_model.error_shapes
+        for name in (shape.name, shape.metadata.get("error", {}).get("code"))
+    }
+    from swerex_c.providers.fargate import task as _fargate_task
+    from swerex_c.utils import aws_teardown
+
+    modelled = {*_fargate_task._GONE, *aws_teardown._GONE, *aws_teardown._WAITS}
+    # EC2 has no models of its errors.
+    of_ec2 = {"InvalidGroup.NotFound", "InvalidPermission.NotFound", "DependencyViolation"}
+    assert modelled - of_ec2 <= known
+
+
+def test_the_tag_is_the_original_s() -> None:
+    assert (aws_client.TAG_KEY, aws_client.TAG_VALUE) == ("origin", "swe-rex-deployment-auto")
+
+
+def test_the_original_s_functions_are_there() -> None:
+    import inspect
+
+    original = {
+        "get_name_hash": ["prefix", "obj", "max_length", "hash_length"],
+        "get_container_name": ["image_name"],
+        "get_execution_role_arn": ["execution_role_prefix"],
+        "get_task_definition": [
+            "image_name",
+            "port",
+            "execution_role_arn",
+            "task_definition_prefix",
+            "log_group",
+        ],
+        "get_cluster_arn": ["cluster_name"],
+        "get_default_vpc_and_subnet": [],
+        "get_security_group": ["vpc_id", "port", "security_group_prefix"],
+        "run_fargate_task": [
+            "command",
+            "name",
+            "task_definition_arn",
+            "subnet_id",
+            "security_group_id",
+            "cluster_arn",
+            "vcpus",
+            "memory",
+            "ephemeral_storage",
+        ],
+        "get_public_ip": ["task_arn", "cluster_arn"],
+        "get_cloudwatch_log_url": ["task_arn", "task_definition", "container_name", "region"],
+    }
+    for name, parameters in original.items():
+        ours = list(inspect.signature(getattr(utils, name)).parameters.values())
+        assert [each.name for each in ours[: len(parameters)]] == parameters, name
+        more = ours[len(parameters) :]
+        assert all(each.default is not each.empty or each.kind is each.VAR_KEYWORD for each in more), name

@@ -1,0 +1,233 @@
+"""Deleting what was made for deployments, and nothing else, by the real boto3 against moto."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from swerex_c.utils import aws_teardown
+from swerex_c.utils.aws import (
+    get_cluster_arn,
+    get_container_name,
+    get_default_vpc_and_subnet,
+    get_execution_role_arn,
+    get_security_group,
+    get_task_definition,
+    run_fargate_task,
+)
+from tests.support.aws_fixtures import World, aws, json_error, moto, xml_error
+
+__all__ = ["aws", "moto"]
+
+TAGS = [{"Key": "origin", "Value": "swe-rex-deployment-auto"}]
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aws_teardown, "_END_SECONDS", 6.0)
+
+
+def fill(aws: World) -> None:
+    """What two deployments leave that are never stopped, one of them in a cluster that was there."""
+    aws.steps = ["RUNNING"]
+    vpc, subnet = get_default_vpc_and_subnet()
+    role = get_execution_role_arn("prefix", "/own/log")
+    group = get_security_group(vpc, 81, "prefix")
+    definition = get_task_definition("image", 81, role, "prefix", "/own/log")
+    theirs = aws.client("ecs").create_cluster(clusterName="theirs")["cluster"]["clusterArn"]
+    for cluster in (get_cluster_arn("ours"), theirs):
+        arn = definition["taskDefinitionArn"]
+        run_fargate_task(["sleep 60"], get_container_name("image"), arn, subnet, group, cluster)
+
+
+def others(aws: World) -> None:
+    """What somebody else has."""
+    tags = [{"Key": "origin", "Value": "x"}]
+    aws.client("iam").create_role(RoleName="theirs", AssumeRolePolicyDocument="{}", Tags=tags)
+    vpc, _ = get_default_vpc_and_subnet()
+    aws.client("ec2").create_security_group(GroupName="theirs", Description="x", VpcId=vpc)
+    container = {"name": "x", "image": "x", "memory": 1}
+    aws.client("ecs").register_task_definition(family="theirs", containerDefinitions=[container])
+
+
+def there(aws: World) -> dict[str, list[str]]:
+    """Everything that there is."""
+    ecs, ec2, iam = aws.client("ecs"), aws.client("ec2"), aws.client("iam")
+    clusters = []
+    for page in ecs.get_paginator("list_clusters").paginate():  # also of those that were deleted
+        found = ecs.describe_clusters(clusters=page["clusterArns"])["clusters"] if page["clusterArns"] else []
+        clusters += [one["clusterName"] for one in found if one["status"] == "ACTIVE"]
+    groups = [group["GroupName"] for group in ec2.describe_security_groups()["SecurityGroups"]]
+    return {
+        "clusters": sorted(clusters),
+        "definitions": sorted(arn.split("/")[-1] for arn in ecs.list_task_definitions()["taskDefinitionArns"]),
+        "groups": sorted(name for name in groups if name != "default"),
+        "roles": sorted(role["RoleName"] for role in iam.list_roles()["Roles"]),
+        "tasks": [arn.split("/")[-2] for arn in aws.wants()],
+    }
+
+
+LEFT = {"clusters": ["theirs"], "definitions": ["theirs:1"], "groups": ["theirs"], "roles": ["theirs"], "tasks": []}
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, word: str) -> list[str]:
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda text: asked.append(text) or word)
+    return asked
+
+
+def test_everything_and_nothing_else(aws: World, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    fill(aws)
+    others(aws)
+    before = there(aws)
+    assert before["tasks"] == ["ours", "theirs"] and len(before["roles"]) == 2
+
+    assert aws_teardown.main(["--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert there(aws) == before and "This is a dry run" in told and "region eu-central-1" in told
+    for title in ("ECS tasks (2)", "ECS clusters (1)", "Task definitions (1)", "Security groups (1)", "IAM roles (1)"):
+        assert title in told
+
+    for word in ("n", ""):
+        asked = answers(monkeypatch, word)
+        assert aws_teardown.main() == 0
+        assert there(aws) == before and len(asked) == 1 and "Do you want to continue?" in asked[0]
+        assert "Cleanup cancelled" in capsys.readouterr().out
+
+    asked = answers(monkeypatch, "Y")
+    assert aws_teardown.main() == 0
+    assert there(aws) == LEFT and len(asked) == 1
+
+    assert aws_teardown.main(["--yes"]) == 0, "again"
+    assert there(aws) == LEFT and "found to delete" in capsys.readouterr().out
+
+
+def test_the_order(aws: World) -> None:
+    fill(aws)
+    aws.calls.clear()
+    assert aws_teardown.main(["--yes"]) == 0
+    deleting = ["ecs.StopTask", "ecs.DeleteCluster", "ecs.DeregisterTaskDefinition", "ec2.DeleteSecurityGroup"]
+    at = [aws.calls.index(each) for each in [*deleting, "iam.DeleteRole"]]
+    assert at == sorted(at)
+
+
+FAILURES: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
+    "tasks": ("ecs.StopTask", lambda _: json_error("AccessDeniedException", "no")),
+    "clusters": ("ecs.DeleteCluster", lambda _: json_error("ClusterContainsTasksException", "tasks")),
+    "definitions": ("ecs.DeregisterTaskDefinition", lambda _: json_error("ClientException", "no")),
+    "groups": ("ec2.DeleteSecurityGroup", lambda _: xml_error("DependencyViolation", "in use")),
+    "roles": ("iam.DeleteRole", lambda _: xml_error("DeleteConflict", "no", 409)),
+}
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+def test_one_that_fails_keeps_no_other(aws: World, capsys: Any, kind: str) -> None:
+    fill(aws)
+    others(aws)
+    operation, answer = FAILURES[kind]
+    aws.instead[operation] = answer
+    assert aws_teardown.main(["--yes"]) == 1
+    said = capsys.readouterr().err
+    assert "failed: " in said and "the others succeeded" in said
+    left = there(aws)
+    assert left.pop(kind) != LEFT[kind]
+    assert left == {name: found for name, found in LEFT.items() if name != kind}
+    del aws.instead[operation]
+    assert aws_teardown.main(["--yes"]) == 0
+    assert there(aws)[kind] == LEFT[kind] or kind == "tasks"  # moto loses the tasks of a cluster that it deletes
+
+
+def test_what_cannot_be_looked_for_keeps_no_other(aws: World, capsys: Any) -> None:
+    fill(aws)
+    aws.instead["ec2.DescribeSecurityGroups"] = lambda _: xml_error("UnauthorizedOperation", "no", 403)
+    assert aws_teardown.main(["--yes"]) == 1
+    assert "cannot list security groups: the credentials do not permit it" in capsys.readouterr().err
+    left = there(aws)
+    assert left["roles"] == [] and left["clusters"] == ["theirs"] and len(left["groups"]) == 1
+
+
+def test_a_group_that_is_in_use_for_a_while(aws: World) -> None:
+    fill(aws)
+    left = 1
+
+    def busy(_: dict[str, Any]) -> Any:
+        nonlocal left
+        left -= 1
+        return xml_error("DependencyViolation", "resource has a dependent object") if left >= 0 else None
+
+    aws.instead["ec2.DeleteSecurityGroup"] = busy
+    assert aws_teardown.delete_security_groups(ask=False) == 0
+    assert there(aws)["groups"] == []
+
+
+def test_what_another_deletes_meanwhile(aws: World) -> None:
+    fill(aws)
+    aws.instead["iam.DeleteRole"] = lambda _: xml_error("NoSuchEntity", "gone", 404)
+    aws.instead["ec2.DeleteSecurityGroup"] = lambda _: xml_error("InvalidGroup.NotFound", "gone")
+    aws.instead["ecs.DeleteCluster"] = lambda _: json_error("ClusterNotFoundException", "gone")
+    assert aws_teardown.main(["--yes"]) == 0
+
+
+def test_more_than_a_page(aws: World) -> None:
+    iam, ecs, ec2 = aws.client("iam"), aws.client("ecs"), aws.client("ec2")
+    vpc, _ = get_default_vpc_and_subnet()
+    small = [{"key": tag["Key"], "value": tag["Value"]} for tag in TAGS]
+    for i in range(105):
+        iam.create_role(RoleName=f"role-{i:03}", AssumeRolePolicyDocument="{}", Tags=TAGS)
+        ecs.create_cluster(clusterName=f"cluster-{i:03}", tags=small)
+        ecs.register_task_definition(
+            family=f"family-{i:03}", containerDefinitions=[{"name": "x", "image": "x", "memory": 1}], tags=small
+        )
+    spec = [{"ResourceType": "security-group", "Tags": TAGS}]
+    for i in range(3):
+        ec2.create_security_group(GroupName=f"group-{i}", Description="x", VpcId=vpc, TagSpecifications=spec)
+    assert aws_teardown.main(["--yes"]) == 0
+    assert not any(there(aws).values())
+
+
+@pytest.mark.parametrize(
+    ("delete", "kind"),
+    [
+        (aws_teardown.delete_ecs_clusters, "clusters"),
+        (aws_teardown.delete_task_definitions, "definitions"),
+        (aws_teardown.delete_security_groups, "groups"),
+        (aws_teardown.delete_iam_roles, "roles"),
+    ],
+)
+def test_one_kind(aws: World, monkeypatch: pytest.MonkeyPatch, delete: Callable[..., int], kind: str) -> None:
+    fill(aws)
+    others(aws)
+    before = there(aws)
+    answers(monkeypatch, "n")
+    delete()
+    delete(dry_run=True)
+    assert there(aws) == before
+    answers(monkeypatch, "y")
+    delete()
+    changed = [name for name, found in there(aws).items() if found != before[name]]
+    assert changed == (["clusters", "tasks"] if kind == "clusters" else [kind])
+    assert there(aws)[kind] == LEFT[kind]
+
+
+def test_without_credentials(aws: World, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    assert aws_teardown.main(["--yes"]) == 1
+    assert "there are no credentials" in capsys.readouterr().err
+
+
+def test_without_a_user_nothing_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(_: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", nobody)
+    assert not aws_teardown.get_confirmation("?")
+
+
+def test_tags() -> None:
+    assert aws_teardown.has_target_tag(TAGS)
+    assert aws_teardown.has_target_tag([{"key": "x", "value": "y"}, {"key": "origin", "value": TAGS[0]["Value"]}])
+    assert not aws_teardown.has_target_tag([{"key": "origin", "value": "other"}])
+    assert not aws_teardown.has_target_tag([])

@@ -1,0 +1,372 @@
+"""Fargate: the real boto3 and the real server, against moto's AWS with tasks that run here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swerex_c.deployment import fargate
+from swerex_c.deployment.config import FargateDeploymentConfig, get_deployment
+from swerex_c.deployment.fargate import FargateDeployment
+from swerex_c.deployment.hooks.abstract import DeploymentHook
+from swerex_c.exceptions import DeploymentNotStartedError, SandboxLostError
+from swerex_c.runtime.abstract import (
+    BashAction,
+    Command,
+    CreateBashSessionRequest,
+    ReadFileRequest,
+    UploadRequest,
+    WriteFileRequest,
+)
+from swerex_c.utils.free_port import find_free_port
+from tests.support.aws_fixtures import REGION, World, aws, boto3, moto
+
+__all__ = ["aws", "moto"]
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks of the tests change their state when they are looked at, and not with the time."""
+    monkeypatch.setattr(fargate, "_POLL_SECONDS", 0.02)
+
+
+def deployment(**fields: Any) -> FargateDeployment:
+    return FargateDeployment(image="registry.example.org/image:1", port=find_free_port(), **fields)
+
+
+async def says(place: FargateDeployment, command: str) -> str:
+    """What a command prints, in a session that is there for it."""
+    name = f"s{time.monotonic_ns()}"
+    await place.runtime.create_session(CreateBashSessionRequest(session=name, startup_timeout=60))
+    observation = await place.runtime.run_in_session(BashAction(session=name, command=command, timeout=20))
+    return observation.output
+
+
+async def until_dead(place: FargateDeployment, timeout: float = 5) -> None:
+    """Ask whether it lives until it does not, or that raises."""
+    deadline = time.monotonic() + 20
+    while await place.is_alive(timeout=timeout):
+        assert time.monotonic() < deadline, "it lives"
+        await asyncio.sleep(0.05)
+
+
+async def test_a_day(aws: World, tmp_path: Path) -> None:
+    place = deployment()
+    with pytest.raises(DeploymentNotStartedError):
+        await place.is_alive()
+    aws.address_after = 2
+    await place.start()
+    assert await place.is_alive(timeout=10)
+    assert place.container_name == "registryexampleorgimage1"
+    (arn,) = aws.wants()
+    assert place._task_arn == arn and place._cluster_arn in aws.client("ecs").list_clusters()["clusterArns"]
+
+    runtime = place.runtime
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    assert (await runtime.run_in_session(BashAction(command="x=41; echo hi"))).output == "hi\n"
+    assert (await runtime.run_in_session(BashAction(command="echo $((x + 1))"))).output == "42\n"
+    failed = await runtime.run_in_session(BashAction(command="(exit 3)", check="silent"))
+    assert failed.exit_code == 3
+    done = await runtime.execute(Command(command="cat; echo out; echo err >&2", shell=True))
+    assert (done.stdout, done.stderr, done.exit_code) == ("out\n", "err\n", 0)
+    there = tmp_path / "there"
+    await runtime.write_file(WriteFileRequest(path=str(there / "file"), content="text\n"))
+    assert (await runtime.read_file(ReadFileRequest(path=str(there / "file")))).content == "text\n"
+    tree = tmp_path / "tree"
+    (tree / "below").mkdir(parents=True)
+    (tree / "below" / "run").write_text("#!/bin/sh\necho ran\n")
+    (tree / "below" / "run").chmod(0o755)
+    await runtime.upload(UploadRequest(source_path=str(tree), target_path=str(there / "tree")))
+    assert (await runtime.run_in_session(BashAction(command=f"{there}/tree/below/run"))).output == "ran\n"
+    assert runtime._speaks_frames, "the frames passed"
+    assert runtime._config.timeout == 60
+
+    await place.stop()
+    assert aws.wants() == [] and aws.processes() == []
+    (task,) = aws.client("ecs").describe_tasks(cluster="swe-rex-cluster", tasks=[arn])["tasks"]
+    assert (task["lastStatus"], task["stoppedReason"]) == ("STOPPED", "Stopped by its deployment")
+    assert place.container_name is None and place._task_arn is None
+    with pytest.raises(DeploymentNotStartedError):
+        await place.is_alive()
+    await place.stop()
+    assert aws.calls.count("ecs.StopTask") == 1
+
+
+async def test_the_key_is_where_it_has_to_be(aws: World) -> None:
+    place = deployment()
+    await place.start()
+    (task,) = aws.tasks.values()
+    key = place.runtime._config.auth_token
+    assert key not in str(task.command)
+    assert task.environment == {"SWEREX_AUTH_TOKEN": key}
+    assert key not in await says(place, "env; ps -ef")
+    assert key not in await says(place, "cat /proc/$PPID/environ /proc/$PPID/cmdline | tr '\\0' '\\n'")
+    await place.stop()
+
+
+async def test_what_is_there_is_used_again(aws: World) -> None:
+    port = find_free_port()
+    for _ in range(2):
+        place = FargateDeployment(image="image", port=port)
+        await place.start()
+        assert await says(place, "echo hi") == "hi\n"
+        await place.stop()
+    for operation in ("iam.CreateRole", "ecs.RegisterTaskDefinition", "ec2.CreateSecurityGroup", "iam.PutRolePolicy"):
+        assert aws.calls.count(operation) == 1, operation
+
+
+async def test_starting_again_stops_the_first(aws: World) -> None:
+    place = deployment()
+    await place.start()
+    first = place._task_arn
+    await place.start()
+    assert place._task_arn not in (None, first) and aws.wants() == [place._task_arn]
+    assert len(aws.processes()) == 1
+    await place.stop()
+
+
+async def test_two_starts_at_once_in_an_empty_account(aws: World) -> None:
+    port, other = find_free_port(), find_free_port()
+    places = [FargateDeployment(image="image", port=port), FargateDeployment(image="image", port=other)]
+    places[1]._config.execution_role_prefix = places[0]._config.execution_role_prefix
+    await asyncio.gather(*(place.start() for place in places))
+    assert [await says(place, "echo hi") for place in places] == ["hi\n", "hi\n"]
+    assert len(aws.wants()) == 2
+    assert len(aws.client("iam").list_roles()["Roles"]) == 1
+    await asyncio.gather(*(place.stop() for place in places))
+    assert aws.wants() == []
+
+
+def test_each_call_in_a_loop_of_its_own(aws: World) -> None:
+    place = deployment()
+    asyncio.run(place.start())
+    assert asyncio.run(says(place, "echo hi")) == "hi\n"
+    assert asyncio.run(place.is_alive(timeout=10))
+    asyncio.run(place.stop())
+    assert aws.wants() == []
+
+
+async def test_the_loop_is_free_while_aws_is_waited_for(aws: World) -> None:
+    class Slow(dict[str, Any]):
+        def get(self, operation: str, default: Any = None) -> Any:
+            time.sleep(0.4)  # in a thread of the proxy's
+            return super().get(operation, default)
+
+    aws.instead = Slow()
+    aws.steps = ["PENDING", "RUNNING"]
+    gaps, last = [], time.monotonic()
+
+    async def tick() -> None:
+        nonlocal last
+        while True:
+            await asyncio.sleep(0.01)
+            now = time.monotonic()
+            gaps.append(now - last)
+            last = now
+
+    ticking = asyncio.create_task(tick())
+    place = deployment()
+    began = time.monotonic()
+    await place.start()
+    with contextlib.suppress(SandboxLostError):
+        (task,) = aws.processes()
+        await asyncio.to_thread(aws._kill, task)
+        await until_dead(place)
+    await place.stop()
+    ticking.cancel()
+    assert time.monotonic() - began > 4, "the requests were slow"
+    # A blocked loop would stand still for each of them; a busy machine makes it late now and then.
+    assert len(aws.calls) > 15 and len([gap for gap in gaps if gap > 0.35]) < 10, sorted(gaps)[-10:]
+
+
+async def test_arguments_of_the_task(aws: World) -> None:
+    container = {"environment": [{"name": "MORE", "value": "more"}], "cpu": 256}
+    place = deployment(
+        fargate_args={
+            "vcpus": 2,
+            "memory": "4096",
+            "ephemeral_storage": "30",
+            "taskRoleArn": "arn:aws:iam::123456789012:role/x",
+            "containerOverrides": [container],
+        },
+        allowed_cidr="127.0.0.1/8",
+    )
+    await place.start()
+    ecs, ec2 = aws.client("ecs"), aws.client("ec2")
+    (task,) = ecs.describe_tasks(cluster="swe-rex-cluster", tasks=[str(place._task_arn)])["tasks"]
+    overrides = task["overrides"]
+    assert (overrides["cpu"], overrides["memory"]) == ("2vCPU", "4096")
+    assert overrides["ephemeralStorage"] == {"sizeInGiB": 30}
+    assert overrides["taskRoleArn"].endswith("role/x")
+    (mine,) = overrides["containerOverrides"]
+    assert mine["cpu"] == 256 and {each["name"] for each in mine["environment"]} == {"SWEREX_AUTH_TOKEN", "MORE"}
+    assert await says(place, "echo $MORE") == "more\n"
+    (group,) = ec2.describe_security_groups(GroupIds=[str(place._security_group_id)])["SecurityGroups"]
+    assert [each["CidrIp"] for each in group["IpPermissions"][0]["IpRanges"]] == ["127.0.0.0/8"]
+    await place.stop()
+
+
+class OwnCommand(FargateDeployment):
+    def _get_command(self, *, token: str) -> list[str]:
+        return [f"export OWN=own; {super()._get_command(token=token)[0]}"]
+
+
+async def test_a_subclass_has_its_own_command(aws: World) -> None:
+    place = OwnCommand(image="image", port=find_free_port())
+    await place.start()
+    (task,) = aws.tasks.values()
+    assert task.environment == {} and place.runtime._config.auth_token in task.command[0]
+    assert await says(place, "echo $OWN") == "own\n"
+    await place.stop()
+
+
+class OwnAws(FargateDeployment):
+    def _init_aws(self) -> None:
+        super()._init_aws()
+        self._subnet_id = self.own_subnet
+
+    def _get_token(self) -> str:
+        return "own token's $key"
+
+    def _get_command(self, *, token: str) -> list[str]:
+        return super()._get_command(token=token)
+
+
+async def test_a_subclass_has_its_own_network_and_key(aws: World) -> None:
+    place = OwnAws(image="image", port=find_free_port())
+    place.own_subnet = aws.client("ec2").describe_subnets()["Subnets"][-1]["SubnetId"]  # type: ignore[attr-defined]
+    await place.start()
+    (task,) = aws.client("ecs").describe_tasks(cluster="swe-rex-cluster", tasks=[str(place._task_arn)])["tasks"]
+    details = {each["name"]: each["value"] for each in task["attachments"][0]["details"]}
+    assert details["subnetId"] == place._subnet_id
+    assert await says(place, "echo hi") == "hi\n"
+    await place.stop()
+
+
+def test_the_command_is_limited_and_has_the_key_for_both_servers() -> None:
+    place = FargateDeployment(image="image", port=1234, container_timeout=90.5)
+    (text,) = place._get_command(token="the-key")
+    words = shlex.split(text)
+    assert words[:4] == ["timeout", "91s", "bash", "-c"] and len(words) == 5
+    assert words[4].count("--port 1234 --auth-token the-key") == 2
+    assert "swerex-remote --port 1234 --auth-token the-key" in words[4]
+    assert "run swe-rex --port 1234 --auth-token the-key" in words[4]
+
+
+async def test_an_image_without_the_server_gets_it_from_the_network(aws: World) -> None:
+    commands = Path(aws.path.partition(":")[0])
+    server = commands / "swerex-remote"
+    server.rename(commands.parent / "elsewhere")
+    pipx = commands / "pipx"  # what the network would give
+    elsewhere = f"{commands.parent}/elsewhere"
+    pipx.write_text(f'#!/bin/sh\n[ "$1 $2" = "run swe-rex" ] || exit 9\nshift 2\nexec {elsewhere} "$@"\n')
+    pipx.chmod(0o755)
+    aws.path = f"{commands}:/usr/bin:/bin"
+    place = deployment()
+    await place.start()
+    assert await says(place, "echo hi") == "hi\n"
+    await place.stop()
+
+
+class Steps(DeploymentHook):
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def on_custom_step(self, message: str) -> None:
+        self.seen.append(message)
+
+
+async def test_hooks_and_the_log(aws: World, caplog: pytest.LogCaptureFixture) -> None:
+    hook = Steps()
+    place = deployment()
+    place.logger = logging.getLogger("tests.fargate")
+    place.add_hook(hook)
+    with caplog.at_level("INFO", "tests.fargate"):
+        await place.start()
+    arn, key = str(place._task_arn), place.runtime._config.auth_token
+    assert hook.seen == ["Preparing AWS", "Starting task", "Starting runtime"]
+    assert f"Container task submitted: {arn}" in caplog.text and "Container public IP: 127.0.0.1" in caplog.text
+    url = re.search(r"Monitor logs at: (\S+)", caplog.text)
+    assert url and url[1] == (
+        f"https://{REGION}.console.aws.amazon.com/cloudwatch/home?region={REGION}#logsV2:log-groups/log-group/"
+        f"%2Fecs%2Fswe-rex-deployment/log-events/ecs%2Fregistryexampleorgimage1%2F{arn.split('/')[-1]}"
+    )
+    assert key not in caplog.text
+    await place.stop()
+
+
+async def test_the_task_ends_by_itself(aws: World) -> None:
+    place = deployment(container_timeout=3)
+    await place.start()
+    with pytest.raises(SandboxLostError, match="process not running: .*container_timeout of 3 seconds"):
+        await until_dead(place)
+    assert aws.processes() == []
+    await place.stop()
+    assert aws.wants() == []
+
+
+async def test_a_task_that_was_stopped_is_told(aws: World) -> None:
+    place = deployment()
+    await place.start()
+    ecs = boto3.client("ecs")  # somebody else's
+    ecs.stop_task(cluster="swe-rex-cluster", task=str(place._task_arn), reason="the bill")
+    with pytest.raises(SandboxLostError, match=r"STOPPED: the bill; .*exit code is 143"):
+        await until_dead(place)
+    began = time.monotonic()
+    await place.stop()
+    assert time.monotonic() - began < 5
+
+
+async def test_a_task_that_ecs_has_forgotten_is_told(aws: World) -> None:
+    place = deployment()
+    await place.start()
+    (task,) = aws.processes()
+    assert task.process is not None
+    await asyncio.to_thread(aws._kill, task)
+    aws.instead["ecs.DescribeTasks"] = lambda _: (
+        200,
+        "application/x-amz-json-1.1",
+        b'{"tasks": [], "failures": [{"reason": "MISSING"}]}',
+    )
+    with pytest.raises(SandboxLostError, match="no longer known to ECS"):
+        await until_dead(place)
+    await place.stop()
+
+
+async def test_an_aws_that_does_not_answer_says_nothing_about_a_server_that_does(aws: World) -> None:
+    place = deployment()
+    await place.start()
+    aws.instead["ecs.DescribeTasks"] = lambda _: (500, "text/plain", b"")
+    assert await place.is_alive(timeout=5)
+    (task,) = aws.processes()
+    await asyncio.to_thread(aws._kill, task)
+    await until_dead(place, 1)
+    assert not await place.is_alive(timeout=1)
+    await place.stop()
+
+
+async def test_made_from_a_configuration(aws: World) -> None:
+    config = FargateDeploymentConfig(image="image", port=find_free_port(), log_group=None)
+    place = get_deployment(config)
+    assert isinstance(place, FargateDeployment) and place._config == config
+    await place.start()
+    assert await says(place, "echo hi") == "hi\n"
+    definition = aws.client("ecs").describe_task_definition(
+        taskDefinition=str((place._task_definition or {})["taskDefinitionArn"])
+    )
+    assert "logConfiguration" not in definition["taskDefinition"]["containerDefinitions"][0]
+    await place.stop()
+
+
+@pytest.mark.parametrize("wrong", ["anywhere", "::/0", "1.2.3.4/33"])
+def test_addresses_that_cannot_be(wrong: str) -> None:
+    with pytest.raises(ValueError, match="allowed_cidr"):
+        FargateDeployment(image="image", allowed_cidr=wrong)

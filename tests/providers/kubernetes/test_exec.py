@@ -1,0 +1,698 @@
+"""Programs in pods over the API's exec channel: bytes, ends, errors, and connections that break."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kubernetes_asyncio")
+
+import aiohttp
+from kubernetes_asyncio import config
+
+from swerex_c.exceptions import CommandTimeoutError, InvalidInputError, SandboxLostError, SwerexException
+from swerex_c.providers.kubernetes import exec_program
+from swerex_c.providers.kubernetes.access import Access
+from swerex_c.providers.kubernetes.backend import KubernetesBackend
+from swerex_c.providers.kubernetes.cluster import Cluster
+from swerex_c.providers.kubernetes.errors import UnreachableError, UnusableConfigError
+from swerex_c.providers.kubernetes.exec_program import connect
+from swerex_c.runtime.abstract import (
+    BashAction,
+    BashInterruptAction,
+    Command,
+    CreateBashSessionRequest,
+    ReadFileRequest,
+    UploadRequest,
+    WriteFileRequest,
+)
+from swerex_c.runtime.sandbox import SandboxRuntime
+from swerex_c.sandbox import api_loop
+from tests.support.kubernetes_fixtures import PATIENCE, server
+from tests.support.kubernetes_server import ApiServer, status
+
+__all__ = ["server"]
+
+ODD = "a\"b\\c\n\x01 \udc80\udcff € '$x %s @27 \\n"
+
+
+@pytest.fixture
+def pod(server: ApiServer) -> str:
+    return begin(server)
+
+
+@pytest.fixture
+def backend(server: ApiServer, pod: str) -> Iterator[KubernetesBackend]:
+    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
+    yield backend
+    backend.close()
+
+
+def begin(server: ApiServer, *containers: str, **annotations: str) -> str:
+    """A pod that runs, and that nobody of us has made."""
+    name = f"pod-{secrets.token_hex(4)}"
+
+    async def make() -> None:
+        spec = {"containers": [{"name": it, "image": "none"} for it in containers or ("main",)]}
+        metadata = {"name": name, "namespace": "default", "uid": name, "annotations": annotations}
+        found = server.pods["default", name] = {"metadata": metadata, "spec": spec, "status": {}}
+        await server.run(found)
+
+    server.do(make())
+    return name
+
+
+def run(backend: KubernetesBackend, *argv: str, input: bytes = b"", **variables: str) -> Any:
+    line = backend.pipes(argv, list(variables))
+    return subprocess.run(line, input=input, capture_output=True, env=os.environ | variables, timeout=60, check=False)
+
+
+def soon(condition: Callable[[], Any]) -> Any:
+    end = time.monotonic() + PATIENCE
+    while not (found := condition()) and time.monotonic() < end:
+        time.sleep(0.02)
+    return found
+
+
+async def working(server: ApiServer, pod: str) -> tuple[SandboxRuntime, list[asyncio.Future[Any]], Path]:
+    """A runtime with a command that runs in a session and one beside it; each has added a line to the file."""
+    runtime = SandboxRuntime(KubernetesBackend(pod, kubeconfig=server.kubeconfig))
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    begun = server.directory / "begun"
+    script = f"echo >>{begun}; sleep 1000"
+    waiting: list[asyncio.Future[Any]] = [
+        asyncio.ensure_future(runtime.execute(Command(command=script, shell=True))),
+        asyncio.ensure_future(runtime.run_in_session(BashAction(command=script, timeout=100))),
+    ]
+    assert await asyncio.to_thread(soon, lambda: begun.exists() and begun.read_text() == "\n\n")
+    return runtime, waiting, begun
+
+
+@pytest.mark.parametrize("size", [0, 1, 2047, 2048, 2049, 65537, 3_000_000])
+def test_every_byte_passes_both_ways(backend: KubernetesBackend, size: int) -> None:
+    data = os.urandom(size // 2) + (bytes(range(256)) * (size // 512 + 1))[: size - size // 2]
+    done = run(backend, "cat", input=data)
+    assert (len(done.stdout), done.stdout == data, done.stderr, done.returncode) == (size, True, b"", 0)
+
+
+def test_streams_words_variables_and_codes(backend: KubernetesBackend) -> None:
+    script = 'printf "<%s>" "$V" "$EMPTY" "$@"; echo err >&2; exit 7'
+    done = run(backend, "bash", "-c", script, "bash", ODD, "", "-x", "", V=ODD, EMPTY="")
+    words = "".join(f"<{it}>" for it in (ODD, "", ODD, "", "-x", ""))
+    assert (done.stdout, done.stderr, done.returncode) == (os.fsencode(words), b"err\n", 7)
+    assert run(backend, "bash", "-c", "kill -9 $$").returncode == 137
+
+
+def test_an_input_that_ends_late_is_not_ended_before(backend: KubernetesBackend) -> None:
+    line = backend.pipes(["bash", "-c", "read a; echo got $a; read b || echo end"], [])
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"got one\n"
+        assert process.poll() is None
+        process.stdin.close()
+        assert process.stdout.read() == b"end\n"
+
+
+@pytest.mark.parametrize("protocol", ["v3.channel.k8s.io", "v4.channel.k8s.io"])
+def test_a_server_that_is_too_old_is_told(server: ApiServer, pod: str, protocol: str) -> None:
+    server.protocols = (protocol,)
+    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
+    done = run(backend, "true")
+    assert done.returncode == 255 and b"Kubernetes 1.30 or later is needed" in done.stderr
+    backend.close()
+
+
+def test_a_program_that_is_not_there(server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runtime's own words arrive, and no exit code is made up."""
+    from tests.support.kubectl_server import _Program
+
+    async def refuse(self: Any) -> None:
+        words = 'OCI runtime exec failed: exec: "nope": executable file not found in $PATH'
+        await self._end(1, words, {"reason": "InternalError", "details": None})
+
+    monkeypatch.setattr(_Program, "run", refuse)
+    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
+    done = run(backend, "nope")
+    assert done.returncode == 255 and b"executable file not found in $PATH" in done.stderr
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "words"),
+    [
+        (403, "Forbidden", 'pods "x" is forbidden: User "a" cannot create resource "pods/exec"'),
+        (404, "NotFound", 'pods "x" not found'),
+        (400, "BadRequest", "container y is not valid for pod x"),
+        (500, "InternalError", "error dialing backend: no agent available"),
+    ],
+)
+def test_a_refusal_is_told_in_the_servers_words(
+    server: ApiServer, pod: str, code: int, reason: str, words: str
+) -> None:
+    server.refusals.append(lambda request, _: status(code, reason, words) if "/exec" in request.path else None)
+    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
+    done = run(backend, "true")
+    assert (done.returncode, done.stderr.decode()) == (255, f"The pod {pod} starts no program: {words}\n")
+    assert server.programs == 0
+    backend.close()
+
+
+def test_a_busy_server_is_asked_again(server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exec_program, "_BUSY_PAUSES", (0.05, 0.05))
+    busy = [1, 1]
+
+    def refuse(request: Any, _: Any) -> Any:
+        return status(429, "TooManyRequests", "slow down") if "/exec" in request.path and busy and busy.pop() else None
+
+    server.refusals.append(refuse)
+    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
+    assert run(backend, "echo", "a").stdout == b"a\n"
+    backend.close()
+
+
+def test_a_program_is_never_begun_twice(server: ApiServer, pod: str) -> None:
+    """When a connection breaks before its answer, nobody knows whether the program was begun."""
+    began = []
+
+    def cut(request: Any, _: Any) -> None:
+        if "/exec" in request.path and "Upgrade" in request.headers.get("Connection", ""):
+            began.append(1)
+            request.transport.abort()
+
+    server.refusals.append(cut)  # type: ignore[arg-type]
+    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
+    done = run(backend, "true")
+    assert (done.returncode, len(began)) == (255, 1)
+    assert b"out of reach" in done.stderr
+    backend.close()
+
+
+async def test_a_day(backend: KubernetesBackend, server: ApiServer, tmp_path: Path) -> None:
+    runtime = SandboxRuntime(backend)
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+
+    async def say(command: str, **action: Any) -> str:
+        return (await runtime.run_in_session(BashAction(command=command, **{"timeout": 60, **action}))).output
+
+    assert await say("[ -t 0 ] && echo terminal; stty size; x=1") == "terminal\n24 80\n"
+    assert await say("(exit 3)", check="ignore") == "" and await say("echo $x") == "1\n"
+    big = await say("seq 300000")
+    assert big == "".join(f"{i}\n" for i in range(1, 300001))
+    with pytest.raises(CommandTimeoutError):
+        await say("echo part; sleep 1000", timeout=0.5)
+    await runtime.run_in_session(BashInterruptAction(timeout=20))
+    assert await say("echo next") == "next\n"
+    done = await runtime.execute(Command(command="cat; echo e >&2; exit 9", shell=True, timeout=60))
+    assert (done.stdout, done.stderr, done.exit_code) == ("", "e\n", 9)
+    with pytest.raises(CommandTimeoutError):
+        await runtime.execute(Command(command="sleep 1000", shell=True, timeout=0.5))
+    content = "".join(f"{i} €\n" for i in range(300_000))
+    await runtime.write_file(WriteFileRequest(path="a file", content=content))
+    assert (await runtime.read_file(ReadFileRequest(path="a file"))).content == content
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "x").write_bytes(os.urandom(3_000_000))
+    await runtime.upload(UploadRequest(source_path=str(tmp_path / "tree"), target_path="tree"))
+    assert (server.directory / backend.pod / "tree" / "x").read_bytes() == (tmp_path / "tree" / "x").read_bytes()
+    await runtime.close()
+    assert soon(lambda: server.programs == 0)
+
+
+def test_an_idle_connection_is_kept_busy(
+    server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exec_program, "_QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(exec_program, "_PONG_SECONDS", 0.3)
+    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
+    done = run(backend, "bash", "-c", "sleep 1.5; echo late; exit 4")
+    assert (done.stdout, done.returncode) == (b"late\n", 4)
+    backend.close()
+
+
+def test_a_program_that_takes_its_input_late_is_not_given_up(
+    server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it does, the server reads nothing, and so answers no ping."""
+    monkeypatch.setattr(exec_program, "_QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(exec_program, "_PONG_SECONDS", 0.3)
+    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
+    data = os.urandom(3_000_000)
+    done = run(backend, "bash", "-c", "sleep 1.5; exec cat", input=data)
+    assert (done.stdout == data, done.returncode) == (True, 0)
+    backend.close()
+
+
+def test_a_server_that_says_nothing_any_more_is_given_up(
+    server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.support.kubectl_server import _Program
+
+    async def silent(self: Any) -> None:
+        await asyncio.sleep(1000)
+
+    monkeypatch.setattr(_Program, "run", silent)
+    monkeypatch.setattr(exec_program, "_QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(exec_program, "_PONG_SECONDS", 0.3)
+    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
+    done = run(backend, "true")
+    assert done.returncode == 255 and b"broke before its end was told: nothing was heard" in done.stderr
+    backend.close()
+
+
+@pytest.mark.parametrize("how", ["cut", "restart"])
+async def test_a_connection_that_breaks_is_told_and_the_pod_goes_on(server: ApiServer, pod: str, how: str) -> None:
+    runtime, waiting, begun = await working(server, pod)
+    if how == "cut":
+        server.drop()
+    else:
+        await asyncio.to_thread(server.stop_serving)
+        threading.Timer(0.5, server.start_serving).start()
+    lost = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
+    assert isinstance(lost[0], SwerexException)
+    assert isinstance(lost[1], SwerexException) or lost[1].failure_reason
+    assert (await runtime.execute(Command(command="echo again", shell=True))).stdout == "again\n"
+    assert begun.read_text() == "\n\n"  # nothing was run again
+    await runtime.create_session(CreateBashSessionRequest(session="new", startup_timeout=60))
+    assert (await runtime.run_in_session(BashAction(command="echo 1", session="new"))).output == "1\n"
+    await runtime.close()
+
+
+OOM = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("deleted", "is gone: it was deleted"),
+        ("out of memory", r"has ended \(OOMKilled, exit code 137\)"),
+        ("evicted", r"has ended \(Evicted: The node was low on resource: memory"),
+        ("deadline", r"has ended \(DeadlineExceeded: Pod was active longer"),
+        ("node", "The node node-1 of the pod .* is not there: Kubelet stopped posting"),
+        ("node gone", "The node node-1 of the pod .* is gone"),
+        ("recreated", "was deleted, and is not the one that it was"),
+        ("no server", "out of reach, for the API says: .*cannot be reached"),
+        ("locked out", "out of reach, for the API says: Unauthorized"),
+    ],
+)
+async def test_a_pod_that_is_lost(server: ApiServer, pod: str, how: str, words: str) -> None:
+    runtime, waiting, _ = await working(server, pod)
+
+    def lose() -> None:
+        if how == "deleted":
+            server.delete(pod)
+        elif how == "out of memory":
+            server.do(server.container(server.pod(pod), OOM, "Failed"))
+        elif how == "evicted":
+            words = "The node was low on resource: memory."
+            server.change(pod, phase="Failed", reason="Evicted", message=words, containerStatuses=[])
+        elif how == "deadline":
+            words = "Pod was active longer than specified deadline"
+            server.do(server.container(server.pod(pod), {"terminated": {"reason": "Error", "exitCode": 137}}, "Failed"))
+            server.change(pod, reason="DeadlineExceeded", message=words)
+        elif how.startswith("node"):
+            server.change(pod, conditions=[{"type": "Ready", "status": "False"}])
+            unknown = {"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."}
+            words = "error dialing backend: dial tcp 10.0.0.7:10250: i/o timeout"
+            server.refusals.append(
+                lambda request, _: status(500, "InternalError", words) if "/exec" in request.path else None
+            )
+            server.nodes = {} if how == "node gone" else {"node-1": {"status": {"conditions": [unknown]}}}
+        elif how == "recreated":
+            server.pod(pod)["metadata"]["uid"] = "another"
+            server.do(server.container(server.pod(pod), server.waiting("ContainerCreating")))
+        elif how == "locked out":
+            server.tokens = {"new"}
+        server.kill(pod)
+        server.drop()
+        if how == "no server":
+            server.stop_serving()
+
+    await asyncio.to_thread(lose)
+    began = time.monotonic()
+    lost = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
+    assert isinstance(lost[0], SandboxLostError)
+    assert isinstance(lost[1], SwerexException) or lost[1].failure_reason
+    alive = await runtime.is_alive(timeout=30)
+    assert not alive
+    with pytest.raises(SandboxLostError, match=words):
+        await runtime.execute(Command(command=["true"]))
+    assert time.monotonic() - began < 60
+    await runtime.close()
+
+
+def test_which_container_and_whether_it_is_still_the_same(server: ApiServer) -> None:
+    pod = begin(server, "first", "second", **{"kubectl.kubernetes.io/default-container": "second"})
+
+    def backend(**more: Any) -> KubernetesBackend:
+        return KubernetesBackend(more.pop("pod", pod), **{"kubeconfig": server.kubeconfig, **more})
+
+    plain, named = backend(), backend(container="first", context="tests", namespace="default")
+    plain.open(60)
+    named.open(60)
+    assert (plain.container, named.container, plain.why_lost(60)) == ("second", "first", None)
+    states = server.pod(pod)["status"]["containerStatuses"]
+    states[0]["containerID"] = "test://another"
+    assert "restarted" in (named.why_lost(60) or "") and plain.why_lost(60) is None
+    states[0]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    for broken, words in (
+        (backend(container="first"), "is not running: CrashLoopBackOff"),
+        (backend(container="third"), "no container third, only first, second"),
+        (backend(pod="nobody"), "is gone"),
+        (backend(context="elsewhere"), "is gone"),
+        (backend(context="none"), "cannot be used: .*none"),
+        (backend(kubeconfig=str(server.directory / "none")), "There is no kubeconfig at"),
+    ):
+        with pytest.raises(SandboxLostError, match=words):
+            broken.open(60)
+        lost = broken.why_lost(60)
+        assert lost is not None and len(lost) < 700
+        broken.close()
+    for name in ("--all", "a/b", "", "A"):
+        with pytest.raises(InvalidInputError, match="not a name"):
+            KubernetesBackend(name)
+    plain.close()
+    named.close()
+
+
+def test_credentials_that_expire_are_read_again(server: ApiServer, pod: str) -> None:
+    """As those that a cloud's program hands out, for some minutes each."""
+    program = server.directory / "token"
+    program.write_text("first")
+    credential = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"%s"}}'
+    server.tokens = {"first"}
+    path = server.write_kubeconfig()
+    import json
+
+    config = json.loads(Path(path).read_text())
+    config["users"][0]["user"] = {
+        "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": "sh",
+            "args": ["-c", f"printf '{credential}' \"$(cat {program})\""],
+            "interactiveMode": "Never",
+        }
+    }
+    Path(path).write_text(json.dumps(config))
+    backend = KubernetesBackend(pod, kubeconfig=path)
+    backend.open(60)
+    assert run(backend, "echo", "1").stdout == b"1\n"
+    program.write_text("second\n")
+    server.tokens = {"second"}
+    assert run(backend, "echo", "2").stdout == b"2\n"
+    assert backend.why_lost(60) is None
+    server.tokens = {"third"}
+    assert b"Unauthorized" in run(backend, "true").stderr
+    backend.close()
+
+
+def test_tls_and_its_certificates(tmp_path: Path) -> None:
+    import shutil
+    import tempfile
+
+    if shutil.which("openssl") is None:
+        pytest.skip("this machine lacks openssl")
+    with ApiServer(tls=True) as server:
+        pod = begin(server)
+        before = set(os.listdir(tempfile.gettempdir()))
+        backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
+        backend.open(60)
+        data = os.urandom(300_000)
+        assert run(backend, "cat", input=data).stdout == data
+        # As most kubeconfigs have it: the certificate is in the file itself.
+        import base64
+        import json
+
+        config = json.loads(Path(server.kubeconfig).read_text())
+        path = config["clusters"][0]["cluster"].pop("certificate-authority")
+        inline = base64.b64encode(Path(path).read_bytes()).decode()
+        config["clusters"][0]["cluster"]["certificate-authority-data"] = inline
+        other = tmp_path / "inline"
+        other.write_text(json.dumps(config))
+        for _ in range(2):
+            second = KubernetesBackend(pod, kubeconfig=str(other))
+            second.open(60)
+            assert run(second, "cat", input=data).stdout == data
+            second.close()
+        left = {it for it in set(os.listdir(tempfile.gettempdir())) - before if it.startswith("swerex-c-")}
+        assert not left
+        del config["clusters"][0]["cluster"]["certificate-authority-data"]
+        other.write_text(json.dumps(config))
+        third = KubernetesBackend(pod, kubeconfig=str(other))
+        with pytest.raises(SandboxLostError, match="CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
+            third.open(60)
+        third.close()
+        backend.close()
+
+
+def test_connections_are_closed_with_their_last_user(server: ApiServer, pod: str) -> None:
+    first, second = (KubernetesBackend(pod, kubeconfig=server.kubeconfig) for _ in range(2))
+    first.open(60)
+    second.open(60)
+    assert first._cluster is second._cluster is not None
+    first.close()
+    assert second.why_lost(60) is None and Cluster._known
+    second.close()
+    second.close()
+    assert not [it for it in Cluster._known.values() if it.access.kubeconfig == server.kubeconfig]
+
+
+def test_a_client_that_is_killed_lets_go_of_its_program(server: ApiServer, pod: str) -> None:
+    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
+    with subprocess.Popen(backend.pipes(["cat"], []), stdin=subprocess.PIPE) as client:
+        assert soon(lambda: server.programs == 1)
+        client.kill()
+        client.wait()
+        assert soon(lambda: server.programs == 0)
+        client.stdin = None
+    backend.close()
+
+
+def test_many_at_once(server: ApiServer, pod: str) -> None:
+    """More than a pool of connections would hold."""
+    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
+    lines = [backend.pipes(["bash", "-c", f"read a; echo {i} $a"], []) for i in range(40)]
+    clients = [subprocess.Popen(it, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for it in lines]
+    assert soon(lambda: server.programs == 40)
+    said = [client.communicate(b"x\n", timeout=60)[0] for client in clients]
+    assert said == [f"{i} x\n".encode() for i in range(40)]
+    backend.close()
+
+
+def test_a_forked_process_keeps_no_connection_of_its_parents(server: ApiServer, pod: str) -> None:
+    """One that outlives its parent would keep what runs in pods, as if somebody still wanted it."""
+    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
+    backend.open(60)
+    with subprocess.Popen(backend.pipes(["sleep", "1000"], []), stdin=subprocess.DEVNULL) as client:
+        try:
+            soon(lambda: server.programs)
+            assert _connections_to(server.port) >= 2
+            child = os.fork()
+            if child == 0:
+                os._exit(_connections_to(server.port))
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            assert _connections_to(server.port) >= 2 and run(backend, "echo", "a").stdout == b"a\n"
+        finally:
+            client.kill()
+    backend.close()
+
+
+def _connections_to(port: int) -> int:
+    found = 0
+    for each in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(each))) as connection:
+            found += connection.getpeername()[1:2] == (port,)
+    return found
+
+
+def test_a_forked_process_has_connections_of_its_own(server: ApiServer, pod: str) -> None:
+    """Also with what its parent has made; and the parent's connections stay as they were."""
+    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
+    backend.open(60)
+    assert run(backend, "echo", "a").stdout == b"a\n"
+    child = os.fork()
+    if child == 0:
+        try:
+            fine = run(backend, "echo", "b").stdout == b"b\n" and backend.why_lost(PATIENCE) is None
+            backend.close()
+            os._exit(0 if fine else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert run(backend, "echo", "c").stdout == b"c\n"
+    assert backend.why_lost(PATIENCE) is None
+    backend.close()
+
+
+def test_a_program_without_its_terminals_size_is_let_go(
+    server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    abandoned: list[object] = []
+    abandon = exec_program.ExecProgram.abandon
+
+    async def resize(*_: object) -> None:
+        raise ConnectionResetError("Cannot write to closing transport")
+
+    async def noted(self: exec_program.ExecProgram) -> None:
+        abandoned.append(self)
+        await abandon(self)
+
+    monkeypatch.setattr(exec_program.ExecProgram, "resize", resize)
+    monkeypatch.setattr(exec_program.ExecProgram, "abandon", noted)
+    backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
+    with pytest.raises(SandboxLostError, match="closing transport"):
+        backend.call(backend.start_program(["cat"], {}, (24, 80)), 60)
+    assert len(abandoned) == 1
+    backend.close()
+
+
+@pytest.mark.parametrize("kind", [aiohttp.WSMsgType.PING, None])
+async def test_outputs_are_read_while_pings_wait_for_input_to_be_taken(
+    kind: aiohttp.WSMsgType | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program may take more input only when its output is read."""
+    monkeypatch.setattr(exec_program, "_PING_SECONDS", 0.1, raising=False)
+
+    class Full:
+        def __init__(self) -> None:
+            self.messages = [aiohttp.WSMessage(aiohttp.WSMsgType.BINARY, b"\1out", None)]
+            if kind is not None:
+                self.messages.insert(0, aiohttp.WSMessage(kind, b"", None))
+            self.quiet = kind is None
+
+        async def receive(self, timeout: float) -> aiohttp.WSMessage:
+            if self.quiet:
+                self.quiet = False
+                raise TimeoutError
+            return self.messages.pop(0)
+
+        async def ping(self, data: bytes) -> None:
+            await asyncio.Event().wait()
+
+        pong = ping
+
+    program = exec_program.ExecProgram(Full(), "pod")  # type: ignore[arg-type]
+    assert await asyncio.wait_for(program.receive(), PATIENCE) == (1, b"out")
+
+
+async def test_a_flood_of_small_messages_leaves_others_their_turns() -> None:
+    """Those that carry nothing too, which nobody behind it hears of."""
+    over = time.thread_time() + 0.5
+
+    class Flood:
+        async def receive(self, timeout: float) -> aiohttp.WSMessage:
+            more = turns <= 3 and time.thread_time() < over
+            kind = aiohttp.WSMsgType.BINARY if more else aiohttp.WSMsgType.CLOSED
+            return aiohttp.WSMessage(kind, b"", None)
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    turns = 0
+    counting = asyncio.ensure_future(count())
+    program = exec_program.ExecProgram(Flood(), "pod")  # type: ignore[arg-type]
+    assert await program.receive() is None
+    counting.cancel()
+    assert turns > 3
+
+
+@pytest.mark.parametrize("how", ["get", "dial"])
+def test_what_is_asked_of_a_cluster_that_was_let_go_of_is_refused(server: ApiServer, how: str) -> None:
+    async def ask() -> None:
+        cluster = await Cluster.shared(Access(kubeconfig=server.kubeconfig))
+        await cluster.release()
+        if how == "get":
+            await cluster.get("default", "pod")
+        else:
+            await connect(cluster, "default", "pod", "main", ["true"], tty=False, timeout=PATIENCE)
+
+    with pytest.raises(UnusableConfigError, match="were closed"):
+        api_loop.call(ask(), PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (TimeoutError(), UnreachableError, "did not answer within"),
+        (ConnectionResetError("reset"), UnreachableError, "cannot be reached: reset"),
+        (aiohttp.ServerDisconnectedError("gone"), UnreachableError, "cannot be reached: gone"),
+        (aiohttp.ClientPayloadError("cut"), UnreachableError, "cannot be reached: cut"),
+        (config.ConfigException("no token"), UnusableConfigError, "The kubeconfig .* cannot be used: no token"),
+        (RuntimeError("Session is closed"), UnusableConfigError, "connections to the cluster were closed"),
+        (ZeroDivisionError("ours"), ZeroDivisionError, "ours"),
+    ],
+)
+def test_an_error_of_the_libraries_is_told_alike_whatever_was_asked(
+    server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception], words: str
+) -> None:
+    """A request, a watch, and a program; before the answer and within it."""
+
+    class Api:
+        def __getattr__(self, name: str) -> Any:
+            return self.call
+
+        async def call(self, *args: Any, **kwargs: Any) -> Any:
+            raise error
+
+    class Answer:
+        status = 200
+        content = property(lambda self: self)
+
+        async def read(self) -> bytes:
+            raise error
+
+        readline = read
+
+        def release(self) -> None:
+            pass
+
+        close = release
+
+    class LateApi(Api):
+        async def call(self, *args: Any, **kwargs: Any) -> Any:
+            return Answer()
+
+    async def watched(cluster: Cluster) -> None:
+        async for _ in cluster.watch("default", "", "1"):
+            pass
+
+    async def each() -> list[Exception]:
+        cluster = await Cluster.shared(Access(kubeconfig=server.kubeconfig))
+        users = cluster._users
+        found = []
+        try:
+            for api in (Api(), LateApi()):
+                monkeypatch.setattr(cluster, "request_api", api)
+                monkeypatch.setattr(cluster, "socket_api", api)
+                work = [cluster.get("default", pod), watched(cluster)]
+                if type(api) is Api:
+                    asked = {"tty": False, "timeout": 5.0}
+                    work.append(connect(cluster, "default", pod, None, ["true"], **asked))  # type: ignore[arg-type]
+                for one in work:
+                    cluster._users = 0 if isinstance(error, RuntimeError) else users
+                    with pytest.raises(type(error) if kind is ZeroDivisionError else kind, match=words) as caught:
+                        await one
+                    found.append(caught.value)
+        finally:
+            monkeypatch.undo()
+            cluster._users = users
+            await cluster.release()
+        return found
+
+    found = api_loop.call(each(), 60)
+    assert [type(it) for it in found] == [kind] * 5
+    assert all(it is error or it.__cause__ is error for it in found)

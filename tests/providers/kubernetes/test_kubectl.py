@@ -1,0 +1,181 @@
+"""Pods reached by the real kubectl, whose server is the tests' own."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from swerex_c.exceptions import InvalidInputError, SandboxLostError, SessionDiedError, SwerexException
+from swerex_c.providers.kubernetes.kubectl import KubectlBackend
+from swerex_c.runtime.abstract import (
+    BashAction,
+    BashInterruptAction,
+    Command,
+    CreateBashSessionRequest,
+    ReadFileRequest,
+    WriteFileRequest,
+)
+from swerex_c.runtime.sandbox import SandboxRuntime
+from tests.support.kubectl_server import Kubernetes
+from tests.support.sandboxes import kubectl_backend
+
+ODD = "a'b\"c\\d&e!f@40%n$x`ls` ;|*?[a]{b,c}~#<>ü\n\t\n"
+
+
+def test_of_what_kubectl_says_the_last_line_is_told(tmp_path: Path) -> None:
+    client = tmp_path / "kubectl"
+    log = 'E1122 19:42:03.825635   18071 memcache.go:265] "Unhandled Error" err="refused"'
+    client.write_text(f"#!/bin/sh\necho '{log}' >&2; echo 'The connection was refused' >&2; exit 1\n")
+    client.chmod(0o755)
+    lost = KubectlBackend("one", command=[str(client)]).why_lost(60)
+    assert lost == "The pod one is out of reach, for kubectl says: The connection was refused"
+
+
+@pytest.fixture
+def pod(kubernetes: Kubernetes) -> Iterator[str]:
+    name = kubernetes.start_pod(f"pod-{secrets.token_hex(4)}")
+    yield name
+    if name in kubernetes.pods:
+        kubernetes.delete_pod(name)
+
+
+def test_what_goes_in_and_comes_out(kubernetes: Kubernetes, pod: str) -> None:
+    backend = kubectl_backend(kubernetes, pod)
+    backend.open(60)
+    script = 'printf "<%s>" "$ODD" "${EMPTY-unset}" "${MISSING-unset}" "$@"; sha256sum >&2; exit 7'
+    argv = backend.pipes(["bash", "-c", script, "bash", ODD, "", "-x"], ["ODD", "EMPTY", "MISSING"])
+    data = os.urandom(3_000_000)
+    environment = backend.environment() | {"ODD": ODD, "EMPTY": ""}
+    done = subprocess.run(argv, env=environment, input=data, capture_output=True, timeout=100, check=False)
+    assert done.stdout.decode() == f"<{ODD}><><unset><{ODD}><><-x>"
+    assert done.stderr.split()[0].decode() == hashlib.sha256(data).hexdigest()
+    assert done.returncode == 7
+    argv = backend.pipes(["head", "-c", "3000000", "/dev/zero"], [])
+    done = subprocess.run(argv, env=environment, capture_output=True, timeout=100, check=False)
+    assert (done.stdout, done.returncode, done.stderr) == (bytes(3_000_000), 0, b"")
+
+
+async def test_a_day(kubernetes: Kubernetes, pod: str) -> None:
+    runtime = SandboxRuntime(kubectl_backend(kubernetes, pod))
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+
+    async def say(command: str, **action: object) -> str:
+        return (await runtime.run_in_session(BashAction(command=command, **{"timeout": 60, **action}))).output
+
+    assert await say("pwd; [ -t 0 ] && echo terminal") == f"{kubernetes.directory}/{pod}\nterminal\n"
+    assert await say("stty size") == "24 80\n" or (await say("stty size")).split()[1].isdigit()
+    assert await say("x=1; (exit 3)", check="ignore") == ""
+    assert await say("echo $? $x") == "3 1\n" or await say("echo $x") == "1\n"
+    long = "".join(f"{i:06} ü!\n" for i in range(3000))
+    assert await say(f"printf %s '{long}'") == long
+    with pytest.raises(SwerexException):
+        await say("echo part; while :; do :; done", timeout=0.5)
+    await runtime.run_in_session(BashInterruptAction(timeout=20))
+    assert await say("echo next") == "next\n"
+    done = await runtime.execute(Command(command="cat; echo e >&2; exit 9", shell=True, timeout=60))
+    assert (done.stdout, done.stderr, done.exit_code) == ("", "e\n", 9)
+    await runtime.write_file(WriteFileRequest(path="a file", content=ODD))
+    assert (kubernetes.directory / pod / "a file").read_text() == ODD
+    assert (await runtime.read_file(ReadFileRequest(path="a file"))).content == ODD
+    with pytest.raises(FileNotFoundError):
+        await runtime.read_file(ReadFileRequest(path="/no/such"))
+    await runtime.close()
+
+
+@pytest.mark.parametrize("how", ["deleted", "container killed", "server gone"])
+async def test_a_pod_that_is_lost(how: str) -> None:
+    try:
+        cluster = Kubernetes()
+    except Exception as lack:
+        pytest.skip(f"this machine lacks {lack}")
+    with cluster:
+        pod = cluster.start_pod("lost")
+        runtime = SandboxRuntime(kubectl_backend(cluster, pod))
+        await runtime.open(60)
+        await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+        begun = cluster.directory / "begun"
+        script = f"echo >>{begun}; sleep 300"
+        waiting = [
+            asyncio.ensure_future(runtime.execute(Command(command=script, shell=True))),
+            asyncio.ensure_future(runtime.run_in_session(BashAction(command=script, timeout=300))),
+        ]
+        for _ in range(3000):
+            if begun.exists() and begun.read_text() == "\n\n":
+                break
+            await asyncio.sleep(0.02)
+        began = time.monotonic()
+        if how == "deleted":
+            words = "is gone: it was deleted"
+            await asyncio.to_thread(cluster.delete_pod, pod)
+        elif how == "container killed":
+            words = r"has ended \(OOMKilled, exit code 137\)"
+            ended = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
+            cluster.pods[pod]["status"]["containerStatuses"][0]["state"] = ended
+            await asyncio.to_thread(cluster.kill, pod)
+        else:
+            words = "out of reach, for kubectl says: .*refused"
+            await asyncio.to_thread(cluster.stop_serving)
+        lost = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
+        assert time.monotonic() - began < 30
+        assert isinstance(lost[0], SandboxLostError)
+        assert isinstance(lost[1], SwerexException) or getattr(lost[1], "failure_reason", "")
+        alive = await runtime.is_alive(timeout=60)
+        assert not alive
+        with pytest.raises(SandboxLostError, match=words):
+            await runtime.execute(Command(command=["true"]))
+        with pytest.raises((SandboxLostError, SessionDiedError)):
+            await runtime.run_in_session(BashAction(command="true", timeout=60))
+        await runtime.close()
+
+
+def test_which_container_and_whether_it_is_still_the_same(kubernetes: Kubernetes) -> None:
+    pod = kubernetes.start_pod(
+        "two-containers", "first", "second", **{"kubectl.kubernetes.io/default-container": "second"}
+    )
+
+    def backend(**more: object) -> KubectlBackend:
+        return kubectl_backend(kubernetes, pod, **more)
+
+    plain = backend()
+    plain.open(60)
+    assert plain.container == "second" and plain.why_lost(60) is None
+    named = backend(container="first", context="tests", namespace="default")
+    named.open(60)
+    assert named.container == "first"
+    argv = named.pipes(["true"], [])
+    assert subprocess.run(argv, env=named.environment(), capture_output=True, timeout=60).stderr == b""
+    states = kubernetes.pods[pod]["status"]["containerStatuses"]
+    states[0]["containerID"] = "tests://another"
+    assert "restarted" in (named.why_lost(60) or "") and plain.why_lost(60) is None
+    kubernetes.pods[pod]["metadata"]["uid"] = "another"
+    assert "was deleted, and is not the one that it was" in (plain.why_lost(60) or "")
+    states[0]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    for broken, words in (
+        (backend(container="first"), "is not running: CrashLoopBackOff"),
+        (backend(container="third"), "no container third, only first, second"),
+        (kubectl_backend(kubernetes, "nobody"), "is gone"),
+        (backend(namespace="elsewhere"), "is gone"),
+        (backend(context="none"), "out of reach, for kubectl says: .*context"),
+        (backend(command=["no-such-kubectl"]), "no command 'no-such-kubectl'"),
+    ):
+        with pytest.raises(SandboxLostError, match=words):
+            broken.open(60)
+        lost = broken.why_lost(60)
+        assert lost is not None and len(lost) < 700
+    with pytest.raises(InvalidInputError, match="not a name"):
+        KubectlBackend("--all")
+    kubernetes.locked = True
+    try:
+        with pytest.raises(SandboxLostError, match="logged in"):
+            backend().open(60)
+    finally:
+        kubernetes.locked = False
+    kubernetes.delete_pod(pod)

@@ -1,0 +1,249 @@
+"""Pods as deployments: a day with them, many at once, and that nothing is left of them, however they end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kubernetes_asyncio")
+
+from swerex_c.exceptions import DeploymentNotStartedError, PodStartupError, RuntimeClosedError, SandboxLostError
+from swerex_c.providers import ownership
+from swerex_c.providers.kubernetes import pod_spec
+from swerex_c.providers.kubernetes.prune import prune
+from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
+from tests.support.kubernetes_fixtures import Where, deployment, server, soon, where
+from tests.support.kubernetes_server import ApiServer, Pod, status
+
+__all__ = ["server", "where"]
+
+
+async def test_a_day(where: Where) -> None:
+    made = where.deployment(environment={"A": "b c"}, time_to_live=600)
+    await made.start()
+    runtime = made.runtime
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    assert (await runtime.run_in_session(BashAction(command="x=1; echo $A"))).output == "b c\n"
+    assert (await runtime.run_in_session(BashAction(command="echo $x"))).output == "1\n"
+    answer = await runtime.execute(Command(command="cat; echo e >&2; exit 4", shell=True))
+    assert (answer.stdout, answer.stderr, answer.exit_code) == ("", "e\n", 4)
+    assert await made.is_alive()
+    if where.server:
+        where.server.logs[str(made.pod_name)] = "1\n2\n3\n"
+        assert await made.logs() == "1\n2\n3\n" and await made.logs(tail=1) == "3\n"
+    else:
+        assert isinstance(await made.logs(tail=1), str)
+    await made.stop()
+    await made.stop()
+    with pytest.raises(DeploymentNotStartedError):
+        await made.logs()
+    await made.start()
+    assert await made.is_alive()
+    await made.stop()
+    assert not where.server or not where.server.pods
+
+
+async def test_thirty_at_once(where: Where) -> None:
+    server = where.server
+    if server:
+        server.delay = lambda request: 0.1 if request.method == "POST" else 0.0
+    all = [where.deployment(requests={"cpu": "1m"}) for _ in range(30)]
+    await asyncio.gather(*(it.start() for it in all))
+    if server:
+        assert len(server.pods) == 30
+        assert 8 <= server.most_at_once <= 16
+        assert len([it for it in server.asked if it == "GET /api/v1/namespaces/default/pods"]) <= 12  # not one for each
+    answers = await asyncio.gather(*(it.runtime.execute(Command(command="echo $HOSTNAME", shell=True)) for it in all))
+    assert len({it.stdout for it in answers}) == 30 or server is None
+    await asyncio.gather(*(it.stop() for it in all))
+    assert not server or (not server.pods and len(server.deleted) == 30)
+
+
+def test_two_loops_and_threads(where: Where) -> None:
+    said: list[str] = []
+
+    def work(number: int) -> None:
+        made = where.deployment()
+        asyncio.run(made.start())
+        for command in ("x=1", f"echo {number} $x"):
+            session = CreateBashSessionRequest(startup_timeout=60)
+            if command == "x=1":
+                asyncio.run(made.runtime.create_session(session))  # type: ignore[arg-type]
+            answer = asyncio.run(made.runtime.run_in_session(BashAction(command=command)))  # type: ignore[arg-type]
+        said.append(answer.output)
+        asyncio.run(made.stop())
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(100)
+    assert sorted(said) == [f"{i} 1\n" for i in range(4)]
+    assert not where.server or not where.server.pods
+
+
+@pytest.mark.parametrize("stage", ["connect", "create", "created", "schedule", "runtime"])
+@pytest.mark.parametrize("how", ["cancel", "stop"])
+async def test_a_start_that_is_given_up_leaves_nothing(server: ApiServer, stage: str, how: str) -> None:
+    reached = threading.Event()
+
+    def note(request: Any, body: Any) -> None:
+        if (stage == "create" and body) or (stage == "runtime" and "/exec" in request.path):
+            reached.set()
+            server.delay = lambda _: 0.5
+
+    async def created() -> None:
+        if stage == "created":  # it is made, and nobody knows
+            reached.set()
+            await asyncio.sleep(0.5)
+
+    async def kubelet(server: ApiServer, pod: Pod) -> None:
+        await server.schedule(pod)
+        if stage == "schedule":
+            reached.set()
+        else:
+            await server.run(pod)
+
+    server.refusals.append(note)  # type: ignore[arg-type]
+    server.after_create = created
+    server.kubelets["tests"] = kubelet
+    made = deployment(server)
+    starting = asyncio.ensure_future(made.start())
+    if stage == "connect":
+        await asyncio.sleep(0)
+    else:
+        assert await soon(reached.is_set)
+    began = time.monotonic()
+    if how == "cancel":
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+    else:
+        await made.stop()
+        with pytest.raises(RuntimeClosedError):
+            await starting
+    assert time.monotonic() - began < 20
+    await asyncio.sleep(0.7)  # a request that is still on its way would have arrived
+    assert not server.pods and made.pod_name is None
+    made = deployment(server)
+    server.after_create = None
+    server.delay = lambda _: 0.0
+    server.refusals.clear()
+    server.kubelets.clear()
+    await made.start()
+    await made.stop()
+    assert not server.pods
+
+
+async def test_a_pod_that_is_killed_in_the_middle(server: ApiServer) -> None:
+    made = deployment(server)
+    await made.start()
+    await made.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    name = str(made.pod_name)
+    begun = server.directory / "begun"
+    running = asyncio.ensure_future(
+        made.runtime.execute(Command(command=f"echo >{begun}; sleep 1000", shell=True))
+    )
+    assert await soon(begun.exists)
+    await asyncio.to_thread(server.delete, name)
+    with pytest.raises(SandboxLostError, match="is gone: it was deleted"):
+        await running
+    with pytest.raises(SandboxLostError):
+        await made.logs()
+    await made.stop()
+    assert server.deleted == [name]
+
+
+async def test_its_time_to_live_ends_it(server: ApiServer) -> None:
+    made = deployment(server, time_to_live=1)
+    await made.start()
+    assert await soon(lambda: server.pod(str(made.pod_name))["status"]["phase"] == "Failed")
+    alive = await made.is_alive()
+    assert not alive and "DeadlineExceeded" in alive.message
+    await made.stop()
+    assert not server.pods
+
+
+async def test_a_deletion_that_fails_is_told(server: ApiServer, caplog: pytest.LogCaptureFixture) -> None:
+    made = deployment(server)
+    made.logger.addHandler(caplog.handler)
+    await made.start()
+    name = str(made.pod_name)
+    words = 'pods "x" is forbidden: User "a" cannot delete resource "pods"'
+    server.refusals.append(
+        lambda request, body: status(403, "Forbidden", words) if request.method == "DELETE" else None
+    )
+    await made.stop()
+    assert f"Failed to delete pod {name} in default: {words}. It ends after 86400 seconds" in caplog.text
+    assert "`swerex-c prune --cloud kubernetes` deletes it" in caplog.text
+    assert server.pods
+
+
+async def test_with_a_grace_period_the_cluster_waits(server: ApiServer) -> None:
+    made = deployment(server, grace_period=5)
+    await made.start()
+    name = str(made.pod_name)
+    await made.stop()
+    assert server.pod(name)["metadata"]["deletionTimestamp"]
+
+
+LEAVE = """
+import asyncio, os, sys
+from swerex_c.deployment.kubernetes import KubernetesDeployment
+
+async def main():
+    made = KubernetesDeployment(image="tests", kubeconfig=sys.argv[1])
+    await made.start()
+    print(made.pod_name, flush=True)
+    os._exit(0)
+
+asyncio.run(main())
+"""
+
+
+async def test_what_dead_processes_left_is_pruned(server: ApiServer) -> None:
+    line = [sys.executable, "-c", LEAVE, server.kubeconfig]
+    done = await asyncio.to_thread(subprocess.run, line, capture_output=True, timeout=60)
+    left = done.stdout.decode().split()[-1]
+    mine = deployment(server)
+    await mine.start()
+
+    def another(**parts: dict[str, str]) -> str:
+        """A copy of what was left, with differences."""
+        name = f"other-{secrets.token_hex(4)}"
+        pod = json.loads(json.dumps(server.pod(left)))
+        pod["metadata"]["name"] = name
+        pod["metadata"]["labels"]["swerex_c"] = name
+        for part, values in parts.items():
+            pod["metadata"][part] |= values
+        server.pods["default", name] = pod
+        return name
+
+    kept = {
+        another(labels={"swerex_c": "copied"}),  # made from a pod of ours by somebody else
+        another(annotations={"swerex_c.host": "another"}, labels={"swerex_c.host": "another"}),
+        another(annotations={"swerex_c.pidns": "pid:[1]"}),
+        str(mine.pod_name),
+    }
+    rebooted = another(annotations={"swerex_c.boot": "before"})
+    access = {"kubeconfig": server.kubeconfig}
+    found = await asyncio.to_thread(prune, dry_run=True, **access)  # type: ignore[arg-type]
+    assert {it.name for it in found} == {left, rebooted} and len(server.pods) == 6
+    assert {(it.about, it.error) for it in found} == {("image tests, in namespace default, Running", None)}
+    assert not await asyncio.to_thread(prune, namespace="other", **access)  # type: ignore[arg-type]
+    found = await asyncio.to_thread(prune, all_namespaces=True, **access)  # type: ignore[arg-type]
+    assert {it.name for it in found} == {left, rebooted}
+    assert {name for _, name in server.pods} == kept
+    assert ownership.is_owner_alive(pod_spec.facts(server.pod(str(mine.pod_name)))) is True
+    await mine.stop()
+    server.refusals.append(lambda request, body: status(403, "Forbidden", "no"))
+    with pytest.raises(PodStartupError, match="no"):
+        await asyncio.to_thread(prune, **access)  # type: ignore[arg-type]

@@ -1,0 +1,600 @@
+"""Pods as deployments: what is asked for, why they do not start, and that nothing is left of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kubernetes_asyncio")
+
+from pydantic import TypeAdapter
+
+from swerex_c.deployment.config import DeploymentConfig, KubernetesDeploymentConfig, get_deployment
+from swerex_c.deployment.kubernetes import KubernetesDeployment
+from swerex_c.exceptions import (
+    DeploymentNotStartedError,
+    InvalidInputError,
+    PodStartupError,
+    PodStartupTimeoutError,
+    StartupTimeoutError,
+)
+from swerex_c.providers.kubernetes import pod_spec, readiness
+from swerex_c.runtime.abstract import Command
+from tests.support.kubernetes_fixtures import PATIENCE, deployment, server, soon
+from tests.support.kubernetes_server import ApiServer, Pod, free_port, status
+
+__all__ = ["server"]
+
+# What is asked for
+
+FULL: dict[str, Any] = {
+    "image": "registry.example:5000/team/Tool_x:1.2@sha256:" + "0" * 64,
+    "command": ["bash", "-c", "sleep infinity"],
+    "environment": {"A": "1", "T": "ours"},
+    "requests": {"cpu": "500m", "memory": "1Gi"},
+    "limits": {"memory": "2Gi"},
+    "image_pull_policy": "Always",
+    "image_pull_secrets": ["registry"],
+    "container_name": "work",
+    "labels": {"team": "a"},
+    "annotations": {"example.org/note": "any text: ü"},
+    "node_selector": {"kubernetes.io/arch": "amd64"},
+    "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
+    "service_account": "agents",
+    "mount_service_account_token": True,
+    "runtime_class": "gvisor",
+    "time_to_live": 90.4,
+    "pod_template": {
+        "metadata": {"labels": {"team": "template", "more": "x"}, "name": "not-ours"},
+        "spec": {
+            "restartPolicy": "Always",
+            "hostname": "box",
+            "securityContext": {"runAsNonRoot": True},
+            "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Gi"}}],
+            "initContainers": [{"name": "first", "image": "i", "command": ["true"]}],
+            "tolerations": [{"key": "spot", "operator": "Exists"}],
+            "containers": [
+                {"name": "side", "image": "s"},
+                {
+                    "name": "work",
+                    "image": "not-ours",
+                    "args": ["x"],
+                    "env": [{"name": "T", "value": "template"}, {"name": "B", "value": "2"}],
+                    "resources": {"limits": {"nvidia.com/gpu": "1"}},
+                    "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+                },
+            ],
+        },
+    },
+}
+
+
+async def test_every_field_reaches_the_server(server: ApiServer) -> None:
+    """The server refuses what the library's model of a pod does not know, or knows otherwise."""
+    made = deployment(server, **FULL)
+    await made.start()
+    assert made.pod_name is not None
+    pod = server.pod(made.pod_name)
+    spec, metadata = pod["spec"], pod["metadata"]
+    work = spec["containers"][1]
+    assert [it["name"] for it in spec["containers"]] == ["side", "work"]
+    assert (work["image"], work["command"], "args" in work) == (FULL["image"], FULL["command"], False)
+    assert {it["name"]: it["value"] for it in work["env"]} == {"A": "1", "T": "ours", "B": "2"}
+    assert work["resources"] == {
+        "requests": FULL["requests"],
+        "limits": {"nvidia.com/gpu": "1", "memory": "2Gi"},
+    }
+    assert (work["imagePullPolicy"], work["volumeMounts"]) == ("Always", [{"name": "v", "mountPath": "/v"}])
+    assert spec["restartPolicy"] == "Never" and spec["automountServiceAccountToken"] is True
+    assert (spec["activeDeadlineSeconds"], spec["serviceAccountName"], spec["runtimeClassName"]) == (
+        90,
+        "agents",
+        "gvisor",
+    )
+    assert [it["key"] for it in spec["tolerations"]] == ["spot", "gpu"]
+    assert (spec["imagePullSecrets"], spec["hostname"]) == ([{"name": "registry"}], "box")
+    assert spec["nodeSelector"] == FULL["node_selector"] and spec["initContainers"][0]["name"] == "first"
+    assert metadata["name"].startswith("tool-x-1-2-") and metadata["name"] == metadata["labels"]["swerex_c"]
+    assert (metadata["labels"]["team"], metadata["labels"]["more"]) == ("a", "x")
+    assert metadata["annotations"]["example.org/note"] == "any text: ü"
+    answer = await made.runtime.execute(Command(command="echo $T", shell=True))
+    assert answer.stdout == "ours\n"
+    await made.stop()
+
+
+async def test_what_is_asked_for_if_nothing_is_said(server: ApiServer) -> None:
+    made = deployment(server)
+    await made.start()
+    assert made.pod_name is not None
+    spec = server.pod(made.pod_name)["spec"]
+    assert {it: spec[it] for it in ("restartPolicy", "automountServiceAccountToken", "activeDeadlineSeconds")} == {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "activeDeadlineSeconds": 86400,
+    }
+    assert set(spec["containers"][0]) == {"name", "image", "command"}
+    await made.stop()
+
+
+def test_a_template_from_a_file_and_what_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "pod.yaml"
+    file.write_text("apiVersion: v1\nkind: Pod\nspec:\n  priorityClassName: low\n")
+    config = KubernetesDeploymentConfig(pod_template=str(file))
+    assert pod_spec.manifest(config, "x")["spec"]["priorityClassName"] == "low"
+    template: dict[str, Any] = {"spec": {"containers": [{"name": "main"}]}}
+    pod_spec.manifest(KubernetesDeploymentConfig(pod_template=template), "x")
+    assert template == {"spec": {"containers": [{"name": "main"}]}}  # the caller's own stays as it is
+    for wrong in (
+        {"kind": "Deployment"},
+        {"template": {}},
+        {"spec": []},
+        {"spec": {"containers": [{}]}},
+        str(tmp_path / "none"),
+    ):
+        with pytest.raises(InvalidInputError):
+            pod_spec.manifest(KubernetesDeploymentConfig(pod_template=wrong), "x")
+    for field in ({"time_to_live": 0.5}, {"grace_period": -1}, {"nodeselector": {}}):
+        with pytest.raises(ValueError):
+            KubernetesDeploymentConfig(**field)
+
+
+def test_a_configuration_comes_back_as_it_was() -> None:
+    config = KubernetesDeploymentConfig(**FULL)
+    again = TypeAdapter(DeploymentConfig).validate_json(config.model_dump_json())
+    assert again == config
+    assert isinstance(get_deployment(again), KubernetesDeployment)
+
+
+@pytest.mark.parametrize("image", ["", "a", "UPPER/Case:Tag", "x" * 300, "-._", "reg:5000/a/b@sha256:abc"])
+def test_names_are_names(image: str) -> None:
+    import re
+
+    names = {pod_spec.name_for(image) for _ in range(50)}
+    assert len(names) == 50
+    assert all(re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", it) for it in names)
+
+
+def test_the_command_that_waits_takes_no_time_and_ends_when_asked() -> None:
+    """With nothing but bash, and without a standard input."""
+    bash = shutil.which("bash")
+    assert bash is not None
+    with subprocess.Popen([bash, "-c", pod_spec._WAIT], stdin=subprocess.DEVNULL, env={"PATH": ""}) as waiting:
+        time.sleep(1)
+        fields = Path(f"/proc/{waiting.pid}/stat").read_text().rpartition(")")[2].split()
+        assert waiting.poll() is None
+        assert int(fields[11]) + int(fields[12]) < 20  # ticks of 10 ms
+        began = time.monotonic()
+        waiting.terminate()
+        assert waiting.wait(20) == 0
+        assert time.monotonic() - began < 4
+
+
+# Why it does not start
+
+
+def scripted(*states: dict[str, Any], phase: str = "Pending", **more: Any) -> Any:
+    """A kubelet that shows states of the container."""
+
+    async def kubelet(server: ApiServer, pod: Pod) -> None:
+        await server.schedule(pod)
+        for state in states:
+            await server.container(pod, state, phase)
+        if more:
+            await server.update(pod, **more)
+
+    return kubelet
+
+
+def wait(reason: str, message: str = "") -> dict[str, Any]:
+    return {"waiting": {"reason": reason, "message": message}}
+
+
+PULL = 'failed to pull and unpack image "x": docker.io/x: not found: manifest unknown'
+EXITED = {"terminated": {"exitCode": 3, "reason": "Error"}}
+NO_BASH = 'failed to create shim task: exec: "bash": executable file not found in $PATH'
+
+NEVER: dict[str, tuple[Any, str, str, str]] = {
+    "pull": (
+        scripted(wait("ErrImagePull", PULL), wait("ImagePullBackOff", 'Back-off pulling image "x"')),
+        "image", "ErrImagePull|ImagePullBackOff", "manifest unknown",
+    ),
+    "pull, seen late": (
+        scripted(wait("ImagePullBackOff", 'Back-off pulling image "tests"')),
+        "image", "ImagePullBackOff", "Back-off.*: Failed to pull image.*pull access denied",
+    ),
+    "name": (scripted(wait("InvalidImageName", "couldn't parse x")), "image", "InvalidImageName", "couldn't parse"),
+    "never": (scripted(wait("ErrImageNeverPull", "not present")), "image", "ErrImageNeverPull", "not present"),
+    "secret": (
+        scripted(wait("CreateContainerConfigError", 'secret "s" not found')),
+        "configuration", "CreateContainerConfigError", 'secret "s" not found',
+    ),
+    "bash": (
+        scripted({"terminated": {"exitCode": 128, "reason": "StartError", "message": NO_BASH}}, phase="Failed"),
+        "command", "StartError", "executable file not found",
+    ),
+    "cri-o": (scripted(wait("CreateContainerError", NO_BASH)), "command", "CreateContainerError", "executable file"),
+    "exit": (scripted(EXITED, phase="Failed"), "command", "Error", "has ended with exit code 3"),
+    "done": (
+        scripted({"terminated": {"exitCode": 0, "reason": "Completed"}}, phase="Succeeded"),
+        "command", "Completed", "exit code 0",
+    ),
+    "oom": (
+        scripted({"terminated": {"exitCode": 137, "reason": "OOMKilled"}}, phase="Failed"),
+        "out-of-memory", "OOMKilled", "exit code 137",
+    ),
+    "evicted": (
+        scripted(phase="Failed", reason="Evicted", message="The node was low on resource: memory."),
+        "evicted", "Evicted", "low on resource: memory",
+    ),
+    "node": (
+        scripted(phase="Failed", reason="NodeLost", message="Node node-1 which was running pod is unresponsive"),
+        "node", "NodeLost", "is unresponsive",
+    ),
+    "full": (
+        scripted(phase="Failed", reason="OutOfmemory", message="Node didn't have enough resource: memory"),
+        "node", "OutOfmemory", "enough resource",
+    ),
+    "deadline": (
+        scripted(phase="Failed", reason="DeadlineExceeded", message="Pod was active on the node longer"),
+        "deadline", "DeadlineExceeded", "longer",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NEVER)
+async def test_why_it_never_will(server: ApiServer, name: str) -> None:
+    import re
+
+    kubelet, cause, reason, words = NEVER[name]
+    if name in ("evicted", "node", "full", "deadline"):
+        parts = {"evicted": ("Evicted", "The node was low on resource: memory."),
+                 "node": ("NodeLost", "Node node-1 which was running pod is unresponsive"),
+                 "full": ("OutOfmemory", "Node didn't have enough resource: memory"),
+                 "deadline": ("DeadlineExceeded", "Pod was active on the node longer")}[name]  # fmt: skip
+
+        async def failed(server: ApiServer, pod: Pod) -> None:
+            await server.schedule(pod)
+            await server.update(pod, phase="Failed", reason=parts[0], message=parts[1])
+
+        kubelet = failed
+    server.kubelets["tests"] = kubelet
+    server.logs[""] = "".join(f"line {i}\n" for i in range(100))
+    text = 'Failed to pull image "tests": pull access denied, repository does not exist'
+    if name == "pull, seen late":
+        server.note("Failed", text)
+    made = deployment(server)
+    with pytest.raises(PodStartupError, match=words) as caught:
+        await made.start()
+    error = caught.value
+    assert not isinstance(error, TimeoutError)
+    assert error.cause == cause and re.fullmatch(reason, error.reason)
+    if cause in ("command", "out-of-memory"):
+        assert error.log.splitlines() == [f"line {i}" for i in range(80, 100)]
+        if name != "cri-o":
+            assert error.exit_code == {"bash": 128, "exit": 3, "done": 0, "oom": 137}[name]
+    assert not server.pods and made.pod_name is None
+    with pytest.raises(DeploymentNotStartedError):
+        made.runtime  # noqa: B018
+
+
+async def test_a_container_that_crashes_again_and_again(server: ApiServer) -> None:
+    """As one that is beside ours does, or comes before it."""
+
+    async def kubelet(server: ApiServer, pod: Pod) -> None:
+        await server.schedule(pod)
+        state = wait("CrashLoopBackOff", "back-off 10s restarting failed container")
+        last = {"terminated": {"exitCode": 2, "reason": "Error"}}
+        await server.update(pod, initContainerStatuses=[{"name": "first", "state": state, "lastState": last}])
+
+    server.kubelets["tests"] = kubelet
+    server.logs[""] = "cannot find it\n"
+    template = {"spec": {"initContainers": [{"name": "first", "image": "i"}]}}
+    with pytest.raises(PodStartupError, match="CrashLoopBackOff: its container first.*code 2\nThe last.*\ncannot find"):
+        await deployment(server, pod_template=template).start()
+
+
+async def test_what_may_pass_is_waited_for(server: ApiServer) -> None:
+    """A registry that is slow, a secret that is on its way, a node that is about to come."""
+
+    async def kubelet(server: ApiServer, pod: Pod) -> None:
+        unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+        await server.update(pod, conditions=[unschedulable])
+        await asyncio.sleep(0.2)
+        await server.schedule(pod)
+        for state in (
+            wait("ErrImagePull", "toomanyrequests: rate limit"),
+            wait("ImagePullBackOff", "Back-off"),
+            wait("CreateContainerConfigError", "failed to sync configmap cache: timed out waiting for the condition"),
+        ):
+            await server.container(pod, state)
+            await asyncio.sleep(0.1)
+        await server.run(pod)
+
+    server.kubelets["tests"] = kubelet
+    made = deployment(server)
+    await made.start()
+    await made.stop()
+
+
+@pytest.mark.parametrize(
+    ("state", "cause", "words"),
+    [
+        ("unschedulable", "unschedulable", r"Unschedulable: 0/3 nodes are available: 3 Insufficient cpu"),
+        ("pull", "image", r'ImagePullBackOff: Back-off pulling image "x": .*dial tcp: i/o timeout'),
+        ("volume", "volume", r'FailedMount: MountVolume.SetUp failed for volume "v": secret "s" not found'),
+        ("nothing", "unknown", "has not been started yet"),
+    ],
+)
+async def test_why_it_did_not_in_time(server: ApiServer, state: str, cause: str, words: str) -> None:
+    async def kubelet(server: ApiServer, pod: Pod) -> None:
+        if state == "unschedulable":
+            said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+            await server.update(pod, conditions=[{**said, "message": "0/3 nodes are available: 3 Insufficient cpu."}])
+            return
+        await server.schedule(pod)
+        if state == "pull":
+            await server.container(pod, wait("ErrImagePull", "dial tcp: i/o timeout"))
+            await server.container(pod, wait("ImagePullBackOff", 'Back-off pulling image "x"'))
+        if state == "volume":
+            text = 'MountVolume.SetUp failed for volume "v": secret "s" not found'
+            server.note("FailedMount", text)
+
+    server.kubelets["tests"] = kubelet
+    began = time.monotonic()
+    with pytest.raises(PodStartupTimeoutError, match=words) as caught:
+        await deployment(server, startup_timeout=4.0).start()
+    assert caught.value.cause == cause and isinstance(caught.value, StartupTimeoutError)
+    assert time.monotonic() - began < PATIENCE
+    assert not server.pods
+
+
+async def test_a_registry_that_goes_on_failing_is_given_up(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "_PERSISTS_SECONDS", 0.3)
+    monkeypatch.setattr(readiness, "_READ_SECONDS", 0.1)
+    server.kubelets["tests"] = scripted(wait("ErrImagePull", "dial tcp: i/o timeout"))
+    with pytest.raises(PodStartupError, match="i/o timeout") as caught:
+        await deployment(server).start()
+    assert caught.value.cause == "image" and not isinstance(caught.value, TimeoutError)
+
+
+REFUSALS = [
+    (403, "Forbidden", 'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=4, limited: pods=4',
+     "quota"),
+    (403, "Forbidden", 'pods is forbidden: User "a" cannot create resource "pods" in API group ""', "forbidden"),
+    (403, "Forbidden", 'pods "x" is forbidden: error looking up service account a/b: serviceaccount "b" not found',
+     "forbidden"),
+    (403, "Forbidden", 'pods "x" is forbidden: violates PodSecurity "restricted:latest"', "forbidden"),
+    (400, "BadRequest", 'admission webhook "v.example" denied the request: no tags', "refused"),
+    (422, "Invalid", 'Pod "x" is invalid: spec.containers[0].resources.requests: must be less than limit', "refused"),
+    (403, "Forbidden", 'unable to create new content in namespace a because it is being terminated', "namespace"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "reason", "words", "cause"), REFUSALS)
+async def test_why_the_server_makes_no_pod(
+    server: ApiServer, code: int, reason: str, words: str, cause: str
+) -> None:
+    import re
+
+    server.refusals.append(lambda request, body: status(code, reason, words) if body else None)
+    began = time.monotonic()
+    with pytest.raises(PodStartupError, match=re.escape(words)) as caught:
+        await deployment(server).start()
+    assert (caught.value.cause, caught.value.reason) == (cause, reason)
+    assert time.monotonic() - began < PATIENCE
+    assert not [it for it in server.asked if not it.startswith("POST")]  # nothing is waited for, nothing is deleted
+
+
+async def test_a_namespace_that_is_not_there(server: ApiServer) -> None:
+    with pytest.raises(PodStartupError, match='namespaces "none" not found') as caught:
+        await deployment(server, namespace="none").start()
+    assert caught.value.cause == "namespace"
+
+
+async def test_a_busy_server_is_asked_again(server: ApiServer) -> None:
+    """Also one whose answer was lost after it had made the pod."""
+    answers = [
+        status(409, "Conflict", 'Operation cannot be fulfilled on resourcequotas "q": the object has been modified'),
+        status(429, "TooManyRequests", "slow down", **{"Retry-After": "1"}),
+    ]
+    server.refusals.append(lambda request, body: answers.pop() if body and answers else None)
+    lost = [True]
+
+    async def lose() -> None:
+        if lost.pop() if lost else False:
+            raise RuntimeError("lost")
+
+    server.after_create = lose
+    made = deployment(server)
+    await made.start()
+    assert len(server.pods) == 1 and not answers and not lost
+    await made.stop()
+    assert not server.pods
+
+
+async def test_no_cluster_is_reached(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = json.loads(Path(server.kubeconfig).read_text())
+    config["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{free_port()}"
+    path = tmp_path / "config"
+    path.write_text(json.dumps(config))
+    began = time.monotonic()
+    with pytest.raises(PodStartupError, match="No cluster answers: .*cannot be reached") as caught:
+        await deployment(server, kubeconfig=str(path)).start()
+    assert caught.value.cause == "unreachable" and time.monotonic() - began < PATIENCE
+    for text in ("", "[]", "a: [", "{}", '{"current-context": "x", "contexts": [], "clusters": []}'):
+        path.write_text(text)
+        with pytest.raises(PodStartupError, match="cannot be used") as caught:
+            await deployment(server, kubeconfig=str(path)).start()
+        assert caught.value.cause == "credentials"
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(PodStartupError, match="There is no kubeconfig"):
+        await KubernetesDeployment().start()
+    with pytest.raises(PodStartupError, match="service account cannot be used"):
+        await KubernetesDeployment(in_cluster=True).start()
+    monkeypatch.setenv("KUBECONFIG", server.kubeconfig)
+    made = KubernetesDeployment(image="tests")
+    await made.start()
+    await made.stop()
+
+
+async def test_from_within_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the token of the pod's own service account, which its node renews, and in the pod's namespace."""
+    from kubernetes_asyncio.config import incluster_config
+
+    from swerex_c.providers.kubernetes import access
+
+    if shutil.which("openssl") is None:
+        pytest.skip("this machine lacks openssl")
+    with ApiServer(tls=True) as server:
+        token, server.tokens = tmp_path / "token", {"first"}
+        token.write_text("first\n")
+        (tmp_path / "namespace").write_text("other")
+        monkeypatch.setattr(access, "_SERVICE_ACCOUNT", tmp_path)
+        monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
+        monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(server.directory / "server.pem"))
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.port))
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.delenv("KUBECONFIG", raising=False)
+        made = KubernetesDeployment(image="tests")
+        await made.start()
+        assert made.namespace == "other" and list(server.pods) == [("other", made.pod_name)]
+        token.write_text("second")
+        server.tokens = {"second"}
+        assert (await made.runtime.execute(Command(command="echo 1", shell=True))).stdout == "1\n"
+        await made.stop()
+        assert not server.pods
+
+
+def test_a_forked_process_reaches_the_cluster_itself(server: ApiServer) -> None:
+    made = deployment(server)
+    asyncio.run(made.start())
+    child = os.fork()
+    if child == 0:
+        try:
+            own = deployment(server)
+            asyncio.run(own.start())
+            fine = asyncio.run(own.runtime.execute(Command(command="echo 1", shell=True))).stdout == "1\n"
+            asyncio.run(own.stop())
+            os._exit(0 if fine else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert asyncio.run(made.runtime.execute(Command(command="echo 2", shell=True))).stdout == "2\n"
+    asyncio.run(made.stop())
+    assert not server.pods
+
+
+async def test_credentials_that_are_no_good(server: ApiServer) -> None:
+    server.tokens = {"good"}
+    server.write_kubeconfig(token="old")
+    with pytest.raises(PodStartupError, match="Unauthorized") as caught:
+        await deployment(server).start()
+    assert caught.value.cause == "credentials"
+    server.write_kubeconfig(token="good")
+    made = deployment(server)
+    await made.start()
+    await made.stop()
+
+
+# The watch
+
+
+async def test_a_watch_whose_version_is_too_old_begins_anew(server: ApiServer) -> None:
+    async def kubelet(server: ApiServer, pod: Pod) -> None:
+        await server.schedule(pod)
+        while not server.watching:
+            await asyncio.sleep(0.01)
+        pod["status"] = {**pod["status"], "phase": "Running"}
+        names = [{"name": "main", "state": {"running": {}}, "containerID": "x"}]
+        pod["status"]["containerStatuses"] = names  # which nobody is told
+        (server.directory / pod["metadata"]["name"]).mkdir()
+        await server.forget_history()
+
+    server.kubelets["tests"] = kubelet
+    made = deployment(server)
+    began = time.monotonic()
+    await made.start()
+    assert time.monotonic() - began < 8  # it was not by asking for the pod, which is done every ten seconds
+    await made.stop()
+
+
+@pytest.mark.parametrize("how", ["silent", "forbidden"])
+async def test_without_a_watch_the_pod_is_asked_for(
+    server: ApiServer, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def kubelet(server: ApiServer, pod: Pod) -> None:
+        await asyncio.sleep(0.5)
+        await server.run(pod)
+
+    server.kubelets["tests"] = kubelet
+    if how == "silent":
+        server.silent_watch = True
+        monkeypatch.setattr(readiness, "_READ_SECONDS", 0.5)
+    else:
+        words = 'pods is forbidden: User "a" cannot list resource "pods"'
+
+        def refuse(request: Any, body: Any) -> Any:
+            return status(403, "Forbidden", words) if request.path.endswith("/pods") and not body else None
+
+        server.refusals.append(refuse)
+    made = deployment(server)
+    await made.start()
+    await made.stop()
+
+
+async def test_a_pod_that_is_deleted_while_it_starts(server: ApiServer) -> None:
+    async def kubelet(server: ApiServer, pod: Pod) -> None:
+        await server.schedule(pod)
+        while not server.watching:
+            await asyncio.sleep(0.01)
+        await server._remove("default", pod["metadata"]["name"])
+
+    server.kubelets["tests"] = kubelet
+    with pytest.raises(PodStartupError, match="somebody has deleted it") as caught:
+        await deployment(server).start()
+    assert caught.value.cause == "deleted"
+
+
+async def test_a_server_that_restarts_while_a_pod_starts(server: ApiServer) -> None:
+    go = threading.Event()
+
+    async def kubelet(server: ApiServer, pod: Pod) -> None:
+        await server.schedule(pod)
+        while not go.is_set():
+            await asyncio.sleep(0.01)
+        await server.run(pod)
+
+    server.kubelets["tests"] = kubelet
+    made = deployment(server)
+    starting = asyncio.ensure_future(made.start())
+    assert await soon(lambda: server.watching)
+    await asyncio.to_thread(server.stop_serving)
+    await asyncio.sleep(0.3)
+    await asyncio.to_thread(server.start_serving)
+    go.set()
+    await asyncio.wait_for(starting, PATIENCE * 2)
+    await made.stop()
+
+
+def test_without_the_library_it_is_said_what_is_missing() -> None:
+    code = (
+        "import sys; sys.modules['kubernetes_asyncio'] = None\n"
+        "import swerex_c.deployment.config as c\n"
+        "config = c.KubernetesDeploymentConfig()\n"
+        "try: config.get_deployment()\n"
+        "except ModuleNotFoundError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    assert b"pip install 'swerex-c[kubernetes]'" in done.stdout

@@ -1,0 +1,1 @@
+"""Isolated views of this machine, by a real bubblewrap."""

@@ -1,0 +1,394 @@
+"""Isolated views of this machine, made by a real bubblewrap."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from swerex_c.deployment.config import IsolationConfig, LocalDeploymentConfig, get_deployment
+from swerex_c.deployment.local import LocalDeployment
+from swerex_c.exceptions import DeploymentNotStartedError, InvalidInputError, SandboxLostError, SwerexException
+from swerex_c.providers.local.bubblewrap import BwrapBackend
+from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest, ReadFileRequest, WriteFileRequest
+from swerex_c.runtime.sandbox import SandboxRuntime
+from tests.support import needs
+
+ROOT = needs.ROOT
+
+
+@pytest.fixture
+def here() -> Iterator[Path]:
+    """A directory that views show: pytest's own is in /tmp. Anybody may write to it."""
+    parent = ROOT / ".cache"
+    parent.mkdir(exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="view-", dir=parent))
+    directory.chmod(0o777)
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def run(backend: BwrapBackend, script: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        backend.pipes(["bash", "-c", script, "bash", *words], []),
+        env=backend.environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+# Run by whoever; what comes out are the answers to `QUESTIONS` as JSON.
+ASK = """
+import json, os, subprocess, sys
+from swerex_c.providers.local.bubblewrap import BwrapBackend
+arguments, questions = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+backend = BwrapBackend(**arguments)
+backend.open(60)
+answers = {}
+for name, script in questions.items():
+    done = subprocess.run(backend.pipes(["bash", "-c", script], []), env=backend.environment(), text=True,
+                          capture_output=True, timeout=60)
+    answers[name] = [done.stdout.strip(), done.returncode, done.stderr.strip()]
+backend.close()
+print(json.dumps(answers))
+"""
+
+QUESTIONS = {
+    "who": "id -u",
+    "tmp": "ls -A /tmp /var/tmp; echo kept >/tmp/one; mkdir -m 700 /tmp/two; stat -c %a /tmp",
+    "same": "cat /tmp/one; sleep 987 & kill -9 $!; ls -d /tmp/two",
+    "background": "(trap '' HUP; cd {here}; exec sleep 988 </dev/null >/dev/null 2>&1) & echo $!",
+    "processes": "cd /proc; for p in [0-9]*; do [[ $(tr '\\0' ' ' <$p/cmdline) == 'sleep 988 ' ]] && echo $p; done",
+    "pids": "echo $(($(ls -d /proc/[0-9]* | wc -l) < 10))",
+    "write": "echo x >/usr/bin/swx-test-file && cat /usr/bin/swx-test-file",
+    "replace": "f=/usr/share/bug; rm -rf $f && mkdir $f && touch $f/new && ls -A $f",
+    "remount": "mount -o remount,rw / || mount -o remount,bind,rw /usr || umount /tmp || unshare -m true",
+    "sysctl": "echo 5 >/proc/sys/kernel/printk_ratelimit",
+    "bound": "echo changed >{here}/bound/file; cat {here}/bound/file",
+    "beside": "echo changed >{here}/beside; cat {here}/beside",
+    "device": "echo x >/dev/null && head -c 3 /dev/zero | od -An -tx1; : >/dev/shm/x && echo shm",
+    "signals": "trap; grep SigIgn /proc/self/status; yes | head -n 1; echo ${PIPESTATUS[0]}",
+    "network": "cat /proc/net/dev | grep -c :",
+    "exit": "exit 42",
+    "killed": "kill -9 $$",
+}
+
+
+def ask(user: str, here: Path, **arguments: object) -> dict[str, list]:
+    """The answers in a view that is made by this user: root, or one who may do nothing special."""
+    questions = json.dumps({name: script.replace("{here}", str(here)) for name, script in QUESTIONS.items()})
+    (here / "bound").mkdir(exist_ok=True)
+    (here / "bound").chmod(0o777)
+    (here / "beside").write_text("as it was\n")
+    (here / "beside").chmod(0o666)
+    words = [json.dumps({"writable": [str(here / "bound")], **arguments}), questions]
+    if user == "root" or os.geteuid() != 0:
+        argv, where, python_path = [sys.executable], str(ROOT), str(ROOT)
+    else:
+        # Neither the tree nor this Python need be open to others: they get a copy, and the system's Python.
+        python_path = where = str(here / "package")
+        shutil.copytree(
+            ROOT / "swerex_c", here / "package/swerex_c", ignore=shutil.ignore_patterns("*.so", "__pycache__")
+        )
+        # In a view of theirs only what is their own can be changed in the layer.
+        for path in (here, here / "beside"):
+            os.chown(path, 65534, 65534)
+        argv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3"]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": python_path, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [*argv, "-c", ASK, *words], cwd=where, env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("root", ["read-only", "overlay"])
+@pytest.mark.parametrize("user", ["root", "nobody"])
+def test_a_view(bwrap: str, user: str, root: str) -> None:
+    as_root = user == "root" and os.geteuid() == 0
+    if user == "nobody" and os.geteuid() == 0:
+        probe = "import sys; raise SystemExit(sys.version_info < (3, 11))"
+        if subprocess.run(["/usr/bin/python3", "-c", probe], check=False).returncode:
+            pytest.skip("this machine lacks a Python 3.11 for everybody, /usr/bin/python3")
+    # Where nobody can go too. Private to the view: /tmp, so not there.
+    where = Path(tempfile.mkdtemp(prefix="swx-view-test-", dir="/opt" if os.access("/opt", os.W_OK) else ROOT))
+    where.chmod(0o777)
+    try:
+        answers = ask(user, where, root=root, network=False)
+        layered = root == "overlay"
+        assert answers["who"][0] == str(0 if as_root else 65534 if user == "nobody" else os.geteuid())
+        assert answers["tmp"][0] == "/tmp:\n\n/var/tmp:\n1777"
+        assert answers["same"][0] == "kept\n/tmp/two"
+        assert answers["background"][0] == answers["processes"][0] != ""
+        assert answers["pids"][0] == "1"
+        assert (answers["write"][0] == "x") == (layered and as_root), answers["write"]
+        assert (answers["replace"][0] == "new") == (layered and as_root), answers["replace"]
+        assert answers["remount"][1] != 0 and answers["sysctl"][1] != 0
+        assert answers["bound"][0] == "changed" == (where / "bound/file").read_text().strip()
+        assert answers["beside"][0] == ("changed" if layered else "as it was"), answers["beside"]
+        assert (where / "beside").read_text() == "as it was\n"
+        assert answers["device"][0] == "00 00 00\nshm"
+        assert answers["signals"][0].split() == ["SigIgn:", "0000000000000000", "y", "141"]
+        assert answers["network"][0] == "1", "only the loopback device"
+        assert needs.wait_until(lambda: not needs.mentioning(str(where)), 20), "it ends with all that is in it"
+        assert answers["exit"][1] == 42 and answers["killed"][1] == 137
+    finally:
+        shutil.rmtree(where, ignore_errors=True)
+    assert not os.path.exists("/usr/bin/swx-test-file")
+
+
+# What an attacker in a view looks for. Each line begins with what was tried; run outside, each finds the secret.
+ATTACK = r"""
+tell() { while IFS= read -r line; do echo "$1: $line"; done; }
+seek() { grep -a -s "SEC[R]ET" | tell "$1"; }
+env | seek environment
+for p in /proc/[0-9]*; do tr '\0' '\n' <$p/environ; done 2>/dev/null | seek environ
+for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline; echo; done 2>/dev/null | seek cmdline
+cat ~/.ssh/id /proc/[0-9]*/root"$HOME"/.ssh/id 2>/dev/null | seek home
+cat "$0/later" "$0/replaced" "$0/linked" /proc/[0-9]*/root"$0/replaced" 2>/dev/null | seek file
+ls -A "$0/directory" 2>/dev/null | seek directory
+cat /proc/net/unix | seek abstract
+find /run/ /var/run/ -type s 2>/dev/null | tell socket
+cat /etc/shadow* /etc/gshadow* /var/backups/*shadow* 2>/dev/null | tell shadow
+cat /etc/sudoers /etc/sudoers.d/* /etc/ssh/ssh_host_*_key 2>/dev/null | tell etc
+"""
+# And then what would change the view, or reach what it hides.
+BREAKING = r"""
+for what in /etc /run /tmp "$HOME" "$0/directory"; do umount $what || umount -l $what; done
+mount -t proc proc /mnt; mount --bind /proc/1/root /mnt; unshare -m true; unshare -U true; chroot /proc/1/cwd true
+mv /etc /etc.old; mv "$0/directory" "$0/moved"; rmdir "$HOME"
+mknod /tmp/memory c 1 1 && head -c 1 /tmp/memory
+kill -0 $1; ls /proc/$1/fd; nsenter -t 1 -m true
+"""
+
+# Changes what is hidden while the view is there, as an engine does that begins anew.
+DRIVER = """
+import json, os, socket, subprocess, sys
+from swerex_c.providers.local.bubblewrap import BwrapBackend
+here, arguments, attack, breaking = sys.argv[1:]
+backend = BwrapBackend(**json.loads(arguments))
+backend.open(60)
+def put(name):
+    with open(f"{here}/{name}.new", "w") as file:
+        file.write("SECRET\\n")
+    os.replace(f"{here}/{name}.new", f"{here}/{name}")
+put("replaced"), put("directory/SECRET"), put("later")
+abstract = socket.socket(socket.AF_UNIX)
+abstract.bind(f"\\0SECRET-{os.getpid()}")
+abstract.listen()
+def run(argv, script, **more):
+    argv = [*argv, "bash", "-c", script, here, str(os.getpid())]
+    return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, **more).stdout
+control = run([], attack)
+inside = [run(backend.pipes([], []), script, env=backend.environment()) for script in (attack, breaking, attack)]
+backend.close()
+print(json.dumps([control, *inside]))
+"""
+
+
+def told(output: str) -> set[str]:
+    return {line.partition(":")[0] for line in output.splitlines()}
+
+
+@pytest.mark.parametrize("root", ["read-only", "overlay"])
+def test_an_attacker_finds_nothing_of_the_machine(bwrap: str, here: Path, root: str) -> None:
+    home = here / "home"
+    for directory in (home / ".ssh", here / "directory"):
+        directory.mkdir(parents=True)
+    (home / ".ssh/id").write_text("SECRET\n")
+    (here / "replaced").write_text("SECRET\n")
+    (here / "linked").symlink_to(home / ".ssh/id")
+    environment = os.environ | {"HOME": str(home), "API_KEY": "SECRET", "PYTHONPATH": str(ROOT)}
+    (here / "later").touch()
+    hidden = [str(here / name) for name in ("replaced", "directory", "later")]
+    arguments = {"root": root, "network": False, "shown": [str(here)], "hidden": hidden}
+    words = [str(here), json.dumps(arguments), ATTACK, BREAKING]
+    command = [sys.executable, "-c", DRIVER, *words]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    control, before, broken, after = json.loads(done.stdout)
+    assert told(control) >= {"environment", "environ", "cmdline", "home", "file", "directory", "abstract"}
+    assert os.geteuid() or told(control) >= {"shadow", "etc"}, "root reads them"
+    assert (before, broken, after) == ("", "", "")
+
+
+@pytest.mark.parametrize("root", ["read-only", "overlay"])
+def test_a_file_below_tmp_is_hidden(bwrap: str, tmp_path: Path, root: str) -> None:
+    """Where an overlay does not reach, because views have a /tmp of their own."""
+    for name in ("secret", "shown", "new"):
+        (tmp_path / name).write_text(f"{name}\n")
+    backend = BwrapBackend(root=root, shown=[tmp_path], hidden=[tmp_path / "secret"])  # type: ignore[arg-type]
+    backend.open(60)
+    try:
+        seen = [run(backend, 'cat "$1/secret"; cat "$1/shown"', str(tmp_path)).stdout]
+        (tmp_path / "new").rename(tmp_path / "secret")
+        seen.append(run(backend, 'cat "$1/secret"; cat "$1/shown"', str(tmp_path)).stdout)
+        assert seen == ["shown\n", "shown\n"]
+    finally:
+        backend.close()
+
+
+@pytest.mark.parametrize("root", ["read-only", "overlay"])
+def test_what_is_asked_for_is_shown(bwrap: str, here: Path, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of paths in each other the longest counts."""
+    for name in ("home/tools", "home/work/private", "home/beside"):
+        (here / name).mkdir(parents=True)
+    for name in ("home/tools/tool", "home/work/code", "home/work/key", "home/work/private/one", "home/beside/two"):
+        (here / name).write_text(f"{name}\n")
+    monkeypatch.setenv("HOME", str(here / "home"))
+    monkeypatch.setenv("ASKED_FOR", "yes")
+    monkeypatch.setenv("NOT_ASKED_FOR", "yes")
+    backend = BwrapBackend(
+        root=root,  # type: ignore[arg-type]
+        shown=[here / "home/tools"],
+        writable=[here / "home/work"],
+        hidden=[here / "home/work/private", here / "home/work/key"],
+        variables=["ASKED_FOR"],
+    )
+    backend.open(60)
+    try:
+        script = 'cd "$1/home" && echo new >work/code; find . -type f -size +0 | sort | xargs cat; env | grep ASK'
+        seen = run(backend, script, str(here))
+        assert seen.stdout == "home/tools/tool\nnew\nASKED_FOR=yes\n", seen
+        assert (here / "home/work/code").read_text() == "new\n"
+    finally:
+        backend.close()
+    with pytest.raises(SandboxLostError, match="should be shown .* does not exist"):
+        BwrapBackend(shown=[here / "no"]).open(60)
+
+
+async def test_an_isolated_local_deployment(bwrap: str, here: Path) -> None:
+    isolation = IsolationConfig(writable=[str(here)], network=False, directory=str(here))
+    deployment = get_deployment(LocalDeploymentConfig(isolation=isolation, startup_timeout=60))
+    assert type(deployment) is LocalDeployment and not await deployment.is_alive()
+    told: list[str] = []
+    deployment.add_hook(type("Hook", (), {"on_custom_step": lambda self, it: told.append(it)})())
+    await deployment.start()
+    assert told == ["Creating the isolated view", "Starting runtime"]
+    runtime = deployment.runtime
+    assert isinstance(runtime, SandboxRuntime) and await deployment.is_alive(timeout=60)
+    for name in ("one", "two"):
+        await runtime.create_session(CreateBashSessionRequest(session=name, startup_timeout=60))
+    path = f"/tmp/a-{secrets.token_hex(8)}"
+    said = await runtime.run_in_session(BashAction(session="one", command=f"pwd; echo a >{path}", timeout=60))
+    assert said.output == f"{here}\n"
+    await runtime.write_file(WriteFileRequest(path="/tmp/b", content="b\n"))
+    said = await runtime.run_in_session(BashAction(session="two", command=f"cat {path} /tmp/b", timeout=60))
+    assert said.output == "a\nb\n" and not os.path.exists(path)
+    assert (await runtime.read_file(ReadFileRequest(path=path))).content == "a\n"
+    done = await runtime.execute(Command(command="cat /tmp/*; touch here; touch /x", shell=True, timeout=60))
+    assert done.stdout == "a\nb\n" and "Read-only file system" in done.stderr and (here / "here").exists()
+    await deployment.stop()
+    await deployment.stop()
+    assert not await deployment.is_alive()
+    with pytest.raises(DeploymentNotStartedError):
+        _ = deployment.runtime
+
+
+async def test_a_view_that_ends(bwrap: str, here: Path) -> None:
+    backend = BwrapBackend(writable=[here])
+    runtime = SandboxRuntime(backend)
+    await runtime.open(60)
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    script = f"echo >>{here}/begun; sleep 300"
+    waiting = [
+        asyncio.ensure_future(runtime.execute(Command(command=script, shell=True))),
+        asyncio.ensure_future(runtime.run_in_session(BashAction(command=script, timeout=300))),
+    ]
+    for _ in range(3000):
+        if (here / "begun").exists() and (here / "begun").read_text() == "\n\n":
+            break
+        await asyncio.sleep(0.02)
+    assert backend._process is not None and backend._process.stdin is not None
+    began = time.monotonic()
+    backend._process.stdin.close()  # as when this process ends
+    lost = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
+    assert time.monotonic() - began < 20
+    assert isinstance(lost[0], SandboxLostError) and "has ended" in str(lost[0])
+    assert isinstance(lost[1], SwerexException) or getattr(lost[1], "failure_reason", "")
+    assert not await runtime.is_alive(timeout=60)
+    await runtime.close()
+
+
+def test_a_view_ends_with_this_process(bwrap: str, here: Path) -> None:
+    program = (
+        "import subprocess, sys; from swerex_c.providers.local.bubblewrap import BwrapBackend;"
+        "b = BwrapBackend(root='overlay', directory=sys.argv[1]); b.open(60);"
+        "subprocess.Popen(b.pipes(['bash', '-c', 'echo up; exec setsid sleep 300'], []))\n;sys.stdin.read()"
+    ).replace("\n;", "\n")
+    owner = subprocess.Popen(
+        [sys.executable, "-c", program, str(here)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert owner.stdout is not None and owner.stdout.readline() == b"up\n"
+    assert needs.wait_until(lambda: bool(needs.mentioning(str(here))), 10)
+    owner.kill()
+    owner.wait()
+    assert needs.wait_until(lambda: not needs.mentioning(str(here)), 30), needs.mentioning(str(here))
+    owner.communicate()
+
+
+def test_what_cannot_be_made_is_told(bwrap: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for bad in ({"writable": ["relative"]}, {"hidden": ["x"]}, {"directory": "."}):
+        with pytest.raises(InvalidInputError, match="not an absolute path"):
+            BwrapBackend(**bad)  # type: ignore[arg-type]
+    backend = BwrapBackend()
+    with pytest.raises(SandboxLostError, match="was not opened"):
+        backend.pipes(["true"], [])
+    cases = [
+        (BwrapBackend(command="no-such-bwrap"), "needs the command 'no-such-bwrap'"),
+        (BwrapBackend(writable=[here / "no"]), "does not exist"),
+        (BwrapBackend(command="false"), "bwrap ended without an error message"),
+    ]
+    for broken, words in cases:
+        with pytest.raises(SandboxLostError, match=words):
+            broken.open(60)
+        broken.close()
+    slow = here / "bwrap"
+    slow.write_text("#!/bin/sh\nexec sleep 300\n")
+    slow.chmod(0o755)
+    with pytest.raises(SandboxLostError, match="took too long"):
+        BwrapBackend(command=str(slow)).open(0.2)
+    assert needs.wait_until(lambda: not needs.mentioning(str(slow)), 20)
+    (here / "secret").write_text("secret")
+    (here / "secrets").mkdir()
+    (here / "secrets/one").touch()
+    hidden = BwrapBackend(hidden=[here / "secret", here / "secrets", here / "none"])
+    hidden.open(60)
+    assert run(hidden, 'cat "$0/secret"; cat "$1/secret"; ls "$1/secrets"', str(here)).stdout == ""
+    assert hidden.why_lost(10) is None
+    hidden.close()
+    hidden.close()
+    assert "closed" in (hidden.why_lost(10) or "")
+
+
+@pytest.mark.parametrize(
+    ("fails", "words"),
+    [(3, "No such file or directory"), (1, "Permission denied"), (99, "No such file or directory")],
+)
+def test_a_mount_that_goes_meanwhile_is_no_obstacle(bwrap: str, tmp_path: Path, fails: int, words: str) -> None:
+    """It is tried again, a limited number of times, and only then."""
+    count, command = tmp_path / "count", tmp_path / "bwrap"
+    command.write_text(
+        f"#!/bin/sh\necho >>{count}\n[ $(wc -l <{count}) -gt {fails} ] && exec {bwrap} \"$@\"\n"
+        f"echo \"bwrap: Can't bind mount /a: Unable to apply mount flags: {words}\" >&2\nexit 1\n"
+    )
+    command.chmod(0o755)
+    backend = BwrapBackend(command=str(command))
+    try:
+        if fails == 3:
+            backend.open(60)
+            assert run(backend, "echo in it").stdout == "in it\n"
+        else:
+            with pytest.raises(SandboxLostError, match=words):
+                backend.open(60)
+        assert len(count.read_text().splitlines()) == {3: 4, 1: 1, 99: 10}[fails]
+    finally:
+        backend.close()

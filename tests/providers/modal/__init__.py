@@ -1,0 +1,1 @@
+"""Modal, through its SDK and a server of the tests' own."""

@@ -1,0 +1,703 @@
+"""ModalDeployment without a server, through the real SDK, in sandboxes of the server of `modal_server`."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("modal")
+
+import modal.exception
+
+from swerex_c.deployment.config import ModalDeploymentConfig, get_deployment
+from swerex_c.deployment.modal import ModalDeployment
+from swerex_c.exceptions import (
+    AuthenticationError,
+    CommandTimeoutError,
+    ConnectionLostError,
+    DeploymentNotStartedError,
+    DeploymentStartupError,
+    ProtocolError,
+    RuntimeClosedError,
+    SandboxLostError,
+    StartupTimeoutError,
+    SwerexException,
+)
+from swerex_c.runtime.abstract import (
+    BashAction,
+    BashInterruptAction,
+    Command,
+    CreateBashSessionRequest,
+    ReadFileRequest,
+    UploadRequest,
+    WriteFileRequest,
+)
+from swerex_c.runtime.sandbox import SandboxRuntime
+from swerex_c.sandbox import api_loop
+from tests.support.modal_fixtures import PATIENCE, ModalWorld, modal_world, until  # noqa: F401
+
+
+@pytest.fixture
+def world(modal_world: ModalWorld, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: F811
+    """The server; when a test has ended no sandbox runs there."""
+    modal_world.begin()
+    yield modal_world
+    until(lambda: not modal_world.running())
+
+
+@pytest.fixture(params=["v2", "v1"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both kinds of sandboxes that Modal has."""
+    monkeypatch.setenv("MODAL_SANDBOX_V2", "1" if request.param == "v2" else "0")
+    return str(request.param)
+
+
+@pytest.fixture
+async def make(world: ModalWorld) -> AsyncIterator[Callable[..., ModalDeployment]]:
+    made: list[ModalDeployment] = []
+
+    def make(**kwargs: Any) -> ModalDeployment:
+        made.append(ModalDeployment(**{"image": "debian:12", **kwargs}))
+        return made[-1]
+
+    yield make
+    await asyncio.gather(*(it.stop() for it in made))
+
+
+@pytest.fixture
+async def started(make: Callable[..., ModalDeployment]) -> ModalDeployment:
+    deployment = make()
+    await deployment.start()
+    return deployment
+
+
+async def run(deployment: ModalDeployment, command: str, **kwargs: Any) -> str:
+    return (await deployment.runtime.run_in_session(BashAction(command=command, **kwargs))).output
+
+
+async def test_a_session_works(kind: str, world: ModalWorld, make: Callable[..., ModalDeployment]) -> None:
+    deployment = make()
+    await deployment.start()
+    await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    for command, output in [
+        ("cd /; export A=1; f() { echo f; }", ""),
+        ("echo $PWD $A; f", "/ 1\nf\n"),
+        ("stty size; tty >/dev/null && echo terminal", "24 80\nterminal\n"),
+        ("cat <<'E'\n\t!x\nE", "\t!x\n"),
+        ("printf '\\303\\251'", "é"),
+    ]:
+        assert await run(deployment, command) == output
+    assert await run(deployment, "seq 200000") == "".join(f"{i}\n" for i in range(1, 200001))
+    failed = await deployment.runtime.run_in_session(BashAction(command="(exit 5)", check="silent"))
+    assert failed.exit_code == 5
+    with pytest.raises(CommandTimeoutError):
+        await run(deployment, "sleep 1000", timeout=0.5)
+    await deployment.runtime.run_in_session(BashInterruptAction())
+    assert await run(deployment, "echo $A") == "1\n"
+    assert await deployment.is_alive()
+    await deployment.stop()
+    assert not world.running()
+
+
+async def test_commands_and_files_work(kind: str, make: Callable[..., ModalDeployment], tmp_path: Path) -> None:
+    deployment = make()
+    await deployment.start()
+    runtime = deployment.runtime
+    answer = await runtime.execute(Command(command="cat; echo e >&2; exit 4", shell=True))
+    assert (answer.stdout, answer.stderr, answer.exit_code) == ("", "e\n", 4)
+    assert (await runtime.execute(Command(command="kill -9 $$", shell=True))).exit_code in (-9, 137)
+    text = "".join(f"{i} \u20ac\n" for i in range(100_000))
+    await runtime.write_file(WriteFileRequest(path="a b", content=text))
+    assert (await runtime.read_file(ReadFileRequest(path="a b"))).content == text
+    source, back = tmp_path / "tree", tmp_path / "back"
+    source.mkdir()
+    data = os.urandom(3_000_001)
+    (source / "binary").write_bytes(data)
+    (source / "script").write_text("#!/bin/sh\necho ran\n")
+    (source / "script").chmod(0o755)
+    await runtime.upload(UploadRequest(source_path=str(source), target_path="there"))
+    assert (await runtime.execute(Command(command=["there/script"]))).stdout == "ran\n"
+    await runtime.download("there", str(back))  # type: ignore[attr-defined]
+    assert (back / "binary").read_bytes() == data
+
+
+async def test_what_is_no_text_passes(started: ModalDeployment) -> None:
+    value = "a\"b\\c\n\x01\udc80\u20ac'$x%"
+    command = Command(command='printf %s "$ODD" | od -An -tx1 | tr -d " \\n"', shell=True, env={"ODD": value})
+    assert (await started.runtime.execute(command)).stdout == os.fsencode(value).hex()
+    words = ["printf", "%s|", "", " ", "\\x41", "%b", "\n", "é"]
+    assert (await started.runtime.execute(Command(command=words))).stdout == "".join(f"{it}|" for it in words[2:])
+
+
+async def test_variables_are_in_no_command_line(world: ModalWorld, started: ModalDeployment) -> None:
+    await started.runtime.execute(Command(command="true", shell=True, env={"TOKEN": "hush-hush"}))
+    words = [it for request in world.calls("TaskExecStart") for it in request["command_args"]]
+    assert words and not any("hush-hush" in it for it in words)
+
+
+async def test_many_at_once(make: Callable[..., ModalDeployment]) -> None:
+    deployments = [make(), make()]
+    await asyncio.gather(*(it.start() for it in deployments))
+    what = [(one, f"{one.sandbox.object_id} {i}") for one in deployments for i in range(8)]
+    answers = await asyncio.gather(*(one.runtime.execute(Command(command=["echo", words])) for one, words in what))
+    assert [it.stdout for it in answers] == [f"{words}\n" for _, words in what]
+
+
+async def test_input_arrives_in_order_when_requests_are_repeated(world: ModalWorld, started: ModalDeployment) -> None:
+    """The answer to a request is lost, so the SDK sends it again; nothing is written twice."""
+    fault = {"name": "TaskExecStdinWrite", "status": "UNAVAILABLE", "after": True, "times": 3}
+    world.order("fault", **fault)
+    text = "".join(f"{i}\n" for i in range(50_000))
+    await started.runtime.write_file(WriteFileRequest(path="f", content=text))
+    assert (await started.runtime.read_file(ReadFileRequest(path="f"))).content == text
+
+
+async def test_connections_that_break_are_made_again(world: ModalWorld, started: ModalDeployment) -> None:
+    await started.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    running = asyncio.ensure_future(run(started, "for i in 1 2 3 4 5 6; do echo $i; sleep 0.3; done"))
+    await asyncio.sleep(0.7)
+    world.order("break_connections")
+    assert await running == "1\n2\n3\n4\n5\n6\n"
+    assert await run(started, "echo after") == "after\n"
+
+
+async def test_a_token_that_expires_is_renewed(world: ModalWorld, make: Callable[..., ModalDeployment]) -> None:
+    world.order("set_jwt_seconds", seconds=2)
+    try:
+        deployment = make()
+        await deployment.start()
+        await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+        assert await run(deployment, "sleep 3; echo a") == "a\n"
+        world.order("set_jwt_seconds", seconds=3600)
+        assert await run(deployment, "echo b") == "b\n"
+    finally:
+        world.order("set_jwt_seconds", seconds=3600)
+
+
+# How sandboxes end
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "told"),
+    [
+        ("TIMEOUT", "", "its time limit was reached"),
+        ("TERMINATED", "", "was terminated"),
+        ("KERNEL_OOM_KILL", "", "exceeded its memory limit"),
+        ("IDLE_TIMEOUT", "", "idle_timeout"),
+        ("INTERNAL_FAILURE", "Worker was preempted", "Worker was preempted"),
+        ("FAILURE", "", "exit code 3"),
+    ],
+)
+async def test_why_a_sandbox_has_ended_is_told(
+    kind: str, world: ModalWorld, started: ModalDeployment, status: str, words: str, told: str
+) -> None:
+    await started.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    running = asyncio.ensure_future(run(started, "echo begun >begun; sleep 1000", timeout=PATIENCE))
+    directory = Path(world.order("look")["sandboxes"][started.sandbox.object_id]["directory"])
+    while not (directory / "begun").exists():
+        await asyncio.sleep(0.05)
+    world.order("end", sandbox=started.sandbox.object_id, status=status, code=3, words=words)
+    began = time.monotonic()
+    with pytest.raises(SwerexException):
+        await running
+    with pytest.raises(SandboxLostError, match=told):
+        await started.runtime.execute(Command(command=["true"]))
+    with pytest.raises(SandboxLostError, match="Container process terminated.*" + told):
+        await started.is_alive()
+    assert time.monotonic() - began < PATIENCE
+
+
+async def test_a_sandbox_whose_machine_is_gone_holds_nobody_up(world: ModalWorld, started: ModalDeployment) -> None:
+    """Its worker answers nothing any more; what is asked of it would never end."""
+    await started.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    running = asyncio.ensure_future(run(started, "sleep 1000", timeout=1000))
+    writing = asyncio.ensure_future(started.runtime.execute(Command(command="sleep 1000", shell=True)))
+    await asyncio.sleep(1)
+    world.order("vanish", sandbox=started.sandbox.object_id)
+    for each in (running, writing):
+        with pytest.raises(SwerexException):
+            await asyncio.wait_for(each, PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "told"),
+    [
+        ("NOT_FOUND", SandboxLostError, "is gone"),
+        ("UNAVAILABLE", ConnectionLostError, "unknown whether the sandbox .* still exists.*as ordered"),
+        ("INTERNAL", ConnectionLostError, "unknown whether the sandbox .* still exists.*as ordered"),
+        ("RESOURCE_EXHAUSTED", ConnectionLostError, "unknown whether the sandbox .* still exists.*no capacity"),
+        ("UNAUTHENTICATED", AuthenticationError, "Modal refuses the credentials: as ordered.*modal setup"),
+        ("PERMISSION_DENIED", AuthenticationError, "does not permit it: as ordered"),
+        ("INVALID_ARGUMENT", ProtocolError, "modal.exception.InvalidError: as ordered"),
+        ("UNIMPLEMENTED", ProtocolError, "modal.exception.UnimplementedError: as ordered"),
+    ],
+)
+async def test_why_it_cannot_be_learned_what_became_of_it_is_told(
+    world: ModalWorld, started: ModalDeployment, status: str, kind: type[Exception], told: str
+) -> None:
+    """A sandbox that cannot be asked for is not taken for one that is gone."""
+    from swerex_c.providers.modal.backend import ModalBackend
+    from swerex_c.sandbox.loader_pool import lost
+
+    backend = ModalBackend(started.sandbox)
+    world.order("fault", name="SandboxWaitV2", status=status, times=20)
+    try:
+        error = await asyncio.to_thread(lost, backend)
+        assert type(error) is kind and re.search(told, str(error)), repr(error)
+        assert not (answer := await SandboxRuntime(backend).is_alive()) and re.search(told, answer.message)
+    finally:
+        world.order("forgive")
+    assert await asyncio.to_thread(backend.why_lost, PATIENCE) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "told"),
+    [
+        (OSError("Network is unreachable"), ConnectionLostError, "cannot be reached.*Network is unreachable"),
+        (modal.exception.ConnectionError("no"), ConnectionLostError, "cannot be reached.*no"),
+        (modal.exception.SandboxTerminatedError("ended"), SandboxLostError, "is gone.*ended"),
+        (modal.exception.ClientClosed("it"), RuntimeClosedError, "closed its connections"),
+        (modal.exception.ConflictError("odd"), ProtocolError, "ConflictError: odd"),
+        (TypeError("poll() takes 0 arguments"), ProtocolError, "builtins.TypeError: poll\\(\\) takes"),
+    ],
+)
+async def test_what_an_error_of_the_library_says_of_the_sandbox(
+    started: ModalDeployment, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception], told: str
+) -> None:
+    from swerex_c.providers.modal.backend import ModalBackend
+    from swerex_c.sandbox.loader_pool import lost
+
+    async def fails(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("swerex_c.providers.modal.backend.why_ended", fails)
+    found = await asyncio.to_thread(lost, ModalBackend(started.sandbox))
+    assert type(found) is kind and re.search(told, str(found)), repr(found)
+
+
+async def test_the_sandbox_ends_by_its_timeout(world: ModalWorld, make: Callable[..., ModalDeployment]) -> None:
+    deployment = make(deployment_timeout=8)
+    await deployment.start()
+    (request,) = world.calls("SandboxCreateV2")
+    assert request["definition"]["timeout_secs"] == 8
+    with pytest.raises(SandboxLostError, match="deployment_timeout"):
+        await deployment.runtime.execute(Command(command="sleep 1000", shell=True))
+
+
+async def test_what_the_sandbox_printed_is_told(
+    world: ModalWorld, make: Callable[..., ModalDeployment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swerex_c.deployment.modal._WAIT", "echo some words; echo others >&2; read -t 2 <>go; exit 3")
+    deployment = make()
+    with pytest.raises(SwerexException, match=r"(?s)exit code 3.*stdout:\nsome words\n.*stderr:\nothers\n"):
+        await deployment.start()
+        while await deployment.is_alive():
+            await asyncio.sleep(0.1)
+
+
+# Starting and stopping
+
+
+async def test_nothing_is_asked_before_the_start(world: ModalWorld, make: Callable[..., ModalDeployment]) -> None:
+    deployment = make()
+    assert not world.order("look")["calls"][world._from :]
+    with pytest.raises(DeploymentNotStartedError):
+        deployment.runtime  # noqa: B018
+    with pytest.raises(DeploymentNotStartedError):
+        deployment.sandbox  # noqa: B018
+    with pytest.raises(DeploymentNotStartedError):
+        await deployment.is_alive()
+    with pytest.raises(DeploymentNotStartedError):
+        await deployment.get_modal_log_url()
+    await deployment.stop()
+
+
+async def test_attributes_of_the_original(
+    world: ModalWorld, started: ModalDeployment, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert started.app.name == "swe-rex" and started._app is started.app
+    assert started._sandbox is started.sandbox and started._image.object_id.startswith("im-")
+    assert (started._port, started._startup_timeout, started._runtime_timeout) == (8880, 180.0, 3600.0)
+    assert started._user == "default" and started._modal_kwargs == {} and started._deployment_timeout == 3600
+    task = await started.sandbox._get_task_id.aio()
+    url = f"https://modal.com/apps/default/main/deployed/swe-rex?activeTab=logs&taskId={task}"
+    assert await started.get_modal_log_url() == url
+
+
+async def test_the_image_is_left_as_it_is(world: ModalWorld, make: Callable[..., ModalDeployment]) -> None:
+    await make(image="debian:12").start()
+    (request,) = world.calls("ImageGetOrCreate")
+    assert request["image"]["dockerfile_commands"] == ["FROM debian:12"]
+
+
+async def test_a_second_start_is_ignored(
+    world: ModalWorld, started: ModalDeployment, caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime = started.runtime
+    await started.start()
+    assert started.runtime is runtime
+    assert "Deployment is already started. Ignoring duplicate start() call." in caplog.text
+    assert len(world.calls("SandboxCreateV2")) == 1
+
+
+async def test_it_can_be_started_again(kind: str, world: ModalWorld, started: ModalDeployment) -> None:
+    first = started.sandbox.object_id
+    await started.stop()
+    await started.stop()
+    assert not world.running()
+    await started.start()
+    assert started.sandbox.object_id != first
+    assert (await started.runtime.execute(Command(command=["echo", "a"]))).stdout == "a\n"
+
+
+async def test_by_its_configuration_and_in_a_new_loop_each_time(world: ModalWorld) -> None:
+    deployment = get_deployment(ModalDeploymentConfig(image="debian:12", modal_sandbox_kwargs={"cpu": 2.0}))
+    assert isinstance(deployment, ModalDeployment)
+
+    def work() -> str:
+        asyncio.run(deployment.start())
+        answer = asyncio.run(deployment.runtime.execute(Command(command=["echo", "a"])))
+        asyncio.run(deployment.stop())
+        return answer.stdout
+
+    assert await asyncio.to_thread(work) == "a\n"
+    (request,) = world.calls("SandboxCreateV2")
+    assert request["definition"]["resources"]["milli_cpu"] == 2000
+
+
+@pytest.mark.parametrize(
+    ("method", "fault", "told"),
+    [
+        ("AppGetOrCreate", {"status": "UNAUTHENTICATED", "message": "Token validation failed"}, "modal setup"),
+        ("AppGetOrCreate", {"status": "PERMISSION_DENIED", "message": "not yours"}, "does not permit it: not yours"),
+        ("build", {"message": "apt failed"}, "could not build the image: .*apt failed"),
+        ("SandboxCreateV2", {"status": "RESOURCE_EXHAUSTED", "message": "quota of 5"}, "quota.*quota of 5"),
+        ("SandboxCreateV2", {"status": "INVALID_ARGUMENT", "message": "no such region"}, "no such region"),
+        ("TaskExecStart", {"status": "INVALID_ARGUMENT", "message": "no exec here", "times": 9}, "no exec here"),
+    ],
+)
+async def test_what_keeps_it_from_starting_is_told(
+    world: ModalWorld, make: Callable[..., ModalDeployment], method: str, fault: dict[str, Any], told: str
+) -> None:
+    world.order("fault", name=method, **fault)
+    deployment = make(image=f"debian:{method}-{fault.get('status', '')}".lower())
+    try:
+        with pytest.raises(DeploymentStartupError, match=told) as raised:
+            await deployment.start()
+        assert "\n" not in str(raised.value)
+    finally:
+        world.order("forgive")
+    assert not world.running()
+    await deployment.start()
+    assert await deployment.is_alive()
+
+
+async def test_a_wrong_token_is_told(world: ModalWorld, tmp_path: Path) -> None:
+    """In a process of its own: the SDK keeps its client."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import asyncio\n"
+        "from swerex_c.deployment.modal import ModalDeployment\n"
+        "from swerex_c.exceptions import DeploymentStartupError\n"
+        "try: asyncio.run(ModalDeployment(image='debian:12').start())\n"
+        "except DeploymentStartupError as error: print(error)\n"
+    )
+    for variables, told in (
+        ({"MODAL_TOKEN_SECRET": "as-wrong"}, b"Token validation failed"),
+        ({"MODAL_TOKEN_SECRET": "", "MODAL_TOKEN_ID": ""}, b"Token missing"),
+    ):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, str(program), env=os.environ | variables, stdout=asyncio.subprocess.PIPE
+        )
+        output, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
+        assert b"Modal refuses the credentials" in output and told in output
+
+
+async def test_arguments_that_the_library_does_not_have(make: Callable[..., ModalDeployment]) -> None:
+    with pytest.raises(DeploymentStartupError, match="no_such_thing"):
+        await make(modal_sandbox_kwargs={"no_such_thing": 1}).start()
+
+
+async def test_arguments_of_the_caller(world: ModalWorld, make: Callable[..., ModalDeployment]) -> None:
+    import modal
+
+    kwargs = {"tags": {"mine": "1"}, "workdir": "/tmp", "timeout": 77, "memory": 512}
+    await make(modal_sandbox_kwargs=kwargs | {"secrets": [modal.Secret.from_dict({"A": "b"})]}).start()
+    (request,) = world.calls("SandboxCreateV2")
+    assert request["definition"]["timeout_secs"] == 77 and request["definition"]["workdir"] == "/tmp"
+    assert {"tag_name": "mine", "tag_value": "1"} in request["tags"] and len(request["tags"]) == 4
+    assert request["secret_sources"] == [{"env": {"contents": {"A": "b"}}}]
+    assert kwargs["tags"] == {"mine": "1"}
+
+
+async def test_no_connection(tmp_path: Path) -> None:
+    """In a process of its own: the SDK keeps its client."""
+    program = (
+        "import asyncio\n"
+        "from swerex_c.deployment.modal import ModalDeployment\n"
+        "from swerex_c.exceptions import StartupTimeoutError\n"
+        "try: asyncio.run(ModalDeployment(image='debian:12', startup_timeout=2).start())\n"
+        "except StartupTimeoutError as error: print(error)\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        program,
+        env=os.environ | {"MODAL_SERVER_URL": "http://127.0.0.1:1", "MODAL_TOKEN_ID": "a", "MODAL_TOKEN_SECRET": "b"},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
+    assert b"did not start within 2 seconds" in output
+
+
+async def test_a_start_that_takes_too_long(world: ModalWorld, make: Callable[..., ModalDeployment]) -> None:
+    world.order("fault", name="TaskExecStart", delay=1000, times=99)
+    try:
+        with pytest.raises(StartupTimeoutError, match="No shell has started|startup_timeout"):
+            await make(startup_timeout=2).start()
+    finally:
+        world.order("forgive")
+    assert not world.running()
+
+
+STAGES = ["AppGetOrCreate", "ImageGetOrCreate", "build", "SandboxCreateV2", "TaskExecStart"]
+
+
+@pytest.mark.parametrize("how", ["cancel", "stop"])
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("stage", STAGES)
+async def test_a_start_is_given_up(
+    world: ModalWorld, make: Callable[..., ModalDeployment], stage: str, after: bool, how: str
+) -> None:
+    """While a request is under way, before it is carried out and before its answer; nothing is left."""
+    world.order("fault", name=stage, delay=3, after=after)
+    deployment = make(image=f"debian:{stage}-{after}-{how}".lower())
+    starting = asyncio.ensure_future(deployment.start())
+    try:
+        name = "ImageGetOrCreate" if stage == "build" else stage
+        while not world.calls(name):
+            assert not starting.done()
+            await asyncio.sleep(0.02)
+        if how == "cancel":
+            starting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+        else:
+            await deployment.stop()
+            with pytest.raises(RuntimeClosedError):
+                await starting
+    finally:
+        world.order("forgive")
+    assert not world.running()
+    await deployment.start()
+    assert await deployment.is_alive()
+
+
+async def test_a_sandbox_that_waits_for_room_is_given_up(
+    world: ModalWorld, make: Callable[..., ModalDeployment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODAL_SANDBOX_V2", "0")
+    monkeypatch.setattr("swerex_c.deployment.modal._SETTLE_SECONDS", 0.5)
+    world.order("fault", name="SandboxGetTaskId", delay=1000, times=99)
+    deployment = make()
+    starting = asyncio.ensure_future(deployment.start())
+    try:
+        while not world.calls("SandboxGetTaskId"):
+            await asyncio.sleep(0.02)
+        assert world.running()
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        until(lambda: not world.running())
+    finally:
+        world.order("forgive")
+
+
+async def test_a_sandbox_whose_answer_was_lost_is_ended(
+    world: ModalWorld, make: Callable[..., ModalDeployment]
+) -> None:
+    """Whether it was made is only known by its tags."""
+    world.order("fault", name="SandboxCreateV2", status="INTERNAL", after=True, times=99)
+    deployment = make()
+    try:
+        with pytest.raises(DeploymentStartupError):
+            await deployment.start()
+    finally:
+        world.order("forgive")
+    assert world.calls("SandboxCreateV2")
+    assert not world.running()
+
+
+async def test_one_whose_answer_was_lost_is_ended_in_the_callers_app_too(
+    world: ModalWorld, make: Callable[..., ModalDeployment]
+) -> None:
+    import modal
+
+    app = await asyncio.wrap_future(api_loop.submit(modal.App.lookup.aio("others", create_if_missing=True)))
+    world.order("fault", name="SandboxCreateV2", status="INTERNAL", after=True, times=99)
+    try:
+        with pytest.raises(DeploymentStartupError):
+            await make(modal_sandbox_kwargs={"app": app, "tags": None, "secrets": None}).start()
+    finally:
+        world.order("forgive")
+    assert world.calls("SandboxCreateV2")
+    assert not world.running()
+
+
+async def test_a_start_that_is_cancelled_twice_leaves_nothing(
+    world: ModalWorld, make: Callable[..., ModalDeployment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer of the request for a sandbox comes when nobody waits for the start any more."""
+    from swerex_c.providers.modal import tags
+
+    monkeypatch.setattr(tags, "_LOOK_AGAIN_SECONDS", (0.0,))
+    count = len(world.order("look")["sandboxes"])
+    world.order("fault", name="SandboxCreateV2", delay=2)
+    starting = asyncio.ensure_future(make().start())
+    try:
+        await asyncio.to_thread(until, lambda: world.calls("SandboxCreateV2"))
+        for _ in range(2):
+            starting.cancel()
+            await asyncio.sleep(0.1)
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await asyncio.to_thread(until, lambda: len(world.order("look")["sandboxes"]) > count)
+    finally:
+        world.order("forgive")
+    await asyncio.to_thread(until, lambda: not world.running())
+
+
+async def test_an_image_that_the_library_refuses(
+    world: ModalWorld, make: Callable[..., ModalDeployment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import modal
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise modal.exception.InvalidError("no such image")
+
+    monkeypatch.setattr(modal.Image, "from_registry", refuse)
+    with pytest.raises(DeploymentStartupError, match="Modal says: no such image"):
+        await make().start()
+
+
+async def test_a_sandbox_that_could_not_be_terminated_is_named(
+    world: ModalWorld, started: ModalDeployment, caplog: pytest.LogCaptureFixture
+) -> None:
+    sandbox = started.sandbox.object_id
+    world.order("fault", name="SandboxTerminateV2", status="PERMISSION_DENIED", times=99)
+    try:
+        await started.stop()
+    finally:
+        world.order("forgive")
+    assert f"Cannot terminate the sandbox {sandbox}; Modal ends it after 3600 s" in caplog.text
+    world.order("end", sandbox=sandbox, status="TERMINATED")
+
+
+async def test_hooks_are_told(make: Callable[..., ModalDeployment], caplog: pytest.LogCaptureFixture) -> None:
+    from swerex_c.deployment.hooks.abstract import DeploymentHook
+
+    steps: list[str] = []
+
+    class Hook(DeploymentHook):
+        def on_custom_step(self, message: str) -> None:
+            steps.append(message)
+
+    caplog.set_level(logging.INFO)
+    deployment = make(logger=logging.getLogger("here"))
+    deployment.add_hook(Hook())
+    await deployment.start()
+    assert steps == ["Starting modal sandbox", "Starting runtime"]
+    for words in ("Starting modal sandbox", "created in", "Check sandbox logs at https://modal.com", "Runtime started"):
+        assert words in caplog.text
+
+
+async def test_nothing_stays_in_the_sandbox_when_the_runtime_is_closed(
+    world: ModalWorld, started: ModalDeployment
+) -> None:
+    """Where the sandbox is somebody else's."""
+    from swerex_c.providers.modal.backend import ModalBackend
+    from swerex_c.runtime.sandbox import SandboxRuntime
+
+    runtime = SandboxRuntime(ModalBackend(started.sandbox))
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    await runtime.run_in_session(BashAction(command="sleep 4242 &"))
+    await runtime.execute(Command(command="sleep 4242 >/dev/null 2>&1 &", shell=True))
+    await runtime.close()
+    look = Command(command="pgrep -f '^sleep 4242' || true", shell=True)
+    assert (await started.runtime.execute(look)).stdout == ""
+
+
+async def test_a_client_that_is_killed_ends_the_input_of_its_program(
+    world: ModalWorld, started: ModalDeployment
+) -> None:
+    """So that a shell there that waits for its next script ends too."""
+    from swerex_c.providers.modal.backend import ModalBackend
+
+    backend = ModalBackend(started.sandbox)
+    directory = Path(world.order("look")["sandboxes"][started.sandbox.object_id]["directory"])
+    line = backend.pipes(["sh", "-c", "echo >began; cat; echo >ended"], [])
+    with subprocess.Popen(line, stdin=subprocess.PIPE) as client:
+        await asyncio.to_thread(until, (directory / "began").exists)
+        client.kill()
+    await asyncio.to_thread(until, (directory / "ended").exists)
+    backend.close()
+
+
+async def test_output_that_nobody_reads_stops_the_program(world: ModalWorld, started: ModalDeployment) -> None:
+    """What is on its way is bounded at every step: 64 MB by the SDK's connection, 8 MB by the tests' server."""
+    from swerex_c.providers.modal.backend import ModalBackend
+
+    backend = ModalBackend(started.sandbox)
+    line = backend.pipes(["sh", "-c", "yes & echo $! >pid; wait"], [])
+    directory = Path(world.order("look")["sandboxes"][started.sandbox.object_id]["directory"])
+    with subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as client:
+        assert client.stdout is not None
+        assert await asyncio.to_thread(client.stdout.read, 4) == b"y\ny\n"
+        file = Path(f"/proc/{(directory / 'pid').read_text().strip()}/io")
+        before = -1
+        while (now := int(file.read_text().split()[3])) != before:  # wchar
+            assert now < 100_000_000
+            before = now
+            await asyncio.sleep(1)
+        client.kill()
+    backend.close()
+
+
+async def test_starting_and_stopping_leaves_nothing(make: Callable[..., ModalDeployment]) -> None:
+    deployment = make()
+
+    async def once() -> tuple[int, int]:
+        await deployment.start()
+        await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+        await run(deployment, "echo a")
+        await deployment.stop()
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    def settled(most: tuple[int, int]) -> bool:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd")) <= most[0] and threading.active_count() <= most[1]
+
+    await asyncio.to_thread(gc.collect)
+    await once()
+    first = await once()
+    for _ in range(5):
+        await once()
+    await asyncio.to_thread(until, lambda: settled(first))
+    left = api_loop.call(_tasks(), PATIENCE)
+    assert not [it for it in left if "modal" in it]
+
+
+async def _tasks() -> list[str]:
+    return [repr(it) for it in asyncio.all_tasks() if it is not asyncio.current_task()]

@@ -1,0 +1,295 @@
+"""What swerex_c uses of Modal's SDK is there, under these names; images; and what is done without the SDK."""
+
+from __future__ import annotations
+
+import inspect
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+modal = pytest.importorskip("modal")
+
+from swerex_c.deployment.modal import ModalDeployment, _get_modal_user, _ImageBuilder, prune  # noqa: E402
+from swerex_c.exceptions import DeploymentStartupError, SwerexException  # noqa: E402
+from swerex_c.providers.modal import tags as modal_tags  # noqa: E402
+from tests.support.modal_fixtures import PATIENCE, ModalWorld, modal_world, until  # noqa: E402, F401
+
+USED = {
+    "App.lookup": ("name", "create_if_missing"),
+    "Image.apt_install": ("packages",),
+    "Image.build": ("app",),
+    "Image.from_aws_ecr": ("tag", "secret"),
+    "Image.from_dockerfile": ("path", "context_dir"),
+    "Image.from_registry": ("tag", "secret"),
+    "Image.run_commands": ("commands",),
+    "Sandbox.create": ("args", "app", "tags", "image", "secrets", "timeout", "encrypted_ports", "unencrypted_ports"),
+    "Sandbox.detach": (),
+    "Sandbox.exec": ("args", "env", "text", "pty"),
+    "Sandbox.get_tags": (),
+    "Sandbox.list": ("app_id", "tags"),
+    "Sandbox.poll": (),
+    "Sandbox.terminate": (),
+    "Sandbox.tunnels": ("timeout",),
+    "Sandbox.wait": ("raise_on_termination",),
+    "Sandbox._get_task_id": (),
+    "Secret.from_dict": ("env_dict",),
+    "container_process.ContainerProcess.wait": (),
+    "io_streams.StreamWriter.drain": (),
+    "io_streams.StreamWriter.write": ("data",),
+    "io_streams.StreamWriter.write_eof": (),
+    "io_streams.StreamReader.__aiter__": (),
+}
+"""Functions, and the parameters that they are called with."""
+
+ASYNCHRONOUS = (
+    "App.lookup Image.build Sandbox.create Sandbox.detach Sandbox.exec Sandbox.get_tags Sandbox.list Sandbox.poll "
+    "Sandbox.terminate Sandbox.tunnels Sandbox.wait Sandbox._get_task_id container_process.ContainerProcess.wait "
+    "io_streams.StreamWriter.drain"
+).split()
+
+ATTRIBUTES = (
+    "App.app_id App.name Sandbox.object_id Sandbox.stdout Sandbox.stderr "
+    "container_process.ContainerProcess.stdin container_process.ContainerProcess.stdout "
+    "container_process.ContainerProcess.stderr _tunnel.Tunnel.tls_socket _tunnel.Tunnel.tcp_socket config._profile"
+).split()
+
+ERRORS = (
+    "AlreadyExistsError AuthError ClientClosed ConnectionError ImageBuildError InternalError InternalFailure "
+    "InvalidError NotFoundError PermissionDeniedError ResourceExhaustedError SandboxTerminatedError "
+    "SandboxTimeoutError ServiceError TimeoutError"
+).split()
+"""Errors that are told apart by their names."""
+
+
+def found(name: str) -> Any:
+    it: Any = modal
+    for part in name.split("."):
+        if inspect.ismodule(it):
+            it = getattr(it, part, None) or __import__(f"{it.__name__}.{part}", fromlist=["*"])
+        else:
+            it = getattr(it, part)
+    return it
+
+
+@pytest.mark.parametrize("name", USED)
+def test_a_function_that_is_used_is_there(name: str) -> None:
+    parameters = inspect.signature(found(name)).parameters
+    missing = [it for it in USED[name] if it not in parameters]
+    assert not missing, f"modal.{name} of modal {modal.__version__} has no parameter {missing}: {list(parameters)}"
+
+
+@pytest.mark.parametrize("name", ASYNCHRONOUS)
+def test_it_can_be_awaited(name: str) -> None:
+    assert callable(getattr(found(name), "aio", None)), f"modal.{name}.aio is not there"
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_an_attribute_that_is_used_is_there(name: str) -> None:
+    owner, _, attribute = name.rpartition(".")
+    it = found(owner)
+    assert hasattr(it, attribute) or attribute in it.__annotations__
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_error_that_is_told_apart_is_there(name: str) -> None:
+    assert issubclass(getattr(modal.exception, name), modal.exception.Error)
+
+
+def test_the_reasons_of_an_end_are_those_of_the_protocol() -> None:
+    from modal_proto import api_pb2
+
+    from swerex_c.providers.modal.backend import _REASONS
+
+    names = set(api_pb2.GenericResult.GenericStatus.keys())
+    assert set(_REASONS) <= names
+    others = {"GENERIC_STATUS_UNSPECIFIED", "GENERIC_STATUS_SUCCESS", "GENERIC_STATUS_FAILURE"}
+    assert names - set(_REASONS) == others, "Modal has another way for a sandbox to end"
+
+
+def test_signatures_of_the_original() -> None:
+    parameters = inspect.signature(ModalDeployment.__init__).parameters
+    names = "logger image startup_timeout runtime_timeout modal_sandbox_kwargs install_pipx deployment_timeout".split()
+    assert [it for it in parameters if it not in ("self", "server")] == names
+    assert _get_modal_user() == modal.config._profile
+    assert list(inspect.signature(_ImageBuilder.from_file).parameters) == ["self", "image", "build_context"]
+
+
+# Images
+
+
+@pytest.fixture
+def world(modal_world: ModalWorld) -> Iterator[ModalWorld]:  # noqa: F811
+    modal_world.begin()
+    yield modal_world
+    until(lambda: not modal_world.running())
+
+
+def built(world: ModalWorld, image: Any) -> dict[str, Any]:
+    """What Modal is asked to build."""
+    world.begin()
+    image.build(modal.App.lookup("swe-rex", create_if_missing=True))
+    first, *others = (dict(request["image"]) for request in world.calls("ImageGetOrCreate"))
+    assert all(it["dockerfile_commands"] == ["FROM base"] for it in others)  # what Modal adds to a Dockerfile
+    return first
+
+
+def test_an_image_of_a_dockerfile(world: ModalWorld, tmp_path: Path) -> None:
+    file = tmp_path / "Dockerfile"
+    file.write_text("FROM debian:12\nCOPY a /a\nRUN true")
+    (tmp_path / "a").write_text("content of a")
+    for spec in (file, str(file)):
+        asked = built(world, _ImageBuilder(install_pipx=False).auto(spec))
+        assert asked["dockerfile_commands"] == ["FROM debian:12", "COPY a /a", "RUN true"]
+        assert asked["context_mount_id"]
+    assert world.calls("MountGetOrCreate")[0]["files"][0]["filename"] == "/a"
+
+
+def test_an_image_that_is_one() -> None:
+    image = modal.Image.from_registry("debian:12")
+    assert _ImageBuilder(install_pipx=False).auto(image) is image
+    assert ModalDeployment(image=image)._image is image
+
+
+def test_an_image_of_a_registry_that_wants_a_password(world: ModalWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_USERNAME", "somebody")
+    monkeypatch.setenv("DOCKER_PASSWORD", "secret")
+    asked = built(world, _ImageBuilder(install_pipx=False).auto("registry.example.org/a:1"))
+    assert asked["dockerfile_commands"] == ["FROM registry.example.org/a:1"]
+    secret = world.order("look")["secrets"][asked["image_registry_config"]["secret_id"]]
+    assert secret == {"REGISTRY_USERNAME": "somebody", "REGISTRY_PASSWORD": "secret"}
+
+
+def test_an_image_of_ecr(world: ModalWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("boto3")
+    for name, value in (("ACCESS_KEY_ID", "AK"), ("SECRET_ACCESS_KEY", "SK"), ("SESSION_TOKEN", "ST")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    name = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/a:1"
+    asked = built(world, _ImageBuilder(install_pipx=False).auto(name))
+    assert asked["dockerfile_commands"] == [f"FROM {name}"]
+    assert asked["image_registry_config"]["registry_auth_type"] == "REGISTRY_AUTH_TYPE_AWS"
+    secret = world.order("look")["secrets"][asked["image_registry_config"]["secret_id"]]
+    assert secret == {
+        "AWS_ACCESS_KEY_ID": "AK",
+        "AWS_SECRET_ACCESS_KEY": "SK",
+        "AWS_SESSION_TOKEN": "ST",
+        "AWS_REGION": "eu-west-1",
+    }
+
+
+def test_ecr_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    boto3 = pytest.importorskip("boto3")
+    monkeypatch.setattr(boto3.Session, "get_credentials", lambda self: None)
+    with pytest.raises(ValueError, match="AWS credentials not found. Please configure your AWS credentials."):
+        _ImageBuilder().auto("123456789012.dkr.ecr.eu-west-1.amazonaws.com/a:1")
+
+
+def test_ecr_with_credentials_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("boto3")
+    monkeypatch.setenv("AWS_PROFILE", "nobodys")
+    with pytest.raises(SwerexException, match="nobodys.*could not be found"):
+        _ImageBuilder().auto("123456789012.dkr.ecr.eu-west-1.amazonaws.com/a:1")
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        _ImageBuilder().auto(tmp_path / "Dockerfile")
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        ModalDeployment(image=tmp_path / "Dockerfile")
+
+
+# What dead processes leave
+
+
+DYING = """
+import asyncio, os, sys
+from swerex_c.deployment.modal import ModalDeployment
+async def main():
+    deployment = ModalDeployment(image="debian:12")
+    await deployment.start()
+    print("made", deployment.sandbox.object_id, flush=True)
+    sys.stdin.read()
+asyncio.run(main())
+"""
+
+
+def made(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("made "):
+            return line.split()[1]
+    raise AssertionError("It did not start")
+
+
+@pytest.mark.parametrize("v2", ["1", "0"])
+def test_prune(world: ModalWorld, monkeypatch: pytest.MonkeyPatch, v2: str) -> None:
+    """Of those that died, and of no others: those that live, and those of other machines."""
+    monkeypatch.setenv("MODAL_SANDBOX_V2", v2)
+    program = [sys.executable, "-c", DYING]
+    processes = [subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    elsewhere = modal_tags.new_tags() | {"swerex_c": "0" * 16}
+    app = modal.App.lookup("swe-rex", create_if_missing=True)
+    try:
+        names = [made(it) for it in processes]
+        other = modal.Sandbox.create("sleep", "1000", app=app, tags=elsewhere)
+        for each in processes[:2]:
+            each.send_signal(signal.SIGKILL)
+            each.wait()
+        dead = [f"process {it.pid}" for it in processes[:2]]
+        for dry in (True, False):
+            assert len(world.running()) == 4
+            left = prune(dry_run=dry)
+            assert {it.id for it in left} == set(names[:2])
+            assert sorted(it.owner for it in left) == sorted(dead) and not any(it.error for it in left)
+        until(lambda: set(world.running()) == {names[2], other.object_id})
+        assert prune() == []
+        other.terminate()
+    finally:
+        for each in processes:
+            each.kill()
+            each.wait()
+        for name in world.running():
+            world.order("end", sandbox=name, status="TERMINATED")
+
+
+def test_tags_can_be_read_again() -> None:
+    from swerex_c.providers import ownership
+
+    tags = modal_tags.new_tags()
+    facts = modal_tags._facts(tags)
+    assert facts == ownership.labels(tags["swerex_c-start"], keep=False)
+    assert ownership.is_owner_alive(facts) is True
+    assert all(len(text) <= 63 for it in tags.items() for text in it)
+    assert ownership.is_owner_alive(modal_tags._facts({})) is None
+
+
+def test_prune_says_why_it_cannot(world: ModalWorld) -> None:
+    world.order("fault", name="AppGetOrCreate", status="PERMISSION_DENIED", message="not yours")
+    with pytest.raises(DeploymentStartupError, match="not yours"):
+        prune()
+
+
+# Without the SDK
+
+
+def test_without_the_sdk_it_can_be_imported_and_says_what_is_missing() -> None:
+    program = (
+        "import sys; sys.modules['modal'] = None\n"
+        "import asyncio\n"
+        "from swerex_c.deployment.config import ModalDeploymentConfig, get_deployment\n"
+        "deployment = get_deployment(ModalDeploymentConfig())\n"
+        "try: asyncio.run(deployment.start())\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
+    assert "DeploymentStartupError ModalDeployment cannot import the package modal" in done.stdout, done.stderr
+    assert "pip install 'swerex-c[modal]'" in done.stdout
+
+
+def test_importing_does_not_import_the_sdk() -> None:
+    program = "import sys, swerex_c.deployment.modal; assert 'modal' not in sys.modules and 'boto3' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", program], timeout=PATIENCE).returncode == 0

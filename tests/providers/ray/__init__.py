@@ -1,0 +1,1 @@
+"""Ray, on a cluster of several nodes on this machine."""

@@ -1,0 +1,386 @@
+"""An environment in a Ray cluster is an ordinary runtime behind an ordinary deployment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import ray
+
+from swerex_c.deployment import ray as ray_deployment
+from swerex_c.deployment.config import (
+    DockerDeploymentConfig,
+    IsolationConfig,
+    LocalDeploymentConfig,
+    RayDeploymentConfig,
+    get_deployment,
+)
+from swerex_c.deployment.hooks.abstract import DeploymentHook
+from swerex_c.exceptions import (
+    BashIncorrectSyntaxError,
+    CommandTimeoutError,
+    DeploymentNotStartedError,
+    DeploymentStartupError,
+    NonZeroExitCodeError,
+    RuntimeClosedError,
+    SessionDoesNotExistError,
+    SessionExistsError,
+    StartupTimeoutError,
+)
+from swerex_c.providers.ray import cluster
+from swerex_c.runtime.abstract import (
+    BashAction,
+    BashInterruptAction,
+    BashObservation,
+    CloseBashSessionRequest,
+    Command,
+    ReadFileRequest,
+    UploadRequest,
+    WriteFileRequest,
+)
+from tests.providers.ray.conftest import Made
+from tests.support.ray_cluster import Nodes, new_session, raised, running, until, until_async, with_variable
+
+pytestmark = pytest.mark.limit(90)  # a node of a cluster takes seconds to start
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("connection", ["direct", "ray"])
+async def test_all_that_a_runtime_does(made: Made, tmp_path: Path, connection: str) -> None:
+    deployment = made(connection=connection)
+    assert (await raised(deployment.is_alive())).__class__ is DeploymentNotStartedError
+    await deployment.start()
+    runtime = deployment.runtime
+    assert (deployment._forward is None) == (connection == "direct")
+    assert await deployment.is_alive()
+
+    await runtime.create_session(new_session(env={"A": "ä"}, cwd=str(tmp_path)))
+    seen = await runtime.run_in_session(BashAction(command="x=1; echo $A; pwd; (exit 3)", check="silent"))
+    assert (seen.output, seen.exit_code) == (f"ä\n{tmp_path}\n", 3)
+    assert (await runtime.run(BashAction(command="echo $x"))).output == "1\n"
+    items = [item async for item in runtime.stream_in_session(BashAction(command="echo a; sleep 0.3; echo b"))]
+    assert isinstance(items[-1], BashObservation) and items[-1].output == "a\nb\n"
+    assert len(items) > 2 and "".join(items[:-1]) == "a\nb\n"
+
+    error = await raised(runtime.run_in_session(BashAction(command="echo so far; sleep 60", timeout=0.5)))
+    assert isinstance(error, CommandTimeoutError) and error.output == "so far\n"
+    await runtime.run_in_session(BashInterruptAction())
+    assert isinstance(await raised(runtime.run_in_session(BashAction(command="false"))), NonZeroExitCodeError)
+    error = await raised(runtime.run_in_session(BashAction(command="if")))
+    assert isinstance(error, BashIncorrectSyntaxError) and error.extra_info["bash_stderr"]
+    error = await raised(runtime.create_session(new_session()))
+    assert type(error) is SessionExistsError
+    error = await raised(anext(aiter(runtime.stream_in_session(BashAction(command="true", session="none")))))
+    assert type(error) is SessionDoesNotExistError
+    await runtime.close_session(CloseBashSessionRequest())
+    assert type(await raised(runtime.run_in_session(BashAction(command="true")))) is SessionDoesNotExistError
+
+    done = await runtime.execute(Command(command="echo out; echo err >&2; exit 4", shell=True))
+    assert (done.stdout, done.stderr, done.exit_code) == ("out\n", "err\n", 4)
+    error = await raised(runtime.execute(Command(command=["nothing-like-it"])))
+    assert type(error) is FileNotFoundError and (error.errno, error.filename) == (errno.ENOENT, "nothing-like-it")
+
+    path = tmp_path / "new" / "file"
+    await runtime.write_file(WriteFileRequest(path=str(path), content="é\n"))
+    assert path.read_text() == "é\n" == (await runtime.read_file(ReadFileRequest(path=str(path)))).content
+    error = await raised(runtime.read_file(ReadFileRequest(path=str(tmp_path / "none"))))
+    assert type(error) is FileNotFoundError and (error.errno, error.filename) == (2, str(tmp_path / "none"))
+    path.write_bytes(b"a\xff")
+    error = await raised(runtime.read_file(ReadFileRequest(path=str(path), encoding="utf-8")))
+    assert type(error) is UnicodeDecodeError and (error.start, error.object) == (1, b"a\xff")
+
+    await runtime.close()
+    assert not await runtime.is_alive()
+    assert type(await raised(runtime.execute(Command(command=["true"])))) is RuntimeClosedError
+
+
+async def test_what_is_cancelled_leaves_the_rest_as_it_is(made: Made) -> None:
+    for connection in ("direct", "ray"):
+        deployment = made(connection=connection)
+        await deployment.start()
+        runtime = deployment.runtime
+        call = asyncio.ensure_future(runtime.execute(Command(command=["sleep", "60"])))
+        await asyncio.sleep(0.2)
+        call.cancel()
+        assert isinstance(await raised(call), asyncio.CancelledError)
+        assert (await runtime.execute(Command(command=["echo", "on"]))).stdout == "on\n"
+
+
+async def test_used_from_other_threads_and_loops_at_once(made: Made) -> None:
+    deployment = made()
+    await deployment.start()
+    found: list[str] = []
+
+    def use(name: str) -> None:
+        async def talk() -> None:
+            await deployment.runtime.create_session(new_session(session=name))
+            for i in range(5):
+                seen = await deployment.runtime.run_in_session(BashAction(command=f"echo {name}{i}", session=name))
+                found.append(seen.output)
+
+        asyncio.run(talk())
+
+    threads = [threading.Thread(target=use, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    await use_here(deployment)
+    for thread in threads:
+        await asyncio.to_thread(thread.join)
+    assert sorted(found) == sorted(f"{name}{i}\n" for name in "ab" for i in range(5))
+
+
+async def use_here(deployment: ray_deployment.RayDeployment) -> None:
+    await deployment.runtime.create_session(new_session(session="here"))
+    assert (await deployment.runtime.run_in_session(BashAction(command="echo 1", session="here"))).output == "1\n"
+
+
+async def test_start_and_stop_any_number_of_times(made: Made, mark: str) -> None:
+    deployment = made(connection="direct")
+    steps: list[str] = []
+
+    class Hook(DeploymentHook):
+        def on_custom_step(self, message: str) -> None:
+            steps.append(message)
+
+    deployment.add_hook(Hook())
+    await deployment.stop()
+    await deployment.start()
+    assert steps == ["Waiting for a place in the cluster", "Starting runtime"]
+    first = deployment.runtime
+    await first.create_session(new_session())
+    await first.run_in_session(BashAction(command=f"setsid env -i nohup sleep {mark} >/dev/null 2>&1 &"))
+    await until_async(lambda: running(mark))
+    await deployment.start()
+    assert not running(mark) and deployment.runtime is not first
+    assert not await first.is_alive()
+    await asyncio.gather(deployment.stop(), deployment.stop())
+    await deployment.stop()
+    with pytest.raises(DeploymentNotStartedError):
+        _ = deployment.runtime
+    until(lambda: not _actors(), what="an actor is left")
+
+
+def _actors() -> list[object]:
+    from ray._private.state import actors
+
+    return [one for one in actors().values() if one["State"] != "DEAD"]
+
+
+async def test_one_that_is_dropped_ends(made: Made, mark: str) -> None:
+    deployment = RayDeploymentConfig(num_cpus=0.1).get_deployment()
+    await deployment.start()
+    await deployment.runtime.create_session(new_session())
+    await deployment.runtime.run_in_session(BashAction(command=f"sleep {mark} &"))
+    del deployment
+    await until_async(lambda: not running(mark))
+
+
+# Where it is
+
+
+async def test_it_is_where_its_resources_are(nodes: Nodes, made: Made) -> None:
+    far, near = made(resources={"far": 1}), made(node_id=nodes.cluster.head_node.node_id)
+    await far.start()
+    await near.start()
+    ids = []
+    for deployment in (far, near):
+        done = await deployment.runtime.execute(Command(command="echo $RAY_NODE_ID; echo $RAY_RAYLET_PID", shell=True))
+        ids.append(done.stdout)
+        assert nodes.cluster.head_node.node_id in deployment._link.name or deployment is far
+    assert ids[0] != ids[1]
+
+
+async def test_in_a_placement_group(made: Made) -> None:
+    group = ray.util.placement_group([{"CPU": 0.1, "far": 1}], name="theirs")
+    try:
+        assert group.wait(30)
+        inside, none = made(placement_group="theirs", bundle=0), made(placement_group="nobodys")
+        await inside.start()
+        assert (await inside.runtime.execute(Command(command=["echo", "in"]))).stdout == "in\n"
+        assert "nobodys" in str(await raised(none.start()))
+    finally:
+        ray.util.remove_placement_group(group)
+
+
+def test_one_rule_for_where_it_is_to_be() -> None:
+    for fields in ({"node_id": "a", "placement_group": "b"}, {"bundle": 1}, {"memory_limit": 5}, {"nothing": 1}):
+        with pytest.raises(ValueError):
+            RayDeploymentConfig(**fields)  # type: ignore[arg-type]
+    config = RayDeploymentConfig(environment={"type": "docker", "image": "x"})  # type: ignore[arg-type]
+    assert isinstance(config.environment, DockerDeploymentConfig)
+    assert RayDeploymentConfig(**config.model_dump()) == config
+    assert isinstance(get_deployment(config), ray_deployment.RayDeployment)
+
+
+async def test_what_no_node_can_have_is_told_at_once(made: Made) -> None:
+    for fields, words in (
+        ({"num_cpus": 64}, "64 CPU"),
+        ({"resources": {"moon": 1}}, "1 moon"),
+        ({"node_id": "ab" * 28}, "ab" * 28),
+        ({"node_labels": {"zone": "moon"}}, "zone"),
+    ):
+        began = time.monotonic()
+        error = await raised(made(**fields).start())
+        assert type(error) is DeploymentStartupError and words in str(error), error
+        assert "far" in str(error) and "2 CPU" in str(error)  # what there is
+        assert time.monotonic() - began < 10
+
+
+async def test_a_full_cluster_is_waited_for(made: Made) -> None:
+    first = made(resources={"far": 4})
+    await first.start()
+    late = made(resources={"far": 4}, startup_timeout=1.5)
+    error = await raised(late.start())
+    assert type(error) is StartupTimeoutError and "4 far" in str(error) and "1.5 seconds" in str(error)
+    second = made(resources={"far": 4})
+    starting = asyncio.ensure_future(second.start())
+    await asyncio.sleep(0.5)
+    assert not starting.done()
+    await first.stop()
+    await starting
+    assert await second.is_alive()
+
+
+async def test_a_start_that_is_cancelled_or_stopped_leaves_nothing(made: Made, mark: str) -> None:
+    first = made(resources={"far": 4})
+    await first.start()
+    for how in ("cancel", "stop"):
+        waiting = made(resources={"far": 4})
+        starting = asyncio.ensure_future(waiting.start())
+        await asyncio.sleep(0.5)
+        if how == "cancel":
+            starting.cancel()
+        else:
+            await waiting.stop()
+        assert isinstance(await raised(starting), asyncio.CancelledError if how == "cancel" else RuntimeClosedError)
+    await until_async(lambda: len(_actors()) == 1)
+    # Further on, while the processes start.
+    await first.stop()
+    for delay in (0.1, 0.3, 0.5):
+        starting = asyncio.ensure_future(made(runtime_env={"env_vars": {"SWX_WHOSE": mark}}).start())
+        await asyncio.sleep(delay)
+        starting.cancel()
+        await asyncio.wait([starting])
+        await made[-1].stop()
+    await until_async(lambda: not _actors())
+    await until_async(lambda: not _not_idle(with_variable(f"SWX_WHOSE={mark}")))
+
+
+def _not_idle(pids: list[int]) -> list[int]:
+    """Those that are no worker without work: one that Ray started for an actor that was given up is its own reserve."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            if not Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::IDLE"):
+                found.append(pid)
+    return found
+
+
+# Clusters and workers that do not fit
+
+
+async def test_another_version_on_the_workers(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "__version__", "99.0")
+    error = await raised(made().start())
+    assert type(error) is DeploymentStartupError
+    assert "this process has 99.0" in str(error) and "install swerex-c 99.0" in str(error)
+
+
+def test_workers_without_the_package(nodes: Nodes, tmp_path: Path) -> None:
+    """The driver alone has it: by its sys.path, from a directory that the workers do not look in."""
+    (tmp_path / "driver.py").write_text(
+        "import asyncio, sys\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        "import ray\n"
+        f"ray.init(address={nodes.address!r}, log_to_driver=False,\n"
+        "    runtime_env={'env_vars': {'PYTHONPATH': '/nowhere'}})\n"
+        "from swerex_c.deployment.config import RayDeploymentConfig\n"
+        "from swerex_c.exceptions import DeploymentStartupError\n"
+        "try:\n"
+        "    asyncio.run(RayDeploymentConfig(num_cpus=0.1).get_deployment().start())\n"
+        "except DeploymentStartupError as error:\n"
+        "    print('told:', error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "driver.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+    )  # fmt: skip
+    if "told:" not in done.stdout and "has started" in done.stdout + done.stderr:
+        pytest.skip("swerex-c is installed where this Python finds it")
+    assert "told: The Python of the cluster's workers" in done.stdout, done.stdout + done.stderr
+    assert "does not have swerex-c" in done.stdout
+
+
+def test_clusters_that_cannot_be_used(tmp_path: Path) -> None:
+    """In a process of its own, which is in no cluster."""
+    program = """
+import asyncio, time
+from swerex_c.deployment.config import RayDeploymentConfig
+for address in ("ray://127.0.0.1:1", "127.0.0.1:1"):
+    began = time.monotonic()
+    try:
+        asyncio.run(RayDeploymentConfig(address=address, startup_timeout=3).get_deployment().start())
+    except Exception as error:
+        print(type(error).__name__, time.monotonic() - began < 10, " ".join(str(error).split()))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment, cwd=tmp_path
+    )
+    client, nobody = done.stdout.splitlines()[:2]
+    assert client.startswith("DeploymentStartupError True Environments are not reached by Ray's client"), done.stderr
+    assert nobody.split()[0] in ("DeploymentStartupError", "StartupTimeoutError") and nobody.split()[1] == "True"
+
+
+async def test_commands_go_through_ray_where_the_node_lets_nobody_in(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_deployment, "_connection_problem", lambda address, seconds: "no way in")
+    deployment, strict = made(connection="auto"), made(connection="direct")
+    await deployment.start()
+    assert deployment._forward is not None
+    assert (await deployment.runtime.execute(Command(command=["echo", "through"]))).stdout == "through\n"
+    error = await raised(strict.start())
+    assert type(error) is DeploymentStartupError and "no way in" in str(error)
+
+
+# What is on the node
+
+
+async def test_an_isolated_view(made: Made, tmp_path: Path, mark: str) -> None:
+    import shutil
+
+    if shutil.which("bwrap") is None:
+        pytest.skip("this machine lacks bubblewrap")
+    deployment = made(environment=LocalDeploymentConfig(isolation=IsolationConfig(network=False)))
+    await deployment.start()
+    runtime = deployment.runtime
+    await runtime.create_session(new_session())
+    seen = await runtime.run_in_session(BashAction(command="echo private >/tmp/swx-private; tail -n +3 /proc/net/dev"))
+    assert seen.output.split()[0] == "lo:" and len(seen.output.splitlines()) == 1
+    assert not os.path.exists("/tmp/swx-private")
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "file").write_text("there and back")
+    await runtime.upload(UploadRequest(source_path=str(tmp_path / "tree"), target_path="/tmp/tree"))
+    assert (await runtime.read_file(ReadFileRequest(path="/tmp/tree/file"))).content == "there and back"
+    await runtime.download("/tmp/tree", str(tmp_path / "back"))
+    assert (tmp_path / "back" / "file").read_text() == "there and back"
+    await runtime.run_in_session(BashAction(command=f"setsid sleep {mark} &"))
+    await until_async(lambda: running(mark))
+    ray.kill(deployment._link._handle)
+    await until_async(lambda: not running(mark))
+
+
+async def test_what_the_environment_cannot_be_is_told(made: Made) -> None:
+    isolation = IsolationConfig(writable=["/nowhere/at/all"])
+    error = await raised(made(environment=LocalDeploymentConfig(isolation=isolation)).start())
+    assert isinstance(error, DeploymentStartupError) and "/nowhere/at/all" in str(error)

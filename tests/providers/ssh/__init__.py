@@ -1,0 +1,1 @@
+"""Hosts behind a real ssh server."""

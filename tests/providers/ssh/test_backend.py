@@ -1,0 +1,287 @@
+"""Hosts reached by ssh: against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from swerex_c.deployment.config import SSHDeploymentConfig, get_deployment
+from swerex_c.deployment.ssh import SSHDeployment
+from swerex_c.exceptions import (
+    ConnectionLostError,
+    DeploymentNotStartedError,
+    InvalidInputError,
+    ResourceError,
+    SandboxLostError,
+    SessionDiedError,
+    SwerexException,
+)
+from swerex_c.providers.ssh.backend import SSHBackend
+from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest, ReadFileRequest, WriteFileRequest
+from swerex_c.runtime.sandbox import SandboxRuntime
+from tests.support import hosts, needs
+from tests.support.sandboxes import ssh_backend
+
+ODD = "a'b\"c\\d&e\\&f!g!h@40%n$x`ls` ;|*?[a]{b,c}~#<>ü\n\t\n"
+
+
+@pytest.fixture
+def own() -> Iterator[hosts.Sshd]:
+    """A server for one test, which may do to it what it likes."""
+    try:
+        place = hosts.Sshd()
+    except needs.Lacking as lack:
+        pytest.skip(f"this machine lacks {lack}")
+    with place:
+        yield place
+
+
+def run(
+    backend: SSHBackend, script: str, *words: str, names: tuple[str, ...] = (), **variables: str
+) -> subprocess.CompletedProcess[bytes]:
+    argv = backend.pipes(["bash", "-c", script, "bash", *words], names)
+    environment = backend.environment() | variables
+    return subprocess.run(argv, env=environment, input=b"", capture_output=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "zsh", "fish", "tcsh"])
+def test_no_login_shell_sees_what_is_in_a_command(own: hosts.Sshd, shell: str) -> None:
+    """Whatever it is, and whatever its startup files print."""
+    path = shutil.which(shell)
+    if path is None:
+        pytest.skip(f"this machine lacks {shell}")
+    forced = f'echo greeting; echo greeting >&2; exec {path} -c \\"$SSH_ORIGINAL_COMMAND\\"'
+    key = (own.directory / "user_key.pub").read_text()
+    (own.directory / "authorized").write_text(f'command="{forced}" {key}')
+    backend = ssh_backend(own)
+    backend.open(60)
+    try:
+        script = 'printf "<%s>" "$ODD" "${EMPTY-unset}" "${MISSING-unset}" "$PS1" "$@"; exit 7'
+        words = (ODD, "", "-x", "@", "\\")
+        names = ("ODD", "EMPTY", "MISSING")
+        done = run(backend, script, *words, names=names, ODD=ODD, EMPTY="")
+        said = done.stdout.decode()
+        assert said == "greeting\n" + "".join(f"<{word}>" for word in (ODD, "", "unset", "", *words)), done.stderr
+        assert (done.returncode, done.stderr) == (7, b"greeting\n")
+        # A prompt reaches a program there, though shells here and there forget it.
+        argv = backend.pipes(["printenv", "PS1"], ["PS1"])
+        done = subprocess.run(argv, env=backend.environment() | {"PS1": ODD}, capture_output=True, timeout=60)
+        assert done.stdout.decode() == f"greeting\n{ODD}\n"
+    finally:
+        backend.close()
+
+
+@pytest.mark.parametrize("sh", ["dash", "bash", "busybox"])
+def test_variables_are_found_by_every_sh(sh: str, tmp_path: Path) -> None:
+    """A bash that is called as sh forgets the prompts that it is given."""
+    path = shutil.which(sh)
+    if path is None:
+        pytest.skip(f"this machine lacks {sh}")
+    (tmp_path / "sh").symlink_to(path)
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/bash\nexec bash -c "${@: -1}"\n')
+    ssh.chmod(0o755)
+    backend = SSHBackend("nowhere", command=[str(ssh)], share_connections=False)
+    argv = backend.pipes(["bash", "-c", 'printenv PS1 PS2 ODD; printf "<%s>" "$1"', "bash", ODD], ["PS1", "PS2", "ODD"])
+    argv[0] = str(tmp_path / "sh")
+    environment = {"PATH": os.environ["PATH"], "PS1": f"1{ODD}", "PS2": "2\\$ ", "ODD": ODD}
+    done = subprocess.run(argv, env=environment, capture_output=True, timeout=30, check=False)
+    # The bash that prints them is no interactive one and has forgotten its own PS1 and PS2, which is as it should be.
+    assert (done.stdout.decode(), done.stderr) == (f"{ODD}\n<{ODD}>", b"")
+    argv = backend.pipes(["printenv", "PS1", "PS2"], ["PS1", "PS2"])
+    argv[0] = str(tmp_path / "sh")
+    done = subprocess.run(argv, env=environment, capture_output=True, timeout=30, check=False)
+    assert done.stdout.decode() == f"1{ODD}\n2\\$ \n"
+
+
+async def test_a_deployment(sshd: hosts.Sshd) -> None:
+    config = SSHDeploymentConfig(host=sshd.name, config_file=str(sshd.config), startup_timeout=120)
+    deployment = get_deployment(config)
+    assert type(deployment) is SSHDeployment
+    with pytest.raises(DeploymentNotStartedError):
+        await deployment.is_alive()
+    await deployment.start()
+    assert await deployment.is_alive(timeout=60)
+    runtime = deployment.runtime
+    assert isinstance(runtime, SandboxRuntime)
+    backend = runtime.sandbox.backend
+    assert isinstance(backend, SSHBackend)
+    directory = backend._directory
+    assert directory is not None and needs.mentioning(directory)
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    said = await runtime.run_in_session(BashAction(command="echo $SSH_CONNECTION; tty", timeout=60))
+    assert said.output.split()[3] == str(sshd.port) and "/dev/pts/" in said.output
+    done = await runtime.execute(Command(command=["printf", "%s", ODD], timeout=60))
+    assert (done.stdout, done.exit_code) == (ODD, 0)
+    path = str(sshd.directory / "a file")
+    await runtime.write_file(WriteFileRequest(path=path, content=ODD))
+    assert Path(path).read_text() == ODD == (await runtime.read_file(ReadFileRequest(path=path))).content
+    await deployment.stop()
+    await deployment.stop()
+    assert not os.path.exists(directory)
+    assert needs.wait_until(lambda: not needs.mentioning(directory), 20), needs.mentioning(directory)
+
+
+async def test_many_sessions_share_few_connections(own: hosts.Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server allows ten on a connection, and ten that are not let in yet, unless it is told otherwise."""
+    own._end()
+    monkeypatch.setattr(hosts, "SERVER", hosts.SERVER.replace("MaxSessions 100\nMaxStartups 100\n", ""))
+    own.start()
+    backend = ssh_backend(own)
+    runtime = SandboxRuntime(backend)
+    await runtime.open(120)
+    names = [f"s{i}" for i in range(30)]
+    requests = [CreateBashSessionRequest(session=name, startup_timeout=60) for name in names]
+    await asyncio.gather(*(runtime.create_session(request) for request in requests))
+    actions = [BashAction(session=name, command=f"echo {name} $PPID", timeout=60) for name in names]
+    said = await asyncio.gather(*(runtime.run_in_session(action) for action in actions))
+    assert [it.output.split()[0] for it in said] == names
+    assert 4 <= len(backend._connections) <= 8
+    # Each process of the server that is a parent of shells is one connection: none of them had to be made singly.
+    assert len({it.output.split()[1] for it in said}) <= len(backend._connections)
+    await runtime.close()
+
+
+async def test_a_server_that_crashes(own: hosts.Sshd) -> None:
+    runtime = SandboxRuntime(ssh_backend(own))
+    await runtime.open(60)
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    begun = own.directory / "begun"
+    waiting = [
+        asyncio.ensure_future(runtime.execute(Command(command=f"echo >>{begun}; sleep 300", shell=True))),
+        asyncio.ensure_future(runtime.run_in_session(BashAction(command=f"echo >>{begun}; sleep 300", timeout=300))),
+    ]
+    for _ in range(3000):
+        if begun.exists() and begun.read_text() == "\n\n":
+            break
+        await asyncio.sleep(0.02)
+    assert begun.read_text() == "\n\n"
+    own.crash()
+    began = time.monotonic()
+    lost = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
+    assert time.monotonic() - began < 30
+    assert isinstance(lost[0], SandboxLostError) and "Connection refused" in str(lost[0])
+    assert isinstance(lost[1], SwerexException) or getattr(lost[1], "failure_reason", "")
+    alive = await runtime.is_alive(timeout=60)
+    assert not alive and "out of reach" in alive.message
+    with pytest.raises(SandboxLostError):
+        await runtime.execute(Command(command=["true"]))
+    own.start()  # and is there again, for what comes next
+    assert await runtime.is_alive(timeout=60)
+    assert (await runtime.execute(Command(command=["echo", "back"], timeout=60))).stdout == "back\n"
+    await runtime.close()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_a_connection_that_is_killed(sshd: hosts.Sshd, shared: bool) -> None:
+    """Nobody gets an exit code that is ssh's, and what comes next gets a new connection."""
+    backend = ssh_backend(sshd, share_connections=shared)
+    runtime = SandboxRuntime(backend)
+    await runtime.open(60)
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    begun = sshd.directory / f"begun-killed-{shared}"
+    command = f"echo >>{begun}; sleep 300"
+    waiting = [
+        asyncio.ensure_future(runtime.execute(Command(command=command, shell=True))),
+        asyncio.ensure_future(runtime.run_in_session(BashAction(command=command, timeout=300, check="silent"))),
+    ]
+    assert await asyncio.to_thread(
+        needs.wait_until, lambda: begun.exists() and begun.read_text() == "\n\n", 60
+    )
+    for pid in needs.mentioning(f"sshd: {getpass.getuser()}"):  # what serves connections here
+        if sshd.daemon and pid in needs.descendants(sshd.daemon.pid):
+            os.kill(pid, signal.SIGKILL)
+    lost = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
+    assert isinstance(lost[0], ConnectionLostError), lost
+    assert isinstance(lost[1], SessionDiedError) and "connection" in str(lost[1]), lost
+    assert await runtime.is_alive(timeout=60)
+    assert (await runtime.execute(Command(command=["echo", "on"], timeout=60))).stdout == "on\n"
+    await runtime.create_session(CreateBashSessionRequest(session="another", startup_timeout=60))
+    said = await runtime.run_in_session(BashAction(session="another", command="echo on", timeout=60))
+    assert said.output == "on\n"
+    await runtime.close()
+
+
+async def test_the_exit_code_that_ssh_itself_has(sshd: hosts.Sshd) -> None:
+    """Where the connection is still there it is the shell's own."""
+    runtime = SandboxRuntime(ssh_backend(sshd))
+    await runtime.open(60)
+    assert (await runtime.execute(Command(command="exit 255", shell=True, timeout=60))).exit_code == 255
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
+    said = await runtime.run_in_session(BashAction(command="echo bye; exit 255", timeout=60, check="silent"))
+    assert said.output.startswith("bye\n") and said.exit_code == 255 and "status 255" in said.failure_reason
+    with pytest.raises(ResourceError, match="has ended while the command ran"):  # its shell, by its own doing
+        await runtime.execute(Command(command="kill -9 $PPID", shell=True, timeout=60))
+    await runtime.close()
+
+
+def test_why_a_host_is_out_of_reach(own: hosts.Sshd) -> None:
+    with pytest.raises(InvalidInputError, match="is not a host name"):
+        SSHBackend("-oProxyCommand=false")
+    strange = own.directory / "strange_key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(strange)], check=True)
+    config = {"config_file": str(own.config)}
+    cases: list[tuple[SSHBackend, str]] = [
+        (SSHBackend("127.0.0.1", port=1, options=["ConnectTimeout=5"], config_file="/dev/null"), "Connection refused"),
+        (SSHBackend("no-such-host.invalid", config_file="/dev/null"), "ssh says: .*no-such-host.invalid"),
+        (SSHBackend(own.name, options=["UserKnownHostsFile=/dev/null"], **config), "Host key verification failed"),
+        (SSHBackend(own.name, options=[f"IdentityFile={strange}"], **config), None),  # a second key is tried
+        (SSHBackend(own.name, config_file=str(own.directory / "no")), "ssh says: Can't open user config file"),
+        (SSHBackend(own.name, command=["no-such-ssh"], **config), "'no-such-ssh' cannot be run"),
+    ]  # type: ignore[list-item]
+    for backend, words in cases:
+        if words is None:
+            backend.open(60)
+        else:
+            with pytest.raises(SandboxLostError, match=words):
+                backend.open(60)
+            lost = backend.why_lost(60)
+            assert lost is not None and len(lost) < 900
+            assert needs.wait_until(lambda it=backend: it._directory is None, 5)
+        backend.close()
+    (own.directory / "authorized").write_text("")
+    backend = ssh_backend(own)
+    with pytest.raises(SandboxLostError, match="Permission denied"):
+        backend.open(60)
+    assert own.daemon is not None
+    own.daemon.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(TimeoutError, match="did not answer within 1 seconds"):
+            backend.why_lost(1)
+        with pytest.raises(SandboxLostError, match="took more than 1 seconds"):
+            backend.open(1)
+    finally:
+        own.daemon.send_signal(signal.SIGCONT)
+
+
+def test_connections_end_with_this_process(sshd: hosts.Sshd) -> None:
+    program = (
+        "import sys; from swerex_c.providers.ssh.backend import SSHBackend;"
+        "b = SSHBackend(sys.argv[1], config_file=sys.argv[2]); b.open(60); print(b._directory, flush=True);"
+        "sys.stdin.read()"
+    )
+    owner = subprocess.Popen(
+        [sys.executable, "-c", program, sshd.name, str(sshd.config)],
+        cwd=needs.ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert owner.stdout is not None
+    directory = owner.stdout.readline().decode().strip()
+    try:
+        assert needs.mentioning(directory)
+    finally:
+        owner.kill()
+        owner.communicate()
+    assert needs.wait_until(lambda: not needs.mentioning(directory), 30), needs.mentioning(directory)
+    assert needs.wait_until(lambda: not os.path.exists(directory), 30)

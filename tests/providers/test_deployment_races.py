@@ -1,0 +1,341 @@
+"""Deployments under attack: started, stopped and cancelled at every moment, and with what others put on an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import gc
+import logging
+import os
+import pickle
+import platform
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swerex_c.deployment.docker import DockerDeployment
+from swerex_c.deployment.hooks.abstract import DeploymentHook
+from swerex_c.deployment.local import IsolationConfig, LocalDeployment
+from swerex_c.deployment.ssh import SSHDeployment
+from swerex_c.exceptions import (
+    DeploymentNotStartedError,
+    DeploymentStartupError,
+    DockerPullError,
+    RuntimeClosedError,
+    SandboxLostError,
+    StartupTimeoutError,
+)
+from swerex_c.providers import ownership
+from swerex_c.providers.docker.engine import Engine as Client
+from swerex_c.providers.docker.engine import _fits
+from swerex_c.providers.docker.prune import prune
+from swerex_c.providers.ssh.backend import SSHBackend
+from swerex_c.runtime.abstract import Command
+from tests.providers.docker.test_deployment import make, names, reach, said
+from tests.support import hosts, needs
+from tests.support.docker_engine import Engine
+
+__all__ = ["make", "reach"]
+
+pytestmark = pytest.mark.limit(110)
+
+PACE = float(os.environ.get("SWX_PACE", "1"))
+
+Make = Callable[..., DockerDeployment]
+
+
+class Told(DeploymentHook):
+    """Calls something at the steps of a start."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.call = call
+
+    def on_custom_step(self, message: str) -> None:
+        self.call()
+
+
+# Start and stop at the same time
+
+
+async def test_of_two_starts_at_once_the_second_ends_the_first(make: Make, reach: Engine) -> None:
+    deployment = make()
+    first, second = await asyncio.gather(deployment.start(), deployment.start(), return_exceptions=True)
+    assert isinstance(first, RuntimeClosedError) and second is None
+    assert names(reach) == [deployment.container_name]
+    assert await said(deployment, "echo hi") == "hi\n"
+    await deployment.stop()
+    assert names(reach) == []
+
+
+async def test_a_stop_ends_a_start_that_is_under_way(make: Make, reach: Engine) -> None:
+    for milliseconds in (0, 5, 100, 250):
+        deployment = make()
+        starting = asyncio.ensure_future(deployment.start())
+        await asyncio.sleep(milliseconds / 1000)
+        await deployment.stop()
+        if not starting.done() or starting.exception():  # it may have been through already
+            with pytest.raises(RuntimeClosedError, match="stopped while it was starting"):
+                await starting
+        with pytest.raises(DeploymentNotStartedError):
+            _ = deployment.runtime
+        assert names(reach) == [] and deployment.container_name is None
+    await deployment.start()
+    assert await said(deployment, "echo again") == "again\n"
+
+
+def test_a_stop_in_another_thread_and_loop_ends_a_start(make: Make, reach: Engine) -> None:
+    deployment = make()
+    here = threading.Event()
+    deployment.add_hook(Told(here.set))
+    errors: list[BaseException | None] = []
+
+    def stop() -> None:
+        assert here.wait(60)
+        asyncio.run(deployment.stop())
+
+    async def start() -> None:
+        errors.extend(await asyncio.gather(deployment.start(), return_exceptions=True))
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    asyncio.run(start())
+    thread.join(60)
+    assert not thread.is_alive() and (errors == [None] or isinstance(errors[0], RuntimeClosedError))
+    assert names(reach) == [] and deployment.container_name is None
+
+
+def test_starts_and_stops_of_several_threads_leave_nothing(make: Make, reach: Engine) -> None:
+    deployment = make()
+    errors: list[BaseException] = []
+
+    def do(what: Callable[[], Any]) -> None:
+        try:
+            asyncio.run(what())
+        except BaseException as error:
+            errors.append(error)
+
+    turns = (deployment.start, deployment.stop, deployment.start, deployment.stop, deployment.start)
+    threads = [threading.Thread(target=do, args=(turn,)) for turn in turns]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(80)
+    assert not any(thread.is_alive() for thread in threads)
+    assert all(isinstance(error, RuntimeClosedError) for error in errors), errors
+    asyncio.run(deployment.stop())
+    assert names(reach) == []
+
+
+def test_a_loop_that_ends_during_a_stop_does_not_keep_the_container(make: Make, reach: Engine) -> None:
+    """`asyncio.run` cancels all tasks at once, those within the stop too."""
+    deployment = make()
+    asyncio.run(deployment.start())
+
+    async def leave() -> None:
+        asyncio.ensure_future(deployment.stop())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    asyncio.run(leave())
+    assert names(reach) == []
+
+
+async def test_cancels_leave_no_thread_and_no_descriptor(make: Make, reach: Engine) -> None:
+    deployment = make()
+    await deployment.start()
+    await deployment.stop()
+    descriptors, draw = len(os.listdir("/proc/self/fd")), random.Random(7)
+    threads = set(threading.enumerate())
+    for _ in range(8):
+        deployment = make()
+        starting = asyncio.ensure_future(deployment.start())
+        await asyncio.sleep(draw.random() * 0.5)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await deployment.stop()
+        assert names(reach) == []
+    gc.collect()
+    assert await asyncio.to_thread(
+        needs.wait_until, lambda: len(os.listdir("/proc/self/fd")) <= descriptors + 1, 20
+    )  # what waits here has one of its own
+    left = {thread for thread in set(threading.enumerate()) - threads if not thread.name.startswith("asyncio")}
+    assert await asyncio.to_thread(needs.wait_until, lambda: not any(map(threading.Thread.is_alive, left)), 10), left
+
+
+async def test_where_the_place_ends_nobody_ends_what_runs_in_it_before(make: Make) -> None:
+    deployment = make()
+    await deployment.start()
+    runtime: Any = deployment.runtime
+    await deployment.stop()
+    assert runtime.ends_with_sandbox
+
+
+@pytest.mark.parametrize("late", [True, False])
+async def test_a_client_that_hangs_does_not_keep_a_stop(
+    make: Make, reach: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """What it had asked for goes when it comes, though nobody waits for that."""
+    real, go, made = needs.program("docker", "docker.io"), tmp_path / "go", tmp_path / "made"
+    client, number = tmp_path / "docker", f"1000.{os.getpid()}"
+    # Of the engine this is as if it were slow: it goes on with what it was asked for, whoever has gone.
+    wait = f"while [ ! -e {go} ]; do sleep 0.05; done"
+    later = f"""setsid bash -c '{wait}; exec {real} "$@"' bash "$@" >{made} 2>&1 </dev/null &""" if late else ""
+    client.write_text(f'#!/bin/bash\nif [[ $1 == run ]]; then {later}\n exec sleep {number}; fi\nexec {real} "$@"\n')
+    client.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    deployment = make()
+    starting = asyncio.ensure_future(deployment.start())
+    assert await asyncio.to_thread(needs.wait_until, lambda: needs.mentioning(f"sleep\0{number}\0"), 60)
+    began = time.monotonic()
+    await deployment.stop()
+    took = time.monotonic() - began
+    with pytest.raises(RuntimeClosedError):
+        await starting
+    assert took < 9 * PACE and names(reach) == []
+    if late:
+        go.touch()
+        assert await asyncio.to_thread(needs.wait_until, lambda: len(made.read_text().strip()) == 64, 60)
+        assert await asyncio.to_thread(needs.wait_until, lambda: not names(reach), 60)
+    for pid in needs.mentioning(str(tmp_path)):
+        needs.kill(pid, signal.SIGKILL)
+
+
+async def test_no_limit_to_the_start(make: Make) -> None:
+    deployment = make(startup_timeout=float("inf"))
+    await deployment.start()
+    assert await said(deployment, "echo hi") == "hi\n"
+
+
+def test_a_deployment_that_is_not_started_can_be_copied_and_sent(make: Make) -> None:
+    for other in (copy.deepcopy(make()), pickle.loads(pickle.dumps(make()))):
+        asyncio.run(other.start())
+        assert asyncio.run(said(other, "echo hi")) == "hi\n"
+        asyncio.run(other.stop())
+
+
+async def test_a_container_that_is_kept_but_could_not_be_started_goes(make: Make, reach: Engine) -> None:
+    deployment = make(server=True, remove_container=False, docker_args=["--network", "host"])
+    with pytest.raises(DeploymentStartupError, match="(?s)Container process terminated.*/bin/sh"):
+        await deployment.start()  # the image has no sh
+    assert names(reach) == []
+
+
+# What others put on the engine
+
+
+def test_labels_of_others_do_not_mislead_prune(
+    make: Make, reach: Engine, container: Callable[..., str], bash_only: str
+) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", "pass"])
+    dead.wait()
+    facts = {**ownership.labels("swx-dead", keep=False), "swerex_c.pid": str(dead.pid)}
+    labels = [f"--label={name}={value}" for name, value in facts.items()]
+    ours = container(bash_only, "--name", "swx-dead", *labels)
+    # Whoever makes an image of a container has its labels in it, and in what is started from that.
+    reach.docker("commit", ours, "swx-test/of-ours")
+    try:
+        theirs = container("swx-test/of-ours")
+        other = container(bash_only)
+        line = "\t".join([other, reach.docker("inspect", "-f", "{{.Name}}", other)[1:], "i", "running", "x"])
+        forged = container(bash_only, "--label=swerex_c=x", f"--label=swerex_c.host=a\n\nb\tc\n{line}\nd")
+        assert [one.name for one in prune(Client("docker"), dry_run=True)] == ["swx-dead"]
+        assert [one.id for one in prune(Client("docker"))] == [ours]
+        assert reach.docker("inspect", "-f", "{{.State.Running}}", theirs, other, forged) == "true\ntrue\ntrue"
+        assert not reach.docker("ps", "-aq", "--filter", "name=swx-dead")
+    finally:
+        reach.docker("rm", "-f", *reach.docker("ps", "-aq", "--filter", "ancestor=swx-test/of-ours").split())
+        reach.docker("rmi", "swx-test/of-ours")
+
+
+def test_an_image_for_another_platform_is_missing(
+    make: Make, reach: Engine, bash_only: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As for `docker run --platform`: it is pulled, and taken if that fails and the engine says that it fits."""
+    mine = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}.get(platform.machine(), "linux/unknown")
+    other = next(name for name in ("linux/arm64/v8", "linux/amd64") if not name.startswith(mine))
+    reach.docker("tag", bash_only, "127.0.0.1:1/platforms")
+    logger = logging.getLogger("rex-deploy-platforms")
+    for wanted, pulls in ((mine, False), (None, False), (other, True)):
+        caplog.clear()
+        deployment = make(image="127.0.0.1:1/platforms", platform=wanted, pull="missing", logger=logger)
+        deployment._pull_image()
+        assert ("Failed to pull image 127.0.0.1:1/platforms" in caplog.text) == pulls
+    with pytest.raises(DeploymentStartupError, match="does not match the specified platform|platform"):
+        asyncio.run(deployment.start())
+    with pytest.raises(DockerPullError):
+        make(image="127.0.0.1:1/platforms", platform=other, pull="always")._pull_image()
+    reach.docker("rmi", "127.0.0.1:1/platforms")
+    for has, want, fits in (
+        ("linux/amd64", "linux/x86_64", True),
+        ("linux/arm64", "linux/aarch64", True),
+        ("linux/", "linux/amd64", True),
+        ("linux/amd64", "nonsense", True),
+        ("windows/amd64", "linux/amd64", False),
+    ):
+        assert _fits(has, want) is fits
+
+
+# Hosts and isolated views
+
+
+async def test_a_host_that_does_not_let_us_in_says_what_to_do_and_in_time(sshd: hosts.Sshd) -> None:
+    def host(**fields: Any) -> SSHDeployment:
+        return SSHDeployment(sshd.name, config_file=str(sshd.config), **{"startup_timeout": 60, **fields})
+
+    known = sshd.directory / "another_known"
+    known.write_text(f"[127.0.0.1]:{sshd.port} {(sshd.directory / 'user_key.pub').read_text()}")
+    for fields, words in (
+        ({"options": ["UserKnownHostsFile=/dev/null"]}, "verification failed.*StrictHostKeyChecking=accept-new"),
+        ({"options": [f"UserKnownHostsFile={known}"]}, "key differs.*ssh-keygen -R"),
+        ({"user": "no-such-user"}, "Permission denied.*identity_file.*ssh-agent.*user"),
+        ({"identity_file": "~/no-such-key"}, "key file '~/no-such-key' .`identity_file`. does not exist"),
+    ):
+        for shared in (True, False):
+            with pytest.raises(DeploymentStartupError, match=words) as caught:
+                await host(share_connections=shared, **fields).start()
+            assert not isinstance(caught.value, TimeoutError) and len(str(caught.value)) < 900
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        line = f"-p\0{port}\0-"
+        for shared in (True, False):
+            with pytest.raises(StartupTimeoutError):
+                await host(port=port, share_connections=shared, startup_timeout=0.5).start()
+        backend = SSHBackend(sshd.name, config_file=str(sshd.config), port=port)
+        began = time.monotonic()
+        with pytest.raises(SandboxLostError):
+            backend.open(0.1)
+        # Nobody waits 5 seconds for the end of a connection that was never there.
+        assert time.monotonic() - began < 4 * PACE
+        deployment = host(port=port)
+        starting = asyncio.ensure_future(deployment.start())
+        assert await asyncio.to_thread(needs.wait_until, lambda: needs.mentioning(line), 60)
+        await deployment.stop()
+        with pytest.raises(RuntimeClosedError):
+            await starting
+    assert needs.wait_until(lambda: not needs.mentioning(line), 30)
+
+
+async def test_an_isolated_view_that_is_stopped_or_started_again_while_it_starts(bwrap: str) -> None:
+    deployment = LocalDeployment(isolation=IsolationConfig(), startup_timeout=60)
+    first, second = await asyncio.gather(deployment.start(), deployment.start(), return_exceptions=True)
+    assert isinstance(first, RuntimeClosedError) and second is None
+    assert (await deployment.runtime.execute(Command(command="echo hi", shell=True, timeout=60))).stdout == "hi\n"
+    await deployment.stop()
+    for delay in (0, 0.01):
+        starting = asyncio.ensure_future(deployment.start())
+        await asyncio.sleep(delay)
+        await deployment.stop()
+        with pytest.raises(RuntimeClosedError):
+            await starting
+        assert not await deployment.is_alive(timeout=60)
+        with pytest.raises(DeploymentNotStartedError):
+            _ = deployment.runtime

@@ -1,0 +1,694 @@
+"""Files of places: read, written and copied as on this machine, with the programs that a place has."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shlex
+import shutil
+import socket
+import stat
+import subprocess
+import tarfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swerex_c.exceptions import (
+    NotSupportedError,
+    ProtocolError,
+    ResourceError,
+    SandboxLostError,
+    SwerexException,
+    UploadError,
+)
+from swerex_c.providers.docker.backend import DockerBackend, PodmanBackend
+from swerex_c.sandbox import file_ops, files
+from swerex_c.sandbox.backend import Backend
+from swerex_c.sandbox.sandbox import Sandbox
+from tests.files.test_local_files import assert_no_leftovers, everything, make_tree
+from tests.support import hosts, needs
+from tests.support.docker_engine import Engine
+from tests.support.sandboxes import ByCommand, ssh_backend
+
+OPEN_SECONDS = 60.0
+
+
+class There:
+    """A place, and a directory of its that nobody else uses."""
+
+    def __init__(self, backend: Backend, root: str, *, local: bool) -> None:
+        self.backend = backend
+        self.place = Sandbox(backend)
+        self.place.open(OPEN_SECONDS)
+        self.root = root
+        self.local = local
+
+    def close(self) -> None:
+        self.place.close()
+
+    def new(self) -> str:
+        """A path where nothing is, in a directory that is not there."""
+        return f"{self.root}/{uuid.uuid4().hex}/it"
+
+    def run(self, script: str, *words: str) -> str:
+        answer = self.place.run(script, *words, timeout=30)
+        assert answer.code == 0, answer
+        return answer.stdout.decode()
+
+    def look(self, path: str, to: Path) -> dict[str, object]:
+        """What is in a directory of the place, by a way that is not the tested one."""
+        if self.local:
+            return everything(path)
+        argv = self.backend.archive_out(path)
+        assert argv is not None
+        done = subprocess.run(argv, env=self.backend.environment(), capture_output=True, check=True, timeout=60)
+        to.mkdir()
+        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
+            tar.extractall(to, filter="fully_trusted")
+        return everything(to / os.path.basename(path))
+
+
+class _Local(ByCommand):
+    """This machine, without any client between."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        super().__init__("this machine", environment, lambda argv, names: [*argv], lambda argv, names: [*argv])
+
+
+def bwrap_backend(program: str, directory: str) -> Backend:
+    view = ["--ro-bind", "/", "/", "--bind", directory, directory, "--dev", "/dev", "--proc", "/proc"]
+
+    def line(argv: Any, names: Any) -> list[str]:
+        return [program, "--unshare-all", *view, *argv]
+
+    return ByCommand("bubblewrap", dict(os.environ), line, line)
+
+
+CONTAINERS = ("bash_only", "bash_min", "no_tar", "debian_py")
+OTHERS = ("podman", "ssh", "bwrap")
+
+
+def opened(kind: str, request: pytest.FixtureRequest) -> Iterator[There]:
+    get = request.getfixturevalue
+    if kind in CONTAINERS:
+        engine: Engine = get("docker")
+        name = engine.docker(
+            "run", "-di", "--pull", "never", "--network", "none", get("bash_min" if kind == "no_tar" else kind)
+        )
+        there = There(DockerBackend(name, environment=engine.environment), "/root", local=False)
+        if kind == "no_tar":
+            known = {key: value for key, value in file_ops.FileScripts(there.place).programs.items() if key != "tar"}
+            there.place.programs = known
+        yield there
+        there.close()
+        engine.docker("rm", "-f", "-v", name, check=False)
+    elif kind == "podman":
+        podman: hosts.Podman = get("podman")
+        name = podman.start(podman.provide("bash-only"))
+        there = There(PodmanBackend(name, command=podman.argv, environment=podman.environment), "/root", local=False)
+        yield there
+        there.close()
+        podman.run("rm", "-f", "-t", "0", name, check=False)
+    else:
+        own = str(get("tmp_path_factory").mktemp("there"))
+        backend = ssh_backend(get("sshd")) if kind == "ssh" else bwrap_backend(get("bwrap"), own)
+        there = There(backend, own, local=True)
+        yield there
+        there.close()
+
+
+def parameters(kinds: Sequence[str]) -> list[Any]:
+    """Each worker has its own engine: one is enough."""
+    groups = {kind: "engine" if kind in CONTAINERS else "others" for kind in kinds}
+    return [pytest.param(kind, marks=pytest.mark.xdist_group(groups[kind])) for kind in kinds]
+
+
+@pytest.fixture(scope="module", params=parameters(CONTAINERS))
+def there(request: pytest.FixtureRequest) -> Iterator[There]:
+    """A container with more or fewer programs in it."""
+    yield from opened(request.param, request)
+
+
+@pytest.fixture(scope="module", params=parameters(OTHERS))
+def elsewhere(request: pytest.FixtureRequest) -> Iterator[There]:
+    """A place of another kind."""
+    yield from opened(request.param, request)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path / "here"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    return place
+
+
+@pytest.fixture
+def machine(here: Path) -> Iterator[Callable[..., There]]:
+    """`machine()` is this machine as a place; `machine(programs=...)` with only those in it."""
+    opened: list[There] = []
+
+    def make(*, programs: tuple[str, ...] | None = None, path: str = "") -> There:
+        there = There(_Local(os.environ | ({"PATH": f"{path}:{os.environ['PATH']}"} if path else {})), ".", local=True)
+        opened.append(there)
+        if programs is not None:
+            known = file_ops.FileScripts(there.place).programs
+            there.place.programs = {name: known[name] for name in programs}
+        return there
+
+    yield make
+    for there in opened:
+        there.close()
+
+
+def raises(kind: type[OSError], number: int, path: str) -> Any:
+    """`with raises(...)`: an OSError of this class, number and file."""
+    return pytest.raises(kind, check=lambda error: (error.errno, error.filename) == (number, path))
+
+
+# In every kind of place
+
+
+def test_text_is_read_and_written(there: There, here: Path) -> None:
+    place, path = there.place, there.new()
+    files.write_text(place, path, "a\r\nb\rc\nä\0\\\1\x7f\\0101%s")
+    assert files.read_text(place, path) == "a\nb\nc\nä\0\\\1\x7f\\0101%s"
+    assert files.read_text(place, path, "latin-1") == "a\nb\nc\nÃ¤\0\\\1\x7f\\0101%s"
+    every = bytes(range(256)) * 3 + b"\0\0\0"
+    (here / "bytes").write_bytes(every + b"end")
+    os.chmod(here / "bytes", 0o644)
+    files.upload(place, "bytes", path)
+    text = files.read_text(place, path, "utf-8", "surrogateescape")
+    assert text == Path("bytes").read_text("utf-8", "surrogateescape")
+    with pytest.raises(UnicodeDecodeError) as caught:
+        files.read_text(place, path)
+    with pytest.raises(UnicodeDecodeError) as expected:
+        Path("bytes").read_text()
+    assert caught.value.args == expected.value.args
+    with pytest.raises(LookupError):
+        files.read_text(place, path, "no-such-encoding")
+    long = "".join(f"{i} ä\n" for i in range(200_000))
+    for content in (long, ""):
+        files.write_text(place, path, content)
+        assert files.read_text(place, path) == content
+    for name in ("-n*", " ä\n$x", "\udcff"):
+        odd = os.path.join(os.path.dirname(path), name)
+        files.write_text(place, odd, name if name.isprintable() else "odd")
+        assert files.read_text(place, odd) == (name if name.isprintable() else "odd")
+    with pytest.raises(UnicodeEncodeError):
+        files.write_text(place, path, "\ud800")
+
+
+def test_relative_paths_begin_where_programs_do(there: There) -> None:
+    name = f"swx-{uuid.uuid4().hex}"
+    where = there.run('printf %s "$PWD"')
+    files.write_text(there.place, name, "x")
+    assert files.read_text(there.place, os.path.join(where, name)) == "x"
+
+
+def test_what_cannot_be_done_says_which_file_and_why(there: There, here: Path) -> None:
+    place, path = there.place, there.new()
+    files.write_text(place, path, "x")
+    above = os.path.dirname(path)
+    for wrong, kind, number in (
+        (above + "/none/f", FileNotFoundError, errno.ENOENT),
+        (above, IsADirectoryError, errno.EISDIR),
+        (path + "/f", NotADirectoryError, errno.ENOTDIR),
+        ("x" * 300, OSError, errno.ENAMETOOLONG),
+        ("", FileNotFoundError, errno.ENOENT),
+    ):
+        with raises(kind, number, wrong):
+            files.read_text(place, wrong)
+    with raises(IsADirectoryError, errno.EISDIR, above):
+        files.write_text(place, above, "x")
+    with pytest.raises((NotADirectoryError, FileExistsError)):
+        files.write_text(place, path + "/f", "x")
+    with raises(FileNotFoundError, errno.ENOENT, above + "/none"):
+        files.download(place, above + "/none", "t")
+    with raises(FileNotFoundError, errno.ENOENT, "none"):
+        files.upload(place, "none", path)
+    (here / "s").mkdir()
+    (here / "f").write_text("")
+    with pytest.raises(UploadError, match="a file is there"):
+        files.upload(place, "s", path)
+    with raises(NotADirectoryError, errno.ENOTDIR, path + "none/"):
+        files.upload(place, "f", path + "none/")
+    os.mkfifo(here / "s/special")
+    with pytest.raises(UploadError, match=r"s/special'.*a named pipe"):
+        files.upload(place, "s", path + "2")
+    assert set(there.look(above, here / "look")) == {"it"}
+    assert not os.path.lexists("t")
+
+
+def test_a_tree_goes_there_and_back(there: There, here: Path) -> None:
+    place, path = there.place, there.new()
+    make_tree("s")
+    (here / "s/-n").write_text("")
+    (here / "s/bin/big").write_bytes(os.urandom(1 << 20) + bytes(3000))
+    (here / "s/closed/in").mkdir(parents=True)
+    (here / "s/closed/in/f").write_text("x")
+    os.chmod("s/closed", 0o555)
+    os.chmod("s/-n", 0o4711)
+    expected = everything("s")
+    told: list[tuple[int, int | None]] = []
+    files.upload(place, "s", path, lambda *how: told.append(how))
+    assert there.look(path, here / "look") == expected
+    assert told == sorted(told) and told[-1][0] == told[-1][1] > 1 << 20
+    told.clear()
+    files.download(place, path, "back", lambda *how: told.append(how))
+    assert everything("back") == expected | {"-n": (b"", 0o711)}
+    assert told[-1][0] > 1 << 20
+    # Merging, both ways.
+    for root in ("s", "back"):
+        (here / root / "bin/run").write_text("new")
+        os.unlink(here / root / "link")
+        (here / root / "link").write_text("a file where a link was")
+        os.unlink(here / root / "bytes")
+        os.symlink("/no", here / root / "bytes")
+    (here / "back/kept").write_text("kept")
+    os.chmod("s", 0o700)
+    files.upload(place, "back", path)
+    files.upload(place, "s", path)
+    found = there.look(path, here / "look2")
+    assert found.pop("kept") == (b"kept", 0o644)
+    assert found == everything("s")
+    os.unlink("back/bin/run")
+    files.download(place, path, "back/")
+    assert everything("back") == found | {"-n": (b"", 0o711), "kept": (b"kept", 0o644)}
+    assert_no_leftovers(here)
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_copied(there: There, here: Path) -> None:
+    place, path = there.place, there.new()
+    for name, wrong, says in (("1", "a", "a directory is there"), ("2", "d/b", "a file is there")):
+        source, target = here / f"s{name}", here / f"t{name}"
+        (source / "d/b").mkdir(parents=True)
+        (source / "a").write_text("new")
+        (source / "0").write_text("new")
+        (target / wrong).parent.mkdir(parents=True)
+        if name == "1":
+            (target / wrong).mkdir()
+        else:
+            (target / wrong).write_text("")
+        files.upload(place, str(target), path + name)
+        with pytest.raises(UploadError, match=f"{path + name}/{wrong}'.*{says}"):
+            files.upload(place, str(source), path + name)
+        assert there.look(path + name, here / f"look{name}") == everything(target)
+        before = everything(source)
+        with pytest.raises(UploadError):
+            files.download(place, path + name, str(source))
+        assert everything(source) == before
+    with pytest.raises(UploadError, match=f"{path}1/a'.*a directory is there"):
+        files.upload(place, "s1/a", path + "1")
+
+
+def test_other_kinds_of_places(elsewhere: There, here: Path) -> None:
+    place, path = elsewhere.place, elsewhere.new()
+    make_tree("s")
+    (here / "s/big").write_bytes(os.urandom(3 << 20))
+    files.upload(place, "s", path)
+    assert elsewhere.look(path, here / "look") == everything("s")
+    files.write_text(place, path + "/new/f", "a\r\nä\0")
+    assert files.read_text(place, path + "/new/f") == "a\nä\0"
+    files.upload(place, "s/bin/run", path + "/new")
+    files.download(place, path, "back")
+    found = everything("back")
+    assert found.pop("new/run") == (b"#!/bin/sh\n", 0o755)
+    assert found.pop("new/f") == ("a\r\nä\0".encode(), 0o644)
+    assert found.pop("new") == ("directory", 0o755)
+    assert found == everything("s")
+    with raises(FileNotFoundError, errno.ENOENT, path + "/none"):
+        files.read_text(place, path + "/none")
+    with raises(IsADirectoryError, errno.EISDIR, path):
+        files.write_text(place, path, "x")
+
+
+def test_a_file_is_copied_with_its_mode(there: There, here: Path) -> None:
+    place, path = there.place, there.new()
+    data = os.urandom(100_000) + b"\0"
+    (here / "f").write_bytes(data)
+    for mode in (0o755, 0o640):
+        os.chmod("f", mode)
+        files.upload(place, "f", path)
+        files.download(place, path, f"new/{mode}")
+        found = here / f"new/{mode}"
+        assert (found.read_bytes(), stat.S_IMODE(found.stat().st_mode)) == (data, mode)
+    above = os.path.dirname(path)
+    files.upload(place, "f", above)
+    assert files.read_text(place, above + "/f", "latin-1") == Path("f").read_text("latin-1")
+    (here / "into").mkdir()
+    files.download(place, above + "/f", "into")
+    assert (here / "into/f").read_bytes() == data
+    files.upload(place, "/proc/self/status", above + "/status")
+    assert "Umask" in files.read_text(place, above + "/status")
+
+
+# The fine print, where this machine is the place
+
+
+@pytest.mark.parametrize("programs", [None, (), ("cat",)], ids=["all", "bash", "cat"])
+def test_an_existing_file_stays_what_it_is(
+    machine: Callable[..., There], here: Path, programs: tuple[str, ...] | None
+) -> None:
+    place = machine(programs=programs).place
+    (here / "f").write_text("old and long")
+    os.chmod("f", 0o751)
+    os.symlink("f", "one")
+    os.symlink(here / "one", "two")
+    inode = os.stat("f").st_ino
+    files.write_text(place, "two", "new")
+    assert (Path("f").read_text(), stat.S_IMODE(os.stat("f").st_mode)) == ("new", 0o751)
+    assert os.path.islink("one") and os.path.islink("two")
+    assert (os.stat("f").st_ino == inode) == (programs is not None)  # replaced whole, where that can be
+    os.link("f", "other")
+    files.write_text(place, "f", "newer")
+    assert Path("other").read_text() == "newer"
+    os.symlink("a", "b")
+    os.symlink("b", "a")
+    with raises(OSError, errno.ELOOP, "a"):
+        files.write_text(place, "a", "x")
+    files.write_text(place, "/dev/null", "x")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    if os.geteuid() == 0:
+        os.chown("f", 12345, 23456)
+        os.unlink("other")
+        files.write_text(place, "f", "newest")
+        assert (os.stat("f").st_uid, os.stat("f").st_gid) == (12345, 23456)
+        (here / "s").mkdir()
+        (here / "s/f").write_text("copied")
+        os.chown("s/f", 12, 13)
+        (here / "t").mkdir()
+        os.rename("f", "t/f")
+        if programs is None:
+            files.upload(place, "s", "t")
+            assert (os.stat("t/f").st_uid, Path("t/f").read_text()) == (12345, "copied")
+    assert_no_leftovers(here)
+
+
+def test_what_lacks_programs_says_so(machine: Callable[..., There], here: Path) -> None:
+    place = machine(programs=("cat",)).place
+    make_tree("s")
+    for call in (
+        lambda: files.write_text(place, "none/f", "x"),
+        lambda: files.upload(place, "s/bin/run", "run"),
+        lambda: files.upload(place, "s", "t"),
+        lambda: files.download(place, "s", "t"),
+    ):
+        with pytest.raises(NotSupportedError, match=r"this machine lacks: (mkdir|chmod|mkdir, mv, rm|readlink)\."):
+            call()
+    assert sorted(os.listdir()) == ["s"]
+
+
+def test_bytes_that_are_cut_off_change_nothing(machine: Callable[..., There], here: Path) -> None:
+    there = machine()
+    (here / "f").write_text("old")
+    talk = file_ops.FileScripts(there.place)
+    for words, given in ((("9", "", "", "1"), b"new"), (("", "", "", "2"), b"8\nnew"), (("", "", "", "3"), b"3\nnew")):
+        code, _, said = talk.ask("put_file", "./f", *words, input=given)
+        assert isinstance(file_ops.failure(talk, code, said, "f", "Writing"), UploadError)
+    (here / "d").mkdir()
+    begin = io.BytesIO()
+    with tarfile.open(fileobj=begin, mode="w") as tar:
+        tar.add("d", "it")
+        tar.add("f", "it/f")
+    code, _, said = talk.ask("put_tree", "./t", "4", "755", "", input=begin.getvalue())
+    assert isinstance(file_ops.failure(talk, code, said, "t", "Copying"), UploadError)
+    assert sorted(os.listdir()) == ["d", "f"] and Path("f").read_text() == "old"
+
+
+@pytest.mark.parametrize("tree", [False, True])
+def test_what_a_killed_script_left_goes_with_the_next_write(
+    machine: Callable[..., There], here: Path, tree: bool
+) -> None:
+    """But not what another one may be writing: one that lives, or that shares the directory and not the processes."""
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    old = time.time() - 4000
+    names = {f".swerex-{pid}-{age}.tmp": age for pid in (ended.pid, os.getpid()) for age in ("old", "new")}
+    for name, age in names.items():
+        (here / name).mkdir() if tree else (here / name).write_text("x")
+        if age == "old":
+            os.utime(here / name, (old, old))
+    if tree:
+        make_tree("s")
+        files.upload(machine().place, "s", "t")
+    else:
+        files.write_text(machine().place, "t", "x")
+    assert set(os.listdir()) == {*names, "t", *(["s"] if tree else [])} - {f".swerex-{ended.pid}-old.tmp"}
+
+
+def test_a_source_that_fails_leaves_nothing(
+    machine: Callable[..., There], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = machine().place
+    make_tree("s")
+    (here / "s/closed").write_text("x" * 3_000_000)
+
+    def fail(*_: object) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", "s/closed")
+
+    monkeypatch.setattr("swerex_c.files.tar_stream.open_regular", fail)
+    with raises(PermissionError, errno.EACCES, "s/closed"):
+        files.upload(place, "s", "t")
+    assert os.listdir() == ["s"]
+
+
+def test_several_names_become_several_files(machine: Callable[..., There], here: Path) -> None:
+    (here / "s/b").mkdir(parents=True)
+    (here / "s/b/one").write_text("x")
+    os.link("s/b/one", "s/a")
+    os.link("s/b/one", "s/b/c")
+    files.download(machine().place, "s", "t")
+    assert everything("t") == everything("s")
+    assert os.stat("t/a").st_nlink == 1
+
+
+@pytest.mark.parametrize("tar", [True, False])
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_special_files_are_not_fetched(machine: Callable[..., There], here: Path, kind: str, tar: bool) -> None:
+    place = machine(programs=None if tar else ("stat", "readlink")).place
+    make_tree("s")
+    with socket.socket(socket.AF_UNIX) as listening:
+        if kind == "socket":
+            listening.bind("s/special")
+        else:
+            os.mkfifo("s/special")
+        for source in ("s", "s/special"):
+            with pytest.raises(UploadError):
+                files.download(place, source, "t")
+    assert os.listdir() == ["s"]
+
+
+def test_a_reader_sees_the_old_text_or_the_new_one(machine: Callable[..., There], here: Path) -> None:
+    place = machine().place
+    texts = ["a" * 200_000, "b" * 100_000, "c"]
+    files.write_text(place, "f", "c")
+    stop = threading.Event()
+    wrong: list[str] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            if (text := Path("f").read_text()) not in texts:
+                wrong.append(text[:10])
+
+    threads = [
+        threading.Thread(target=lambda t=text: [files.write_text(place, "f", t) for _ in range(5)]) for text in texts
+    ]
+    reader = threading.Thread(target=read)
+    for thread in [reader, *threads]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stop.set()
+    reader.join()
+    assert not wrong
+    assert_no_leftovers(here)
+
+
+# Places that mean no good
+
+
+def _member(name: str, kind: bytes = tarfile.REGTYPE, data: bytes = b"", link: str = "") -> bytes:
+    member = tarfile.TarInfo(name)
+    member.type, member.size, member.linkname, member.mode = kind, len(data), link, 0o755
+    return member.tobuf(tarfile.GNU_FORMAT) + data + bytes(-len(data) % 512)
+
+
+ROOT = _member("./", tarfile.DIRTYPE)
+HOSTILE = {
+    "above": ROOT + _member("./../evil", data=b"x"),
+    "absolute": ROOT + _member("/{outside}/evil", data=b"x"),
+    "through a link": ROOT + _member("./l", tarfile.SYMTYPE, link="{outside}") + _member("./l/evil", data=b"x"),
+    "onto a link": ROOT + _member("./l", tarfile.SYMTYPE, link="{outside}/evil") + _member("./l", data=b"x"),
+    "the root as a link": _member("./", tarfile.SYMTYPE, link="{outside}") + _member("./evil", data=b"x"),
+    "a directory's link": ROOT + _member("./l", tarfile.SYMTYPE, link="{outside}") + _member("./l", tarfile.DIRTYPE),
+    "a name of an outer file": ROOT + _member("./n", tarfile.LNKTYPE, link="{outside}/kept"),
+    "a name through a link": (
+        ROOT + _member("./l", tarfile.SYMTYPE, link="{outside}") + _member("./n", tarfile.LNKTYPE, link="./l/kept")
+    ),
+    "a link's name": (
+        ROOT + _member("./l", tarfile.SYMTYPE, link="{outside}/kept") + _member("./n", tarfile.LNKTYPE, link="./l")
+    ),
+    "a device": ROOT + _member("./null", tarfile.CHRTYPE),
+    "a long header": ROOT + _member("././@LongLink", tarfile.GNUTYPE_LONGNAME, data=b"x" * (1 << 20)),
+    "headers without end": ROOT + _member("p", tarfile.XHDTYPE, data=b"12 path=abc\n") * 3000,
+    "words without end": ROOT
+    + b"".join(
+        _member("g", tarfile.XGLTYPE, data=b"%d k%06d=%s\n" % (17, i, b"xxxxx")) + _member(f"./{i}")
+        for i in range(1100)
+    ),
+    "no archive": b"kind of an archive" * 1000,
+    "nothing": b"",
+    "half a file": ROOT + _member("./f", data=bytes(5000))[:2000],
+    "no end": ROOT + _member("./f", data=b"x") + bytes(1024) + bytes(3 << 20),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_archive_writes_nothing_outside(machine: Callable[..., There], here: Path, what: str) -> None:
+    outside = here / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("secret")
+    archive = HOSTILE[what]
+    if b"{outside}" in archive:  # a header's sum has to fit
+        parts = []
+        source = io.BytesIO(archive)
+        while block := source.read(512):
+            if b"{outside}" in block:
+                member = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
+                member.name = member.name.replace("/{outside}", str(outside))
+                member.linkname = member.linkname.replace("{outside}", str(outside))
+                block = member.tobuf(tarfile.GNU_FORMAT)
+            parts.append(block)
+        archive = b"".join(parts)
+    (here / "archive").write_bytes(archive)
+    (here / "bin").mkdir()
+    (here / "bin/tar").write_text(f"#!/bin/sh\nexec cat {shlex.quote(str(here / 'archive'))}\n")
+    (here / "bin/tar").chmod(0o755)
+    (here / "s").mkdir()
+    (here / "in").mkdir()
+    with pytest.raises((SwerexException, OSError)) as caught:
+        files.download(machine(path=str(here / "bin")).place, "s", "in/t")
+    assert isinstance(caught.value, UploadError | ProtocolError | FileExistsError)
+    assert everything(outside) == {"kept": (b"secret", 0o644)}
+    assert os.listdir(here / "in") == []
+
+
+@pytest.mark.xdist_group("engine")
+@pytest.mark.parametrize("what", ["upload", "download", "read", "write"])
+def test_a_place_that_is_gone(
+    docker: Engine, bash_min: str, container: Callable[..., str], here: Path, what: str
+) -> None:
+    name = container(bash_min)
+    place = Sandbox(DockerBackend(name, environment=docker.environment))
+    with (here / "big").open("wb") as file:
+        file.truncate(1 << 30)
+    (here / "t").write_text("old")
+    place.run("head -c 20000000 /dev/zero >/f")
+    gone = threading.Event()
+
+    def end(done: int, size: int | None) -> None:
+        if (done > 5 << 20 or what in ("read", "write")) and not gone.is_set():
+            gone.set()
+            docker.docker("kill", name)
+
+    calls: dict[str, Callable[[], object]] = {
+        "upload": lambda: files.upload(place, "big", "/big", end),
+        "download": lambda: files.download(place, "/f", "t", end),
+        "read": lambda: (files.read_text(place, "/f"), end(0, 0), files.read_text(place, "/f")),
+        "write": lambda: (files.write_text(place, "/f", "x"), end(0, 0), files.write_text(place, "/f", "x")),
+    }
+    # For a moment after its end an engine may still say that a container runs.
+    with pytest.raises((SandboxLostError, ResourceError)):
+        calls[what]()
+    assert (here / "t").read_text() == "old"
+    assert_no_leftovers(here)
+    place.close()
+
+
+# What containers have
+
+
+@pytest.mark.xdist_group("engine")
+@pytest.mark.parametrize("image", ["bash_only", "bash_min"])
+def test_mounted_full_and_closed_places(
+    docker: Engine, container: Callable[..., str], here: Path, image: str, request: pytest.FixtureRequest
+) -> None:
+    name = container(request.getfixturevalue(image), "--tmpfs", "/small:size=1m", "--tmpfs", "/shut:ro")
+    there = There(DockerBackend(name, environment=docker.environment), "/root", local=False)
+    place = there.place
+    files.write_text(place, "/etc/hosts", "127.0.0.1 here\n")
+    assert files.read_text(place, "/etc/hosts") == "127.0.0.1 here\n"
+    files.write_text(place, "/small/f", "old")
+    (here / "f").write_text("x" * 3_000_000)
+    (here / "s").mkdir()
+    (here / "s/f").write_text("x" * 3_000_000)
+    os.chmod("f", 0o644)
+    for call in (
+        lambda: files.write_text(place, "/small/new", "x" * 3_000_000),
+        lambda: files.upload(place, "f", "/small/g"),
+        lambda: files.upload(place, "s", "/small/t"),
+    ):
+        if image == "bash_only" and call.__code__.co_names[-1] == "upload" and call.__code__.co_consts[1] == "s":
+            with pytest.raises(NotSupportedError, match="lacks: mkdir, mv, rm"):
+                call()
+            continue
+        with pytest.raises(OSError) as caught:
+            call()
+        assert caught.value.errno == errno.ENOSPC
+        there.run("for f in /small/new /small/g; do [[ ! -e $f ]] || : >$f; done")
+    if image == "bash_min":
+        with pytest.raises(OSError) as caught:
+            files.write_text(place, "/small/f", "x" * 3_000_000)
+        assert caught.value.errno == errno.ENOSPC
+        assert files.read_text(place, "/small/f") == "old"
+        assert there.run("shopt -s dotglob; cd /small; echo *").split() == ["f"]
+    with raises(OSError, errno.EROFS, "/shut/f"):
+        files.write_text(place, "/shut/f", "x")
+    with raises(OSError, errno.EROFS, "/shut/f"):
+        files.upload(place, "f", "/shut/f")
+    there.close()
+
+
+@pytest.mark.xdist_group("engine")
+def test_a_user_who_is_not_root_and_an_odd_path(
+    docker: Engine, debian_py: str, container: Callable[..., str], here: Path
+) -> None:
+    (here / "odd").mkdir()
+    shutil.copy(needs.program("bash-static", "bash-static"), here / "odd/bash")
+    name = container(debian_py, "-e", "PATH=/odd:.", "-w", "/tmp", "-v", f"{here}/odd:/odd")
+    root = Sandbox(DockerBackend(name, environment=docker.environment))
+    files.write_text(root, "/closed/f", "secret")
+    root.run("/bin/chmod 700 /closed; /bin/mkdir -m 555 /shut; echo old >/shut/f; /bin/chmod 666 /shut/f")
+    user = Sandbox(DockerBackend(name, environment=docker.environment, arguments=["--user", "1000:1000"]))
+    for call in (
+        lambda: files.read_text(user, "/closed/f"),
+        lambda: files.write_text(user, "/closed/f", "x"),
+        lambda: files.download(user, "/closed/f", "t"),
+        lambda: files.download(user, "/closed", "t"),
+        lambda: files.upload(user, "s/bin/run", "/closed/f"),
+        lambda: files.upload(user, "s", "/shut/t"),
+        lambda: files.write_text(user, "/shut/g", "x"),
+        lambda: files.write_text(user, "/etc/shadow", "x"),
+    ):
+        make_tree("s") if not os.path.exists("s") else None
+        with pytest.raises(PermissionError) as caught:
+            call()
+        assert caught.value.errno == errno.EACCES
+        assert str(caught.value.filename).startswith(("/closed", "/shut", "/etc/shadow"))
+    files.write_text(user, "/shut/f", "new")
+    assert files.read_text(user, "/shut/f") == "new"
+    os.chmod("s/bin", 0o555)
+    files.upload(user, "s", "tree")
+    files.download(user, "/tmp/tree", "t")
+    assert everything("t") == everything("s")
+    assert user.run("/usr/bin/stat -c %u /tmp/tree/bin/run").stdout == b"1000\n"
+    root.close()
+    user.close()

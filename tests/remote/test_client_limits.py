@@ -1,0 +1,212 @@
+"""What a client does when the other end is gone, is odd for a while, or says more than it should."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from swerex_c.deployment.remote import RemoteDeployment
+from swerex_c.exceptions import DeploymentNotStartedError, ResourceError
+from swerex_c.remote.client.calls import ClientChannel
+from swerex_c.remote.client.http import JsonClient
+from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest, ReadFileRequest, ReadFileResponse
+from swerex_c.runtime.remote import RemoteRuntime
+from tests.support.server_process import KEY, Server, serving
+
+LIMIT = 100_000
+
+
+@pytest.fixture(scope="module")
+def our_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """As users start it: it speaks frames, which the server of other tests does not."""
+    with serving(tmp_path_factory.mktemp("ours") / "log") as server:
+        yield server
+
+
+async def test_a_deployment_stops_when_its_server_is_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("test-bounds")
+    with serving(tmp_path / "log") as server:
+        deployment = RemoteDeployment(
+            auth_token=KEY, host="http://127.0.0.1", port=server.port, timeout=10, logger=logger
+        )
+        await deployment.start()
+        await deployment.runtime.create_session(CreateBashSessionRequest())
+        assert deployment.runtime._wire_client is not None
+        channel = await deployment.runtime._wire_client.channel()
+        assert isinstance(channel, ClientChannel)
+        channel._reconnect_seconds = 0.2
+    with caplog.at_level(logging.WARNING):
+        await deployment.stop()
+    assert "Cannot close the server's sessions" in caplog.text
+    with pytest.raises(DeploymentNotStartedError):
+        _ = deployment.runtime
+    await deployment.stop()
+
+
+async def test_a_deployment_stops_when_its_key_is_refused(our_server: Server) -> None:
+    deployment = RemoteDeployment(auth_token="another", host="http://127.0.0.1", port=our_server.port, timeout=10)
+    await deployment.start()
+    await deployment.stop()
+
+
+class Front:
+    """Stands before a server, passes everything on, and can answer wishes for frames itself."""
+
+    def __init__(self, port: int):
+        self.port = port
+        self.answer: bytes | None = None
+        self.wishes = 0
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            wish = b"/wire HTTP" in head
+            self.wishes += wish
+            if wish and self.answer is not None:
+                writer.write(self.answer)
+                await writer.drain()
+                return
+            there, back = await asyncio.open_connection("127.0.0.1", self.port)
+            with contextlib.closing(back):
+                back.write(head)
+                await asyncio.gather(self.copy(reader, back), self.copy(there, writer))
+
+    @staticmethod
+    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(1 << 16):
+            target.write(data)
+            await target.drain()
+        target.close()
+
+
+@contextlib.asynccontextmanager
+async def front(server: Server) -> AsyncIterator[tuple[Front, RemoteRuntime]]:
+    before = Front(server.port)
+    listener = await asyncio.start_server(before, "127.0.0.1")
+    port = listener.sockets[0].getsockname()[1]
+    runtime = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=port, timeout=10)
+    try:
+        yield before, runtime
+    finally:
+        for client in (runtime._wire_client, runtime._json_client):
+            if client is not None:
+                await client.close()
+        listener.close()
+
+
+async def test_one_odd_answer_to_the_wish_for_frames_is_not_for_ever(our_server: Server) -> None:
+    async with front(our_server) as (before, runtime):
+        before.answer = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n"
+        for _ in range(3):
+            assert (await runtime.is_alive()).is_alive
+        assert before.wishes == 1, "it is not asked with each request"
+        first = runtime._frames_again - time.monotonic()
+        assert 0 < first <= 5
+
+        runtime._frames_again = 0.0  # the time has come
+        assert (await runtime.is_alive()).is_alive
+        assert before.wishes == 2
+        assert first < runtime._frames_again - time.monotonic() <= 10
+
+        before.answer = None
+        runtime._frames_again = 0.0
+        for _ in range(3):
+            assert (await runtime.is_alive()).is_alive
+        assert before.wishes == 3
+        assert runtime._speaks_frames
+        assert runtime._wire_client is not None
+        assert (await runtime._wire_client.channel()).instance_id
+
+
+async def test_calls_at_once_count_as_one_refusal(our_server: Server) -> None:
+    async with front(our_server) as (before, runtime):
+        before.answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+        assert all(answer.is_alive for answer in await asyncio.gather(*(runtime.is_alive() for _ in range(20))))
+        assert runtime._frames_again - time.monotonic() <= 5
+
+
+async def test_json_that_was_asked_for_stays(our_server: Server) -> None:
+    runtime = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=our_server.port, timeout=10, wire="json")
+    assert (await runtime.is_alive()).is_alive
+    assert runtime._frames_again == math.inf
+    assert runtime._wire_client is None
+    await runtime._client.close()
+
+
+@pytest.mark.parametrize("wire", ["msgpack", "json"])
+async def test_an_answer_that_is_too_long(our_server: Server, tmp_path: Path, wire: str) -> None:
+    """Nothing of it is given, and the runtime goes on."""
+    (tmp_path / "short").write_text("x" * (LIMIT * 9 // 10))
+    (tmp_path / "long").write_text("x" * LIMIT * 50)
+    runtime = RemoteRuntime(
+        auth_token=KEY, host="http://127.0.0.1", port=our_server.port, timeout=10, wire=wire, answer_limit=LIMIT
+    )
+    for _ in range(3):
+        with pytest.raises(ResourceError, match=f"read_file is longer than the {LIMIT} bytes"):
+            await runtime.read_file(ReadFileRequest(path=str(tmp_path / "long")))
+        answer = await runtime.read_file(ReadFileRequest(path=str(tmp_path / "short")))
+        assert len(answer.content) == LIMIT * 9 // 10
+    client = runtime._wire_client if wire == "msgpack" else runtime._json_client
+    assert client is not None
+    await client.close()
+
+
+async def test_a_stream_may_be_longer_than_an_answer(our_server: Server) -> None:
+    """It is only at its end that there is no answer: what came, came."""
+    runtime = RemoteRuntime(
+        auth_token=KEY, host="http://127.0.0.1", port=our_server.port, timeout=10, wire="msgpack", answer_limit=LIMIT
+    )
+    await runtime.create_session(CreateBashSessionRequest(session="long stream"))
+    action = BashAction(command=f"head -c {3 * LIMIT} /dev/zero | tr '\\0' x", session="long stream", timeout=30)
+    got = 0
+    with pytest.raises(ResourceError, match="stream_in_session is longer"):
+        async for item in runtime.stream_in_session(action):
+            assert isinstance(item, str)
+            got += len(item)
+    assert got == 3 * LIMIT
+    assert (await runtime.run_in_session(BashAction(command="echo on", session="long stream"))).output == "on\n"
+    assert runtime._wire_client is not None
+    await runtime._wire_client.close()
+
+
+@pytest.mark.parametrize("kind", ["length", "chunked", "gzip", "endless"])
+async def test_an_http_answer_that_is_too_long(kind: str) -> None:
+    """Whether it says so or not; of what is compressed it is the length after that counts."""
+    body = b'{"content": "%s"}' % (b"x" * LIMIT * 20)
+    ended = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(OSError):
+            await reader.readuntil(b"\r\n\r\n")
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+            if kind == "length":
+                writer.write(head + b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+            elif kind == "gzip":
+                packed = gzip.compress(body)
+                assert len(packed) < LIMIT // 10
+                writer.write(head + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s" % (len(packed), packed))
+            else:
+                writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n")
+                piece = body[:65536]
+                for _ in range(len(body) // len(piece) if kind == "chunked" else 1_000_000):
+                    writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+                    await writer.drain()
+                writer.write(b"0\r\n\r\n")
+            await writer.drain()
+        ended.set()
+
+    listener = await asyncio.start_server(answer, "127.0.0.1")
+    client = JsonClient(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}", answer_limit=LIMIT)
+    with pytest.raises(ResourceError, match="is longer than"):
+        await asyncio.wait_for(client.call("read_file", ReadFileRequest(path="x"), ReadFileResponse), 20)
+    await asyncio.wait_for(ended.wait(), 20)
+    await client.close()
+    listener.close()

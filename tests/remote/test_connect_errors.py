@@ -1,0 +1,115 @@
+"""What is said to somebody whose server cannot be reached, or raises what is ordinary."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from swerex_c.exceptions import AuthenticationError, ConnectionLostError
+from swerex_c.remote.server import auth as keys
+from swerex_c.runtime.abstract import ReadFileRequest
+from swerex_c.runtime.remote import RemoteRuntime
+from tests.support.http_servers import KEY, Server
+from tests.support.server_process import REMOTE
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@contextlib.asynccontextmanager
+async def runtime(**kwargs: Any) -> AsyncIterator[RemoteRuntime]:
+    made = RemoteRuntime(**{"auth_token": KEY, **kwargs})
+    try:
+        yield made
+    finally:
+        with contextlib.suppress(Exception):
+            await made.close()
+
+
+async def said_in_vain(timeout: float = 1.0, **kwargs: Any) -> str:
+    """The message of a `wait_until_alive` that fails."""
+    async with runtime(**kwargs) as made:
+        with pytest.raises(TimeoutError) as caught:
+            await made.wait_until_alive(timeout=timeout)
+    return str(caught.value)
+
+
+async def test_the_cause_is_told_however_often_it_was_tried() -> None:
+    """Later attempts are so far apart that a look at the server ends between two of them."""
+    message = await said_in_vain(2.0, host="http://127.0.0.1", port=closed_port())
+    assert message.count("cannot be reached: ") == 1 and "Connect call failed" in message
+
+
+async def test_a_server_that_hangs_up_may_want_https() -> None:
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    async with server:
+        message = await said_in_vain(host="http://127.0.0.1", port=server.sockets[0].getsockname()[1])
+    assert "https://" in message
+
+
+async def test_a_program_that_ends_is_named() -> None:
+    message = await said_in_vain(command=["false"])
+    assert "the program ended without a response" in message
+
+
+async def test_a_program_that_prints_something_first_is_named() -> None:
+    # It does not end before it is heard: then its end would be what is told.
+    message = await said_in_vain(5.0, command=["sh", "-c", "echo Welcome to this host; cat >/dev/null"])
+    assert "What came from sh -c echo Welcome" in message
+    assert "is not what `swerex-remote --stdio` says" in message
+
+
+@pytest.mark.parametrize("wire", ["msgpack", "json"])
+@pytest.mark.parametrize("key", ["another", ""])
+async def test_a_key_that_is_refused_is_not_waited_for(our_server: Server, wire: str, key: str) -> None:
+    made = RemoteRuntime(host=our_server.url, auth_token=key, wire=wire)
+    try:
+        with pytest.raises(TimeoutError, match=r"did not start within 600.*refuses the key(.|\n)*40[13]") as caught:
+            await made.wait_until_alive(timeout=600.0)
+        assert isinstance(caught.value, AuthenticationError)
+        with pytest.raises(AuthenticationError):
+            await made.close()
+    finally:
+        for client in (made._wire_client, made._json_client):
+            if client is not None:
+                await client.close()
+
+
+async def test_to_close_what_was_never_reached_takes_no_time() -> None:
+    made = RemoteRuntime(host="http://127.0.0.1", port=closed_port(), auth_token=KEY)
+    begin = time.monotonic()
+    with pytest.raises(ConnectionLostError):
+        await made.close()
+    assert time.monotonic() - begin < 10  # of the 30 that other calls wait
+
+
+@pytest.mark.parametrize("frames", [True, False])
+async def test_an_ordinary_error_prints_no_traceback(our_server: Server, frames: bool) -> None:
+    printed = io.StringIO()
+    logger = logging.getLogger(f"test-reached-{frames}")
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    logger.addHandler(logging.StreamHandler(printed))
+    where: dict[str, Any] = {"command": [*REMOTE, "--stdio"]} if frames else {"host": our_server.url}
+    async with runtime(logger=logger, **where) as made:
+        with pytest.raises(FileNotFoundError) as caught:
+            await made.read_file(ReadFileRequest(path="/no/such/file"))
+    assert "Traceback" not in printed.getvalue()
+    assert "Traceback" in caught.value.remote_traceback  # type: ignore[attr-defined]
+
+
+def test_no_key_looks_like_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = iter(["-abc", "-def", "ghi"])
+    monkeypatch.setattr("secrets.token_urlsafe", lambda size: next(made))
+    assert keys.new() == "ghi"

@@ -1,0 +1,253 @@
+"""Exceptions across the wire, in both formats, from honest peers and others."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swerex_c import exceptions
+from swerex_c.exceptions import (
+    BashIncorrectSyntaxError,
+    CommandTimeoutError,
+    ProtocolError,
+    ResourceError,
+    SessionBusyError,
+    SessionDiedError,
+    SwerexException,
+    UploadError,
+)
+from swerex_c.remote.wire.exceptions import from_wire, to_wire
+from tests.support.original import original_python, python_json
+
+FORMATS = {
+    "json": lambda wire: json.loads(json.dumps(wire)),
+    "msgpack": lambda wire: msgpack.unpackb(msgpack.packb(wire)),
+}
+
+
+def raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except Exception as same:
+        return same
+
+
+def undecodable() -> UnicodeDecodeError:
+    with pytest.raises(UnicodeDecodeError) as caught:
+        b"ab\xffcd".decode()
+    return caught.value
+
+
+def unencodable() -> UnicodeEncodeError:
+    with pytest.raises(UnicodeEncodeError) as caught:
+        "ab\udcffcd".encode()
+    return caught.value
+
+
+ERRORS = [
+    *(getattr(exceptions, name)("what happened") for name in exceptions.__all__),
+    CommandTimeoutError("too long", output="so far"),
+    SessionBusyError("busy", output="x"),
+    SessionDiedError("gone", exit_code=3),
+    SessionDiedError("gone", signal=9),
+    ResourceError("no more", errno=24),
+    BashIncorrectSyntaxError("bad", extra_info={"bash_stdout": "a", "bash_stderr": "b"}),
+    FileNotFoundError(2, "No such file or directory", "/a 'b'"),
+    PermissionError(13, "Permission denied", b"/bytes"),
+    FileExistsError(17, "File exists", "a", None, "b"),
+    OSError(28, "No space left on device"),
+    OSError("no number"),
+    IsADirectoryError(21, "Is a directory", 5),
+    TimeoutError("late"),
+    TimeoutError(),
+    ConnectionResetError(104, "Connection reset by peer"),
+    undecodable(),
+    unencodable(),
+    ValueError("no"),
+    ValueError(),
+    KeyError("key"),
+    KeyError(3),
+    TypeError("a", "b"),
+    RuntimeError("x"),
+    NotImplementedError("y"),
+    MemoryError(),
+    RecursionError("deep"),
+    ZeroDivisionError("z"),
+    AssertionError(),
+    Exception("plain"),
+]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+def test_what_arrives_is_what_was_raised(error: Exception, form: str) -> None:
+    arrived = from_wire(FORMATS[form](to_wire(raised(error))))
+    assert type(arrived) is type(error)
+    assert str(arrived) == str(error)
+    assert arrived.args == error.args or isinstance(error, OSError)
+    for name in ("output", "exit_code", "signal", "errno", "strerror", "filename", "filename2"):
+        assert getattr(arrived, name, None) == getattr(error, name, None), name
+    for name in ("encoding", "object", "start", "end", "reason"):
+        assert getattr(arrived, name, None) == getattr(error, name, None), name
+    assert arrived.extra_info == getattr(error, "extra_info", {})  # type: ignore[attr-defined]
+    assert f"{type(error).__name__}" in arrived.remote_traceback  # type: ignore[attr-defined]
+    again = pickle.loads(pickle.dumps(arrived))
+    assert type(again) is type(arrived) and str(again) == str(arrived)
+
+
+def test_an_exception_nobody_knows_arrives_by_its_name() -> None:
+    class Strange(Exception):
+        pass
+
+    arrived = from_wire(to_wire(Strange("odd")))
+    assert type(arrived) is SwerexException
+    assert "Strange: odd" in str(arrived)
+
+
+def test_lone_surrogates_are_shown() -> None:
+    arrived = from_wire(FORMATS["json"](to_wire(SwerexException("name \udcff"))))
+    assert str(arrived) == r"name \udcff"
+
+
+def test_a_long_undecodable_text_is_cut_around_the_place() -> None:
+    with pytest.raises(UnicodeDecodeError) as caught:
+        (b"x" * 3_000_000 + b"\xff" + b"y" * 3_000_000).decode()
+    wire = to_wire(caught.value)
+    assert len(json.dumps(wire["extra_info"])) < 10_000
+    arrived = from_wire(wire)
+    assert isinstance(arrived, UnicodeDecodeError)
+    assert arrived.object[arrived.start : arrived.end] == b"\xff"
+    assert "3000000" in arrived.reason
+
+
+def test_a_traceback_is_cut_at_its_begin() -> None:
+    wire = to_wire(raised(SwerexException("x" * 1_000_000 + "end")))
+    assert len(wire["traceback"]) <= 64 << 10 and wire["traceback"].endswith("end\n")
+    assert wire["message"].endswith("end")
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "number", "file", "file2"),
+    [
+        ("FileNotFoundError", "[Errno 2] No such file or directory: 'x'", 2, "x", None),
+        ("FileNotFoundError", '[Errno 2] No such file or directory: "it\'s"', 2, "it's", None),
+        ("FileNotFoundError", "[Errno 2] No such file or directory: 'a\\n\\\\b'", 2, "a\n\\b", None),
+        ("FileExistsError", "[Errno 17] File exists: 'a' -> 'b'", 17, "a", "b"),
+        ("OSError", "[Errno 28] No space left on device", 28, None, None),
+        # What does not fit together stays a text.
+        ("FileNotFoundError", "[Errno 13] Permission denied: 'x'", None, None, None),
+        ("FileNotFoundError", "no number", None, None, None),
+        ("FileNotFoundError", "[Errno 2] No such file: 'x' and more", 2, None, None),
+        ("OSError", "[Errno 999999999999] much", None, None, None),
+        ("OSError", "[Errno 2] x: '" + "a" * 20_000 + "'", None, None, None),
+    ],
+)
+def test_errno_is_read_out_of_an_originals_text(
+    name: str, message: str, number: int | None, file: str | None, file2: str | None
+) -> None:
+    arrived = from_wire({"message": message, "class_path": f"builtins.{name}", "traceback": "", "extra_info": {}})
+    assert type(arrived).__name__ in (name, "FileNotFoundError")
+    assert isinstance(arrived, OSError)
+    assert str(arrived) == message
+    if number is None:
+        assert arrived.errno in (None, 13)
+    else:
+        assert (arrived.errno, arrived.filename, arrived.filename2) == (number, file, file2)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "os.system",
+        "builtins.eval",
+        "builtins.exit",
+        "builtins.SystemExit",
+        "builtins.KeyboardInterrupt",
+        "builtins.BaseException",
+        "builtins.StopIteration",
+        "builtins.__import__",
+        "swerex.exceptions.Any",
+        "swerex.exceptions.__builtins__",
+        "swerex_c.exceptions.annotations",
+        "no_such_module.Error",
+        "antigravity.Error",
+        "",
+        ".",
+        "x" * 100_000,
+    ],
+)
+def test_nothing_is_made_of_a_name_that_is_not_allowed(path: str) -> None:
+    arrived = from_wire({"message": "echo", "class_path": path, "traceback": "", "extra_info": {}})
+    assert type(arrived) is SwerexException
+    assert "echo" in str(arrived) and len(str(arrived)) < 1000
+
+
+JSON: Any = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+PATHS = st.sampled_from(
+    [f"builtins.{n}" for n in ("OSError", "FileNotFoundError", "UnicodeDecodeError", "KeyError", "UnicodeEncodeError")]
+    + [f"swerex.exceptions.{n}" for n in exceptions.__all__]
+)
+FIELDS = "class errno strerror filename filename2 args encoding object start end reason output signal"
+DETAIL = st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS.split(), JSON))
+
+
+@given(
+    st.fixed_dictionaries(
+        {"class_path": PATHS | JSON, "extra_info": st.fixed_dictionaries({"swerex_c": DETAIL | JSON}) | JSON},
+        optional={"message": JSON, "traceback": JSON},
+    )
+    | JSON
+)
+def test_no_dictionary_makes_it_fail(wire: Any) -> None:
+    arrived = from_wire(wire)
+    assert isinstance(arrived, Exception)
+    str(arrived), repr(arrived)
+    assert isinstance(arrived, ProtocolError) or isinstance(arrived.extra_info, dict)  # type: ignore[attr-defined]
+
+
+def test_what_goes_out_is_always_plain() -> None:
+    odd = SwerexException("odd")
+    odd.extra_info = {1: object(), "deep": [[[[[[[[[[[1]]]]]]]]]]], "big": 1 << 70, b"k": {2: (3, {4})}}  # type: ignore[attr-defined]
+    wire = to_wire(odd)
+    assert FORMATS["json"](wire) == wire and FORMATS["msgpack"](wire) == wire
+
+
+READ = """if True:
+    import json, logging, sys
+    from swerex.runtime.abstract import _ExceptionTransfer
+    from swerex.runtime.remote import RemoteRuntime
+    runtime = RemoteRuntime(auth_token="", logger=logging.getLogger("quiet"))
+    seen = []
+    sys.stdout, out = sys.stderr, sys.stdout
+    for wire in json.loads(sys.argv[1]):
+        try:
+            runtime._handle_transfer_exception(_ExceptionTransfer(**wire))
+        except Exception as error:
+            seen.append([type(error).__name__, str(error), [c.__name__ for c in type(error).__mro__]])
+    print(json.dumps(seen), file=out)
+"""
+
+
+def test_an_originals_client_makes_of_ours_what_it_makes_of_its_own() -> None:
+    errors: list[tuple[Exception, str]] = [
+        (CommandTimeoutError("late", output="x"), "CommandTimeoutError"),
+        (SessionBusyError("busy"), "CommandTimeoutError"),
+        (exceptions.SessionDoesNotExistError("no"), "SessionDoesNotExistError"),
+        (FileNotFoundError(2, "No such file or directory", "x"), "FileNotFoundError"),
+        (SessionDiedError("gone", exit_code=3), "SwerexException"),
+        (UploadError("no"), "SwerexException"),
+        (ValueError("v"), "ValueError"),
+    ]
+    wires = [to_wire(raised(error)) | {"traceback": ""} for error, _ in errors]
+    seen = python_json(original_python(), READ, json.dumps(wires))
+    assert [(name, text) for name, text, _ in seen] == [(name, str(error)) for error, name in errors]

@@ -1,0 +1,280 @@
+"""Connections that break at every stage: the command runs at most once, and the client gets its result."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from swerex_c.exceptions import ConnectionLostError, SwerexException
+from swerex_c.remote.client import calls as client_channel
+from swerex_c.remote.server import calls as server_channel
+from tests.support.frames_tools import KEY, SWITCHING, Proxy, Served, bash, channel_to, serving, until
+
+pytestmark = [pytest.mark.usefixtures("mark", "reconnects_at_once"), pytest.mark.thorough, pytest.mark.limit(120)]
+
+
+@pytest.fixture
+async def served(mark: str) -> AsyncIterator[Served]:
+    async with serving(session=True) as server:
+        yield server
+
+
+def cuts(whole: int, step: int) -> list[int]:
+    """After each of the first bytes, then coarser, and the last ones."""
+    return [*range(0, min(whole, 400)), *range(400, whole, step), *range(max(whole - 3, 0), whole)]
+
+
+async def conversation(served: Served, tmp_path: Path, way: str, after: int | None, gently: bool) -> Proxy:
+    """One command whose connection is cut there: it runs once, and its result comes."""
+    ran = tmp_path / "ran"
+    ran.unlink(missing_ok=True)
+    async with Proxy(served.port) as proxy:
+        if after is not None:
+            setattr(proxy, f"cut_{way}", after)
+        proxy.gently = gently
+        async with channel_to(proxy.port) as channel:
+            answer = await channel.call("run_in_session", bash(f"echo x >> {ran}; echo y"), 10)
+            assert answer["output"].strip() == "y"
+            assert ran.read_text() == "x\n"
+        await until(lambda: proxy.up >= 10)
+    return proxy
+
+
+@pytest.mark.limit(180)
+@pytest.mark.parametrize("gently", [False, True], ids=["reset", "closed"])
+@pytest.mark.parametrize("way", ["up", "down"])
+async def test_command(served: Served, tmp_path: Path, way: str, gently: bool) -> None:
+    """After every byte of the whole conversation, in both directions."""
+    whole = getattr(await conversation(served, tmp_path, way, None, gently), way)
+    assert whole > 150
+    for after in range(1, whole, 2 if gently else 1):
+        await conversation(served, tmp_path, way, after, gently)
+    assert served.running == 0
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+@pytest.mark.limit(180)
+async def test_long_output(served: Served, way: str) -> None:
+    """An answer of 3 MB goes on where it stopped."""
+    command = "head -c 3000000 /dev/zero | tr '\\0' 'x'"
+    sizes = [*range(1, 400, 37), *range(400, 3_000_000, 230_003)] if way == "down" else list(range(1, 400, 11))
+    for after in sizes:
+        async with Proxy(served.port) as proxy:
+            setattr(proxy, f"cut_{way}", after)
+            async with channel_to(proxy.port) as channel:
+                answer = await channel.call("run_in_session", bash(command), 20)
+                assert answer["output"].strip() == "x" * 3_000_000
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+@pytest.mark.limit(180)
+async def test_long_request(served: Served, tmp_path: Path, way: str) -> None:
+    """A request of 3 MB goes on where it stopped, and is carried out once."""
+    content = "0123456789" * 300_000
+    sizes = [*range(1, 400, 37), *range(400, 3_000_000, 230_003)] if way == "up" else list(range(1, 300, 9))
+    for after in sizes:
+        target = tmp_path / "written"
+        target.unlink(missing_ok=True)
+        async with Proxy(served.port) as proxy:
+            setattr(proxy, f"cut_{way}", after)
+            async with channel_to(proxy.port) as channel:
+                await channel.call("write_file", {"path": str(target), "content": content}, 20)
+                assert target.read_text() == content
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+@pytest.mark.limit(180)
+async def test_stream(served: Served, way: str) -> None:
+    """No byte of a stream is lost or comes twice."""
+    expected = "".join(f"{i}\n" for i in range(1, 20001))
+    sizes = [*range(1, 500, 13), *range(500, 100_000, 9_973)] if way == "down" else list(range(1, 420, 7))
+    for after in sizes:
+        async with Proxy(served.port) as proxy:
+            setattr(proxy, f"cut_{way}", after)
+            async with channel_to(proxy.port) as channel:
+                got = b""
+                answer = None
+                async for item in channel.stream("stream_in_session", bash("seq 20000")):
+                    if isinstance(item, bytes):
+                        got += item
+                    else:
+                        answer = item
+                assert got.decode().replace("\r", "").rstrip("\n") == expected.rstrip("\n"), after
+                assert answer is not None and answer["exit_code"] == 0
+
+
+@pytest.mark.parametrize("text", ["x" * 3_000_000, "\u20ac" * 500_000, "caf\udce9"])
+async def test_stream_of_a_long_text(served: Served, text: str) -> None:
+    """What run_in_session takes, over a connection that is cut before the text is there, while it comes, and after."""
+    command = f"t='{text}'; echo ${{#t}}; printf '%s\\n' \"$t\" | sha256sum; (exit 7)"
+    digest = hashlib.sha256(text.encode("utf-8", "surrogateescape") + b"\n").hexdigest()
+    for after in [None, 400, 300_000, 1_200_000]:
+        async with Proxy(served.port) as proxy:
+            proxy.cut_up = after
+            async with channel_to(proxy.port) as channel:
+                stream = channel.stream("stream_in_session", bash(command, timeout=60))
+                *pieces, answer = [item async for item in stream]
+        output = b"".join(pieces).decode()
+        assert (digest in output, answer["exit_code"]) == (True, 7), (after, output[:300], answer)
+        async with channel_to(served.port) as channel:
+            assert output == (await channel.call("run_in_session", bash(command, timeout=60)))["output"]
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+@pytest.mark.limit(180)
+async def test_upload(served: Served, tmp_path: Path, way: str) -> None:
+    """An upload goes on where it stopped; nothing of it is left elsewhere."""
+    source, there = tmp_path / "source", tmp_path / "there"
+    source.write_bytes(bytes(range(256)) * 12_000)
+    there.mkdir()
+    sizes = [*range(1, 400, 17), *range(400, 3_000_000, 300_007)] if way == "up" else list(range(1, 300, 9))
+    for after in sizes:
+        async with Proxy(served.port) as proxy:
+            setattr(proxy, f"cut_{way}", after)
+            async with channel_to(proxy.port) as channel:
+                await channel.upload(str(source), str(there / "target"))
+        assert (there / "target").read_bytes() == source.read_bytes()
+        (there / "target").unlink()
+        await until(lambda: not list(there.iterdir()))
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+@pytest.mark.limit(180)
+async def test_download(served: Served, tmp_path: Path, way: str) -> None:
+    source, there = tmp_path / "source", tmp_path / "there"
+    source.write_bytes(bytes(range(256)) * 12_000)
+    there.mkdir()
+    sizes = [*range(1, 400, 17), *range(400, 3_000_000, 300_007)] if way == "down" else list(range(1, 400, 9))
+    for after in sizes:
+        async with Proxy(served.port) as proxy:
+            setattr(proxy, f"cut_{way}", after)
+            async with channel_to(proxy.port) as channel:
+                await channel.download(str(source), str(there / "target"))
+        assert (there / "target").read_bytes() == source.read_bytes()
+        (there / "target").unlink()
+        await until(lambda: not list(there.iterdir()))
+
+
+async def test_many_at_once(served: Served, tmp_path: Path) -> None:
+    """What a hundred calls and the stream beside them say stays true while the connection is cut again and again."""
+    ran = tmp_path / "ran"
+
+    async def command(channel: client_channel.ClientChannel, i: int) -> None:
+        answer = await channel.call("execute", {"command": f"echo {i} >> {ran}; echo {i}", "shell": True}, 30)
+        assert answer["stdout"] == f"{i}\n"
+
+    async with Proxy(served.port) as proxy, channel_to(proxy.port) as channel:
+        stop = False
+
+        async def cutting() -> None:
+            while not stop:
+                await asyncio.sleep(0.02)
+                proxy.cut()
+
+        cutter = asyncio.create_task(cutting())
+        got = b""
+        calls = [asyncio.create_task(command(channel, i)) for i in range(100)]
+        async for item in channel.stream("stream_in_session", bash("seq 30000; sleep 0.2; seq 30001 60000")):
+            got += item if isinstance(item, bytes) else b""
+        await asyncio.gather(*calls)
+        stop = True
+        await cutter
+        assert got.decode().replace("\r", "").split() == [str(i) for i in range(1, 60001)]
+        assert sorted(map(int, ran.read_text().split())) == list(range(100))
+        assert proxy.connections > 2
+
+
+async def test_server_gone(served: Served) -> None:
+    """Without a server calls end with a typed error, in the time that there is for it."""
+    async with Proxy(1) as proxy, channel_to(proxy.port, seconds=0.2) as channel:
+        with pytest.raises(ConnectionLostError):
+            await asyncio.wait_for(channel.call("is_alive", {}), 30)
+        with pytest.raises(ConnectionLostError):
+            await asyncio.wait_for(channel.call("is_alive", {}, patient=False), 30)
+
+
+@pytest.mark.parametrize("where", ["head", "hello", "later"])
+async def test_stalled(served: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str) -> None:
+    """A connection over which nothing comes any more is replaced by another one."""
+    monkeypatch.setattr(client_channel, "HEARTBEAT", 0.1)
+    monkeypatch.setattr(client_channel, "_CONNECT_SECONDS", 0.3)
+    ran = tmp_path / "ran"
+    async with Proxy(served.port) as proxy, channel_to(proxy.port, seconds=10) as channel:
+        if where == "later":
+            await channel.call("is_alive", {})
+        proxy.stalled = where != "hello"
+        proxy.stall_down = len(SWITCHING) if where == "hello" else None
+        call = asyncio.create_task(channel.call("run_in_session", bash(f"echo x >> {ran}; echo y"), 10))
+        await asyncio.sleep(0.5)
+        proxy.stalled = False
+        assert (await call)["output"].strip() == "y"
+        assert proxy.connections > 1
+        assert ran.read_text() == "x\n"
+
+
+async def test_long_command_on_a_quiet_line(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heartbeats keep a connection over which nothing else goes."""
+    monkeypatch.setattr(client_channel, "HEARTBEAT", 0.05)
+    async with Proxy(served.port) as proxy, channel_to(proxy.port) as channel:
+        assert (await channel.call("run_in_session", bash("sleep 1; echo y")))["output"].strip() == "y"
+        assert proxy.connections == 1
+
+
+async def test_server_gives_up_a_silent_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that says nothing loses its connection, not its channel."""
+    monkeypatch.setattr(server_channel, "_SILENCE", 0.2)
+    monkeypatch.setattr(server_channel, "_SWEEP", 0.05)
+    async with serving() as served, channel_to(served.port) as channel:
+        await channel.call("is_alive", {})
+        first = channel._connection
+        await until(lambda: channel._connection is not first and first.closing)
+        assert len(served.registry.channels) == 1
+        await channel.call("is_alive", {})
+        assert len(served.registry.channels) == 1
+
+
+async def test_half_closed(served: Served) -> None:
+    """A client that ends its half of the connection ends all of it; it may come again."""
+    from tests.support.frames_tools import raw_client, request
+
+    async with raw_client(served.port) as peer:
+        peer.send(request(1, "execute", {"command": "sleep 0.2; echo y", "shell": True}))
+        peer.writer.write_eof()
+        await peer.ended()
+    async with raw_client(served.port, resumes=True) as peer:
+        peer.send(request(1, "execute", {"command": "sleep 0.2; echo y", "shell": True}, 1, [], [0, 0]))
+        answer = await peer.answer(1)
+        assert answer[2]["stdout"] == "y\n"
+
+
+async def test_closed_right_after_hello() -> None:
+    """A server that lets everybody in and then hangs up: the call ends in time, and tries are not made in a frenzy."""
+    from tests.support.frames_tools import Peer, raw_server
+
+    connections = 0
+
+    async def script(peer: Peer) -> None:
+        nonlocal connections
+        connections += 1
+
+    async with raw_server(script) as port, channel_to(port, seconds=0.5) as channel:
+        with pytest.raises(SwerexException):
+            await asyncio.wait_for(channel.call("is_alive", {}), 30)
+        assert 1 < connections < 200
+
+
+async def test_key_is_refused() -> None:
+    from swerex_c.exceptions import AuthenticationError
+    from swerex_c.remote.client.frames import Address, WireClient
+
+    async with serving() as server:
+        wire = WireClient(Address(port=server.port, headers={"X-API-Key": KEY + "!"}))
+        with contextlib.suppress(AuthenticationError):
+            await (await wire.channel()).call("is_alive", {})
+            raise AssertionError("it was let in")
+        await wire.close()

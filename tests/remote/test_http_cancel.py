@@ -1,0 +1,461 @@
+"""A call that nobody waits for any more ends at the server: over HTTP/JSON as over frames and without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swerex_c.exceptions import ConnectionLostError, ResultLostError, RuntimeClosedError, SessionDoesNotExistError
+from swerex_c.files import local_files
+from swerex_c.remote.client.http import _GIVE_UP_SECONDS, JsonClient
+from swerex_c.remote.server.app import create_app
+from swerex_c.remote.server.serve import ServeOptions, serve
+from swerex_c.remote.server.service import Service
+from swerex_c.remote.wire import idempotency as once_module
+from swerex_c.remote.wire.idempotency import ResultCache
+from swerex_c.remote.wire.limits import Limits
+from swerex_c.runtime.abstract import (
+    BashAction,
+    BashInterruptAction,
+    CloseBashSessionRequest,
+    CloseResponse,
+    Command,
+    CommandResponse,
+    CreateBashSessionRequest,
+)
+from swerex_c.runtime.local import LocalRuntime
+from swerex_c.runtime.remote import RemoteRuntime
+from tests.remote.test_http_client import Cutter, serving
+from tests.remote.test_http_server import Place
+from tests.support import server_process
+from tests.support.frames_tools import PATIENCE, until
+from tests.support.harness import PACE, eventually, running
+from tests.support.http_servers import KEY, Server, start_ours, stop
+from tests.support.raw_http import ask
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """What runs a test in a loop of this kind."""
+    factory = None
+    if request.param == "uvloop":
+        factory = pytest.importorskip("uvloop", reason="uvloop is not installed").new_event_loop
+
+    def run(work: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(work)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[server_process.Server]:
+    """A server that speaks frames too."""
+    with server_process.serving(tmp_path_factory.mktemp("remote") / "log") as server:
+        yield server
+
+
+@pytest.fixture
+def sleep() -> str:
+    """A long command that nobody else runs."""
+    return f"sleep 4711.{uuid.uuid4().int}"
+
+
+class Client:
+    """A runtime with a session of its own, over HTTP/JSON unless told; a local one if there is no address."""
+
+    def __init__(self, url: str, key: str = KEY, wire: Any = "json"):
+        self.runtime: Any = RemoteRuntime(host=url, auth_token=key, wire=wire) if url else LocalRuntime()
+        self.session = uuid.uuid4().hex
+
+    async def __aenter__(self) -> Client:
+        await self.runtime.create_session(CreateBashSessionRequest(session=self.session, startup_timeout=60))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.runtime.close_session(CloseBashSessionRequest(session=self.session))
+        for client in ("_json_client", "_wire_client"):
+            if (found := getattr(self.runtime, client, None)) is not None:
+                await found.close()
+
+    def bash(self, command: str, timeout: float | None = 60) -> BashAction:
+        return BashAction(command=command, session=self.session, timeout=timeout, check="silent")
+
+    async def output(self, command: str) -> str:
+        return (await self.runtime.run_in_session(self.bash(command))).output
+
+    async def interrupt(self) -> None:
+        await self.runtime.run_in_session(BashInterruptAction(session=self.session, timeout=10))
+
+    def execute(self, command: str) -> asyncio.Task[Any]:
+        return asyncio.create_task(self.runtime.execute(Command(command=command, shell=True)))
+
+
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("wire", ["json", "msgpack", "local"])
+def test_what_was_given_up_while_it_waited_never_begins(
+    remote: server_process.Server, tmp_path: Path, run: Run, sleep: str, wire: str, stream: bool, awaited: bool
+) -> None:
+    ran = tmp_path / "ran"
+
+    async def begin(client: Client, command: str) -> None:
+        if not stream:
+            await client.output(command)
+            return
+        async for _ in client.runtime.stream_in_session(client.bash(command)):
+            pass
+
+    async def work() -> None:
+        async with Client("" if wire == "local" else remote.url, server_process.KEY, wire) as client:
+            for turns in (0, 1, 5, 100, 1000):
+                first = asyncio.create_task(begin(client, sleep))
+                await until(lambda: running(sleep))
+                second = asyncio.create_task(begin(client, f"echo x >> {ran}; sleep 60; echo a"))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                for task in (first, second):
+                    if awaited:
+                        await cancelled(task)
+                    else:
+                        task.cancel()
+                await client.interrupt()
+                assert await client.output("echo hi") == "hi\n"
+                assert not ran.exists()
+                assert all(await asyncio.gather(first, second, return_exceptions=True))
+
+    run(work())
+
+
+def test_a_program_is_killed(our_server: Server, run: Run, sleep: str) -> None:
+    """By a cancellation, by the caller's time limit, and with the caller's loop."""
+
+    async def work() -> None:
+        async with Client(our_server.url) as client:
+            task = client.execute(sleep)
+            await until(lambda: running(sleep))
+            await cancelled(task)
+            await until(lambda: not running(sleep))
+            begin = time.monotonic()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.execute(sleep), 0.5)
+            assert time.monotonic() - begin < 0.5 + _GIVE_UP_SECONDS + PACE
+            await until(lambda: not running(sleep))
+            left.append(client.execute(sleep))
+            await until(lambda: running(sleep))
+
+    left: list[asyncio.Task[Any]] = []
+    run(work())
+    assert left[0].cancelled()
+    assert eventually(lambda: not running(sleep), PATIENCE)
+
+
+def test_a_session_is_not_made(our_server: Server, tmp_path: Path, run: Run, sleep: str) -> None:
+    source = tmp_path / "source"
+    source.write_text(f"touch {tmp_path}/begun; {sleep}\n")
+
+    async def work() -> None:
+        async with Client(our_server.url) as client:
+            name = uuid.uuid4().hex
+            request = CreateBashSessionRequest(session=name, startup_source=[str(source)], startup_timeout=60)
+            task = asyncio.create_task(client.runtime.create_session(request))
+            await until((tmp_path / "begun").exists)
+            await cancelled(task)
+            await until(lambda: not running(sleep))
+            with pytest.raises(SessionDoesNotExistError):
+                await client.runtime.close_session(CloseBashSessionRequest(session=name))
+
+    run(work())
+
+
+def test_the_first_call_of_a_client(our_server: Server, run: Run, sleep: str) -> None:
+    """It does not know yet whether the server is one of ours."""
+
+    async def work() -> None:
+        runtime = RemoteRuntime(host=our_server.url, auth_token=KEY, wire="json")
+        task = asyncio.create_task(runtime.execute(Command(command=sleep, shell=True)))
+        await until(lambda: running(sleep))
+        await cancelled(task)
+        await until(lambda: not running(sleep))
+
+    run(work())
+
+
+def test_what_takes_longer_than_its_caller_waits(our_server: Server, run: Run, sleep: str) -> None:
+    async def work() -> None:
+        client = JsonClient(our_server.url, {"X-API-Key": KEY})
+        with pytest.raises(ConnectionLostError, match="no answer within"):
+            await client.call("execute", Command(command=sleep, shell=True), CommandResponse, timeout=0.5)
+        await until(lambda: not running(sleep))
+        await client.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("end", ["cut_request", "cut_answer"])
+def test_a_cancellation_whose_connection_is_cut(our_server: Server, run: Run, sleep: str, end: str) -> None:
+    async def work() -> None:
+        cutter = Cutter(our_server.port)
+        async with serving(cutter.handle) as url:
+            client = JsonClient(url, {"X-API-Key": KEY})
+            assert await client.is_alive(30)
+            task = asyncio.create_task(client.call("execute", Command(command=sleep, shell=True), CommandResponse))
+            await until(lambda: running(sleep))
+            setattr(cutter, end, 0)
+            cutter.requests = 0
+            await cancelled(task)
+            await until(lambda: not running(sleep))
+            assert cutter.requests == 2
+            await client.close()
+
+    run(work())
+
+
+def test_a_runtime_that_is_closed_meanwhile(tmp_path: Path, run: Run, sleep: str) -> None:
+    server = start_ours(tmp_path / "log")
+
+    async def work() -> None:
+        async with Client(server.url) as client:
+            task = client.execute(sleep)
+            await until(lambda: running(sleep))
+            await client.runtime.close()
+            with pytest.raises(RuntimeClosedError):
+                await task
+            await until(lambda: not running(sleep))
+            await client.runtime.create_session(CreateBashSessionRequest(session=client.session, startup_timeout=60))
+
+    try:
+        run(work())
+    finally:
+        stop(server)
+
+
+def test_an_originals_server_is_told_nothing(run: Run) -> None:
+    """The answer to `is_alive` says which kind it is; it is asked for once."""
+    asked: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = (await reader.readuntil(b"\r\n\r\n")).split()[1]
+        asked.append(line)
+        if line == b"/is_alive":
+            body = b'{"is_alive": true}'
+            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        await reader.read()
+        writer.close()
+
+    async def work() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        host = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        runtime = RemoteRuntime(host=host, auth_token=KEY, wire="json")
+        for i in range(3):
+            task = asyncio.create_task(runtime.execute(Command(command="true")))
+            await until(lambda i=i: asked.count(b"/execute") > i)
+            await cancelled(task)
+        assert await runtime.is_alive()
+        assert asked == [b"/execute", b"/is_alive", b"/execute", b"/execute", b"/is_alive"]
+        assert runtime._json_client is not None
+        await runtime._json_client.close()
+        server.close()
+
+    run(work())
+
+
+async def test_a_server_that_does_not_answer_delays_nobody() -> None:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.set()
+        await reader.read()
+        writer.close()
+
+    came = asyncio.Event()
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
+        client = JsonClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        task = asyncio.create_task(client.call("execute", Command(command="true"), CommandResponse))
+        await came.wait()
+        begin = time.monotonic()
+        await cancelled(task)
+        assert _GIVE_UP_SECONDS <= time.monotonic() - begin + 0.1 < 2 * _GIVE_UP_SECONDS + PACE
+        # Twice cancelled it does not wait at all; the server is told all the same.
+        task = asyncio.create_task(client.call("execute", Command(command="true"), CommandResponse))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.sleep(0.05)
+        assert not task.done()
+        await cancelled(task)
+        assert len(client._ending) == 2
+        for telling in list(client._ending):
+            await cancelled(telling)
+        assert not client._ending
+        await client.close()
+
+
+class SlowToClose(LocalRuntime):
+    """One that ends nothing before it is let."""
+
+    closes: asyncio.Event
+    goes: asyncio.Event
+
+    async def close(self) -> CloseResponse:
+        self.closes.set()
+        await self.goes.wait()
+        return await super().close()
+
+
+@pytest.mark.parametrize("wire", ["json", "msgpack"])
+async def test_a_server_whose_closing_is_cancelled_serves_on(wire: Any, sleep: str) -> None:
+    SlowToClose.closes, SlowToClose.goes = asyncio.Event(), asyncio.Event()
+    place = Place(SlowToClose(), KEY)
+    service, stop = Service(place), asyncio.Event()
+    ready: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+    served = asyncio.create_task(
+        serve(
+            service,
+            create_app(service),
+            ServeOptions(port=0, limits=service.limits, graceful=2.0),
+            ready=lambda places: ready.set_result(places.port),
+            stop=stop,
+        )
+    )
+    before = place.runtime
+    async with Client(f"http://127.0.0.1:{await ready}", wire=wire) as client:
+        program = client.execute(sleep)
+        await until(lambda: running(sleep))
+        closing = asyncio.create_task(client.runtime.close())
+        await SlowToClose.closes.wait()
+        await cancelled(closing)
+        SlowToClose.goes.set()
+        await until(lambda: place.runtime is not before and not running(sleep))
+        await asyncio.gather(program, return_exceptions=True)
+        await client.runtime.create_session(CreateBashSessionRequest(session=client.session, startup_timeout=60))
+    stop.set()
+    await served
+
+
+# What the server is sent
+
+
+def cancel(server: Server, request_id: str, key: str = KEY) -> int:
+    answer = ask(server, "POST", "/cancel", headers={"X-Request-ID": request_id, "X-API-Key": key}, key=None)
+    return answer.status
+
+
+def test_cancelled_before_it_comes(our_server: Server, tmp_path: Path) -> None:
+    name = uuid.uuid4().hex
+    assert [cancel(our_server, name) for _ in range(2)] == [200, 200]
+    command = {"command": f"touch {tmp_path}/ran", "shell": True}
+    for _ in range(2):
+        answer = ask(our_server, "POST", "/execute", command, headers={"X-Request-ID": name})
+        assert answer.error["class_path"].endswith("ResultLostError")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_cancelled_after_its_answer(our_server: Server) -> None:
+    headers = {"X-Request-ID": uuid.uuid4().hex}
+    first = ask(our_server, "POST", "/execute", {"command": "echo hi", "shell": True}, headers=headers)
+    assert [cancel(our_server, headers["X-Request-ID"]) for _ in range(2)] == [200, 200]
+    again = ask(our_server, "POST", "/execute", {"command": "echo hi", "shell": True}, headers=headers)
+    assert first.json() == again.json() and first.json()["stdout"] == "hi\n"
+
+
+async def test_another_key_cancels_nothing(our_server: Server, sleep: str) -> None:
+    name = uuid.uuid4().hex
+    command = {"command": sleep, "shell": True}
+    headers = {"X-Request-ID": name}
+    waiting = asyncio.create_task(asyncio.to_thread(ask, our_server, "POST", "/execute", command, headers=headers))
+    await until(lambda: running(sleep))
+    assert await asyncio.to_thread(cancel, our_server, name, "wrong") == 401
+    assert await asyncio.to_thread(cancel, our_server, uuid.uuid4().hex) == 200
+    assert await asyncio.to_thread(ask, our_server, "POST", "/cancel") and running(sleep)
+    assert await asyncio.to_thread(cancel, our_server, name) == 200
+    answer = await waiting
+    assert answer.error["class_path"].endswith("ResultLostError") and "cancelled" in answer.error["message"]
+
+
+def test_a_cancellation_needs_an_id(our_server: Server) -> None:
+    answer = ask(our_server, "POST", "/cancel")
+    assert answer.status == 422 and answer.json()["detail"][0]["loc"] == ["header", "x-request-id"]
+
+
+async def test_cancellations_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(once_module, "_MOST_GONE", 100)
+    once: ResultCache[None] = ResultCache(Limits())
+    for i in range(1000):
+        await once.cancel(str(i))
+    assert len(once) == 0 and len(once._gone) <= 101
+    late: ResultCache[None] = ResultCache(Limits(result_seconds=0.0))
+    for i in range(1000):
+        await late.cancel(str(i))
+    assert len(late._gone) <= 1
+
+
+async def test_the_end_of_what_is_cancelled_is_not_cancelled() -> None:
+    """A second cancellation comes when the first one was asked for again, and waits for the same end."""
+    once: ResultCache[None] = ResultCache(Limits())
+    ends, ended = asyncio.Event(), []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await ends.wait()
+            ended.append(1)
+
+    waiting = asyncio.create_task(once.run("a", "x", work))
+    await asyncio.sleep(0.01)
+    both = [asyncio.create_task(once.cancel("a")) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    assert not any(each.done() for each in both)
+    ends.set()
+    await asyncio.gather(*both)
+    assert ended == [1]
+    with pytest.raises(ResultLostError, match="cancelled"):
+        await waiting
+
+
+def test_a_cancelled_download_writes_to_no_other_file(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its descriptor stays its own while a thread is about to write to it."""
+    writing, go_on = threading.Event(), threading.Event()
+    write_all = local_files.write_all
+
+    def slow(fd: int, pieces: Any) -> None:
+        writing.set()
+        go_on.wait(PATIENCE)
+        write_all(fd, pieces)
+
+    async def work() -> None:
+        (tmp_path / "source").write_bytes(b"theirs" * 1000)
+        (tmp_path / "mine").write_text("mine")
+        with server_process.serving(tmp_path / "log") as server:
+            client = JsonClient(f"http://127.0.0.1:{server.port}", {"X-API-Key": server_process.KEY})
+            monkeypatch.setattr(local_files, "write_all", slow)
+            download = asyncio.create_task(client.download(str(tmp_path / "source"), str(tmp_path / "target")))
+            await asyncio.to_thread(writing.wait, PATIENCE)
+            download.cancel()
+            await asyncio.wait([download], timeout=0.2)  # so that it may close what it has open
+            opened = [open(tmp_path / "mine", "r+b") for _ in range(10)]
+            go_on.set()
+            await asyncio.wait([download])
+            await until(lambda: sorted(os.listdir(tmp_path)) == ["log", "mine", "source"])
+            assert (tmp_path / "mine").read_text() == "mine"
+            for file in opened:
+                file.close()
+            await client.close()
+
+    run(work())

@@ -1,0 +1,700 @@
+"""The client of HTTP/JSON: its connections, its retries, its errors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from swerex_c.exceptions import (
+    AuthenticationError,
+    ConnectionLostError,
+    InvalidInputError,
+    NotSupportedError,
+    ProtocolError,
+    ServerLimitError,
+    ServerRestartedError,
+    SwerexException,
+    UploadError,
+)
+from swerex_c.remote.client import http
+from swerex_c.remote.client.http import JsonClient
+from swerex_c.runtime.abstract import (
+    BashAction,
+    BashObservation,
+    CloseBashSessionRequest,
+    CloseBashSessionResponse,
+    Command,
+    CommandResponse,
+    CreateBashSessionRequest,
+    CreateBashSessionResponse,
+    ReadFileRequest,
+    ReadFileResponse,
+    WriteFileRequest,
+    WriteFileResponse,
+)
+from tests.support.http_servers import KEY, Server, environment, start_ours, stop
+
+HEADERS = {"X-API-Key": KEY}
+
+
+@pytest.fixture
+async def client(our_server: Server) -> AsyncIterator[JsonClient]:
+    client = JsonClient(our_server.url, HEADERS)
+    yield client
+    await client.close()
+
+
+def shell(command: str, **more: Any) -> Command:
+    return Command(command=command, shell=True, **more)
+
+
+async def execute(client: JsonClient, command: str, **more: Any) -> CommandResponse:
+    return await client.call("execute", shell(command), CommandResponse, **more)
+
+
+# Connections
+
+LOOPS = """if True:
+    import asyncio, gc, sys, threading, warnings
+    warnings.simplefilter("error")
+    from swerex_c.remote.client.http import JsonClient
+    from swerex_c.runtime.abstract import Command, CommandResponse
+    client = JsonClient(sys.argv[1], {"X-API-Key": sys.argv[2]})
+    def request():
+        return client.call("execute", Command(command=["true"]), CommandResponse)
+    def in_loops():
+        for _ in range(5):
+            asyncio.run(request())
+    def in_a_loop_that_is_just_closed():
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(request())
+        loop.close()
+    def in_a_loop_that_is_left():
+        asyncio.new_event_loop().run_until_complete(request())
+    async def at_once():
+        await asyncio.gather(*(request() for _ in range(20)))
+    in_loops()
+    threads = [threading.Thread(target=in_loops) for _ in range(4)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    asyncio.run(at_once())
+    HOW
+    print(len(client._pool._kept))
+    END
+    gc.collect()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "end", "kept"),
+    [
+        ("pass", "pass", 0),
+        ("in_a_loop_that_is_just_closed()", "pass", 1),
+        ("in_a_loop_that_is_just_closed(); in_loops()", "pass", 0),
+        ("in_a_loop_that_is_just_closed(); gc.collect()", "del client", 1),
+        ("pass", "asyncio.run(client.close())", 0),
+        ("in_a_loop_that_is_just_closed()", "asyncio.run(client.close())", 1),
+    ],
+)
+def test_no_loop_is_left_with_something_open(our_server: Server, how: str, end: str, kept: int) -> None:
+    code = LOOPS.replace("HOW", how).replace("END", end)
+    command = [sys.executable, "-X", "dev", "-c", code, our_server.url, KEY]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout == f"{kept}\n", done.stderr
+    assert "Unclosed" not in done.stderr and "never awaited" not in done.stderr, done.stderr
+    if "just_closed" not in how:  # such a loop leaves its sockets to the garbage collector, whoever made them
+        assert "Warning" not in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+async def test_connections_are_kept(our_server: Server, client: JsonClient) -> None:
+    def connected() -> int:
+        lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+        return sum(line.split()[2] == f"0100007F:{our_server.port:04X}" and line.split()[3] == "01" for line in lines)
+
+    for _ in range(2):  # the first one finds out that the server is one of ours
+        await execute(client, "true")
+    before = connected()
+    assert before >= 1
+    for _ in range(10):
+        await execute(client, "true")
+    assert connected() == before
+
+
+def test_several_loops_and_threads_at_once(our_server: Server) -> None:
+    client = JsonClient(our_server.url, HEADERS)
+
+    def work(i: int) -> list[str]:
+        async def several() -> list[str]:
+            answers = await asyncio.gather(*(execute(client, f"echo {i}.{j}") for j in range(5)))
+            return [answer.stdout for answer in answers]
+
+        return [text for _ in range(3) for text in asyncio.run(several())]
+
+    with ThreadPoolExecutor(6) as pool:
+        results = list(pool.map(work, range(6)))
+    assert results == [[f"{i}.{j}\n" for j in range(5)] * 3 for i in range(6)]
+    asyncio.run(client.close())
+
+
+def test_nothing_is_left_of_many_loops(our_server: Server) -> None:
+    client = JsonClient(our_server.url, HEADERS)
+
+    def descriptors() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    asyncio.run(execute(client, "true"))
+    before = descriptors()
+    for _ in range(30):
+        asyncio.run(execute(client, "true"))
+    assert descriptors() <= before
+    asyncio.run(client.close())
+
+
+def test_proxies_of_the_environment_are_for_other_machines(our_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bytes] = []
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await reader.readline())
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n" + b'{"is_alive":true,"message":""}')
+        await writer.drain()
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(proxy, "127.0.0.1", 0)
+        async with server:
+            monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            far, near = JsonClient("http://far.invalid/prefix"), JsonClient(our_server.url, HEADERS)
+            assert await far.is_alive(5)
+            assert await near.is_alive(5)
+            await far.close()
+            await near.close()
+
+    asyncio.run(main())
+    assert seen == [b"GET http://far.invalid/prefix/is_alive HTTP/1.1\r\n"]
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error"),
+    [
+        (401, b'{"detail": "Invalid API Key"}', AuthenticationError),
+        (403, b'{"detail": "Not authenticated"}', AuthenticationError),
+        (413, b'{"detail": "large"}', ServerLimitError),
+        (429, b'{"detail": "often"}', ServerLimitError),
+        (422, b'{"detail": []}', InvalidInputError),
+        (404, b'{"detail": "Not Found"}', ProtocolError),
+        (500, b"Internal Server Error", ProtocolError),
+        (502, b"<html>Bad gateway</html>", ProtocolError),
+        (302, b"", ProtocolError),
+        (204, b"", ProtocolError),
+        (511, b"{}", ProtocolError),
+        (511, b"[]", ProtocolError),
+        (511, b'{"swerexception": 3}', ProtocolError),
+        (511, b'{"swerexception": {"class_path": "os.system", "message": "x"}}', SwerexException),
+        (511, b'{"swerexception": {"class_path": "builtins.ValueError", "message": "x"}}', ValueError),
+        (200, b"not json", ProtocolError),
+        (200, b"[]", ProtocolError),
+        (200, b"null", ProtocolError),
+        (200, b'{"exit_code": "text"}', ProtocolError),
+        (200, b"[" * 100_000, ProtocolError),
+    ],
+)
+async def test_every_answer_is_a_result_or_one_of_our_errors(status: int, body: bytes, error: type[Exception]) -> None:
+    async with answering(status, body) as url:
+        client = JsonClient(url, HEADERS)
+        with pytest.raises(error) as caught:
+            await execute(client, "true")
+        assert len(str(caught.value)) < 5000
+        if status != 511:
+            assert not await client.is_alive(5) or status == 200
+        await client.close()
+
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[str]:
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+def answering(status: int, body: bytes) -> contextlib.AbstractAsyncContextManager[str]:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await read_request(reader)
+            writer.write(
+                b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(body)) + body
+            )
+            await writer.drain()
+        writer.close()
+
+    return serving(handle)
+
+
+async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    size = next((int(x.split(b":")[1]) for x in head.split(b"\r\n") if x.lower().startswith(b"content-length")), 0)
+    return head, await reader.readexactly(size)
+
+
+async def test_the_wrong_key(our_server: Server) -> None:
+    client = JsonClient(our_server.url, {"X-API-Key": "wrong"})
+    with pytest.raises(AuthenticationError):
+        await execute(client, "true")
+    alive = await client.is_alive(5)
+    assert not alive and "401" in alive.message
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:1", "http://no.such.host.invalid", "http://[::1]:1", "https://127.0.0.1:1"]
+)
+async def test_nobody_there(url: str) -> None:
+    client = JsonClient(url, HEADERS)
+    begin = time.monotonic()
+    with pytest.raises(ConnectionLostError, match="cannot be reached"):
+        await execute(client, "true")
+    assert time.monotonic() - begin < 10
+    assert not await client.is_alive(1)
+    await client.close()
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "http://", "http://a b", "ftp://x", "http://127.0.0.1:99999"])
+async def test_an_address_that_is_none(url: str) -> None:
+    client = JsonClient(url, HEADERS)
+    with pytest.raises((InvalidInputError, ConnectionLostError)):
+        await execute(client, "true")
+    assert not await client.is_alive(1)
+    await client.close()
+
+
+@pytest.mark.parametrize("key", ["a\r\nX: y", "a\nb", "\udcff"])
+async def test_a_key_that_cannot_be_sent(our_server: Server, key: str) -> None:
+    client = JsonClient(our_server.url, {"X-API-Key": key})
+    with pytest.raises((InvalidInputError, AuthenticationError)):
+        await execute(client, "true")
+    await client.close()
+
+
+async def test_a_silent_server_costs_no_more_than_the_time_for_it() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with serving(silent) as url:
+        client = JsonClient(url, HEADERS)
+        begin = time.monotonic()
+        with pytest.raises(ConnectionLostError, match="no answer within"):
+            await execute(client, "true", timeout=0.3)
+        assert not await client.is_alive(0.2)
+        assert time.monotonic() - begin < 15
+        await client.close()
+
+
+async def test_a_request_waits_as_long_as_what_it_asks_for(client: JsonClient) -> None:
+    assert (await client.call("execute", shell("sleep 1; echo ok", timeout=5), CommandResponse)).stdout == "ok\n"
+    with pytest.raises(SwerexException, match="0.2s"):
+        await client.call("execute", shell("sleep 5", timeout=0.2), CommandResponse)
+
+
+# Once
+
+
+class Cutter:
+    """Stands between client and server, and cuts connections."""
+
+    def __init__(self, port: int):
+        self.port = port
+        self.cut_request: int | None = None  # after so many bytes from the client; below 0, so many before the end
+        self.cut_answer: int | None = None  # after so many bytes from the server
+        self.requests = 0
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.requests += 1
+        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self.port)
+        cut_request, self.cut_request = self.cut_request, None
+        cut_answer, self.cut_answer = self.cut_answer, None
+        done = [
+            asyncio.create_task(self.pump(reader, there_writer, cut_request)),
+            asyncio.create_task(self.pump(there_reader, writer, cut_answer)),
+        ]
+        try:
+            await asyncio.wait(done, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in done:
+                task.cancel()
+            for each in (writer, there_writer):
+                with contextlib.suppress(OSError):
+                    each.transport.abort()
+
+    async def pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cut: int | None) -> None:
+        with contextlib.suppress(OSError):
+            if cut is not None:
+                if cut < 0:
+                    writer.write(b"".join(await read_request(reader))[:cut])
+                else:
+                    writer.write(await reader.readexactly(cut))
+                await writer.drain()
+                await asyncio.sleep(0.05)
+                return
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+
+
+@pytest.mark.parametrize("end", ["cut_request", "cut_answer"])
+@pytest.mark.parametrize("after", [0, 1, 30, 200, 300])
+async def test_a_cut_connection_runs_nothing_twice(our_server: Server, tmp_path: Path, end: str, after: int) -> None:
+    cutter = Cutter(our_server.port)
+    async with serving(cutter.handle) as url:
+        client = JsonClient(url, HEADERS)
+        await client.is_alive(5)  # so that it knows whom it talks to
+        await client.close()
+        if end == "cut_answer":
+            after = min(after, 150)
+        setattr(cutter, end, after)
+        cutter.requests = 0
+        command = f"echo run >> {tmp_path}/runs; sleep 0.1; echo done {'x' * 100}"
+        answer = await execute(client, command)
+        assert answer.stdout.startswith("done")
+        assert cutter.requests == 2
+        assert (tmp_path / "runs").read_text() == "run\n"
+        await client.close()
+
+
+async def test_a_session_is_usable_after_a_cut(our_server: Server) -> None:
+    cutter = Cutter(our_server.port)
+    async with serving(cutter.handle) as url:
+        client = JsonClient(url, HEADERS)
+        create = CreateBashSessionRequest(session="cut", startup_timeout=20)
+        await client.call("create_session", create, CreateBashSessionResponse)
+        for i in range(6):
+            await client.close()
+            cutter.cut_answer = 20
+            action = BashAction(session="cut", command="echo $((++n))", check="silent", timeout=10)
+            assert (await client.call("run_in_session", action, BashObservation)).output == f"{i + 1}\n"
+        await client.call("close_session", CloseBashSessionRequest(session="cut"), CloseBashSessionResponse)
+        await client.close()
+
+
+async def test_an_originals_server_gets_nothing_twice(original_server: Server, tmp_path: Path) -> None:
+    cutter = Cutter(original_server.port)
+    (tmp_path / "file").write_text("text")
+    async with serving(cutter.handle) as url:
+        client = JsonClient(url, HEADERS)
+        await client.is_alive(5)
+        cutter.cut_answer, cutter.requests = 0, 0
+        with pytest.raises(ConnectionLostError, match="did not answer"):
+            await execute(client, f"echo run >> {tmp_path}/runs")
+        assert cutter.requests == 1
+        # What changes nothing is asked again.
+        cutter.cut_answer, cutter.requests = 0, 0
+        read = ReadFileRequest(path=str(tmp_path / "file"))
+        assert (await client.call("read_file", read, ReadFileResponse)).content == "text"
+        assert cutter.requests == 2
+        # The server refuses what it got half of, and repeats a refusal to whom asks again by the same id.
+        cutter.cut_request, cutter.requests = -1, 0
+        assert (await client.call("read_file", read, ReadFileResponse)).content == "text"
+        assert cutter.requests == 2
+        await client.close()
+
+
+async def test_what_was_not_sent_is_sent_again(our_server: Server, tmp_path: Path) -> None:
+    """The server is not there yet."""
+    with contextlib.closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    cutter = Cutter(our_server.port)
+    client = JsonClient(f"http://127.0.0.1:{port}", HEADERS)
+    waiting = asyncio.create_task(execute(client, f"echo run >> {tmp_path}/runs"))
+    await asyncio.sleep(0.15)
+    server = await asyncio.start_server(cutter.handle, "127.0.0.1", port)
+    assert (await waiting).exit_code == 0
+    assert (tmp_path / "runs").read_text() == "run\n"
+    await client.close()
+    server.close()
+
+
+async def test_a_restart_is_named(tmp_path: Path) -> None:
+    server = await asyncio.to_thread(start_ours, tmp_path / "log")
+    client = JsonClient(server.url, HEADERS)
+    try:
+        create = CreateBashSessionRequest(session="s", startup_timeout=20)
+        await client.call("create_session", create, CreateBashSessionResponse)
+        server.process.kill()
+        await asyncio.to_thread(server.process.wait)
+        port = server.port
+        server = await asyncio.to_thread(start_ours, tmp_path / "log", "{}", port)
+        action = BashAction(session="s", command="true", timeout=10)
+        with pytest.raises(ServerRestartedError):
+            await client.call("run_in_session", action, BashObservation)
+        with pytest.raises(SwerexException, match="does not exist"):
+            await client.call("run_in_session", action, BashObservation)
+        assert (await execute(client, "echo on")).stdout == "on\n"
+    finally:
+        await client.close()
+        await asyncio.to_thread(stop, server)
+
+
+async def test_a_request_in_flight_does_not_run_on_the_next_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "_RETRIES", 10)
+    server = await asyncio.to_thread(start_ours, tmp_path / "log")
+    client = JsonClient(server.url, HEADERS)
+    try:
+        await client.is_alive(5)
+        running = asyncio.create_task(execute(client, f"echo run >> {tmp_path}/runs; sleep 60"))
+        while not (tmp_path / "runs").exists():
+            await asyncio.sleep(0.02)
+        server.process.kill()
+        await asyncio.to_thread(server.process.wait)
+        port = server.port
+        server = await asyncio.to_thread(start_ours, tmp_path / "log", "{}", port)
+        with pytest.raises(ServerRestartedError):
+            await asyncio.wait_for(running, 20)
+        assert (tmp_path / "runs").read_text() == "run\n"
+    finally:
+        await client.close()
+        await asyncio.to_thread(stop, server)
+
+
+# Files
+
+
+async def test_trees_go_there_and_back(client: JsonClient, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "empty").mkdir(parents=True)
+    (source / "closed").mkdir()
+    (source / "closed" / "file").write_text("x")
+    (source / os.fsdecode(b"bytes \xff\nand \\ more")).write_text("odd")
+    (source / "run").write_text("#!/bin/sh\n")
+    (source / "run").chmod(0o755)
+    (source / "link").symlink_to("run")
+    (source / "up").symlink_to("..")
+    (source / os.fsdecode(b"dangling \xfe")).symlink_to(os.fsdecode(b"/no/\xff"))
+    os.utime(source / "run", (1_000_000_000, 1_000_000_000))
+    (source / "closed").chmod(0o500)
+    await client.upload(str(source), str(tmp_path / "there"))
+    await client.download(str(tmp_path / "there"), str(tmp_path / "back"))
+
+    def look(root: Path) -> list[Any]:
+        found = []
+        for directory, names, files in os.walk(root):
+            for name in (".", *names, *files):
+                path = os.path.join(directory, name)
+                status = os.lstat(path)
+                link = os.readlink(path) if stat.S_ISLNK(status.st_mode) else None
+                when = None if link else int(status.st_mtime)
+                content = Path(path).read_bytes() if stat.S_ISREG(status.st_mode) else None
+                mode = None if link else f"{status.st_mode:o}"
+                found.append((os.path.relpath(path, root), mode, link, content, when))
+        return sorted(found, key=str)
+
+    assert look(tmp_path / "there") == look(source)
+    assert look(tmp_path / "back") == look(source)
+    (source / "closed").chmod(0o700)
+
+
+async def test_a_file_in_use_is_replaced_whole(client: JsonClient, tmp_path: Path) -> None:
+    (tmp_path / "new").write_text("new" * 100_000)
+    (tmp_path / "target").write_text("old")
+    with open(tmp_path / "target") as old:
+        await client.upload(str(tmp_path / "new"), str(tmp_path / "target"))
+        assert old.read() == "old"
+    assert (tmp_path / "target").read_text() == "new" * 100_000
+
+
+async def test_a_link_to_a_tree_is_followed(client: JsonClient, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "f").write_text("x")
+    (tmp_path / "link").symlink_to("real")
+    await client.upload(str(tmp_path / "link"), str(tmp_path / "copy"))
+    assert (tmp_path / "copy" / "f").read_text() == "x" and not (tmp_path / "copy").is_symlink()
+
+
+@pytest.mark.parametrize("name", ['quo"te', "back\\slash", "percent%22", "new\nline", "ü 😀", "-", "bytes \udcff"])
+async def test_files_of_any_name(client: JsonClient, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(name.encode("utf-8", "replace").decode())
+    target = tmp_path / "target"
+    await client.upload(str(tmp_path / name), str(target))
+    assert target.read_text() == name.encode("utf-8", "replace").decode()
+    await client.download(str(tmp_path / name), str(tmp_path / "back"))
+    assert (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize("name", ["ü 😀", 'quo"te', "plain", "bytes \udcff"])
+async def test_targets_of_any_name(client: JsonClient, tmp_path: Path, name: str) -> None:
+    (tmp_path / "source").write_text("x")
+    target = tmp_path / "deep" / name
+    await client.upload(str(tmp_path / "source"), str(target))
+    assert target.read_text() == "x"
+
+
+async def test_what_cannot_be_uploaded(client: JsonClient, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as missing:
+        await client.upload(str(tmp_path / "no"), str(tmp_path / "t"))
+    assert missing.value.filename == str(tmp_path / "no")
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(UploadError):
+        await client.upload(str(tmp_path / "fifo"), str(tmp_path / "t"))
+    (tmp_path / "tree").mkdir()
+    os.mkfifo(tmp_path / "tree" / "fifo")
+    with pytest.raises(UploadError):
+        await client.upload(str(tmp_path / "tree"), str(tmp_path / "t"))
+    assert not (tmp_path / "t").exists()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UploadError):
+        (tmp_path / "tree" / "fifo").unlink()
+        await client.upload(str(tmp_path / "tree"), str(tmp_path / "file"))
+    assert (await execute(client, "echo on")).stdout == "on\n"
+
+
+async def test_what_cannot_be_downloaded(client: JsonClient, original_server: Server, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as missing:
+        await client.download("/no/such", str(tmp_path / "t"))
+    assert (missing.value.errno, missing.value.filename) == (2, "/no/such")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "f").write_text("x")
+    with pytest.raises(UploadError):
+        await client.download(str(tmp_path / "d"), str(tmp_path / "f"))
+    other = JsonClient(original_server.url, HEADERS)
+    with pytest.raises(NotSupportedError):
+        await other.download(str(tmp_path / "f"), str(tmp_path / "t"))
+    await other.close()
+    assert sorted(os.listdir(tmp_path)) == ["d", "f"]
+
+
+async def test_progress_is_told(client: JsonClient, tmp_path: Path) -> None:
+    size = 2_000_000
+    (tmp_path / "f").write_bytes(b"x" * size)
+    seen: list[tuple[int, int | None]] = []
+    await client.upload(str(tmp_path / "f"), str(tmp_path / "g"), lambda done, of: seen.append((done, of)))
+    assert seen[-1] == (size, size) and len(seen) > 2
+    seen.clear()
+    await client.download(str(tmp_path / "f"), str(tmp_path / "h"), lambda done, of: seen.append((done, of)))
+    assert seen[-1] == (size, size) and len(seen) > 2
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+@pytest.mark.parametrize("error", [ValueError, TimeoutError, OSError, aiohttp.ClientError])
+async def test_what_goes_wrong_here_is_not_the_requests(
+    client: JsonClient, tmp_path: Path, error: type[Exception]
+) -> None:
+    """A local error in the middle of a copy is raised as it is."""
+    (tmp_path / "f").write_bytes(b"x" * 2_000_000)
+    odd = error("odd")
+
+    def progress(done: int, of: int | None) -> None:
+        raise odd
+
+    for copy in (client.upload, client.download):
+        with pytest.raises(error, match="odd") as caught:
+            await copy(str(tmp_path / "f"), str(tmp_path / "g"), progress)
+        assert caught.value is odd
+    assert os.listdir(tmp_path) == ["f"]
+
+
+async def test_an_upload_to_a_server_that_goes_away(our_server: Server, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"x" * 3_000_000)
+    cutter = Cutter(our_server.port)
+    async with serving(cutter.handle) as url:
+        client = JsonClient(url, HEADERS)
+        await client.is_alive(5)
+        await client.close()
+        cutter.cut_request = 500_000
+        with pytest.raises(ConnectionLostError):
+            await client.upload(str(tmp_path / "f"), str(tmp_path / "g"))
+        cutter.cut_answer = 200_000
+        with pytest.raises(ConnectionLostError):
+            await client.download(str(tmp_path / "f"), str(tmp_path / "h"))
+        await client.close()
+    deadline = time.monotonic() + 10
+    while os.listdir(tmp_path) != ["f"] and time.monotonic() < deadline:
+        await asyncio.sleep(0.02)
+    assert os.listdir(tmp_path) == ["f"]
+
+
+# Sizes and speed
+
+
+async def test_surrogates_go_both_ways(client: JsonClient, tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff")).write_bytes(b"caf\xe9")
+    path = str(tmp_path / os.fsdecode(b"\xff"))
+    read = ReadFileRequest(path=path, encoding="utf-8", errors="surrogateescape")
+    answer = await client.call("read_file", read, ReadFileResponse)
+    assert answer.content == "caf\udce9"
+
+
+async def test_large_answers_and_requests(client: JsonClient, tmp_path: Path) -> None:
+    answer = await execute(client, "head -c 16000000 /dev/zero | tr '\\0' x")
+    assert len(answer.stdout) == 16_000_000
+    text = 'a "quoted" line\n' * 200_000
+    written = WriteFileRequest(path=str(tmp_path / "f"), content=text)
+    await client.call("write_file", written, WriteFileResponse)
+    read = await client.call("read_file", ReadFileRequest(path=str(tmp_path / "f")), ReadFileResponse)
+    assert read.content == text == (tmp_path / "f").read_text()
+
+
+def test_a_kept_connection_is_quicker_than_the_originals_way(our_server: Server) -> None:
+    """The original opens an HTTP session and a connection for each request."""
+    client = JsonClient(our_server.url, HEADERS)
+
+    async def kept() -> float:
+        await client.is_alive(5)
+        begin = time.perf_counter()
+        for _ in range(50):
+            await client.is_alive(5)
+        return time.perf_counter() - begin
+
+    async def opened() -> float:
+        import aiohttp
+
+        begin = time.perf_counter()
+        for _ in range(50):
+            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session:
+                async with session.get(our_server.url + "/is_alive", headers=HEADERS) as response:
+                    await response.json()
+        return time.perf_counter() - begin
+
+    pairs = [(asyncio.run(kept()), asyncio.run(opened())) for _ in range(5)]
+    asyncio.run(client.close())
+    print(pairs)
+    assert min(a for a, _ in pairs) < min(b for _, b in pairs)
+
+
+def test_a_client_that_nobody_closes_says_nothing(our_server: Server) -> None:
+    """In a process of its own: here it would be blamed for what other tests left to the garbage collector."""
+    code = """if True:
+        import asyncio, gc, sys, warnings
+        from swerex_c.remote.client.http import JsonClient
+        warnings.simplefilter("always", ResourceWarning)
+        print(asyncio.run(JsonClient(sys.argv[1], {"X-API-Key": sys.argv[2]}).is_alive(30)).is_alive)
+        gc.collect()
+    """
+    command = [sys.executable, "-c", code, our_server.url, KEY]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")

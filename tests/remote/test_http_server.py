@@ -1,0 +1,651 @@
+"""The HTTP/JSON server, request by request."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import io
+import json
+import os
+import socket
+import statistics
+import threading
+import time
+import uuid
+import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swerex_c.exceptions import InvalidInputError
+from swerex_c.remote.server.app import create_app
+from swerex_c.remote.server.multipart import Form
+from swerex_c.remote.server.service import Service
+from swerex_c.runtime.dummy import DummyRuntime
+from swerex_c.runtime.local import LocalRuntime
+from tests.support.harness import PACE, eventually
+from tests.support.http_servers import KEY, Server, start_ours, stop
+from tests.support.raw_http import Answer, ask, call, form
+from tests.support.server_process import descriptors
+
+ENDPOINTS = {
+    "/": "GET",
+    "/is_alive": "GET",
+    "/create_session": "POST",
+    "/run_in_session": "POST",
+    "/close_session": "POST",
+    "/execute": "POST",
+    "/read_file": "POST",
+    "/write_file": "POST",
+    "/upload": "POST",
+    "/close": "POST",
+    "/cancel": "POST",
+}
+
+
+@pytest.fixture(scope="module")
+def small_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One that takes little."""
+    server = start_ours(tmp_path_factory.mktemp("small") / "log", json.dumps({"body": 2000, "sessions": 1}))
+    yield server
+    stop(server)
+
+
+# The key
+
+
+@pytest.mark.parametrize("path", [*ENDPOINTS, "/openapi.json", "/docs", "/nowhere", "//is_alive", "/wire", "/download"])
+@pytest.mark.parametrize(("key", "status"), [(None, 403), ("wrong", 401), ("th\xe9 key", 401)])
+def test_nothing_is_said_without_the_key(our_server: Server, path: str, key: str | None, status: int) -> None:
+    for verb in ("GET", "POST"):
+        answer = ask(our_server, verb, path, headers={} if key is None else {"X-API-Key": key}, key=None)
+        assert answer.status == status
+        assert answer.json() == {"detail": {403: "Not authenticated", 401: "Invalid API Key"}[status]}
+
+
+# The original's shapes
+
+REQUESTS: list[tuple[str, str, Any]] = [
+    ("GET", "/", None),
+    ("GET", "/is_alive", None),
+    ("POST", "/is_alive", None),
+    ("GET", "/execute", None),
+    ("GET", "/nowhere", None),
+    ("POST", "/execute", {"command": "echo a; echo b >&2", "shell": True}),
+    ("POST", "/execute", {"command": ["echo", "a"]}),
+    ("POST", "/execute", {"command": "false", "shell": True, "unknown": 1}),
+    ("POST", "/execute", {}),
+    ("POST", "/execute", []),
+    ("POST", "/execute", "text"),
+    ("POST", "/execute", {"command": 3}),
+    ("POST", "/execute", {"command": "x", "timeout": "soon"}),
+    ("POST", "/execute", b""),
+    ("POST", "/create_session", {}),
+    ("POST", "/create_session", {"session_type": "zsh"}),
+    ("POST", "/create_session", {"session_type": "bash", "session": "s", "startup_timeout": 20}),
+    ("POST", "/create_session", {"session_type": "bash", "session": "s", "startup_timeout": 20}),
+    ("POST", "/run_in_session", {"action_type": "bash", "session": "s", "command": "echo hi", "check": "silent"}),
+    ("POST", "/run_in_session", {"action_type": "bash", "session": "s", "command": "true", "check": "loud"}),
+    ("POST", "/run_in_session", {"action_type": "dance", "session": "s"}),
+    ("POST", "/run_in_session", {"command": "true"}),
+    ("POST", "/run_in_session", {"action_type": "bash", "session": "none", "command": "true"}),
+    ("POST", "/close_session", {"session": "s", "session_type": "bash"}),
+    ("POST", "/close_session", {"session": "s", "session_type": "bash"}),
+    ("POST", "/read_file", {"path": "/no/such/file"}),
+    ("POST", "/write_file", {"path": "/dev/null", "content": "x"}),
+    ("POST", "/upload", None),
+    ("POST", "/close", None),
+]
+
+
+def shape(answer: Answer) -> Any:
+    """What clients may rely on."""
+    data = answer.json()
+    if answer.status == 511:
+        data["swerexception"].pop("traceback")
+        data["swerexception"].pop("extra_info")
+    if answer.status == 422:
+        data = sorted((*problem["loc"],) for problem in data["detail"])
+    if isinstance(data, dict):
+        data.pop("output_dropped", None)
+        data.pop("expect_string", None)
+    return answer.status, answer.headers["content-type"].partition(";")[0], data
+
+
+def test_answers_have_the_originals_shapes(our_server: Server, original_server: Server) -> None:
+    different = []
+    for verb, path, body in REQUESTS:
+        headers = {"Content-Type": "application/json"} if body == b"" else {}
+        ours, theirs = (ask(server, verb, path, body, headers) for server in (our_server, original_server))
+        if path == "/create_session" and ours.status == theirs.status == 200:
+            continue  # what a shell prints when it starts is the original's own affair
+        if shape(ours) != shape(theirs):
+            different.append((verb, path, body, shape(ours), shape(theirs)))
+    assert not different
+
+
+def test_every_answer_names_the_process(our_server: Server) -> None:
+    names = {ask(our_server, "GET", path).headers["x-swerex-server"] for path in ("/", "/is_alive", "/nowhere")}
+    assert len(names) == 1 and len(names.pop()) == 32
+
+
+def test_wire_wants_an_upgrade(our_server: Server) -> None:
+    answer = ask(our_server, "GET", "/wire")
+    assert (answer.status, answer.headers["upgrade"]) == (426, "swerex-frames")
+    assert ask(our_server, "GET", "/is_alive").status == 200
+
+
+def test_a_request_for_another_process_is_refused(our_server: Server, tmp_path: Path) -> None:
+    body = {"command": f"touch {tmp_path}/ran", "shell": True}
+    answer = ask(our_server, "POST", "/execute", body, {"X-Swerex-Server": "0" * 32})
+    assert answer.error["class_path"] == "swerex.exceptions.ServerRestartedError"
+    assert not (tmp_path / "ran").exists()
+    name = answer.headers["x-swerex-server"]
+    assert ask(our_server, "POST", "/execute", body, {"X-Swerex-Server": name}).status == 200
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "", "application/jsonp"])
+def test_a_body_has_to_say_that_it_is_json(our_server: Server, kind: str) -> None:
+    answer = ask(our_server, "POST", "/execute", b'{"command": "true", "shell": true}', {"Content-Type": kind})
+    assert answer.status == 422
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b"\xff", b"[" * 100_000, b'{"command": "true"} x', b"nul", b"NaN", b'"\\ud800"']
+)
+def test_a_body_that_is_no_json_is_refused(our_server: Server, body: bytes) -> None:
+    answer = ask(our_server, "POST", "/execute", body, {"Content-Type": "application/json"})
+    assert answer.status == 422 and answer.json()["detail"]
+
+
+def test_lone_surrogates_come_through(our_server: Server, tmp_path: Path) -> None:
+    name = os.fsdecode(b"bytes \xff")
+    (tmp_path / name).write_bytes(b"caf\xe9")
+    request = {"path": str(tmp_path / name), "encoding": "utf-8", "errors": "surrogateescape"}
+    assert ask(our_server, "POST", "/read_file", request).json() == {"content": "caf\udce9"}
+    assert (
+        ask(our_server, "POST", "/read_file", {"path": f"/no/{name}"}).error["message"].endswith("'/no/bytes \\udcff'")
+    )
+
+
+# Exactly once
+
+
+def appending(path: Path, seconds: float = 0.0) -> dict[str, Any]:
+    return {"command": f"echo run >> {path}; sleep {seconds}; echo done", "shell": True}
+
+
+def test_an_id_runs_once(our_server: Server, tmp_path: Path) -> None:
+    body, headers = appending(tmp_path / "runs"), {"X-Request-ID": str(uuid.uuid4())}
+    answers = [ask(our_server, "POST", "/execute", body, headers) for _ in range(3)]
+    assert [answer.json()["stdout"] for answer in answers] == ["done\n"] * 3
+    assert (tmp_path / "runs").read_text() == "run\n"
+    ask(our_server, "POST", "/execute", body, {"X-Request-ID": str(uuid.uuid4())})
+    assert (tmp_path / "runs").read_text() == "run\nrun\n"
+
+
+def test_nothing_is_remembered_without_an_id(our_server: Server, tmp_path: Path) -> None:
+    for _ in range(3):
+        assert ask(our_server, "POST", "/execute", appending(tmp_path / "runs")).json()["stdout"] == "done\n"
+    assert (tmp_path / "runs").read_text() == "run\n" * 3
+
+
+def test_an_id_runs_once_for_those_that_come_together(our_server: Server, tmp_path: Path) -> None:
+    body, headers = appending(tmp_path / "runs", 0.3), {"X-Request-ID": str(uuid.uuid4())}
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: ask(our_server, "POST", "/execute", body, headers), range(8)))
+    assert {answer.json()["stdout"] for answer in answers} == {"done\n"}
+    assert (tmp_path / "runs").read_text() == "run\n"
+
+
+def test_a_result_waits_for_who_lost_the_connection(our_server: Server, tmp_path: Path) -> None:
+    body = json.dumps(appending(tmp_path / "runs", 0.5)).encode()
+    name = str(uuid.uuid4())
+    head = (
+        f"POST /execute HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\nX-Request-ID: {name}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", our_server.port)) as connection:
+        connection.sendall(head.encode() + body)
+        while not (tmp_path / "runs").exists():
+            time.sleep(0.01)
+    answer = ask(our_server, "POST", "/execute", body, {"X-Request-ID": name, "Content-Type": "application/json"})
+    assert answer.json()["stdout"] == "done\n"
+    assert (tmp_path / "runs").read_text() == "run\n"
+
+
+def test_an_error_is_kept_for_its_id(our_server: Server) -> None:
+    headers = {"X-Request-ID": str(uuid.uuid4())}
+    answers = [ask(our_server, "POST", "/read_file", {"path": "/nothing"}, headers) for _ in range(2)]
+    assert answers[0].error == answers[1].error
+    assert answers[0].error["class_path"] == "builtins.FileNotFoundError"
+
+
+def test_an_id_is_for_one_request(our_server: Server, tmp_path: Path) -> None:
+    headers = {"X-Request-ID": str(uuid.uuid4())}
+    ask(our_server, "POST", "/execute", appending(tmp_path / "a"), headers)
+    answer = ask(our_server, "POST", "/execute", appending(tmp_path / "b"), headers)
+    assert answer.error["class_path"] == "swerex.exceptions.InvalidInputError"
+    assert not (tmp_path / "b").exists()
+
+
+# Limits
+
+
+def test_a_large_body_is_refused(small_server: Server) -> None:
+    body = {"command": "true " + "x" * 3000, "shell": True}
+    answer = ask(small_server, "POST", "/execute", body)
+    assert answer.status == 413 and "2000 bytes" in answer.json()["detail"]
+    assert ask(small_server, "POST", "/execute", {"command": "true", "shell": True}).status == 200
+
+
+def test_a_large_body_is_refused_that_does_not_say_how_large(small_server: Server) -> None:
+    pieces = [b'{"command": "'] + [b"x" * 500] * 10 + [b'", "shell": true}']
+    answer = ask(small_server, "POST", "/execute", iter(pieces), {"Content-Type": "application/json"})
+    assert answer.status == 413 and "2000 bytes" in answer.json()["detail"]
+    small = iter([b'{"command": "tr', b'ue", "shell": true}'])
+    assert ask(small_server, "POST", "/execute", small, {"Content-Type": "application/json"}).status == 200
+
+
+def test_a_refusal_can_be_read_by_who_is_still_sending(small_server: Server) -> None:
+    answer = ask(small_server, "POST", "/execute", b"x" * 30_000_000, {"Content-Type": "application/json"})
+    assert answer.status == 413
+
+
+def test_files_may_be_larger_than_bodies(small_server: Server, tmp_path: Path) -> None:
+    body, headers = form(("target_path", None, str(tmp_path / "f").encode()), ("file", "f", b"x" * 100_000))
+    assert ask(small_server, "POST", "/upload", body, headers).status == 200
+    assert (tmp_path / "f").stat().st_size == 100_000
+
+
+def test_sessions_have_a_limit(small_server: Server) -> None:
+    def create(name: str) -> Answer:
+        body = {"session": name, "session_type": "bash", "startup_timeout": 20}
+        return ask(small_server, "POST", "/create_session", body)
+
+    assert create("one").status == 200
+    assert create("two").error["class_path"] == "swerex.exceptions.ServerLimitError"
+    ask(small_server, "POST", "/close_session", {"session": "one", "session_type": "bash"})
+    assert create("two").status == 200
+    ask(small_server, "POST", "/close_session", {"session": "two", "session_type": "bash"})
+
+
+class Place:
+    def __init__(self, runtime: Any, key: str = KEY):
+        self.runtime = runtime
+        self.AUTH_TOKEN = key
+
+
+# Whatever runtime is behind it
+
+
+class Broken(DummyRuntime):
+    class Strange(Exception):
+        pass
+
+    async def is_alive(self, *, timeout: float | None = None) -> Any:
+        raise self.Strange("is_alive")
+
+    async def execute(self, command: Any) -> Any:
+        raise self.Strange("execute")
+
+
+@pytest.mark.parametrize(("verb", "path"), [("GET", "/is_alive"), ("POST", "/execute")])
+async def test_an_exception_nobody_knows_is_a_511(verb: str, path: str) -> None:
+    app = create_app(Service(Place(Broken())))
+    answer = await call(app, verb, path, b'{"command": "x"}')
+    assert answer.error["message"] == path[1:]
+    assert answer.error["class_path"].endswith("Strange")
+    assert "Traceback" in answer.error["traceback"]
+
+
+async def test_one_in_what_somebody_added_is_a_511_too() -> None:
+    app = create_app(Service(Place(DummyRuntime())))
+
+    @app.get("/mine")
+    async def mine() -> None:
+        raise KeyError("k")
+
+    with pytest.raises(KeyError):  # for the server's log
+        await call(app, "GET", "/mine")
+
+
+async def test_key_and_runtime_may_be_replaced() -> None:
+    place = Place(DummyRuntime())
+    app = create_app(Service(place))
+    assert (await call(app, "GET", "/is_alive")).status == 200
+    place.AUTH_TOKEN = "secret"
+    assert (await call(app, "GET", "/is_alive")).status == 401
+    place.AUTH_TOKEN = ""
+    assert (await call(app, "GET", "/is_alive")).status == 403
+    assert (await call(app, "GET", "/is_alive", headers={"x-api-key": ""})).status == 403
+    place.AUTH_TOKEN = "secret"
+    place.runtime = Broken()
+    assert (await call(app, "GET", "/is_alive", headers={"x-api-key": "secret"})).status == 511
+
+
+async def test_the_application_works_below_a_prefix() -> None:
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    outer = Starlette(routes=[Mount("/below", create_app(Service(Place(DummyRuntime()))))])
+    assert (await call(outer, "GET", "/below/is_alive")).json() == {"is_alive": True, "message": ""}
+    assert (await call(outer, "GET", "/is_alive")).status == 404
+
+
+async def test_shutting_down_ends_what_runs() -> None:
+    place = Place(LocalRuntime())
+    app = create_app(Service(place))
+    started: asyncio.Event = asyncio.Event()
+    ending: asyncio.Event = asyncio.Event()
+    said: list[str] = []
+
+    async def receive() -> Any:
+        if not started.is_set():
+            started.set()
+            return {"type": "lifespan.startup"}
+        await ending.wait()
+        return {"type": "lifespan.shutdown"}
+
+    async def send(message: Any) -> None:
+        said.append(message["type"])
+
+    lifespan = asyncio.create_task(app({"type": "lifespan", "asgi": {"version": "3.0"}}, receive, send))
+    await started.wait()
+    request = asyncio.create_task(call(app, "POST", "/execute", b'{"command": ["sleep", "60"]}', {"x-request-id": "r"}))
+    while not place.runtime._processes:
+        await asyncio.sleep(0.01)
+    ending.set()
+    answer = await asyncio.wait_for(request, 10)
+    await lifespan
+    assert answer.status in (200, 511) and said[-1] == "lifespan.shutdown.complete"
+
+
+def test_openapi_describes_every_endpoint(our_server: Server) -> None:
+    description = ask(our_server, "GET", "/openapi.json").json()
+    for path, verb in [*ENDPOINTS.items(), ("/download", "POST")]:
+        operation = description["paths"][path][verb.lower()]
+        assert {"200", "401", "403", "413", "422", "511"} <= set(operation["responses"])
+        assert operation["security"] == [{"APIKeyHeader": []}]
+    assert description["components"]["securitySchemes"]["APIKeyHeader"] == {
+        "type": "apiKey", "in": "header", "name": "X-API-Key",
+    }  # fmt: skip
+    body = description["paths"]["/run_in_session"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert "BashInterruptAction" in json.dumps(body)
+    assert "multipart/form-data" in description["paths"]["/upload"]["post"]["requestBody"]["content"]
+
+
+# Files
+
+
+def zipped(*entries: tuple[str, bytes, int]) -> bytes:
+    """An archive of (name, content, mode)."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content, mode in entries:
+            info = zipfile.ZipInfo(name)
+            info.create_system = 3
+            info.external_attr = mode << 16
+            archive.writestr(info, content)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("order", [("file", "target_path", "unzip"), ("target_path", "unzip", "file")])
+def test_fields_of_an_upload_may_come_in_any_order(our_server: Server, tmp_path: Path, order: tuple[str, ...]) -> None:
+    target = tmp_path / "deep" / "target"
+    parts = {
+        "file": ("file", "name", bytes(range(256)) * 5000),
+        "target_path": ("target_path", None, str(target).encode()),
+        "unzip": ("unzip", None, b"false"),
+    }
+    body, headers = form(*(parts[name] for name in order))
+    answer = ask(our_server, "POST", "/upload", body, headers)
+    assert (answer.status, answer.json()) == (200, {})
+    assert target.read_bytes() == bytes(range(256)) * 5000
+    assert os.listdir(target.parent) == ["target"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "problem"),
+    [
+        ((), ["body"]),
+        ((("file", "f", b"x"),), ["body", "target_path"]),
+        ((("target_path", None, b"/tmp/x"),), ["body", "file"]),
+        ((("target_path", None, b"/tmp/x"), ("file", "f", b"x"), ("unzip", None, b"perhaps")), ["body", "unzip"]),
+        ((("target_path", None, b"/tmp/x"), ("file", "f", b"x"), ("mode", None, b"u+x")), ["body", "mode"]),
+        ((("target_path", None, b"/tmp/x"), ("file", "f", b"x"), ("file", "g", b"x")), ["body"]),
+        ((("target_path", None, b"/tmp/" + b"x" * 100_000), ("file", "f", b"x")), ["body"]),
+    ],
+)
+def test_an_upload_that_is_none_is_refused(our_server: Server, parts: Any, problem: list[str]) -> None:
+    body, headers = form(*parts)
+    answer = ask(our_server, "POST", "/upload", body, headers)
+    assert answer.status == 422
+    assert problem in [entry["loc"][: len(problem)] for entry in answer.json()["detail"]]
+
+
+FORM = "multipart/form-data; boundary=xyz"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"", FORM),
+        (b"garbage", FORM),
+        (b'--xyz\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\nunfinished', FORM),
+        (b"--xyz\r\n" + b"X" * 100_000, FORM),
+        (b"--xyz\r\n" + b"A: b\r\n" * 20_000, FORM),
+        (b"{}", "application/json"),
+        (b"x", "multipart/form-data"),
+        (b"x", "multipart/form-data; boundary=" + "x" * 1000),
+        (b"\xff\xfe", 'multipart/form-data; boundary=""'),
+    ],
+    ids=range(9),
+)
+def test_garbage_is_no_upload(our_server: Server, body: bytes, kind: str) -> None:
+    answer = ask(our_server, "POST", "/upload", body, {"Content-Type": kind})
+    assert answer.status == 422 and answer.json()["detail"]
+    assert ask(our_server, "GET", "/is_alive").status == 200
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000])
+def test_a_form_may_come_in_pieces_of_any_size(size: int, tmp_path: Path) -> None:
+    content = b"\r\n--xy\r\n--xyz-\r\nno end\r\n" * 20
+    body, headers = form(("target_path", None, "/ä".encode()), ("file", "f", content), ("unzip", None, b"true"))
+    read = Form(headers["Content-Type"], lambda fields: open(tmp_path / "file", "xb", 0))
+    for i in range(0, len(body), size):
+        assert not read.complete or i > len(body) - len("\r\n--")
+        read.feed(body[i : i + size])
+    assert read.complete and read.fields == {"target_path": "/ä", "unzip": "true"}
+    assert (tmp_path / "file").read_bytes() == content and read.filename == "f"
+
+
+def test_a_form_that_is_refused_stays_so() -> None:
+    with pytest.raises(InvalidInputError):
+        Form("multipart/form-data; boundary=xyz", lambda fields: io.BytesIO()).feed(b"--xyw\r\n")
+
+
+@pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/../../out", "a/b/../../../out", "..", "a/.."])
+def test_no_archive_leads_out(our_server: Server, tmp_path: Path, name: str) -> None:
+    target = tmp_path / "target"
+    parts = (("file", "z.zip", zipped(("good", b"x", 0o644), (name, b"x", 0o644))), ("unzip", None, b"true"))
+    body, headers = form(("target_path", None, str(target).encode()), *parts)
+    answer = ask(our_server, "POST", "/upload", body, headers)
+    assert answer.error["class_path"] == "swerex.exceptions.InvalidInputError"
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [("link", b"/tmp", 0o120777), ("link/out", b"x", 0o644)],
+        [("link/out", b"x", 0o644), ("link", b"/tmp", 0o120777)],
+        [("file", b"x", 0o644), ("file/in", b"x", 0o644)],
+        [("twice", b"x", 0o100644), ("twice", b"y", 0o100644)],
+        [("link", b"a\0b", 0o120777)],
+        [("link", b"", 0o120777)],
+        [("link", b"x" * 5000, 0o120777)],
+        [("fifo", b"", 0o010644)],
+        [("device", b"", 0o060644)],
+    ],
+)
+def test_archives_that_are_odd_are_refused(our_server: Server, tmp_path: Path, entries: Any) -> None:
+    target = tmp_path / "target"
+    with pytest.warns() if entries[0][0] == "twice" else threading.Lock():
+        archive = zipped(*entries)
+    body, headers = form(("target_path", None, str(target).encode()), ("file", "z", archive), ("unzip", None, b"1"))
+    answer = ask(our_server, "POST", "/upload", body, headers)
+    assert answer.error["class_path"].rpartition(".")[2] in ("InvalidInputError", "UploadError")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("cut", [0, 10, 40, -30, -1])
+def test_a_damaged_archive_changes_nothing(our_server: Server, tmp_path: Path, cut: int) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "old").write_text("old")
+    archive = zipped(("old", b"new", 0o644), ("other", b"y" * 1000, 0o644))
+    damaged = archive[:cut] if cut else b"no archive"
+    body, headers = form(("target_path", None, str(target).encode()), ("file", "z", damaged), ("unzip", None, b"1"))
+    assert (
+        ask(our_server, "POST", "/upload", body, headers).error["class_path"] == "swerex.exceptions.InvalidInputError"
+    )
+    assert os.listdir(target) == ["old"] and (target / "old").read_text() == "old"
+    assert os.listdir(tmp_path) == ["target"]
+
+
+def test_modes_and_links_of_an_archive_are_kept(our_server: Server, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    entries = [("d/", b"", 0o40750), ("d/run", b"#!", 0o100755), ("d/link", b"run", 0o120777), ("plain", b"x", 0)]
+    body, headers = form(
+        ("target_path", None, str(target).encode()), ("file", "z", zipped(*entries)), ("unzip", None, b"true")
+    )
+    assert ask(our_server, "POST", "/upload", body, headers).status == 200
+    assert os.stat(target / "d").st_mode & 0o777 == 0o750
+    assert os.stat(target / "d" / "run").st_mode & 0o777 == 0o755
+    assert os.readlink(target / "d" / "link") == "run"
+    assert (target / "plain").read_bytes() == b"x"
+
+
+def test_a_file_goes_into_a_directory_under_its_name(our_server: Server, tmp_path: Path) -> None:
+    body, headers = form(("target_path", None, str(tmp_path).encode()), ("file", "../name", b"x"))
+    assert ask(our_server, "POST", "/upload", body, headers).status == 200
+    assert os.listdir(tmp_path) == ["name"]
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(our_server: Server, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    body, headers = form(("target_path", None, str(target).encode()), ("file", "f", b"x" * 5_000_000))
+    head = (
+        f"POST /upload HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\n"
+        f"Content-Type: {headers['Content-Type']}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", our_server.port)) as connection:
+        connection.sendall(head.encode() + body[:3_000_000])
+        deadline = time.monotonic() + 10
+        while not os.listdir(tmp_path) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert os.listdir(tmp_path)
+    while os.listdir(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert os.listdir(tmp_path) == []
+
+
+def memory(server: Server, what: str) -> int:
+    """Kilobytes, by their name in /proc/PID/status."""
+    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(what + ":"))
+
+
+def test_a_large_file_is_never_in_memory(our_server: Server, tmp_path: Path) -> None:
+    size = 150_000_000
+    before = memory(our_server, "VmRSS")
+    head, headers = form(("target_path", None, str(tmp_path / "f").encode()), ("file", "f", b"@"))
+    begin, end = head.split(b"@")
+    pieces = [begin] + [b"x" * 1_000_000] * (size // 1_000_000) + [end]
+    length = str(sum(map(len, pieces)))
+    connection = http.client.HTTPConnection("127.0.0.1", our_server.port, timeout=60)
+    connection.request("POST", "/upload", iter(pieces), {**headers, "X-API-Key": KEY, "Content-Length": length})
+    assert connection.getresponse().read() == b"{}"
+    assert (tmp_path / "f").stat().st_size == size
+    connection.request(
+        "POST", "/download", json.dumps({"path": str(tmp_path / "f")}),
+        {"X-API-Key": KEY, "Content-Type": "application/json"},
+    )  # fmt: skip
+    response = connection.getresponse()
+    got = 0
+    while data := response.read(1 << 20):
+        got += len(data)
+    connection.close()
+    assert got == size
+    assert memory(our_server, "VmHWM") - before < 60_000
+    (tmp_path / "f").unlink()
+
+
+def test_downloads(our_server: Server, tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "f").write_bytes(b"x")
+    (tmp_path / "d" / "f").chmod(0o751)
+    file = ask(our_server, "POST", "/download", {"path": str(tmp_path / "d" / "f")})
+    assert (file.status, file.body, file.headers["x-swerex-kind"]) == (200, b"x", "file")
+    assert file.headers["x-swerex-mode"] == "751"
+    tree = ask(our_server, "POST", "/download", {"path": str(tmp_path / "d")})
+    assert (tree.status, tree.headers["x-swerex-kind"]) == (200, "tree")
+    assert zipfile.ZipFile(io.BytesIO(tree.body)).read("f") == b"x"
+    os.mkfifo(tmp_path / "d" / "fifo")
+    refused = {tmp_path / "no": "FileNotFoundError", tmp_path / "d": "UploadError", "/dev/null": "InvalidInputError"}
+    for path, kind in refused.items():
+        assert ask(our_server, "POST", "/download", {"path": str(path)}).error["class_path"].endswith(kind)
+
+
+def test_a_download_that_nobody_reads_ends(our_server: Server, tmp_path: Path) -> None:
+    huge = tmp_path / "huge"
+    with open(huge, "wb") as file:
+        file.truncate(1 << 40)
+
+    def is_open() -> bool:
+        links = descriptors(our_server.process.pid)
+        return any(os.readlink(link) == str(huge) for link in links if link.is_symlink())
+
+    connection = http.client.HTTPConnection("127.0.0.1", our_server.port, timeout=30)
+    headers = {"X-API-Key": KEY, "Content-Type": "application/json"}
+    connection.request("POST", "/download", json.dumps({"path": str(huge)}), headers)
+    response = connection.getresponse()
+    assert response.read(10) == bytes(10) and is_open()
+    response.close()
+    connection.close()
+    assert eventually(lambda: not is_open())
+
+
+# Never blocked
+
+
+def test_is_alive_answers_while_much_runs(our_server: Server, tmp_path: Path) -> None:
+    """The original's client takes a server for dead that needs more than 0.15 seconds."""
+    stopped = threading.Event()
+
+    def busy(i: int) -> None:
+        while not stopped.is_set():
+            ask(our_server, "POST", "/execute", {"command": "sleep 0.2; echo", "shell": True})
+            ask(our_server, "POST", "/write_file", {"path": str(tmp_path / str(i)), "content": "x" * 100_000})
+
+    connection = http.client.HTTPConnection("127.0.0.1", our_server.port)
+    times = []
+    with ThreadPoolExecutor(32) as pool:
+        work = [pool.submit(busy, i) for i in range(32)]
+        time.sleep(0.3)
+        for _ in range(100):
+            begin = time.perf_counter()
+            connection.request("GET", "/is_alive", headers={"X-API-Key": KEY})
+            assert connection.getresponse().read() == b'{"is_alive":true,"message":""}'
+            times.append(time.perf_counter() - begin)
+            time.sleep(0.01)
+        stopped.set()
+        for future in work:
+            future.result()
+    connection.close()
+    print(f"median {statistics.median(times) * 1000:.1f} ms, most {max(times) * 1000:.1f} ms")
+    assert statistics.median(times) < 0.03 * PACE

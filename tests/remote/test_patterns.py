@@ -1,0 +1,43 @@
+"""A client's patterns: the server refuses or ends those that cost too much, and serves others meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from swerex_c.exceptions import CommandTimeoutError, InvalidInputError
+from swerex_c.runtime.abstract import (
+    BashAction,
+    BashInterruptAction,
+    CloseBashSessionRequest,
+    CreateBashSessionRequest,
+)
+from swerex_c.runtime.remote import RemoteRuntime
+from tests.engine.test_patterns import COSTLY, NOT_REGULAR
+from tests.support.http_servers import KEY, Server
+
+
+@pytest.mark.parametrize("pattern", [*NOT_REGULAR, COSTLY])
+async def test_one_that_costs_too_much(our_server: Server, tmp_path: Path, pattern: str) -> None:
+    letters = tmp_path / "letters"
+    letters.write_bytes(bytes(random.Random(1).choices(b"ab", k=1_000_000)))
+    first, other = (RemoteRuntime(host="http://127.0.0.1", port=our_server.port, auth_token=KEY) for _ in range(2))
+    for runtime, name in ((first, "one"), (other, "two")):
+        await runtime.create_session(CreateBashSessionRequest(session=name))
+    command = BashAction(session="one", command=f"cat {letters}; sleep 20", timeout=15, expect=[pattern])
+    costly = asyncio.ensure_future(first.run_in_session(command))
+    began = time.monotonic()
+    while not costly.done():
+        await other.run_in_session(BashAction(session="two", command="true", timeout=5))
+    assert time.monotonic() - began < 5
+    with pytest.raises((CommandTimeoutError, InvalidInputError), match="expect") as caught:
+        await costly
+    if isinstance(caught.value, CommandTimeoutError):
+        await first.run_in_session(BashInterruptAction(session="one"))
+    assert (await first.run_in_session(BashAction(session="one", command="echo next", timeout=5))).output == "next\n"
+    for runtime, name in ((first, "one"), (other, "two")):
+        await runtime.close_session(CloseBashSessionRequest(session=name))

@@ -1,0 +1,524 @@
+"""Holes that were found by reading the remote layer with bad intentions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import logging
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swerex_c.exceptions import (
+    ConnectionLostError,
+    ProtocolError,
+    ResultLostError,
+    RuntimeClosedError,
+    ServerLimitError,
+)
+from swerex_c.remote.client import base, connect
+from swerex_c.remote.client.frames import WireClient
+from swerex_c.remote.client.http import JsonClient
+from swerex_c.remote.server import logs
+from swerex_c.remote.wire import connection
+from swerex_c.remote.wire.exceptions import from_wire
+from swerex_c.remote.wire.idempotency import ResultCache
+from swerex_c.remote.wire.limits import Limits
+from swerex_c.remote.wire.protocol import DATA, DOWN, END, ERROR, RESULT
+from swerex_c.runtime.abstract import BashAction, Command
+from swerex_c.runtime.remote import RemoteRuntime
+from tests.support import server_process
+from tests.support.frames_tools import (
+    channel_to,
+    keep_answering,
+    open_files,
+    raw_client,
+    raw_server,
+    request,
+    serving,
+    until,
+)
+from tests.support.http_servers import Server, environment
+from tests.support.raw_http import ask
+from tests.support.server_process import KEY
+
+STDIO = [sys.executable, "-c", "from swerex_c.cli.serve import main; main()", "--stdio"]
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[server_process.Server]:
+    """A server that speaks frames and JSON."""
+    with server_process.serving(tmp_path_factory.mktemp("both") / "log") as server:
+        yield server
+
+
+@pytest.fixture
+def over_stdio(monkeypatch: pytest.MonkeyPatch) -> RemoteRuntime:
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    return RemoteRuntime(command=STDIO, auth_token="")
+
+
+# Event loops
+
+
+async def test_a_call_on_a_channel_that_was_closed_ends() -> None:
+    """Its loop ends, and what is cleaned up last calls once more."""
+    async with serving() as served:
+        wire = served.client()
+        channel = await wire.channel()
+        await channel.call("is_alive", {})
+        channel.close()
+        async with asyncio.timeout(20):
+            with pytest.raises(RuntimeClosedError):
+                await channel.call("is_alive", {})
+            assert (await wire.is_alive(5)).is_alive  # over another one
+        await wire.close()
+
+
+async def test_a_call_that_is_open_when_the_runtime_is_closed_says_so() -> None:
+    """A server under load may answer the close before what it has ended by it."""
+    async with serving() as served:
+        wire = served.client()
+        call = asyncio.ensure_future((await wire.channel()).call("execute", {"command": "sleep 30", "shell": True}))
+        await until(lambda: served.running == 1)
+        await wire.close()
+        with pytest.raises(RuntimeClosedError):
+            await call
+
+
+def test_generators_may_call_when_their_loop_ends(both: server_process.Server) -> None:
+    runtime = RemoteRuntime(host=both.url, auth_token=KEY)
+    done: list[str] = []
+
+    async def holder() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            async with asyncio.timeout(10):
+                done.append((await runtime.execute(Command(command=["echo", "hi"]))).stdout)
+
+    async def main() -> None:
+        holders = [holder() for _ in range(4)]
+        for one in holders:
+            await anext(one)
+        await runtime.is_alive()
+        main.kept = holders  # type: ignore[attr-defined]
+
+    asyncio.run(main())
+    assert done == ["hi\n"] * 4
+
+
+async def test_a_runtime_that_is_dropped_leaves_no_connection(both: server_process.Server) -> None:
+    async def use() -> None:
+        runtime = RemoteRuntime(host=both.url, auth_token=KEY)
+        await runtime.is_alive()
+
+    await use()
+    await asyncio.sleep(1)
+    gc.collect()
+    before = open_files()
+    for _ in range(10):
+        await use()
+    gc.collect()
+    await asyncio.sleep(1)
+    gc.collect()
+    assert open_files() <= before + 1
+
+
+def test_threads_that_begin_at_once_share_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    before = WireClient.__init__
+
+    def slow(self: WireClient, *args: Any, **more: Any) -> None:
+        time.sleep(0.05)
+        made.append(self)
+        before(self, *args, **more)
+
+    monkeypatch.setattr(WireClient, "__init__", slow)
+    runtime = RemoteRuntime(command=["cat"], auth_token="")
+    found: list[object] = []
+    threads = [threading.Thread(target=lambda: found.append(runtime._wire)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1 and set(map(id, found)) == {id(made[0])}
+
+
+def test_a_connection_that_moves_reads_into_its_own_threads_buffer(over_stdio: RemoteRuntime) -> None:
+    runtime = over_stdio
+    asyncio.run(runtime.is_alive(timeout=20))
+    seen: list[bool] = []
+
+    def elsewhere() -> None:
+        assert asyncio.run(runtime.is_alive()).is_alive
+        wire = runtime._wire
+        assert wire is not None and wire._only is not None and wire._only._connection is not None
+        seen.append(wire._only._connection._buffer is connection._buffers.view)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    asyncio.run(runtime.close())
+    assert seen == [True]
+
+
+def test_a_loop_that_is_left_does_not_read_what_another_asked_for(over_stdio: RemoteRuntime) -> None:
+    runtime = over_stdio
+    first = asyncio.new_event_loop()
+    first.run_until_complete(runtime.is_alive(timeout=20))
+    asked = threading.Event()
+    done = threading.Event()
+    found: list[str] = []
+
+    async def execute() -> None:
+        asked.set()
+        for i in range(100):
+            found.append((await runtime.execute(Command(command=["echo", str(i)], timeout=20))).stdout)
+
+    def elsewhere() -> None:
+        asyncio.run(execute())
+        done.set()
+
+    async def run_on() -> None:
+        asked.wait(10)
+        while thread.is_alive():
+            await asyncio.sleep(0.001)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    asked.wait(10)
+    first.run_until_complete(run_on())
+    thread.join(30)
+    assert done.is_set() and found == [f"{i}\n" for i in range(100)]
+    first.run_until_complete(runtime.close())
+    first.close()
+
+
+def test_a_loop_that_is_closed_before_it_begins_a_call_leaves_nothing_of_it(
+    over_stdio: RemoteRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime = over_stdio
+    asked = threading.Event()
+
+    class Loop(asyncio.SelectorEventLoop):
+        def call_soon_threadsafe(self, *args: Any, **more: Any) -> asyncio.Handle:
+            handle = super().call_soon_threadsafe(*args, **more)
+            asked.set()
+            return handle
+
+    def ask() -> None:
+        with pytest.raises(ConnectionLostError):
+            asyncio.run(runtime.execute(Command(command="true")))
+        done.set()
+
+    def be_asked() -> None:
+        asked.clear()
+        thread.start()
+        assert asked.wait(20)
+        first.stop()
+
+    done = threading.Event()
+    thread = threading.Thread(target=ask)
+    first = Loop()
+    first.run_until_complete(runtime.is_alive(timeout=20))
+    first.call_soon(be_asked)
+    first.run_forever()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        first.stop()
+        first.run_forever()  # once round: the call becomes a task, whose first step would be the next time round
+        first.close()
+        thread.join(20)
+        gc.collect()
+    assert done.is_set() and not [str(each.message) for each in said if "await" in str(each.message)]
+    assert not [record.message for record in caplog.records if record.name == "asyncio"]
+    asyncio.run(runtime.close())
+
+
+@pytest.mark.parametrize("_", range(2))
+def test_many_loops_in_many_threads_over_one_programs_streams(over_stdio: RemoteRuntime, _: int) -> None:
+    """Every call ends: with its own result, or because the loop that had the connection has ended."""
+    runtime = over_stdio
+    asyncio.run(runtime.is_alive(timeout=20))
+    wrong: list[Any] = []
+    right: list[int] = []
+
+    def calls(number: int) -> None:
+        for i in range(40):
+            text = f"{number} {i}"
+            try:
+                answer = asyncio.run(asyncio.wait_for(runtime.execute(Command(command=["echo", text])), 30))
+            except ConnectionLostError:
+                continue
+            except BaseException as error:
+                wrong.append(error)
+                return
+            if answer.stdout != text + "\n":
+                wrong.append(answer)
+            right.append(i)
+
+    threads = [threading.Thread(target=calls, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not wrong, wrong[:3]
+    assert len(right) > 6
+    asyncio.run(runtime.close())
+
+
+# Once
+
+
+@pytest.mark.parametrize("limits", [Limits(results=2), Limits(result_bytes=10)])
+async def test_an_id_whose_result_is_gone_is_not_carried_out_again(limits: Limits) -> None:
+    once: ResultCache[bytes] = ResultCache(limits, len)
+    calls: list[str] = []
+
+    def start(key: str) -> Any:
+        async def work() -> bytes:
+            calls.append(key)
+            return b"result"
+
+        return work
+
+    for key in "abcd":
+        await once.run(key, "x", start(key))
+    with pytest.raises(ResultLostError):
+        await once.run("a", "x", start("a"))
+    assert calls == list("abcd")
+
+
+def test_ids_that_differ_only_at_their_end(our_server: Server, tmp_path: Path) -> None:
+    command = {"command": f"echo x >> {tmp_path}/ran", "shell": True}
+    for i in range(2):
+        answer = ask(our_server, "POST", "/execute", command, headers={"X-Request-ID": "i" * 300 + str(i)})
+        assert answer.status == 200
+    assert (tmp_path / "ran").read_text() == "x\nx\n"
+
+
+async def test_what_was_given_up_while_there_was_no_connection_ends() -> None:
+    async with serving() as served:
+        async with channel_to(served.port) as channel:
+            running = asyncio.create_task(channel.call("execute", {"command": ["sleep", "30"]}))
+            await until(lambda: served.running == 1)
+            assert channel._connection is not None
+            channel._connection.abort()
+            running.cancel()
+            await asyncio.wait([running])
+            assert running.cancelled()
+            await channel.call("is_alive", {})
+            await until(lambda: served.running == 0)
+
+
+async def test_requests_that_never_become_whole_are_limited() -> None:
+    async with serving(Limits(requests=8)) as served, raw_client(served.port) as peer:
+        for number in range(1, 21):
+            peer.send(request(number, "execute", {"command": ""}, 1, [[["command"], 100]]))
+        assert (await peer.answer(20))[2]["class_path"].endswith(ServerLimitError.__name__)
+        assert served.running <= 9
+
+
+async def test_who_takes_no_answers_gets_no_more(tmp_path: Path) -> None:
+    (tmp_path / "long").write_text("x" * (1 << 20))
+    async with serving(Limits(result_bytes=4 << 20)) as served, raw_client(served.port) as peer:
+        kinds = []
+        for number in range(1, 21):  # it reads what comes, and never gives credit
+            peer.send(request(number, "read_file", {"path": str(tmp_path / "long")}))
+            kinds.append((await peer.answer(number))[0])
+        assert kinds[0] == RESULT and kinds[-1] == ERROR
+        (channel,) = served.registry.channels.values()
+        assert channel._kept_bytes < 6 << 20
+        peer.send(request(21))
+        assert (await peer.answer(21))[0] == RESULT
+
+
+# Time
+
+
+async def test_a_stream_waits_as_long_as_what_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "MARGIN", 0.3)
+    async with raw_server(lambda peer: keep_answering(peer, lambda frame: [])) as port:
+        runtime = RemoteRuntime(host="127.0.0.1", port=port, auth_token="")
+        begin = time.monotonic()
+        with pytest.raises(ConnectionLostError):
+            async with asyncio.timeout(20):
+                async for _ in runtime.stream_in_session(BashAction(command="x", timeout=0.2)):
+                    pass
+        assert time.monotonic() - begin < 15
+        assert runtime._wire is not None
+        await runtime._wire.close()
+
+
+async def test_an_address_that_swallows_connections_is_not_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as served:
+        with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            for one in (first, second):
+                one.setblocking(False)
+                one.connect_ex(full.getsockname())
+            addresses = [(socket.AF_INET, full.getsockname()), (socket.AF_INET, ("127.0.0.1", served.port))]
+
+            async def resolve(*_: object) -> list[tuple[int, Any]]:
+                return addresses
+
+            monkeypatch.setattr(connect, "_resolve", resolve)
+            wire = served.client()
+            assert (await wire.is_alive(9)).is_alive
+            await wire.close()
+
+
+def test_a_servers_text_of_an_error_costs_little() -> None:
+    begin = time.process_time()
+    for text in (": '' -> '" * 890, ": '" * 2700 + "\n", ": \"'" * 2000, " -> '" * 1600, ": 'a' -> 'b'" * 600 + "\n"):
+        from_wire({"class_path": "builtins.OSError", "message": f"[Errno 2] No{text}x"})
+    assert time.process_time() - begin < 4
+
+
+# Odd peers
+
+
+async def test_is_alive_does_not_raise_because_of_an_odd_answer() -> None:
+    async with raw_server(lambda peer: keep_answering(peer, lambda frame: [[RESULT, frame[1], {"x": 1}]])) as port:
+        runtime = RemoteRuntime(host="127.0.0.1", port=port, auth_token="")
+        answer = await runtime.is_alive(timeout=5)
+        assert not answer.is_alive and "cannot be read" in answer.message
+        assert runtime._wire is not None
+        await runtime._wire.close()
+
+
+def test_what_strangers_send_makes_no_lines_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logs.LOGGER.name):
+        logs.request_done("GET /\n2026 INFO forged\x1b[2J", 0.1, "404", "1.2.3.4:5", "an\nid", True)
+    assert "\n" not in caplog.messages[0] and "\x1b" not in caplog.messages[0]
+    assert caplog.records[0].request_id == "an\\nid"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("error", [ValueError, TimeoutError, UnicodeError])
+async def test_a_download_raises_what_the_server_raised(error: type[Exception], tmp_path: Path) -> None:
+    body = json.dumps({"swerexception": {"class_path": f"builtins.{error.__name__}", "message": "odd"}}).encode()
+
+    async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 511 X\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(connection, "127.0.0.1", 0)
+    json_client = JsonClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    try:
+        with pytest.raises(error, match="odd") as caught:
+            await json_client.download("/etc/x", str(tmp_path / "to"))
+        assert type(caught.value) is error
+    finally:
+        await json_client.close()
+        server.close()
+
+
+async def test_a_proxy_for_the_world_is_none_for_this_machine(
+    our_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert not connect.behind_proxy(our_server.url)
+    assert connect.behind_proxy("http://example.org:8000")
+
+
+def test_who_has_not_the_key_cannot_stay(both: server_process.Server) -> None:
+    """However long the body is that it announces."""
+    head = b"POST /execute HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", both.port), 10) as stranger:
+        stranger.sendall(head)
+        stranger.settimeout(0.25)
+        answer = b""
+        end = time.monotonic() + 15
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() < end:
+                stranger.sendall(b"x")
+                with contextlib.suppress(TimeoutError):
+                    if not (data := stranger.recv(1000)):
+                        break
+                    answer += data
+        assert time.monotonic() < end
+        assert answer.startswith(b"HTTP/1.1 403 ")
+
+
+async def test_a_server_does_not_choose_what_a_downloaded_file_is_called(tmp_path: Path) -> None:
+    data = b'{"kind": "file", "name": ".bashrc", "mode": 420}\nharm'
+
+    def respond(frame: list[Any]) -> list[Any]:
+        number = frame[1]
+        return [[DATA, number, DOWN, 0, data], [END, number, DOWN, len(data)], [RESULT, number, {}]]
+
+    async with raw_server(lambda peer: keep_answering(peer, respond)) as port, channel_to(port) as channel:
+        await channel.download("/there/report.txt", str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["report.txt"]
+
+
+async def test_a_stream_that_is_no_text_is_told_as_what_it_is() -> None:
+    def respond(frame: list[Any]) -> list[Any]:
+        return [[DATA, frame[1], DOWN, 0, b"a\xff"]]
+
+    async with raw_server(lambda peer: keep_answering(peer, respond)) as port:
+        runtime = RemoteRuntime(host="127.0.0.1", port=port, auth_token="")
+        with pytest.raises(ProtocolError):
+            async for _ in runtime.stream_in_session(BashAction(command="x", timeout=5)):
+                pass
+        assert runtime._wire is not None
+        await runtime._wire.close()
+
+
+@pytest.fixture(scope="module")
+def with_metrics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[server_process.Server]:
+    pytest.importorskip("prometheus_client", reason="the package prometheus-client is not installed")
+    with server_process.serving(tmp_path_factory.mktemp("metrics") / "log", "--metrics") as server:
+        yield server
+
+
+_WEBSOCKET = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: eA==\r\nSec-WebSocket-Version: 13\r\n"
+_FRAMES = "Connection: Upgrade\r\nUpgrade: SWEREX-FRAMES\r\n"
+
+
+@pytest.mark.parametrize("verb", ["GET", "HEAD", "OPTIONS", "POST", "TRACE"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        "",
+        "X-API-Key: \r\n",
+        "X-API-Key: wrong\r\n",
+        f"X-API-Key : {KEY}\r\n",
+        f"X-API-Key: {KEY}\r\nX-API-Key: wrong\r\n",
+        f"X-API-Key: {KEY}x\r\n",
+        _WEBSOCKET,
+        _FRAMES,
+    ],
+)
+def test_no_way_leads_past_the_key(with_metrics: server_process.Server, verb: str, more: str) -> None:
+    for path in (
+        "/",
+        "/metrics",
+        "//metrics",
+        "/%6detrics",
+        "/docs",
+        "/openapi.json",
+        "/wire",
+        "/x/wire",
+        "http://h/",
+        "*",
+    ):
+        with socket.create_connection(("127.0.0.1", with_metrics.port), 10) as stranger:
+            stranger.sendall(f"{verb} {path} HTTP/1.1\r\nHost: x\r\n{more}Content-Length: 0\r\n\r\n".encode())
+            answer = stranger.recv(1000)
+        assert answer.split(b" ")[1] in (b"400", b"401", b"403"), (path, answer)

@@ -1,0 +1,262 @@
+"""The limits of a server, under concurrency, against strangers, and in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from swerex_c.exceptions import ServerLimitError
+from swerex_c.remote.wire.idempotency import ResultCache
+from swerex_c.remote.wire.limits import Limits
+from swerex_c.remote.wire.protocol import ERROR
+from swerex_c.runtime.abstract import CloseBashSessionRequest, CreateBashSessionRequest
+from swerex_c.runtime.remote import RemoteRuntime
+from tests.remote.test_serve import upgrade
+from tests.support.frames_tools import raw_client, request
+from tests.support.harness import PACE, eventually
+from tests.support.server_process import KEY, REMOTE, Server, open_files, serving
+
+LIMIT_ERROR = "swerex.exceptions.ServerLimitError"
+
+
+def at_once(server: Server, bodies: list[tuple[str, dict[str, Any]]]) -> list[str]:
+    """Post all of them at the same time, each on a connection of its own; return "" or the error of each."""
+
+    def post(request: tuple[str, dict[str, Any]]) -> str:
+        path, body = request
+        answer = requests.post(server.url + path, json=body, headers={"X-API-Key": KEY}, timeout=60)
+        return "" if answer.status_code == 200 else answer.json()["swerexception"]["class_path"]
+
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        return list(pool.map(post, bodies))
+
+
+@pytest.mark.parametrize("wire", ["msgpack", "json"])
+async def test_sessions_that_are_created_at_once_keep_to_their_limit(tmp_path: Path, wire: str) -> None:
+    with serving(tmp_path / "log", "--max-sessions", "2") as server:
+        runtime = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=server.port, timeout=10, wire=wire)
+        assert (await runtime.is_alive()).is_alive
+
+        async def create(name: str) -> Any:
+            return await runtime.create_session(CreateBashSessionRequest(session=name, startup_timeout=30))
+
+        answers = await asyncio.gather(*(create(str(i)) for i in range(12)), return_exceptions=True)
+        assert sorted(type(answer).__name__ for answer in answers) == [
+            *["CreateBashSessionResponse"] * 2, *["ServerLimitError"] * 10
+        ]  # fmt: skip
+        made = [i for i, answer in enumerate(answers) if not isinstance(answer, ServerLimitError)]
+        await runtime.close_session(CloseBashSessionRequest(session=str(made[0])))
+        await create("another")
+        with pytest.raises(ServerLimitError):
+            await create("one too many")
+        await runtime.close()
+
+
+def test_requests_that_come_at_once_keep_to_their_limit(tmp_path: Path) -> None:
+    with serving(tmp_path / "log", "--max-requests", "3") as server:
+        wait = [("/execute", {"command": f"sleep {3 * PACE}", "shell": True})] * 12
+        assert sorted(at_once(server, wait)) == [""] * 3 + [LIMIT_ERROR] * 9
+        assert server.post("/execute", command="true", shell=True).status_code == 200
+
+
+def test_the_log_names_the_peer_of_a_connection(tmp_path: Path) -> None:
+    with serving(tmp_path / "log") as server:
+        server.get("/no/such/path", headers={"X-Forwarded-For": "8.8.8.8"})
+        assert eventually(lambda: "GET /no/such/path from 127.0.0.1:" in server.said(), 20)
+        assert "8.8.8.8" not in server.said()
+
+
+# Memory that a peer decides
+
+
+def memory(server: Server, what: str = "VmHWM") -> int:
+    """Return the peak of a server's memory (VmHWM) or what it has now (VmRSS), in bytes."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(status.partition(f"{what}:")[2].split()[0]) << 10
+
+
+def cpu_seconds(server: Server) -> float:
+    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+BAD: dict[str, tuple[str, Callable[[int], Any]]] = {
+    "a list of numbers": ("execute", lambda n: {"command": [0] * n}),
+    "a list of lists": ("execute", lambda n: {"command": [[]] * n}),
+    "an object of numbers": ("execute", lambda n: {"command": "x", "env": {str(i): 0 for i in range(n // 2)}}),
+    "a long name": ("execute", lambda n: {"command": "x", "env": {"x" * 3 * n: 0}}),
+    "a long tag": ("run_in_session", lambda n: {"action_type": "x" * 3 * n, "command": "x"}),
+    "a long number": ("execute", lambda n: {"command": "x", "timeout": "x" * 3 * n}),
+    "no object": ("execute", lambda n: [0] * n),
+}
+"""Methods, and what they do not take, of a size."""
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("patient") / "log") as server:
+        server.get("/is_alive")
+        yield server
+
+
+@pytest.mark.memory
+@pytest.mark.parametrize("wire", ["frames", "json"])
+@pytest.mark.parametrize("bad", BAD)
+async def test_an_invalid_request_is_refused_in_few_words(patient: Server, bad: str, wire: str) -> None:
+    method, make = BAD[bad]
+    payload = make(1_300_000 if wire == "json" else 190_000)  # frames have at most 200,000 members
+    before, used = memory(patient), cpu_seconds(patient)
+    if wire == "json":
+        answer = patient.client.post(f"{patient.url}/{method}", json=payload, timeout=60)
+        assert answer.status_code == 422 and len(answer.content) < 5000
+    else:
+        async with raw_client(patient.port, key=KEY, name=os.urandom(16)) as peer:
+            peer.send(request(1, method, payload))
+            kind, _, error, *_ = await peer.answer(1)
+            assert kind == ERROR and error["class_path"] == "swerex.exceptions.InvalidInputError"
+            assert "is not valid" in error["message"] and len(str(error)) < 20_000
+    assert cpu_seconds(patient) - used < 3 * PACE
+    assert memory(patient) - before < 120 << 20
+
+
+def test_a_body_has_a_limit_that_fits_into_memory(tmp_path: Path) -> None:
+    with serving(tmp_path / "log") as server:
+        body = {"path": str(tmp_path / "f"), "content": "x" * (64 << 20)}
+        answer = server.post("/write_file", **body)
+        assert answer.status_code == 413 and f"{64 << 20} bytes" in answer.json()["detail"]
+        assert not (tmp_path / "f").exists()
+
+
+async def test_results_go_when_their_time_is_over() -> None:
+    """Also when nothing is asked any more."""
+    once: ResultCache[bytes] = ResultCache(Limits(result_seconds=0.05), len)
+
+    async def work() -> bytes:
+        return bytes(100)
+
+    for name in "ab":
+        await once.run(name, "x", work)
+    assert once.kept_bytes == 200
+    async with asyncio.timeout(10):
+        while once.kept_bytes:
+            await asyncio.sleep(0.01)
+    assert len(once) == 0
+
+
+def test_the_text_of_a_file_is_not_kept(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("x" * (32 << 20))
+    with serving(tmp_path / "log") as server:
+        server.get("/is_alive")
+        read = [("/read_file", {"path": str(tmp_path / "f")})]
+        before = memory(server, "VmRSS")
+        for i in range(6):
+            answer = server.client.post(
+                server.url + read[0][0], json=read[0][1], headers={"X-Request-ID": str(i)}, timeout=60
+            )
+            assert len(answer.json()["content"]) == 32 << 20
+        assert eventually(lambda: memory(server, "VmRSS") - before < 96 << 20)
+
+
+# Connections without the key
+
+
+@contextlib.contextmanager
+def flood(server: Server, count: int, first: bytes = b"") -> Iterator[list[socket.socket]]:
+    """Hold many connections, and make each again that is cut."""
+    wires: list[socket.socket] = []
+    stop = threading.Event()
+
+    def connect() -> socket.socket:
+        wire = socket.create_connection(("127.0.0.1", server.port))
+        with contextlib.suppress(ConnectionError):
+            wire.sendall(first)
+        return wire
+
+    def hold() -> None:
+        while not stop.wait(0.1):
+            for i, wire in enumerate(wires):
+                wire.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    try:
+                        cut = wire.recv(1) == b""
+                    except ConnectionError:
+                        cut = True
+                    if cut:
+                        wire.close()
+                        wires[i] = connect()
+
+    wires += [connect() for _ in range(count)]
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        yield wires
+    finally:
+        stop.set()
+        thread.join()
+        for wire in wires:
+            wire.close()
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("descriptors", [256, 1024])
+def test_with_a_key_one_gets_through_a_flood(tmp_path: Path, loop: str, descriptors: int) -> None:
+    if loop == "uvloop":
+        pytest.importorskip("uvloop", reason="uvloop is not installed")
+    few = ["bash", "-c", f'ulimit -n {descriptors}; exec "$@"', "bash", *REMOTE]
+    with serving(tmp_path / "log", "--loop", loop, command=few) as server:
+        before = cpu_seconds(server)
+        with flood(server, 700):
+            for _ in range(3):
+                with requests.Session() as one:
+                    one.trust_env = False
+                    answer = one.get(server.url + "/is_alive", headers={"X-API-Key": KEY}, timeout=30 * PACE)
+                    assert answer.status_code == 200
+            # One that is in stays in, and has descriptors for what it asks for.
+            assert server.post("/create_session", session_type="bash", startup_timeout=30).status_code == 200
+            ran = server.post("/run_in_session", action_type="bash", command="echo on")
+            assert ran.json()["output"].strip() == "on"
+            assert server.post("/execute", command="echo on", shell=True).json()["stdout"] == "on\n"
+            assert open_files(server.process.pid) <= min(descriptors - 30, 256 + 60)
+        assert server.get("/is_alive").status_code == 200
+        assert cpu_seconds(server) - before < 5 * PACE
+        said = server.said().splitlines()
+        assert len([line for line in said if "Too many connections" in line]) == 1 and len(said) < 10
+        assert eventually(lambda: open_files(server.process.pid) < 60)
+
+
+def test_connections_with_the_key_leave_descriptors(tmp_path: Path) -> None:
+    """What is beyond is told so, as far as it has the key."""
+    few = ["bash", "-c", 'ulimit -n 256; exec "$@"', "bash", *REMOTE]
+    with serving(tmp_path / "log", command=few) as server, contextlib.ExitStack() as stack:
+        assert server.post("/create_session", session_type="bash", startup_timeout=30).status_code == 200
+        statuses = []
+        for _ in range(300):
+            wire = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20))
+            wire.sendall(upgrade(key=KEY))
+            statuses.append(wire.recv(65536)[9:12])
+        assert statuses[:100] == [b"101"] * 100 and statuses[-50:] == [b"511"] * 50
+        assert server.post("/execute", command="echo on", shell=True).json()["stdout"] == "on\n"
+        ran = server.post("/run_in_session", action_type="bash", command="echo on")
+        assert ran.json()["output"].strip() == "on"
+
+
+def test_a_crowd_with_the_key_is_not_cut(tmp_path: Path) -> None:
+    """More at once than may be without the key."""
+    with serving(tmp_path / "log", "--max-unauthenticated", "8") as server:
+        head = f"GET /is_alive HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\n\r\n".encode()
+        with contextlib.ExitStack() as stack:
+            connections = []
+            for _ in range(200):
+                connections.append(stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 30)))
+                connections[-1].sendall(head)
+            assert {connection.recv(12) for connection in connections} == {b"HTTP/1.1 200"}

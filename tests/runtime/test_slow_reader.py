@@ -1,0 +1,294 @@
+"""A reader of a stream that is slow, stops, or goes away: it gets every byte, in bounded memory; none waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swerex_c.exceptions import CommandTimeoutError, RuntimeClosedError
+from swerex_c.runtime.abstract import (
+    BashAction,
+    BashInterruptAction,
+    BashObservation,
+    CloseBashSessionRequest,
+    CreateBashSessionRequest,
+)
+from swerex_c.runtime.local import LocalRuntime
+from tests.support.frames_tools import Served, serving
+from tests.support.harness import quicker_than
+
+pytestmark = pytest.mark.only_here("stream_in_session")
+
+LIMIT = 1 << 20
+NUMBERS = 400_000
+COUNT = f"seq {NUMBERS}; (exit 4)"
+"""2.7 MB."""
+ENDLESS = "while :; do head -c 100000 /dev/zero | tr '\\0' x; done"
+
+
+@pytest.fixture
+async def runtime() -> AsyncIterator[LocalRuntime]:
+    """One that keeps so little of an output that a reader is soon too far behind."""
+    runtime = LocalRuntime(output_limit=LIMIT)
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
+    yield runtime
+    await runtime.close()
+
+
+async def read(stream: AsyncIterator[Any], pause: float = 0.0, first: float = 0.0) -> tuple[str, BashObservation]:
+    """All of a stream; `first` is how long it is not read after its first piece, and `pause` after each other."""
+    pieces: list[str] = []
+    async for item in stream:
+        if isinstance(item, str):
+            pieces.append(item)
+            await asyncio.sleep(first if len(pieces) == 1 else pause)
+        else:
+            return "".join(pieces), item
+    raise AssertionError("a stream without an answer")
+
+
+def expected(numbers: int) -> str:
+    return "".join(f"{i}\n" for i in range(1, numbers + 1))
+
+
+async def works(runtime: LocalRuntime) -> None:
+    answer = await runtime.run_in_session(BashAction(command="echo works; (exit 3)", check="silent", timeout=5))
+    assert (answer.output, answer.exit_code) == ("works\n", 3)
+
+
+async def begin(runtime: LocalRuntime, command: str = ENDLESS, **more: Any) -> AsyncIterator[Any]:
+    """A stream that somebody has begun to read, and does not go on with: by now its program waits for that."""
+    stream = runtime.stream_in_session(BashAction(command=command, check="silent", **{"timeout": 30, **more}))
+    assert isinstance(await anext(stream), str)
+    await asyncio.sleep(0.1)
+    return stream
+
+
+async def test_every_byte_comes(runtime: LocalRuntime) -> None:
+    action = BashAction(command=COUNT, check="silent", timeout=30)
+    text, last = await read(runtime.stream_in_session(action), pause=0.002, first=0.2)
+    assert text == expected(NUMBERS)
+    assert last.exit_code == 4
+    assert last.output_dropped == len(text) - LIMIT  # that is what the answer keeps
+    assert last.output.startswith("1\n2\n") and last.output.endswith(f"\n{NUMBERS}\n")
+    await works(runtime)
+
+
+@pytest.mark.thorough
+async def test_a_loop_that_stands_still(runtime: LocalRuntime) -> None:
+    text = ""
+    async for piece in runtime.stream_in_session(BashAction(command=COUNT, check="silent", timeout=30)):
+        if isinstance(piece, str):
+            if not text:
+                time.sleep(0.3)  # the core goes on without this thread
+            text += piece
+    assert text == expected(NUMBERS)
+
+
+@pytest.mark.thorough
+async def test_limits_are_for_the_answer(runtime: LocalRuntime) -> None:
+    small = LocalRuntime(output_limit=1024)
+    await small.create_session(CreateBashSessionRequest(startup_timeout=10))
+    stream = small.stream_in_session(BashAction(command=COUNT, check="silent", timeout=30))
+    text, last = await read(stream, first=0.2)
+    assert text == expected(NUMBERS)
+    assert len(last.output) < 1100 and last.output_dropped == len(text) - 1024
+    await small.close()
+
+
+def grown() -> int:
+    """Bytes by which this process's memory has at most grown since the last call."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    Path("/proc/self/clear_refs").write_text("5")
+    return int(status["VmHWM"].split()[0]) * 1024
+
+
+@pytest.mark.thorough
+@pytest.mark.memory
+async def test_memory_is_bounded(runtime: LocalRuntime) -> None:
+    command = "head -c 40000000 /dev/zero | tr '\\0' x"
+    await read(runtime.stream_in_session(BashAction(command="seq 200000", timeout=30)))
+    gc.collect()
+    grown()
+    before = grown()
+    size = 0
+    async for item in runtime.stream_in_session(BashAction(command=command, timeout=30)):
+        if isinstance(item, str):
+            if size // 10_000_000 != (size + len(item)) // 10_000_000 or not size:
+                await asyncio.sleep(0.05)
+            size += len(item)
+    assert size == 40_000_000
+    assert grown() - before < 8_000_000
+
+
+async def test_its_timeout_holds(runtime: LocalRuntime) -> None:
+    begun = time.monotonic()
+    stream = await begin(runtime, timeout=1.5)
+    waiting = asyncio.ensure_future(runtime.run_in_session(BashAction(command="echo x", timeout=0.1)))
+    await asyncio.wait([waiting])
+    assert "was not sent" in str(waiting.exception())
+    await asyncio.sleep(1.55 - (time.monotonic() - begun))
+    size = 0
+    with pytest.raises(CommandTimeoutError) as caught, quicker_than(0.5):
+        async for item in stream:
+            assert not item.strip("x")
+            size += len(item)
+    assert LIMIT // 4 < size < LIMIT
+    assert caught.value.output.endswith("x" * 1000)
+    await runtime.run_in_session(BashInterruptAction())
+    await works(runtime)
+
+
+async def test_an_interrupt_comes_through(runtime: LocalRuntime) -> None:
+    stream = await begin(runtime)
+    with quicker_than(1.5):
+        await runtime.run_in_session(BashInterruptAction())
+        _, last = await read(stream)
+    assert last.exit_code == 130
+    await works(runtime)
+
+
+@pytest.mark.thorough
+async def test_what_ignores_interrupts_is_killed(runtime: LocalRuntime) -> None:
+    stream = await begin(runtime, "(trap '' INT; yes)")
+    with quicker_than(4):
+        await runtime.run_in_session(BashInterruptAction(timeout=0.05, n_retry=2))
+        _, last = await read(stream)
+    assert last.exit_code == 137
+    await works(runtime)
+
+
+async def test_close(runtime: LocalRuntime) -> None:
+    stream = await begin(runtime)
+    with quicker_than(3):
+        await runtime.close_session(CloseBashSessionRequest())
+        with pytest.raises(RuntimeClosedError):
+            await read(stream)
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
+    await works(runtime)
+
+
+@pytest.mark.parametrize("how", ["closed", "cancelled", "forgotten"])
+async def test_a_reader_that_goes_away(runtime: LocalRuntime, how: str) -> None:
+    """What it has left behind runs to its end, and the next command comes after that."""
+    stream: Any = None
+    if how in ("closed", "forgotten"):
+        stream = await begin(runtime, COUNT)
+        if how == "closed":
+            await stream.aclose()
+        stream = None
+        gc.collect()
+    else:
+        reader = asyncio.ensure_future(read(await begin(runtime, COUNT), first=100.0))
+        await asyncio.sleep(0.05)
+        reader.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await reader
+    with quicker_than(5):
+        await works(runtime)
+
+
+@pytest.mark.thorough
+def test_a_loop_that_goes_away() -> None:
+    """With its reader in the middle: the next loop's command comes after what was left behind."""
+    runtime = LocalRuntime(output_limit=LIMIT)
+
+    async def leave() -> None:
+        await runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
+        streams.append(await begin(runtime, COUNT))
+
+    streams: list[Any] = []
+    asyncio.run(leave())
+    with quicker_than(5):
+        asyncio.run(works(runtime))
+    asyncio.run(runtime.close())
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("pattern", ["399999", r"(3)9{5}\s"])
+async def test_a_pattern_behind_it(runtime: LocalRuntime, pattern: str) -> None:
+    """A slow reader gets what comes before it."""
+    action = BashAction(command=COUNT + "; sleep 20", expect=[pattern], check="ignore", timeout=30)
+    text, last = await read(runtime.stream_in_session(action), first=0.2)
+    assert text.startswith(expected(NUMBERS - 2)) and len(text) <= len(expected(NUMBERS - 1))
+    assert last.expect_string == pattern
+    await runtime.run_in_session(BashInterruptAction())
+    await works(runtime)
+
+
+@pytest.mark.thorough
+async def test_silence_of_what_waits_is_none(runtime: LocalRuntime) -> None:
+    action = BashAction(command=COUNT, check="silent", timeout=30, no_output_timeout=0.2)
+    text, last = await read(runtime.stream_in_session(action), first=0.6)
+    assert text == expected(NUMBERS) and last.exit_code == 4
+
+
+@pytest.mark.thorough
+async def test_short_commands_of_others(runtime: LocalRuntime) -> None:
+    """The calling thread, which waits by itself for a short command, does not turn for a terminal that is not read."""
+    stream = await begin(runtime)
+    before = time.process_time()
+    with pytest.raises(Exception, match="was not sent"):
+        await runtime.run_in_session(BashAction(command="true", timeout=0.3))
+    assert time.process_time() - before < 0.1
+    await stream.aclose()  # type: ignore[attr-defined]
+
+
+# Behind a server
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    async with serving() as server:
+        server.place.runtime = LocalRuntime(output_limit=LIMIT)
+        yield server
+
+
+async def test_every_byte_comes_from_afar(served: Served) -> None:
+    """Through the terminal, the session, the server, the connection and the client; none of them keeps much."""
+    wire = served.client()
+    await wire.call("create_session", CreateBashSessionRequest(startup_timeout=10), dict)
+    numbers = 1_000_000
+    action = BashAction(command=f"seq {numbers}; (exit 4)", check="silent", timeout=60)
+    size, text = 0, []
+    async for item in wire.stream(action, lambda **fields: fields):
+        if isinstance(item, str):
+            if not text:
+                await asyncio.sleep(0.5)
+                (exchange,) = [e for c in served.registry.channels.values() for e in c.calls.values() if e.down]
+                assert exchange.down is not None and exchange.down.held < 5_500_000  # of 6.9 MB
+                assert exchange.answer is None
+            text.append(item)
+            size += len(item)
+        else:
+            last = item
+    assert "".join(text) == expected(numbers)
+    assert last["exit_code"] == 4 and last["output_dropped"] == size - LIMIT
+    await wire.close()
+
+
+@pytest.mark.thorough
+async def test_interrupt_and_end_from_afar(served: Served) -> None:
+    wire = served.client()
+    await wire.call("create_session", CreateBashSessionRequest(startup_timeout=10), dict)
+    for how in ("interrupted", "left"):
+        stream = wire.stream(BashAction(command=ENDLESS, check="silent", timeout=60), lambda **fields: fields)
+        await anext(stream)
+        await asyncio.sleep(0.4)
+        if how == "left":
+            await stream.aclose()  # type: ignore[attr-defined]
+        with quicker_than(3):
+            await wire.call("run_in_session", BashInterruptAction(), dict)
+        if how == "interrupted":
+            last = [item async for item in stream][-1]
+            assert isinstance(last, dict) and last["exit_code"] == 130
+        answer = await wire.call("run_in_session", BashAction(command="echo works", timeout=5), dict)
+        assert answer["output"] == "works\n"
+    await wire.close()

@@ -1,0 +1,37 @@
+"""The limit on startup files: what a request sets is obeyed, and one that sets none has time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from swerex_c.exceptions import CommandTimeoutError
+from swerex_c.runtime.abstract import CreateBashSessionRequest
+from tests.support.runtimes import RUNTIMES
+from tests.support.server_process import serving
+
+
+@pytest.fixture
+def slow_home(mark: str) -> None:
+    """Startup files that take more than the default that the model shows, and 0.35 seconds."""
+    Path(os.environ["HOME"], ".bashrc").write_text("sleep 1.6; echo up\n")
+
+
+def test_the_default_is_that_of_swe_rex() -> None:
+    assert CreateBashSessionRequest().startup_timeout == 1.0
+    assert CreateBashSessionRequest().model_dump()["startup_timeout"] == 1.0
+
+
+@pytest.mark.usefixtures("slow_home")
+@pytest.mark.parametrize("kind", RUNTIMES)
+async def test_only_a_limit_that_was_set_is_obeyed(kind: str, tmp_path: Path) -> None:
+    with serving(tmp_path / "log") as server:
+        runtime = RUNTIMES[kind](server)
+        try:
+            assert (await runtime.create_session(CreateBashSessionRequest())).output == "up\n"
+            with pytest.raises(CommandTimeoutError, match=r"1\.0 seconds while reading the startup files"):
+                await runtime.create_session(CreateBashSessionRequest(session="limited", startup_timeout=1.0))
+        finally:
+            await runtime.close()

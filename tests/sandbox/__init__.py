@@ -1,0 +1,1 @@
+"""Sandboxes that are this machine, reached by running programs or by calls."""

@@ -1,0 +1,565 @@
+"""Scripts and commands in a place: this machine, with `env` as the client, so that every failure can be made here."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swerex_c.exceptions import (
+    CommandTimeoutError,
+    InvalidInputError,
+    NonZeroExitCodeError,
+    NotSupportedError,
+    ResourceError,
+    RuntimeClosedError,
+    SandboxLostError,
+)
+from swerex_c.runtime.abstract import Command, CommandResponse
+from swerex_c.sandbox import loader_pool
+from swerex_c.sandbox.commands import execute
+from swerex_c.sandbox.loader import MERGED, REUSABLE, Output
+from swerex_c.sandbox.processes import END_MARKED
+from swerex_c.sandbox.run import CompletedCommand, find_line, run_command
+from swerex_c.sandbox.sandbox import Sandbox
+from tests.support import needs
+from tests.support.local_backend import Here
+
+PATIENCE = 20.0 * float(os.environ.get("SWX_PACE", "1"))
+LIMIT = 1 << 28
+
+
+@pytest.fixture
+def here() -> Iterator[Sandbox]:
+    place = Sandbox(Here())
+    place.open(PATIENCE)
+    yield place
+    place.close()
+    assert soon(lambda: not clients(place))
+
+
+@pytest.fixture(params=["cat", "no cat"])
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sandbox]:
+    """A place whose shells take many scripts, and one where each takes one, because nothing can copy."""
+    if request.param == "cat":
+        place = Sandbox(Here())
+    else:
+        for name in ("bash", "env", "sh", "sleep", "head", "tr", "setsid", "true"):
+            (tmp_path / name).symlink_to(needs.program(name, name))
+        place = Sandbox(Here(needs.program("env", "coreutils"), PATH=str(tmp_path)))
+    place.open(PATIENCE)
+    yield place
+    place._end_marked(place.mark)  # what a test that failed has left would take a processor from all others
+    place.close()
+
+
+def clients(place: Sandbox) -> list[int]:
+    """All of this machine's processes that belong to a place."""
+    return needs.mentioning(place.mark)
+
+
+def run(place: Sandbox, command: str | list[str], **fields: Any) -> CommandResponse:
+    return asyncio.run(execute(place, Command(command=command, **fields), LIMIT))
+
+
+def sh(place: Sandbox, command: str, **fields: Any) -> CommandResponse:
+    return run(place, command, shell=True, **fields)
+
+
+def seconds() -> str:
+    """A number that no other test's sleep has."""
+    return f"84{uuid.uuid4().int % 10**7:07d}"
+
+
+def sleeping(number: str) -> list[int]:
+    found = []
+    for pid in needs.pids():
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[:2] == [b"sleep", number.encode()] and needs.alive(pid):
+            found.append(pid)
+    return found
+
+
+def soon(condition: Callable[[], bool]) -> bool:
+    return needs.wait_until(condition, PATIENCE)
+
+
+# -- scripts --------------------------------------------------------------------------------------------------------
+
+
+def test_a_program_is_heard_until_it_has_said_a_line() -> None:
+    def say(script: str) -> CompletedCommand:
+        return run_command(["bash", "-c", script], environment=os.environ, timeout=PATIENCE, until=b"to ")
+
+    said = say("echo $$ >&2; echo no to; printf t; sleep 0.02; echo o be; exec sleep 1000")
+    assert (said.code, find_line(said.stdout, b"to ")) == (0, b"be")
+    assert not os.path.exists(f"/proc/{int(said.stderr)}")
+    said = say("echo no to; printf 'to be'; exit 3")  # not a whole line
+    assert (said.code, said.stdout, find_line(said.stdout, b"to ")) == (3, b"no to\nto be", None)
+    with pytest.raises(TimeoutError):
+        run_command(["sleep", "1000"], environment=os.environ, timeout=0.05, until=b"to ")
+
+
+def test_a_script(either: Sandbox) -> None:
+    every = bytes(range(1, 256)).decode("utf-8", "surrogateescape")
+    for _ in range(3):
+        answer = either.run('printf "%s|" "$@"; echo error >&2; exit 3', "a b", "", every)
+        assert answer.stdout == b"a b||" + os.fsencode(every) + b"|"
+        assert (answer.code, answer.stderr, answer.dropped) == (3, b"error\n", 0)
+    assert either.run('echo "${#1}"', "x" * 3_000_000).stdout == b"3000000\n"
+    assert either.run("read -r x; echo $x; read -r y; echo $?", input=b"one\n").stdout == b"one\n1\n"
+
+
+def test_the_place_cannot_change_the_loader() -> None:
+    variables = {"LC_ALL": "C.UTF-8", "BASH_ENV": "/dev/stdin", "SHELLOPTS": "xtrace", "BASH_FUNC_read%%": "() { :; }"}
+    place = Sandbox(Here(**variables))
+    for _ in range(3):
+        answer = place.run('echo ${#1} $- $LC_ALL; printf "%s " /proc/self/fd/*; env', "é")
+        words = answer.stdout.split()
+        assert words[:1] + words[2:3] == [b"1", b"C.UTF-8"] and b"x" not in words[1]
+        assert words[3:6] == [b"/proc/self/fd/%d" % number for number in range(3)] and answer.stderr == b""
+        assert variables.pop("SHELLOPTS", None) != "" and b"OPTS" not in answer.stdout
+        assert all(b"%s=%s" % (name.encode(), value.encode()) in answer.stdout for name, value in variables.items())
+    place.close()
+
+
+@pytest.mark.parametrize(
+    "script, code",
+    [
+        ("exit 137", 137),
+        ("exec sh -c 'exit 143'", 143),
+        ("kill -9 $BASHPID", -9),
+        ("exec sh -c 'kill -TERM $$'", -15),
+        ("kill -INT 0", -2),
+        ("kill -9 0", -9),
+        ("trap '' CHLD; exit 255", 255),
+        ("exec sh -c '(sleep 0.2; kill -CONT $$) & kill -STOP $$; exit 5'", 5),
+    ],
+)
+def test_how_a_script_ended(either: Sandbox, script: str, code: int) -> None:
+    assert either.run(script, timeout=PATIENCE).code == code
+
+
+def test_streams(here: Sandbox) -> None:
+    with here.start("while read -r x; do echo got $x; echo no $x >&2; done; exit 4") as running:
+        for number in (b"1", b"2"):
+            running.write(number + b"\n")
+            assert running.read(100) == b"got " + number + b"\n"
+        running.close_input()
+        assert running.wait(PATIENCE) == 4
+        assert (running.read(), running.read(stderr=True), running.read(1)) == (b"", b"no 1\nno 2\n", b"")
+    with here.start("cat; cat <<<end >&2") as running:
+        data = bytes(range(256)) * 40_000
+        running.write(data)  # nobody reads, and it does not wait for that
+        running.close_input()
+        assert running.read(10, stderr=True) == b"end\n"
+        assert running.read() == data
+    with here.start("echo a; exit 1", kind=MERGED) as running, pytest.raises(BrokenPipeError):
+        for _ in range(1000):
+            running.write(b"x" * 100_000)
+    assert running.wait(0) == 1
+
+
+def test_a_running_script_is_killed(here: Sandbox) -> None:
+    number = seconds()
+    running = here.start(f"setsid sleep {number} & sleep {number}")
+    assert soon(lambda: len(sleeping(number)) == 2)
+    with pytest.raises(TimeoutError):
+        running.wait(0.01)
+    threading.Timer(0.1, running.kill).start()
+    assert running.read(1) == b""
+    assert soon(lambda: not sleeping(number))
+    running.close()
+    assert here.run("echo next").stdout == b"next\n"
+
+
+def test_what_is_kept_of_much_output(here: Sandbox) -> None:
+    answer = here.run("printf 'a%.0s' {1..600}; printf 'b%.0s' {1..600}; echo err >&2", limit=1024)
+    assert answer.stdout == b"a" * 512 + b"b" * 512
+    assert (answer.stderr, answer.dropped) == (b"err\n", 176)
+
+
+def test_records_at_any_boundary() -> None:
+    """What the program prints may hold the beginning of a record, and come in any pieces."""
+    key = b"0123456789abcdef" * 2
+    stream = b"noise" + key + b"B;x" + key[:20] + b"y" + key + b"N7;" + key + b"?" + key + b"E-9;late" + key + b"R;"
+    for size in range(1, len(stream) + 1):
+        seen: list[bytes] = []
+        output = Output(-1, key)
+        output.drain(seen.append)
+        for at in range(0, len(stream), size):
+            output.feed(stream[at : at + size])
+        assert b"".join(seen) == b"x" + key[:20] + b"y" + key + b"?"
+        assert output.records == {b"B": b"", b"N": b"7", b"E": b"-9", b"R": b""} and output.noise == b"noise"
+
+
+def test_output_cannot_forge_an_end(here: Sandbox) -> None:
+    """Not with all that a command can learn of the shell above it without stopping it."""
+    look = "tr '\\0' '\\n' </proc/$PPID/environ; tr '\\0' '\\n' </proc/$PPID/cmdline; env; "
+    forged = look + "for w in $(tr '\\0' ' ' </proc/$PPID/cmdline); do printf '%sE0;' \"$w\"; done; exit 9"
+    for _ in range(2):
+        answer = sh(here, forged)
+        assert answer.exit_code == 9 and answer.stdout.count("E0;") > 5
+
+
+def test_left_children_print_into_no_other_answer(either: Sandbox) -> None:
+    number = seconds()
+    noisy = f"(trap '' PIPE; while :; do echo noise; echo noise >&2; done & exec sleep {number}) & echo mine"
+    noisy += f"; (sleep {number}; echo late) & setsid sh -c 'echo late; exec sleep {number}' & sleep 0.05"
+    answer = sh(either, noisy)
+    assert answer.stdout.startswith(("mine\n", "noise")) and answer.exit_code == 0
+    for count in range(15):
+        assert sh(either, f"echo {count}; echo e{count} >&2").model_dump() == {
+            "stdout": f"{count}\n",
+            "stderr": f"e{count}\n",
+            "exit_code": 0,
+        }
+    assert soon(lambda: len(sleeping(number)) == 3)
+    either._end_marked(either.mark)
+    assert not sleeping(number)
+
+
+# -- commands -------------------------------------------------------------------------------------------------------
+
+
+def test_commands(either: Sandbox, tmp_path: Path) -> None:
+    assert run(either, ["sh", "-c", 'printf "%s." "$@"', "sh", "a b", "$HOME", "*", ""]).stdout == "a b.$HOME.*.."
+    answer = sh(either, "echo $0 $1; echo err >&2; printf 'a\\0\\377\\n'; exit 5")
+    assert (answer.stdout, answer.stderr, answer.exit_code) == ("/bin/sh\na\0\\xff\n", "err\n", 5)
+    assert run(either, ['echo "$0 $1"', "zero", "one"], shell=True).stdout == "zero one\n"
+    merged = sh(either, "for i in 1 2 3; do echo o$i; echo e$i >&2; done", merge_output_streams=True)
+    assert (merged.stdout, merged.stderr) == ("o1\ne1\no2\ne2\no3\ne3\n", "")
+    assert sh(either, "read x; echo $?", timeout=PATIENCE).stdout == "1\n"
+    assert sh(either, "kill -9 $$").exit_code == -9 and sh(either, "kill 0").exit_code == -15
+    assert sh(either, f": {'y' * 300_000}; echo done; exit 7").stdout == "done\n"
+    assert sh(either, "pwd", cwd=str(tmp_path)).stdout == f"{tmp_path}\n"
+    with pytest.raises(NonZeroExitCodeError, match="^it broke: Command 'exit 3' failed with exit code 3"):
+        sh(either, "exit 3", check=True, error_msg="it broke")
+
+
+def test_commands_that_cannot_be_run(either: Sandbox, tmp_path: Path) -> None:
+    def program(name: str, text: str, mode: int = 0o755) -> str:
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(mode)
+        return str(tmp_path / name)
+
+    data, plain = program("data", "no program", 0o644), program("plain", "echo hi\n")
+    orphan, empty = program("orphan", "#!/no/such/interpreter\n"), program("empty", "")
+    for command, cwd, kind, name in (
+        ("no-such-program", None, FileNotFoundError, "no-such-program"),
+        ("", None, FileNotFoundError, ""),
+        ("/no/such/program", None, FileNotFoundError, "/no/such/program"),
+        (orphan, None, FileNotFoundError, orphan),
+        (data, None, PermissionError, data),
+        (str(tmp_path), None, PermissionError, str(tmp_path)),
+        (f"{data}/x", None, NotADirectoryError, f"{data}/x"),
+        (plain, None, OSError, plain),
+        (empty, None, OSError, empty),
+        ("true", "/no/such/directory", FileNotFoundError, "/no/such/directory"),
+        ("true", "", FileNotFoundError, ""),
+        ("true", data, NotADirectoryError, data),
+    ):
+        with pytest.raises(kind) as caught:
+            run(either, [command], cwd=cwd)
+        assert caught.value.filename == name and caught.value.errno
+    with pytest.raises(InvalidInputError, match="E2BIG"):
+        run(either, ["true", "x" * 200_000])
+    with pytest.raises(InvalidInputError, match="E2BIG"):
+        run(either, ["true"], env={"A": "x" * 10_000_000})
+    for wrong in ({"command": []}, {"command": "a\0b"}, {"env": {"A=B": "c"}}, {"env": {"A": "\0"}}, {"cwd": "\0"}):
+        with pytest.raises(InvalidInputError):
+            run(either, **({"command": "true"} | wrong))
+    assert sh(either, "no-such-program-either").exit_code == 127
+    assert run(either, ["sh", "-c", "exit 126"]).exit_code == 126
+
+
+def test_environments(either: Sandbox) -> None:
+    program = needs.program("env", "coreutils")
+
+    def seen(env: dict[str, str]) -> list[str]:
+        return sorted(run(either, [program, "-0"], env=env).stdout.split("\0"))
+
+    assert seen({}) == [""]
+    assert seen({"A": "1", "B": "two words\n=x", "PATH": "", "IFS": "1", "LC_ALL": "xx", "PWD": "p"}) == [
+        "",
+        "A=1",
+        "B=two words\n=x",
+        "IFS=1",
+        "LC_ALL=xx",
+        "PATH=",
+        "PWD=p",
+    ]
+    odd = {"UID": "5", "RANDOM": "x", "a.b": "2", "BASH_FUNC_f%%": "() { :; }", "SHLVL": "7", "_": "u", "-i": ""}
+    assert seen(odd) == sorted(["", *(f"{name}={value}" for name, value in odd.items())])
+    assert "SWEREX_C_MARK=" in run(either, [program]).stdout
+
+
+def test_a_timeout_ends_the_tree(either: Sandbox) -> None:
+    number = seconds()
+    with pytest.raises(CommandTimeoutError, match=r"Timeout \(0\.5s\) exceeded while running command") as caught:
+        sh(either, f"printf 'so far\\377'; setsid sleep {number} & sleep {number}", timeout=0.5)
+    assert caught.value.output == "so far\\xff" and not sleeping(number)
+    with pytest.raises(CommandTimeoutError):
+        run(either, ["sh", "-c", "trap '' TERM; while :; do :; done"], timeout=0.2, env={})
+    assert sh(either, "echo next").stdout == "next\n"
+
+
+def test_a_timeout_spares_what_earlier_commands_left(here: Sandbox) -> None:
+    number = seconds()
+    sh(here, f"sleep {number} &")
+    with pytest.raises(CommandTimeoutError):
+        sh(here, "sleep 60", timeout=0.1)
+    assert len(sleeping(number)) == 1
+    answer = here.run(END_MARKED, here.mark, "20", timeout=PATIENCE)  # which spares the shell that it runs in
+    assert (answer.code, answer.stdout.split()[0]) == (0, b"0") and not sleeping(number)
+
+
+async def test_a_cancelled_command(here: Sandbox) -> None:
+    number = seconds()
+    task = asyncio.create_task(
+        execute(here, Command(command=f"setsid sleep {number} & sleep {number}", shell=True), LIMIT)
+    )
+    while len(sleeping(number)) < 2:
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not sleeping(number)
+
+
+async def test_many_at_once(here: Sandbox) -> None:
+    begin = time.monotonic()
+    commands = [
+        execute(here, Command(command=f"echo {n}; echo e{n} >&2; exit {n}", shell=True), LIMIT) for n in range(40)
+    ]
+    for number, answer in enumerate(await asyncio.wait_for(asyncio.gather(*commands), 60)):
+        assert (answer.stdout, answer.stderr, answer.exit_code) == (f"{number}\n", f"e{number}\n", number)
+    # None waits for another: each needs the others to be there.
+    pipe = f"/tmp/{uuid.uuid4()}"
+    os.mkfifo(pipe)
+    try:
+        both = (f"echo x >{pipe}", f"read x <{pipe}; echo $x")
+        ends = (execute(here, Command(command=text, shell=True, timeout=PATIENCE), LIMIT) for text in both)
+        assert (await asyncio.gather(*ends))[1].stdout == "x\n"
+    finally:
+        os.unlink(pipe)
+    assert time.monotonic() - begin < 4 * PATIENCE
+
+
+def test_loops_in_threads(here: Sandbox) -> None:
+    outputs: dict[int, str] = {}
+    threads = [threading.Thread(target=lambda n=n: outputs.update({n: sh(here, f"echo {n}").stdout})) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert outputs == {n: f"{n}\n" for n in range(6)}
+
+
+def test_much_output(here: Sandbox) -> None:
+    answer = sh(here, "head -c 30000000 /dev/zero; echo err >&2", timeout=3 * PATIENCE)
+    assert (len(answer.stdout), answer.stderr) == (30_000_000, "err\n")
+
+
+def test_a_non_blocking_pipe_loses_nothing(here: Sandbox) -> None:
+    leave = "import os; os.set_blocking(1, False); os.set_blocking(2, False); os._exit(3)"
+    answer = sh(here, f"head -c 300000 /dev/zero; {sys.executable} -c '{leave}'")
+    assert (len(answer.stdout), answer.exit_code) == (300_000, 3)
+
+
+# -- failures -------------------------------------------------------------------------------------------------------
+
+
+def test_a_command_that_kills_the_shell_above_it(either: Sandbox) -> None:
+    for command in ("kill -9 $PPID; echo on", "kill -9 $PPID; exec sleep 1"):
+        with pytest.raises(
+            ResourceError, match="The shell in this machine has ended while the command ran.* status -9$"
+        ):
+            sh(either, command, timeout=PATIENCE)
+    assert sh(either, "echo next").stdout == "next\n"
+    backend = either.backend
+    assert isinstance(backend, Here)
+    backend.lost = "This machine was switched off"
+    with pytest.raises(SandboxLostError, match="switched off"):
+        sh(either, "kill -9 $PPID", timeout=PATIENCE)
+
+
+def test_a_ready_client_that_died_is_replaced(here: Sandbox) -> None:
+    for _ in range(2):
+        assert soon(lambda: bool(here._shells._ready))
+        for client in list(here._shells._ready):
+            client.process.kill()
+            client.process.wait()
+        assert here.run("echo again").stdout == b"again\n"
+
+
+@pytest.mark.parametrize(
+    "client, kind, words",
+    [
+        ("/no/such/client", ResourceError, "The program that reaches this machine cannot be started.*No such file"),
+        ("exit 255", ResourceError, "its client ended with status 255"),
+        ("echo no bash here >&2; exit 127", NotSupportedError, r"no bash in this machine.*\(no bash here\)"),
+        ("echo OCI failed; exit 126", NotSupportedError, r"\(OCI failed\)"),
+        ('printf %sH3.2.\\; "$8"; printf %sH\\; "$8" >&2; read x', NotSupportedError, "is 3.2; 4.4"),
+    ],
+)
+def test_a_client_that_does_not_start(client: str, kind: type[Exception], words: str) -> None:
+    backend = Here("sh", "-c", client, "sh") if " " in client else Here(client)
+    place = Sandbox(backend)
+    for _ in range(2):
+        with pytest.raises(kind, match=words):
+            place.open(PATIENCE)
+    backend.lost = "It is gone"
+    if kind is not NotSupportedError or "3.2" not in words:
+        with pytest.raises(SandboxLostError if " " in client else kind):
+            place.run("echo")
+    place.close()
+    assert not clients(place)
+
+
+def test_a_client_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Sandbox(Here("sh", "-c", "read x"))
+    begin = time.monotonic()
+    with pytest.raises(TimeoutError):
+        place.open(0.2)
+    monkeypatch.setattr(loader_pool, "START_SECONDS", 0.3)
+    place._shells.close()
+    place.close()
+    assert time.monotonic() - begin < PATIENCE and not clients(place)
+
+
+def test_what_clients_say_is_not_output(here: Sandbox) -> None:
+    greeting = 'echo "Welcome; H5.2.1;"; echo "a warning" >&2; exec env "$@"'
+    place = Sandbox(Here("sh", "-c", greeting, "sh"))
+    for _ in range(3):
+        assert sh(place, "echo out; echo err >&2").model_dump() == {
+            "stdout": "out\n",
+            "stderr": "err\n",
+            "exit_code": 0,
+        }
+    place.close()
+
+
+def test_closing_ends_what_runs(here: Sandbox) -> None:
+    number = seconds()
+    results: list[object] = []
+
+    def work() -> None:
+        try:
+            results.append(sh(here, f"setsid sleep {number}& sleep {number}"))
+        except RuntimeClosedError as e:
+            results.append(e)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert soon(lambda: len(sleeping(number)) == 2)
+    here.close()
+    thread.join(PATIENCE)
+    assert not sleeping(number) and not clients(here)
+    assert [type(result) for result in results] == [RuntimeClosedError]
+    with pytest.raises(RuntimeClosedError):
+        sh(here, "echo")
+    here.close()
+
+
+def test_a_place_that_is_dropped() -> None:
+    children = Path(f"/proc/self/task/{threading.get_native_id()}/children")
+    before = children.read_text().split()
+    place = Sandbox(Here())
+    assert place.run("echo").code == 0
+    mark = place.mark
+    assert needs.mentioning(mark)
+    del place
+    gc.collect()
+    assert soon(lambda: not needs.mentioning(mark))
+    assert soon(lambda: all(pid in before or needs.alive(int(pid)) for pid in children.read_text().split())), "a zombie"
+
+
+PROGRAM = """
+import os, sys, time
+sys.path[:0] = [{root!r}]
+from tests.support.local_backend import Here
+from swerex_c.sandbox.sandbox import Sandbox
+place = Sandbox(Here())
+place.open(60)
+assert place.run("echo").code == 0
+print(place.mark, flush=True)
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "sys.exit(0)", "os._exit(0)"])
+def test_clients_end_with_their_process(end: str) -> None:
+    program = PROGRAM.format(root=str(Path(__file__).parents[2]), end=end)
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, timeout=60 + PATIENCE)
+    mark = done.stdout.decode().strip()
+    assert len(mark) == 24 and soon(lambda: not needs.mentioning(mark))
+
+
+def test_clients_have_nothing_of_this_process(here: Sandbox) -> None:
+    """No descriptor of another client's, and no signal of this terminal."""
+    handle = os.open("/dev/null", os.O_RDONLY)
+    os.set_inheritable(handle, True)
+    try:
+        running = [here.start("read -r x") for _ in range(4)]
+    finally:
+        os.close(handle)
+    inodes: list[set[str]] = []
+    for one in running:
+        pid = one.client.process.pid
+        assert os.getsid(pid) == pid != os.getsid(0)
+        inodes.append({os.readlink(f"/proc/{pid}/fd/{fd}") for fd in (0, 1)})
+    assert len(set().union(*inodes)) == 8
+    for one in running:
+        one.close_input()
+        assert one.wait(PATIENCE) == 1
+        one.close()
+
+
+def test_signals_are_default(here: Sandbox) -> None:
+    status = run(here, ["grep", "-E", "Sig(Ign|Blk)", "/proc/self/status"]).stdout
+    assert [int(line.split()[1], 16) for line in status.splitlines()] == [0, 0] or signal.getsignal(signal.SIGHUP)
+    assert sh(here, "yes | head -1").stderr == ""
+
+
+def test_idle_clients_become_few(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader_pool, "IDLE_SECONDS", 0.05)
+
+    async def several() -> None:
+        await asyncio.gather(*(execute(here, Command(command=["sleep", "0.3"]), LIMIT) for _ in range(5)))
+
+    asyncio.run(several())
+    assert soon(lambda: len(here._shells._all) == 1 and not here._shells._starting)
+    assert here.run("echo").code == 0
+
+
+def test_kept_shells_are_those_of_the_next_commands(here: Sandbox) -> None:
+    assert REUSABLE
+    backend = here.backend
+    assert isinstance(backend, Here)
+    parents = {sh(here, "echo $PPID").stdout for _ in range(20)}
+    assert len(parents) <= loader_pool.MOST_KEPT and backend.started <= loader_pool.MOST_KEPT
+
+
+def test_a_directory_that_was_made_anew(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    place = Sandbox(Here("env", "-C", str(work)))
+    assert sh(place, f"cd /; rm -r {work}; mkdir {work}; touch {work}/new").exit_code == 0
+    for _ in range(4):
+        assert sh(place, "ls").stdout == "new\n"
+    place.close()

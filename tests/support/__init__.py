@@ -1,0 +1,1 @@
+"""What tests share: harness, fake services, real engines, servers, and the original."""

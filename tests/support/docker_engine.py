@@ -1,0 +1,199 @@
+"""A Docker engine of the tests' own: no systemd, nothing shared with another.
+
+Everything of it is below one directory, and it dies with the process that started it.  Its containers have
+`--network none` or `host`, unless it is asked for a bridge.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+from tests.support import needs
+
+START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+
+
+def check_machine() -> None:
+    """`Lacking` where no engine can run."""
+    needs.root("a Docker engine")
+    needs.capability(needs.CAP_SYS_ADMIN, "CAP_SYS_ADMIN", "a Docker engine")
+    programs = {"dockerd": "docker.io", "docker": "docker.io", "containerd": "containerd", "runc": "runc"}
+    for name, package in programs.items():
+        needs.program(name, package)
+    mounts = Path("/proc/self/mounts").read_text().splitlines()
+    if not any(line.split()[2].startswith("cgroup") for line in mounts):
+        raise needs.Lacking("mounted cgroups, which a Docker engine needs")
+
+
+def storage_driver(directory: Path) -> str:
+    """overlay2 where the directory's file system can carry an overlay, else the one that copies."""
+    names = [directory / "probe" / name for name in ("lower", "upper", "work", "merged")]
+    for name in names:
+        name.mkdir(parents=True)
+    options = "lowerdir={},upperdir={},workdir={}".format(*names[:3])
+    mount = ["mount", "-t", "overlay", "overlay", "-o", options, str(names[3])]
+    done = subprocess.run(["unshare", "--mount", *mount], check=False, capture_output=True)
+    needs.remove(directory / "probe")
+    return "overlay2" if done.returncode == 0 else "vfs"
+
+
+class Engine:
+    """`with Engine() as engine: engine.docker("ps")`.  start and stop may be called any number of times."""
+
+    def __init__(self, *arguments: str, network: bool = False) -> None:
+        """arguments: further ones for dockerd, like --live-restore.  network: with a bridge of its own, on which
+        containers reach each other, and with published ports of this machine; nothing beyond it."""
+        check_machine()
+        self.arguments = arguments
+        self.network = network
+        self.bridge = ""
+        self.directory = Path(tempfile.mkdtemp(prefix="swx-engine-"))  # a socket's path has at most 107 bytes
+        self.socket = self.directory / "docker.sock"
+        self.host = f"unix://{self.socket}"
+        self.log = self.directory / "dockerd.log"
+        self.daemon: subprocess.Popen[bytes] | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a client needs to reach this engine and nothing else, whatever the user has configured."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("DOCKER_")}
+        config = str(self.directory / "client")
+        return kept | {"PATH": needs.search_path(), "DOCKER_HOST": self.host, "DOCKER_CONFIG": config}
+
+    def docker(self, *arguments: str, input: bytes | None = None, check: bool = True, seconds: float = 120) -> str:
+        """One call of the docker client; its standard output without the last newline."""
+        environment = self.environment | {"DOCKER_BUILDKIT": "0"}
+        return needs.said_by("docker", *arguments, environment=environment, input=input, check=check, seconds=seconds)
+
+    def answers(self) -> bool:
+        version = ("version", "-f", "{{.Server.Version}}")
+        return self.socket.exists() and bool(self.docker(*version, check=False, seconds=10))
+
+    def running(self) -> bool:
+        return self.daemon is not None and self.daemon.poll() is None
+
+    def start(self) -> Engine:
+        """Returns when the engine answers."""
+        if self.running():
+            return self
+        d = self.directory
+        (d / "client").mkdir(parents=True, exist_ok=True)
+        (d / "daemon.json").write_text("{}")
+        (d / "docker.pid").unlink(missing_ok=True)  # of one that was killed: its number may be another process's by now
+        command = [
+            *["dockerd", "--data-root", f"{d}/data", "--exec-root", f"{d}/exec", "--pidfile", f"{d}/docker.pid"],
+            *["--host", self.host, "--group", "root", "--config-file", f"{d}/daemon.json"],
+            *["--exec-opt", "native.cgroupdriver=cgroupfs", "--storage-driver", storage_driver(d)],
+            *self.arguments,
+        ]
+        # No rules of the firewall: they would be the machine's, and another engine's too.
+        command += [f"--bridge={self._make_bridge()}", "--iptables=false", "--ip6tables=false"]
+        command += ["--ip-forward=false", "--ip-masq=false"]
+        with self.log.open("ab") as log:
+            self.daemon = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environment,
+                start_new_session=True,
+                preexec_fn=needs.die_with_parent,
+            )
+        if not needs.wait_until(lambda: not self.running() or self.answers(), START_SECONDS) or not self.running():
+            said = needs.tail(self.log)
+            self.stop()
+            raise RuntimeError(f"dockerd does not start:\n{said}")
+        return self
+
+    def shims(self) -> list[int]:
+        """The processes between containerd and its containers; they outlive both daemons when those are killed."""
+        address = f"{self.directory}/exec/containerd/containerd.sock"
+        return [pid for pid in needs.mentioning(address) if "shim" in _command(pid)]
+
+    def crash(self) -> None:
+        """The daemons die at once, as of a power cut; with --live-restore the containers go on."""
+        containerd = self._containerd()
+        if self.daemon is not None:
+            self.daemon.kill()
+            self.daemon.wait()
+        if containerd:
+            needs.kill(containerd, signal.SIGKILL)
+            needs.wait_until(lambda: not needs.alive(containerd), 5)
+        self.socket.unlink(missing_ok=True)
+        # Where nobody reaps it at once, the next dockerd would wait for a containerd that is none any more.
+        (self.directory / "exec/containerd/containerd.pid").unlink(missing_ok=True)
+
+    def _make_bridge(self) -> str:
+        """The name of the bridge, which is made if it is to be and is not there."""
+        if not self.network:
+            return "none"
+        if not self.bridge:
+            pid = os.getpid()
+            self.bridge = f"swx{pid}"
+            address = f"10.{64 + pid // 256 % 128}.{pid % 256}.1/24"
+            for words in (
+                ["link", "add", "name", self.bridge, "type", "bridge"],
+                ["address", "add", address, "dev", self.bridge],
+                ["link", "set", self.bridge, "up"],
+            ):
+                done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+                if done.returncode:
+                    raise needs.Lacking(f"bridges between devices (ip {' '.join(words)}: {done.stderr.strip()})")
+        return self.bridge
+
+    def _containerd(self) -> int:
+        try:
+            pid = int((self.directory / "exec/containerd/containerd.pid").read_text())
+        except (OSError, ValueError):
+            return 0
+        return pid if str(self.directory) in _command(pid) else 0
+
+    def stop(self, *, keep: bool = False) -> None:
+        """Ends the engine and all its containers.  Its directory goes too, unless it is to be started again."""
+        containerd = self._containerd()
+        if self.running() and self.daemon is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                containers = self.docker("ps", "-aq", check=False, seconds=10).split()
+                if containers:
+                    self.docker("rm", "-f", "-v", *containers, check=False, seconds=STOP_SECONDS)
+            self.daemon.terminate()
+            try:
+                self.daemon.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.daemon.kill()
+                self.daemon.wait()
+        if containerd and needs.alive(containerd):  # dockerd with --live-restore leaves it, and so does a dead one
+            needs.kill(containerd, signal.SIGTERM)
+            if not needs.wait_until(lambda: not needs.alive(containerd), 5):
+                needs.kill(containerd, signal.SIGKILL)
+        for shim in self.shims():
+            for pid in [*reversed(needs.descendants(shim)), shim]:
+                needs.kill(pid, signal.SIGKILL)
+        needs.wait_until(lambda: not needs.mentioning(str(self.directory)), 5)
+        if not keep:
+            needs.remove(self.directory)
+            if self.bridge:
+                subprocess.run(["ip", "link", "delete", self.bridge], capture_output=True, check=False)
+                self.bridge = ""
+
+    def __enter__(self) -> Engine:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""

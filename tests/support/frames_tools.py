@@ -1,0 +1,366 @@
+"""What tests of the frames share: servers in this loop, a proxy that breaks connections, peers moved by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from swerex_c import _core
+from swerex_c.remote.client import calls
+from swerex_c.remote.client.calls import ClientChannel
+from swerex_c.remote.client.frames import Address, WireClient
+from swerex_c.remote.server.calls import Registry
+from swerex_c.remote.server.serve import ServeOptions, serve
+from swerex_c.remote.server.service import Service
+from swerex_c.remote.wire import protocol
+from swerex_c.remote.wire.limits import Limits
+from swerex_c.remote.wire.protocol import HELLO, PONG, REQUEST, VERSION
+from swerex_c.runtime.local import LocalRuntime
+from tests.support.harness import at_most
+
+KEY = "the key of the frames"
+NAME = b"0123456789abcdef"
+UPGRADE = "GET /wire HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: swerex-frames\r\nX-API-Key: {}\r\n\r\n"
+SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: swerex-frames\r\n\r\n"
+SESSION = {"session": "default", "session_type": "bash", "startup_source": []}
+
+encode = _core.FrameEncoder(max_frame=protocol.MAX_FRAME).encode
+
+
+def bash(command: str, timeout: float | None = 20, **more: Any) -> dict[str, Any]:
+    """The payload of a command in the session."""
+    return {"command": command, "action_type": "bash", "check": "silent", "timeout": timeout, **more}
+
+
+PATIENCE = at_most(30.0)
+"""Seconds for what comes at once on an idle machine: what does not come then does not come."""
+
+
+async def until(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it does not come to hold"
+        await asyncio.sleep(0.005)
+
+
+# Servers
+
+
+async def _no_app(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "lifespan":
+        while True:
+            message = await receive()
+            await send({"type": message["type"] + ".complete"})
+            if message["type"] == "lifespan.shutdown":
+                return
+    await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body", "body": b""})
+
+
+class Served:
+    """A server in the running loop."""
+
+    def __init__(self, limits: Limits | None = None, port: int = 0):
+        self.place = SimpleNamespace(runtime=LocalRuntime(), AUTH_TOKEN=KEY)
+        self.service = Service(self.place, limits)
+        self.registry: Registry
+        self.port = port
+        self.errors: list[dict[str, Any]] = []
+        """What the loop was told of exceptions that nobody caught."""
+
+    @property
+    def calls(self) -> int:
+        """How many are known, running and kept ones."""
+        return sum(len(channel.calls) for channel in self.registry.channels.values())
+
+    @property
+    def running(self) -> int:
+        channels = self.registry.channels.values()
+        return sum(exchange.answer is None for channel in channels for exchange in channel.calls.values())
+
+    def client(self, port: int | None = None, seconds: float = 5.0) -> WireClient:
+        return client(port or self.port, seconds)
+
+
+@contextlib.asynccontextmanager
+async def serving(limits: Limits | None = None, port: int = 0, session: bool = False) -> AsyncIterator[Served]:
+    """A server in the running loop; nothing may go wrong in it without being answered for."""
+    served = Served(limits, port)
+    stop = asyncio.Event()
+    ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    served.registry = Registry(served.service)
+
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: served.errors.append(context))
+    options = ServeOptions(port=port, limits=served.service.limits, graceful=2.0)
+    server = asyncio.create_task(
+        serve(
+            served.service, _no_app, options, registry=served.registry,
+            ready=lambda places: ready.set_result(places.port), stop=stop,
+        )
+    )  # fmt: skip
+    try:
+        await asyncio.wait([ready, server], return_when=asyncio.FIRST_COMPLETED)
+        if server.done():
+            await server
+        served.port = await ready
+        if session:
+            make_session = served.client()
+            await (await make_session.channel()).call("create_session", SESSION)
+            await make_session.close()
+            await until(lambda: not served.registry.connections)
+        yield served
+    finally:
+        stop.set()
+        await server
+    assert not served.errors, served.errors
+
+
+def client(port: int, seconds: float = 5.0) -> WireClient:
+    return WireClient(Address(port=port, headers={"X-API-Key": KEY}), seconds)
+
+
+@contextlib.asynccontextmanager
+async def channel_to(port: int, seconds: float = 5.0) -> AsyncIterator[ClientChannel]:
+    """A client's channel, closed afterwards."""
+    wire = client(port, seconds)
+    channel = await wire.channel()
+    try:
+        yield channel
+    finally:
+        await wire.close()
+
+
+# Between them
+
+
+class Proxy:
+    """Passes a connection on to a port, and breaks it.
+
+    Attributes:
+        cut_up, cut_down: bytes from the client or to it after which the connection is cut; for the first one only.
+        gently: whether it is cut by closing, not by a reset.
+        stalled: whether nothing is passed on.
+        stall_down: bytes to the client after which nothing more is passed on to it; for the first one only.
+        delay: seconds that everything is late.
+        up, down: bytes that were passed on.
+    """
+
+    def __init__(self, port: int):
+        self.port = 0
+        self.cut_up: int | None = None
+        self.cut_down: int | None = None
+        self.gently = False
+        self.stalled = False
+        self.stall_down: int | None = None
+        self.delay = 0.0
+        self.rate = 0.0
+        self.up = self.down = 0
+        self.connections = 0
+        self.cuts = 0
+        self._to = port
+        self._open: set[asyncio.StreamWriter] = set()
+
+    async def __aenter__(self) -> Proxy:
+        self._server = await asyncio.start_server(self._connection, "127.0.0.1", 0, limit=1 << 20)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        self.cut()
+        await asyncio.sleep(0)
+
+    def cut(self) -> None:
+        """Cut all connections now."""
+        for writer in list(self._open):
+            writer.transport.abort()
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            far_reader, far = await asyncio.open_connection("127.0.0.1", self._to, limit=1 << 20)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._open |= {writer, far}
+        first = self.connections == 1
+        stall = self.stall_down if first else None
+        pumps = [
+            asyncio.ensure_future(self._pump(reader, far, "up", self.cut_up if first else None, None)),
+            asyncio.ensure_future(self._pump(far_reader, writer, "down", self.cut_down if first else None, stall)),
+        ]
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+            for end in (writer, far):
+                end.close() if self.gently else end.transport.abort()
+            self._open -= {writer, far}
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: str, most: int | None, stall: int | None
+    ) -> None:
+        passed = 0
+        with contextlib.suppress(ConnectionError):
+            while most is None or passed < most:
+                data = await reader.read(1 << 16)
+                if self.delay:
+                    await asyncio.sleep(self.delay)
+                if self.rate:
+                    await asyncio.sleep(len(data) / self.rate)
+                while self.stalled or (stall is not None and passed + len(data) > stall):
+                    await asyncio.sleep(0.01)
+                if not data:
+                    return
+                data = data if most is None else data[: most - passed]
+                passed += len(data)
+                setattr(self, way, getattr(self, way) + len(data))
+                writer.write(data)
+                await writer.drain()
+            self.cuts += 1
+            if self.gently:
+                await asyncio.sleep(0.001)
+
+
+# By hand
+
+
+class Peer:
+    """One end of a connection, moved by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        self.reader = reader
+        self.writer = writer
+        self.decoder = _core.FrameDecoder(max_frame=protocol.MAX_FRAME)
+        self._frames: list[Any] = []
+
+    def send(self, *frames: Any) -> None:
+        self.writer.write(b"".join(frame if isinstance(frame, bytes) else encode(frame) for frame in frames))
+
+    async def frame(self, seconds: float = PATIENCE) -> Any:
+        """The next one; None at the end of the connection."""
+        async with asyncio.timeout(seconds):
+            while not self._frames:
+                try:
+                    data = await self.reader.read(1 << 20)
+                except ConnectionError:
+                    return None
+                if not data:
+                    return None
+                self._frames += self.decoder.feed(data)
+        return self._frames.pop(0)
+
+    async def frames(self, kind: int, number: int, seconds: float = PATIENCE) -> Any:
+        """The next frame of that kind for that exchange."""
+        while (frame := await self.frame(seconds)) is not None and frame[:2] != [kind, number]:
+            pass
+        return frame
+
+    async def answer(self, number: int, seconds: float = PATIENCE) -> Any:
+        """The frame that ends an exchange."""
+        while (frame := await self.frame(seconds)) is not None:
+            if frame[0] in (protocol.RESULT, protocol.ERROR) and frame[1] == number:
+                return frame
+        return None
+
+    async def ended(self, seconds: float = PATIENCE) -> None:
+        """Wait until the other end has closed it."""
+        while await self.frame(seconds) is not None:
+            pass
+
+    def close(self) -> None:
+        self.writer.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def raw_client(
+    port: int, name: bytes | None = NAME, resumes: bool = False, key: str = KEY
+) -> AsyncIterator[Peer]:
+    """A client that was let in; it has said HELLO, and been answered, unless `name` is None."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
+    peer = Peer(reader, writer)
+    try:
+        writer.write(UPGRADE.format(key).encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 101 ")
+        if name is not None:
+            peer.send([HELLO, VERSION, name, resumes])
+            assert (await peer.frame())[:2] == [HELLO, VERSION]
+        yield peer
+    finally:
+        peer.close()
+
+
+def request(number: int, method: str = "is_alive", payload: Any = None, floor: int = 1, *more: Any) -> list[Any]:
+    return [REQUEST, number, method, {} if payload is None else payload, floor, *more]
+
+
+@contextlib.asynccontextmanager
+async def raw_server(script: Callable[[Peer], Awaitable[None]], hello: bool = True) -> AsyncIterator[int]:
+    """A server whose connections do what `script` does, after the upgrade and (`hello`) HELLO; yields its port."""
+    tasks: set[Any] = set()
+
+    async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.current_task())
+        peer = Peer(reader, writer)
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            if hello:
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(SWITCHING)
+                assert (await peer.frame())[0] == HELLO
+                peer.send([HELLO, VERSION, "the boot", False, {}])
+            await script(peer)
+        writer.close()
+
+    server = await asyncio.start_server(connection, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def keep_answering(peer: Peer, respond: Callable[[list[Any]], list[Any]]) -> None:
+    """Answer each request with frames, and pings, until the good-bye."""
+    while (frame := await peer.frame(60)) is not None and frame[0] != protocol.GOODBYE:
+        if frame[0] == REQUEST:
+            peer.send(*respond(frame))
+        elif frame[0] == protocol.PING:
+            peer.send([PONG])
+
+
+# What they leave
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def memory_of(pid: int) -> int:
+    """Bytes that a process has in memory."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) << 10
+    raise AssertionError("it has no memory")
+
+
+@contextlib.contextmanager
+def hasty(backoff: tuple[float, float] = (0.002, 0.02)) -> Iterator[None]:
+    """Clients try again at once."""
+    before = calls._BACKOFF
+    calls._BACKOFF = backoff
+    try:
+        yield
+    finally:
+        calls._BACKOFF = before

@@ -1,0 +1,229 @@
+"""podman, an ssh server and bubblewrap: each private to the tests, and gone with them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+from tests.support import images, needs
+
+
+class Podman:
+    """podman with storage, state and locks of its own.  `with Podman() as podman: podman.run("ps")`."""
+
+    def __init__(self) -> None:
+        needs.root("podman with storage of its own")
+        needs.capability(needs.CAP_SYS_ADMIN, "CAP_SYS_ADMIN", "podman")
+        path = needs.program("podman", "podman")
+        needs.program("runc", "runc")
+        needs.program("conmon", "conmon")
+        self.directory = d = Path(tempfile.mkdtemp(prefix="swx-podman-"))
+        # crun 1.8 refuses a host with both kinds of cgroups; runc does not care.
+        self.argv = [path, "--root", f"{d}/root", "--runroot", f"{d}/run", "--tmpdir", f"{d}/tmp"]
+        self.argv += ["--cgroup-manager", "cgroupfs", "--events-backend", "file", "--runtime", "runc"]
+        # Without CAP_SYS_RESOURCE podman's default limits, which are above ours, cannot be set.
+        (d / "containers.conf").write_text('[containers]\ndefault_ulimits = []\n[engine]\nlock_type = "file"\n')
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return os.environ | {"PATH": needs.search_path(), "CONTAINERS_CONF": str(self.directory / "containers.conf")}
+
+    def run(self, *arguments: str, input: bytes | None = None, check: bool = True, seconds: float = 120) -> str:
+        """One call of podman; its standard output without the last newline."""
+        words = [*self.argv, *arguments]
+        return needs.said_by(*words, environment=self.environment, input=input, check=check, seconds=seconds)
+
+    def provide(self, name: str) -> str:
+        """Makes the image (bash-only, bash-min, ash-min or debian-py) unless it is there; its name for `podman run`."""
+        tag = "localhost/" + images.tag(name)
+        if self.run("image", "ls", "-q", tag):
+            return tag
+        if name == "debian-py":
+            self.run("import", "-q", str(images.debian_tar()), tag)
+            return tag
+        tree = images.small_tree(bash=name.startswith("bash"), busybox=name.endswith("min"))
+        shell = "/bin/bash" if name.startswith("bash") else "/bin/sh"
+        self.run("import", "-q", "-c", f'CMD ["{shell}"]', "-c", "ENV PATH=/bin", "-", tag, input=tree)
+        return tag
+
+    def start(self, image: str, *arguments: str) -> str:
+        """A container that waits; its id."""
+        return self.run("run", "-di", "--ulimit", "host", "--pull", "never", "--network", "none", *arguments, image)
+
+    def stop(self) -> None:
+        if self.directory.exists():
+            self.run("rm", "-f", "-a", "-t", "0", check=False)
+            for pid in needs.mentioning(str(self.directory)):  # monitors of containers that are half gone
+                needs.kill(pid, signal.SIGKILL)
+            needs.remove(self.directory)
+
+    def __enter__(self) -> Podman:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+SERVER = """ListenAddress 127.0.0.1
+Port {port}
+HostKey {d}/host_key
+AuthorizedKeysFile {d}/authorized
+PidFile none
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+PrintMotd no
+UseDNS no
+MaxSessions 100
+MaxStartups 100
+Subsystem sftp internal-sftp
+SetEnv HOME={d}/home
+"""
+
+CLIENT = """Host {name}
+  HostName 127.0.0.1
+  Port {port}
+  User {user}
+  IdentityFile {d}/user_key
+  IdentitiesOnly yes
+  BatchMode yes
+  UserKnownHostsFile {d}/known
+  GlobalKnownHostsFile /dev/null
+  StrictHostKeyChecking yes
+  LogLevel ERROR
+"""
+
+
+class Sshd:
+    """An ssh server on 127.0.0.1 that lets this user in by a key.  `ssh -F config name` reaches it."""
+
+    name = "place"
+
+    def __init__(self) -> None:
+        self._server = needs.program("sshd", "openssh-server")
+        self._client = needs.program("ssh", "openssh-client")
+        if os.geteuid() == 0:  # any other user's server can let in that user, and needs nothing
+            needs.capability(needs.CAP_SETUID, "CAP_SETUID", "an ssh server of root's")
+            needs.capability(needs.CAP_SYS_CHROOT, "CAP_SYS_CHROOT", "an ssh server of root's")
+        self._keygen = needs.program("ssh-keygen", "openssh-client")
+        self.directory = Path(tempfile.mkdtemp(prefix="swx-sshd-"))
+        self.config = self.directory / "client"
+        self.log = self.directory / "sshd.log"
+        self.port = 0
+        self.daemon: subprocess.Popen[bytes] | None = None
+
+    @property
+    def argv(self) -> list[str]:
+        return [self._client, "-F", str(self.config)]
+
+    def running(self) -> bool:
+        return self.daemon is not None and self.daemon.poll() is None
+
+    def start(self) -> Sshd:
+        if self.running():
+            return self
+        d = self.directory
+        for name in ("host_key", "user_key"):
+            if not (d / name).exists():
+                subprocess.run([self._keygen, "-q", "-t", "ed25519", "-N", "", "-f", str(d / name)], check=True)
+        # Its own: what this user's startup files do takes time, and may leave locks when it is cut short.
+        (d / "home").mkdir(exist_ok=True)
+        (d / "authorized").write_text((d / "user_key.pub").read_text())
+        if os.geteuid() == 0:
+            os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
+        for _ in range(10):  # another process may take the port before it does
+            if self._listen():
+                return self
+        said = needs.tail(self.log)
+        self.stop()
+        raise RuntimeError(f"sshd does not start:\n{said}")
+
+    def _listen(self) -> bool:
+        d = self.directory
+        if not self.port:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                self.port = free.getsockname()[1]
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        (d / "server").write_text(SERVER.format(d=d, port=self.port))
+        self.config.write_text(CLIENT.format(d=d, port=self.port, user=user, name=self.name))
+        key = (d / "host_key.pub").read_text()
+        (d / "known").write_text(f"[127.0.0.1]:{self.port} {key}")
+        with self.log.open("ab") as log:
+            self.daemon = subprocess.Popen(
+                [self._server, "-D", "-e", "-f", str(d / "server")],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=needs.die_with_parent,
+            )
+        if needs.wait_until(lambda: not self.running() or self._greets(), 10) and self.running():
+            return True
+        self._end()
+        self.port = 0
+        return False
+
+    def _greets(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5) as connection:
+            return connection.recv(4) == b"SSH-"
+        return False
+
+    def _end(self) -> None:
+        if self.daemon is not None:
+            family = [self.daemon.pid, *needs.descendants(self.daemon.pid)]  # a connection outlives the one who listens
+            for pid in family:
+                needs.kill(pid, signal.SIGTERM)
+            self.daemon.wait()
+            if not needs.wait_until(lambda: not any(map(needs.alive, family)), 2):
+                for pid in family:
+                    needs.kill(pid, signal.SIGKILL)
+            self.daemon = None
+
+    def crash(self) -> None:
+        """The server and all connections are gone at once; start makes it listen at the same port again."""
+        if self.daemon is not None:
+            for pid in [self.daemon.pid, *needs.descendants(self.daemon.pid)]:
+                needs.kill(pid, signal.SIGKILL)
+            self.daemon.wait()
+            self.daemon = None
+
+    def stop(self) -> None:
+        self._end()
+        needs.remove(self.directory)
+
+    def __enter__(self) -> Sshd:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def bubblewrap() -> str:
+    """The path of a bwrap that works here."""
+    path = needs.program("bwrap", "bubblewrap")
+    view = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]
+    for _ in range(20):
+        done = subprocess.run(
+            [path, "--unshare-all", *view, "true"], check=False, capture_output=True, text=True, timeout=30
+        )
+        if "No such file or directory" not in done.stderr:
+            break
+        time.sleep(0.2)  # a container of another test has ended meanwhile, and its mounts with it
+    if done.returncode:
+        raise needs.Lacking(f"namespaces for bwrap ({done.stderr.strip()})")
+    return path

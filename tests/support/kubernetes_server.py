@@ -1,0 +1,482 @@
+"""An API server of Kubernetes for tests, with nodes that are this machine.
+
+    REST        pods: create, get, list, watch, delete, log; events and nodes: read. Versions, 410, Status errors
+    admission   `refuse(...)`; every pod is also read as the library's model has it, so that no field is made up
+    kubelet     what a pod's image says in `kubelets`, or it just runs; a pod's programs are processes of this machine
+    exec        the real protocol, `v5.channel.k8s.io` or `v4.channel.k8s.io`, by `kubectl_server`
+
+`with ApiServer() as server: server.kubeconfig` reaches it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import uuid
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from aiohttp import web
+from kubernetes_asyncio.client import ApiClient
+
+from tests.support import needs
+from tests.support.kubectl_server import _Program
+
+PROTOCOL = "v5.channel.k8s.io"
+
+Pod = dict[str, Any]
+Kubelet = Callable[["ApiServer", Pod], Awaitable[None]]
+
+
+def status(code: int, reason: str, message: str, **headers: str) -> web.Response:
+    said = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": reason}
+    return web.json_response({**said, "message": message, "code": code}, status=code, headers=headers)
+
+
+class ApiServer:
+    """A cluster with one API server."""
+
+    def __init__(self, *, tls: bool = False) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="swx-api-"))
+        self.kubeconfig = str(self.directory / "kubeconfig")
+        self.port = 0
+        self.tls = tls
+        self.pods: dict[tuple[str, str], Pod] = {}
+        self.namespaces = {"default", "other"}
+        self.nodes: dict[str, Pod] = {"node-1": {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}}
+        self.events: list[Pod] = []
+        self.logs: dict[str, str] = {}
+        self.kubelets: dict[str, Kubelet] = {}
+        self.protocols: tuple[str, ...] = (PROTOCOL, "v4.channel.k8s.io")
+        self.tokens: set[str] | None = None
+        self.refusals: list[Callable[[web.Request, Pod | None], web.StreamResponse | None]] = []
+        self.asked: list[str] = []
+        self.deleted: list[str] = []
+        self.at_once = self.most_at_once = 0
+        self.delay: Callable[[web.Request], float] = lambda _: 0.0
+        self.after_create: Callable[[], Awaitable[None]] | None = None
+        self.watching = 0
+        self.silent_watch = False
+        self.version = 1000
+        self.oldest = 0  # of the versions that can be watched from
+        self._history: list[tuple[int, str, Pod]] = []
+        self._news = asyncio.Condition()
+        self._programs: dict[str, set[subprocess.Popen[bytes]]] = {}
+        self._sockets: set[web.WebSocketResponse] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(ThreadPoolExecutor(256))  # a thread waits for each program
+        self._thread = threading.Thread(target=self._loop.run_forever, name="api server", daemon=True)
+        self._runner: web.AppRunner | None = None
+
+    # What tests do to it, from any thread
+
+    def do(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+    def pod(self, name: str, namespace: str = "default") -> Pod:
+        return self.pods[namespace, name]
+
+    def change(self, name: str, namespace: str = "default", **parts: Any) -> None:
+        """Set parts of a pod's status."""
+        self.do(self.update(self.pods[namespace, name], **parts))
+
+    def delete(self, name: str, namespace: str = "default") -> None:
+        self.do(self._remove(namespace, name))
+
+    def kill(self, name: str) -> None:
+        """End all programs of a pod, as the end of a container does."""
+        for program in list(self._programs.get(name, ())):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGKILL)
+
+    def drop(self) -> None:
+        """Break off all programs' connections; the programs go on."""
+
+        def drop() -> None:
+            for each in self._sockets:
+                if each._req is not None and each._req.transport is not None:
+                    each._req.transport.abort()
+
+        self._loop.call_soon_threadsafe(drop)
+
+    @property
+    def programs(self) -> int:
+        return sum(len(it) for it in self._programs.values())
+
+    def note(self, reason: str, message: str) -> None:
+        """An event of every pod."""
+        self.events.append({"type": "Warning", "reason": reason, "message": message})
+
+    # The kubelet
+
+    async def update(self, pod: Pod, **parts: Any) -> None:
+        pod["status"] = {**pod["status"], **parts}
+        await self._publish("MODIFIED", pod)
+
+    def waiting(self, reason: str, text: str = "") -> dict[str, Any]:
+        return {"waiting": {"reason": reason, **({"message": text} if text else {})}}
+
+    async def container(self, pod: Pod, state: dict[str, Any], phase: str = "Pending", **more: Any) -> None:
+        """Set the state of all containers of a pod."""
+        if state.get("waiting", {}).get("reason") == "ErrImagePull":  # as kubelets do
+            self.note("Failed", f"Failed to pull image: {state['waiting']['message']}")
+            self.note("Failed", "Error: ErrImagePull")
+        names = [it["name"] for it in pod["spec"]["containers"]]
+        uid = pod["metadata"]["uid"]
+        statuses = [{"name": it, "containerID": f"test://{uid}-{it}", "state": state, **more} for it in names]
+        await self.update(pod, phase=phase, containerStatuses=statuses)
+
+    async def schedule(self, pod: Pod) -> None:
+        pod["spec"]["nodeName"] = "node-1"
+        await self.update(pod, conditions=[{"type": "PodScheduled", "status": "True"}])
+        await self.container(pod, self.waiting("ContainerCreating"))
+
+    async def run(self, pod: Pod) -> None:
+        """A pod whose container runs."""
+        await self.schedule(pod)
+        (self.directory / pod["metadata"]["name"]).mkdir(exist_ok=True)
+        await self.container(pod, {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, "Running")
+        if seconds := pod["spec"].get("activeDeadlineSeconds"):
+            await asyncio.sleep(seconds)
+            self.kill(pod["metadata"]["name"])
+            await self.update(
+                pod, phase="Failed", reason="DeadlineExceeded", message="Pod was active longer than specified deadline"
+            )
+
+    async def _kubelet(self, pod: Pod) -> None:
+        script = self.kubelets.get(pod["spec"]["containers"][0]["image"])
+        await (script(self, pod) if script else self.run(pod))
+
+    # Storage
+
+    async def _publish(self, kind: str, pod: Pod) -> None:
+        self.version += 1
+        pod["metadata"]["resourceVersion"] = str(self.version)
+        self._history.append((self.version, kind, copy.deepcopy(pod)))
+        async with self._news:
+            self._news.notify_all()
+
+    async def forget_history(self) -> None:
+        """Remember nothing of old versions, and end the watches, as compaction and a restart do."""
+        self.version += 1
+        self.oldest = self.version
+        self._history.clear()
+        async with self._news:
+            self._news.notify_all()
+
+    async def _remove(self, namespace: str, name: str) -> None:
+        pod = self.pods.pop((namespace, name))
+        self.deleted.append(name)
+        await self._publish("DELETED", pod)
+        self.kill(name)
+
+    # REST
+
+    def _app(self) -> web.Application:
+        app = web.Application(middlewares=[self._admit])
+        pods = "/api/v1/namespaces/{namespace}/pods"
+        app.router.add_get("/api/v1/pods", self._list)
+        app.router.add_get(pods, self._list)
+        app.router.add_post(pods, self._create)
+        app.router.add_get(pods + "/{pod}", self._get)
+        app.router.add_delete(pods + "/{pod}", self._delete)
+        app.router.add_get(pods + "/{pod}/log", self._log)
+        app.router.add_get(pods + "/{pod}/exec", self._exec)
+        app.router.add_get("/api/v1/namespaces/{namespace}/events", self._list_events)
+        app.router.add_get("/api/v1/nodes/{node}", self._node)
+        return app
+
+    @web.middleware
+    async def _admit(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        self.asked.append(f"{request.method} {request.path}")
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if self.tokens is not None and token not in self.tokens:
+            return status(401, "Unauthorized", "Unauthorized")
+        body = json.loads(await request.read()) if request.method == "POST" else None
+        for refusal in list(self.refusals):
+            if (refused := refusal(request, body)) is not None:
+                return refused
+        counted = "watch" not in request.query and not request.path.endswith("/exec")
+        self.at_once += counted
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await asyncio.sleep(self.delay(request))
+            return await handler(request)  # type: ignore[no-any-return]
+        finally:
+            self.at_once -= counted
+
+    async def _create(self, request: web.Request) -> web.Response:
+        namespace = request.match_info["namespace"]
+        if namespace not in self.namespaces:
+            return status(404, "NotFound", f'namespaces "{namespace}" not found')
+        pod = json.loads(await request.read())
+        if wrong := await self.wrong(pod):
+            return status(422, "Invalid", f'Pod "{pod["metadata"].get("name")}" is invalid: {wrong}')
+        name = pod["metadata"]["name"]
+        if (namespace, name) in self.pods:
+            return status(409, "AlreadyExists", f'pods "{name}" already exists')
+        pod["metadata"] |= {"namespace": namespace, "uid": str(uuid.uuid4())}
+        pod["status"] = {"phase": "Pending"}
+        self.pods[namespace, name] = pod
+        await self._publish("ADDED", pod)
+        task = asyncio.ensure_future(self._kubelet(pod))
+        self._tasks.add(task)
+        if self.after_create is not None:
+            await self.after_create()
+        return web.json_response(pod, status=201)
+
+    async def wrong(self, pod: Pod) -> str | None:
+        """What a real server finds wrong with a pod; also what the library's models do not know."""
+        async with ApiClient() as client:
+            try:
+                known = client.deserialize(SimpleNamespace(data=json.dumps(pod)), "V1Pod")
+            except ValueError as error:
+                return str(error)
+            again = client.sanitize_for_serialization(known)
+        if again != pod:
+            return f"unknown fields, or of a wrong type: {pod} is not {again}"
+        metadata = pod["metadata"]
+        if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", metadata["name"]):
+            return "metadata.name"
+        key = r"([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+        for name, value in (metadata.get("labels") or {}).items():
+            if not re.fullmatch(key, name) or not re.fullmatch(r"([A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)?", value):
+                return f"metadata.labels: {name}={value}"
+        for name in metadata.get("annotations") or {}:
+            if not re.fullmatch(key, name):
+                return f"metadata.annotations: {name}"
+        if pod["spec"].get("activeDeadlineSeconds", 1) < 1:
+            return "spec.activeDeadlineSeconds"
+        return None
+
+    def _found(self, request: web.Request) -> Pod | None:
+        return self.pods.get((request.match_info["namespace"], request.match_info["pod"]))
+
+    def _missing(self, request: web.Request) -> web.Response:
+        return status(404, "NotFound", f'pods "{request.match_info["pod"]}" not found')
+
+    async def _get(self, request: web.Request) -> web.Response:
+        pod = self._found(request)
+        return web.json_response(pod) if pod else self._missing(request)
+
+    async def _delete(self, request: web.Request) -> web.Response:
+        pod = self._found(request)
+        if pod is None:
+            return self._missing(request)
+        options = json.loads(await request.read() or b"{}")
+        if options.get("gracePeriodSeconds") == 0:
+            await self._remove(request.match_info["namespace"], request.match_info["pod"])
+        else:
+            pod["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}
+            await self._publish("MODIFIED", pod)
+        return web.json_response(pod)
+
+    def _selected(self, request: web.Request) -> Callable[[Pod], bool]:
+        words = [it for it in request.query.get("labelSelector", "").split(",") if it]
+        namespace = request.match_info.get("namespace")
+
+        def selected(pod: Pod) -> bool:
+            labels = pod["metadata"].get("labels") or {}
+            pairs = (it.partition("=") for it in words)
+            fits = all(name in labels and (not equals or labels[name] == value) for name, equals, value in pairs)
+            return fits and namespace in (None, pod["metadata"]["namespace"])
+
+        return selected
+
+    async def _list(self, request: web.Request) -> web.StreamResponse:
+        if request.query.get("watch", "").lower() == "true":
+            return await self._watch(request)
+        items = [it for it in self.pods.values() if self._selected(request)(it)]
+        return web.json_response(
+            {"kind": "PodList", "metadata": {"resourceVersion": str(self.version)}, "items": items}
+        )
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        selected = self._selected(request)
+        at = int(request.query.get("resourceVersion", self.version))
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+
+        async def tell(kind: str, thing: Pod) -> None:
+            await response.write(json.dumps({"type": kind, "object": thing}).encode() + b"\n")
+
+        self.watching += 1
+        try:
+            if "resourceVersion" not in request.query and not self.silent_watch:
+                for pod in [it for it in self.pods.values() if selected(it)]:
+                    await tell("ADDED", pod)
+            while True:
+                if at < self.oldest:
+                    expired = {"kind": "Status", "code": 410, "reason": "Expired"}
+                    await tell("ERROR", {**expired, "message": f"too old resource version: {at} ({self.oldest})"})
+                    return response
+                for version, kind, pod in list(self._history):
+                    if version > at:
+                        at = version
+                        if selected(pod) and not self.silent_watch:
+                            await tell(kind, pod)
+                async with self._news:
+                    if at >= max((it[0] for it in self._history), default=0) and at >= self.oldest:
+                        await self._news.wait()
+        finally:
+            self.watching -= 1
+
+    async def _log(self, request: web.Request) -> web.Response:
+        if self._found(request) is None:
+            return self._missing(request)
+        text = self.logs.get(request.match_info["pod"], self.logs.get("", ""))
+        lines = text.splitlines(keepends=True)
+        if "tailLines" in request.query:
+            lines = lines[-int(request.query["tailLines"]) :]
+        return web.Response(text="".join(lines))
+
+    async def _list_events(self, request: web.Request) -> web.Response:
+        wanted = dict(it.split("=") for it in request.query["fieldSelector"].split(","))
+        pod = self.pods[request.match_info["namespace"], wanted["involvedObject.name"]]
+        assert wanted == {
+            "involvedObject.kind": "Pod",
+            "involvedObject.name": pod["metadata"]["name"],
+            "involvedObject.uid": pod["metadata"]["uid"],
+        }
+        return web.json_response({"kind": "EventList", "metadata": {}, "items": self.events})
+
+    async def _node(self, request: web.Request) -> web.Response:
+        node = self.nodes.get(request.match_info["node"])
+        name = request.match_info["node"]
+        return web.json_response(node) if node else status(404, "NotFound", f'nodes "{name}" not found')
+
+    async def _exec(self, request: web.Request) -> web.StreamResponse:
+        pod, name = self._found(request), request.match_info["pod"]
+        if pod is None:
+            return self._missing(request)
+        containers = {it["name"]: it for it in pod["spec"]["containers"]}
+        container = containers.get(request.query.get("container", next(iter(containers))))
+        if container is None:
+            return status(400, "BadRequest", f"container {request.query['container']} is not valid for pod {name}")
+        if "Upgrade" not in request.headers.get("Connection", ""):
+            return status(400, "BadRequest", "Upgrade request required")
+        offered = [it.strip() for it in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
+        if not any(it in self.protocols for it in offered):
+            return web.Response(status=403, text="requested protocol(s) are not supported")
+        opened = web.WebSocketResponse(protocols=self.protocols)
+        await opened.prepare(request)
+        self._sockets.add(opened)
+        states = {it["name"]: it["state"] for it in pod["status"].get("containerStatuses") or ()}
+        try:
+            program = _Program(
+                opened,
+                request,
+                self.directory / name,
+                self._programs.setdefault(name, set()),
+            )
+            if "running" not in states.get(container["name"], {}):
+                await program._end(1, f'container not found ("{container["name"]}")', {"reason": "InternalError"})
+            else:
+                variables = [f"{it['name']}={it['value']}" for it in container.get("env") or () if "value" in it]
+                program.argv = ["env", *variables, *program.argv]
+                await program.run()
+        finally:
+            self._sockets.discard(opened)
+        return opened
+
+    # Serving
+
+    async def _serve(self) -> None:
+        self._runner = web.AppRunner(self._app(), shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True, ssl_context=self._context())
+        await site.start()
+        assert site._server is not None
+        self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+
+    def _context(self) -> Any:
+        if not self.tls:
+            return None
+        import ssl
+
+        certificate, key = self.directory / "server.pem", self.directory / "server.key"
+        if not certificate.exists():
+            subprocess.run(
+                ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+                + ["-days", "2", "-subj", "/CN=tests", "-addext", "subjectAltName=IP:127.0.0.1"]
+                + ["-keyout", str(key), "-out", str(certificate)],
+                check=True,
+                capture_output=True,
+            )
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        return context
+
+    def write_kubeconfig(self, path: str | None = None, **user: str) -> str:
+        """A kubeconfig with these credentials."""
+        cluster = {"server": f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"}
+        if self.tls:
+            cluster["certificate-authority"] = str(self.directory / "server.pem")
+        context = {"cluster": "tests", "user": "tests", "namespace": "default"}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "tests",
+            "clusters": [{"name": "tests", "cluster": cluster}],
+            "users": [{"name": "tests", "user": user}],
+            "contexts": [
+                {"name": "tests", "context": context},
+                {"name": "elsewhere", "context": {**context, "namespace": "other"}},
+            ],
+        }
+        Path(path or self.kubeconfig).write_text(json.dumps(config))
+        return path or self.kubeconfig
+
+    def start_serving(self) -> None:
+        self.do(self._serve())
+
+    def stop_serving(self) -> None:
+        """The server is gone, as when it is restarted; pods go on."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            self.drop()
+            self.do(runner.cleanup())
+
+    def __enter__(self) -> ApiServer:
+        self._thread.start()
+        self.start_serving()
+        self.write_kubeconfig()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop_serving()
+        for name in self._programs:
+            self.kill(name)
+
+        async def end() -> None:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+        self.do(end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        for pid in needs.mentioning(str(self.directory)):
+            needs.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def free_port() -> int:
+    """A port where nobody listens."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

@@ -1,0 +1,99 @@
+"""This machine as a place: reached through `env`, or through a container that shares its files and processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from swerex_c.providers.docker.backend import DockerBackend
+from swerex_c.runtime.abstract import CreateSessionRequest, CreateSessionResponse
+from swerex_c.runtime.sandbox import SandboxRuntime
+from swerex_c.sandbox.backend import Backend
+from swerex_c.sandbox.session import SandboxSession
+from tests.support.docker_engine import Engine
+from tests.support.images import Tree
+
+__all__ = ["Here", "runtime_in", "shared_container"]
+
+
+class Here(Backend):
+    """This machine. `client` begins the command line; `lost` is what has become of the place."""
+
+    name = "this machine"
+
+    def __init__(self, *client: str, **variables: str) -> None:
+        self.client = client or ("env",)
+        self.variables = variables
+        self.lost: str | None = None
+        self.started = 0
+
+    def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+        return [*self.client, *argv]
+
+    def pipes(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+        self.started += 1
+        return [*self.client, *argv]
+
+    def why_lost(self, timeout: float) -> str | None:
+        return self.lost
+
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ) | self.variables
+
+
+class _Unmarked(Here):
+    """This machine. The runtime's own programs do not count as what a test of sessions has left behind."""
+
+    def pipes(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+        return super().pipes(["env", "-u", "SWX_TEST_MARK", *argv], names)
+
+
+class _Learned(SandboxRuntime):
+    """A runtime whose new sessions know already what their shell's wait at its prompt looks like.
+
+    They learn it in their first moment without a command, which tests do not leave them.
+    """
+
+    async def create_session(self, request: CreateSessionRequest) -> CreateSessionResponse:
+        answer = await super().create_session(request)
+        session = self.sessions[request.session]
+        assert isinstance(session, SandboxSession)
+        await asyncio.to_thread(session._learned.wait)
+        return answer
+
+
+def runtime_in(place: str) -> SandboxRuntime:
+    """Make a runtime whose sessions have this process's environment and directory in a place.
+
+    place: `here`, or the container of `shared_container`.
+    """
+    if place == "here":
+        return _Learned(_Unmarked())
+    passed = [word for name in os.environ if not name.startswith("DOCKER_") for word in ("-e", name)]
+    return _Learned(DockerBackend(place, arguments=["-w", os.getcwd(), *passed]))
+
+
+@contextmanager
+def shared_container(engine: Engine) -> Iterator[str]:
+    """Start a container with this machine's files, processes and users, and terminals of its own. Yields its id."""
+    image, tree, mounts = f"swx-shared-{uuid.uuid4().hex[:8]}", Tree(), []
+    for entry in sorted(Path("/").iterdir()):
+        if entry.name in ("dev", "proc", "sys"):
+            continue
+        if entry.is_symlink():
+            tree.add(entry.name, kind=b"2", link=os.readlink(entry))
+        elif stat.S_ISDIR(entry.stat().st_mode):
+            tree.directories(entry.name)
+            mounts += ["-v", f"{entry}:{entry}"]
+    engine.docker("import", "-", image, input=tree.whole())
+    options = ["--pid", "host", "--network", "none", "--pull", "never"]
+    container = engine.docker("run", "-d", *options, *mounts, image, "sleep", "infinity")
+    try:
+        yield container
+    finally:
+        engine.docker("rm", "-f", container, check=False)

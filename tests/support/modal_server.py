@@ -1,0 +1,489 @@
+"""A server that speaks the protocol of Modal's SDK, with sandboxes that run their commands on this machine.
+
+    python modal_server.py DIRECTORY
+
+It prints a line of JSON when it can be used: the address for MODAL_SERVER_URL, and the path of a socket for `Control`.
+The protocol is that of the classes that come with the SDK, for sandboxes of both kinds ("V1" and "V2"): apps, images,
+secrets and sandboxes at one address, and at another what each sandbox's worker does, the "task command router".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import re
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from google.protobuf.json_format import MessageToDict
+from grpclib import GRPCError, Status
+from grpclib.server import Server
+from modal_proto import api_grpc, api_pb2, task_command_router_grpc, task_command_router_pb2
+
+from tests.support.modal_sandboxes import Exec, Sandbox, Stream, certificate
+
+BUILDER = "2025.06"
+
+
+class World:
+    """What both services know."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.router = ""
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.faults: dict[str, dict[str, Any]] = {}
+        self.sandboxes: dict[str, Sandbox] = {}
+        self.secrets: dict[str, dict[str, str]] = {}
+        self.images: dict[str, dict[str, Any]] = {}
+        self.files: dict[str, bytes] = {}
+        self.jwt_seconds = 3600.0
+        self.context, self.certificate = certificate(root)
+
+    def jwt(self, task: str) -> str:
+        claims = json.dumps({"exp": time.time() + self.jwt_seconds, "task": task}).encode()
+        return f"e30.{base64.urlsafe_b64encode(claims).decode().rstrip('=')}.x"
+
+    def of_task(self, task: str) -> Sandbox:
+        for sandbox in self.sandboxes.values():
+            if sandbox.task == task:
+                return sandbox
+        raise GRPCError(Status.NOT_FOUND, f"Task {task} not found")
+
+    def of_id(self, identity: str) -> Sandbox:
+        if identity not in self.sandboxes:
+            raise GRPCError(Status.NOT_FOUND, f"Sandbox {identity} not found")
+        return self.sandboxes[identity]
+
+    def env(self, request: Any, identities: Any = ()) -> dict[str, str]:
+        """The variables that a request brings: by the names of secrets, and as the SDK's versions write them."""
+        found = dict(getattr(request, "env", None) or {})
+        for identity in identities:
+            found |= self.secrets[identity]
+        if hasattr(request, "ephemeral_secrets"):
+            found |= dict(request.ephemeral_secrets.contents)
+        for source in getattr(request, "secret_sources", ()):
+            found |= self.secrets[source.secret_id] if source.secret_id else dict(source.env.contents)
+        return found
+
+    def result(self, sandbox: Sandbox) -> api_pb2.GenericResult:
+        return api_pb2.GenericResult(status=sandbox.status, exitcode=sandbox.code, exception=sandbox.words)
+
+    async def before(self, name: str, message: Any) -> dict[str, Any] | None:
+        """Note a call, and do what was ordered for the next of its kind."""
+        self.calls.append((name, MessageToDict(message, preserving_proto_field_name=True)))
+        fault = self.faults.get(name)
+        if fault is None:
+            return None
+        fault["times"] = fault.get("times", 1) - 1
+        if fault["times"] <= 0:
+            del self.faults[name]
+        if not fault.get("after"):
+            await self.do(fault)
+        return fault
+
+    async def do(self, fault: dict[str, Any]) -> None:
+        await asyncio.sleep(fault.get("delay", 0))
+        if "status" in fault:
+            raise GRPCError(Status[fault["status"]], fault.get("message", "as ordered"))
+
+
+def service(base: Any, world: World, authorized: Callable[[Any, str], None], methods: dict[str, Any]) -> Any:
+    """A service that has these methods of all that the protocol has."""
+
+    def method(name: str) -> Any:
+        async def call(self: Any, stream: Any) -> None:
+            message = await stream.recv_message()
+            if name not in methods:
+                world.calls.append((name, {}))
+                raise GRPCError(Status.UNIMPLEMENTED, f"The tests' server has no {name}")
+            authorized(stream.metadata, name)
+            fault = await world.before(name, message)
+            answer = await methods[name](message, stream)
+            if fault is not None and fault.get("after"):
+                await world.do(fault)
+            if answer is not None:
+                await stream.send_message(answer)
+
+        return call
+
+    names = [name for name in dir(base) if not name.startswith("_")]
+    return type("Service", (base,), {name: method(name) for name in names})()
+
+
+class Plane:
+    """Apps, images, secrets, sandboxes."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def methods(self) -> dict[str, Any]:
+        own = {
+            name: getattr(self, f"_{name}")
+            for name in (
+                "AppGetOrCreate AuthTokenGet ClientHello EnvironmentGetOrCreate ImageGetOrCreate ImageJoinStreaming "
+                "MountBatchedCheckExistence MountGetOrCreate MountPutFile SandboxCreate SandboxCreateV2 SandboxGetLogs "
+                "SandboxGetCommandRouterAccess SecretGetOrCreate TaskGetCommandRouterAccess"
+            ).split()
+        }
+        for name in ("SandboxGetTaskId", "SandboxGetTunnels", "SandboxList", "SandboxTagsGet", "SandboxTerminate"):
+            own[name] = own[f"{name}V2"] = getattr(self, f"_{name}")
+        own["SandboxWait"] = own["SandboxWaitV2"] = self._SandboxWait
+        return own
+
+    def authorized(self, metadata: Any, name: str) -> None:
+        if name != "ClientHello" and metadata.get("x-modal-token-secret") != "as-right":
+            raise GRPCError(Status.UNAUTHENTICATED, "Token validation failed")
+        if name.endswith("V2") and metadata.get("x-modal-auth-token", "").count(".") != 2:
+            raise GRPCError(Status.UNAUTHENTICATED, "No auth token")
+
+    async def _ClientHello(self, request: Any, stream: Any) -> Any:
+        return api_pb2.ClientHelloResponse(image_builder_version=BUILDER)
+
+    async def _AuthTokenGet(self, request: Any, stream: Any) -> Any:
+        return api_pb2.AuthTokenGetResponse(token=self.world.jwt(""))
+
+    async def _AppGetOrCreate(self, request: Any, stream: Any) -> Any:
+        if request.object_creation_type == 0 and not any(name == "AppGetOrCreate" for name, _ in self.world.calls[:-1]):
+            raise GRPCError(Status.NOT_FOUND, f"App {request.app_name} not found")
+        return api_pb2.AppGetOrCreateResponse(app_id="ap-" + "a" * 22)
+
+    async def _EnvironmentGetOrCreate(self, request: Any, stream: Any) -> Any:
+        settings = api_pb2.EnvironmentSettings(image_builder_version=BUILDER)
+        return api_pb2.EnvironmentGetOrCreateResponse(
+            environment_id="en-1", metadata=api_pb2.EnvironmentMetadata(name="main", settings=settings)
+        )
+
+    async def _SecretGetOrCreate(self, request: Any, stream: Any) -> Any:
+        identity = f"st-{uuid.uuid4().hex[:22]}"
+        self.world.secrets[identity] = dict(request.env_dict)
+        metadata = api_pb2.SecretMetadata(keys=list(request.env_dict))
+        return api_pb2.SecretGetOrCreateResponse(secret_id=identity, metadata=metadata)
+
+    async def _MountBatchedCheckExistence(self, request: Any, stream: Any) -> Any:
+        missing = [it for it in request.sha256_hex_hashes if it not in self.world.files]
+        return api_pb2.MountBatchedCheckExistenceResponse(missing_sha256_hex_hashes=missing)
+
+    async def _MountPutFile(self, request: Any, stream: Any) -> Any:
+        self.world.files[request.sha256_hex] = request.data
+        return api_pb2.MountPutFileResponse(exists=True)
+
+    async def _MountGetOrCreate(self, request: Any, stream: Any) -> Any:
+        return api_pb2.MountGetOrCreateResponse(
+            mount_id="mo-1", handle_metadata=api_pb2.MountHandleMetadata(content_checksum_sha256_hex="0")
+        )
+
+    async def _ImageGetOrCreate(self, request: Any, stream: Any) -> Any:
+        identity = f"im-{uuid.uuid5(uuid.NAMESPACE_OID, request.image.SerializeToString().hex()).hex[:22]}"
+        built = identity in self.world.images
+        self.world.images[identity] = MessageToDict(request.image, preserving_proto_field_name=True)
+        result = api_pb2.GenericResult(status=1) if built else None
+        return api_pb2.ImageGetOrCreateResponse(image_id=identity, result=result)
+
+    async def _ImageJoinStreaming(self, request: Any, stream: Any) -> None:
+        failing = self.world.faults.pop("build", None)
+        result = api_pb2.GenericResult(status=1)
+        if failing is not None:
+            await asyncio.sleep(failing.get("delay", 0))
+            if "message" in failing:
+                result = api_pb2.GenericResult(status=2, exception=failing["message"])
+        await stream.send_message(
+            api_pb2.ImageJoinStreamingResponse(entry_id="1", task_logs=[api_pb2.TaskLogs(data="Step 1\n")])
+        )
+        await stream.send_message(api_pb2.ImageJoinStreamingResponse(entry_id="2", result=result, eof=True))
+
+    async def _new(self, request: Any, variables: dict[str, str], old: bool) -> Sandbox:
+        number = uuid.uuid4().hex[:22] if old else uuid.uuid4().hex
+        tags = {tag.tag_name: tag.tag_value for tag in request.tags}
+        if not all(re.fullmatch(r"[\w-]{1,63}", text) for tag in tags.items() for text in tag):
+            raise GRPCError(Status.INVALID_ARGUMENT, "A tag has letters, digits, - and _, 63 at most")
+        sandbox = Sandbox(number, self.world.root, tags=tags, app=request.app_id)
+        definition = request.definition
+        self.world.sandboxes[sandbox.id] = sandbox
+        for spec in definition.open_ports.ports:
+            await sandbox.open_port(spec.port, None if spec.unencrypted else self.world.context)
+        await sandbox.start(list(definition.entrypoint_args), variables, definition.timeout_secs)
+        return sandbox
+
+    async def _SandboxCreateV2(self, request: Any, stream: Any) -> Any:
+        variables = self.world.env(request, request.definition.secret_ids)
+        sandbox = await self._new(request, variables, False)
+        return api_pb2.SandboxCreateV2Response(
+            sandbox_id=sandbox.id,
+            task_id=sandbox.task,
+            command_router_access=api_pb2.CommandRouterAccess(url=self.world.router, jwt=self.world.jwt(sandbox.task)),
+            tunnels=[it for it in self._tunnels(sandbox) if not it.unencrypted_host],
+        )
+
+    async def _SandboxCreate(self, request: Any, stream: Any) -> Any:
+        sandbox = await self._new(request, self.world.env(request, request.definition.secret_ids), True)
+        return api_pb2.SandboxCreateResponse(sandbox_id=sandbox.id)
+
+    async def _SandboxGetTaskId(self, request: Any, stream: Any) -> Any:
+        sandbox = self.world.of_id(request.sandbox_id)
+        if sandbox.ended.is_set():
+            return api_pb2.SandboxGetTaskIdResponse(task_result=self.world.result(sandbox))
+        return api_pb2.SandboxGetTaskIdResponse(task_id=sandbox.task)
+
+    async def _SandboxWait(self, request: Any, stream: Any) -> Any:
+        sandbox = self.world.of_id(request.sandbox_id)
+        with contextlib.suppress(TimeoutError):
+            if request.timeout:
+                await asyncio.wait_for(sandbox.ended.wait(), request.timeout)
+        return api_pb2.SandboxWaitResponse(result=self.world.result(sandbox))
+
+    async def _SandboxTerminate(self, request: Any, stream: Any) -> Any:
+        sandbox = self.world.of_id(request.sandbox_id)
+        before = self.world.result(sandbox)
+        await sandbox.end("TERMINATED", 0)
+        return api_pb2.SandboxTerminateResponse(existing_result=before)
+
+    async def _SandboxList(self, request: Any, stream: Any) -> Any:
+        wanted = {tag.tag_name: tag.tag_value for tag in request.tags}
+        found = [
+            api_pb2.SandboxInfo(id=it.id, created_at=it.created, app_id=it.app)
+            for it in self.world.sandboxes.values()
+            if not it.ended.is_set() and wanted.items() <= it.tags.items() and request.app_id in ("", it.app)
+            if not request.before_timestamp or it.created < request.before_timestamp
+        ]
+        found.sort(key=lambda it: -it.created_at)
+        return api_pb2.SandboxListResponse(sandboxes=found[:2])  # pages are small, so that there are several
+
+    async def _SandboxTagsGet(self, request: Any, stream: Any) -> Any:
+        tags = self.world.of_id(request.sandbox_id).tags
+        return api_pb2.SandboxTagsGetResponse(
+            tags=[api_pb2.SandboxTag(tag_name=name, tag_value=value) for name, value in tags.items()]
+        )
+
+    def _tunnels(self, sandbox: Sandbox) -> list[Any]:
+        return [
+            api_pb2.TunnelData(container_port=port, host="127.0.0.1", port=there)
+            if not plain
+            else api_pb2.TunnelData(
+                container_port=port, host="127.0.0.1", port=1, unencrypted_host="127.0.0.1", unencrypted_port=there
+            )
+            for port, plain, there in sandbox.tunnels
+        ]
+
+    async def _SandboxGetTunnels(self, request: Any, stream: Any) -> Any:
+        return api_pb2.SandboxGetTunnelsResponse(tunnels=self._tunnels(self.world.of_id(request.sandbox_id)))
+
+    async def _SandboxGetCommandRouterAccess(self, request: Any, stream: Any) -> Any:
+        sandbox = self.world.of_id(request.sandbox_id)
+        if sandbox.ended.is_set():
+            raise GRPCError(Status.FAILED_PRECONDITION, "Sandbox already finished")
+        jwt = self.world.jwt(sandbox.task)
+        return api_pb2.SandboxGetCommandRouterAccessResponse(url=self.world.router, jwt=jwt)
+
+    async def _TaskGetCommandRouterAccess(self, request: Any, stream: Any) -> Any:
+        jwt = self.world.jwt(self.world.of_task(request.task_id).task)
+        return api_pb2.TaskGetCommandRouterAccessResponse(url=self.world.router, jwt=jwt)
+
+    async def _SandboxGetLogs(self, request: Any, stream: Any) -> None:
+        main = self.world.of_id(request.sandbox_id).main
+        printed = main.stdout if request.file_descriptor == api_pb2.FILE_DESCRIPTOR_STDOUT else main.stderr
+        offset = int(request.last_entry_id or 0)
+        while data := await printed.read(offset):
+            offset += len(data)
+            await stream.send_message(
+                api_pb2.TaskLogsBatch(entry_id=str(offset), items=[api_pb2.TaskLogs(data=data.decode())])
+            )
+        await stream.send_message(api_pb2.TaskLogsBatch(entry_id=str(offset), eof=True))
+
+
+class Router:
+    """What a worker does with the programs of a sandbox."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def methods(self) -> dict[str, Any]:
+        names = "SandboxStdioReadV2 TaskExecPoll TaskExecStart TaskExecStdinWrite TaskExecStdioRead TaskExecWait"
+        return {name: getattr(self, f"_{name}") for name in names.split()}
+
+    def authorized(self, metadata: Any, name: str) -> None:
+        try:
+            claims = metadata["authorization"].removeprefix("Bearer ").split(".")[1]
+            expires = json.loads(base64.urlsafe_b64decode(claims + "=="))["exp"]
+        except (KeyError, IndexError):
+            raise GRPCError(Status.UNAUTHENTICATED, "No token") from None
+        if time.time() > expires:
+            raise GRPCError(Status.UNAUTHENTICATED, "The token has expired")
+
+    async def _sandbox(self, task: str) -> Sandbox:
+        sandbox = self.world.of_task(task)
+        if sandbox.vanished:
+            await asyncio.sleep(100_000)  # the machine is gone, and nobody says so
+        if sandbox.ended.is_set():
+            raise GRPCError(Status.NOT_FOUND, f"Task {task} not found")
+        return sandbox
+
+    async def _exec(self, request: Any) -> tuple[Sandbox, Exec]:
+        sandbox = await self._sandbox(request.task_id)
+        if request.exec_id not in sandbox.execs:
+            raise GRPCError(Status.NOT_FOUND, f"Exec {request.exec_id} not found")
+        return sandbox, sandbox.execs[request.exec_id]
+
+    async def _TaskExecStart(self, request: Any, stream: Any) -> Any:
+        sandbox = await self._sandbox(request.task_id)
+        if request.exec_id in sandbox.execs:
+            return task_command_router_pb2.TaskExecStartResponse()
+        variables = sandbox.variables | self.world.env(request, request.secret_ids)
+        size = None
+        if request.HasField("pty_info"):
+            size = (request.pty_info.winsz_rows or 24, request.pty_info.winsz_cols or 80)
+            variables["TERM"] = request.pty_info.env_term
+        new = sandbox.execs[request.exec_id] = Exec()
+        try:
+            directory = Path(request.workdir or sandbox.directory)
+            await new.start(list(request.command_args), variables, directory, size)
+        except (OSError, ValueError) as error:
+            del sandbox.execs[request.exec_id]
+            raise GRPCError(Status.INVALID_ARGUMENT, f"Failed to start the process: {error}") from None
+        return task_command_router_pb2.TaskExecStartResponse()
+
+    async def _TaskExecStdinWrite(self, request: Any, stream: Any) -> Any:
+        sandbox, one = await self._exec(request)
+        try:
+            await self._within(sandbox, one.write(request.offset, request.data, request.eof))
+        except (ValueError, OSError) as error:
+            raise GRPCError(Status.OUT_OF_RANGE, str(error)) from None
+        return task_command_router_pb2.TaskExecStdinWriteResponse()
+
+    async def _TaskExecStdioRead(self, request: Any, stream: Any) -> None:
+        sandbox, one = await self._exec(request)
+        printed: Stream = one.stdout if request.file_descriptor == _STDOUT else one.stderr
+        offset = request.offset
+        while data := await self._within(sandbox, printed.read(offset)):
+            offset += len(data)
+            await stream.send_message(task_command_router_pb2.TaskExecStdioReadResponse(data=data))
+
+    async def _SandboxStdioReadV2(self, request: Any, stream: Any) -> None:
+        sandbox = self.world.of_task(request.task_id)
+        printed = sandbox.main.stdout if request.file_descriptor == _MAIN_STDOUT else sandbox.main.stderr
+        offset = request.offset
+        while data := await printed.read(offset):
+            message = task_command_router_pb2.SandboxStdioReadV2Response(data=data, starting_offset=offset)
+            offset += len(data)
+            await stream.send_message(message)
+
+    async def _TaskExecWait(self, request: Any, stream: Any) -> Any:
+        sandbox, one = await self._exec(request)
+        code = await self._within(sandbox, one.process.wait())
+        if code < 0:
+            return task_command_router_pb2.TaskExecWaitResponse(signal=-code)
+        return task_command_router_pb2.TaskExecWaitResponse(code=code)
+
+    async def _TaskExecPoll(self, request: Any, stream: Any) -> Any:
+        _, one = await self._exec(request)
+        code = one.process.returncode
+        if code is None:
+            return task_command_router_pb2.TaskExecPollResponse()
+        return task_command_router_pb2.TaskExecPollResponse(**({"code": code} if code >= 0 else {"signal": -code}))
+
+    async def _within(self, sandbox: Sandbox, work: Any) -> Any:
+        """Nothing that is asked of a sandbox outlasts it."""
+        doing, ended = asyncio.ensure_future(work), asyncio.ensure_future(sandbox.ended.wait())
+        try:
+            await asyncio.wait((doing, ended), return_when=asyncio.FIRST_COMPLETED)
+            if sandbox.vanished:
+                await asyncio.sleep(100_000)
+            if doing.done():
+                return doing.result()
+            raise GRPCError(Status.NOT_FOUND, f"Task {sandbox.task} not found")
+        finally:
+            doing.cancel()
+            ended.cancel()
+
+
+_STDOUT = task_command_router_pb2.TASK_EXEC_STDIO_FILE_DESCRIPTOR_STDOUT
+_MAIN_STDOUT = task_command_router_pb2.SANDBOX_STDIO_FILE_DESCRIPTOR_STDOUT
+
+
+class Orders:
+    """What the tests order, one line of JSON each: `{"do": NAME, ...}`; the answer is a line too."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        order = json.loads(await reader.readline())
+        answer = await getattr(self, order.pop("do"))(**order)
+        writer.write(json.dumps(answer).encode() + b"\n")
+        await writer.drain()
+        writer.close()
+
+    async def look(self) -> Any:
+        world = self.world
+        sandboxes = {
+            it.id: {"tags": it.tags, "ended": it.ended.is_set(), "directory": str(it.directory), "execs": len(it.execs)}
+            for it in world.sandboxes.values()
+        }
+        images = list(world.images.values())
+        return {"sandboxes": sandboxes, "calls": world.calls, "images": images, "secrets": world.secrets}
+
+    async def fault(self, name: str, **fault: Any) -> None:
+        self.world.faults[name] = fault
+
+    async def forgive(self) -> None:
+        self.world.faults.clear()
+
+    async def end(self, sandbox: str, status: str, code: int = 0, words: str = "") -> None:
+        await self.world.sandboxes[sandbox].end(status, code, words)
+
+    async def vanish(self, sandbox: str) -> None:
+        """The sandbox's machine is gone; only the sandbox's own state is told, as lost."""
+        one = self.world.sandboxes[sandbox]
+        one.vanished = True
+        await one.end("INTERNAL_FAILURE", 0, "Worker was lost")
+
+    async def set_jwt_seconds(self, seconds: float) -> None:
+        self.world.jwt_seconds = seconds
+
+    async def break_connections(self) -> None:
+        """As of a network that breaks off."""
+        for transport in list(self.transports()):
+            transport.abort()
+
+    def transports(self) -> Any:
+        import gc
+
+        from grpclib.protocol import H2Protocol
+
+        for it in gc.get_objects():
+            if isinstance(it, H2Protocol) and getattr(it, "connection", None) is not None:
+                yield it.connection._transport
+
+
+async def main(root: Path) -> None:
+    world = World(root)
+    router, plane = Router(world), Plane(world)
+    servers = []
+    for base, one in ((task_command_router_grpc.TaskCommandRouterBase, router), (api_grpc.ModalClientBase, plane)):
+        server = Server([service(base, world, one.authorized, one.methods())])
+        await server.start("127.0.0.1", 0)
+        servers.append(server)
+    ports = [server._server.sockets[0].getsockname()[1] for server in servers]  # type: ignore[union-attr]
+    world.router = f"http://127.0.0.1:{ports[0]}"
+    orders = root / "orders"
+    listening = await asyncio.start_unix_server(Orders(world).serve, orders)
+    said = {"url": f"http://127.0.0.1:{ports[1]}", "orders": str(orders), "certificate": str(world.certificate)}
+    print(json.dumps(said), flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # until whoever started it goes
+    listening.close()
+    for sandbox in world.sandboxes.values():
+        await sandbox.end("TERMINATED", 0)
+    for server in servers:
+        server.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1])))

@@ -1,0 +1,163 @@
+"""What a machine must have for a place to exist on it, and helpers that every place here uses."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SBIN = "/usr/local/sbin:/usr/sbin:/sbin"  # not in the PATH of every user, and engines look for their helpers there
+
+
+class Lacking(Exception):
+    """The place cannot exist here; the text names what the machine lacks."""
+
+
+def search_path() -> str:
+    return os.environ.get("PATH", os.defpath) + ":" + SBIN
+
+
+def program(name: str, package: str) -> str:
+    """The path of a program, or `Lacking` with the package that has it."""
+    found = shutil.which(name, path=search_path())
+    if found is None:
+        raise Lacking(f"{name} (Debian's package {package})")
+    return found
+
+
+@contextlib.contextmanager
+def started(make: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:
+    """What `make` makes, entered. Where the machine lacks something for it, the test is skipped, and is told what."""
+    import pytest  # not of those who only measure
+
+    try:
+        place = make()
+    except Lacking as lack:
+        pytest.skip(f"this machine lacks {lack}")
+    with place as entered:
+        yield entered
+
+
+def said_by(*words: str, environment: dict[str, str], input: bytes | None, check: bool, seconds: float) -> str:
+    """One call of an engine's client; its standard output without the last newline."""
+    done = subprocess.run(words, input=input or b"", env=environment, capture_output=True, timeout=seconds, check=False)
+    if check and done.returncode:
+        said = (done.stdout + done.stderr).decode(errors="replace")[-4000:]
+        raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}: {said}")
+    return done.stdout.decode(errors="replace").rstrip("\n")
+
+
+def root(what: str) -> None:
+    if os.geteuid() != 0:
+        raise Lacking(f"root, which {what} needs")
+
+
+def capability(bit: int, name: str, what: str) -> None:
+    """Root in a container may lack most of what root can do."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:") and not int(line.split()[1], 16) >> bit & 1:
+            raise Lacking(f"{name}, which {what} needs")
+
+
+CAP_SETUID = 7
+CAP_NET_ADMIN = 12
+CAP_SYS_CHROOT = 18
+CAP_SYS_ADMIN = 21
+CAP_MKNOD = 27
+
+_prctl = ctypes.CDLL(None).prctl
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(by: signal.Signals = signal.SIGTERM) -> None:
+    """For `preexec_fn`: whatever ends the tests, SIGKILL included, ends the daemon."""
+    _prctl(_PR_SET_PDEATHSIG, int(by))
+
+
+def alone(*words: str) -> list[str]:
+    """A command line with mounts and processes of its own: nobody else sees what it mounts, and nothing is left of
+    either when it ends or is killed."""
+    capability(CAP_SYS_ADMIN, "CAP_SYS_ADMIN", "mounts that nobody else sees")
+    return [program("unshare", "util-linux"), "--pid", "--kill-child", "--mount-proc", *words]
+
+
+def alive(pid: int) -> bool:
+    """Whether it is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def mentioning(text: str) -> list[int]:
+    """The other processes that have it in their command line or environment, or are in a directory of that name."""
+    found = []
+    for pid in pids():
+        if pid == os.getpid() or not alive(pid):
+            continue
+        with contextlib.suppress(OSError):
+            where = os.readlink(f"/proc/{pid}/cwd")
+            words = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
+            if text.encode() in words or where.startswith(text):
+                found.append(pid)
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Children and theirs, the nearest first."""
+    found = [pid]
+    for parent in found:
+        with contextlib.suppress(OSError):
+            for task in os.listdir(f"/proc/{parent}/task"):
+                found += map(int, Path(f"/proc/{parent}/task/{task}/children").read_text().split())
+    return found[1:]
+
+
+def kill(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def mounts_below(directory: Path) -> list[str]:
+    """Mount points below the directory, the innermost first."""
+    points = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return sorted((point for point in points if point.startswith(f"{directory}/")), reverse=True)
+
+
+def remove(directory: Path) -> None:
+    """Deletes the directory; what is still mounted below it is let go first, and never entered."""
+    for point in mounts_below(directory):
+        subprocess.run(["umount", "-l", point], check=False, stderr=subprocess.DEVNULL)
+    if not mounts_below(directory):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, *, step: float = 0.02) -> bool:
+    limit = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > limit:
+            return False
+        time.sleep(step)
+    return True
+
+
+def tail(path: Path, lines: int = 15) -> str:
+    try:
+        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return "(no log)"

@@ -1,0 +1,96 @@
+"""Places by their kinds, as the exec layer sees them: `place` runs a test in each of them.
+
+`place` is a `Backend` that is open for nothing yet. Whoever needs a particular one calls `docker_place(image)`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from swerex_c.providers.docker.backend import DockerBackend, PodmanBackend
+from swerex_c.providers.kubernetes.kubectl import KubectlBackend
+from swerex_c.providers.local.bubblewrap import BwrapBackend
+from swerex_c.providers.ssh.backend import SSHBackend
+from swerex_c.sandbox.backend import Backend
+from tests.support import hosts
+from tests.support.docker_engine import Engine
+from tests.support.kubectl_server import Kubernetes
+
+__all__ = ["KINDS", "ByCommand", "docker_place", "place"]
+
+KINDS = ("docker", "podman", "ssh", "bwrap", "kubectl")
+"""What `place` can be."""
+
+
+class ByCommand(Backend):
+    """A place whose clients are command lines with the variables' names in them."""
+
+    def __init__(
+        self,
+        name: str,
+        environment: dict[str, str],
+        terminal: Callable[[Sequence[str], Sequence[str]], list[str]],
+        pipes: Callable[[Sequence[str], Sequence[str]], list[str]],
+    ) -> None:
+        self.name = name
+        self._environment = environment
+        self._terminal, self._pipes = terminal, pipes
+
+    def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+        return self._terminal(argv, names)
+
+    def pipes(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+        return self._pipes(argv, names)
+
+    def why_lost(self, timeout: float) -> str | None:
+        return None
+
+    def environment(self) -> dict[str, str]:
+        return dict(self._environment)
+
+
+def ssh_backend(sshd: hosts.Sshd, **more: Any) -> SSHBackend:
+    return SSHBackend(sshd.name, config_file=str(sshd.config), **more)
+
+
+def kubectl_backend(cluster: Kubernetes, pod: str, **more: Any) -> KubectlBackend:
+    arguments = {"command": [cluster.kubectl], "kubeconfig": cluster.kubeconfig, "environment": cluster.environment}
+    return KubectlBackend(pod, **{**arguments, **more})
+
+
+@pytest.fixture
+def docker_place(docker: Engine, container: Callable[..., str]) -> Callable[..., Backend]:
+    """`docker_place(image, *arguments of docker run)` starts a container and gives its backend."""
+    return lambda image, *arguments: DockerBackend(container(image, *arguments), environment=docker.environment)
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """One after the other a Docker container (bash-min), a podman one, an ssh host, a pod, and bubblewrap."""
+    kind = request.param
+    if kind == "docker":
+        image = request.getfixturevalue("bash_min")
+        yield request.getfixturevalue("docker_place")(image)
+    elif kind == "podman":
+        podman: hosts.Podman = request.getfixturevalue("podman")
+        name = podman.start(podman.provide("bash-min"))
+        try:
+            yield PodmanBackend(name, command=podman.argv, environment=podman.environment)
+        finally:
+            podman.run("rm", "-f", "-t", "0", name, check=False)
+    elif kind == "ssh":
+        sshd: hosts.Sshd = request.getfixturevalue("sshd")
+        yield ssh_backend(sshd)
+    elif kind == "kubectl":
+        cluster: Kubernetes = request.getfixturevalue("kubernetes")
+        pod = cluster.start_pod(f"pod-{secrets.token_hex(4)}")
+        try:
+            yield kubectl_backend(cluster, pod)
+        finally:
+            cluster.delete_pod(pod)
+    else:
+        yield BwrapBackend(command=request.getfixturevalue("bwrap"))

@@ -1,0 +1,130 @@
+"""A server as a process of its own, as `swerex-remote` starts it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.support.harness import PACE
+from tests.support.original import our_environment
+
+KEY = "the-key-of-the-tests"
+REMOTE = [sys.executable, "-c", "from swerex_c.cli.serve import main; main()"]
+FRONT = [sys.executable, "-m", "swerex_c", "serve"]
+
+
+def environment(**more: str) -> dict[str, str]:
+    found = {**our_environment(), **more}
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"):
+        found.pop(name, None)
+    return found
+
+
+def ended(*arguments: str, command: list[str] = REMOTE, **env: str) -> subprocess.CompletedProcess[str]:
+    """A server that does not start, or at once ends."""
+    return subprocess.run(
+        [*command, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=25,
+        env=environment(**env),
+    )  # fmt: skip
+
+
+class Server:
+    """One that runs. `log` is the file with its standard error."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path):
+        self.process = process
+        self.log = log
+        self.url = ""
+        self.port = 0
+        self.client = requests.Session()
+        self.client.trust_env = False
+        self.client.headers["X-API-Key"] = KEY
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def until_listening(self, seconds: float = 20) -> Server:
+        deadline = time.monotonic() + seconds * PACE
+        while not (found := re.search(r"Listening on ([^\s\"]+)", self.said())):
+            assert self.process.poll() is None, self.said()
+            assert time.monotonic() < deadline, self.said()
+            time.sleep(0.01)
+        self.url = found[1]
+        port = re.search(r":(\d+)$", self.url)
+        self.port = int(port[1]) if port else 0
+        return self
+
+    def get(self, path: str, /, **more: Any) -> requests.Response:
+        return self.client.get(self.url + path, timeout=20, **more)
+
+    def post(self, path: str, /, **body: Any) -> requests.Response:
+        return self.client.post(self.url + path, json=body, timeout=60)
+
+    def terminate(self, seconds: float = 15, number: int = signal.SIGTERM) -> int:
+        """The exit code after a signal."""
+        self.process.send_signal(number)
+        return self.process.wait(seconds)
+
+
+@contextlib.contextmanager
+def serving(
+    log: Path, *arguments: str, command: list[str] = REMOTE, key: str | None = KEY, **env: str
+) -> Iterator[Server]:
+    """A server that listens, on a free port of 127.0.0.1 unless the arguments say where. It is gone afterwards."""
+    places = () if {"--port", "--unix"} & set(arguments) else ("--host", "127.0.0.1", "--port", "0")
+    if key is not None:
+        env["SWEREX_AUTH_TOKEN"] = key
+    with open(log, "wb") as file:
+        process = subprocess.Popen(
+            [*command, *places, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=file,
+            env=environment(**env),
+        )  # fmt: skip
+    server = Server(process, log)
+    try:
+        yield server.until_listening()
+    finally:
+        server.client.close()
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def arguments_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def environment_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def descriptors(pid: int) -> list[Path]:
+    """What a process has open. A server that has a key keeps that from all but root."""
+    try:
+        return list(Path(f"/proc/{pid}/fd").iterdir())
+    except PermissionError:
+        pytest.skip("only root sees what a server with a key has open")
+
+
+def open_files(pid: int) -> int:
+    return len(descriptors(pid))
+
+
+def threads_of(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))

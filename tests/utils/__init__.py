@@ -1,0 +1,1 @@
+"""Finalizers, and text made printable."""

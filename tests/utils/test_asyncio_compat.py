@@ -1,0 +1,28 @@
+"""Private names of asyncio: this Python still has them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from swerex_c.utils.asyncio_compat import LOG_DESTROYED, READY, TIMERS
+
+
+async def test_a_loop_shows_its_ready_callbacks() -> None:
+    loop = asyncio.get_running_loop()
+    assert not getattr(loop, READY)
+    handle = loop.call_soon(int)
+    assert list(getattr(loop, READY)) == [handle]
+
+
+async def test_a_loop_shows_its_timers() -> None:
+    loop = asyncio.get_running_loop()
+    late, early = loop.call_later(9, int), loop.call_later(5, int)
+    assert getattr(loop, TIMERS)[0] is early
+    early.cancel()
+    late.cancel()
+
+
+async def test_a_pending_task_can_be_destroyed_without_a_warning() -> None:
+    task = asyncio.ensure_future(asyncio.sleep(0))
+    assert getattr(task, LOG_DESTROYED) is True
+    await task

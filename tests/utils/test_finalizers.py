@@ -1,0 +1,142 @@
+"""Objects that are collected while their thread is in a critical section: nothing waits for itself."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import swerex_c
+from swerex_c.utils.finalizers import call_from_finalizer
+from tests.support.harness import eventually
+from tests.support.original import our_environment
+
+PROLOGUE = """
+import asyncio, faulthandler, gc, sys, threading, time
+faulthandler.dump_traceback_later(60, exit=True)
+gc.disable()
+
+def drop(thing):
+    # It can be collected, and is not yet.
+    ring = [thing]
+    ring.append(ring)
+
+sys.path[:0] = [{root!r}]
+"""
+
+DEPLOYMENT = """
+from swerex_c.providers import sandbox_deployment
+from swerex_c.runtime.dummy import DummyRuntime
+
+class Nowhere(sandbox_deployment.ProviderDeployment):
+    class _config: startup_timeout = 10.0
+    ended = []
+    async def _start(self):
+        self._runtime = DummyRuntime()
+    def _end(self):
+        self.ended.append(threading.get_ident())
+
+async def started():
+    made = Nowhere()
+    await made.start()
+    return made
+
+drop(asyncio.run(started()))
+with sandbox_deployment._entering:
+    gc.collect()
+    assert not Nowhere.ended
+while not Nowhere.ended:
+    time.sleep(0.01)
+"""
+
+PLACE = """
+from tests.support import needs
+from tests.sandbox.test_commands import Here, Sandbox
+
+place = Sandbox(Here())
+assert place.run("echo").code == 0
+shells, mark = place._shells, place.mark
+drop(place)
+del place
+with shells._changed:  # as its threads have it
+    gc.collect()
+    assert not shells._closed
+while needs.mentioning(mark):
+    time.sleep(0.01)
+"""
+
+WARM = """
+from swerex_c.runtime.local import LocalRuntime
+
+async def warm():
+    runtime = LocalRuntime(warm_sessions=2)
+    await runtime.wait_until_warm()
+    return runtime
+
+runtime = asyncio.run(warm())
+pool = runtime.warm._pool
+drop(runtime)
+del runtime
+with pool.changed:  # as its thread has it
+    gc.collect()
+    assert not pool.closed
+while pool.shells:
+    time.sleep(0.01)
+"""
+
+CLIENT = """
+from swerex_c.remote.client.http import JsonClient
+
+async def use():
+    client = JsonClient("http://127.0.0.1:9")
+    assert not await client.is_alive(5)
+    return client
+
+client = asyncio.run(use())
+pool = client._pool
+drop(client)
+del client
+with pool._lock:  # as a loop that ends has it
+    gc.collect()
+assert pool._kept == {}
+"""
+
+
+@pytest.mark.limit(90)
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("program", [DEPLOYMENT, PLACE, WARM, CLIENT], ids=["deployment", "place", "warm", "client"])
+def test_a_collection_inside_a_critical_section(program: str) -> None:
+    code = PROLOGUE.replace("{root!r}", repr(str(Path(__file__).parents[2]))) + program
+    environment = our_environment() | {"SWE_REX_LOG_STREAM_LEVEL": "ERROR"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=80, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_work_of_a_finalizer_leaves_no_thread_on_record() -> None:
+    before = set(threading.enumerate())
+    done = threading.Event()
+    call_from_finalizer(done.set)
+    assert done.wait(60)
+    assert eventually(lambda: set(threading.enumerate()) <= before)
+
+
+def test_finalizers_are_known() -> None:
+    """One that is new comes into this file, with what it does while its thread has a lock."""
+    found = set()
+    for path in Path(swerex_c.__file__).parent.rglob("*.py"):
+        for number in re.findall(r"def __del__|weakref\.finalize\(.*", path.read_text()):
+            found.add((path.name, number))
+    assert found == {
+        ("interfaces.py", "def __del__"),
+        ("connection.py", "def __del__"),  # closes descriptors
+        ("frames.py", "def __del__"),  # tells loops to close their connections
+        ("sandbox.py", "weakref.finalize(self, call_from_finalizer, self._shells.close).atexit = False"),
+        ("prestarted.py", "weakref.finalize(self, call_from_finalizer, pool.close)"),
+        ("http.py", "weakref.finalize(self, _Pool.discard_all, self._pool)"),
+    }

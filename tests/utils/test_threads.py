@@ -1,0 +1,120 @@
+"""Blocking calls in threads: a cancellation interrupts what they wait for, and waits for their end."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from swerex_c.sandbox import api_loop
+from swerex_c.sandbox.run import CompletedCommand, run_command
+from swerex_c.utils.threads import Cancellation, check_cancelled, in_cancellable_thread
+
+
+def program(text: str, **how: Any) -> Callable[[], CompletedCommand]:
+    return lambda: run_command(["bash", "-c", text], environment=dict(os.environ), timeout=60, **how)
+
+
+async def cancelled(work: Callable[[], object], begun: Callable[[], bool]) -> tuple[float, Cancellation]:
+    """Return how many seconds a call takes to end that is cancelled once it has begun."""
+    cancellation = Cancellation()
+    task = asyncio.ensure_future(in_cancellable_thread(cancellation, work))
+    while not begun():
+        await asyncio.sleep(0.01)
+    began = time.monotonic()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    return time.monotonic() - began, cancellation
+
+
+def test_lines_are_told_as_they_come() -> None:
+    lines: list[str] = []
+    completed = program("echo one; echo two >&2; printf 'th'; printf 'ree\\n'; exit 3", tell=lines.append)()
+    assert lines == ["one", "three"]
+    assert (completed.code, completed.stdout, completed.stderr) == (3, b"one\nthree\n", b"two\n")
+
+
+def test_a_line_ends_the_run() -> None:
+    lines: list[str] = []
+    completed = program("echo one; echo ready now; sleep 100", until=b"ready", tell=lines.append)()
+    assert (completed.code, completed.stdout, lines) == (0, b"one\nready now\n", ["one"])
+
+
+async def test_a_cancelled_call_kills_its_program(tmp_path: Any) -> None:
+    begun = tmp_path / "begun"
+    took, cancellation = await cancelled(program(f"echo $$ >{begun}; sleep 100 & sleep 100"), begun.exists)
+    assert took < 30 and cancellation.requested
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(begun.read_text()), 0)
+
+
+async def test_a_patient_call_gets_the_result_of_its_program(tmp_path: Any) -> None:
+    begun, results = tmp_path / "begun", []
+    one = program(f"touch {begun}; sleep 0.5; echo done", patience=30.0)
+    await cancelled(lambda: results.append(one()), begun.exists)
+    assert [result.stdout for result in results] == [b"done\n"]
+
+
+async def test_a_cancelled_call_begins_no_further_step() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def steps() -> None:
+        begun.set()
+        while True:
+            check_cancelled()
+            time.sleep(0.01)
+
+    def work() -> None:
+        try:
+            steps()
+        except concurrent.futures.CancelledError:
+            with pytest.raises(concurrent.futures.CancelledError):
+                program("echo")()
+            with pytest.raises(concurrent.futures.CancelledError):
+                api_loop.call(asyncio.sleep(0))
+            ended.set()
+
+    await cancelled(work, begun.is_set)
+    assert ended.is_set()
+
+
+async def test_a_cancelled_call_cancels_its_coroutine() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    async def wait() -> None:
+        try:
+            begun.set()
+            await asyncio.sleep(100)
+        finally:
+            ended.set()
+
+    took, _ = await cancelled(lambda: api_loop.call(wait()), begun.is_set)
+    assert took < 30 and ended.wait(30)
+
+
+async def test_a_second_cancellation_does_not_leave_the_thread_behind() -> None:
+    begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        may_end.wait(60)
+        ended.set()
+
+    task = asyncio.ensure_future(in_cancellable_thread(Cancellation(), work))
+    while not begun.is_set():
+        await asyncio.sleep(0.01)
+    for _ in range(2):
+        task.cancel()
+        await asyncio.sleep(0.05)
+    assert not task.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
