@@ -149,7 +149,7 @@ def original_python(may_install: bool) -> str | None:
     given = os.environ.get("SWX_ORIGINAL_PYTHON")
     if given:
         return given
-    place = ROOT / ".cache" / "bench-original"
+    place = ROOT / ".cache" / "original"
     python = place / "bin" / "python"
     ready, complete = place / "ready", place / "complete"
     if may_install and not ready.exists():

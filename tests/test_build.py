@@ -22,7 +22,7 @@ from swerex_c._version import __version__
 ROOT = Path(__file__).resolve().parent.parent
 SWITCHES = ("SWX_", "CC", "CFLAGS", "CPPFLAGS", "LDFLAGS", "LDSHARED", "PKG_CONFIG", "LD_PRELOAD", "ASAN_OPTIONS")
 
-pytestmark = pytest.mark.build
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -332,6 +332,7 @@ def test_run_can_be_switched_off_below() -> None:
 # enable, disable, status
 
 
+@pytest.mark.slow
 def test_enable_is_for_one_environment_until_disable(environment: Path) -> None:
     status = json.loads(in_environment(environment, "-m", "swerex_c", "status", "--json").stdout)
     assert status == {

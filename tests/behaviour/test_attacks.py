@@ -37,6 +37,7 @@ def own_or_none(sh: Shell, code: int, error: type[Exception]) -> None:
     assert seen.exit_code == code
 
 
+@pytest.mark.idle
 def test_a_dead_session_costs_nothing(sh: Shell) -> None:
     """Nobody has to close a session whose shell has ended for its process to be idle."""
     sh.ended = True

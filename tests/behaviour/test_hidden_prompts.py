@@ -145,6 +145,8 @@ def test_a_fixed_prompt_that_is_shown_again(sh: Shell) -> None:
     sh.gives("for w in a b; do\n  echo $w\ndone\n(exit 3)", "a\nb\n", 3)
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 def test_a_question_that_a_read_took_forgets_no_prompt(sh: Shell) -> None:
     """Without the kernel's word an interrupted shell that traps SIGINT is asked, though it may still read by itself."""
     sh.gives("unset PROMPT_COMMAND; readonly PS0='$ '", "")

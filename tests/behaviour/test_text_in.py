@@ -164,6 +164,7 @@ def test_long_line_arrives_whole(sh: Shell, size: int) -> None:
     assert seen.split()[0] == hashlib.sha256(text.replace("'\\''", "'").encode()).hexdigest()
 
 
+@pytest.mark.slow
 @wrong("E2BIG above 128 KiB")
 def test_megabyte_command(sh: Shell) -> None:
     body = "".join(f"line {i} of a long here-document\t!{'x' * 40}\n" for i in range(14_000))

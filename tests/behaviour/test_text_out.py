@@ -119,6 +119,7 @@ def test_ten_megabytes_in_lines(sh: Shell) -> None:
     assert lines[-1] == "1400000"
 
 
+@pytest.mark.slow
 @wrong("output costs quadratic time")
 def test_hundred_megabytes_keep_their_ends(sh: Shell) -> None:
     """Memory is bounded: the middle may be left out, the beginning, the end and the exit code never."""

@@ -34,6 +34,7 @@ def test_a_timeout_is_a_timeout_error(sh: Shell) -> None:
     sh.interrupt()
 
 
+@pytest.mark.slow
 @wrong("partial output is lost on timeout")
 def test_partial_output_is_on_the_error(sh: Shell) -> None:
     assert sh.times_out("echo one; printf two; sleep 20", timeout=2).output == "one\ntwo"

@@ -253,7 +253,8 @@ LIES = ANSWERS.replace('else ""', 'else "surprise"')
 HANGS = "    async def run_in_session(self, action): time.sleep(100)\n"
 
 
-@pytest.mark.parametrize("lies", [True, pytest.param(False, marks=pytest.mark.thorough)])
+@pytest.mark.slow
+@pytest.mark.parametrize("lies", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_original_is_found_by_its_interpreter_and_its_answers_count(tmp_path: Path, lies: bool) -> None:
     python = other_python(tmp_path, LIES if lies else ANSWERS)
     found, data = run(1.0, ["builtin"], [PROGRAMS, ORIGINAL], original_python=python)
@@ -347,7 +348,7 @@ def home_of(pid: int) -> str:
     return next(it.removeprefix(b"HOME=").decode() for it in variables if it.startswith(b"HOME="))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_run_leaves_nothing(mark: str, number: int) -> None:
     command = [*COMMAND, "bench", "--only", "interrupt"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=our_environment(), text=True) as process:
@@ -360,7 +361,7 @@ def test_an_interrupted_run_leaves_nothing(mark: str, number: int) -> None:
     assert homes and not any(os.path.exists(it) for it in homes)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_run_that_is_killed_leaves_no_shells(mark: str) -> None:
     command = [*COMMAND, "bench", "--only", "fleet-16"]
     with subprocess.Popen(command, env=our_environment()) as process:
@@ -369,7 +370,7 @@ def test_a_run_that_is_killed_leaves_no_shells(mark: str) -> None:
     assert eventually(lambda: not marked(mark), 20.0)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_command_measures_every_row(tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     done = cli("bench", "--seconds", "15", "--json", str(file))
@@ -389,7 +390,7 @@ def test_the_command_measures_every_row(tmp_path: Path) -> None:
     assert measured >= 5
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_an_engine_that_was_too_slow_once_is_measured_in_the_next_rows(tmp_path: Path) -> None:
     """It hangs in the first row that asks it, and not after it was started again."""
     first = tmp_path / "first"

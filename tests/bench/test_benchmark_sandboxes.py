@@ -182,7 +182,7 @@ def test_every_case_of_a_place_has_an_engine_and_a_server() -> None:
         assert {turn.engine for turn in row.turns} <= {*engines, "docker: bare C"}
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ours", "ours, unix", "ours, stdio", "ours, alone", "local", "echo, unix", "copy"])
 def test_servers_are_started_for_their_clients(name: str, tmp_path: Path) -> None:
     run = bench(tmp_path)

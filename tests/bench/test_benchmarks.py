@@ -166,6 +166,7 @@ def test_a_row_that_there_is_not_is_named_before_anything_is_measured() -> None:
     assert done.stdout == ""
 
 
+@pytest.mark.slow
 def test_what_was_measured_before_an_interrupt_is_kept(tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
     rows = ["--only", "idle-10,idle-30", "--contenders", "core"]
@@ -285,7 +286,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return found
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_counts_of_the_same_engine_are_the_same_and_a_slower_engine_is_caught(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -321,7 +322,7 @@ BashSession.run = slow
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_same_package_is_not_slower_and_a_slower_one_is_caught(environment: dict[str, str], tmp_path: Path) -> None:
     """Slower by some 50 us of computing for each command: by its instructions, and by the times beside the other."""

@@ -133,7 +133,7 @@ def test_exec_leaves_nothing_behind_when_it_is_ended(number: signal.Signals, mar
     assert eventually(lambda: not marked(mark), 2.0), marked(mark)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_exec_ends_with_a_code_whenever_it_is_ended(number: signal.Signals) -> None:
     """While the command ends, the session, the loop and Python itself: never of the signal."""

@@ -191,12 +191,13 @@ def run(folder: Path, term: str, arguments: list[str]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", type=Path, help="an empty or new directory to leave the tests in")
+    parser.add_argument("--term", action="append", choices=TERMS, help="this TERM only")
     options, pytest_arguments = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         files, deselected = choose(fetch(folder))
-        results = [run(folder, term, [*files, *deselected, *pytest_arguments]) for term in TERMS]
+        results = [run(folder, term, [*files, *deselected, *pytest_arguments]) for term in options.term or TERMS]
     return max(results)
 
 

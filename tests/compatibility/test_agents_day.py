@@ -138,11 +138,13 @@ def test_the_original(tmp_path: Path, here: dict[str, Any]) -> None:
     assert [step for step in WRONG_IN_ORIGINAL if answers[step] == ANSWERS[step]] == []
 
 
+@pytest.mark.slice
 def test_in_this_process(tmp_path: Path, here: dict[str, Any]) -> None:
     here |= {"deployment": {"type": "local"}, "swap": True}
     assert spend(sys.executable, here, tmp_path, {"HOME": here["home"], "PYTHONPATH": str(ROOT)}) == ANSWERS
 
 
+@pytest.mark.slice
 def test_behind_our_server(tmp_path: Path, here: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", here["home"])
     server = start_ours(tmp_path / "log")

@@ -80,12 +80,14 @@ def same(one: Any, other: Any) -> bool:
 # Round trips
 
 
+@pytest.mark.slow
 @relaxed
 @given(values)
 def test_encodes_what_msgpack_encodes(value: Any) -> None:
     assert FrameEncoder().encode(value) == theirs(value)
 
 
+@pytest.mark.slow
 @relaxed
 @given(st.lists(values, max_size=6), st.data())
 def test_decodes_what_msgpack_encoded_at_any_cut(sent: list[Any], data: st.DataObject) -> None:

@@ -167,6 +167,7 @@ texts = st.lists(pieces, max_size=12).map(b"".join)
 cuts = st.lists(st.integers(0, 60), max_size=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, deadline=None)
 @given(st.lists(regexes, min_size=1, max_size=3), texts, cuts)
 @example([r"a\b", "b"], b"xa b", [])

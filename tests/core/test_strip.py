@@ -44,7 +44,7 @@ PIECES = [
 ]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @settings(max_examples=3000, deadline=None)
 @given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=3), max_size=16).map(b"".join), st.booleans())
 def test_same_as_the_definition(data: bytes, crlf: bool) -> None:

@@ -104,6 +104,7 @@ def soup(chosen: random.Random) -> bytes:
     return "".join(words).encode("latin-1")
 
 
+@pytest.mark.slow
 def test_thousands_of_mutations_against_bash() -> None:
     chosen = random.Random(20240)
     texts: set[bytes] = set()
@@ -150,6 +151,7 @@ def test_wrong_and_incomplete_is_never_accepted(text: str) -> None:
     assert verdict(text) == "unsure"
 
 
+@pytest.mark.idle
 def test_deep_nesting_ends_unsure_and_quickly() -> None:
     pairs = [("$(", ")"), ('"$(', ')"'), ("( ", ")"), ("{ ", ";}"), ("${x:-", "}"), ("a=(", ")"), ("f() { ", "; }")]
     for opening, closing in pairs:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.harness import MARK_VARIABLE, Engine, Shell, eventually, marked
 
-pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.leak, pytest.mark.limit(600), pytest.mark.timeout(620)]
+pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.idle, pytest.mark.limit(600), pytest.mark.timeout(620)]
 
 
 class Footprint:

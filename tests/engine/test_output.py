@@ -102,7 +102,7 @@ async def test_short_ones_are_not_worth_it() -> None:
     await runtime.close()
 
 
-@pytest.mark.memory
+@pytest.mark.idle
 async def test_the_loop_does_not_pay_for_the_memory() -> None:
     """Each page of a new text is a visit to the kernel: those are what takes long."""
     runtime, _ = await opened()
@@ -131,7 +131,7 @@ async def test_asked_for_before_it_was_told() -> None:
     await runtime.close()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 async def test_given_up_meanwhile() -> None:
     """The answer is not waited for any more while its text is made: nothing breaks, nothing is left."""
     runtime, core = await opened()
@@ -153,7 +153,7 @@ async def test_given_up_meanwhile() -> None:
     await runtime.close()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_end_of_the_interpreter_meanwhile() -> None:
     program = """if True:
         import asyncio, os, sys

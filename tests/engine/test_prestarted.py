@@ -58,7 +58,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
-@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.thorough)], ids=["fresh", "ahead"])
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["fresh", "ahead"])
 def ahead(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
@@ -244,7 +244,7 @@ async def test_history_is_that_of_now(runtime: LocalRuntime, home: Path, change:
     await cold.close()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @with_runtime
 async def test_the_time_of_the_shell_begins_when_it_is_asked_for(runtime: LocalRuntime) -> None:
     await asyncio.sleep(2.1)
@@ -414,7 +414,7 @@ async def test_startup_files_that_were_read_and_have_changed(home: Path) -> None
     await runtime.close()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 async def test_startup_files_that_were_read_and_take_too_long(home: Path) -> None:
     (home / ".bashrc").write_text("sleep 0.6; echo slow\n")
     await asyncio.sleep(start_conditions.RACY_SECONDS)
@@ -553,7 +553,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize(
-    "end", ["", *(pytest.param(end, marks=pytest.mark.thorough) for end in ("os._exit(0)", KILLED, "1 / 0"))]
+    "end", ["", *(pytest.param(end, marks=pytest.mark.slow) for end in ("os._exit(0)", KILLED, "1 / 0"))]
 )
 async def test_the_end_of_the_process_leaves_none(end: str) -> None:
     program = PROGRAM.format(end=end)
@@ -697,7 +697,7 @@ async def test_sessions_that_are_asked_for_at_once_are_not_disturbed(
     assert shells(runtime).waiting == SIZE
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 async def test_close_while_startup_files_are_read(home: Path) -> None:
     (home / ".bashrc").write_text("echo $$ >~/pid; sleep 100\n")
     await asyncio.sleep(start_conditions.RACY_SECONDS)
@@ -760,7 +760,7 @@ async def test_a_deployment_has_them(ahead: bool) -> None:
     assert not any(map(lives, waiting))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["serve", "stdio"])
 async def test_a_server_has_them(way: str, tmp_path: Path) -> None:
     socket = tmp_path / "socket"

@@ -51,7 +51,7 @@ SMALL_STACK = """if True:
 """
 
 
-@pytest.mark.memory  # ASan puts more on the stack
+@pytest.mark.idle  # ASan puts more on the stack
 def test_a_thread_with_little_stack() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SMALL_STACK], capture_output=True, text=True, timeout=60, env=our_environment()
@@ -98,6 +98,7 @@ def test_a_blocking_wait_ends_with_the_program() -> None:
     assert process.wait(5.0) and process.end == "cancelled"
 
 
+@pytest.mark.idle
 def test_a_blocking_wait_is_told_of_the_end() -> None:
     """It does not look now and then: it is over about as soon as a wait of `subprocess`."""
     late, others_late = [], []

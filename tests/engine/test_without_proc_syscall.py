@@ -23,7 +23,7 @@ from tests.sandbox.test_behaviour import inherited, run_rooms, run_soak
 from tests.support.harness import PACE, needs
 from tests.support.local_backend import Here
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 SHIM = r"""
 #define _GNU_SOURCE

@@ -26,7 +26,7 @@ from swerex_c.runtime.abstract import Command, CommandResponse, IsAliveResponse
 from tests.support.harness import eventually
 from tests.support.original import our_environment
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 AGENT = """
 import json, sys

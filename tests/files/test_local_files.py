@@ -464,6 +464,7 @@ async def test_every_runtime_has_download(here: Path) -> None:
         await Other().download("s", "t")
 
 
+@pytest.mark.slow
 def test_a_deep_tree_is_copied() -> None:
     path = "s"
     os.mkdir(path)

@@ -83,6 +83,7 @@ async def test_a_server_that_sends_a_damaged_archive(tmp_path: Path, method: int
     await runner.cleanup()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_an_archive_that_would_become_large_in_memory(tmp_path: Path, method: int) -> None:
     with zipfile.ZipFile(tmp_path / "small.zip", "w", method) as made, made.open("zeros", "w") as file:

@@ -15,7 +15,7 @@ import pytest
 import requests
 
 from tests.remote.test_serve import Background
-from tests.support.harness import PACE, eventually
+from tests.support.harness import at_most, eventually
 from tests.support.server_process import KEY, REMOTE, Server, environment, serving
 
 UVICORN = [sys.executable, "-m", "uvicorn", "swerex_c.server:app", "--no-access-log"]
@@ -141,7 +141,7 @@ def test_a_signal_ends_what_an_application_runs(tmp_path: Path, mark: str, numbe
         assert eventually(lambda: b"sleep 1001" in _children(server), 10)
         began = time.monotonic()
         server.terminate(number=number)
-        assert time.monotonic() - began < 3 * PACE
+        assert time.monotonic() - began < at_most(3)
         running.join(10)
         assert running.answer.status_code == 511
 

@@ -161,9 +161,9 @@ def label(pair: tuple[str, str, dict[str, Any]]) -> str:
 
 def parameter(pair: tuple[str, str, dict[str, Any]]) -> Any:
     # All cases of a pair come from one run, so they belong to one worker.
-    marks = [pytest.mark.xdist_group(label(pair))]
-    if pair[1:] != ("swerex-remote", {}):
-        marks.append(pytest.mark.thorough)
+    marks = [pytest.mark.xdist_group(label(pair)), pytest.mark.slow]
+    if pair[2] == {} and pair[:2] != ("original", "original"):
+        marks.append(pytest.mark.slice)
     return pytest.param(pair, id=label(pair), marks=marks)
 
 

@@ -63,6 +63,7 @@ async def test_a_program_that_ends_is_named() -> None:
     assert "the program ended without a response" in message
 
 
+@pytest.mark.slow
 async def test_a_program_that_prints_something_first_is_named() -> None:
     # It does not end before it is heard: then its end would be what is told.
     message = await said_in_vain(5.0, command=["sh", "-c", "echo Welcome to this host; cat >/dev/null"])

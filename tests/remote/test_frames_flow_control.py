@@ -42,7 +42,7 @@ from tests.support.server_process import KEY as PROCESS_KEY
 from tests.support.server_process import open_files as open_files_of
 from tests.support.server_process import serving as server_process
 
-pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.thorough, pytest.mark.limit(120)]
+pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.slow, pytest.mark.limit(120)]
 
 
 @pytest.fixture
@@ -264,6 +264,7 @@ async def test_slow_line(served: Served) -> None:
         assert all(answer["stdout"] == "x" * 2_000_000 + "\n" for answer in answers[6:])
 
 
+@pytest.mark.idle
 async def test_streams_stall_nobody(served: Served) -> None:
     """Beside many streams that are read slowly, or not at all, small calls are answered at once."""
     async with channel_to(served.port) as channel, channel_to(served.port) as other:
@@ -506,7 +507,7 @@ def test_loop_that_ends_in_the_middle(mark: str, tmp_path: Path) -> None:
         assert asyncio.run(after())["output"].strip() == "y"
 
 
-@pytest.mark.parametrize("runs", [200, pytest.param(5000, marks=[pytest.mark.leak, pytest.mark.limit(240)])])
+@pytest.mark.parametrize("runs", [200, pytest.param(5000, marks=[pytest.mark.idle, pytest.mark.limit(240)])])
 def test_many_loops(mark: str, tmp_path: Path, runs: int) -> None:
     """A loop for each call: no descriptor, thread, channel or connection is left at either end."""
     with server_process(tmp_path / "log") as server:

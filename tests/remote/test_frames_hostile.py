@@ -579,6 +579,8 @@ async def test_wrong_beginnings(what: str, after: str, monkeypatch: pytest.Monke
 # Too much of it
 
 
+@pytest.mark.idle
+@pytest.mark.slow
 @pytest.mark.limit(180)
 async def test_floods(mark: str, tmp_path: Path) -> None:
     """100,000 requests in one breath, from a client that reads its answers and from one that does not: others are

@@ -15,7 +15,7 @@ from swerex_c.remote.client import calls as client_channel
 from swerex_c.remote.server import calls as server_channel
 from tests.support.frames_tools import KEY, SWITCHING, Proxy, Served, bash, channel_to, serving, until
 
-pytestmark = [pytest.mark.usefixtures("mark", "reconnects_at_once"), pytest.mark.thorough, pytest.mark.limit(120)]
+pytestmark = [pytest.mark.usefixtures("mark", "reconnects_at_once"), pytest.mark.slow, pytest.mark.limit(120)]
 
 
 @pytest.fixture

@@ -242,6 +242,7 @@ def test_a_large_body_is_refused(small_server: Server) -> None:
     assert ask(small_server, "POST", "/execute", {"command": "true", "shell": True}).status == 200
 
 
+@pytest.mark.slow
 def test_a_large_body_is_refused_that_does_not_say_how_large(small_server: Server) -> None:
     pieces = [b'{"command": "'] + [b"x" * 500] * 10 + [b'", "shell": true}']
     answer = ask(small_server, "POST", "/execute", iter(pieces), {"Content-Type": "application/json"})
@@ -623,6 +624,7 @@ def test_a_download_that_nobody_reads_ends(our_server: Server, tmp_path: Path) -
 # Never blocked
 
 
+@pytest.mark.idle
 def test_is_alive_answers_while_much_runs(our_server: Server, tmp_path: Path) -> None:
     """The original's client takes a server for dead that needs more than 0.15 seconds."""
     stopped = threading.Event()

@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.server_process import environment
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 LOSSY_LINK = Path(__file__).parents[1] / "support" / "lossy_link.py"
 KEY = "two-hosts"

@@ -18,7 +18,7 @@ CHECKS = (
 crash; and numbers and booleans may stand for each other, as in the original, which the other takes for negligence."""
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_description_holds(tmp_path: Path) -> None:
     pytest.importorskip("schemathesis", reason="schemathesis is not installed")
     # A runtime that does nothing, because what is asked of it is anything. Uploads would be written all the same.

@@ -117,6 +117,7 @@ async def test_rights_stay_where_they_are(download: Download, tmp_path: Path) ->
     assert found == [0o755, 0o755, 0o755]
 
 
+@pytest.mark.slow
 async def test_a_tree_that_is_very_deep(download: Download, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
     request.addfinalizer(lambda: subprocess.run(["rm", "-rf", there, here]))  # pytest's own is recursive
@@ -135,6 +136,7 @@ async def test_a_tree_that_is_very_deep(download: Download, tmp_path: Path, requ
         assert not [name for name in os.listdir(tmp_path) if name.startswith(".swerex")]
 
 
+@pytest.mark.slow
 @pytest.mark.limit(120)
 async def test_a_link_that_comes_meanwhile(download: Download, tmp_path: Path, victim: Path) -> None:
     """Somebody swaps a directory of the target for a link, again and again."""

@@ -380,6 +380,7 @@ async def test_an_address_that_swallows_connections_is_not_the_only_one(monkeypa
             await wire.close()
 
 
+@pytest.mark.idle
 def test_a_servers_text_of_an_error_costs_little() -> None:
     begin = time.process_time()
     for text in (": '' -> '" * 890, ": '" * 2700 + "\n", ": \"'" * 2000, " -> '" * 1600, ": 'a' -> 'b'" * 600 + "\n"):
@@ -436,6 +437,7 @@ async def test_a_proxy_for_the_world_is_none_for_this_machine(
     assert connect.behind_proxy("http://example.org:8000")
 
 
+@pytest.mark.slow
 def test_who_has_not_the_key_cannot_stay(both: server_process.Server) -> None:
     """However long the body is that it announces."""
     head = b"POST /execute HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n"

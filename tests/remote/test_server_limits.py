@@ -62,6 +62,7 @@ async def test_sessions_that_are_created_at_once_keep_to_their_limit(tmp_path: P
         await runtime.close()
 
 
+@pytest.mark.slow
 def test_requests_that_come_at_once_keep_to_their_limit(tmp_path: Path) -> None:
     with serving(tmp_path / "log", "--max-requests", "3") as server:
         wait = [("/execute", {"command": f"sleep {3 * PACE}", "shell": True})] * 12
@@ -109,7 +110,7 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.memory
+@pytest.mark.idle
 @pytest.mark.parametrize("wire", ["frames", "json"])
 @pytest.mark.parametrize("bad", BAD)
 async def test_an_invalid_request_is_refused_in_few_words(patient: Server, bad: str, wire: str) -> None:
@@ -153,6 +154,7 @@ async def test_results_go_when_their_time_is_over() -> None:
     assert len(once) == 0
 
 
+@pytest.mark.slow
 def test_the_text_of_a_file_is_not_kept(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("x" * (32 << 20))
     with serving(tmp_path / "log") as server:
@@ -207,6 +209,8 @@ def flood(server: Server, count: int, first: bytes = b"") -> Iterator[list[socke
             wire.close()
 
 
+@pytest.mark.idle
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("descriptors", [256, 1024])
 def test_with_a_key_one_gets_through_a_flood(tmp_path: Path, loop: str, descriptors: int) -> None:

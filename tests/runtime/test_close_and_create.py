@@ -29,7 +29,7 @@ from tests.sandbox.test_commands import Here
 from tests.support.harness import PATIENCE, eventually, marked, needs
 from tests.support.server_process import KEY, open_files, serving
 
-pytestmark = [pytest.mark.limit(120), pytest.mark.timeout(140), pytest.mark.thorough]
+pytestmark = [pytest.mark.limit(120), pytest.mark.timeout(140), pytest.mark.slow]
 
 AT_ONCE = 20
 ROUNDS = 4

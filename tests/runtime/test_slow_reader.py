@@ -81,7 +81,7 @@ async def test_every_byte_comes(runtime: LocalRuntime) -> None:
     await works(runtime)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 async def test_a_loop_that_stands_still(runtime: LocalRuntime) -> None:
     text = ""
     async for piece in runtime.stream_in_session(BashAction(command=COUNT, check="silent", timeout=30)):
@@ -92,7 +92,7 @@ async def test_a_loop_that_stands_still(runtime: LocalRuntime) -> None:
     assert text == expected(NUMBERS)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 async def test_limits_are_for_the_answer(runtime: LocalRuntime) -> None:
     small = LocalRuntime(output_limit=1024)
     await small.create_session(CreateBashSessionRequest(startup_timeout=10))
@@ -110,8 +110,8 @@ def grown() -> int:
     return int(status["VmHWM"].split()[0]) * 1024
 
 
-@pytest.mark.thorough
-@pytest.mark.memory
+@pytest.mark.slow
+@pytest.mark.idle
 async def test_memory_is_bounded(runtime: LocalRuntime) -> None:
     command = "head -c 40000000 /dev/zero | tr '\\0' x"
     await read(runtime.stream_in_session(BashAction(command="seq 200000", timeout=30)))
@@ -155,7 +155,7 @@ async def test_an_interrupt_comes_through(runtime: LocalRuntime) -> None:
     await works(runtime)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 async def test_what_ignores_interrupts_is_killed(runtime: LocalRuntime) -> None:
     stream = await begin(runtime, "(trap '' INT; yes)")
     with quicker_than(4):
@@ -195,7 +195,7 @@ async def test_a_reader_that_goes_away(runtime: LocalRuntime, how: str) -> None:
         await works(runtime)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_loop_that_goes_away() -> None:
     """With its reader in the middle: the next loop's command comes after what was left behind."""
     runtime = LocalRuntime(output_limit=LIMIT)
@@ -211,7 +211,7 @@ def test_a_loop_that_goes_away() -> None:
     asyncio.run(runtime.close())
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["399999", r"(3)9{5}\s"])
 async def test_a_pattern_behind_it(runtime: LocalRuntime, pattern: str) -> None:
     """A slow reader gets what comes before it."""
@@ -223,14 +223,15 @@ async def test_a_pattern_behind_it(runtime: LocalRuntime, pattern: str) -> None:
     await works(runtime)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 async def test_silence_of_what_waits_is_none(runtime: LocalRuntime) -> None:
     action = BashAction(command=COUNT, check="silent", timeout=30, no_output_timeout=0.2)
     text, last = await read(runtime.stream_in_session(action), first=0.6)
     assert text == expected(NUMBERS) and last.exit_code == 4
 
 
-@pytest.mark.thorough
+@pytest.mark.idle
+@pytest.mark.slow
 async def test_short_commands_of_others(runtime: LocalRuntime) -> None:
     """The calling thread, which waits by itself for a short command, does not turn for a terminal that is not read."""
     stream = await begin(runtime)
@@ -274,7 +275,7 @@ async def test_every_byte_comes_from_afar(served: Served) -> None:
     await wire.close()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 async def test_interrupt_and_end_from_afar(served: Served) -> None:
     wire = served.client()
     await wire.call("create_session", CreateBashSessionRequest(startup_timeout=10), dict)

@@ -433,6 +433,7 @@ async def _set(event: asyncio.Event) -> None:
     event.set()
 
 
+@pytest.mark.idle
 def test_a_flood_of_small_outputs_leaves_others_their_turns() -> None:
     place = Chatty(50_000)
     got = bytearray()
@@ -448,6 +449,7 @@ def test_a_flood_of_small_outputs_leaves_others_their_turns() -> None:
     assert held < 0.4
 
 
+@pytest.mark.idle
 def test_a_flood_of_small_inputs_leaves_others_their_turns() -> None:
     """Of one who does not keep to the window either."""
     place = Chatty(-1)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.harness import PACE, python_environment
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 LEFT_OUT = (
     # `env` becomes the shell: who kills the shell kills the program that carries its terminal.

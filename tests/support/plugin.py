@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.harness import (
+    DEADLINE,
     ENGINE,
     MARK_VARIABLE,
     ON_ORIGINAL,
@@ -42,7 +43,6 @@ def pytest_configure(config: pytest.Config) -> None:
         "wrong_in_original(reason, but=()): the original fails this test, and why; not with these parameters",
         "only_here(what): the test uses something that the original does not have",
         "limit(seconds): the test may run this long instead of 30 s",
-        "leak: thousands of sessions and commands; minutes long",
     ):
         config.addinivalue_line("markers", line)
     if config.getoption("--expect-wrong") and not ON_ORIGINAL:
@@ -77,7 +77,7 @@ def _limited(item: pytest.Item) -> Iterator[None]:
         yield
         return
     marker = item.get_closest_marker("limit")
-    seconds = at_most(float(marker.args[0]) if marker else DEFAULT_LIMIT)
+    seconds = max(DEADLINE + 30, at_most(float(marker.args[0]) if marker else DEFAULT_LIMIT))
 
     def overdue(_signum: int, _frame: Any) -> None:
         raise Overdue(f"longer than {seconds} s")
@@ -149,7 +149,7 @@ def shells(engine: Engine, mark: str) -> Iterator[Any]:
     for shell in reversed(made):
         shell.close()
     if made and not ON_ORIGINAL:
-        assert eventually(lambda: not marked(mark), 2.0), f"left behind: {marked(mark)}"
+        assert eventually(lambda: not marked(mark), 10.0), f"left behind: {marked(mark)}"
 
 
 @pytest.fixture

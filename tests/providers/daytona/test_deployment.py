@@ -64,6 +64,7 @@ async def run(deployment: DaytonaDeployment, command: str, **kwargs: Any) -> str
 # ---- a session
 
 
+@pytest.mark.slice
 async def test_a_session_works(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
     deployment = make()
     await deployment.start()

@@ -99,6 +99,7 @@ async def said(deployment: DockerDeployment, command: str) -> str:
 # A container that only waits
 
 
+@pytest.mark.slice
 async def test_a_day(make: Callable[..., DockerDeployment], reach: Engine, caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("rex-deploy-of-this-test")
     caplog.set_level(logging.DEBUG, logger.name)

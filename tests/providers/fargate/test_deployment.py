@@ -58,6 +58,7 @@ async def until_dead(place: FargateDeployment, timeout: float = 5) -> None:
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.slice
 async def test_a_day(aws: World, tmp_path: Path) -> None:
     place = deployment()
     with pytest.raises(DeploymentNotStartedError):

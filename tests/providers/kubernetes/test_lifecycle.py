@@ -26,6 +26,7 @@ from tests.support.kubernetes_server import ApiServer, Pod, status
 __all__ = ["server", "where"]
 
 
+@pytest.mark.slice
 async def test_a_day(where: Where) -> None:
     made = where.deployment(environment={"A": "b c"}, time_to_live=600)
     await made.start()

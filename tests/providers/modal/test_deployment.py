@@ -87,6 +87,7 @@ async def run(deployment: ModalDeployment, command: str, **kwargs: Any) -> str:
     return (await deployment.runtime.run_in_session(BashAction(command=command, **kwargs))).output
 
 
+@pytest.mark.slice
 async def test_a_session_works(kind: str, world: ModalWorld, make: Callable[..., ModalDeployment]) -> None:
     deployment = make()
     await deployment.start()

@@ -54,6 +54,7 @@ pytestmark = pytest.mark.limit(90)  # a node of a cluster takes seconds to start
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.slice
 @pytest.mark.parametrize("connection", ["direct", "ray"])
 async def test_all_that_a_runtime_does(made: Made, tmp_path: Path, connection: str) -> None:
     deployment = made(connection=connection)
