@@ -102,7 +102,7 @@ RERUN_SECONDS = 120  # of them, for the second runs of failed tests
 GATE = [
     Step("session", README[0], 300, ()),
     Step("setup", "bash .ci/setup gate", 300, ("session",)),
-    Step("tests", README[1], 600, rerun=OURS),
+    Step("tests", README[1], 960, rerun=OURS),
     Step("package", PACKAGE, 240),
     extra("clouds", "test-clouds", "-n 2 -m slice tests/providers/{kubernetes,modal,daytona,fargate}", 300),
     extra("ray", "test-ray", "-m slice tests/providers/ray", 240),

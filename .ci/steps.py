@@ -79,7 +79,12 @@ def supervise(limit: float, command: str) -> int:
         The exit status of the command, 128 and the number of the signal that ended it, or 124 at the limit.
     """
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    child = os.posix_spawnp("bash", ["bash", "-euo", "pipefail", "-c", command], os.environ)
+    # What starts the gate in the background may ignore SIGINT, and Python ignores SIGPIPE.
+    names = "SIGINT SIGQUIT SIGPIPE SIGXFSZ SIGHUP SIGTERM SIGCHLD"
+    default = [signal.Signals[name] for name in names.split()]
+    child = os.posix_spawnp(
+        "bash", ["bash", "-euo", "pipefail", "-c", command], os.environ, setsigdef=default, setsigmask=[]
+    )
 
     def ended(number: int, _frame: object) -> None:
         raise TimeoutError(number)

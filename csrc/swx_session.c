@@ -317,10 +317,13 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
 static bool put(swx_session *s, const void *bytes, size_t size) { return swx_buf_append(&s->pending, bytes, size) == SWX_OK; }
 
 /* The startup script in a brace group, between what makes the prompts ours alone and what puts them back when the
- * script has changed them.  (Bash would report new mail right before a prompt, in the output of any command.) */
+ * script has changed them.  (Bash would report new mail right before a prompt, in the output of any command.)
+ * HISTFILE: `history -a` in somebody's PROMPT_COMMAND complains if it is empty.  Before bash 5, root's `history -w` renames
+ * /dev/null. */
 static bool type_startup(swx_session *s, const swx_op *op)
 {
-    static const char head[] = "{\nbuiltin set +H; builtin export -n PS0 PS1 PS2; builtin unset MAILCHECK; ";
+    static const char head[] = "{\nbuiltin set +H; builtin export -n PS0 PS1 PS2 HISTFILE; "
+                               "((BASH_VERSINFO[0] < 5)) || HISTFILE=/dev/null; builtin unset MAILCHECK; ";
     static const char tail[] = "\nbuiltin history -d -1 2>/dev/null || builtin :\n}\n"; /* this group is not the user's */
     static const char plain[] = "builtin set +o emacs +o vi\n"; /* nobody would see that readline is on */
     bool typed = put(s, head, sizeof(head) - 1) && (!s->pty.carrier || swx_shelltext_modes(&s->pending) == SWX_OK) &&
@@ -882,14 +885,16 @@ static size_t count_strings(char *const *list)
     return count;
 }
 
-/* The prompts come in the environment, so that the first prompt is the first mark and nothing has to be typed. */
+/* The prompts come in the environment, so that the first prompt is the first mark and nothing has to be typed.  With an
+ * empty HISTFILE bash neither reads the owner's history at its start nor cuts it to 500 lines. */
 static swx_status start_shell(swx_session *s, const swx_session_config *config, swx_error *err)
 {
     char ps0[SWX_FENCE_TEXT + 4] = "PS0=", ps1[SWX_FENCE_TEXT + 4] = "PS1=", ps2[] = "PS2=";
+    char histfile[] = "HISTFILE=";
     char *argv[] = { (char[]){ "bash" }, (char[]){ "--noprofile" }, (char[]){ "--norc" }, (char[]){ "--noediting" },
                      (char[]){ "-i" }, NULL };
     size_t count = count_strings(config->environment);
-    char **environment = swx_malloc((count + 4) * sizeof(*environment));
+    char **environment = swx_malloc((count + 5) * sizeof(*environment));
     if (!environment) {
         return swx_fail(err, SWX_ENOMEM, "out of memory");
     }
@@ -901,7 +906,8 @@ static swx_status start_shell(swx_session *s, const swx_session_config *config, 
     environment[count] = ps0;
     environment[count + 1] = ps1;
     environment[count + 2] = ps2;
-    environment[count + 3] = NULL;
+    environment[count + 3] = histfile;
+    environment[count + 4] = NULL;
     swx_spawn spawn = { .file = config->argv ? config->argv[0] : config->shell,
                         .argv = config->argv ? config->argv : argv,
                         .environment = environment,

@@ -77,8 +77,6 @@ class Ours(Runtime):
         from swerex_c.deployment.config import config_from_json
 
         self.here = deployment["type"] == "local"
-        if not self.here:  # the home directory may be a user's own, whose history must not change
-            self.session_fields = {"env": {"HISTFILE": "/dev/null"}}
         self.shared = deployment["type"] == "remote"
         self.deployment = config_from_json(json.dumps(deployment)).get_deployment()
         self.opened: set[str] = set()

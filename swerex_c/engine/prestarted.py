@@ -7,7 +7,7 @@ things that bash looks up by itself are compared. Only the age of the process (`
 differ.
 
 With a startup script, the shells have read their startup files too, and are handed out as long as those files are
-unchanged. Such a session was started earlier: its $SECONDS and history date from then, as does everything that its
+unchanged. Such a session was started earlier: its $SECONDS dates from then, as does everything that its
 startup files looked at. `startup_source` is read when the session is requested in any case.
 """
 
@@ -24,7 +24,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from swerex_c import _core
-from swerex_c.engine.start_conditions import FileState, StartConditions, history_state, is_settled, start_conditions
+from swerex_c.engine.start_conditions import StartConditions, is_settled, start_conditions
+from swerex_c.engine.startup_files import SET_BY_CORE
 from swerex_c.models import startup_seconds
 from swerex_c.utils.finalizers import call_from_finalizer
 
@@ -63,27 +64,15 @@ they are read again, so that the request gets its error."""
 _EXIT_SECONDS = 5.0
 """Seconds to wait at process exit for the shells to end."""
 
-_RESUME = b"SECONDS=0; "
-"""Prefix of the startup script, which restarts the shell's clock. It has no newline, to keep the line numbers."""
-
-_HISTORY = (
-    b"builtin history -s : _; builtin history -c; [[ ! -f $HISTFILE ]] || builtin history -r; "
-    b"builtin history -s : _; builtin unset MAILCHECK; "
-)
-"""Further prefix, used if the history file has changed. The startup script removes the last history line, which has to
-be its own, so this prefix adds one. (The first `-s` replaces the previous line, the second one does not.) The last
-command leaves `$_` unchanged."""
-
 
 class PrestartedShell:
     """A shell that waits at its first prompt."""
 
-    __slots__ = ("core", "history", "inherited", "output", "own", "pid", "seconds", "start")
+    __slots__ = ("core", "inherited", "output", "own", "pid", "seconds", "start")
 
-    def __init__(self, core: _core.Session, start: StartConditions, history: FileState | None, own: bytes):
+    def __init__(self, core: _core.Session, start: StartConditions, own: bytes):
         self.core = core
         self.start = start
-        self.history = history
         self.own = own
         self.pid: int = core.facts()["pid"]
         self.inherited = _core.inherited(self.pid)
@@ -104,11 +93,6 @@ class PrestartedShell:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is None
         except ChildProcessError:
             return False
-
-    def resume(self) -> bytes:
-        """Return the prefix of the startup script."""
-        stamp = history_state(self.start)
-        return _RESUME if stamp == self.history and is_settled(stamp) else _RESUME + _HISTORY
 
 
 class ShellPool:
@@ -245,16 +229,15 @@ class ShellPool:
         start = start_conditions(ahead)
         if start is None or not all(map(is_settled, start.files)):
             return None
-        history = history_state(start)
         own = _core.inherited_own()
-        variables = [name + b"=" + value for name, value in start.variables if name not in (b"PS0", b"PS1", b"PS2")]
+        variables = [name + b"=" + value for name, value in start.variables if os.fsdecode(name) not in SET_BY_CORE]
         core = _core.Session(start.bash, variables, None, ROWS, COLUMNS, self.output_limit)
         shell = None
         fits = False
         try:
             prompt = core.line(b"", _PROMPT_SECONDS, None, None, None, None, None)
             if self._ends(prompt):
-                shell = PrestartedShell(core, start, history, own)
+                shell = PrestartedShell(core, start, own)
                 fits = self._read_startup(shell) and start == start_conditions(ahead)
                 fits = fits and shell.inherited == _core.inherited(0)
         finally:

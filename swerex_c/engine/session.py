@@ -33,7 +33,14 @@ from swerex_c.engine.outcomes import (
 from swerex_c.engine.output import OutputStream
 from swerex_c.engine.patterns import make_matcher
 from swerex_c.engine.spawner import spawner
-from swerex_c.engine.startup_files import check_request, environment, sandbox_startup_script, startup_script
+from swerex_c.engine.startup_files import (
+    RESUME,
+    SET_BY_CORE,
+    check_request,
+    environment,
+    sandbox_startup_script,
+    startup_script,
+)
 from swerex_c.engine.syntax import check_result, encode, english_environment, find_bash
 from swerex_c.exceptions import (
     BashIncorrectSyntaxError,
@@ -73,7 +80,7 @@ __all__ = ["TRANSPORT_BASH", "TRANSPORT_VARIABLES", "BashSession", "Session", "t
 TRANSPORT_BASH = ("bash", "--noprofile", "--norc", "--noediting", "-i")
 """Command line of the bash that the program named by `BashSession._spawn` has to start."""
 
-TRANSPORT_VARIABLES = ("PS0", "PS1", "PS2", "TERM")
+TRANSPORT_VARIABLES = (*SET_BY_CORE, "TERM")
 """Environment variables that this program has to pass on to the bash that it starts."""
 
 _PROMPT = "SHELLPS1PREFIX"
@@ -185,8 +192,8 @@ class BashSession(Session):
         """Return the argv to execute (None: bash itself), its whole environment (`b"NAME=value"`) and its directory.
 
         An argv names a program that transports the terminal of a bash in a sandbox, such as `docker exec -it`. It has
-        to start `TRANSPORT_BASH` and to pass on `TRANSPORT_VARIABLES` from its environment. The core sets PS0, PS1 and
-        PS2 there; the override has to set TERM. The environment and the directory apply to the program on this machine:
+        to start `TRANSPORT_BASH` and to pass on `TRANSPORT_VARIABLES` from its environment. The core sets `SET_BY_CORE`
+        there; the override has to set TERM. The environment and the directory apply to the program on this machine:
         the startup script handles the request's `env`, `cwd` and startup files inside the sandbox.
         """
         cwd = self.request.cwd
@@ -261,7 +268,7 @@ class BashSession(Session):
         before, timeout = shell.output, startup_seconds(request)
         try:
             if before is None:
-                script = shell.resume() + script
+                script = RESUME + script
             elif not request.startup_source:
                 return CreateBashSessionResponse(output=before)
             else:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from swerex_c.engine.syntax import find_bash
 from swerex_c.exceptions import SwerexException
 
-__all__ = ["RACY_SECONDS", "FileState", "StartConditions", "history_state", "is_settled", "start_conditions"]
+__all__ = ["RACY_SECONDS", "FileState", "StartConditions", "is_settled", "start_conditions"]
 
 RACY_SECONDS = 0.1
 """Seconds during which a file may change again without a new modification time."""
@@ -106,9 +106,3 @@ def _home(known: dict[bytes, bytes], user: pwd.struct_passwd | None) -> bytes:
 def is_settled(stamp: FileState | None) -> bool:
     """Check whether every change of a file from now on changes its stamp."""
     return stamp is None or time.time_ns() - max(stamp.modified, stamp.changed) > RACY_SECONDS * 1e9
-
-
-def history_state(start: StartConditions) -> FileState | None:
-    """Return the state of the shell's history file, or None if it has none."""
-    known = dict(start.variables)
-    return _file_state(known.get(b"HISTFILE", _home(known, start.user) + b"/.bash_history"))

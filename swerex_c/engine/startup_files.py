@@ -16,7 +16,16 @@ from swerex_c.models import startup_seconds
 if TYPE_CHECKING:
     from swerex_c.models import CreateBashSessionRequest
 
-__all__ = ["NO_TRACE", "STARTUP_FILES", "check_request", "environment", "sandbox_startup_script", "startup_script"]
+__all__ = [
+    "NO_TRACE",
+    "RESUME",
+    "SET_BY_CORE",
+    "STARTUP_FILES",
+    "check_request",
+    "environment",
+    "sandbox_startup_script",
+    "startup_script",
+]
 
 _STARTUP = """\
 [[ ! -r /etc/bash.bashrc ]] || . /etc/bash.bashrc
@@ -28,6 +37,9 @@ in control before they are read, and a startup file cannot interfere."""
 _NO_LOGOUT = "[[ ! -v TMOUT ]] || builtin unset -v TMOUT 2>&- || builtin :"
 """Script after the startup files: unset TMOUT, so that an idle shell does not exit after some minutes."""
 
+RESUME = b"SECONDS=0; "
+"""Prefix of the startup script that restarts a prestarted shell's clock; without a newline, to keep line numbers."""
+
 NO_TRACE = b"builtin history -d -1 2>/dev/null || builtin :"
 """Script after startup files sourced by a command of ours: remove that command from the user's history."""
 
@@ -35,7 +47,10 @@ STARTUP_FILES = (_STARTUP + _NO_LOGOUT + "\n").encode()
 """The startup script of a session without `startup_source`."""
 
 _PROMPTS = ("PS0", "PS1", "PS2")
-"""Variables that the core sets; a session cannot inherit them."""
+
+SET_BY_CORE = (*_PROMPTS, "HISTFILE")
+"""Variables that the core sets; a session cannot inherit them. It begins without a history file, because bash would cut
+that of this user to 500 lines before a startup file says how long it may be."""
 
 _LONGEST_LINE = 4000
 """Maximum bytes of a line that the shell reads from its terminal."""
@@ -67,7 +82,7 @@ def environment(request: CreateBashSessionRequest) -> list[bytes]:
     """
     variables = {**os.environ, **(request.env or {})}
     try:
-        return [os.fsencode(f"{name}={value}") for name, value in variables.items() if name not in _PROMPTS]
+        return [os.fsencode(f"{name}={value}") for name, value in variables.items() if name not in SET_BY_CORE]
     except UnicodeEncodeError as e:
         raise InvalidInputError(f"An environment variable of the session cannot be encoded: {e}") from None
 
@@ -83,6 +98,8 @@ def startup_script(request: CreateBashSessionRequest, *, as_command: bool = Fals
     """
     end = "; " if as_command else "\n"
     lines = ["" if as_command else _STARTUP]
+    if (history := (request.env or {}).get("HISTFILE")) is not None:
+        lines.insert(0, f"builtin export HISTFILE={shlex.quote(history)}{end}")
     for name in request.startup_source:
         path = os.path.expanduser(name)
         if os.path.exists(path):

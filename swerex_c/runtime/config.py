@@ -54,7 +54,7 @@ class LocalRuntimeConfig(_RuntimeConfig):
     warm_startup_files: bool = False
     """True if those shells also read `/etc/bash.bashrc` and `~/.bashrc` ahead of time. They are used while these two
     files are unchanged. Anything that the files looked at (the time, other files) may have changed since, and $SECONDS
-    and the history date from then."""
+    dates from then."""
 
 
 class RemoteRuntimeConfig(_RuntimeConfig):

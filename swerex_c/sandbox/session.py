@@ -16,6 +16,7 @@ from swerex_c import _core
 from swerex_c.engine.completions import current_completions
 from swerex_c.engine.outcomes import finish, retrieve_exception
 from swerex_c.engine.session import TRANSPORT_BASH, TRANSPORT_VARIABLES, BashSession, translated
+from swerex_c.engine.startup_files import SET_BY_CORE
 from swerex_c.exceptions import (
     CommandTimeoutError,
     ResourceError,
@@ -187,7 +188,7 @@ class SandboxSession(BashSession):
     def _spawn(self) -> tuple[list[bytes] | None, list[bytes], bytes | None]:
         backend = self.sandbox.backend
         variables = backend.environment()
-        for name in ("PS0", "PS1", "PS2"):
+        for name in SET_BY_CORE:
             variables.pop(name, None)
         variables |= {"TERM": "xterm", MARK: self.mark}
         argv = backend.terminal(TRANSPORT_BASH, (*TRANSPORT_VARIABLES, MARK))

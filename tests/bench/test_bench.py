@@ -61,6 +61,7 @@ def numbered(path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ENGINES)
 def test_the_operations_of_each_engine_give_times_of_right_answers(kind: str, tmp_path: Path) -> None:
     file = numbered(tmp_path / "file")
@@ -355,7 +356,7 @@ def test_an_interrupted_run_leaves_nothing(mark: str, number: int) -> None:
         assert eventually(lambda: any(it.startswith("sleep 100") for it in marked(mark).values()), 20.0)
         homes = {home_of(pid) for pid, line in marked(mark).items() if "-i" in line.split()}
         process.send_signal(number)
-        assert process.wait(10) == 128 + number
+        assert process.wait(60) == 128 + number
         assert process.stderr is not None and "Traceback" not in process.stderr.read()
     assert eventually(lambda: not marked(mark), 2.0)
     assert homes and not any(os.path.exists(it) for it in homes)

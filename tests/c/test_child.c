@@ -25,7 +25,7 @@ static void await_end(swx_child *child)
 {
     if (child->pidfd >= 0) {
         struct pollfd ready = { .fd = child->pidfd, .events = POLLIN };
-        CHECK(poll(&ready, 1, 20000) == 1);
+        CHECK(poll(&ready, 1, 60000) == 1);
     }
     for (int i = 0; i < 20000 && !swx_child_ended(child); i++) {
         usleep(1000);
@@ -200,7 +200,7 @@ static void test_terminal(void)
     CHECK(swx_child_start(&child, &spawn, NULL) == SWX_OK);
     struct pollfd ready = { .fd = pty.master, .events = POLLIN };
     char got[16] = { 0 };
-    CHECK(poll(&ready, 1, 20000) == 1 && read(pty.master, got, sizeof(got)) == 4 && strcmp(got, "tty\n") == 0);
+    CHECK(poll(&ready, 1, 60000) == 1 && read(pty.master, got, sizeof(got)) == 4 && strcmp(got, "tty\n") == 0);
     CHECK(swx_pty_foreground(&pty) == child.pid);
     CHECK(swx_pty_signal(&pty, SIGINT, NULL) == SWX_OK);
     await_end(&child);
@@ -292,7 +292,7 @@ static void test_strays(void)
         }
         CHECK(gone && child.reaped);
         struct pollfd ended = { .fd = output, .events = POLLIN };
-        CHECK(poll(&ended, 1, 20000) == 1);
+        CHECK(poll(&ended, 1, 60000) == 1);
         slurp(output, got, sizeof(got));
         close(output);
         swx_child_close(&child);

@@ -198,7 +198,7 @@ static void expect_gone(int fd)
 {
     struct pollfd ready = { .fd = fd, .events = POLLIN };
     char byte;
-    CHECK(poll(&ready, 1, 20000) == 1 && read(fd, &byte, 1) == 0);
+    CHECK(poll(&ready, 1, 60000) == 1 && read(fd, &byte, 1) == 0);
 }
 
 /* Every way of leaving the tree ends at the deadline, with the output so far. */
@@ -246,7 +246,7 @@ static void test_in_time_after_all(void)
     int64_t deadline = now() + 500 * MS;
     swx_exec *e = start((swx_exec_config){ .deadline = deadline }, &o, "echo x; exit 5");
     struct pollfd ended = { .fd = swx_exec_fd(e, 2), .events = POLLIN };
-    CHECK(poll(&ended, 1, 20000) == 1);
+    CHECK(poll(&ended, 1, 60000) == 1);
     while (now() < deadline) {
         usleep(1000);
     }
@@ -286,7 +286,7 @@ static void test_no_spinning_while_killing(void)
     swx_exec_due(e, now());
     while (!o.done && swx_exec_fd(e, 2) >= 0) {
         struct pollfd ended = { .fd = swx_exec_fd(e, 2), .events = POLLIN };
-        CHECK(poll(&ended, 1, 20000) == 1);
+        CHECK(poll(&ended, 1, 60000) == 1);
         swx_exec_event(e, 2, now());
         CHECK(swx_exec_fd(e, 2) == -1);
     }
@@ -335,7 +335,7 @@ static void test_free(void)
                  round == 2 ? "" : "sleep 1000");
         swx_exec *e = start(NONE, &o, script);
         struct pollfd ready = { .fd = swx_exec_fd(e, 0), .events = POLLIN };
-        CHECK(poll(&ready, 1, 20000) == 1);
+        CHECK(poll(&ready, 1, 60000) == 1);
         usleep(50000);
         if (round == 1) { /* in the middle of a cancellation, the program itself already gone */
             swx_exec_cancel(e, now());

@@ -28,7 +28,7 @@ static void expect(int fd, const char *text)
     size_t size = 0, wanted = strlen(text);
     while (size < wanted) {
         struct pollfd ready = { .fd = fd, .events = POLLIN };
-        CHECK(poll(&ready, 1, 20000) == 1);
+        CHECK(poll(&ready, 1, 60000) == 1);
         ssize_t part = read(fd, got + size, sizeof(got) - size);
         CHECK(part > 0);
         size += (size_t)part;

@@ -340,7 +340,7 @@ static void test_closing_without_descriptors(void)
         give_back();
         EXPECT(&op, SWX_END_DONE, 0, "");
         struct pollfd gone = { .fd = alive[0], .events = POLLIN };
-        CHECK(poll(&gone, 1, 20000) == 1);
+        CHECK(poll(&gone, 1, 60000) == 1);
         CHECK(read(alive[0], said, sizeof(said)) == (i ? 6 : 0) && strcmp(said, i ? "saved\n" : "") == 0);
         CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
         close(alive[0]);

@@ -97,7 +97,7 @@ static size_t count_until_end(int output)
     size_t count = 0;
     struct pollfd ready = { .fd = output, .events = POLLIN };
     for (;;) {
-        CHECK(poll(&ready, 1, 20000) == 1); /* on a busy machine even dying takes its time */
+        CHECK(poll(&ready, 1, 60000) == 1); /* on a busy machine even dying takes its time */
         ssize_t size = read(output, bytes, sizeof(bytes));
         CHECK(size >= 0);
         if (size == 0) {

@@ -691,7 +691,7 @@ static void test_close_takes_all(void)
     CHECK(swx_session_look(s).closed && swx_session_deadline(s) == SWX_NEVER);
     close(alive[1]);
     struct pollfd gone = { .fd = alive[0], .events = POLLIN };
-    CHECK(poll(&gone, 1, 20000) == 1 && read(alive[0], &byte, 1) == 0);
+    CHECK(poll(&gone, 1, 60000) == 1 && read(alive[0], &byte, 1) == 0);
     close(alive[0]);
     check_no_children();
     first = operation(SWX_OP_CLOSE, "");

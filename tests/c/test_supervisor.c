@@ -72,7 +72,7 @@ static void test_end_of_program(void)
     CHECK(write(go[1], "", 1) == 1 && waitpid(pid, NULL, 0) == pid);
     struct pollfd ended = { .fd = ours[0], .events = POLLIN };
     char byte;
-    CHECK(poll(&ended, 1, 20000) == 1 && read(ours[0], &byte, 1) == 0);
+    CHECK(poll(&ended, 1, 60000) == 1 && read(ours[0], &byte, 1) == 0);
     struct pollfd lives = { .fd = others[0], .events = POLLIN };
     CHECK(poll(&lives, 1, 100) == 0);
     swx_child_end_tree(&other);

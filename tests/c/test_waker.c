@@ -90,7 +90,7 @@ static void test_threads(void)
     }
     while (total < THREADS * EACH) {
         struct pollfd fd = { .fd = swx_waker_fd(w), .events = POLLIN };
-        CHECK(poll(&fd, 1, 20000) == 1);
+        CHECK(poll(&fd, 1, 60000) == 1);
         for (swx_wake *at = swx_waker_take(w); at; at = at->next) {
             const item *got = (const item *)(void *)at;
             CHECK(got->number == next[got->thread]++);

@@ -405,7 +405,7 @@ def test_it_ends_when_the_terminal_goes_away(mark: str, running: bool) -> None:
 def test_the_persons_terminal_answers_queries(person: Person) -> None:
     """The engine answers them when nobody is there; here that would be one answer too many."""
     program = "import os,time; os.write(1, b'\\x1b[6n'); time.sleep(0.5); print(ascii(os.read(0, 99)))"
-    person.keys(b"stty raw -echo; " + os.fsencode(sys.executable) + b" -c \"" + program.encode() + b"\"; stty sane\r")
+    person.keys(b"stty raw -echo; " + os.fsencode(sys.executable) + b' -c "' + program.encode() + b'"; stty sane\r')
     person.until(rb"\x1b\[6n")
     person.keys(b"\x1b[5;7R")
     assert rb"b'\x1b[5;7R'" in person.until(PROMPT)

@@ -99,6 +99,7 @@ LOOPS = """if True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "end", "kept"),
     [

@@ -34,7 +34,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("how", ["aclose", pytest.param("forget", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["aclose", "forget"])
 @pytest.mark.parametrize("becomes", COMMANDS)
 @pytest.mark.parametrize("kind", RUNTIMES)
 async def test_a_stream_is_left(kind: str, becomes: str, how: str, server: Server) -> None:

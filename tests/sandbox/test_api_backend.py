@@ -39,6 +39,7 @@ from swerex_c.sandbox import api_loop
 from swerex_c.sandbox.api_backend import ApiBackend, Program
 from swerex_c.sandbox.relay import HEAD
 from swerex_c.utils.threads import Cancellation, in_cancellable_thread
+from tests.support.harness import eventually, running
 from tests.support.local_api_backend import Here, HereProgram
 
 PACE = float(os.environ.get("SWX_PACE", "1"))
@@ -204,7 +205,8 @@ async def test_a_session_works(runtime: SandboxRuntime) -> None:
     big = await runtime.run_in_session(BashAction(command="seq 300000"))
     assert big.output == "".join(f"{i}\n" for i in range(1, 300001))
     with pytest.raises(CommandTimeoutError):
-        await runtime.run_in_session(BashAction(command="sleep 1000", timeout=0.5))
+        await runtime.run_in_session(BashAction(command="sleep 73643", timeout=0.5))
+    assert eventually(lambda: running("sleep 73643"))  # it may still be on its way
     await runtime.run_in_session(BashInterruptAction())
     assert (await runtime.run_in_session(BashAction(command="echo $A"))).output == "1\n"
 

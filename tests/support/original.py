@@ -38,4 +38,3 @@ def python_json(python: str, code: str, *arguments: str, env: dict[str, str] | N
 def our_environment() -> dict[str, str]:
     """The process's environment, in which any Python finds this tree's package."""
     return {**os.environ, "PYTHONPATH": str(ROOT)}
-

@@ -46,6 +46,7 @@ from swerex_c.runtime.abstract import (
 )
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox import api_loop
+from tests.support.harness import running
 from tests.support.modal_fixtures import PATIENCE, ModalWorld, modal_world, until  # noqa: F401
 
 
@@ -104,7 +105,8 @@ async def test_a_session_works(kind: str, world: ModalWorld, make: Callable[...,
     failed = await deployment.runtime.run_in_session(BashAction(command="(exit 5)", check="silent"))
     assert failed.exit_code == 5
     with pytest.raises(CommandTimeoutError):
-        await run(deployment, "sleep 1000", timeout=0.5)
+        await run(deployment, "sleep 73642", timeout=0.5)
+    until(lambda: running("sleep 73642"))  # it may still be on its way
     await deployment.runtime.run_in_session(BashInterruptAction())
     assert await run(deployment, "echo $A") == "1\n"
     assert await deployment.is_alive()
