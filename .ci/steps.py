@@ -123,8 +123,11 @@ def signal_process(pid: int, number: int) -> None:
 
 
 def tail(path: Path) -> list[str]:
+    """Return the end of a log, or the top of the stack that faulthandler has written there."""
     lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-    return [line[:400] for line in lines if line.strip()][-TAIL:]
+    lines = [line[:400] for line in lines if line.strip()]
+    stacks = [number for number, line in enumerate(lines) if line.startswith("Current thread 0x")]
+    return lines[stacks[-1] :][:TAIL] if stacks else lines[-TAIL:]
 
 
 def environment(step: plan.Step, name: str) -> dict[str, str]:

@@ -34,6 +34,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["aclose", "forget"])
 @pytest.mark.parametrize("becomes", COMMANDS)
 @pytest.mark.parametrize("kind", RUNTIMES)

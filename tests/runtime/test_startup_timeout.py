@@ -24,6 +24,7 @@ def test_the_default_is_that_of_swe_rex() -> None:
     assert CreateBashSessionRequest().model_dump()["startup_timeout"] == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("slow_home")
 @pytest.mark.parametrize("kind", RUNTIMES)
 async def test_only_a_limit_that_was_set_is_obeyed(kind: str, tmp_path: Path) -> None:

@@ -1,0 +1,121 @@
+"""What the runner of .ci/run says of steps and tests that pass, fail, fail once, crash, hang, or leave a daemon."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow
+
+PLAN = """
+from dataclasses import dataclass, field
+PYTEST = "{python} -m pytest -q -p no:cacheprovider -p tests.support.results"
+GATE_SECONDS, RERUN_SECONDS = 100, 30
+
+@dataclass(frozen=True)
+class Step:
+    name: str
+    command: str
+    limit: int = 60
+    needs: tuple = ()
+    rerun: str = ""
+    alone: bool = False
+    environment: dict = field(default_factory=dict)
+
+def tests(name, limit=60):
+    return Step(name, f"{{PYTEST}} test_{{name}}.py", limit, rerun=PYTEST)
+
+GATE = [{steps}]
+FULL, FULL_SECONDS = [], 0
+"""
+
+
+def gate(place: Path, steps: str, *names: str) -> tuple[int, str]:
+    """Run the steps of a toy plan; return the exit status and what is printed."""
+    for file in (".ci/steps.py", "tests/__init__.py", "tests/support/__init__.py", "tests/support/results.py"):
+        (place / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, place / file)
+    (place / ".ci" / "plan.py").write_text(PLAN.format(python=sys.executable, steps=steps))
+    command = [sys.executable, ".ci/steps.py", "gate", *names]
+    outer = ("PYTEST_CURRENT_TEST", "CI_RESULTS")  # of this test itself
+    environment = {name: value for name, value in os.environ.items() if name not in outer}
+    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=110)
+    return done.returncode, done.stdout + done.stderr
+
+
+def toy(place: Path, name: str, *lines: str) -> None:
+    (place / f"test_{name}.py").write_text("import os, pathlib, subprocess, time\n" + "\n".join(lines) + "\n")
+
+
+def test_all_pass(tmp_path: Path) -> None:
+    toy(tmp_path, "good", "def test_one(): pass", "def test_two(): pass")
+    status, said = gate(tmp_path, "tests('good'), Step('shell', 'true', needs=('good',))")
+    assert (status, said.splitlines()[-1]) == (0, "3 passed, 0 failed"), said
+
+
+def test_a_failure_has_its_lines(tmp_path: Path) -> None:
+    toy(tmp_path, "bad", "def test_it():", "    print('a last word')", "    assert 6 * 9 == 42")
+    status, said = gate(tmp_path, "tests('bad'), Step('after', 'true', needs=('bad',))")
+    assert status == 1 and "FAILED (assertion) bad: test_bad.py::test_it" in said, said
+    assert "assert (6 * 9) == 42" in said and "a last word" in said and "NOT RUN: after" in said, said
+    assert said.splitlines()[-1] == "0 passed, 2 failed", said
+
+
+def test_what_fails_once_is_flaky_and_not_fatal(tmp_path: Path) -> None:
+    once = ["    before = os.path.exists('ran')", "    pathlib.Path('ran').touch()", "    assert before"]
+    toy(tmp_path, "once", "def test_it():", *once, "def test_other(): pass")
+    status, said = gate(tmp_path, "tests('once')")
+    assert status == 0 and "FLAKY (assertion) once: test_once.py::test_it" in said, said
+    assert "1 flaky" in said and said.splitlines()[-1] == "1 passed, 0 failed", said
+
+
+def test_a_wrong_answer_is_shown_first_even_if_it_is_right_later(tmp_path: Path) -> None:
+    once = ["    before = os.path.exists('ran')", "    pathlib.Path('ran').touch()"]
+    raises = ["    if not before: raise WrongAnswer('42')", "def test_bad(): assert 0"]
+    toy(tmp_path, "answer", "from tests.support.results import WrongAnswer", "def test_it():", *once, *raises)
+    status, said = gate(tmp_path, "tests('answer')")
+    assert status == 1 and "FLAKY (answer) answer: test_answer.py::test_it" in said, said
+    assert said.index("== WRONG ANSWERS") < said.index("== FAILED"), said
+
+
+@pytest.mark.parametrize("workers", ["", " -n 2"])
+def test_a_crash_is_not_tried_again(tmp_path: Path, workers: str) -> None:
+    once = ["    before = os.path.exists('ran')", "    pathlib.Path('ran').touch()", "    if not before: os.abort()"]
+    toy(tmp_path, "crash", "def test_it():", *once, "def test_other(): pass")
+    step = f"Step('crash', PYTEST + '{workers} test_crash.py', rerun=PYTEST)"
+    status, said = gate(tmp_path, step)
+    assert status == 1 and "FAILED (crash) crash: " in said and "test_it" in said, said
+
+
+def test_what_hangs_is_ended_and_named(tmp_path: Path) -> None:
+    toy(tmp_path, "hang", "def test_it(): time.sleep(1000)")
+    status, said = gate(tmp_path, "tests('hang', limit=5)")
+    assert status == 1 and "TIMEOUT" in said and "FAILED (timeout) hang: hang" in said, said
+    assert "in test_it" in said, "faulthandler says where it was: " + said
+
+
+def test_a_daemon_is_ended_with_its_step(tmp_path: Path) -> None:
+    code = "import os, time; os.setsid(); open('pid', 'w').write(str(os.getpid())); time.sleep(1000)"
+    start = f"subprocess.Popen(['{sys.executable}', '-c', {code!r}])"
+    wait = "    while not (os.path.exists('pid') and pathlib.Path('pid').read_text()): time.sleep(0.01)"
+    toy(tmp_path, "daemon", "def test_it():", f"    {start}", wait)
+    status, said = gate(tmp_path, "tests('daemon')")
+    assert status == 0, said
+    assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
+
+
+def test_nothing_collected_is_a_failure(tmp_path: Path) -> None:
+    toy(tmp_path, "empty")
+    status, said = gate(tmp_path, "Step('empty', PYTEST + ' test_empty.py || true', rerun=PYTEST)")
+    assert status == 1 and "it collected no test" in said, said
+
+
+def test_an_unknown_step_is_named(tmp_path: Path) -> None:
+    status, said = gate(tmp_path, "Step('shell', 'true')", "shel")
+    assert status == 2 and "there is no step shel; there are shell" in said, said
