@@ -46,6 +46,7 @@ def test_metrics_count_what_was_done(tmp_path: Path) -> None:
         assert found["swerex_call_duration_seconds_bucket", "execute", "+Inf"] == 4
         assert (found["swerex_sessions",], found["swerex_requests_in_flight",]) == (1, 0)
         assert found["swerex_connections",] == 1
+        assert found["swerex_log_lines_dropped_total",] == 0
         assert found["process_resident_memory_bytes",] > 1e6
         buckets = [
             value for name, value in found.items() if name[:2] == ("swerex_call_duration_seconds_bucket", "execute")

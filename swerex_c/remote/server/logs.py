@@ -10,6 +10,7 @@ import logging
 import sys
 
 from swerex_c.exceptions import NotAvailableError
+from swerex_c.remote.server import output
 from swerex_c.utils.visible import visible
 
 __all__ = ["FORMATS", "LOGGER", "connected", "listening", "request_done", "set_up"]
@@ -20,7 +21,7 @@ LOGGER = logging.getLogger("rex-server")
 
 
 def set_up(log_format: str = "text", level: str = "info") -> None:
-    """Configure logging to standard error for the whole process.
+    """Configure logging to standard error for the whole process, and let no output of it wait for its reader.
 
     Args:
         log_format: "text" or "json".
@@ -29,8 +30,16 @@ def set_up(log_format: str = "text", level: str = "info") -> None:
     Raises:
         NotAvailableError: if the format is "json" and python-json-logger is not installed.
     """
+    formatter = _json_formatter() if log_format == "json" else _text_formatter()
+
+    def dropped(count: int, reason: str) -> str:
+        message = "%d log lines were dropped because %s" if count > 1 else "%d log line was dropped because %s"
+        record = LOGGER.makeRecord(LOGGER.name, logging.WARNING, __file__, 0, message, (count, reason), None)
+        return formatter.format(record) + "\n"
+
+    output.redirect(dropped)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_json_formatter() if log_format == "json" else _text_formatter())
+    handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from swerex_c.exceptions import NotAvailableError
+from swerex_c.remote.server import output
 
 if TYPE_CHECKING:
     from swerex_c.remote.server.service import Histogram, Service
@@ -66,6 +67,8 @@ class _Collector:
             ("swerex_connections", "Connections that are open.", service.connections),
         ):
             yield GaugeMetricFamily(name, text, value=value)
+        text = "Lines of the log that were dropped, because nobody read them."
+        yield CounterMetricFamily("swerex_log_lines_dropped", text, value=output.dropped())
         warm = getattr(service.runtime, "warm", None)
         if warm is not None:
             yield GaugeMetricFamily("swerex_warm_sessions", "Shells that wait to become sessions.", value=warm.waiting)

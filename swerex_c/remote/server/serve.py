@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from swerex_c.exceptions import NotAvailableError, ResourceError
-from swerex_c.remote.server import logs
+from swerex_c.remote.server import logs, output
 from swerex_c.remote.server.accept import Acceptor
 from swerex_c.remote.server.connections import (
     HEAD_BYTES,
@@ -267,6 +267,11 @@ def shutdown_on_signal(service: Service, graceful: float = 5.0) -> Iterator[None
 
 def _exit_after(seconds: float) -> None:
     """Exit the process with status 1 after `seconds`, even if Python would wait for a hanging thread."""
-    timer = threading.Timer(seconds, os._exit, (1,))
+
+    def leave() -> None:
+        output.end(0.2)
+        os._exit(1)
+
+    timer = threading.Timer(seconds, leave)
     timer.daemon = True
     timer.start()

@@ -1,0 +1,344 @@
+"""The output of a server process: nobody has to read it, and who does gets all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from swerex_c.exceptions import NonZeroExitCodeError
+from swerex_c.remote.wire.protocol import ERROR
+from swerex_c.runtime.abstract import Command
+from swerex_c.runtime.remote import RemoteRuntime
+from tests.remote.test_serve import Frames
+from tests.support.harness import DEADLINE
+from tests.support.server_process import KEY, REMOTE, environment
+
+PIPE_BYTES = 1 << 16
+DROPPED = re.compile(r"(\d+) log lines were dropped because the output was not read")
+LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ +[\w.-]+: \S.*")
+
+
+def with_queue(size: int) -> list[str]:
+    """The command of a server whose lines wait in that many bytes."""
+    code = f"from swerex_c.remote.server import output; output.QUEUE_BYTES = {size}; "
+    return [sys.executable, "-c", code + "from swerex_c.cli.serve import main; main()"]
+
+
+class Unread:
+    """A server whose standard output and error are one pipe."""
+
+    def __init__(self, path: Path, process: subprocess.Popen[bytes]):
+        self.path = path
+        self.process = process
+
+    @property
+    def pipe(self) -> IO[bytes]:
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+    def http(self, what: str, **body: Any) -> int:
+        """Return the status of the answer to a request."""
+        data = json.dumps(body).encode()
+        fields = f"Host: x\r\nX-API-Key: {KEY}\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(DEADLINE)
+            client.connect(str(self.path))
+            client.sendall(f"{what} HTTP/1.1\r\n{fields}\r\nConnection: close\r\n\r\n".encode() + data)
+            answer = b""
+            while data := client.recv(4096):
+                answer += data
+        return int(answer.split()[1])
+
+    def fail(self, number: int) -> None:
+        """Make a request that fails; its line in the log is long and has the number."""
+        assert self.http(f"GET /no.{number}.{'x' * 180}") == 404
+
+    def drained(self) -> list[str]:
+        return self.pipe.read().decode().splitlines()
+
+
+@contextlib.contextmanager
+def serving_unread(path: Path, *options: str, command: list[str] = REMOTE) -> Iterator[Unread]:
+    process = subprocess.Popen(
+        [*command, "--unix", str(path), *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, env=environment(SWEREX_AUTH_TOKEN=KEY),
+    )  # fmt: skip
+    server = Unread(path, process)
+    try:
+        deadline = time.monotonic() + DEADLINE
+        while True:
+            with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
+                client.connect(str(path))
+                break
+            assert process.poll() is None, server.drained()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        yield server
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        server.pipe.close()
+
+
+def numbers(lines: list[str]) -> list[int]:
+    return [int(found[1]) for line in lines if (found := re.search(r"GET /no\.(\d+)\.x{10}.* 404 in ", line))]
+
+
+@pytest.mark.slow
+async def test_a_server_whose_output_nobody_reads_goes_on(tmp_path: Path) -> None:
+    def over_http() -> None:
+        for number in range(300):
+            assert server.http("POST /execute", command=["false"], check=True) == 511
+            server.fail(number)
+        assert server.http("GET /is_alive") == 200
+
+    with serving_unread(tmp_path / "socket") as server:
+        await asyncio.to_thread(over_http)
+        runtime = RemoteRuntime(host=f"unix://{server.path}", auth_token=KEY)
+        for _ in range(300):
+            with pytest.raises(NonZeroExitCodeError):
+                await runtime.execute(Command(command=["false"], check=True))
+        assert (await runtime.is_alive(timeout=DEADLINE)).is_alive
+        await runtime.close()
+        server.process.terminate()
+        assert server.process.wait(DEADLINE) == 0
+        lines = server.drained()
+        assert sum(map(len, lines)) > PIPE_BYTES * 0.9, "the pipe was full"
+        assert "Listening on " in lines[0]
+        for line in lines[:-1]:
+            assert LINE.fullmatch(line), line
+        assert numbers(lines) == list(range(len(numbers(lines)))), "none is missing before the end"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_late_reader_learns_how_many_lines_were_dropped(tmp_path: Path, form: str) -> None:
+    if form == "json":
+        pytest.importorskip("pythonjsonlogger", reason="python-json-logger is not installed")
+    count = 500
+    with serving_unread(tmp_path / "socket", "--log-format", form, command=with_queue(20_000)) as server:
+        for number in range(count):
+            server.fail(number)
+        lines: list[str] = []
+        while not (lines and DROPPED.search(lines[-1])):  # by itself, without another line
+            lines.append(server.pipe.readline().decode())
+            assert lines[-1], "the server has ended"
+        server.fail(count)
+        server.process.terminate()
+        assert server.process.wait(DEADLINE) == 0
+        told = DROPPED.search(lines[-1])
+        assert told and (lines[-1].startswith("{") if form == "json" else LINE.fullmatch(lines[-1].rstrip()))
+        before = numbers(lines)
+        assert before == list(range(len(before))) and len(before) + int(told[1]) == count
+        after = server.drained()
+        assert f"/no.{count}." in after[-1] and not any(DROPPED.search(line) for line in after)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["pipe", "slow reader", "file"])
+def test_all_lines_come_in_their_order(tmp_path: Path, place: str) -> None:
+    count = 500
+    got: list[bytes] = []
+
+    def read(pipe: IO[bytes]) -> None:
+        while data := os.read(pipe.fileno(), 1000):
+            got.append(data)
+            if place == "slow reader":
+                time.sleep(0.002)
+
+    more = ["sh", "-c", f'exec "$@" >{tmp_path / "log"} 2>&1', "sh"] if place == "file" else []
+    with serving_unread(tmp_path / "socket", command=[*more, *REMOTE]) as server:
+        reader = threading.Thread(target=read, args=(server.pipe,))
+        reader.start()
+        for number in range(count):
+            server.fail(number)
+        server.process.terminate()
+        assert server.process.wait(DEADLINE) == 0
+        reader.join(DEADLINE)
+        text = (tmp_path / "log").read_text() if place == "file" else b"".join(got).decode()
+        lines = text.splitlines()
+        assert numbers(lines) == list(range(count))
+        assert len(lines) == count + 1 and text.endswith("\n")
+
+
+@pytest.mark.slow
+def test_a_server_on_standard_streams_goes_on_without_a_reader_of_its_log(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*REMOTE, "--stdio"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+        env=environment(),
+    )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    try:
+        client = Frames(process)
+        for number in range(1, 1001):
+            client.request(number, "read_file", path=str(tmp_path / "missing"))
+            client.receive(ERROR)
+        process.stdin.close()
+        assert process.wait(DEADLINE) == 0
+        lines = process.stderr.read().decode().splitlines()
+        assert sum(map(len, lines)) > PIPE_BYTES * 0.9, "the pipe was full"
+        for line in lines[:-1]:
+            assert LINE.fullmatch(line), line
+    finally:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            stream.close()
+
+
+# What else a server's process prints
+
+
+Printing = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def printing() -> Iterator[Printing]:
+    """Processes that have set their log up as a server does."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(code: str, **more: Any) -> subprocess.Popen[bytes]:
+        begin = "import sys, threading, time, warnings\nfrom swerex_c.remote.server import logs, output\n"
+        places: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "env": environment()} | more
+        processes.append(subprocess.Popen([sys.executable, "-c", f"{begin}logs.set_up()\n{code}"], **places))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def test_prints_warnings_and_tracebacks_come_in_order(printing: Printing) -> None:
+    code = """
+print("print", "of parts", end="")
+print(" and a rest")
+logs.LOGGER.info("line")
+print("error \\udc80", file=sys.stderr)
+warnings.warn("warning")
+from swerex_c.utils.log import get_logger
+get_logger("other").warning("from another logger")
+import logging
+alone = logging.getLogger("alone")
+alone.propagate = False
+get_logger("alone").info("by rich")
+sys.stdout.write("begun")
+raise ValueError("the end")
+"""
+    process = printing(code)
+    text = process.communicate(timeout=DEADLINE)[0].decode()
+    assert process.returncode == 1
+    wanted = (
+        "print of parts and a rest\n", " rex-server: line\n", "error \\udc80\n", "UserWarning: warning\n",
+        " other: from another logger\n", "by rich", "Traceback (most recent", "\nValueError: the end\n", "begun",
+    )  # fmt: skip
+    places = [text.index(part) for part in wanted]
+    assert places == sorted(places), text
+
+
+@pytest.mark.parametrize("code", ["", "raise SystemExit(7)\n", "1 / 0\n"])
+def test_a_process_exits_while_its_output_is_stuck(printing: Printing, code: str) -> None:
+    begin = "for number in range(3000):\n    print(number, 'x' * 100)\n    logs.LOGGER.warning('y' * 100)\n"
+    process = printing(begin + code)
+    assert process.wait(DEADLINE) == {"": 0, "1 / 0\n": 1}.get(code, 7)
+    lines = process.communicate()[0].decode().splitlines()
+    assert lines[:1] == ["0 " + "x" * 100] and len(lines) > 500
+
+
+def test_a_process_exits_although_a_thread_goes_on_printing_to_nobody(printing: Printing) -> None:
+    code = """
+def chatter():
+    while True:
+        print("x" * 100)
+        time.sleep(0.001)
+print("y" * 1000000)
+threading.Thread(target=chatter, daemon=True).start()
+"""
+    process = printing(code)
+    assert process.wait(DEADLINE) == 0
+
+
+def test_a_signal_ends_a_process_that_waits_to_write(printing: Printing) -> None:
+    process = printing("print('z' * 1000000)\nlogs.LOGGER.info('after')\ntime.sleep(1000)\n")
+    assert process.stdout is not None
+    assert select.select([process.stdout], [], [], DEADLINE)[0]
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(DEADLINE) == -signal.SIGTERM
+
+
+def test_an_output_whose_reader_has_gone_is_no_error(printing: Printing) -> None:
+    read, write = os.pipe()
+    code = "for number in range(100):\n    print(number)\n    time.sleep(0.001)\n"
+    process = printing(code, stdout=write, stderr=write)
+    os.close(write)
+    os.close(read)
+    assert process.wait(DEADLINE) == 0
+
+
+def test_a_descriptor_that_does_not_block_is_written_in_full(printing: Printing) -> None:
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    process = printing("for number in range(5000):\n    print(number, 'x' * 100)\n", stdout=write, stderr=write)
+    os.close(write)
+    with open(read, "rb") as pipe:
+        lines = pipe.read().decode().splitlines()
+    assert process.wait(DEADLINE) == 0
+    assert lines == [f"{number} {'x' * 100}" for number in range(5000)]
+
+
+def test_a_file_that_is_full_loses_its_lines_and_says_so(printing: Printing, tmp_path: Path) -> None:
+    """The limit of a file's size stands for a full disk."""
+    code = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200, resource.RLIM_INFINITY))
+for number in range(10):
+    print(f"{number:99}")
+while output.dropped() < 8:
+    time.sleep(0.001)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print("again")
+"""
+    with open(tmp_path / "log", "wb") as log:
+        process = printing(code, stdout=log, stderr=log)
+    assert process.wait(DEADLINE) == 0
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert lines[:2] == [f"{0:99}", f"{1:99}"] and lines[3:] == ["again"]
+    assert lines[2].endswith("8 log lines were dropped because File too large")
+
+
+def test_lines_of_threads_are_whole_and_a_long_one_is_too(printing: Printing) -> None:
+    code = """
+def lines(number):
+    for _ in range(500):
+        print(number, end="")
+        print(str(number) * 50, "z", sep="")
+threads = [threading.Thread(target=lines, args=(number,)) for number in range(5)]
+for one in threads:
+    one.start()
+for one in threads:
+    one.join()
+print("w" * (2 * output.QUEUE_BYTES))
+"""
+    process = printing(code)
+    lines = process.communicate(timeout=DEADLINE)[0].decode().splitlines()
+    assert sorted(lines[:-1]) == sorted([str(number) * 51 + "z" for number in range(5) for _ in range(500)])
+    assert len(lines[-1]) == 8 << 20 and set(lines[-1]) == {"w"}
