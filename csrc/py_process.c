@@ -368,6 +368,9 @@ static PyObject *process_returncode(PyObject *object, void *unused)
     if (!f) {
         return NULL;
     }
+    if (f->wait_status == SWX_STATUS_LOST) {
+        Py_RETURN_NONE;
+    }
     return PyLong_FromLong(WIFEXITED(f->wait_status) ? WEXITSTATUS(f->wait_status) : -WTERMSIG(f->wait_status));
 }
 
@@ -375,10 +378,11 @@ static PyObject *process_end(PyObject *object, void *unused)
 {
     (void)unused;
     const flight *f = finished(object);
-    return f ? PyUnicode_FromString(f->timed_out   ? "timeout"
-                                    : f->cancelled ? "cancelled"
-                                    : f->no_memory ? "memory"
-                                                   : "done")
+    return f ? PyUnicode_FromString(f->timed_out                         ? "timeout"
+                                    : f->cancelled                       ? "cancelled"
+                                    : f->no_memory                       ? "memory"
+                                    : f->wait_status == SWX_STATUS_LOST ? "lost"
+                                                                         : "done")
              : NULL;
 }
 
@@ -399,11 +403,11 @@ static PyMethodDef process_methods[] = {
 static PyGetSetDef process_attributes[] = {
     { "done", process_done, NULL, "Whether it has ended.", NULL },
     { "mark", process_mark, NULL, "A number by which all that it started can be found, also after its end; 0: there is none.", NULL },
-    { "end", process_end, NULL, "How: done, timeout, cancelled or memory.", NULL },
+    { "end", process_end, NULL, "How: done, timeout, cancelled, memory, or lost: it has ended, and nobody knows how.", NULL },
     { "stdout", process_stdout, NULL, "What it wrote, in bytes.  Made anew at each access.", NULL },
     { "stderr", process_stderr, NULL, "The same for stderr; b\"\" when merged.", NULL },
     { "dropped", process_dropped, NULL, "Bytes missing in the middle because of the limit.", NULL },
-    { "returncode", process_returncode, NULL, "Exit status, or minus the signal's number.", NULL },
+    { "returncode", process_returncode, NULL, "Exit status, or minus the signal's number; None: someone else has collected it.", NULL },
     { NULL, NULL, NULL, NULL, NULL },
 };
 

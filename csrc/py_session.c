@@ -568,7 +568,7 @@ static PyGetSetDef operation_attributes[] = {
       "Whether it keeps its place in the queue until release(), because bash has to be asked about the command.", NULL },
     { "end", operation_end, NULL,
       "How it ended: done, matched, timeout, quiet, died, lost, closed, cancelled, memory or system.", NULL },
-    { "code", operation_code, NULL, "The exit code, when end is done or died.", NULL },
+    { "code", operation_code, NULL, "The exit code, when end is done or died; -1: the shell's was lost.", NULL },
     { "signal", operation_signal, NULL, "The signal that ended the shell, when end is died; 0: it exited by itself.", NULL },
     { "output", operation_output, NULL, "The output as text.  Made anew at each access, unless make() has.", NULL },
     { "long", operation_long, NULL, "Whether it has ended with so much output that make() is worth its price.", NULL },

@@ -5,10 +5,13 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdalign.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -34,7 +37,7 @@ int swx_child_open_pidfd(pid_t pid)
 
 /* ---- starting -------------------------------------------------------------------------------------------------- */
 
-enum { CANDIDATES = 4096, PATH_ROOM = 64 * 1024 };
+enum { CANDIDATES = 4096, PATH_ROOM = 64 * 1024, STACK_SIZE = 32 * 1024 };
 
 /* Where the mark is kept, and the numbers that can be one. */
 static const int MARKED[] = { RLIMIT_RTTIME, RLIMIT_LOCKS };
@@ -53,6 +56,8 @@ typedef struct {
     bool marked;           /* out: it is in force, in one of the limits at least */
     const char *failed;    /* out: the call that failed, NULL while all is well */
     int sys_errno;
+    int pidfd;             /* out: -1 where clone makes none */
+    alignas(16) char stack[STACK_SIZE]; /* of the child */
 } preparation;
 
 /* The places where a program may be, as execvp would look for it.  One block: pointers, then text. */
@@ -124,7 +129,7 @@ uint64_t swx_child_draw_program_mark(void)
     return drawn ? LOWEST_PROGRAM_MARK + random % (LOWEST_MARK - LOWEST_PROGRAM_MARK) : 0;
 }
 
-/* ---- in the child, between vfork and exec: system calls only ---- */
+/* ---- in the child, between clone and exec: system calls only ---- */
 
 static bool child_failed(preparation *p, const char *call)
 {
@@ -201,37 +206,50 @@ static void child_execute(preparation *p)
     child_failed(p, "execve");
 }
 
-static void child_begin(preparation *p)
+static int child_begin(void *argument)
 {
+    preparation *p = argument;
     setsid();
     for (size_t i = 0; i < SWX_COUNT(MARKED) && p->limit.rlim_max; i++) {
         p->marked = (p->possible[i] && prlimit64(0, MARKED[i], &p->limit, NULL) == 0) || p->marked;
     }
     pid_t parent = getppid();
     if (parent && parent != p->parent) { /* it ended before there was a mark to be found by; 0: in another pid namespace */
-        return;
+        return 127;
     }
     if (p->spawn->directory && chdir(p->spawn->directory) != 0) {
         child_failed(p, "chdir");
-        return;
+        return 127;
     }
     if (child_set_descriptors(p)) {
         swx_child_close_from(3);
         child_reset_signals();
         child_execute(p);
     }
+    return 127;
 }
 
-/* A function of its own, because what the child does to this frame the parent finds when it goes on. */
-__attribute__((noinline)) static pid_t begin_program(preparation *p)
+/* ---- in the parent ---- */
+
+#ifndef CLONE_PIDFD
+#define CLONE_PIDFD 0x1000
+#endif
+
+static pid_t clone_program(preparation *p, int flags)
+{
+    return clone(child_begin, p->stack + STACK_SIZE, CLONE_VM | CLONE_VFORK | SIGCHLD | flags, p, &p->pidfd);
+}
+
+/* The pidfd comes with the child: one that is opened later may be that of another process, if someone else reaps. */
+static pid_t begin_program(preparation *p)
 {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* no handler of ours may run in the child */
-    pid_t pid = vfork();
-    if (pid == 0) {
-        child_begin(p);
-        _exit(127);
+    pid_t pid = clone_program(p, CLONE_PIDFD);
+    if (pid < 0) { /* no descriptor is left, or the system does not know the flag: the program can be had without */
+        p->pidfd = -1;
+        pid = clone_program(p, 0);
     }
     int failed = errno;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -239,13 +257,38 @@ __attribute__((noinline)) static pid_t begin_program(preparation *p)
     return pid;
 }
 
+/* waitpid(2) of the child, by its pidfd where there is one: where others reap, its number may be another's by now. */
+static pid_t collect(swx_child *child, int options)
+{
+    siginfo_t info = { .si_pid = 0 };
+    int failed = child->pidfd < 0 ? EINVAL : 0;
+    if (!failed && waitid((idtype_t)3, (id_t)child->pidfd, &info, WEXITED | options) != 0) { /* P_PIDFD */
+        failed = errno;
+    }
+    if (failed && failed != ECHILD && failed != EINTR) { /* before Linux 5.4, or where it is forbidden */
+        return waitpid(child->pid, &child->wait_status, options);
+    }
+    if (failed || info.si_pid == 0) {
+        errno = failed;
+        return failed ? -1 : 0;
+    }
+    bool exited = info.si_code == CLD_EXITED;
+    child->wait_status = exited ? (info.si_status & 0xFF) << 8 : info.si_status | (info.si_code == CLD_DUMPED ? 0x80 : 0);
+    return child->pid;
+}
+
 swx_status swx_child_start(swx_child *child, const swx_spawn *spawn, swx_error *err)
 {
     *child = (swx_child){ .pidfd = -1 };
-    preparation p = { .spawn = spawn,
-                      .parent = getpid(),
-                      .environment = spawn->environment ? spawn->environment : environ,
-                      .programs = find_programs(spawn->file) };
+    preparation p; /* member by member: the stack needs no zeros */
+    p.spawn = spawn;
+    p.environment = spawn->environment ? spawn->environment : environ;
+    p.programs = find_programs(spawn->file);
+    p.limit = (struct rlimit64){ 0 };
+    p.parent = getpid();
+    p.marked = false;
+    p.failed = NULL;
+    p.pidfd = -1;
     if (!p.programs) {
         return swx_fail(err, SWX_ENOMEM, "out of memory");
     }
@@ -254,20 +297,43 @@ swx_status swx_child_start(swx_child *child, const swx_spawn *spawn, swx_error *
     int failed = errno;
     swx_free(p.programs);
     if (pid < 0) {
-        return swx_fail_sys(err, "vfork", failed);
-    }
-    if (p.failed) {
-        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
-        }
-        return swx_fail_sys(err, p.failed, p.sys_errno);
+        return swx_fail_sys(err, "clone", failed);
     }
     child->pid = pid;
+    child->pidfd = p.pidfd >= 0 ? p.pidfd : swx_child_open_pidfd(pid);
+    if (p.failed) {
+        while (collect(child, 0) < 0 && errno == EINTR) {
+        }
+        swx_child_close(child);
+        child->pid = 0;
+        return swx_fail_sys(err, p.failed, p.sys_errno);
+    }
     child->mark = p.marked ? p.limit.rlim_max : 0;
-    child->pidfd = swx_child_open_pidfd(pid);
     return SWX_OK;
 }
 
 /* ---- its end --------------------------------------------------------------------------------------------------- */
+
+/* As linux/pidfd.h has it since 6.15. */
+typedef struct {
+    uint64_t mask, cgroup;
+    uint32_t numbers[11]; /* of processes, users and groups */
+    int32_t wait_status;
+} pidfd_info;
+
+static const uint64_t PIDFD_INFO_WITH_EXIT = 1 << 3;
+
+/* Someone else reaps the child, and may still be at it: false, ask again at once.  True: wait_status is set. */
+static bool ask_pidfd(swx_child *child)
+{
+    pidfd_info info = { .mask = PIDFD_INFO_WITH_EXIT };
+    if (child->pidfd < 0 || ioctl(child->pidfd, _IOWR(0xFF, 11, pidfd_info), &info) != 0) {
+        child->wait_status = SWX_STATUS_LOST;
+        return true;
+    }
+    child->wait_status = info.wait_status;
+    return info.mask & PIDFD_INFO_WITH_EXIT;
+}
 
 bool swx_child_ended(swx_child *child)
 {
@@ -276,20 +342,17 @@ bool swx_child_ended(swx_child *child)
     }
     pid_t got;
     do {
-        got = waitpid(child->pid, &child->wait_status, WNOHANG);
+        got = collect(child, WNOHANG);
     } while (got < 0 && errno == EINTR);
-    if (got == 0) {
-        return false;
-    }
-    if (got < 0) { /* someone else reaped it; its status is lost */
-        child->wait_status = 255 << 8;
-    }
-    child->reaped = true;
-    return true;
+    child->reaped = got > 0 || (got < 0 && ask_pidfd(child));
+    return child->reaped;
 }
 
 int swx_child_code(const swx_child *child)
 {
+    if (child->wait_status == SWX_STATUS_LOST) {
+        return -1;
+    }
     return WIFEXITED(child->wait_status) ? WEXITSTATUS(child->wait_status) : 128 + WTERMSIG(child->wait_status);
 }
 

@@ -1,8 +1,8 @@
 /* swx_child.h: starting a program, learning of its end, and ending it with everything it started.
  *
  * Start: in a new session, every signal back to its default and unblocked, so that a parent that ignores SIGPIPE or
- * blocks SIGINT does not hand that down; no descriptor but 0-2 is handed down.  It is vfork and exec, as posix_spawn is
- * inside, with nothing but system calls between the two: fork is never used, because the parent has threads.
+ * blocks SIGINT does not hand that down; no descriptor but 0-2 is handed down.  It is clone (as vfork) and exec, as
+ * posix_spawn is inside, with nothing but system calls between the two: fork is never used, because the parent has threads.
  * posix_spawn itself cannot set a limit (next paragraph), and set from outside after it, the mark comes too late on a
  * busy machine: one program in ten had forked by then.
  *
@@ -20,6 +20,11 @@
  * member of the session while its leader was not reaped.  What escapes: a process that has set both limits, *and* is in
  * another session, *and* has no living ancestor that is found; and processes that may not be signalled, of other users.
  *
+ * The end: an application that ignores SIGCHLD, or waits for whatever child ends, takes the status away.  (An exit signal
+ * other than SIGCHLD would hide the child from both, but exec puts SIGCHLD back.)  Since Linux 6.15 whoever holds a pidfd is
+ * told the status nonetheless; the pidfd is there from the start on, made by clone itself.  On an older kernel it is lost,
+ * and no number stands for it.
+ *
  * Not thread-safe; the owner locks.
  */
 #ifndef SWX_CHILD_H
@@ -34,8 +39,11 @@ typedef struct {
     int pidfd;     /* readable when the process ended; -1 where the kernel has none (before Linux 5.3) */
     uint64_t mark; /* 0 when no limit could be set: then only its session and its descendants can be found */
     bool reaped;
-    int wait_status; /* as from waitpid(2), valid when reaped */
+    int wait_status; /* as from waitpid(2), or SWX_STATUS_LOST; valid when reaped */
 } swx_child;
+
+/* Someone else has reaped the child, and the kernel does not tell how it ended.  To WIFEXITED and WIFSIGNALED it is neither. */
+enum { SWX_STATUS_LOST = -1 };
 
 typedef struct {
     const char *file;         /* searched in PATH of the caller when it has no slash */
@@ -48,14 +56,14 @@ typedef struct {
 } swx_spawn;
 
 /* Starts the program.  SWX_ESYS names the call that failed in the child (execve, chdir, open(terminal), ...) or in the
- * parent (vfork), with its errno.  SWX_ENOMEM. */
+ * parent (clone), with its errno.  SWX_ENOMEM. */
 swx_status swx_child_start(swx_child *child, const swx_spawn *spawn, swx_error *err);
 
-/* Whether it has ended (then reaped and wait_status are set).  Never blocks; waits for this pid alone.  Where the
- * application reaps its children itself or ignores SIGCHLD the status is lost: the code is then 255. */
+/* Whether it has ended (then reaped and wait_status are set).  Never blocks; waits for this child alone.  Where the
+ * application has reaped it or ignores SIGCHLD, the kernel is asked for the status by the pidfd. */
 bool swx_child_ended(swx_child *child);
 
-/* Exit status 0-255, or 128 + signal number as a shell would say.  Valid when reaped. */
+/* Exit status 0-255, or 128 + signal number as a shell would say; -1: the status is lost.  Valid when reaped. */
 int swx_child_code(const swx_child *child);
 
 /* Signals the process group that the child leads.  Nothing happens when it was reaped. */
@@ -67,7 +75,7 @@ uint64_t swx_child_draw_program_mark(void);
 /* A handle of a process, close-on-exec; -1 with errno set. */
 int swx_child_open_pidfd(pid_t pid);
 
-/* Closes all descriptors from that number on.  Nothing but system calls: for use between vfork and exec. */
+/* Closes all descriptors from that number on.  Nothing but system calls: for use between clone and exec. */
 void swx_child_close_from(int lowest);
 
 /* Whether a limit of that value, of that resource, may be a mark, or be there so that one can be set. */

@@ -59,7 +59,7 @@ uint64_t swx_exec_mark(const swx_exec *exec);
 /* After done. */
 typedef struct {
     bool timed_out, cancelled, no_memory;
-    int wait_status;         /* of waitpid(2) */
+    int wait_status;         /* of waitpid(2), or SWX_STATUS_LOST */
     swx_buf *output, *error; /* owned by the exec */
 } swx_exec_result;
 swx_exec_result swx_exec_answer(swx_exec *exec);

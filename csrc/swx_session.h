@@ -106,7 +106,7 @@ struct swx_op {
     void *owner;
 
     swx_end end;
-    int code;        /* DONE, DIED */
+    int code;        /* DONE, DIED; of a shell whose status is lost: -1 */
     int signal;      /* DIED: what ended the shell, 0 when it exited by itself */
     bool matched;    /* a pattern was seen; what comes now is not for it */
     bool ended;      /* MATCHED: the command ended within `grace`, and code is its exit code */
@@ -253,7 +253,7 @@ typedef struct {
     bool closed;
     bool doubtful;     /* behind a carrier: the shell has read the command that runs, and its end was not heard; see swx_session_doubt */
     bool hides;        /* the command that runs has SWX_HINT_HIDES */
-    int wait_status;
+    int wait_status;   /* of waitpid(2), or SWX_STATUS_LOST */
     int64_t commenced;   /* when the last command was typed */
     uint64_t commands;   /* finished */
     uint64_t challenges; /* asked */

@@ -46,7 +46,7 @@ class _Facts(TypedDict):
     closed: bool
     doubtful: bool  # behind a carrier: the shell has read the command that runs, and its end was not heard
     hides: bool  # what runs may have hidden the prompts, and has the shell itself read nothing
-    wait_status: int  # as waitpid gives it, when dead
+    wait_status: int  # as waitpid gives it, when dead; -1: someone else has collected it
     commands: int
     commenced: int  # when the last command was typed: nanoseconds of the monotonic clock
     challenges: int  # how often the shell had to be asked anew where it is
@@ -71,7 +71,7 @@ class Operation:
     @property
     def end(self) -> _End: ...
     @property
-    def code(self) -> int: ...  # the exit code (128 + n for signal n), when end is "done" or "died"
+    def code(self) -> int: ...  # the exit code (128 + n for signal n), when end is "done" or "died"; -1: unknown
     @property
     def signal(self) -> int: ...  # what ended the shell, when end is "died"; 0: it exited by itself
     @property
@@ -196,7 +196,7 @@ class Process:
     @property
     def dropped(self) -> int: ...  # bytes of both streams
     @property
-    def returncode(self) -> int: ...  # exit status, or minus the signal's number
+    def returncode(self) -> int | None: ...  # exit status, or minus the signal's number; None when end is "lost"
     @property
     def mark(self) -> int: ...  # by which all that it started is found, also after its end; 0: there is none
 

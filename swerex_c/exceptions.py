@@ -110,7 +110,16 @@ class CommandTimeoutError(SwerexException, RuntimeError, TimeoutError):
 
 
 class NoExitCodeError(SwerexException, RuntimeError):
-    """A command ended, but its exit code could not be determined."""
+    """A command ended, but its exit code could not be determined.
+
+    A checked command of a session may still run: a pattern of `expect` was found. A program that `execute` started has
+    ended, but the process ignores SIGCHLD, or another part of it waits for all child processes. `output` is then the
+    program's output (standard output, and standard error too if merged).
+    """
+
+    def __init__(self, *args: object, output: str = ""):
+        super().__init__(*args)
+        self.output = output
 
 
 class SessionExistsError(SwerexException, ValueError):

@@ -75,6 +75,7 @@ async def _answer(operations: Operations, say: Say) -> None:
 
 def serve(make: Callable[..., Operations]) -> None:
     """Serve requests until standard input ends, then end every shell."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, as a parent can hand it down, it would hide exit codes
     # Output that a library prints must not mix with the responses.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

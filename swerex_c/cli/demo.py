@@ -21,6 +21,7 @@ from rich.text import Text
 from swerex_c.exceptions import CommandTimeoutError, SwerexException
 from swerex_c.models import BashAction, BashInterruptAction, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
+from swerex_c.utils.child_signal import restore_child_signal
 from swerex_c.utils.visible import visible
 
 __all__ = ["main"]
@@ -157,6 +158,7 @@ async def _session(work: Callable[[LocalRuntime], Awaitable[list[tuple[Step, Res
 
 def main() -> int:
     """Run the demo; return 0 if all results are as expected, else 1."""
+    restore_child_signal()
     console = Console()
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="swerex-c-demo-") as directory:

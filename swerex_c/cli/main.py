@@ -15,6 +15,7 @@ import typer
 
 from swerex_c.cli.exit import Exit, fail
 from swerex_c.exceptions import SwapError, SwerexException
+from swerex_c.utils.child_signal import restore_child_signal
 from swerex_c.utils.visible import visible
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ EnvOption = Annotated[list[str] | None, typer.Option("--env", "-e", help="Variab
 
 def main() -> None:
     """Run `swerex-c` with the arguments of the process, and exit."""
+    restore_child_signal()
     app()
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from swerex_c._version import API_VERSION
 from swerex_c.exceptions import InvalidInputError, SwerexException
 from swerex_c.remote.wire.limits import Limits
+from swerex_c.utils.child_signal import restore_child_signal
 from swerex_c.utils.visible import visible
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def main(
         host: default for `--host`.
         make_key: if no key is given, generate and print one, instead of refusing to start.
     """
+    restore_child_signal()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not {"-v", "--version"}.isdisjoint(words):
         if len(words) > 1:

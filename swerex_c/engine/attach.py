@@ -28,8 +28,9 @@ from enum import Enum
 from typing import Any
 
 from swerex_c import _core
+from swerex_c.engine.outcomes import UNKNOWN_STATUS
 from swerex_c.engine.signals import Signals
-from swerex_c.engine.syntax import HERE_DOCUMENT_WARNING, parse
+from swerex_c.engine.syntax import HERE_DOCUMENT_WARNING, is_accepted, parse
 from swerex_c.engine.terminal_modes import (
     CC,
     LFLAG,
@@ -43,7 +44,7 @@ from swerex_c.engine.terminal_modes import (
     raw,
     showing_rest,
 )
-from swerex_c.exceptions import SwerexException
+from swerex_c.exceptions import NoExitCodeError, SwerexException
 from swerex_c.utils.visible import visible
 
 __all__ = ["attach"]
@@ -71,11 +72,14 @@ def attach(core: Any, input_fd: int, output_fd: int) -> int:
     Returns the exit code of the last command, or that of the shell if it ended.
 
     Raises:
+        NoExitCodeError: if the shell ended and its exit code is unknown.
         ResourceError: if the session's terminal cannot be opened.
         OSError: if the output cannot be written.
     """
     facts = core.facts()
     if facts["dead"]:
+        if facts["wait_status"] < 0:
+            raise NoExitCodeError(f"The session's shell has ended. {UNKNOWN_STATUS}")
         code = os.waitstatus_to_exitcode(facts["wait_status"])
         return 128 - code if code < 0 else code
     return _Attached(core, facts["pid"], input_fd, output_fd).work()
@@ -121,6 +125,8 @@ class _Attached:
                 self.code = 129
             finally:
                 self._leave()
+        if self.code < 0:
+            raise NoExitCodeError(f"The session's shell has ended. {UNKNOWN_STATUS}")
         return self.code
 
     def _join(self) -> None:
@@ -327,10 +333,10 @@ class _Attached:
         else:
             self.code = 1
         self.ended = end not in ("done", "memory")
-        if end == "died":
+        if end == "died" and self.code >= 0:
             how = f"by signal {self.code - 128}" if self.code > 128 else f"with status {self.code}"
             self._say(f"the session's shell has ended {how}")
-        elif end != "done":
+        elif end not in ("done", "died"):
             self._say(_ENDS.get(end, f"cannot follow the command: {operation.error or end}"))
 
     def _pump(self, operation: Any) -> None:
@@ -461,7 +467,7 @@ def _judge(text: str) -> tuple[_Verdict, bytes]:
         said = said or done.stderr
         if HERE_DOCUMENT_WARNING in done.stderr or _UNFINISHED.search(done.stderr):
             return _Verdict.UNFINISHED, done.stderr
-        if done.returncode == 0:
+        if is_accepted(done.returncode, done.stderr):
             return _Verdict.COMPLETE, b""
     return _Verdict.WRONG, said
 

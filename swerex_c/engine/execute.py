@@ -11,11 +11,12 @@ from collections.abc import Callable
 
 from swerex_c import _core
 from swerex_c.engine.completions import CompletionQueue, current_completions
-from swerex_c.engine.outcomes import finish, resource_error, shorten, validate_seconds
+from swerex_c.engine.outcomes import UNKNOWN_STATUS, finish, resource_error, shorten, validate_seconds
 from swerex_c.engine.spawner import spawner
 from swerex_c.exceptions import (
     CommandTimeoutError,
     InvalidInputError,
+    NoExitCodeError,
     NonZeroExitCodeError,
     ResourceError,
     RuntimeClosedError,
@@ -235,7 +236,11 @@ def _command_response(command: Command, process: _core.Process) -> CommandRespon
         raise RuntimeClosedError("The runtime was closed while the command ran")
     if end == "memory":
         raise ResourceError("Out of memory while running the command")
-    return response(command, process.stdout, process.stderr, process.returncode)
+    code = process.returncode
+    if code is None:
+        msg = f"Command {shorten(command.command)} has ended. {UNKNOWN_STATUS}"
+        raise NoExitCodeError(msg, output=process.stdout.decode(errors="backslashreplace"))
+    return response(command, process.stdout, process.stderr, code)
 
 
 def overdue(command: Command, output: str) -> CommandTimeoutError:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from swerex_c import _core
 
 __all__ = [
+    "UNKNOWN_STATUS",
     "death_reason",
     "validate_seconds",
     "death_details",
@@ -41,6 +42,12 @@ _RESOURCES = {
     errno.ENOMEM: "out of memory",
 }
 
+
+UNKNOWN_STATUS = (
+    "Its exit status is unknown, because another part of this process collected it: set SIGCHLD to its default "
+    "instead of ignoring it, and wait only for your own child processes"
+)
+"""Sentence, without its period, for a program or a shell whose exit status was taken away."""
 
 _SHOWN = 10_000
 """Maximum number of characters of a command in an error message, high enough for callers to find a usual command."""
@@ -102,13 +109,17 @@ def resource_error(e: OSError | MemoryError, what: str) -> SwerexException:
 
 def death_reason(answer: _core.Operation) -> str:
     """Return a sentence that says how the shell ended."""
+    if answer.code < 0:
+        return f"{UNKNOWN_STATUS}."
     if answer.signal:
         return f"It was killed by signal {answer.signal}."
     return f"It exited with status {answer.code}."
 
 
 def death_details(answer: _core.Operation) -> dict[str, int]:
-    """Return how the shell ended, as keyword arguments of `SessionDiedError`."""
+    """Return how the shell ended, as keyword arguments of `SessionDiedError`; none if that is unknown."""
+    if answer.code < 0:
+        return {}
     return {"signal": answer.signal} if answer.signal else {"exit_code": answer.code}
 
 

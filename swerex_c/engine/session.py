@@ -520,7 +520,7 @@ class BashSession(Session):
             return await self._after_match(action, operation)
         if end == "died":
             await self._died(operation)
-        if end == "died" and operation.begun:
+        if end == "died" and operation.begun and operation.code >= 0:
             code = operation.code
             if action.check == "raise" and code != 0:
                 raise _non_zero(action, code, operation.output)
@@ -687,7 +687,7 @@ class BashSession(Session):
             return _observation(output, 0, expect_string, "", operation.dropped)
         if end == "died":
             await self._died(operation)
-        if end == "died" and operation.typed:
+        if end == "died" and operation.typed and operation.code >= 0:
             reason = f"The command ended the session's shell. {death_reason(operation)}"
             return _observation(output, operation.code, "", reason, operation.dropped)
         raise failure(operation, action.command, action.timeout, action.no_output_timeout)

@@ -7,6 +7,7 @@ neither their length nor the delimiters in them.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 
@@ -21,9 +22,13 @@ __all__ = [
     "encode",
     "english_environment",
     "find_bash",
+    "is_accepted",
     "parse",
     "split_bash_command",
 ]
+
+_REFUSAL = re.compile(rb"^[^:\n]*: line \d+: (?!warning: )", re.MULTILINE)
+"""Pattern of bash's messages about what it does not accept."""
 
 HERE_DOCUMENT_WARNING = b"delimited by end-of-file"
 """Part of bash's message about a here-document that the end of the text terminates."""
@@ -74,7 +79,16 @@ def parse(text: bytes, *options: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(argv, input=text, capture_output=True, check=False, env=english_environment())
 
 
-def check_result(command: str, returncode: int, stdout: bytes, stderr: bytes) -> bool:
+def is_accepted(returncode: int | None, stderr: bytes) -> bool:
+    """Return whether `bash -n` accepted a text.
+
+    Its messages count too: where the exit code is collected by somebody else, `subprocess` makes it 0, and the core
+    makes it None.
+    """
+    return not returncode and not _REFUSAL.search(stderr)
+
+
+def check_result(command: str, returncode: int | None, stdout: bytes, stderr: bytes) -> bool:
     """Return whether `bash -n` found the command complete.
 
     False means that bash accepts the command, but the end of the text terminates a here-document.
@@ -82,11 +96,12 @@ def check_result(command: str, returncode: int, stdout: bytes, stderr: bytes) ->
     Raises:
         BashIncorrectSyntaxError: if bash does not accept the command.
     """
-    if returncode == 0:
+    if is_accepted(returncode, stderr):
         return HERE_DOCUMENT_WARNING not in stderr
     out, err = (text.decode(errors="backslashreplace") for text in (stdout, stderr))
+    known = f" (exit code {returncode})" if returncode else ""
     msg = (
-        f"Error (exit code {returncode}) while checking bash command \n{shorten(command)}\n"
+        f"Error{known} while checking bash command \n{shorten(command)}\n"
         f"---- Stderr ----\n{err}\n---- Stdout ----\n{out}"
     )
     raise BashIncorrectSyntaxError(msg, extra_info={"bash_stdout": out, "bash_stderr": err})

@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from swerex_c.utils.child_signal import restore_child_signal
+
 if TYPE_CHECKING:
     from swerex_c.examples._results import Result, ResultFile
     from swerex_c.examples._tasks import Task
@@ -122,6 +124,7 @@ def _fail(message: str) -> NoReturn:
 
 def main() -> None:
     """Run the command with the arguments of the process, and exit."""
+    restore_child_signal()
     app(prog_name="python -m swerex_c.examples.batch")
 
 

@@ -365,7 +365,8 @@ def no_shell(backend: Backend, status: int | None, printed: str) -> SwerexExcept
     """Return the error for a client that ended before its shell was ready.
 
     Args:
-        status: its exit code, or minus the number of the signal that ended it; None if it still runs.
+        status: its exit code, or minus the number of the signal that ended it; None if it still runs, or
+            nobody knows that code.
         printed: its output.
     """
     words = " ".join(printed.split())

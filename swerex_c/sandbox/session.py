@@ -319,7 +319,8 @@ class SandboxSession(BashSession):
         if answer.end == "lost":
             return None
         if not answer.typed and not self._ready:
-            return no_shell(backend, -answer.signal or answer.code, answer.output)
+            status = None if answer.code < 0 else -answer.signal or answer.code
+            return no_shell(backend, status, answer.output)
         there, gone = self._look_again()
         if gone is not None:
             return gone
@@ -334,7 +335,7 @@ class SandboxSession(BashSession):
         if answer.signal:
             how = f"was ended by signal {answer.signal}"
         elif there:
-            how = f"ended with status {answer.code}"
+            how = "ended" if answer.code < 0 else f"ended with status {answer.code}"
         else:
             return None
         msg = (

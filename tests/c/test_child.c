@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -393,17 +394,52 @@ static void test_without_descriptors(void)
     swx_child_close(&child);
 }
 
-/* Where the application has SIGCHLD ignored the kernel reaps and the status is lost: 255. */
-static void test_reaped_by_others(void)
+/* Since Linux 6.15 a pidfd tells the status of a process that someone else has reaped. */
+static bool can_ask(void)
+{
+    struct utsname system;
+    int major = 0, minor = 0;
+    CHECK(uname(&system) == 0 && sscanf(system.release, "%d.%d", &major, &minor) == 2);
+    return major > 6 || (major == 6 && minor >= 15);
+}
+
+static void expect_status(const char *script, int code, bool keeps_pidfd)
 {
     int output;
     char got[16];
-    signal(SIGCHLD, SIG_IGN);
-    swx_child child = start_script("exit 3", &output);
+    swx_child child = start_script(script, &output);
+    struct pollfd ended = { .fd = child.pidfd, .events = POLLIN };
     slurp(output, got, sizeof(got));
+    CHECK(child.pidfd < 0 || poll(&ended, 1, 60 * 1000) == 1);
+    if (!keeps_pidfd) {
+        swx_child_close(&child);
+    }
     await_end(&child);
+    CHECK(swx_child_code(&child) == code);
+    CHECK(code < 0 ? child.wait_status == SWX_STATUS_LOST : child.wait_status != SWX_STATUS_LOST);
+    close(output);
+    swx_child_close(&child);
+}
+
+/* Where the application has SIGCHLD ignored the kernel reaps at once. */
+static void test_reaped_by_the_kernel(void)
+{
+    signal(SIGCHLD, SIG_IGN);
+    expect_status("exit 3", can_ask() ? 3 : -1, true);
+    expect_status("exit 0", can_ask() ? 0 : -1, true);
+    expect_status("kill -KILL $$", can_ask() ? 128 + SIGKILL : -1, true);
+    expect_status("exit 255", -1, false);
     signal(SIGCHLD, SIG_DFL);
-    CHECK(swx_child_code(&child) == 255);
+    CHECK(!WIFEXITED(SWX_STATUS_LOST) && !WIFSIGNALED(SWX_STATUS_LOST));
+}
+
+static void test_reaped_by_others(void)
+{
+    int output, status;
+    swx_child child = start_script("exit 3", &output);
+    CHECK(waitpid(-1, &status, 0) == child.pid && WEXITSTATUS(status) == 3);
+    await_end(&child);
+    CHECK(swx_child_code(&child) == (can_ask() ? 3 : -1));
     close(output);
     swx_child_close(&child);
 }
@@ -411,4 +447,4 @@ static void test_reaped_by_others(void)
 TEST_MAIN(test_codes, test_failures, test_directory_and_environment, test_signals_are_reset, test_no_descriptor_leaks_in,
           test_low_descriptors, test_terminal, test_group_signal, test_escapees, test_strays,
           test_leaderless_process, test_marks_are_own,
-          test_without_descriptors, test_reaped_by_others)
+          test_without_descriptors, test_reaped_by_the_kernel, test_reaped_by_others)

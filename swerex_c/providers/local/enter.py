@@ -15,7 +15,7 @@ import fcntl
 import os
 import sys
 import warnings  # noqa: F401 - os.execvpe imports it, when this Python may be out of reach
-from signal import SIG_DFL, SIG_IGN, SIGINT, SIGPIPE, SIGQUIT, SIGTSTP, SIGXFSZ, signal
+from signal import SIG_DFL, SIG_IGN, SIGCHLD, SIGINT, SIGPIPE, SIGQUIT, SIGTSTP, SIGXFSZ, signal
 
 NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
     0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000,
@@ -70,6 +70,7 @@ def run(argv: list[str], environment: dict[bytes, bytes]) -> int:
 
 
 def main() -> int:
+    signal(SIGCHLD, SIG_DFL)  # ignored, as a parent can hand it down, it would discard the program's exit code
     pid, mount, process, kept, directory, *argv = sys.argv[1:]
     # Not os.environ, because Python may have added a locale to it.
     with open("/proc/self/environ", "rb") as file:

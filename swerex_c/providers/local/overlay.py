@@ -12,6 +12,7 @@ to leave empty, and files to hide. A user other than root becomes root of a new 
 import ctypes
 import json
 import os
+import signal
 import sys
 
 NEWNS, NEWUSER = 0x20000, 0x10000000
@@ -159,6 +160,7 @@ def held(target: str) -> int:
 
 
 def main() -> int:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the program waits for its own children
     place, paths, *argv = sys.argv[1:]
     skipped, hidden = json.loads(paths)
     uid, gid = os.geteuid(), os.getegid()
