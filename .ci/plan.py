@@ -177,9 +177,9 @@ DEBIAN = f"""
 """
 ORDINARY = f"""
     root=$(mktemp -d /tmp/ordinary-XXXXXX)
-    trap 'rm -rf "$root"' EXIT
+    trap 'rm -rf "$root"; userdel swx-ordinary' EXIT
     git clone -q . "$root/swerex_c"
-    id swx-ordinary >/dev/null 2>&1 || useradd -m swx-ordinary
+    useradd swx-ordinary
     chown -R swx-ordinary: "$root"
     cd "$root/swerex_c"
     setpriv --reuid swx-ordinary --regid swx-ordinary --clear-groups env HOME="$root" {README[1]}
