@@ -294,11 +294,13 @@ def main() -> int:
     begin, which, names = time.monotonic(), sys.argv[1], sys.argv[2:]
     steps, seconds = (plan.GATE, plan.GATE_SECONDS) if which == "gate" else (plan.FULL, plan.FULL_SECONDS)
     if names:
-        known = {step.name for step in steps}
-        if unknown := sorted(set(names) - known):
+        known = {step.name: step for step in steps}
+        if unknown := sorted(set(names) - set(known)):
             print(f"there is no step {', '.join(unknown)}; there are {', '.join(sorted(known))}", file=sys.stderr)
             return 2
-        steps = [step for step in steps if step.name in names or step.name == "setup"]
+        for name in names:  # and what these need, and what that needs
+            names += [need for need in known[name].needs if need not in names]
+        steps = [step for step in steps if step.name in names]
     WORK.mkdir(parents=True, exist_ok=True)
     results = run_steps(steps, seconds - plan.RERUN_SECONDS)
     run_alone(results, begin + seconds)

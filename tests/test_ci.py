@@ -116,6 +116,12 @@ def test_nothing_collected_is_a_failure(tmp_path: Path) -> None:
     assert status == 1 and "it collected no test" in said, said
 
 
+def test_a_step_brings_what_it_needs(tmp_path: Path) -> None:
+    steps = "Step('a', 'touch a'), Step('b', 'cp a b', needs=('a',)), Step('c', 'rm b', needs=('b',)), Step('d', 'false')"
+    status, said = gate(tmp_path, steps, "c")
+    assert status == 0 and said.splitlines()[-1] == "3 passed, 0 failed", said
+
+
 def test_an_unknown_step_is_named(tmp_path: Path) -> None:
     status, said = gate(tmp_path, "Step('shell', 'true')", "shel")
     assert status == 2 and "there is no step shel; there are shell" in said, said
