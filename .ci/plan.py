@@ -76,6 +76,10 @@ PACKAGE = """
     [ "$("$bin/swerex-c" exec 'echo "$((6 * 7))"')" = 42 ]
     "$bin/python" "$smoke"
 """
+AUDIT = """
+    cd "$OLDPWD"
+    .venv/bin/python -m abi3audit --strict --summary build/ci/dist/*.whl
+"""
 PYTHONS = """
     for version in %s; do
         python=
@@ -177,12 +181,13 @@ DEBIAN = f"""
 """
 ORDINARY = f"""
     root=$(mktemp -d /tmp/ordinary-XXXXXX)
-    trap 'rm -rf "$root"; userdel swx-ordinary' EXIT
+    trap 'cp "$root/results" "$CI_RESULTS"; rm -rf "$root"; userdel swx-ordinary' EXIT
     git clone -q . "$root/swerex_c"
     useradd swx-ordinary
     chown -R swx-ordinary: "$root"
     cd "$root/swerex_c"
-    setpriv --reuid swx-ordinary --regid swx-ordinary --clear-groups env HOME="$root" {README[1]}
+    setpriv --reuid swx-ordinary --regid swx-ordinary --clear-groups \\
+        env HOME="$root" CI_RESULTS="$root/results" {README[1]}
 """
 WHEELS = """
     bash .ci/wheels
@@ -201,7 +206,7 @@ MUST = {"SWX_MUST": "1", "SWX_PACE": "3"}
 FULL_SECONDS = 6 * 3600
 FULL = [
     Step("setup", "bash .ci/setup full", 900, ()),
-    Step("package", PACKAGE + "\n    .venv/bin/python -m abi3audit --strict --summary build/ci/dist/*.whl", 400),
+    Step("package", PACKAGE + AUDIT, 400),
     tests("slow", f"{ALL} {TESTS} -m 'slow and not idle' tests", 2400, environment={"SWX_PACE": "3"}),
     tests("no-proc", "--timeout 600 tests/engine/test_without_proc_syscall.py tests/sandbox/test_behaviour.py", 1200),
     Step("answers", """

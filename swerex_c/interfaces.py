@@ -10,7 +10,7 @@ import contextlib
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from swerex_c.exceptions import NotSupportedError
 from swerex_c.utils.finalizers import call_from_finalizer
@@ -65,6 +65,13 @@ class AbstractRuntime(ABC):
     async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
         """Check whether the runtime responds within `timeout` seconds."""
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Close the runtime."""
+        await self.close()
+
     def is_alive_now(self) -> IsAliveResponse | None:
         """Return the result of `is_alive` if it is known without waiting.
 
@@ -73,8 +80,11 @@ class AbstractRuntime(ABC):
         return None
 
     @abstractmethod
-    async def create_session(self, request: CreateSessionRequest) -> CreateSessionResponse:
+    async def create_session(self, request: CreateSessionRequest | None = None) -> CreateSessionResponse:
         """Start a session and read its startup files.
+
+        Args:
+            request: its name and environment; None is `CreateBashSessionRequest()`, the session "default".
 
         Raises:
             SessionExistsError: if a session with this name exists.
@@ -94,8 +104,27 @@ class AbstractRuntime(ABC):
             SessionDiedError: if the session's shell has ended before this command.
         """
 
-    async def run(self, action: Action) -> Observation:
-        """Call `run_in_session`."""
+    async def run(
+        self,
+        action: Action | str,
+        *,
+        timeout: float | None = None,
+        check: Literal["silent", "raise", "ignore"] = "raise",
+        session: str = "default",
+    ) -> Observation:
+        """Run a command by its text: a short form of `run_in_session`.
+
+        Args:
+            action: the command, or an action, which has fields of its own for the other arguments.
+            timeout: seconds that the command may take; None is no limit.
+            check: "raise" raises NonZeroExitCodeError unless the exit code is 0; "silent" only returns the exit code;
+                "ignore" may leave it out.
+            session: name of the session.
+        """
+        if isinstance(action, str):
+            from swerex_c.models import BashAction
+
+            action = BashAction(command=action, timeout=timeout, check=check, session=session)
         return await self.run_in_session(action)
 
     def stream_in_session(self, action: Action) -> AsyncIterator[str | BashObservation]:
@@ -243,6 +272,15 @@ class AbstractDeployment(ABC):
 
         Does nothing if the deployment is not started.
         """
+
+    async def __aenter__(self) -> Self:
+        """Start the deployment."""
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Stop the deployment."""
+        await self.stop()
 
     @property
     @abstractmethod

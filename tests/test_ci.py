@@ -117,7 +117,7 @@ def test_nothing_collected_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_a_step_brings_what_it_needs(tmp_path: Path) -> None:
-    steps = "Step('a', 'touch a'), Step('b', 'cp a b', needs=('a',)), Step('c', 'rm b', needs=('b',)), Step('d', 'false')"
+    steps = "Step('a', 'touch a'), Step('b', 'cp a b', needs=('a',)), Step('c', 'rm b', needs=('b',)), Step('d', 'no')"
     status, said = gate(tmp_path, steps, "c")
     assert status == 0 and said.splitlines()[-1] == "3 passed, 0 failed", said
 

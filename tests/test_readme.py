@@ -62,8 +62,8 @@ def test_a_block_prints_what_the_page_shows(block: str, shown: str, slow_home: P
     assert paste(block, slow_home).rstrip("\n") == shown.rstrip("\n")
 
 
-def test_the_readme_shows_what_two_blocks_print() -> None:
-    assert len(SHOWN.findall(TEXTS["README.md"])) == 2
+def test_the_readme_shows_what_three_blocks_print() -> None:
+    assert len(SHOWN.findall(TEXTS["README.md"])) == 3
 
 
 def test_the_pools_block_runs(slow_home: Path) -> None:

@@ -62,7 +62,7 @@ class SessionsRuntime(AbstractRuntime):
             raise SessionDoesNotExistError(f"session {name!r} does not exist")
         return session
 
-    async def create_session(self, request: models.CreateSessionRequest) -> models.CreateSessionResponse:
+    async def create_session(self, request: models.CreateSessionRequest | None = None) -> models.CreateSessionResponse:
         """Start a session and read its startup files.
 
         Raises:
@@ -74,6 +74,7 @@ class SessionsRuntime(AbstractRuntime):
         """
         from swerex_c.models import CreateBashSessionRequest
 
+        request = CreateBashSessionRequest() if request is None else request
         if not isinstance(request, CreateBashSessionRequest):
             raise InvalidInputError(f"unknown session type: {request!r}")
         name = request.session

@@ -58,8 +58,9 @@ class DummyRuntime(AbstractRuntime):
     async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
         return IsAliveResponse(is_alive=True)
 
-    async def create_session(self, request: CreateSessionRequest) -> CreateSessionResponse:
-        _require_bash(request.session_type)
+    async def create_session(self, request: CreateSessionRequest | None = None) -> CreateSessionResponse:
+        if request is not None:
+            _require_bash(request.session_type)
         return CreateBashSessionResponse()
 
     async def run_in_session(self, action: Action) -> Observation:

@@ -263,10 +263,11 @@ class RemoteRuntime(AbstractRuntime):
 
         await _wait_until_alive(is_alive, timeout=timeout)
 
-    async def create_session(self, request: models.CreateSessionRequest) -> models.CreateSessionResponse:
+    async def create_session(self, request: models.CreateSessionRequest | None = None) -> models.CreateSessionResponse:
         """Start a session and read its startup files."""
-        from swerex_c.models import CreateBashSessionResponse
+        from swerex_c.models import CreateBashSessionRequest, CreateBashSessionResponse
 
+        request = CreateBashSessionRequest() if request is None else request
         answer: CreateBashSessionResponse = await self._request("create_session", request, CreateBashSessionResponse)
         return answer
 

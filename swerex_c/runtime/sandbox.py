@@ -143,7 +143,7 @@ class SandboxRuntime(SessionsRuntime):
         limit = self._output_limit
         return SandboxSession(self.sandbox, request, logger=self.logger, output_limit=limit, known=self._known)
 
-    async def create_session(self, request: models.CreateSessionRequest) -> models.CreateSessionResponse:
+    async def create_session(self, request: models.CreateSessionRequest | None = None) -> models.CreateSessionResponse:
         """Start a session and read its startup files.
 
         See `SessionsRuntime.create_session`. `startup_timeout` applies to the startup files. The client that reaches

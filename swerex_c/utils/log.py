@@ -1,13 +1,15 @@
-"""Loggers that print to the terminal, in colour if the terminal supports it.
+"""Loggers that print to standard error, in colour if it is a terminal that supports it.
 
-`SWE_REX_LOG_STREAM_LEVEL` is the minimum level to print, as a name or a number; its default is DEBUG.
-`SWE_AGENT_LOG_TIME` adds the time to each line. Of this package only `visible` is imported, and rich at the first line.
+`SWE_REX_LOG_STREAM_LEVEL` is the minimum level to print, as a name or a number; its default is INFO.
+`SWE_AGENT_LOG_TIME` adds the time to each line. Where the package stands in for SWE-ReX, lines go to standard output
+and the default is DEBUG, as there. Of this package only `visible` is imported, and rich at the first line.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -24,16 +26,20 @@ _THREAD_NAME_TO_LOG_SUFFIX: dict[str, str] = {}
 _set_up_lock = threading.Lock()
 
 
-def _interpret_level_from_env(level: str | None, *, default: int = logging.DEBUG) -> int:
+def _stands_in() -> bool:
+    """Check whether this process has imported the package by the name of SWE-ReX."""
+    return "swerex" in sys.modules
+
+
+def _interpret_level_from_env(level: str | None, *, default: int | None = None) -> int:
     """Return the number of a level that is given by number or by name, or the default if it is neither."""
+    if default is None:
+        default = logging.DEBUG if _stands_in() else logging.INFO
     if not level:
         return default
     if level.isdecimal():
         return int(level)
     return logging.getLevelNamesMapping().get(level.upper(), default)
-
-
-_STREAM_LEVEL = _interpret_level_from_env(os.environ.get("SWE_REX_LOG_STREAM_LEVEL"))
 
 
 def register_thread_name(name: str) -> None:
@@ -59,9 +65,10 @@ def get_logger(name: str, *, emoji: str = "🦖") -> logging.Logger:
     with _set_up_lock:
         if logger.hasHandlers():
             return logger
+        level = _interpret_level_from_env(os.environ.get("SWE_REX_LOG_STREAM_LEVEL"))
         handler = _TerminalHandler(emoji)
-        handler.setLevel(_STREAM_LEVEL)
-        logger.setLevel(_STREAM_LEVEL)
+        handler.setLevel(level)
+        logger.setLevel(level)
         logger.addHandler(handler)
         for additional in _ADDITIONAL_HANDLERS:
             logger.addHandler(additional)
@@ -87,6 +94,7 @@ class _TerminalHandler(logging.Handler):
 
 
 def _rich_handler(emoji: str) -> logging.Handler:
+    from rich.console import Console
     from rich.logging import RichHandler
     from rich.text import Text
 
@@ -97,4 +105,5 @@ def _rich_handler(emoji: str) -> logging.Handler:
         def render_message(self, record: logging.LogRecord, message: str) -> ConsoleRenderable:
             return super().render_message(record, visible(message))
 
-    return EmojiHandler(show_time=bool(os.environ.get("SWE_AGENT_LOG_TIME")), show_path=False)
+    console = Console(stderr=not _stands_in())
+    return EmojiHandler(console=console, show_time=bool(os.environ.get("SWE_AGENT_LOG_TIME")), show_path=False)

@@ -389,6 +389,7 @@ def test_a_port_that_is_taken_for_ipv6_is_not_given() -> None:
 def test_the_log_imports_nothing_of_the_rest_and_rich_only_to_print() -> None:
     code = """if True:
         import sys
+        sys.stderr = sys.stdout
         import swerex_c.utils.log as log
         logger = log.get_logger("rex-deploy-x", emoji="*")
         ours = [name for name in sys.modules if name.startswith("swerex_c")]
@@ -404,17 +405,24 @@ def test_the_log_imports_nothing_of_the_rest_and_rich_only_to_print() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "lines"), [("", 3), ("DEBUG", 3), ("warning", 1), ("30", 1), ("CRITICAL", 0), ("no-such-level", 3)]
+    ("setting", "lines"), [("", 2), ("DEBUG", 3), ("warning", 1), ("30", 1), ("CRITICAL", 0), ("no-such-level", 2)]
 )
-def test_the_level_is_taken_from_the_environment(setting: str, lines: int) -> None:
-    code = """if True:
+@pytest.mark.parametrize("stands_in", [False, True])
+def test_the_level_is_taken_from_the_environment(setting: str, lines: int, stands_in: bool) -> None:
+    """By the name of SWE-ReX, the stream and the default are SWE-ReX's."""
+    swap = "import swerex_c; swerex_c.install(); import swerex.utils.log" if stands_in else ""
+    code = f"""if True:
+        {swap}
         from swerex_c.utils.log import get_logger
         logger = get_logger("x")
         assert get_logger("x") is logger and len(logger.handlers) == 1
         logger.debug("1"); logger.info("2"); logger.warning("3")
     """
     env = our_environment() | {"SWE_REX_LOG_STREAM_LEVEL": setting}
-    assert len(python_output(sys.executable, code, env=env).splitlines()) == lines
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    printed, nothing = (done.stdout, done.stderr) if stands_in else (done.stderr, done.stdout)
+    assert len(printed.splitlines()) == lines + (stands_in and lines == 2)
+    assert nothing == ""
 
 
 def test_loggers_of_other_threads_have_a_name_of_their_own() -> None:

@@ -1,0 +1,149 @@
+"""The form without `async`, and the short forms that it shares with the other one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import swerex_c
+from swerex_c import (
+    BashAction,
+    Command,
+    CommandTimeoutError,
+    LocalDeployment,
+    LocalRuntime,
+    NonZeroExitCodeError,
+    ReadFileRequest,
+    UploadRequest,
+    WriteFileRequest,
+)
+from swerex_c.exceptions import RuntimeClosedError
+from swerex_c.sync import SyncDeployment, SyncRuntime
+from tests.support.harness import DEADLINE
+from tests.support.original import our_environment
+
+pytestmark = pytest.mark.usefixtures("mark")
+
+
+def test_a_session() -> None:
+    with SyncRuntime(LocalRuntime()) as runtime:
+        assert runtime.is_alive().is_alive
+        runtime.create_session()
+        assert runtime.run("cd /usr && x=42").output == ""
+        assert runtime.run("echo $x in $PWD", timeout=DEADLINE).output == "42 in /usr\n"
+        assert runtime.run("(exit 3)", check="silent").exit_code == 3
+        with pytest.raises(NonZeroExitCodeError):
+            runtime.run("(exit 3)")
+        with pytest.raises(CommandTimeoutError):
+            runtime.run("sleep 100", timeout=0.1)
+    with pytest.raises(RuntimeClosedError):
+        runtime.create_session()
+
+
+def test_commands_and_files(tmp_path: Path) -> None:
+    with SyncRuntime(LocalRuntime()) as runtime:
+        assert runtime.execute(Command(command=["echo", "hi"])).stdout == "hi\n"
+        runtime.write_file(WriteFileRequest(path=str(tmp_path / "a"), content="text"))
+        runtime.upload(UploadRequest(source_path=str(tmp_path / "a"), target_path=str(tmp_path / "b")))
+        runtime.download(str(tmp_path / "b"), str(tmp_path / "c"))
+        assert runtime.read_file(ReadFileRequest(path=str(tmp_path / "c"))).content == "text"
+
+
+def test_a_stream() -> None:
+    with SyncRuntime(LocalRuntime()) as runtime:
+        runtime.create_session()
+        *pieces, seen = runtime.stream_in_session(BashAction(command="echo one; echo two", timeout=DEADLINE))
+        assert "".join(pieces) == "one\ntwo\n" == seen.output  # type: ignore[arg-type,union-attr]
+        for piece in runtime.stream_in_session(BashAction(command="echo one; read x", timeout=DEADLINE)):
+            assert piece == "one\n"
+            break
+        runtime.run_in_session(swerex_c.BashInterruptAction())
+        assert runtime.run("echo on").output == "on\n"
+
+
+def test_a_deployment() -> None:
+    with SyncDeployment(LocalDeployment()) as deployment:
+        deployment.runtime.create_session()
+        assert deployment.runtime.run("echo hi").output == "hi\n"
+        assert deployment.is_alive().is_alive
+
+
+async def test_where_a_loop_runs_already() -> None:
+    """As in a notebook."""
+    with SyncRuntime(LocalRuntime()) as runtime:
+        runtime.create_session()
+        assert runtime.run("echo hi").output == "hi\n"
+
+
+def test_from_several_threads() -> None:
+    with SyncRuntime(LocalRuntime()) as runtime:
+        answers: dict[int, str] = {}
+
+        def work(number: int) -> None:
+            runtime.create_session(swerex_c.CreateBashSessionRequest(session=str(number)))
+            answers[number] = runtime.run(f"echo {number}", session=str(number)).output
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert answers == {number: f"{number}\n" for number in range(8)}
+
+
+def test_after_a_fork() -> None:
+    with SyncRuntime(LocalRuntime()) as runtime:
+        runtime.create_session()
+        child = os.fork()
+        if not child:
+            try:
+                with SyncRuntime(LocalRuntime()) as own:
+                    own.create_session()
+                    os._exit(0 if own.run("echo child").output == "child\n" else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert runtime.run("echo parent").output == "parent\n"
+
+
+def test_an_interrupt_from_the_keyboard_cancels_the_call() -> None:
+    code = """if True:
+        from swerex_c import BashAction, LocalRuntime
+        from swerex_c.sync import SyncRuntime
+        with SyncRuntime(LocalRuntime()) as runtime:
+            runtime.create_session()
+            try:
+                for piece in runtime.stream_in_session(BashAction(command="echo begun; sleep 1000")):
+                    print(piece, end="", flush=True)
+            except KeyboardInterrupt:
+                print("interrupted")
+    """
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=our_environment()) as it:
+        assert it.stdout is not None and it.stdout.readline() == "begun\n"
+        it.send_signal(signal.SIGINT)
+        assert it.stdout.read() == "interrupted\n" and it.wait(DEADLINE) == 0
+
+
+async def test_the_short_forms_of_the_asynchronous_one() -> None:
+    async with LocalRuntime() as runtime:
+        await runtime.create_session()
+        answer = await runtime.run("echo hi", timeout=DEADLINE)
+        assert (answer.output, answer.exit_code) == ("hi\n", 0)
+        assert (await runtime.run(BashAction(command="echo it"))).output == "it\n"
+    assert not (await runtime.is_alive()).is_alive
+    async with LocalDeployment() as deployment:
+        await asyncio.gather(deployment.runtime.create_session(), deployment.is_alive())
+    assert not await deployment.is_alive()
+
+
+def test_every_name_of_the_package_is_there() -> None:
+    for name in swerex_c.__all__:
+        assert getattr(swerex_c, name) is not None
+    assert set(swerex_c.__all__) <= set(dir(swerex_c))
