@@ -262,7 +262,7 @@ class ProtocolError(SwerexException, RuntimeError):
 class DeploymentNotStartedError(SwerexException, RuntimeError):
     """The deployment has no runtime: it was not started, or it was stopped."""
 
-    def __init__(self, message: str = "Deployment not started"):
+    def __init__(self, message: str = "Deployment not started: call `await deployment.start()` first"):
         super().__init__(message)
 
 

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from swerex_c.exceptions import NotSupportedError
+from swerex_c.exceptions import InvalidInputError, NotSupportedError
 from swerex_c.utils.finalizers import call_from_finalizer
 
 if TYPE_CHECKING:
@@ -45,10 +45,21 @@ __all__ = [
     "CombinedDeploymentHook",
     "DeploymentHook",
     "SetStatusDeploymentHook",
+    "reject_text",
 ]
 
 _LAST_STOP_TIMEOUT = 15.0
 """Seconds to wait for the stop of a deployment that was garbage-collected while it was running."""
+
+
+def reject_text(value: object, method: str, kind: str) -> None:
+    """Raise InvalidInputError for a string in the place of a request.
+
+    Args:
+        kind: the request that the method takes, with its field for the string: "Command(command={})".
+    """
+    if isinstance(value, str):
+        raise InvalidInputError(f"{method} takes a request, not a string: {method}({kind.format(repr(value[:200]))})")
 
 
 class AbstractRuntime(ABC):

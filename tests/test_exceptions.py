@@ -60,7 +60,7 @@ def test_attributes_survive_pickling(kind: type[Exception], attributes: dict) ->
 def test_attributes_have_defaults() -> None:
     assert exceptions.CommandTimeoutError("m").output == ""
     assert exceptions.BashIncorrectSyntaxError("m").extra_info == {}
-    assert str(exceptions.DeploymentNotStartedError()) == "Deployment not started"
+    assert str(exceptions.DeploymentNotStartedError()).startswith("Deployment not started: call ")
     error = exceptions.SessionDiedError()
     assert (error.exit_code, error.signal) == (None, None)
 

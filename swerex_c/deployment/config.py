@@ -59,8 +59,11 @@ def get_deployment(config: DeploymentConfig) -> AbstractDeployment:
     """Create the deployment that a configuration describes, without starting it.
 
     Raises:
+        InvalidInputError: if it is no configuration.
         NotAvailableError: if this version of the package does not have the deployment.
     """
+    if not hasattr(config, "get_deployment"):
+        raise InvalidInputError(f"get_deployment takes a configuration such as LocalDeploymentConfig(), not {config!r}")
     return config.get_deployment()
 
 

@@ -151,6 +151,10 @@ def _start(
     except SwerexException:
         raise
     except OSError as e:
+        words = isinstance(command.command, str) and not command.shell and len(command.command.split()) > 1
+        if e.errno == errno.ENOENT and words:
+            why = f"{os.strerror(errno.ENOENT)} (a single string is a program: use shell=True or a list of words)"
+            raise FileNotFoundError(errno.ENOENT, why, command.command) from None
         raise _exec_error(e, argv[0]) from None
     except MemoryError as e:
         raise resource_error(e, "The command cannot be run") from e

@@ -15,7 +15,7 @@ from swerex_c.exceptions import (
     SessionDoesNotExistError,
     SessionExistsError,
 )
-from swerex_c.interfaces import AbstractRuntime
+from swerex_c.interfaces import AbstractRuntime, reject_text
 from swerex_c.utils.log import get_logger
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class SessionsRuntime(AbstractRuntime):
         session = self._sessions.get(name)
         if session is None:
             self._check_open()
-            raise SessionDoesNotExistError(f"session {name!r} does not exist")
+            others = f"; open are {', '.join(map(repr, self._sessions))}" if self._sessions else ""
+            raise SessionDoesNotExistError(f"session {name!r} does not exist{others}")
         return session
 
     async def create_session(self, request: models.CreateSessionRequest | None = None) -> models.CreateSessionResponse:
@@ -76,6 +77,7 @@ class SessionsRuntime(AbstractRuntime):
 
         request = CreateBashSessionRequest() if request is None else request
         if not isinstance(request, CreateBashSessionRequest):
+            reject_text(request, "create_session", "CreateBashSessionRequest(session={})")
             raise InvalidInputError(f"unknown session type: {request!r}")
         name = request.session
         with self._changing:
@@ -119,6 +121,7 @@ class SessionsRuntime(AbstractRuntime):
         try:
             session = self._sessions.get(action.session)
         except AttributeError:
+            reject_text(action, "run_in_session", "BashAction(command={})")
             raise InvalidInputError(f"unknown action type: {action!r}") from None
         if session is None:
             session = self._session(action.session)

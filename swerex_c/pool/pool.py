@@ -134,6 +134,9 @@ class Pool:
         if (reuse is None or reuse > 0) != (reset is not None):
             raise InvalidInputError("reuse and reset belong together: reset restores a used environment")
         if not callable(environments):
+            if not hasattr(environments, "get_deployment"):
+                kinds = "a configuration such as LocalDeploymentConfig(), or a function that returns a deployment"
+                raise InvalidInputError(f"A pool's environments are {kinds}, not {environments!r}")
             environments = environments.model_copy(deep=True).get_deployment
         self.name = name
         self.size = size

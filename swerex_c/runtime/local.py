@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from swerex_c.engine.sessions import SessionsRuntime
+from swerex_c.interfaces import reject_text
 
 if TYPE_CHECKING:
     import logging
@@ -122,6 +123,7 @@ class LocalRuntime(SessionsRuntime):
         """
         from swerex_c.engine.execute import execute
 
+        reject_text(command, "execute", "Command(command={}, shell=True)")
         self._check_open()
         return await execute(command, self._config.output_limit, self._processes)
 
@@ -140,6 +142,7 @@ class LocalRuntime(SessionsRuntime):
         from swerex_c.models import ReadFileResponse
         from swerex_c.utils.threads import in_file_thread
 
+        reject_text(request, "read_file", "ReadFileRequest(path={})")
         self._check_open()
         gone, limit = threading.Event(), self._config.read_limit
         try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from swerex_c.exceptions import AuthenticationError, SwerexException
-from swerex_c.interfaces import AbstractRuntime
+from swerex_c.interfaces import AbstractRuntime, reject_text
 from swerex_c.remote.client.errors import NotFrames
 from swerex_c.utils.log import get_logger
 
@@ -267,6 +267,7 @@ class RemoteRuntime(AbstractRuntime):
         """Start a session and read its startup files."""
         from swerex_c.models import CreateBashSessionRequest, CreateBashSessionResponse
 
+        reject_text(request, "create_session", "CreateBashSessionRequest(session={})")
         request = CreateBashSessionRequest() if request is None else request
         answer: CreateBashSessionResponse = await self._request("create_session", request, CreateBashSessionResponse)
         return answer
@@ -277,6 +278,7 @@ class RemoteRuntime(AbstractRuntime):
 
         from swerex_c.models import BashInterruptAction, BashObservation
 
+        reject_text(action, "run_in_session", "BashAction(command={})")
         if isinstance(action, BashInterruptAction):
             await asyncio.sleep(0)  # the server learns first of commands that were cancelled just before
         answer: BashObservation = await self._request("run_in_session", action, BashObservation)
@@ -314,6 +316,7 @@ class RemoteRuntime(AbstractRuntime):
         """Run a command outside of sessions, with its standard input at the end."""
         from swerex_c.models import CommandResponse
 
+        reject_text(command, "execute", "Command(command={}, shell=True)")
         answer: CommandResponse = await self._request("execute", command, CommandResponse)
         return answer
 
@@ -321,6 +324,7 @@ class RemoteRuntime(AbstractRuntime):
         """Read a text file. A relative path is relative to the server's process."""
         from swerex_c.models import ReadFileResponse
 
+        reject_text(request, "read_file", "ReadFileRequest(path={})")
         answer: ReadFileResponse = await self._request("read_file", request, ReadFileResponse)
         return answer
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from swerex_c.engine.sessions import SessionsRuntime
 from swerex_c.exceptions import InvalidInputError, RuntimeClosedError, SwerexException
+from swerex_c.interfaces import reject_text
 from swerex_c.models import (
     OUTPUT_LIMIT,
     READ_LIMIT,
@@ -164,6 +165,7 @@ class SandboxRuntime(SessionsRuntime):
         See `AbstractRuntime.execute`. Processes that the command leaves in the background run on until the runtime is
         closed.
         """
+        reject_text(command, "execute", "Command(command={}, shell=True)")
         return await self._call(execute, self.sandbox, command, self._output_limit)
 
     async def _call(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
@@ -186,6 +188,7 @@ class SandboxRuntime(SessionsRuntime):
         Raises:
             ResourceError: if the file has more than `read_limit` bytes, or has no end.
         """
+        reject_text(request, "read_file", "ReadFileRequest(path={})")
 
         def read(began: Callable[[RunningScript], object]) -> str:
             path, encoding, errors = request.path, request.encoding, request.errors
