@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swerex_c.cli.exit import Exit, fail
+from swerex_c.cli.exit import Exit, exit_on_lost_output, fail, open_closed_streams
 from swerex_c.exceptions import SwapError, SwerexException
 from swerex_c.utils.child_signal import restore_child_signal
 from swerex_c.utils.visible import visible
@@ -45,7 +45,12 @@ EnvOption = Annotated[list[str] | None, typer.Option("--env", "-e", help="Variab
 def main() -> None:
     """Run `swerex-c` with the arguments of the process, and exit."""
     restore_child_signal()
-    app()
+    open_closed_streams()
+    with exit_on_lost_output():
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
 
 
 def _print_version(asked: bool) -> None:
@@ -60,7 +65,7 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def _global_options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None: ...
 
@@ -245,6 +250,14 @@ def doctor(
     else:
         _doctor.print_table(findings)
     raise typer.Exit(0 if _doctor.sessions_can_run(findings) else Exit.FAILED)
+
+
+@app.command()
+def demo() -> None:
+    """Show a session step by step, and check every answer."""
+    from swerex_c.cli import demo as _demo
+
+    raise typer.Exit(_demo.main())
 
 
 # Containers

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar
 
 import typer
 
-from swerex_c.cli.exit import Exit, fail
+from swerex_c.cli.exit import Exit, drop_output, fail
 from swerex_c.exceptions import BashIncorrectSyntaxError, CommandTimeoutError, SwerexException
 from swerex_c.utils.visible import visible
 
@@ -219,9 +219,8 @@ def exit_on_errors() -> Iterator[None]:
         fail(said, Exit.USAGE)
     except CommandTimeoutError as error:
         fail(str(error), Exit.TIMED_OUT)
-    except BrokenPipeError:
-        # At exit, Python would report an error for the rest of the buffer.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # typer would make it 1
+        drop_output()
         raise typer.Exit(Exit.BROKEN_PIPE) from None
     except SwerexException as error:
         fail(str(error), Exit.FAILED)

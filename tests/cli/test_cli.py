@@ -341,3 +341,30 @@ def test_prune_says_what_a_cloud_needs(cloud: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("swerex-c: ") and "Traceback" not in done.stderr
     assert re.search("pip install|kubeconfig|refuses the", done.stderr)
+
+
+# Standard streams that are closed or full
+
+
+@pytest.mark.parametrize("arguments", ["exec 'echo hi'", "status", "-V", "doctor"])
+@pytest.mark.parametrize("output, why", [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")])
+def test_output_that_cannot_be_written(arguments: str, output: str, why: str) -> None:
+    command = f"{sys.executable} -m swerex_c {arguments} {output}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, env=our_environment())
+    assert results(done) == ("", f"swerex-c: the output cannot be written: {why}\n", 1)
+
+
+@pytest.mark.parametrize(
+    "command, said, code",
+    [
+        ("exec true >&-", "", 0),
+        ("exec 'cat; echo hi' <&-", "hi\n", 0),
+        ("exec 'exit 3' 2>&-", "", 3),
+        ("exec -f /no/such/file 2>&-", "", 127),
+        ("exec 'yes | head -100000' | head -1", "y\n", 141),
+    ],
+)
+def test_streams_that_are_closed(command: str, said: str, code: int) -> None:
+    script = f"set -o pipefail; {sys.executable} -m swerex_c {command}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=our_environment())
+    assert results(done) == (said, "", code)
