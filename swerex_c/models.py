@@ -1,10 +1,11 @@
 """Pydantic models of a runtime's requests and responses.
 
-Unknown fields of requests are ignored. Times are in seconds. The unions (`Action`, `CreateSessionRequest`, ...) are
-for annotations; calling a union with a single member constructs that member.
+Unknown fields of requests are ignored, with a warning if the name is nearly that of a field. Times are in seconds. The
+unions (`Action`, `CreateSessionRequest`, ...) are for annotations; calling a union with a single member constructs that
+member.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field
 
@@ -46,6 +47,31 @@ READ_LIMIT = 1 << 30
 twice the size of the text in memory for Latin letters, and up to five times for other text."""
 
 
+class _Request(BaseModel):
+    """Base class of requests, whose unknown fields SWE-ReX ignores."""
+
+    _names: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        cls._names = frozenset(cls.model_fields)
+
+    def __new__(cls, **fields: Any) -> Self:
+        """Warn of a misspelt field. Validation of data does not pass here: only a call of the class does."""
+        if not fields.keys() <= cls._names:
+            _warn_of_misspelt(cls, fields)
+        return super().__new__(cls)
+
+
+def _warn_of_misspelt(model: type[BaseModel], fields: dict[str, Any]) -> None:
+    import difflib
+    import warnings
+
+    for name in fields.keys() - model.model_fields.keys():
+        for near in difflib.get_close_matches(name, model.model_fields, 1, 0.8):
+            warnings.warn(f"{model.__name__} has no field {name!r}, which is ignored: use {near!r}", stacklevel=3)
+
+
 class IsAliveResponse(BaseModel):
     """Whether the runtime responds; its truth value is `is_alive`."""
 
@@ -59,7 +85,7 @@ class IsAliveResponse(BaseModel):
         return self.is_alive
 
 
-class CreateBashSessionRequest(BaseModel):
+class CreateBashSessionRequest(_Request):
     """Request to start a bash session, which keeps its state between commands."""
 
     startup_source: list[str] = []
@@ -114,7 +140,7 @@ CreateSessionResponse = Annotated[CreateBashSessionResponse, Field(discriminator
 """Union of all responses to a request for a session."""
 
 
-class BashAction(BaseModel):
+class BashAction(_Request):
     """Request to run a command in a bash session.
 
     It can also send a line to a program that runs there.
@@ -154,7 +180,7 @@ class BashAction(BaseModel):
     """Seconds that the command may run without output; None means no limit."""
 
 
-class BashInterruptAction(BaseModel):
+class BashInterruptAction(_Request):
     """Request to interrupt the running command of a bash session.
 
     It is not queued behind that command.
@@ -206,7 +232,7 @@ Observation = Annotated[BashObservation, Field(discriminator="session_type")]
 """Union of all results of an action."""
 
 
-class CloseBashSessionRequest(BaseModel):
+class CloseBashSessionRequest(_Request):
     """Request to end a bash session."""
 
     session: str = "default"
@@ -231,7 +257,7 @@ CloseSessionResponse = Annotated[CloseBashSessionResponse, Field(discriminator="
 """Union of all responses to a request to end a session."""
 
 
-class Command(BaseModel):
+class Command(_Request):
     """Request to run a command outside of all sessions.
 
     The fields have the meaning they have for `subprocess.run`.
@@ -275,7 +301,7 @@ class CommandResponse(BaseModel):
     """Exit code; minus the signal's number if a signal ended the program."""
 
 
-class ReadFileRequest(BaseModel):
+class ReadFileRequest(_Request):
     """Request to read a text file."""
 
     path: str
@@ -295,7 +321,7 @@ class ReadFileResponse(BaseModel):
     """Text with every line ending converted to a newline."""
 
 
-class WriteFileRequest(BaseModel):
+class WriteFileRequest(_Request):
     """Request to write a text file."""
 
     content: str
@@ -309,7 +335,7 @@ class WriteFileResponse(BaseModel):
     """Response after the file has been written."""
 
 
-class UploadRequest(BaseModel):
+class UploadRequest(_Request):
     """Request to copy a file or a directory."""
 
     source_path: str

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from swerex_c import (
+    BashAction,
     Command,
     CreateBashSessionRequest,
     DockerDeployment,
@@ -73,3 +76,17 @@ def test_the_wrong_kind_of_configuration() -> None:
         get_deployment(wrong)
     with pytest.raises(SwerexException, match="a configuration such as LocalDeploymentConfig"):
         Pool(wrong, 3)
+
+
+def test_a_misspelt_field() -> None:
+    with pytest.warns(UserWarning, match="BashAction has no field 'timout', which is ignored: use 'timeout'") as caught:
+        assert BashAction(command="true", timout=3).timeout is None  # type: ignore[call-arg]
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+@pytest.mark.filterwarnings("error")
+def test_fields_that_are_nobodys() -> None:
+    """SWE-agent sends one; and data of others is not the caller's spelling."""
+    action = BashAction(command="true", set_last_action=True)  # type: ignore[call-arg]
+    assert action == BashAction.model_validate({"command": "true", "timout": 3})
+    assert action == copy.deepcopy(action) == pickle.loads(pickle.dumps(action)) == action.model_copy(deep=True)

@@ -60,7 +60,7 @@ except ValueError:
 
 def test_a_log_on_the_terminal() -> None:
     done = subprocess.run([sys.executable, "-c", LOG], env=our_environment(), capture_output=True, check=True)
-    seen = done.stdout.decode()
+    seen = done.stderr.decode()
     assert seen.count("52;c") == 2 and not CONTROLS.search(seen)
 
 
