@@ -187,7 +187,7 @@ ORDINARY = f"""
     chown -R swx-ordinary: "$root"
     cd "$root/swerex_c"
     setpriv --reuid swx-ordinary --regid swx-ordinary --clear-groups \\
-        env HOME="$root" CI_RESULTS="$root/results" {README[1]}
+        env PATH=/usr/local/bin:/usr/bin:/bin HOME="$root" CI_RESULTS="$root/results" {README[1]}
 """
 WHEELS = """
     bash .ci/wheels
