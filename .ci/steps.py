@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "ci"
 TAIL = 30  # lines of a failure that are shown
 RERUNS = 10  # with more failures than this, no test is run again
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 @dataclass
@@ -78,7 +78,9 @@ def supervise(limit: float, command: str) -> int:
     Returns:
         The exit status of the command, 128 and the number of the signal that ended it, or 124 at the limit.
     """
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)  # a run that is killed takes its steps along
     # What starts the gate in the background may ignore SIGINT, and Python ignores SIGPIPE.
     names = "SIGINT SIGQUIT SIGPIPE SIGXFSZ SIGHUP SIGTERM SIGCHLD"
     default = [signal.Signals[name] for name in names.split()]
@@ -89,8 +91,8 @@ def supervise(limit: float, command: str) -> int:
     def ended(number: int, _frame: object) -> None:
         raise TimeoutError(number)
 
-    signal.signal(signal.SIGTERM, ended)
-    signal.signal(signal.SIGALRM, ended)
+    for number in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, ended)
     signal.setitimer(signal.ITIMER_REAL, limit)
     try:
         pid, status = 0, 0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -36,8 +38,8 @@ FULL, FULL_SECONDS = [], 0
 """
 
 
-def gate(place: Path, steps: str, *names: str) -> tuple[int, str]:
-    """Run the steps of a toy plan; return the exit status and what is printed."""
+def begin(place: Path, steps: str, *names: str) -> subprocess.Popen[str]:
+    """Start the gate with the steps of a toy plan."""
     for file in (".ci/steps.py", "tests/__init__.py", "tests/support/__init__.py", "tests/support/results.py"):
         (place / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, place / file)
@@ -45,8 +47,15 @@ def gate(place: Path, steps: str, *names: str) -> tuple[int, str]:
     command = [sys.executable, ".ci/steps.py", "gate", *names]
     outer = ("PYTEST_CURRENT_TEST", "CI_RESULTS")  # of this test itself
     environment = {name: value for name, value in os.environ.items() if name not in outer}
-    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=110)
-    return done.returncode, done.stdout + done.stderr
+    out = subprocess.PIPE
+    return subprocess.Popen(command, cwd=place, env=environment, stdout=out, stderr=subprocess.STDOUT, text=True)
+
+
+def gate(place: Path, steps: str, *names: str) -> tuple[int, str]:
+    """Run the steps of a toy plan; return the exit status and what is printed."""
+    with begin(place, steps, *names) as process:
+        said, _ = process.communicate(timeout=110)
+    return process.returncode, said
 
 
 def toy(place: Path, name: str, *lines: str) -> None:
@@ -108,6 +117,17 @@ def test_a_daemon_is_ended_with_its_step(tmp_path: Path) -> None:
     status, said = gate(tmp_path, "tests('daemon')")
     assert status == 0, said
     assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
+
+
+def test_a_gate_that_is_killed_takes_its_steps_along(tmp_path: Path) -> None:
+    with begin(tmp_path, "Step('long', 'echo $$ > pid; exec sleep 1000')") as process:
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            assert process.poll() is None
+            time.sleep(0.01)
+        descriptor = os.pidfd_open(int((tmp_path / "pid").read_text()))
+        process.kill()
+    assert select.select([descriptor], [], [], 60)[0]
+    os.close(descriptor)
 
 
 def test_nothing_collected_is_a_failure(tmp_path: Path) -> None:
