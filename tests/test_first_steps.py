@@ -51,8 +51,10 @@ async def test_another_session() -> None:
     async with LocalRuntime() as runtime:
         for name in ("default", "two"):
             await runtime.create_session(CreateBashSessionRequest(session=name))
-        with pytest.raises(SwerexException, match="session 'tow' does not exist; open are 'default', 'two'"):
+        with pytest.raises(SwerexException) as caught:
             await runtime.run("ls", session="tow")
+        assert str(caught.value) == "session 'tow' does not exist"
+        assert caught.value.__notes__ == ["Open sessions: 'default', 'two'"]
 
 
 async def test_a_command_line_without_a_shell() -> None:

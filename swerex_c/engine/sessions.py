@@ -59,8 +59,10 @@ class SessionsRuntime(AbstractRuntime):
         session = self._sessions.get(name)
         if session is None:
             self._check_open()
-            others = f"; open are {', '.join(map(repr, self._sessions))}" if self._sessions else ""
-            raise SessionDoesNotExistError(f"session {name!r} does not exist{others}")
+            error = SessionDoesNotExistError(f"session {name!r} does not exist")
+            if self._sessions:  # as a note, because callers know the message from SWE-ReX
+                error.add_note(f"Open sessions: {', '.join(map(repr, self._sessions))}")
+            raise error
         return session
 
     async def create_session(self, request: models.CreateSessionRequest | None = None) -> models.CreateSessionResponse:
