@@ -361,7 +361,7 @@ def test_output_that_cannot_be_written(arguments: str, output: str, why: str) ->
         ("exec 'cat; echo hi' <&-", "hi\n", 0),
         ("exec 'exit 3' 2>&-", "", 3),
         ("exec -f /no/such/file 2>&-", "", 127),
-        ("exec 'yes | head -100000' | head -1", "y\n", 141),
+        ("exec yes | head -1", "y\n", 141),
     ],
 )
 def test_streams_that_are_closed(command: str, said: str, code: int) -> None:
