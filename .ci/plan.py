@@ -183,7 +183,7 @@ ORDINARY = f"""
     root=$(mktemp -d /tmp/ordinary-XXXXXX)
     trap 'cp "$root/results" "$CI_RESULTS"; rm -rf "$root"; userdel swx-ordinary' EXIT
     git clone -q . "$root/swerex_c"
-    useradd swx-ordinary
+    id swx-ordinary >/dev/null 2>&1 || useradd swx-ordinary
     chown -R swx-ordinary: "$root"
     cd "$root/swerex_c"
     setpriv --reuid swx-ordinary --regid swx-ordinary --clear-groups \\
