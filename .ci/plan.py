@@ -181,7 +181,7 @@ DEBIAN = f"""
 """
 ORDINARY = f"""
     root=$(mktemp -d /tmp/ordinary-XXXXXX)
-    trap 'cp "$root/results" "$CI_RESULTS"; rm -rf "$root"; userdel swx-ordinary' EXIT
+    trap 'cp "$root/results" "$CI_RESULTS"; rm -rf "$root"; userdel swx-ordinary || :' EXIT
     git clone -q . "$root/swerex_c"
     id swx-ordinary >/dev/null 2>&1 || useradd swx-ordinary
     chown -R swx-ordinary: "$root"
