@@ -202,6 +202,8 @@ FLAKY = f"""
 CLOUDS = ("kubernetes", "modal", "daytona", "fargate")
 ALL = "-n 2 --dist loadgroup --timeout 600"
 MUST = {"SWX_MUST": "1", "SWX_PACE": "3"}
+STRICT = {"SWX_STRICT": "1"}
+BOUNDS = "$(grep -rlE 'quicker_than|at_most' tests/*/test_*.py | grep -v ^tests/providers)"  # they bound time from above
 
 FULL_SECONDS = 6 * 3600
 FULL = [
@@ -221,7 +223,8 @@ FULL = [
     Step("tsan", "make -k -C tests/c -j2 tsan", 600),
     Step("fuzz", "make -k -C tests/c -j2 fuzz", 900),
     Step("asan-python", ASAN, 2400),
-    tests("idle", f"{TESTS} --timeout 600 -m idle tests", 3000, alone=True),
+    tests("idle", f"{TESTS} --timeout 600 -m idle tests", 3000, alone=True, environment=STRICT),
+    tests("bounds", f"-m 'not idle and not slow' {BOUNDS}", 1800, alone=True, environment=STRICT),
     Step("instructions", ".venv/bin/python -m benchmarks --gate", 400, alone=True),
     Step("benchmarks", """
         .venv/bin/python benchmarks/bench.py --quick --no-install --only 'remote-*'

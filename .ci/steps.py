@@ -251,7 +251,8 @@ def run_alone(results: list[Result], end: float) -> None:
         command = failure.step.command if whole else f"{failure.step.rerun} {shlex.quote(failure.id)}"
         print(f"== again, alone: {failure.id}", flush=True)
         status, tests = start(failure.step, command, min(failure.step.limit, left), f"again-{number}")
-        if status == 0 and (tests or whole):
+        passed = any(test["outcome"] == "passed" for test in tests)
+        if status == 0 and (passed or whole):
             failure.verdict = "FLAKY"
 
 
