@@ -203,7 +203,7 @@ CLOUDS = ("kubernetes", "modal", "daytona", "fargate")
 ALL = "-n 2 --dist loadgroup --timeout 600"
 MUST = {"SWX_MUST": "1", "SWX_PACE": "3"}
 STRICT = {"SWX_STRICT": "1"}
-BOUNDS = "$(grep -rlE 'quicker_than|at_most' tests/*/test_*.py | grep -v ^tests/providers)"  # they bound time from above
+BOUNDS = "$(grep -rlE 'quicker_than|at_most' tests/*/test_*.py | grep -v ^tests/providers)"  # files with upper bounds
 
 FULL_SECONDS = 6 * 3600
 FULL = [

@@ -84,6 +84,13 @@ def test_what_fails_once_is_flaky_and_not_fatal(tmp_path: Path) -> None:
     assert "1 flaky" in said and said.splitlines()[-1] == "1 passed, 0 failed", said
 
 
+def test_a_second_run_that_is_only_skipped_is_no_pass(tmp_path: Path) -> None:
+    once = ["    if os.path.exists('ran'): pytest.skip('again')", "    pathlib.Path('ran').touch()", "    assert 0"]
+    toy(tmp_path, "skip", "import pytest", "def test_it():", *once, "def test_other(): pass")
+    status, said = gate(tmp_path, "tests('skip')")
+    assert status == 1 and "FAILED (assertion) skip: test_skip.py::test_it" in said, said
+
+
 def test_a_wrong_answer_is_shown_first_even_if_it_is_right_later(tmp_path: Path) -> None:
     once = ["    before = os.path.exists('ran')", "    pathlib.Path('ran').touch()"]
     raises = ["    if not before: raise WrongAnswer('42')", "def test_bad(): assert 0"]
