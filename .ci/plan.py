@@ -200,6 +200,7 @@ FLAKY = f"""
     while read -r test; do for _ in $(seq 50); do {OURS} "$test" || exit; done; done <$WORK/flaky.txt
 """
 CLOUDS = ("kubernetes", "modal", "daytona", "fargate")
+NO_PROC = "tests/engine/test_without_proc_syscall.py tests/sandbox/test_behaviour.py"
 ALL = "-n 2 --dist loadgroup --timeout 600"
 MUST = {"SWX_MUST": "1", "SWX_PACE": "3"}
 STRICT = {"SWX_STRICT": "1"}
@@ -209,8 +210,9 @@ FULL_SECONDS = 6 * 3600
 FULL = [
     Step("setup", "bash .ci/setup full", 900, ()),
     Step("package", PACKAGE + AUDIT, 400),
-    tests("slow", f"{ALL} {TESTS} -m 'slow and not idle' tests", 2400, environment={"SWX_PACE": "3"}),
-    tests("no-proc", "--timeout 600 tests/engine/test_without_proc_syscall.py tests/sandbox/test_behaviour.py", 1200),
+    tests("slow", f"{ALL} {TESTS} {NO_PROC.replace('tests/', '--ignore tests/')} -m 'slow and not idle' tests", 2400,
+          environment={"SWX_PACE": "3"}),
+    tests("no-proc", f"--timeout 600 {NO_PROC}", 1800),
     Step("answers", """
         .venv/bin/python -m tests.soak --seconds 60 --sessions 24 --busy 1
         .venv/bin/python -m tests.soak --seconds 60 --threads 4
@@ -223,13 +225,6 @@ FULL = [
     Step("tsan", "make -k -C tests/c -j2 tsan", 600),
     Step("fuzz", "make -k -C tests/c -j2 fuzz", 900),
     Step("asan-python", ASAN, 2400),
-    tests("idle", f"{TESTS} --timeout 600 -m idle tests", 3000, alone=True, environment=STRICT),
-    tests("bounds", f"-m 'not idle and not slow' {BOUNDS}", 1800, alone=True, environment=STRICT),
-    Step("instructions", ".venv/bin/python -m benchmarks --gate", 400, alone=True),
-    Step("benchmarks", """
-        .venv/bin/python benchmarks/bench.py --quick --no-install --only 'remote-*'
-        .venv/bin/python benchmarks/bench.py --quick --no-install --only 'docker-*' --need 'docker: ours'
-        """, 900, alone=True),
     tests("docker", f"{ALL} tests/providers/docker", 1800, environment=MUST),
     tests("ssh", f"{ALL} tests/providers/ssh", 900, environment=MUST),
     tests("bwrap", f"{ALL} tests/providers/local", 900, environment=MUST),
@@ -248,5 +243,12 @@ FULL = [
     Step("ordinary-user", ORDINARY, 1200),
     Step("dependencies", DEPENDENCIES, 2400),
     Step("wheels", WHEELS, 1800),
+    tests("idle", f"{TESTS} --timeout 600 -m idle tests", 3000, alone=True, environment=STRICT),
+    tests("bounds", f"-m 'not idle and not slow' {BOUNDS}", 1800, alone=True, environment=STRICT),
+    Step("instructions", ".venv/bin/python -m benchmarks --gate", 400, alone=True),
+    Step("benchmarks", """
+        .venv/bin/python benchmarks/bench.py --quick --no-install --only 'remote-*'
+        .venv/bin/python benchmarks/bench.py --quick --no-install --only 'docker-*' --need 'docker: ours'
+        """, 900, alone=True),
     Step("flaky", FLAKY, 3000),
 ]  # fmt: skip

@@ -95,7 +95,7 @@ _ROOMS = [
 
 def run_rooms(rooms: Sequence[str], left_out: Sequence[str], environment: dict[str, str], seconds: float) -> int:
     """Run rooms of the behaviour tests in a pytest of their own, and return how many have passed."""
-    options = ["-q", "-p", "no:cacheprovider", "-m", "not leak and not build"]
+    options = ["-q", "-p", "no:cacheprovider", "-m", "not idle"]
     deselected = [f"--deselect=tests/behaviour/{test}" for test in left_out]
     output = _run("pytest", *options, *deselected, *(f"tests/behaviour/test_{room}.py" for room in rooms),
                   environment=environment, seconds=seconds * PACE)  # fmt: skip
