@@ -125,7 +125,7 @@ _ROOMS = [
     ("echo", 10),
     ("interrupts", 25),
     ("redefinitions", 8),
-    ("attacks", 20),
+    ("attacks", 19),
     ("spoofing", 70),
     ("time", 90),
     ("signal_handlers", 2),

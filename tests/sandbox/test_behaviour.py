@@ -127,7 +127,7 @@ def _run(module: str, *arguments: str, environment: dict[str, str], seconds: flo
 
 def inherited() -> dict[str, str]:
     """The environment for a pytest that is started by a test."""
-    return {k: v for k, v in python_environment().items() if not k.startswith("PYTEST_")}
+    return {k: v for k, v in python_environment().items() if not k.startswith("PYTEST_") and k != "CI_RESULTS"}
 
 
 @pytest.mark.timeout(1000)

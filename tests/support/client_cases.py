@@ -358,7 +358,7 @@ async def upload_nothing(w: World) -> Any:
 
 @case
 async def nobody_there(w: World) -> Any:
-    runtime = w.remote.RemoteRuntime(auth_token="k", host="http://127.0.0.1", port=1, timeout=1, **OPTIONS)
+    runtime = w.remote.RemoteRuntime(auth_token="k", host="http://127.0.0.1", port=1, timeout=60, **OPTIONS)
     answer = await runtime.is_alive()
     return [bool(answer), bool(answer.message)]
 
@@ -366,7 +366,7 @@ async def nobody_there(w: World) -> Any:
 @case
 async def not_there_in_time(w: World) -> Any:
     runtime = w.remote.RemoteRuntime(auth_token="k", host="http://127.0.0.1", port=1, timeout=1, **OPTIONS)
-    wait = 10.0 if OPTIONS.get("command") else 0.5  # a program that is started is there, after a while
+    wait = 60.0 if OPTIONS.get("command") else 0.5  # a program that is started is there, after a while
     begin = time.monotonic()
     seen = await caught(runtime.wait_until_alive(timeout=wait))
     return [seen["type"], time.monotonic() - begin < wait + 5]
