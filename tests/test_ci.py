@@ -111,7 +111,7 @@ def test_a_crash_is_not_tried_again(tmp_path: Path, workers: str) -> None:
 
 def test_what_hangs_is_ended_and_named(tmp_path: Path) -> None:
     toy(tmp_path, "hang", "def test_it(): time.sleep(1000)")
-    status, said = gate(tmp_path, "tests('hang', limit=5)")
+    status, said = gate(tmp_path, "tests('hang', limit=20)")
     assert status == 1 and "TIMEOUT" in said and "FAILED (timeout) hang: hang" in said, said
     assert "in test_it" in said, "faulthandler says where it was: " + said
 
