@@ -212,7 +212,7 @@ FULL = [
     Step("package", PACKAGE + AUDIT, 400),
     tests("slow", f"{ALL} {TESTS} {NO_PROC.replace('tests/', '--ignore tests/')} -m 'slow and not idle' tests", 2400,
           environment={"SWX_PACE": "3"}),
-    tests("no-proc", f"--timeout 600 {NO_PROC}", 1800),
+    tests("no-proc", f"{ALL} {NO_PROC}", 1800),
     Step("answers", """
         .venv/bin/python -m tests.soak --seconds 60 --sessions 24 --busy 1
         .venv/bin/python -m tests.soak --seconds 60 --threads 4
