@@ -120,7 +120,9 @@ class Build(build_ext):
         """Links the executable that `csrc/swx_supervisor.c` starts, beside the extension."""
         sources = ["csrc/supervisor.c", "csrc/swx_alloc.c", "csrc/swx_child.c", "csrc/swx_supervisor.c"]
         objects = self.compiler.compile(sources, self.build_temp, extra_postargs=COMPILE_ARGS + compile_args)
-        self.compiler.link_executable(objects, self.supervisor(), extra_postargs=["-pthread", *link_args])
+        # setuptools gives LDFLAGS to shared libraries only.
+        link_args = ["-pthread", *link_args, *shlex.split(os.environ.get("LDFLAGS", ""))]
+        self.compiler.link_executable(objects, self.supervisor(), extra_postargs=link_args)
 
     def supervisor(self) -> str:
         return os.path.join(os.path.dirname(self.get_ext_fullpath("swerex_c._core")), "_supervisor")
@@ -183,7 +185,7 @@ class Build(build_ext):
 class SourceDistribution(sdist):
     """sdist with the tests, the benchmarks and CI in it, so that it can be checked where it is built."""
 
-    EXTRA = ("CHANGELOG.md", "LICENSE", "csrc/**/*", "swerex_c/docs/*.md", "tests/**/*", "benchmarks/**/*", ".ci/**/*")
+    EXTRA = ("CHANGELOG.md", "LICENSE", "csrc/**/*", "tests/**/*", "benchmarks/**/*", ".ci/**/*")
     LEFT_OUT = ("tests/c/build/", "__pycache__", ".hypothesis/", ".pytest_cache/")
 
     def make_distribution(self) -> None:

@@ -180,9 +180,13 @@ def test_one_stable_abi_but_not_where_there_is_none() -> None:
 
 @pytest.fixture(scope="module")
 def built(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The extension, built with warnings as errors and without pkg-config."""
-    to = tmp_path_factory.mktemp("lib")
-    result = build(tree, to, SWX_WERROR="1", PKG_CONFIG="/nonexistent/pkg-config")
+    """The extension in an installed wheel, built with warnings as errors, stripped, and without pkg-config."""
+    dist, to = (tmp_path_factory.mktemp(name) for name in ("dist", "lib"))
+    command = ("setup.py", "bdist_wheel", f"--dist-dir={dist}")
+    result = python(tree, *command, SWX_WERROR="1", LDFLAGS="-s", PKG_CONFIG="/nonexistent/pkg-config")
+    assert result.returncode == 0, result.stderr
+    (wheel,) = dist.iterdir()
+    result = python(tree, "-m", "pip", "install", "--no-deps", "--no-index", f"--target={to}", str(wheel))
     assert result.returncode == 0, result.stderr
     (path,) = to.glob("swerex_c/_core*.so")
     yield path
@@ -198,9 +202,23 @@ def test_supervisor_is_beside_the_extension(built: Path) -> None:
     subprocess.run([built.parent / "_supervisor", "0"], stdin=subprocess.DEVNULL, check=True, timeout=20)
 
 
+@pytest.mark.parametrize("name", ["_core*.so", "_supervisor"])
+def test_ldflags_reach_both_programs(built: Path, name: str) -> None:
+    (path,) = built.parent.glob(name)
+    listing = subprocess.run(["nm", str(path)], capture_output=True, text=True, check=True)
+    assert "no symbols" in listing.stderr
+
+
 def test_extension_serves_every_python(built: Path) -> None:
     free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
     assert (built.name == "_core.abi3.so") != free_threaded
+
+
+def test_wheel_has_all_that_is_not_python(built: Path) -> None:
+    for pattern in ("docs/*.md", "**/*.bash", "**/*.sh", "*.pyi", "py.typed"):
+        expected = {str(path.relative_to(ROOT)) for path in (ROOT / "swerex_c").glob(pattern)}
+        assert expected
+        assert expected == {str(path.relative_to(built.parents[1])) for path in built.parent.glob(pattern)}
 
 
 def test_core_is_free_of_python() -> None:
