@@ -9,6 +9,7 @@ CC, CFLAGS, CPPFLAGS, LDFLAGS and PKG_CONFIG mean what they mean everywhere.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shlex
@@ -21,6 +22,7 @@ from glob import glob
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.command.sdist import sdist
 
@@ -98,6 +100,8 @@ def msgpack_candidates() -> list[list[str]]:
 class Build(build_ext):
     """build_ext that looks for what it needs first, says in one sentence what is missing, and uses every core."""
 
+    msgpack_version = ""  # of the headers that were compiled in
+
     def finalize_options(self) -> None:
         super().finalize_options()
         # The switches above change the result without changing a file's date.
@@ -168,8 +172,16 @@ class Build(build_ext):
         """Return the compiler arguments of the first candidate that works."""
         for cflags in msgpack_candidates():
             if self.attempt("#include <msgpack.h>\n", cflags):
+                self.msgpack_version = self.version_of_msgpack(cflags)
                 return cflags
         raise SystemExit(NO_MSGPACK_H)
+
+    def version_of_msgpack(self, cflags: list[str]) -> str:
+        macros = " ".join(f"MSGPACK_VERSION_{part}" for part in ("MAJOR", "MINOR", "REVISION"))
+        command = [*self.compiler.compiler_so, *cflags, "-E", "-P", "-x", "c", "-"]
+        source = f"#include <msgpack.h>\n{macros}\n"
+        done = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
+        return ".".join(done.stdout.splitlines()[-1].split())
 
     def compile_in_parallel(self) -> None:
         compile_some = self.compiler.compile
@@ -180,6 +192,38 @@ class Build(build_ext):
                 return [path for objects in done for path in objects]
 
         self.compiler.compile = compile_all
+
+
+def bill_of_materials(version: str, msgpack_version: str) -> dict[str, object]:
+    """Describe in CycloneDX what a wheel contains of others: without a date, so that two builds give the same bytes."""
+
+    def component(name: str, version: str, license: str, purl: str) -> dict[str, object]:
+        named = {"type": "library", "bom-ref": name, "name": name, "version": version, "purl": purl}
+        return {**named, "licenses": [{"license": {"id": license}}]}
+
+    source = "vcs_url=git%2Bhttps://github.com/msgpack/msgpack-c"
+    msgpack = component("msgpack-c", msgpack_version, "BSL-1.0", f"pkg:generic/msgpack-c@{msgpack_version}?{source}")
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": component("swerex-c", version, "MIT", f"pkg:pypi/swerex-c@{version}")},
+        "components": [msgpack],
+        "dependencies": [{"ref": "swerex-c", "dependsOn": ["msgpack-c"]}, {"ref": "msgpack-c"}],
+    }
+
+
+class Wheel(bdist_wheel):
+    """bdist_wheel with a software bill of materials in its metadata (PEP 770)."""
+
+    def write_wheelfile(self, wheelfile_base: str, *args: object, **options: object) -> None:
+        super().write_wheelfile(wheelfile_base, *args, **options)
+        msgpack_version = self.get_finalized_command("build_ext").msgpack_version
+        if msgpack_version:  # an editable install writes its metadata before it compiles
+            path = Path(wheelfile_base, "sboms", "swerex-c.cdx.json")
+            path.parent.mkdir()
+            bill = bill_of_materials(self.distribution.get_version(), msgpack_version)
+            path.write_text(json.dumps(bill, indent=2) + "\n")
 
 
 class SourceDistribution(sdist):
@@ -212,7 +256,7 @@ if __name__ == "__main__":
     logging.disable(logging.INFO)  # a list of what is copied, in which pip would show a sentence of ours at the end
     setup(
         ext_modules=[extension()],
-        cmdclass={"build_ext": Build, "sdist": SourceDistribution},
+        cmdclass={"bdist_wheel": Wheel, "build_ext": Build, "sdist": SourceDistribution},
         # One wheel serves every CPython from 3.11 on; a free-threaded one has no stable ABI and gets its own.
         options={} if FREE_THREADED else {"bdist_wheel": {"py_limited_api": "cp311"}},
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import re
 import runpy
@@ -219,6 +220,19 @@ def test_wheel_has_all_that_is_not_python(built: Path) -> None:
         expected = {str(path.relative_to(ROOT)) for path in (ROOT / "swerex_c").glob(pattern)}
         assert expected
         assert expected == {str(path.relative_to(built.parents[1])) for path in built.parent.glob(pattern)}
+
+
+def test_wheel_names_the_msgpack_that_is_compiled_in(built: Path) -> None:
+    macros = "MSGPACK_VERSION_MAJOR.MSGPACK_VERSION_MINOR.MSGPACK_VERSION_REVISION"
+    source = f"#include <msgpack.h>\n{macros}"
+    command = ["cc", "-E", "-P", "-x", "c", "-"]
+    done = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
+    (folder,) = built.parents[1].glob("swerex_c-*.dist-info")
+    bill = json.loads((folder / "sboms" / "swerex-c.cdx.json").read_text())
+    assert bill["metadata"]["component"]["purl"] == f"pkg:pypi/swerex-c@{__version__}"
+    (msgpack,) = bill["components"]
+    assert (msgpack["name"], msgpack["version"]) == ("msgpack-c", "".join(done.stdout.splitlines()[-1].split()))
+    assert f"{folder.name}/sboms/swerex-c.cdx.json,sha256=" in (folder / "RECORD").read_text()
 
 
 def test_core_is_free_of_python() -> None:
