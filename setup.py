@@ -26,8 +26,6 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.command.sdist import sdist
 
-FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
-
 NEEDS = (
     "swerex-c cannot be built without {what}: "
     "install {debian} on Debian or Ubuntu, {fedora} on Fedora, {macos} on macOS"
@@ -49,6 +47,11 @@ NO_MSGPACK_H = NEEDS.format(
     debian="libmsgpack-c-dev (libmsgpack-dev up to Debian 12 and Ubuntu 22.04)",
     fedora="msgpack-devel",
     macos="msgpack (brew install msgpack)",
+)
+
+FREE_THREADED = (
+    "swerex-c cannot be built for {python}, a free-threaded Python: no test has run with one, "
+    "so use a Python with the GIL, such as python{version}"
 )
 
 NOT_COMPILED = (
@@ -247,16 +250,17 @@ def extension() -> Extension:
         sources=sorted(glob("csrc/swx_*.c") + glob("csrc/py_*.c")),
         depends=sorted(glob("csrc/*.h")),
         include_dirs=["csrc"],
-        define_macros=[] if FREE_THREADED else [("Py_LIMITED_API", "0x030b0000")],
-        py_limited_api=not FREE_THREADED,
+        define_macros=[("Py_LIMITED_API", "0x030b0000")],
+        py_limited_api=True,
     )
 
 
 if __name__ == "__main__":
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise SystemExit(FREE_THREADED.format(python=sys.executable, version=sysconfig.get_python_version()))
     logging.disable(logging.INFO)  # a list of what is copied, in which pip would show a sentence of ours at the end
     setup(
         ext_modules=[extension()],
         cmdclass={"bdist_wheel": Wheel, "build_ext": Build, "sdist": SourceDistribution},
-        # One wheel serves every CPython from 3.11 on; a free-threaded one has no stable ABI and gets its own.
-        options={} if FREE_THREADED else {"bdist_wheel": {"py_limited_api": "cp311"}},
+        options={"bdist_wheel": {"py_limited_api": "cp311"}},  # one wheel serves every CPython from 3.11 on
     )
