@@ -193,6 +193,7 @@ WHEELS = """
     bash .ci/wheels
     bash .ci/debian bookworm 'bash .ci/try_wheel'
     bash .ci/debian trixie 'bash .ci/try_wheel'
+    bash .ci/debian bookworm:arm64 'bash .ci/try_wheel'
 """
 FLAKY = f"""
     grep -ho '^FLAKY ([a-z]*) [a-z-]*: .*' build/ci/*report.md | sed 's/^[^:]*: //' | sort -u >$WORK/flaky.txt || exit 0
@@ -242,7 +243,7 @@ FULL = [
     Step("sid", DEBIAN % "sid", 3000),
     Step("ordinary-user", ORDINARY, 1200),
     Step("dependencies", DEPENDENCIES, 2400),
-    Step("wheels", WHEELS, 1800),
+    Step("wheels", WHEELS, 3600),
     tests("idle", f"{TESTS} --timeout 600 -m idle tests", 3000, alone=True, environment=STRICT),
     tests("bounds", f"-m 'not idle and not slow' {BOUNDS}", 1800, alone=True, environment=STRICT),
     Step("instructions", ".venv/bin/python -m benchmarks --gate", 400, alone=True),
