@@ -30,6 +30,7 @@ __all__ = [
     "command_text",
     "ended_by_signals",
     "exit_on_errors",
+    "print_piece",
     "run_command",
     "run_shell",
     "session_request",
@@ -118,7 +119,7 @@ async def _session(request: CreateBashSessionRequest) -> AsyncIterator[LocalRunt
     runtime = _quiet_runtime()
     try:
         response = await runtime.create_session(request)
-        _print_piece(response.output)
+        print_piece(response.output)
         yield runtime
     finally:
         await runtime.close()
@@ -171,7 +172,7 @@ async def run_command(request: CreateBashSessionRequest, action: BashAction) -> 
         observation: BashObservation | None = None
         async for item in runtime.stream_in_session(action):
             if isinstance(item, str):
-                _print_piece(item)
+                print_piece(item)
             else:
                 observation = item
     if observation is None:
@@ -191,7 +192,7 @@ def run_shell(request: CreateBashSessionRequest) -> int:
         signal.signal(number, end)
     runtime = _quiet_runtime()
     try:
-        _print_piece(asyncio.run(runtime.create_session(request)).output)
+        print_piece(asyncio.run(runtime.create_session(request)).output)
         attached: Any = runtime.sessions[request.session]
         code: int = attached.interact(0, 1)
         return code
@@ -201,11 +202,13 @@ def run_shell(request: CreateBashSessionRequest) -> int:
         asyncio.run(runtime.close())
 
 
-def _print_piece(text: str) -> None:
+def print_piece(text: str) -> None:
     """Print output unchanged to a file or a pipe, and with visible control characters to a terminal."""
     if sys.stdout.isatty():
         text = visible(text)
-    sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+    rest = memoryview(text.encode("utf-8", "surrogateescape"))
+    while rest:  # without a buffer (PYTHONUNBUFFERED), a write may be short: if its reader leaves, for example
+        rest = rest[sys.stdout.buffer.write(rest) :]
     sys.stdout.buffer.flush()
 
 

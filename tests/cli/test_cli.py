@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import json
 import os
 import pty
@@ -11,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -368,3 +371,19 @@ def test_streams_that_are_closed(command: str, said: str, code: int) -> None:
     script = f"set -o pipefail; {sys.executable} -m swerex_c {command}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=our_environment())
     assert results(done) == (said, "", code)
+
+
+def test_a_write_that_is_short() -> None:
+    """One without a buffer is, if the reader leaves while it waits for room in the pipe."""
+    ours, theirs = os.pipe()
+    script = "from swerex_c.cli.sessions import print_piece; print_piece('x' * 200000)"
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", script], stdout=theirs, stderr=subprocess.PIPE, env=our_environment()
+    ) as process:
+        os.close(theirs)
+        room = fcntl.fcntl(ours, fcntl.F_GETPIPE_SZ)
+        assert eventually(lambda: array.array("i", fcntl.ioctl(ours, termios.FIONREAD, bytes(4)))[0] == room, 20.0)
+        os.close(ours)
+        assert process.stderr is not None
+        assert b"BrokenPipeError" in process.stderr.read()
+        assert process.wait(10) == 1
