@@ -10,59 +10,19 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pydantic import ValidationError
 from rich.console import Console
 
-from swerex_c.deployment.config import DockerDeploymentConfig, RemoteDeploymentConfig, config_from_json
+from swerex_c.deployment.config import DeploymentConfig
 from swerex_c.exceptions import InvalidInputError
-from swerex_c.remote.server import auth
 
 from . import summary
 from .rows import ORIGINAL, OURS, PLACE, PROGRAMS, PTY, ROWS, WARM, Row, chosen
 from .run import Found, MissingError, Setting, measure
 
-__all__ = ["Place", "place_of", "run"]
+__all__ = ["Place", "run"]
 
-Place = tuple[dict[str, Any], str]
-"""Configuration of a deployment, and its name for display."""
-
-
-def place_of(
-    host: str | None,
-    port: int | None,
-    auth_token: str | None,
-    image: str | None,
-    container_runtime: str,
-    deployment: str | None,
-) -> Place | None:
-    """Return the deployment that the options specify, or None.
-
-    Raises:
-        InvalidInputError: if they specify several, or an invalid one.
-    """
-    if auth_token:
-        auth.take_from_environment()  # the measured processes must not inherit the token
-        auth.hide(auth_token)
-    server = host or ("http://127.0.0.1" if port is not None else None)
-    if sum(it is not None for it in (server, image, deployment)) > 1:
-        raise InvalidInputError("Give a server, an image or a deployment, not several")
-    try:
-        if server is not None:
-            if not auth_token:
-                raise InvalidInputError("A server wants --auth-token, or SWEREX_AUTH_TOKEN in the environment")
-            # A machine that is busy with the benchmark may need more than a fraction of a second to respond.
-            remote = RemoteDeploymentConfig(host=server, port=port, auth_token=auth_token, timeout=30)
-            return remote.model_dump(mode="json"), "server"
-        if image is not None:
-            fields = {"image": image, "container_runtime": container_runtime}
-            return DockerDeploymentConfig(**fields).model_dump(mode="json"), image
-        if deployment is not None:
-            config = config_from_json(deployment)
-            # As in SWE-ReX, only the configuration of Daytona has no type field.
-            return {"type": "daytona", **config.model_dump(mode="json")}, json.loads(deployment)["type"]
-    except ValidationError as error:
-        raise InvalidInputError(str(error)) from None
-    return None
+Place = tuple[DeploymentConfig, str]
+"""A deployment to measure, and its name for display."""
 
 
 def run(
@@ -96,7 +56,9 @@ def run(
         setting.original_python = str(original_python)
         setting.needed += (ORIGINAL,)
     if place is not None:
-        setting.deployment, setting.place_name = place
+        config, setting.place_name = place
+        # As in SWE-ReX, only the configuration of Daytona has no type field.
+        setting.deployment = {"type": "daytona", **config.model_dump(mode="json")}
         setting.needed += (PLACE,)
     try:
         out = as_json and (sys.stdout if str(as_json) == "-" else as_json.open("w"))

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swerex_c.cli.exit import Exit, exit_on_lost_output, fail, open_closed_streams
-from swerex_c.exceptions import SwapError, SwerexException
+from swerex_c.exceptions import InvalidInputError, SwapError, SwerexException
 from swerex_c.utils.child_signal import restore_child_signal
 from swerex_c.utils.visible import visible
 
 if TYPE_CHECKING:
+    from swerex_c.cli.targets import Target
     from swerex_c.providers.ownership import Orphan
 
 __all__ = ["app", "main"]
@@ -40,6 +41,31 @@ StartupTimeoutOption = Annotated[
 ]
 CwdOption = Annotated[str | None, typer.Option("--cwd", "-C", help="Directory in which the session starts.")]
 EnvOption = Annotated[list[str] | None, typer.Option("--env", "-e", help="Variable as NAME=VALUE; may be repeated.")]
+ImageOption = Annotated[
+    str | None, typer.Option("--image", metavar="IMAGE", help="Run in a new container of this image.")
+]
+HostOption = Annotated[
+    str | None,
+    typer.Option(
+        "--host",
+        metavar="HOST",
+        help="Run on this host: USER@NAME for ssh, or a server's URL (its key is in SWEREX_AUTH_TOKEN).",
+    ),
+]
+DeploymentOption = Annotated[
+    str | None,
+    typer.Option("--deployment", metavar="JSON", help='Run in this deployment, such as {"type": "modal"}.'),
+]
+
+
+class ContainerRuntime(StrEnum):
+    """Commands that run containers."""
+
+    docker = "docker"
+    podman = "podman"
+
+
+EngineOption = Annotated[ContainerRuntime, typer.Option("--container-runtime", help="Command of the container engine.")]
 
 
 def main() -> None:
@@ -167,30 +193,52 @@ def exec_(
     startup_timeout: StartupTimeoutOption = None,
     cwd: CwdOption = None,
     env: EnvOption = None,
+    image: ImageOption = None,
+    container_runtime: EngineOption = ContainerRuntime.docker,
+    host: HostOption = None,
+    deployment: DeploymentOption = None,
+    stdin: Annotated[
+        bool, typer.Option("--stdin", help="Upload stdin for the command in a container or on a host.")
+    ] = False,
 ) -> None:
     """Run a command in a new session, and exit with its exit code.
 
     Output is printed as it comes. Without COMMAND and --file, the command is read from stdin. Otherwise the command
-    reads stdin, unless that is a terminal: then the input of the command is empty. The exit code after a timeout is
-    124.
+    reads stdin, unless that is a terminal: then the input of the command is empty. In a container or on a host it is
+    empty, too, unless --stdin is given: then the command starts when all of the input is there. The exit code after a
+    timeout is 124.
     """
     from swerex_c.cli import sessions
     from swerex_c.engine.syntax import check_bash_command
     from swerex_c.models import BashAction
 
+    target = _target(host, image, deployment, container_runtime)
     text = sessions.command_text(command, file)
+    is_from_stdin = not command and (file is None or str(file) == "-")
+    if stdin and is_from_stdin:
+        fail("--stdin needs a COMMAND or a --file other than -: stdin has the command", Exit.USAGE)
     request = sessions.session_request(startup_source, startup_timeout, cwd, env)
     action = sessions.checked(
-        BashAction,
-        command=sessions.with_input(text),
-        timeout=timeout,
-        no_output_timeout=no_output_timeout,
-        check="silent",
+        BashAction, command=text, timeout=timeout, no_output_timeout=no_output_timeout, check="silent"
     )
     with sessions.exit_on_errors():
         check_bash_command(text)
-        code = sessions.ended_by_signals(sessions.run_command(request, action))
+        has_input = stdin or target is None and not is_from_stdin
+        code = sessions.ended_by_signals(sessions.run_command(request, action, target, with_input=has_input))
     raise typer.Exit(code)
+
+
+def _target(
+    host: str | None, image: str | None, deployment: str | None, container_runtime: ContainerRuntime
+) -> Target | None:
+    if host is image is deployment is None:
+        return None
+    from swerex_c.cli.targets import find_target
+
+    try:
+        return find_target(host, image, deployment, container_runtime=container_runtime.value)
+    except InvalidInputError as error:
+        fail(str(error), Exit.USAGE)
 
 
 @app.command()
@@ -199,17 +247,28 @@ def shell(
     startup_timeout: StartupTimeoutOption = None,
     cwd: CwdOption = None,
     env: EnvOption = None,
+    image: ImageOption = None,
+    container_runtime: EngineOption = ContainerRuntime.docker,
+    host: HostOption = None,
+    deployment: DeploymentOption = None,
 ) -> None:
-    """Open a new session interactively in this terminal."""
+    """Open a new session interactively in this terminal.
+
+    A container is removed when the session ends.
+    """
     from swerex_c.cli import sessions
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         fail("shell needs a terminal: use exec to run commands from a file or a pipe", Exit.USAGE)
+    target = _target(host, image, deployment, container_runtime)
     size = shutil.get_terminal_size()
     request = sessions.session_request(startup_source, startup_timeout, cwd, env)
     request.rows, request.columns = size.lines, size.columns
     with sessions.exit_on_errors():
-        code = sessions.run_shell(request)
+        if target is None:
+            code = sessions.run_shell(request)
+        else:
+            code = sessions.ended_by_signals(sessions.run_shell_in(target, request))
     raise typer.Exit(code)
 
 
@@ -263,13 +322,6 @@ def demo() -> None:
 # Containers
 
 
-class ContainerRuntime(StrEnum):
-    """Commands that run containers."""
-
-    docker = "docker"
-    podman = "podman"
-
-
 class Cloud(StrEnum):
     """Services other than local container engines in which sandboxes may run."""
 
@@ -281,9 +333,7 @@ class Cloud(StrEnum):
 @app.command()
 def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
-    container_runtime: Annotated[
-        ContainerRuntime, typer.Option(help="Command of the container engine.")
-    ] = ContainerRuntime.docker,
+    container_runtime: EngineOption = ContainerRuntime.docker,
     cloud: Annotated[
         Cloud | None, typer.Option(help="Remove pods (of the current context) or sandboxes of this service instead.")
     ] = None,
@@ -348,15 +398,15 @@ def bench(
     original_python: Annotated[
         Path | None, typer.Option(help="Python interpreter that has SWE-ReX, to compare with it.", metavar="PATH")
     ] = None,
-    host: Annotated[str | None, typer.Option(help="Also measure this server, such as http://127.0.0.1.")] = None,
-    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of that server.")] = None,
+    host: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Also measure this host: USER@NAME for ssh, or a server's URL.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of that host.")] = None,
     auth_token: Annotated[
         str | None, typer.Option(envvar="SWEREX_AUTH_TOKEN", help="Key of that server.", show_default=False)
     ] = None,
-    image: Annotated[str | None, typer.Option(help="Also measure a container of this image.")] = None,
-    container_runtime: Annotated[
-        ContainerRuntime, typer.Option(help="Command of the container engine.")
-    ] = ContainerRuntime.docker,
+    image: Annotated[str | None, typer.Option(metavar="IMAGE", help="Also measure a container of this image.")] = None,
+    container_runtime: EngineOption = ContainerRuntime.docker,
     deployment: Annotated[
         str | None, typer.Option(metavar="JSON", help="Also measure this deployment, such as an ssh host.")
     ] = None,
@@ -369,10 +419,12 @@ def bench(
     Rows: builtin, program, create, output-1, output-64, fleet-16, fleet-64, interrupt, execute.
     """
     from swerex_c.bench import command
-    from swerex_c.exceptions import InvalidInputError
+    from swerex_c.cli.targets import find_target
 
     try:
-        place = command.place_of(host, port, auth_token, image, container_runtime.value, deployment)
+        place = find_target(
+            host, image, deployment, container_runtime=container_runtime.value, port=port, auth_token=auth_token
+        )
         code = command.run(
             seconds or (15.0 if quick else 60.0),
             only or [],

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import shlex
 import shutil
 import signal
 import stat
 import sys
+import termios
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
 
@@ -22,6 +24,8 @@ from swerex_c.exceptions import BashIncorrectSyntaxError, CommandTimeoutError, S
 from swerex_c.utils.visible import visible
 
 if TYPE_CHECKING:
+    from swerex_c.cli.targets import Target
+    from swerex_c.interfaces import AbstractRuntime
     from swerex_c.models import BashAction, BashObservation, CreateBashSessionRequest
     from swerex_c.runtime.local import LocalRuntime
 
@@ -33,9 +37,16 @@ __all__ = [
     "print_piece",
     "run_command",
     "run_shell",
+    "run_shell_in",
     "session_request",
-    "with_input",
 ]
+
+_NO_INPUT = "/dev/null"
+
+_REMOVE_SECONDS = 10.0
+"""Seconds for the removal of an uploaded file."""
+
+_MISSING = "swerex-c: this does not exist in the sandbox, --cwd being 0 and the first --startup-source 1: "
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that request the end of the process."""
@@ -60,27 +71,51 @@ def command_text(command: list[str] | None, file: Path | None) -> str:
         fail(f"the command is not UTF-8: {error}", Exit.USAGE)
 
 
-def with_input(text: str) -> str:
-    """Return a command that runs `text` in a subshell with this process's input."""
-    source = "/dev/null"
-    if sys.stdin is not None and not sys.stdin.isatty():
-        descriptor = sys.stdin.fileno()
-        if stat.S_ISSOCK(os.fstat(descriptor).st_mode):  # a socket cannot be opened by its path
-            descriptor = _piped(sys.stdin.buffer)
-        source = f"/proc/{os.getpid()}/fd/{descriptor}"
+def _with_input(text: str, source: str) -> str:
+    """Return a command that runs `text` in a subshell with this input."""
     return f"( eval {shlex.quote(text)} ) <{source}"
 
 
-def _piped(source: BinaryIO) -> int:
-    """Start a thread that copies `source` into a pipe; return the read end."""
-    reading, writing = os.pipe()
+def _own_input() -> str:
+    """Return a path by which a process on this machine reads this process's input, unless that is a terminal."""
+    if sys.stdin is None or sys.stdin.isatty():
+        return _NO_INPUT
+    descriptor = sys.stdin.fileno()
+    mode = os.fstat(descriptor).st_mode
+    # A socket cannot be opened by its path, and a file is read from its beginning then.
+    if stat.S_ISSOCK(mode) or stat.S_ISREG(mode) and os.lseek(descriptor, 0, os.SEEK_CUR):
+        descriptor, writing = os.pipe()
+        threading.Thread(target=_copy_input, args=(writing,), daemon=True).start()
+    return f"/proc/{os.getpid()}/fd/{descriptor}"
 
-    def copy() -> None:
-        with open(writing, "wb") as target, contextlib.suppress(OSError):
-            shutil.copyfileobj(source, target)
 
-    threading.Thread(target=copy, daemon=True).start()
-    return reading
+def _copy_input(target: int) -> None:
+    """Copy this process's input to a descriptor, and close that.
+
+    Without a buffer: Python cannot end while a thread reads from one.
+    """
+    with open(0, "rb", buffering=0, closefd=False) as source, open(target, "wb") as file:
+        with contextlib.suppress(BrokenPipeError):
+            shutil.copyfileobj(source, file)
+
+
+@contextlib.asynccontextmanager
+async def _uploaded_input(runtime: AbstractRuntime) -> AsyncIterator[str]:
+    """Upload this process's input when its end is reached, and yield the path; remove the file afterwards."""
+    import tempfile
+
+    from swerex_c.models import Command, UploadRequest
+    from swerex_c.utils.threads import in_thread
+
+    path = f"/tmp/swerex-c-input-{secrets.token_hex(8)}"
+    with tempfile.NamedTemporaryFile() as file:
+        await in_thread(_copy_input, os.dup(file.fileno()))
+        try:
+            await runtime.upload(UploadRequest(source_path=file.name, target_path=path))
+            yield path
+        finally:
+            with contextlib.suppress(SwerexException, OSError):
+                await runtime.execute(Command(command=["rm", "-f", path], timeout=_REMOVE_SECONDS))
 
 
 def session_request(
@@ -114,15 +149,24 @@ def checked(model: type[Model], **fields: Any) -> Model:
 
 
 @contextlib.asynccontextmanager
-async def _session(request: CreateBashSessionRequest) -> AsyncIterator[LocalRuntime]:
+async def _session(request: CreateBashSessionRequest, target: Target | None) -> AsyncIterator[AbstractRuntime]:
     """Yield a runtime with one session, after printing the session's startup output."""
-    runtime = _quiet_runtime()
-    try:
-        response = await runtime.create_session(request)
-        print_piece(response.output)
-        yield runtime
-    finally:
-        await runtime.close()
+    if target is None:
+        async with _quiet_runtime() as runtime:
+            print_piece((await runtime.create_session(request)).output)
+            yield runtime
+        return
+    from swerex_c.cli.targets import opened
+    from swerex_c.models import CloseBashSessionRequest
+
+    async with opened(target) as there:
+        response = await there.create_session(request)
+        try:
+            print_piece(response.output)
+            yield there
+        finally:
+            with contextlib.suppress(SwerexException, OSError):  # what went wrong before is what to report
+                await there.close_session(CloseBashSessionRequest(session=request.session))
 
 
 def _quiet_runtime() -> LocalRuntime:
@@ -148,8 +192,9 @@ def ended_by_signals(work: Coroutine[Any, Any, int]) -> int:
 
         def end(number: int, _frame: Any) -> None:
             received.append(number)
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(task.cancel)
+            if len(received) == 1:  # another one would interrupt the removal of a container
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(task.cancel)
 
         for number in _ENDING:
             signal.signal(number, end)
@@ -166,9 +211,24 @@ def ended_by_signals(work: Coroutine[Any, Any, int]) -> int:
             signal.signal(number, signal.SIG_IGN)
 
 
-async def run_command(request: CreateBashSessionRequest, action: BashAction) -> int:
-    """Run a command in a new session, print its output, and return its exit code."""
-    async with _session(request) as runtime:
+async def run_command(
+    request: CreateBashSessionRequest, action: BashAction, target: Target | None = None, *, with_input: bool = True
+) -> int:
+    """Run a command in a new session, print its output, and return its exit code.
+
+    Args:
+        target: place of the session; None is this machine.
+        with_input: give this process's input to the command; in a target, when the end of the input is reached.
+    """
+    request.session = action.session = f"swerex-c-exec-{secrets.token_hex(8)}"  # a server may have others
+    async with contextlib.AsyncExitStack() as stack:
+        runtime = await stack.enter_async_context(_session(request, target))
+        source = _NO_INPUT
+        if with_input and target is None:
+            source = _own_input()
+        elif with_input:
+            source = await stack.enter_async_context(_uploaded_input(runtime))
+        action.command = _with_input(action.command, source)
         observation: BashObservation | None = None
         async for item in runtime.stream_in_session(action):
             if isinstance(item, str):
@@ -202,6 +262,33 @@ def run_shell(request: CreateBashSessionRequest) -> int:
         asyncio.run(runtime.close())
 
 
+async def run_shell_in(target: Target, request: CreateBashSessionRequest) -> int:
+    """Run an interactive bash in a sandbox by a client of its backend, which takes over this terminal."""
+    from swerex_c.cli.targets import opened
+    from swerex_c.engine.startup_files import sandbox_startup_script
+    from swerex_c.runtime.sandbox import SandboxRuntime
+    from swerex_c.sandbox.processes import MARK, new_mark
+
+    async with opened(target) as runtime:
+        if not isinstance(runtime, SandboxRuntime):
+            fail(f"{target.name} has no terminal to open a shell in: use `swerex-c exec`", Exit.USAGE)
+        sandbox = runtime.sandbox
+        script = sandbox_startup_script(request, _MISSING).decode("utf-8", "surrogateescape")
+        start = 'exec bash --rcfile <(builtin printf "%s" "$1") -i'
+        argv = sandbox.backend.terminal(("bash", "-c", start, "bash", script), ("TERM", MARK))
+        variables = {"TERM": "xterm", **sandbox.backend.environment(), MARK: new_mark(sandbox.mark)}
+        modes = termios.tcgetattr(0)
+        process = await asyncio.create_subprocess_exec(*argv, env=variables)
+        try:
+            code = await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            termios.tcsetattr(0, termios.TCSADRAIN, modes)
+        return code if code >= 0 else 128 - code
+
+
 def print_piece(text: str) -> None:
     """Print output unchanged to a file or a pipe, and with visible control characters to a terminal."""
     if sys.stdout.isatty():
@@ -225,5 +312,5 @@ def exit_on_errors() -> Iterator[None]:
     except BrokenPipeError:  # typer would make it 1
         drop_output()
         raise typer.Exit(Exit.BROKEN_PIPE) from None
-    except SwerexException as error:
-        fail(str(error), Exit.FAILED)
+    except (SwerexException, TimeoutError, ConnectionError, ImportError) as error:
+        fail(str(error) or "the target does not answer in time", Exit.FAILED)

@@ -330,7 +330,7 @@ def test_every_row_has_ours_and_its_limit() -> None:
     ("arguments", "says"),
     [
         (["--only", "nothing"], "no row nothing"),
-        (["--port", "8000"], "--auth-token"),
+        (["--port", "8000"], "SWEREX_AUTH_TOKEN"),
         (["--image", "x", "--port", "8000"], "not several"),
         (["--deployment", "{}"], '"type"'),
         (["--original-python", "/no/such/python"], "/no/such/python: No such file"),

@@ -6,12 +6,9 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import pty
 import re
-import select
 import signal
 import struct
-import subprocess
 import sys
 import tempfile
 import termios
@@ -26,76 +23,7 @@ import pytest
 from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.harness import PACE, at_most, eventually, marked
-from tests.support.original import our_environment
-
-COMMAND = [sys.executable, "-m", "swerex_c", "shell"]
-PROMPT = rb"@[^:\r\n]+:[^\r\n]*[#$] "
-
-
-def readable_modes(fd: int) -> list[Any]:
-    """Without what nobody sets: the kernel keeps a bit for data that waits."""
-    modes = termios.tcgetattr(fd)
-    modes[3] &= ~getattr(termios, "PENDIN", 0)
-    return modes
-
-
-class Person:
-    """Somebody at a terminal that runs `swerex-c shell`."""
-
-    def __init__(self, *arguments: str, rows: int = 24, columns: int = 80, command: list[str] = COMMAND, **env: str):
-        self.master, slave = pty.openpty()
-        self.slave = slave
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        self.modes = readable_modes(slave)
-        self.said = b""
-        self.process = subprocess.Popen(
-            [*command, *arguments],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-            env={**our_environment(), "TERM": "xterm", **env},
-        )
-
-    def until(self, pattern: bytes, seconds: float = 15.0) -> bytes:
-        """What is shown up to a match and with it; the next call goes on from there."""
-        deadline = time.monotonic() + at_most(seconds)
-        while not (found := re.search(pattern, self.said)):
-            ready = select.select([self.master], [], [], max(0.0, deadline - time.monotonic()))[0]
-            assert ready, f"no {pattern!r} in {self.said!r}"
-            try:
-                self.said += os.read(self.master, 65536)
-            except OSError:
-                raise AssertionError(f"it ended without {pattern!r}: {self.said!r}") from None
-        shown, self.said = self.said[: found.end()], self.said[found.end() :]
-        return shown
-
-    def keys(self, keys: bytes) -> None:
-        os.write(self.master, keys)
-
-    def run(self, command: bytes) -> bytes:
-        """Type a command at the prompt; what it printed."""
-        self.keys(command + b"\r")
-        shown = self.until(PROMPT)
-        return re.sub(PROMPT + b"$", b"", shown.partition(b"\n")[2]).rpartition(b"\n")[0]
-
-    def exit_code(self, seconds: float = 15.0) -> int:
-        deadline = time.monotonic() + at_most(seconds)
-        while self.process.poll() is None and time.monotonic() < deadline:  # it may wait until its last words are read
-            if select.select([self.master], [], [], 0.05)[0]:
-                self.said += os.read(self.master, 65536)
-        return self.process.wait(at_most(1))
-
-    def end(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(5)
-        self.process.kill()
-        self.process.wait()
-        os.close(self.master)
-        os.close(self.slave)
+from tests.support.person import PROMPT, Person, readable_modes
 
 
 @pytest.fixture

@@ -1,0 +1,113 @@
+"""`swerex-c exec` and `shell` behind a server and in an isolated view. Containers and hosts: tests/providers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from swerex_c.cli.targets import find_target
+from swerex_c.exceptions import InvalidInputError
+from tests.cli.test_cli import COMMAND, cli, results
+from tests.support.harness import eventually, marked
+from tests.support.original import our_environment
+from tests.support.person import Person
+from tests.support.server_process import KEY, Server, serving
+
+pytestmark = pytest.mark.limit(60)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with serving(tmp_path / "log") as one:
+        yield one
+
+
+def test_exec_behind_a_server(server: Server) -> None:
+    def run(*arguments: str, input: str = "") -> tuple[str, str, int]:
+        return results(cli("exec", "--host", server.url, *arguments, input=input, SWEREX_AUTH_TOKEN=KEY))
+
+    assert server.post("/create_session", session="default", session_type="bash", startup_timeout=20).ok
+    told = run('read x; echo "[$x] ${SWEREX_AUTH_TOKEN-none} $PPID"; exit 4', input="a")
+    assert told == (f"[] none {server.process.pid}\n", "", 4)
+    out, err, code = run("--stdin", "wc -c; ls /tmp/swerex-c-input-*", input="a\0b")
+    assert (out.splitlines()[0], err, code) == ("3", "", 0)
+    assert not os.path.exists(out.splitlines()[1])
+    assert run("-t", "0.5", "echo early; sleep 100")[::2] == ("early\n", 124)
+    done = server.post("/run_in_session", session="default", command="echo still here", action_type="bash")
+    assert done.json()["output"] == "still here\n"  # its session is not of those that exec has ended
+
+
+def test_exec_behind_a_server_ends_with_its_command(server: Server, mark: str) -> None:
+    command = [*COMMAND, "exec", "--host", server.url, "echo up; sleep 100"]
+    environment = {**our_environment(), "SWEREX_AUTH_TOKEN": KEY}
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        assert any("sleep 100" in line for line in marked(mark).values())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 128 + signal.SIGTERM
+    assert eventually(lambda: not any("sleep 100" in line for line in marked(mark).values()))
+
+
+def test_shell_behind_a_server_is_refused(server: Server) -> None:
+    person = Person("shell", "--host", server.url, command=COMMAND, SWEREX_AUTH_TOKEN=KEY)
+    try:
+        person.until(rb"swerex-c: server has no terminal to open a shell in: use `swerex-c exec`")
+        assert person.exit_code() == 2
+    finally:
+        person.end()
+
+
+@pytest.mark.parametrize(
+    "arguments, says, code",
+    [
+        (["--host", "http://127.0.0.1:1"], "The server http://127.0.0.1:1 needs its key in the variable SWEREX", 2),
+        (["--host", "x", "--image", "y"], "not several", 2),
+        (["--deployment", "{}"], '"type"', 2),
+        (["--deployment", '{"type": "docker", "image": 3}'], "image: ", 2),
+        (["--stdin", "-f", "-"], "stdin has the command", 2),
+    ],
+)
+def test_wrong_targets(arguments: list[str], says: str, code: int) -> None:
+    done = cli("exec", *arguments, *([] if "-f" in arguments else ["true"]), SWEREX_AUTH_TOKEN="")
+    assert (done.stdout, done.returncode) == ("", code)
+    assert says in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_server_that_is_none() -> None:
+    done = cli("exec", "--host", "http://127.0.0.1:1", "true", SWEREX_AUTH_TOKEN=KEY)
+    assert (done.stdout, done.returncode) == ("", 1)
+    assert done.stderr.startswith("swerex-c: The server 127.0.0.1:1 cannot be reached")
+
+
+def test_what_the_options_mean() -> None:
+    def data(*arguments: str | None, **more: int) -> dict[str, object]:
+        target = find_target(*arguments, auth_token=KEY, **more)  # type: ignore[arg-type]
+        assert target is not None
+        return target.config.model_dump(exclude_defaults=True)
+
+    assert data("me@build", None, None) == {"host": "build", "user": "me"}
+    assert data("build", None, None, port=2222) == {"host": "build", "port": 2222}
+    assert data("unix:///a/b", None, None) == {"host": "unix:///a/b", "auth_token": KEY, "timeout": 30}
+    assert data(None, None, None, port=8000) == {"port": 8000, "auth_token": KEY, "timeout": 30}
+    assert data(None, "debian", None) == {"image": "debian"}
+    assert data(None, None, json.dumps({"type": "local"})) == {}
+    assert find_target(None, None, None) is None
+    with pytest.raises(InvalidInputError, match="not several"):
+        find_target("a", "b", None)
+
+
+def test_input_that_is_half_read(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("a\nb\nc\n")
+    script = f"read x; {' '.join(COMMAND)} exec cat"
+    with open(tmp_path / "lines") as lines:
+        done = subprocess.run(
+            ["bash", "-c", script], stdin=lines, capture_output=True, text=True, env=our_environment()
+        )
+    assert results(done) == ("b\nc\n", "", 0)
