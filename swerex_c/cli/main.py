@@ -200,6 +200,7 @@ def exec_(
     stdin: Annotated[
         bool, typer.Option("--stdin", help="Upload stdin for the command in a container or on a host.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON when the command ends.")] = False,
 ) -> None:
     """Run a command in a new session, and exit with its exit code.
 
@@ -221,10 +222,18 @@ def exec_(
     action = sessions.checked(
         BashAction, command=text, timeout=timeout, no_output_timeout=no_output_timeout, check="silent"
     )
-    with sessions.exit_on_errors():
-        check_bash_command(text)
-        has_input = stdin or target is None and not is_from_stdin
-        code = sessions.ended_by_signals(sessions.run_command(request, action, target, with_input=has_input))
+    has_input = stdin or target is None and not is_from_stdin
+    result = sessions.Result()
+    try:
+        with sessions.exit_on_errors(result if as_json else None):
+            check_bash_command(text)
+            run = sessions.run_command(request, action, result, target, with_input=has_input, as_json=as_json)
+            code = sessions.ended_by_signals(run)
+            if result.exit_code is None and code > 128:
+                result.error = f"swerex-c was ended by signal {code - 128}"
+    finally:
+        if as_json:
+            print(json.dumps(vars(result)))
     raise typer.Exit(code)
 
 

@@ -13,7 +13,9 @@ import stat
 import sys
 import termios
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -26,10 +28,11 @@ from swerex_c.utils.visible import visible
 if TYPE_CHECKING:
     from swerex_c.cli.targets import Target
     from swerex_c.interfaces import AbstractRuntime
-    from swerex_c.models import BashAction, BashObservation, CreateBashSessionRequest
+    from swerex_c.models import BashAction, CreateBashSessionRequest
     from swerex_c.runtime.local import LocalRuntime
 
 __all__ = [
+    "Result",
     "checked",
     "command_text",
     "ended_by_signals",
@@ -149,11 +152,13 @@ def checked(model: type[Model], **fields: Any) -> Model:
 
 
 @contextlib.asynccontextmanager
-async def _session(request: CreateBashSessionRequest, target: Target | None) -> AsyncIterator[AbstractRuntime]:
-    """Yield a runtime with one session, after printing the session's startup output."""
+async def _session(
+    request: CreateBashSessionRequest, target: Target | None, show: Callable[[str], None]
+) -> AsyncIterator[AbstractRuntime]:
+    """Yield a runtime with one session, after showing the session's startup output."""
     if target is None:
         async with _quiet_runtime() as runtime:
-            print_piece((await runtime.create_session(request)).output)
+            show((await runtime.create_session(request)).output)
             yield runtime
         return
     from swerex_c.cli.targets import opened
@@ -162,7 +167,7 @@ async def _session(request: CreateBashSessionRequest, target: Target | None) -> 
     async with opened(target) as there:
         response = await there.create_session(request)
         try:
-            print_piece(response.output)
+            show(response.output)
             yield there
         finally:
             with contextlib.suppress(SwerexException, OSError):  # what went wrong before is what to report
@@ -211,35 +216,65 @@ def ended_by_signals(work: Coroutine[Any, Any, int]) -> int:
             signal.signal(number, signal.SIG_IGN)
 
 
+@dataclass
+class Result:
+    """The result of `swerex-c exec`, which `--json` prints."""
+
+    output: str = ""
+    exit_code: int | None = None
+    timed_out: bool = False
+    seconds: float = 0.0
+    """Seconds that the command took, without the start of its session."""
+
+    failure_reason: str = ""
+    error: str = ""
+
+
 async def run_command(
-    request: CreateBashSessionRequest, action: BashAction, target: Target | None = None, *, with_input: bool = True
+    request: CreateBashSessionRequest,
+    action: BashAction,
+    result: Result,
+    target: Target | None = None,
+    *,
+    with_input: bool = True,
+    as_json: bool = False,
 ) -> int:
     """Run a command in a new session, print its output, and return its exit code.
 
     Args:
+        result: set to the result as far as the command comes.
         target: place of the session; None is this machine.
         with_input: give this process's input to the command; in a target, when the end of the input is reached.
+        as_json: print nothing.
     """
     request.session = action.session = f"swerex-c-exec-{secrets.token_hex(8)}"  # a server may have others
+    show = _nothing if as_json else print_piece
+    pieces: list[str] = []
     async with contextlib.AsyncExitStack() as stack:
-        runtime = await stack.enter_async_context(_session(request, target))
+        runtime = await stack.enter_async_context(_session(request, target, show))
         source = _NO_INPUT
         if with_input and target is None:
             source = _own_input()
         elif with_input:
             source = await stack.enter_async_context(_uploaded_input(runtime))
         action.command = _with_input(action.command, source)
-        observation: BashObservation | None = None
-        async for item in runtime.stream_in_session(action):
-            if isinstance(item, str):
-                print_piece(item)
-            else:
-                observation = item
-    if observation is None:
-        fail("the session ended before the command", Exit.FAILED)
-    if observation.failure_reason:
-        print(f"swerex-c: {visible(observation.failure_reason)}", file=sys.stderr)
-    return Exit.FAILED if observation.exit_code is None else observation.exit_code
+        began = time.perf_counter()
+        try:
+            async for item in runtime.stream_in_session(action):
+                if isinstance(item, str):
+                    show(item)
+                    pieces += [item] if as_json else []
+                else:
+                    result.exit_code, result.failure_reason = item.exit_code, item.failure_reason
+        finally:
+            result.seconds = round(time.perf_counter() - began, 6)
+            result.output = "".join(pieces)
+    if result.failure_reason and not as_json:
+        print(f"swerex-c: {visible(result.failure_reason)}", file=sys.stderr)
+    return Exit.FAILED if result.exit_code is None else result.exit_code
+
+
+def _nothing(_text: str) -> None: ...
 
 
 def run_shell(request: CreateBashSessionRequest) -> int:
@@ -300,17 +335,26 @@ def print_piece(text: str) -> None:
 
 
 @contextlib.contextmanager
-def exit_on_errors() -> Iterator[None]:
-    """Convert the errors of a session to a line on standard error and an exit code."""
+def exit_on_errors(result: Result | None = None) -> Iterator[None]:
+    """Convert the errors of a session to a line on standard error and an exit code.
+
+    Args:
+        result: set to the error, instead of the line.
+    """
     try:
         yield
-    except BashIncorrectSyntaxError as error:
-        said = str(error.extra_info.get("bash_stderr") or error).rstrip()
-        fail(said, Exit.USAGE)
-    except CommandTimeoutError as error:
-        fail(str(error), Exit.TIMED_OUT)
     except BrokenPipeError:  # typer would make it 1
         drop_output()
         raise typer.Exit(Exit.BROKEN_PIPE) from None
+    except BashIncorrectSyntaxError as error:
+        said, code = str(error.extra_info.get("bash_stderr") or error).rstrip(), Exit.USAGE
+    except CommandTimeoutError as error:  # its text quotes the command as it was run, with its input
+        said, code = str(error).partition(" while running command ")[0], Exit.TIMED_OUT
     except (SwerexException, TimeoutError, ConnectionError, ImportError) as error:
-        fail(str(error) or "the target does not answer in time", Exit.FAILED)
+        said, code = str(error) or "the target does not answer in time", Exit.FAILED
+    else:
+        return
+    if result is None:
+        fail(said, code)
+    result.error, result.timed_out = said, code == Exit.TIMED_OUT
+    raise typer.Exit(code)

@@ -220,6 +220,39 @@ def test_exec_passes_much_output_whole() -> None:
     assert done.stdout == "".join(f"{n}\n" for n in range(1, 200001))
 
 
+@pytest.mark.parametrize(
+    "arguments, fields, code",
+    [
+        (["printf 'a\\tb\\n'; exit 3"], {"output": "a\tb\n", "exit_code": 3}, 3),
+        (
+            ["-t", "0.5", "echo early; sleep 100"],
+            {"output": "early\n", "timed_out": True, "error": "timeout after 0.5 seconds"},
+            124,
+        ),
+        (
+            ["-C", "/no/such", "true"],
+            {"error": "The directory '/no/such' that the session should start in does not exist"},
+            1,
+        ),
+    ],
+)
+def test_exec_prints_one_json_object(arguments: list[str], fields: dict[str, object], code: int) -> None:
+    done = cli("exec", "--json", *arguments)
+    told = json.loads(done.stdout)
+    seconds = told.pop("seconds")
+    nothing = {"output": "", "exit_code": None, "timed_out": False, "failure_reason": "", "error": ""}
+    assert (told, done.stderr, done.returncode) == ({**nothing, **fields}, "", code)
+    assert list(told) == list(nothing) and 0 <= seconds < at_most(10)
+
+
+def test_exec_prints_json_whatever_ends_it() -> None:
+    told = json.loads(cli("exec", "--json", "if true; then").stdout)
+    assert "syntax error" in told["error"]
+    command = [*COMMAND, "exec", "--json", "kill -TERM $PPID; sleep 100"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=our_environment())
+    assert (json.loads(done.stdout)["error"], done.returncode) == ("swerex-c was ended by signal 15", 143)
+
+
 # shell
 
 
