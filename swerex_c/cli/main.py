@@ -28,7 +28,6 @@ app = typer.Typer(
     name="swerex-c",
     help="Persistent bash sessions: SWE-ReX's API on an engine written in C.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -74,7 +73,7 @@ def main() -> None:
     open_closed_streams()
     with exit_on_lost_output():
         try:
-            app()
+            app(prog_name="swerex-c")
         finally:
             sys.stdout.flush()
 

@@ -57,6 +57,26 @@ def test_wrong_use_ends_with_2(arguments: list[str]) -> None:
     assert done.stderr and "Traceback" not in done.stderr
 
 
+def test_completion_in_bash(tmp_path: Path) -> None:
+    """It installs into the startup file of whoever calls it, and completes commands and options."""
+    script = tmp_path / "swerex-c"
+    script.write_text(f"#!{sys.executable}\nfrom swerex_c.cli.main import main\nmain()\n")
+    script.chmod(0o755)
+    asks = """
+        swerex-c --show-completion; swerex-c --install-completion >/dev/null; . ~/.bashrc
+        complete -p swerex-c
+        COMP_WORDS=(swerex-c ex) COMP_CWORD=1; _swerex_c_completion swerex-c; echo "${COMPREPLY[*]}"
+        COMP_WORDS=(swerex-c exec --im) COMP_CWORD=2; _swerex_c_completion swerex-c; echo "${COMPREPLY[*]}"
+    """
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    environment = {**our_environment(), "HOME": str(tmp_path), "PATH": path}
+    done = subprocess.run(["bash", "-c", asks], capture_output=True, text=True, timeout=60, env=environment)
+    assert done.stderr == ""
+    assert "_SWEREX_C_COMPLETE=complete_bash" in done.stdout
+    expected = ["complete -o default -F _swerex_c_completion swerex-c", "exec", "--image"]
+    assert done.stdout.splitlines()[-3:] == expected
+
+
 # exec
 
 
