@@ -29,17 +29,23 @@ app = typer.Typer(
     help="Persistent bash sessions: SWE-ReX's API on an engine written in C.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 SourceOption = Annotated[
-    list[Path] | None, typer.Option("--startup-source", help="Startup file to source; may be repeated.")
+    list[Path] | None, typer.Option("--startup-source", metavar="FILE", help="Startup file to source; may be repeated.")
 ]
 StartupTimeoutOption = Annotated[
-    float | None, typer.Option(min=0, help="Time limit of the startup files in seconds (default: 60).")
+    float | None, typer.Option(min=0, metavar="SECONDS", help="Time limit of the startup files (default: 60).")
 ]
-CwdOption = Annotated[str | None, typer.Option("--cwd", "-C", help="Directory in which the session starts.")]
-EnvOption = Annotated[list[str] | None, typer.Option("--env", "-e", help="Variable as NAME=VALUE; may be repeated.")]
+CwdOption = Annotated[
+    str | None, typer.Option("--cwd", "-C", metavar="DIRECTORY", help="Directory in which the session starts.")
+]
+EnvOption = Annotated[
+    list[str] | None,
+    typer.Option("--env", "-e", metavar="NAME=VALUE", help="Variable of the session; may be repeated."),
+]
 ImageOption = Annotated[
     str | None, typer.Option("--image", metavar="IMAGE", help="Run in a new container of this image.")
 ]
@@ -100,11 +106,12 @@ def _global_options(
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="Command to run, with its arguments.")],
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND", hidden=True)],
 ) -> None:
     """Run a command with `swerex` replaced by this package.
 
-    The replacement holds in the command and in every Python that it starts.
+    The replacement holds in COMMAND and in every Python that it starts. The exit code is that of COMMAND, 127 if it was
+    not found, and 126 if it cannot be run.
     """
     from swerex_c.swap import run_environment
 
@@ -183,11 +190,17 @@ def _status_lines(now: Any) -> list[str]:
 def exec_(
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="COMMAND", help="A bash command as one argument, or its words as several."),
+        typer.Argument(metavar="COMMAND", hidden=True),
     ] = None,
-    file: Annotated[Path | None, typer.Option("--file", "-f", help="File with the command to run; - is stdin.")] = None,
-    timeout: Annotated[float | None, typer.Option("--timeout", "-t", min=0, help="Time limit in seconds.")] = None,
-    no_output_timeout: Annotated[float | None, typer.Option(min=0, help="Limit in seconds without output.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="File with the command to run; - is stdin.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", "-t", min=0, metavar="SECONDS", help="Time limit.")
+    ] = None,
+    no_output_timeout: Annotated[
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Limit of the time without output.")
+    ] = None,
     startup_source: SourceOption = None,
     startup_timeout: StartupTimeoutOption = None,
     cwd: CwdOption = None,
@@ -203,10 +216,13 @@ def exec_(
 ) -> None:
     """Run a command in a new session, and exit with its exit code.
 
-    Output is printed as it comes. Without COMMAND and --file, the command is read from stdin. Otherwise the command
-    reads stdin, unless that is a terminal: then the input of the command is empty. In a container or on a host it is
-    empty, too, unless --stdin is given: then the command starts when all of the input is there. The exit code after a
-    timeout is 124.
+    COMMAND is a bash command as one argument, or the words of one as several. Without it and without --file, the
+    command is read from stdin. Otherwise the command reads stdin, unless that is a terminal: then the input of the
+    command is empty. In a container or on a host it is empty, too, unless --stdin is given: then the command starts
+    when all of the input is there. Output is printed as it comes.
+
+    The exit code is that of the command. It is 1 if no session can run it, 2 if it is no bash command, 124 after a
+    timeout, 127 without the file of --file, 128 + N after signal N, and 141 if the reader of the output has gone.
     """
     from swerex_c.cli import sessions
     from swerex_c.engine.syntax import check_bash_command
@@ -345,7 +361,9 @@ def prune(
     cloud: Annotated[
         Cloud | None, typer.Option(help="Remove pods (of the current context) or sandboxes of this service instead.")
     ] = None,
-    namespace: Annotated[str | None, typer.Option(help="Kubernetes namespace (default: that of the context).")] = None,
+    namespace: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Kubernetes namespace (default: that of the context).")
+    ] = None,
 ) -> None:
     """Remove the sandboxes whose process died without stopping them.
 
@@ -393,7 +411,7 @@ def _left_in(cloud: Cloud | None, engine: str, namespace: str | None, dry_run: b
 @app.command()
 def bench(
     seconds: Annotated[
-        float | None, typer.Option(min=1, help="Time limit in seconds (default: 60).", show_default=False)
+        float | None, typer.Option(min=1, metavar="SECONDS", help="Time limit (default: 60).", show_default=False)
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Measure for 15 seconds only, with rough results.")] = False,
     only: Annotated[
@@ -404,21 +422,22 @@ def bench(
         typer.Option("--json", metavar="FILE", help="Also write the results to FILE; with -, print only them."),
     ] = None,
     original_python: Annotated[
-        Path | None, typer.Option(help="Python interpreter that has SWE-ReX, to compare with it.", metavar="PATH")
+        Path | None, typer.Option(help="Python interpreter that has SWE-ReX, to compare with it.", metavar="FILE")
     ] = None,
     host: Annotated[
         str | None, typer.Option(metavar="HOST", help="Also measure this host: USER@NAME for ssh, or a server's URL.")
     ] = None,
-    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of that host.")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, metavar="PORT", help="Port of that host.")] = None,
     auth_token: Annotated[
-        str | None, typer.Option(envvar="SWEREX_AUTH_TOKEN", help="Key of that server.", show_default=False)
+        str | None,
+        typer.Option(metavar="KEY", envvar="SWEREX_AUTH_TOKEN", help="Key of that server.", show_default=False),
     ] = None,
     image: Annotated[str | None, typer.Option(metavar="IMAGE", help="Also measure a container of this image.")] = None,
     container_runtime: EngineOption = ContainerRuntime.docker,
     deployment: Annotated[
         str | None, typer.Option(metavar="JSON", help="Also measure this deployment, such as an ssh host.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random order of the measurements.")] = 1,
+    seed: Annotated[int, typer.Option(metavar="NUMBER", help="Seed of the random order of the measurements.")] = 1,
 ) -> None:
     """Measure sessions on this machine in about a minute.
 

@@ -39,9 +39,10 @@ _DEFAULTS = Limits()
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 _EPILOG = """\
-Clients send the key in the header X-API-Key. --auth-token-file and the environment variable SWEREX_AUTH_TOKEN keep
-it out of the process list. A key given with --auth-token is overwritten there, but it is visible for a moment, and in
-the program or script that started the server.
+Clients send the key in the header X-API-Key. --auth-token-file and the
+environment variable SWEREX_AUTH_TOKEN keep it out of the process list. A key
+given with --auth-token is overwritten there, but it is visible for a moment,
+and in the program or script that started the server.
 """
 
 

@@ -18,9 +18,12 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
 
 from swerex_c import __version__
 from swerex_c._version import __version__ as own_version
+from swerex_c.cli.main import app
 from tests.support.harness import at_most, eventually, marked
 from tests.support.original import our_environment
 
@@ -46,6 +49,20 @@ def test_help_names_every_command() -> None:
     said = cli("--help").stdout
     for name in ("run", "exec", "shell", "enable", "disable", "status", "doctor", "prune", "bench"):
         assert f" {name} " in said
+
+
+COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_fits_a_terminal_and_has_no_types_of_python(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    told = CliRunner().invoke(app, [*command.split(), "--help"])
+    assert (told.exit_code, told.stderr) == (0, "")
+    assert "Usage: " in told.stdout or "usage: " in told.stdout
+    assert max(map(len, told.stdout.splitlines())) <= 80
+    assert told.stdout.isascii()
+    assert not re.search(r"<\w*(str|bool|int|float|path|list)\b|\b(TEXT|FLOAT|INTEGER|RANGE)", told.stdout)
 
 
 @pytest.mark.parametrize(
