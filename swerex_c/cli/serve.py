@@ -100,6 +100,9 @@ def _parser(program: str, host: str) -> argparse.ArgumentParser:
         def error(self, message: str) -> NoReturn:
             _fail(program, f"{message} (see {program} --help)", USAGE)
 
+        def print_help(self, file: Any = None) -> None:
+            print(self.format_help(), end="", file=file)  # argparse ignores errors of the write
+
     parser = Parser(
         prog=program,
         description="Serve sessions, commands and files of this machine to clients that have the key.",

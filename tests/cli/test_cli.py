@@ -419,11 +419,19 @@ def test_prune_says_what_a_cloud_needs(cloud: str, tmp_path: Path) -> None:
 # Standard streams that are closed or full
 
 
-@pytest.mark.parametrize("arguments", ["exec 'echo hi'", "status", "-V", "doctor"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "exec 'echo hi'", "exec --json true", "status", "status --json", "-V", "--help", "bench --help", "serve --help",
+        "doctor", "doctor --json", "demo",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("output, why", [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")])
-def test_output_that_cannot_be_written(arguments: str, output: str, why: str) -> None:
+def test_output_that_cannot_be_written(arguments: str, unbuffered: str, output: str, why: str) -> None:
     command = f"{sys.executable} -m swerex_c {arguments} {output}"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, env=our_environment())
+    environment = {**our_environment(), "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment)
     assert results(done) == ("", f"swerex-c: the output cannot be written: {why}\n", 1)
 
 

@@ -109,3 +109,11 @@ def test_shell_names_what_is_missing(docker: Engine, bash_min: str) -> None:
         assert person.exit_code(60) == 1
     finally:
         person.end()
+
+
+def test_prune_without_an_output(docker: Engine) -> None:
+    command = f"{sys.executable} -m swerex_c prune --dry-run >/dev/full"
+    environment = {**our_environment(), **docker.environment}
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=100, env=environment)
+    told = "swerex-c: the output cannot be written: No space left on device\n"
+    assert (done.stderr, done.returncode) == (told, 1)
