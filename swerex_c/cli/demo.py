@@ -27,6 +27,11 @@ from swerex_c.utils.visible import visible
 __all__ = ["main"]
 
 _LONGEST_SHOWN = 80
+"""Characters of a text above which only its beginning is shown."""
+
+_LONGEST_LINE = 71
+"""Characters of a line to print, which fit 80 columns behind the indentation."""
+
 _BIG = 10_000_000
 
 
@@ -100,9 +105,9 @@ def _is_right(step: Step, result: Result) -> bool:
 
 
 def _cut(text: str) -> str:
-    shown = text[:_LONGEST_SHOWN].rstrip("\n").replace("\t", "    ")
-    rest = f" ... ({len(text):,} characters)" if len(text) > _LONGEST_SHOWN else ""
-    return visible(shown) + rest
+    if len(text) > _LONGEST_SHOWN:
+        return visible(text[: _LONGEST_SHOWN // 2]) + f" ... ({len(text):,} characters)"
+    return visible(text.rstrip("\n").replace("\t", "    "))
 
 
 def _command_of(action: BashAction | BashInterruptAction) -> str:
@@ -143,7 +148,8 @@ def _print_lines(rows: list[tuple[Text, ...]]) -> None:
         print(f"{right.plain:5}  {title.plain} ({ended}{seconds.plain})")
         for sign, text in (("$", command.plain), (" ", output.plain)):
             for line in text.splitlines():
-                print(f"       {sign} {line}".rstrip())
+                shown = line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 4] + " ..."
+                print(f"       {sign} {shown}".rstrip())
                 sign = ">" if sign == "$" else sign
 
 

@@ -12,11 +12,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import typer
 
 from swerex_c.exceptions import SwerexException
 from swerex_c.utils.visible import visible
@@ -74,30 +77,28 @@ def as_data(findings: list[Finding]) -> dict[str, Any]:
 
 
 def print_table(findings: list[Finding]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    """Print the findings as lines that fit the terminal, or 80 columns.
 
-    table = Table("", "Check", "Result", "Note", box=None, pad_edge=False)
+    A path or another long word stays whole.
+    """
+    width = shutil.get_terminal_size((80, 24)).columns
+    names = max(len(finding.name) for finding in findings)
     for finding in findings:
-        table.add_row(_sign(finding), finding.name, _plain(finding.value), _plain(finding.note))
-    console = Console()
-    console.print(table)
+        told = visible(f"{finding.value}: {finding.note}" if finding.note else finding.value, one_line=True)
+        first, *rest = textwrap.wrap(told, max(width - names - 7, 20), break_long_words=False, break_on_hyphens=False)
+        typer.echo(f"{_sign(finding)}  {finding.name:{names}}  {first}")
+        for line in rest:
+            typer.echo(" " * (names + 7) + line)
     can = sessions_can_run(findings)
-    console.print("Sessions can run." if can else "[red]Sessions cannot run.[/]")
+    typer.echo("Sessions can run." if can else typer.style("Sessions cannot run.", fg="red"))
 
 
 def _sign(finding: Finding) -> str:
     if finding.good is None:
-        return ""
+        return "   "
     if finding.good:
-        return "[green]yes[/]"
-    return "[red]no[/]" if finding.needed else "[yellow]no[/]"
-
-
-def _plain(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(visible(text))
+        return typer.style("yes", fg="green")
+    return typer.style("no ", fg="red" if finding.needed else "yellow")
 
 
 def _package() -> Iterator[Finding]:

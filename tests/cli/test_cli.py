@@ -350,6 +350,14 @@ def test_doctor_tells_people() -> None:
     assert "bash" in done.stdout and done.stdout.rstrip().endswith("Sessions can run.")
 
 
+@pytest.mark.parametrize("command", ["doctor", "status", "demo"])
+def test_tables_fit_80_columns(command: str) -> None:
+    """Except for long words, such as paths."""
+    lines = cli(command).stdout.splitlines()
+    assert lines and not [line for line in lines if len(line) > 80 and len(line.split()[-1]) < 50]
+    assert not [line for line in lines if line != line.rstrip() or "\u2026" in line]
+
+
 def test_doctor_finds_that_bash_is_missing(tmp_path: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "doctor", "--json"], capture_output=True, text=True, timeout=25,

@@ -78,7 +78,7 @@ def test_shell(docker: Engine, bash_min: str) -> None:
     try:
         person.until(rb"# ", 60)
         # Docker tells the container the size of the terminal a moment after the start.
-        person.keys(b'echo "$A-$((6 * 7)) $PWD"; until stty size 2>&-; do :; done\r')
+        person.keys(b'echo "$A-$((6 * 7)) $PWD"; until [ "$(stty size 2>/dev/null)" ]; do :; done; stty size\r')
         person.until(rb"b c-42 /tmp\r\n31 91\r\n.*# ")
         person.keys(b"sleep 1000\r")
         person.until(rb"sleep 1000\r\n")
