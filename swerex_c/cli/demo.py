@@ -164,7 +164,6 @@ async def _session(work: Callable[[LocalRuntime], Awaitable[list[tuple[Step, Res
 
 def main() -> int:
     """Run the demo; return 0 if all results are as expected, else 1."""
-    restore_child_signal()
     console = Console()
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="swerex-c-demo-") as directory:
@@ -192,4 +191,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    restore_child_signal()
     sys.exit(main())
