@@ -5,7 +5,7 @@ A configuration can be given in a file or on a command line, and can create its 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Required, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,7 +13,15 @@ from swerex_c.interfaces import AbstractRuntime
 from swerex_c.models import OUTPUT_LIMIT, READ_LIMIT
 from swerex_c.utils.load import load_class
 
-__all__ = ["DummyRuntimeConfig", "LocalRuntimeConfig", "RemoteRuntimeConfig", "RuntimeConfig", "get_runtime"]
+__all__ = [
+    "DummyRuntimeConfig",
+    "LocalRuntimeConfig",
+    "LocalRuntimeKeywords",
+    "RemoteRuntimeConfig",
+    "RemoteRuntimeKeywords",
+    "RuntimeConfig",
+    "get_runtime",
+]
 
 
 class _RuntimeConfig(BaseModel):
@@ -57,6 +65,15 @@ class LocalRuntimeConfig(_RuntimeConfig):
     dates from then."""
 
 
+class LocalRuntimeKeywords(TypedDict, total=False):
+    """Keyword arguments of `LocalRuntime`: the fields of `LocalRuntimeConfig`."""
+
+    output_limit: int
+    read_limit: int
+    warm_sessions: int
+    warm_startup_files: bool
+
+
 class RemoteRuntimeConfig(_RuntimeConfig):
     """Configuration of a runtime behind a server."""
 
@@ -89,6 +106,19 @@ class RemoteRuntimeConfig(_RuntimeConfig):
     command: list[str] | None = None
     """Program to start as the server, instead of `host`: it transfers frames on its standard input and output, as
     `["ssh", "example.org", "swerex-remote", "--stdio"]` does. It ends with the runtime."""
+
+
+class RemoteRuntimeKeywords(TypedDict, total=False):
+    """Keyword arguments of `RemoteRuntime`: the fields of `RemoteRuntimeConfig`."""
+
+    auth_token: Required[str]
+    host: str
+    port: int | None
+    timeout: float
+    wire: Literal["auto", "msgpack", "json"]
+    reconnect_timeout: float
+    answer_limit: int
+    command: list[str] | None
 
 
 class DummyRuntimeConfig(_RuntimeConfig):

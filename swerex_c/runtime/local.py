@@ -6,10 +6,11 @@ ones among them anyway.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from swerex_c.engine.sessions import SessionsRuntime
 from swerex_c.interfaces import reject_text
+from swerex_c.utils.load import ConfigSignature
 
 if TYPE_CHECKING:
     import logging
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from swerex_c.engine.session import BashSession, Session
     from swerex_c.engine.syntax import check_bash_command as _check_bash_command
     from swerex_c.engine.syntax import split_bash_command as _split_bash_command
-    from swerex_c.runtime.config import LocalRuntimeConfig
+    from swerex_c.runtime.config import LocalRuntimeConfig, LocalRuntimeKeywords
 
 __all__ = ["BashSession", "LocalRuntime", "Session", "_check_bash_command", "_split_bash_command"]
 
@@ -48,7 +49,9 @@ class LocalRuntime(SessionsRuntime):
     Sessions block neither each other nor the event loop. Closing the runtime ends all of them and what they started.
     """
 
-    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Any):
+    __signature__ = ConfigSignature("swerex_c.runtime.config:LocalRuntimeConfig")
+
+    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Unpack[LocalRuntimeKeywords]):
         """Create the runtime from the fields of `LocalRuntimeConfig`."""
         # Import all modules now: later there may be no descriptor left to read a module with.
         import swerex_c.engine.session

@@ -10,12 +10,13 @@ import contextlib
 import math
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from urllib.parse import urlsplit, urlunsplit
 
 from swerex_c.exceptions import AuthenticationError, SwerexException
 from swerex_c.interfaces import AbstractRuntime, reject_text
 from swerex_c.remote.client.errors import NotFrames
+from swerex_c.utils.load import ConfigSignature
 from swerex_c.utils.log import get_logger
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from swerex_c import models
     from swerex_c.remote.client.frames import WireClient
     from swerex_c.remote.client.http import JsonClient
-    from swerex_c.runtime.config import RemoteRuntimeConfig
+    from swerex_c.runtime.config import RemoteRuntimeConfig, RemoteRuntimeKeywords
 
 __all__ = ["RemoteRuntime", "RemoteRuntimeConfig"]
 
@@ -68,7 +69,9 @@ class RemoteRuntime(AbstractRuntime):
     It may be used from several event loops and threads at once.
     """
 
-    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Any):
+    __signature__ = ConfigSignature("swerex_c.runtime.config:RemoteRuntimeConfig")
+
+    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Unpack[RemoteRuntimeKeywords]):
         """Create the runtime from the fields of `RemoteRuntimeConfig`."""
         from swerex_c.runtime.config import RemoteRuntimeConfig
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from swerex_c.exceptions import NotAvailableError
 
-__all__ = ["load_class"]
+if TYPE_CHECKING:
+    import inspect
+
+__all__ = ["ConfigSignature", "load_class"]
 
 
 def load_class(target: str) -> Any:
@@ -26,3 +29,32 @@ def load_class(target: str) -> Any:
         from swerex_c._version import __version__
 
         raise NotAvailableError(f"swerex-c {__version__} has no {name} (there is no module {module})") from None
+
+
+class ConfigSignature:
+    """`__signature__` of a class whose constructor takes the fields of a configuration.
+
+    `help()` and notebooks show it; editors and type checkers read the annotation of `**kwargs`. The configuration is
+    imported only when the signature is asked for.
+    """
+
+    def __init__(self, config: str, **defaults: object):
+        """Take the configuration as "module:Class", and the defaults that differ from it."""
+        self._config = config
+        self._defaults = defaults
+
+    def __set_name__(self, owner: type[Any], name: str) -> None:
+        self._owner = owner
+
+    def __get__(self, instance: object, owner: type[Any]) -> inspect.Signature:
+        if owner.__init__ is not self._owner.__init__:
+            raise AttributeError("__signature__")  # the arguments of a subclass are its own
+        import inspect
+
+        _, *own = inspect.signature(owner.__init__).parameters.values()
+        arguments = {argument.name: argument for argument in own if argument.kind is not argument.VAR_KEYWORD}
+        for field in inspect.signature(load_class(self._config)).parameters.values():
+            if field.name != "type":
+                default = self._defaults.get(field.name, field.default)
+                arguments.setdefault(field.name, field.replace(default=default))
+        return inspect.Signature(list(arguments.values()))

@@ -1,12 +1,12 @@
 """Configuration of a deployment in a Daytona sandbox."""
 
-from typing import ClassVar
+from typing import ClassVar, TypedDict
 
 from pydantic import ConfigDict, Field
 
 from swerex_c.providers.config import ProviderConfig
 
-__all__ = ["DaytonaDeploymentConfig"]
+__all__ = ["DaytonaDeploymentConfig", "DaytonaKeywords"]
 
 
 class DaytonaDeploymentConfig(ProviderConfig):
@@ -33,3 +33,16 @@ class DaytonaDeploymentConfig(ProviderConfig):
     """True starts a server in the sandbox, which needs Python there, and reaches it over a preview link. False reaches
     the sandbox over terminals of Daytona, for which it needs bash and coreutils. None is False, except for a subclass
     that overrides `_get_command`, the command that starts the server."""
+
+
+class DaytonaKeywords(TypedDict, total=False):
+    """Keyword arguments of `DaytonaDeployment`: the fields of `DaytonaDeploymentConfig`."""
+
+    api_key: str
+    target: str
+    port: int
+    container_timeout: float
+    runtime_timeout: float
+    image: str
+    startup_timeout: float
+    server: bool | None

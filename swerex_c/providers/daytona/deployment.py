@@ -15,17 +15,18 @@ import shlex
 import time
 import uuid
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from swerex_c._version import PACKAGE_NAME, REMOTE_EXECUTABLE_NAME
 from swerex_c.exceptions import DeploymentStartupError, SwerexException
 from swerex_c.providers.daytona import labels as _labels
 from swerex_c.providers.daytona.backend import DaytonaBackend, sentence, why_lost
-from swerex_c.providers.daytona.config import DaytonaDeploymentConfig
+from swerex_c.providers.daytona.config import DaytonaDeploymentConfig, DaytonaKeywords
 from swerex_c.providers.daytona.labels import prune
 from swerex_c.providers.server_deployment import ServerDeployment
 from swerex_c.remote.server.auth import VARIABLE
 from swerex_c.sandbox import api_loop
+from swerex_c.utils.load import ConfigSignature
 
 if TYPE_CHECKING:
     from swerex_c.runtime.config import RemoteRuntimeConfig
@@ -66,11 +67,13 @@ class DaytonaDeployment(ServerDeployment):
     _start_command = "_get_command"
     _ends_sandbox = True
 
+    __signature__ = ConfigSignature("swerex_c.providers.daytona.config:DaytonaDeploymentConfig")
+
     def __init__(
         self,
         *,
         logger: logging.Logger | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[DaytonaKeywords],
     ):
         """Prepare a deployment. No request is sent to Daytona before `start`.
 

@@ -1,12 +1,12 @@
 """Configuration of a deployment in a container of Docker or Podman."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict
 
 from pydantic import Field, model_validator
 
 from swerex_c.providers.config import ProviderConfig
 
-__all__ = ["DockerDeploymentConfig"]
+__all__ = ["DockerDeploymentConfig", "DockerKeywords"]
 
 
 class DockerDeploymentConfig(ProviderConfig):
@@ -86,6 +86,24 @@ class DockerDeploymentConfig(ProviderConfig):
         if not equals:
             platform = arguments[at + 1]
         return {**data, "platform": platform, "docker_args": [*arguments[:at], *arguments[end:]]}
+
+
+class DockerKeywords(TypedDict, total=False):
+    """Keyword arguments of `DockerDeployment`: the fields of `DockerDeploymentConfig`."""
+
+    image: str
+    port: int | None
+    docker_args: list[str]
+    startup_timeout: float
+    pull: Literal["never", "always", "missing"]
+    remove_images: bool
+    python_standalone_dir: str | None
+    platform: str | None
+    remove_container: bool
+    container_runtime: Literal["docker", "podman"]
+    server: bool | None
+    exec_shell: list[str]
+    docker_internal_host: str
 
 
 def _is_platform(word: str) -> bool:

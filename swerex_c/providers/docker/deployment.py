@@ -12,7 +12,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from swerex_c._version import PACKAGE_NAME, REMOTE_EXECUTABLE_NAME
 from swerex_c.exceptions import (
@@ -24,7 +24,7 @@ from swerex_c.exceptions import (
 )
 from swerex_c.models import IsAliveResponse
 from swerex_c.providers import ownership
-from swerex_c.providers.docker.config import DockerDeploymentConfig
+from swerex_c.providers.docker.config import DockerDeploymentConfig, DockerKeywords
 from swerex_c.providers.docker.engine import Engine, forget, remember
 from swerex_c.providers.docker.images import (
     _is_image_available,
@@ -36,6 +36,7 @@ from swerex_c.providers.docker.images import (
 )
 from swerex_c.providers.server_deployment import ServerDeployment
 from swerex_c.sandbox.env_passing import quote_for_any_shell
+from swerex_c.utils.load import ConfigSignature
 from swerex_c.utils.shell_script import read_script
 from swerex_c.utils.threads import in_thread
 from swerex_c.utils.visible import visible
@@ -88,7 +89,9 @@ class DockerDeployment(ServerDeployment):
     _ends_sandbox = True
     _start_command = "_get_swerex_start_cmd"
 
-    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Any):
+    __signature__ = ConfigSignature("swerex_c.providers.docker.config:DockerDeploymentConfig")
+
+    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Unpack[DockerKeywords]):
         """Create a deployment from the fields of a `DockerDeploymentConfig`."""
         super().__init__(logger=logger)
         self._config = DockerDeploymentConfig(**kwargs)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Unpack
 
-from swerex_c.providers.docker.config import DockerDeploymentConfig
+from swerex_c.providers.docker.config import DockerDeploymentConfig, DockerKeywords
 from swerex_c.providers.docker.deployment import DockerDeployment
+from swerex_c.utils.load import ConfigSignature
 
 __all__ = ["DockerDeploymentConfig", "PodmanDeployment"]
 
@@ -17,6 +18,11 @@ class PodmanDeployment(DockerDeployment):
     A `DockerDeployment` with `container_runtime="podman"` is equivalent.
     """
 
-    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Any):
+    __signature__ = ConfigSignature(
+        "swerex_c.providers.docker.config:DockerDeploymentConfig", container_runtime="podman"
+    )
+
+    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Unpack[DockerKeywords]):
         """Create a deployment from the fields of a `DockerDeploymentConfig`."""
-        super().__init__(logger=logger, **{"container_runtime": "podman", **kwargs})
+        kwargs.setdefault("container_runtime", "podman")
+        super().__init__(logger=logger, **kwargs)

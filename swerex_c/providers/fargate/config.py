@@ -1,13 +1,13 @@
 """Configuration of a Fargate deployment."""
 
 from ipaddress import IPv4Network
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict
 
 from pydantic import field_validator
 
 from swerex_c.providers.config import ProviderConfig
 
-__all__ = ["FargateDeploymentConfig"]
+__all__ = ["FargateDeploymentConfig", "FargateKeywords"]
 
 
 class FargateDeploymentConfig(ProviderConfig):
@@ -61,3 +61,20 @@ class FargateDeploymentConfig(ProviderConfig):
     def validate_allowed_cidr(cls, value: str) -> str:
         """Accept a single address, or one with host bits; normalize it as AWS does."""
         return str(IPv4Network(value, strict=False))
+
+
+class FargateKeywords(TypedDict, total=False):
+    """Keyword arguments of `FargateDeployment`: the fields of `FargateDeploymentConfig`."""
+
+    image: str
+    port: int
+    cluster_name: str
+    execution_role_prefix: str
+    task_definition_prefix: str
+    log_group: str | None
+    security_group_prefix: str
+    fargate_args: dict[str, Any]
+    container_timeout: float
+    runtime_timeout: float
+    startup_timeout: float
+    allowed_cidr: str

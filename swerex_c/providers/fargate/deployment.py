@@ -13,13 +13,13 @@ import math
 import shlex
 import time
 import uuid
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from swerex_c._version import PACKAGE_NAME, REMOTE_EXECUTABLE_NAME
 from swerex_c.exceptions import DeploymentStartupError, SandboxLostError
 from swerex_c.models import IsAliveResponse
 from swerex_c.providers.fargate import task as tasks
-from swerex_c.providers.fargate.config import FargateDeploymentConfig
+from swerex_c.providers.fargate.config import FargateDeploymentConfig, FargateKeywords
 from swerex_c.providers.server_deployment import ServerDeployment
 from swerex_c.remote.server.auth import VARIABLE
 from swerex_c.sandbox import api_loop
@@ -35,6 +35,7 @@ from swerex_c.utils.aws import (
     run_fargate_task,
 )
 from swerex_c.utils.aws_client import AwsError, checking
+from swerex_c.utils.load import ConfigSignature
 from swerex_c.utils.threads import check_cancelled, in_thread
 
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ class FargateDeployment(ServerDeployment):
     _always_serves = True
     _start_command = "_get_command"
 
-    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Any):
+    __signature__ = ConfigSignature("swerex_c.providers.fargate.config:FargateDeploymentConfig")
+
+    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Unpack[FargateKeywords]):
         """Take the fields of `FargateDeploymentConfig` as keyword arguments."""
         super().__init__(logger=logger)
         self._config = FargateDeploymentConfig(**kwargs)

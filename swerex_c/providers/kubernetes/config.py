@@ -1,12 +1,12 @@
 """Configuration of a deployment in a Kubernetes pod."""
 
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypedDict
 
 from pydantic import model_validator
 
 from swerex_c.providers.config import ProviderConfig
 
-__all__ = ["KubernetesDeploymentConfig"]
+__all__ = ["KubernetesDeploymentConfig", "KubernetesKeywords"]
 
 
 class KubernetesDeploymentConfig(ProviderConfig):
@@ -99,3 +99,31 @@ class KubernetesDeploymentConfig(ProviderConfig):
         if self.grace_period < 0:
             raise ValueError("grace_period is at least 0")
         return self
+
+
+class KubernetesKeywords(TypedDict, total=False):
+    """Keyword arguments of `KubernetesDeployment`: the fields of `KubernetesDeploymentConfig`."""
+
+    image: str
+    command: list[str]
+    environment: dict[str, str]
+    requests: dict[str, str]
+    limits: dict[str, str]
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None
+    image_pull_secrets: list[str]
+    namespace: str | None
+    container_name: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    node_selector: dict[str, str]
+    tolerations: list[dict[str, Any]]
+    service_account: str | None
+    mount_service_account_token: bool
+    runtime_class: str | None
+    pod_template: dict[str, Any] | str | None
+    context: str | None
+    kubeconfig: str | None
+    in_cluster: bool | None
+    startup_timeout: float
+    time_to_live: float | None
+    grace_period: int

@@ -7,17 +7,18 @@ import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from swerex_c.exceptions import DeploymentNotStartedError, PodStartupError, SandboxLostError
 from swerex_c.providers.kubernetes import pod_spec
 from swerex_c.providers.kubernetes.access import Access, require
 from swerex_c.providers.kubernetes.cluster import Cluster
-from swerex_c.providers.kubernetes.config import KubernetesDeploymentConfig
+from swerex_c.providers.kubernetes.config import KubernetesDeploymentConfig, KubernetesKeywords
 from swerex_c.providers.kubernetes.errors import ApiError, ClusterError, UnreachableError, startup_error
 from swerex_c.providers.kubernetes.readiness import PodWait
 from swerex_c.providers.sandbox_deployment import SandboxDeployment
 from swerex_c.sandbox import api_loop
+from swerex_c.utils.load import ConfigSignature
 
 if TYPE_CHECKING:
     from swerex_c.providers.kubernetes.backend import KubernetesBackend
@@ -58,7 +59,9 @@ class KubernetesDeployment(SandboxDeployment):
     _config: KubernetesDeploymentConfig
     _ends_sandbox = True
 
-    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Any):
+    __signature__ = ConfigSignature("swerex_c.providers.kubernetes.config:KubernetesDeploymentConfig")
+
+    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Unpack[KubernetesKeywords]):
         """Create a deployment from the fields of a `KubernetesDeploymentConfig`.
 
         Raises:

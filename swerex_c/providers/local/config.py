@@ -1,12 +1,12 @@
 """Configuration of deployments on this machine, directly or in an isolated view."""
 
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from swerex_c.providers.config import ProviderConfig
 
-__all__ = ["IsolationConfig", "LocalDeploymentConfig"]
+__all__ = ["IsolationConfig", "LocalDeploymentConfig", "LocalKeywords"]
 
 
 class IsolationConfig(BaseModel):
@@ -70,3 +70,12 @@ class LocalDeploymentConfig(ProviderConfig):
         if self.warm_sessions and self.isolation is not None:
             raise ValueError("warm_sessions cannot be combined with isolation")
         return self
+
+
+class LocalKeywords(TypedDict, total=False):
+    """Keyword arguments of `LocalDeployment`: the fields of `LocalDeploymentConfig`."""
+
+    isolation: IsolationConfig | None
+    startup_timeout: float
+    warm_sessions: int
+    warm_startup_files: bool

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from swerex_c.exceptions import DeploymentNotStartedError
 from swerex_c.interfaces import AbstractDeployment, CombinedDeploymentHook, DeploymentHook
 from swerex_c.models import IsAliveResponse
-from swerex_c.providers.local.config import IsolationConfig, LocalDeploymentConfig
+from swerex_c.providers.local.config import IsolationConfig, LocalDeploymentConfig, LocalKeywords
 from swerex_c.providers.sandbox_deployment import SandboxDeployment
 from swerex_c.runtime.local import LocalRuntime
+from swerex_c.utils.load import ConfigSignature
 from swerex_c.utils.log import get_logger
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ class LocalDeployment(AbstractDeployment):
         deployment = LocalDeployment(isolation=IsolationConfig(writable=["/srv/project"], network=False))
     """
 
-    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Any):
+    __signature__ = ConfigSignature("swerex_c.providers.local.config:LocalDeploymentConfig")
+
+    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Unpack[LocalKeywords]):
         """Create a deployment from the fields of `LocalDeploymentConfig`."""
         self._runtime: LocalRuntime | None = None
         self._view: _View | None = None

@@ -1,6 +1,6 @@
 """Configuration of a Ray deployment."""
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict
 
 from pydantic import Field, model_validator
 
@@ -8,7 +8,7 @@ from swerex_c.providers.config import ProviderConfig
 from swerex_c.providers.docker.config import DockerDeploymentConfig
 from swerex_c.providers.local.config import LocalDeploymentConfig
 
-__all__ = ["RayDeploymentConfig"]
+__all__ = ["RayDeploymentConfig", "RayKeywords"]
 
 
 class RayDeploymentConfig(ProviderConfig):
@@ -90,3 +90,25 @@ class RayDeploymentConfig(ProviderConfig):
         if self.bundle >= 0 and not self.placement_group:
             raise ValueError("A bundle is one of a placement_group, which is not given")
         return self
+
+
+class RayKeywords(TypedDict, total=False):
+    """Keyword arguments of `RayDeployment`: the fields of `RayDeploymentConfig`."""
+
+    environment: LocalDeploymentConfig | DockerDeploymentConfig
+    address: str | None
+    namespace: str | None
+    num_cpus: float
+    num_gpus: float
+    memory: int | None
+    resources: dict[str, float]
+    scheduling_strategy: Literal["DEFAULT", "SPREAD"]
+    node_id: str | None
+    node_labels: dict[str, str]
+    placement_group: str | None
+    bundle: int
+    runtime_env: dict[str, Any]
+    startup_timeout: float
+    time_limit: float | None
+    memory_limit: int | None
+    connection: Literal["auto", "direct", "ray"]

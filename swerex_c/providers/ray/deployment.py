@@ -20,16 +20,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
 from swerex_c.exceptions import DeploymentStartupError, StartupTimeoutError
 from swerex_c.providers.docker.config import DockerDeploymentConfig
 from swerex_c.providers.local.config import LocalDeploymentConfig
 from swerex_c.providers.ray import cluster as cluster
 from swerex_c.providers.ray._compat import actor_state
-from swerex_c.providers.ray.config import RayDeploymentConfig
+from swerex_c.providers.ray.config import RayDeploymentConfig, RayKeywords
 from swerex_c.providers.sandbox_deployment import ProviderDeployment
 from swerex_c.sandbox import api_loop
+from swerex_c.utils.load import ConfigSignature
 from swerex_c.utils.threads import in_thread
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ class RayDeployment(ProviderDeployment):
 
     _startup_timeout: ClassVar[float] = 180.0
 
-    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Any):
+    __signature__ = ConfigSignature("swerex_c.providers.ray.config:RayDeploymentConfig")
+
+    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Unpack[RayKeywords]):
         """Take the fields of `RayDeploymentConfig` as keyword arguments."""
         super().__init__(logger=logger)
         self._config: RayDeploymentConfig = RayDeploymentConfig(**kwargs)

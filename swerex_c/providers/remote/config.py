@@ -1,10 +1,10 @@
 """Configuration of a deployment with a server that is already running."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Required, TypedDict
 
 from swerex_c.providers.config import ProviderConfig
 
-__all__ = ["RemoteDeploymentConfig"]
+__all__ = ["RemoteDeploymentConfig", "RemoteKeywords"]
 
 
 class RemoteDeploymentConfig(ProviderConfig):
@@ -26,3 +26,12 @@ class RemoteDeploymentConfig(ProviderConfig):
 
     type: Literal["remote"] = "remote"
     """Discriminator of the deployment type. Do not change it."""
+
+
+class RemoteKeywords(TypedDict, total=False):
+    """Keyword arguments of `RemoteDeployment`: the fields of `RemoteDeploymentConfig`."""
+
+    auth_token: Required[str]
+    host: str
+    port: int | None
+    timeout: float

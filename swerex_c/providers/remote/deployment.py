@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from swerex_c.exceptions import DeploymentNotStartedError, SwerexException
 from swerex_c.interfaces import AbstractDeployment, CombinedDeploymentHook, DeploymentHook
 from swerex_c.models import IsAliveResponse
-from swerex_c.providers.remote.config import RemoteDeploymentConfig
+from swerex_c.providers.remote.config import RemoteDeploymentConfig, RemoteKeywords
 from swerex_c.runtime.remote import RemoteRuntime
+from swerex_c.utils.load import ConfigSignature
 from swerex_c.utils.log import get_logger
 
 __all__ = ["RemoteDeployment", "RemoteDeploymentConfig"]
@@ -21,7 +22,9 @@ class RemoteDeployment(AbstractDeployment):
     Its `RemoteRuntime` lets code for deployments use such a server.
     """
 
-    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Any):
+    __signature__ = ConfigSignature("swerex_c.providers.remote.config:RemoteDeploymentConfig")
+
+    def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Unpack[RemoteKeywords]):
         """Create a deployment from the fields of `RemoteDeploymentConfig`."""
         self._runtime: RemoteRuntime | None = None
         self.logger = logger or get_logger("rex-deploy")

@@ -1,10 +1,10 @@
 """Configuration of a deployment on a host that runs an SSH server."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypedDict
 
 from swerex_c.providers.config import ProviderConfig
 
-__all__ = ["SSHDeploymentConfig"]
+__all__ = ["SSHDeploymentConfig", "SSHKeywords"]
 
 
 class SSHDeploymentConfig(ProviderConfig):
@@ -38,3 +38,15 @@ class SSHDeploymentConfig(ProviderConfig):
 
     type: Literal["ssh"] = "ssh"
     """Discriminator of the deployment type. Do not change it."""
+
+
+class SSHKeywords(TypedDict, total=False):
+    """Keyword arguments of `SSHDeployment`: the fields of `SSHDeploymentConfig`."""
+
+    port: int | None
+    user: str | None
+    identity_file: str | None
+    config_file: str | None
+    options: list[str]
+    share_connections: bool
+    startup_timeout: float

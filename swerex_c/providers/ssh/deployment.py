@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from swerex_c.providers.sandbox_deployment import SandboxDeployment
-from swerex_c.providers.ssh.config import SSHDeploymentConfig
+from swerex_c.providers.ssh.config import SSHDeploymentConfig, SSHKeywords
+from swerex_c.utils.load import ConfigSignature
 
 if TYPE_CHECKING:
     from swerex_c.providers.ssh.backend import SSHBackend
@@ -25,7 +26,9 @@ class SSHDeployment(SandboxDeployment):
     Processes that sessions start end with the sessions; `stop` leaves the host and its files as they are.
     """
 
-    def __init__(self, host: str | None = None, *, logger: logging.Logger | None = None, **kwargs: Any):
+    __signature__ = ConfigSignature("swerex_c.providers.ssh.config:SSHDeploymentConfig")
+
+    def __init__(self, host: str | None = None, *, logger: logging.Logger | None = None, **kwargs: Unpack[SSHKeywords]):
         """Create a deployment; `start` connects to the host.
 
         Args:
@@ -36,9 +39,8 @@ class SSHDeployment(SandboxDeployment):
             InvalidInputError: if the host name is invalid.
         """
         super().__init__(logger=logger)
-        if host is not None:
-            kwargs["host"] = host
-        self._config = SSHDeploymentConfig(**kwargs)
+        fields: dict[str, Any] = {**kwargs} if host is None else {"host": host, **kwargs}
+        self._config = SSHDeploymentConfig(**fields)
         self._backend()
 
     @classmethod
