@@ -10,6 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # as for the workers, which run this directory's files alone
 
 import bench
+import chart
 import gate
 from goals import targets
 from growth import print_growth
@@ -22,7 +23,8 @@ from tables import print_targets
 USAGE = """python -m benchmarks [--quick | --full] [--only ROW,...] [--check] ...   measure and record
        python -m benchmarks --compare BEFORE AFTER   what differs between two records
        python -m benchmarks --gate [--keep | --against COMMIT]   for CI: ends with 1 if something is slower
-       python -m benchmarks --report [RECORD]        its goals and growths; its tables and pictures anew"""
+       python -m benchmarks --report [RECORD]        its goals and growths; its tables and pictures anew
+       python -m benchmarks --chart [RECORD]         the chart of README.md anew"""
 
 
 def show_comparison(before: Result, after: Result) -> None:
@@ -62,6 +64,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", usage=USAGE, add_help=False)
     parser.add_argument("--compare", nargs=2, metavar=("BEFORE", "AFTER"))
     parser.add_argument("--report", nargs="?", const="", metavar="RECORD")
+    parser.add_argument("--chart", nargs="?", const="", metavar="RECORD")
     chosen, rest = parser.parse_known_args()
     try:
         if chosen.compare:
@@ -72,6 +75,10 @@ def main() -> int:
             print_growth(read(str(path)))
             print_targets(list(targets(read(str(path)))))
             make_report(path)
+            return 0
+        if chosen.chart is not None:
+            path = find(chosen.chart) if chosen.chart else latest(chart.has_bars)
+            print(f"from {path}", *chart.draw_chart(read(str(path))), sep="\n")
             return 0
     except (LookupError, OSError) as error:
         print(f"benchmarks: {error}", file=sys.stderr)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,9 +58,10 @@ def find(name: str) -> Path:
     return fitting[0]
 
 
-def latest() -> Path:
-    """The newest record's file. Raises LookupError if there is none."""
-    path = max(RECORDS.glob(f"*/{FILE}"), default=None)
+def latest(suits: Callable[[Result], bool] = lambda record: True) -> Path:
+    """The file of the newest record that suits. Raises LookupError if there is none."""
+    newest = sorted(RECORDS.glob(f"*/{FILE}"), reverse=True)
+    path = next((path for path in newest if suits(json.loads(path.read_text()))), None)
     if path is None:
         raise LookupError(f"no record in {RECORDS}")
     return path

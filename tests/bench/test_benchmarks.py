@@ -217,6 +217,18 @@ def test_a_report_keeps_the_pictures_that_cannot_be_drawn_here(tmp_path: Path) -
     assert "![latency](latency.svg)" in before and "![latency](latency.svg)" in (place / "tables.md").read_text()
 
 
+def test_the_chart_of_the_readme_is_that_of_the_newest_record(record: Any, tmp_path: Path) -> None:
+    chart = importlib.import_module("chart")
+    measured = json.loads(record.latest(chart.has_bars).read_text())
+    readme = (DIRECTORY.parent / "README.md").read_text()
+    for drawn in chart.draw_chart(measured, tmp_path):
+        assert drawn.read_text() == (chart.PICTURES / drawn.name).read_text(), "draw it: python -m benchmarks --chart"
+        assert f"benchmarks/pictures/{drawn.name}" in readme
+    for name, (title, *_) in chart.BARS.items():
+        milliseconds = chart.written(measured["rows"]["true"]["lines"][name]["p50_us"] / 1000)
+        assert re.search(rf"{title.split(',')[0]}[\w ,]* {milliseconds} ms", readme), (title, milliseconds)
+
+
 def test_what_is_kept_of_an_output_has_to_be_its_ends(tmp_path: Path) -> None:
     worker_output, operations = map(importlib.import_module, ("worker_output", "measuring.operations"))
     path = tmp_path / "file"
