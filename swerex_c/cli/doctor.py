@@ -9,20 +9,25 @@ import re
 import resource
 import select
 import shutil
+import statistics
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from swerex_c.exceptions import SwerexException
 from swerex_c.utils.visible import visible
+
+if TYPE_CHECKING:
+    import logging
 
 __all__ = ["Finding", "as_data", "examine", "print_table", "sessions_can_run"]
 
@@ -49,10 +54,11 @@ class Finding:
 def examine() -> list[Finding]:
     """Run all checks.
 
-    They start a few short programs and, as the last check, a session.
+    They start a few short programs and, as the last checks, sessions.
     """
     looks: list[Callable[[], Iterator[Finding]]] = [
         _package, _python, _core, _kernel, _bash, _terminals, _limits, _clients, _swap, _session,
+        _startup_files,
     ]  # fmt: skip
     return [finding for look in looks for finding in look()]
 
@@ -248,14 +254,21 @@ def _session() -> Iterator[Finding]:
         yield Finding("completion", "confirmed by the kernel" if proved else "shown by the prompt only", proved, told)
 
 
-async def _try_session() -> tuple[float, bool]:
-    """Return seconds until a new session answers, and whether the kernel proves that its commands have finished."""
+def _quiet() -> logging.Logger:
+    """Return a logger that writes nothing: the findings say it."""
     import logging
 
+    logger = logging.getLogger("swerex-c")
+    logger.addHandler(logging.NullHandler())
+    return logger
+
+
+async def _try_session() -> tuple[float, bool]:
+    """Return seconds until a new session answers, and whether the kernel proves that its commands have finished."""
     from swerex_c.models import BashAction, CreateBashSessionRequest
     from swerex_c.runtime.local import BashSession, LocalRuntime
 
-    runtime = LocalRuntime(logger=logging.getLogger("swerex-c"))
+    runtime = LocalRuntime(logger=_quiet())
     began = time.monotonic()
     try:
         await runtime.create_session(CreateBashSessionRequest(startup_timeout=_PATIENCE))
@@ -267,6 +280,59 @@ async def _try_session() -> tuple[float, bool]:
         return seconds, isinstance(session, BashSession) and session.core.facts()["kernel_proof"]
     finally:
         await runtime.close()
+
+
+_HOOKS = """\
+for i in "${!PROMPT_COMMAND[@]}"; do (( i > 7000 )) || printf '%s\\n' "PROMPT_COMMAND is ${PROMPT_COMMAND[i]@Q}"; done
+trap -p DEBUG"""
+"""Command that names what runs with each command; beyond 7000 the elements of PROMPT_COMMAND are the session's own."""
+
+_SWITCH = (
+    "unset PROMPT_COMMAND in a file of `startup_source`, run `trap - DEBUG` first in the session, "
+    "or set HOME in `env` to a directory without a .bashrc"
+)
+"""What to do about a costly hook. Bash puts back a DEBUG trap that a sourced file removes."""
+
+_TIMES = 21
+"""Number of commands that are timed in each session."""
+
+
+def _startup_files() -> Iterator[Finding]:
+    """Compare commands with and without the hooks that the startup files set."""
+    from swerex_c.engine.prompt_hook import COSTLY_SECONDS
+
+    try:
+        seconds, hooks = asyncio.run(_time_hooks())
+    except (SwerexException, ImportError, OSError):
+        return  # the session before has told why
+    costly = bool(hooks) and seconds > COSTLY_SECONDS
+    value = f"add {max(seconds, 0) * 1000:.1f} ms to each command" if costly else "do not slow commands down"
+    note = f"{'; '.join(hooks)}: {_SWITCH}" if costly else "; ".join(hooks)
+    yield Finding("startup files", value, not costly, note)
+
+
+async def _time_hooks() -> tuple[float, list[str]]:
+    """Return by how many seconds the hooks of the startup files slow a command down, and what they are."""
+    from swerex_c.models import CreateBashSessionRequest
+    from swerex_c.runtime.local import LocalRuntime
+
+    times: dict[str, list[float]] = {"with": [], "without": []}
+    async with LocalRuntime(logger=_quiet()) as runtime:
+        with tempfile.NamedTemporaryFile("w", suffix=".bash") as switch:
+            switch.write("unset PROMPT_COMMAND\n")
+            switch.flush()
+            for name, files in (("with", []), ("without", [switch.name])):
+                request = CreateBashSessionRequest(session=name, startup_source=files, startup_timeout=_PATIENCE)
+                await runtime.create_session(request)
+        await runtime.run("trap - DEBUG", timeout=_PATIENCE, session="without")
+        hooks = await runtime.run(_HOOKS, timeout=_PATIENCE, session="with", check="silent")
+        for _ in range(_TIMES):
+            for name, seconds in times.items():
+                began = time.perf_counter()
+                await runtime.run("true", timeout=_PATIENCE, session=name)
+                seconds.append(time.perf_counter() - began)
+    difference = statistics.median(times["with"]) - statistics.median(times["without"])
+    return difference, hooks.output.splitlines()
 
 
 def _first_line(command: list[str]) -> str:

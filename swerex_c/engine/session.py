@@ -32,6 +32,7 @@ from swerex_c.engine.outcomes import (
 )
 from swerex_c.engine.output import OutputStream
 from swerex_c.engine.patterns import make_matcher
+from swerex_c.engine.prompt_hook import HookProbe, first_probe
 from swerex_c.engine.spawner import spawner
 from swerex_c.engine.startup_files import (
     RESUME,
@@ -172,6 +173,7 @@ class BashSession(Session):
         self._checked: dict[str, bool] = {}
         self._inline_wait_microseconds = _INLINE_WAIT_MICROSECONDS
         self._missing = ""
+        self._probe: HookProbe | None = None
         self._held = ""  # why the last interrupt failed, if the core does not report it
         self._patience: float | None = None
 
@@ -233,6 +235,8 @@ class BashSession(Session):
         request = self.request
         check_request(request, in_sandbox=argv is not None)
         script = startup_script(request) if argv is None else self._transport_script()
+        if (probe := first_probe(self.logger)) is not None:
+            self._probe, script = probe, probe.append_to(script)
         if argv is not None:
             self._inline_wait_microseconds = _TRANSPORT_INLINE_WAIT_MICROSECONDS
         file = b"bash" if argv is not None else os.fsencode(find_bash())
@@ -253,7 +257,11 @@ class BashSession(Session):
             except ValueError as e:
                 raise InvalidInputError(f"A session cannot be started: {e}") from None
             operation = await self._read_startup_files(script, argv, startup_seconds(request))
-        return CreateBashSessionResponse(output=operation.output)
+        return CreateBashSessionResponse(output=self._printed(operation))
+
+    def _printed(self, operation: _core.Operation) -> str:
+        """Return the output of the startup files."""
+        return operation.output if self._probe is None else self._probe.take_out(operation.output)
 
     async def _start_warm(self, warm: PrestartedShells) -> CreateBashSessionResponse | None:
         """Start the session in a waiting shell. Returns None if none fits, and nothing was done."""
@@ -328,10 +336,10 @@ class BashSession(Session):
             self._check_transport(operation, os.fsdecode(argv[0]))
         if end == "timeout":
             msg = f"timeout after {startup_seconds(self.request)} seconds while reading the startup files"
-            raise CommandTimeoutError(msg, output=operation.output)
+            raise CommandTimeoutError(msg, output=self._printed(operation))
         if end == "died":
             how = death_reason(operation)
-            msg = f"The shell ended while it read its startup files. {how} It printed: {operation.output!r}"
+            msg = f"The shell ended while it read its startup files. {how} It printed: {self._printed(operation)!r}"
             raise SessionDiedError(msg, **death_details(operation))
         raise failure(operation, "<startup files>")
 

@@ -358,6 +358,27 @@ def test_tables_fit_80_columns(command: str) -> None:
     assert not [line for line in lines if line != line.rstrip() or "\u2026" in line]
 
 
+@pytest.mark.parametrize(
+    ("hook", "named"),
+    [
+        ("PROMPT_COMMAND=('sleep 0.01' x=1)", "PROMPT_COMMAND is 'sleep 0.01'; PROMPT_COMMAND is 'x=1'"),
+        ("trap 'sleep 0.01' DEBUG", "trap -- 'sleep 0.01' DEBUG"),
+    ],
+)
+def test_doctor_names_what_startup_files_add_to_each_command(hook: str, named: str, tmp_path: Path) -> None:
+    (tmp_path / ".bashrc").write_text(f"{hook}\n")
+    done = cli("doctor", "--json", HOME=str(tmp_path))
+    assert done.stderr == ""
+    found = json.loads(done.stdout)["findings"]["startup files"]
+    assert found["good"] is False and found["note"].startswith(f"{named}: unset PROMPT_COMMAND in a file")
+    assert float(re.fullmatch(r"add (\d+\.\d) ms to each command", found["value"])[1]) >= 5  # type: ignore[index]
+
+
+def test_doctor_finds_no_hook_where_there_is_none(tmp_path: Path) -> None:
+    found = json.loads(cli("doctor", "--json", HOME=str(tmp_path)).stdout)["findings"]["startup files"]
+    assert found == {"value": "do not slow commands down", "good": True, "note": "", "needed": False}
+
+
 def test_doctor_finds_that_bash_is_missing(tmp_path: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "doctor", "--json"], capture_output=True, text=True, timeout=25,

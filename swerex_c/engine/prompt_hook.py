@@ -1,0 +1,71 @@
+"""Cost of the startup files' PROMPT_COMMAND, which runs after each command of a session.
+
+Once per process, a starting shell runs it twice in a subshell, if there is one, and reports how long it took.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import TYPE_CHECKING
+
+from swerex_c.utils.visible import visible
+
+if TYPE_CHECKING:
+    import logging
+
+__all__ = ["COSTLY_SECONDS", "HookProbe", "first_probe"]
+
+COSTLY_SECONDS = 0.0005
+"""Seconds of each command that a hook may take unnoticed: several times what a short command takes."""
+
+_PROBE = """\
+; [[ -z ${PROMPT_COMMAND[*]-} || -z ${EPOCHREALTIME-} ]] || (builtin set +eux; _swerex_c=${EPOCHREALTIME/[.,]/}; \
+for _ in 1 2; do for _hook in "${PROMPT_COMMAND[@]}"; do builtin eval "$_hook"; done </dev/null &>/dev/null; \
+_swerex_c+=" ${EPOCHREALTIME/[.,]/}"; done; \
+builtin echo "TOKEN $_swerex_c ${PROMPT_COMMAND[*]}TOKEN" >/dev/tty) || builtin :
+"""
+"""Script that runs the hook twice in a subshell, so that it changes no variable, and prints three times in microseconds
+and the hook itself. It continues the last line, so that no later line number changes. Bash before 5.0 cannot tell the
+time, and measures nothing."""
+
+_SHOWN = 100
+"""Maximum characters of a hook in the log."""
+
+_probed = False
+
+
+class HookProbe:
+    """One measurement: its part of the startup script, and of what that prints."""
+
+    def __init__(self, logger: logging.Logger):
+        self._token = secrets.token_hex(16)
+        self._logger = logger
+
+    def append_to(self, script: bytes) -> bytes:
+        """Return the startup script with the measurement at its end."""
+        return script.rstrip(b"\n") + _PROBE.replace("TOKEN", self._token).encode()
+
+    def take_out(self, output: str) -> str:
+        """Return the startup files' output without the measurement, and log a costly hook."""
+        found = re.search(rf"{self._token} (\d+) (\d+) (\d+) (.*?){self._token}\r?\n", output, re.DOTALL)
+        if found is None:
+            return output
+        first, second, third = (int(found[i]) for i in (1, 2, 3))
+        seconds = min(second - first, third - second) / 1e6
+        if seconds > COSTLY_SECONDS:
+            self._logger.warning(
+                "PROMPT_COMMAND of the startup files adds %.1f ms to each command of a session (%s): "
+                "unset it in a file of `startup_source`, or set HOME in `env` to a directory without a .bashrc",
+                seconds * 1000, visible(found[4])[:_SHOWN],
+            )  # fmt: skip
+        return output[: found.start()] + output[found.end() :]
+
+
+def first_probe(logger: logging.Logger) -> HookProbe | None:
+    """Return a measurement for the first session of this process; None for the others."""
+    global _probed
+    if _probed:
+        return None
+    _probed = True
+    return HookProbe(logger)
