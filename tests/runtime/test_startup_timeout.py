@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from swerex_c import LocalDeployment, LocalRuntime
 from swerex_c.exceptions import CommandTimeoutError
 from swerex_c.runtime.abstract import CreateBashSessionRequest
+from swerex_c.sync import SyncDeployment, SyncRuntime
+from tests.support.harness import DEADLINE
+from tests.support.original import our_environment
 from tests.support.runtimes import RUNTIMES
 from tests.support.server_process import serving
 
@@ -31,8 +37,22 @@ async def test_only_a_limit_that_was_set_is_obeyed(kind: str, tmp_path: Path) ->
     with serving(tmp_path / "log") as server:
         runtime = RUNTIMES[kind](server)
         try:
-            assert (await runtime.create_session(CreateBashSessionRequest())).output == "up\n"
+            assert (await runtime.create_session()).output == "up\n"
+            named = CreateBashSessionRequest(session="named")
+            assert (await runtime.create_session(named)).output == "up\n"
             with pytest.raises(CommandTimeoutError, match=r"1\.0 seconds while reading the startup files"):
                 await runtime.create_session(CreateBashSessionRequest(session="limited", startup_timeout=1.0))
         finally:
             await runtime.close()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("slow_home")
+def test_a_limit_that_was_not_set_is_none_elsewhere() -> None:
+    with SyncRuntime(LocalRuntime()) as runtime:
+        assert runtime.create_session().output == "up\n"
+    with SyncDeployment(LocalDeployment()) as deployment:
+        assert deployment.runtime.create_session().output == "up\n"
+    command = [sys.executable, "-m", "swerex_c", "exec", "echo on"]
+    done = subprocess.run(command, env=our_environment(), capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.stdout.endswith("on\n") and done.returncode == 0, done.stderr

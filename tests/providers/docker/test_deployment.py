@@ -244,6 +244,15 @@ async def test_a_start_needs_no_client_but_the_one_that_runs_the_container(
     assert used() - before < 10  # hundredths of a second
 
 
+async def test_startup_files_that_take_longer_than_a_second(
+    make: Callable[..., DockerDeployment], bash_min: str
+) -> None:
+    async with make(image=bash_min) as deployment:
+        slow = Command(command="echo 'sleep 1.6; echo up' >~/.bashrc", shell=True)
+        assert (await deployment.runtime.execute(slow)).exit_code == 0
+        assert (await deployment.runtime.create_session()).output == "up\n"
+
+
 async def test_the_first_client_comes_by_itself(
     make: Callable[..., DockerDeployment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
