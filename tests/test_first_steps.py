@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import http.server
+import os
 import pickle
-from collections.abc import Awaitable, Callable
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,15 +18,18 @@ import pytest
 from swerex_c import (
     BashAction,
     Command,
+    CommandTimeoutError,
     CreateBashSessionRequest,
     DockerDeployment,
     LocalDeployment,
     LocalRuntime,
     Pool,
+    RemoteRuntime,
     SwerexException,
 )
-from swerex_c.deployment.config import get_deployment
+from swerex_c.deployment.config import LocalDeploymentConfig, get_deployment
 from swerex_c.runtime.sandbox import SandboxRuntime
+from tests.support.harness import DEADLINE
 from tests.support.local_backend import Here
 from tests.support.runtimes import remote
 from tests.support.server_process import serving
@@ -49,6 +58,10 @@ async def test_a_string_instead_of_a_request(kind: str, tmp_path: Any) -> None:
 
 async def test_another_session() -> None:
     async with LocalRuntime() as runtime:
+        with pytest.raises(SwerexException) as caught:
+            await runtime.run("ls")
+        assert str(caught.value) == "session 'default' does not exist"
+        assert caught.value.__notes__ == ["No session is open: call `create_session` first"]
         for name in ("default", "two"):
             await runtime.create_session(CreateBashSessionRequest(session=name))
         with pytest.raises(SwerexException) as caught:
@@ -72,12 +85,82 @@ def test_a_deployment_that_is_not_started(deployment: Any) -> None:
         _ = deployment.runtime
 
 
-def test_the_wrong_kind_of_configuration() -> None:
-    wrong: Any = "docker"
+@pytest.mark.parametrize("wrong", ["docker", {"type": "local"}, LocalDeployment(), LocalDeploymentConfig])
+def test_the_wrong_kind_of_configuration(wrong: Any) -> None:
     with pytest.raises(SwerexException, match="a configuration such as LocalDeploymentConfig"):
         get_deployment(wrong)
-    with pytest.raises(SwerexException, match="a configuration such as LocalDeploymentConfig"):
-        Pool(wrong, 3)
+    if not callable(wrong):  # a pool also takes a function that returns a deployment
+        with pytest.raises(SwerexException, match="a configuration such as LocalDeploymentConfig"):
+            Pool(wrong, 3)
+
+
+@pytest.mark.parametrize(
+    ("file", "printed"),
+    [("echo loading nvm; sleep 100", "their last output was 'loading nvm\\n'"), ("sleep 100", "they printed nothing")],
+)
+async def test_a_startup_file_that_takes_too_long(file: str, printed: str) -> None:
+    Path(os.environ["HOME"], ".bashrc").write_text(f"{file}\n")
+    async with LocalRuntime() as runtime:
+        with pytest.raises(CommandTimeoutError) as caught:
+            await runtime.create_session(CreateBashSessionRequest(startup_timeout=2))
+    assert str(caught.value) == (
+        f"timeout after 2.0 seconds while reading the startup files ({printed}): "
+        "mend them, or set a longer `startup_timeout`"
+    )
+
+
+class Stranger(http.server.BaseHTTPRequestHandler):
+    """A server of something else."""
+
+    def do_POST(self) -> None:
+        self.send_response(404)
+        self.end_headers()
+        self.wfile.write(b"<html>nothing here")
+
+    do_GET = do_POST
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+async def said(**fields: Any) -> str:
+    runtime = RemoteRuntime(auth_token="x", reconnect_timeout=0.1, timeout=DEADLINE, **fields)
+    with pytest.raises(SwerexException) as caught:
+        await runtime.create_session()
+    with contextlib.suppress(SwerexException):
+        await runtime.close()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("wire", ["auto", "json"])
+async def test_a_server_of_something_else(wire: str, stranger: int) -> None:
+    message = await said(host="http://127.0.0.1", port=stranger, wire=wire)
+    assert "status 404 (is it a server of swerex_c or SWE-ReX, and are host and port right?)" in message
+
+
+@pytest.mark.parametrize("wire", ["auto", "json"])
+async def test_https_to_a_server_without_tls(wire: str, stranger: int) -> None:
+    message = await said(host="https://127.0.0.1", port=stranger, wire=wire)
+    assert message.endswith("; a server without TLS needs http://")
+
+
+@pytest.mark.parametrize("wire", ["auto", "json"])
+async def test_a_server_that_does_not_run(wire: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    message = await said(host="http://127.0.0.1", port=port, wire=wire)
+    assert "cannot be reached" in message
+    assert message.endswith("; is `swerex-c serve` running there, and are host and port right?")
 
 
 def test_a_misspelt_field() -> None:

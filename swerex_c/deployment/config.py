@@ -62,7 +62,7 @@ def get_deployment(config: DeploymentConfig) -> AbstractDeployment:
         InvalidInputError: if it is no configuration.
         NotAvailableError: if this version of the package does not have the deployment.
     """
-    if not hasattr(config, "get_deployment"):
+    if isinstance(config, type) or not hasattr(config, "get_deployment"):
         raise InvalidInputError(f"get_deployment takes a configuration such as LocalDeploymentConfig(), not {config!r}")
     return config.get_deployment()
 

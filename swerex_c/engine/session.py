@@ -112,6 +112,9 @@ _SHORT = 2e-6
 _TAKEN_AT_ONCE = 256 << 10
 """Bytes of a stream to process before the event loop gets a turn."""
 
+_SHOWN = 200
+"""Maximum characters of the startup files' output in an error."""
+
 _GRACE = {"raise": 1000, "silent": 200, "ignore": 0}
 """Milliseconds to wait after a match for the command's end and its exit code, by `check`."""
 
@@ -335,8 +338,10 @@ class BashSession(Session):
         if argv is not None:
             self._check_transport(operation, os.fsdecode(argv[0]))
         if end == "timeout":
-            msg = f"timeout after {startup_seconds(self.request)} seconds while reading the startup files"
-            raise CommandTimeoutError(msg, output=self._printed(operation))
+            output = self._printed(operation)
+            printed = f"their last output was {output[-_SHOWN:]!r}" if output else "they printed nothing"
+            msg = f"timeout after {startup_seconds(self.request)} seconds while reading the startup files ({printed})"
+            raise CommandTimeoutError(f"{msg}: mend them, or set a longer `startup_timeout`", output=output)
         if end == "died":
             how = death_reason(operation)
             msg = f"The shell ended while it read its startup files. {how} It printed: {self._printed(operation)!r}"

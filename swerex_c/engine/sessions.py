@@ -60,8 +60,8 @@ class SessionsRuntime(AbstractRuntime):
         if session is None:
             self._check_open()
             error = SessionDoesNotExistError(f"session {name!r} does not exist")
-            if self._sessions:  # as a note, because callers know the message from SWE-ReX
-                error.add_note(f"Open sessions: {', '.join(map(repr, self._sessions))}")
+            names = ", ".join(map(repr, self._sessions))  # in a note, because callers know the message from SWE-ReX
+            error.add_note(f"Open sessions: {names}" if names else "No session is open: call `create_session` first")
             raise error
         return session
 

@@ -28,6 +28,7 @@ from swerex_c.exceptions import (
 )
 from swerex_c.remote.client.base import ANSWER_LIMIT, at_loop_shutdown, too_long
 from swerex_c.remote.client.connect import LONGEST_HEAD, Address, NotFrames, connect, upgrade_error, upgrade_request
+from swerex_c.remote.client.errors import advice
 from swerex_c.remote.wire import file_transfer
 from swerex_c.remote.wire.connection import FdTransport, FrameConnection
 from swerex_c.remote.wire.exceptions import from_wire
@@ -407,7 +408,9 @@ class ClientChannel:
                         self._pending_error = error
                     self._fail_all(error)
                 except (OSError, SwerexException, TimeoutError) as error:
-                    self._in_vain(f"The server {self.address} cannot be reached: {str(error) or type(error).__name__}")
+                    hint = f"; {advice(error)}" if isinstance(error, OSError) and not self.address.command else ""
+                    what = str(error) or type(error).__name__
+                    self._in_vain(f"The server {self.address} cannot be reached: {what}{hint}")
                 else:
                     self._attach(connection)
                     break

@@ -1,11 +1,14 @@
-"""Error for a server that does not speak frames.
+"""Error for a server that does not speak frames, and advice for other failures.
 
 This module is importable without the modules of the frame client.
 """
 
 from __future__ import annotations
 
-__all__ = ["NotFrames"]
+__all__ = ["NOT_A_SERVER", "NotFrames", "advice"]
+
+NOT_A_SERVER = "is it a server of swerex_c or SWE-ReX, and are host and port right?"
+"""Advice for a response that no such server gives."""
 
 
 class NotFrames(Exception):
@@ -13,3 +16,12 @@ class NotFrames(Exception):
 
     The peer is not a swerex_c server, or is a proxy that does not pass frames. No request was sent.
     """
+
+
+def advice(error: BaseException) -> str:
+    """Return what to do about a connection that cannot be made."""
+    import ssl
+
+    if isinstance(getattr(error, "os_error", error), ssl.SSLError):  # `os_error` is the cause of an error of aiohttp
+        return "a server without TLS needs http://"
+    return "is `swerex-c serve` running there, and are host and port right?"

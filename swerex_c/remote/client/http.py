@@ -47,6 +47,7 @@ from swerex_c.remote.client.base import (
     patience,
     too_long,
 )
+from swerex_c.remote.client.errors import NOT_A_SERVER, advice
 from swerex_c.remote.wire.exceptions import from_wire
 from swerex_c.remote.wire.protocol import SERVER_HEADER
 from swerex_c.utils.progress import Progress
@@ -348,8 +349,10 @@ class JsonClient:
                 await self._persist("cancel", b"", {"X-Request-ID": request_id}, MARGIN)
 
     def _lost(self, what: str, error: _Lost) -> ConnectionLostError:
-        kind = "did not answer" if error.sent else "cannot be reached"
-        return ConnectionLostError(f"The server {self.url} {kind} ({what}): {error}")
+        if error.sent:
+            return ConnectionLostError(f"The server {self.url} did not answer ({what}): {error}")
+        hint = advice(error.__cause__ or error)
+        return ConnectionLostError(f"The server {self.url} cannot be reached ({what}): {error}; {hint}")
 
     async def _exchange(
         self, verb: str, path: str, data: Any, headers: dict[str, str], wait: float | None
@@ -451,7 +454,8 @@ def check_status(status: int, body: bytes) -> None:
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict):
-        raise ProtocolError(f"The server answered with status {status}: {body[:200].decode('utf-8', 'replace')}")
+        text = body[:200].decode("utf-8", "replace")
+        raise ProtocolError(f"The server answered with status {status} ({NOT_A_SERVER}): {text}")
     if status == 511 and "swerexception" in data:
         raise from_wire(data["swerexception"])
     detail = data.get("detail")
