@@ -1,6 +1,6 @@
 """Cost of the startup files' PROMPT_COMMAND, which runs after each command of a session.
 
-Once per process, a starting shell runs it twice in a subshell, if there is one, and reports how long it took.
+Once per process, a starting shell runs it once or twice in a subshell, if there is one, and reports its time.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ COSTLY_SECONDS = 0.0005
 """Seconds of each command that a hook may take unnoticed: several times what a short command takes."""
 
 _PROBE = """\
-; [[ -z ${PROMPT_COMMAND[*]-} || -z ${EPOCHREALTIME-} ]] || (builtin set +eux; _swerex_c=${EPOCHREALTIME/[.,]/}; \
+; [[ -z ${PROMPT_COMMAND[*]-} || -z ${EPOCHREALTIME-} ]] || (builtin set +eux; _swerex_c=("${EPOCHREALTIME/[.,]/}"); \
 for _ in 1 2; do for _hook in "${PROMPT_COMMAND[@]}"; do builtin eval "$_hook"; done </dev/null &>/dev/null; \
-_swerex_c+=" ${EPOCHREALTIME/[.,]/}"; done; \
-builtin echo "TOKEN $_swerex_c ${PROMPT_COMMAND[*]}TOKEN" >/dev/tty) || builtin :
+_swerex_c+=("${EPOCHREALTIME/[.,]/}"); (( _swerex_c[1] - _swerex_c[0] < 20000 )) || builtin break; done; \
+builtin printf "%s " TOKEN "${_swerex_c[@]}" "${PROMPT_COMMAND[@]}" $'TOKEN\\n' >/dev/tty) || builtin :
 """
-"""Script that runs the hook twice in a subshell, so that it changes no variable, and prints three times in microseconds
-and the hook itself. It continues the last line, so that no later line number changes. Bash before 5.0 cannot tell the
-time, and measures nothing."""
+"""Script that runs the hook in a subshell, so that it changes no variable, and prints the times in microseconds and the
+hook itself. The second run counts, since the first one may load something; a hook that takes over 20 ms is run once. It
+continues the last line, so that no later line number changes. Bash before 5.0 cannot tell the time, and measures
+nothing."""
 
 _SHOWN = 100
 """Maximum characters of a hook in the log."""
@@ -48,11 +49,11 @@ class HookProbe:
 
     def take_out(self, output: str) -> str:
         """Return the startup files' output without the measurement, and log a costly hook."""
-        found = re.search(rf"{self._token} (\d+) (\d+) (\d+) (.*?){self._token}\r?\n", output, re.DOTALL)
+        found = re.search(rf"{self._token} (\d+) (\d+) (?:(\d+) )?(.*?) {self._token}\r?\n ?", output, re.DOTALL)
         if found is None:
             return output
-        first, second, third = (int(found[i]) for i in (1, 2, 3))
-        seconds = min(second - first, third - second) / 1e6
+        times = [int(found[i]) for i in (1, 2, 3) if found[i]]
+        seconds = (times[-1] - times[-2]) / 1e6
         if seconds > COSTLY_SECONDS:
             self._logger.warning(
                 "PROMPT_COMMAND of the startup files adds %.1f ms to each command of a session (%s): "

@@ -50,7 +50,15 @@ async def test_a_slow_hook_is_named_once(kind: str, home: Path, caplog: pytest.L
     assert float(message.split(" adds ")[1].split()[0]) >= 10
 
 
-@pytest.mark.parametrize("hook", ["", "unset PROMPT_COMMAND", "PROMPT_COMMAND='[[ $BASHPID = $$ ]] || exit 3'"])
+@pytest.mark.parametrize(
+    "hook",
+    [
+        "",
+        "IFS=1; readonly IFS; PROMPT_COMMAND=(: 'x=1')",
+        "unset PROMPT_COMMAND",
+        "PROMPT_COMMAND='[[ $BASHPID = $$ ]] || exit 3'",
+    ],
+)
 async def test_no_other_hook_is_named(hook: str, home: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Among them one that ends the subshell: nothing is measured then."""
     (home / ".bashrc").write_text(f"{hook}\necho hello\n")
