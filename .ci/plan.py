@@ -131,7 +131,7 @@ ASAN = """
     chmod +x "$SWX_ASAN_PYTHON"
     export PYTHONPATH=$tree:$tree/tests/support/asan PATH=${python%/*}:$PATH
     export ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0:allocator_may_return_null=1
-    export UBSAN_OPTIONS=print_stacktrace=1 SWX_PACE=5
+    export UBSAN_OPTIONS=print_stacktrace=1
     "$SWX_ASAN_PYTHON" -c 'import swerex_c._core as c; assert "/ci/asan/" in c.__file__, c.__file__'
     "$SWX_ASAN_PYTHON" -m pytest -q -p no:cacheprovider -rfE -n 2 --dist loadgroup --timeout 600 \\
         -m "not slow and not idle" --ignore tests/providers --ignore tests/compatibility --ignore tests/remote \\
@@ -203,16 +203,16 @@ FLAKY = f"""
 CLOUDS = ("kubernetes", "modal", "daytona", "fargate")
 NO_PROC = "tests/engine/test_without_proc_syscall.py tests/sandbox/test_behaviour.py"
 ALL = "-n 2 --dist loadgroup --timeout 600"
-MUST = {"SWX_MUST": "1", "SWX_PACE": "3"}
+MUST = {"SWX_MUST": "1"}
 STRICT = {"SWX_STRICT": "1"}
-BOUNDS = "$(grep -rlE 'quicker_than|at_most' tests/*/test_*.py | grep -v ^tests/providers)"  # files with upper bounds
+# These files bound time from above.
+BOUNDS = "$(grep -rlE 'quicker_than|at_most' tests/*/test_*.py | grep -v ^tests/providers)"
 
 FULL_SECONDS = 6 * 3600
 FULL = [
     Step("setup", "bash .ci/setup full", 900, ()),
     Step("package", PACKAGE + AUDIT, 400),
-    tests("slow", f"{ALL} {TESTS} {NO_PROC.replace('tests/', '--ignore tests/')} -m 'slow and not idle' tests", 2400,
-          environment={"SWX_PACE": "3"}),
+    tests("slow", f"{ALL} {TESTS} {NO_PROC.replace('tests/', '--ignore tests/')} -m 'slow and not idle' tests", 2400),
     tests("no-proc", f"{ALL} {NO_PROC}", 1800),
     Step("answers", """
         .venv/bin/python -m tests.soak --seconds 60 --sessions 24 --busy 1

@@ -26,8 +26,8 @@ from swerex_c import (
 )
 from swerex_c.exceptions import RuntimeClosedError
 from swerex_c.sync import SyncDeployment, SyncRuntime
-from tests.support.harness import DEADLINE
 from tests.support.original import our_environment
+from tests.support.wait import DEADLINE
 
 pytestmark = pytest.mark.usefixtures("mark")
 

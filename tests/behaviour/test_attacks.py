@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.harness import Shell, eventually, quicker_than, running
+from tests.support.harness import Shell, running
+from tests.support.wait import quicker_than, until
 
 OPEN = "import fcntl, os, sys, termios, time; fd = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY); print(flush=True); "
 
@@ -170,10 +171,10 @@ def test_a_new_loop_without_descriptors(sh: Shell, swerex_error: type[Exception]
 def test_what_has_shed_its_limits_ends_with_the_session(sh: Shell, command: str) -> None:
     seconds = f"88{uuid.uuid4().int % 10**6:06d}"
     sh.run(command.format(seconds))
-    assert eventually(lambda: running(f"sleep {seconds}"))
+    until(lambda: running(f"sleep {seconds}"))
     sh.ended = True
     sh.wait(sh.aio.close())
-    assert eventually(lambda: not running(f"sleep {seconds}"), 0.5), running(f"sleep {seconds}")
+    until(lambda: not running(f"sleep {seconds}"))
 
 
 def test_an_interrupt_does_not_wait_for_a_shell_that_never_answers(sh: Shell, swerex_error: type[Exception]) -> None:

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import ENGINE, Shell, at_most, eventually, marked, python_environment, quicker_than, wrong
+from tests.support.harness import ENGINE, Shell, marked, python_environment, wrong
+from tests.support.wait import at_most, quicker_than, until
 
 
 def test_calls_on_one_session_are_served_in_order(sh: Shell) -> None:
@@ -158,7 +159,7 @@ def test_create_and_close_in_a_storm(shells: type[Shell], mark: str) -> None:
         await asyncio.gather(*(one(i) for i in range(8)))
 
     sh.wait(storm())
-    assert eventually(lambda: len(marked(mark)) <= 1, 2)
+    until(lambda: len(marked(mark)) <= 1)
 
 
 @wrong("names are taken before the start is over, and kept when it fails")

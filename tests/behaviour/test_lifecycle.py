@@ -14,18 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import (
-    ON_ORIGINAL,
-    PATIENCE,
-    Shell,
-    eventually,
-    marked,
-    needs,
-    python_environment,
-    quicker_than,
-    running,
-    wrong,
-)
+from tests.support.harness import ON_ORIGINAL, PATIENCE, Shell, marked, needs, python_environment, running, wrong
+from tests.support.wait import quicker_than, until
 
 ENDS = [
     ("exit", "echo out; exit", 0),
@@ -225,10 +215,10 @@ def test_close_leaves_no_process(shells: type[Shell], mark: str, start: str) -> 
     seconds = f"86{uuid.uuid4().int % 10**6:06d}"
     sh = shells()
     sh.run(start.format(sleep=f"sleep {seconds}"))
-    assert eventually(lambda: running(f"sleep {seconds}"), 2)
+    until(lambda: running(f"sleep {seconds}"))
     sh.wait(sh.aio.close_session(sh.engine.abstract.CloseBashSessionRequest(session=sh.session)))
-    assert eventually(lambda: not running(f"sleep {seconds}"), 1.0)
-    assert eventually(lambda: not marked(mark), 1.0)
+    until(lambda: not running(f"sleep {seconds}"))
+    until(lambda: not marked(mark))
 
 
 @wrong("the event loop is blocked by the command")
@@ -248,7 +238,7 @@ def test_close_while_a_command_runs(shells: type[Shell], mark: str, swerex_error
     with quicker_than(3):
         results = sh.wait(close_it())
     assert all(isinstance(error, swerex_error) for error in results), results
-    assert eventually(lambda: not marked(mark), 1.0)
+    until(lambda: not marked(mark))
 
 
 def test_close_in_an_exit_trap_that_hangs(shells: type[Shell]) -> None:
@@ -285,7 +275,7 @@ def test_background_output_while_a_command_runs(sh: Shell) -> None:
 def test_a_background_job_that_writes_a_lot_is_not_blocked(sh: Shell, tmp_path: Path) -> None:
     """Nobody waits for it, yet its output is read all the time."""
     sh.run(f"(seq 300000; touch {tmp_path}/done) &")
-    assert eventually(lambda: (tmp_path / "done").exists(), 8)
+    until(lambda: (tmp_path / "done").exists())
     sh.run("wait")
     sh.out("true")
 
@@ -294,7 +284,7 @@ def test_nohup_runs_on(sh: Shell, tmp_path: Path) -> None:
     out = tmp_path / "out"
     sh.run(f"nohup sh -c 'sleep 0.2; echo done' >{out} 2>&1 &")
     sh.out("echo meanwhile")
-    assert eventually(lambda: out.exists() and out.read_text().endswith("done\n"), 2)
+    until(lambda: out.exists() and out.read_text().endswith("done\n"))
     sh.out("sleep 0.05; true")
 
 
@@ -348,7 +338,7 @@ def test_sessions_end_with_the_interpreter(mark: str, tmp_path: Path) -> None:
             [sys.executable, str(program), how], capture_output=True, text=True, timeout=15, env=python_environment()
         )
         assert done.stdout.startswith("ready")
-        assert eventually(lambda: not marked(mark), 2.0), (how, marked(mark))
+        until(lambda: not marked(mark))
 
 
 def test_startup_output_and_time(shells: type[Shell], tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.harness import Shell, needs, quicker_than, wrong
+from tests.support.harness import Shell, needs, wrong
+from tests.support.wait import quicker_than
 
 START = 12.0
 """Seconds that a large program may take to its first prompt on a loaded machine."""

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.harness import ON_ORIGINAL, Shell, eventually, no_signals, quicker_than, wrong
+from tests.support.harness import ON_ORIGINAL, Shell, no_signals, wrong
+from tests.support.wait import quicker_than, until
 
 
 @wrong("$? does not survive to the next command", but=["true"])
@@ -653,7 +654,7 @@ def test_exec_through_tee(sh: Shell, tmp_path: Path) -> None:
     for i in range(5):
         assert sh.run(f"echo line{i}; (exit {i})").exit_code == i
     sh.run("exec >&3 2>&4 3>&- 4>&-")
-    assert eventually(lambda: re.findall(r"line\d\n", log.read_text()) == [f"line{i}\n" for i in range(5)])
+    until(lambda: re.findall(r"line\d\n", log.read_text()) == [f"line{i}\n" for i in range(5)])
     sh.out("sleep 0.1")
 
 

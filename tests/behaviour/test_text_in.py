@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.harness import Shell, eventually, quicker_than, wrong
+from tests.support.harness import Shell, wrong
+from tests.support.wait import quicker_than, until
 
 TYPED = [
     ("tab between words", "echo a\tb", "a b\n"),
@@ -453,7 +454,7 @@ def test_keys_in_the_terminal_begin_no_command(sh: Shell, keys: str) -> None:
 def test_keys_from_the_background_begin_no_command(sh: Shell) -> None:
     push(sh, "")
     sh.out(f"cd; rm -f pushed; ({{ sleep 0.1; python3 -c {shlex.quote(PUSH)} X </dev/tty; touch pushed; }} &)")
-    assert eventually(Path(sh.out("echo $PWD").strip(), "pushed").exists)
+    until(Path(sh.out("echo $PWD").strip(), "pushed").exists)
     sh.gives("echo hi", "hi\n")
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.harness import ON_ORIGINAL, Shell, quicker_than, wrong
+from tests.support.harness import ON_ORIGINAL, Shell, wrong
+from tests.support.wait import quicker_than
 
 WRITTEN = [
     ("newline", "echo hi", "hi\n"),

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Shell, at_most, quicker_than, wrong
+from tests.support.harness import Shell, wrong
+from tests.support.wait import at_most, quicker_than
 
 
 @pytest.mark.parametrize("timeout", [0.05, 0.1, 0.5])

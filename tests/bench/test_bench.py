@@ -28,8 +28,9 @@ from swerex_c.bench.rows import ORIGINAL, OURS, PLACE, PROGRAMS, PTY, ROWS, WARM
 from swerex_c.bench.run import BOOT, Found, MissingError, Setting, measure
 from swerex_c.cli.main import app
 from tests.cli.test_cli import COMMAND, cli
-from tests.support.harness import eventually, marked
+from tests.support.harness import marked
 from tests.support.original import our_environment
+from tests.support.wait import until
 
 LOCAL = {"deployment": {"type": "local"}}
 ENGINES = {"ours": LOCAL, "pty": {}, "programs": {}}
@@ -282,7 +283,7 @@ def test_the_budget_is_kept_whoever_hangs(tmp_path: Path, mark: str, kind: str |
             break
     assert lines[PROGRAMS]["count"] > 0
     assert summary.is_good(found)  # nothing answered wrong, and it is not ours
-    assert eventually(lambda: not marked(mark), 2.0)
+    until(lambda: not marked(mark))
 
 
 def test_what_is_needed_and_missing_is_said_at_once(tmp_path: Path) -> None:
@@ -353,12 +354,12 @@ def home_of(pid: int) -> str:
 def test_an_interrupted_run_leaves_nothing(mark: str, number: int) -> None:
     command = [*COMMAND, "bench", "--only", "interrupt"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=our_environment(), text=True) as process:
-        assert eventually(lambda: any(it.startswith("sleep 100") for it in marked(mark).values()), 20.0)
+        until(lambda: any(it.startswith("sleep 100") for it in marked(mark).values()))
         homes = {home_of(pid) for pid, line in marked(mark).items() if "-i" in line.split()}
         process.send_signal(number)
         assert process.wait(60) == 128 + number
         assert process.stderr is not None and "Traceback" not in process.stderr.read()
-    assert eventually(lambda: not marked(mark), 2.0)
+    until(lambda: not marked(mark))
     assert homes and not any(os.path.exists(it) for it in homes)
 
 
@@ -366,9 +367,9 @@ def test_an_interrupted_run_leaves_nothing(mark: str, number: int) -> None:
 def test_a_run_that_is_killed_leaves_no_shells(mark: str) -> None:
     command = [*COMMAND, "bench", "--only", "fleet-16"]
     with subprocess.Popen(command, env=our_environment()) as process:
-        assert eventually(lambda: sum("--noediting" in it for it in marked(mark).values()) >= 16, 20.0)
+        until(lambda: sum("--noediting" in it for it in marked(mark).values()) >= 16)
         process.kill()
-    assert eventually(lambda: not marked(mark), 20.0)
+    until(lambda: not marked(mark))
 
 
 @pytest.mark.slow

@@ -24,8 +24,9 @@ from typer.testing import CliRunner
 from swerex_c import __version__
 from swerex_c._version import __version__ as own_version
 from swerex_c.cli.main import app
-from tests.support.harness import at_most, eventually, marked
+from tests.support.harness import marked
 from tests.support.original import our_environment
+from tests.support.wait import at_most, until
 
 COMMAND = [sys.executable, "-m", "swerex_c"]
 
@@ -139,7 +140,7 @@ def test_exec_prints_what_came_before_a_timeout(mark: str) -> None:
     assert (done.stdout, done.returncode) == ("early\n", 124)
     assert "timeout after 0.5 seconds" in done.stderr
     assert time.monotonic() - began < at_most(15)
-    assert eventually(lambda: not marked(mark), 2.0)
+    until(lambda: not marked(mark))
 
 
 def test_exec_can_wait_for_silence() -> None:
@@ -170,7 +171,7 @@ def test_exec_leaves_nothing_behind_when_it_is_ended(number: signal.Signals, mar
         process.send_signal(number)
         assert process.wait(10) == 128 + number
         assert process.stderr.read() == ""
-    assert eventually(lambda: not marked(mark), 2.0), marked(mark)
+    until(lambda: not marked(mark))
 
 
 @pytest.mark.slow
@@ -198,7 +199,7 @@ def test_exec_stops_quietly_when_nobody_reads(mark: str) -> None:
         process.stdout.close()
         assert process.wait(10) == 141
         assert process.stderr.read() == b""
-    assert eventually(lambda: not marked(mark), 2.0)
+    until(lambda: not marked(mark))
 
 
 def test_exec_ends_as_a_script_does(tmp_path: Path) -> None:
@@ -304,7 +305,7 @@ def test_shell_is_a_shell_in_a_terminal(mark: str) -> None:
         os.execvpe(COMMAND[0], [*COMMAND, "shell"], our_environment())
     said = b""
 
-    def until(text: bytes) -> None:
+    def hear(text: bytes) -> None:
         nonlocal said
         deadline = time.monotonic() + 15
         while text not in said:
@@ -312,17 +313,17 @@ def test_shell_is_a_shell_in_a_terminal(mark: str) -> None:
             said += os.read(master, 65536)
 
     os.write(master, b"echo $((6 * 7))-here; stty size\n")
-    until(b"42-here")
-    until(b"24 80")
+    hear(b"42-here")
+    hear(b"24 80")
     os.write(master, b"sleep 100\n")
     time.sleep(0.3)
     os.write(master, b"\x03")
     os.write(master, b"echo again-$((1 + 1))\n")
-    until(b"again-2")
+    hear(b"again-2")
     os.write(master, b"exit 5\n")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
     os.close(master)
-    assert eventually(lambda: not marked(mark), 2.0)
+    until(lambda: not marked(mark))
 
 
 # doctor
@@ -489,7 +490,7 @@ def test_a_write_that_is_short() -> None:
     ) as process:
         os.close(theirs)
         room = fcntl.fcntl(ours, fcntl.F_GETPIPE_SZ)
-        assert eventually(lambda: array.array("i", fcntl.ioctl(ours, termios.FIONREAD, bytes(4)))[0] == room, 20.0)
+        until(lambda: array.array("i", fcntl.ioctl(ours, termios.FIONREAD, bytes(4)))[0] == room)
         os.close(ours)
         assert process.stderr is not None
         assert b"BrokenPipeError" in process.stderr.read()

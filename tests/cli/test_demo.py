@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.harness import PACE, at_most
 from tests.support.original import our_environment
+from tests.support.wait import DEADLINE, at_most
 
 COMMAND = [sys.executable, "-m", "swerex_c.cli.demo"]
 
 
 def demo(**environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        COMMAND, capture_output=True, text=True, timeout=60 * PACE, env={**our_environment(), **environment}
+        COMMAND, capture_output=True, text=True, timeout=DEADLINE, env={**our_environment(), **environment}
     )
 
 

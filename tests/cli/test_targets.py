@@ -14,10 +14,11 @@ import pytest
 from swerex_c.cli.targets import find_target
 from swerex_c.exceptions import InvalidInputError
 from tests.cli.test_cli import COMMAND, cli, results
-from tests.support.harness import eventually, marked
+from tests.support.harness import marked
 from tests.support.original import our_environment
 from tests.support.person import Person
 from tests.support.server_process import KEY, Server, serving
+from tests.support.wait import until
 
 pytestmark = pytest.mark.limit(60)
 
@@ -52,7 +53,7 @@ def test_exec_behind_a_server_ends_with_its_command(server: Server, mark: str) -
         assert any("sleep 100" in line for line in marked(mark).values())
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 128 + signal.SIGTERM
-    assert eventually(lambda: not any("sleep 100" in line for line in marked(mark).values()))
+    assert until(lambda: not any("sleep 100" in line for line in marked(mark).values()))
 
 
 def test_shell_behind_a_server_is_refused(server: Server) -> None:

@@ -57,8 +57,9 @@ from swerex_c.utils.free_port import find_free_port
 from swerex_c.utils.load import load_class
 from swerex_c.utils.wait import _wait_until_alive
 from tests.sandbox.test_commands import Here
-from tests.support.harness import eventually, marked
+from tests.support.harness import marked
 from tests.support.original import our_environment, python_output
+from tests.support.wait import until
 
 # From configurations
 
@@ -136,7 +137,7 @@ async def test_a_local_deployment_that_is_dropped_leaves_no_process(mark: str) -
         await asyncio.sleep(0.02)
         if not marked(mark):
             break
-    assert eventually(lambda: not marked(mark), 1.0)
+    until(lambda: not marked(mark))
 
 
 # Dummy
@@ -234,7 +235,7 @@ def test_a_dropped_deployment_is_stopped_without_a_loop(counting: type[Counting]
         warnings.simplefilter("error")
         counting()
         gc.collect()
-        assert eventually(lambda: counting.stopped == ["finalizer"], 10)
+        until(lambda: counting.stopped == ["finalizer"])
 
 
 def test_a_deployment_dropped_at_the_end_of_its_loop_is_stopped_to_the_end(counting: type[Counting]) -> None:
@@ -254,7 +255,7 @@ def test_a_deployment_dropped_at_the_end_of_its_loop_is_stopped_to_the_end(count
         await asyncio.to_thread(halfway.wait, 10)
 
     asyncio.run(use())
-    assert eventually(lambda: counting.stopped == ["finalizer"], 10)
+    until(lambda: counting.stopped == ["finalizer"])
 
 
 async def test_a_stopped_deployment_goes_without_a_trace(counting: type[Counting]) -> None:

@@ -22,8 +22,9 @@ import pytest
 
 from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
-from tests.support.harness import PACE, at_most, eventually, marked
+from tests.support.harness import marked
 from tests.support.person import PROMPT, Person, readable_modes
+from tests.support.wait import DEADLINE, at_most, until
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def person(mark: str, place: Path) -> Iterator[Person]:
         yield someone
     finally:
         someone.end()
-        assert eventually(lambda: not marked(mark), 3.0), "a process was left behind"
+        until(lambda: not marked(mark), "a process was left behind")
 
 
 def test_commands_have_a_prompt_that_follows_the_directory(person: Person) -> None:
@@ -297,7 +298,7 @@ def test_a_signal_right_before_the_wait_for_a_key(mark: str, name: str) -> None:
             assert someone.exit_code() == 128 + signal.Signals[name]
     finally:
         someone.end()
-    assert eventually(lambda: not marked(mark), 3.0), "a process was left behind"
+    until(lambda: not marked(mark), "a process was left behind")
 
 
 def test_many_interrupts_end_nothing(person: Person) -> None:
@@ -324,7 +325,7 @@ def test_it_ends_when_the_terminal_goes_away(mark: str, running: bool) -> None:
         os.close(someone.slave)
         os.close(someone.master)
         someone.process.wait(at_most(15))
-        assert eventually(lambda: not marked(mark), 3.0), "a process was left behind"
+        until(lambda: not marked(mark), "a process was left behind")
     finally:
         someone.slave, someone.master = os.openpty()
         someone.end()
@@ -347,7 +348,7 @@ class Attached:
 
     def __init__(self) -> None:
         self.runtime = LocalRuntime()
-        asyncio.run(self.runtime.create_session(CreateBashSessionRequest(startup_timeout=10 * PACE)))
+        asyncio.run(self.runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE)))
         self.session: Any = self.runtime.sessions["default"]
 
     def api(self, command: str, timeout: float = 10.0) -> Any:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Engine, Shell, eventually, marked, quicker_than, wrong
+from tests.support.harness import Engine, Shell, marked, wrong
+from tests.support.wait import quicker_than, until
 
 
 @pytest.fixture
@@ -139,7 +140,7 @@ def test_missing_startup_file(sh: Shell, typed: Any, tmp_path: Path, mark: str) 
         sh.wait(
             sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="m", startup_source=[missing]))
         )
-    assert eventually(lambda: len(marked(mark)) == before, 1.5)
+    until(lambda: len(marked(mark)) == before)
     sh.wait(sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="m")))
 
 
@@ -153,7 +154,7 @@ def test_startup_that_does_not_end(sh: Shell, typed: Any, tmp_path: Path, mark: 
     request = sh.engine.abstract.CreateBashSessionRequest(session="s", startup_source=[str(slow)], startup_timeout=0.3)
     with typed():
         sh.wait(sh.aio.create_session(request))
-    assert eventually(lambda: len(marked(mark)) == before, 1.5)
+    until(lambda: len(marked(mark)) == before)
     sh.wait(sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="s")))
 
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Engine, Shell, at_most, eventually, no_signals, quicker_than, running, wrong
+from tests.support.harness import Engine, Shell, no_signals, running, wrong
+from tests.support.wait import at_most, quicker_than, until
 
 
 @pytest.fixture
@@ -271,7 +272,7 @@ def test_a_timeout_ends_the_whole_tree(run: Any, engine: Engine, name: str) -> N
     # A list, so that no shell in between can be blamed.
     with quicker_than(3), pytest.raises(engine.exceptions.CommandTimeoutError):
         run(["bash", "-c", ESCAPES[name].format(sleep=f"sleep {seconds}")], timeout=0.5)
-    assert eventually(lambda: not running(f"sleep {seconds}"), 1.0), running(f"sleep {seconds}")
+    until(lambda: not running(f"sleep {seconds}"))
     time.sleep(0.05)
     assert not running(f"sleep {seconds}")
 
@@ -331,7 +332,7 @@ def test_cancelled_execute_ends_the_tree(box: Shell, engine: Engine) -> None:
 
     with quicker_than(3):
         box.wait(cancel())
-    assert eventually(lambda: not running(f"sleep {seconds}"), 1.5)
+    until(lambda: not running(f"sleep {seconds}"))
 
 
 def test_execute_from_threads(box: Shell, engine: Engine) -> None:
@@ -410,7 +411,7 @@ LEFT = {
 def test_what_runs_in_the_background_lives_until_close(engine: Engine, box: Shell, run: Any, name: str) -> None:
     seconds = f"85{uuid.uuid4().int % 10**6:06d}"
     run(LEFT[name].format(seconds), shell=True)
-    assert eventually(lambda: len(running(f"sleep {seconds}")) == 1)
+    until(lambda: len(running(f"sleep {seconds}")) == 1)
     run("true")
     time.sleep(0.1)
     assert len(running(f"sleep {seconds}")) == 1

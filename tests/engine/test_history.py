@@ -13,10 +13,10 @@ from swerex_c.interfaces import AbstractRuntime
 from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.sandbox import SandboxRuntime
-from tests.support.harness import DEADLINE
 from tests.support.local_backend import Here
 from tests.support.runtimes import remote
 from tests.support.server_process import serving
+from tests.support.wait import DEADLINE
 
 HISTORY = "".join(f"{number}\n" for number in range(1900))
 FILES = (".bash_history", ".history")

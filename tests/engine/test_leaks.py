@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.harness import MARK_VARIABLE, Engine, Shell, eventually, marked
+from tests.support.harness import MARK_VARIABLE, Engine, Shell, marked
+from tests.support.wait import until
 
 pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.idle, pytest.mark.limit(600), pytest.mark.timeout(620)]
 
@@ -83,7 +84,7 @@ def test_a_thousand_sessions(engine: Engine, mark: str) -> None:
     asyncio.run(lives(engine, 60, 20))
     before = Footprint()
     asyncio.run(lives(engine, 1000, 20))
-    assert eventually(lambda: not marked(mark), 3), marked(mark)
+    until(lambda: not marked(mark))
     assert_same(before, Footprint(), 8_000)
 
 
@@ -103,7 +104,7 @@ def test_a_thousand_sessions_at_one_time(engine: Engine, mark: str) -> None:
     asyncio.run(crowd(50))
     before = Footprint()
     asyncio.run(crowd(1000))
-    assert eventually(lambda: not marked(mark), 5), len(marked(mark))
+    until(lambda: not marked(mark))
     assert_same(before, Footprint(), 40_000)
 
 
@@ -187,5 +188,5 @@ def test_sessions_that_are_forgotten(engine: Engine, mark: str) -> None:
     forget(5)
     before = Footprint()
     forget(50)
-    assert eventually(lambda: not marked(mark), 3), marked(mark)
+    until(lambda: not marked(mark))
     assert_same(before, Footprint(), 4_000)

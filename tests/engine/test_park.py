@@ -25,7 +25,7 @@ from swerex_c.runtime.abstract import (
     CreateBashSessionRequest,
 )
 from swerex_c.runtime.local import LocalRuntime
-from tests.support.harness import at_most
+from tests.support.wait import at_most
 
 pytestmark = pytest.mark.xdist_group("rest")  # they share the second that they wait
 

@@ -13,7 +13,8 @@ import pytest
 from swerex_c.engine.patterns import make_matcher
 from swerex_c.exceptions import CommandTimeoutError, InvalidInputError
 from swerex_c.runtime.abstract import BashAction, BashInterruptAction, CreateBashSessionRequest
-from tests.support.harness import Shell, quicker_than
+from tests.support.harness import Shell
+from tests.support.wait import quicker_than
 
 pytestmark = pytest.mark.only_here("what patterns may be and cost")
 

@@ -29,6 +29,7 @@ from swerex_c.runtime.abstract import BashAction, CloseBashSessionRequest, Creat
 from swerex_c.runtime.config import LocalRuntimeConfig
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
+from tests.support.wait import until_async
 
 SIZE = 2
 
@@ -116,14 +117,6 @@ def ended_or_stopped(pid: int) -> bool:
 
 def lives(pid: int) -> bool:
     return state(pid) not in "XZ"
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    for _ in range(3000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come to that")
 
 
 # -- what a session is
@@ -312,7 +305,7 @@ async def test_shells_of_another_environment_are_replaced(
     old = pids(runtime)
     monkeypatch.setenv("SWX_TEST_OF_WARM", "new")
     await create(runtime)
-    await until(lambda: shells(runtime).waiting == SIZE and not set(pids(runtime)) & set(old))
+    await until_async(lambda: shells(runtime).waiting == SIZE and not set(pids(runtime)) & set(old))
     assert not any(map(lives, old))
     await create(runtime, "t")
     assert await run(runtime, "echo $SWX_TEST_OF_WARM", "t") == "new\n"
@@ -407,12 +400,12 @@ async def test_a_shell_that_was_ended_or_stopped_is_not_handed_out(ahead: bool, 
     waiting = pids(runtime)
     for pid in waiting:
         os.kill(pid, number)
-        await until(partial(ended_or_stopped, pid))
+        await until_async(partial(ended_or_stopped, pid))
     for i in range(3):
         await create(runtime, str(i))
         assert await run(runtime, "echo here", str(i)) == "here\n"
         assert await pid_of(runtime, str(i)) not in waiting
-    await until(lambda: not any(map(lives, waiting)))
+    await until_async(lambda: not any(map(lives, waiting)))
     assert await runtime.wait_until_warm()
     await runtime.close()
 
@@ -456,7 +449,7 @@ async def test_a_shell_that_somebody_wrote_to_is_not_handed_out(runtime: LocalRu
     first = pids(runtime)[0]
     with open(os.readlink(f"/proc/{first}/fd/1"), "w") as terminal:
         terminal.write("good morning\n")
-    await until(lambda: shells(runtime)._pool.shells[0].core.facts()["late"])
+    await until_async(lambda: shells(runtime)._pool.shells[0].core.facts()["late"])
     assert await create(runtime) == ""
     assert await pid_of(runtime) != first
 
@@ -491,7 +484,7 @@ async def test_close_ends_all_that_wait(ahead: bool) -> None:
 
 async def test_close_while_they_are_started() -> None:
     runtime = LocalRuntime(warm_sessions=50)
-    await until(lambda: shells(runtime).waiting > 1)
+    await until_async(lambda: shells(runtime).waiting > 1)
     full = asyncio.ensure_future(runtime.wait_until_warm())
     await asyncio.sleep(0)
     waiting = pids(runtime)
@@ -506,7 +499,7 @@ async def test_a_runtime_that_is_forgotten_keeps_none() -> None:
     waiting = pids(runtime)
     del runtime
     gc.collect()
-    await until(lambda: not any(map(lives, waiting)))
+    await until_async(lambda: not any(map(lives, waiting)))
 
 
 KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
@@ -535,7 +528,7 @@ async def test_the_end_of_the_process_leaves_none(end: str) -> None:
     waiting = [int(word) for word in done.stdout.split()]
     assert len(waiting) == 3
     assert ("Traceback" in done.stderr) == (end == "1 / 0") and "Exception in thread" not in done.stderr
-    await until(lambda: not any(map(lives, waiting)))
+    await until_async(lambda: not any(map(lives, waiting)))
 
 
 @with_runtime
@@ -632,7 +625,7 @@ async def test_a_start_does_not_hold_the_loop_up(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(_core, "Session", slow)
     runtime = LocalRuntime(warm_sessions=SIZE)
     full = asyncio.ensure_future(runtime.wait_until_warm())
-    await until(lambda: threads)
+    await until_async(lambda: threads)
     for _ in range(5):
         await asyncio.sleep(0.001)
     go_on.set()
@@ -645,7 +638,7 @@ async def test_it_rests_between_starts_unless_somebody_waits(monkeypatch: pytest
     monkeypatch.setattr(prestarted, "_SHARE", 10000)
     monkeypatch.setattr(prestarted, "_LONGEST_REST", 30.0)
     runtime = LocalRuntime(warm_sessions=3)
-    await until(lambda: shells(runtime).waiting)
+    await until_async(lambda: shells(runtime).waiting)
     await asyncio.sleep(0.1)
     assert shells(runtime).waiting == 1
     assert await runtime.wait_until_warm()
@@ -674,9 +667,9 @@ async def test_close_while_startup_files_are_read(home: Path) -> None:
     (home / ".bashrc").write_text("echo $$ >~/pid; sleep 100\n")
     await asyncio.sleep(start_conditions.RACY_SECONDS)
     runtime = LocalRuntime(warm_sessions=SIZE, warm_startup_files=True)
-    await until((home / "pid").exists)
+    await until_async((home / "pid").exists)
     await asyncio.wait_for(runtime.close(), 20)
-    await until(lambda: not lives(int((home / "pid").read_text())))
+    await until_async(lambda: not lives(int((home / "pid").read_text())))
 
 
 async def test_where_no_shell_can_be_started(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -759,7 +752,7 @@ async def test_a_server_has_them(way: str, tmp_path: Path) -> None:
     if server is not None:
         server.terminate()
         await server.wait()
-    await until(lambda: not any(lives(int(pid)) for pid in shells_there))
+    await until_async(lambda: not any(lives(int(pid)) for pid in shells_there))
 
 
 def test_metrics_name_them() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Engine, Shell, at_most, quicker_than
+from tests.support.harness import Engine, Shell
+from tests.support.wait import at_most, quicker_than
 
 pytestmark = pytest.mark.only_here("stream_in_session")
 

@@ -20,8 +20,8 @@ import pytest
 from swerex_c import _core
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
-from tests.support.harness import PACE, eventually
 from tests.support.original import our_environment
+from tests.support.wait import until
 
 SMALL_STACK = """if True:
     import asyncio, threading
@@ -107,7 +107,7 @@ def test_a_blocking_wait_is_told_of_the_end() -> None:
         late.append(wait_beside(process.cancel, lambda p=process: p.wait(5.0)))  # type: ignore[misc]
         with subprocess.Popen(["sleep", "9"]) as other:
             others_late.append(wait_beside(other.kill, lambda o=other: o.wait() < 0))  # type: ignore[misc]
-    slowest = 5 * statistics.median(others_late) + 0.004 * PACE  # on a busy machine each of more threads waits
+    slowest = 5 * statistics.median(others_late) + 0.004  # on a busy machine each of more threads waits
     assert statistics.median(late) < slowest, (sorted(late), sorted(others_late))
 
 
@@ -157,7 +157,7 @@ async def test_a_shell_that_is_dropped_ends_even_if_its_tree_cannot_be_seen() ->
     with no_free_descriptor():
         del runtime
         gc.collect()
-        assert eventually(lambda: not os.path.exists(f"/proc/self/fd/{terminal}"), 20)
+        until(lambda: not os.path.exists(f"/proc/self/fd/{terminal}"))
         assert not os.path.exists(f"/proc/{pid}")
 
 
@@ -181,12 +181,12 @@ async def answers_during_a_kill_sweep(directory: Path) -> bool:
         nodes = _core.node_count()
         del stuck
         gc.collect()
-        assert eventually(lambda: _core.node_count() < nodes, 20)  # a thread drops it
+        until(lambda: _core.node_count() < nodes)  # a thread drops it
         await asyncio.sleep(0.03)
         os.write(line, b"here\n")
         assert (await running).output == "here\n"
         is_open = os.path.exists(f"/proc/self/fd/{terminal}")
     os.close(line)
     await other.close()
-    assert eventually(lambda: not os.path.exists(f"/proc/{pid}") and terminals() <= before)
+    until(lambda: not os.path.exists(f"/proc/{pid}") and terminals() <= before)
     return is_open

@@ -20,8 +20,9 @@ from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.session import SandboxSession
 from tests.sandbox.test_behaviour import inherited, run_rooms, run_soak
-from tests.support.harness import PACE, needs
+from tests.support.harness import needs
 from tests.support.local_backend import Here
+from tests.support.wait import DEADLINE
 
 pytestmark = pytest.mark.slow
 
@@ -152,7 +153,7 @@ class _Carried:
         self.runtime = SandboxRuntime(Here("env", f"LD_PRELOAD={environment['LD_PRELOAD']}"))
 
     async def __aenter__(self) -> _Carried:
-        await self.runtime.create_session(CreateBashSessionRequest(startup_timeout=30 * PACE))
+        await self.runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
         session = self.runtime.sessions["default"]
         assert isinstance(session, SandboxSession)
         while session._prompt is None:
@@ -163,7 +164,7 @@ class _Carried:
     async def __aexit__(self, *_: object) -> None:
         await self.runtime.close()
 
-    async def say(self, command: str, timeout: float = 5 * PACE) -> tuple[str, int | None]:
+    async def say(self, command: str, timeout: float = DEADLINE) -> tuple[str, int | None]:
         answer = await self.runtime.run_in_session(BashAction(command=command, check="silent", timeout=timeout))
         return answer.output, answer.exit_code
 
@@ -218,8 +219,8 @@ async def test_what_never_ran_has_no_answer_in_a_place(environment: dict[str, st
 async def test_prompts_that_the_first_command_hides() -> None:
     """It waits until it is known what the shell's wait at its prompt looks like, with the file open too."""
     runtime = SandboxRuntime(Here("env"))
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=30 * PACE))
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
     for command, output in (("unset PS1 PROMPT_COMMAND", ""), ("echo a", "a\n")):
-        answer = await runtime.run_in_session(BashAction(command=command, timeout=8 * PACE))
+        answer = await runtime.run_in_session(BashAction(command=command, timeout=DEADLINE))
         assert answer.output == output
     await runtime.close()

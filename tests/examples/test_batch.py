@@ -23,8 +23,8 @@ from swerex_c.examples._tasks import Step, Task, read_tasks
 from swerex_c.exceptions import InvalidInputError, MemoryLimitError, SandboxLostError, TimeLimitError
 from swerex_c.pool import Pool
 from swerex_c.runtime.abstract import Command, CommandResponse, IsAliveResponse
-from tests.support.harness import eventually
 from tests.support.original import our_environment
+from tests.support.wait import until
 
 pytestmark = pytest.mark.slow
 
@@ -170,12 +170,12 @@ def test_an_interrupt_ends_it_and_it_goes_on_where_it_was(
     )
     process = start(tasks, "--results", out, "--pool", 3)
     pids = tmp_path / "pids"
-    assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 3 and len(records(out)) == 3, 20)
+    until(lambda: pids.exists() and len(pids.read_text().split()) == 3 and len(records(out)) == 3)
     process.send_signal(number)
     shown, errors = process.communicate(timeout=30)
     assert process.returncode == code and "goes on from here" in shown and "Traceback" not in errors
     for pid in pids.read_text().split():
-        assert eventually(lambda pid=pid: not Path(f"/proc/{pid}").exists())
+        until(lambda pid=pid: not Path(f"/proc/{pid}").exists())
     go.touch()
     assert batch(tasks, "--results", out, "--pool", 3)[0] == 0
     assert sorted(result.id for result in records(out)) == sorted(
@@ -187,7 +187,7 @@ def test_one_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     tasks = write(tmp_path / "tasks.jsonl", *({"id": f"task-{i:02d}", "check": "sleep 0.2"} for i in range(12)))
     process = start(tasks, "--results", out, "--pool", 2)
-    assert eventually(lambda: out.exists() and len(out.read_text().splitlines()) >= 3, 30)
+    until(lambda: out.exists() and len(out.read_text().splitlines()) >= 3)
     process.kill()
     process.communicate(timeout=30)
     with out.open("a") as file:

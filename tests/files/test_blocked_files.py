@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.sandbox import Sandbox
 from tests.providers.test_files import _Local
 from tests.support.server_process import KEY, serving
+from tests.support.wait import until_async
 
 LIMIT = 1 << 20
 
@@ -41,13 +41,8 @@ def fifo(tmp_path: Path) -> str:
     return str(path)
 
 
-def until_no_thread(name: str, seconds: float = 30) -> bool:
-    deadline = time.monotonic() + seconds
-    while any(thread.name == name for thread in threading.enumerate()):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
+def no_thread(name: str) -> bool:
+    return all(thread.name != name for thread in threading.enumerate())
 
 
 @pytest.mark.limit(60)
@@ -69,7 +64,7 @@ async def test_reads_of_a_named_pipe_leave_the_others_alone(fifo: str, tmp_path:
     for read in reads:
         read.cancel()
     await asyncio.wait(reads)
-    assert await asyncio.to_thread(until_no_thread, "swerex-file")
+    await until_async(lambda: no_thread("swerex-file"))
 
 
 _PROGRAM = """
@@ -193,5 +188,6 @@ async def test_reading_stops_when_it_is_cancelled(place: str) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
             await runtime.read_file(ReadFileRequest(path=path))
-    assert await asyncio.to_thread(until_no_thread, "swerex-file" if place == "local" else "read_text", 10)
+    name = "swerex-file" if place == "local" else "read_text"
+    await until_async(lambda: no_thread(name))
     await runtime.close()

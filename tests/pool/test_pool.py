@@ -40,8 +40,8 @@ from swerex_c.exceptions import (
 )
 from swerex_c.pool import Environment, Pool
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest, IsAliveResponse
-from tests.support.harness import eventually
 from tests.support.original import our_environment
+from tests.support.wait import until, until_async
 
 
 class Site:
@@ -113,12 +113,6 @@ def site() -> Site:
     return Site()
 
 
-async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 async def settle() -> None:
     """Until everything that is ready to run has run."""
     for _ in range(50):
@@ -150,7 +144,7 @@ class User:
             await self.leave.wait()
 
     async def got(self) -> Environment:
-        await until(lambda: self.has is not None or self.task.done())
+        await until_async(lambda: self.has is not None or self.task.done())
         if self.task.done():
             await self.task
         assert self.has is not None
@@ -179,7 +173,7 @@ async def test_an_environment_is_an_ordinary_runtime_and_ends_with_its_block() -
             assert not environment.used_before
         with pytest.raises(DeploymentNotStartedError, match="given back"):
             _ = environment.runtime
-        await until(lambda: pool.stats().ending == 0)
+        await until_async(lambda: pool.stats().ending == 0)
         with pytest.raises(SwerexException, match="closed"):
             await runtime.execute(Command(command="true", shell=True))
 
@@ -359,14 +353,14 @@ async def test_pauses_between_attempts_grow(site: Site, monkeypatch: pytest.Monk
 
 async def test_warm_ones_are_there_before_anybody_asks_and_are_kept_up(site: Site) -> None:
     async with pooled(site, 4, warm=2) as pool:
-        await until(lambda: pool.stats().idle == 2)
+        await until_async(lambda: pool.stats().idle == 2)
         first, second = User(pool), User(pool)
         await first.got(), await second.got()
-        await until(lambda: pool.stats().idle == 2)
+        await until_async(lambda: pool.stats().idle == 2)
         assert site.made == 4 and pool.stats().in_use == 2
         await first.go()
         await second.go()
-        await until(lambda: pool.stats().ending == 0)
+        await until_async(lambda: pool.stats().ending == 0)
         assert pool.stats().idle == 2 and site.made == 4
 
 
@@ -376,7 +370,7 @@ async def test_warming_up_that_fails_rests_until_somebody_asks(site: Site) -> No
 
     site.before_start = broken
     async with pooled(site, 4, warm=2, start_attempts=1) as pool:
-        await until(lambda: site.made == 2 and pool.stats().starting == 0)
+        await until_async(lambda: site.made == 2 and pool.stats().starting == 0)
         await settle()
         assert site.made == 2
         site.before_start = None
@@ -393,13 +387,13 @@ async def test_those_that_nobody_wants_any_more_end(site: Site) -> None:
     site.before_start = slow
     async with pooled(site, 4, starts_at_once=1, idle_timeout=0.05) as pool:
         users = [User(pool) for _ in range(3)]
-        await until(lambda: len(site.starting) == 1)
+        await until_async(lambda: len(site.starting) == 1)
         for user in users:
             await user.cancel()
-        await until(lambda: pool.stats().starting == 1)  # those that had not begun are given up at once
+        await until_async(lambda: pool.stats().starting == 1)  # those that had not begun are given up at once
         go.set()
-        await until(lambda: pool.stats().counts.started == 1)
-        await until(lambda: pool.stats().idle == pool.stats().ending == 0)
+        await until_async(lambda: pool.stats().counts.started == 1)
+        await until_async(lambda: pool.stats().idle == pool.stats().ending == 0)
         assert site.alive == [] and site.made == 1
 
 
@@ -460,7 +454,7 @@ async def test_who_leaves_the_queue_lets_the_next_one_through(site: Site) -> Non
 
 async def test_what_was_handed_to_one_who_was_just_cancelled_is_not_lost(site: Site) -> None:
     async with pooled(site, 1, warm=1) as pool:
-        await until(lambda: pool.stats().idle == 1)
+        await until_async(lambda: pool.stats().idle == 1)
         unlucky = User(pool)
         while not pool.stats().in_use:
             await asyncio.sleep(0)
@@ -538,7 +532,7 @@ async def test_other_errors_go_through(site: Site, error: Exception) -> None:
 
 async def test_a_warm_one_that_died_is_replaced_before_it_is_handed_out(site: Site) -> None:
     async with pooled(site, 2, warm=1) as pool:
-        await until(lambda: pool.stats().idle == 1)
+        await until_async(lambda: pool.stats().idle == 1)
         await site.alive[0].die()
         async with pool.environment() as environment:
             assert await environment.deployment.is_alive()
@@ -564,7 +558,7 @@ async def test_a_stop_that_never_returns_is_given_up_and_counted(site: Site) -> 
     counts = pool.stats().counts
     assert (counts.ended, counts.ends_failed) == (2, 1)
     hanging.set()
-    await until(lambda: not site.alive)
+    await until_async(lambda: not site.alive)
 
 
 # Limits of time
@@ -577,7 +571,7 @@ async def test_the_time_limit_ends_the_environment_and_its_users_block(site: Sit
                 await environment.runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
                 await environment.runtime.run_in_session(BashAction(command=f"echo $$ > {tmp_path}/pid; sleep 1000"))
         pid = (tmp_path / "pid").read_text().strip()
-        await until(lambda: not Path(f"/proc/{pid}").exists())
+        await until_async(lambda: not Path(f"/proc/{pid}").exists())
         task = asyncio.current_task()
         assert task is not None and task.cancelling() == 0
         async with pool.environment(time_limit=100):
@@ -654,7 +648,7 @@ async def test_one_is_not_used_again_after_an_exception_or_a_death_or_a_failed_r
         async with pool.environment() as environment:
             await environment.deployment.die()  # type: ignore[attr-defined]
         assert await number() == 3
-        await until(lambda: pool._idle)
+        await until_async(lambda: pool._idle)
         fails = True
         assert (await number(), await number()) == (3, 4)
 
@@ -704,7 +698,7 @@ async def test_closing_ends_everything_and_tells_everybody(site: Site) -> None:
     holder, other = User(pool), User(pool)
     await holder.got(), await other.got()
     starting, waiting = User(pool), User(pool)
-    await until(lambda: len(site.starting) == 1)
+    await until_async(lambda: len(site.starting) == 1)
     await asyncio.gather(pool.close(), pool.close())
     assert site.alive == site.starting == []
     for user in (starting, waiting):
@@ -761,7 +755,7 @@ def test_a_pool_belongs_to_a_loop_and_can_be_closed_from_another_when_that_is_go
     async def first() -> None:
         async with pool.environment():
             pass
-        await until(lambda: pool.stats().idle == 1 and pool.stats().ending == 0)
+        await until_async(lambda: pool.stats().idle == 1 and pool.stats().ending == 0)
 
         def elsewhere() -> None:
             async def use() -> None:
@@ -787,8 +781,8 @@ def test_a_pool_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
     async def use() -> None:
         pool = Pool(LocalDeploymentConfig(), size=2, warm=1)
         async with pool.environment():
-            await until(lambda: pool.stats().idle == 1)
-        await until(lambda: pool.stats().ending == 0)
+            await until_async(lambda: pool.stats().idle == 1)
+        await until_async(lambda: pool.stats().ending == 0)
         idle = pool._idle[0].deployment
         assert idle is not None
         await idle.runtime.execute(Command(command=f"sleep 1000 & echo $! > {tmp_path}/pid", shell=True))
@@ -797,7 +791,7 @@ def test_a_pool_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
 
     asyncio.run(use())
     gc.collect()
-    assert eventually(lambda: not Path(f"/proc/{pids[0]}").exists())
+    until(lambda: not Path(f"/proc/{pids[0]}").exists())
 
 
 def test_a_process_that_ends_without_closing_its_pool_ends_quietly() -> None:
@@ -834,7 +828,7 @@ async def test_what_a_pool_counts(site: Site) -> None:
         await asyncio.sleep(0.05)
         for user in (first, second, third):
             await user.go()
-        await until(lambda: pool.stats().ending == 0)
+        await until_async(lambda: pool.stats().ending == 0)
         counts = pool.stats().counts
         assert (counts.handed_out, counts.started, counts.ended, counts.reused) == (3, 3, 3, 0)
         assert counts.waiting_seconds.longest >= 0.05 and counts.use_seconds.count == 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 import uuid
@@ -23,11 +22,10 @@ from swerex_c.runtime.abstract import Command, CommandResponse
 from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.commands import execute
 from swerex_c.sandbox.sandbox import Sandbox
-from tests.support import needs
 from tests.support.docker_engine import Engine
 from tests.support.sandboxes import docker_place, place  # noqa: F401 - fixtures
+from tests.support.wait import DEADLINE, until
 
-PATIENCE = 30.0 * float(os.environ.get("SWX_PACE", "1"))
 LIMIT = 1 << 28
 
 
@@ -36,7 +34,7 @@ class Box:
 
     def __init__(self, backend: Backend) -> None:
         self.place = Sandbox(backend)
-        self.place.open(PATIENCE)
+        self.place.open(DEADLINE)
 
     def run(self, command: str | list[str], **fields: Any) -> CommandResponse:
         return asyncio.run(execute(self.place, Command(command=command, **fields), LIMIT))
@@ -59,7 +57,7 @@ def test_a_day_of_commands(box: Box) -> None:
         answer = box.sh(f"echo {count}; echo err >&2; exit {count}")
         assert (answer.stdout, answer.stderr, answer.exit_code) == (f"{count}\n", "err\n", count)
     assert box.run(["printf", "%s|", "a b", "é\t'\"$x", ""]).stdout == "a b|é\t'\"$x||"
-    assert box.run(["cat"], timeout=PATIENCE).stdout == ""
+    assert box.run(["cat"], timeout=DEADLINE).stdout == ""
     merged = box.sh("for i in 1 2 3; do echo o$i; echo e$i >&2; done", merge_output_streams=True)
     assert (merged.stdout, merged.stderr) == ("o1\ne1\no2\ne2\no3\ne3\n", "")
     assert sorted(box.run(["env"], env={"A": "x y", "PATH": "/bin:/usr/bin"}).stdout.split("\n")) == [
@@ -71,7 +69,7 @@ def test_a_day_of_commands(box: Box) -> None:
     for code in (126, 127, 125, 255, 137):
         assert box.sh(f"exit {code}").exit_code == code
     assert box.sh("kill -9 $$").exit_code == -9
-    assert box.sh("kill -9 0", timeout=PATIENCE).exit_code == -9
+    assert box.sh("kill -9 0", timeout=DEADLINE).exit_code == -9
     for command, cwd, kind in (
         ("no-such-program", None, FileNotFoundError),
         ("/etc", None, PermissionError),
@@ -85,7 +83,7 @@ def test_a_day_of_commands(box: Box) -> None:
     answer = box.sh("head -c 3000000 /dev/zero; head -c 2000000 /dev/zero >&2")
     assert (len(answer.stdout), len(answer.stderr)) == (3_000_000, 2_000_000)
     with pytest.raises(ResourceError, match="has ended while the command ran"):
-        box.sh("kill -9 $PPID; echo on; read x", timeout=PATIENCE)
+        box.sh("kill -9 $PPID; echo on; read x", timeout=DEADLINE)
     assert box.sh("echo next").stdout == "next\n"
 
 
@@ -97,16 +95,16 @@ def test_trees(box: Box) -> None:
     def sleeping() -> int:
         count = "n=0; for p in /proc/[0-9]*/cmdline; do { IFS= read -r -d '' a && IFS= read -r -d '' b; } <$p || "
         count += "continue; [[ $a == sleep && $b == $1 ]] && ((n += 1)); done 2>/dev/null; echo $n"
-        return int(other.run(count, number, timeout=PATIENCE).stdout)
+        return int(other.run(count, number, timeout=DEADLINE).stdout)
 
     left = f"(setsid sleep {number} >/dev/null 2>&1 &); (sleep {number}; echo late) & echo mine"
-    assert box.sh(left, timeout=PATIENCE).stdout == "mine\n"
+    assert box.sh(left, timeout=DEADLINE).stdout == "mine\n"
     assert [box.sh(f"echo {n}").stdout for n in range(5)] == [f"{n}\n" for n in range(5)]
-    assert needs.wait_until(lambda: sleeping() == 2, PATIENCE)
+    until(lambda: sleeping() == 2)
     with pytest.raises(CommandTimeoutError) as caught:
         box.sh(f"echo so far; setsid sleep {number} & sleep {number}", timeout=1)
     assert caught.value.output == "so far\n"
-    assert needs.wait_until(lambda: sleeping() == 2, PATIENCE), "what an earlier command left goes on"
+    until(lambda: sleeping() == 2, "what an earlier command left goes on")
 
     async def cancel() -> None:
         task = asyncio.create_task(
@@ -119,15 +117,15 @@ def test_trees(box: Box) -> None:
             await task
 
     asyncio.run(cancel())
-    assert needs.wait_until(lambda: sleeping() == 2, PATIENCE)
+    until(lambda: sleeping() == 2)
     box.place._end_marked(box.place.mark)
-    assert needs.wait_until(lambda: sleeping() == 0, PATIENCE)
+    until(lambda: sleeping() == 0)
     other._shells.close()
 
 
 async def test_many_at_once(box: Box) -> None:
     commands = [execute(box.place, Command(command=f"echo {n}; exit {n}", shell=True), LIMIT) for n in range(20)]
-    for number, answer in enumerate(await asyncio.wait_for(asyncio.gather(*commands), 4 * PATIENCE)):
+    for number, answer in enumerate(await asyncio.wait_for(asyncio.gather(*commands), DEADLINE)):
         assert (answer.stdout, answer.exit_code) == (f"{number}\n", number)
 
 
@@ -156,12 +154,12 @@ def test_a_place_that_ends(docker: Engine, docker_place: Callable[..., Any], bas
     box = Box(backend)
     threading.Timer(0.3, lambda: docker.docker("kill", backend.container)).start()
     with pytest.raises(SandboxLostError):
-        box.sh("sleep 600", timeout=PATIENCE)
+        box.sh("sleep 600", timeout=DEADLINE)
     with pytest.raises(SandboxLostError):
         box.sh("echo")
     begin = time.monotonic()
     box.place.close()
-    assert time.monotonic() - begin < PATIENCE
+    assert time.monotonic() - begin < DEADLINE
 
 
 def test_a_frozen_place(docker: Engine, docker_place: Callable[..., Any], bash_min: str) -> None:  # noqa: F811
@@ -169,14 +167,14 @@ def test_a_frozen_place(docker: Engine, docker_place: Callable[..., Any], bash_m
     box = Box(backend)
     shells = box.place._shells
     # An engine that pauses a container in which it is starting something may hang.
-    assert needs.wait_until(lambda: bool(shells._ready) and not shells._starting, PATIENCE)
+    until(lambda: bool(shells._ready) and not shells._starting)
     docker.docker("pause", backend.container)
     try:
         begin = time.monotonic()
         with pytest.raises((CommandTimeoutError, SandboxLostError)):
             box.sh("echo thawed", timeout=0.3)
-        assert time.monotonic() - begin < PATIENCE
+        assert time.monotonic() - begin < DEADLINE
     finally:
         docker.docker("unpause", backend.container)
-    assert box.sh("echo next", timeout=PATIENCE).stdout == "next\n"
+    assert box.sh("echo next", timeout=DEADLINE).stdout == "next\n"
     box.place.close()

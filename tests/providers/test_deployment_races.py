@@ -43,13 +43,12 @@ from swerex_c.runtime.abstract import Command
 from tests.providers.docker.test_deployment import make, names, reach, said
 from tests.support import hosts, needs
 from tests.support.docker_engine import Engine
-from tests.support.harness import at_most
+from tests.support.wait import at_most, until
 
 __all__ = ["make", "reach"]
 
 pytestmark = pytest.mark.limit(110)
 
-PACE = float(os.environ.get("SWX_PACE", "1"))
 
 Make = Callable[..., DockerDeployment]
 
@@ -322,7 +321,7 @@ async def test_a_host_that_does_not_let_us_in_says_what_to_do_and_in_time(sshd: 
         await deployment.stop()
         with pytest.raises(RuntimeClosedError):
             await starting
-    assert needs.wait_until(lambda: not needs.mentioning(line), 30)
+    until(lambda: not needs.mentioning(line))
 
 
 async def test_an_isolated_view_that_is_stopped_or_started_again_while_it_starts(bwrap: str) -> None:

@@ -25,8 +25,7 @@ from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.session import SandboxSession
 from tests.support.docker_engine import Engine
-
-PATIENCE = 30.0 * float(os.environ.get("SWX_PACE", "1"))
+from tests.support.wait import DEADLINE
 
 Open = Callable[..., Awaitable["Talk"]]
 
@@ -39,7 +38,7 @@ class Talk:
         self.container: str = getattr(backend, "container", "")
 
     async def run(self, command: str | list[str], **fields: Any) -> CommandResponse:
-        fields.setdefault("timeout", PATIENCE)
+        fields.setdefault("timeout", DEADLINE)
         return await self.runtime.execute(Command(command=command, shell=isinstance(command, str), **fields))
 
     async def sh(self, command: str, **fields: Any) -> tuple[int | None, str, str]:
@@ -109,11 +108,11 @@ async def test_an_odd_environment_changes_no_answer(attacked: Open, debian_py: s
         await talk.sh("setsid sleep 8100042 & exec sleep 8100041", timeout=0.5)
     await talk.runtime.write_file(WriteFileRequest(path="/tmp/swx/a/b", content="text\n"))
     assert (await talk.runtime.read_file(ReadFileRequest(path="/tmp/swx/a/b"))).content == "text\n"
-    await talk.runtime.create_session(CreateBashSessionRequest(startup_timeout=PATIENCE))
-    said = await talk.runtime.run_in_session(BashAction(command="echo in; (exit 4)", timeout=PATIENCE, check="silent"))
+    await talk.runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
+    said = await talk.runtime.run_in_session(BashAction(command="echo in; (exit 4)", timeout=DEADLINE, check="silent"))
     assert (said.output, said.exit_code) == ("in\n", 4)
     await asyncio.sleep(1.5)  # a shell with that TMOUT ends itself when nobody says anything for a second
-    said = await talk.runtime.run_in_session(BashAction(command="echo $?", timeout=PATIENCE))
+    said = await talk.runtime.run_in_session(BashAction(command="echo $?", timeout=DEADLINE))
     assert said.output == "4\n"
     assert "81000" not in (await talk.sh("ps -eo args | grep '[s]leep 81000'"))[1], "what was overdue has ended"
 
@@ -150,7 +149,7 @@ async def test_what_stops_its_shell_leaves_nothing(attacked: Open, debian_py: st
     for _ in range(2):
         with pytest.raises(CommandTimeoutError):
             await talk.sh("kill -STOP $PPID; exec sleep 8200041", timeout=0.3)
-    limit = asyncio.get_running_loop().time() + PATIENCE
+    limit = asyncio.get_running_loop().time() + DEADLINE
     while left := (await talk.sh("ps -eo stat,args | grep '^[Tt]\\|[s]leep 82000'"))[1]:
         assert asyncio.get_running_loop().time() < limit, left
         await asyncio.sleep(0.01)
@@ -199,14 +198,14 @@ async def test_calls_that_are_cancelled_at_any_moment(attacked: Open, debian_py:
     """The next ones have their own answers, and neither files nor threads nor processes are left of them."""
     talk = await attacked(debian_py)
     runtime = talk.runtime
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=PATIENCE))
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
 
     async def one(number: int) -> None:
         if number % 3 == 0:
             said = await talk.sh(f"echo {number}; exit {number}")
             assert said == (number, f"{number}\n", "")
         elif number % 3 == 1:
-            action = BashAction(command=f"echo {number}; (exit {number})", check="silent", timeout=PATIENCE)
+            action = BashAction(command=f"echo {number}; (exit {number})", check="silent", timeout=DEADLINE)
             seen = await runtime.run_in_session(action)
             assert (seen.output, seen.exit_code) == (f"{number}\n", number)
         else:
@@ -224,7 +223,7 @@ async def test_calls_that_are_cancelled_at_any_moment(attacked: Open, debian_py:
             await task
         await one(24 + number)
     await asyncio.gather(*map(one, range(20)))
-    limit = asyncio.get_running_loop().time() + PATIENCE
+    limit = asyncio.get_running_loop().time() + DEADLINE
     while (now := len(os.listdir("/proc/self/fd"))) > before + 9:  # three shells more may be kept
         assert asyncio.get_running_loop().time() < limit, (before, now)
         await asyncio.sleep(0.01)
@@ -235,11 +234,11 @@ async def test_two_runtimes_in_one_container(attacked: Open, debian_py: str) -> 
     talk = await attacked(debian_py)
     other = Talk(talk.runtime.sandbox.backend)
     for one in (talk, other):
-        await one.runtime.create_session(CreateBashSessionRequest(startup_timeout=PATIENCE))
-        await one.runtime.run_in_session(BashAction(command="sleep 8400041 & sleep 8400042 & :", timeout=PATIENCE))
+        await one.runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
+        await one.runtime.run_in_session(BashAction(command="sleep 8400041 & sleep 8400042 & :", timeout=DEADLINE))
         await one.sh("setsid sleep 8400043 >/dev/null 2>&1 & env -i sleep 8400044 >/dev/null 2>&1 & :")
     busy = asyncio.create_task(talk.sh("sleep 1; echo still; exit 6"))
-    limit = asyncio.get_running_loop().time() + PATIENCE
+    limit = asyncio.get_running_loop().time() + DEADLINE
     while (count := (await talk.sh("pgrep -fc '^sleep 84000'"))[1]) != "8\n":
         assert asyncio.get_running_loop().time() < limit, count
     with pytest.raises(CommandTimeoutError):
@@ -247,7 +246,7 @@ async def test_two_runtimes_in_one_container(attacked: Open, debian_py: str) -> 
     await other.runtime.close()
     assert await busy == (6, "still\n", "")
     assert (await talk.sh("pgrep -fc '^sleep 84000'"))[1] == "4\n"
-    said = await talk.runtime.run_in_session(BashAction(command="kill %1 && echo killed", timeout=PATIENCE))
+    said = await talk.runtime.run_in_session(BashAction(command="kill %1 && echo killed", timeout=DEADLINE))
     assert "killed" in said.output
 
 
@@ -257,10 +256,10 @@ async def test_a_shell_whose_standard_error_goes_elsewhere(
 ) -> None:
     """Its prompts go there too."""
     talk = await attacked(request.getfixturevalue(image))
-    await talk.runtime.create_session(CreateBashSessionRequest(startup_timeout=PATIENCE))
+    await talk.runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
 
     async def say(command: str) -> tuple[str, int | None]:
-        action = BashAction(command=command, check="silent", timeout=PATIENCE)
+        action = BashAction(command=command, check="silent", timeout=DEADLINE)
         answer = await talk.runtime.run_in_session(action)
         return answer.output, answer.exit_code
 
@@ -295,10 +294,10 @@ async def test_a_shell_whose_prompts_are_gone(
     """It is seen at its prompt from within, and heard again then; nothing of its prompts is taken for output."""
     talk = await attacked(request.getfixturevalue(image))
     await talk.sh("echo 'echo begun; exec 2>/tmp/errors' >/tmp/swx-redirects; echo PS1=later >/tmp/swx-activate")
-    await talk.runtime.create_session(CreateBashSessionRequest(startup_timeout=PATIENCE))
+    await talk.runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
     session = talk.runtime.sessions["default"]
     assert isinstance(session, SandboxSession)
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + DEADLINE
     while session._prompt is None and time.monotonic() < end:
         await asyncio.sleep(0.01)  # it is learned beside
     assert session._prompt is not None
@@ -306,7 +305,7 @@ async def test_a_shell_whose_prompts_are_gone(
         pytest.skip("this machine lacks a /proc/PID/syscall that can be read in its containers")
 
     async def say(command: str) -> tuple[str, int | None]:
-        action = BashAction(command=command, check="silent", timeout=PATIENCE)
+        action = BashAction(command=command, check="silent", timeout=DEADLINE)
         answer = await talk.runtime.run_in_session(action)
         return answer.output, answer.exit_code
 
@@ -326,12 +325,12 @@ async def test_a_shell_whose_prompts_are_gone(
 async def test_what_reads_is_not_taken_for_the_prompt(attacked: Open, debian_py: str) -> None:
     """Nothing is ever typed to a command, however long it waits."""
     talk = await attacked(debian_py)
-    await talk.runtime.create_session(CreateBashSessionRequest(startup_timeout=PATIENCE))
+    await talk.runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
     for waits in ("read -r -t 4 x", "read -r -e -t 4 x", "head -n 1", "wait", "sleep 4"):
         action = BashAction(command=f"sleep 4 & {waits}; echo \"<$x>\"", check="silent", timeout=3)
         with pytest.raises(CommandTimeoutError) as late:
             await talk.runtime.run_in_session(action)
         assert "7733" not in late.value.output and "printf" not in late.value.output, waits
         await talk.runtime.run_in_session(BashInterruptAction(timeout=2, n_retry=5))
-        answer = await talk.runtime.run_in_session(BashAction(command="echo next", timeout=PATIENCE))
+        answer = await talk.runtime.run_in_session(BashAction(command="echo next", timeout=DEADLINE))
         assert answer.output.endswith("next\n"), waits

@@ -16,6 +16,7 @@ import pytest
 from tests.providers import conftest as fixtures
 from tests.support import hosts, needs
 from tests.support.docker_engine import Engine
+from tests.support.wait import until
 
 
 def traces(directory: Path) -> list[str]:
@@ -90,7 +91,7 @@ def test_an_engine_ends_with_the_process_that_started_it(bash_min: str) -> None:
         assert needs.mentioning(str(directory))
         owner.send_signal(signal.SIGKILL)
         owner.wait()
-        assert needs.wait_until(lambda: not needs.mentioning(str(directory)), 20), traces(directory)
+        until(lambda: not needs.mentioning(str(directory)))
         assert needs.mounts_below(directory) == []
     finally:
         owner.kill()
@@ -121,14 +122,14 @@ def test_what_makes_a_debian_leaves_nothing_mounted_when_it_is_cut_short(tmp_pat
     ) as maker:
         assert maker.stdout is not None
         try:
-            assert needs.wait_until(lambda: (tree / "mounts").exists() or maker.poll() is not None, 20)
+            until(lambda: (tree / "mounts").exists() or maker.poll() is not None)
             if maker.poll() is not None:
                 pytest.skip(f"this machine lacks {maker.stdout.read().decode()}")
-            assert needs.wait_until(lambda: f" {tree}/proc " in (tree / "mounts").read_text(), 5)
+            until(lambda: f" {tree}/proc " in (tree / "mounts").read_text())
             assert needs.mounts_below(tmp_path) == [] and os.listdir(tree / "proc") == []
         finally:
             maker.kill()
-    assert needs.wait_until(lambda: not needs.mentioning(str(tree)), 10)
+    until(lambda: not needs.mentioning(str(tree)))
     assert not any("sleep\0004244" in command_of(pid) for pid in needs.pids())
     assert needs.mounts_below(tmp_path) == []
 

@@ -41,6 +41,7 @@ from swerex_c.sandbox.sandbox import Sandbox
 from swerex_c.sandbox.session import SandboxSession
 from tests.support import needs
 from tests.support.docker_engine import Engine
+from tests.support.wait import until
 
 MINUTE = 60.0
 """No bound of this file is about speed."""
@@ -96,10 +97,6 @@ def living(place: Sandbox, words: str) -> int:
     done
     echo $n"""
     return int(place.run(count, words, timeout=MINUTE).stdout)
-
-
-async def until(condition: Callable[[], Any], seconds: float = MINUTE) -> bool:
-    return await asyncio.to_thread(needs.wait_until, condition, seconds)
 
 
 # ---- in every kind of place
@@ -175,7 +172,7 @@ async def test_everything_ends_with_its_session(place: Backend) -> None:
         await talk.say("f() { f & }; f")  # who always has a successor already when it is found
         await talk.say(f"sleep 8{token} &", "other")
         runtime = talk.runtime.sandbox
-        assert await until(lambda: living(runtime, f"sleep 7{token}") >= 5)
+        await asyncio.to_thread(until, lambda: living(runtime, f"sleep 7{token}") >= 5)
         await talk.close()
         assert needs.mentioning(f"sleep\0007{token}") == []
         assert living(runtime, f"7{token}") == 0
@@ -199,7 +196,7 @@ async def test_where_there_is_only_bash(docker_place: Callable[..., Backend], ba
             "(while :; do read -t 1; done) <> <(:) & (trap '' INT TERM; while :; do read -t 1; done <> <(:)) &"
         )
         await talk.close()
-        assert await until(lambda: living(talk.runtime.sandbox, "--noediting -i") == 0)
+        await asyncio.to_thread(until, lambda: living(talk.runtime.sandbox, "--noediting -i") == 0)
 
 
 async def test_without_bash(docker_place: Callable[..., Backend], ash_min: str) -> None:
@@ -239,7 +236,7 @@ async def test_a_container_ends(
         await talk.create("idle")
         running = asyncio.ensure_future(talk.say("sleep 1000"))
         waiting = asyncio.ensure_future(talk.say("echo never"))
-        assert await until(lambda: living(talk.runtime.sandbox, "sleep 1000"))
+        await asyncio.to_thread(until, lambda: living(talk.runtime.sandbox, "sleep 1000"))
         docker.docker(*end, backend.container)
         for said in (running, waiting, talk.say("true", "idle")):
             with pytest.raises(SandboxLostError, match="container"):
@@ -272,12 +269,12 @@ async def test_a_client_is_killed(docker_place: Callable[..., Backend], bash_min
     async with talk_in(docker_place(bash_min)) as talk:
         await talk.create()
         running = asyncio.ensure_future(talk.say("sleep 1001"))
-        assert await until(lambda: living(talk.runtime.sandbox, "sleep 1001"))
+        await asyncio.to_thread(until, lambda: living(talk.runtime.sandbox, "sleep 1001"))
         os.kill(talk.session().pid, signal.SIGKILL)
         with pytest.raises(SessionDiedError, match="client") as dead:
             await asyncio.wait_for(running, MINUTE)
         assert dead.value.exit_code is None
-        assert await until(lambda: living(talk.runtime.sandbox, "--noediting -i") == 0)
+        await asyncio.to_thread(until, lambda: living(talk.runtime.sandbox, "--noediting -i") == 0)
         assert living(talk.runtime.sandbox, "sleep 1001") == 0
         with pytest.raises(SessionDiedError, match="client"):
             await talk.say("true")
@@ -297,7 +294,7 @@ async def test_a_start_is_given_up(docker_place: Callable[..., Backend], bash_mi
                 await task
             with contextlib.suppress(SwerexException):
                 await talk.close()
-        assert await until(lambda: living(talk.runtime.sandbox, "--noediting -i") == 0)
+        await asyncio.to_thread(until, lambda: living(talk.runtime.sandbox, "--noediting -i") == 0)
 
 
 READERS = (
@@ -341,14 +338,14 @@ async def test_many_at_once(docker_place: Callable[..., Backend], bash_min: str)
         await asyncio.wait_for(talk.runtime.close(), MINUTE)
     async with talk_in(place.backend) as talk:
         await talk.runtime.open()
-        assert await until(lambda: living(talk.runtime.sandbox, "--noediting -i") == 0)
+        await asyncio.to_thread(until, lambda: living(talk.runtime.sandbox, "--noediting -i") == 0)
 
 
 async def test_closing_under_way(docker_place: Callable[..., Backend], bash_min: str) -> None:
     async with talk_in(docker_place(bash_min)) as talk:
         await talk.create()
         running: list[Awaitable[Any]] = [asyncio.ensure_future(talk.say("sleep 1002")) for _ in range(3)]
-        assert await until(lambda: living(talk.runtime.sandbox, "sleep 1002"))
+        await asyncio.to_thread(until, lambda: living(talk.runtime.sandbox, "sleep 1002"))
         await asyncio.gather(talk.runtime.close(), talk.runtime.close())
         for said in running:
             with pytest.raises(RuntimeClosedError):
@@ -405,7 +402,7 @@ async def test_storms_and_other_users(docker_place: Callable[..., Any], debian_p
             "su nobody -s /bin/sh -c 'sleep 1004'",
         ):
             await talk.say(f"(export SWEREX_C_MARK={mark}; ulimit -m unlimited; {what} &)")
-            assert await until(lambda: living(place, "storm.py") or living(place, "sleep 1004"))
+            await asyncio.to_thread(until, lambda: living(place, "storm.py") or living(place, "sleep 1004"))
             left = place.run(processes.END_MARKED, mark, "20", timeout=MINUTE).stdout.split()
             assert left[0] == b"0" and int(left[1]) > 0, what
             assert living(place, "storm.py") + living(place, "sleep 1004") == 0, what

@@ -15,8 +15,8 @@ import pytest
 import requests
 
 from tests.remote.test_serve import Background
-from tests.support.harness import at_most, eventually
 from tests.support.server_process import KEY, REMOTE, Server, environment, serving
+from tests.support.wait import at_most, until
 
 UVICORN = [sys.executable, "-m", "uvicorn", "swerex_c.server:app", "--no-access-log"]
 
@@ -138,7 +138,7 @@ def test_an_application_without_lifespan_and_key_lets_nobody_in(tmp_path: Path) 
 def test_a_signal_ends_what_an_application_runs(tmp_path: Path, mark: str, number: int) -> None:
     with under_uvicorn(tmp_path / "log") as server:
         running = Background(lambda: server.post("/execute", command="sleep 1001", shell=True))
-        assert eventually(lambda: b"sleep 1001" in _children(server), 10)
+        until(lambda: b"sleep 1001" in _children(server))
         began = time.monotonic()
         server.terminate(number=number)
         assert time.monotonic() - began < at_most(3)
@@ -164,7 +164,7 @@ def test_the_users_other_processes_cannot_read_the_key(tmp_path: Path, command: 
         assert server.get("/is_alive").status_code == 200
         other = subprocess.Popen([*plainly, "sleep", "60"])
         try:
-            assert eventually(lambda: b"sleep" in Path(f"/proc/{other.pid}/cmdline").read_bytes()[:6], 10)
+            until(lambda: b"sleep" in Path(f"/proc/{other.pid}/cmdline").read_bytes()[:6])
             for pid, readable in ((other.pid, True), (server.process.pid, False)):
                 read = [*plainly, sys.executable, "-c", f"open('/proc/{pid}/mem', 'rb')"]
                 done = subprocess.run(read, capture_output=True, text=True)

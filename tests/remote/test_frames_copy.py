@@ -28,8 +28,8 @@ from tests.support.frames_tools import (
     raw_server,
     request,
     serving,
-    until,
 )
+from tests.support.wait import until_async
 
 pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.limit(120)]
 
@@ -181,7 +181,7 @@ async def test_special_files_are_refused(copy: Callable[[str, str], Any], tmp_pa
         bound.bind(str(tree / "socket"))
         with pytest.raises(UploadError):
             await copy(str(tree), str(tmp_path / "target"))
-    await until(lambda: sorted(os.listdir(tmp_path)) == ["fifo", "home", "tree"])
+    await until_async(lambda: sorted(os.listdir(tmp_path)) == ["fifo", "home", "tree"])
 
 
 async def test_what_is_not_there(copy: Callable[[str, str], Any], tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ async def test_what_is_not_there(copy: Callable[[str, str], Any], tmp_path: Path
         with pytest.raises(OSError) as caught:
             await copy(str(source), str(tmp_path / "target"))
         assert caught.value.filename == str(source)
-    await until(lambda: os.listdir(tmp_path) == ["home"])
+    await until_async(lambda: os.listdir(tmp_path) == ["home"])
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "/dev/null/x"])
@@ -224,11 +224,11 @@ async def test_cancelled(served: Served, tmp_path: Path, what: str) -> None:
         file.truncate(1 << 30)
     async with channel_to(served.port) as channel:
         copying = asyncio.create_task(getattr(channel, what)(str(source), str(to / "target")))
-        await until(lambda: any(path.name != "target" for path in to.iterdir()))
+        await until_async(lambda: any(path.name != "target" for path in to.iterdir()))
         copying.cancel()
         with pytest.raises(asyncio.CancelledError):
             await copying
-        await until(lambda: os.listdir(to) == ["target"] and served.running == 0)
+        await until_async(lambda: os.listdir(to) == ["target"] and served.running == 0)
         assert (to / "target").read_text() == "old"
         await channel.call("is_alive", {})
 
@@ -238,10 +238,10 @@ async def test_client_that_is_gone(served: Served, tmp_path: Path) -> None:
     async with raw_client(served.port) as peer:
         peer.send(request(1, "upload", {"target_path": str(tmp_path / "target")}))
         peer.send([DATA, 1, UP, 0, b'{"kind": "file", "name": "x", "mode": 420}\n' + bytes(1000)])
-        await until(lambda: len(os.listdir(tmp_path)) == 2)
+        await until_async(lambda: len(os.listdir(tmp_path)) == 2)
         peer.send([11, ""])
         await peer.ended()
-    await until(lambda: os.listdir(tmp_path) == ["home"])
+    await until_async(lambda: os.listdir(tmp_path) == ["home"])
     assert not served.registry.channels
 
 
@@ -396,7 +396,7 @@ async def test_hostile_uploads(served: Served, tmp_path: Path) -> None:
             assert answer is not None and answer[0] == ERROR, what
             kind = answer[2]["class_path"]
             assert "swerex" in kind or kind.endswith(("FileExistsError", "FileNotFoundError", "OSError")), (what, kind)
-        await until(lambda: served.running == 0)
+        await until_async(lambda: served.running == 0)
         assert looks(os.fsencode(tmp_path)) == before, what
     assert not os.path.exists("/tmp/swerex-escaped")
 
@@ -494,4 +494,4 @@ async def test_download_that_ends_early(tmp_path: Path) -> None:
     async with raw_server(lambda peer: keep_answering(peer, respond)) as port, channel_to(port) as channel:
         with pytest.raises(ProtocolError):
             await asyncio.wait_for(channel.download("/x", str(tmp_path / "new")), 30)
-    await until(lambda: os.listdir(tmp_path) == ["home"])
+    await until_async(lambda: os.listdir(tmp_path) == ["home"])

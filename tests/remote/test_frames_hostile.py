@@ -58,11 +58,10 @@ from tests.support.frames_tools import (
     raw_server,
     request,
     serving,
-    until,
 )
-from tests.support.harness import PACE
 from tests.support.server_process import KEY as PROCESS_KEY
 from tests.support.server_process import serving as server_process
+from tests.support.wait import until_async
 
 pytestmark = [pytest.mark.usefixtures("mark", "reconnects_at_once"), pytest.mark.limit(120)]
 
@@ -126,7 +125,7 @@ async def wrong_frames(served: Served, caplog: pytest.LogCaptureFixture) -> None
                 while (answer := await peer.frame()) is not None and answer != [PONG]:
                     pass
                 peer.send([GOODBYE, ""])
-    await until(lambda: not served.registry.connections and not served.registry.channels)
+    await until_async(lambda: not served.registry.connections and not served.registry.channels)
     assert served.service.in_flight == 0
     assert not any(record.exc_info or len(record.getMessage()) > 1000 for record in caplog.records)
     async with channel_to(served.port) as channel:
@@ -186,7 +185,7 @@ async def test_garbage(served: Served, data: bytes) -> None:
         async with raw_client(served.port, name=name) as bad:
             bad.writer.write(data)
             await bad.ended()
-    await until(lambda: not served.registry.connections)
+    await until_async(lambda: not served.registry.connections)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +214,7 @@ async def test_no_hello_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as served:
         async with raw_client(served.port, name=None) as peer:
             await peer.ended()
-        await until(lambda: not served.registry.connections)
+        await until_async(lambda: not served.registry.connections)
 
 
 async def test_after_goodbye(served: Served) -> None:
@@ -223,7 +222,7 @@ async def test_after_goodbye(served: Served) -> None:
     async with raw_client(served.port) as peer:
         peer.send([GOODBYE, "done"], request(1), [DATA, 1, UP, 0, b"x"], [HELLO, VERSION, NAME, False])
         await peer.ended()
-    await until(lambda: not served.registry.connections)
+    await until_async(lambda: not served.registry.connections)
     assert not served.registry.channels
 
 
@@ -612,7 +611,7 @@ async def test_floods(mark: str, tmp_path: Path) -> None:
                     await asyncio.sleep(0.01)
                 await reader
                 assert answers == (100_000 if reads else 0)
-                assert slowest < max(1.0 * PACE, (time.perf_counter() - began) / 3)  # 0.006 on an idle machine
+                assert slowest < max(1.0, (time.perf_counter() - began) / 3)  # 0.006 on an idle machine
             assert memory_of(server.process.pid) - before < 60_000_000
         await channel.call("is_alive", {})
         await wire.close()

@@ -25,20 +25,10 @@ from swerex_c.remote.wire.exceptions import from_wire
 from swerex_c.remote.wire.limits import Limits
 from swerex_c.remote.wire.protocol import CANCEL, ERROR, PING, RESULT, RESUME
 from swerex_c.runtime.abstract import IsAliveResponse, ReadFileRequest, ReadFileResponse
-from tests.support.frames_tools import (
-    KEY,
-    SESSION,
-    Proxy,
-    Served,
-    bash,
-    channel_to,
-    raw_client,
-    request,
-    serving,
-    until,
-)
+from tests.support.frames_tools import KEY, SESSION, Proxy, Served, bash, channel_to, raw_client, request, serving
 from tests.support.server_process import KEY as PROCESS_KEY
 from tests.support.server_process import serving as server_process
+from tests.support.wait import until_async
 
 pytestmark = [pytest.mark.usefixtures("mark", "reconnects_at_once"), pytest.mark.limit(120)]
 
@@ -86,7 +76,7 @@ async def test_over_another_connection(served: Served, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     async with raw_client(served.port) as peer:
         peer.send(request(1, "execute", count(ran, 0.3)))
-        await until(ran.exists)
+        await until_async(ran.exists)
     for _ in range(3):
         async with raw_client(served.port, resumes=True) as peer:
             peer.send(again(1, count(ran, 0.3)))
@@ -99,7 +89,7 @@ async def test_done_while_nobody_was_there(served: Served, tmp_path: Path) -> No
     ran = tmp_path / "ran"
     async with raw_client(served.port) as peer:
         peer.send(request(1, "execute", count(ran)))
-        await until(lambda: ran.exists() and served.running == 0)
+        await until_async(lambda: ran.exists() and served.running == 0)
     async with raw_client(served.port, resumes=True) as peer:
         peer.send(again(1, count(ran)))
         assert (await peer.answer(1))[2]["stdout"] == "y\n"
@@ -111,9 +101,9 @@ async def test_answers_wait_for_the_question(served: Served, tmp_path: Path) -> 
     payload = {"command": "sleep 0.2; head -c 500000 /dev/zero | tr '\\0' x", "shell": True}
     async with raw_client(served.port) as peer:
         peer.send(request(1, "execute", payload))
-        await until(lambda: served.running == 1)
+        await until_async(lambda: served.running == 1)
     async with raw_client(served.port, resumes=True) as peer:
-        await until(lambda: served.running == 0)
+        await until_async(lambda: served.running == 0)
         peer.send([PING, 0])
         assert await peer.frame() == [10]
         peer.send(again(1, payload))
@@ -173,12 +163,12 @@ async def test_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             peer.send(request(1, "execute", count(ran)))
             assert (await peer.answer(1))[0] == RESULT
             assert served.calls == 1
-            await until(lambda: served.calls == 0)
+            await until_async(lambda: served.calls == 0)
             peer.send(request(1, "execute", count(ran)))
             assert is_lost(await peer.answer(1))
         assert len(served.registry.channels) == 1
-        await until(lambda: not served.registry.channels)
-        await until(lambda: served.registry._timer is None)
+        await until_async(lambda: not served.registry.channels)
+        await until_async(lambda: served.registry._timer is None)
     assert ran.read_text() == "x\n"
 
 
@@ -198,7 +188,7 @@ async def test_taken_over(served: Served, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     async with raw_client(served.port) as old:
         old.send(request(1, "execute", count(ran, 0.3)))
-        await until(ran.exists)
+        await until_async(ran.exists)
         async with raw_client(served.port, resumes=True) as new:
             await old.ended()
             new.send(again(1, count(ran, 0.3)))
@@ -246,7 +236,7 @@ async def test_unknown_channel(served: Served, tmp_path: Path) -> None:
     """A server that has forgotten the channel has forgotten what ran on it, and says so."""
     async with Proxy(served.port) as proxy, channel_to(proxy.port) as channel:
         call = asyncio.create_task(channel.call("execute", {"command": "sleep 0.2", "shell": True}))
-        await until(lambda: served.running == 1)
+        await until_async(lambda: served.running == 1)
         served.registry.channels.clear()
         proxy.cut()
         with pytest.raises(ResultLostError):
@@ -263,7 +253,7 @@ async def test_clients_that_went_make_room(mark: str) -> None:
                 async with raw_client(served.port, name=i.to_bytes(16, "big")) as peer:
                     peer.send(request(1))
                     await peer.answer(1)
-                await until(lambda: len(served.registry.connections) == 1)
+                await until_async(lambda: len(served.registry.connections) == 1)
             assert len(served.registry.channels) == 4
             stays.send(request(1))
             assert (await stays.answer(1))[0] == RESULT
@@ -277,12 +267,12 @@ async def test_busy_clients_make_no_room(tmp_path: Path) -> None:
         for i in range(4):
             async with raw_client(served.port, name=i.to_bytes(16, "big")) as peer:
                 peer.send(request(1, "execute", wait))
-                await until(lambda i=i: served.running == i + 1)  # type: ignore[misc]
+                await until_async(lambda i=i: served.running == i + 1)  # type: ignore[misc]
         async with channel_to(served.port, seconds=0.1) as channel:
             with pytest.raises(ConnectionLostError, match="too many clients"):
                 await channel.call("is_alive", {})
         gone.touch()
-        await until(lambda: served.running == 0)
+        await until_async(lambda: served.running == 0)
         async with channel_to(served.port) as channel:
             await channel.call("is_alive", {})
 
@@ -331,7 +321,7 @@ async def test_restarted(mark: str) -> None:
                 asyncio.create_task(channel.call("run_in_session", bash("sleep 5; echo y"))),
                 asyncio.create_task(channel.call("execute", {"command": "sleep 5", "shell": True})),
             ]
-            await until(lambda: served.running == 2)
+            await until_async(lambda: served.running == 2)
             async with serving(port=0) as other:
                 proxy._to = other.port
                 proxy.cut()
@@ -360,10 +350,10 @@ async def test_killed(mark: str, tmp_path: Path) -> None:
         calls = [asyncio.create_task(channel.call("execute", count(ran, 30))) for _ in range(10)]
         calls.append(asyncio.create_task(channel.call("write_file", {"path": "/dev/full", "content": "x" * 9_000_000})))
         calls.append(asyncio.create_task(stream()))
-        await until(lambda: ran.exists() and len(ran.read_text()) == 20)
+        await until_async(lambda: ran.exists() and len(ran.read_text()) == 20)
         first.process.send_signal(signal.SIGKILL)
         first.process.wait(5)
-        await until(lambda: channel._connection is None)
+        await until_async(lambda: channel._connection is None)
         late = asyncio.create_task(channel.call("is_alive", {}))
         with server_process(tmp_path / "log2", "--host", "127.0.0.1", "--port", str(port)):
             answers = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 30)
@@ -385,7 +375,7 @@ async def test_shut_down(mark: str) -> None:
     async with serving(session=True) as served:
         async with channel_to(served.port, seconds=0.3) as channel:
             call = asyncio.create_task(channel.call("execute", {"command": "sleep 20", "shell": True}))
-            await until(lambda: served.running == 1)
+            await until_async(lambda: served.running == 1)
             shutdown = asyncio.create_task(served.registry.shutdown())
             served.port = 1
             await shutdown
@@ -400,10 +390,10 @@ async def test_shut_down_while_a_client_comes_back(mark: str) -> None:
     async with serving(session=True) as served:
         async with channel_to(served.port, seconds=0.3) as channel:
             call = asyncio.create_task(channel.call("execute", {"command": "sleep 20", "shell": True}))
-            await until(lambda: served.running == 1)
+            await until_async(lambda: served.running == 1)
             channel.address = Address(port=1)
             await served.registry.shutdown()
-            await until(lambda: served.running == 0)
+            await until_async(lambda: served.running == 0)
             channel.address = Address(port=served.port, headers={"X-API-Key": KEY})
             with pytest.raises(ConnectionLostError, match="shuts down"):
                 await asyncio.wait_for(call, 30)
@@ -426,12 +416,12 @@ async def test_what_was_given_up_before_an_interrupt_never_begins(
     async with raw_client(served.port) as peer:
         for first in range(1, 21, 4):
             peer.send(request(first, "run_in_session", bash(f"echo x >> {ran}; sleep 60")))
-            await until(ran.exists)
+            await until_async(ran.exists)
             ran.unlink()
             given_up = request(first + 1, method, bash(f"echo x >> {ran}; sleep 60; echo a"))
             if waits:
                 peer.send(given_up)
-                await until(lambda: served.running == 2)
+                await until_async(lambda: served.running == 2)
                 given_up = [PING, 0, 0]
             monkeypatch.setattr(session, "finish", finish_late)
             peer.send([CANCEL, first], given_up, [CANCEL, first + 1], request(first + 2, "run_in_session", interrupt))
@@ -440,4 +430,4 @@ async def test_what_was_given_up_before_an_interrupt_never_begins(
             peer.send(request(first + 3, "run_in_session", bash("echo hi", timeout=10.0)))
             assert (await peer.answer(first + 3))[2]["output"] == "hi\n"
             assert not ran.exists()
-            await until(lambda: served.running == 0)
+            await until_async(lambda: served.running == 0)

@@ -16,8 +16,8 @@ from swerex_c.exceptions import ConnectionLostError
 from swerex_c.remote.client import calls
 from swerex_c.remote.client.calls import ClientChannel
 from swerex_c.remote.client.frames import Address, WireClient
-from tests.support.harness import at_most
 from tests.support.server_process import KEY, Server, serving
+from tests.support.wait import at_most
 
 LONG = 20.0
 """Seconds that a call may wait by itself in these tests, so that on a slow machine it does, too."""

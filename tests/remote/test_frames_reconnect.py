@@ -13,7 +13,8 @@ import pytest
 from swerex_c.exceptions import ConnectionLostError, SwerexException
 from swerex_c.remote.client import calls as client_channel
 from swerex_c.remote.server import calls as server_channel
-from tests.support.frames_tools import KEY, SWITCHING, Proxy, Served, bash, channel_to, serving, until
+from tests.support.frames_tools import KEY, SWITCHING, Proxy, Served, bash, channel_to, serving
+from tests.support.wait import until_async
 
 pytestmark = [pytest.mark.usefixtures("mark", "reconnects_at_once"), pytest.mark.slow, pytest.mark.limit(120)]
 
@@ -41,7 +42,7 @@ async def conversation(served: Served, tmp_path: Path, way: str, after: int | No
             answer = await channel.call("run_in_session", bash(f"echo x >> {ran}; echo y"), 10)
             assert answer["output"].strip() == "y"
             assert ran.read_text() == "x\n"
-        await until(lambda: proxy.up >= 10)
+        await until_async(lambda: proxy.up >= 10)
     return proxy
 
 
@@ -140,7 +141,7 @@ async def test_upload(served: Served, tmp_path: Path, way: str) -> None:
                 await channel.upload(str(source), str(there / "target"))
         assert (there / "target").read_bytes() == source.read_bytes()
         (there / "target").unlink()
-        await until(lambda: not list(there.iterdir()))
+        await until_async(lambda: not list(there.iterdir()))
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
@@ -157,7 +158,7 @@ async def test_download(served: Served, tmp_path: Path, way: str) -> None:
                 await channel.download(str(source), str(there / "target"))
         assert (there / "target").read_bytes() == source.read_bytes()
         (there / "target").unlink()
-        await until(lambda: not list(there.iterdir()))
+        await until_async(lambda: not list(there.iterdir()))
 
 
 async def test_many_at_once(served: Served, tmp_path: Path) -> None:
@@ -232,7 +233,7 @@ async def test_server_gives_up_a_silent_connection(monkeypatch: pytest.MonkeyPat
     async with serving() as served, channel_to(served.port) as channel:
         await channel.call("is_alive", {})
         first = channel._connection
-        await until(lambda: channel._connection is not first and first.closing)
+        await until_async(lambda: channel._connection is not first and first.closing)
         assert len(served.registry.channels) == 1
         await channel.call("is_alive", {})
         assert len(served.registry.channels) == 1

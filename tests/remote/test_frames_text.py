@@ -14,7 +14,8 @@ from swerex_c.files.tar_stream import BLOCK
 from swerex_c.remote.wire.protocol import PIECE, WINDOW
 from swerex_c.runtime.abstract import ReadFileRequest, ReadFileResponse, WriteFileRequest, WriteFileResponse
 from swerex_c.runtime.local import LocalRuntime
-from tests.support.frames_tools import Proxy, Served, channel_to, client, serving, until
+from tests.support.frames_tools import Proxy, Served, channel_to, client, serving
+from tests.support.wait import until_async
 
 
 @pytest.fixture
@@ -94,12 +95,12 @@ async def test_given_up(served: Served, tmp_path: Path) -> None:
         await channel.call("is_alive", {})
         proxy.stall_down = proxy.down + 100_000
         call = asyncio.create_task(channel.call("read_file", {"path": str(tmp_path / "file")}))
-        await until(lambda: proxy.stalled or proxy.down > 100_000)
+        await until_async(lambda: proxy.stalled or proxy.down > 100_000)
         exchange = await until_one(served)
         assert exchange.text is not None and exchange.text.held <= WINDOW + 4 * BLOCK
         assert exchange.answer is None and exchange.waits_for_client
         call.cancel()
-    await until(lambda: served.service.in_flight == 0)
+    await until_async(lambda: served.service.in_flight == 0)
     assert not served.registry.channels
 
 
@@ -110,5 +111,5 @@ async def until_one(served: Served) -> Any:
         found[:] = [e for c in served.registry.channels.values() for e in c.calls.values() if e.text is not None]
         return bool(found) and found[0].text.held >= WINDOW
 
-    await until(there)
+    await until_async(there)
     return found[0]

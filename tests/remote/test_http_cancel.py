@@ -36,10 +36,10 @@ from swerex_c.runtime.remote import RemoteRuntime
 from tests.remote.test_http_client import Cutter, serving
 from tests.remote.test_http_server import Place
 from tests.support import server_process
-from tests.support.frames_tools import PATIENCE, until
-from tests.support.harness import at_most, eventually, running
+from tests.support.harness import running
 from tests.support.http_servers import KEY, Server, start_ours, stop
 from tests.support.raw_http import ask
+from tests.support.wait import DEADLINE, at_most, until, until_async
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -126,7 +126,7 @@ def test_what_was_given_up_while_it_waited_never_begins(
         async with Client("" if wire == "local" else remote.url, server_process.KEY, wire) as client:
             for turns in (0, 1, 5, 100, 1000):
                 first = asyncio.create_task(begin(client, sleep))
-                await until(lambda: running(sleep))
+                await until_async(lambda: running(sleep))
                 second = asyncio.create_task(begin(client, f"echo x >> {ran}; sleep 60; echo a"))
                 for _ in range(turns):
                     await asyncio.sleep(0)
@@ -149,21 +149,21 @@ def test_a_program_is_killed(our_server: Server, run: Run, sleep: str) -> None:
     async def work() -> None:
         async with Client(our_server.url) as client:
             task = client.execute(sleep)
-            await until(lambda: running(sleep))
+            await until_async(lambda: running(sleep))
             await cancelled(task)
-            await until(lambda: not running(sleep))
+            await until_async(lambda: not running(sleep))
             begin = time.monotonic()
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(client.execute(sleep), 0.5)
             assert time.monotonic() - begin < at_most(1.5 + _GIVE_UP_SECONDS)
-            await until(lambda: not running(sleep))
+            await until_async(lambda: not running(sleep))
             left.append(client.execute(sleep))
-            await until(lambda: running(sleep))
+            await until_async(lambda: running(sleep))
 
     left: list[asyncio.Task[Any]] = []
     run(work())
     assert left[0].cancelled()
-    assert eventually(lambda: not running(sleep), PATIENCE)
+    until(lambda: not running(sleep))
 
 
 def test_a_session_is_not_made(our_server: Server, tmp_path: Path, run: Run, sleep: str) -> None:
@@ -175,9 +175,9 @@ def test_a_session_is_not_made(our_server: Server, tmp_path: Path, run: Run, sle
             name = uuid.uuid4().hex
             request = CreateBashSessionRequest(session=name, startup_source=[str(source)], startup_timeout=60)
             task = asyncio.create_task(client.runtime.create_session(request))
-            await until((tmp_path / "begun").exists)
+            await until_async((tmp_path / "begun").exists)
             await cancelled(task)
-            await until(lambda: not running(sleep))
+            await until_async(lambda: not running(sleep))
             with pytest.raises(SessionDoesNotExistError):
                 await client.runtime.close_session(CloseBashSessionRequest(session=name))
 
@@ -190,9 +190,9 @@ def test_the_first_call_of_a_client(our_server: Server, run: Run, sleep: str) ->
     async def work() -> None:
         runtime = RemoteRuntime(host=our_server.url, auth_token=KEY, wire="json")
         task = asyncio.create_task(runtime.execute(Command(command=sleep, shell=True)))
-        await until(lambda: running(sleep))
+        await until_async(lambda: running(sleep))
         await cancelled(task)
-        await until(lambda: not running(sleep))
+        await until_async(lambda: not running(sleep))
 
     run(work())
 
@@ -202,7 +202,7 @@ def test_what_takes_longer_than_its_caller_waits(our_server: Server, run: Run, s
         client = JsonClient(our_server.url, {"X-API-Key": KEY})
         with pytest.raises(ConnectionLostError, match="no answer within"):
             await client.call("execute", Command(command=sleep, shell=True), CommandResponse, timeout=0.5)
-        await until(lambda: not running(sleep))
+        await until_async(lambda: not running(sleep))
         await client.close()
 
     run(work())
@@ -216,11 +216,11 @@ def test_a_cancellation_whose_connection_is_cut(our_server: Server, run: Run, sl
             client = JsonClient(url, {"X-API-Key": KEY})
             assert await client.is_alive(30)
             task = asyncio.create_task(client.call("execute", Command(command=sleep, shell=True), CommandResponse))
-            await until(lambda: running(sleep))
+            await until_async(lambda: running(sleep))
             setattr(cutter, end, 0)
             cutter.requests = 0
             await cancelled(task)
-            await until(lambda: not running(sleep))
+            await until_async(lambda: not running(sleep))
             assert cutter.requests == 2
             await client.close()
 
@@ -233,11 +233,11 @@ def test_a_runtime_that_is_closed_meanwhile(tmp_path: Path, run: Run, sleep: str
     async def work() -> None:
         async with Client(server.url) as client:
             task = client.execute(sleep)
-            await until(lambda: running(sleep))
+            await until_async(lambda: running(sleep))
             await client.runtime.close()
             with pytest.raises(RuntimeClosedError):
                 await task
-            await until(lambda: not running(sleep))
+            await until_async(lambda: not running(sleep))
             await client.runtime.create_session(CreateBashSessionRequest(session=client.session, startup_timeout=60))
 
     try:
@@ -265,7 +265,7 @@ def test_an_originals_server_is_told_nothing(run: Run) -> None:
         runtime = RemoteRuntime(host=host, auth_token=KEY, wire="json")
         for i in range(3):
             task = asyncio.create_task(runtime.execute(Command(command="true")))
-            await until(lambda i=i: asked.count(b"/execute") > i)
+            await until_async(lambda i=i: asked.count(b"/execute") > i)
             await cancelled(task)
         assert await runtime.is_alive()
         assert asked == [b"/execute", b"/is_alive", b"/execute", b"/execute", b"/is_alive"]
@@ -334,12 +334,12 @@ async def test_a_server_whose_closing_is_cancelled_serves_on(wire: Any, sleep: s
     before = place.runtime
     async with Client(f"http://127.0.0.1:{await ready}", wire=wire) as client:
         program = client.execute(sleep)
-        await until(lambda: running(sleep))
+        await until_async(lambda: running(sleep))
         closing = asyncio.create_task(client.runtime.close())
         await SlowToClose.closes.wait()
         await cancelled(closing)
         SlowToClose.goes.set()
-        await until(lambda: place.runtime is not before and not running(sleep))
+        await until_async(lambda: place.runtime is not before and not running(sleep))
         await asyncio.gather(program, return_exceptions=True)
         await client.runtime.create_session(CreateBashSessionRequest(session=client.session, startup_timeout=60))
     stop.set()
@@ -377,7 +377,7 @@ async def test_another_key_cancels_nothing(our_server: Server, sleep: str) -> No
     command = {"command": sleep, "shell": True}
     headers = {"X-Request-ID": name}
     waiting = asyncio.create_task(asyncio.to_thread(ask, our_server, "POST", "/execute", command, headers=headers))
-    await until(lambda: running(sleep))
+    await until_async(lambda: running(sleep))
     assert await asyncio.to_thread(cancel, our_server, name, "wrong") == 401
     assert await asyncio.to_thread(cancel, our_server, uuid.uuid4().hex) == 200
     assert await asyncio.to_thread(ask, our_server, "POST", "/cancel") and running(sleep)
@@ -436,7 +436,7 @@ def test_a_cancelled_download_writes_to_no_other_file(
 
     def slow(fd: int, pieces: Any) -> None:
         writing.set()
-        go_on.wait(PATIENCE)
+        go_on.wait(DEADLINE)
         write_all(fd, pieces)
 
     async def work() -> None:
@@ -446,13 +446,13 @@ def test_a_cancelled_download_writes_to_no_other_file(
             client = JsonClient(f"http://127.0.0.1:{server.port}", {"X-API-Key": server_process.KEY})
             monkeypatch.setattr(local_files, "write_all", slow)
             download = asyncio.create_task(client.download(str(tmp_path / "source"), str(tmp_path / "target")))
-            await asyncio.to_thread(writing.wait, PATIENCE)
+            await asyncio.to_thread(writing.wait, DEADLINE)
             download.cancel()
             await asyncio.wait([download], timeout=0.2)  # so that it may close what it has open
             opened = [open(tmp_path / "mine", "r+b") for _ in range(10)]
             go_on.set()
             await asyncio.wait([download])
-            await until(lambda: sorted(os.listdir(tmp_path)) == ["log", "mine", "source"])
+            await until_async(lambda: sorted(os.listdir(tmp_path)) == ["log", "mine", "source"])
             assert (tmp_path / "mine").read_text() == "mine"
             for file in opened:
                 file.close()

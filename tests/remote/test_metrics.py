@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.remote.test_serve import upgrade
-from tests.support.harness import eventually
 from tests.support.server_process import KEY, REMOTE, Server, environment, serving
+from tests.support.wait import until
 
 
 def samples(text: str) -> dict[tuple[str, ...], float]:
@@ -57,7 +57,7 @@ def test_metrics_count_what_was_done(tmp_path: Path) -> None:
             wire.sendall(upgrade())
             assert wire.recv(1000).startswith(b"HTTP/1.1 101 ")
             assert samples(server.get("/metrics").text)["swerex_connections",] == 2
-        assert eventually(lambda: samples(server.get("/metrics").text)["swerex_connections",] == 1)
+        until(lambda: samples(server.get("/metrics").text)["swerex_connections",] == 1)
 
 
 def test_metrics_come_as_openmetrics_to_who_asks(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_download_counts_while_it_runs(tmp_path: Path) -> None:
 
         with begin():
             assert found("swerex_requests_in_flight") == 1 and found("swerex_calls_total") == 0
-        assert eventually(lambda: found("swerex_requests_in_flight") == 0)
+        until(lambda: found("swerex_requests_in_flight") == 0)
         assert found("swerex_calls_total") == 1
         answer = server.post("/download", path=str(tmp_path / "log"))
         assert answer.status_code == 200

@@ -37,19 +37,11 @@ from swerex_c.remote.wire.protocol import DATA, DOWN, END, ERROR, RESULT
 from swerex_c.runtime.abstract import BashAction, Command
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support import server_process
-from tests.support.frames_tools import (
-    channel_to,
-    keep_answering,
-    open_files,
-    raw_client,
-    raw_server,
-    request,
-    serving,
-    until,
-)
+from tests.support.frames_tools import channel_to, keep_answering, open_files, raw_client, raw_server, request, serving
 from tests.support.http_servers import Server, environment
 from tests.support.raw_http import ask
 from tests.support.server_process import KEY
+from tests.support.wait import until_async
 
 STDIO = [sys.executable, "-c", "from swerex_c.cli.serve import main; main()", "--stdio"]
 
@@ -89,7 +81,7 @@ async def test_a_call_that_is_open_when_the_runtime_is_closed_says_so() -> None:
     async with serving() as served:
         wire = served.client()
         call = asyncio.ensure_future((await wire.channel()).call("execute", {"command": "sleep 30", "shell": True}))
-        await until(lambda: served.running == 1)
+        await until_async(lambda: served.running == 1)
         await wire.close()
         with pytest.raises(RuntimeClosedError):
             await call
@@ -312,14 +304,14 @@ async def test_what_was_given_up_while_there_was_no_connection_ends() -> None:
     async with serving() as served:
         async with channel_to(served.port) as channel:
             running = asyncio.create_task(channel.call("execute", {"command": ["sleep", "30"]}))
-            await until(lambda: served.running == 1)
+            await until_async(lambda: served.running == 1)
             assert channel._connection is not None
             channel._connection.abort()
             running.cancel()
             await asyncio.wait([running])
             assert running.cancelled()
             await channel.call("is_alive", {})
-            await until(lambda: served.running == 0)
+            await until_async(lambda: served.running == 0)
 
 
 async def test_requests_that_never_become_whole_are_limited() -> None:

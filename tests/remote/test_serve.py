@@ -33,7 +33,7 @@ from swerex_c.remote.wire.limits import Limits
 from swerex_c.remote.wire.protocol import ERROR, GOODBYE, HELLO, REQUEST, RESULT, VERSION, new_decoder, new_encoder
 from swerex_c.runtime.abstract import Command, CommandResponse
 from swerex_c.runtime.local import LocalRuntime
-from tests.support.harness import PACE, at_most, eventually, marked
+from tests.support.harness import marked
 from tests.support.server_process import (
     FRONT,
     KEY,
@@ -47,6 +47,7 @@ from tests.support.server_process import (
     serving,
     threads_of,
 )
+from tests.support.wait import at_most, until
 
 pytestmark = pytest.mark.slow
 
@@ -785,13 +786,13 @@ def test_a_hundred_idle_connections_cost_nothing(tmp_path: Path) -> None:
         for number in range(100):
             wire = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
             wire.sendall((b"", b"GET /is", b"GET /is_alive HTTP/1.1\r\n", upgrade())[number % 4])
-        assert eventually(lambda: open_files(server.process.pid) == files + 100)
+        until(lambda: open_files(server.process.pid) == files + 100)
         assert server.get("/is_alive").status_code == 200
         before = _cpu_seconds(server.process.pid)
         time.sleep(1)
-        assert _cpu_seconds(server.process.pid) - before <= 0.02 * PACE
+        assert _cpu_seconds(server.process.pid) - before <= 0.02
         stack.close()
-        assert eventually(lambda: open_files(server.process.pid) <= files)
+        until(lambda: open_files(server.process.pid) <= files)
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -841,7 +842,7 @@ def test_it_is_alive_while_a_hundred_sessions_run(tmp_path: Path, mark: str) -> 
             thread.join(60)
         assert answers == ["1\n2\n3\n4\n"] * 100
         times.sort()  # in a process that has a hundred other threads, on a machine with other work
-        assert len(times) >= 20 and times[len(times) // 2] < 0.01 * PACE, times
+        assert len(times) >= 20 and times[len(times) // 2] < 0.01, times
 
 
 async def test_of_many_programs_one_is_started_in_a_turn_of_the_loop() -> None:
@@ -892,14 +893,14 @@ def test_a_signal_ends_everything_and_answers(tmp_path: Path, mark: str, number:
         left = "nohup sleep 1001 >/dev/null 2>&1 & setsid sleep 1002 & (trap '' TERM HUP INT; sleep 1003) & sleep 1004"
         in_session = Background(lambda: server.post("/run_in_session", action_type="bash", command=left))
         executed = Background(lambda: _other(server).post("/execute", command="sleep 1005", shell=True))
-        assert eventually(lambda: len([c for c in marked(mark).values() if "sleep 100" in c]) >= 5, 10), marked(mark)
+        until(lambda: len([c for c in marked(mark).values() if "sleep 100" in c]) >= 5)
         idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
         idle[1].sendall(b"GET /is_al")
         idle[2].sendall(upgrade())
         began = time.monotonic()
         assert server.terminate(number=number) == 0
         assert time.monotonic() - began < at_most(9)
-        assert eventually(lambda: not marked(mark), 2.0), marked(mark)
+        until(lambda: not marked(mark))
         for request in (in_session, executed):
             request.join(10)
             assert request.answer.status_code == 511, request.answer
@@ -945,7 +946,7 @@ HANGING = """if True:
 def hanging(server: Server) -> Background:
     threads = threads_of(server.process.pid)
     reading = Background(lambda: server.post("/read_file", path="x"))
-    assert eventually(lambda: threads_of(server.process.pid) > threads, 10)
+    until(lambda: threads_of(server.process.pid) > threads)
     return reading
 
 
@@ -1012,7 +1013,7 @@ def test_what_a_server_runs_out_of_comes_back(tmp_path: Path) -> None:
         time.sleep(0.3)
         assert server.process.poll() is None
         stack.close()
-        assert eventually(lambda: _alive(server), 10)
+        until(lambda: _alive(server))
 
 
 def _alive(server: Server) -> bool:
@@ -1103,11 +1104,11 @@ def test_the_end_of_standard_input_is_the_end(tmp_path: Path, mark: str) -> None
             2, "run_in_session", action_type="bash", command="nohup setsid sleep 1001 >/dev/null 2>&1 & sleep 1002"
         )
         client.request(3, "execute", command="sleep 1003", shell=True)
-        assert eventually(lambda: len([c for c in marked(mark).values() if "sleep 100" in c]) >= 3, 10), marked(mark)
+        until(lambda: len([c for c in marked(mark).values() if "sleep 100" in c]) >= 3)
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(10) == 0
-        assert eventually(lambda: not marked(mark), 2.0), marked(mark)
+        until(lambda: not marked(mark))
         assert "Traceback" not in (tmp_path / "log").read_text()
 
 
@@ -1115,9 +1116,9 @@ def test_a_signal_ends_standard_input_and_output_too(tmp_path: Path, mark: str) 
     with over_stdio(tmp_path / "log") as process:
         client = Frames(process)
         client.request(1, "execute", command="sleep 1001", shell=True)
-        assert eventually(lambda: any("sleep 1001" in c for c in marked(mark).values()), 10)
+        until(lambda: any("sleep 1001" in c for c in marked(mark).values()))
         process.terminate()
         assert client.receive(ERROR)[2]["class_path"].endswith("RuntimeClosedError")
         client.receive(GOODBYE)
         assert process.wait(10) == 0
-        assert eventually(lambda: not marked(mark), 2.0), marked(mark)
+        until(lambda: not marked(mark))

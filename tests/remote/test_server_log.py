@@ -25,8 +25,8 @@ from swerex_c.remote.wire.protocol import ERROR
 from swerex_c.runtime.abstract import Command
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.remote.test_serve import Frames
-from tests.support.harness import DEADLINE
 from tests.support.server_process import KEY, REMOTE, environment
+from tests.support.wait import DEADLINE
 
 PIPE_BYTES = 1 << 16
 DROPPED = re.compile(r"(\d+) log lines were dropped because the output was not read")

@@ -26,8 +26,9 @@ from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.runtime.sandbox import SandboxRuntime
 from tests.sandbox.test_commands import Here
-from tests.support.harness import PATIENCE, eventually, marked, needs
+from tests.support.harness import PATIENCE, marked, needs
 from tests.support.server_process import KEY, open_files, serving
+from tests.support.wait import until
 
 pytestmark = [pytest.mark.limit(120), pytest.mark.timeout(140), pytest.mark.slow]
 
@@ -100,18 +101,18 @@ def descriptors() -> int:
 @kinds
 async def test_a_runtime_is_closed_while_sessions_start(kind: str, mark: str) -> None:
     longest = await seconds_for(kind)
-    assert eventually(lambda: not marked(mark), 2.0), marked(mark)
+    until(lambda: not marked(mark))
     before, failed = descriptors(), 0
     for moment in [*random.Random(14).sample(range(100), ROUNDS), 0]:
         runtime = RUNTIMES[kind]()
         creates = Creates(runtime)
         failed += len(await creates.failures(creates.close_runtime, longest * moment / 100))
-        assert eventually(lambda: not marked(mark), 2.0), marked(mark)
+        until(lambda: not marked(mark))
         with pytest.raises(RuntimeClosedError):
             await runtime.create_session(CreateBashSessionRequest())
         assert runtime.sessions == {}
         del runtime, creates
-        assert eventually(lambda: descriptors() <= before)
+        until(lambda: descriptors() <= before)
     assert failed, "no close came while a session was starting"
 
 
@@ -135,7 +136,7 @@ async def test_sessions_are_closed_while_they_start(kind: str, mark: str) -> Non
             assert not sessions_of(mark), marked(mark)
     assert failed, "no close came while a session was starting"
     await runtime.close()
-    assert eventually(lambda: not marked(mark), 2.0), marked(mark)
+    until(lambda: not marked(mark))
 
 
 def sessions_of(mark: str) -> list[str]:
@@ -158,5 +159,5 @@ async def test_a_server_is_told_to_close_while_sessions_start(wire: str, mark: s
             # Those that came to the server after the close are of its next runtime.
             await runtime.close()
             assert not sessions_of(mark), marked(mark)
-            assert eventually(lambda: open_files(server.process.pid) <= before)
+            until(lambda: open_files(server.process.pid) <= before)
         assert failed, "no close came while a session was starting"

@@ -22,7 +22,7 @@ from swerex_c.runtime.abstract import (
 )
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.frames_tools import Served, serving
-from tests.support.harness import quicker_than
+from tests.support.wait import quicker_than
 
 pytestmark = pytest.mark.only_here("stream_in_session")
 

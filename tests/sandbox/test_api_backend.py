@@ -39,11 +39,9 @@ from swerex_c.sandbox import api_loop
 from swerex_c.sandbox.api_backend import ApiBackend, Program
 from swerex_c.sandbox.relay import HEAD
 from swerex_c.utils.threads import Cancellation, in_cancellable_thread
-from tests.support.harness import eventually, running
+from tests.support.harness import running
 from tests.support.local_api_backend import Here, HereProgram
-
-PACE = float(os.environ.get("SWX_PACE", "1"))
-PATIENCE = 20.0 * PACE
+from tests.support.wait import DEADLINE, until, until_async
 
 
 @pytest.fixture
@@ -56,21 +54,12 @@ async def runtime(here: Here) -> Any:
     runtime = SandboxRuntime(here)
     yield runtime
     await runtime.close()
-    assert await soon(lambda: all(it.abandoned == 1 for it in here.programs))
-
-
-async def soon(condition: Any) -> bool:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        await asyncio.sleep(0.02)
-    return True
+    await until_async(lambda: all(it.abandoned == 1 for it in here.programs))
 
 
 def by_relay(here: Here, *argv: str, input: bytes = b"", **variables: str) -> subprocess.CompletedProcess[bytes]:
     line = here.pipes(argv, list(variables))
-    return subprocess.run(line, input=input, capture_output=True, env=os.environ | variables, timeout=PATIENCE)
+    return subprocess.run(line, input=input, capture_output=True, env=os.environ | variables, timeout=DEADLINE)
 
 
 def test_streams_stay_apart_and_the_code_arrives(here: Here) -> None:
@@ -132,14 +121,14 @@ def test_an_exit_code_that_is_none_is_no_success(here: Here, monkeypatch: pytest
 def test_a_place_that_was_dropped_lets_no_relay_in(tmp_path: Path) -> None:
     line = Here(tmp_path).pipes(["true"], [])
     gc.collect()
-    done = subprocess.run(line, capture_output=True, timeout=PATIENCE)
+    done = subprocess.run(line, capture_output=True, timeout=DEADLINE)
     assert (done.stderr, done.returncode) == (b"The sandbox was closed\n", 255)
 
 
 def test_a_wrong_token_is_not_let_in(here: Here) -> None:
     line = here.pipes(["true"], [])
     line[5] = "0" * 32
-    assert subprocess.run(line, capture_output=True, timeout=PATIENCE).returncode == 255
+    assert subprocess.run(line, capture_output=True, timeout=DEADLINE).returncode == 255
     assert not here.programs
 
 
@@ -147,14 +136,14 @@ async def test_a_relay_that_is_killed_lets_go_of_the_program(here: Here) -> None
     """Also while the program takes no input: the end of the relay is noticed nevertheless."""
     with subprocess.Popen(here.pipes(["sleep", "1000"], []), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as relay:
         assert relay.stdin is not None
-        assert await soon(lambda: here.programs)
+        await until_async(lambda: here.programs)
         os.set_blocking(relay.stdin.fileno(), False)
         with pytest.raises(BlockingIOError):
             for _ in range(1000):
                 os.write(relay.stdin.fileno(), bytes(65536))
         relay.kill()
         relay.wait()
-        assert await soon(lambda: here.programs[0].abandoned == 1)
+        await until_async(lambda: here.programs[0].abandoned == 1)
         relay.stdin = None
 
 
@@ -169,10 +158,10 @@ async def test_a_relay_that_is_killed_before_the_start_is_told(here: Here, monke
 
     monkeypatch.setattr(here, "start_program", slowly)
     with subprocess.Popen(here.pipes(["cat"], []), stdin=subprocess.PIPE) as relay:
-        assert await soon(lambda: here.programs)
+        await until_async(lambda: here.programs)
         relay.kill()
         relay.wait()
-        assert await soon(lambda: here.programs[0].abandoned == 1)
+        await until_async(lambda: here.programs[0].abandoned == 1)
 
 
 def test_output_that_nobody_reads_stops_the_program(here: Here) -> None:
@@ -183,7 +172,7 @@ def test_output_that_nobody_reads_stops_the_program(here: Here) -> None:
         assert relay.stdout.read(4) == b"y\ny\n"
         pid = int((here.directory / "pid").read_text())
         before = -1
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + DEADLINE
         while (now := int(Path(f"/proc/{pid}/io").read_text().split()[3])) != before:  # wchar
             assert time.monotonic() < end and now < 8_000_000
             before = now
@@ -206,7 +195,7 @@ async def test_a_session_works(runtime: SandboxRuntime) -> None:
     assert big.output == "".join(f"{i}\n" for i in range(1, 300001))
     with pytest.raises(CommandTimeoutError):
         await runtime.run_in_session(BashAction(command="sleep 73643", timeout=0.5))
-    assert eventually(lambda: running("sleep 73643"))  # it may still be on its way
+    until(lambda: running("sleep 73643"))  # it may still be on its way
     await runtime.run_in_session(BashInterruptAction())
     assert (await runtime.run_in_session(BashAction(command="echo $A"))).output == "1\n"
 
@@ -226,8 +215,8 @@ async def test_many_at_once(runtime: SandboxRuntime) -> None:
 
 async def test_the_end_of_the_place_is_told(here: Here, runtime: SandboxRuntime) -> None:
     await runtime.create_session(CreateBashSessionRequest())
-    running = asyncio.ensure_future(runtime.run_in_session(BashAction(command="echo a; sleep 1000", timeout=PATIENCE)))
-    assert await soon(lambda: any(it.master is not None for it in here.programs))
+    running = asyncio.ensure_future(runtime.run_in_session(BashAction(command="echo a; sleep 1000", timeout=DEADLINE)))
+    await until_async(lambda: any(it.master is not None for it in here.programs))
     await asyncio.sleep(0.2)
     here.lost = here.refuses = "The sandbox was ended"
     for each in here.programs:
@@ -238,7 +227,7 @@ async def test_the_end_of_the_place_is_told(here: Here, runtime: SandboxRuntime)
         await running
     with pytest.raises(SandboxLostError, match="The sandbox was ended"):
         await runtime.execute(Command(command=["true"]))
-    assert time.monotonic() - began < PATIENCE
+    assert time.monotonic() - began < DEADLINE
 
 
 async def test_what_fails_to_start_says_why(here: Here) -> None:
@@ -267,7 +256,7 @@ async def _note_end(ended: list[str], seconds: float = 1000) -> str:
 def test_a_call_that_takes_too_long_is_cancelled(ended: list[str]) -> None:
     with pytest.raises(TimeoutError):
         api_loop.call(_note_end(ended), 0.05)
-    assert asyncio.run(soon(lambda: ended == ["cancelled"]))
+    until(lambda: ended == ["cancelled"])
 
 
 def test_a_cancellation_of_a_thread_cancels_the_coroutine_that_it_waits_for(ended: list[str]) -> None:
@@ -275,7 +264,7 @@ def test_a_cancellation_of_a_thread_cancels_the_coroutine_that_it_waits_for(ende
     threading.Timer(0.1, calls.cancel).start()
     with pytest.raises(concurrent.futures.CancelledError):
         calls.run(lambda: api_loop.call(_note_end(ended)))
-    assert asyncio.run(soon(lambda: ended == ["cancelled"]))
+    until(lambda: ended == ["cancelled"])
     with pytest.raises(concurrent.futures.CancelledError):
         calls.run(lambda: api_loop.call(_note_end(ended)))
     assert ended == ["cancelled"]
@@ -284,7 +273,7 @@ def test_a_cancellation_of_a_thread_cancels_the_coroutine_that_it_waits_for(ende
 def test_what_must_be_known_may_end_after_a_cancellation(ended: list[str]) -> None:
     calls = Cancellation()
     threading.Timer(0.1, calls.cancel).start()
-    assert calls.run(lambda: api_loop.call(_note_end(ended, 0.5), patience=PATIENCE)) == "answer"
+    assert calls.run(lambda: api_loop.call(_note_end(ended, 0.5), patience=DEADLINE)) == "answer"
     with pytest.raises(concurrent.futures.CancelledError):
         calls.check()
 
@@ -294,7 +283,7 @@ def test_a_cancellation_ends_a_coroutine_that_is_not_done_in_time(ended: list[st
     threading.Timer(0.1, calls.cancel).start()
     with pytest.raises(concurrent.futures.CancelledError):
         calls.run(lambda: api_loop.call(_note_end(ended), patience=0.1))
-    assert asyncio.run(soon(lambda: ended == ["cancelled"]))
+    until(lambda: ended == ["cancelled"])
 
 
 def test_a_call_in_a_thread_ends_with_a_task_that_has_no_time_left(ended: list[str]) -> None:
@@ -304,7 +293,7 @@ def test_a_call_in_a_thread_ends_with_a_task_that_has_no_time_left(ended: list[s
 
     with pytest.raises(TimeoutError):
         asyncio.run(wait())
-    assert asyncio.run(soon(lambda: ended == ["cancelled"]))
+    until(lambda: ended == ["cancelled"])
 
 
 def test_a_forked_process_has_a_loop_of_its_own(here: Here) -> None:
@@ -347,8 +336,8 @@ async def test_a_forked_process_keeps_no_relay_when_its_parent_dies(tmp_path: Pa
         parent.kill()
         parent.wait()
         parent.stdout.close()
-        assert await soon(lambda: not _lives(relay)) and _lives(child)
-        assert await soon(lambda: _refuses(address))  # its last thread may have it a moment longer
+        assert await until_async(lambda: not _lives(relay)) and _lives(child)
+        await until_async(lambda: _refuses(address))  # its last thread may have it a moment longer
     finally:
         os.kill(int(child), signal.SIGKILL)
 
@@ -428,15 +417,15 @@ def _with_turns(line: list[str], work: Any) -> float:
     looking = api_loop.submit(_turns(within, over))
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(PATIENCE)
+            connection.settimeout(DEADLINE)
             connection.connect(f"\0{line[4]}")
             head = b"\0".join([line[5].encode(), b"", b"", b"0", b"true"])
             connection.sendall(struct.pack(HEAD, b"H", len(head)) + head)
             work(connection)
     finally:
-        api_loop.call(_set(over), PATIENCE)
-        looking.result(PATIENCE)
-    return sum(it for it in within if it > 0.006 * PACE) / sum(within)
+        api_loop.call(_set(over), DEADLINE)
+        looking.result(DEADLINE)
+    return sum(it for it in within if it > 0.006) / sum(within)
 
 
 async def _set(event: asyncio.Event) -> None:
@@ -467,6 +456,6 @@ def test_a_flood_of_small_inputs_leaves_others_their_turns() -> None:
     def write(connection: socket.socket) -> None:
         connection.sendall((struct.pack(HEAD, b"I", 1) + b"x") * 50_000)
         connection.shutdown(socket.SHUT_WR)
-        assert connection.recv(1) == b"" and place.program.abandoned.wait(PATIENCE)
+        assert connection.recv(1) == b"" and place.program.abandoned.wait(DEADLINE)
 
     assert _with_turns(place.pipes(["true"], []), write) < 0.4

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.harness import PACE, python_environment
+from tests.support.harness import python_environment
 
 pytestmark = pytest.mark.slow
 
@@ -98,7 +98,7 @@ def run_rooms(rooms: Sequence[str], left_out: Sequence[str], environment: dict[s
     options = ["-q", "-p", "no:cacheprovider", "-m", "not idle"]
     deselected = [f"--deselect=tests/behaviour/{test}" for test in left_out]
     output = _run("pytest", *options, *deselected, *(f"tests/behaviour/test_{room}.py" for room in rooms),
-                  environment=environment, seconds=seconds * PACE)  # fmt: skip
+                  environment=environment, seconds=seconds)  # fmt: skip
     passed = re.search(r"(\d+) passed", output)
     assert passed, output[-500:]
     return int(passed[1])

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +35,18 @@ from swerex_c.sandbox.sandbox import Sandbox
 from tests.support import needs
 from tests.support.harness import no_signals
 from tests.support.local_backend import Here
+from tests.support.wait import DEADLINE, until
 
-PATIENCE = 20.0 * float(os.environ.get("SWX_PACE", "1"))
 LIMIT = 1 << 28
 
 
 @pytest.fixture
 def here() -> Iterator[Sandbox]:
     place = Sandbox(Here())
-    place.open(PATIENCE)
+    place.open(DEADLINE)
     yield place
     place.close()
-    assert soon(lambda: not clients(place))
+    until(lambda: not clients(place))
 
 
 @pytest.fixture(params=["cat", "no cat"])
@@ -58,7 +58,7 @@ def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sandbox]:
         for name in ("bash", "env", "sh", "sleep", "head", "tr", "setsid", "true"):
             (tmp_path / name).symlink_to(needs.program(name, name))
         place = Sandbox(Here(needs.program("env", "coreutils"), PATH=str(tmp_path)))
-    place.open(PATIENCE)
+    place.open(DEADLINE)
     yield place
     place._end_marked(place.mark)  # what a test that failed has left would take a processor from all others
     place.close()
@@ -94,16 +94,12 @@ def sleeping(number: str) -> list[int]:
     return found
 
 
-def soon(condition: Callable[[], bool]) -> bool:
-    return needs.wait_until(condition, PATIENCE)
-
-
 # -- scripts --------------------------------------------------------------------------------------------------------
 
 
 def test_a_program_is_heard_until_it_has_said_a_line() -> None:
     def say(script: str) -> CompletedCommand:
-        return run_command(["bash", "-c", script], environment=os.environ, timeout=PATIENCE, until=b"to ")
+        return run_command(["bash", "-c", script], environment=os.environ, timeout=DEADLINE, until=b"to ")
 
     said = say("echo $$ >&2; echo no to; printf t; sleep 0.02; echo o be; exec sleep 1000")
     assert (said.code, find_line(said.stdout, b"to ")) == (0, b"be")
@@ -151,7 +147,7 @@ def test_the_place_cannot_change_the_loader() -> None:
     ],
 )
 def test_how_a_script_ended(either: Sandbox, script: str, code: int) -> None:
-    assert either.run(script, timeout=PATIENCE).code == code
+    assert either.run(script, timeout=DEADLINE).code == code
 
 
 def test_streams(here: Sandbox) -> None:
@@ -160,7 +156,7 @@ def test_streams(here: Sandbox) -> None:
             running.write(number + b"\n")
             assert running.read(100) == b"got " + number + b"\n"
         running.close_input()
-        assert running.wait(PATIENCE) == 4
+        assert running.wait(DEADLINE) == 4
         assert (running.read(), running.read(stderr=True), running.read(1)) == (b"", b"no 1\nno 2\n", b"")
     with here.start("cat; cat <<<end >&2") as running:
         data = bytes(range(256)) * 40_000
@@ -177,12 +173,12 @@ def test_streams(here: Sandbox) -> None:
 def test_a_running_script_is_killed(here: Sandbox) -> None:
     number = seconds()
     running = here.start(f"setsid sleep {number} & sleep {number}")
-    assert soon(lambda: len(sleeping(number)) == 2)
+    until(lambda: len(sleeping(number)) == 2)
     with pytest.raises(TimeoutError):
         running.wait(0.01)
     threading.Timer(0.1, running.kill).start()
     assert running.read(1) == b""
-    assert soon(lambda: not sleeping(number))
+    until(lambda: not sleeping(number))
     running.close()
     assert here.run("echo next").stdout == b"next\n"
 
@@ -228,7 +224,7 @@ def test_left_children_print_into_no_other_answer(either: Sandbox) -> None:
             "stderr": f"e{count}\n",
             "exit_code": 0,
         }
-    assert soon(lambda: len(sleeping(number)) == 3)
+    until(lambda: len(sleeping(number)) == 3)
     either._end_marked(either.mark)
     assert not sleeping(number)
 
@@ -243,7 +239,7 @@ def test_commands(either: Sandbox, tmp_path: Path) -> None:
     assert run(either, ['echo "$0 $1"', "zero", "one"], shell=True).stdout == "zero one\n"
     merged = sh(either, "for i in 1 2 3; do echo o$i; echo e$i >&2; done", merge_output_streams=True)
     assert (merged.stdout, merged.stderr) == ("o1\ne1\no2\ne2\no3\ne3\n", "")
-    assert sh(either, "read x; echo $?", timeout=PATIENCE).stdout == "1\n"
+    assert sh(either, "read x; echo $?", timeout=DEADLINE).stdout == "1\n"
     assert sh(either, "kill -9 $$").exit_code == -9 and sh(either, "kill 0").exit_code == -15
     assert sh(either, f": {'y' * 300_000}; echo done; exit 7").stdout == "done\n"
     assert sh(either, "pwd", cwd=str(tmp_path)).stdout == f"{tmp_path}\n"
@@ -324,7 +320,7 @@ def test_a_timeout_spares_what_earlier_commands_left(here: Sandbox) -> None:
     with pytest.raises(CommandTimeoutError):
         sh(here, "sleep 60", timeout=0.1)
     assert len(sleeping(number)) == 1
-    answer = here.run(END_MARKED, here.mark, "20", timeout=PATIENCE)  # which spares the shell that it runs in
+    answer = here.run(END_MARKED, here.mark, "20", timeout=DEADLINE)  # which spares the shell that it runs in
     assert (answer.code, answer.stdout.split()[0]) == (0, b"0") and not sleeping(number)
 
 
@@ -353,11 +349,11 @@ async def test_many_at_once(here: Sandbox) -> None:
     os.mkfifo(pipe)
     try:
         both = (f"echo x >{pipe}", f"read x <{pipe}; echo $x")
-        ends = (execute(here, Command(command=text, shell=True, timeout=PATIENCE), LIMIT) for text in both)
+        ends = (execute(here, Command(command=text, shell=True, timeout=DEADLINE), LIMIT) for text in both)
         assert (await asyncio.gather(*ends))[1].stdout == "x\n"
     finally:
         os.unlink(pipe)
-    assert time.monotonic() - begin < 4 * PATIENCE
+    assert time.monotonic() - begin < DEADLINE
 
 
 def test_loops_in_threads(here: Sandbox) -> None:
@@ -366,12 +362,12 @@ def test_loops_in_threads(here: Sandbox) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(DEADLINE)
     assert outputs == {n: f"{n}\n" for n in range(6)}
 
 
 def test_much_output(here: Sandbox) -> None:
-    answer = sh(here, "head -c 30000000 /dev/zero; echo err >&2", timeout=3 * PATIENCE)
+    answer = sh(here, "head -c 30000000 /dev/zero; echo err >&2", timeout=DEADLINE)
     assert (len(answer.stdout), answer.stderr) == (30_000_000, "err\n")
 
 
@@ -389,18 +385,18 @@ def test_a_command_that_kills_the_shell_above_it(either: Sandbox) -> None:
         with pytest.raises(
             ResourceError, match="The shell in this machine has ended while the command ran.* status -9$"
         ):
-            sh(either, command, timeout=PATIENCE)
+            sh(either, command, timeout=DEADLINE)
     assert sh(either, "echo next").stdout == "next\n"
     backend = either.backend
     assert isinstance(backend, Here)
     backend.lost = "This machine was switched off"
     with pytest.raises(SandboxLostError, match="switched off"):
-        sh(either, "kill -9 $PPID", timeout=PATIENCE)
+        sh(either, "kill -9 $PPID", timeout=DEADLINE)
 
 
 def test_a_ready_client_that_died_is_replaced(here: Sandbox) -> None:
     for _ in range(2):
-        assert soon(lambda: bool(here._shells._ready))
+        until(lambda: bool(here._shells._ready))
         for client in list(here._shells._ready):
             client.process.kill()
             client.process.wait()
@@ -422,7 +418,7 @@ def test_a_client_that_does_not_start(client: str, kind: type[Exception], words:
     place = Sandbox(backend)
     for _ in range(2):
         with pytest.raises(kind, match=words):
-            place.open(PATIENCE)
+            place.open(DEADLINE)
     backend.lost = "It is gone"
     if kind is not NotSupportedError or "3.2" not in words:
         with pytest.raises(SandboxLostError if " " in client else kind):
@@ -439,7 +435,7 @@ def test_a_client_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_pool, "START_SECONDS", 0.3)
     place._shells.close()
     place.close()
-    assert time.monotonic() - begin < PATIENCE and not clients(place)
+    assert time.monotonic() - begin < DEADLINE and not clients(place)
 
 
 def test_what_clients_say_is_not_output(here: Sandbox) -> None:
@@ -466,9 +462,9 @@ def test_closing_ends_what_runs(here: Sandbox) -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert soon(lambda: len(sleeping(number)) == 2)
+    until(lambda: len(sleeping(number)) == 2)
     here.close()
-    thread.join(PATIENCE)
+    thread.join(DEADLINE)
     assert not sleeping(number) and not clients(here)
     assert [type(result) for result in results] == [RuntimeClosedError]
     with pytest.raises(RuntimeClosedError):
@@ -485,8 +481,8 @@ def test_a_place_that_is_dropped() -> None:
     assert needs.mentioning(mark)
     del place
     gc.collect()
-    assert soon(lambda: not needs.mentioning(mark))
-    assert soon(lambda: all(pid in before or needs.alive(int(pid)) for pid in children.read_text().split())), "a zombie"
+    until(lambda: not needs.mentioning(mark))
+    until(lambda: all(pid in before or needs.alive(int(pid)) for pid in children.read_text().split()), "a zombie")
 
 
 PROGRAM = """
@@ -505,9 +501,10 @@ print(place.mark, flush=True)
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "sys.exit(0)", "os._exit(0)"])
 def test_clients_end_with_their_process(end: str) -> None:
     program = PROGRAM.format(root=str(Path(__file__).parents[2]), end=end)
-    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, timeout=60 + PATIENCE)
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, timeout=DEADLINE)
     mark = done.stdout.decode().strip()
-    assert len(mark) == 24 and soon(lambda: not needs.mentioning(mark))
+    assert len(mark) == 24
+    until(lambda: not needs.mentioning(mark))
 
 
 def test_clients_have_nothing_of_this_process(here: Sandbox) -> None:
@@ -526,7 +523,7 @@ def test_clients_have_nothing_of_this_process(here: Sandbox) -> None:
     assert len(set().union(*inodes)) == 8
     for one in running:
         one.close_input()
-        assert one.wait(PATIENCE) == 1
+        assert one.wait(DEADLINE) == 1
         one.close()
 
 
@@ -543,7 +540,7 @@ def test_idle_clients_become_few(here: Sandbox, monkeypatch: pytest.MonkeyPatch)
         await asyncio.gather(*(execute(here, Command(command=["sleep", "0.3"]), LIMIT) for _ in range(5)))
 
     asyncio.run(several())
-    assert soon(lambda: len(here._shells._all) == 1 and not here._shells._starting)
+    until(lambda: len(here._shells._all) == 1 and not here._shells._starting)
     assert here.run("echo").code == 0
 
 

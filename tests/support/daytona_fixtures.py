@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -16,19 +15,10 @@ from typing import Any
 import pytest
 
 import swerex_c
+from tests.support.wait import DEADLINE, until
 
 KEY = "key with 'quotes'"
-PATIENCE = 20.0 * float(os.environ.get("SWX_PACE", "1"))
 SERVER = Path(__file__).with_name("daytona_server.py")
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    """Wait until something holds."""
-    deadline = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.02)
-    return value
 
 
 class DaytonaWorld:
@@ -41,7 +31,7 @@ class DaytonaWorld:
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        with urllib.request.urlopen(self.url + path, data, timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(self.url + path, data, timeout=DEADLINE) as answer:
             return json.load(answer)
 
     def begin(self) -> None:
@@ -97,7 +87,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaytonaWorld]:
         finally:
             process.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(PATIENCE)
+                process.wait(DEADLINE)
             process.kill()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +21,7 @@ from swerex_c.remote.wire import protocol
 from swerex_c.remote.wire.limits import Limits
 from swerex_c.remote.wire.protocol import HELLO, PONG, REQUEST, VERSION
 from swerex_c.runtime.local import LocalRuntime
-from tests.support.harness import at_most
+from tests.support.wait import DEADLINE, until_async
 
 KEY = "the key of the frames"
 NAME = b"0123456789abcdef"
@@ -38,16 +37,6 @@ def bash(command: str, timeout: float | None = 20, **more: Any) -> dict[str, Any
     return {"command": command, "action_type": "bash", "check": "silent", "timeout": timeout, **more}
 
 
-PATIENCE = at_most(30.0)
-"""Seconds for what comes at once on an idle machine: what does not come then does not come."""
-
-
-async def until(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
-    """Wait until something holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it does not come to hold"
-        await asyncio.sleep(0.005)
 
 
 # Servers
@@ -114,7 +103,7 @@ async def serving(limits: Limits | None = None, port: int = 0, session: bool = F
             make_session = served.client()
             await (await make_session.channel()).call("create_session", SESSION)
             await make_session.close()
-            await until(lambda: not served.registry.connections)
+            await until_async(lambda: not served.registry.connections)
         yield served
     finally:
         stop.set()
@@ -246,7 +235,7 @@ class Peer:
     def send(self, *frames: Any) -> None:
         self.writer.write(b"".join(frame if isinstance(frame, bytes) else encode(frame) for frame in frames))
 
-    async def frame(self, seconds: float = PATIENCE) -> Any:
+    async def frame(self, seconds: float = DEADLINE) -> Any:
         """The next one; None at the end of the connection."""
         async with asyncio.timeout(seconds):
             while not self._frames:
@@ -259,20 +248,20 @@ class Peer:
                 self._frames += self.decoder.feed(data)
         return self._frames.pop(0)
 
-    async def frames(self, kind: int, number: int, seconds: float = PATIENCE) -> Any:
+    async def frames(self, kind: int, number: int, seconds: float = DEADLINE) -> Any:
         """The next frame of that kind for that exchange."""
         while (frame := await self.frame(seconds)) is not None and frame[:2] != [kind, number]:
             pass
         return frame
 
-    async def answer(self, number: int, seconds: float = PATIENCE) -> Any:
+    async def answer(self, number: int, seconds: float = DEADLINE) -> Any:
         """The frame that ends an exchange."""
         while (frame := await self.frame(seconds)) is not None:
             if frame[0] in (protocol.RESULT, protocol.ERROR) and frame[1] == number:
                 return frame
         return None
 
-    async def ended(self, seconds: float = PATIENCE) -> None:
+    async def ended(self, seconds: float = DEADLINE) -> None:
         """Wait until the other end has closed it."""
         while await self.frame(seconds) is not None:
             pass

@@ -15,7 +15,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Awaitable, Coroutine, Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.support.results import WrongAnswer
+from tests.support.wait import DEADLINE
 
 T = TypeVar("T")
 
@@ -32,23 +32,8 @@ ENGINE = os.environ.get("SWX_ENGINE", "swerex_c")
 ON_ORIGINAL = ENGINE == "swerex"
 PLACE = os.environ.get("SWX_PLACE", "")
 MARK_VARIABLE = "SWX_TEST_MARK"
-PACE = float(os.environ.get("SWX_PACE", "1"))
-"""Factor of the timeouts that tests set: a build with sanitizers, or a loaded machine, is slower."""
-
-DEADLINE = 60.0
-"""Seconds after which whatever was waited for counts as hanging, on a machine however busy."""
-
-STRICT = bool(os.environ.get("SWX_STRICT"))
-"""Whether bounds of time hold as they are written: `.ci/full idle` sets it, which has the machine for itself."""
-
-
-def at_most(seconds: float) -> float:
-    """Return the bound, in seconds, of what takes that long at most on an idle machine; `DEADLINE` unless `STRICT`."""
-    return seconds * PACE if STRICT else max(DEADLINE, seconds * PACE)
-
-
-PATIENCE = at_most(float(os.environ.get("SWX_PATIENCE", "2.5" if ON_ORIGINAL else "10")))
-"""Seconds a command may take when a test names no timeout."""
+PATIENCE = 2.5 if ON_ORIGINAL else DEADLINE
+"""Seconds a command may take when a test names no timeout: the original loses the end of some."""
 
 wrong = pytest.mark.wrong_in_original
 """`@wrong("why")`: the test fails on the original, which `--expect-wrong` verifies."""
@@ -205,24 +190,6 @@ def busy_machine(processes: int = 3) -> Iterator[None]:
         for process in busy:
             process.kill()
             process.wait()
-
-
-def eventually(true: Any, seconds: float = 3.0) -> bool:
-    """Whether the condition becomes true within the time, see `at_most`."""
-    end = time.monotonic() + at_most(seconds)
-    while not true():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-@contextlib.contextmanager
-def quicker_than(seconds: float) -> Iterator[None]:
-    start = time.monotonic()
-    yield
-    spent, most = time.monotonic() - start, at_most(seconds)
-    assert spent < most, f"took {spent:.2f} s, more than {most:.2f} s"
 
 
 def python_environment() -> dict[str, str]:

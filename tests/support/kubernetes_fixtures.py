@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,9 +11,8 @@ import pytest
 from swerex_c.deployment.kubernetes import KubernetesDeployment
 from tests.support.kubernetes_server import ApiServer
 
-__all__ = ["PATIENCE", "Where", "deployment", "server", "soon", "where"]
+__all__ = ["Where", "deployment", "server", "where"]
 
-PATIENCE = 20.0 * float(os.environ.get("SWX_PACE", "1"))
 
 
 @pytest.fixture
@@ -39,13 +36,6 @@ class Where:
 @pytest.fixture(params=["tests", *(["real"] if "SWX_KUBECONFIG" in os.environ else [])])
 def where(request: pytest.FixtureRequest) -> Where:
     return Where(request.getfixturevalue("server") if request.param == "tests" else None)
-
-
-async def soon(condition: Callable[[], Any]) -> Any:
-    end = time.monotonic() + PATIENCE
-    while not (found := condition()) and time.monotonic() < end:
-        await asyncio.sleep(0.02)
-    return found
 
 
 def deployment(server: ApiServer, **more: Any) -> KubernetesDeployment:

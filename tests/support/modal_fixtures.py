@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-__all__ = ["PATIENCE", "ModalWorld", "modal_world", "until"]
+from tests.support.wait import DEADLINE
 
-PATIENCE = 30.0 * float(os.environ.get("SWX_PACE", "1"))
+__all__ = ["ModalWorld", "modal_world"]
+
 
 
 class ModalWorld:
@@ -29,7 +28,7 @@ class ModalWorld:
 
     def order(self, do: str, **order: Any) -> Any:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(PATIENCE)
+            connection.settimeout(DEADLINE)
             connection.connect(self._orders)
             connection.sendall(json.dumps({"do": do, **order}).encode() + b"\n")
             with connection.makefile("rb") as answer:
@@ -44,14 +43,6 @@ class ModalWorld:
 
     def running(self) -> list[str]:
         return [it for it, facts in self.order("look")["sandboxes"].items() if not facts["ended"]]
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    end = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.02)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +65,7 @@ def modal_world() -> Iterator[ModalWorld]:
                     yield ModalWorld(**said)
                     _forget_client()
                 process.stdin.close()
-                process.wait(PATIENCE)
+                process.wait(DEADLINE)
             finally:
                 process.kill()
 

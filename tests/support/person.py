@@ -15,8 +15,8 @@ import termios
 import time
 from typing import Any
 
-from tests.support.harness import at_most
 from tests.support.original import our_environment
+from tests.support.wait import at_most
 
 COMMAND = [sys.executable, "-m", "swerex_c", "shell"]
 PROMPT = rb"@[^:\r\n]+:[^\r\n]*[#$] "

@@ -13,19 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import (
-    DEADLINE,
-    ENGINE,
-    MARK_VARIABLE,
-    ON_ORIGINAL,
-    Engine,
-    Overdue,
-    Shell,
-    at_most,
-    end_marked,
-    eventually,
-    marked,
-)
+from tests.support.harness import ENGINE, MARK_VARIABLE, ON_ORIGINAL, Engine, Overdue, Shell, end_marked, marked
+from tests.support.wait import DEADLINE, at_most, until
 
 DEFAULT_LIMIT = 30.0
 
@@ -149,7 +138,7 @@ def shells(engine: Engine, mark: str) -> Iterator[Any]:
     for shell in reversed(made):
         shell.close()
     if made and not ON_ORIGINAL:
-        assert eventually(lambda: not marked(mark), 10.0), f"left behind: {marked(mark)}"
+        until(lambda: not marked(mark))
 
 
 @pytest.fixture

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -82,19 +80,6 @@ def with_variable(text: str) -> list[int]:
             if text.encode() in path.read_bytes().split(b"\0"):
                 found.append(int(path.parent.name))
     return found
-
-
-def until(condition: Callable[[], Any], seconds: float = 20.0, what: str = "") -> Any:
-    """Wait until a condition holds; what it gives."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, what or f"not within {seconds} seconds"
-        time.sleep(0.02)
-    return found
-
-
-async def until_async(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
-    return await asyncio.to_thread(until, condition, seconds)
 
 
 def new_session(**fields: Any) -> CreateBashSessionRequest:

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from typing import Any
 import pytest
 import requests
 
-from tests.support.harness import PACE
 from tests.support.original import our_environment
+from tests.support.wait import until
 
 KEY = "the-key-of-the-tests"
 REMOTE = [sys.executable, "-c", "from swerex_c.cli.serve import main; main()"]
@@ -54,12 +53,12 @@ class Server:
     def said(self) -> str:
         return self.log.read_text()
 
-    def until_listening(self, seconds: float = 20) -> Server:
-        deadline = time.monotonic() + seconds * PACE
-        while not (found := re.search(r"Listening on ([^\s\"]+)", self.said())):
+    def until_listening(self) -> Server:
+        def listens() -> re.Match[str] | None:
             assert self.process.poll() is None, self.said()
-            assert time.monotonic() < deadline, self.said()
-            time.sleep(0.01)
+            return re.search(r"Listening on ([^\s\"]+)", self.said())
+
+        found = until(listens, "it does not listen")
         self.url = found[1]
         port = re.search(r":(\d+)$", self.url)
         self.port = int(port[1]) if port else 0

@@ -12,8 +12,8 @@ import pytest
 
 import swerex_c
 from swerex_c.utils.finalizers import call_from_finalizer
-from tests.support.harness import eventually
 from tests.support.original import our_environment
+from tests.support.wait import until
 
 PROLOGUE = """
 import asyncio, faulthandler, gc, sys, threading, time
@@ -123,7 +123,7 @@ def test_the_work_of_a_finalizer_leaves_no_thread_on_record() -> None:
     done = threading.Event()
     call_from_finalizer(done.set)
     assert done.wait(60)
-    assert eventually(lambda: set(threading.enumerate()) <= before)
+    until(lambda: set(threading.enumerate()) <= before)
 
 
 def test_finalizers_are_known() -> None:

@@ -41,7 +41,8 @@ from swerex_c.runtime.abstract import (
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox import api_loop
-from tests.support.daytona_fixtures import KEY, PATIENCE, DaytonaWorld, make, server, until, world  # noqa: F401
+from tests.support.daytona_fixtures import KEY, DaytonaWorld, make, server, world  # noqa: F401
+from tests.support.wait import DEADLINE, until_async
 
 Make = Callable[..., DaytonaDeployment]
 
@@ -75,7 +76,7 @@ async def test_a_session_works(world: DaytonaWorld, make: Make) -> None:  # noqa
     assert await run(deployment, "echo $X $PWD") == "5 /\n"
     assert (await deployment.runtime.run_in_session(BashAction(command="(exit 3)", check="silent"))).exit_code == 3
     numbers = "".join(f"{i}\n" for i in range(1, 300_001))
-    assert await run(deployment, "seq 1 300000", timeout=PATIENCE) == numbers
+    assert await run(deployment, "seq 1 300000", timeout=DEADLINE) == numbers
     answer = await deployment.runtime.execute(Command(command="echo out; echo err >&2; exit 4", shell=True))
     assert (answer.stdout, answer.stderr, answer.exit_code) == ("out\n", "err\n", 4)
     await deployment.runtime.close_session(CloseBashSessionRequest())
@@ -300,7 +301,7 @@ async def test_a_build_takes_its_time(world: DaytonaWorld, make: Make) -> None: 
 async def test_a_start_that_takes_too_long_is_undone(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
     world.set(build=1000.0)
     with pytest.raises(StartupTimeoutError, match="startup_timeout"):
-        await make(startup_timeout=PATIENCE / 4).start()
+        await make(startup_timeout=5).start()
     assert len(world.asked()) == 1 and not world.sandboxes()
 
 
@@ -323,9 +324,9 @@ async def test_a_sandbox_that_ends_is_told(
     await run_until(directory, "sleep 1000")
     world.lose(str(started._sandbox_id), state, "disk full" if state == "error" else None)
     with pytest.raises(SandboxLostError, match=words):
-        await asyncio.wait_for(running, PATIENCE)
+        await asyncio.wait_for(running, DEADLINE)
     with pytest.raises(SandboxLostError, match=words):
-        await started.is_alive(timeout=PATIENCE)
+        await started.is_alive(timeout=DEADLINE)
     with pytest.raises(SandboxLostError, match=words):
         await started.runtime.execute(Command(command="true"))
 
@@ -346,10 +347,7 @@ async def run_until(directory: Path, words: str) -> None:
                 continue
         return False
 
-    deadline = time.monotonic() + PATIENCE
-    while not runs():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
+    await until_async(runs)
 
 
 async def test_a_connection_that_breaks_ends_the_session_and_not_the_sandbox(
@@ -360,8 +358,8 @@ async def test_a_connection_that_breaks_ends_the_session_and_not_the_sandbox(
     await run_until(Path(world.sandboxes()[0]["directory"]), "sleep 1000")
     world.cut(str(started._sandbox_id))
     with pytest.raises(SwerexException):
-        await asyncio.wait_for(running, PATIENCE)
-    assert await started.is_alive(timeout=PATIENCE)
+        await asyncio.wait_for(running, DEADLINE)
+    assert await started.is_alive(timeout=DEADLINE)
     await started.runtime.create_session(CreateBashSessionRequest(session="next", startup_timeout=60))
     assert await run(started, "echo on", session="next") == "on\n"
 
@@ -384,10 +382,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(world: DaytonaWorld, mak
         "shell": lambda: any(it["terminals"] for it in world.sandboxes()),
         "ready": lambda: starting.done(),
     }
-    deadline = time.monotonic() + PATIENCE
-    while not conditions[stage]():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
+    await until_async(conditions[stage])
     if starting.cancel():
         with pytest.raises(asyncio.CancelledError):
             await starting
@@ -474,11 +469,11 @@ async def test_nothing_is_left_in_this_process(world: DaytonaWorld, make: Make) 
     await once()
 
     def here() -> tuple[int, int]:
-        return len(os.listdir("/proc/self/fd")), api_loop.call(_tasks(), PATIENCE)
+        return len(os.listdir("/proc/self/fd")), api_loop.call(_tasks(), DEADLINE)
 
     before = here()
     await once()
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + DEADLINE
     while not all(now <= then for now, then in zip(here(), before, strict=True)):
         assert time.monotonic() < deadline, (before, here())
         await asyncio.sleep(0.05)
@@ -501,7 +496,7 @@ def test_what_a_dead_process_left_is_pruned(world: DaytonaWorld) -> None:  # noq
     mine = DaytonaDeployment()
     asyncio.run(mine.start())
     try:
-        subprocess.run([sys.executable, "-c", program], check=True, timeout=4 * PATIENCE)
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=DEADLINE)
         assert len(world.sandboxes()) == 4
         left = prune(dry_run=True)
         assert len(left) == 3 and all(it.owner.startswith("process ") and it.error is None for it in left)
@@ -584,7 +579,7 @@ async def test_a_server_that_ends_is_told_with_what_it_printed(world: DaytonaWor
 async def test_a_server_that_does_not_come_is_told(
     world: DaytonaWorld, make: Make, caplog: pytest.LogCaptureFixture  # noqa: F811
 ) -> None:
-    deployment = make(server=True, startup_timeout=PATIENCE / 2.5, logger=logging.getLogger("test_daytona"))
+    deployment = make(server=True, startup_timeout=8, logger=logging.getLogger("test_daytona"))
     deployment._get_command = lambda *, token: "echo waiting for godot; sleep 1000"  # type: ignore[method-assign]
     with pytest.raises(StartupTimeoutError, match="did not start within"):
         await deployment.start()
@@ -597,5 +592,5 @@ def test_the_command_is_limited_in_time_and_safe_to_quote() -> None:
     command = deployment._get_command(token="it's")
     assert command.startswith("timeout 91s bash -c ") and "--port 1234" in command
     stub = "swerex-remote() { printf '%s|' \"$@\"; }; export -f swerex-remote; "
-    done = subprocess.run(["bash", "-c", stub + command], capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(["bash", "-c", stub + command], capture_output=True, text=True, timeout=DEADLINE)
     assert done.stdout == "--port|1234|--auth-token|it's|"

@@ -11,7 +11,8 @@ import pytest
 
 daytona = pytest.importorskip("daytona")
 
-from tests.support.daytona_fixtures import KEY, PATIENCE, DaytonaWorld, server, world  # noqa: E402, F401
+from tests.support.daytona_fixtures import KEY, DaytonaWorld, server, world  # noqa: E402, F401
+from tests.support.wait import DEADLINE  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ async def test_the_tests_own_server_answers_as_the_models_want(world: DaytonaWor
             (f"{toolbox}/session/s/command/{command}", Command),
         ]:
             asked = urllib.request.Request(world.url + path, headers={"Authorization": f"Bearer {KEY}"})
-            with urllib.request.urlopen(asked, timeout=PATIENCE) as answer:
+            with urllib.request.urlopen(asked, timeout=DEADLINE) as answer:
                 told = json.load(answer)
             made = model.from_dict(told)
             assert made is not None and not made.additional_properties

@@ -18,7 +18,8 @@ pytest.importorskip("daytona")
 from swerex_c.exceptions import SandboxLostError
 from swerex_c.providers.daytona.backend import DaytonaBackend, DaytonaProgram
 from swerex_c.providers.daytona.labels import client
-from tests.support.daytona_fixtures import PATIENCE, DaytonaWorld, server, until, world  # noqa: F401
+from tests.support.daytona_fixtures import DaytonaWorld, server, world  # noqa: F401
+from tests.support.wait import DEADLINE, until
 
 
 class Box:
@@ -57,7 +58,7 @@ class Box:
 
 async def output(program: DaytonaProgram) -> dict[int, bytes]:
     parts = {1: bytearray(), 2: bytearray()}
-    while (each := await asyncio.wait_for(program.receive(), PATIENCE)) is not None:
+    while (each := await asyncio.wait_for(program.receive(), DEADLINE)) is not None:
         parts[each[0]] += each[1]
     return {stream: bytes(data) for stream, data in parts.items()}
 
@@ -271,7 +272,7 @@ async def test_a_terminal_takes_input_and_interrupts(box: Box) -> None:
     async def see(what: bytes) -> None:
         nonlocal seen
         while what not in seen:
-            piece = await asyncio.wait_for(program.receive(), PATIENCE)
+            piece = await asyncio.wait_for(program.receive(), DEADLINE)
             assert piece is not None, seen
             seen += piece[1]
 
@@ -279,7 +280,7 @@ async def test_a_terminal_takes_input_and_interrupts(box: Box) -> None:
     await program.send(b"word\n")
     await see(b"got word")
     await program.send(b"\x03")
-    while (piece := await asyncio.wait_for(program.receive(), PATIENCE)) is not None:
+    while (piece := await asyncio.wait_for(program.receive(), DEADLINE)) is not None:
         seen += piece[1]
     assert await program.wait() == 130
 
@@ -314,7 +315,7 @@ async def test_a_slow_network_loses_nothing(box: Box) -> None:
     handle = await box.sandbox.process.create_pty_session("plain", lambda data: None)
     await handle.send_input("exec seq 1 1000000\n")
     until(lambda: box.world.count("dropped"))
-    await asyncio.wait_for(handle.wait(), PATIENCE)
+    await asyncio.wait_for(handle.wait(), DEADLINE)
     box.world.set(counts={})
     numbers = b"".join(b"%d\n" % i for i in range(1, 200_001))
     assert await box.run("seq", "1", "200000") == (0, numbers, b"")
@@ -337,17 +338,17 @@ async def test_output_that_nobody_takes_holds_the_program_back(box: Box) -> None
 
 async def test_a_connection_that_breaks_is_told_and_no_code_made_up(box: Box) -> None:
     program = await box.start("sh", "-c", "echo begun; sleep 1000")
-    assert await asyncio.wait_for(program.receive(), PATIENCE) == (1, b"begun\n")
+    assert await asyncio.wait_for(program.receive(), DEADLINE) == (1, b"begun\n")
     box.world.cut(box.sandbox.id)
     with pytest.raises(SandboxLostError, match="connection"):
-        await asyncio.wait_for(program.receive(), PATIENCE)
+        await asyncio.wait_for(program.receive(), DEADLINE)
     with pytest.raises(SandboxLostError, match="connection"):
-        await asyncio.wait_for(program.send(b"x"), PATIENCE)
+        await asyncio.wait_for(program.send(b"x"), DEADLINE)
 
 
 async def test_letting_go_ends_the_program(box: Box) -> None:
     program = await box.start("sh", "-c", "echo $$; exec sleep 1000")
-    piece = await asyncio.wait_for(program.receive(), PATIENCE)
+    piece = await asyncio.wait_for(program.receive(), DEADLINE)
     assert piece is not None
     assert len(box.terminals()) == 1
     await program.abandon()

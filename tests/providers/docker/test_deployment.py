@@ -53,6 +53,7 @@ from swerex_c.sandbox.session import probe
 from tests.support import hosts, images, needs
 from tests.support.docker_engine import Engine
 from tests.support.original import our_environment
+from tests.support.wait import until
 
 pytestmark = pytest.mark.limit(110)  # an engine that is busy may take ten times as long as one that is not
 
@@ -512,7 +513,7 @@ def test_a_dropped_deployment_removes_its_container(make: Callable[..., DockerDe
     assert len(names(reach)) == 1
     del deployment
     gc.collect()
-    assert needs.wait_until(lambda: names(reach) == [], 60)
+    until(lambda: names(reach) == [])
 
 
 STARTED = """if True:
@@ -747,7 +748,7 @@ async def test_the_server_is_carried_into_the_container(
     key = deployment.runtime._config.auth_token
     assert key not in reach.docker("inspect", "-f", "{{.Config.Cmd}}", str(deployment.container_name))
     reach.docker("kill", str(deployment.container_name))
-    assert needs.wait_until(lambda: deployment._container_process.poll() is not None, 60)
+    until(lambda: deployment._container_process.poll() is not None)
     with pytest.raises(SandboxLostError, match="(?s)Container process terminated.*Listening on"):
         await deployment.is_alive(timeout=60)
     await deployment.stop()

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,9 @@ from swerex_c.runtime.abstract import (
 )
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox import api_loop
-from tests.support.kubernetes_fixtures import PATIENCE, server
+from tests.support.kubernetes_fixtures import server
 from tests.support.kubernetes_server import ApiServer, status
+from tests.support.wait import DEADLINE, until
 
 __all__ = ["server"]
 
@@ -78,13 +79,6 @@ def run(backend: KubernetesBackend, *argv: str, input: bytes = b"", **variables:
     return subprocess.run(line, input=input, capture_output=True, env=os.environ | variables, timeout=60, check=False)
 
 
-def soon(condition: Callable[[], Any]) -> Any:
-    end = time.monotonic() + PATIENCE
-    while not (found := condition()) and time.monotonic() < end:
-        time.sleep(0.02)
-    return found
-
-
 async def working(server: ApiServer, pod: str) -> tuple[SandboxRuntime, list[asyncio.Future[Any]], Path]:
     """A runtime with a command that runs in a session and one beside it; each has added a line to the file."""
     runtime = SandboxRuntime(KubernetesBackend(pod, kubeconfig=server.kubeconfig))
@@ -95,7 +89,7 @@ async def working(server: ApiServer, pod: str) -> tuple[SandboxRuntime, list[asy
         asyncio.ensure_future(runtime.execute(Command(command=script, shell=True))),
         asyncio.ensure_future(runtime.run_in_session(BashAction(command=script, timeout=100))),
     ]
-    assert await asyncio.to_thread(soon, lambda: begun.exists() and begun.read_text() == "\n\n")
+    await asyncio.to_thread(until, lambda: begun.exists() and begun.read_text() == "\n\n")
     return runtime, waiting, begun
 
 
@@ -227,7 +221,7 @@ async def test_a_day(backend: KubernetesBackend, server: ApiServer, tmp_path: Pa
     await runtime.upload(UploadRequest(source_path=str(tmp_path / "tree"), target_path="tree"))
     assert (server.directory / backend.pod / "tree" / "x").read_bytes() == (tmp_path / "tree" / "x").read_bytes()
     await runtime.close()
-    assert soon(lambda: server.programs == 0)
+    until(lambda: server.programs == 0)
 
 
 def test_an_idle_connection_is_kept_busy(
@@ -471,10 +465,10 @@ def test_connections_are_closed_with_their_last_user(server: ApiServer, pod: str
 def test_a_client_that_is_killed_lets_go_of_its_program(server: ApiServer, pod: str) -> None:
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
     with subprocess.Popen(backend.pipes(["cat"], []), stdin=subprocess.PIPE) as client:
-        assert soon(lambda: server.programs == 1)
+        until(lambda: server.programs == 1)
         client.kill()
         client.wait()
-        assert soon(lambda: server.programs == 0)
+        until(lambda: server.programs == 0)
         client.stdin = None
     backend.close()
 
@@ -484,7 +478,7 @@ def test_many_at_once(server: ApiServer, pod: str) -> None:
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
     lines = [backend.pipes(["bash", "-c", f"read a; echo {i} $a"], []) for i in range(40)]
     clients = [subprocess.Popen(it, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for it in lines]
-    assert soon(lambda: server.programs == 40)
+    until(lambda: server.programs == 40)
     said = [client.communicate(b"x\n", timeout=60)[0] for client in clients]
     assert said == [f"{i} x\n".encode() for i in range(40)]
     backend.close()
@@ -496,7 +490,7 @@ def test_a_forked_process_keeps_no_connection_of_its_parents(server: ApiServer, 
     backend.open(60)
     with subprocess.Popen(backend.pipes(["sleep", "1000"], []), stdin=subprocess.DEVNULL) as client:
         try:
-            soon(lambda: server.programs)
+            until(lambda: server.programs)
             assert _connections_to(server.port) >= 2
             child = os.fork()
             if child == 0:
@@ -524,14 +518,14 @@ def test_a_forked_process_has_connections_of_its_own(server: ApiServer, pod: str
     child = os.fork()
     if child == 0:
         try:
-            fine = run(backend, "echo", "b").stdout == b"b\n" and backend.why_lost(PATIENCE) is None
+            fine = run(backend, "echo", "b").stdout == b"b\n" and backend.why_lost(DEADLINE) is None
             backend.close()
             os._exit(0 if fine else 1)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert run(backend, "echo", "c").stdout == b"c\n"
-    assert backend.why_lost(PATIENCE) is None
+    assert backend.why_lost(DEADLINE) is None
     backend.close()
 
 
@@ -583,7 +577,7 @@ async def test_outputs_are_read_while_pings_wait_for_input_to_be_taken(
         pong = ping
 
     program = exec_program.ExecProgram(Full(), "pod")  # type: ignore[arg-type]
-    assert await asyncio.wait_for(program.receive(), PATIENCE) == (1, b"out")
+    assert await asyncio.wait_for(program.receive(), DEADLINE) == (1, b"out")
 
 
 async def test_a_flood_of_small_messages_leaves_others_their_turns() -> None:
@@ -618,10 +612,10 @@ def test_what_is_asked_of_a_cluster_that_was_let_go_of_is_refused(server: ApiSer
         if how == "get":
             await cluster.get("default", "pod")
         else:
-            await connect(cluster, "default", "pod", "main", ["true"], tty=False, timeout=PATIENCE)
+            await connect(cluster, "default", "pod", "main", ["true"], tty=False, timeout=DEADLINE)
 
     with pytest.raises(UnusableConfigError, match="were closed"):
-        api_loop.call(ask(), PATIENCE)
+        api_loop.call(ask(), DEADLINE)
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,9 @@ from swerex_c.providers import ownership
 from swerex_c.providers.kubernetes import pod_spec
 from swerex_c.providers.kubernetes.prune import prune
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
-from tests.support.kubernetes_fixtures import Where, deployment, server, soon, where
+from tests.support.kubernetes_fixtures import Where, deployment, server, where
 from tests.support.kubernetes_server import ApiServer, Pod, status
+from tests.support.wait import until_async
 
 __all__ = ["server", "where"]
 
@@ -121,7 +122,7 @@ async def test_a_start_that_is_given_up_leaves_nothing(server: ApiServer, stage:
     if stage == "connect":
         await asyncio.sleep(0)
     else:
-        assert await soon(reached.is_set)
+        await until_async(reached.is_set)
     began = time.monotonic()
     if how == "cancel":
         starting.cancel()
@@ -153,7 +154,7 @@ async def test_a_pod_that_is_killed_in_the_middle(server: ApiServer) -> None:
     running = asyncio.ensure_future(
         made.runtime.execute(Command(command=f"echo >{begun}; sleep 1000", shell=True))
     )
-    assert await soon(begun.exists)
+    await until_async(begun.exists)
     await asyncio.to_thread(server.delete, name)
     with pytest.raises(SandboxLostError, match="is gone: it was deleted"):
         await running
@@ -166,7 +167,7 @@ async def test_a_pod_that_is_killed_in_the_middle(server: ApiServer) -> None:
 async def test_its_time_to_live_ends_it(server: ApiServer) -> None:
     made = deployment(server, time_to_live=1)
     await made.start()
-    assert await soon(lambda: server.pod(str(made.pod_name))["status"]["phase"] == "Failed")
+    await until_async(lambda: server.pod(str(made.pod_name))["status"]["phase"] == "Failed")
     alive = await made.is_alive()
     assert not alive and "DeadlineExceeded" in alive.message
     await made.stop()

@@ -15,8 +15,9 @@ pytest.importorskip("kubernetes_asyncio")
 from swerex_c.deployment.kubernetes import KubernetesDeployment
 from swerex_c.exceptions import PodStartupError
 from swerex_c.providers.kubernetes import readiness
-from tests.support.kubernetes_fixtures import PATIENCE, deployment, server, soon
+from tests.support.kubernetes_fixtures import deployment, server
 from tests.support.kubernetes_server import ApiServer, Pod
+from tests.support.wait import DEADLINE, until_async
 
 __all__ = ["server"]
 
@@ -32,7 +33,7 @@ async def start_and_stop(made: KubernetesDeployment) -> None:
     await made.start()
     took = time.monotonic() - began
     await made.stop()
-    assert took < PATIENCE
+    assert took < DEADLINE
 
 
 @pytest.mark.usefixtures("only_watched")
@@ -45,13 +46,13 @@ async def test_what_happens_before_the_pod_is_waited_for_is_seen(server: ApiServ
     server.kubelets["never"] = never
     starting = asyncio.ensure_future(deployment(server, image="never").start())
     try:
-        assert await soon(lambda: server.watching)
+        await until_async(lambda: server.watching)
 
         async def late_answer() -> None:
             await asyncio.sleep(1)
 
         server.after_create = late_answer
-        await start_and_stop(deployment(server, startup_timeout=2 * PATIENCE))
+        await start_and_stop(deployment(server, startup_timeout=DEADLINE))
     finally:
         starting.cancel()
         await asyncio.wait([starting])

@@ -23,6 +23,7 @@ from swerex_c.providers.local.bubblewrap import BwrapBackend
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest, ReadFileRequest, WriteFileRequest
 from swerex_c.runtime.sandbox import SandboxRuntime
 from tests.support import needs
+from tests.support.wait import until
 
 ROOT = needs.ROOT
 
@@ -138,7 +139,7 @@ def test_a_view(bwrap: str, user: str, root: str) -> None:
         assert answers["device"][0] == "00 00 00\nshm"
         assert answers["signals"][0].split() == ["SigIgn:", "0000000000000000", "y", "141"]
         assert answers["network"][0] == "1", "only the loopback device"
-        assert needs.wait_until(lambda: not needs.mentioning(str(where)), 20), "it ends with all that is in it"
+        until(lambda: not needs.mentioning(str(where)), "it ends with all that is in it")
         assert answers["exit"][1] == 42 and answers["killed"][1] == 137
     finally:
         shutil.rmtree(where, ignore_errors=True)
@@ -329,10 +330,10 @@ def test_a_view_ends_with_this_process(bwrap: str, here: Path) -> None:
         [sys.executable, "-c", program, str(here)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert owner.stdout is not None and owner.stdout.readline() == b"up\n"
-    assert needs.wait_until(lambda: bool(needs.mentioning(str(here))), 10)
+    until(lambda: bool(needs.mentioning(str(here))))
     owner.kill()
     owner.wait()
-    assert needs.wait_until(lambda: not needs.mentioning(str(here)), 30), needs.mentioning(str(here))
+    until(lambda: not needs.mentioning(str(here)))
     owner.communicate()
 
 
@@ -357,7 +358,7 @@ def test_what_cannot_be_made_is_told(bwrap: str, here: Path, monkeypatch: pytest
     slow.chmod(0o755)
     with pytest.raises(SandboxLostError, match="took too long"):
         BwrapBackend(command=str(slow)).open(0.2)
-    assert needs.wait_until(lambda: not needs.mentioning(str(slow)), 20)
+    until(lambda: not needs.mentioning(str(slow)))
     (here / "secret").write_text("secret")
     (here / "secrets").mkdir()
     (here / "secrets/one").touch()

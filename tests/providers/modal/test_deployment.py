@@ -47,7 +47,8 @@ from swerex_c.runtime.abstract import (
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox import api_loop
 from tests.support.harness import running
-from tests.support.modal_fixtures import PATIENCE, ModalWorld, modal_world, until  # noqa: F401
+from tests.support.modal_fixtures import ModalWorld, modal_world  # noqa: F401
+from tests.support.wait import DEADLINE, until
 
 
 @pytest.fixture
@@ -207,7 +208,7 @@ async def test_why_a_sandbox_has_ended_is_told(
     kind: str, world: ModalWorld, started: ModalDeployment, status: str, words: str, told: str
 ) -> None:
     await started.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    running = asyncio.ensure_future(run(started, "echo begun >begun; sleep 1000", timeout=PATIENCE))
+    running = asyncio.ensure_future(run(started, "echo begun >begun; sleep 1000", timeout=DEADLINE))
     directory = Path(world.order("look")["sandboxes"][started.sandbox.object_id]["directory"])
     while not (directory / "begun").exists():
         await asyncio.sleep(0.05)
@@ -219,7 +220,7 @@ async def test_why_a_sandbox_has_ended_is_told(
         await started.runtime.execute(Command(command=["true"]))
     with pytest.raises(SandboxLostError, match="Container process terminated.*" + told):
         await started.is_alive()
-    assert time.monotonic() - began < PATIENCE
+    assert time.monotonic() - began < DEADLINE
 
 
 async def test_a_sandbox_whose_machine_is_gone_holds_nobody_up(world: ModalWorld, started: ModalDeployment) -> None:
@@ -231,7 +232,7 @@ async def test_a_sandbox_whose_machine_is_gone_holds_nobody_up(world: ModalWorld
     world.order("vanish", sandbox=started.sandbox.object_id)
     for each in (running, writing):
         with pytest.raises(SwerexException):
-            await asyncio.wait_for(each, PATIENCE)
+            await asyncio.wait_for(each, DEADLINE)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +263,7 @@ async def test_why_it_cannot_be_learned_what_became_of_it_is_told(
         assert not (answer := await SandboxRuntime(backend).is_alive()) and re.search(told, answer.message)
     finally:
         world.order("forgive")
-    assert await asyncio.to_thread(backend.why_lost, PATIENCE) is None
+    assert await asyncio.to_thread(backend.why_lost, DEADLINE) is None
 
 
 @pytest.mark.parametrize(
@@ -424,7 +425,7 @@ async def test_a_wrong_token_is_told(world: ModalWorld, tmp_path: Path) -> None:
         process = await asyncio.create_subprocess_exec(
             sys.executable, str(program), env=os.environ | variables, stdout=asyncio.subprocess.PIPE
         )
-        output, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
+        output, _ = await asyncio.wait_for(process.communicate(), DEADLINE)
         assert b"Modal refuses the credentials" in output and told in output
 
 
@@ -461,7 +462,7 @@ async def test_no_connection(tmp_path: Path) -> None:
         env=os.environ | {"MODAL_SERVER_URL": "http://127.0.0.1:1", "MODAL_TOKEN_ID": "a", "MODAL_TOKEN_SECRET": "b"},
         stdout=asyncio.subprocess.PIPE,
     )
-    output, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
+    output, _ = await asyncio.wait_for(process.communicate(), DEADLINE)
     assert b"did not start within 2 seconds" in output
 
 
@@ -698,7 +699,7 @@ async def test_starting_and_stopping_leaves_nothing(make: Callable[..., ModalDep
     for _ in range(5):
         await once()
     await asyncio.to_thread(until, lambda: settled(first))
-    left = api_loop.call(_tasks(), PATIENCE)
+    left = api_loop.call(_tasks(), DEADLINE)
     assert not [it for it in left if "modal" in it]
 
 

@@ -17,7 +17,8 @@ modal = pytest.importorskip("modal")
 from swerex_c.deployment.modal import ModalDeployment, _get_modal_user, _ImageBuilder, prune  # noqa: E402
 from swerex_c.exceptions import DeploymentStartupError, SwerexException  # noqa: E402
 from swerex_c.providers.modal import tags as modal_tags  # noqa: E402
-from tests.support.modal_fixtures import PATIENCE, ModalWorld, modal_world, until  # noqa: E402, F401
+from tests.support.modal_fixtures import ModalWorld, modal_world  # noqa: E402, F401
+from tests.support.wait import DEADLINE, until  # noqa: E402
 
 USED = {
     "App.lookup": ("name", "create_if_missing"),
@@ -285,11 +286,11 @@ def test_without_the_sdk_it_can_be_imported_and_says_what_is_missing() -> None:
         "try: asyncio.run(deployment.start())\n"
         "except Exception as error: print(type(error).__name__, error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE)
     assert "DeploymentStartupError ModalDeployment cannot import the package modal" in done.stdout, done.stderr
     assert "pip install 'swerex-c[modal]'" in done.stdout
 
 
 def test_importing_does_not_import_the_sdk() -> None:
     program = "import sys, swerex_c.deployment.modal; assert 'modal' not in sys.modules and 'boto3' not in sys.modules"
-    assert subprocess.run([sys.executable, "-c", program], timeout=PATIENCE).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], timeout=DEADLINE).returncode == 0

@@ -18,7 +18,8 @@ from swerex_c.exceptions import DeploymentStartupError, SandboxLostError, Startu
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.utils.free_port import find_free_port
-from tests.support.modal_fixtures import PATIENCE, ModalWorld, modal_world, until  # noqa: F401
+from tests.support.modal_fixtures import ModalWorld, modal_world  # noqa: F401
+from tests.support.wait import until
 
 ROOT = Path(__file__).parents[3]
 

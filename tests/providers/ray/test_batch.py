@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.support.original import our_environment
-from tests.support.ray_cluster import Nodes, until
+from tests.support.ray_cluster import Nodes
+from tests.support.wait import until
 
 TASKS = 12
 
@@ -67,10 +68,10 @@ def test_a_node_is_killed_in_the_middle_and_every_task_has_one_result(nodes: Nod
     }
     process = start(out, tasks, config)
     try:
-        until(lambda: log.exists() and log.read_text().count("begin") == 4, 60, "four tasks run, two on each node")
+        until(lambda: log.exists() and log.read_text().count("begin") == 4, "four tasks run, two on each node")
         nodes.kill(doomed)
         new = nodes.add(cpus=1, batch=2)
-        until(lambda: log.read_text().count("begin") >= 6, 90, "the two that were lost are begun again")
+        until(lambda: log.read_text().count("begin") >= 6, "the two that were lost are begun again")
         go.touch()
         shown, errors = process.communicate(timeout=90)
     finally:

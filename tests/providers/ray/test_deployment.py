@@ -47,7 +47,8 @@ from swerex_c.runtime.abstract import (
     WriteFileRequest,
 )
 from tests.providers.ray.conftest import Made
-from tests.support.ray_cluster import Nodes, new_session, raised, running, until, until_async, with_variable
+from tests.support.ray_cluster import Nodes, new_session, raised, running, with_variable
+from tests.support.wait import until
 
 pytestmark = pytest.mark.limit(90)  # a node of a cluster takes seconds to start
 
@@ -159,7 +160,7 @@ async def test_start_and_stop_any_number_of_times(made: Made, mark: str) -> None
     first = deployment.runtime
     await first.create_session(new_session())
     await first.run_in_session(BashAction(command=f"setsid env -i nohup sleep {mark} >/dev/null 2>&1 &"))
-    await until_async(lambda: running(mark))
+    await asyncio.to_thread(until, lambda: running(mark))
     await deployment.start()
     assert not running(mark) and deployment.runtime is not first
     assert not await first.is_alive()
@@ -167,7 +168,7 @@ async def test_start_and_stop_any_number_of_times(made: Made, mark: str) -> None
     await deployment.stop()
     with pytest.raises(DeploymentNotStartedError):
         _ = deployment.runtime
-    until(lambda: not _actors(), what="an actor is left")
+    until(lambda: not _actors(), "an actor is left")
 
 
 def _actors() -> list[object]:
@@ -182,7 +183,7 @@ async def test_one_that_is_dropped_ends(made: Made, mark: str) -> None:
     await deployment.runtime.create_session(new_session())
     await deployment.runtime.run_in_session(BashAction(command=f"sleep {mark} &"))
     del deployment
-    await until_async(lambda: not running(mark))
+    await asyncio.to_thread(until, lambda: not running(mark))
 
 
 # Where it is
@@ -263,7 +264,7 @@ async def test_a_start_that_is_cancelled_or_stopped_leaves_nothing(made: Made, m
         else:
             await waiting.stop()
         assert isinstance(await raised(starting), asyncio.CancelledError if how == "cancel" else RuntimeClosedError)
-    await until_async(lambda: len(_actors()) == 1)
+    await asyncio.to_thread(until, lambda: len(_actors()) == 1)
     # Further on, while the processes start.
     await first.stop()
     for delay in (0.1, 0.3, 0.5):
@@ -272,8 +273,8 @@ async def test_a_start_that_is_cancelled_or_stopped_leaves_nothing(made: Made, m
         starting.cancel()
         await asyncio.wait([starting])
         await made[-1].stop()
-    await until_async(lambda: not _actors())
-    await until_async(lambda: not _not_idle(with_variable(f"SWX_WHOSE={mark}")))
+    await asyncio.to_thread(until, lambda: not _actors())
+    await asyncio.to_thread(until, lambda: not _not_idle(with_variable(f"SWX_WHOSE={mark}")))
 
 
 def _not_idle(pids: list[int]) -> list[int]:
@@ -376,9 +377,9 @@ async def test_an_isolated_view(made: Made, tmp_path: Path, mark: str) -> None:
     await runtime.download("/tmp/tree", str(tmp_path / "back"))
     assert (tmp_path / "back" / "file").read_text() == "there and back"
     await runtime.run_in_session(BashAction(command=f"setsid sleep {mark} &"))
-    await until_async(lambda: running(mark))
+    await asyncio.to_thread(until, lambda: running(mark))
     ray.kill(deployment._link._handle)
-    await until_async(lambda: not running(mark))
+    await asyncio.to_thread(until, lambda: not running(mark))
 
 
 async def test_what_the_environment_cannot_be_is_told(made: Made) -> None:

@@ -19,7 +19,8 @@ from swerex_c.exceptions import MemoryLimitError, SandboxLostError, TimeLimitErr
 from swerex_c.runtime.abstract import BashAction, BashObservation, Command, ReadFileRequest, UploadRequest
 from tests.providers.ray.conftest import Made
 from tests.support.docker_engine import Engine
-from tests.support.ray_cluster import Nodes, new_session, raised, running, until, until_async
+from tests.support.ray_cluster import Nodes, new_session, raised, running
+from tests.support.wait import until
 
 pytestmark = pytest.mark.limit(90)  # a node of a cluster takes seconds to start
 
@@ -37,7 +38,7 @@ async def begin(deployment: RayDeployment, mark: str, ran: Path) -> asyncio.Futu
     await deployment.runtime.run_in_session(BashAction(command=hide))
     action = BashAction(command=f"echo ran >>{ran}; sleep {mark}")
     call = asyncio.ensure_future(deployment.runtime.run_in_session(action))
-    await until_async(lambda: ran.exists() and len(running(f"sleep {mark}")) == 2)
+    await asyncio.to_thread(until, lambda: ran.exists() and len(running(f"sleep {mark}")) == 2)
     return call
 
 
@@ -58,7 +59,7 @@ async def is_lost(
             assert isinstance(result, BaseException)
             raise result
     assert not await deployment.is_alive()
-    await until_async(lambda: not running(mark))
+    await asyncio.to_thread(until, lambda: not running(mark))
     assert ran.read_text() == "ran\n"
     await asyncio.wait_for(deployment.stop(), 20)
     return str(error)
@@ -83,7 +84,7 @@ async def test_a_process_dies(made: Made, tmp_path: Path, mark: str, what: str, 
         os.kill(pids["supervisor"], signal.SIGKILL)
         error = await raised(asyncio.wait_for(call, 30))
         assert type(error) is SandboxLostError
-        await until_async(lambda: len(running(f"sleep {mark}")) <= 1)
+        await asyncio.to_thread(until, lambda: len(running(f"sleep {mark}")) <= 1)
         for pid in running(f"sleep {mark}"):
             os.kill(pid, signal.SIGKILL)
         return
@@ -94,7 +95,7 @@ async def test_a_process_dies(made: Made, tmp_path: Path, mark: str, what: str, 
     if what == "server":
         assert "was killed by signal 9" in words
     for pid in pids.values():
-        await until_async(lambda pid=pid: not Path(f"/proc/{pid}").exists() or _state(pid) == "Z")
+        await asyncio.to_thread(until, lambda pid=pid: not Path(f"/proc/{pid}").exists() or _state(pid) == "Z")
 
 
 def _state(pid: int) -> str:
@@ -123,7 +124,7 @@ async def test_one_that_was_lost_can_be_started_again(made: Made) -> None:
     deployment = made()
     await deployment.start()
     ray.kill(deployment._link._handle)
-    await until_async(lambda: deployment._link.lost)
+    await asyncio.to_thread(until, lambda: deployment._link.lost)
     await deployment.start()
     assert (await deployment.runtime.execute(Command(command=["echo", "new"]))).stdout == "new\n"
 
@@ -136,7 +137,7 @@ async def test_calls_of_several_threads_are_all_told(made: Made, mark: str) -> N
         return asyncio.run(raised(deployment.runtime.execute(Command(command=["sleep", mark]))))
 
     calls = [asyncio.ensure_future(asyncio.to_thread(wait)) for _ in range(3)]
-    await until_async(lambda: len(running(f"sleep {mark}")) == 3)
+    await asyncio.to_thread(until, lambda: len(running(f"sleep {mark}")) == 3)
     ray.kill(deployment._link._handle)
     assert {type(error) for error in await asyncio.wait_for(asyncio.gather(*calls), SOON)} == {SandboxLostError}
 
@@ -352,4 +353,4 @@ async def test_a_container_ends_with_its_actor(made: Made, docker: Engine, bash_
             os.kill(deployment._facts["server"], signal.SIGKILL)
         error = await raised(asyncio.wait_for(call, 40))
         assert type(error) is (TimeLimitError if how == "time" else SandboxLostError), repr(error)
-        await until_async(lambda: not docker.docker("ps", "-aq"))
+        await asyncio.to_thread(until, lambda: not docker.docker("ps", "-aq"))

@@ -15,7 +15,8 @@ from swerex_c.providers.ray.forward import PIECE
 from swerex_c.providers.ray.runtime import RayRuntime
 from swerex_c.runtime.abstract import UploadRequest
 from tests.providers.ray.conftest import Made
-from tests.support.ray_cluster import raised, until_async
+from tests.support.ray_cluster import raised
+from tests.support.wait import until
 
 pytestmark = pytest.mark.limit(90)  # a node of a cluster takes seconds to start
 
@@ -106,7 +107,8 @@ async def test_a_transfer_that_is_cancelled_or_whose_place_dies(runtime: RayRunt
         file.truncate(2 << 30)
     for how in ("cancel", "kill"):
         upload = asyncio.ensure_future(_up(runtime, tmp_path / "tree", tmp_path / "target"))
-        await until_async(lambda: len(os.listdir(tmp_path)) > 1)  # what comes is beside the target meanwhile
+        # What comes is beside the target meanwhile.
+        await asyncio.to_thread(until, lambda: len(os.listdir(tmp_path)) > 1)
         if how == "cancel":
             upload.cancel()
         else:
@@ -115,7 +117,7 @@ async def test_a_transfer_that_is_cancelled_or_whose_place_dies(runtime: RayRunt
         assert isinstance(error, asyncio.CancelledError if how == "cancel" else SandboxLostError), repr(error)
         assert not (tmp_path / "target").exists()
         if how == "cancel":  # what had come goes, too
-            await until_async(lambda: sorted(os.listdir(tmp_path)) == ["tree"])
+            await asyncio.to_thread(until, lambda: sorted(os.listdir(tmp_path)) == ["tree"])
 
 
 async def test_little_of_a_large_file_is_in_memory_at_once(runtime: RayRuntime, tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from swerex_c.exceptions import (
 )
 from swerex_c.pool import Pool
 from swerex_c.runtime.abstract import BashAction
-from tests.support.ray_cluster import Nodes, new_session, until_async
+from tests.support.ray_cluster import Nodes, new_session
+from tests.support.wait import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -55,7 +56,7 @@ async def test_an_actor_that_is_killed_is_a_typed_error_and_is_replaced(nodes: N
                 running = asyncio.ensure_future(
                     environment.runtime.run_in_session(BashAction(command=f"echo once >> {log}; sleep 1000"))
                 )
-                await until_async(log.exists)
+                await asyncio.to_thread(until, log.exists)
                 os.kill(actor, signal.SIGKILL)
                 await running
         assert isinstance(caught.value.__cause__, SandboxLostError)

@@ -31,6 +31,7 @@ from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequ
 from swerex_c.runtime.sandbox import SandboxRuntime
 from tests.support import hosts, needs
 from tests.support.sandboxes import ssh_backend
+from tests.support.wait import until
 
 ODD = "a'b\"c\\d&e\\&f!g!h@40%n$x`ls` ;|*?[a]{b,c}~#<>ü\n\t\n"
 
@@ -130,7 +131,7 @@ async def test_a_deployment(sshd: hosts.Sshd) -> None:
     await deployment.stop()
     await deployment.stop()
     assert not os.path.exists(directory)
-    assert needs.wait_until(lambda: not needs.mentioning(directory), 20), needs.mentioning(directory)
+    until(lambda: not needs.mentioning(directory))
 
 
 async def test_many_sessions_share_few_connections(own: hosts.Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +249,7 @@ def test_why_a_host_is_out_of_reach(own: hosts.Sshd) -> None:
                 backend.open(60)
             lost = backend.why_lost(60)
             assert lost is not None and len(lost) < 900
-            assert needs.wait_until(lambda it=backend: it._directory is None, 5)
+            until(lambda it=backend: it._directory is None)
         backend.close()
     (own.directory / "authorized").write_text("")
     backend = ssh_backend(own)
@@ -284,5 +285,5 @@ def test_connections_end_with_this_process(sshd: hosts.Sshd) -> None:
     finally:
         owner.kill()
         owner.communicate()
-    assert needs.wait_until(lambda: not needs.mentioning(directory), 30), needs.mentioning(directory)
-    assert needs.wait_until(lambda: not os.path.exists(directory), 30)
+    until(lambda: not needs.mentioning(directory))
+    until(lambda: not os.path.exists(directory))
