@@ -34,7 +34,7 @@ from tests.support.local_backend import Here
 from tests.support.runtimes import remote
 from tests.support.server_process import serving
 
-pytestmark = pytest.mark.usefixtures("mark")
+pytestmark = pytest.mark.usefixtures("family")
 
 TEXT: Any = "ls -la"  # where a request belongs
 STRINGS: dict[str, tuple[Callable[[Any], Awaitable[object]], str]] = {

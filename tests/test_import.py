@@ -32,7 +32,6 @@ def seconds(python: str, package: str, more: str) -> float:
 
 
 @pytest.mark.idle
-@pytest.mark.limit(120)
 @pytest.mark.slow
 @pytest.mark.parametrize(("more", "share"), [("", 1 / 3), (AND_MODELS, 1.0)])
 def test_importing_takes_a_share_of_the_originals_time(more: str, share: float) -> None:

@@ -29,7 +29,7 @@ from swerex_c.sync import SyncDeployment, SyncRuntime
 from tests.support.original import our_environment
 from tests.support.wait import DEADLINE
 
-pytestmark = pytest.mark.usefixtures("mark")
+pytestmark = pytest.mark.usefixtures("family")
 
 
 def test_a_session() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.harness import Engine
+from tests.support.processes import Family
+from tests.support.session import Engine
 
 
 @pytest.fixture(autouse=True)
-def _marked(mark: str) -> None:
+def _marked(family: Family) -> None:
     """Every test of this package runs in the quiet environment."""
 
 

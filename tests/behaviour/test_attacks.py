@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.harness import Shell, running
+from tests.support.processes import running
+from tests.support.session import Shell
 from tests.support.wait import quicker_than, until
 
 OPEN = "import fcntl, os, sys, termios, time; fd = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY); print(flush=True); "

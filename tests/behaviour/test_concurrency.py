@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import ENGINE, Shell, marked, python_environment, wrong
+from tests.support.harness import python_environment
+from tests.support.processes import Family
+from tests.support.session import ENGINE, Shell, wrong
 from tests.support.wait import at_most, quicker_than, until
 
 
@@ -142,7 +144,7 @@ def test_a_loop_that_goes_away_in_the_middle(sh: Shell) -> None:
     sh.gives("echo new", "new\n")
 
 
-def test_create_and_close_in_a_storm(shells: type[Shell], mark: str) -> None:
+def test_create_and_close_in_a_storm(shells: type[Shell], family: Family) -> None:
     sh = shells()
 
     async def storm() -> None:
@@ -159,7 +161,7 @@ def test_create_and_close_in_a_storm(shells: type[Shell], mark: str) -> None:
         await asyncio.gather(*(one(i) for i in range(8)))
 
     sh.wait(storm())
-    until(lambda: len(marked(mark)) <= 1)
+    until(lambda: len(family.living()) <= 1)
 
 
 @wrong("names are taken before the start is over, and kept when it fails")

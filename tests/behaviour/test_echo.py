@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Shell, busy_machine, wrong
+from tests.support.harness import busy_machine
+from tests.support.session import Shell, wrong
 
 pytestmark = wrong("an echoing terminal shows what is typed")
 

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.harness import Shell
-
-pytestmark = pytest.mark.only_here("what it does with a shell that has left its terminal")
+from tests.support.session import Shell
 
 
 @pytest.mark.parametrize("away", ["exec </dev/null", "exec <&-", "exec <EMPTY", "readonly PS0=x; exec </dev/null"])

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.harness import Shell, busy_machine
-
-pytestmark = pytest.mark.only_here("what an interrupt kills that ignores SIGINT")
+from tests.support.harness import busy_machine
+from tests.support.session import Shell
 
 TRAPS = ["trap : INT", "trap '' INT"]
 

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import ON_ORIGINAL, PATIENCE, Shell, marked, needs, python_environment, running, wrong
+from tests.support.harness import needs, python_environment
+from tests.support.processes import Family, running
+from tests.support.session import ON_ORIGINAL, PATIENCE, Shell, wrong
 from tests.support.wait import quicker_than, until
 
 ENDS = [
@@ -211,18 +213,18 @@ def test_a_program_that_execs_itself(sh: Shell) -> None:
         "script -qc '{sleep}' /dev/null >/dev/null 2>&1 &",
     ],
 )
-def test_close_leaves_no_process(shells: type[Shell], mark: str, start: str) -> None:
+def test_close_leaves_no_process(shells: type[Shell], family: Family, start: str) -> None:
     seconds = f"86{uuid.uuid4().int % 10**6:06d}"
     sh = shells()
     sh.run(start.format(sleep=f"sleep {seconds}"))
     until(lambda: running(f"sleep {seconds}"))
     sh.wait(sh.aio.close_session(sh.engine.abstract.CloseBashSessionRequest(session=sh.session)))
     until(lambda: not running(f"sleep {seconds}"))
-    until(lambda: not marked(mark))
+    assert not family.left()
 
 
 @wrong("the event loop is blocked by the command")
-def test_close_while_a_command_runs(shells: type[Shell], mark: str, swerex_error: type[Exception]) -> None:
+def test_close_while_a_command_runs(shells: type[Shell], family: Family, swerex_error: type[Exception]) -> None:
     """The waiting call gets a typed error at once, and so does whoever stands in line behind it."""
     sh = shells()
 
@@ -238,7 +240,7 @@ def test_close_while_a_command_runs(shells: type[Shell], mark: str, swerex_error
     with quicker_than(3):
         results = sh.wait(close_it())
     assert all(isinstance(error, swerex_error) for error in results), results
-    until(lambda: not marked(mark))
+    assert not family.left()
 
 
 def test_close_in_an_exit_trap_that_hangs(shells: type[Shell]) -> None:
@@ -317,7 +319,7 @@ def test_a_stopped_shell_goes_on(sh: Shell) -> None:
     sh.run("true")
 
 
-def test_sessions_end_with_the_interpreter(mark: str, tmp_path: Path) -> None:
+def test_sessions_end_with_the_interpreter(family: Family, tmp_path: Path) -> None:
     """A program that forgets to close leaves no shell behind, however it ends."""
     program = tmp_path / "forget.py"
     program.write_text(
@@ -338,7 +340,7 @@ def test_sessions_end_with_the_interpreter(mark: str, tmp_path: Path) -> None:
             [sys.executable, str(program), how], capture_output=True, text=True, timeout=15, env=python_environment()
         )
         assert done.stdout.startswith("ready")
-        until(lambda: not marked(mark))
+        assert not family.left()
 
 
 def test_startup_output_and_time(shells: type[Shell], tmp_path: Path) -> None:
@@ -372,7 +374,6 @@ async def close_all(many: list[Shell]) -> None:
     await asyncio.gather(*(shell.aio.close() for shell in many))
 
 
-@pytest.mark.only_here("the shell's process")
 def test_a_shell_that_is_killed_from_outside(sh: Shell) -> None:
     """The next command is not what ended it, and nothing shows that it ran."""
     sh.ended = True

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.harness import Shell, needs, wrong
+from tests.support.harness import needs
+from tests.support.session import Shell, wrong
 from tests.support.wait import quicker_than
 
 START = 12.0
@@ -71,7 +72,6 @@ def test_ipython(sh: Shell) -> None:
     sh.gives("echo out", "out\n")
 
 
-@pytest.mark.limit(60)
 def test_ipython_with_its_full_screen_prompt(sh: Shell) -> None:
     """prompt_toolkit asks for the cursor position and draws; it starts, is interrupted, and the terminal is whole."""
     if importlib.util.find_spec("IPython") is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.harness import Shell
+from tests.support.session import Shell
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,6 @@ def test_answers_stay_right(sh: Shell, spoils: tuple[str, ...]) -> None:
     sh.run("set +e; trap - CHLD; unalias -a; unset -f eval test; PROMPT_COMMAND=")
 
 
-@pytest.mark.only_here("readline, which cannot be seen elsewhere")
 @pytest.mark.parametrize("mode", ["emacs", "vi"])
 def test_a_newline_that_is_bound(sh: Shell, mode: str) -> None:
     sh.run("bind -x '\"\\C-j\": echo BAD'")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.harness import ON_ORIGINAL, Shell, wrong
+from tests.support.session import ON_ORIGINAL, Shell, wrong
 
 ATTACKER = Path(__file__).parents[1] / "support" / "attacker.py"
 LEARN = (
@@ -153,7 +153,6 @@ def test_marks_from_the_background_between_commands(sh: Shell) -> None:
         sh.gives(f"echo out{i}; (exit {i})", f"out{i}\n", i)
 
 
-@pytest.mark.limit(60)
 def test_marks_from_the_background_all_the_time(sh: Shell) -> None:
     """Whatever is written in between: each answer has its own text and its own exit code, never 99."""
     sh.run(f"{attack('for 4', 99)} &")

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.harness import ON_ORIGINAL, Shell, no_signals, wrong
+from tests.support.harness import no_signals
+from tests.support.session import ON_ORIGINAL, Shell, wrong
 from tests.support.wait import quicker_than, until
 
 
@@ -658,7 +659,6 @@ def test_exec_through_tee(sh: Shell, tmp_path: Path) -> None:
     sh.out("sleep 0.1")
 
 
-@pytest.mark.only_here("what a helper prints late belongs to the command")
 def test_exec_through_a_helper_that_is_late(sh: Shell) -> None:
     """What was not read yet is waited for, as on a machine that is too busy to run the helper; but not for ever."""
     sh.run("exec 3>&1 > >(sleep 0.2; cat)")

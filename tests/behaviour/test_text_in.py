@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.harness import Shell, wrong
+from tests.support.session import Shell, wrong
 from tests.support.wait import quicker_than, until
 
 TYPED = [
@@ -401,7 +401,6 @@ print(len(line), hashlib.sha256(line).hexdigest())
 """
 
 
-@pytest.mark.only_here("lines above 4,095 bytes for a program, whose terminal's modes cannot be seen elsewhere")
 @wrong("lines above 4,095 bytes")
 @pytest.mark.parametrize("first", ["lines", "bytes"])
 @pytest.mark.parametrize("second", ["lines", "bytes"])
@@ -415,7 +414,6 @@ def test_a_long_line_for_a_program(sh: Shell, tmp_path: Path, first: str, second
     assert seen.output.split() == [str(size + 1), hashlib.sha256(f"{line}\n".encode()).hexdigest()]
 
 
-@pytest.mark.only_here("lines above 4,095 bytes for a program, whose terminal's modes cannot be seen elsewhere")
 @wrong("lines above 4,095 bytes")
 def test_what_a_program_leaves_of_a_long_line_is_no_command(sh: Shell) -> None:
     sh.talk("sh -c 'printf ready; read x; read y; echo ${#x}'", "ready")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.harness import ON_ORIGINAL, Shell, wrong
+from tests.support.session import ON_ORIGINAL, Shell, wrong
 from tests.support.wait import quicker_than
 
 WRITTEN = [

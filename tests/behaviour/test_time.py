@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Shell, wrong
+from tests.support.session import Shell, wrong
 from tests.support.wait import at_most, quicker_than
 
 
@@ -512,7 +512,6 @@ def test_the_code_after_a_match_is_the_commands_own(sh: Shell) -> None:
     sh.ended = True
 
 
-@pytest.mark.only_here("how long bash takes to check a command")
 def test_a_timeout_while_the_syntax_is_checked(sh: Shell) -> None:
     """It is not said to have waited for an earlier command."""
     with pytest.raises(sh.engine.exceptions.CommandTimeoutError, match="syntax") as caught:

@@ -28,8 +28,8 @@ from swerex_c.bench.rows import ORIGINAL, OURS, PLACE, PROGRAMS, PTY, ROWS, WARM
 from swerex_c.bench.run import BOOT, Found, MissingError, Setting, measure
 from swerex_c.cli.main import app
 from tests.cli.test_cli import COMMAND, cli
-from tests.support.harness import marked
 from tests.support.original import our_environment
+from tests.support.processes import Family
 from tests.support.wait import until
 
 LOCAL = {"deployment": {"type": "local"}}
@@ -268,7 +268,7 @@ def test_the_original_is_found_by_its_interpreter_and_its_answers_count(tmp_path
 
 
 @pytest.mark.parametrize("kind", [None, HANGS], ids=["does not start", "does not answer"])
-def test_the_budget_is_kept_whoever_hangs(tmp_path: Path, mark: str, kind: str | None) -> None:
+def test_the_budget_is_kept_whoever_hangs(tmp_path: Path, family: Family, kind: str | None) -> None:
     python = other_python(tmp_path, kind)
     for seconds in (0.8, 4.0, 12.0):  # so long that the others have a turn, however busy the machine is
         began = time.monotonic()
@@ -283,7 +283,7 @@ def test_the_budget_is_kept_whoever_hangs(tmp_path: Path, mark: str, kind: str |
             break
     assert lines[PROGRAMS]["count"] > 0
     assert summary.is_good(found)  # nothing answered wrong, and it is not ours
-    until(lambda: not marked(mark))
+    assert not family.left()
 
 
 def test_what_is_needed_and_missing_is_said_at_once(tmp_path: Path) -> None:
@@ -351,25 +351,25 @@ def home_of(pid: int) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_an_interrupted_run_leaves_nothing(mark: str, number: int) -> None:
+def test_an_interrupted_run_leaves_nothing(family: Family, number: int) -> None:
     command = [*COMMAND, "bench", "--only", "interrupt"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=our_environment(), text=True) as process:
-        until(lambda: any(it.startswith("sleep 100") for it in marked(mark).values()))
-        homes = {home_of(pid) for pid, line in marked(mark).items() if "-i" in line.split()}
+        until(lambda: any(it.startswith("sleep 100") for it in family.living().values()))
+        homes = {home_of(pid) for pid, line in family.living().items() if "-i" in line.split()}
         process.send_signal(number)
         assert process.wait(60) == 128 + number
         assert process.stderr is not None and "Traceback" not in process.stderr.read()
-    until(lambda: not marked(mark))
+    assert not family.left()
     assert homes and not any(os.path.exists(it) for it in homes)
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_leaves_no_shells(mark: str) -> None:
+def test_a_run_that_is_killed_leaves_no_shells(family: Family) -> None:
     command = [*COMMAND, "bench", "--only", "fleet-16"]
     with subprocess.Popen(command, env=our_environment()) as process:
-        until(lambda: sum("--noediting" in it for it in marked(mark).values()) >= 16)
+        until(lambda: sum("--noediting" in it for it in family.living().values()) >= 16)
         process.kill()
-    until(lambda: not marked(mark))
+    assert not family.left()
 
 
 @pytest.mark.slow

@@ -24,8 +24,8 @@ from typer.testing import CliRunner
 from swerex_c import __version__
 from swerex_c._version import __version__ as own_version
 from swerex_c.cli.main import app
-from tests.support.harness import marked
 from tests.support.original import our_environment
+from tests.support.processes import Family
 from tests.support.wait import at_most, until
 
 COMMAND = [sys.executable, "-m", "swerex_c"]
@@ -134,13 +134,13 @@ def test_exec_refuses_wrong_syntax_in_bashs_words() -> None:
     assert "syntax error" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_exec_prints_what_came_before_a_timeout(mark: str) -> None:
+def test_exec_prints_what_came_before_a_timeout(family: Family) -> None:
     began = time.monotonic()
     done = cli("exec", "--timeout", "0.5", "echo early; sleep 100")
     assert (done.stdout, done.returncode) == ("early\n", 124)
     assert "timeout after 0.5 seconds" in done.stderr
     assert time.monotonic() - began < at_most(15)
-    until(lambda: not marked(mark))
+    assert not family.left()
 
 
 def test_exec_can_wait_for_silence() -> None:
@@ -161,7 +161,7 @@ def test_exec_streams() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_exec_leaves_nothing_behind_when_it_is_ended(number: signal.Signals, mark: str) -> None:
+def test_exec_leaves_nothing_behind_when_it_is_ended(number: signal.Signals, family: Family) -> None:
     command = [*COMMAND, "exec", "echo up; sleep 100 & setsid --wait sleep 100"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=our_environment()
@@ -171,7 +171,7 @@ def test_exec_leaves_nothing_behind_when_it_is_ended(number: signal.Signals, mar
         process.send_signal(number)
         assert process.wait(10) == 128 + number
         assert process.stderr.read() == ""
-    until(lambda: not marked(mark))
+    assert not family.left()
 
 
 @pytest.mark.slow
@@ -191,7 +191,7 @@ def test_exec_ends_with_a_code_whenever_it_is_ended(number: signal.Signals) -> N
             assert (process.wait(10) in (0, 128 + number), process.stderr.read()) == (True, ""), step
 
 
-def test_exec_stops_quietly_when_nobody_reads(mark: str) -> None:
+def test_exec_stops_quietly_when_nobody_reads(family: Family) -> None:
     command = [*COMMAND, "exec", "yes"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=our_environment()) as process:
         assert process.stdout is not None and process.stderr is not None
@@ -199,7 +199,7 @@ def test_exec_stops_quietly_when_nobody_reads(mark: str) -> None:
         process.stdout.close()
         assert process.wait(10) == 141
         assert process.stderr.read() == b""
-    until(lambda: not marked(mark))
+    assert not family.left()
 
 
 def test_exec_ends_as_a_script_does(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_shell_needs_a_terminal() -> None:
     assert done.returncode == 2 and "needs a terminal" in done.stderr
 
 
-def test_shell_is_a_shell_in_a_terminal(mark: str) -> None:
+def test_shell_is_a_shell_in_a_terminal(family: Family) -> None:
     pid, master = pty.fork()
     if pid == 0:
         os.execvpe(COMMAND[0], [*COMMAND, "shell"], our_environment())
@@ -323,7 +323,7 @@ def test_shell_is_a_shell_in_a_terminal(mark: str) -> None:
     os.write(master, b"exit 5\n")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
     os.close(master)
-    until(lambda: not marked(mark))
+    assert not family.left()
 
 
 # doctor

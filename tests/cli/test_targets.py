@@ -14,9 +14,9 @@ import pytest
 from swerex_c.cli.targets import find_target
 from swerex_c.exceptions import InvalidInputError
 from tests.cli.test_cli import COMMAND, cli, results
-from tests.support.harness import marked
 from tests.support.original import our_environment
 from tests.support.person import Person
+from tests.support.processes import running
 from tests.support.server_process import KEY, Server, serving
 from tests.support.wait import until
 
@@ -50,10 +50,10 @@ def test_exec_behind_a_server_ends_with_its_command(server: Server, mark: str) -
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
-        assert any("sleep 100" in line for line in marked(mark).values())
+        assert running("sleep 100")
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 128 + signal.SIGTERM
-    assert until(lambda: not any("sleep 100" in line for line in marked(mark).values()))
+    until(lambda: not running("sleep 100"))
 
 
 def test_shell_behind_a_server_is_refused(server: Server) -> None:

@@ -18,6 +18,7 @@ import pytest
 import swerex_c
 from swerex_c.runtime.abstract import BashAction, CloseBashSessionRequest, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
+from tests.support.processes import running
 
 # Each child writes a line into the FIFO and keeps it open: its end is the end of them all.
 PROGRAM = """
@@ -103,14 +104,10 @@ def await_end_of_file(source: int) -> None:
 def supervisor_of(program: int) -> int:
     """The process that has a pidfd of the program as its standard input, and nothing else open."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/fdinfo/0"):
-        try:
-            numbers = [line.split()[1] for line in path.read_text().splitlines() if line.startswith("Pid:")]
-            name = (path.parent.parent / "cmdline").read_bytes().partition(b"\0")[0]
-        except OSError:
-            continue
-        if numbers == [str(program)] and name == b"swerex-c-supervisor":
-            found.append(int(path.parts[2]))
+    for pid in running("swerex-c-supervisor "):
+        lines = Path(f"/proc/{pid}/fdinfo/0").read_text().splitlines()
+        if [line.split()[1] for line in lines if line.startswith("Pid:")] == [str(program)]:
+            found.append(pid)
     (one,) = found
     return one
 
@@ -169,19 +166,21 @@ async def test_the_end_of_a_session_is_that_of_a_program_in_it_and_all_it_left(f
     await runtime.close()
 
 
-async def test_a_supervisor_holds_nothing_and_nobody_waits_for_it() -> None:
-    runtime = LocalRuntime()
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    pid = supervisor_of(os.getpid())
+def test_a_supervisor_holds_nothing_and_nobody_waits_for_it(programs: list[subprocess.Popen[str]], fifo: str) -> None:
+    program = start(fifo, "exit")
+    programs.append(program)
+    source = os.open(fifo, os.O_RDONLY)
+    read_lines(source, CHILDREN["exit"])
+    os.close(source)
+    pid = supervisor_of(program.pid)
     assert os.listdir(f"/proc/{pid}/fd") == ["0"]
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
     assert Path(f"/proc/{pid}/environ").read_bytes() == b""
     assert os.getsid(pid) == pid
     status = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    assert int(status["PPid"]) != os.getpid()
+    assert int(status["PPid"]) != program.pid
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
         assert int(status["SigBlk"], 16) >> (number - 1) & 1
-    await runtime.close()
 
 
 @pytest.mark.parametrize("how", ["missing", "not executable"])

@@ -57,8 +57,8 @@ from swerex_c.utils.free_port import find_free_port
 from swerex_c.utils.load import load_class
 from swerex_c.utils.wait import _wait_until_alive
 from tests.sandbox.test_commands import Here
-from tests.support.harness import marked
 from tests.support.original import our_environment, python_output
+from tests.support.processes import Family
 from tests.support.wait import until
 
 # From configurations
@@ -124,20 +124,20 @@ async def test_a_local_deployment_starts_and_stops() -> None:
     assert not await deployment.is_alive()
 
 
-async def test_a_local_deployment_that_is_dropped_leaves_no_process(mark: str) -> None:
+async def test_a_local_deployment_that_is_dropped_leaves_no_process(family: Family) -> None:
     from swerex_c.deployment.local import LocalDeployment
 
     deployment = LocalDeployment()
     await deployment.start()
     await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
-    assert marked(mark)
+    assert family.living()
     del deployment
     gc.collect()
     for _ in range(100):
         await asyncio.sleep(0.02)
-        if not marked(mark):
+        if not family.living():
             break
-    until(lambda: not marked(mark))
+    assert not family.left()
 
 
 # Dummy

@@ -22,9 +22,9 @@ import pytest
 
 from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
-from tests.support.harness import marked
 from tests.support.person import PROMPT, Person, readable_modes
-from tests.support.wait import DEADLINE, at_most, until
+from tests.support.processes import Family
+from tests.support.wait import DEADLINE, at_most
 
 
 @pytest.fixture
@@ -35,14 +35,14 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture
-def person(mark: str, place: Path) -> Iterator[Person]:
+def person(family: Family, place: Path) -> Iterator[Person]:
     someone = Person("-C", str(place))
     try:
         someone.until(PROMPT)
         yield someone
     finally:
         someone.end()
-        until(lambda: not marked(mark), "a process was left behind")
+        assert not family.left()
 
 
 def test_commands_have_a_prompt_that_follows_the_directory(person: Person) -> None:
@@ -286,7 +286,7 @@ main()
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
-def test_a_signal_right_before_the_wait_for_a_key(mark: str, name: str) -> None:
+def test_a_signal_right_before_the_wait_for_a_key(family: Family, name: str) -> None:
     """Python has noted it, and readline's wait, which it would have ended, begins only then."""
     someone = Person(command=[sys.executable, "-c", RIGHT_BEFORE.format(name), "shell"])
     try:
@@ -298,7 +298,7 @@ def test_a_signal_right_before_the_wait_for_a_key(mark: str, name: str) -> None:
             assert someone.exit_code() == 128 + signal.Signals[name]
     finally:
         someone.end()
-    until(lambda: not marked(mark), "a process was left behind")
+    assert not family.left()
 
 
 def test_many_interrupts_end_nothing(person: Person) -> None:
@@ -315,7 +315,7 @@ def test_many_interrupts_end_nothing(person: Person) -> None:
 
 
 @pytest.mark.parametrize("running", [False, True])
-def test_it_ends_when_the_terminal_goes_away(mark: str, running: bool) -> None:
+def test_it_ends_when_the_terminal_goes_away(family: Family, running: bool) -> None:
     someone = Person()
     try:
         someone.until(PROMPT)
@@ -325,7 +325,7 @@ def test_it_ends_when_the_terminal_goes_away(mark: str, running: bool) -> None:
         os.close(someone.slave)
         os.close(someone.master)
         someone.process.wait(at_most(15))
-        until(lambda: not marked(mark), "a process was left behind")
+        assert not family.left()
     finally:
         someone.slave, someone.master = os.openpty()
         someone.end()
@@ -374,7 +374,7 @@ class Attached:
 
 
 @pytest.fixture
-def attached(mark: str) -> Iterator[Attached]:
+def attached(family: Family) -> Iterator[Attached]:
     it = Attached()
     yield it
     asyncio.run(it.runtime.close())
@@ -407,7 +407,7 @@ def test_much_output_comes_whole(attached: Attached) -> None:
     assert code == 0 and said == b"x" * 3_000_000 + b"end\n"
 
 
-def test_the_session_is_as_it_was_afterwards(attached: Attached, mark: str) -> None:
+def test_the_session_is_as_it_was_afterwards(attached: Attached, family: Family) -> None:
     before = attached.api("stty -a; stty size").output
     program = (
         "import asyncio, sys\n"

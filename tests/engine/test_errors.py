@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Engine, Shell, marked, wrong
+from tests.support.processes import Family
+from tests.support.session import Engine, Shell, wrong
 from tests.support.wait import quicker_than, until
 
 
@@ -133,28 +134,28 @@ def test_bash_is_understood_in_every_language(sh: Shell, monkeypatch: pytest.Mon
     assert answer.output.endswith("\na\n") and answer.exit_code == 0
 
 
-def test_missing_startup_file(sh: Shell, typed: Any, tmp_path: Path, mark: str) -> None:
-    before = len(marked(mark))
+def test_missing_startup_file(sh: Shell, typed: Any, tmp_path: Path, family: Family) -> None:
+    before = len(family.living())
     missing = str(tmp_path / "nothing here.sh")
     with typed(match=re.escape(missing)):
         sh.wait(
             sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="m", startup_source=[missing]))
         )
-    until(lambda: len(marked(mark)) == before)
+    until(lambda: len(family.living()) == before)
     sh.wait(sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="m")))
 
 
 @wrong("another library's timeout, and a session that half exists")
 @pytest.mark.parametrize("text", ["sleep 30", "read x", "while :; do :; done", "cat"])
-def test_startup_that_does_not_end(sh: Shell, typed: Any, tmp_path: Path, mark: str, text: str) -> None:
+def test_startup_that_does_not_end(sh: Shell, typed: Any, tmp_path: Path, family: Family, text: str) -> None:
     """Told in time, and nothing of it is left."""
     slow = tmp_path / "slow.sh"
     slow.write_text(text + "\n")
-    before = len(marked(mark))
+    before = len(family.living())
     request = sh.engine.abstract.CreateBashSessionRequest(session="s", startup_source=[str(slow)], startup_timeout=0.3)
     with typed():
         sh.wait(sh.aio.create_session(request))
-    until(lambda: len(marked(mark)) == before)
+    until(lambda: len(family.living()) == before)
     sh.wait(sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="s")))
 
 

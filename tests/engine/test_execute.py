@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Engine, Shell, no_signals, running, wrong
+from tests.support.harness import no_signals
+from tests.support.processes import running
+from tests.support.session import Engine, Shell, wrong
 from tests.support.wait import at_most, quicker_than, until
 
 
@@ -183,7 +185,6 @@ def test_only_three_fds(run: Any, shells: Any) -> None:
         os.close(handle)
 
 
-@pytest.mark.limit(60)
 def test_hundred_megabytes(run: Any) -> None:
     with quicker_than(20):
         seen = run("head -c 100000000 /dev/zero | tr '\\0' x; echo; echo err >&2", shell=True)
@@ -419,7 +420,6 @@ def test_what_runs_in_the_background_lives_until_close(engine: Engine, box: Shel
     assert not running(f"sleep {seconds}")
 
 
-@pytest.mark.only_here("how the runtime knows what was left")
 def test_what_many_programs_left_is_still_known(engine: Engine, box: Shell, run: Any) -> None:
     """Only the marks of those that have left something are kept."""
     seconds = f"85{uuid.uuid4().int % 10**6:06d}"

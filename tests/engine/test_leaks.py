@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
 
-from tests.support.harness import MARK_VARIABLE, Engine, Shell, marked
-from tests.support.wait import until
+from tests.support.processes import Family, command_lines
+from tests.support.session import Engine, Shell
 
-pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.idle, pytest.mark.limit(600), pytest.mark.timeout(620)]
+pytestmark = [pytest.mark.usefixtures("family"), pytest.mark.idle, pytest.mark.timeout(620)]
+
+
+@pytest.fixture(autouse=True)
+def _temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Temporary files of these tests are apart from those of others."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
 
 
 class Footprint:
@@ -28,22 +37,18 @@ class Footprint:
         )
         self.threads = len(os.listdir("/proc/self/task"))
         self.python_threads = threading.active_count()
-        self.children = [
-            int(pid)
-            for task in os.listdir("/proc/self/task")
-            for pid in Path(f"/proc/self/task/{task}/children").read_text().split()
-        ]
+        self.processes = set(command_lines())
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
         self.rss = int(status["VmRSS"].split()[0])
-        self.temporary = sorted(os.listdir("/tmp"))
+        self.temporary = sorted(os.listdir(tempfile.gettempdir()))
 
 
 def assert_same(before: Footprint, after: Footprint, kilobytes: int) -> None:
     assert len(after.fds) <= len(before.fds), set(after.fds) - set(before.fds)
     assert after.threads <= before.threads
     assert after.python_threads <= before.python_threads
-    assert set(after.children) <= set(before.children)
-    assert not [name for name in after.temporary if name not in before.temporary and "swx" in name.lower()]
+    assert after.processes <= before.processes
+    assert after.temporary == before.temporary
     assert after.rss - before.rss < kilobytes, f"{before.rss} kB became {after.rss} kB"
 
 
@@ -80,15 +85,15 @@ async def lives(engine: Engine, count: int, at_once: int) -> None:
     await runtime.close()
 
 
-def test_a_thousand_sessions(engine: Engine, mark: str) -> None:
+def test_a_thousand_sessions(engine: Engine, family: Family) -> None:
     asyncio.run(lives(engine, 60, 20))
     before = Footprint()
     asyncio.run(lives(engine, 1000, 20))
-    until(lambda: not marked(mark))
+    assert not family.left()
     assert_same(before, Footprint(), 8_000)
 
 
-def test_a_thousand_sessions_at_one_time(engine: Engine, mark: str) -> None:
+def test_a_thousand_sessions_at_one_time(engine: Engine, family: Family) -> None:
     """All alive together, all answering, all gone afterwards."""
     api = engine.abstract
 
@@ -104,7 +109,7 @@ def test_a_thousand_sessions_at_one_time(engine: Engine, mark: str) -> None:
     asyncio.run(crowd(50))
     before = Footprint()
     asyncio.run(crowd(1000))
-    until(lambda: not marked(mark))
+    assert not family.left()
     assert_same(before, Footprint(), 40_000)
 
 
@@ -174,9 +179,8 @@ def test_executes(engine: Engine) -> None:
     assert_same(before, Footprint(), 6_000)
 
 
-def test_sessions_that_are_forgotten(engine: Engine, mark: str) -> None:
+def test_sessions_that_are_forgotten(engine: Engine, family: Family) -> None:
     """A runtime that is dropped without a close takes its shells along."""
-    assert os.environ[MARK_VARIABLE] == mark
 
     def forget(count: int) -> None:
         for _ in range(count):
@@ -188,5 +192,5 @@ def test_sessions_that_are_forgotten(engine: Engine, mark: str) -> None:
     forget(5)
     before = Footprint()
     forget(50)
-    until(lambda: not marked(mark))
+    assert not family.left()
     assert_same(before, Footprint(), 4_000)

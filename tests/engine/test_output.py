@@ -20,8 +20,6 @@ from swerex_c.engine.session import BashSession
 from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
 
-pytestmark = pytest.mark.only_here("the core's own objects")
-
 LONG = 300_000
 
 

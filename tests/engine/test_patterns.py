@@ -13,10 +13,8 @@ import pytest
 from swerex_c.engine.patterns import make_matcher
 from swerex_c.exceptions import CommandTimeoutError, InvalidInputError
 from swerex_c.runtime.abstract import BashAction, BashInterruptAction, CreateBashSessionRequest
-from tests.support.harness import Shell
+from tests.support.session import Shell
 from tests.support.wait import quicker_than
-
-pytestmark = pytest.mark.only_here("what patterns may be and cost")
 
 NOT_REGULAR = [
     *[r"<(\w+)>[^<]*</\1>", r"ready(?=\n)", r"(?<=\n)ready", r"a(?!b)", r"(?<!a)b", r"(a+)+\1b", r"(?P<n>a)(?P=n)"],

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Engine, Shell
+from tests.support.session import Engine, Shell
 from tests.support.wait import at_most, quicker_than
-
-pytestmark = pytest.mark.only_here("stream_in_session")
 
 
 def collect(sh: Shell, command: str, timeout: float | None = 10.0, **more: Any) -> tuple[list[str], Any, list[float]]:

@@ -45,7 +45,6 @@ def no_thread(name: str) -> bool:
     return all(thread.name != name for thread in threading.enumerate())
 
 
-@pytest.mark.limit(60)
 async def test_reads_of_a_named_pipe_leave_the_others_alone(fifo: str, tmp_path: Path) -> None:
     runtime = LocalRuntime()
     reads = [asyncio.ensure_future(runtime.read_file(ReadFileRequest(path=fifo))) for _ in range(64)]

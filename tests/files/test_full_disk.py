@@ -82,7 +82,6 @@ async def download(runtime: AbstractRuntime, source: Path, target: Path) -> None
 
 @pytest.mark.parametrize("call", [write, upload, download])
 @pytest.mark.parametrize("more", [-4096, 1, ROOM])
-@pytest.mark.limit(60)
 async def test_a_file_that_does_not_fit(
     runtime: AbstractRuntime,
     here: Path,
@@ -192,7 +191,6 @@ def test_what_a_killed_process_left_goes_with_the_next_write(
     assert target.read_text() == "old"
 
 
-@pytest.mark.limit(90)
 def test_processes_that_sweep_leave_each_others_files(tmp_path: Path) -> None:
     """As many as there are sweep all the time while they write."""
     program = (

@@ -47,7 +47,6 @@ from tests.support.wait import at_most, until
 
 __all__ = ["make", "reach"]
 
-pytestmark = pytest.mark.limit(110)
 
 
 Make = Callable[..., DockerDeployment]

@@ -15,6 +15,7 @@ import pytest
 import requests
 
 from tests.remote.test_serve import Background
+from tests.support.processes import Family
 from tests.support.server_process import KEY, REMOTE, Server, environment, serving
 from tests.support.wait import at_most, until
 
@@ -135,7 +136,7 @@ def test_an_application_without_lifespan_and_key_lets_nobody_in(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_what_an_application_runs(tmp_path: Path, mark: str, number: int) -> None:
+def test_a_signal_ends_what_an_application_runs(tmp_path: Path, family: Family, number: int) -> None:
     with under_uvicorn(tmp_path / "log") as server:
         running = Background(lambda: server.post("/execute", command="sleep 1001", shell=True))
         until(lambda: b"sleep 1001" in _children(server))

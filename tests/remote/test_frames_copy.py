@@ -29,13 +29,14 @@ from tests.support.frames_tools import (
     request,
     serving,
 )
+from tests.support.processes import Family
 from tests.support.wait import until_async
 
-pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.limit(120)]
+pytestmark = pytest.mark.usefixtures("family")
 
 
 @pytest.fixture
-async def served(mark: str) -> AsyncIterator[Served]:
+async def served(family: Family) -> AsyncIterator[Served]:
     async with serving() as server:
         yield server
 
@@ -382,7 +383,6 @@ def prepared(tmp_path: Path) -> dict[bytes, Any]:
     return looks(os.fsencode(tmp_path))
 
 
-@pytest.mark.limit(180)
 async def test_hostile_uploads(served: Served, tmp_path: Path) -> None:
     """Nothing outside of the target is written, the target stays as it was, the error is a typed one."""
     before = prepared(tmp_path)
@@ -401,7 +401,6 @@ async def test_hostile_uploads(served: Served, tmp_path: Path) -> None:
     assert not os.path.exists("/tmp/swerex-escaped")
 
 
-@pytest.mark.limit(180)
 async def test_hostile_downloads(tmp_path: Path) -> None:
     """A server cannot write where it was not told to, and what it sends makes no other exception than ours."""
     before = prepared(tmp_path)

@@ -36,16 +36,17 @@ from tests.support.frames_tools import (
     request,
     serving,
 )
+from tests.support.processes import Family
 from tests.support.server_process import KEY as PROCESS_KEY
 from tests.support.server_process import open_files as open_files_of
 from tests.support.server_process import serving as server_process
 from tests.support.wait import until, until_async
 
-pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.slow, pytest.mark.limit(120)]
+pytestmark = [pytest.mark.usefixtures("family"), pytest.mark.slow]
 
 
 @pytest.fixture
-async def served(mark: str) -> AsyncIterator[Served]:
+async def served(family: Family) -> AsyncIterator[Served]:
     async with serving(session=True) as server:
         yield server
 
@@ -287,8 +288,7 @@ async def test_streams_stall_nobody(served: Served) -> None:
         await until_async(lambda: served.running == 0)
 
 
-@pytest.mark.limit(180)
-async def test_memory_of_a_long_stream(mark: str, tmp_path: Path) -> None:
+async def test_memory_of_a_long_stream(family: Family, tmp_path: Path) -> None:
     """200 MB through a stream with a slow reader: nothing but what the session itself keeps of it, for its answer.
     200 MB up and down: next to nothing."""
     with server_process(tmp_path / "log") as server:
@@ -413,7 +413,7 @@ async def test_said_good_bye(served: Served) -> None:
     await until_async(lambda: served.service.in_flight == 0)
 
 
-async def test_vanished(mark: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_vanished(family: Family, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of a client that never comes again, what waits for it ends after a time; a command runs to its end."""
     monkeypatch.setattr(server_channel, "_SWEEP", 0.02)
     async with serving(Limits(result_seconds=0.3), session=True) as served:
@@ -461,7 +461,7 @@ def in_a_thread(limits: Limits | None = None) -> Iterator[Served]:
         thread.join(20)
 
 
-def test_loop_that_ends_in_the_middle(mark: str, tmp_path: Path) -> None:
+def test_loop_that_ends_in_the_middle(family: Family, tmp_path: Path) -> None:
     """`asyncio.run` over a call, a stream, an upload: the command ends, and nothing is left at either end."""
     source = tmp_path / "source"
     with open(source, "wb") as file:
@@ -499,8 +499,8 @@ def test_loop_that_ends_in_the_middle(mark: str, tmp_path: Path) -> None:
         assert asyncio.run(after())["output"].strip() == "y"
 
 
-@pytest.mark.parametrize("runs", [200, pytest.param(5000, marks=[pytest.mark.idle, pytest.mark.limit(240)])])
-def test_many_loops(mark: str, tmp_path: Path, runs: int) -> None:
+@pytest.mark.parametrize("runs", [200, pytest.param(5000, marks=[pytest.mark.idle])])
+def test_many_loops(family: Family, tmp_path: Path, runs: int) -> None:
     """A loop for each call: no descriptor, thread, channel or connection is left at either end."""
     with server_process(tmp_path / "log") as server:
         wire = WireClient(Address(port=server.port, headers={"X-API-Key": PROCESS_KEY}))
@@ -522,7 +522,7 @@ def test_many_loops(mark: str, tmp_path: Path, runs: int) -> None:
         assert len(wire._channels) <= 1
 
 
-def test_loops_in_threads(mark: str) -> None:
+def test_loops_in_threads(family: Family) -> None:
     """One client, used by the loops of many threads at once, each loop for some calls."""
     with in_a_thread() as served:
         wire = client(served.port)

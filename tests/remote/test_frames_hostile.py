@@ -59,18 +59,19 @@ from tests.support.frames_tools import (
     request,
     serving,
 )
+from tests.support.processes import Family
 from tests.support.server_process import KEY as PROCESS_KEY
 from tests.support.server_process import serving as server_process
 from tests.support.wait import until_async
 
-pytestmark = [pytest.mark.usefixtures("mark", "reconnects_at_once"), pytest.mark.limit(120)]
+pytestmark = [pytest.mark.usefixtures("family", "reconnects_at_once")]
 
 BIG = [-1, -(1 << 63), (1 << 63) - 1, (1 << 64) - 1]
 ODD: list[Any] = [None, True, 1.5, float("nan"), "x", b"x", "x" * 5000, [], [[]], {}, {"a": []}]
 
 
 @pytest.fixture
-async def served(mark: str) -> AsyncIterator[Served]:
+async def served(family: Family) -> AsyncIterator[Served]:
     async with serving() as server:
         yield server
 
@@ -105,7 +106,6 @@ def arities() -> list[tuple[str, list[Any]]]:
     return found
 
 
-@pytest.mark.limit(180)
 async def test_wrong_frames(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kind of frame, with every member odd, while an upload is open and while nothing is."""
     caplog.set_level(logging.WARNING)
@@ -580,8 +580,7 @@ async def test_wrong_beginnings(what: str, after: str, monkeypatch: pytest.Monke
 
 @pytest.mark.idle
 @pytest.mark.slow
-@pytest.mark.limit(180)
-async def test_floods(mark: str, tmp_path: Path) -> None:
+async def test_floods(family: Family, tmp_path: Path) -> None:
     """100,000 requests in one breath, from a client that reads its answers and from one that does not: others are
     answered at once meanwhile, and the server's memory stays within bounds."""
     with server_process(tmp_path / "log") as server:

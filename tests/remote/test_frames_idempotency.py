@@ -26,15 +26,16 @@ from swerex_c.remote.wire.limits import Limits
 from swerex_c.remote.wire.protocol import CANCEL, ERROR, PING, RESULT, RESUME
 from swerex_c.runtime.abstract import IsAliveResponse, ReadFileRequest, ReadFileResponse
 from tests.support.frames_tools import KEY, SESSION, Proxy, Served, bash, channel_to, raw_client, request, serving
+from tests.support.processes import Family
 from tests.support.server_process import KEY as PROCESS_KEY
 from tests.support.server_process import serving as server_process
 from tests.support.wait import until_async
 
-pytestmark = [pytest.mark.usefixtures("mark", "reconnects_at_once"), pytest.mark.limit(120)]
+pytestmark = [pytest.mark.usefixtures("family", "reconnects_at_once")]
 
 
 @pytest.fixture
-async def served(mark: str) -> AsyncIterator[Served]:
+async def served(family: Family) -> AsyncIterator[Served]:
     async with serving(session=True) as server:
         yield server
 
@@ -245,7 +246,7 @@ async def test_unknown_channel(served: Served, tmp_path: Path) -> None:
     await asyncio.sleep(0.3)
 
 
-async def test_clients_that_went_make_room(mark: str) -> None:
+async def test_clients_that_went_make_room(family: Family) -> None:
     """Channels of clients that went are forgotten, the one that went first first; those with clients are not."""
     async with serving(Limits(connections=2)) as served:
         async with raw_client(served.port, name=bytes(16)) as stays:
@@ -313,7 +314,7 @@ async def test_a_runtime_that_is_none_of_ours(served: Served) -> None:
 # Restarts
 
 
-async def test_restarted(mark: str) -> None:
+async def test_restarted(family: Family) -> None:
     """Another server on the same port: what was under way ends with that, and what comes later works."""
     async with serving(session=True) as served, Proxy(served.port) as proxy:
         async with channel_to(proxy.port) as channel:
@@ -333,8 +334,7 @@ async def test_restarted(mark: str) -> None:
                     await channel.call("run_in_session", bash("true"))
 
 
-@pytest.mark.limit(180)
-async def test_killed(mark: str, tmp_path: Path) -> None:
+async def test_killed(family: Family, tmp_path: Path) -> None:
     """A server that was killed, and started again on its port: each call that was under way names the restart."""
     ran = tmp_path / "ran"
     with server_process(tmp_path / "log1") as first:
@@ -370,7 +370,7 @@ async def test_killed(mark: str, tmp_path: Path) -> None:
     assert len(ran.read_text()) == 20
 
 
-async def test_shut_down(mark: str) -> None:
+async def test_shut_down(family: Family) -> None:
     """A server that ends tells its clients; without another one calls end in the time that there is."""
     async with serving(session=True) as served:
         async with channel_to(served.port, seconds=0.3) as channel:
@@ -385,7 +385,7 @@ async def test_shut_down(mark: str) -> None:
             assert str(caught.value)
 
 
-async def test_shut_down_while_a_client_comes_back(mark: str) -> None:
+async def test_shut_down_while_a_client_comes_back(family: Family) -> None:
     """It is not told that what it asked for was cancelled: whether the request was carried out is not known."""
     async with serving(session=True) as served:
         async with channel_to(served.port, seconds=0.3) as channel:

@@ -13,7 +13,7 @@ from swerex_c.remote.client import calls
 from swerex_c.remote.wire.protocol import PIECE, LongTexts
 from tests.support.frames_tools import Served, channel_to, serving
 
-pytestmark = pytest.mark.usefixtures("mark")
+pytestmark = pytest.mark.usefixtures("family")
 
 TEXTS = ["a", "abc" * 1000, "", "é" * 500, "x" * 999 + "€", "\ud800 alone", "b" * 4096]
 

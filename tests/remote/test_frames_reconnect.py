@@ -14,13 +14,14 @@ from swerex_c.exceptions import ConnectionLostError, SwerexException
 from swerex_c.remote.client import calls as client_channel
 from swerex_c.remote.server import calls as server_channel
 from tests.support.frames_tools import KEY, SWITCHING, Proxy, Served, bash, channel_to, serving
+from tests.support.processes import Family
 from tests.support.wait import until_async
 
-pytestmark = [pytest.mark.usefixtures("mark", "reconnects_at_once"), pytest.mark.slow, pytest.mark.limit(120)]
+pytestmark = [pytest.mark.usefixtures("family", "reconnects_at_once"), pytest.mark.slow]
 
 
 @pytest.fixture
-async def served(mark: str) -> AsyncIterator[Served]:
+async def served(family: Family) -> AsyncIterator[Served]:
     async with serving(session=True) as server:
         yield server
 
@@ -46,7 +47,6 @@ async def conversation(served: Served, tmp_path: Path, way: str, after: int | No
     return proxy
 
 
-@pytest.mark.limit(180)
 @pytest.mark.parametrize("gently", [False, True], ids=["reset", "closed"])
 @pytest.mark.parametrize("way", ["up", "down"])
 async def test_command(served: Served, tmp_path: Path, way: str, gently: bool) -> None:
@@ -59,7 +59,6 @@ async def test_command(served: Served, tmp_path: Path, way: str, gently: bool) -
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-@pytest.mark.limit(180)
 async def test_long_output(served: Served, way: str) -> None:
     """An answer of 3 MB goes on where it stopped."""
     command = "head -c 3000000 /dev/zero | tr '\\0' 'x'"
@@ -73,7 +72,6 @@ async def test_long_output(served: Served, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-@pytest.mark.limit(180)
 async def test_long_request(served: Served, tmp_path: Path, way: str) -> None:
     """A request of 3 MB goes on where it stopped, and is carried out once."""
     content = "0123456789" * 300_000
@@ -89,7 +87,6 @@ async def test_long_request(served: Served, tmp_path: Path, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-@pytest.mark.limit(180)
 async def test_stream(served: Served, way: str) -> None:
     """No byte of a stream is lost or comes twice."""
     expected = "".join(f"{i}\n" for i in range(1, 20001))
@@ -127,7 +124,6 @@ async def test_stream_of_a_long_text(served: Served, text: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-@pytest.mark.limit(180)
 async def test_upload(served: Served, tmp_path: Path, way: str) -> None:
     """An upload goes on where it stopped; nothing of it is left elsewhere."""
     source, there = tmp_path / "source", tmp_path / "there"
@@ -145,7 +141,6 @@ async def test_upload(served: Served, tmp_path: Path, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-@pytest.mark.limit(180)
 async def test_download(served: Served, tmp_path: Path, way: str) -> None:
     source, there = tmp_path / "source", tmp_path / "there"
     source.write_bytes(bytes(range(256)) * 12_000)

@@ -15,16 +15,17 @@ from swerex_c.remote.wire.protocol import PIECE, WINDOW
 from swerex_c.runtime.abstract import ReadFileRequest, ReadFileResponse, WriteFileRequest, WriteFileResponse
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.frames_tools import Proxy, Served, channel_to, client, serving
+from tests.support.processes import Family
 from tests.support.wait import until_async
 
 
 @pytest.fixture
-async def served(mark: str) -> AsyncIterator[Served]:
+async def served(family: Family) -> AsyncIterator[Served]:
     async with serving() as server:
         yield server
 
 
-pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.limit(120)]
+pytestmark = pytest.mark.usefixtures("family")
 
 ASCII = b"0123456 the quick brown fox\n" * (3 * BLOCK // 28)
 CONTENTS: dict[str, tuple[bytes, str | None, str | None]] = {

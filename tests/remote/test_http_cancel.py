@@ -36,8 +36,8 @@ from swerex_c.runtime.remote import RemoteRuntime
 from tests.remote.test_http_client import Cutter, serving
 from tests.remote.test_http_server import Place
 from tests.support import server_process
-from tests.support.harness import running
 from tests.support.http_servers import KEY, Server, start_ours, stop
+from tests.support.processes import running
 from tests.support.raw_http import ask
 from tests.support.wait import DEADLINE, at_most, until, until_async
 

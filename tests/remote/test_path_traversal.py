@@ -137,7 +137,6 @@ async def test_a_tree_that_is_very_deep(download: Download, tmp_path: Path, requ
 
 
 @pytest.mark.slow
-@pytest.mark.limit(120)
 async def test_a_link_that_comes_meanwhile(download: Download, tmp_path: Path, victim: Path) -> None:
     """Somebody swaps a directory of the target for a link, again and again."""
     there, here = tmp_path / "there", tmp_path / "here"

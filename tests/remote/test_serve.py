@@ -33,7 +33,7 @@ from swerex_c.remote.wire.limits import Limits
 from swerex_c.remote.wire.protocol import ERROR, GOODBYE, HELLO, REQUEST, RESULT, VERSION, new_decoder, new_encoder
 from swerex_c.runtime.abstract import Command, CommandResponse
 from swerex_c.runtime.local import LocalRuntime
-from tests.support.harness import marked
+from tests.support.processes import Family
 from tests.support.server_process import (
     FRONT,
     KEY,
@@ -813,8 +813,7 @@ def test_noise_on_the_port_is_not_logged(tmp_path: Path) -> None:
 
 
 @pytest.mark.idle
-@pytest.mark.limit(180)
-def test_it_is_alive_while_a_hundred_sessions_run(tmp_path: Path, mark: str) -> None:
+def test_it_is_alive_while_a_hundred_sessions_run(tmp_path: Path, family: Family) -> None:
     with serving(tmp_path / "log") as server:
 
         def work(number: int) -> None:
@@ -887,20 +886,20 @@ class Background(threading.Thread):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_everything_and_answers(tmp_path: Path, mark: str, number: signal.Signals) -> None:
+def test_a_signal_ends_everything_and_answers(tmp_path: Path, family: Family, number: signal.Signals) -> None:
     with serving(tmp_path / "log") as server:
         assert server.post("/create_session", session_type="bash").status_code == 200
         left = "nohup sleep 1001 >/dev/null 2>&1 & setsid sleep 1002 & (trap '' TERM HUP INT; sleep 1003) & sleep 1004"
         in_session = Background(lambda: server.post("/run_in_session", action_type="bash", command=left))
         executed = Background(lambda: _other(server).post("/execute", command="sleep 1005", shell=True))
-        until(lambda: len([c for c in marked(mark).values() if "sleep 100" in c]) >= 5)
+        until(lambda: len([c for c in family.living().values() if "sleep 100" in c]) >= 5)
         idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
         idle[1].sendall(b"GET /is_al")
         idle[2].sendall(upgrade())
         began = time.monotonic()
         assert server.terminate(number=number) == 0
         assert time.monotonic() - began < at_most(9)
-        until(lambda: not marked(mark))
+        assert not family.left()
         for request in (in_session, executed):
             request.join(10)
             assert request.answer.status_code == 511, request.answer
@@ -918,7 +917,7 @@ def _other(server: Server) -> Server:
     return other
 
 
-def test_clients_that_do_not_read_cannot_keep_it(tmp_path: Path, mark: str) -> None:
+def test_clients_that_do_not_read_cannot_keep_it(tmp_path: Path, family: Family) -> None:
     with serving(tmp_path / "log", "--graceful", "2") as server:
         body = json.dumps({"command": "head -c 50000000 /dev/zero | tr '\\0' x", "shell": True}).encode()
         with socket.create_connection(("127.0.0.1", server.port)) as wire:
@@ -1084,7 +1083,7 @@ class Frames:
         return frame
 
 
-def test_frames_over_standard_input_and_output(tmp_path: Path, mark: str) -> None:
+def test_frames_over_standard_input_and_output(tmp_path: Path, family: Family) -> None:
     with over_stdio(tmp_path / "log") as process:
         client = Frames(process)
         client.request(1, "execute", command="echo out; echo err >&2; cat; env; ls -l /proc/$PPID/fd/[012]", shell=True)
@@ -1095,7 +1094,7 @@ def test_frames_over_standard_input_and_output(tmp_path: Path, mark: str) -> Non
         assert places == {"0": "/dev/null", "1": str(tmp_path / "log"), "2": str(tmp_path / "log")}
 
 
-def test_the_end_of_standard_input_is_the_end(tmp_path: Path, mark: str) -> None:
+def test_the_end_of_standard_input_is_the_end(tmp_path: Path, family: Family) -> None:
     with over_stdio(tmp_path / "log") as process:
         client = Frames(process)
         client.request(1, "create_session", session_type="bash")
@@ -1104,21 +1103,21 @@ def test_the_end_of_standard_input_is_the_end(tmp_path: Path, mark: str) -> None
             2, "run_in_session", action_type="bash", command="nohup setsid sleep 1001 >/dev/null 2>&1 & sleep 1002"
         )
         client.request(3, "execute", command="sleep 1003", shell=True)
-        until(lambda: len([c for c in marked(mark).values() if "sleep 100" in c]) >= 3)
+        until(lambda: len([c for c in family.living().values() if "sleep 100" in c]) >= 3)
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(10) == 0
-        until(lambda: not marked(mark))
+        assert not family.left()
         assert "Traceback" not in (tmp_path / "log").read_text()
 
 
-def test_a_signal_ends_standard_input_and_output_too(tmp_path: Path, mark: str) -> None:
+def test_a_signal_ends_standard_input_and_output_too(tmp_path: Path, family: Family) -> None:
     with over_stdio(tmp_path / "log") as process:
         client = Frames(process)
         client.request(1, "execute", command="sleep 1001", shell=True)
-        until(lambda: any("sleep 1001" in c for c in marked(mark).values()))
+        until(lambda: any("sleep 1001" in c for c in family.living().values()))
         process.terminate()
         assert client.receive(ERROR)[2]["class_path"].endswith("RuntimeClosedError")
         client.receive(GOODBYE)
         assert process.wait(10) == 0
-        until(lambda: not marked(mark))
+        assert not family.left()

@@ -11,11 +11,11 @@ import pytest
 
 from swerex_c.exceptions import SwerexException
 from swerex_c.runtime.abstract import BashAction, CloseBashSessionRequest, CreateBashSessionRequest
-from tests.support.harness import PATIENCE
 from tests.support.runtimes import RUNTIMES
 from tests.support.server_process import Server, serving
+from tests.support.session import PATIENCE
 
-pytestmark = pytest.mark.usefixtures("mark")
+pytestmark = pytest.mark.usefixtures("family")
 
 
 @pytest.fixture(scope="module")

@@ -26,11 +26,13 @@ from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.runtime.sandbox import SandboxRuntime
 from tests.sandbox.test_commands import Here
-from tests.support.harness import PATIENCE, marked, needs
+from tests.support.harness import needs
+from tests.support.processes import Family
 from tests.support.server_process import KEY, open_files, serving
+from tests.support.session import PATIENCE
 from tests.support.wait import until
 
-pytestmark = [pytest.mark.limit(120), pytest.mark.timeout(140), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(140), pytest.mark.slow]
 
 AT_ONCE = 20
 ROUNDS = 4
@@ -99,15 +101,15 @@ def descriptors() -> int:
 
 
 @kinds
-async def test_a_runtime_is_closed_while_sessions_start(kind: str, mark: str) -> None:
+async def test_a_runtime_is_closed_while_sessions_start(kind: str, family: Family) -> None:
     longest = await seconds_for(kind)
-    until(lambda: not marked(mark))
+    assert not family.left()
     before, failed = descriptors(), 0
     for moment in [*random.Random(14).sample(range(100), ROUNDS), 0]:
         runtime = RUNTIMES[kind]()
         creates = Creates(runtime)
         failed += len(await creates.failures(creates.close_runtime, longest * moment / 100))
-        until(lambda: not marked(mark))
+        assert not family.left()
         with pytest.raises(RuntimeClosedError):
             await runtime.create_session(CreateBashSessionRequest())
         assert runtime.sessions == {}
@@ -117,7 +119,7 @@ async def test_a_runtime_is_closed_while_sessions_start(kind: str, mark: str) ->
 
 
 @kinds
-async def test_sessions_are_closed_while_they_start(kind: str, mark: str) -> None:
+async def test_sessions_are_closed_while_they_start(kind: str, family: Family) -> None:
     longest = await seconds_for(kind)
     runtime = RUNTIMES[kind]()
     await runtime.execute(Command(command="true"))
@@ -133,19 +135,19 @@ async def test_sessions_are_closed_while_they_start(kind: str, mark: str) -> Non
             assert (await runtime.run_in_session(action)).output == "42\n"
         await creates.close_sessions()
         if kind != "warm":
-            assert not sessions_of(mark), marked(mark)
+            assert not family.shells(), family.living()
     assert failed, "no close came while a session was starting"
     await runtime.close()
-    until(lambda: not marked(mark))
+    assert not family.left()
 
 
-def sessions_of(mark: str) -> list[str]:
+def sessions_of(family: Family) -> list[str]:
     """Command lines of the test's processes that are shells of sessions."""
-    return [line for line in marked(mark).values() if "--noediting" in line]
+    return [line for line in family.living().values() if "--noediting" in line]
 
 
 @pytest.mark.parametrize("wire", ["msgpack", "json"])
-async def test_a_server_is_told_to_close_while_sessions_start(wire: str, mark: str, tmp_path: Path) -> None:
+async def test_a_server_is_told_to_close_while_sessions_start(wire: str, family: Family, tmp_path: Path) -> None:
     """Whoever was answered before the server began to close was answered truly, so any of them may have started."""
     Path(os.environ["HOME"], ".bashrc").write_text("sleep 0.3\n")
     with serving(tmp_path / "log") as server:
@@ -158,6 +160,6 @@ async def test_a_server_is_told_to_close_while_sessions_start(wire: str, mark: s
             failed += len(await creates.failures(runtime.close, 0.4 * moment / 100))
             # Those that came to the server after the close are of its next runtime.
             await runtime.close()
-            assert not sessions_of(mark), marked(mark)
+            assert not family.shells(), family.living()
             until(lambda: open_files(server.process.pid) <= before)
         assert failed, "no close came while a session was starting"

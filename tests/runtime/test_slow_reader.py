@@ -24,8 +24,6 @@ from swerex_c.runtime.local import LocalRuntime
 from tests.support.frames_tools import Served, serving
 from tests.support.wait import quicker_than
 
-pytestmark = pytest.mark.only_here("stream_in_session")
-
 LIMIT = 1 << 20
 NUMBERS = 400_000
 COUNT = f"seq {NUMBERS}; (exit 4)"

@@ -13,14 +13,15 @@ from swerex_c import LocalDeployment, LocalRuntime
 from swerex_c.exceptions import CommandTimeoutError
 from swerex_c.runtime.abstract import CreateBashSessionRequest
 from swerex_c.sync import SyncDeployment, SyncRuntime
-from tests.support.harness import DEADLINE
 from tests.support.original import our_environment
+from tests.support.processes import Family
 from tests.support.runtimes import RUNTIMES
 from tests.support.server_process import serving
+from tests.support.wait import DEADLINE
 
 
 @pytest.fixture
-def slow_home(mark: str) -> None:
+def slow_home(family: Family) -> None:
     """Startup files that take more than the default that the model shows, and 0.35 seconds."""
     Path(os.environ["HOME"], ".bashrc").write_text("sleep 1.6; echo up\n")
 

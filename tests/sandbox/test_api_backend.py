@@ -39,8 +39,8 @@ from swerex_c.sandbox import api_loop
 from swerex_c.sandbox.api_backend import ApiBackend, Program
 from swerex_c.sandbox.relay import HEAD
 from swerex_c.utils.threads import Cancellation, in_cancellable_thread
-from tests.support.harness import running
 from tests.support.local_api_backend import Here, HereProgram
+from tests.support.processes import running
 from tests.support.wait import DEADLINE, until, until_async
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.support import needs
+from tests.support.processes import descendants
 
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
@@ -174,7 +175,7 @@ class Engine:
             if not needs.wait_until(lambda: not needs.alive(containerd), 5):
                 needs.kill(containerd, signal.SIGKILL)
         for shim in self.shims():
-            for pid in [*reversed(needs.descendants(shim)), shim]:
+            for pid in [*reversed(descendants(shim)), shim]:
                 needs.kill(pid, signal.SIGKILL)
         needs.wait_until(lambda: not needs.mentioning(str(self.directory)), 5)
         if not keep:

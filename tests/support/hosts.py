@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.support import images, needs
+from tests.support.processes import descendants
 
 
 class Podman:
@@ -183,7 +184,7 @@ class Sshd:
 
     def _end(self) -> None:
         if self.daemon is not None:
-            family = [self.daemon.pid, *needs.descendants(self.daemon.pid)]  # a connection outlives the one who listens
+            family = [self.daemon.pid, *descendants(self.daemon.pid)]  # a connection outlives the one who listens
             for pid in family:
                 needs.kill(pid, signal.SIGTERM)
             self.daemon.wait()
@@ -195,7 +196,7 @@ class Sshd:
     def crash(self) -> None:
         """The server and all connections are gone at once; start makes it listen at the same port again."""
         if self.daemon is not None:
-            for pid in [self.daemon.pid, *needs.descendants(self.daemon.pid)]:
+            for pid in [self.daemon.pid, *descendants(self.daemon.pid)]:
                 needs.kill(pid, signal.SIGKILL)
             self.daemon.wait()
             self.daemon = None

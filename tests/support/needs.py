@@ -118,16 +118,6 @@ def mentioning(text: str) -> list[int]:
     return found
 
 
-def descendants(pid: int) -> list[int]:
-    """Children and theirs, the nearest first."""
-    found = [pid]
-    for parent in found:
-        with contextlib.suppress(OSError):
-            for task in os.listdir(f"/proc/{parent}/task"):
-                found += map(int, Path(f"/proc/{parent}/task/{task}/children").read_text().split())
-    return found[1:]
-
-
 def kill(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)

@@ -68,7 +68,7 @@ def kind(report: pytest.TestReport) -> str:
     message = str(getattr(crash, "message", "")) or report.longreprtext
     if "WrongAnswer" in message.partition("\n")[0]:
         return "answer"
-    return "timeout" if message.startswith(("Failed: Timeout", "tests.support.harness.Overdue")) else "assertion"
+    return "timeout" if message.startswith("Failed: Timeout") else "assertion"
 
 
 def pytest_configure(config: pytest.Config) -> None:

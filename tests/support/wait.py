@@ -40,6 +40,12 @@ async def until_async(condition: Callable[[], Any], what: str = "it does not com
     return found
 
 
+async def settle(turns: int = 50) -> None:
+    """Let everything run that is ready to run."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
 def at_most(seconds: float) -> float:
     """Return the bound, in seconds, of what takes that long at most on an idle machine; `DEADLINE` unless `STRICT`."""
     return seconds if STRICT else max(DEADLINE, seconds)

@@ -106,7 +106,6 @@ assert pool._kept == {}
 """
 
 
-@pytest.mark.limit(90)
 @pytest.mark.timeout(100)
 @pytest.mark.parametrize("program", [DEPLOYMENT, PLACE, WARM, CLIENT], ids=["deployment", "place", "warm", "client"])
 def test_a_collection_inside_a_critical_section(program: str) -> None:

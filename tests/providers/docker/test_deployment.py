@@ -55,8 +55,6 @@ from tests.support.docker_engine import Engine
 from tests.support.original import our_environment
 from tests.support.wait import until
 
-pytestmark = pytest.mark.limit(110)  # an engine that is busy may take ten times as long as one that is not
-
 NO_NETWORK = ["--network", "none"]
 
 

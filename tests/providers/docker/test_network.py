@@ -21,8 +21,6 @@ from tests.support import images, needs
 from tests.support.docker_engine import Engine
 from tests.support.registry import Registry
 
-pytestmark = pytest.mark.limit(110)
-
 AT_ONCE = 6
 
 
@@ -140,7 +138,6 @@ def test_pulling_shows_progress_on_a_terminal(reach: Engine, published: Callable
     assert image.encode() in shown
 
 
-@pytest.mark.limit(300)
 async def test_a_server_behind_a_published_port(reach: Engine) -> None:
     image = images.provide(reach, "debian-py")
     deployment = DockerDeployment(image=image, server=True, pull="never", startup_timeout=90)
@@ -153,7 +150,6 @@ async def test_a_server_behind_a_published_port(reach: Engine) -> None:
         await deployment.stop()
 
 
-@pytest.mark.limit(400)
 async def test_servers_that_start_at_once_get_ports_of_their_own(reach: Engine) -> None:
     image = images.provide(reach, "debian-py")
     logger = logging.getLogger("rex-deploy-at-once")

@@ -46,8 +46,8 @@ from swerex_c.runtime.abstract import (
 )
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox import api_loop
-from tests.support.harness import running
 from tests.support.modal_fixtures import ModalWorld, modal_world  # noqa: F401
+from tests.support.processes import running
 from tests.support.wait import DEADLINE, until
 
 

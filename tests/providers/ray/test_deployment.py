@@ -50,8 +50,6 @@ from tests.providers.ray.conftest import Made
 from tests.support.ray_cluster import Nodes, new_session, raised, running, with_variable
 from tests.support.wait import until
 
-pytestmark = pytest.mark.limit(90)  # a node of a cluster takes seconds to start
-
 ROOT = Path(__file__).parents[3]
 
 

@@ -22,8 +22,6 @@ from tests.support.docker_engine import Engine
 from tests.support.ray_cluster import Nodes, new_session, raised, running
 from tests.support.wait import until
 
-pytestmark = pytest.mark.limit(90)  # a node of a cluster takes seconds to start
-
 SOON = 15.0
 """Seconds; how long a loss may take to be noticed on a busy machine. It takes less than one on an idle one."""
 

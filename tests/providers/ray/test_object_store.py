@@ -18,8 +18,6 @@ from tests.providers.ray.conftest import Made
 from tests.support.ray_cluster import raised
 from tests.support.wait import until
 
-pytestmark = pytest.mark.limit(90)  # a node of a cluster takes seconds to start
-
 
 @pytest_asyncio.fixture(params=["direct", "ray"])
 async def runtime(made: Made, request: pytest.FixtureRequest) -> RayRuntime:

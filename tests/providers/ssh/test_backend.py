@@ -30,6 +30,7 @@ from swerex_c.providers.ssh.backend import SSHBackend
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest, ReadFileRequest, WriteFileRequest
 from swerex_c.runtime.sandbox import SandboxRuntime
 from tests.support import hosts, needs
+from tests.support.processes import descendants
 from tests.support.sandboxes import ssh_backend
 from tests.support.wait import until
 
@@ -201,7 +202,7 @@ async def test_a_connection_that_is_killed(sshd: hosts.Sshd, shared: bool) -> No
         needs.wait_until, lambda: begun.exists() and begun.read_text() == "\n\n", 60
     )
     for pid in needs.mentioning(f"sshd: {getpass.getuser()}"):  # what serves connections here
-        if sshd.daemon and pid in needs.descendants(sshd.daemon.pid):
+        if sshd.daemon and pid in descendants(sshd.daemon.pid):
             os.kill(pid, signal.SIGKILL)
     lost = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
     assert isinstance(lost[0], ConnectionLostError), lost

@@ -1,0 +1,89 @@
+"""The processes that tests start, followed from this worker down: no look at the rest of the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import time
+from pathlib import Path
+
+from tests.support.wait import DEADLINE
+
+_PR_SET_CHILD_SUBREAPER = 36
+_prctl = ctypes.CDLL(None).prctl
+
+
+def adopt_orphans() -> None:
+    """Make this worker the parent of what loses its own below it, so that `descendants` finds that, too."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def descendants(pid: int) -> list[int]:
+    """Children and theirs, the nearest first."""
+    found = [pid]
+    for parent in found:
+        with contextlib.suppress(OSError):
+            for task in os.listdir(f"/proc/{parent}/task"):
+                found += map(int, Path(f"/proc/{parent}/task/{task}/children").read_text().split())
+    return found[1:]
+
+
+def command_lines() -> dict[int, str]:
+    """Command lines of this worker's descendants; zombies have none, and do not count."""
+    return {pid: line for pid in descendants(os.getpid()) if (line := command_line(pid))}
+
+
+def command_line(pid: int) -> str:
+    """The words of a process; nothing of one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def running(words: str) -> list[int]:
+    """Ids of this worker's descendants whose command line contains the words."""
+    return [pid for pid, line in command_lines().items() if words in line]
+
+
+class Family:
+    """What this worker has started since the family was made, with all that descends from it."""
+
+    def __init__(self) -> None:
+        self.before = set(self.all())
+
+    def all(self) -> dict[int, str]:
+        """Return the command lines of all that counts: not the supervisors, which end with their programs."""
+        return {pid: line for pid, line in command_lines().items() if not line.startswith("swerex-c-supervisor ")}
+
+    def living(self) -> dict[int, str]:
+        """Return the command lines of those that run, by process id."""
+        return {pid: line for pid, line in self.all().items() if pid not in self.before}
+
+    def shells(self) -> list[str]:
+        """Return the command lines of those that are shells of sessions."""
+        return [line for line in self.living().values() if "--noediting" in line]
+
+    def left(self) -> dict[int, str]:
+        """Wait until all have ended. What has not at the deadline is killed and returned."""
+        end = time.monotonic() + DEADLINE
+        while living := self.living() or self.living():  # a list of children misses some while others end
+            if time.monotonic() > end:
+                self.kill()
+                return living
+            with contextlib.suppress(ProcessLookupError), contextlib.ExitStack() as stack:
+                poll = select.poll()
+                for pid in living:
+                    poll.register(pidfd := os.pidfd_open(pid), select.POLLIN)
+                    stack.callback(os.close, pidfd)
+                poll.poll(1000 * (end - time.monotonic()))
+        return {}
+
+    def kill(self) -> None:
+        """End those that run, so that they cannot disturb the next test."""
+        for pid in self.living():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
