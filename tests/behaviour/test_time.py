@@ -11,48 +11,80 @@ from typing import Any
 
 import pytest
 
-from tests.support.session import Shell, wrong
-from tests.support.wait import at_most, quicker_than
+from tests.support.session import Gate, Shell, wrong
+from tests.support.wait import DEADLINE, quicker_than, settle, until, until_async
 
 
 @pytest.mark.parametrize("timeout", [0.05, 0.1, 0.5])
 def test_a_timeout_is_kept(sh: Shell, timeout: float) -> None:
     start = time.monotonic()
-    error = sh.times_out("sleep 20", timeout=timeout)
-    assert timeout <= time.monotonic() - start < timeout + at_most(0.4)
-    assert str(error) == f"timeout after {timeout} seconds while running command 'sleep 20'"
+    error = sh.times_out("sleep 1000", timeout=timeout)
+    assert timeout <= time.monotonic() - start
+    assert str(error) == f"timeout after {timeout} seconds while running command 'sleep 1000'"
     sh.interrupt()
 
 
-def test_no_timeout(sh: Shell) -> None:
-    sh.gives("sleep 0.3; echo done", "done\n", timeout=None)
+@pytest.mark.idle
+@pytest.mark.parametrize("command", ["sleep 1000", "yes"])
+def test_a_timeout_is_not_late(sh: Shell, command: str) -> None:
+    for timeout in (0.05, 0.1, 0.5):
+        with quicker_than(timeout + 0.4):
+            sh.times_out(command, timeout=timeout)
+        sh.interrupt()
+
+
+def test_no_timeout(sh: Shell, gate: Gate) -> None:
+    async def wait() -> Any:
+        running = asyncio.ensure_future(sh.go(f"{gate.pass_}; echo done", timeout=None))
+        await gate.is_reached()
+        assert not running.done()
+        gate.open()
+        return await running
+
+    assert sh.wait(wait()).output == "done\n"
 
 
 def test_a_timeout_is_a_timeout_error(sh: Shell) -> None:
-    error = sh.times_out("sleep 20", timeout=0.1)
+    error = sh.times_out("sleep 1000", timeout=0.1)
     assert isinstance(error, TimeoutError)
     assert isinstance(error, RuntimeError)
     sh.interrupt()
 
 
-@pytest.mark.slow
 @wrong("partial output is lost on timeout")
-def test_partial_output_is_on_the_error(sh: Shell) -> None:
-    assert sh.times_out("echo one; printf two; sleep 20", timeout=2).output == "one\ntwo"
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        ("echo one; printf two; sleep 1000", "one\ntwo"),
+        ("echo x\necho y\nsleep 1000\necho z", "x\ny\n"),
+        ("printf 'a\\xff\\033[31mb'; sleep 1000", "a\\xffb"),
+    ],
+)
+def test_partial_output_is_on_the_error(sh: Shell, command: str, output: str) -> None:
+    """All of it, if there was time for it; else what has come so far."""
+    timeout = 0.5
+    while (seen := sh.times_out(command, timeout).output) != output:
+        assert output.startswith(seen) and timeout < DEADLINE / 2
+        timeout *= 2
+        sh.interrupt()
     sh.interrupt()
-    assert sh.times_out("echo x\necho y\nsleep 20\necho z", timeout=2).output == "x\ny\n"
-    sh.interrupt()
-    assert sh.times_out("sleep 20", timeout=0.1).output == ""
-    sh.interrupt()
-    assert sh.times_out("printf 'a\\xff\\033[31mb'; sleep 20", timeout=2).output == "a\\xffb"
+    assert sh.times_out("sleep 1000", timeout=0.1).output == ""
     sh.interrupt()
 
 
 @wrong("late output leaks into the next answer")
-def test_the_next_command_waits_for_the_old_one(sh: Shell) -> None:
-    sh.times_out("echo early; sleep 0.6; echo late", timeout=0.1)
-    with quicker_than(2):
-        sh.gives("echo next; (exit 3)", "next\n", 3)
+def test_the_next_command_waits_for_the_old_one(sh: Shell, gate: Gate) -> None:
+    async def next_one() -> Any:
+        following = asyncio.ensure_future(sh.go("echo next; (exit 3)"))
+        await settle()
+        assert not following.done()
+        gate.open()
+        return await following
+
+    sh.times_out(f"echo early; {gate.pass_}; echo late", timeout=0.1)
+    gate.reached()
+    seen = sh.wait(next_one())
+    assert (seen.output, seen.exit_code) == ("next\n", 3)
 
 
 @wrong("the next command is typed into the old one")
@@ -71,7 +103,7 @@ def test_the_next_command_waits_for_the_old_one(sh: Shell) -> None:
     ],
 )
 def test_the_next_command_is_not_eaten(sh: Shell, waiting: str) -> None:
-    sh.times_out(waiting, timeout=0.3)
+    sh.begin(f"echo begun; {waiting}", "begun")
     error = sh.times_out("echo secret-text", timeout=0.3)
     assert "secret-text" not in error.output
     seen = sh.interrupt()
@@ -80,67 +112,69 @@ def test_the_next_command_is_not_eaten(sh: Shell, waiting: str) -> None:
 
 
 @wrong("the end of an old command is taken for the end of the next one")
-def test_a_chain_of_timeouts(sh: Shell) -> None:
-    sh.times_out("sleep 0.7; echo old; false", timeout=0.1)
+def test_a_chain_of_timeouts(sh: Shell, gate: Gate) -> None:
+    sh.times_out(f"{gate.pass_}; echo old; false", timeout=0.1)
     for i in range(3):
         assert f"new{i}" not in sh.times_out(f"echo new{i}", timeout=0.05).output
+    gate.open()
     sh.gives("echo finally", "finally\n")
     sh.gives("echo $?", "0\n")
 
 
-def test_the_status_of_a_command_that_timed_out(sh: Shell) -> None:
-    sh.times_out("sleep 0.3; (exit 9)", timeout=0.1)
+def test_the_status_of_a_command_that_timed_out(sh: Shell, gate: Gate) -> None:
+    sh.times_out(f"{gate.pass_}; (exit 9)", timeout=0.1)
+    gate.open()
     sh.gives("echo $?", "9\n")
 
 
-def test_commands_that_time_out_run_on(sh: Shell, tmp_path: Path) -> None:
-    sh.times_out(f"sleep 0.3; touch {tmp_path}/ran", timeout=0.1)
-    time.sleep(0.5)
-    assert (tmp_path / "ran").exists()
+def test_commands_that_time_out_run_on(sh: Shell, gate: Gate, tmp_path: Path) -> None:
+    sh.times_out(f"{gate.pass_}; touch {tmp_path}/ran", timeout=0.1)
+    gate.open()
+    until((tmp_path / "ran").exists)
 
 
 @pytest.mark.parametrize(
     "busy",
     [
-        "sleep 60",
+        "sleep 1000",
         "while :; do :; done",
         "while :; do sleep 0.01; done",
-        "sleep 60 | cat | cat",
+        "sleep 1000 | cat | cat",
         "cat",
         "read x",
         "yes >/dev/null",
-        "for i in 1 2 3; do sleep 60; done",
-        "(sleep 60)",
+        "for i in 1 2 3; do sleep 1000; done",
+        "(sleep 1000)",
         "(while :; do :; done)",
-        "f() { sleep 60; }; f",
-        "sleep 60 & wait",
-        "python3 -c 'import time; time.sleep(60)'",
-        "bash -c 'sleep 60; true'",
-        "x=$(sleep 60)",
-        "cat <(sleep 60)",
-        "eval 'sleep 60'",
-        "time sleep 60",
-        "! sleep 60",
-        "{ sleep 60; }",
-        "true\nsleep 60\necho not reached",
+        "f() { sleep 1000; }; f",
+        "sleep 1000 & wait",
+        "python3 -c 'import time; time.sleep(1000)'",
+        "bash -c 'sleep 1000; true'",
+        "x=$(sleep 1000)",
+        "cat <(sleep 1000)",
+        "eval 'sleep 1000'",
+        "time sleep 1000",
+        "! sleep 1000",
+        "{ sleep 1000; }",
+        "true\nsleep 1000\necho not reached",
         "select x in a; do :; done",
         "tail -f /dev/null",
         "until false; do :; done",
-        "sleep 60 || sleep 60",
-        "coproc sleep 60; wait",
-        "exec 9< <(sleep 60); read -u 9",
+        "sleep 1000 || sleep 1000",
+        "coproc sleep 1000; wait",
+        "exec 9< <(sleep 1000); read -u 9",
     ],
 )
 def test_interrupt(sh: Shell, busy: str) -> None:
     sh.out("kept=yes")
-    sh.times_out(busy, timeout=0.15)
-    with quicker_than(2):
-        seen = sh.interrupt()
+    sh.begin(f"echo begun; {busy}", "begun")
+    seen = sh.interrupt(timeout=DEADLINE)
     assert "not reached" not in seen.output
     sh.gives("echo $kept", "yes\n")
     sh.run("kill %1 %2; exec 9<&-")
 
 
+@pytest.mark.idle
 @wrong("an interrupt takes at least 0.6 s")
 def test_interrupt_is_quick(sh: Shell) -> None:
     for busy in ("sleep 100", "while :; do :; done", "cat", "read x"):
@@ -151,75 +185,73 @@ def test_interrupt_is_quick(sh: Shell) -> None:
 
 
 @wrong("the event loop is blocked by the command, so no interrupt comes through")
-def test_interrupt_overtakes_a_running_command(sh: Shell) -> None:
+def test_interrupt_overtakes_a_running_command(sh: Shell, gate: Gate) -> None:
     """It does not stand in line behind the command that it is for."""
 
-    async def both() -> tuple[Any, float]:
-        running = asyncio.ensure_future(sh.go("echo before; sleep 60", timeout=30))
-        await asyncio.sleep(0.3)
-        start = time.monotonic()
+    async def both() -> Any:
+        running = asyncio.ensure_future(sh.go(f"echo before; {gate.pass_}"))
+        await gate.is_reached()
         await sh.aio.run_in_session(sh.interruption())
-        return await running, time.monotonic() - start
+        return await running
 
-    seen, spent = sh.wait(both())
-    assert spent < at_most(0.5)
+    seen = sh.wait(both())
     assert seen.output.startswith("before\n")
     assert seen.exit_code == 130
 
 
-def test_interrupt_from_another_thread(sh: Shell) -> None:
+def test_interrupt_from_another_thread(sh: Shell, gate: Gate) -> None:
     def later() -> None:
-        time.sleep(0.3)
+        gate.reached()
         asyncio.run(sh.aio.run_in_session(sh.interruption()))
 
     thread = threading.Thread(target=later)
     thread.start()
-    with quicker_than(2):
-        seen = sh.run("sleep 60", timeout=20)
+    seen = sh.run(gate.pass_)
     thread.join()
     assert seen.exit_code == 130
 
 
 @wrong("the interrupt of one session waits for another session's command")
-def test_interrupt_while_another_session_works(sh: Shell, shells: type[Shell]) -> None:
+def test_interrupt_while_another_session_works(sh: Shell, shells: type[Shell], gate: Gate, tmp_path: Path) -> None:
     other = shells("other", aio=sh.aio)
     other.runner.close()
     other.runner = sh.runner
     other.close = lambda: None  # type: ignore[method-assign]
 
-    async def both() -> float:
-        slow = asyncio.ensure_future(other.go("sleep 1"))
-        quick = asyncio.ensure_future(sh.go("sleep 30"))
-        await asyncio.sleep(0.2)
-        start = time.monotonic()
+    async def both() -> Any:
+        working = asyncio.ensure_future(other.go(gate.pass_))
+        running = asyncio.ensure_future(sh.go(f"touch {tmp_path}/begun; sleep 1000"))
+        await gate.is_reached()
+        await until_async((tmp_path / "begun").exists)
         await sh.aio.run_in_session(sh.interruption())
-        spent = time.monotonic() - start
-        await asyncio.gather(slow, quick)
-        return spent
+        assert not working.done()
+        gate.open()
+        await working
+        return await running
 
-    assert sh.wait(both()) < at_most(0.5)
+    assert sh.wait(both()).exit_code == 130
 
 
 def test_interrupt_of_an_idle_shell(sh: Shell) -> None:
     sh.out("kept=yes")
     for _ in range(3):
-        with quicker_than(2):
-            sh.interrupt()
-        sh.gives("echo $kept", "yes\n")
-
-
-@wrong("an interrupt of an idle shell waits for half a second")
-def test_interrupt_of_an_idle_shell_is_quick(sh: Shell) -> None:
-    with quicker_than(0.3):
         sh.interrupt()
+        sh.gives("echo $kept", "yes\n")
     sh.out("false || true")
     sh.interrupt()
     sh.gives("echo next", "next\n")
 
 
+@pytest.mark.idle
+@wrong("an interrupt of an idle shell waits for half a second")
+def test_interrupt_of_an_idle_shell_is_quick(sh: Shell) -> None:
+    with quicker_than(0.3):
+        sh.interrupt()
+
+
 def test_interrupt_spares_the_background(sh: Shell) -> None:
-    sh.run("sleep 77 &")
-    sh.times_out("sleep 60", timeout=0.15)
+    sh.run("sleep 77777 &")
+    sh.begin("echo begun; sleep 1000", "begun")
     sh.interrupt()
     assert "Running" in sh.out("jobs")
     sh.run("kill %1; wait %1")
@@ -227,24 +259,21 @@ def test_interrupt_spares_the_background(sh: Shell) -> None:
 
 
 IGNORES = [
-    "trap '' INT; sleep 60",
-    "trap '' INT TERM HUP QUIT TSTP; while :; do sleep 1; done",
-    "bash -c 'trap \"\" INT; while :; do sleep 1; done'",
-    "python3 -c 'import signal, time; signal.signal(2, signal.SIG_IGN); time.sleep(60)'",
-    "python3 -c 'import signal, time; signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 64)); time.sleep(60)'",
-    "stty raw -echo; trap '' INT; sleep 60",
+    "trap '' INT; echo ready; sleep 1000",
+    "trap '' INT TERM HUP QUIT TSTP; echo ready; while :; do sleep 1; done",
+    "bash -c 'trap \"\" INT; echo ready; while :; do sleep 1; done'",
+    "python3 -c 'import os, signal; signal.signal(2, signal.SIG_IGN); os.write(1, b\"ready\"); signal.pause()'",
+    "python3 -c 'import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 64)); os.write(1, b\"ready\"); "
+    "signal.pause()'",
+    "stty raw -echo; trap '' INT; echo ready; sleep 1000",
 ]
 
 
-@wrong(
-    "the command after is lost, or the interrupt fails",
-    but=["python3 -c 'import signal, time; signal.signal(2, signal.SIG_IGN); time.sleep(60)'", "trap '' INT; sleep 60"],
-)
+@wrong("the command after is lost, or the interrupt fails", but=[IGNORES[0], IGNORES[3]])
 @pytest.mark.parametrize("command", IGNORES)
 def test_interrupt_of_what_ignores_it(sh: Shell, command: str) -> None:
-    sh.times_out(f"({command})", timeout=0.3)
-    with quicker_than(3):
-        sh.interrupt()
+    sh.begin(f"({command})", "ready")
+    sh.interrupt()
     sh.gives("echo next", "next\n")
 
 
@@ -252,10 +281,9 @@ def test_interrupt_of_what_ignores_it(sh: Shell, command: str) -> None:
 def test_interrupt_of_a_raw_terminal(sh: Shell, tmp_path: Path) -> None:
     """A ^C that is typed would be swallowed; a signal to the foreground group is not."""
     program = tmp_path / "raw.py"
-    program.write_text("import os, tty\ntty.setraw(0)\nwhile True: os.read(0, 1)\n")
-    sh.times_out(f"python3 {program}", timeout=0.4)
-    with quicker_than(2.5):
-        sh.interrupt()
+    program.write_text("import os, tty\ntty.setraw(0)\nos.write(1, b'ready')\nwhile True: os.read(0, 1)\n")
+    sh.begin(f"python3 {program}", "ready")
+    sh.interrupt(timeout=DEADLINE)
     for i in range(2):
         sh.gives(f"echo next{i}", f"next{i}\n")
 
@@ -263,63 +291,62 @@ def test_interrupt_of_a_raw_terminal(sh: Shell, tmp_path: Path) -> None:
 @wrong("a repl left open eats the next command", but=["cat -u"])
 @pytest.mark.parametrize("repl", ["python3 -q", "bc -q", "cat -u", "bash --norc"])
 def test_a_repl_left_open(sh: Shell, repl: str) -> None:
-    sh.times_out(repl, timeout=0.5)
+    sh.begin(f"echo begun; {repl}", "begun")
     sh.times_out("1 + 1", timeout=0.2)
-    with quicker_than(4):
-        sh.interrupt()
+    sh.interrupt()
     sh.gives("echo next", "next\n")
 
 
 def test_exit_code_after_an_interrupt(sh: Shell) -> None:
-    sh.times_out("sleep 60", timeout=0.1)
+    sh.begin("echo begun; sleep 1000", "begun")
     sh.interrupt()
     sh.gives("echo $?", "130\n")
 
 
 @wrong("cancelling does not stop the waiting")
-def test_cancelled_caller(sh: Shell) -> None:
+def test_cancelled_caller(sh: Shell, gate: Gate) -> None:
     """The task goes away at once; the command runs on, and the next one waits for it, as after a timeout."""
 
-    async def cancel() -> float:
-        task = asyncio.ensure_future(sh.go("echo early; sleep 0.8; echo late", timeout=30))
-        await asyncio.sleep(0.2)
-        start = time.monotonic()
+    async def cancel() -> Any:
+        task = asyncio.ensure_future(sh.go(f"echo early; {gate.pass_}; echo late"))
+        await gate.is_reached()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        return time.monotonic() - start
+        following = asyncio.ensure_future(sh.go("echo next"))
+        await settle()
+        assert not following.done()
+        gate.open()
+        return await following
 
-    assert sh.wait(cancel()) < at_most(0.3)
-    sh.gives("echo next", "next\n")
+    assert sh.wait(cancel()).output == "next\n"
 
 
 @wrong("cancelling does not stop the waiting")
 def test_wait_for_instead_of_a_timeout(sh: Shell) -> None:
     async def impatient() -> None:
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(sh.go("sleep 60", timeout=None), 0.2)
+            await asyncio.wait_for(sh.go("sleep 1000", timeout=None), 0.2)
 
-    with quicker_than(1):
-        sh.wait(impatient())
-        sh.interrupt()
+    sh.wait(impatient())
+    sh.interrupt()
     sh.gives("echo next", "next\n")
 
 
 @wrong("the calls stand in line and block")
-def test_cancelled_while_in_line(sh: Shell, tmp_path: Path) -> None:
+def test_cancelled_while_in_line(sh: Shell, gate: Gate, tmp_path: Path) -> None:
     """A call that never came to its turn has typed nothing."""
 
     async def cancel() -> Any:
-        first = asyncio.ensure_future(sh.go("sleep 0.5; echo first"))
-        await asyncio.sleep(0.05)
+        first = asyncio.ensure_future(sh.go(f"{gate.pass_}; echo first"))
+        await gate.is_reached()
         second = asyncio.ensure_future(sh.go(f"touch {tmp_path}/ran"))
         third = asyncio.ensure_future(sh.go("echo third"))
-        await asyncio.sleep(0.1)
-        start = time.monotonic()
+        await settle()
         second.cancel()
         with pytest.raises(asyncio.CancelledError):
             await second
-        assert time.monotonic() - start < at_most(0.2)
+        gate.open()
         return await first, await third
 
     first, third = sh.wait(cancel())
@@ -334,9 +361,7 @@ def test_cancelled_at_every_moment(sh: Shell) -> None:
     async def storm() -> None:
         for i in range(40):
             task = asyncio.ensure_future(sh.go(f"echo x{i}"))
-            for _ in range(i % 8):
-                await asyncio.sleep(0)
-            await asyncio.sleep((i % 5) * 0.0003)
+            await settle(i % 8 + 20 * (i % 5))
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -346,24 +371,21 @@ def test_cancelled_at_every_moment(sh: Shell) -> None:
 
 
 def test_a_long_silence(sh: Shell) -> None:
-    sh.gives("sleep 1.2; echo done", "done\n", timeout=5)
+    sh.gives("sleep 1.2; echo done", "done\n")
 
 
-@wrong("a timeout is 0.05 s late for its own typing")
 def test_output_that_never_ends(sh: Shell) -> None:
     """A million lines a second do not keep the deadline from being kept, nor an interrupt from coming through."""
-    with quicker_than(1.5):
-        error = sh.times_out("yes", timeout=0.3)
-    assert error.output.startswith("y\ny\n")
-    with quicker_than(1.5):
-        sh.interrupt()
+    sh.times_out("yes", timeout=0.3)
+    sh.interrupt()
+    sh.begin("yes", "y\ny\n")
+    sh.interrupt()
     sh.gives("echo next", "next\n")
 
 
 @pytest.mark.parametrize("expect", [["ready"], ["nothing", "re.dy"], ["(?P<name>ready)"], [r"r\w+y"], ["ready", "rea"]])
 def test_expect_ends_the_wait(sh: Shell, expect: list[str]) -> None:
-    with quicker_than(3):
-        seen = sh.run("echo before; echo ready; sleep 20", check="ignore", expect=expect)
+    seen = sh.run("echo before; echo ready; sleep 1000", check="ignore", expect=expect)
     assert seen.expect_string in expect
     assert seen.output == "before\n"
     sh.interrupt()
@@ -371,8 +393,7 @@ def test_expect_ends_the_wait(sh: Shell, expect: list[str]) -> None:
 
 
 def test_expect_leaves_the_exit_code_open(sh: Shell) -> None:
-    with quicker_than(2.5):
-        seen = sh.run("echo ready; sleep 20", expect=["ready"])
+    seen = sh.run("echo ready; sleep 1000", expect=["ready"])
     assert (seen.exit_code, seen.expect_string, seen.output) == (None, "ready", "")
     sh.interrupt()
     sh.gives("echo next", "next\n")
@@ -415,7 +436,7 @@ def test_interrupt_with_expect(sh: Shell, tmp_path: Path) -> None:
         """)
     )
     sh.talk(f"python3 {program}", "prompt> ")
-    seen = sh.interrupt(expect=["prompt> "])
+    seen = sh.interrupt(expect=["prompt> "], timeout=DEADLINE)
     assert "INTERRUPTED" in seen.output
     assert seen.expect_string == "prompt> "
     assert "you said hi" in sh.talk("hi", "prompt> ").output
@@ -437,7 +458,7 @@ def test_a_reader_that_outlives_its_parent_gets_nothing_of_the_next_command(sh: 
     for _ in range(3):
         seen = sh.run(f"python3 {parent} {reader}", check="ignore", expect=["reading"])
         assert seen.expect_string == "reading"
-        sh.interrupt()
+        sh.interrupt(timeout=DEADLINE)
         sh.gives("echo whole", "whole\n")
 
 
@@ -467,8 +488,7 @@ def test_a_pipeline_whose_end_hands_the_terminal_back_can_be_interrupted(sh: She
     for _ in range(2):
         seen = sh.talk(f"{forgets} | python3 {back}", "ready")
         assert seen.expect_string == "ready"
-        with quicker_than(3):
-            sh.interrupt()
+        sh.interrupt()
         sh.gives("echo out", "out\n")
 
 
@@ -488,25 +508,38 @@ def test_the_output_ends_where_the_match_begins(sh: Shell, pattern: str) -> None
     for cut in range(len(text)):
         command = f"printf '{text[:cut]}'; sleep 0.01; printf '{text[cut:]}'; sleep 0.0{cut % 3}; (exit 3)"
         seen = sh.run(command.replace("\n", "\\n"), expect=[pattern])
-        assert (seen.output, seen.exit_code, seen.expect_string) == ("aaa ", 3, pattern), cut
+        assert (seen.output, seen.expect_string) == ("aaa ", pattern) and seen.exit_code in (3, None), cut
     for _ in range(20):
         seen = sh.run("printf 'aaa PAT bbb'; (exit 3)", expect=[pattern])
-        assert (seen.output, seen.exit_code, seen.expect_string) == ("aaa ", 3, pattern)
+        assert (seen.output, seen.expect_string) == ("aaa ", pattern) and seen.exit_code in (3, None)
     sh.synced()
 
 
+@pytest.mark.idle
+def test_the_code_after_a_match_is_waited_for(sh: Shell) -> None:
+    """As long as SWE-ReX waits for it: 0.2 s where no code is raised."""
+    for delay in ("0", "0.01", "0.05"):
+        for _ in range(20):
+            seen = sh.run(f"printf 'aaa PAT bbb'; sleep {delay}; (exit 3)", expect=["PAT"])
+            assert (seen.output, seen.exit_code) == ("aaa ", 3)
+
+
 @wrong("calls on one session at once are not served in order")
-def test_the_code_after_a_match_is_the_commands_own(sh: Shell) -> None:
+def test_the_code_after_a_match_is_the_commands_own(sh: Shell, gate: Gate) -> None:
     """Another command waits for this one's end: it does not begin before the exit code is known."""
 
-    async def both(delay: str) -> list[tuple[str, int | None]]:
-        first = sh.go(f"printf 'aaa PAT bbb'; sleep {delay}; (exit 3)", expect=["PAT"], check="silent")
-        seen = await asyncio.gather(first, sh.go("echo second; (exit 5)", check="silent"))
-        return [(answer.output, answer.exit_code) for answer in seen]
+    async def both() -> None:
+        first = asyncio.ensure_future(sh.go(f"printf 'aaa PAT bbb'; {gate.pass_}; (exit 3)", expect=["PAT"]))
+        second = asyncio.ensure_future(sh.go("echo second; (exit 5)"))
+        seen = await first
+        assert (seen.output, seen.exit_code) == ("aaa ", None)
+        await gate.is_reached()
+        assert not second.done()
+        gate.open()
+        seen = await second
+        assert (seen.output, seen.exit_code) == ("second\n", 5)
 
-    for delay in ("0", "0.01", "0.05"):
-        assert sh.wait(both(delay)) == [("aaa ", 3), ("second\n", 5)]
-    assert sh.wait(both("0.5")) == [("aaa ", None), ("second\n", 5)]
+    sh.wait(both())
     seen = sh.run("echo PAT; exit 4", expect=["PAT"])
     assert (seen.output, seen.exit_code) == ("", None)
     sh.ended = True
