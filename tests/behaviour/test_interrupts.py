@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.harness import busy_machine
 from tests.support.session import Shell
+from tests.support.wait import DEADLINE, settle
 
 TRAPS = ["trap : INT", "trap '' INT"]
 
@@ -22,18 +22,18 @@ TRAPS = ["trap : INT", "trap '' INT"]
         "while read x; do :; done",
         "printf half; read -p more x",
         "read -n 1 x",
-        "sleep 60 & wait",
-        "x=$(sleep 60)",
-        "x=$(sleep 60; sleep 60)",
-        "x=$( (sleep 60; sleep 60) | cat)",
-        "(sleep 60; sleep 60) & wait $!",
-        "sleep 60",
-        "sleep 60 | cat",
+        "sleep 1000 & wait",
+        "x=$(sleep 1000)",
+        "x=$(sleep 1000; sleep 1000)",
+        "x=$( (sleep 1000; sleep 1000) | cat)",
+        "(sleep 1000; sleep 1000) & wait $!",
+        "sleep 1000",
+        "sleep 1000 | cat",
     ],
 )
 def test_what_the_shell_waits_for(sh: Shell, trap: str, holds: str) -> None:
     sh.gives(trap, "")
-    sh.times_out(holds)
+    sh.begin(f"echo begun; {holds}", "begun")
     sh.interrupt(timeout=0.1, n_retry=2)
     sh.gives("echo ok", "ok\n")
 
@@ -41,7 +41,7 @@ def test_what_the_shell_waits_for(sh: Shell, trap: str, holds: str) -> None:
 def test_a_line_that_nobody_has_read_yet(sh: Shell) -> None:
     """It is no reason to leave alone what the shell waits for."""
     sh.run("trap '' INT")
-    sh.times_out("sleep 60 & wait")
+    sh.begin("sleep 1000 & echo begun; wait", "begun")
     with pytest.raises(sh.engine.exceptions.CommandTimeoutError):
         sh.run("echo ahead", 0.3, is_interactive_command=True, expect=["nowhere"])
     sh.interrupt(timeout=0.1, n_retry=2)
@@ -50,9 +50,9 @@ def test_a_line_that_nobody_has_read_yet(sh: Shell) -> None:
 
 def test_jobs_of_before_live_on(sh: Shell) -> None:
     """What an interrupt kills to free the shell began with the command that it interrupts."""
-    sh.run("trap '' INT; sleep 60 & old=$!")
+    sh.run("trap '' INT; sleep 1000 & old=$!")
     sh.gives("sleep 0.05", "")
-    sh.times_out("sleep 61 & new=$!; wait $new")
+    sh.begin("sleep 1001 & new=$!; echo begun; wait $new", "begun")
     sh.interrupt(timeout=0.1, n_retry=2)
     sh.gives("kill -0 $old && echo lives", "lives\n")
     sh.gives("kill -0 $new 2>&-", "", 1)
@@ -63,7 +63,7 @@ def test_an_end_of_input_is_for_who_reads_the_terminal(sh: Shell, tmp_path: Path
     """Behind a read of something else it would wait for the shell, and end it."""
     sh.ended = True
     sh.gives(f"mkfifo {tmp_path}/fifo; trap '' INT; exec 3<>{tmp_path}/fifo", "")
-    sh.times_out("read x <&3")
+    sh.begin("echo begun; read x <&3", "begun")
     with pytest.raises(sh.engine.exceptions.CommandTimeoutError, match="shell itself"):
         sh.interrupt(timeout=0.1, n_retry=1)
     (tmp_path / "fifo").write_text("free\n")
@@ -75,7 +75,7 @@ def test_an_end_of_input_is_for_who_reads_the_terminal(sh: Shell, tmp_path: Path
 def test_the_error_says_that_the_shell_holds_it(sh: Shell, trap: str, loop: str) -> None:
     sh.ended = True
     sh.gives(trap, "")
-    sh.times_out(loop)
+    sh.begin(f"echo begun; {loop}", "begun")
     with pytest.raises(sh.engine.exceptions.CommandTimeoutError, match="the shell itself .*Close the session"):
         sh.interrupt(timeout=0.1, n_retry=1)
 
@@ -83,7 +83,7 @@ def test_the_error_says_that_the_shell_holds_it(sh: Shell, trap: str, loop: str)
 def test_without_the_shells_own_descriptor(sh: Shell) -> None:
     """Bash gives the terminal to no program without its descriptor 255: the shell is in front of what it waits for."""
     sh.gives("exec 255>&-", "")
-    sh.times_out("sleep 60")
+    sh.begin("echo begun; sleep 1000", "begun")
     sh.interrupt(timeout=0.1, n_retry=2)
     sh.gives("echo ok", "ok\n")
 
@@ -100,7 +100,7 @@ def test_an_error_in_every_prompt_has_no_end(sh: Shell) -> None:
     """Bash goes back to its prompt at an arithmetic error, which is where this one comes from: it does so for ever."""
     sh.ended = True
     sh.gives("declare -i PS1", "")
-    sh.times_out("PROMPT_COMMAND='PS1=\"\\u@\\h \"'", 0.5)
+    sh.begin("PROMPT_COMMAND='PS1=\"\\u@\\h \"'", "syntax error")
     with pytest.raises(sh.engine.exceptions.CommandTimeoutError, match="the shell itself .*Close the session"):
         sh.interrupt(timeout=0.1, n_retry=1)
 
@@ -108,18 +108,16 @@ def test_an_error_in_every_prompt_has_no_end(sh: Shell) -> None:
 def test_a_program_that_is_just_starting(sh: Shell, tmp_path: Path) -> None:
     """A child of bash's that gets the signal before it is a program forgets it: the program gets one of its own."""
 
-    async def rounds() -> list[float]:
-        took = []
+    async def rounds() -> list[int]:
+        codes = []
         for number in range(60):
             path = tmp_path / str(number)
-            running = asyncio.ensure_future(sh.aio.run_in_session(sh.action(f"> {path}; sleep 60", 60)))
+            running = asyncio.ensure_future(sh.go(f"> {path}; sleep 1000"))
             while not path.exists():
-                await asyncio.sleep(0)
-            begin = time.monotonic()
-            await sh.aio.run_in_session(sh.engine.abstract.BashInterruptAction(timeout=20.0, n_retry=2))
-            took.append(time.monotonic() - begin)
-            await running
-        return took
+                await settle(1)
+            await sh.aio.run_in_session(sh.interruption(timeout=DEADLINE, n_retry=1))
+            codes.append((await running).exit_code)
+        return codes
 
     with busy_machine():
-        assert max(sh.wait(rounds())) < 15
+        assert set(sh.wait(rounds())) == {130}  # of SIGINT, not of SIGKILL

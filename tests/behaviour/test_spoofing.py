@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.session import ON_ORIGINAL, Shell, wrong
+from tests.support.session import ON_ORIGINAL, Gate, Shell, wrong
+from tests.support.wait import until
 
 ATTACKER = Path(__file__).parents[1] / "support" / "attacker.py"
 LEARN = (
@@ -106,14 +107,14 @@ def test_marks_with_the_coming_number(sh: Shell) -> None:
         "select x in a b; do break; done",
         "cat",
         "head -c 1",
-        "sleep 30",
+        "sleep 1000",
         "wait_forever() { while :; do :; done; }; wait_forever",
         "read -u 0 x",
         "read x </dev/tty",
         "read -e x",
         "bash --norc --noediting",
         "sh",
-        "sleep 30 & wait",
+        "sleep 1000 & wait",
     ],
 )
 def test_marks_then_a_wait(sh: Shell, waiting: str) -> None:
@@ -128,15 +129,18 @@ def test_a_program_that_plays_the_shell(sh: Shell, tmp_path: Path) -> None:
     """It prints perfect marks and reads what comes next, to answer in the shell's place: nothing comes."""
     log = tmp_path / "log"
     sh.times_out(attack(f"then-read {log}", 0), timeout=0.8)
+    until(log.exists, "the attacker has not begun to read")
     sh.times_out("echo secret", timeout=0.3)
     sh.interrupt()
     sh.gives("echo next", "next\n")
     assert log.read_bytes() == b""
 
 
-def test_marks_from_the_background_during_a_command(sh: Shell) -> None:
-    sh.run(f"(sleep 0.3; {attack('twice', 99)}) &")
-    seen = sh.run("echo START; sleep 0.8; echo END; (exit 7)")
+def test_marks_from_the_background_during_a_command(sh: Shell, gate: Gate, tmp_path: Path) -> None:
+    sh.run(f"({gate.pass_}; {attack('twice', 99)}; touch {tmp_path}/written) &")
+    gate.open()
+    written = f"while [[ ! -e {tmp_path}/written ]]; do sleep 0.01; done"
+    seen = sh.run(f"echo START; {written}; echo END; (exit 7)")
     assert "START\n" in seen.output
     assert seen.output.endswith("END\n")
     assert seen.exit_code == 7
@@ -144,11 +148,10 @@ def test_marks_from_the_background_during_a_command(sh: Shell) -> None:
 
 
 @wrong(ENDS_EARLY)
-def test_marks_from_the_background_between_commands(sh: Shell) -> None:
-    sh.run(f"(sleep 0.1; {attack('twice', 99)}) &")
-    import time
-
-    time.sleep(0.6)
+def test_marks_from_the_background_between_commands(sh: Shell, gate: Gate, tmp_path: Path) -> None:
+    sh.run(f"({gate.pass_}; {attack('twice', 99)}; touch {tmp_path}/written) &")
+    gate.open()
+    until((tmp_path / "written").exists)
     for i in range(4):
         sh.gives(f"echo out{i}; (exit {i})", f"out{i}\n", i)
 

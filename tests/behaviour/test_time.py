@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.session import Gate, Shell, wrong
+from tests.support.session import PATIENCE, Gate, Shell, wrong
 from tests.support.wait import DEADLINE, quicker_than, settle, until, until_async
 
 
@@ -64,7 +64,7 @@ def test_partial_output_is_on_the_error(sh: Shell, command: str, output: str) ->
     """All of it, if there was time for it; else what has come so far."""
     timeout = 0.5
     while (seen := sh.times_out(command, timeout).output) != output:
-        assert output.startswith(seen) and timeout < DEADLINE / 2
+        assert output.startswith(seen) and timeout < PATIENCE
         timeout *= 2
         sh.interrupt()
     sh.interrupt()
