@@ -3,48 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.support.session import Engine, Shell
-from tests.support.wait import at_most, quicker_than
+from tests.support.session import Engine, Gate, Shell
+from tests.support.wait import DEADLINE, quicker_than, settle
 
 
-def collect(sh: Shell, command: str, timeout: float | None = 10.0, **more: Any) -> tuple[list[str], Any, list[float]]:
-    """The chunks, the observation, and when each chunk came (seconds from the start)."""
+def collect(
+    sh: Shell, command: str, timeout: float | None = DEADLINE, *, hear: Callable[[str], None] | None = None, **more: Any
+) -> tuple[list[str], Any]:
+    """The chunks and the observation; `hear` is called with all that has come when there is more."""
 
-    async def read() -> tuple[list[str], Any, list[float]]:
+    async def read() -> tuple[list[str], Any]:
         chunks: list[str] = []
-        times: list[float] = []
         last: Any = None
-        start = time.monotonic()
         async for item in sh.aio.stream_in_session(sh.action(command, timeout, **more)):
             assert last is None, "something came after the observation"
             if isinstance(item, str):
                 assert item
                 chunks.append(item)
-                times.append(time.monotonic() - start)
+                if hear:
+                    hear("".join(chunks))
             else:
                 last = item
-        return chunks, last, times
+        return chunks, last
 
     return sh.wait(read())
 
 
-def test_output_comes_as_it_is_written(sh: Shell) -> None:
-    chunks, last, times = collect(sh, "for i in 1 2 3; do echo $i; sleep 0.25; done; (exit 4)")
+def test_output_comes_as_it_is_written(sh: Shell, gate: Gate) -> None:
+    """The command goes on when what it has written is there, and not before."""
+    command = f"echo 1; {gate.pass_}; echo 2; {gate.pass_}; echo 3; (exit 4)"
+    chunks, last = collect(sh, command, hear=lambda text: gate.open() if text in ("1\n", "1\n2\n") else None)
     assert "".join(chunks) == "1\n2\n3\n"
-    assert times[0] < at_most(0.2)
-    assert times[-1] > 0.4
     assert isinstance(last, sh.engine.abstract.BashObservation)
     assert last.exit_code == 4
 
 
 def test_the_observation_is_that_of_run_in_session(sh: Shell) -> None:
     for command in ("echo hi", "printf 'a\\033[31mb\\n'; false", "true", "", "# nothing", "echo a\necho b"):
-        chunks, last, _ = collect(sh, command)
+        chunks, last = collect(sh, command)
         plain = sh.run(command)
         assert "".join(chunks) == plain.output
         assert last == plain
@@ -54,17 +55,22 @@ def test_characters_and_sequences_are_whole(sh: Shell) -> None:
     """Nothing is cut: no half character, no half escape sequence, no piece of a mark."""
     text = "ä漢🦊\\x1b[31mred\\x1b]0;title\\x07.\\n"
     program = f"import os, time\nfor b in '{text}'.encode():\n  os.write(1, bytes([b])); time.sleep(0.003)\n"
-    chunks, last, _ = collect(sh, f'python3 -c "{program}"')
+    chunks, last = collect(sh, f'python3 -c "{program}"')
     assert "".join(chunks) == "ä漢🦊red.\n"
     assert not any("\x1b" in chunk or "\\x" in chunk for chunk in chunks)
     assert last.exit_code == 0
 
 
 def test_large_output(sh: Shell) -> None:
-    with quicker_than(8):
-        chunks, last, _ = collect(sh, "seq 500000; (exit 2)")
+    chunks, last = collect(sh, "seq 500000; (exit 2)")
     assert "".join(chunks) == "".join(f"{i}\n" for i in range(1, 500_001))
     assert last.exit_code == 2
+
+
+@pytest.mark.idle
+def test_large_output_is_quick(sh: Shell) -> None:
+    with quicker_than(8):
+        collect(sh, "seq 500000")
 
 
 def test_a_slow_reader_loses_nothing(sh: Shell) -> None:
@@ -73,24 +79,21 @@ def test_a_slow_reader_loses_nothing(sh: Shell) -> None:
         async for item in sh.aio.stream_in_session(sh.action("seq 200000")):
             if isinstance(item, str):
                 text += item
-                await asyncio.sleep(0.005)
+                await settle(200)
         return text
 
     assert sh.wait(read()) == "".join(f"{i}\n" for i in range(1, 200_001))
 
 
 def test_timeout_comes_after_the_chunks(sh: Shell, engine: Engine) -> None:
-    chunks: list[str] = []
-
-    async def read() -> None:
-        async for item in sh.aio.stream_in_session(sh.action("echo one; sleep 20", 0.3)):
-            chunks.append(item)
-
-    with pytest.raises(engine.exceptions.CommandTimeoutError) as caught:
-        sh.wait(read())
-    assert "".join(chunks) == "one\n"
-    assert caught.value.output == "one\n"
-    sh.interrupt()
+    timeout, chunks = 0.3, [""]
+    while "".join(chunks) != "one\n":
+        assert chunks == [""] and timeout < DEADLINE
+        with pytest.raises(engine.exceptions.CommandTimeoutError) as caught:
+            collect(sh, "echo one; sleep 1000", timeout, hear=lambda text: chunks.append(text[len("".join(chunks)) :]))
+        assert caught.value.output == "".join(chunks)
+        sh.interrupt()
+        timeout *= 2
 
 
 def test_check_raise(sh: Shell, engine: Engine) -> None:
@@ -109,31 +112,34 @@ def test_bad_input_is_told_before_anything_runs(sh: Shell, engine: Engine) -> No
         collect(sh, "echo x", session="nobody")
 
 
-def test_left_in_the_middle(sh: Shell) -> None:
+def test_left_in_the_middle(sh: Shell, gate: Gate) -> None:
     """A reader that goes away leaves the command as a timeout does; the next command waits for it."""
 
-    async def leave() -> None:
-        stream = sh.aio.stream_in_session(sh.action("echo one; sleep 0.5; echo two"))
+    async def leave() -> Any:
+        stream = sh.aio.stream_in_session(sh.action(f"echo one; {gate.pass_}; echo two"))
         async for item in stream:
             assert item == "one\n"
             break
         await stream.aclose()
+        following = asyncio.ensure_future(sh.go("echo next"))
+        await gate.is_reached()
+        assert not following.done()
+        gate.open()
+        return await following
 
-    sh.wait(leave())
-    sh.gives("echo next", "next\n")
+    assert sh.wait(leave()).output == "next\n"
 
 
 def test_interrupt_while_streaming(sh: Shell) -> None:
     async def both() -> list[Any]:
         items = []
-        async for item in sh.aio.stream_in_session(sh.action("echo one; sleep 30", 20)):
+        async for item in sh.aio.stream_in_session(sh.action("echo one; sleep 1000")):
             items.append(item)
             if item == "one\n":
                 await sh.aio.run_in_session(sh.interruption())
         return items
 
-    with quicker_than(3):
-        *chunks, last = sh.wait(both())
+    *chunks, last = sh.wait(both())
     assert "".join(chunks).startswith("one\n")
     assert last.exit_code == 130
 
@@ -156,14 +162,14 @@ def test_two_streams_stand_in_line(sh: Shell) -> None:
 
 def test_the_end_of_the_shell(sh: Shell) -> None:
     sh.ended = True
-    chunks, last, _ = collect(sh, "echo bye; exit 6")
+    chunks, last = collect(sh, "echo bye; exit 6")
     assert "".join(chunks).startswith("bye\n")
     assert last.exit_code == 6
     assert last.failure_reason
 
 
 def test_expect_ends_the_stream(sh: Shell) -> None:
-    chunks, last, _ = collect(sh, "echo one; echo ready; sleep 20", expect=["ready"])
+    chunks, last = collect(sh, "echo one; echo ready; sleep 1000", expect=["ready"])
     assert "".join(chunks).startswith("one\n")
     assert last.expect_string == "ready"
     sh.interrupt()
@@ -182,17 +188,18 @@ def test_the_pieces_are_the_output(sh: Shell) -> None:
         "yes '[1]+  Done                    x' | head -n 200000",
     ):
         sh.run("sleep 0.05 &")
-        chunks, last, _ = collect(sh, command)
+        chunks, last = collect(sh, command)
         assert "".join(chunks) == last.output, command
         assert "sleep 0.05" not in last.output or "yes" in command, command
         sh.run("wait")
 
 
-def test_only_what_may_be_a_notice_waits(sh: Shell) -> None:
-    sh.run("sleep 100 &")
-    chunks, last, times = collect(sh, "echo '[ 10%] one'; sleep 0.3; echo two")
+def test_only_what_may_be_a_notice_waits(sh: Shell, gate: Gate) -> None:
+    sh.run("sleep 1000 &")
+    first = "[ 10%] one\n"
+    command = f"echo '[ 10%] one'; {gate.pass_}; echo two"
+    chunks, last = collect(sh, command, hear=lambda text: gate.open() if text == first else None)
     assert "".join(chunks) == last.output == "[ 10%] one\ntwo\n"
-    assert times[-1] - times[0] > 0.2
     sh.run("kill %1")
 
 
@@ -201,10 +208,10 @@ def test_no_output_is_lost_behind_a_frozen_prompt(sh: Shell, frozen: str) -> Non
     """What PS0 prints is taken out while the reader takes the rest: also when the end was seen, or is asked for."""
 
     async def work(name: str) -> None:
-        await sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session=name, startup_timeout=30))
-        await sh.aio.run_in_session(sh.action(frozen, 30, session=name))
+        await sh.aio.create_session(sh.creation(session=name))
+        await sh.aio.run_in_session(sh.action(frozen, session=name))
         for number in range(100):
-            action = sh.action(f"printf 'a{number}\\n'", 30, session=name)
+            action = sh.action(f"printf 'a{number}\\n'", session=name)
             pieces = [piece async for piece in sh.aio.stream_in_session(action)]
             seen = pieces.pop()
             assert seen.output == "".join(pieces) == f"a{number}\n"
