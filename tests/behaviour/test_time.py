@@ -34,14 +34,14 @@ def test_a_timeout_is_not_late(sh: Shell, command: str) -> None:
 
 
 def test_no_timeout(sh: Shell, gate: Gate) -> None:
-    async def wait() -> Any:
-        running = asyncio.ensure_future(sh.go(f"{gate.pass_}; echo done", timeout=None))
-        await gate.is_reached()
-        assert not running.done()
+    def later() -> None:
+        gate.reached()
         gate.open()
-        return await running
 
-    assert sh.wait(wait()).output == "done\n"
+    thread = threading.Thread(target=later)
+    thread.start()
+    sh.gives(f"{gate.pass_}; echo done", "done\n", timeout=None)
+    thread.join()
 
 
 def test_a_timeout_is_a_timeout_error(sh: Shell) -> None:
@@ -326,7 +326,7 @@ def test_cancelled_caller(sh: Shell, gate: Gate) -> None:
 def test_wait_for_instead_of_a_timeout(sh: Shell) -> None:
     async def impatient() -> None:
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(sh.go("sleep 1000", timeout=None), 0.2)
+            await asyncio.wait_for(sh.go("sleep 1000"), 0.2)
 
     sh.wait(impatient())
     sh.interrupt()

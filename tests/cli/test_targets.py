@@ -20,8 +20,6 @@ from tests.support.processes import running
 from tests.support.server_process import KEY, Server, serving
 from tests.support.wait import until
 
-pytestmark = pytest.mark.limit(60)
-
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:

@@ -171,7 +171,7 @@ async def one(last):
                 _core._shutdown()
     session._bash_n = bash_n
     runtime = LocalRuntime()
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
     await runtime.run_in_session(BashAction(command="shopt -s extglob", timeout=10))
     try:
         await runtime.run_in_session(BashAction(command="echo !(nothing) | wc -w", timeout=10))

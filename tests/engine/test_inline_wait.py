@@ -30,10 +30,10 @@ async def test_a_caller_that_may_be_late_leaves_no_trace_of_it() -> None:
             return self.core.run(*arguments)
 
     runtime = LocalRuntime()
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
     session: Any = runtime.sessions["default"]
     session._core = Watched(session._core)
-    session._inline_wait_microseconds = 2_000_000  # all of them are short ones
+    session._inline_wait_microseconds = 60_000_000  # all of them are short ones
     for _ in range(10):
         assert (await runtime.run_in_session(BashAction(command="true"))).exit_code == 0
     assert waits == [0] * 8 + [4000] * 2

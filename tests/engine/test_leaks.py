@@ -65,7 +65,7 @@ async def lives(engine: Engine, count: int, at_once: int) -> None:
             def action(command: str, timeout: float = 20.0, **more: object) -> object:
                 return api.BashAction(command=command, session=name, timeout=timeout, check="silent", **more)
 
-            await runtime.create_session(api.CreateBashSessionRequest(session=name, startup_timeout=20))
+            await runtime.create_session(api.CreateBashSessionRequest(session=name, startup_timeout=60))
             assert (await runtime.run_in_session(action(f"echo {i}"))).output == f"{i}\n"
             if i % 5 == 1:
                 with pytest.raises(engine.exceptions.CommandTimeoutError):

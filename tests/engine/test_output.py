@@ -19,13 +19,14 @@ from swerex_c.engine.completions import current_completions
 from swerex_c.engine.session import BashSession
 from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
+from tests.support.wait import DEADLINE, settle
 
 LONG = 300_000
 
 
 async def opened(**more: Any) -> tuple[LocalRuntime, _core.Session]:
     runtime = LocalRuntime(**more)
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
     session = runtime.sessions["default"]
     assert isinstance(session, BashSession)
     return runtime, session.core
@@ -125,7 +126,7 @@ async def test_asked_for_before_it_was_told() -> None:
     assert operation.make(current_completions().core, future)
     time.sleep(0.1)
     assert operation.output.endswith("\n100000\n")
-    await asyncio.wait_for(future, 5)
+    await asyncio.wait_for(future, DEADLINE)
     await runtime.close()
 
 
@@ -142,7 +143,7 @@ async def test_given_up_meanwhile() -> None:
         future.cancel()
         command = "head -c 3000000 /dev/zero | tr '\\0' x"
         task = asyncio.ensure_future(runtime.run_in_session(BashAction(command=command, timeout=20)))
-        await asyncio.sleep(0.02)
+        await settle()
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task

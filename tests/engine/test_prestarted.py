@@ -385,7 +385,7 @@ async def test_startup_files_that_were_read_and_take_too_long(home: Path) -> Non
     assert await runtime.wait_until_warm()
     with pytest.raises(CommandTimeoutError, match="startup files"):
         await create(runtime, startup_timeout=0.1)
-    assert await create(runtime, startup_timeout=10) == "slow\n"
+    assert await create(runtime, startup_timeout=60) == "slow\n"
     assert shells(runtime).taken == 1
     await runtime.close()
 
@@ -739,7 +739,7 @@ async def test_a_server_has_them(way: str, tmp_path: Path) -> None:
         server = await asyncio.create_subprocess_exec(*command, stderr=subprocess.DEVNULL)
         remote = RemoteRuntime(host=f"unix://{socket}", auth_token="k")
     await remote.wait_until_alive(timeout=30)
-    await remote.create_session(CreateBashSessionRequest(startup_timeout=30))
+    await remote.create_session(CreateBashSessionRequest(startup_timeout=60))
     action = BashAction(command="pgrep -P $PPID -x bash | wc -l", timeout=10)
     for _ in range(500):
         if (await remote.run_in_session(action)).output == f"{SIZE + 1}\n":

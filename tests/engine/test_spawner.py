@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,6 +17,7 @@ from swerex_c.engine.spawner import Spawner, spawner
 from swerex_c.exceptions import RuntimeClosedError
 from swerex_c.runtime.abstract import BashAction, CloseBashSessionRequest, Command, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
+from tests.support.wait import DEADLINE, settle, until_async
 
 
 class Slow:
@@ -32,15 +32,13 @@ class Slow:
 
     def __call__(self, *arguments: Any, **more: Any) -> Any:
         self.threads.append(threading.get_ident())
-        assert self.go_on.wait(30), "the event loop has to go on meanwhile"
+        assert self.go_on.wait(DEADLINE), "the event loop has to go on meanwhile"
         return self.start(*arguments, **more)
 
     async def begun(self) -> None:
         """Until a start is under way: the event loop gets to this only where it is not held up by it."""
-        while not self.threads:
-            await asyncio.sleep(0.001)
-        for _ in range(10):
-            await asyncio.sleep(0.001)
+        await until_async(lambda: self.threads)
+        await settle()
 
 
 async def test_programs_that_start_at_once_leave_the_loop_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,10 +67,9 @@ async def test_who_is_alone_starts_here(monkeypatch: pytest.MonkeyPatch) -> None
 
 async def test_a_program_beside_a_session_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = LocalRuntime()
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=30))
-    waits = asyncio.ensure_future(runtime.run_in_session(BashAction(command="read line; echo end", timeout=30)))
-    while not current_completions().pending:
-        await asyncio.sleep(0.001)
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
+    waits = asyncio.ensure_future(runtime.run_in_session(BashAction(command="read line; echo end", timeout=DEADLINE)))
+    await until_async(lambda: current_completions().pending)
     slow = Slow(_core.Process)
     monkeypatch.setattr(_core, "Process", slow)
     done = asyncio.ensure_future(runtime.execute(Command(command=["true"])))
@@ -90,7 +87,7 @@ async def test_shells_that_start_at_once_leave_the_loop_alone(monkeypatch: pytes
     monkeypatch.setattr(_core, "Session", slow)
     with spawner.used():
         done = asyncio.gather(
-            *(runtime.create_session(CreateBashSessionRequest(session=f"s{i}", startup_timeout=30)) for i in range(4))
+            *(runtime.create_session(CreateBashSessionRequest(session=f"s{i}", startup_timeout=60)) for i in range(4))
         )
         await slow.begun()
         slow.go_on.set()
@@ -112,7 +109,7 @@ async def test_a_caller_that_gives_up_leaves_nothing(monkeypatch: pytest.MonkeyP
         await slow.begun()
         for call in calls:
             call.cancel()
-        await asyncio.sleep(0.01)
+        await settle()
         slow.go_on.set()
         assert all(isinstance(e, asyncio.CancelledError) for e in await asyncio.gather(*calls, return_exceptions=True))
     assert len(slow.threads) == 1, "those that waited were not started"
@@ -123,12 +120,12 @@ async def test_a_caller_that_gives_up_leaves_nothing(monkeypatch: pytest.MonkeyP
 
 async def test_a_shell_whose_caller_gives_up_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime, first = LocalRuntime(), LocalRuntime()
-    await first.create_session(CreateBashSessionRequest(startup_timeout=30))  # opens what the loop and the core keep
+    await first.create_session(CreateBashSessionRequest(startup_timeout=60))  # opens what the loop and the core keep
     slow = Slow(_core.Session)
     monkeypatch.setattr(_core, "Session", slow)
     before = len(os.listdir("/proc/self/fd"))
     with spawner.used():
-        made = asyncio.ensure_future(runtime.create_session(CreateBashSessionRequest(startup_timeout=30)))
+        made = asyncio.ensure_future(runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE)))
         await slow.begun()
         made.cancel()
         slow.go_on.set()
@@ -136,10 +133,7 @@ async def test_a_shell_whose_caller_gives_up_is_ended(monkeypatch: pytest.Monkey
             await made
     assert not runtime.sessions
     await runtime.close()
-    until = time.monotonic() + 10
-    while len(os.listdir("/proc/self/fd")) > before and time.monotonic() < until:
-        await asyncio.sleep(0.01)
-    assert len(os.listdir("/proc/self/fd")) <= before
+    await until_async(lambda: len(os.listdir("/proc/self/fd")) <= before)
     await first.close()
 
 
@@ -151,11 +145,11 @@ async def test_a_runtime_that_is_closed_meanwhile_ends_what_starts(monkeypatch: 
         call = asyncio.ensure_future(runtime.execute(Command(command=["sleep", "1000"])))
         await slow.begun()
         closing = asyncio.ensure_future(runtime.close())
-        await asyncio.sleep(0.01)
+        await settle()
         slow.go_on.set()
-        await asyncio.wait_for(closing, 30)
+        await asyncio.wait_for(closing, DEADLINE)
         with pytest.raises(RuntimeClosedError):
-            await asyncio.wait_for(call, 30)
+            await asyncio.wait_for(call, DEADLINE)
 
 
 async def test_errors_of_a_start_and_its_thread() -> None:
@@ -171,7 +165,4 @@ async def test_errors_of_a_start_and_its_thread() -> None:
             await many.start(fail)
         assert await many.start(threading.get_ident) != threading.get_ident()
         assert await asyncio.gather(*(many.start(partial(int, i)) for i in range(100))) == list(range(100))
-    until = time.monotonic() + 10
-    while threading.active_count() > before and time.monotonic() < until:
-        await asyncio.sleep(0.001)
-    assert threading.active_count() <= before
+    await until_async(lambda: threading.active_count() <= before)

@@ -21,7 +21,7 @@ from swerex_c import _core
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.original import our_environment
-from tests.support.wait import until
+from tests.support.wait import DEADLINE, until, until_async
 
 SMALL_STACK = """if True:
     import asyncio, threading
@@ -30,7 +30,7 @@ SMALL_STACK = """if True:
 
     async def use():
         runtime = LocalRuntime()
-        await runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
+        await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
         seen = await runtime.run_in_session(BashAction(command="seq 30000; sleep 0.01; (exit 3)", check="silent"))
         assert (len(seen.output), seen.exit_code) == (168894, 3)
         assert len((await runtime.execute(Command(command=["seq", "30000"]))).stdout) == 168894
@@ -93,9 +93,9 @@ async def test_programs_start_while_the_environment_changes(changing_environment
 
 def test_a_blocking_wait_ends_with_the_program() -> None:
     """Whoever ends it, in whichever thread."""
-    process = _core.Process(b"sleep", [b"sleep", b"9"], None, None, b"", False, None, 1 << 16, _core.Waker(), None)
+    process = _core.Process(b"sleep", [b"sleep", b"999"], None, None, b"", False, None, 1 << 16, _core.Waker(), None)
     threading.Timer(0.05, process.cancel).start()
-    assert process.wait(5.0) and process.end == "cancelled"
+    assert process.wait(DEADLINE) and process.end == "cancelled"
 
 
 @pytest.mark.idle
@@ -139,6 +139,7 @@ def no_free_descriptor() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.idle
 async def test_a_stuck_shell_that_is_dropped_holds_nobody_up(tmp_path: Path) -> None:
     """Another session answers while the kill sweep of the dropped one, which takes a second, is under way."""
     attempts = 5  # a machine that stands still for that second proves nothing
@@ -151,7 +152,7 @@ async def test_a_shell_that_is_dropped_ends_even_if_its_tree_cannot_be_seen() ->
     """Without a free descriptor the kill sweep sees no process: at its end the shell itself is killed and reaped."""
     runtime = LocalRuntime()
     before = terminals()
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
     (terminal,) = terminals() - before
     pid = int((await runtime.run_in_session(BashAction(command="trap '' HUP; echo $$"))).output)
     with no_free_descriptor():
@@ -165,9 +166,9 @@ async def answers_during_a_kill_sweep(directory: Path) -> bool:
     """Drop a session without a free descriptor, and return whether another one answers before its terminal closes."""
     directory.mkdir()
     stuck, other = LocalRuntime(), LocalRuntime()
-    await other.create_session(CreateBashSessionRequest(startup_timeout=10))
+    await other.create_session(CreateBashSessionRequest(startup_timeout=60))
     before = terminals()
-    await stuck.create_session(CreateBashSessionRequest(startup_timeout=10))
+    await stuck.create_session(CreateBashSessionRequest(startup_timeout=60))
     (terminal,) = terminals() - before
     pid = int((await stuck.run_in_session(BashAction(command="echo $$"))).output)
     os.mkfifo(directory / "line")
@@ -175,8 +176,7 @@ async def answers_during_a_kill_sweep(directory: Path) -> bool:
     begun = directory / "begun"
     command = BashAction(command=f"echo > {begun}; read -r line < {directory}/line; echo $line")
     running = asyncio.ensure_future(other.run_in_session(command))  # an idle session would need a descriptor
-    while not begun.exists():
-        await asyncio.sleep(0.001)
+    await until_async(begun.exists)
     with no_free_descriptor():
         nodes = _core.node_count()
         del stuck

@@ -22,7 +22,7 @@ from swerex_c.sandbox.session import SandboxSession
 from tests.sandbox.test_behaviour import inherited, run_rooms, run_soak
 from tests.support.harness import needs
 from tests.support.local_backend import Here
-from tests.support.wait import DEADLINE
+from tests.support.wait import DEADLINE, until_async
 
 pytestmark = pytest.mark.slow
 
@@ -106,7 +106,7 @@ def test_the_session_knows(environment: dict[str, str]) -> None:
         "from swerex_c.runtime.local import LocalRuntime\n"
         "async def look():\n"
         "    runtime = LocalRuntime()\n"
-        "    await runtime.create_session(CreateBashSessionRequest(startup_timeout=10))\n"
+        "    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))\n"
         "    print(runtime.sessions['default'].core.facts()['kernel_proof'])\n"
         "    await runtime.close()\n"
         "asyncio.run(look())\n"
@@ -156,9 +156,8 @@ class _Carried:
         await self.runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
         session = self.runtime.sessions["default"]
         assert isinstance(session, SandboxSession)
-        while session._prompt is None:
-            await asyncio.sleep(0.01)  # it is learned beside
-        assert session._prompt.strip().isdigit()
+        prompt = await until_async(lambda: session._prompt)  # it is learned beside
+        assert prompt.strip().isdigit()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -197,8 +196,7 @@ async def test_no_question_for_who_reads_in_a_place(environment: dict[str, str],
         command = f"sleep 60 & unset PS1 PROMPT_COMMAND; {read}; echo got"
         said = asyncio.create_task(shell.say(command, 4))
         core = shell.runtime.sessions["default"].core
-        while not core.facts()["doubtful"]:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: core.facts()["doubtful"])
         before = core.facts()["challenges"]
         with pytest.raises(CommandTimeoutError) as late:
             await said

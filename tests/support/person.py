@@ -16,7 +16,8 @@ import time
 from typing import Any
 
 from tests.support.original import our_environment
-from tests.support.wait import at_most
+from tests.support.processes import command_lines
+from tests.support.wait import DEADLINE, until
 
 COMMAND = [sys.executable, "-m", "swerex_c", "shell"]
 PROMPT = rb"@[^:\r\n]+:[^\r\n]*[#$] "
@@ -48,9 +49,9 @@ class Person:
             env={**our_environment(), "TERM": "xterm", **env},
         )
 
-    def until(self, pattern: bytes, seconds: float = 15.0) -> bytes:
+    def until(self, pattern: bytes, seconds: float = DEADLINE) -> bytes:
         """What is shown up to a match and with it; the next call goes on from there."""
-        deadline = time.monotonic() + at_most(seconds)
+        deadline = time.monotonic() + seconds
         while not (found := re.search(pattern, self.said)):
             ready = select.select([self.master], [], [], max(0.0, deadline - time.monotonic()))[0]
             assert ready, f"no {pattern!r} in {self.said!r}"
@@ -64,18 +65,23 @@ class Person:
     def keys(self, keys: bytes) -> None:
         os.write(self.master, keys)
 
+    def begin(self, command: str) -> None:
+        """Type a command, and wait until its program is there."""
+        self.keys(command.encode() + b"\r")
+        until(lambda: any(line.rstrip() == command for line in command_lines().values()))
+
     def run(self, command: bytes) -> bytes:
         """Type a command at the prompt; what it printed."""
         self.keys(command + b"\r")
         shown = self.until(PROMPT)
         return re.sub(PROMPT + b"$", b"", shown.partition(b"\n")[2]).rpartition(b"\n")[0]
 
-    def exit_code(self, seconds: float = 15.0) -> int:
-        deadline = time.monotonic() + at_most(seconds)
+    def exit_code(self) -> int:
+        deadline = time.monotonic() + DEADLINE
         while self.process.poll() is None and time.monotonic() < deadline:  # it may wait until its last words are read
             if select.select([self.master], [], [], 0.05)[0]:
                 self.said += os.read(self.master, 65536)
-        return self.process.wait(at_most(1))
+        return self.process.wait(1)
 
     def end(self) -> None:
         with contextlib.suppress(ProcessLookupError):

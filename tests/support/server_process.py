@@ -16,7 +16,7 @@ import pytest
 import requests
 
 from tests.support.original import our_environment
-from tests.support.wait import until
+from tests.support.wait import DEADLINE, until
 
 KEY = "the-key-of-the-tests"
 REMOTE = [sys.executable, "-c", "from swerex_c.cli.serve import main; main()"]
@@ -33,7 +33,7 @@ def environment(**more: str) -> dict[str, str]:
 def ended(*arguments: str, command: list[str] = REMOTE, **env: str) -> subprocess.CompletedProcess[str]:
     """A server that does not start, or at once ends."""
     return subprocess.run(
-        [*command, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=25,
+        [*command, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE,
         env=environment(**env),
     )  # fmt: skip
 
@@ -65,12 +65,12 @@ class Server:
         return self
 
     def get(self, path: str, /, **more: Any) -> requests.Response:
-        return self.client.get(self.url + path, timeout=20, **more)
+        return self.client.get(self.url + path, timeout=DEADLINE, **more)
 
     def post(self, path: str, /, **body: Any) -> requests.Response:
         return self.client.post(self.url + path, json=body, timeout=60)
 
-    def terminate(self, seconds: float = 15, number: int = signal.SIGTERM) -> int:
+    def terminate(self, seconds: float = DEADLINE, number: int = signal.SIGTERM) -> int:
         """The exit code after a signal."""
         self.process.send_signal(number)
         return self.process.wait(seconds)

@@ -16,8 +16,6 @@ from tests.support.docker_engine import Engine
 from tests.support.original import our_environment
 from tests.support.person import Person
 
-pytestmark = pytest.mark.limit(110)
-
 COMMAND = [sys.executable, "-m", "swerex_c"]
 
 
