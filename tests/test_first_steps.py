@@ -29,10 +29,10 @@ from swerex_c import (
 )
 from swerex_c.deployment.config import LocalDeploymentConfig, get_deployment
 from swerex_c.runtime.sandbox import SandboxRuntime
-from tests.support.harness import DEADLINE
 from tests.support.local_backend import Here
 from tests.support.runtimes import remote
 from tests.support.server_process import serving
+from tests.support.wait import DEADLINE
 
 pytestmark = pytest.mark.usefixtures("family")
 

@@ -16,7 +16,7 @@ from swerex_c.exceptions import InvalidInputError
 from tests.cli.test_cli import COMMAND, cli, results
 from tests.support.original import our_environment
 from tests.support.person import Person
-from tests.support.processes import running
+from tests.support.processes import Family, running
 from tests.support.server_process import KEY, Server, serving
 from tests.support.wait import until
 
@@ -42,7 +42,7 @@ def test_exec_behind_a_server(server: Server) -> None:
     assert done.json()["output"] == "still here\n"  # its session is not of those that exec has ended
 
 
-def test_exec_behind_a_server_ends_with_its_command(server: Server, mark: str) -> None:
+def test_exec_behind_a_server_ends_with_its_command(server: Server, family: Family) -> None:
     command = [*COMMAND, "exec", "--host", server.url, "echo up; sleep 100"]
     environment = {**our_environment(), "SWEREX_AUTH_TOKEN": KEY}
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment) as process:
