@@ -234,6 +234,16 @@ def test_exec_hands_on_what_is_a_socket_or_a_terminal() -> None:
     theirs.close()
 
 
+def test_exec_does_not_wait_for_the_end_of_a_socket() -> None:
+    ours, theirs = socket.socketpair()
+    done = subprocess.run(
+        [*COMMAND, "exec", "echo hi"], stdin=theirs, capture_output=True, text=True, timeout=25, env=our_environment()
+    )
+    assert results(done) == ("hi\n", "", 0)
+    ours.close()
+    theirs.close()
+
+
 def test_no_option_promises_a_session_that_lasts() -> None:
     assert cli("exec", "-s", "build", "true").returncode == 2
 
