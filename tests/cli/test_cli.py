@@ -26,7 +26,7 @@ from swerex_c._version import __version__ as own_version
 from swerex_c.cli.main import app
 from tests.support.original import our_environment
 from tests.support.processes import Family
-from tests.support.wait import at_most, until
+from tests.support.wait import DEADLINE, until
 
 COMMAND = [sys.executable, "-m", "swerex_c"]
 
@@ -135,29 +135,36 @@ def test_exec_refuses_wrong_syntax_in_bashs_words() -> None:
 
 
 def test_exec_prints_what_came_before_a_timeout(family: Family) -> None:
-    began = time.monotonic()
-    done = cli("exec", "--timeout", "0.5", "echo early; sleep 100")
-    assert (done.stdout, done.returncode) == ("early\n", 124)
-    assert "timeout after 0.5 seconds" in done.stderr
-    assert time.monotonic() - began < at_most(15)
+    """All of it, if there was time for it; else what has come so far."""
+    timeout, stdout = 0.5, ""
+    while not stdout:
+        done = cli("exec", "--timeout", str(timeout), "echo early; sleep 1000")
+        stdout = done.stdout
+        assert stdout in ("", "early\n") and done.returncode == 124 and timeout < DEADLINE
+        assert f"timeout after {timeout} seconds" in done.stderr
+        timeout *= 2
     assert not family.left()
 
 
+@pytest.mark.idle
 def test_exec_can_wait_for_silence() -> None:
-    done = cli("exec", "--no-output-timeout", "0.7", "for i in 1 2 3 4 5; do echo $i; sleep 0.2; done; sleep 100")
+    done = cli("exec", "--no-output-timeout", "0.7", "for i in 1 2 3 4 5; do echo $i; sleep 0.2; done; sleep 1000")
     assert (done.stdout, done.returncode) == ("1\n2\n3\n4\n5\n", 124)
 
 
+def test_exec_ends_with_a_silence() -> None:
+    done = cli("exec", "--no-output-timeout", "0.7", "echo 1; sleep 1000")
+    assert done.stdout in ("", "1\n") and done.returncode == 124
+
+
 def test_exec_streams() -> None:
-    command = [*COMMAND, "exec", "echo first; read -t 10 < <(sleep 10); echo last"]
+    command = [*COMMAND, "exec", "echo first; sleep 1000; echo last"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=our_environment()) as process:
         assert process.stdout is not None
-        began = time.monotonic()
         assert process.stdout.readline() == "first\n"
-        assert time.monotonic() - began < at_most(8)
         assert process.poll() is None
         process.terminate()
-        assert process.wait(10) == 128 + signal.SIGTERM
+        assert process.wait(DEADLINE) == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -169,7 +176,7 @@ def test_exec_leaves_nothing_behind_when_it_is_ended(number: signal.Signals, fam
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == "up\n"
         process.send_signal(number)
-        assert process.wait(10) == 128 + number
+        assert process.wait(DEADLINE) == 128 + number
         assert process.stderr.read() == ""
     assert not family.left()
 
@@ -188,7 +195,7 @@ def test_exec_ends_with_a_code_whenever_it_is_ended(number: signal.Signals) -> N
             assert process.stdout.readline() == "up\n"
             time.sleep(step * 0.2 / rounds)
             process.send_signal(number)
-            assert (process.wait(10) in (0, 128 + number), process.stderr.read()) == (True, ""), step
+            assert (process.wait(DEADLINE) in (0, 128 + number), process.stderr.read()) == (True, ""), step
 
 
 def test_exec_stops_quietly_when_nobody_reads(family: Family) -> None:
@@ -197,7 +204,7 @@ def test_exec_stops_quietly_when_nobody_reads(family: Family) -> None:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.read(100) == b"y\n" * 50
         process.stdout.close()
-        assert process.wait(10) == 141
+        assert process.wait(DEADLINE) == 141
         assert process.stderr.read() == b""
     assert not family.left()
 
@@ -317,7 +324,7 @@ def test_shell_is_a_shell_in_a_terminal(family: Family) -> None:
 
     def hear(text: bytes) -> None:
         nonlocal said
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + DEADLINE
         while text not in said:
             assert select.select([master], [], [], max(0, deadline - time.monotonic()))[0], said
             said += os.read(master, 65536)
@@ -325,8 +332,8 @@ def test_shell_is_a_shell_in_a_terminal(family: Family) -> None:
     os.write(master, b"echo $((6 * 7))-here; stty size\n")
     hear(b"42-here")
     hear(b"24 80")
-    os.write(master, b"sleep 100\n")
-    time.sleep(0.3)
+    os.write(master, b"sleep 1000\n")
+    until(lambda: "sleep 1000" in map(str.rstrip, family.living().values()))
     os.write(master, b"\x03")
     os.write(master, b"echo again-$((1 + 1))\n")
     hear(b"again-2")

@@ -29,7 +29,7 @@ from swerex_c.runtime.abstract import BashAction, CloseBashSessionRequest, Creat
 from swerex_c.runtime.config import LocalRuntimeConfig
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
-from tests.support.wait import until_async
+from tests.support.wait import DEADLINE, settle, until, until_async
 
 SIZE = 2
 
@@ -119,6 +119,13 @@ def lives(pid: int) -> bool:
     return state(pid) not in "XZ"
 
 
+async def settled(home: Path) -> None:
+    """Wait until the startup files are old enough for a change to be seen by their times."""
+    stamps = [path.stat() for path in home.iterdir()]
+    newest = max((max(stamp.st_mtime_ns, stamp.st_ctime_ns) for stamp in stamps), default=0)
+    await until_async(lambda: time.time_ns() - newest > start_conditions.RACY_SECONDS * 1e9)
+
+
 # -- what a session is
 
 
@@ -160,7 +167,7 @@ async def test_what_was_read_ahead_is_what_would_be_read_now(home: Path, sources
     )
     (home / "more").write_text("echo more $#; x=1; false\n")
     (home / "it's more").write_text("echo $x; alias la='ls -a'; TMOUT=1; shopt -u extglob\n")
-    await asyncio.sleep(start_conditions.RACY_SECONDS)
+    await settled(home)
     runtime = LocalRuntime(warm_sessions=SIZE, warm_startup_files=True)
     assert await runtime.wait_until_warm()
     found = await described(runtime, startup_source=sources)
@@ -190,7 +197,7 @@ async def test_startup_source_that_ends_the_shell(ahead: bool, home: Path) -> No
 async def test_it_is_one_of_those_that_waited(ahead: bool, home: Path) -> None:
     (home / ".bashrc").write_text("echo hello; x=$PPID\n")
     (home / "more").write_text("echo more $x; y=1\n")
-    await asyncio.sleep(start_conditions.RACY_SECONDS)
+    await settled(home)
     runtime = LocalRuntime(warm_sessions=SIZE, warm_startup_files=ahead)
     assert await runtime.wait_until_warm()
     waiting = pids(runtime)
@@ -207,6 +214,7 @@ async def test_it_is_one_of_those_that_waited(ahead: bool, home: Path) -> None:
     await runtime.close()
 
 
+@pytest.mark.idle
 @pytest.mark.slow
 @with_runtime
 async def test_the_time_of_the_shell_begins_when_it_is_asked_for(runtime: LocalRuntime) -> None:
@@ -362,13 +370,13 @@ async def test_a_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.Monk
 
 async def test_startup_files_that_were_read_and_have_changed(home: Path) -> None:
     (home / ".bashrc").write_text("echo old\n")
-    await asyncio.sleep(start_conditions.RACY_SECONDS)
+    await settled(home)
     runtime = LocalRuntime(warm_sessions=SIZE, warm_startup_files=True)
     assert await runtime.wait_until_warm()
     (home / ".bashrc").write_text("echo new\n")
     assert await create(runtime) == "new\n"
     assert shells(runtime).taken == 0
-    await asyncio.sleep(start_conditions.RACY_SECONDS)
+    await settled(home)
     assert await runtime.wait_until_warm()
     assert await create(runtime, "t") == "new\n"
     assert shells(runtime).taken == 1
@@ -380,7 +388,7 @@ async def test_startup_files_that_were_read_and_have_changed(home: Path) -> None
 @pytest.mark.slow
 async def test_startup_files_that_were_read_and_take_too_long(home: Path) -> None:
     (home / ".bashrc").write_text("sleep 0.6; echo slow\n")
-    await asyncio.sleep(start_conditions.RACY_SECONDS)
+    await settled(home)
     runtime = LocalRuntime(warm_sessions=1, warm_startup_files=True)
     assert await runtime.wait_until_warm()
     with pytest.raises(CommandTimeoutError, match="startup files"):
@@ -420,8 +428,7 @@ async def test_a_shell_that_ends_while_it_is_handed_out(runtime: LocalRuntime, m
         shell = take(pool, request)
         assert shell is not None
         os.kill(shell.pid, signal.SIGKILL)
-        while not shell.core.facts()["dead"]:
-            time.sleep(0.001)
+        until(lambda: shell.core.facts()["dead"])
         return shell
 
     monkeypatch.setattr(prestarted.PrestartedShells, "take", killed)
@@ -550,7 +557,7 @@ async def test_a_forked_child_has_its_own(runtime: LocalRuntime) -> None:
                 os.write(write_end, " ".join(map(str, pids(runtime))).encode())
                 await runtime.close()
 
-            asyncio.new_event_loop().run_until_complete(asyncio.wait_for(work(), 60))
+            asyncio.new_event_loop().run_until_complete(asyncio.wait_for(work(), DEADLINE))
             code = 0
         finally:
             os._exit(code)
@@ -599,6 +606,7 @@ async def test_never_more_than_asked_for_and_none_after_the_last(runtime: LocalR
     assert _core.node_count() - others == SIZE + 6
 
 
+@pytest.mark.idle
 @with_runtime
 async def test_nothing_ticks_while_they_wait(runtime: LocalRuntime) -> None:
     (thread,) = [t for t in threading.enumerate() if t.name == "swerex-warm" and t.is_alive()][-1:]
@@ -619,15 +627,14 @@ async def test_a_start_does_not_hold_the_loop_up(monkeypatch: pytest.MonkeyPatch
 
     def slow(*arguments: Any, **more: Any) -> _core.Session:
         threads.append(threading.get_ident())
-        assert go_on.wait(30)
+        assert go_on.wait(DEADLINE)
         return start(*arguments, **more)
 
     monkeypatch.setattr(_core, "Session", slow)
     runtime = LocalRuntime(warm_sessions=SIZE)
     full = asyncio.ensure_future(runtime.wait_until_warm())
     await until_async(lambda: threads)
-    for _ in range(5):
-        await asyncio.sleep(0.001)
+    await settle()
     go_on.set()
     assert await full
     assert threading.get_ident() not in threads
@@ -636,27 +643,25 @@ async def test_a_start_does_not_hold_the_loop_up(monkeypatch: pytest.MonkeyPatch
 
 async def test_it_rests_between_starts_unless_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prestarted, "_SHARE", 10000)
-    monkeypatch.setattr(prestarted, "_LONGEST_REST", 30.0)
+    monkeypatch.setattr(prestarted, "_LONGEST_REST", 1000.0)
     runtime = LocalRuntime(warm_sessions=3)
     await until_async(lambda: shells(runtime).waiting)
-    await asyncio.sleep(0.1)
+    await settle()
     assert shells(runtime).waiting == 1
     assert await runtime.wait_until_warm()
     assert shells(runtime).waiting == 3
     await create(runtime)
-    await asyncio.sleep(0.1)
-    begin = time.monotonic()
+    await settle()
     await runtime.close()
-    assert time.monotonic() - begin < 10
 
 
 @with_runtime
 async def test_sessions_that_are_asked_for_at_once_are_not_disturbed(
     runtime: LocalRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prestarted, "_QUIET", 30.0)
+    monkeypatch.setattr(prestarted, "_QUIET", 1000.0)
     await create(runtime)
-    await asyncio.sleep(0.1)
+    await settle()
     assert shells(runtime).waiting == SIZE - 1
     assert await runtime.wait_until_warm()
     assert shells(runtime).waiting == SIZE
@@ -665,10 +670,10 @@ async def test_sessions_that_are_asked_for_at_once_are_not_disturbed(
 @pytest.mark.slow
 async def test_close_while_startup_files_are_read(home: Path) -> None:
     (home / ".bashrc").write_text("echo $$ >~/pid; sleep 100\n")
-    await asyncio.sleep(start_conditions.RACY_SECONDS)
+    await settled(home)
     runtime = LocalRuntime(warm_sessions=SIZE, warm_startup_files=True)
     await until_async((home / "pid").exists)
-    await asyncio.wait_for(runtime.close(), 20)
+    await asyncio.wait_for(runtime.close(), DEADLINE)
     await until_async(lambda: not lives(int((home / "pid").read_text())))
 
 
@@ -740,13 +745,10 @@ async def test_a_server_has_them(way: str, tmp_path: Path) -> None:
         remote = RemoteRuntime(host=f"unix://{socket}", auth_token="k")
     await remote.wait_until_alive(timeout=30)
     await remote.create_session(CreateBashSessionRequest(startup_timeout=60))
-    action = BashAction(command="pgrep -P $PPID -x bash | wc -l", timeout=10)
-    for _ in range(500):
-        if (await remote.run_in_session(action)).output == f"{SIZE + 1}\n":
-            break
-        await asyncio.sleep(0.01)
-    else:
-        raise AssertionError("there are no shells that wait")
+    action = BashAction(command="pgrep -P $PPID -x bash | wc -l", timeout=DEADLINE)
+    async with asyncio.timeout(DEADLINE):
+        while (await remote.run_in_session(action)).output != f"{SIZE + 1}\n":
+            await settle()
     shells_there = (await remote.run_in_session(BashAction(command="pgrep -P $PPID -x bash"))).output.split()
     await remote.close()
     if server is not None:

@@ -14,7 +14,7 @@ from swerex_c.engine.sessions import SessionsRuntime
 from swerex_c.runtime.sandbox import SandboxRuntime
 from tests.support.local_backend import Here
 
-pytestmark = pytest.mark.usefixtures("mark")
+pytestmark = pytest.mark.usefixtures("family")
 
 Make = Callable[[logging.Logger], SessionsRuntime]
 KINDS: dict[str, Make] = {

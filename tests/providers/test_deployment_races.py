@@ -15,7 +15,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,7 @@ from swerex_c.runtime.abstract import Command
 from tests.providers.docker.test_deployment import make, names, reach, said
 from tests.support import hosts, needs
 from tests.support.docker_engine import Engine
-from tests.support.wait import at_most, until
+from tests.support.wait import quicker_than, until
 
 __all__ = ["make", "reach"]
 
@@ -194,12 +193,10 @@ async def test_a_client_that_hangs_does_not_keep_a_stop(
     deployment = make()
     starting = asyncio.ensure_future(deployment.start())
     assert await asyncio.to_thread(needs.wait_until, lambda: needs.mentioning(f"sleep\0{number}\0"), 60)
-    began = time.monotonic()
     await deployment.stop()
-    took = time.monotonic() - began
     with pytest.raises(RuntimeClosedError):
         await starting
-    assert took < at_most(9) and names(reach) == []
+    assert names(reach) == []
     if late:
         go.touch()
         assert await asyncio.to_thread(needs.wait_until, lambda: len(made.read_text().strip()) == 64, 60)
@@ -308,12 +305,6 @@ async def test_a_host_that_does_not_let_us_in_says_what_to_do_and_in_time(sshd: 
         for shared in (True, False):
             with pytest.raises(StartupTimeoutError):
                 await host(port=port, share_connections=shared, startup_timeout=0.5).start()
-        backend = SSHBackend(sshd.name, config_file=str(sshd.config), port=port)
-        began = time.monotonic()
-        with pytest.raises(SandboxLostError):
-            backend.open(0.1)
-        # Nobody waits 5 seconds for the end of a connection that was never there.
-        assert time.monotonic() - began < at_most(4)
         deployment = host(port=port)
         starting = asyncio.ensure_future(deployment.start())
         assert await asyncio.to_thread(needs.wait_until, lambda: needs.mentioning(line), 60)
@@ -321,6 +312,15 @@ async def test_a_host_that_does_not_let_us_in_says_what_to_do_and_in_time(sshd: 
         with pytest.raises(RuntimeClosedError):
             await starting
     until(lambda: not needs.mentioning(line))
+
+
+@pytest.mark.idle
+def test_a_host_that_is_silent_is_given_up_in_time(sshd: hosts.Sshd) -> None:
+    """Nobody waits 5 seconds for the end of a connection that was never there."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        backend = SSHBackend(sshd.name, config_file=str(sshd.config), port=silent.getsockname()[1])
+        with quicker_than(4), pytest.raises(SandboxLostError):
+            backend.open(0.1)
 
 
 async def test_an_isolated_view_that_is_stopped_or_started_again_while_it_starts(bwrap: str) -> None:

@@ -17,7 +17,6 @@ from swerex_c.remote.client import calls
 from swerex_c.remote.client.calls import ClientChannel
 from swerex_c.remote.client.frames import Address, WireClient
 from tests.support.server_process import KEY, Server, serving
-from tests.support.wait import at_most
 
 LONG = 20.0
 """Seconds that a call may wait by itself in these tests, so that on a slow machine it does, too."""
@@ -101,12 +100,10 @@ async def test_many_at_once(channel: ClientChannel) -> None:
 async def test_time_is_up(channel: ClientChannel, monkeypatch: pytest.MonkeyPatch, stopped: int) -> None:
     """What takes longer than a call waits by itself is waited for by the loop, up to its own deadline."""
     monkeypatch.setattr(calls, "_INLINE_WAIT_SECONDS", 0.001)
-    begin = time.monotonic()
     with pytest.raises(ConnectionLostError, match=r"did not respond to is_alive within 0\.3 seconds"):
         await channel.call("is_alive", {}, 0.3)
-    late = asyncio.create_task(channel.call("is_alive", {}, 15))
+    late = asyncio.create_task(channel.call("is_alive", {}, 60))
     await asyncio.sleep(0.1)
-    assert time.monotonic() - begin < at_most(5)
     assert not late.done()
     os.kill(stopped, signal.SIGCONT)
     assert (await late)["is_alive"] is True

@@ -39,7 +39,7 @@ from tests.support import server_process
 from tests.support.http_servers import KEY, Server, start_ours, stop
 from tests.support.processes import running
 from tests.support.raw_http import ask
-from tests.support.wait import DEADLINE, at_most, until, until_async
+from tests.support.wait import DEADLINE, until, until_async
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -152,10 +152,8 @@ def test_a_program_is_killed(our_server: Server, run: Run, sleep: str) -> None:
             await until_async(lambda: running(sleep))
             await cancelled(task)
             await until_async(lambda: not running(sleep))
-            begin = time.monotonic()
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(client.execute(sleep), 0.5)
-            assert time.monotonic() - begin < at_most(1.5 + _GIVE_UP_SECONDS)
             await until_async(lambda: not running(sleep))
             left.append(client.execute(sleep))
             await until_async(lambda: running(sleep))
@@ -289,7 +287,7 @@ async def test_a_server_that_does_not_answer_delays_nobody() -> None:
         await came.wait()
         begin = time.monotonic()
         await cancelled(task)
-        assert _GIVE_UP_SECONDS <= time.monotonic() - begin + 0.1 < at_most(1 + 2 * _GIVE_UP_SECONDS)
+        assert _GIVE_UP_SECONDS <= time.monotonic() - begin + 0.1
         # Twice cancelled it does not wait at all; the server is told all the same.
         task = asyncio.create_task(client.call("execute", Command(command="true"), CommandResponse))
         await asyncio.sleep(0.05)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,9 +16,6 @@ DEADLINE = 60.0
 
 PAUSE = 0.01
 """Seconds between two looks at a condition."""
-
-STRICT = bool(os.environ.get("SWX_STRICT"))
-"""Whether bounds of time hold as they are written: `.ci/full idle` sets it, which has the machine for itself."""
 
 
 def until(condition: Callable[[], Any], what: str = "it does not come to hold") -> Any:
@@ -46,15 +42,10 @@ async def settle(turns: int = 50) -> None:
         await asyncio.sleep(0)
 
 
-def at_most(seconds: float) -> float:
-    """Return the bound, in seconds, of what takes that long at most on an idle machine; `DEADLINE` unless `STRICT`."""
-    return seconds if STRICT else max(DEADLINE, seconds)
-
-
 @contextlib.contextmanager
 def quicker_than(seconds: float) -> Iterator[None]:
-    """Fail when the block takes longer, see `at_most`."""
+    """Fail when the block takes longer. For tests that are marked `idle`."""
     start = time.monotonic()
     yield
-    spent, most = time.monotonic() - start, at_most(seconds)
-    assert spent < most, f"took {spent:.2f} s, more than {most:.2f} s"
+    spent = time.monotonic() - start
+    assert spent < seconds, f"took {spent:.2f} s, more than {seconds:.2f} s"
