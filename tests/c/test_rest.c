@@ -111,13 +111,14 @@ static void test_when(void)
     swx_session_release(s, &held, now());
     wait_for(s, &held);
     EXPECT(&held, SWX_END_DONE, 0, "held\n");
-    swx_op op = operation(SWX_OP_RUN, "sleep 0.3\n");
+    swx_op op = operation(SWX_OP_RUN, "echo up; read x\n");
     submit(s, &op);
-    turn(s, now() + 50 * MS);
+    wait_for_output(s, &op, 3);
     swx_session_due(s, now() + 5000 * MS);
     CHECK(open_descriptors() == before + 4);
+    CHECK(swx_session_type(s, (const uint8_t *)"\n", 1, now()) == SWX_OK);
     wait_for(s, &op);
-    EXPECT(&op, SWX_END_DONE, 0, "");
+    EXPECT(&op, SWX_END_DONE, 0, NULL);
     close_session(s);
 }
 
