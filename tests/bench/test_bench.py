@@ -27,7 +27,7 @@ from swerex_c.bench.process import NO_TIME
 from swerex_c.bench.rows import ORIGINAL, OURS, PLACE, PROGRAMS, PTY, ROWS, WARM, chosen
 from swerex_c.bench.run import BOOT, Found, MissingError, Setting, measure
 from swerex_c.cli.main import app
-from tests.cli.test_cli import COMMAND, cli
+from tests.support.cli import COMMAND, cli
 from tests.support.original import our_environment
 from tests.support.processes import Family
 from tests.support.wait import until

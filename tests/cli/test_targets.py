@@ -13,7 +13,7 @@ import pytest
 
 from swerex_c.cli.targets import find_target
 from swerex_c.exceptions import InvalidInputError
-from tests.cli.test_cli import COMMAND, cli, results
+from tests.support.cli import COMMAND, cli, results
 from tests.support.original import our_environment
 from tests.support.person import Person
 from tests.support.processes import Family, running

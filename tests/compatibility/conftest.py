@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from tests.providers.conftest import debian_py, docker  # noqa: F401
+from tests.support.engine_fixtures import debian_py, docker  # noqa: F401
+from tests.support.luggage import Luggage
 
 REPLACE = """\
 #!/bin/bash
@@ -44,14 +43,6 @@ GIT = {
     **dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), "2024-01-01T00:00:00 +0000"),
     **dict.fromkeys(("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"), os.devnull),
 }
-
-
-@dataclass(frozen=True)
-class Luggage:
-    """A git repository and a directory of tool bundles."""
-
-    repository: Path
-    tools: Path
 
 
 @pytest.fixture(scope="session")

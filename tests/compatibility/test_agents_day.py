@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.compatibility.conftest import Luggage
 from tests.support.docker_engine import Engine
 from tests.support.http_servers import start_ours, stop
+from tests.support.luggage import Luggage
 from tests.support.original import ROOT, original_python
 
 SECONDS = 200

@@ -56,7 +56,7 @@ from swerex_c.utils import free_port, log
 from swerex_c.utils.free_port import find_free_port
 from swerex_c.utils.load import load_class
 from swerex_c.utils.wait import _wait_until_alive
-from tests.sandbox.test_commands import Here
+from tests.support.local_backend import Here
 from tests.support.original import our_environment, python_output
 from tests.support.processes import Family
 from tests.support.wait import until

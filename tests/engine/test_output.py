@@ -10,35 +10,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from swerex_c import _core
 from swerex_c.engine.completions import current_completions
-from swerex_c.engine.session import BashSession
-from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
-from swerex_c.runtime.local import LocalRuntime
+from swerex_c.runtime.abstract import BashAction
+from tests.support.core_sessions import ended, opened
 from tests.support.wait import DEADLINE, settle
 
 LONG = 300_000
-
-
-async def opened(**more: Any) -> tuple[LocalRuntime, _core.Session]:
-    runtime = LocalRuntime(**more)
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    session = runtime.sessions["default"]
-    assert isinstance(session, BashSession)
-    return runtime, session.core
-
-
-async def ended(core: _core.Session, command: str) -> _core.Operation:
-    waker = current_completions()
-    future = waker.create_future()
-    operation = core.run(command, 1, 20.0, None, None, waker.core, future, None, 0)
-    if not operation.done:
-        await future
-    return operation
 
 
 async def made(operation: _core.Operation) -> bool:
@@ -157,7 +138,7 @@ def test_the_end_of_the_interpreter_meanwhile() -> None:
     program = """if True:
         import asyncio, os, sys
         sys.path[:0] = [{root!r}]
-        from tests.engine.test_output import ended, opened
+        from tests.support.core_sessions import ended, opened
         from swerex_c.engine.completions import current_completions
 
         async def main():

@@ -12,15 +12,9 @@ import pytest
 
 from swerex_c.engine.patterns import make_matcher
 from swerex_c.exceptions import CommandTimeoutError, InvalidInputError
+from tests.support.patterns import COSTLY, NOT_REGULAR
 from tests.support.session import Shell
 from tests.support.wait import DEADLINE, quicker_than
-
-NOT_REGULAR = [
-    *[r"<(\w+)>[^<]*</\1>", r"ready(?=\n)", r"(?<=\n)ready", r"a(?!b)", r"(?<!a)b", r"(a+)+\1b", r"(?P<n>a)(?P=n)"],
-    *[r"(?>a)b", r"a++b", r"(a)?(?(1)b|c)"],
-]
-COSTLY = r"(a|b)*a(a|b){5000}c"
-"""Which of the last 5,000 letters were an `a`: as many states as there are texts of that length."""
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.sandbox.test_behaviour import inherited
+from tests.support.behaviour_runs import inherited
 from tests.support.harness import needs
 from tests.support.server_process import FRONT, REMOTE, serving
 

@@ -19,7 +19,7 @@ from swerex_c.exceptions import CommandTimeoutError, SessionDiedError
 from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.session import SandboxSession
-from tests.sandbox.test_behaviour import inherited, run_rooms, run_soak
+from tests.support.behaviour_runs import inherited, run_rooms, run_soak
 from tests.support.harness import needs
 from tests.support.local_backend import Here
 from tests.support.wait import DEADLINE, until_async

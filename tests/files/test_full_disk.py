@@ -18,7 +18,7 @@ from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.sandbox import Sandbox
-from tests.providers.test_files import _Local
+from tests.support.sandboxes import Local
 from tests.support.server_process import KEY, Server, serving
 
 ROOM = 4 << 20
@@ -60,7 +60,7 @@ async def runtime(request: pytest.FixtureRequest, our_server: Server) -> Awaitab
     if request.param == "local":
         made: AbstractRuntime = LocalRuntime()
     elif request.param == "a program in the place":
-        made = SandboxRuntime(Sandbox(_Local(dict(os.environ))))
+        made = SandboxRuntime(Sandbox(Local(dict(os.environ))))
     else:
         wire = "json" if request.param == "JSON" else "msgpack"
         made = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=our_server.port, timeout=30, wire=wire)

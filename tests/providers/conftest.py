@@ -1,112 +1,34 @@
-"""Real places to run commands in: started for the tests that ask for them, once a test process, and ended with it.
+"""The fixtures of `tests.support.engine_fixtures`, and those of places by their kinds."""
 
-Where a machine cannot have one, the tests that need it are skipped, and the reason names what is lacking.
-"""
-
-from __future__ import annotations
-
-import subprocess
-from collections.abc import Callable, Iterator
-
-import pytest
-
-from tests.support import hosts, images, needs
-from tests.support.docker_engine import Engine
-from tests.support.kubectl_server import Kubernetes
+from tests.support.engine_fixtures import (
+    ash_min,
+    bash_min,
+    bash_only,
+    bwrap,
+    container,
+    debian_py,
+    docker,
+    kubernetes,
+    podman,
+    sshd,
+    swebench,
+    swebench_user,
+)
 from tests.support.sandboxes import docker_place, place
 
-__all__ = ["docker_place", "place"]
-
-
-@pytest.fixture(scope="session")
-def docker() -> Iterator[Engine]:
-    """A Docker engine of our own that runs; `docker.environment` is what a client needs to reach it."""
-    with needs.started(Engine) as engine:
-        yield engine
-
-
-def _image(engine: Engine, name: str) -> str:
-    try:
-        return images.provide(engine, name)
-    except needs.Lacking as lack:
-        pytest.skip(f"this machine lacks {lack}")
-
-
-@pytest.fixture(scope="session")
-def bash_only(docker: Engine) -> str:
-    """Name of an image with a static bash and nothing else."""
-    return _image(docker, "bash-only")
-
-
-@pytest.fixture(scope="session")
-def bash_min(docker: Engine) -> str:
-    """Name of an image with bash and busybox, but neither Python nor tar."""
-    return _image(docker, "bash-min")
-
-
-@pytest.fixture(scope="session")
-def ash_min(docker: Engine) -> str:
-    """Name of an image with busybox: it has no bash."""
-    return _image(docker, "ash-min")
-
-
-@pytest.fixture(scope="session")
-def debian_py(docker: Engine) -> str:
-    """Name of an image with a small Debian, Python and git."""
-    return _image(docker, "debian-py")
-
-
-@pytest.fixture(scope="session")
-def swebench(docker: Engine) -> str:
-    """Name of an image as benchmarks have them: conda, a noisy .bashrc, PROMPT_COMMAND, WORKDIR, odd variables."""
-    return _image(docker, "swebench")
-
-
-@pytest.fixture(scope="session")
-def swebench_user(docker: Engine) -> str:
-    """The same image as a user who is not root."""
-    return _image(docker, "swebench-user")
-
-
-@pytest.fixture
-def container(docker: Engine) -> Iterator[Callable[..., str]]:
-    """`container(image, *arguments of docker run)` starts one that waits and gives its id; removed after the test."""
-    started: list[str] = []
-
-    def start(image: str, *arguments: str) -> str:
-        started.append(docker.docker("run", "-di", "--pull", "never", "--network", "none", *arguments, image))
-        return started[-1]
-
-    yield start
-    if started:
-        docker.docker("rm", "-f", "-v", *started, check=False)
-
-
-@pytest.fixture(scope="session")
-def podman() -> Iterator[hosts.Podman]:
-    """podman with storage of its own: `podman.argv` and `.environment` reach it, `.provide(name)` makes images."""
-    with needs.started(hosts.Podman) as place:
-        yield place
-
-
-@pytest.fixture(scope="session")
-def sshd() -> Iterator[hosts.Sshd]:
-    """An ssh server on 127.0.0.1: `[*sshd.argv, sshd.name, command]` runs something there."""
-    with needs.started(hosts.Sshd) as place:
-        yield place
-
-
-@pytest.fixture(scope="session")
-def kubernetes() -> Iterator[Kubernetes]:
-    """What kubectl takes for a cluster: `kubernetes.start_pod(name)`; `.kubectl` and `.kubeconfig` reach it."""
-    with needs.started(Kubernetes) as place:
-        yield place
-
-
-@pytest.fixture(scope="session")
-def bwrap() -> str:
-    """The path of bubblewrap."""
-    try:
-        return hosts.bubblewrap()
-    except (needs.Lacking, subprocess.TimeoutExpired) as lack:
-        pytest.skip(f"this machine lacks {lack}")
+__all__ = [
+    "ash_min",
+    "bash_min",
+    "bash_only",
+    "bwrap",
+    "container",
+    "debian_py",
+    "docker",
+    "docker_place",
+    "kubernetes",
+    "place",
+    "podman",
+    "sshd",
+    "swebench",
+    "swebench_user",
+]

@@ -39,8 +39,8 @@ from swerex_c.providers.docker.engine import _fits
 from swerex_c.providers.docker.prune import prune
 from swerex_c.providers.ssh.backend import SSHBackend
 from swerex_c.runtime.abstract import Command
-from tests.providers.docker.test_deployment import make, names, reach, said
 from tests.support import hosts, needs
+from tests.support.docker_deployments import make, names, reach, said
 from tests.support.docker_engine import Engine
 from tests.support.wait import quicker_than, until
 

@@ -32,10 +32,10 @@ from swerex_c.providers.docker.backend import DockerBackend, PodmanBackend
 from swerex_c.sandbox import file_ops, files
 from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.sandbox import Sandbox
-from tests.files.test_local_files import assert_no_leftovers, everything, make_tree
 from tests.support import hosts, needs
 from tests.support.docker_engine import Engine
-from tests.support.sandboxes import ByCommand, ssh_backend
+from tests.support.sandboxes import ByCommand, Local, ssh_backend
+from tests.support.trees import assert_no_leftovers, everything, make_tree
 
 OPEN_SECONDS = 60.0
 
@@ -73,13 +73,6 @@ class There:
         with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
             tar.extractall(to, filter="fully_trusted")
         return everything(to / os.path.basename(path))
-
-
-class _Local(ByCommand):
-    """This machine, without any client between."""
-
-    def __init__(self, environment: dict[str, str]) -> None:
-        super().__init__("this machine", environment, lambda argv, names: [*argv], lambda argv, names: [*argv])
 
 
 def bwrap_backend(program: str, directory: str) -> Backend:
@@ -156,7 +149,7 @@ def machine(here: Path) -> Iterator[Callable[..., There]]:
     opened: list[There] = []
 
     def make(*, programs: tuple[str, ...] | None = None, path: str = "") -> There:
-        there = There(_Local(os.environ | ({"PATH": f"{path}:{os.environ['PATH']}"} if path else {})), ".", local=True)
+        there = There(Local(os.environ | ({"PATH": f"{path}:{os.environ['PATH']}"} if path else {})), ".", local=True)
         opened.append(there)
         if programs is not None:
             known = file_ops.FileScripts(there.place).programs

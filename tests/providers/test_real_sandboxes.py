@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.providers import conftest as fixtures
-from tests.support import hosts, needs
+from tests.support import engine_fixtures, hosts, needs
 from tests.support.docker_engine import Engine
 from tests.support.wait import until
 
@@ -195,7 +194,7 @@ def test_a_benchmark_image_is_as_difficult_as_it_shall_be(
 
 def test_containers_are_removed(docker: Engine, bash_only: str) -> None:
     """What the fixture `container` starts is gone after the test."""
-    start = inspect.unwrap(fixtures.container)
+    start = inspect.unwrap(engine_fixtures.container)
     life = start(docker)
     name = next(life)(bash_only)
     assert docker.docker("inspect", "-f", "{{.State.Running}}", name) == "true"

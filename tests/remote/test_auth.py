@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.remote.test_serve import Background
 from tests.support import processes
 from tests.support.processes import Family
-from tests.support.server_process import KEY, REMOTE, Server, environment, serving
+from tests.support.server_process import KEY, REMOTE, Background, Server, environment, serving
 from tests.support.wait import DEADLINE, until
 
 UVICORN = [sys.executable, "-m", "uvicorn", "swerex_c.server:app", "--no-access-log"]

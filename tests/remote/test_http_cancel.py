@@ -33,12 +33,10 @@ from swerex_c.runtime.abstract import (
 )
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
-from tests.remote.test_http_client import Cutter, serving
-from tests.remote.test_http_server import Place
 from tests.support import server_process
-from tests.support.http_servers import KEY, Server, start_ours, stop
+from tests.support.http_servers import KEY, Place, Server, start_ours, stop
 from tests.support.processes import running
-from tests.support.raw_http import ask
+from tests.support.raw_http import Cutter, ask, serving
 from tests.support.wait import DEADLINE, until, until_async
 
 Run = Callable[[Coroutine[Any, Any, None]], None]

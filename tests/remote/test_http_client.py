@@ -47,6 +47,7 @@ from swerex_c.runtime.abstract import (
     WriteFileResponse,
 )
 from tests.support.http_servers import KEY, Server, environment, start_ours, stop
+from tests.support.raw_http import Cutter, read_request, serving
 
 HEADERS = {"X-API-Key": KEY}
 
@@ -231,17 +232,6 @@ async def test_every_answer_is_a_result_or_one_of_our_errors(status: int, body: 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-@contextlib.asynccontextmanager
-async def serving(
-    handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-) -> AsyncIterator[str]:
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-
-
 def answering(status: int, body: bytes) -> contextlib.AbstractAsyncContextManager[str]:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
@@ -253,12 +243,6 @@ def answering(status: int, body: bytes) -> contextlib.AbstractAsyncContextManage
         writer.close()
 
     return serving(handle)
-
-
-async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    head = await reader.readuntil(b"\r\n\r\n")
-    size = next((int(x.split(b":")[1]) for x in head.split(b"\r\n") if x.lower().startswith(b"content-length")), 0)
-    return head, await reader.readexactly(size)
 
 
 async def test_the_wrong_key(our_server: Server) -> None:
@@ -322,48 +306,6 @@ async def test_a_request_waits_as_long_as_what_it_asks_for(client: JsonClient) -
 
 
 # Once
-
-
-class Cutter:
-    """Stands between client and server, and cuts connections."""
-
-    def __init__(self, port: int):
-        self.port = port
-        self.cut_request: int | None = None  # after so many bytes from the client; below 0, so many before the end
-        self.cut_answer: int | None = None  # after so many bytes from the server
-        self.requests = 0
-
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.requests += 1
-        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self.port)
-        cut_request, self.cut_request = self.cut_request, None
-        cut_answer, self.cut_answer = self.cut_answer, None
-        done = [
-            asyncio.create_task(self.pump(reader, there_writer, cut_request)),
-            asyncio.create_task(self.pump(there_reader, writer, cut_answer)),
-        ]
-        try:
-            await asyncio.wait(done, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in done:
-                task.cancel()
-            for each in (writer, there_writer):
-                with contextlib.suppress(OSError):
-                    each.transport.abort()
-
-    async def pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cut: int | None) -> None:
-        with contextlib.suppress(OSError):
-            if cut is not None:
-                if cut < 0:
-                    writer.write(b"".join(await read_request(reader))[:cut])
-                else:
-                    writer.write(await reader.readexactly(cut))
-                await writer.drain()
-                await asyncio.sleep(0.05)
-                return
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
 
 
 @pytest.mark.parametrize("end", ["cut_request", "cut_answer"])

@@ -26,7 +26,7 @@ from swerex_c.remote.server.multipart import Form
 from swerex_c.remote.server.service import Service
 from swerex_c.runtime.dummy import DummyRuntime
 from swerex_c.runtime.local import LocalRuntime
-from tests.support.http_servers import KEY, Server, start_ours, stop
+from tests.support.http_servers import KEY, Place, Server, start_ours, stop
 from tests.support.raw_http import Answer, ask, call, form
 from tests.support.server_process import descriptors
 from tests.support.wait import until
@@ -272,12 +272,6 @@ def test_sessions_have_a_limit(small_server: Server) -> None:
     ask(small_server, "POST", "/close_session", {"session": "one", "session_type": "bash"})
     assert create("two").status == 200
     ask(small_server, "POST", "/close_session", {"session": "two", "session_type": "bash"})
-
-
-class Place:
-    def __init__(self, runtime: Any, key: str = KEY):
-        self.runtime = runtime
-        self.AUTH_TOKEN = key
 
 
 # Whatever runtime is behind it

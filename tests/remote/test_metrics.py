@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.remote.test_serve import upgrade
-from tests.support.server_process import KEY, REMOTE, Server, environment, serving
+from tests.support.server_process import KEY, REMOTE, Server, environment, serving, upgrade
 from tests.support.wait import until
 
 

@@ -21,7 +21,7 @@ from swerex_c.runtime.abstract import UploadRequest
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.sandbox import tree_copy
 from swerex_c.sandbox.sandbox import Sandbox
-from tests.providers.test_files import _Local
+from tests.support.sandboxes import Local
 from tests.support.server_process import KEY, Server, serving
 
 Download = Callable[[str, str], object]
@@ -40,7 +40,7 @@ async def download(request: pytest.FixtureRequest, our_server: Server) -> AsyncI
     if request.param == "a copy on this machine":
         yield local_files.download
     elif request.param == "a program in the place":
-        place = Sandbox(_Local(dict(os.environ)))
+        place = Sandbox(Local(dict(os.environ)))
         await asyncio.to_thread(place.open, 30.0)
         yield lambda source, target: tree_copy.download(place, source, target)
         await asyncio.to_thread(place.close)

@@ -17,8 +17,8 @@ from swerex_c.runtime.abstract import (
     CreateBashSessionRequest,
 )
 from swerex_c.runtime.remote import RemoteRuntime
-from tests.engine.test_patterns import COSTLY, NOT_REGULAR
 from tests.support.http_servers import KEY, Server
+from tests.support.patterns import COSTLY, NOT_REGULAR
 
 
 @pytest.mark.parametrize("pattern", [*NOT_REGULAR, COSTLY])

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,14 +31,16 @@ from swerex_c.remote.server.listeners import Listeners, ServeOptions
 from swerex_c.remote.server.serve import serve
 from swerex_c.remote.server.service import Service
 from swerex_c.remote.wire.limits import Limits
-from swerex_c.remote.wire.protocol import ERROR, GOODBYE, HELLO, REQUEST, RESULT, VERSION, new_decoder, new_encoder
+from swerex_c.remote.wire.protocol import ERROR, GOODBYE, HELLO, RESULT, VERSION, new_decoder, new_encoder
 from swerex_c.runtime.abstract import Command, CommandResponse
 from swerex_c.runtime.local import LocalRuntime
+from tests.support.frames_tools import Frames
 from tests.support.processes import Family
 from tests.support.server_process import (
     FRONT,
     KEY,
     REMOTE,
+    Background,
     Server,
     arguments_of,
     ended,
@@ -47,6 +49,7 @@ from tests.support.server_process import (
     open_files,
     serving,
     threads_of,
+    upgrade,
 )
 from tests.support.wait import DEADLINE, settle, until, until_async
 
@@ -206,15 +209,6 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as below
     monkeypatch.setattr(auto, "AutoHTTPProtocol", below)
     return str(request.param)
-
-
-def upgrade(path: str = "/wire", key: str | None = KEY, version: str = "1.1", **headers: str) -> bytes:
-    fields = {"Host": "x", "Connection": "Upgrade", "Upgrade": "swerex-frames", **headers}
-    if key is not None:
-        fields["X-API-Key"] = key
-    given = {name: value for name, value in fields.items() if value or name == "X-API-Key"}
-    lines = [f"GET {path} HTTP/{version}", *(f"{name}: {value}" for name, value in given.items())]
-    return "\r\n".join([*lines, "", ""]).encode()
 
 
 @pytest.mark.usefixtures("parser")
@@ -879,22 +873,6 @@ async def test_of_many_programs_one_is_started_in_a_turn_of_the_loop() -> None:
 # The end
 
 
-class Background(threading.Thread):
-    """A request that is under way."""
-
-    def __init__(self, request: Callable[[], Any]):
-        super().__init__(daemon=True)
-        self.request = request
-        self.answer: Any = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.answer = self.request()
-        except Exception as error:
-            self.answer = error
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_everything_and_answers(tmp_path: Path, family: Family, number: signal.Signals) -> None:
     with serving(tmp_path / "log") as server:
@@ -1058,36 +1036,6 @@ def over_stdio(log: Path) -> Iterator[subprocess.Popen[bytes]]:
             assert stream is not None
             with contextlib.suppress(OSError):
                 stream.close()
-
-
-class Frames:
-    """A client of few words at the standard streams of a server."""
-
-    def __init__(self, process: subprocess.Popen[bytes]):
-        self.process = process
-        self.encode = new_encoder().encode
-        self.decoder = new_decoder()
-        self.frames: list[Any] = []
-        self.send([HELLO, VERSION, bytes(16), False])
-        assert self.receive(HELLO)[1] == VERSION
-
-    def send(self, frame: list[Any]) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(self.encode(frame))
-
-    def request(self, number: int, method: str, **payload: Any) -> None:
-        self.send([REQUEST, number, method, payload, number])
-
-    def receive(self, kind: int) -> list[Any]:
-        """The next frame, which must be of this kind. Nothing but frames may come."""
-        assert self.process.stdout is not None
-        while not self.frames:
-            data = os.read(self.process.stdout.fileno(), 65536)
-            assert data, "the server has closed its standard output"
-            self.frames += self.decoder.feed(data)
-        frame: list[Any] = self.frames.pop(0)
-        assert frame[0] == kind, frame
-        return frame
 
 
 def test_frames_over_standard_input_and_output(tmp_path: Path, family: Family) -> None:

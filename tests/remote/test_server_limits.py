@@ -21,9 +21,8 @@ from swerex_c.remote.wire.limits import Limits
 from swerex_c.remote.wire.protocol import ERROR
 from swerex_c.runtime.abstract import CloseBashSessionRequest, CreateBashSessionRequest
 from swerex_c.runtime.remote import RemoteRuntime
-from tests.remote.test_serve import upgrade
 from tests.support.frames_tools import raw_client, request
-from tests.support.server_process import KEY, REMOTE, Server, open_files, serving
+from tests.support.server_process import KEY, REMOTE, Server, open_files, serving, upgrade
 from tests.support.wait import DEADLINE, until
 
 LIMIT_ERROR = "swerex.exceptions.ServerLimitError"

@@ -24,7 +24,7 @@ from swerex_c.exceptions import NonZeroExitCodeError
 from swerex_c.remote.wire.protocol import ERROR
 from swerex_c.runtime.abstract import Command
 from swerex_c.runtime.remote import RemoteRuntime
-from tests.remote.test_serve import Frames
+from tests.support.frames_tools import Frames
 from tests.support.server_process import KEY, REMOTE, environment
 from tests.support.wait import DEADLINE
 

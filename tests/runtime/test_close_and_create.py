@@ -25,8 +25,8 @@ from swerex_c.runtime.abstract import (
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.runtime.sandbox import SandboxRuntime
-from tests.sandbox.test_commands import Here
 from tests.support.harness import needs
+from tests.support.local_backend import Here
 from tests.support.processes import Family
 from tests.support.server_process import KEY, open_files, serving
 from tests.support.session import PATIENCE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,14 @@ from swerex_c.remote.server.serve import ServeOptions, serve
 from swerex_c.remote.server.service import Service
 from swerex_c.remote.wire import protocol
 from swerex_c.remote.wire.limits import Limits
-from swerex_c.remote.wire.protocol import HELLO, PONG, REQUEST, VERSION
+from swerex_c.remote.wire.protocol import (
+    HELLO,
+    PONG,
+    REQUEST,
+    VERSION,
+    new_decoder,
+    new_encoder,
+)
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.wait import DEADLINE, until_async
 
@@ -35,8 +43,6 @@ encode = _core.FrameEncoder(max_frame=protocol.MAX_FRAME).encode
 def bash(command: str, timeout: float | None = 20, **more: Any) -> dict[str, Any]:
     """The payload of a command in the session."""
     return {"command": command, "action_type": "bash", "check": "silent", "timeout": timeout, **more}
-
-
 
 
 # Servers
@@ -353,3 +359,33 @@ def hasty(backoff: tuple[float, float] = (0.002, 0.02)) -> Iterator[None]:
         yield
     finally:
         calls._BACKOFF = before
+
+
+class Frames:
+    """A client of few words at the standard streams of a server."""
+
+    def __init__(self, process: subprocess.Popen[bytes]):
+        self.process = process
+        self.encode = new_encoder().encode
+        self.decoder = new_decoder()
+        self.frames: list[Any] = []
+        self.send([HELLO, VERSION, bytes(16), False])
+        assert self.receive(HELLO)[1] == VERSION
+
+    def send(self, frame: list[Any]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(self.encode(frame))
+
+    def request(self, number: int, method: str, **payload: Any) -> None:
+        self.send([REQUEST, number, method, payload, number])
+
+    def receive(self, kind: int) -> list[Any]:
+        """The next frame, which must be of this kind. Nothing but frames may come."""
+        assert self.process.stdout is not None
+        while not self.frames:
+            data = os.read(self.process.stdout.fileno(), 65536)
+            assert data, "the server has closed its standard output"
+            self.frames += self.decoder.feed(data)
+        frame: list[Any] = self.frames.pop(0)
+        assert frame[0] == kind, frame
+        return frame

@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,3 +125,9 @@ def original_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
     server = start_original(tmp_path_factory.mktemp("original") / "log")
     yield server
     stop(server)
+
+
+class Place:
+    def __init__(self, runtime: Any, key: str = KEY):
+        self.runtime = runtime
+        self.AUTH_TOKEN = key

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,3 +96,62 @@ def form(*parts: tuple[str, str | None, bytes], boundary: str = "xyz") -> tuple[
         body += f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"{of_file}\r\n\r\n'.encode()
         body += content + b"\r\n"
     return body + f"--{boundary}--\r\n".encode(), {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[str]:
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    size = next((int(x.split(b":")[1]) for x in head.split(b"\r\n") if x.lower().startswith(b"content-length")), 0)
+    return head, await reader.readexactly(size)
+
+
+class Cutter:
+    """Stands between client and server, and cuts connections."""
+
+    def __init__(self, port: int):
+        self.port = port
+        self.cut_request: int | None = None  # after so many bytes from the client; below 0, so many before the end
+        self.cut_answer: int | None = None  # after so many bytes from the server
+        self.requests = 0
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.requests += 1
+        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self.port)
+        cut_request, self.cut_request = self.cut_request, None
+        cut_answer, self.cut_answer = self.cut_answer, None
+        done = [
+            asyncio.create_task(self.pump(reader, there_writer, cut_request)),
+            asyncio.create_task(self.pump(there_reader, writer, cut_answer)),
+        ]
+        try:
+            await asyncio.wait(done, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in done:
+                task.cancel()
+            for each in (writer, there_writer):
+                with contextlib.suppress(OSError):
+                    each.transport.abort()
+
+    async def pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cut: int | None) -> None:
+        with contextlib.suppress(OSError):
+            if cut is not None:
+                if cut < 0:
+                    writer.write(b"".join(await read_request(reader))[:cut])
+                else:
+                    writer.write(await reader.readexactly(cut))
+                await writer.drain()
+                await asyncio.sleep(0.05)
+                return
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()

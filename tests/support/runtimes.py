@@ -8,7 +8,7 @@ from typing import Any
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.runtime.sandbox import SandboxRuntime
-from tests.sandbox.test_commands import Here
+from tests.support.local_backend import Here
 from tests.support.server_process import KEY, Server
 
 

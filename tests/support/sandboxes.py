@@ -94,3 +94,10 @@ def place(request: pytest.FixtureRequest) -> Iterator[Backend]:
             cluster.delete_pod(pod)
     else:
         yield BwrapBackend(command=request.getfixturevalue("bwrap"))
+
+
+class Local(ByCommand):
+    """This machine, without any client between."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        super().__init__("this machine", environment, lambda argv, names: [*argv], lambda argv, names: [*argv])

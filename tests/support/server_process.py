@@ -8,7 +8,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +128,28 @@ def open_files(pid: int) -> int:
 
 def threads_of(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/task"))
+
+
+class Background(threading.Thread):
+    """A request that is under way."""
+
+    def __init__(self, request: Callable[[], Any]):
+        super().__init__(daemon=True)
+        self.request = request
+        self.answer: Any = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.answer = self.request()
+        except Exception as error:
+            self.answer = error
+
+
+def upgrade(path: str = "/wire", key: str | None = KEY, version: str = "1.1", **headers: str) -> bytes:
+    fields = {"Host": "x", "Connection": "Upgrade", "Upgrade": "swerex-frames", **headers}
+    if key is not None:
+        fields["X-API-Key"] = key
+    given = {name: value for name, value in fields.items() if value or name == "X-API-Key"}
+    lines = [f"GET {path} HTTP/{version}", *(f"{name}: {value}" for name, value in given.items())]
+    return "\r\n".join([*lines, "", ""]).encode()

@@ -55,7 +55,8 @@ while not Nowhere.ended:
 
 PLACE = """
 from tests.support import needs
-from tests.sandbox.test_commands import Here, Sandbox
+from swerex_c.sandbox.sandbox import Sandbox
+from tests.support.local_backend import Here
 
 place = Sandbox(Here())
 assert place.run("echo").code == 0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.sandbox.test_behaviour import LEFT_OUT, inherited, run_rooms, run_soak
+from tests.support.behaviour_runs import LEFT_OUT, inherited, run_rooms, run_soak
 from tests.support.docker_engine import Engine
 from tests.support.local_backend import shared_container
 

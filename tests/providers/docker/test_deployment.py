@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,49 +51,12 @@ from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.sandbox import loader_pool
 from swerex_c.sandbox.session import probe
 from tests.support import hosts, images, needs
+from tests.support.docker_deployments import NO_NETWORK, make, names, reach, said
 from tests.support.docker_engine import Engine
 from tests.support.original import our_environment
 from tests.support.wait import until
 
-NO_NETWORK = ["--network", "none"]
-
-
-@pytest.fixture
-def reach(docker: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    """This process's environment leads to the tests' engine."""
-    for name, value in docker.environment.items():
-        if name in ("DOCKER_HOST", "DOCKER_CONFIG", "PATH"):
-            monkeypatch.setenv(name, value)
-    monkeypatch.setenv("DOCKER_BUILDKIT", "0")
-    return docker
-
-
-@pytest.fixture
-def make(reach: Engine, bash_only: str) -> Iterator[Callable[..., DockerDeployment]]:
-    """`make(**fields)` gives a deployment that is not started, of the smallest image; stopped after the test."""
-    made: list[DockerDeployment] = []
-
-    def one(kind: type[DockerDeployment] = DockerDeployment, **fields: Any) -> DockerDeployment:
-        fields = {"image": bash_only, "pull": "never", "docker_args": NO_NETWORK, "startup_timeout": 60, **fields}
-        made.append(kind(**fields))
-        return made[-1]
-
-    yield one
-    for deployment in made:
-        asyncio.run(deployment.stop())
-    if left := names(reach):  # of a test that failed
-        reach.docker("rm", "-f", *left, check=False)
-
-
-def names(engine: Engine, label: str = ownership.LABEL) -> list[str]:
-    return engine.docker("ps", "-a", "--filter", f"label={label}", "--format", "{{.Names}}").split()
-
-
-async def said(deployment: DockerDeployment, command: str) -> str:
-    answer = await deployment.runtime.execute(Command(command=command, shell=True, timeout=60))
-    assert answer.exit_code == 0, answer.stderr
-    return answer.stdout
-
+__all__ = ["make", "reach"]
 
 # A container that only waits
 

@@ -46,8 +46,7 @@ from swerex_c.runtime.abstract import (
     UploadRequest,
     WriteFileRequest,
 )
-from tests.providers.ray.conftest import Made
-from tests.support.ray_cluster import Nodes, new_session, raised, running, with_variable
+from tests.support.ray_cluster import Made, Nodes, new_session, raised, running, with_variable
 from tests.support.wait import until
 
 ROOT = Path(__file__).parents[3]

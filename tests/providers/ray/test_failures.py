@@ -17,9 +17,8 @@ from swerex_c.deployment.config import DockerDeploymentConfig
 from swerex_c.deployment.ray import RayDeployment
 from swerex_c.exceptions import MemoryLimitError, SandboxLostError, TimeLimitError
 from swerex_c.runtime.abstract import BashAction, BashObservation, Command, ReadFileRequest, UploadRequest
-from tests.providers.ray.conftest import Made
 from tests.support.docker_engine import Engine
-from tests.support.ray_cluster import Nodes, new_session, raised, running
+from tests.support.ray_cluster import Made, Nodes, new_session, raised, running
 from tests.support.wait import until
 
 SOON = 15.0

@@ -14,8 +14,7 @@ from swerex_c.exceptions import NotSupportedError, SandboxLostError, UploadError
 from swerex_c.providers.ray.forward import PIECE
 from swerex_c.providers.ray.runtime import RayRuntime
 from swerex_c.runtime.abstract import UploadRequest
-from tests.providers.ray.conftest import Made
-from tests.support.ray_cluster import raised
+from tests.support.ray_cluster import Made, raised
 from tests.support.wait import until
 
 

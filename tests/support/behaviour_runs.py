@@ -1,0 +1,106 @@
+"""The behaviour tests and the random tester, run by a test in a process of their own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.support.harness import python_environment
+
+LEFT_OUT = (
+    # `env` becomes the shell: who kills the shell kills the program that carries its terminal.
+    "test_lifecycle.py::test_the_command_that_ends_the_shell[kill -9]",
+    "test_lifecycle.py::test_the_command_that_ends_the_shell[kill -HUP]",
+    "test_lifecycle.py::test_the_command_that_ends_the_shell[kill -SEGV]",
+    "test_lifecycle.py::test_the_command_that_ends_the_shell[from a child]",
+    "test_lifecycle.py::test_death_while_others_wait",
+    "test_lifecycle.py::test_one_death_touches_no_other_session",
+    "test_lifecycle.py::test_orphans_on_the_terminal_do_not_hide_a_death",
+    # Marks alone tell the end of a command there: who copies them can forge it, and what reads then gets the next line.
+    "test_spoofing.py::test_a_program_that_plays_the_shell",
+    "test_spoofing.py::test_marks_",
+    "test_spoofing.py::test_perfect_marks_",
+    # The terminal's modes are not looked at: echo stays off.
+    "test_echo.py::test_lines_for_programs_are_echoed",
+    "test_echo.py::test_modes_are_the_users",
+    "test_echo.py::test_nothing_typed_is_output",
+    "test_state.py::test_echo_is_no_output",
+    "test_text_out.py::test_a_program_that_asks_for_the_cursor",
+    "test_text_in.py::test_an_answer_that_a_program_reads_costs_nothing",
+    "test_state.py::test_a_program_that_dies_without_restoring_the_terminal[os._exit(137)-a[3] &= ~termios.ISIG",
+    # Nor who reads it: what a command has left there may take the beginning of the next one.
+    "test_time.py::test_a_reader_left_behind_takes_no_letter_of_the_next_command",
+    "test_time.py::test_a_reader_that_a_short_command_leaves_behind_takes_nothing",
+    # Nor can keys be taken back that a program has pushed there.
+    "test_text_in.py::test_keys_in_the_terminal_begin_no_command",
+    "test_text_in.py::test_keys_from_the_background_begin_no_command",
+    "test_text_in.py::test_lines_in_the_terminal_answer_no_command",
+    # A line for a program has at most 4,095 bytes, and says so.
+    "test_text_in.py::test_a_long_line_for_a_program",
+    "test_text_in.py::test_what_a_program_leaves_of_a_long_line_is_no_command",
+    # A command that a terminal does not carry is typed as an eval, whose trace, `$_` and PIPESTATUS are its own.
+    "test_state.py::test_last_argument_of_a_command_that_cannot_be_typed",
+    "test_state.py::test_long_last_argument_outlives_a_question",
+    "test_state.py::test_pipestatus_of_a_command_that_cannot_be_typed",
+    "test_state.py::test_trace_of_a_command_that_cannot_be_typed",
+    # What comes through a helper of the shell's standard output cannot be waited for.
+    "test_state.py::test_exec_through_a_helper_that_is_late",
+    # As where the kernel does not tell: readonly prompts and PROMPT_COMMAND, an alias for a brace, a newline as a key.
+    "test_redefinitions.py::test_answers_stay_right[spoils1]",
+    "test_redefinitions.py::test_answers_stay_right[spoils5]",
+    "test_redefinitions.py::test_a_newline_that_is_bound[emacs]",
+    "test_state.py::test_line_editing_turned_on_inside_a_longer_command",
+    "test_hidden_prompts.py::test_readline_behind_hidden_prompts[; ",
+    # A shell that another bash has replaced is not asked.
+    "test_interrupts.py::test_another_bash_in_its_place",
+    # The prompts are put back in time for this one to end.
+    "test_interrupts.py::test_an_error_in_every_prompt_has_no_end",
+    # A shell that waits for more of a command, in an open quote of an alias's, shows no START mark: a timeout.
+    "test_attacks.py::test_a_quote_is_left_open_before_our_command",
+    # To open a place takes descriptors of its own.
+    "test_attacks.py::test_a_new_loop_without_descriptors",
+    # TERM is xterm there; the start script stays in the history of an own HISTFILE; a function `stty` loses sync.
+    "test_state.py::test_environment_of_a_session",
+    "test_state.py::test_history_is_the_users",
+    "test_state.py::test_shadowed_builtins",
+)
+
+
+def run_rooms(rooms: Sequence[str], left_out: Sequence[str], environment: dict[str, str], seconds: float) -> int:
+    """Run rooms of the behaviour tests in a pytest of their own, and return how many have passed."""
+    options = ["-q", "-p", "no:cacheprovider", "-m", "not idle"]
+    deselected = [f"--deselect=tests/behaviour/{test}" for test in left_out]
+    output = _run("pytest", *options, *deselected, *(f"tests/behaviour/test_{room}.py" for room in rooms),
+                  environment=environment, seconds=seconds)  # fmt: skip
+    passed = re.search(r"(\d+) passed", output)
+    assert passed, output[-500:]
+    return int(passed[1])
+
+
+def run_soak(environment: dict[str, str], *options: str) -> int:
+    """Run the random tester with a new seed, which is in its output, and return how many commands it ran."""
+    output = _run("tests.soak", "--seconds", "20", *options, environment=environment, seconds=240)
+    count = re.search(r"([\d,]+) commands in", output)
+    assert count, output
+    return int(count[1].replace(",", ""))
+
+
+def _run(module: str, *arguments: str, environment: dict[str, str], seconds: float) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=Path(__file__).parents[2],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr
+    return done.stdout
+
+
+def inherited() -> dict[str, str]:
+    """The environment for a pytest that is started by a test."""
+    return {k: v for k, v in python_environment().items() if not k.startswith("PYTEST_") and k != "CI_RESULTS"}

@@ -1,0 +1,53 @@
+"""Deployments in containers, made for a test and gone after it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from swerex_c.deployment.docker import DockerDeployment
+from swerex_c.providers import ownership
+from swerex_c.runtime.abstract import Command
+from tests.support.docker_engine import Engine
+
+NO_NETWORK = ["--network", "none"]
+
+
+@pytest.fixture
+def reach(docker: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """This process's environment leads to the tests' engine."""
+    for name, value in docker.environment.items():
+        if name in ("DOCKER_HOST", "DOCKER_CONFIG", "PATH"):
+            monkeypatch.setenv(name, value)
+    monkeypatch.setenv("DOCKER_BUILDKIT", "0")
+    return docker
+
+
+@pytest.fixture
+def make(reach: Engine, bash_only: str) -> Iterator[Callable[..., DockerDeployment]]:
+    """`make(**fields)` gives a deployment that is not started, of the smallest image; stopped after the test."""
+    made: list[DockerDeployment] = []
+
+    def one(kind: type[DockerDeployment] = DockerDeployment, **fields: Any) -> DockerDeployment:
+        fields = {"image": bash_only, "pull": "never", "docker_args": NO_NETWORK, "startup_timeout": 60, **fields}
+        made.append(kind(**fields))
+        return made[-1]
+
+    yield one
+    for deployment in made:
+        asyncio.run(deployment.stop())
+    if left := names(reach):  # of a test that failed
+        reach.docker("rm", "-f", *left, check=False)
+
+
+def names(engine: Engine, label: str = ownership.LABEL) -> list[str]:
+    return engine.docker("ps", "-a", "--filter", f"label={label}", "--format", "{{.Names}}").split()
+
+
+async def said(deployment: DockerDeployment, command: str) -> str:
+    answer = await deployment.runtime.execute(Command(command=command, shell=True, timeout=60))
+    assert answer.exit_code == 0, answer.stderr
+    return answer.stdout
