@@ -24,6 +24,7 @@ from swerex_c.exceptions import InvalidInputError, MemoryLimitError, SandboxLost
 from swerex_c.pool import Pool
 from swerex_c.runtime.abstract import Command, CommandResponse, IsAliveResponse
 from tests.support.original import our_environment
+from tests.support.processes import command_line
 from tests.support.wait import until
 
 pytestmark = pytest.mark.slow
@@ -175,7 +176,7 @@ def test_an_interrupt_ends_it_and_it_goes_on_where_it_was(
     shown, errors = process.communicate(timeout=30)
     assert process.returncode == code and "goes on from here" in shown and "Traceback" not in errors
     for pid in pids.read_text().split():
-        until(lambda pid=pid: not Path(f"/proc/{pid}").exists())
+        until(lambda pid=pid: not command_line(pid))
     go.touch()
     assert batch(tasks, "--results", out, "--pool", 3)[0] == 0
     assert sorted(result.id for result in records(out)) == sorted(

@@ -41,7 +41,8 @@ from swerex_c.exceptions import (
 from swerex_c.pool import Environment, Pool
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest, IsAliveResponse
 from tests.support.original import our_environment
-from tests.support.wait import until, until_async
+from tests.support.processes import command_line
+from tests.support.wait import settle, until, until_async
 
 
 class Site:
@@ -111,12 +112,6 @@ class Tested(LocalDeployment):
 @pytest.fixture
 def site() -> Site:
     return Site()
-
-
-async def settle() -> None:
-    """Until everything that is ready to run has run."""
-    for _ in range(50):
-        await asyncio.sleep(0)
 
 
 @asynccontextmanager
@@ -457,7 +452,7 @@ async def test_what_was_handed_to_one_who_was_just_cancelled_is_not_lost(site: S
         await until_async(lambda: pool.stats().idle == 1)
         unlucky = User(pool)
         while not pool.stats().in_use:
-            await asyncio.sleep(0)
+            await settle(1)
         assert unlucky.has is None  # it is handed out, and the task does not know yet
         await unlucky.cancel()
         async with pool.environment() as environment:
@@ -571,7 +566,7 @@ async def test_the_time_limit_ends_the_environment_and_its_users_block(site: Sit
                 await environment.runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
                 await environment.runtime.run_in_session(BashAction(command=f"echo $$ > {tmp_path}/pid; sleep 1000"))
         pid = (tmp_path / "pid").read_text().strip()
-        await until_async(lambda: not Path(f"/proc/{pid}").exists())
+        await until_async(lambda: not command_line(pid))
         task = asyncio.current_task()
         assert task is not None and task.cancelling() == 0
         async with pool.environment(time_limit=100):
@@ -791,7 +786,7 @@ def test_a_pool_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
 
     asyncio.run(use())
     gc.collect()
-    until(lambda: not Path(f"/proc/{pids[0]}").exists())
+    until(lambda: not command_line(pids[0]))
 
 
 def test_a_process_that_ends_without_closing_its_pool_ends_quietly() -> None:

@@ -19,6 +19,7 @@ from swerex_c.exceptions import SandboxLostError
 from swerex_c.providers.daytona.backend import DaytonaBackend, DaytonaProgram
 from swerex_c.providers.daytona.labels import client
 from tests.support.daytona_fixtures import DaytonaWorld, server, world  # noqa: F401
+from tests.support.processes import command_line
 from tests.support.wait import DEADLINE, until
 
 
@@ -354,7 +355,7 @@ async def test_letting_go_ends_the_program(box: Box) -> None:
     await program.abandon()
     box.programs.clear()
     assert not box.terminals()
-    until(lambda: not Path(f"/proc/{int(piece[1])}").exists())
+    until(lambda: not command_line(int(piece[1])))
 
 
 async def test_a_start_that_is_given_up_leaves_no_terminal(open_box: Callable[..., Any]) -> None:
