@@ -325,8 +325,9 @@ def test_cancelled_caller(sh: Shell, gate: Gate) -> None:
 @wrong("cancelling does not stop the waiting")
 def test_wait_for_instead_of_a_timeout(sh: Shell) -> None:
     async def impatient() -> None:
-        with pytest.raises(asyncio.TimeoutError):
+        with pytest.raises(asyncio.TimeoutError) as caught:
             await asyncio.wait_for(sh.go("sleep 1000"), 0.2)
+        assert type(caught.value) is asyncio.TimeoutError, "it is the command's own timeout"
 
     sh.wait(impatient())
     sh.interrupt()
