@@ -59,7 +59,7 @@ from swerex_c.utils.wait import _wait_until_alive
 from tests.support.local_backend import Here
 from tests.support.original import our_environment, python_output
 from tests.support.processes import Family
-from tests.support.wait import until
+from tests.support.wait import settle, until
 
 # From configurations
 
@@ -133,11 +133,7 @@ async def test_a_local_deployment_that_is_dropped_leaves_no_process(family: Fami
     assert family.living()
     del deployment
     gc.collect()
-    for _ in range(100):
-        await asyncio.sleep(0.02)
-        if not family.living():
-            break
-    assert not family.left()
+    assert not await asyncio.to_thread(family.left)
 
 
 # Dummy
@@ -263,7 +259,7 @@ async def test_a_stopped_deployment_goes_without_a_trace(counting: type[Counting
     await deployment.stop()
     del deployment
     gc.collect()
-    await asyncio.sleep(0.01)
+    await settle()
     assert len(counting.stopped) == 1
 
 

@@ -29,7 +29,7 @@ from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.sandbox import Sandbox
 from tests.support.sandboxes import Local
 from tests.support.server_process import KEY, serving
-from tests.support.wait import until_async
+from tests.support.wait import DEADLINE, until_async
 
 LIMIT = 1 << 20
 
@@ -50,15 +50,15 @@ async def test_reads_of_a_named_pipe_leave_the_others_alone(fifo: str, tmp_path:
     reads = [asyncio.ensure_future(runtime.read_file(ReadFileRequest(path=fifo))) for _ in range(64)]
     await asyncio.sleep(0)
     path = str(tmp_path / "file")
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(DEADLINE):
         assert await asyncio.to_thread(lambda: "the program's own") == "the program's own"
         await runtime.write_file(WriteFileRequest(path=path, content="text"))
         assert (await runtime.read_file(ReadFileRequest(path=path))).content == "text"
         await runtime.upload(UploadRequest(source_path=path, target_path=path + "2"))
-        await runtime.create_session(CreateBashSessionRequest(startup_timeout=8))
+        await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
         assert (await runtime.execute(Command(command="echo hi", shell=True))).stdout == "hi\n"
     assert not any(read.done() for read in reads)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE):
         await runtime.close()
     for read in reads:
         read.cancel()

@@ -331,9 +331,7 @@ def test_any_frames_at_a_server(frames: list[Any], step: int, hello: bool) -> No
         connection.connection_lost(None)
         for channel in registry.channels.values():
             channel.end()
-        async with asyncio.timeout(5):
-            while registry.service.in_flight or any(not channel.idle for channel in registry.channels.values()):
-                await asyncio.sleep(0.001)
+        await until_async(lambda: not registry.service.in_flight and all(it.idle for it in registry.channels.values()))
         assert not told
 
     asyncio.run(main())

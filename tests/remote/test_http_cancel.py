@@ -37,7 +37,7 @@ from tests.support import server_process
 from tests.support.http_servers import KEY, Place, Server, start_ours, stop
 from tests.support.processes import running
 from tests.support.raw_http import Cutter, ask, serving
-from tests.support.wait import DEADLINE, until, until_async
+from tests.support.wait import DEADLINE, settle, until, until_async
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -126,8 +126,7 @@ def test_what_was_given_up_while_it_waited_never_begins(
                 first = asyncio.create_task(begin(client, sleep))
                 await until_async(lambda: running(sleep))
                 second = asyncio.create_task(begin(client, f"echo x >> {ran}; sleep 60; echo a"))
-                for _ in range(turns):
-                    await asyncio.sleep(0)
+                await settle(turns)
                 for task in (first, second):
                     if awaited:
                         await cancelled(task)
@@ -288,9 +287,9 @@ async def test_a_server_that_does_not_answer_delays_nobody() -> None:
         assert _GIVE_UP_SECONDS <= time.monotonic() - begin + 0.1
         # Twice cancelled it does not wait at all; the server is told all the same.
         task = asyncio.create_task(client.call("execute", Command(command="true"), CommandResponse))
-        await asyncio.sleep(0.05)
+        await settle()
         task.cancel()
-        await asyncio.sleep(0.05)
+        await settle()
         assert not task.done()
         await cancelled(task)
         assert len(client._ending) == 2
@@ -412,9 +411,9 @@ async def test_the_end_of_what_is_cancelled_is_not_cancelled() -> None:
             ended.append(1)
 
     waiting = asyncio.create_task(once.run("a", "x", work))
-    await asyncio.sleep(0.01)
+    await settle()
     both = [asyncio.create_task(once.cancel("a")) for _ in range(2)]
-    await asyncio.sleep(0.01)
+    await settle()
     assert not any(each.done() for each in both)
     ends.set()
     await asyncio.gather(*both)

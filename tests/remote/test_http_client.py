@@ -48,6 +48,7 @@ from swerex_c.runtime.abstract import (
 )
 from tests.support.http_servers import KEY, Server, environment, start_ours, stop
 from tests.support.raw_http import Cutter, read_request, serving
+from tests.support.wait import until_async
 
 HEADERS = {"X-API-Key": KEY}
 
@@ -411,8 +412,7 @@ async def test_a_request_in_flight_does_not_run_on_the_next_server(
     try:
         await client.is_alive(5)
         running = asyncio.create_task(execute(client, f"echo run >> {tmp_path}/runs; sleep 60"))
-        while not (tmp_path / "runs").exists():
-            await asyncio.sleep(0.02)
+        await until_async((tmp_path / "runs").exists)
         server.process.kill()
         await asyncio.to_thread(server.process.wait)
         port = server.port
@@ -575,10 +575,7 @@ async def test_an_upload_to_a_server_that_goes_away(our_server: Server, tmp_path
         with pytest.raises(ConnectionLostError):
             await client.download(str(tmp_path / "f"), str(tmp_path / "h"))
         await client.close()
-    deadline = time.monotonic() + 10
-    while os.listdir(tmp_path) != ["f"] and time.monotonic() < deadline:
-        await asyncio.sleep(0.02)
-    assert os.listdir(tmp_path) == ["f"]
+    await until_async(lambda: os.listdir(tmp_path) == ["f"])
 
 
 # Sizes and speed

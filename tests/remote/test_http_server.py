@@ -29,7 +29,7 @@ from swerex_c.runtime.local import LocalRuntime
 from tests.support.http_servers import KEY, Place, Server, start_ours, stop
 from tests.support.raw_http import Answer, ask, call, form
 from tests.support.server_process import descriptors
-from tests.support.wait import until
+from tests.support.wait import DEADLINE, until, until_async
 
 ENDPOINTS = {
     "/": "GET",
@@ -210,8 +210,7 @@ def test_a_result_waits_for_who_lost_the_connection(our_server: Server, tmp_path
     )
     with socket.create_connection(("127.0.0.1", our_server.port)) as connection:
         connection.sendall(head.encode() + body)
-        while not (tmp_path / "runs").exists():
-            time.sleep(0.01)
+        until((tmp_path / "runs").exists)
     answer = ask(our_server, "POST", "/execute", body, {"X-Request-ID": name, "Content-Type": "application/json"})
     assert answer.json()["stdout"] == "done\n"
     assert (tmp_path / "runs").read_text() == "run\n"
@@ -351,10 +350,9 @@ async def test_shutting_down_ends_what_runs() -> None:
     lifespan = asyncio.create_task(app({"type": "lifespan", "asgi": {"version": "3.0"}}, receive, send))
     await started.wait()
     request = asyncio.create_task(call(app, "POST", "/execute", b'{"command": ["sleep", "60"]}', {"x-request-id": "r"}))
-    while not place.runtime._processes:
-        await asyncio.sleep(0.01)
+    await until_async(lambda: place.runtime._processes)
     ending.set()
-    answer = await asyncio.wait_for(request, 10)
+    answer = await asyncio.wait_for(request, DEADLINE)
     await lifespan
     assert answer.status in (200, 511) and said[-1] == "lifespan.shutdown.complete"
 
@@ -540,13 +538,8 @@ def test_an_upload_that_breaks_off_leaves_nothing(our_server: Server, tmp_path: 
     )
     with socket.create_connection(("127.0.0.1", our_server.port)) as connection:
         connection.sendall(head.encode() + body[:3_000_000])
-        deadline = time.monotonic() + 10
-        while not os.listdir(tmp_path) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert os.listdir(tmp_path)
-    while os.listdir(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert os.listdir(tmp_path) == []
+        until(lambda: os.listdir(tmp_path))
+    until(lambda: not os.listdir(tmp_path))
 
 
 def memory(server: Server, what: str) -> int:

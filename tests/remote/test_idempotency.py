@@ -11,6 +11,7 @@ import pytest
 from swerex_c.exceptions import InvalidInputError, ResultLostError
 from swerex_c.remote.wire.idempotency import ResultCache
 from swerex_c.remote.wire.limits import Limits
+from tests.support.wait import settle
 
 
 def counted(
@@ -48,7 +49,7 @@ async def test_it_goes_on_when_the_first_has_gone_away() -> None:
     once: ResultCache[bytes] = ResultCache(Limits())
     calls, start = counted(0.05)
     first = asyncio.create_task(once.run("a", "x", start))
-    await asyncio.sleep(0.01)
+    await settle()
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
@@ -92,7 +93,7 @@ async def test_what_runs_is_not_forgotten() -> None:
     once: ResultCache[bytes] = ResultCache(Limits(results=1), len)
     calls, slow = counted(0.1)
     running = asyncio.create_task(once.run("slow", "x", slow))
-    await asyncio.sleep(0.01)
+    await settle()
     _, start = counted()
     for i in range(5):
         await once.run(str(i), "x", start)
@@ -105,7 +106,7 @@ async def test_closing_ends_what_runs() -> None:
     once: ResultCache[bytes] = ResultCache(Limits())
     _, start = counted(60)
     waiting = asyncio.create_task(once.run("a", "x", start))
-    await asyncio.sleep(0.01)
+    await settle()
     await once.close()
     with pytest.raises(ResultLostError):
         await waiting

@@ -120,10 +120,12 @@ async def test_a_runtime_that_is_dropped_leaves_no_connection(both: server_proce
     before = open_files()
     for _ in range(10):
         await use()
-    gc.collect()
-    await asyncio.sleep(1)
-    gc.collect()
-    assert open_files() <= before + 1
+
+    def none_is_left() -> bool:
+        gc.collect()
+        return open_files() <= before + 1
+
+    await until_async(none_is_left)
 
 
 def test_threads_that_begin_at_once_share_one_client(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import pytest
 from swerex_c.sandbox import api_loop
 from swerex_c.sandbox.run import CompletedCommand, run_command
 from swerex_c.utils.threads import Cancellation, check_cancelled, in_cancellable_thread
+from tests.support.wait import settle, until_async
 
 
 def program(text: str, **how: Any) -> Callable[[], CompletedCommand]:
@@ -25,8 +26,7 @@ async def cancelled(work: Callable[[], object], begun: Callable[[], bool]) -> tu
     """Return how many seconds a call takes to end that is cancelled once it has begun."""
     cancellation = Cancellation()
     task = asyncio.ensure_future(in_cancellable_thread(cancellation, work))
-    while not begun():
-        await asyncio.sleep(0.01)
+    await until_async(begun)
     began = time.monotonic()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -108,11 +108,10 @@ async def test_a_second_cancellation_does_not_leave_the_thread_behind() -> None:
         ended.set()
 
     task = asyncio.ensure_future(in_cancellable_thread(Cancellation(), work))
-    while not begun.is_set():
-        await asyncio.sleep(0.01)
+    await until_async(begun.is_set)
     for _ in range(2):
         task.cancel()
-        await asyncio.sleep(0.05)
+        await settle()
     assert not task.done()
     may_end.set()
     with pytest.raises(asyncio.CancelledError):
