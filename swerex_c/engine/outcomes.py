@@ -124,10 +124,20 @@ def death_details(answer: _core.Operation) -> dict[str, int]:
 
 
 def failure(
-    operation: _core.Operation, command: str, timeout: float | None = None, quiet: float | None = None
+    operation: _core.Operation,
+    command: str,
+    timeout: float | None = None,
+    quiet: float | None = None,
+    waits: bool = False,
 ) -> SwerexException | OSError:
-    """Return the exception for an operation that did not complete."""
+    """Return the exception for an operation that did not complete.
+
+    Args:
+        timeout, quiet: the limits of the action in seconds.
+        waits: whether the command waits for input from its terminal.
+    """
     end = operation.end
+    advice = " (it waits for input: use is_interactive_command)" if waits else ""
     if end == "timeout":
         msg = f"timeout after {timeout} seconds while running command {shorten(command)}"
         if not operation.typed and operation.error:
@@ -135,10 +145,10 @@ def failure(
         if not operation.typed:
             msg += " (it was not sent, because an earlier command of the session still runs: interrupt that one)"
             return SessionBusyError(msg)
-        return CommandTimeoutError(msg, output=operation.output)
+        return CommandTimeoutError(msg + advice, output=operation.output)
     if end == "quiet":
         msg = f"no output for {quiet} seconds while running command {shorten(command)}"
-        return CommandTimeoutError(msg, output=operation.output)
+        return CommandTimeoutError(msg + advice, output=operation.output)
     if end == "died":
         silent = operation.typed and not operation.begun
         unread = f", and nothing shows that it ran command {shorten(command)}" if silent else ""

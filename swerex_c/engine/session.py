@@ -11,6 +11,7 @@ import asyncio
 import codecs
 import contextlib
 import os
+import re
 import secrets
 import threading
 import time
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from swerex_c import _core
 from swerex_c.engine.completions import current_completions
+from swerex_c.engine.foreground import reader_of_terminal
 from swerex_c.engine.outcomes import (
     death_details,
     death_reason,
@@ -118,6 +120,9 @@ _SHOWN = 200
 _GRACE = {"raise": 1000, "silent": 200, "ignore": 0}
 """Milliseconds to wait after a match for the command's end and its exit code, by `check`."""
 
+_READS = re.compile(r"\b(read|mapfile|readarray|select)\b")
+"""Builtins and syntax with which the shell itself reads."""
+
 _KILLS = 3
 """Maximum number of kills in a sandbox of a command that ignores interrupts, until the prompt is back."""
 
@@ -179,6 +184,7 @@ class BashSession(Session):
         self._probe: HookProbe | None = None
         self._held = ""  # why the last interrupt failed, if the core does not report it
         self._patience: float | None = None
+        self._is_local = True
 
     @property
     def core(self) -> _core.Session:
@@ -238,6 +244,7 @@ class BashSession(Session):
         request = self.request
         check_request(request, in_sandbox=argv is not None)
         script = startup_script(request) if argv is None else self._transport_script()
+        self._is_local = argv is None
         if (probe := first_probe(self.logger)) is not None:
             self._probe, script = probe, probe.append_to(script)
         if argv is not None:
@@ -540,7 +547,18 @@ class BashSession(Session):
             reason = f"The command ended the session's shell. {death_reason(operation)}"
             code = None if action.check == "ignore" else code
             return _observation(operation.output, code, "", reason, operation.dropped)
-        raise failure(operation, command, timeout, action.no_output_timeout)
+        waits = end in ("timeout", "quiet") and operation.typed and self._awaits_input(command)
+        raise failure(operation, command, timeout, action.no_output_timeout, waits)
+
+    def _awaits_input(self, command: str) -> bool:
+        """Check whether the running command is known to wait for input from its terminal."""
+        if not self._is_local or (core := self._core) is None:
+            return False
+        shell = core.facts()["pid"]
+        reader = reader_of_terminal(shell)
+        if reader == shell and not _READS.search(command):
+            return False  # it may be at its prompt, and the core does not know yet
+        return reader is not None and not core.facts()["idle"]
 
     async def _submit(
         self, action: BashAction, command: str, timeout: float | None, stream: OutputStream | None

@@ -20,6 +20,7 @@ __all__ = [
     "open_terminal",
     "raw",
     "showing_rest",
+    "terminal_path",
 ]
 
 Modes = list[Any]
@@ -36,13 +37,21 @@ def open_terminal(pid: int) -> int:
         ResourceError: if it cannot be opened.
     """
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            number = int(file.read().rpartition(b")")[2].split()[4])
-        minor = number & 0xFF | number >> 12 & 0xFFF00
-        return os.open(f"/dev/pts/{minor}", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        return os.open(terminal_path(pid), os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     except (OSError, ValueError, IndexError) as e:
         msg = f"The terminal of the session cannot be opened: {e}"
         raise ResourceError(msg, errno=getattr(e, "errno", None)) from e
+
+
+def terminal_path(pid: int) -> str:
+    """Return the path of the controlling terminal of a process, which is a pseudo-terminal.
+
+    Raises:
+        OSError, ValueError, IndexError: if there is no such process.
+    """
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        number = int(file.read().rpartition(b")")[2].split()[4])
+    return f"/dev/pts/{number & 0xFF | number >> 12 & 0xFFF00}"
 
 
 def copied(modes: Modes) -> Modes:

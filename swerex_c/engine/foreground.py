@@ -1,0 +1,86 @@
+"""Check whether the program in the foreground of a session waits for input.
+
+The kernel tells in which system call a process sleeps, see proc_pid_syscall(5).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import struct
+from collections.abc import Iterator
+
+from swerex_c.engine.terminal_modes import terminal_path
+
+__all__ = ["reader_of_terminal"]
+
+_READ, _SELECT, _PSELECT, _POLL, _PPOLL = range(5)
+
+_CALLS = {
+    "x86_64": {0: _READ, 23: _SELECT, 270: _PSELECT, 7: _POLL, 271: _PPOLL},
+    "aarch64": {63: _READ, 72: _PSELECT, 73: _PPOLL},
+}.get(os.uname().machine, {})
+"""Numbers of the system calls that wait for input."""
+
+_POLLFD = struct.Struct("=ihh")
+
+
+def reader_of_terminal(shell: int) -> int | None:
+    """Return the process in the foreground of a shell's terminal that waits for input from it without a time limit.
+
+    None means that there is none, or that it is not known.
+    """
+    try:
+        terminal, foreground = terminal_path(shell), _groups(shell)[1]
+    except (OSError, ValueError, IndexError):
+        return None
+    for pid in _family(shell):
+        try:
+            if _groups(pid)[0] == foreground and _waits_for(pid, terminal):
+                return pid
+        except (OSError, ValueError, IndexError, struct.error):  # it has ended, or its calls are not shown
+            continue
+    return None
+
+
+def _groups(pid: int) -> tuple[int, int]:
+    """Return the process group of a process, and the one in the foreground of its terminal."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    return int(fields[2]), int(fields[5])
+
+
+def _family(pid: int) -> Iterator[int]:
+    """Yield a process and its descendants."""
+    yield pid
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            children = file.read().split()
+    except OSError:
+        return
+    for child in children:
+        yield from _family(int(child))
+
+
+def _waits_for(pid: int, terminal: str) -> bool:
+    """Check whether the process sleeps in a read of the terminal, or until there is something to read from it alone."""
+    with open(f"/proc/{pid}/syscall") as file:
+        number, *words = file.read().split()
+    call, arguments = _CALLS.get(int(number)), [int(word, 16) for word in words]
+    if call == _READ:
+        fd = arguments[0]
+    elif call in (_SELECT, _PSELECT):
+        fd = 0
+        if arguments[0] != 1 or not arguments[1] or arguments[4]:
+            return False
+    elif call in (_POLL, _PPOLL):
+        forever = not arguments[2] if call == _PPOLL else arguments[2] & 0xFFFFFFFF == 0xFFFFFFFF
+        if arguments[1] != 1 or not forever:
+            return False
+        with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+            fd, events, _ = _POLLFD.unpack(os.pread(memory.fileno(), _POLLFD.size, arguments[0]))
+        if not events & select.POLLIN:
+            return False
+    else:
+        return False
+    return os.readlink(f"/proc/{pid}/fd/{fd}") in (terminal, "/dev/tty")
