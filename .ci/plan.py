@@ -54,14 +54,17 @@ def extra(name: str, extra: str, arguments: str, limit: int, **options: object) 
     return Step(name, script, limit, rerun=rerun, **options)  # type: ignore[arg-type]
 
 
-STATIC = """
+ENTRIES = ".ci .github .gitignore CHANGELOG.md LICENSE README.md benchmarks csrc pyproject.toml setup.py swerex_c tests"
+STATIC = f"""
     git ls-files | cut -d/ -f1 | LC_ALL=C sort -u | xargs | tee /dev/stderr |
-        grep -qx '.ci .gitignore CHANGELOG.md LICENSE README.md benchmarks csrc pyproject.toml setup.py swerex_c tests'
+        grep -qx '{ENTRIES}'
+    .venv/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*
+    .venv/bin/zizmor --offline --no-progress .github/workflows
     .venv/bin/ruff check .
     .venv/bin/lint-imports
     .venv/bin/mypy --strict
     .venv/bin/python -m mypy.stubtest swerex_c._core
-    git ls-files -z 'swerex_c/*.bash' 'swerex_c/*.sh' .ci/{run,full,setup,debian,test,wheels,try_wheel} |
+    git ls-files -z 'swerex_c/*.bash' 'swerex_c/*.sh' .ci/{{run,full,setup,debian,test,wheels,try_wheel}} |
         xargs -0 shellcheck -x -P SCRIPTDIR -e SC1007,SC2015,SC2016,SC2031
 """
 PACKAGE = """
