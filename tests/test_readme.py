@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -16,28 +17,24 @@ import pytest
 from swerex_c import exceptions
 from tests.support import api_page
 from tests.support.original import our_environment
+from tests.support.pages import (
+    BLOCK,
+    DOCS,
+    PAGES,
+    PASTE,
+    PROVIDERS,
+    ROOT,
+    SHOWN,
+    TEXTS,
+    check,
+    paste,
+    provider,
+    shown,
+)
 
-ROOT = Path(__file__).resolve().parent.parent
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "swerex_c/docs").glob("*.md"))
-PAGES = ["README.md", "CHANGELOG.md", "csrc/README.md", "benchmarks/README.md", *DOCS]
-TEXTS = {page: (ROOT / page).read_text() for page in PAGES}
 PYTHON = [text for page in ["README.md", *DOCS] for kind, text in BLOCK.findall(TEXTS[page]) if kind == "python"]
-SHOWN = re.compile(r"^```python\n([^`]*)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-"""A block of Python, and the block after it with what it prints."""
-
-# As `python -m asyncio` does, but to the end of the block.
-PASTE = """\
-import ast, asyncio, inspect, sys
-code = compile(sys.stdin.read(), "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-names = {"__name__": "__main__"}
-if code.co_flags & inspect.CO_COROUTINE:
-    async def main():
-        await eval(code, names)
-    asyncio.run(main())
-else:
-    exec(code, names)
-"""
+AGENT = "async def main"
+"""In the block whose output depends on bash and on the time."""
 
 
 @pytest.fixture
@@ -47,33 +44,49 @@ def slow_home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def paste(block: str, home: Path) -> str:
-    """Run a block as it stands on the page, and return what it prints."""
-    environment = our_environment() | {"HOME": str(home)}
+@pytest.mark.parametrize(("block", "output"), shown(""))
+def test_a_block_prints_what_the_page_shows(block: str, output: str, slow_home: Path) -> None:
+    check(block, output, HOME=str(slow_home))
+
+
+SERVER = """\
+import fcntl, socket, struct, subprocess, sys
+with socket.socket() as any:  # a network of its own has a loopback device that is down, and a free port
+    flags = struct.pack("16sh14x", b"lo", 1)
+    fcntl.ioctl(any, 0x8914, flags)
+command = [sys.executable, "-m", "swerex_c", "serve", "--auth-token", "KEY"]
+with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+    try:
+        while "Listening on http://127.0.0.1:8000" not in (line := server.stdout.readline()):
+            assert line
+        code = subprocess.run([sys.executable, "-c", sys.argv[1]]).returncode
+    finally:
+        server.terminate()
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(("block", "output"), shown("server"))
+def test_a_block_with_a_server(block: str, output: str) -> None:
+    as_root = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+    alone = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", *as_root]
+    command = [*alone, sys.executable, "-c", SERVER, PASTE]
     done = subprocess.run(
-        [sys.executable, "-c", PASTE], input=block, env=environment, capture_output=True, text=True, timeout=100
+        command, input=block, env=our_environment(), capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert done.stdout == output
 
 
-@pytest.mark.parametrize(("block", "shown"), [pair for text in TEXTS.values() for pair in SHOWN.findall(text)])
-def test_a_block_prints_what_the_page_shows(block: str, shown: str, slow_home: Path) -> None:
-    assert paste(block, slow_home).rstrip("\n") == shown.rstrip("\n")
-
-
-def test_the_readme_shows_what_three_blocks_print() -> None:
-    assert len(SHOWN.findall(TEXTS["README.md"])) == 3
-
-
-def test_the_pools_block_runs(slow_home: Path) -> None:
-    (block,) = (text for text in PYTHON if "Pool(" in text)
-    assert paste(block, slow_home).startswith("is_alive=True")
+def test_every_block_runs_and_shows_what_it_prints() -> None:
+    with_output = [block for text in TEXTS.values() for block, _ in SHOWN.findall(text)]
+    assert [block for block in PYTHON if AGENT not in block and block not in with_output] == []
+    assert {provider(block) for block in PYTHON} == {"", "server", *map(str.lower, PROVIDERS)}
 
 
 def test_the_agents_block_runs(slow_home: Path) -> None:
-    (block,) = (text for text in PYTHON if "async def main" in text)
-    said = paste(block, slow_home)
+    (block,) = (text for text in PYTHON if AGENT in text)
+    said = paste(block, {**our_environment(), "HOME": str(slow_home)})
     assert re.fullmatch(
         r"\[exit code 0\]\n42 in /usr\n\[exit code 0\]\nNothing was run:\n.+\n"
         r"(slow\n)?\[interrupted after 3 seconds\]\n",
@@ -131,6 +144,16 @@ def test_the_page_of_fields_is_that_of_the_classes() -> None:
 def test_the_first_two_blocks_are_commands_of_one_line() -> None:
     blocks = BLOCK.findall(TEXTS["README.md"])
     assert [(language, text.count("\n")) for language, text in blocks[:2]] == [("", 1), ("", 1)]
+
+
+def test_the_first_screen_has_what_convinces() -> None:
+    lines = TEXTS["README.md"].splitlines()
+    assert len(lines) < 200
+    first = "\n".join(lines[:60])
+    for part in ("0.07 ms", "106 ms", "<picture>", "half a minute", "five minutes", "install swerex-c", "your machine"):
+        assert part in first, part
+    assert len(SHOWN.findall(first)) == 1 and "swerex-c run -- sweagent run" in first
+    assert len(re.findall(r"\]\(swerex_c/docs/", first)) == 6
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:
