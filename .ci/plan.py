@@ -216,10 +216,13 @@ FULL = [
     tests("slow", f"{ALL} {TESTS} {NO_PROC.replace('tests/', '--ignore tests/')} -m 'slow and not idle' tests", 2400),
     tests("no-proc", f"{ALL} {NO_PROC}", 1800),
     Step("answers", """
-        .venv/bin/python -m tests.soak --seconds 60 --sessions 24 --busy 1
-        .venv/bin/python -m tests.soak --seconds 60 --threads 4
-        .venv/bin/python -m tests.soak --seconds 60 --sessions 24 --server
-        """, 600),
+        tester=".venv/bin/python -m tests.engine.random_tester --seconds 60"
+        $tester --sessions 24 --busy 1
+        $tester --threads 4
+        $tester --sessions 24 --server
+        $tester --closed
+        $tester --place here
+        """, 900),
     Step("control", CONTROL, 1500),
     Step("original", ".venv/bin/python tests/compatibility/run_original_tests.py", 300),
     tests("openapi", "-m 'not idle' --timeout 900 tests/remote/test_openapi.py", 900),

@@ -13,7 +13,7 @@ from swerex_c.engine.foreground import _family, reader_of_terminal
 from swerex_c.exceptions import CommandTimeoutError
 from swerex_c.runtime.abstract import BashAction, BashInterruptAction
 from swerex_c.runtime.local import BashSession, LocalRuntime
-from tests.support.harness import at_most
+from tests.support.wait import at_most
 
 ADVICE = " (it waits for input: use is_interactive_command)"
 

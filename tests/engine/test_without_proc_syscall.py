@@ -2,8 +2,8 @@
 
 Some kernels do not have it, others keep it from everybody. The shell's marks decide there, an element of PROMPT_COMMAND
 puts them back before each prompt, and a still shell whose prompts are hidden is asked. The behaviour tests
-have to hold all the same, but for a few, and the random tester too; they run in a Python of their own, in which a
-preloaded library refuses that file.
+have to hold all the same, but for a few; they run in a Python of their own, in which a preloaded library refuses
+that file. So does the random tester, with `--closed`.
 """
 
 from __future__ import annotations
@@ -19,49 +19,13 @@ from swerex_c.exceptions import CommandTimeoutError, SessionDiedError
 from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.session import SandboxSession
-from tests.support.behaviour_runs import inherited, run_rooms, run_soak
+from tests.support.behaviour_runs import inherited, run_rooms
+from tests.support.closed_syscall import build_preload
 from tests.support.harness import needs
 from tests.support.local_backend import Here
 from tests.support.wait import DEADLINE, until_async
 
 pytestmark = pytest.mark.slow
-
-SHIM = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <errno.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/types.h>
-
-/* What is started from here is not concerned. */
-__attribute__((constructor)) static void begin(void) { unsetenv("LD_PRELOAD"); }
-
-static int is_refused(const char *path)
-{
-    size_t size = strlen(path);
-    return strncmp(path, "/proc/", 6) == 0 && size > 14 && strcmp(path + size - 8, "/syscall") == 0;
-}
-
-#define OPEN(name)                                                                  \
-    int name(const char *path, int flags, ...)                                      \
-    {                                                                               \
-        va_list rest;                                                               \
-        va_start(rest, flags);                                                      \
-        mode_t mode = va_arg(rest, mode_t);                                         \
-        va_end(rest);                                                               \
-        if (is_refused(path)) {                                                     \
-            errno = EPERM;                                                          \
-            return -1;                                                              \
-        }                                                                           \
-        int (*next)(const char *, int, ...);                                        \
-        *(void **)&next = dlsym(RTLD_NEXT, #name);                                  \
-        return next(path, flags, mode);                                             \
-    }
-OPEN(open)
-OPEN(open64)
-"""
 
 LEFT_OUT = (
     # Neither the prompt nor PROMPT_COMMAND can carry a mark, and of commands that say nothing of prompts only the
@@ -90,13 +54,8 @@ LEFT_OUT = (
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     if "SWX_ASAN_PYTHON" in os.environ:
         pytest.skip("the place of the preloaded library is taken by the sanitizer's")
-    compiler = needs("cc")
-    place = tmp_path_factory.mktemp("shim")
-    (place / "shim.c").write_text(SHIM)
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-o", place / "shim.so", place / "shim.c", "-ldl"], check=True, timeout=60
-    )
-    return {**inherited(), "LD_PRELOAD": str(place / "shim.so")}
+    needs("cc")
+    return {**inherited(), "LD_PRELOAD": str(build_preload(tmp_path_factory.mktemp("closed")))}
 
 
 def test_the_session_knows(environment: dict[str, str]) -> None:
@@ -138,12 +97,6 @@ _ROOMS = [
 @pytest.mark.parametrize(("room", "at_least"), _ROOMS)
 def test_it_behaves(environment: dict[str, str], room: str, at_least: int) -> None:
     assert run_rooms([room], LEFT_OUT, environment, 90) >= at_least
-
-
-@pytest.mark.timeout(300)
-def test_sessions_in_random_states(environment: dict[str, str]) -> None:
-    """Histories of the random tester, of a new seed that is in its output."""
-    assert run_soak(environment, "--sessions", "12") >= 200
 
 
 class _Carried:

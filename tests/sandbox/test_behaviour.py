@@ -1,4 +1,4 @@
-"""Sessions in a place: the behaviour tests and the random tester through programs that carry a terminal.
+"""Sessions in a place: the behaviour tests through programs that carry a terminal.
 
 The place is this machine, so that what the tests look at is there: see `tests/support/local_backend.py`. A real
 container of that kind is in `tests/providers/docker/test_behaviour.py`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.behaviour_runs import LEFT_OUT, inherited, run_rooms, run_soak
+from tests.support.behaviour_runs import LEFT_OUT, inherited, run_rooms
 
 pytestmark = pytest.mark.slow
 
@@ -34,8 +34,3 @@ _ROOMS = [
 @pytest.mark.parametrize(("room", "at_least"), _ROOMS)
 def test_it_behaves(room: str, at_least: int) -> None:
     assert run_rooms([room], LEFT_OUT, {**inherited(), "SWX_PLACE": "here"}, 300) >= at_least
-
-
-@pytest.mark.timeout(300)
-def test_sessions_in_random_states() -> None:
-    assert run_soak(inherited(), "--place", "here", "--sessions", "4") >= 100

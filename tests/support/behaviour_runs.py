@@ -73,24 +73,8 @@ def run_rooms(rooms: Sequence[str], left_out: Sequence[str], environment: dict[s
     """Run rooms of the behaviour tests in a pytest of their own, and return how many have passed."""
     options = ["-q", "-p", "no:cacheprovider", "-m", "not idle"]
     deselected = [f"--deselect=tests/behaviour/{test}" for test in left_out]
-    output = _run("pytest", *options, *deselected, *(f"tests/behaviour/test_{room}.py" for room in rooms),
-                  environment=environment, seconds=seconds)  # fmt: skip
-    passed = re.search(r"(\d+) passed", output)
-    assert passed, output[-500:]
-    return int(passed[1])
-
-
-def run_soak(environment: dict[str, str], *options: str) -> int:
-    """Run the random tester with a new seed, which is in its output, and return how many commands it ran."""
-    output = _run("tests.soak", "--seconds", "20", *options, environment=environment, seconds=240)
-    count = re.search(r"([\d,]+) commands in", output)
-    assert count, output
-    return int(count[1].replace(",", ""))
-
-
-def _run(module: str, *arguments: str, environment: dict[str, str], seconds: float) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
+        [sys.executable, "-m", "pytest", *options, *deselected, *(f"tests/behaviour/test_{room}.py" for room in rooms)],
         cwd=Path(__file__).parents[2],
         env=environment,
         capture_output=True,
@@ -98,7 +82,9 @@ def _run(module: str, *arguments: str, environment: dict[str, str], seconds: flo
         timeout=seconds,
     )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr
-    return done.stdout
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed, done.stdout[-500:]
+    return int(passed[1])
 
 
 def inherited() -> dict[str, str]:

@@ -83,7 +83,7 @@ def test_shell(docker: Engine, bash_min: str) -> None:
         person.keys(b"\x03")
         person.until(rb"# ")
         person.keys(b"exit 5\r")
-        assert person.exit_code(60) == 5
+        assert person.exit_code() == 5
     finally:
         person.end()
     assert not docker.docker("ps", "-aq")
@@ -94,7 +94,7 @@ def test_shell_removes_its_container_when_it_is_ended(docker: Engine, bash_min: 
     try:
         person.until(rb"# ", 60)
         person.process.terminate()
-        assert person.exit_code(60) == 128 + signal.SIGTERM
+        assert person.exit_code() == 128 + signal.SIGTERM
     finally:
         person.end()
     assert not docker.docker("ps", "-aq")
@@ -104,7 +104,7 @@ def test_shell_names_what_is_missing(docker: Engine, bash_min: str) -> None:
     person = Person("shell", "--image", bash_min, "--startup-source", "/no/such", command=COMMAND, **docker.environment)
     try:
         person.until(rb"the first --startup-source 1: 1\r\n", 60)
-        assert person.exit_code(60) == 1
+        assert person.exit_code() == 1
     finally:
         person.end()
 

@@ -56,6 +56,6 @@ def test_shell(sshd: hosts.Sshd, reach: dict[str, str], tmp_path: Path) -> None:
         person.keys(b'f; echo "$PWD"\r')
         person.until(b"started\r\n" + os.fsencode(tmp_path) + b"\r\n.*ready> ")
         person.keys(b"exit 5\r")
-        assert person.exit_code(60) == 5
+        assert person.exit_code() == 5
     finally:
         person.end()

@@ -1,0 +1,482 @@
+"""Run sessions in random states, and compare what they answer with what the model knows.
+
+    python -m tests.engine.random_tester --seconds 60 --sessions 16 --busy 2    this machine
+    python -m tests.engine.random_tester --seconds 60 --threads 4               several event loops
+    python -m tests.engine.random_tester --seconds 60 --server                  through a server
+    python -m tests.engine.random_tester --seconds 60 --closed                  /proc/PID/syscall cannot be opened
+    python -m tests.engine.random_tester --seconds 60 --place here              in a place: tests.support.local_backend
+    python -m tests.engine.random_tester --seed 17 --only 3                     one history of a seed again
+    python -m tests.engine.random_tester --known                                the known cases: each must still fail
+
+A finding is wrong (an answer that is not the model's, a hang, an error of no type), or refused (a typed error where
+the model knows the answer). It is printed with the shortest history that was found to give it. The exit code is then 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import math
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from swerex_c.exceptions import CommandTimeoutError, SessionDiedError, SwerexException
+from swerex_c.runtime.abstract import BashAction, BashInterruptAction, CloseSessionRequest, CreateBashSessionRequest
+from swerex_c.runtime.local import LocalRuntime
+from swerex_c.runtime.remote import RemoteRuntime
+from tests.engine.random_model import Model, Operation, Step, brief, operations, plan
+from tests.support.closed_syscall import build_preload
+from tests.support.local_backend import runtime_in
+from tests.support.server_process import FRONT, KEY, serving
+
+LENGTH = 40
+"""Operations of a history."""
+
+PATIENCE = 30.0
+"""Seconds that a command may take on a busy machine; what takes longer hangs."""
+
+QUICK = 6.0
+"""Seconds of patience while a history is shortened: it has been seen to be wrong."""
+
+SHORTEN_SECONDS = 60.0
+"""Seconds until a history is short enough."""
+
+NOTICE = re.compile(r"\[\d+\](?: \d+|[-+ ] +(?:Done|Exit|Running|Terminated|Killed|Interrupt).*)\n|\(wd now: .*\)\n")
+"""What bash says of jobs as they start and end."""
+
+
+class Finding(Exception):
+    """An answer is not what the model says."""
+
+
+class Refused(Finding):
+    """A typed error, where the model knows the answer."""
+
+
+class Notice(Finding):
+    """By chance a notice of a job is in the output: known, issue 31, item 11."""
+
+
+class Known(NamedTuple):
+    """What is known to fail: `--known` checks that it does, and the random histories leave it out."""
+
+    item: str
+    """Of issue 31, or new."""
+    why: str
+    left_out: Sequence[str]
+    """Patterns for whole commands: where each has been matched, the last of them is not done."""
+    steps: Sequence[Step]
+    """The shortest history: its last step, or one of those that it repeats, is wrong or refused."""
+    ways: str = "local, closed, place"
+    tries: int = 1
+    """Until it has failed, where it fails by chance."""
+
+    def is_in(self, steps: Sequence[Step]) -> bool:
+        """Whether the last step completes the case."""
+        commands = [step.command for step in steps]
+        return any(re.fullmatch(each, commands[-1], re.DOTALL) for each in self.left_out) and all(
+            any(re.fullmatch(each, command, re.DOTALL) for command in commands) for each in self.left_out
+        )
+
+
+EVAL = r"alias q\d.*\n.*|.*\\|alias \{.*|trap [:-] CHLD"
+"""What is sent by `eval`, or makes others be."""
+
+KNOWN = [
+    Known("11", "a notice behind output, of a job of the same command", [r"sleep 0\.0\d &\n.*; sleep .*"],
+          [Step("sleep 0.05 &\nprintf X; sleep 0.2", "X", way="jobs")]),
+    Known("11", "a notice, by chance, where PS1 is readonly", [],
+          [Step("sleep 0.02 &", way="jobs"), Step("unset PROMPT_COMMAND; readonly PS1="), Step("echo a", "a\n")],
+          "local", tries=1000),
+    Known("10", "a DEBUG trap sees an eval of ours", ["trap 'echo D' DEBUG", EVAL],
+          [Step("trap 'echo D' DEBUG"), Step("alias q='echo a'\nq b", "D\nD\na b\n")]),
+    Known("10", "a trap on ERR runs for an eval of ours", ["trap 'echo E' ERR", EVAL],
+          [Step("trap 'echo E' ERR"), Step("alias q='echo a'\nq b\nfalse", "a b\nE\n", 1)]),
+    Known("10", "a trace shows an eval of ours", ["set -x", EVAL],
+          [Step("set -x"), Step("# <<E\necho end \\", "+ echo end '\\'\nend \\\n")]),
+    Known("17", "`$_` behind an eval of ours is its text; the model does not ask", [],
+          [Step("alias q='echo a'\nq b", "a b\n"), Step("echo $_", "b\n")]),
+    Known("17", "PIPESTATUS behind an eval of ours is one number; the model does not ask", [],
+          [Step("trap : CHLD"), Step("true\ntrue | true"), Step("echo ${PIPESTATUS[@]}", "0 0\n")]),
+    Known("17", "PIPESTATUS is lost by a text that was refused", [r"a\(\) \{"],
+          [Step("true | true"), Step("a() {", error="BashIncorrectSyntaxError"),
+           Step("echo ${PIPESTATUS[@]}", "0 0\n")]),
+    Known("17", "what PS2 is set to is in `$_`", ["exec 2>(/dev/null|&-)", ".{130000,}"],
+          [Step("exec 2>/dev/null"), Step(": " + "x" * 140_000), Step("echo ${#_}", "140000\n")], "local"),
+    Known("17", "`:` is in `$_` behind a long text, where PS1 is readonly", ["declare -r PS.*", ".{130000,}"],
+          [Step("declare -r PS1="), Step("echo a\n: " + "x" * 140_000, "a\n"),
+           Step("echo ${#_}", "140000\n")], "local"),
+    Known("7", "with `set -v`, what runs nothing has a newline as output", ["set -v", r"\s*|\s*# c\s*"],
+          [Step("set -v"), Step("# c")]),
+    Known("10", "a readonly PS0 and `set -v` make the command and the prompt output", ["declare -r PS.*", "set -v"],
+          [Step("readonly PS0=x"), Step("set -v"), Step("echo a", "a\n")]),
+    Known("10", "a readonly PS1, `set -v` and new modes make the engine's own text output", [],
+          [Step("set -v"), Step("readonly PS1="), Step("stty noflsh")]),
+    Known("12", "by chance, with `set -v`, the engine's own text is in the pieces of a stream", ["set -v"],
+          [Step("set -v"), Step("(exit 3) | (exit 0)", way="stream")], "closed", tries=1000),
+    Known("19", "by chance, what a DEBUG trap prints is lost", ["trap 'echo D' DEBUG"],
+          [Step("trap 'echo D' DEBUG"), Step("exec 3>&-", "D\n"), Step("true\necho a", "D\nD\na\n")],
+          "closed, place", tries=1000),
+    Known("19", "`set -v` shows commands", ["set -v"],
+          [Step("exec 2>&0"), Step("set -v"), Step("echo a; sh -c 'echo b'", "a\nb\n")], "place", tries=1000),
+    Known("15", "standard input opened anew by another name, and a hidden prompt", ["exec 0</dev/tty"],
+          [Step("exec 2>/dev/null"), Step("exec 0</dev/tty")]),
+    Known("15", "a prompt is assigned while printf is disabled", ["enable -n printf"],
+          [Step("enable -n printf"), Step("PS1='a\nb'")]),
+    Known("19", "PROMPT_COMMAND is readonly, and prompts are hidden", ["declare -r PROMPT_COMMAND"],
+          [Step("declare -r PROMPT_COMMAND"), Step("exec 2>/dev/null"), Step("echo a", "a\n")], "closed"),
+    Known("19", "marks go to a file", ["exec >.~/o..", "exec 2>&1"],
+          [Step("exec >|~/o$$"), Step("exec 2>&1")], "closed"),
+    Known("19", "a shell is said to have died before a last command that it ran",
+          [".*PS0.*", ".*exit .*|.*kill -9.*|.*exec [<s].*|set -e; .*"],
+          [Step("readonly PS0="), Step("echo a; exit 3", "a\n", 3, dies=True)], "closed, place"),
+    Known("new", "the exit code of an interrupt, by chance, where a job ends while a prompt is put back",
+          ["trap : CHLD", r"sleep 0\.0\d &.*"],
+          [Step("trap : CHLD"), Step("sleep 0.02 &", way="jobs"), Step("exec 2>/dev/null"), Step("echo a", "a\n")],
+          "local", tries=1000),
+    Known("new", "the same, where the kernel does not tell", ["trap : CHLD", r"sleep 0\.0\d &.*"],
+          [Step("trap : CHLD; sleep 0.02 &", way="jobs"), Step("PROMPT_COMMAND+=('PS1=y')")], "closed", tries=2000),
+    Known("new", "by chance, a readonly PS0 is streamed as a job ends", ["declare -r PS0=x", r"sleep 0\.0\d &.*"],
+          [Step("readonly PS0=x"), Step("sleep 0.04 &\nprintf a", "a", way="jobs"),
+           *[Step(": " + "x" * 9000, way="stream")] * 40], "local", tries=1000),
+    Known("new", "by chance, a program that reads is not seen beside a job",
+          ["sleep 1000 &.*", "sh -c 'printf ready.*"],
+          [Step("sleep 1000 & printf a", "a", way="jobs"),
+           Step("sh -c 'printf ready; read x; echo got ${#x}'\nabc", "got 3", None, "talks", "ready")],
+          "place", tries=1000),
+    Known("new", "lines behind an unbound variable run in an eval of ours, and not if typed", ["set -u", EVAL],
+          [Step("set -u"), Step("trap : CHLD"), Step("true\necho $nope\necho a", "bash: nope: unbound variable\n", 1)]),
+    Known("new", "the last prompt of a shell whose input ends is output", [".*PS1.*", ".*exec <.*"],
+          [Step("PS1=y; exec </dev/null", dies=True)], "local"),
+    Known("new", "the same, where the kernel does not tell", [".*PS1.*", ".*exec <.*"],
+          [Step("PROMPT_COMMAND+=('PS1=y')"), Step("exec </dev/null", dies=True)], "closed", tries=100),
+]  # fmt: skip
+
+
+class Run:
+    """A session, and what is done to it. The methods that steps name raise Finding."""
+
+    def __init__(self, runtime: Any, name: str, patience: float = PATIENCE):
+        self.runtime = runtime
+        self.name = name
+        self.patience = patience
+        self.done: list[Step] = []
+
+    async def replay(self, steps: Sequence[Step], until: float = math.inf) -> None:
+        """Do all of it in a new session, or what there is time for."""
+        request = CreateBashSessionRequest(session=self.name, startup_source=[], startup_timeout=PATIENCE)
+        await self.runtime.create_session(request)
+        try:
+            for step in steps:
+                if time.monotonic() > until:
+                    return
+                self.done.append(step)
+                await self.do(step)
+                if step.dies:
+                    await self.expect_death()
+        finally:
+            with contextlib.suppress(SwerexException):  # it may have died
+                await self.runtime.close_session(CloseSessionRequest(session=self.name))
+
+    async def do(self, step: Step) -> None:
+        try:
+            await asyncio.wait_for(getattr(self, step.way)(step), 3 * self.patience)
+        except Finding:
+            raise
+        except CommandTimeoutError as error:
+            raise Finding(f"{step!r} hangs: {error!r:.600}") from error
+        except SwerexException as error:
+            if type(error).__name__ != step.error:
+                raise Refused(f"{step!r} raises {error!r:.600}") from error
+        except TimeoutError:
+            raise Finding(f"{step!r} hangs") from None
+        except Exception as error:
+            raise Finding(f"{step!r} raises {error!r}") from error
+        else:
+            if step.error:
+                raise Finding(f"{step!r} raises nothing")
+
+    async def expect_death(self) -> None:
+        try:
+            seen = await self.runtime.run_in_session(self.action("echo more"))
+        except SessionDiedError:
+            return
+        raise Finding(f"a session that has ended answers {seen!r:.300}")
+
+    def action(self, command: str, timeout: float | None = None, **more: Any) -> BashAction:
+        return BashAction(
+            command=command, session=self.name, timeout=self.patience if timeout is None else timeout,
+            check="silent", **more,
+        )  # fmt: skip
+
+    async def ask(self, step: Step, **more: Any) -> None:
+        seen = await self.runtime.run_in_session(self.action(step.command, **more))
+        self.compare(step, seen.output, seen.exit_code)
+
+    def compare(self, step: Step, output: str, code: int | None) -> None:
+        if step.dies:
+            output = output.replace("exit\n", "", 1)  # the shell's word, which it may be too late to see
+        if output != step.output and NOTICE.sub("", output) == step.output:
+            raise Notice(f"{step!r} prints {brief(output)}")
+        if output != step.output:
+            raise Finding(f"{step!r} prints {brief(output)}")
+        if step.code is not None and code != step.code:
+            raise Finding(f"{step!r} has the exit code {code}")
+
+    run = ask
+
+    async def stream(self, step: Step) -> None:
+        pieces = [piece async for piece in self.runtime.stream_in_session(self.action(step.command))]
+        seen = pieces.pop()
+        self.compare(step, seen.output, seen.exit_code)
+        if "".join(pieces) != seen.output:
+            raise Finding(f"the pieces of {step!r} are {brief(''.join(pieces))}")
+
+    async def jobs(self, step: Step) -> None:
+        """Notices of jobs beside the output are right, if each has a line of its own."""
+        seen = await self.runtime.run_in_session(self.action(step.command))
+        lines = [line for line in seen.output.splitlines(keepends=True) if not NOTICE.fullmatch(line)]
+        self.compare(step, "".join(lines), seen.exit_code)
+
+    async def matches(self, step: Step) -> None:
+        seen = await self.runtime.run_in_session(self.action(step.command, expect=[step.match]))
+        if seen.expect_string != step.match:
+            raise Finding(f"{step!r} ends at {seen.expect_string!r}")
+        self.compare(step, seen.output, None)
+        await self.ask(Step("echo idle", "idle\n"))  # a match does not wait for the command
+
+    async def interrupted(self, step: Step) -> None:
+        await self.times_out(step)
+        await self.interrupt()
+        await self.ask(Step("echo idle", "idle\n"))
+
+    async def late(self, step: Step) -> None:
+        with contextlib.suppress(CommandTimeoutError):  # unless this machine was later
+            await self.ask(step, timeout=step.delay)
+        await self.ask(Step('echo "$v8"', step.command.partition("=")[2] + "\n"))
+
+    async def times_out(self, step: Step) -> None:
+        """Its output may not have begun when its time is over."""
+        try:
+            seen = await self.runtime.run_in_session(self.action(step.command, step.delay))
+        except CommandTimeoutError as error:
+            if NOTICE.sub("", error.output) not in (step.output, ""):
+                raise Finding(f"{step!r} prints {error.output!r:.300} before its timeout") from None
+        else:
+            raise Finding(f"{step!r} is called finished: {seen!r:.300}")
+
+    async def interrupt(self) -> None:
+        await self.runtime.run_in_session(BashInterruptAction(session=self.name, timeout=1.0, n_retry=10))
+
+    async def cancelled(self, step: Step) -> None:
+        task = asyncio.ensure_future(self.runtime.run_in_session(self.action(step.command)))
+        await asyncio.sleep(step.delay)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            raise Finding(f"{step!r} is not cancelled: {await task!r:.300}")
+        await self.interrupt()
+
+    async def queued(self, step: Step) -> None:
+        gate = Path(os.environ["HOME"], f"gate-{self.name}")
+        first, second = step.command.replace("GATE", str(gate)).split("\n")
+        runs = asyncio.ensure_future(self.runtime.run_in_session(self.action(first)))
+        await asyncio.sleep(0)
+        waits = asyncio.ensure_future(self.runtime.run_in_session(self.action(second)))
+        await asyncio.sleep(0)
+        waits.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await waits
+        gate.touch()
+        seen = await runs
+        gate.unlink()
+        self.compare(step, seen.output, seen.exit_code)
+        await self.ask(Step('echo "$v9"', "kept\n"))
+
+    async def many(self, step: Step) -> None:
+        """All at once: they run in this order."""
+        actions = [self.action(command) for command in step.command.split("\n")]
+        seen = await asyncio.gather(*(self.runtime.run_in_session(action) for action in actions))
+        self.compare(step, "".join(each.output for each in seen), max(each.exit_code for each in seen))
+
+    async def talks(self, step: Step) -> None:
+        command, line = step.command.split("\n")
+        begun = replace(step, command=command, output="")
+        await self.ask(begun, is_interactive_command=True, expect=[step.match])
+        seen = await self.runtime.run_in_session(self.action(line, is_interactive_quit=True))
+        self.compare(step, seen.output.strip(), None)
+
+
+class Search:
+    """Histories of a seed, until the time is over."""
+
+    def __init__(self, wanted: argparse.Namespace, numbers: Iterator[int], port: int):
+        self.wanted = wanted
+        self.numbers = numbers
+        self.port = port
+        self.way = "place" if wanted.place else "closed" if wanted.closed else "local"
+        self.known = [known for known in KNOWN if self.way in known.ways]
+        self.until = time.monotonic() + wanted.seconds
+        self.count = 0
+        self.findings: Counter[str] = Counter()
+        self.shortening = threading.Lock()
+
+    def bad(self) -> int:
+        return self.findings["wrong"] + self.findings["refused"] + self.findings["known"]
+
+    def runtime(self) -> Any:
+        if self.port:
+            return RemoteRuntime(host="http://127.0.0.1", port=self.port, auth_token=KEY)
+        return runtime_in(self.wanted.place) if self.wanted.place else LocalRuntime()
+
+    def steps(self, history: Sequence[Operation]) -> list[Step]:
+        model = Model(carried=self.way == "place")
+        return plan(model, history, lambda steps: any(known.is_in(steps) for known in self.known))
+
+    async def failure(self, runtime: Any, steps: Sequence[Step], tries: int) -> Finding | None:
+        """Return what is wrong with the last step, or one like it."""
+        for _ in range(tries):
+            run = Run(runtime, f"again-{random.getrandbits(40)}", QUICK)
+            try:
+                await run.replay(steps)
+            except Finding as error:
+                if run.done[-1] == steps[-1]:
+                    return error
+        return None
+
+    async def shortened(self, runtime: Any, history: Sequence[Operation]) -> tuple[list[Step], Finding | None]:
+        """Leave out halves, quarters, ... of what is before the last operation, as long as that fails."""
+        until = time.monotonic() + SHORTEN_SECONDS
+        before, last = list(history[:-1]), history[-1]
+        found = await self.failure(runtime, self.steps(history), self.wanted.tries)
+        size = len(before)
+        while size and found:
+            at = 0
+            while at < len(before) and time.monotonic() < until:
+                part = before[:at] + before[at + size :]
+                failure = await self.failure(runtime, self.steps([*part, last]), self.wanted.tries)
+                if failure is None:
+                    at += size
+                else:
+                    before, found = part, failure
+            size //= 2
+        return self.steps([*before, last]), found
+
+    async def one(self, runtime: Any, number: int) -> None:
+        history = operations(random.Random(f"{self.wanted.seed} {number}"), LENGTH)
+        run = Run(runtime, f"random-{number}")
+        try:
+            await run.replay(self.steps(history), self.until)
+        except Notice:
+            self.findings["notices (known)"] += 1
+        except Finding as error:
+            kind = "refused" if isinstance(error, Refused) else "wrong"
+            self.findings[kind] += 1
+            print(f"{kind}, in history {number} of seed {self.wanted.seed}: {error}", flush=True)
+            for step in run.done[-6:]:
+                print(f"    before: {step!r}", flush=True)
+            while not self.shortening.acquire(blocking=False):
+                await asyncio.sleep(0.1)
+            failed = next(end for end in itertools.count(1) if len(self.steps(history[:end])) == len(run.done))
+            try:
+                steps, found = await self.shortened(runtime, history[:failed])
+            finally:
+                self.shortening.release()
+            print(f"the shortest of history {number}, {len(steps)} steps: {found or 'it did not happen again'}")
+            for step in steps:
+                print(f"    {step!r},", flush=True)
+        finally:
+            self.count += len(run.done)
+
+    async def work(self, runtime: Any) -> None:
+        while time.monotonic() < self.until and self.bad() < self.wanted.findings:
+            number = next(self.numbers, None)
+            if number is None:
+                return
+            await self.one(runtime, number)
+
+    async def work_on(self) -> None:
+        """Run sessions in an event loop."""
+        runtime = self.runtime()
+        try:
+            await asyncio.gather(*(self.work(runtime) for _ in range(self.wanted.sessions)))
+        finally:
+            await runtime.close()
+
+    async def check_known(self) -> None:
+        """Run the known cases: a finding is one that does not fail."""
+        runtime = self.runtime()
+        try:
+            for known in self.known:
+                failure = await self.failure(runtime, known.steps, known.tries)
+                print(f"{known.item}, {known.why}: {failure or 'FAILS NO LONGER: take it from KNOWN'}", flush=True)
+                self.findings["known"] += failure is None
+                self.count += len(known.steps)
+        finally:
+            await runtime.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=random.getrandbits(31))
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--sessions", type=int, default=8, help="at once, in each thread")
+    parser.add_argument("--threads", type=int, default=1, help="each with an event loop and a runtime")
+    parser.add_argument("--server", action="store_true", help="through a server")
+    parser.add_argument("--closed", action="store_true", help="as where /proc/PID/syscall cannot be opened")
+    parser.add_argument("--place", default="", help="`here`, or a container that shares this machine's files")
+    parser.add_argument("--busy", type=int, default=0, help="processes that take the processors meanwhile")
+    parser.add_argument("--only", type=int, help="one history of the seed")
+    parser.add_argument("--tries", type=int, default=3, help="before a shorter history is taken for right")
+    parser.add_argument("--findings", type=int, default=1, help="how many end the run")
+    parser.add_argument("--known", action="store_true", help="run the known cases instead")
+    wanted = parser.parse_args()
+    if wanted.server and (wanted.threads > 1 or wanted.place):
+        parser.error("--server goes with one thread, whose end closes its sessions, and without --place")
+    if wanted.closed and "SWX_CLOSED" not in os.environ:
+        with tempfile.TemporaryDirectory() as directory:
+            library = str(build_preload(Path(directory)))
+            command = [sys.executable, "-m", "tests.engine.random_tester", *sys.argv[1:]]
+            closed = {"LD_PRELOAD": library, "SWX_CLOSED": library}
+            return subprocess.run(command, env=os.environ | closed, check=False).returncode
+    print(f"seed {wanted.seed}", flush=True)
+    os.environ.setdefault("SWE_REX_LOG_STREAM_LEVEL", "ERROR")
+    for name in ("PROMPT_COMMAND", "PS1", "ENV", "BASH_ENV"):
+        os.environ.pop(name, None)
+    preload = {"LD_PRELOAD": os.environ["SWX_CLOSED"]} if wanted.closed else {}
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(wanted.busy)]
+    began = time.monotonic()
+    try:
+        with contextlib.ExitStack() as stack:
+            home = os.environ["HOME"] = stack.enter_context(tempfile.TemporaryDirectory())  # no startup files
+            server = serving(Path(home, "log"), command=FRONT, **preload)
+            port = stack.enter_context(server).port if wanted.server else 0
+            search = Search(wanted, itertools.count() if wanted.only is None else iter([wanted.only]), port)
+            task = search.check_known if wanted.known else search.work_on
+            with ThreadPoolExecutor(wanted.threads) as pool:
+                for done in [pool.submit(asyncio.run, task()) for _ in range(wanted.threads)]:
+                    done.result()
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    told = ", ".join(f"{count} {kind}" for kind, count in search.findings.items() if count) or "nothing wrong"
+    print(f"{search.count:,} commands in {time.monotonic() - began:.0f} s, {told}")
+    return int(search.bad() > 0 or not search.count)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
