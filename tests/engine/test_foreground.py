@@ -13,13 +13,14 @@ from swerex_c.engine.foreground import _family, reader_of_terminal
 from swerex_c.exceptions import CommandTimeoutError
 from swerex_c.runtime.abstract import BashAction, BashInterruptAction
 from swerex_c.runtime.local import BashSession, LocalRuntime
-from tests.support.wait import at_most
+from tests.support.processes import Family
+from tests.support.wait import until_async
 
 ADVICE = " (it waits for input: use is_interactive_command)"
 
 
 @pytest.fixture
-async def session(mark: str) -> AsyncIterator[BashSession]:
+async def session(family: Family) -> AsyncIterator[BashSession]:
     async with LocalRuntime() as runtime:
         await runtime.create_session()
         one = runtime.sessions["default"]
@@ -31,13 +32,14 @@ async def session(mark: str) -> AsyncIterator[BashSession]:
 
 async def until_shown(session: BashSession, reads: bool) -> bool:
     """Wait until the foreground reads the terminal; or if it never will, until what it has started sleeps."""
-    for _ in range(int(at_most(20) / 0.02)):
-        await asyncio.sleep(0.02)
-        if reads and reader_of_terminal(session.pid) is not None:
-            return True
-        if not reads and all(state(pid) in ("S", "T") for pid in list(_family(session.pid))[1:] or [0]):
-            return False
-    raise AssertionError("it does not come to rest")
+
+    def rests() -> bool:
+        if reads:
+            return reader_of_terminal(session.pid) is not None
+        return all(state(pid) in ("S", "T") for pid in list(_family(session.pid))[1:] or [0])
+
+    await until_async(rests)
+    return reads
 
 
 def state(pid: int) -> str:
