@@ -35,7 +35,7 @@ async def until_shown(session: BashSession, reads: bool) -> bool:
 
     def rests() -> bool:
         if reads:
-            return reader_of_terminal(session.pid) is not None
+            return not session.core.facts()["idle"] and reader_of_terminal(session.pid) is not None
         return all(state(pid) in ("S", "T") for pid in list(_family(session.pid))[1:] or [0])
 
     await until_async(rests)

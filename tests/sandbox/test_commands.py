@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import subprocess
 import sys
@@ -33,7 +32,7 @@ from swerex_c.sandbox.processes import END_MARKED
 from swerex_c.sandbox.run import CompletedCommand, find_line, run_command
 from swerex_c.sandbox.sandbox import Sandbox
 from tests.support import needs
-from tests.support.harness import no_signals
+from tests.support.harness import no_signals, python_environment
 from tests.support.local_backend import Here
 from tests.support.wait import DEADLINE, until
 
@@ -472,18 +471,30 @@ def test_closing_ends_what_runs(here: Sandbox) -> None:
     here.close()
 
 
+DROPPED = """
+import gc
+from pathlib import Path
+from swerex_c.sandbox.sandbox import Sandbox
+from tests.support import needs
+from tests.support.local_backend import Here
+from tests.support.wait import until
+
+place = Sandbox(Here())
+assert place.run("echo").code == 0
+mark = place.mark
+assert needs.mentioning(mark)
+del place
+gc.collect()
+until(lambda: not needs.mentioning(mark))
+tasks = Path("/proc/self/task")
+until(lambda: not "".join((task / "children").read_text() for task in tasks.iterdir()), "a zombie")
+"""
+
+
 def test_a_place_that_is_dropped() -> None:
-    children = Path(f"/proc/self/task/{threading.get_native_id()}/children")
-    before = children.read_text().split()
-    place = Sandbox(Here())
-    assert place.run("echo").code == 0
-    ours = set(children.read_text().split()) - set(before)
-    mark = place.mark
-    assert needs.mentioning(mark)
-    del place
-    gc.collect()
-    until(lambda: not needs.mentioning(mark))
-    until(lambda: all(needs.alive(int(pid)) or not Path("/proc", pid).exists() for pid in ours), "a zombie")
+    """In a program of its own, which adopts no orphans."""
+    done = subprocess.run([sys.executable, "-c", DROPPED], env=python_environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 PROGRAM = """
