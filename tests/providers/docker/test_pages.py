@@ -7,7 +7,7 @@ import pytest
 from tests.support.docker_engine import Engine
 from tests.support.pages import check, shown
 
-pytestmark = [pytest.mark.limit(110), pytest.mark.slice]
+pytestmark = pytest.mark.slice
 
 
 @pytest.mark.parametrize(("block", "output"), shown("docker"))

@@ -9,7 +9,7 @@ from tests.support.pages import check, shown
 
 __all__ = ["aws", "moto"]
 
-pytestmark = [pytest.mark.limit(110), pytest.mark.slice]
+pytestmark = pytest.mark.slice
 
 
 @pytest.mark.parametrize(("block", "output"), shown("fargate"))

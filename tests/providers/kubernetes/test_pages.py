@@ -12,7 +12,7 @@ from tests.support.pages import check, shown
 
 __all__ = ["server"]
 
-pytestmark = [pytest.mark.limit(110), pytest.mark.slice]
+pytestmark = pytest.mark.slice
 
 
 @pytest.mark.parametrize(("block", "output"), shown("kubernetes"))

@@ -7,7 +7,7 @@ import pytest
 from tests.support.pages import check, shown
 from tests.support.ray_cluster import Nodes
 
-pytestmark = [pytest.mark.limit(110), pytest.mark.slice]
+pytestmark = pytest.mark.slice
 
 
 @pytest.mark.parametrize(("block", "output"), shown("ray"))
