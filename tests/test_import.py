@@ -52,7 +52,7 @@ def test_importing_takes_a_share_of_the_originals_time(more: str, share: float) 
         "import swerex_c; swerex_c.install()",
         "from swerex_c.runtime.local import LocalRuntime",
         "from swerex_c.interfaces import AbstractRuntime",
-        "import swerex_c.utils.log, swerex_c.exceptions, swerex_c.files.local_files",
+        "import swerex_c.utils.log, swerex_c.exceptions, swerex_c.files.local",
     ],
 )
 def test_nothing_heavy_is_imported(code: str) -> None:

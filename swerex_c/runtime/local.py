@@ -55,7 +55,7 @@ class LocalRuntime(SessionsRuntime):
         """Create the runtime from the fields of `LocalRuntimeConfig`."""
         # Import all modules now: later there may be no descriptor left to read a module with.
         import swerex_c.engine.session
-        import swerex_c.files.local_files
+        import swerex_c.files.local
         import swerex_c.utils.threads  # noqa: F401
         from swerex_c.engine.execute import Processes
         from swerex_c.runtime.config import LocalRuntimeConfig
@@ -141,7 +141,7 @@ class LocalRuntime(SessionsRuntime):
         """
         import threading
 
-        from swerex_c.files.local_files import read_text
+        from swerex_c.files.local import read_text
         from swerex_c.models import ReadFileResponse
         from swerex_c.utils.threads import in_file_thread
 
@@ -161,7 +161,7 @@ class LocalRuntime(SessionsRuntime):
 
         The file is replaced whole or not at all.
         """
-        from swerex_c.files.local_files import write_text
+        from swerex_c.files.local import write_text
         from swerex_c.models import WriteFileResponse
         from swerex_c.utils.threads import in_file_thread
 
@@ -172,14 +172,14 @@ class LocalRuntime(SessionsRuntime):
     async def upload(self, request: models.UploadRequest) -> models.UploadResponse:
         """Copy a file or a tree, with modes and symbolic links.
 
-        An existing directory is merged into.
+        An existing directory is merged into. Named pipes, sockets and devices in a tree are left out.
         """
-        from swerex_c.files.local_files import upload
+        from swerex_c.files.local import copy
         from swerex_c.models import UploadResponse
         from swerex_c.utils.threads import in_file_thread
 
         self._check_open()
-        await in_file_thread(upload, request.source_path, request.target_path)
+        await in_file_thread(copy, request.source_path, request.target_path)
         return UploadResponse()
 
     async def download(self, source_path: str, target_path: str) -> None:
@@ -187,11 +187,11 @@ class LocalRuntime(SessionsRuntime):
 
         A target that is a link is replaced, not followed.
         """
-        from swerex_c.files.local_files import download
+        from swerex_c.files.local import copy
         from swerex_c.utils.threads import in_file_thread
 
         self._check_open()
-        await in_file_thread(download, source_path, target_path)
+        await in_file_thread(copy, source_path, target_path, follow=False)
 
     async def close(self) -> models.CloseResponse:
         """End all sessions and commands, with everything they started.

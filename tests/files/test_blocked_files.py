@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from swerex_c.exceptions import ResourceError
-from swerex_c.files import local_files
+from swerex_c.files import writing
 from swerex_c.runtime.abstract import (
     AbstractRuntime,
     Command,
@@ -70,7 +70,7 @@ _PROGRAM = """
 import asyncio, sys
 from swerex_c.runtime.abstract import ReadFileRequest, WriteFileRequest
 from swerex_c.runtime.local import LocalRuntime
-from swerex_c.files import local_files as files
+from swerex_c.files import local as files
 
 class Hangs:  # as a file system that does not answer
     def __call__(self, *_, **__):
@@ -95,9 +95,7 @@ print("done", flush=True)
 @pytest.mark.parametrize("what", ["a named pipe", "a disk"])
 @pytest.mark.parametrize("end", ["close", "nothing"])
 def test_a_program_ends_though_reads_do_not(fifo: str, what: str, end: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, fifo, what, end], capture_output=True, text=True, timeout=25
-    )
+    done = subprocess.run([sys.executable, "-c", _PROGRAM, fifo, what, end], capture_output=True, text=True, timeout=25)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
@@ -120,7 +118,7 @@ async def test_a_named_pipe_is_read_to_its_end(fifo: str) -> None:
 
 
 async def test_a_named_pipe_that_gives_nothing(fifo: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_files, "_STILL_SECONDS", 0.2)
+    monkeypatch.setattr(writing, "_STILL_SECONDS", 0.2)
     runtime = LocalRuntime()
     with pytest.raises(TimeoutError, match="It sent no data for 0.2 seconds") as caught:
         await runtime.read_file(ReadFileRequest(path=fifo))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from swerex_c.files import local_files
+from swerex_c.files import local, staging
 from swerex_c.runtime.abstract import AbstractRuntime, UploadRequest, WriteFileRequest
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
@@ -153,19 +153,19 @@ async def test_a_file_with_two_names_stays_what_it_was(
 
 _WRITER = """
 import sys, threading
-from swerex_c.files import local_files as files
+from swerex_c.files import local, staging
 path = sys.argv[1]
 def pause(*_):
     print("now", flush=True)
     threading.Event().wait()
-files.write_all = pause
+local.write_all = local.copy_contents = pause
 if sys.argv[2] == "write":
-    files.write_text(path, "new")
+    local.write_text(path, "new")
 elif sys.argv[2] == "upload":
-    files.upload(sys.executable, path)
+    local.copy(sys.executable, path)
 else:
-    with files.staging_directory(path) as place:
-        open(place + "/it", "w").close()
+    with staging.Staging(path) as it:
+        it.directory("")
         pause()
 """
 
@@ -180,13 +180,13 @@ def test_what_a_killed_process_left_goes_with_the_next_write(
     command = [sys.executable, "-c", _WRITER, str(target), what]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None and writer.stdout.readline() == "now\n"
-        monkeypatch.setattr(local_files, "_swept", {})
-        local_files.write_text(str(tmp_path / "other"), "while it works")
+        monkeypatch.setattr(staging, "_swept", {})
+        local.write_text(str(tmp_path / "other"), "while it works")
         assert len(os.listdir(tmp_path)) == 4
         writer.kill()
     assert len(os.listdir(tmp_path)) == 4
-    monkeypatch.setattr(local_files, "_swept", {})
-    local_files.write_text(str(tmp_path / "other"), "after it was killed")
+    monkeypatch.setattr(staging, "_swept", {})
+    local.write_text(str(tmp_path / "other"), "after it was killed")
     assert sorted(os.listdir(tmp_path)) == [".swerex-0123456789abcdef.tmp", "other", "target"]
     assert target.read_text() == "old"
 
@@ -194,13 +194,14 @@ def test_what_a_killed_process_left_goes_with_the_next_write(
 def test_processes_that_sweep_leave_each_others_files(tmp_path: Path) -> None:
     """As many as there are sweep all the time while they write."""
     program = (
-        "import sys; from swerex_c.files import local_files as files\n"
-        "files._SWEEP_SECONDS = 0\n"
+        "import os, sys; from swerex_c.files import local, staging\n"
+        "staging._SWEEP_SECONDS = 0\n"
         "for i in range(150):\n"
         "    path = f'{sys.argv[1]}/{i % 3}'\n"
-        "    files.write_text(path, 'x' * 1000); assert len(files.read_text(path)) == 1000\n"
-        "    with files.staging_directory(path) as place:\n"
-        "        open(place + '/it', 'w').write('y' * 1000); files.move(place + '/it', path)\n"
+        "    local.write_text(path, 'x' * 1000); assert len(local.read_text(path)) == 1000\n"
+        "    with staging.Staging(path) as it:\n"
+        "        with it.file('') as fd: os.write(fd, b'y' * 1000)\n"
+        "        it.commit()\n"
     )
     writers = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path)]) for _ in range(4)]
     assert [writer.wait() for writer in writers] == [0] * 4

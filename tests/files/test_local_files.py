@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -17,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swerex_c.exceptions import InvalidInputError, NotSupportedError, RuntimeClosedError, UploadError
-from swerex_c.files import local_files
-from swerex_c.files.local_files import read_text, upload, write_text
+from swerex_c.files import local
+from swerex_c.files.local import copy as upload
+from swerex_c.files.local import read_text, write_text
 from swerex_c.runtime.abstract import AbstractRuntime
 from swerex_c.runtime.dummy import DummyRuntime
 from swerex_c.runtime.local import LocalRuntime
@@ -169,7 +171,7 @@ def test_text_that_cannot_be_encoded_changes_nothing() -> None:
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_text("f", "old")
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
@@ -184,7 +186,7 @@ def test_a_file_that_cannot_be_replaced_is_overwritten(here: Path, monkeypatch: 
     write_text("f", "old and long")
     inode = os.stat("f").st_ino
 
-    def busy(*_: object) -> None:
+    def busy(*_: object, **__: object) -> None:
         raise OSError(errno.EBUSY, "Device or resource busy")
 
     write_text("g", "source")
@@ -388,17 +390,83 @@ def test_what_does_not_fit_is_refused_before_anything_is_copied(
 
 
 @pytest.mark.parametrize("kind", ["a named pipe", "a socket"])
-@pytest.mark.parametrize("where", ["s/special", "s"])
-def test_special_files_are_refused(kind: str, where: str, here: Path) -> None:
+def test_special_files_are_left_out(kind: str, here: Path, caplog: pytest.LogCaptureFixture) -> None:
     make_tree("s")
+    expected = everything("s")
     with socket.socket(socket.AF_UNIX) as listening:
         if kind == "a socket":
             listening.bind("s/special")
         else:
             os.mkfifo("s/special")
-        with pytest.raises(UploadError, match=f"special'.*{kind}"):
-            upload(where, "t")
-    assert not os.path.lexists("t")
+        upload("s", "t")
+        assert everything("t") == expected
+        assert caplog.messages == [f"'s/special' is not copied: it is {kind}"]
+        with pytest.raises(UploadError, match=f"s/special'.*{kind}"):
+            upload("s/special", "u")
+    assert not os.path.lexists("u")
+
+
+def test_a_special_file_is_not_replaced_by_a_tree(here: Path) -> None:
+    make_tree("s")
+    os.mkdir("t")
+    os.mkfifo("t/bytes")
+    with pytest.raises(UploadError, match="t/bytes'.*a special file is there"):
+        upload("s", "t")
+    assert os.listdir("t") == ["bytes"]
+
+
+def test_files_that_nobody_may_write_are_replaced(as_user: None) -> None:
+    """As those in .git/objects, when the same checkout is copied again."""
+    for text in ("old", "new"):
+        write_text("s/objects/f", text)
+        os.chmod("s/objects/f", 0o444)
+        upload("s", "t")
+        upload("s/objects/f", "g")
+        upload("s/objects/f", "t")
+        os.unlink("s/objects/f")
+        for path in ("t/objects/f", "t/f", "g"):
+            assert (read_text(path), mode(path)) == (text, 0o444)
+    assert_no_leftovers(Path("."))
+
+
+def test_rights_of_a_user_are_not_copied() -> None:
+    write_text("s/f", "x")
+    os.chmod("s/f", 0o6755)
+    os.chmod("s", 0o3755)
+    upload("s", "t")
+    upload("s/f", "g")
+    assert [mode(path) for path in ("t", "t/f", "g")] == [0o1755, 0o755, 0o755]
+
+
+def test_a_tree_that_cannot_be_read_is_not_copied_in_part(as_user: None) -> None:
+    make_tree("s")
+    os.chmod("s/bin", 0)
+    with pytest.raises(PermissionError) as caught:
+        upload("s", "t")
+    os.chmod("s/bin", 0o755)
+    assert caught.value.filename == "s/bin" and not os.path.lexists("t")
+
+
+def test_a_target_on_another_file_system(here: Path) -> None:
+    """It has no room beside it for what comes in, so files are copied twice."""
+    make_tree("s")
+    (here / "closed").mkdir()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
+        os.symlink(other, "closed/t")
+        with local.Staging("closed/t") as staging:
+            for entry in local.walk("s"):
+                if stat.S_ISDIR(entry.status.st_mode):
+                    staging.directory(entry.name, mode(entry.path), entry.status.st_mtime_ns)
+                elif stat.S_ISLNK(entry.status.st_mode):
+                    staging.link(entry.name, entry.link())
+                else:
+                    with entry.open() as file, staging.file(entry.name, mode(entry.path)) as fd:
+                        local.copy_contents(file.fileno(), fd)
+            os.mkdir(f"{other}/bin")
+            staging.commit()
+        assert everything(other) == everything("s")
+        upload("s/bytes", "closed/t/bytes")
+        assert_no_leftovers(Path(other))
 
 
 def test_a_device_is_refused() -> None:
@@ -448,18 +516,17 @@ def test_a_deep_tree_is_copied() -> None:
 
 def test_a_tree_that_fails_leaves_no_half_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_tree("s")
-    whole = local_files.shutil.copystat
+    whole = local.copy_contents
 
-    def failing(source: str, target: str) -> object:
-        whole(source, target)
-        if source.endswith("bytes"):
-            raise OSError(errno.EIO, "Input/output error", source)
-        return target
+    def failing(source: int, fd: int) -> None:
+        whole(source, fd)
+        if os.fstat(source).st_size > 100_000:
+            raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(local_files.shutil, "copystat", failing)
+    monkeypatch.setattr(local, "copy_contents", failing)
     with pytest.raises(OSError, match="Input/output"):
         upload("s", "t")
-    assert not os.path.lexists("t/bytes")
+    assert not os.path.lexists("t")
     assert_no_leftovers(here)
 
 

@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 
 from swerex_c.exceptions import InvalidInputError, ProtocolError, ResourceError, UploadError
-from swerex_c.files import local_files, zip_archive
+from swerex_c.files import local, zip_archive
 from swerex_c.remote.client.http import JsonClient
 from swerex_c.runtime.abstract import ReadFileRequest, UploadRequest, WriteFileRequest
 from swerex_c.runtime.local import LocalRuntime
@@ -156,7 +156,7 @@ async def test_no_memory_for_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
         raise MemoryError
 
     runtime = LocalRuntime()
-    monkeypatch.setattr(local_files, "read_text", fail)
+    monkeypatch.setattr(local, "read_text", fail)
     with pytest.raises(ResourceError, match="not enough memory") as caught:
         await runtime.read_file(ReadFileRequest(path="x"))
     assert caught.value.errno == errno.ENOMEM
