@@ -1,4 +1,4 @@
-"""Files of a sandbox, by the rules of `swerex_c.files.local_files`.
+"""Files of a sandbox, by the rules of `swerex_c.files.local`.
 
 The functions read, write and copy. Relative paths are relative to the directory in which the sandbox starts programs. A
 refusal by the sandbox's system raises `OSError` with `errno` and `filename`; a refusal by this package raises
@@ -15,7 +15,8 @@ import secrets
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from swerex_c.files.local_files import check_path, too_long
+from swerex_c.files.local import too_long
+from swerex_c.files.writing import check_path
 from swerex_c.sandbox.file_ops import FileScripts, failure, frames, in_place
 from swerex_c.sandbox.tree_copy import download, upload, write_by_archive
 

@@ -7,13 +7,14 @@ They are not held in memory. The way depends on the sandbox:
     programs for that are missing  the engine's own copy, if the backend has one and nothing is mounted there
 
 Uploads are unpacked beside the target first, and moved there when they are complete; only the engine's copy writes
-into the target directly. Downloads use `StagingDirectory`, as uploads to the server do.
+into the target directly. Downloads use `Staging`, as uploads to the server do.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import secrets
 import stat
@@ -24,9 +25,10 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
 from swerex_c.exceptions import ProtocolError, ResourceError, SwerexException, UploadError
-from swerex_c.files import local_files, tar_stream
-from swerex_c.files.local_files import check_path, entries_of, refuse_special
-from swerex_c.files.staging import StagingDirectory
+from swerex_c.files import tar
+from swerex_c.files.local import Entry, open_regular, walk
+from swerex_c.files.staging import RIGHTS, Staging
+from swerex_c.files.writing import check_path, write_all
 from swerex_c.sandbox.file_ops import FileScripts, Refused, failure, frames, in_place
 from swerex_c.sandbox.loader_pool import lost
 
@@ -49,7 +51,12 @@ _LONGEST_WORD = 64 << 10
 _MOST_AFTER = 1 << 20
 """Maximum bytes after an archive's end: programs pad their last block."""
 
-_TOLERATED = ("file changed as we read it", "file is unchanged", "Removing leading")
+_TOLERATED = ("file changed as we read it", "file is unchanged", "Removing leading", "socket ignored")
+
+_MOST_REPORTED = 100
+"""Maximum number of lines to take from what a sandbox has left out."""
+
+_logger = logging.getLogger("swerex_c.files")
 
 
 class _Counter:
@@ -70,14 +77,14 @@ class _Counter:
 def upload(sandbox: Sandbox, source: str, target: str, progress: Progress | None = None) -> None:
     """Copy a local file or tree into the sandbox.
 
-    The rules are those of `swerex_c.files.local_files.upload`.
+    The rules are those of `swerex_c.files.local.copy`.
 
     Args:
         progress: called in this thread with the number of bytes sent and the total.
 
     Raises:
         OSError: if the source cannot be read or the target cannot be written.
-        UploadError: as `swerex_c.files.local_files.upload`.
+        UploadError: as `swerex_c.files.local.copy`.
         NotSupportedError: if the sandbox lacks programs that this needs.
         SandboxLostError: if the sandbox is gone.
     """
@@ -87,7 +94,7 @@ def upload(sandbox: Sandbox, source: str, target: str, progress: Progress | None
     if stat.S_ISDIR(status.st_mode):
         _upload_tree(FileScripts(sandbox), source, str(PurePosixPath(target)), progress)
         return
-    refuse_special(source, status)
+    next(walk(source))  # refuses what is no regular file
     scripts = FileScripts(sandbox)
     by_chunks = scripts.has("chmod", "mkdir") or _of_the_kernel(source)
     if by_chunks or not _file_by_archive(scripts, source, target, progress):
@@ -96,18 +103,18 @@ def upload(sandbox: Sandbox, source: str, target: str, progress: Progress | None
 
 def _of_the_kernel(path: str) -> bool:
     """Return whether a file contains more than its size says, as those in /proc do."""
-    with open(path, "rb", buffering=0) as file:
+    with open_regular(path) as file:
         return os.fstat(file.fileno()).st_size == 0 and bool(file.read(1))
 
 
 def _put(scripts: FileScripts, source: str, target: str, progress: Progress | None) -> None:
     name = os.path.basename(os.path.normpath(source))
-    with open(source, "rb", buffering=0) as file:
+    with open_regular(source) as file:
         status = os.fstat(file.fileno())
         counter = _Counter(progress, status.st_size or None)
         raw = bool(status.st_size) and scripts.has("cat", "stat")  # the kernel's files have a size of 0
         pieces = _pieces(file, status.st_size if raw else None, counter)
-        mode = f"{stat.S_IMODE(status.st_mode):o}"
+        mode = f"{status.st_mode & RIGHTS:o}"
         words = (in_place(target), str(status.st_size) if raw else "", mode, name, secrets.token_hex(8))
 
         def produce(write: Write) -> None:
@@ -166,25 +173,29 @@ def _refusal(error: Exception, source: str, target: str) -> Exception:
 
 
 class _Tree:
-    """Entries of a local tree, read once."""
+    """Modes of the entries of a local tree, which its upload must know before it begins."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.mode = stat.S_IMODE(os.stat(path).st_mode)
-        self.entries: list[tuple[str, str, os.stat_result]] = []  # path, path below the root, status
+        self.modes: list[tuple[str, int]] = []  # path below the root, mode
         self.size = 0
-        for entry, relative in entries_of(path):
-            status = entry.stat(follow_symlinks=False)
-            refuse_special(entry.path, status)
-            self.entries.append((entry.path, relative, status))
-            if stat.S_ISREG(status.st_mode):
-                self.size += status.st_size
+        for entry in walk(path):
+            if not entry.name:
+                self.mode = entry.status.st_mode & RIGHTS
+                continue
+            self.modes.append((entry.name, entry.status.st_mode))
+            if stat.S_ISREG(entry.status.st_mode):
+                self.size += entry.status.st_size
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield the entries below the root, for copying."""
+        return (entry for entry in walk(self.path, report=False) if entry.name)
 
     def last_modes(self) -> Iterator[str]:
         """Yield the modes that directories get last, the deepest first."""
-        for _, relative, status in reversed(self.entries):
-            if stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) & 0o700 != 0o700:
-                yield from (f"{stat.S_IMODE(status.st_mode):o}", f"{relative}/")
+        for name, mode in reversed(self.modes):
+            if stat.S_ISDIR(mode) and mode & 0o700 != 0o700:
+                yield from (f"{mode & RIGHTS:o}", f"{name}/")
         yield from (f"{self.mode:o}", "")
 
 
@@ -198,9 +209,9 @@ def _upload_tree(scripts: FileScripts, source: str, target: str, progress: Progr
     if scripts.has("tar"):
         produce = _tar_of(tree, counter)
     else:
-        if any(stat.S_ISLNK(status.st_mode) for _, _, status in tree.entries):
+        if any(stat.S_ISLNK(mode) for _, mode in tree.modes):
             scripts.need(what, "ln")
-        if any(stat.S_IMODE(status.st_mode) & 0o7111 for _, _, status in tree.entries if stat.S_ISREG(status.st_mode)):
+        if any(mode & 0o1111 for _, mode in tree.modes if stat.S_ISREG(mode)):
             scripts.need(what, "chmod")
         produce = _records_of(tree, counter)
     _feed(scripts, "put_tree", (in_place(target), secrets.token_hex(8), *tree.last_modes()), produce, source, target)
@@ -212,14 +223,14 @@ def _tar_of(tree: _Tree, counter: _Counter) -> Callable[[Write], None]:
     def produce(write: Write) -> None:
         with _packer(write, counter, (0, 0)) as packer:
             packer.make("it", 0o700)
-            for path, relative, _ in tree.entries:
-                packer.add(path, f"it/{relative}")
+            for entry in tree.entries():
+                packer.add(entry, f"it/{entry.name}")
             packer.make("end", 0o700)
 
     return produce
 
 
-def _packer(write: Write, counter: _Counter, owner: tuple[int, int], *, closed: bool = False) -> tar_stream.Packer:
+def _packer(write: Write, counter: _Counter, owner: tuple[int, int], *, closed: bool = False) -> tar.Packer:
     """Return a packer for an archive in the format that every program reads, with names of any bytes.
 
     Args:
@@ -236,7 +247,7 @@ def _packer(write: Write, counter: _Counter, owner: tuple[int, int], *, closed: 
         if member.isreg():
             counter.add(member.size)
 
-    return tar_stream.Packer(write, format=tarfile.GNU_FORMAT, change=change)
+    return tar.Packer(write, format=tarfile.GNU_FORMAT, change=change)
 
 
 def _records_of(tree: _Tree, counter: _Counter) -> Callable[[Write], None]:
@@ -244,15 +255,15 @@ def _records_of(tree: _Tree, counter: _Counter) -> Callable[[Write], None]:
 
     def produce(write: Write) -> None:
         write(b"d\0it\x00700\0")
-        for path, relative, status in tree.entries:
-            name, mode = os.fsencode(f"it/{relative}"), stat.S_IMODE(status.st_mode)
-            if stat.S_ISDIR(status.st_mode):
-                write(b"d\0%s\0%o\0" % (name, mode | 0o700))
-            elif stat.S_ISLNK(status.st_mode):
-                write(b"l\0%s\0%s\0" % (name, os.fsencode(os.readlink(path))))
+        for entry in tree.entries():
+            name, mode = os.fsencode(f"it/{entry.name}"), entry.status.st_mode
+            if stat.S_ISDIR(mode):
+                write(b"d\0%s\0%o\0" % (name, mode & RIGHTS | 0o700))
+            elif stat.S_ISLNK(mode):
+                write(b"l\0%s\0%s\0" % (name, os.fsencode(entry.link())))
             else:
-                write(b"f\0%s\0%o\0" % (name, mode))
-                with open(path, "rb", buffering=0) as file:
+                write(b"f\0%s\0%o\0" % (name, mode & RIGHTS))
+                with entry.open() as file:
                     for piece in frames(_pieces(file, None, counter)):
                         write(piece)
         write(b"d\0end\x00700\0")
@@ -282,7 +293,7 @@ class _EngineTarget:
         self.umask = int(umask, 8)
         self.missing = words[5:]
 
-    def copy_in(self, counter: _Counter, add: Callable[[tar_stream.Packer, str], None]) -> None:
+    def copy_in(self, counter: _Counter, add: Callable[[tar.Packer, str], None]) -> None:
         """Have the engine unpack missing directories and what `add` puts below a name."""
         argv = self._scripts.sandbox.backend.archive_in(self.base)
         assert argv is not None
@@ -298,7 +309,7 @@ class _EngineTarget:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
 
-    def copy_out(self, staging: StagingDirectory, progress: Progress | None) -> None:
+    def copy_out(self, staging: Staging, progress: Progress | None) -> None:
         """Have the engine write an archive, and unpack it."""
         path = os.path.join(self.base, *self.missing)
         argv = self._scripts.sandbox.backend.archive_out(path)
@@ -309,7 +320,7 @@ class _EngineTarget:
             stream = _Stream(process.stdout.read, _Counter(progress, None))
             try:
                 root = os.path.basename(path) or "."
-                tar_stream.unpack(stream, staging, root=root, hard_links=True, file=self.kind == "file")
+                tar.unpack(stream, staging, root=root, hard_links=True, file=self.kind == "file")
                 stream.finish()
             except ProtocolError as error:
                 problem = error  # a failure of the engine may be the cause
@@ -358,8 +369,8 @@ def _file_by_archive(scripts: FileScripts, source: str, target: str, progress: P
         return False
     if to.kind == "tree":
         raise _refusal(Refused("directory", ""), source, target)
-    counter = _Counter(progress, os.stat(source).st_size)
-    to.copy_in(counter, lambda packer, name: packer.add(os.path.realpath(source), name))
+    root = next(walk(source))
+    to.copy_in(_Counter(progress, root.status.st_size), lambda packer, name: packer.add(root, name))
     return True
 
 
@@ -367,18 +378,19 @@ def _tree_by_archive(scripts: FileScripts, tree: _Tree, target: str, progress: P
     to = _engine_target(scripts, target)
     if to is None:
         return False
-    names = [relative + "/" * stat.S_ISDIR(status.st_mode) for _, relative, status in tree.entries]
+    names = [name + "/" * stat.S_ISDIR(mode) for name, mode in tree.modes]
     code, present, said = scripts.ask("check_tree", in_place(target), *names)
     if code:
         error = failure(scripts, code, said, target, f"Copying {tree.path!r} to {target!r}")
         raise _refusal(error, tree.path, target)
 
-    def add(packer: tar_stream.Packer, root: str) -> None:
+    def add(packer: tar.Packer, root: str) -> None:
+        kept = {name for (name, _), there in zip(tree.modes, present, strict=True) if there == ord("1")}
         if root:
             packer.make(root, tree.mode)
-        for (path, relative, _), there in zip(tree.entries, present, strict=True):
-            if there != ord("1"):
-                packer.add(path, os.path.join(root, relative))
+        for entry in tree.entries():
+            if entry.name not in kept:
+                packer.add(entry, os.path.join(root, entry.name))
 
     to.copy_in(_Counter(progress, tree.size), add)
     return True
@@ -426,7 +438,7 @@ def download(sandbox: Sandbox, source: str, target: str, progress: Progress | No
 
     Raises:
         OSError: if the source cannot be read or the target cannot be written.
-        UploadError: as `swerex_c.files.local_files.upload`.
+        UploadError: as `swerex_c.files.local.copy`.
         NotSupportedError: if the sandbox lacks programs that this needs.
         SandboxLostError: if the sandbox is gone.
         ProtocolError: if the sandbox sends data that its own programs do not send.
@@ -434,7 +446,7 @@ def download(sandbox: Sandbox, source: str, target: str, progress: Progress | No
     check_path(source)
     check_path(target)
     scripts = FileScripts(sandbox)
-    with StagingDirectory(target) as staging:
+    with Staging(target) as staging:
         name = os.path.basename(os.path.normpath(source))
         way = "archive" if _engine_copies(scripts) else ""
         if not _get(scripts, source, way, staging, progress):
@@ -442,10 +454,10 @@ def download(sandbox: Sandbox, source: str, target: str, progress: Progress | No
                 found.copy_out(staging, progress)
             else:
                 _get(scripts, source, "", staging, progress)
-        staging.commit(None if os.path.isdir(staging.root) else name, follow=False)
+        staging.commit(name, follow=False)
 
 
-def _get(scripts: FileScripts, source: str, way: str, staging: StagingDirectory, progress: Progress | None) -> bool:
+def _get(scripts: FileScripts, source: str, way: str, staging: Staging, progress: Progress | None) -> bool:
     """Fill the spool with get.bash; return False if the engine has to copy."""
     what = f"Copying {source!r}"
     with scripts.start("get", in_place(source), way) as running:
@@ -458,7 +470,7 @@ def _get(scripts: FileScripts, source: str, way: str, staging: StagingDirectory,
             if kind == b"archive":
                 return False
             if kind == b"tar":
-                tar_stream.unpack(stream, staging, hard_links=True)
+                tar.unpack(stream, staging, hard_links=True)
                 stream.finish()
             elif kind == b"bash":
                 _receive_records(stream, staging, source)
@@ -474,8 +486,7 @@ def _get(scripts: FileScripts, source: str, way: str, staging: StagingDirectory,
             code = 0
         said = running.read(stderr=True) if problem is None or code else b""
     text = os.fsdecode(said)
-    if "socket ignored" in text:
-        raise UploadError(f"Cannot copy {source!r}: a socket is in it: {' '.join(text.split())[:500]}")
+    _report_ignored(source, text)
     if code == 1 and kind == b"tar" and problem is None and _tolerable(text):
         return True
     if code or "read error" in text:
@@ -487,6 +498,14 @@ def _get(scripts: FileScripts, source: str, way: str, staging: StagingDirectory,
     if problem is not None:
         raise problem
     return True
+
+
+def _report_ignored(source: str, said: str) -> None:
+    """Name in the log what tar, or get.bash, has left out of a tree."""
+    for line in said.splitlines()[:_MOST_REPORTED]:
+        if line.endswith(" ignored"):
+            name = line.removeprefix("tar: ").rpartition(": ")[0].removeprefix("./")
+            _logger.warning("%.200r is not copied: it is a special file", os.path.join(source, name))
 
 
 def _tolerable(said: str) -> bool:
@@ -541,13 +560,13 @@ class _Stream:
                 raise ProtocolError("The data from the sandbox continues after the end of its archive")
 
 
-def _receive_file(stream: _Stream, staging: StagingDirectory, mode: bytes) -> None:
-    with staging.file("", _mode(mode)) as file:
+def _receive_file(stream: _Stream, staging: Staging, mode: bytes) -> None:
+    with staging.file("", _mode(mode)) as fd:
         while data := stream.read(_BLOCK):
-            local_files.write_all(file.fileno(), [data])
+            write_all(fd, [data])
 
 
-def _receive_records(stream: _Stream, staging: StagingDirectory, source: str) -> None:
+def _receive_records(stream: _Stream, staging: Staging, source: str) -> None:
     try:
         while (kind := stream.word()) != b"e":
             name = os.fsdecode(stream.word()).removeprefix(".").removeprefix("/")
@@ -557,11 +576,11 @@ def _receive_records(stream: _Stream, staging: StagingDirectory, source: str) ->
             elif kind == b"l" and name:
                 staging.link(name, os.fsdecode(last))
             elif kind == b"f" and name:
-                with staging.file(name, _mode(last)) as file:
+                with staging.file(name, _mode(last)) as fd:
                     while size := int(stream.word()):
                         if not 0 < size <= _LONGEST_WORD + 1:
                             raise ValueError(size)
-                        local_files.write_all(file.fileno(), [stream.exactly(size)])
+                        write_all(fd, [stream.exactly(size)])
             else:
                 raise ProtocolError("The sandbox sent an entry that is neither a file nor a directory nor a link")
     except ValueError as error:

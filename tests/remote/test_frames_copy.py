@@ -7,7 +7,6 @@ import contextlib
 import io
 import json
 import os
-import socket
 import stat
 import tarfile
 from collections.abc import AsyncIterator, Callable
@@ -168,23 +167,6 @@ async def test_onto_what_is_there(copy: Callable[[str, str], Any], tmp_path: Pat
     assert looks(os.fsencode(tmp_path)) == before
 
 
-async def test_special_files_are_refused(copy: Callable[[str, str], Any], tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    (tree / "file").write_text("f")
-    os.mkfifo(tmp_path / "fifo")
-    os.mkfifo(tree / "fifo")
-    for source in (tmp_path / "fifo", tree):
-        with pytest.raises(UploadError):
-            await asyncio.wait_for(copy(str(source), str(tmp_path / "target")), 30)
-    (tree / "fifo").unlink()
-    with contextlib.closing(socket.socket(socket.AF_UNIX)) as bound:
-        bound.bind(str(tree / "socket"))
-        with pytest.raises(UploadError):
-            await copy(str(tree), str(tmp_path / "target"))
-    await until_async(lambda: sorted(os.listdir(tmp_path)) == ["fifo", "home", "tree"])
-
-
 async def test_what_is_not_there(copy: Callable[[str, str], Any], tmp_path: Path) -> None:
     for source in (tmp_path / "nothing", tmp_path / "home" / ".bashrc" / "below"):
         with pytest.raises(OSError) as caught:
@@ -304,9 +286,6 @@ HOSTILE: dict[str, bytes] = {
     "twice": archive(ROOT, entry("./f", data=b"1"), entry("./f", data=b"2")),
     "over a link": archive(ROOT, entry("./l", tarfile.SYMTYPE, "OUT/escaped"), entry("./l", data=b"x")),
     "hard link": archive(ROOT, entry("./h", tarfile.LNKTYPE, "/etc/passwd")),
-    "character device": archive(ROOT, entry("./c", tarfile.CHRTYPE, devmajor=1, devminor=3)),
-    "block device": archive(ROOT, entry("./b", tarfile.BLKTYPE, devmajor=8)),
-    "fifo": archive(ROOT, entry("./p", tarfile.FIFOTYPE)),
     "no parent": archive(ROOT, entry("./a/b/c", data=b"x")),
     "NUL in name": archive(ROOT, entry("./n", data=b"x", pax_headers={"path": "./a\0b"})),
     "NUL in link": archive(ROOT, entry("./n", tarfile.SYMTYPE, pax_headers={"linkpath": "a\0b"})),
@@ -320,7 +299,8 @@ HOSTILE: dict[str, bytes] = {
     "sparse with a bad map": archive(
         ROOT,
         entry(
-            "./s", data=b"x\n" * 256,
+            "./s",
+            data=b"x\n" * 256,
             pax_headers={"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "9"},
         ),  # fmt: skip
     ),
@@ -449,6 +429,21 @@ async def test_strange_times(served: Served, tmp_path: Path) -> None:
         peer.send([DATA, 1, UP, 0, data], [END, 1, UP, len(data)])
         assert (await peer.answer(1))[0] == RESULT
     assert sorted(os.listdir(tmp_path / "new")) == ["a", "b", "c"]
+
+
+async def test_special_files_of_an_archive_are_left_out(served: Served, tmp_path: Path) -> None:
+    data = b'{"kind": "tree"}\n' + archive(
+        ROOT,
+        entry("./c", tarfile.CHRTYPE, devmajor=1, devminor=3),
+        entry("./b", tarfile.BLKTYPE, devmajor=8),
+        entry("./p", tarfile.FIFOTYPE),
+        entry("./f", data=b"x"),
+    )
+    async with raw_client(served.port) as peer:
+        peer.send(request(1, "upload", {"target_path": str(tmp_path / "new")}))
+        peer.send([DATA, 1, UP, 0, data], [END, 1, UP, len(data)])
+        assert (await peer.answer(1))[0] == RESULT
+    assert os.listdir(tmp_path / "new") == ["f"]
 
 
 async def test_endless_pax_header(served: Served, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from swerex_c.files.tar_stream import BLOCK
+from swerex_c.files.writing import BLOCK
 from swerex_c.remote.wire.protocol import PIECE, WINDOW
 from swerex_c.runtime.abstract import ReadFileRequest, ReadFileResponse, WriteFileRequest, WriteFileResponse
 from swerex_c.runtime.local import LocalRuntime

@@ -20,8 +20,9 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 from swerex_c.exceptions import ProtocolError, SwerexException, UploadError
-from swerex_c.files import local_files, tar_stream
-from swerex_c.files.staging import StagingDirectory
+from swerex_c.files import local, tar
+from swerex_c.files.staging import Staging
+from swerex_c.files.writing import BLOCK, check_path, write_all
 from swerex_c.remote.wire.protocol import WINDOW
 from swerex_c.remote.wire.streams import Receiver, Sender
 from swerex_c.utils.threads import in_thread
@@ -33,7 +34,7 @@ T = TypeVar("T")
 Progress = Callable[[int], None]
 """Function to call with the size in bytes of each transferred piece."""
 
-_AHEAD = WINDOW // tar_stream.BLOCK + 3
+_AHEAD = WINDOW // BLOCK + 3
 """Maximum number of blocks in memory: WINDOW bytes to send without credit, and 3 blocks to read ahead."""
 
 _TELL = 512 << 10
@@ -175,7 +176,7 @@ async def send_text(
 ) -> bool | str:
     """Send a file's text to a stream, in UTF-8 that may contain surrogates.
 
-    The text is that of `local_files.read_text`.
+    The text is that of `local.read_text`.
 
     Args:
         limit: maximum size of the file in bytes.
@@ -209,7 +210,7 @@ async def receive(receiver: Receiver, target: str, progress: Progress | None = N
         name: name for a received file if `target` is a directory; None means the name that the sender gives.
 
     Raises:
-        OSError, UploadError: as for `local_files.upload`.
+        OSError, UploadError: as for `swerex_c.files.local.copy`.
         ProtocolError: if the stream does not have the format that `send` writes.
     """
     arrivals = _Arrivals(asyncio.get_running_loop(), receiver)
@@ -235,20 +236,20 @@ def _produce(path: str, blocks: _Blocks, progress: Progress | None) -> None:
         if progress is not None:
             progress(len(data))
 
-    local_files.check_path(path)
+    check_path(path)
     status = os.stat(path)
     if stat.S_ISDIR(status.st_mode):
         write(b'{"kind": "tree"}\n')
-        tar_stream.pack(path, write)
+        tar.pack(path, write)
         return
     if not stat.S_ISREG(status.st_mode):
         raise UploadError(f"Cannot copy {path!r}: it is not a regular file")
-    with local_files.open_regular(path) as file:
+    with local.open_regular(path) as file:
         name = os.path.basename(os.path.normpath(path))
         head = {"kind": "file", "name": name, "mode": stat.S_IMODE(status.st_mode)}
         write(json.dumps(head).encode() + b"\n")
         while True:
-            block = blocks.block() or bytearray(tar_stream.BLOCK)
+            block = blocks.block() or bytearray(BLOCK)
             size = file.readinto(block)  # type: ignore[attr-defined]
             if not size:
                 break
@@ -271,19 +272,19 @@ def _produce_text(
     if not stat.S_ISREG(status.st_mode):
         return False
     if status.st_size > limit:
-        raise local_files.too_long(path, limit)
-    if status.st_size < tar_stream.BLOCK:
-        return local_files.read_text(path, encoding, errors, limit=limit, gone=gone)
+        raise local.too_long(path, limit)
+    if status.st_size < BLOCK:
+        return local.read_text(path, encoding, errors, limit=limit, gone=gone)
     newlines = io.IncrementalNewlineDecoder(None, True)
     same = name == "utf-8" and errors == "strict"  # the file's bytes can be sent unchanged
     done = 0
-    with local_files.open_regular(path) as file:
+    with local.open_regular(path) as file:
         while True:
-            block = blocks.block() or bytearray(tar_stream.BLOCK)
+            block = blocks.block() or bytearray(BLOCK)
             size = file.readinto(block)  # type: ignore[attr-defined]
             done += size
             if done > limit:  # the file grew while it was read
-                raise local_files.too_long(path, limit)
+                raise local.too_long(path, limit)
             data = memoryview(block)[:size]
             whole = not decoder.getstate()[0]
             text = decoder.decode(bytes(data), not size)
@@ -319,7 +320,7 @@ class _Reader:
         head = b""
         while not head.endswith(b"\n"):
             data = self.read(1)
-            if not data or len(head) > tar_stream.LONGEST_HEAD:
+            if not data or len(head) > tar.LONGEST_HEAD:
                 raise ProtocolError("The header of a transferred file is invalid")
             head += data
         return head[:-1]
@@ -327,19 +328,19 @@ class _Reader:
     def write_to(self, fd: int) -> None:
         """Write the rest of the stream to a file descriptor."""
         if self._pieces and self._at:
-            local_files.write_all(fd, [memoryview(self._pieces[0])[self._at :]])
+            write_all(fd, [memoryview(self._pieces[0])[self._at :]])
             self._arrivals.release([self._pieces.popleft()])
         self._at = 0
         pieces = list(self._pieces)
         self._pieces.clear()
         while pieces or (pieces := self._more()):
-            local_files.write_all(fd, pieces)
+            write_all(fd, pieces)
             self._arrivals.release(pieces)
             pieces = []
 
     def skip(self) -> None:
         """Read and discard the rest of the stream."""
-        while self.read(tar_stream.BLOCK):
+        while self.read(BLOCK):
             pass
 
     def read(self, size: int) -> bytes:
@@ -377,15 +378,15 @@ def _consume(reader: _Reader, target: str, own_name: str | None) -> None:
             raise ValueError
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise ProtocolError("The header of a transferred file is invalid") from None
-    with StagingDirectory(target) as staging:
+    with Staging(target) as staging:
         try:
             if kind == "tree":
-                tar_stream.unpack(reader, staging)
+                tar.unpack(reader, staging)
                 reader.skip()  # padding after the end of the archive
                 staging.commit()
             else:
-                with staging.file("", mode) as file:
-                    reader.write_to(file.fileno())
+                with staging.file("", mode) as fd:
+                    reader.write_to(fd)
                 staging.commit(name if own_name is None else own_name, follow=own_name is None)
         except SwerexException:
             raise

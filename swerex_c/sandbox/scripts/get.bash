@@ -10,6 +10,7 @@ if [[ -d $p ]]; then
   [[ $2 != archive ]] || { printf 'archive\0'; exit 0; }
   cd "$p" || exit 91
   shopt -s nullglob dotglob
+  say_ignored() { printf '%s: %s ignored\n' "$1" "$kind" >&2; }
   mode_of() {
     if ((${#stat[@]})); then mode=$("${stat[@]}" -L -c %a "$1") || exit 91
     elif [[ -x $1 ]]; then mode=x
@@ -32,7 +33,7 @@ if [[ -d $p ]]; then
         mode_of "$e"
         printf 'd\0%s\0%s\0' "$e" "$mode"
         stack+=("$e/")
-      elif special "$e"; then refuse special "$e"
+      elif special "$e"; then say_ignored "$e"
       else
         exec 3<"$e" || exit 91
         mode_of "$e"

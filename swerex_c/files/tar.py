@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import io
+import logging
 import os
+import stat
 import tarfile
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, Self
+from typing import Literal, Protocol, Self
 
 from swerex_c.exceptions import ProtocolError, SwerexException, UploadError
-from swerex_c.files.local_files import entries_of, open_regular, write_all
+from swerex_c.files.local import Entry, walk
+from swerex_c.files.staging import RIGHTS, Staging
+from swerex_c.files.writing import BLOCK, write_all
 
-if TYPE_CHECKING:
-    from swerex_c.files.staging import StagingDirectory
-
-__all__ = ["BLOCK", "LONGEST_HEAD", "Packer", "Readable", "pack", "unpack"]
-
-BLOCK = 1 << 20
-"""Bytes to read from a file at once."""
+__all__ = ["LONGEST_HEAD", "Packer", "Readable", "pack", "unpack"]
 
 LONGEST_HEAD = 64 << 10
 """Maximum number of bytes of a header that describes one file."""
@@ -28,6 +25,10 @@ _MOST_GLOBAL = 1000
 
 _KINDS = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE)
 """Types of archive members that are files themselves; other types only describe a file, or are refused."""
+
+_SPECIAL = (tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE)
+
+_logger = logging.getLogger("swerex_c.files")
 
 
 class Readable(Protocol):
@@ -42,33 +43,6 @@ class Readable(Protocol):
 # Packing
 
 
-class _Writer:
-    """The output of tarfile: joins its many small pieces into few large ones."""
-
-    def __init__(self, write: Callable[[bytes], object]):
-        self._write = write
-        self._pieces: list[bytes] = []
-        self._held = 0
-        self._at = 0
-
-    def tell(self) -> int:
-        return self._at
-
-    def write(self, data: bytes) -> int:
-        self._pieces.append(data)
-        self._held += len(data)
-        self._at += len(data)
-        if self._held >= BLOCK:
-            self.flush()
-        return len(data)
-
-    def flush(self) -> None:
-        if self._pieces:
-            data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-            self._pieces, self._held = [], 0
-            self._write(data)
-
-
 class Packer:
     """An archive that is written while files are added.
 
@@ -79,44 +53,55 @@ class Packer:
         self,
         write: Callable[[bytes], object],
         *,
-        format: int = tarfile.PAX_FORMAT,
+        format: Literal[1, 2] = tarfile.PAX_FORMAT,
         change: Callable[[tarfile.TarInfo], None] | None = None,
     ):
-        """Open an archive without members.
+        """Begin an archive without members.
 
         Args:
             write: called with the archive, in pieces of at most two megabytes.
             change: called with the description of each member before it is written.
         """
-        self._sink = _Writer(write)
-        sink: Any = self._sink
-        self._tar = tarfile.open(fileobj=sink, mode="w", format=format)
-        self._tar.copybufsize = BLOCK  # type: ignore[attr-defined]
+        self._write = write
+        self._format = format
         self._change = change
+        self._pieces: list[bytes] = []
+        self._held = 0
 
     def __enter__(self) -> Self:
-        self._tar.__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._tar.__exit__(*error)
-        if error[0] is None:
-            self._sink.flush()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._put(bytes(2 * tarfile.BLOCKSIZE))
+            self._flush()
 
-    def add(self, path: str, name: str) -> None:
+    def add(self, entry: Entry, name: str) -> None:
         """Add a file, a directory without its entries, or a symbolic link.
 
         Raises:
-            OSError: if the path cannot be read.
-            UploadError: if the path is of any other type.
+            OSError: if it cannot be read.
+            UploadError: if a file becomes shorter meanwhile.
         """
-        self._tar.inodes.clear()  # type: ignore[attr-defined]  # send a file with two names twice, not as a hard link
-        member = self._tar.gettarinfo(path, arcname=name)
-        if member is None:
-            raise UploadError(f"Cannot copy {path!r}: it is a socket")
-        if not (member.isreg() or member.isdir() or member.issym()):
-            raise UploadError(f"Cannot copy {path!r}: it is not a file, a directory or a link")
-        self._put(member, path)
+        mode = entry.status.st_mode
+        member = tarfile.TarInfo(name)
+        member.mode, member.mtime = mode & RIGHTS, entry.status.st_mtime
+        if stat.S_ISDIR(mode):
+            member.type = tarfile.DIRTYPE
+        elif stat.S_ISLNK(mode):
+            member.type, member.linkname = tarfile.SYMTYPE, entry.link()
+        else:
+            with entry.open() as file:
+                member.size = left = entry.status.st_size
+                self._begin(member)
+                while left:
+                    if not (data := file.read(min(left, BLOCK))):
+                        raise UploadError(f"Cannot copy {entry.path!r}: it became shorter meanwhile")
+                    self._put(data)
+                    left -= len(data)
+            self._put(bytes(-member.size % tarfile.BLOCKSIZE))
+            return
+        self._begin(member)
 
     def make(self, name: str, mode: int, data: bytes | None = None) -> None:
         """Add a file with these bytes, or a directory if `data` is None.
@@ -124,24 +109,28 @@ class Packer:
         The file or directory does not exist on this machine.
         """
         member = tarfile.TarInfo(name)
-        member.mode, member.mtime = mode, int(time.time())
+        member.mode, member.mtime, member.size = mode, int(time.time()), len(data or b"")
         if data is None:
             member.type = tarfile.DIRTYPE
-        else:
-            member.size = len(data)
-        self._put(member, io.BytesIO(data or b""))
+        self._begin(member)
+        self._put((data or b"") + bytes(-member.size % tarfile.BLOCKSIZE))
 
-    def _put(self, member: tarfile.TarInfo, source: str | BinaryIO) -> None:
+    def _begin(self, member: tarfile.TarInfo) -> None:
         if self._change is not None:
             self._change(member)
-        if not member.isreg():
-            self._tar.addfile(member)
-        elif isinstance(source, str):
-            with open_regular(source) as file:
-                self._tar.addfile(member, file)
-        else:
-            self._tar.addfile(member, source)
-        self._tar.members = []  # type: ignore[attr-defined]  # tarfile would keep all of them
+        self._put(member.tobuf(self._format, "utf-8", "surrogateescape"))
+
+    def _put(self, data: bytes) -> None:
+        """Write bytes, small pieces together."""
+        self._pieces.append(data)
+        self._held += len(data)
+        if self._held >= BLOCK:
+            self._flush()
+
+    def _flush(self) -> None:
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces, self._held = [], 0
+        self._write(data)
 
 
 def pack(path: str, write: Callable[[bytes], object]) -> None:
@@ -151,12 +140,10 @@ def pack(path: str, write: Callable[[bytes], object]) -> None:
 
     Raises:
         OSError: if something cannot be read.
-        UploadError: if the tree contains something that is neither a file nor a directory nor a symbolic link.
     """
     with Packer(write) as packer:
-        packer.add(os.path.join(path, ""), "./")  # the trailing slash follows a link
-        for entry, relative in entries_of(path):
-            packer.add(entry.path, f"./{relative}")
+        for entry in walk(path):
+            packer.add(entry, f"./{entry.name}")
 
 
 # Unpacking
@@ -183,11 +170,12 @@ class _Member(tarfile.TarInfo):
 
 
 def unpack(
-    source: Readable, staging: StagingDirectory, *, root: str = ".", hard_links: bool = False, file: bool = False
+    source: Readable, staging: Staging, *, root: str = ".", hard_links: bool = False, file: bool = False
 ) -> None:
     """Unpack a directory's archive as the root of a staging directory.
 
-    Nothing is written outside of it. The stream is not read beyond the archive.
+    Nothing is written outside of it. The stream is not read beyond the archive. Named pipes and devices are left out
+    and named in the log.
 
     Args:
         root: name of the first member, which is the directory; the names of the others begin with it.
@@ -196,7 +184,7 @@ def unpack(
 
     Raises:
         OSError: if something cannot be written.
-        UploadError: if a member is neither a file nor a directory nor a link, or would lie elsewhere.
+        UploadError: if a member is of another kind, or would lie elsewhere.
         ProtocolError: if the stream is not an archive of a directory.
     """
     try:
@@ -220,7 +208,7 @@ def unpack(
 
 
 def _unpack_member(
-    tar: tarfile.TarFile, member: tarfile.TarInfo, staging: StagingDirectory, root: str, hard_links: bool
+    tar: tarfile.TarFile, member: tarfile.TarInfo, staging: Staging, root: str, hard_links: bool
 ) -> None:
     name = _below(root, member.name)
     if not name:
@@ -233,16 +221,19 @@ def _unpack_member(
         staging.copy(name, _below(root, member.linkname))
     elif member.isreg() and not member.issparse():
         _unpack_file(tar, member, staging, name)
+    elif member.type in _SPECIAL:
+        where = os.path.join(staging.target, name)
+        _logger.warning("%.200r is not copied: it is a named pipe or a device", where)
     else:
         raise UploadError(f"{member.name!r:.200} is not a file, a directory or a link")
 
 
-def _unpack_file(tar: tarfile.TarFile, member: tarfile.TarInfo, staging: StagingDirectory, name: str) -> None:
+def _unpack_file(tar: tarfile.TarFile, member: tarfile.TarInfo, staging: Staging, name: str) -> None:
     source = tar.extractfile(member)
     assert source is not None
-    with staging.file(name, member.mode, _time(member)) as file:
+    with staging.file(name, member.mode, _time(member)) as fd:
         while data := source.read(BLOCK):
-            write_all(file.fileno(), [data])
+            write_all(fd, [data])
 
 
 def _below(root: str, name: str) -> str:
@@ -252,5 +243,6 @@ def _below(root: str, name: str) -> str:
     return name.removeprefix(root).removeprefix("/") if root != "." else name.removeprefix("./")
 
 
-def _time(member: tarfile.TarInfo) -> float | None:
-    return member.mtime if -1e11 < member.mtime < 1e11 else None
+def _time(member: tarfile.TarInfo) -> int | None:
+    """Return the time of the last change in nanoseconds; None if no file can have it."""
+    return int(member.mtime * 1e9) if -1e9 < member.mtime < 9e9 else None
