@@ -165,6 +165,8 @@ def _refusal(error: Exception, source: str, target: str) -> Exception:
     kind, other = ("file", "directory") if reason == "directory" else ("directory", "file")
     if reason == "special":
         kind, other = "file", "special file"
+    elif reason == "link":
+        other = "link"
     if text.startswith(("./", "/./")):  # the target as a script names it
         target = text.removeprefix("./" if text.startswith("./") else "/.")
     elif text:

@@ -374,15 +374,26 @@ def test_an_existing_file_stays_what_it_is(
         os.unlink("other")
         files.write_text(place, "f", "newest")
         assert (os.stat("f").st_uid, os.stat("f").st_gid) == (12345, 23456)
-        (here / "s").mkdir()
-        (here / "s/f").write_text("copied")
-        os.chown("s/f", 12, 13)
-        (here / "t").mkdir()
-        os.rename("f", "t/f")
-        if programs is None:
-            files.upload(place, "s", "t")
-            assert (os.stat("t/f").st_uid, Path("t/f").read_text()) == (12345, "copied")
     assert_no_leftovers(here)
+
+
+@pytest.mark.parametrize("programs", [None, ("cat", "chmod", "ln", "mkdir", "mv", "rm", "stat")], ids=["tar", "no tar"])
+def test_a_link_in_a_tree_is_not_followed(
+    machine: Callable[..., There], here: Path, programs: tuple[str, ...] | None
+) -> None:
+    place = machine(programs=programs).place
+    make_tree("s")
+    for target in ("t", "u"):
+        (here / "outside" / target).mkdir(parents=True)
+        (here / target).mkdir()
+    os.symlink(here / "outside/t", "t/bin")
+    os.symlink(here / "outside/u/new", "u/run")
+    with pytest.raises(UploadError, match="t/bin'.*a link is there"):
+        files.upload(place, "s", "t")
+    files.upload(place, "s/bin/run", "u")
+    assert os.listdir("outside/t") == os.listdir("outside/u") == []
+    assert not os.path.islink("u/run") and Path("u/run").read_text() == "#!/bin/sh\n"
+    assert os.listdir("t") == ["bin"]
 
 
 def test_what_lacks_programs_says_so(machine: Callable[..., There], here: Path) -> None:

@@ -3,17 +3,17 @@
 # Arguments: a path; the file's size ("" for framed input, which needs neither cat nor stat); its mode ("" to keep the
 # old file's mode); its name if the path may be a directory that gets it ("" if not allowed); a random string.
 . file_lib.bash
-p=$1 size=$2 mode=$3 name=$4 t= in_place=0 new=1 old=
+p=$1 size=$2 mode=$3 name=$4 t= in_place=0 new=1 old= inside=0
 if [[ $name ]]; then
   if [[ -d $p ]]; then
-    p=${p%/}/$name
+    p=${p%/}/$name inside=1
     [[ ! -d $p ]] || refuse directory "$p"
   elif [[ $p == */ ]]; then refuse ENOTDIR ''
   fi
 fi
 above "${p%/*}"
 for ((i = 0; ; i++)); do
-  [[ -L $p ]] || break
+  [[ -L $p && $inside == 0 ]] || break  # the caller has not named a link in a directory
   ((${#readlink[@]})) || { in_place=1; break; }
   ((i < 40)) || refuse ELOOP ''
   to=$("${readlink[@]}" -n "$p" && printf x) || exit 91
@@ -22,9 +22,11 @@ for ((i = 0; ; i++)); do
 done
 [[ ! -d $p ]] || refuse EISDIR ''
 ((${#mv[@]} && ${#rm[@]} && ${#stat[@]} && ${#chmod[@]})) || in_place=1
-if [[ -e $p ]]; then
+[[ $in_place == 0 || $inside == 0 || ! -L $p ]] || refuse lack mv
+if [[ -e $p && ! -L $p ]]; then
   new=0
-  if ((!in_place)) && [[ -f $p && -O $p && -w $p ]]; then
+  if ((!in_place)) && [[ $mode && -f $p && ! -w $p ]]; then :
+  elif ((!in_place)) && [[ -f $p && -O $p && -w $p ]]; then
     old=$("${stat[@]}" -c '%h %a %g' "$p") || exit 91
     [[ $old == '1 '* ]] || in_place=1
   else

@@ -64,59 +64,40 @@ while ((${#stack[@]})); do
     n=${e##*/}
     to=$t/$above$n
     if [[ -d $e && ! -L $e ]]; then
-      if [[ -d $to ]]; then
+      if [[ -L $to ]]; then refuse link "$above$n"
+      elif [[ -d $to ]]; then
         stack+=("$above$n/")
         kept["./$above$n/"]=1
-      elif [[ -e $to || -L $to ]]; then refuse file "$above$n"
+      elif [[ -e $to ]]; then refuse file "$above$n"
       fi
     elif [[ -d $to && ! -L $to ]]; then refuse directory "$above$n"
     elif [[ ! -L $to ]] && special "$to"; then refuse special "$above$n"
     fi
   done
 done
+# A link that has replaced a directory meanwhile is not followed: what is entered stays the directory that it is.
+cd -P "$t" || exit 91
+root=${PWD%/}
+enter() {
+  cd -P "$root/$1" || exit 91
+  [[ ${PWD%/}/ == "$root/$1" ]] || refuse link "$1"
+}
 flush() {
-  ((${#batch[@]} == 0)) || "${mv[@]}" -f "${batch[@]}" "$into/" || exit 91
+  ((${#batch[@]} == 0)) || "${mv[@]}" -f "${batch[@]}" . || exit 91
   batch=()
 }
-overwrite() {
-  local mode
-  mode=$("${stat[@]}" -c %a "$1") || exit 91
-  "${cat[@]}" <"$1" >"$into/$1" || exit 91
-  "${chmod[@]}" "$mode" "$into/$1" || exit 91
-}
-careful=$((${#stat[@]} && ${#cat[@]} && ${#chmod[@]}))
 for above in "${levels[@]}"; do
-  cd "$spool/it/$above" || exit 91
-  into=$t/$above
-  into=${into%/}
-  batch=() doubtful=()
-  for e in ./*; do
-    to=$into/${e#./}
-    if [[ -d $to && -d $e && ! -L $e ]]; then continue; fi
-    if [[ $careful == 1 && -f $to && ! -L $to ]]; then
-      if [[ -L $e ]]; then batch+=("$e")
-      elif [[ ! -O $to || ! -w $to ]]; then overwrite "$e"
-      else doubtful+=("$e")
-      fi
-    else
-      batch+=("$e")
-    fi
+  enter "$above"
+  batch=()
+  for e in "$spool/it/$above"*; do
+    n=./${e##*/}
+    [[ -d $e && ! -L $e && -d $n && ! -L $n ]] || batch+=("$e")
     ((${#batch[@]} < 200)) || flush
-  done
-  for ((i = 0; i < ${#doubtful[@]}; i += 200)); do
-    some=("${doubtful[@]:i:200}")
-    mapfile -t links < <(cd "$into" && "${stat[@]}" -c %h "${some[@]}")
-    ((${#links[@]} == ${#some[@]})) || say 'stat: No such file or directory'
-    for j in "${!some[@]}"; do
-      if ((links[j] > 1)); then overwrite "${some[j]}"; else batch+=("${some[j]}"); fi
-    done
-    flush
   done
   flush
 done
-cd "$spool" || exit 91
 for ((i = 3; i < $#; i += 2)); do
   j=$((i + 1))
-  [[ ${kept["./${!j}"]-} ]] || ((${#chmod[@]} == 0)) || "${chmod[@]}" "${!i}" "$t/${!j}" || exit 91
+  [[ ${kept["./${!j}"]-} ]] || ((${#chmod[@]} == 0)) || { enter "${!j}" && "${chmod[@]}" "${!i}" .; } || exit 91
 done
 exit 0
