@@ -192,14 +192,22 @@ class AbstractRuntime(ABC):
 
     @abstractmethod
     async def upload(self, request: UploadRequest) -> UploadResponse:
-        """Copy a file or a directory from the caller's machine to the runtime's."""
+        """Copy a file or a directory from the caller's machine to the runtime's.
+
+        A directory is merged into an existing one; a file replaces a file, also a read-only one, and goes into a
+        directory. Modes and symbolic links are copied, set-user-ID and set-group-ID bits are not. Named pipes, sockets
+        and devices in a directory are left out and named in the log.
+
+        Raises:
+            OSError: if the copy fails, such as FileNotFoundError for a missing source.
+            UploadError: if a file would have to replace a directory, or the other way round.
+        """
 
     async def download(self, source_path: str, target_path: str) -> None:
         """Copy a file or a directory from the runtime's machine to the caller's.
 
-        The rules are those of `upload`. Modes and symbolic links are copied, set-user-ID and set-group-ID bits are not.
-        No link below the target is followed. A file replaces a target that is a link, unless the link points to a
-        directory: the file goes there.
+        The rules are those of `upload`. No link below the target is followed. A file replaces a target that is a link,
+        unless the link points to a directory: the file goes there.
 
         Raises:
             OSError: if the copy fails, such as FileNotFoundError for a missing source.

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from swerex_c.exceptions import ConnectionLostError, ResultLostError, RuntimeClosedError, SessionDoesNotExistError
-from swerex_c.files import local_files
+from swerex_c.remote.client import http
 from swerex_c.remote.client.http import _GIVE_UP_SECONDS, JsonClient
 from swerex_c.remote.server.app import create_app
 from swerex_c.remote.server.serve import ServeOptions, serve
@@ -427,7 +427,7 @@ def test_a_cancelled_download_writes_to_no_other_file(
 ) -> None:
     """Its descriptor stays its own while a thread is about to write to it."""
     writing, go_on = threading.Event(), threading.Event()
-    write_all = local_files.write_all
+    write_all = http.write_all
 
     def slow(fd: int, pieces: Any) -> None:
         writing.set()
@@ -439,7 +439,7 @@ def test_a_cancelled_download_writes_to_no_other_file(
         (tmp_path / "mine").write_text("mine")
         with server_process.serving(tmp_path / "log") as server:
             client = JsonClient(f"http://127.0.0.1:{server.port}", {"X-API-Key": server_process.KEY})
-            monkeypatch.setattr(local_files, "write_all", slow)
+            monkeypatch.setattr(http, "write_all", slow)
             download = asyncio.create_task(client.download(str(tmp_path / "source"), str(tmp_path / "target")))
             await asyncio.to_thread(writing.wait, DEADLINE)
             download.cancel()

@@ -35,7 +35,10 @@ from swerex_c.exceptions import (
     SwerexException,
     UploadError,
 )
-from swerex_c.files import local_files, zip_archive
+from swerex_c.files import tar, zip
+from swerex_c.files.local import open_regular
+from swerex_c.files.staging import Staging
+from swerex_c.files.writing import write_all
 from swerex_c.models import BashInterruptAction, IsAliveResponse, UploadResponse
 from swerex_c.remote.client.base import (
     ANSWER_LIMIT,
@@ -49,6 +52,7 @@ from swerex_c.remote.client.base import (
 )
 from swerex_c.remote.client.errors import NOT_A_SERVER, advice
 from swerex_c.remote.wire.exceptions import from_wire
+from swerex_c.remote.wire.packed import packed
 from swerex_c.remote.wire.protocol import SERVER_HEADER
 from swerex_c.utils.progress import Progress
 from swerex_c.utils.threads import OrderedCalls, in_file_thread
@@ -195,8 +199,8 @@ class JsonClient:
     async def upload(self, source: str, target: str, progress: Progress | None = None) -> UploadResponse:
         """Copy a file or directory tree to the server's machine in chunks.
 
-        A swerex_c server keeps modes and symbolic links. For a SWE-ReX server, the client follows symbolic links, and
-        the server sets no modes.
+        A swerex_c server keeps modes and symbolic links. For a SWE-ReX server, the client follows symbolic links to
+        files, and the server sets no modes.
 
         Raises:
             FileNotFoundError: if the source does not exist.
@@ -208,10 +212,16 @@ class JsonClient:
             raise UploadError(f"Cannot copy {source!r}: it is neither a file nor a directory")
         if self.instance_id is None:
             await self._get_to_know()
-        fields = {"target_path": target, "unzip": "true" if tree else "false"}
+        ours = self.instance_id is not None
+        fields = {"target_path": target, "unzip": "true" if tree and not ours else "false"}
         if not tree:
             fields["mode"] = f"{stat.S_IMODE(status.st_mode):o}"
-        pieces = self._tree(source) if tree else _read(source)
+            pieces = _read(source)
+        elif ours:
+            fields["untar"] = "true"
+            pieces = packed(tar.pack, source)
+        else:
+            pieces = packed(zip.pack, source)
         size = None if tree else status.st_size
         form = _Form(fields, os.path.basename(os.path.realpath(source)), _count(pieces, size, progress))
         try:
@@ -223,9 +233,6 @@ class JsonClient:
         self._note(headers)
         check_status(code, body)
         return _decode(body, UploadResponse)
-
-    def _tree(self, source: str) -> AsyncGenerator[bytes, None]:
-        return zip_archive.stream(source, follow_links=self.instance_id is None, compress=not is_loopback(self.url))
 
     async def _get_to_know(self) -> None:
         """Call `is_alive` to find out whether the server is a swerex_c server."""
@@ -266,28 +273,23 @@ class JsonClient:
         tree = response.headers.get("X-Swerex-Kind") == "tree"
         mode = response.headers.get("X-Swerex-Mode", "")
         size = response.content_length
+        rights = int(mode, 8) if mode and len(mode) <= 4 and set(mode) <= set("01234567") else None
         stack, turns = contextlib.ExitStack(), OrderedCalls()
         try:
-            place = await turns.call(stack.enter_context, local_files.staging_directory(target))
-            path = os.path.join(place, "file")
-            file = stack.enter_context(open(path, "xb", 0))
+            staging = await turns.call(stack.enter_context, Staging(target))
+            file = stack.enter_context(contextlib.ExitStack())
+            fd = await turns.call(file.enter_context, staging.file("", rights))
             done = 0
             async for piece in _received(response.content.iter_chunked(_COPY)):
-                await turns.call(local_files.write_all, file.fileno(), [piece])
+                await turns.call(write_all, fd, [piece])
                 done += len(piece)
                 if progress is not None:
                     progress(done, size)
-            file.close()
+            await turns.call(file.close)
             if tree:
-                try:
-                    await turns.call(zip_archive.unpack, path, target)
-                except InvalidInputError as error:
-                    raise ProtocolError(f"The data from the server is not a tar archive: {error}") from error
-                return
-            if mode and len(mode) <= 4 and set(mode) <= set("01234567"):
-                os.chmod(path, int(mode, 8) & local_files.RIGHTS)
-            name = os.path.basename(source.rstrip("/"))
-            await turns.call(local_files.move, path, target, name, follow=False)
+                await turns.call(_unpack, staging, target)
+            else:
+                await turns.call(staging.commit, os.path.basename(source.rstrip("/")), follow=False)
         finally:
             await turns.end(stack.close)
 
@@ -515,9 +517,16 @@ class _Form:
 
 
 async def _read(path: str) -> AsyncGenerator[bytes, None]:
-    with await in_file_thread(local_files.open_regular, path) as file:
+    with await in_file_thread(open_regular, path) as file:
         while data := await in_file_thread(file.read, _COPY):
             yield data
+
+
+def _unpack(received: Staging, target: str) -> None:
+    """Save the tree whose archive was received as a file."""
+    with open(received.open_root(), "rb") as archive, Staging(target) as staging:
+        tar.unpack(archive, staging)
+        staging.commit()
 
 
 async def _count(

@@ -30,7 +30,10 @@ from starlette.responses import Response
 from swerex_c import models
 from swerex_c._version import __version__
 from swerex_c.exceptions import InvalidInputError, ServerRestartedError
-from swerex_c.files import local_files, zip_archive
+from swerex_c.files import tar, zip
+from swerex_c.files.local import open_regular
+from swerex_c.files.staging import RIGHTS, Staging
+from swerex_c.files.writing import check_path
 from swerex_c.models import _ExceptionTransfer
 from swerex_c.remote.server import auth
 from swerex_c.remote.server.multipart import Form as UploadForm
@@ -38,6 +41,7 @@ from swerex_c.remote.server.serve import shutdown_on_signal
 from swerex_c.remote.server.service import METHODS, InvalidRequestError, Service, validate
 from swerex_c.remote.wire.exceptions import to_wire
 from swerex_c.remote.wire.idempotency import ResultCache
+from swerex_c.remote.wire.packed import packed
 from swerex_c.remote.wire.protocol import SERVER_HEADER, UPGRADE
 from swerex_c.utils.temporary import temporary_place
 from swerex_c.utils.threads import OrderedCalls, in_file_thread
@@ -407,14 +411,13 @@ class _Endpoints:
 
     async def _store(self, scope: Scope, receive: Receive) -> BaseModel:
         stack, turns = contextlib.ExitStack(), OrderedCalls()
-        place = ""
+        staging: Staging | None = None
 
-        def open_file(fields: dict[str, str]) -> Any:
-            nonlocal place
+        def open_file(fields: dict[str, str]) -> int:
+            nonlocal staging
             # If `target_path` comes after the file, the file may have to be moved across file systems.
-            target = fields.get("target_path") or os.path.join(temporary_place(), "upload")
-            place = os.path.join(stack.enter_context(local_files.staging_directory(target)), "file")
-            return stack.enter_context(open(place, "xb", 0))
+            staging = Staging(fields.get("target_path") or os.path.join(temporary_place(), "upload"))
+            return stack.enter_context(stack.enter_context(staging).file(""))
 
         try:
             form = UploadForm(_Head(scope).content_type, open_file)
@@ -423,7 +426,7 @@ class _Endpoints:
             raise Refusal(422, problems) from None
         try:
             await self._feed(form, receive, turns)
-            await turns.call(self._finish, form, place)
+            await turns.call(self._finish, form, staging)
         finally:
             await turns.end(stack.close)
         return models.UploadResponse()
@@ -447,28 +450,35 @@ class _Endpoints:
                 raise Refusal(422, [_problem("value_error", "body", str(error))]) from None
 
     @staticmethod
-    def _finish(form: UploadForm, place: str) -> None:
-        form.close()
+    def _finish(form: UploadForm, received: Staging | None) -> None:
         problems = [] if form.complete else [_problem("value_error", "body", "The form has no end")]
         target = form.fields.get("target_path")
         for name, value in (("file", form.file), ("target_path", target)):
             if value is None:
                 problems.append(_problem("missing", name, "Field required"))
-        unzip = form.fields.get("unzip", "false").lower()
-        if unzip not in _YES | _NO:
-            problems.append(_problem("bool_parsing", "unzip", "Input should be a valid boolean"))
+        archives = [name for name in ("unzip", "untar") if form.fields.get(name, "false").lower() not in _NO]
+        for name in archives:
+            if form.fields[name].lower() not in _YES:
+                problems.append(_problem("bool_parsing", name, "Input should be a valid boolean"))
         mode = form.fields.get("mode", "")
         if len(mode) > 4 or not set(mode) <= set("01234567"):
             problems.append(_problem("value_error", "mode", "Input should be an octal number"))
-        if problems or target is None:
+        if problems or target is None or received is None or form.file is None:
             raise Refusal(422, problems)
-        if unzip in _YES:
-            zip_archive.unpack(place, target)
+        if archives:
+            with open(received.open_root(), "rb") as archive, Staging(target) as staging:
+                if "untar" in archives:
+                    tar.unpack(archive, staging)
+                else:
+                    zip.unpack(archive, staging)
+                staging.commit()
             return
         if mode:
-            os.chmod(place, int(mode, 8) & local_files.RIGHTS)
+            os.fchmod(form.file, int(mode, 8) & RIGHTS)
         name = os.path.basename(form.filename or "")
-        local_files.move(place, target, name if name not in ("", ".", "..") else "upload")
+        check_path(target)
+        received.target = target
+        received.commit(name if name not in ("", ".", "..") else "upload")
 
     async def _download(self, scope: Scope, receive: Receive) -> Reply:
         request = await _parse(_DOWNLOAD, _Head(scope).content_type, await self._body(receive))
@@ -486,9 +496,9 @@ class _Endpoints:
             size = (b"content-length", b"%d" % status.st_size)
             headers = [(b"content-type", b"application/octet-stream"), (b"x-swerex-kind", b"file"), size, mode]
             return StreamReply(_read(file, status.st_size), headers)
-        pieces = zip_archive.stream(path)
+        pieces = packed(tar.pack, path)
         first = await anext(pieces)
-        headers = [(b"content-type", b"application/zip"), (b"x-swerex-kind", b"tree"), mode]
+        headers = [(b"content-type", b"application/x-tar"), (b"x-swerex-kind", b"tree"), mode]
         return StreamReply(_after(first, pieces), headers)
 
 
@@ -506,6 +516,12 @@ _UPLOAD = [
     inspect.Parameter("file", inspect.Parameter.KEYWORD_ONLY, annotation=UploadFile, default=File()),
     inspect.Parameter("target_path", inspect.Parameter.KEYWORD_ONLY, annotation=str, default=Form()),
     inspect.Parameter("unzip", inspect.Parameter.KEYWORD_ONLY, annotation=bool, default=Form(False)),
+    inspect.Parameter(
+        "untar",
+        inspect.Parameter.KEYWORD_ONLY,
+        annotation=bool,
+        default=Form(False, description="Whether the file is a tar archive of a directory, to unpack"),
+    ),
     inspect.Parameter(
         "mode",
         inspect.Parameter.KEYWORD_ONLY,
@@ -617,13 +633,13 @@ def _open_for_reading(path: str) -> tuple[Any, os.stat_result]:
     Raises:
         InvalidInputError: if the path is neither a file nor a directory.
     """
-    local_files.check_path(path)
+    check_path(path)
     status = os.stat(path)
     if stat.S_ISDIR(status.st_mode):
         return None, status
     if not stat.S_ISREG(status.st_mode):
         raise InvalidInputError(f"Cannot download {path!r}: it is neither a file nor a directory")
-    file = local_files.open_regular(path)
+    file = open_regular(path)
     return file, os.fstat(file.fileno())
 
 

@@ -6,13 +6,12 @@ It does not hold the file in memory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import IO
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from swerex_c.exceptions import InvalidInputError
-from swerex_c.files.local_files import write_all
+from swerex_c.files.writing import write_all
 
 __all__ = ["Form"]
 
@@ -27,11 +26,11 @@ class Form:
     It writes the part named `file` to a file as the data arrives.
     """
 
-    def __init__(self, content_type: str, open_file: Callable[[dict[str, str]], IO[bytes]]):
+    def __init__(self, content_type: str, open_file: Callable[[dict[str, str]], int]):
         """Create a parser.
 
         Args:
-            open_file: called with the fields before the file; returns the open file to write to.
+            open_file: called with the fields before the file; returns the descriptor to write to.
 
         Raises:
             InvalidInputError: if `content_type` is not multipart/form-data with a valid boundary.
@@ -41,7 +40,8 @@ class Form:
             raise InvalidInputError("A file is uploaded as multipart/form-data with a boundary")
         self.fields: dict[str, str] = {}
         self.filename: str | None = None
-        self.file: IO[bytes] | None = None
+        self.file: int | None = None
+        """Descriptor that the file was written to; None without a file."""
         self.complete = False
         self._open_file = open_file
         self._text = 0
@@ -68,11 +68,6 @@ class Form:
             self._parser.write(data)
         except FormParserError as error:
             raise InvalidInputError(f"The form cannot be read: {error}") from None
-
-    def close(self) -> None:
-        """Close the file, if there is one. It is safe to call this again."""
-        if self.file is not None:
-            self.file.close()
 
     def _count(self, size: int) -> None:
         self._text += size
@@ -111,7 +106,7 @@ class Form:
     def _on_part_data(self, data: bytes, start: int, end: int) -> None:
         if self._in_file:
             assert self.file is not None
-            write_all(self.file.fileno(), [memoryview(data)[start:end]])
+            write_all(self.file, [memoryview(data)[start:end]])
         else:
             self._count(end - start)
             self._value += data[start:end]

@@ -1,0 +1,282 @@
+"""Files and trees are copied by the same rules on every way, and written below the target and nowhere else.
+
+The other end may mean no good, and may change the source and the target meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import socket
+import stat
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from swerex_c.exceptions import SwerexException, UploadError
+from swerex_c.runtime.abstract import AbstractRuntime, UploadRequest
+from swerex_c.runtime.local import LocalRuntime
+from swerex_c.runtime.remote import RemoteRuntime
+from swerex_c.runtime.sandbox import SandboxRuntime
+from tests.files.test_local_files import everything, make_tree
+from tests.support.local_backend import Here
+from tests.support.server_process import KEY, Server, serving
+
+WAYS = ["local", "frames", "JSON", "sandbox"]
+
+Copy = Callable[[str | Path, str | Path], object]
+"""Copies from one path to another, and returns or raises what came of it."""
+
+
+@pytest.fixture(scope="module")
+def our_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("ours") / "log") as server:
+        yield server
+
+
+@pytest.fixture(params=WAYS)
+async def runtime(request: pytest.FixtureRequest, our_server: Server) -> AsyncIterator[AbstractRuntime]:
+    made: AbstractRuntime
+    if request.param == "local":
+        made = LocalRuntime()
+    elif request.param == "sandbox":
+        made = SandboxRuntime(Here())
+    else:
+        wire = "json" if request.param == "JSON" else "msgpack"
+        made = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=our_server.port, timeout=30, wire=wire)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def download(runtime: AbstractRuntime) -> Copy:
+    return lambda source, target: runtime.download(str(source), str(target))
+
+
+@pytest.fixture(params=["upload", "download"])
+def copy(request: pytest.FixtureRequest, runtime: AbstractRuntime, download: Copy) -> Copy:
+    """Both directions, by the same rules."""
+    if request.param == "download":
+        return download
+    return lambda source, target: runtime.upload(UploadRequest(source_path=str(source), target_path=str(target)))
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A directory outside of every target."""
+    place = tmp_path / "victim"
+    place.mkdir(mode=0o700)
+    (place / "file").write_text("mine")
+    return place
+
+
+def unchanged(victim: Path) -> bool:
+    return (
+        os.listdir(victim) == ["file"]
+        and (victim / "file").read_text() == "mine"
+        and stat.S_IMODE(victim.stat().st_mode) == 0o700
+    )
+
+
+async def test_a_link_that_an_earlier_tree_has_left(copy: Copy, tmp_path: Path, victim: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    (there / "cache").symlink_to(victim)
+    await copy(there, here)
+    assert os.readlink(here / "cache") == str(victim)
+    (there / "cache").unlink()
+    (there / "cache").mkdir(mode=0o755)
+    (there / "cache" / "file").write_text("theirs")
+    with pytest.raises(UploadError, match="a link is there"):
+        await copy(there, here)
+    assert unchanged(victim) and os.readlink(here / "cache") == str(victim)
+
+
+async def test_a_link_in_the_place_of_a_file(copy: Copy, tmp_path: Path, victim: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    (there / "file").symlink_to(victim / "file")
+    await copy(there, here)
+    (there / "file").unlink()
+    (there / "file").write_text("theirs")
+    await copy(there / "file", here)
+    assert unchanged(victim) and (here / "file").read_text() == "theirs" and not (here / "file").is_symlink()
+
+
+async def test_a_link_that_is_the_target(download: Copy, tmp_path: Path, victim: Path) -> None:
+    (tmp_path / "source").write_text("theirs")
+    (tmp_path / "link").symlink_to(victim / "file")
+    await download(tmp_path / "source", tmp_path / "link")
+    assert (tmp_path / "link").read_text() == "theirs"
+    assert unchanged(victim) and not (tmp_path / "link").is_symlink()
+
+
+async def test_rights_stay_where_they_are(copy: Copy, tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    (there / "program").write_text("#!/bin/sh\n")
+    (there / "program").chmod(0o6755)
+    there.chmod(0o2755)
+    for source, target in ((there, here), (there / "program", tmp_path / "copy")):
+        await copy(source, target)
+    found = [stat.S_IMODE(path.stat().st_mode) for path in (here, here / "program", tmp_path / "copy")]
+    assert found == [0o755, 0o755, 0o755]
+
+
+async def test_special_files_are_left_out(copy: Copy, tmp_path: Path) -> None:
+    """As those of gpg and ssh in a home directory."""
+    there, here = tmp_path / "there", tmp_path / "here"
+    make_tree(str(there))
+    expected = everything(there)
+    os.mkfifo(there / "pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(there / "bin" / "socket"))
+        await copy(there, here)
+        assert everything(here) == expected
+        for special in (there / "pipe", there / "bin" / "socket"):
+            with pytest.raises((UploadError, ValueError)):  # ValueError: InvalidInputError of the HTTP API
+                await copy(special, tmp_path / "none")
+    assert sorted(os.listdir(tmp_path)) == ["here", "there"]
+
+
+async def test_files_that_nobody_may_write_are_replaced(copy: Copy, tmp_path: Path) -> None:
+    """As those in .git/objects, when the same checkout is copied again; root may write them anyway."""
+    there = tmp_path / "there" / "objects"
+    there.mkdir(parents=True)
+    for text in ("old", "new"):
+        (there / "file").write_text(text)
+        (there / "file").chmod(0o444)
+        await copy(tmp_path / "there", tmp_path / "tree")
+        await copy(there / "file", tmp_path / "tree")
+        await copy(there / "file", tmp_path / "file")
+        for path in (tmp_path / "tree/objects/file", tmp_path / "tree/file", tmp_path / "file"):
+            assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == (text, 0o444)
+        (there / "file").unlink()
+    assert sorted(os.listdir(tmp_path)) == ["file", "there", "tree"]
+
+
+@pytest.mark.slow
+async def test_a_tree_that_is_very_deep(
+    runtime: AbstractRuntime, download: Copy, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    request.addfinalizer(lambda: subprocess.run(["rm", "-rf", there, here]))  # pytest's own is recursive
+    here.mkdir()
+    deepest = str(there)
+    for _ in range(11):
+        deepest += "/d" * 100
+        os.makedirs(deepest)  # which is recursive
+    if isinstance(runtime, LocalRuntime):
+        await download(there, here)
+        assert os.path.isdir(deepest.replace(str(there), str(here)))
+    else:
+        with pytest.raises(UploadError, match="256 directories"):
+            await download(there, here)
+        assert os.listdir(here) == []
+        assert not [name for name in os.listdir(tmp_path) if name.startswith(".swerex")]
+
+
+# Links that come meanwhile
+
+
+@contextlib.contextmanager
+def swapped(directory: Path, link: Path) -> Iterator[None]:
+    """A directory is swapped for a link beside it, again and again."""
+    aside, ended = directory.with_name("aside"), threading.Event()
+
+    def swap() -> None:
+        while not ended.is_set():
+            with contextlib.suppress(OSError):
+                os.rename(directory, aside)
+                os.rename(link, directory)
+                os.rename(directory, link)
+                os.rename(aside, directory)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def many_files(directory: Path, text: str) -> None:
+    for number in range(30):
+        (directory / f"d{number}").mkdir(parents=True)
+        (directory / f"f{number}").write_text(text)
+        (directory / f"d{number}" / "file").write_text(text)
+
+
+@pytest.mark.slow
+@pytest.mark.limit(180)
+async def test_a_link_that_comes_meanwhile(copy: Copy, tmp_path: Path, victim: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    many_files(there / "cache", "theirs")
+    (here / "cache").mkdir(parents=True)
+    (here / "other").symlink_to(victim)
+    with swapped(here / "cache", here / "other"):
+        for _ in range(30):
+            with contextlib.suppress(SwerexException, OSError):
+                await copy(there, here)
+    assert unchanged(victim)
+
+
+@pytest.mark.slow
+@pytest.mark.limit(180)
+async def test_a_link_that_comes_into_the_source_meanwhile(copy: Copy, tmp_path: Path) -> None:
+    """What lies outside of the tree is not read."""
+    there, outside = tmp_path / "there", tmp_path / "outside"
+    many_files(there / "cache", "theirs")
+    many_files(outside, "secret")
+    (there / "other").symlink_to(outside)
+    with swapped(there / "cache", there / "other"):
+        for number in range(30):
+            with contextlib.suppress(SwerexException, OSError):
+                await copy(there, tmp_path / f"here{number}")
+    for directory, _, files in os.walk(tmp_path):
+        if Path(directory) != outside and outside not in Path(directory).parents:
+            assert all((Path(directory) / name).read_text() == "theirs" for name in files)
+
+
+# A disk that is full
+
+
+LIMIT = (1 << 20) + 13
+
+
+@contextlib.contextmanager
+def short_of_room(process: int) -> Iterator[None]:
+    """A process can write no file of more than `LIMIT` bytes: the last write is a short one, as on a full disk."""
+    before = resource.prlimit(process, resource.RLIMIT_FSIZE)
+    resource.prlimit(process, resource.RLIMIT_FSIZE, (LIMIT, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(process, resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("more", [1, 2 * LIMIT])
+@pytest.mark.parametrize("wire", ["json", "msgpack"])
+async def test_a_part_of_a_file_is_not_taken_for_it(our_server: Server, tmp_path: Path, wire: str, more: int) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(os.urandom(LIMIT + more))
+    target.write_text("old")
+    runtime = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=our_server.port, timeout=30, wire=wire)
+    try:
+        with short_of_room(our_server.process.pid), pytest.raises(OSError) as caught:
+            await runtime.upload(UploadRequest(source_path=str(source), target_path=str(target)))
+        assert caught.value.errno == errno.EFBIG and target.read_text() == "old"
+        with short_of_room(os.getpid()), pytest.raises(OSError) as caught:
+            await runtime.download(str(source), str(target))
+        assert caught.value.errno == errno.EFBIG and target.read_text() == "old"
+        assert sorted(os.listdir(tmp_path)) == ["source", "target"]
+        await runtime.download(str(source), str(target))
+        assert target.read_bytes() == source.read_bytes()
+    finally:
+        await runtime.close()
