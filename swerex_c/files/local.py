@@ -129,9 +129,7 @@ def write_text(path: str, content: str) -> None:
     """
     check_path(path)
     data = content.encode(codecs.lookup(locale.getpreferredencoding(False)).name)
-    path = str(Path(path))
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    path = end_of_links(path)
+    path = end_of_links(str(Path(path)))
     old = None
     with contextlib.suppress(FileNotFoundError):
         old = os.lstat(path)

@@ -1,9 +1,9 @@
-"""Collect a file or tree in a private directory, then move it to its target.
+"""Collect a file in a private file, or a tree in a private directory, then move it to its target.
 
 Everything that comes in is written this way: an aborted copy leaves the target unchanged, and a killed process leaves
-one directory, which the next copy there removes. Names may come from a peer, and the peer may change the target
-meanwhile: below the private directory and below the target, every path is opened one component at a time and no
-symbolic link is followed. The functions block.
+one private file or directory, which the next copy there removes. Names may come from a peer, and the peer may change
+the target meanwhile: below the private directory and below the target, every path is opened one component at a time and
+no symbolic link is followed. The functions block.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _DEEPEST = 256
 author of a tree could choose any depth."""
 
 _NAME = re.compile(r"\.swerex-locked-[0-9a-f]{16}\.tmp")
-"""Names of private directories. Scripts in sandboxes use other names for what they cannot lock."""
+"""Names of private files and directories. Scripts in sandboxes use other names for what they cannot lock."""
 
 _SWEEP_SECONDS = 10.0
-"""Minimum number of seconds between searches of a directory for private directories of killed processes."""
+"""Minimum number of seconds between searches of a directory for what killed processes left."""
 
 _NOT_REPLACEABLE = {errno.EACCES, errno.EPERM, errno.EBUSY, errno.EXDEV, errno.EROFS}
 """Errors of a file that may be writable although it cannot be replaced: its directory accepts no new entry, or the file
@@ -51,11 +51,11 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOSED
 
 
 class Staging:
-    """A private directory for one file or tree that will become `target`.
+    """A private file or directory that will become `target`.
 
     It lies beside the target, else in the target, else in the directory for temporary files; missing directories above
-    the target are created. Names of entries are paths below the tree's root, and "" is the root itself, which is a file
-    or a directory. At exit, entries that were not moved to the target are removed.
+    the target are created. Names of entries are paths below the tree's root, and "" is the root itself, which is
+    created first, as a file or a directory. At exit, entries that were not moved to the target are removed.
     """
 
     def __init__(self, target: str, *, deepest: int | None = _DEEPEST):
@@ -69,16 +69,29 @@ class Staging:
         self._deepest = deepest
         self._directories: dict[str, tuple[int | None, int | None]] = {}  # mode and time, parents before children
         self._holder: tuple[str, int] | None = None  # the directory of the last entry, and its descriptor
+        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        with contextlib.ExitStack() as stack:
-            stack.callback(self._forget_holder)
-            self._fd = _private_directory(self.target, stack)
-            self._stack = stack.pop_all()
+        self._stack.callback(self._forget_holder)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def _make_root(self, mode: int | None) -> int:
+        """Create the root, as a file with this mode or as a directory; return its descriptor."""
+        reason: OSError | None = None
+        for place in (_above(self.target), self.target, None):
+            try:
+                where = place or tempfile.gettempdir()
+                self._parent = os.open(where, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                self._stack.callback(os.close, self._parent)
+                self._root, self._fd = _make_private(self._parent, mode, self._stack)
+                return self._fd
+            except OSError as error:
+                reason = reason or error
+        assert reason is not None
+        raise type(reason)(reason.errno, reason.strerror, self.target)
 
     # Filling it
 
@@ -88,12 +101,15 @@ class Staging:
         Its mode and time are set last, because the mode may forbid writing its entries. A mode of None is that of a new
         directory.
         """
-        holder, base = self._open_holder(name)
-        try:
-            os.mkdir(base, 0o777 if mode is None else 0o700, dir_fd=holder)
-        except FileExistsError:
-            if name not in self._directories:
-                raise _twice(name) from None
+        if name:
+            holder, base = self._open_holder(name)
+            try:
+                os.mkdir(base, 0o777 if mode is None else 0o700, dir_fd=holder)
+            except FileExistsError:
+                if name not in self._directories:
+                    raise _twice(name) from None
+        elif not self._directories:
+            self._make_root(None)
         self._directories[name] = (mode, mtime_ns)
 
     def has_directory(self, name: str) -> bool:
@@ -116,11 +132,15 @@ class Staging:
 
         A mode of None is that of a new file.
         """
-        holder, base = self._open_holder(name)
-        try:
-            fd = os.open(base, _NEW, 0o666 if mode is None else 0o600, dir_fd=holder)
-        except FileExistsError:
-            raise _twice(name) from None
+        first = 0o666 if mode is None else 0o600
+        if name:
+            holder, base = self._open_holder(name)
+            try:
+                fd = os.open(base, _NEW, first, dir_fd=holder)
+            except FileExistsError:
+                raise _twice(name) from None
+        else:
+            fd = os.dup(self._make_root(first))
         try:
             yield fd
             if mode is not None:
@@ -146,19 +166,18 @@ class Staging:
 
     def open_root(self) -> int:
         """Return a descriptor for reading the root, which is a file."""
-        return os.open("it", os.O_RDONLY | _CLOSED, dir_fd=self._fd)
+        return os.open(self._root, os.O_RDONLY | _CLOSED, dir_fd=self._parent)
 
     def _open_holder(self, name: str) -> tuple[int, str]:
         """Return the open directory that holds an entry, and the entry's name in it."""
-        above, base = os.path.split(f"it/{name}") if name else ("", "it")
-        if name:
-            parts = name.split("/")
-            if "\0" in name or any(part in ("", ".", "..") for part in parts):
-                raise UploadError(f"An entry of the upload has a path outside of it: {name!r:.200}")
-            if self._deepest is not None and len(parts) > self._deepest:
-                raise UploadError(f"Cannot copy {name!r:.200}: it is nested in {self._deepest} directories or more")
-            if "/".join(parts[:-1]) not in self._directories:
-                raise UploadError(f"An entry of the upload has no parent directory in it: {name!r:.200}")
+        parts = name.split("/")
+        if "\0" in name or any(part in ("", ".", "..") for part in parts):
+            raise UploadError(f"An entry of the upload has a path outside of it: {name!r:.200}")
+        if self._deepest is not None and len(parts) > self._deepest:
+            raise UploadError(f"Cannot copy {name!r:.200}: it is nested in {self._deepest} directories or more")
+        above, base = "/".join(parts[:-1]), parts[-1]
+        if above not in self._directories:
+            raise UploadError(f"An entry of the upload has no parent directory in it: {name!r:.200}")
         if self._holder is None or self._holder[0] != above:
             self._forget_holder()
             self._holder = above, open_below(self._fd, above)
@@ -187,13 +206,13 @@ class Staging:
             UploadError: if a file would have to replace a directory, or the other way round.
         """
         self._forget_holder()
-        os.makedirs(_above(self.target), exist_ok=True)
-        if stat.S_ISDIR(os.stat("it", dir_fd=self._fd, follow_symlinks=False).st_mode):
+        if self._directories:
             self._commit_tree()
         else:
             self._commit_file(name, follow)
 
     def _commit_file(self, name: str | None, follow: bool) -> None:
+        _above(self.target)
         if os.path.isdir(self.target):
             path = os.path.join(self.target, os.path.basename(os.path.normpath(name or "")))
         elif self.target.endswith("/"):
@@ -206,9 +225,9 @@ class Staging:
             if old is not None and stat.S_ISDIR(old.st_mode):
                 raise UploadError(f"Cannot copy a file to {path!r}: a directory is there")
             if old is None or is_replaceable(old) or not _may_write(base, there):
-                self._move_file("it", self._fd, base, there, old)
+                self._move_file(self._root, self._parent, base, there, old)
             else:
-                self._overwrite("it", self._fd, base, there)
+                self._overwrite(self._root, self._parent, base, there)
 
     def _commit_tree(self) -> None:
         new = not os.path.lexists(self.target)
@@ -236,7 +255,7 @@ class Staging:
             above = pending.pop()
             where = os.path.join(self.target, above)
             with (
-                _opened(self._fd, f"it/{above}".rstrip("/"), flags=os.O_RDONLY) as staged,
+                _opened(self._fd, above, flags=os.O_RDONLY) as staged,
                 _opened(root, above, where) as there,
             ):
                 for entry in _entries(staged):
@@ -312,17 +331,19 @@ def _move(name: str, staged: int, base: str, there: int) -> None:
         if error.errno != errno.EXDEV:
             raise
     with contextlib.ExitStack() as stack:
-        nearer = _make_private(there, stack)
         status = os.stat(name, dir_fd=staged, follow_symlinks=False)
         if stat.S_ISLNK(status.st_mode):
+            _, nearer = _make_private(there, None, stack)
             os.symlink(os.readlink(name, dir_fd=staged), "it", dir_fd=nearer)
+            os.replace("it", base, src_dir_fd=nearer, dst_dir_fd=there)
         else:
+            copy, fd = _make_private(there, 0o600, stack)
             source = os.open(name, os.O_RDONLY | _CLOSED, dir_fd=staged)
-            with open(source, "rb", buffering=0), open(os.open("it", _NEW, 0o600, dir_fd=nearer), "wb", 0) as to:
-                copy_contents(source, to.fileno())
-                os.fchmod(to.fileno(), stat.S_IMODE(status.st_mode))
-                os.utime(to.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns))
-        os.replace("it", base, src_dir_fd=nearer, dst_dir_fd=there)
+            with open(source, "rb", buffering=0):
+                copy_contents(source, fd)
+            os.fchmod(fd, stat.S_IMODE(status.st_mode))
+            os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
+            os.replace(copy, base, src_dir_fd=there, dst_dir_fd=there)
 
 
 def _move_directory(base: str, staged: int, there: int) -> bool:
@@ -338,58 +359,50 @@ def _move_directory(base: str, staged: int, there: int) -> bool:
         return False
 
 
-# Private directories
+# Private files and directories
 
 
 def _above(target: str) -> str:
-    return os.path.dirname(target.rstrip("/")) or ("/" if target.startswith("/") else ".")
+    """Return the directory above a target, which is created if it is missing."""
+    above = os.path.dirname(target.rstrip("/")) or ("/" if target.startswith("/") else ".")
+    if not os.path.isdir(above):
+        os.makedirs(above, exist_ok=True)
+    return above
 
 
-def _private_directory(target: str, stack: contextlib.ExitStack) -> int:
-    """Create the private directory for a target; return its descriptor."""
-    above = _above(target)
-    os.makedirs(above, exist_ok=True)
-    reason: OSError | None = None
-    for place in (above, target, None):
-        try:
-            parent = os.open(place or tempfile.gettempdir(), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            stack.callback(os.close, parent)
-            return _make_private(parent, stack)
-        except OSError as error:
-            reason = reason or error
-    assert reason is not None
-    raise type(reason)(reason.errno, reason.strerror, target)
+def _make_private(parent: int, mode: int | None, stack: contextlib.ExitStack) -> tuple[str, int]:
+    """Create a private file with this mode, or a directory, in an open one; return its name and descriptor.
 
-
-def _make_private(parent: int, stack: contextlib.ExitStack) -> int:
-    """Create a private directory in an open one; return its descriptor. The stack removes and closes it.
-
-    It is locked as long as this process lives: an unlocked one was left by a killed process.
+    The stack removes and closes it. It is locked as long as this process lives: an unlocked one was left by a killed
+    process.
     """
     _sweep(parent)
     while True:
         name = f".swerex-locked-{secrets.token_hex(8)}.tmp"
-        os.mkdir(name, 0o700, dir_fd=parent)
+        if mode is None:
+            os.mkdir(name, 0o700, dir_fd=parent)
         try:
-            fd = open_below(parent, name)
+            fd = open_below(parent, name) if mode is None else os.open(name, _NEW, mode, dir_fd=parent)
         except FileNotFoundError:
+            if mode is not None:
+                raise
             continue  # another process took it for one that was left
         if _lock(fd, name, parent):
             stack.callback(os.close, fd)
             stack.callback(_remove, parent, name)
-            return fd
+            return name, fd
         os.close(fd)
 
 
 def _lock(fd: int, name: str, parent: int) -> bool:
-    """Lock a new directory. Returns False if another process has removed it or is about to."""
+    """Lock a new file or directory. Returns False if another process has removed it or is about to."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(fd), os.stat(name, dir_fd=parent, follow_symlinks=False))
     except (BlockingIOError, FileNotFoundError):
         return False
     except OSError:
-        return True  # this file system has no locks, so no process removes directories there
+        return True  # this file system has no locks, so no process removes anything there
 
 
 _swept: dict[tuple[int, int], float] = {}
@@ -397,7 +410,7 @@ _swept: dict[tuple[int, int], float] = {}
 
 
 def _sweep(parent: int) -> None:
-    """Remove the private directories of killed processes from an open directory."""
+    """Remove what killed processes left in an open directory."""
     with contextlib.suppress(OSError):
         status, now = os.fstat(parent), time.monotonic()
         identity = status.st_dev, status.st_ino
@@ -409,15 +422,25 @@ def _sweep(parent: int) -> None:
         with _opened(parent, "", flags=os.O_RDONLY) as fd:
             left = [name for name in os.listdir(fd) if _NAME.fullmatch(name)]
         for name in left:
-            with contextlib.suppress(OSError), _opened(parent, name, flags=os.O_RDONLY) as fd:
-                if os.fstat(fd).st_uid == os.geteuid():
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    _remove(parent, name)
+            with contextlib.suppress(OSError):
+                fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _CLOSED, dir_fd=parent)
+                try:
+                    if os.fstat(fd).st_uid == os.geteuid():
+                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        _remove(parent, name)
+                finally:
+                    os.close(fd)
 
 
 def _remove(parent: int, name: str) -> None:
-    """Remove a directory with all that it holds, as far as possible."""
-    directories = [name]
+    """Remove a file, or a directory with all that it holds, as far as possible."""
+    try:
+        os.unlink(name, dir_fd=parent)
+        return
+    except IsADirectoryError:
+        directories = [name]
+    except OSError:
+        return
     for directory in directories:  # which grows meanwhile
         with contextlib.suppress(OSError), _opened(parent, directory, flags=os.O_RDONLY) as fd:
             for base in os.listdir(fd):

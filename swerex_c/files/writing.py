@@ -99,8 +99,9 @@ def wait_for(fd: int, event: int, path: str | None = None, gone: threading.Event
 
 def copy_contents(source: int, fd: int) -> None:
     """Write the rest of one open file to another."""
-    while data := os.read(source, BLOCK):
-        write_all(fd, [data])
+    block = memoryview(bytearray(BLOCK))
+    while size := os.readv(source, [block]):
+        write_all(fd, [block[:size]])
 
 
 @contextlib.contextmanager

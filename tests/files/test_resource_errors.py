@@ -197,11 +197,11 @@ async def main():
     await runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
     assert (await runtime.run_in_session(BashAction(command="echo hi"))).output == "hi\\n"
     await runtime.close()
-    with Staging(target):
-        pass
+    with Staging(target) as staging:
+        staging.directory("")
     try:
-        with Staging("/proc/none"):
-            pass
+        with Staging("/proc/none") as staging:
+            staging.directory("")
     except OSError as error:
         assert error.filename == "/proc/none", error
     else:
