@@ -506,7 +506,8 @@ def _report_ignored(source: str, said: str) -> None:
     """Name in the log what tar, or get.bash, has left out of a tree."""
     for line in said.splitlines()[:_MOST_REPORTED]:
         if line.endswith(" ignored"):
-            name = line.removeprefix("tar: ").rpartition(": ")[0].removeprefix("./")
+            line = line if line.startswith("./") else line.partition(": ")[2]  # tar names itself, by any path
+            name = line.rpartition(": ")[0].removeprefix("./")
             _logger.warning("%.200r is not copied: it is a special file", os.path.join(source, name))
 
 
