@@ -214,7 +214,7 @@ def many_files(directory: Path, text: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.limit(180)
+@pytest.mark.timeout(180)
 async def test_a_link_that_comes_meanwhile(copy: Copy, tmp_path: Path, victim: Path) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
     many_files(there / "cache", "theirs")
@@ -228,7 +228,7 @@ async def test_a_link_that_comes_meanwhile(copy: Copy, tmp_path: Path, victim: P
 
 
 @pytest.mark.slow
-@pytest.mark.limit(180)
+@pytest.mark.timeout(180)
 async def test_a_link_that_comes_into_the_source_meanwhile(copy: Copy, tmp_path: Path) -> None:
     """What lies outside of the tree is not read."""
     there, outside = tmp_path / "there", tmp_path / "outside"
