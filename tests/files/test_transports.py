@@ -23,9 +23,9 @@ from swerex_c.runtime.abstract import AbstractRuntime, UploadRequest
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.runtime.sandbox import SandboxRuntime
-from tests.files.test_local_files import everything, make_tree
 from tests.support.local_backend import Here
 from tests.support.server_process import KEY, Server, serving
+from tests.support.trees import everything, make_tree
 
 WAYS = ["local", "frames", "JSON", "sandbox"]
 

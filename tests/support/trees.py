@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from swerex_c.files.local_files import write_text
+from swerex_c.files.local import write_text
 
 
 def mode(path: str | Path) -> int:
