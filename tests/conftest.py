@@ -3,6 +3,7 @@
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -29,6 +30,8 @@ def _own_home() -> None:
 
 _own_home()
 os.umask(0o022)  # the modes that tests expect of new files
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it and SIGQUIT in what it runs with `&`
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 settings.register_profile("repeatable", derandomize=True)
 settings.register_profile("search")
