@@ -32,6 +32,8 @@ _own_home()
 os.umask(0o022)  # the modes that tests expect of new files
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it and SIGQUIT in what it runs with `&`
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by nohup
+    signal.signal(signal.SIGHUP, lambda *_: None)  # which programs do not inherit
 
 settings.register_profile("repeatable", derandomize=True)
 settings.register_profile("search")

@@ -108,8 +108,7 @@ def letters(tmp_path: Path) -> Path:
 
 
 def test_one_that_costs_too_much_ends_its_action_only(sh: Shell, letters: Path) -> None:
-    waits = sh.wait(costly_beside_short_ones(sh, letters))
-    assert len(waits) > 1, "no command of the other session was answered meanwhile"
+    sh.wait(costly_beside_short_ones(sh, letters))
     sh.interrupt()
     sh.gives("echo next", "next\n")
 
@@ -117,7 +116,8 @@ def test_one_that_costs_too_much_ends_its_action_only(sh: Shell, letters: Path) 
 @pytest.mark.idle
 def test_one_that_costs_too_much_holds_nobody_up(sh: Shell, letters: Path) -> None:
     with quicker_than(5):
-        assert max(sh.wait(costly_beside_short_ones(sh, letters))) < 1.5
+        waits = sh.wait(costly_beside_short_ones(sh, letters))
+        assert len(waits) > 1 and max(waits) < 1.5
     sh.interrupt()
 
 

@@ -222,12 +222,11 @@ async def test_the_end_of_the_place_is_told(here: Here, runtime: SandboxRuntime)
     for each in here.programs:
         if each.process.returncode is None:
             os.killpg(each.process.pid, signal.SIGKILL)
-    began = time.monotonic()
-    with pytest.raises(SwerexException):
+    with pytest.raises(SwerexException) as caught:
         await running
+    assert not isinstance(caught.value, CommandTimeoutError)
     with pytest.raises(SandboxLostError, match="The sandbox was ended"):
         await runtime.execute(Command(command=["true"]))
-    assert time.monotonic() - began < DEADLINE
 
 
 async def test_what_fails_to_start_says_why(here: Here) -> None:
