@@ -25,6 +25,7 @@ from swerex_c.runtime.abstract import ReadFileRequest, UploadRequest, WriteFileR
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support.server_process import KEY, serving
+from tests.support.wait import until
 
 METHODS = [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]
 
@@ -117,7 +118,12 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def fail(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    return lambda: monkeypatch.setattr(threading.Thread, "start", fail)
+    def begin() -> None:
+        # A thread of an earlier test that is about to end would take the call.
+        until(lambda: not any(each.name == "swerex-file" for each in threading.enumerate()))
+        monkeypatch.setattr(threading.Thread, "start", fail)
+
+    return begin
 
 
 @pytest.fixture(params=["json", "msgpack"])
