@@ -54,6 +54,8 @@ class Results:
             self.line(name, "passed", "", seconds, [])
 
     def line(self, name: str, outcome: str, kind: str, seconds: float, lines: list[str]) -> None:
+        if name.rfind("@") > name.rfind("]"):  # the group that pytest-xdist appends is no part of the id
+            name = name.rpartition("@")[0]
         result = {"id": name, "outcome": outcome, "kind": kind, "seconds": round(seconds, 3)}
         shown = [line[:400] for line in lines][-2 * LINES :]
         self.file.write(json.dumps({**result, "lines": shown}) + "\n")
