@@ -39,4 +39,4 @@ settings.register_profile("repeatable", derandomize=True)
 settings.register_profile("search")
 settings.load_profile("repeatable")  # `--hypothesis-profile search` looks for new examples
 pytest.register_assert_rewrite("tests.support")  # so that a failure there shows the values too
-pytest_plugins = ["tests.support.results", "tests.support.plugin"]
+pytest_plugins = ["tests.support.results", "tests.support.plugin", "tests.support.engine_fixtures"]

@@ -7,7 +7,6 @@ import subprocess
 
 import pytest
 
-from tests.support.engine_fixtures import debian_py, docker  # noqa: F401
 from tests.support.luggage import Luggage
 
 REPLACE = """\

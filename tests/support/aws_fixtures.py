@@ -32,7 +32,8 @@ import pytest
 boto3 = pytest.importorskip("boto3")
 pytest.importorskip("moto")
 
-__all__ = ["REGION", "Answer", "Moto", "Played", "World", "aws", "failed_task", "json_error", "moto", "xml_error"]
+__all__ = ["REGION", "Answer", "Moto", "Played", "World", "aws", "failed_task", "json_error", "moto", "world"]
+__all__ += ["xml_error"]
 
 REGION = "eu-central-1"
 """Where everything is: not where the original thinks that it is."""
@@ -203,6 +204,10 @@ class World:
     def processes(self) -> list[Played]:
         """The tasks whose process runs."""
         return [task for task in self.tasks.values() if task.process is not None and task.process.poll() is None]
+
+    def end(self, arn: str) -> None:
+        """End everything in the container of a task."""
+        self._kill(self.tasks[arn])
 
     def wants(self) -> list[str]:
         """The tasks that are not stopped, for what moto knows."""
@@ -447,12 +452,18 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
 @pytest.fixture
 def aws(moto: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """An AWS in which there is nothing yet, and to which the environment leads."""
+    with world(moto, tmp_path, monkeypatch) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def world(moto: Moto, directory: Path, patch: pytest.MonkeyPatch) -> Iterator[World]:
     moto.reset()
     for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    world = World(moto, tmp_path)
+        patch.delenv(name)
+    found = World(moto, directory)
     variables = {
-        "AWS_ENDPOINT_URL": world.url,
+        "AWS_ENDPOINT_URL": found.url,
         "AWS_ACCESS_KEY_ID": "tests",
         "AWS_SECRET_ACCESS_KEY": "tests",
         "AWS_DEFAULT_REGION": REGION,
@@ -461,15 +472,15 @@ def aws(moto: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         "AWS_EC2_METADATA_DISABLED": "true",
     }
     for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # which may have been made with others
-    commands = tmp_path / "bin"
+        patch.setenv(name, value)
+    patch.setattr(boto3, "DEFAULT_SESSION", None)  # which may have been made with others
+    commands = directory / "bin"
     commands.mkdir()
     server = commands / "swerex-remote"
     server.write_text(
         f"#!{sys.executable}\nimport sys\nsys.path[:0] = {sys.path!r}\nfrom swerex_c.cli.serve import main\nmain()\n"
     )
     server.chmod(0o755)
-    world.path = f"{commands}:/usr/local/bin:/usr/bin:/bin"
-    yield world
-    world.close()
+    found.path = f"{commands}:/usr/local/bin:/usr/bin:/bin"
+    yield found
+    found.close()

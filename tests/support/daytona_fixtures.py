@@ -63,7 +63,13 @@ class DaytonaWorld:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaytonaWorld]:
-    directory = tmp_path_factory.mktemp("daytona")
+    with daytona(tmp_path_factory.mktemp("daytona")) as world:
+        yield world
+
+
+@contextlib.contextmanager
+def daytona(directory: Path) -> Iterator[DaytonaWorld]:
+    """A server, whose sandboxes are in the directory."""
     programs = directory / "programs"
     programs.mkdir()
     remote = programs / "swerex-remote"
@@ -91,13 +97,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaytonaWorld]:
             process.kill()
 
 
+def lead(server: DaytonaWorld, patch: pytest.MonkeyPatch) -> None:
+    """Let the environment lead to the server."""
+    patch.setenv("DAYTONA_API_URL", f"{server.url}/api")
+    patch.setenv("DAYTONA_API_KEY", KEY)
+    for name in ("DAYTONA_TARGET", "DAYTONA_JWT_TOKEN", "DAYTONA_ORGANIZATION_ID"):
+        patch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def world(server: DaytonaWorld, monkeypatch: pytest.MonkeyPatch) -> Iterator[DaytonaWorld]:
     """The server, to which the environment leads. When a test has ended there is no sandbox."""
-    monkeypatch.setenv("DAYTONA_API_URL", f"{server.url}/api")
-    monkeypatch.setenv("DAYTONA_API_KEY", KEY)
-    for name in ("DAYTONA_TARGET", "DAYTONA_JWT_TOKEN", "DAYTONA_ORGANIZATION_ID"):
-        monkeypatch.delenv(name, raising=False)
+    lead(server, monkeypatch)
     server.begin()
     yield server
     server.set(refusal=None)

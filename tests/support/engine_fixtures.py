@@ -5,14 +5,19 @@ Where a machine cannot have one, the tests that need it are skipped, and the rea
 
 from __future__ import annotations
 
+import logging
 import subprocess
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support import hosts, images, needs
 from tests.support.docker_engine import Engine
-from tests.support.kubectl_server import Kubernetes
+
+if TYPE_CHECKING:
+    from tests.support.kubectl_server import Kubernetes
+    from tests.support.ray_cluster import Nodes
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +31,7 @@ def _image(engine: Engine, name: str) -> str:
     try:
         return images.provide(engine, name)
     except needs.Lacking as lack:
-        pytest.skip(f"this machine lacks {lack}")
+        needs.skip(lack)
 
 
 @pytest.fixture(scope="session")
@@ -96,6 +101,8 @@ def sshd() -> Iterator[hosts.Sshd]:
 @pytest.fixture(scope="session")
 def kubernetes() -> Iterator[Kubernetes]:
     """What kubectl takes for a cluster: `kubernetes.start_pod(name)`; `.kubectl` and `.kubeconfig` reach it."""
+    from tests.support.kubectl_server import Kubernetes
+
     with needs.started(Kubernetes) as place:
         yield place
 
@@ -106,4 +113,15 @@ def bwrap() -> str:
     try:
         return hosts.bubblewrap()
     except (needs.Lacking, subprocess.TimeoutExpired) as lack:
-        pytest.skip(f"this machine lacks {lack}")
+        needs.skip(lack)
+
+
+@pytest.fixture(scope="session")
+def nodes() -> Iterator[Nodes]:
+    """A Ray cluster of two nodes on this machine, of which this process is a part."""
+    from tests.support.ray_cluster import Nodes
+
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    with Nodes() as nodes:
+        nodes.add(far=4)
+        yield nodes

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from tests.support.wait import DEADLINE
 
-__all__ = ["ModalWorld", "modal_world"]
+__all__ = ["ModalWorld", "modal", "modal_world"]
 
 
 
@@ -47,6 +48,13 @@ class ModalWorld:
 
 @pytest.fixture(scope="module")
 def modal_world() -> Iterator[ModalWorld]:
+    with modal() as world:
+        yield world
+
+
+@contextmanager
+def modal() -> Iterator[ModalWorld]:
+    """A server, to which the environment leads."""
     with tempfile.TemporaryDirectory(prefix="modal-") as directory:
         server = Path(__file__).with_name("modal_server.py")
         with subprocess.Popen(

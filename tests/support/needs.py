@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 T = TypeVar("T")
 
@@ -39,14 +39,21 @@ def program(name: str, package: str) -> str:
 @contextlib.contextmanager
 def started(make: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:
     """What `make` makes, entered. Where the machine lacks something for it, the test is skipped, and is told what."""
-    import pytest  # not of those who only measure
-
     try:
         place = make()
     except Lacking as lack:
-        pytest.skip(f"this machine lacks {lack}")
+        skip(lack)
     with place as entered:
         yield entered
+
+
+def skip(lack: Exception) -> NoReturn:
+    """Skip the test for what the machine lacks; with SWX_MUST=1 that is an error."""
+    import pytest  # not of those who only measure
+
+    if os.environ.get("SWX_MUST") == "1":
+        raise lack
+    pytest.skip(f"this machine lacks {lack}")
 
 
 def said_by(*words: str, environment: dict[str, str], input: bytes | None, check: bool, seconds: float) -> str:

@@ -64,6 +64,13 @@ class Nodes:
             self.cluster.remove_node(node, allow_graceful=False)
 
 
+def actors() -> list[str]:
+    """The ids of the actors that have not ended."""
+    from ray._private.state import actors
+
+    return [str(each["ActorID"]) for each in actors().values() if each["State"] != "DEAD"]
+
+
 def running(text: str) -> list[int]:
     """The processes of this machine with this text among their arguments."""
     found = []

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
@@ -15,14 +14,6 @@ pytest.importorskip("ray")
 from tests.support.ray_cluster import Made, Nodes
 
 _numbers = itertools.count(os.getpid() * 1000)
-
-
-@pytest.fixture(scope="session")
-def nodes() -> Iterator[Nodes]:
-    logging.getLogger("ray").setLevel(logging.ERROR)
-    with Nodes() as nodes:
-        nodes.add(far=4)
-        yield nodes
 
 
 @pytest.fixture
