@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+CLOUDS = ("kubernetes", "modal", "daytona", "fargate")
 README = re.findall(r"^```\w*\n(.*)\n```$", Path("README.md").read_text(), re.MULTILINE)  # blocks of a single line
 PYTEST = "python -m pytest -q -p no:cacheprovider -rfE"
 OURS = f".venv/bin/{PYTEST}"
@@ -52,6 +53,17 @@ def extra(name: str, extra: str, arguments: str, limit: int, **options: object) 
         {PYTEST} {arguments}"""
     rerun = f"PATH=$PWD/{venv}/bin:$PWD/.venv/bin:$PATH {PYTEST}"
     return Step(name, script, limit, rerun=rerun, **options)  # type: ignore[arg-type]
+
+
+def contracts(*names: str, besides: str = "") -> str:
+    """Return pytest's arguments for the contracts on these targets."""
+    targets = " or ".join(f"needs(name='{name}')" for name in names)
+    return f'-m "({targets}){besides}" tests/contracts'
+
+
+def slices(*names: str) -> str:
+    """Return pytest's arguments for one case of each contract on these targets."""
+    return contracts(*names, besides=" and slice")
 
 
 ENTRIES = ".ci .github .gitignore CHANGELOG.md LICENSE README.md benchmarks csrc pyproject.toml setup.py swerex_c tests"
@@ -111,10 +123,10 @@ GATE = [
     Step("setup", "bash .ci/setup gate", 300, ("session",)),
     Step("tests", README[1], 960, rerun=OURS),
     Step("package", PACKAGE, 240),
-    extra("clouds", "test-clouds", "-n 2 -m slice tests/providers/{kubernetes,modal,daytona,fargate}", 300),
-    extra("ray", "test-ray", "-m slice tests/providers/ray", 240),
-    tests("docker", "-m slice tests/providers/docker", 180),
-    tests("ssh-bwrap", "-m slice tests/providers/ssh tests/providers/local", 120),
+    extra("clouds", "test-clouds", f"-n 2 --dist loadgroup {slices(*CLOUDS)}", 300),
+    extra("ray", "test-ray", slices("ray"), 240),
+    tests("docker", slices("docker"), 180),
+    tests("ssh-bwrap", slices("ssh", "isolated"), 120),
     tests("callers", "-m slice -n 2 --dist loadgroup tests/compatibility tests/remote/test_compatibility.py", 240),
     Step("static", STATIC, 240),
     Step("original", ".venv/bin/python tests/compatibility/run_original_tests.py --term xterm", 200),
@@ -137,8 +149,9 @@ ASAN = """
     export UBSAN_OPTIONS=print_stacktrace=1
     "$SWX_ASAN_PYTHON" -c 'import swerex_c._core as c; assert "/ci/asan/" in c.__file__, c.__file__'
     "$SWX_ASAN_PYTHON" -m pytest -q -p no:cacheprovider -rfE -n 2 --dist loadgroup --timeout 600 \\
-        -m "not slow and not idle" --ignore tests/providers --ignore tests/compatibility --ignore tests/remote \\
-        --ignore tests/bench --ignore tests/sandbox/test_behaviour.py --ignore tests/core/test_c_programs.py tests
+        -m "not slow and not idle and not needs" --ignore tests/providers --ignore tests/compatibility \\
+        --ignore tests/remote --ignore tests/bench --ignore tests/sandbox/test_behaviour.py \\
+        --ignore tests/core/test_c_programs.py tests
 """
 CONTROL = """
     venv=.cache/ci/control tree=$WORK/control
@@ -204,7 +217,6 @@ FLAKY = f"""
     for one in 1 2; do (while :; do :; done) & done
     while read -r test; do for _ in $(seq 50); do {OURS} "$test" || exit; done; done <$WORK/flaky.txt
 """
-CLOUDS = ("kubernetes", "modal", "daytona", "fargate")
 NO_PROC = "tests/engine/test_without_proc_syscall.py tests/sandbox/test_behaviour.py"
 ALL = "-n 2 --dist loadgroup --timeout 600"
 MUST = {"SWX_MUST": "1"}
@@ -230,6 +242,16 @@ FULL = [
     Step("tsan", "make -k -C tests/c -j2 tsan", 600),
     Step("fuzz", "make -k -C tests/c -j2 fuzz", 900),
     Step("asan-python", ASAN, 2400),
+    *(
+        tests(f"contracts-{name}", f"{ALL} {contracts(*names)}", 1200, environment=MUST)
+        for name, names in {
+            "docker": ("docker", "docker-server", "podman"),
+            "ssh": ("ssh",),
+            "bwrap": ("isolated",),
+            "kubectl": ("kubectl",),
+            "original": ("original",),
+        }.items()
+    ),
     tests("docker", f"{ALL} tests/providers/docker", 1800, environment=MUST),
     tests("ssh", f"{ALL} tests/providers/ssh", 900, environment=MUST),
     tests("bwrap", f"{ALL} tests/providers/local", 900, environment=MUST),
@@ -241,6 +263,8 @@ FULL = [
         for name in CLOUDS
     ),
     extra("ray", "test-ray", "-n 2 --dist loadfile --timeout 600 tests/providers/ray", 1500, environment=MUST),
+    extra("contracts-clouds", "test-clouds", f"{ALL} {contracts(*CLOUDS)}", 1800, environment=MUST),
+    extra("contracts-ray", "test-ray", f"{ALL} {contracts('ray')}", 1200, environment=MUST),
     tests("callers", f"{ALL} tests/compatibility", 1200, environment=MUST),
     Step("pythons", PYTHONS % "3.12 3.13 3.14" + NEWER, 3000, ("package",)),
     Step("debian13", DEBIAN % "trixie", 3000),

@@ -1,0 +1,486 @@
+"""Files: text read and written, files and trees copied both ways, as on this machine or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import os
+import random
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swerex_c.exceptions import InvalidInputError, UploadError
+from swerex_c.models import ReadFileRequest, UploadRequest, WriteFileRequest
+from tests.support.results import WrongAnswer
+from tests.support.targets import Target, known, token, uses
+
+wrong = pytest.mark.wrong_in_original
+
+
+async def write(target: Target, path: str, content: str) -> None:
+    await target.runtime.write_file(WriteFileRequest(path=path, content=content))
+
+
+async def read(target: Target, path: str, encoding: str | None = "utf-8", errors: str | None = None) -> str:
+    return (await target.runtime.read_file(ReadFileRequest(path=path, encoding=encoding, errors=errors))).content
+
+
+async def upload(target: Target, source: str | Path, to: str) -> None:
+    await target.runtime.upload(UploadRequest(source_path=str(source), target_path=to))
+
+
+async def download(target: Target, source: str, to: str | Path) -> None:
+    await target.runtime.download(source, str(to))
+
+
+def raises(kind: type[OSError], number: int, path: str) -> Any:
+    """`with raises(...)`: an OSError of this class, number and file."""
+    return pytest.raises(kind, check=lambda error: (error.errno, error.filename) == (number, path))
+
+
+# ---- text
+
+TEXTS: dict[str, str] = {
+    "nothing": "",
+    "line": "a line\n",
+    "no newline at the end": "a\nb",
+    "UTF-8": "ä € 漢 😀\n",
+    "control characters": "".join(map(chr, range(10))) + "\v\f\x0e\x1b\x7f",
+    "what a shell expands": "$x `y` \\1 \\0101 %s !e ~ * 'q' \"q\"\n",
+    "blanks at both ends": " \n\t a \t\n ",
+    "a long line": "x" * 1_000_000,
+    "many lines": "".join(f"{i} ä\n" for i in range(200_000)),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+async def test_what_is_written_is_read(target: Target, name: str) -> None:
+    """In a directory that is made for it."""
+    path, text = f"{target.new()}/a b/file", TEXTS[name]
+    await write(target, path, text)
+    if (gave := await read(target, path)) != text:
+        raise WrongAnswer(f"wrote {text!r:.1000}, read {gave!r:.1000}")
+    assert int(await target.says(f"wc -c <'{path}'")) == len(text.encode())
+
+
+async def test_line_ends_are_written_as_they_are_and_read_as_newlines(target: Target) -> None:
+    path = target.new()
+    await write(target, path, "a\r\nb\rc\n")
+    assert (await target.says(["cat", path])) == "a\r\nb\rc\n"
+    assert await read(target, path) == "a\nb\nc\n"
+
+
+@pytest.mark.parametrize("name", ["-n*", " ä\n$x", "'\"\\", "n" * 255])
+async def test_odd_names(target: Target, name: str) -> None:
+    path = f"{target.new()}/{name}"
+    await write(target, path, "first")
+    await write(target, path, name)
+    assert await read(target, path) == name
+
+
+async def test_encodings(target: Target) -> None:
+    path = target.new()
+    await target.says(["bash", "-c", "printf 'caf\\351 \\377' >\"$0\"", path])
+    assert await read(target, path, "latin-1") == "café ÿ"
+    for errors, text in (("replace", "caf� �"), ("backslashreplace", "caf\\xe9 \\xff"), ("ignore", "caf ")):
+        assert await read(target, path, "utf-8", errors) == text
+    with pytest.raises(UnicodeDecodeError) as caught:
+        await read(target, path)
+    assert (caught.value.object, caught.value.start, caught.value.end) == (b"caf\xe9 \xff", 3, 4)
+    with pytest.raises(LookupError):
+        await read(target, path, "no-such-encoding")
+
+
+async def test_bytes_that_are_no_text_survive_as_surrogates(target: Target) -> None:
+    path = target.new()
+    await target.says(["bash", "-c", "printf 'caf\\351' >\"$0\"", path])
+    assert await read(target, path, "utf-8", "surrogateescape") == "caf\udce9"
+    with pytest.raises(UnicodeEncodeError):
+        await write(target, path, "\ud800")
+    assert await read(target, path, "latin-1") == "café"
+
+
+async def test_an_existing_file_keeps_its_mode_and_the_links_to_it(target: Target) -> None:
+    root = target.new()
+    await write(target, f"{root}/file", "old and long")
+    await target.says(f"cd {root} && chmod 751 file && ln -s file link && ln -s {root}/link two && ln -s new dangling")
+    await write(target, f"{root}/two", "new")
+    await write(target, f"{root}/dangling", "made")
+    look = f"cd {root}; stat -c %a file; for link in link two dangling; do readlink $link; done; cat file new"
+    assert await target.says(look) == f"751\nfile\n{root}/link\nnew\nnewmade"
+
+
+ERRORS: dict[str, tuple[str, type[OSError], int]] = {
+    "no file": ("none/file", FileNotFoundError, errno.ENOENT),
+    "no name": ("", FileNotFoundError, errno.ENOENT),
+    "directory": ("directory", IsADirectoryError, errno.EISDIR),
+    "below a file": ("file/below", NotADirectoryError, errno.ENOTDIR),
+    "name that is too long": ("n" * 300, OSError, errno.ENAMETOOLONG),
+    "circle of links": ("circle", OSError, errno.ELOOP),
+}
+
+
+async def some(target: Target) -> str:
+    """A directory with a file, a directory and a circle of links."""
+    root = target.new()
+    await target.says(f"mkdir -p {root}/directory && cd {root} && echo x >file && ln -s circle circle")
+    return root
+
+
+@pytest.mark.parametrize("name", ERRORS)
+async def test_what_cannot_be_read_says_which_file_and_why(target: Target, name: str) -> None:
+    root = await some(target)
+    below, kind, number = ERRORS[name]
+    path = below and f"{root}/{below}"
+    with raises(kind, number, path):
+        await read(target, path)
+
+
+async def test_what_cannot_be_written_changes_nothing(target: Target) -> None:
+    root = await some(target)
+    before = await look(target, root)
+    with raises(IsADirectoryError, errno.EISDIR, f"{root}/directory"):
+        await write(target, f"{root}/directory", "x")
+    for path in ("file/below", "circle", "n" * 300):
+        with pytest.raises(OSError):
+            await write(target, f"{root}/{path}", "x")
+    assert await look(target, root) == before
+
+
+async def test_a_nul_in_a_path_is_refused(target: Target) -> None:
+    with pytest.raises(InvalidInputError):
+        await read(target, "a\0b")
+    with pytest.raises(InvalidInputError):
+        await write(target, "a\0b", "x")
+
+
+# ---- trees
+
+_LOOK = """cd "$1" && shopt -s dotglob nullglob
+look() {
+    local path
+    for path in "$1"*; do
+        printf '%s\\0' "$path"
+        if [[ -L $path ]]; then
+            printf 'link %s\\0' "$(readlink -- "$path")"
+        elif [[ -d $path ]]; then
+            printf 'directory %s\\0' "$(stat -c %a -- "$path")"
+            look "$path/"
+        else
+            sum=$(sha256sum <"$path")
+            printf '%s %s\\0' "$(stat -c %a -- "$path")" "${sum%% *}"
+        fi
+    done
+}
+look ''"""
+
+
+async def look(target: Target, root: str) -> dict[str, str]:
+    """Return what is below a directory of the sandbox, by a way that is not the tested one."""
+    answer = await target.execute(["bash", "-c", _LOOK, "bash", root])
+    assert answer.exit_code == 0, answer
+    words = answer.stdout.split("\0")
+    return dict(zip(words[0::2], words[1::2], strict=False))
+
+
+def look_here(root: str | Path) -> dict[str, str]:
+    """Return what is below a directory of this machine."""
+    found = {}
+    for path in Path(root).rglob("*"):
+        mode = f"{stat.S_IMODE(path.lstat().st_mode):o}"
+        name = os.fsencode(path.relative_to(root)).decode("utf-8", "backslashreplace")
+        if path.is_symlink():
+            found[name] = f"link {os.readlink(path)}"
+        elif path.is_dir():
+            found[name] = f"directory {mode}"
+        else:
+            found[name] = f"{mode} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+    return found
+
+
+def file_of(data: bytes, mode: str = "644") -> str:
+    """What `look` tells of a file."""
+    return f"{mode} {hashlib.sha256(data).hexdigest()}"
+
+
+def tree(root: Path) -> Path:
+    """One of everything that can be copied."""
+    (root / "empty" / "deep").mkdir(parents=True)
+    (root / "bin").mkdir()
+    (root / ".git").mkdir()
+    (root / ("d" * 120) / ("e" * 120)).mkdir(parents=True)
+    for name, data in {
+        "bin/run": b"#!/bin/sh\n",
+        ".git/config": b"c",
+        "..more": b"m",
+        "-n": b"",
+        "a b\tü\n": b"odd",
+        "n" * 200: b"long",
+        f"{'d' * 120}/{'e' * 120}/f": b"far",
+        "secret": b"s",
+        "bytes": bytes(range(256)) * 100,
+        "big": random.Random(7).randbytes(1_500_001),
+    }.items():
+        (root / name).write_bytes(data)
+    Path(os.fsdecode(os.fsencode(root) + b"/\xff\xfe")).write_bytes(b"no UTF-8")
+    (root / "bin/run").chmod(0o755)
+    (root / "secret").chmod(0o600)
+    (root / "empty").chmod(0o700)
+    (root / "dangling").symlink_to("/no/such/place")
+    (root / "link").symlink_to("bin/run")
+    (root / "to_directory").symlink_to("bin")
+    (root / "out").symlink_to("/etc")
+    return root
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+@pytest.mark.slice
+async def test_a_tree_is_uploaded_as_it_is(target: Target, here: Path) -> None:
+    source, there = tree(here / "s"), f"{target.new()}/deep/er"
+    await upload(target, source, there)
+    assert await look(target, there) == look_here(source)
+
+
+@uses("download")
+async def test_a_tree_is_downloaded_as_it_is(target: Target, here: Path) -> None:
+    """But for set-user-ID and set-group-ID bits."""
+    source, there = tree(here / "s"), target.new()
+    await upload(target, source, there)
+    await target.says(f"chmod 4711 {there}/-n; chmod 6755 {there}/bin/run")
+    (source / "-n").chmod(0o711)
+    await download(target, there, here / "new/back")
+    assert look_here(here / "new/back") == look_here(source)
+    assert os.listdir(here / "new") == ["back"]
+
+
+async def test_trees_merge_when_they_are_uploaded(target: Target, here: Path) -> None:
+    """Files are replaced, also read-only ones and links; what is not in the source stays; once more is the same."""
+    source, there = tree(here / "s"), target.new()
+    plant = "mkdir -p bin && echo kept >kept && echo kept >bin/kept && echo old >bin/run && echo old >link"
+    plant += " && ln -s /no bytes && echo old >secret && chmod 444 secret bin/run && chmod 711 bin"
+    await target.says(f"mkdir -p {there} && cd {there} && {plant}")
+    expected = look_here(source) | {"bin": "directory 711"}
+    for _ in range(2):
+        await upload(target, source, there)
+        found = await look(target, there)
+        assert found.pop("kept") == found.pop("bin/kept") == file_of(b"kept\n")
+        assert found == expected
+
+
+@uses("download")
+async def test_trees_merge_when_they_are_downloaded(target: Target, here: Path) -> None:
+    source, there, back = tree(here / "s"), target.new(), here / "back"
+    await upload(target, source, there)
+    (back / "bin").mkdir(parents=True)
+    for name in ("kept", "bin/kept", "bin/run", "link"):
+        (back / name).write_text("kept")
+    (back / "bin/run").chmod(0o444)
+    (back / "bin").chmod(0o711)
+    (back / "bytes").symlink_to("nowhere")
+    for _ in range(2):
+        await download(target, there, back)
+        found = look_here(back)
+        assert found.pop("kept") == found.pop("bin/kept")
+        assert found == look_here(source) | {"bin": "directory 711"}
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o640, 0o444])
+async def test_a_file_is_copied_with_its_mode(target: Target, here: Path, mode: int) -> None:
+    there, data = target.new(), random.Random(mode).randbytes(100_000)
+    (here / "f").write_bytes(data)
+    (here / "f").chmod(mode)
+    for _ in range(2):  # the second replaces the first, which may be read-only
+        await upload(target, here / "f", f"{there}/new/file")
+    found = {"new": "directory 755", "new/file": file_of(data, f"{mode:o}")}
+    assert await look(target, there) == found
+
+
+@uses("download")
+async def test_a_file_is_downloaded_with_its_mode(target: Target, here: Path) -> None:
+    there = target.new()
+    await target.says(f"mkdir {there}; head -c 100000 /dev/zero >{there}/file; chmod 750 {there}/file")
+    (here / "old").write_text("old")
+    (here / "old").chmod(0o444)
+    (here / "into").mkdir()
+    for to in ("new/file", "old", "into", "into/"):
+        await download(target, f"{there}/file", f"{here}/{to}")
+    expected = file_of(bytes(100_000), "750")
+    found = look_here(here)
+    assert {name: found[name] for name in ("new/file", "old", "into/file")} == dict.fromkeys(
+        ("new/file", "old", "into/file"), expected
+    )
+
+
+async def test_a_file_onto_a_directory_goes_into_it(target: Target, here: Path) -> None:
+    there = target.new()
+    await target.says(f"mkdir {there}")
+    (here / "f").write_text("x")
+    await upload(target, here / "f", there)
+    await upload(target, here / "f", f"{there}/")
+    assert list(await look(target, there)) == ["f"]
+
+
+async def test_a_source_that_is_a_link_is_what_it_leads_to(target: Target, here: Path) -> None:
+    (here / "d").mkdir()
+    (here / "d/f").write_text("x")
+    (here / "to_file").symlink_to("d/f")
+    (here / "to_directory").symlink_to("d")
+    there = target.new()
+    await upload(target, here / "to_file", f"{there}/file")
+    await upload(target, here / "to_directory", f"{there}/tree")
+    x = file_of(b"x")
+    assert await look(target, there) == {"file": x, "tree": "directory 755", "tree/f": x}
+
+
+@uses("download")
+async def test_a_source_that_is_a_link_is_downloaded_as_what_it_leads_to(target: Target, here: Path) -> None:
+    there = target.new()
+    await target.says(f"mkdir -p {there}/d; cd {there}; printf x >d/f; ln -s d/f to_file; ln -s d to_directory")
+    await download(target, f"{there}/to_file", here / "back/file")
+    await download(target, f"{there}/to_directory", here / "back/tree")
+    x = file_of(b"x")
+    assert look_here(here / "back") == {"file": x, "tree": "directory 755", "tree/f": x}
+
+
+async def test_what_does_not_fit_is_refused_before_anything_is_uploaded(target: Target, here: Path) -> None:
+    there = target.new()
+    await target.says(f"mkdir -p {there}/1/b {there}/2; cd {there}; echo old >2/a; echo old >3")
+    for source, to in (("1", "1"), ("2", "2"), ("1", "3")):
+        (here / source / ("a" if source == "2" else "x")).mkdir(parents=True, exist_ok=True)
+        (here / source / "0").write_text("new")
+        (here / source / "b").write_text("new")
+        before = await look(target, there)
+        with pytest.raises(UploadError):
+            await upload(target, here / source, f"{there}/{to}")
+        assert await look(target, there) == before
+
+
+@uses("download")
+async def test_what_does_not_fit_is_refused_before_anything_is_downloaded(target: Target, here: Path) -> None:
+    there = target.new()
+    await target.says(f"mkdir -p {there}/1 {there}/2/a; cd {there}; echo new | tee 1/0 1/b 2/0 >3")
+    (here / "1/b").mkdir(parents=True)
+    (here / "2").mkdir()
+    (here / "2/a").write_text("old")
+    (here / "file").write_text("old")
+    before = look_here(here)
+    for source, to in (("1", "1"), ("2", "2"), ("1", "file")):
+        with pytest.raises(UploadError):
+            await download(target, f"{there}/{source}", here / to)
+    assert look_here(here) == before
+
+
+def fifo(path: Path) -> Any:
+    return os.mkfifo(path)
+
+
+def unix_socket(path: Path) -> Any:
+    listening = socket.socket(socket.AF_UNIX)
+    directory = os.open(path.parent, os.O_PATH)  # a socket's path has at most 107 bytes
+    listening.bind(f"/proc/self/fd/{directory}/{path.name}")
+    os.close(directory)
+    return listening
+
+
+@pytest.mark.parametrize("special", [fifo, unix_socket])
+async def test_special_files_are_not_uploaded(target: Target, here: Path, special: Callable[[Path], Any]) -> None:
+    (here / "s").mkdir()
+    (here / "s/file").write_text("x")
+    kept = special(here / "s/special")
+    there = target.new()
+    for source in (here / "s", here / "s/special"):
+        with pytest.raises(UploadError, match="special"):
+            await upload(target, source, there)
+    answer = await target.execute(["ls", "-d", there])
+    assert answer.exit_code != 0, "something was copied"
+    if kept is not None:
+        kept.close()
+
+
+@known(30, "the server refuses a special file with InvalidInputError", "json")
+@uses("download")
+async def test_special_files_are_not_downloaded(target: Target, here: Path) -> None:
+    there = target.new()
+    await target.says(f"mkdir {there}; echo x >{there}/file; mkfifo {there}/special")
+    for source in (there, f"{there}/special"):
+        with pytest.raises(UploadError, match="special"):
+            await download(target, source, here / "back")
+    assert not os.path.lexists(here / "back")
+
+
+async def test_a_missing_source_is_named(target: Target, here: Path) -> None:
+    with raises(FileNotFoundError, errno.ENOENT, f"{here}/none"):
+        await upload(target, here / "none", target.new())
+
+
+@uses("download")
+async def test_a_missing_source_of_a_download_is_named(target: Target, here: Path) -> None:
+    there = target.new()
+    with raises(FileNotFoundError, errno.ENOENT, there):
+        await download(target, there, here / "back")
+    assert os.listdir(here) == []
+
+
+@uses("download")
+async def test_no_link_in_a_downloads_target_is_followed(target: Target, here: Path) -> None:
+    """Whoever planted links at the target, nothing is written where they lead."""
+    there, outside = target.new(), here / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("safe")
+    await target.says(f"mkdir -p {there}/a/b; cd {there}; echo new | tee a/file a/b/file >file")
+    before = look_here(outside)
+    back = here / "back"
+    for planted in ("a", "a/b", "a/file", "file"):
+        back.joinpath(planted).parent.mkdir(parents=True, exist_ok=True)
+        leads = outside / "file" if planted.endswith("file") else outside
+        back.joinpath(planted).symlink_to(leads)
+        try:
+            await download(target, there, back)
+        except UploadError:
+            pass  # a link where a directory comes may be refused
+        else:
+            assert not back.joinpath(planted).is_symlink()
+        assert look_here(outside) == before
+        os.system(f"rm -rf {back}")
+    (here / "link").symlink_to(outside / "file")
+    await download(target, f"{there}/file", here / "link")
+    assert not (here / "link").is_symlink() and look_here(outside) == before
+
+
+@uses("download")
+async def test_links_of_the_sandbox_lead_nowhere_here(target: Target, here: Path) -> None:
+    """A tree whose links lead out of it is copied with the links, and nothing of what they lead to."""
+    there = target.new()
+    links = "ln -s /etc/passwd one; ln -s ../../.. two; ln -s /proc/self/root three; ln -s . four"
+    await target.says(f"mkdir {there}; cd {there}; {links}")
+    await download(target, there, here / "back")
+    assert set(look_here(here / "back").values()) == {
+        "link /etc/passwd",
+        "link ../../..",
+        "link /proc/self/root",
+        "link .",
+    }
+
+
+async def test_many_copies_at_once(target: Target, here: Path) -> None:
+    there, data = target.new(), random.Random(5).randbytes(300_000)
+    (here / "f").write_bytes(data)
+    calls = [upload(target, here / "f", f"{there}/{i}") for i in range(8)]
+    text = token()
+    writes = [write(target, f"{there}/w{i}", f"{text}{i}") for i in range(8)]
+    await asyncio.gather(*calls, *writes)
+    found = await look(target, there)
+    assert {found.pop(f"{i}") for i in range(8)} == {file_of(data)}
+    assert sorted(found) == [f"w{i}" for i in range(8)]
+    texts = await asyncio.gather(*(read(target, f"{there}/w{i}") for i in range(8)))
+    assert texts == [f"{text}{i}" for i in range(8)]

@@ -1,0 +1,130 @@
+"""What passes between a caller and a program of the sandbox: bytes, words, variables, signals, descriptors."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from swerex_c.models import ReadFileRequest, UploadRequest, WriteFileRequest
+from tests.support.results import WrongAnswer
+from tests.support.targets import Session, Target, token, uses
+
+ODD = "a'b\"c\\d&e\\&f!g!h@40%n$x`ls` ;|*?[a]{b,c}~#<>ü\n\t\n"
+"""What a shell, a terminal or a format on the way would change."""
+
+SIZES = (0, 1, 2048, 65535, 65536, 65537, 3_000_000)
+"""About the sizes of pipes, pages and messages."""
+
+
+def data_of(size: int) -> bytes:
+    """Bytes of every value, half of them at random."""
+    return random.Random(size).randbytes(size // 2) + (bytes(range(256)) * (size // 512 + 1))[: size - size // 2]
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_every_byte_arrives(target: Target, tmp_path: Path, size: int) -> None:
+    data, path = data_of(size), target.new()
+    (tmp_path / "up").write_bytes(data)
+    await target.runtime.upload(UploadRequest(source_path=str(tmp_path / "up"), target_path=path))
+    assert (await target.says(f"sha256sum <{path}")).split()[0] == hashlib.sha256(data).hexdigest()
+
+
+@uses("download")
+@pytest.mark.parametrize("size", SIZES)
+async def test_every_byte_comes_back(target: Target, tmp_path: Path, size: int) -> None:
+    data, path = data_of(size), target.new()
+    (tmp_path / "up").write_bytes(data)
+    await target.runtime.upload(UploadRequest(source_path=str(tmp_path / "up"), target_path=path))
+    await target.runtime.download(path, str(tmp_path / "down"))
+    assert (tmp_path / "down").read_bytes() == data
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_every_letter_passes_both_ways(target: Target, size: int) -> None:
+    """As the text of a file, and as a program's output."""
+    text, path = "".join(map(chr, data_of(size // 2))).replace("\r", "\n"), target.new()
+    await target.runtime.write_file(WriteFileRequest(path=path, content=text))
+    read = await target.runtime.read_file(ReadFileRequest(path=path, encoding="utf-8"))
+    if read.content != text or (await target.execute(["cat", path])).stdout != text:
+        raise WrongAnswer("another text came back")
+
+
+async def test_words_pass_whatever_is_in_them(target: Target) -> None:
+    words = [ODD, "", " ", "-x", "@", "\\", "\n", "*", "€", "%s", "x" * 100_000]
+    assert await target.says(["printf", "<%s>", *words]) == "".join(f"<{word}>" for word in words)
+
+
+@pytest.mark.slice
+async def test_variables_pass_whatever_is_in_them(target: Target) -> None:
+    path = (await target.says("echo $PATH")).strip()
+    print_them = ["sh", "-c", 'printf "<%s>" "$ODD" "${EMPTY-unset}" "${MISSING-unset}" "$PS1"']
+    environment = {"ODD": ODD, "EMPTY": "", "PS1": ODD, "PATH": path}
+    assert await target.says(print_them, env=environment) == f"<{ODD}><><unset><{ODD}>"
+    session = Session(target.runtime, patience=target.patience)
+    await session.create(env={"ODD": ODD, "EMPTY": ""})
+    await session.gives('printf "<%s>" "$ODD" "${EMPTY-unset}"', f"<{ODD}><>")
+    await session.close()
+
+
+async def test_bytes_that_are_no_text_pass(target: Target) -> None:
+    """As a word, as a variable, and as a path."""
+    path, odd = (await target.says("echo $PATH")).strip(), "a\udc80\udcff"
+    dump = "printf %s \"$1$ODD\" | od -An -tx1 | tr -d ' \\n'"
+    gave = await target.says(["sh", "-c", dump, "sh", odd], env={"ODD": odd, "PATH": path})
+    assert gave == 2 * os.fsencode(odd).hex()
+    name = f"{target.new()}/{odd}"
+    await target.runtime.write_file(WriteFileRequest(path=name, content="x"))
+    assert (await target.runtime.read_file(ReadFileRequest(path=name))).content == "x"
+
+
+async def test_values_of_variables_are_in_no_command_line(target: Target, session: Session) -> None:
+    secret = f"hush-{token()}"
+    path = (await target.says("echo $PATH")).strip()
+    look = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '; :"
+    other = Session(target.runtime, patience=target.patience)
+    await other.create(env={"TOKEN": secret})
+    printed = await target.says(["sh", "-c", look], env={"TOKEN": secret, "PATH": path})
+    printed += (await other.run(look)).output
+    assert "cmdline" in printed and secret not in printed
+    await other.close()
+
+
+def ignored_and_blocked(status: str) -> int:
+    """Return the signals of SigIgn and SigBlk lines, except 32 and 33, which are the C library's own."""
+    masks = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigIgn", "SigBlk"))]
+    assert len(masks) == 2, status
+    return (masks[0] | masks[1]) & ~0x1_8000_0000
+
+
+async def test_signals_are_default(target: Target, session: Session) -> None:
+    assert ignored_and_blocked(await target.says(["cat", "/proc/self/status"])) == 0
+    assert ignored_and_blocked((await session.run("cat /proc/self/status")).output) == 0
+    assert await target.says("yes | head -1") == "y\n"
+
+
+async def test_a_program_has_no_descriptors_but_its_three(target: Target) -> None:
+    """The fourth is that of the directory which is listed."""
+    assert await target.says(["ls", "/proc/self/fd"]) == "0\n1\n2\n3\n"
+
+
+async def test_a_program_that_leaves_its_output_open_ends_nevertheless(target: Target) -> None:
+    answer = await target.execute("(sleep 5 >&2) & printf out; exec 1>&-; exit 3")
+    assert (answer.stdout, answer.exit_code) == ("out", 3)
+
+
+async def test_much_output_at_once(target: Target, session: Session) -> None:
+    """Of several commands, each of which gets its own."""
+    size = 5_000_000
+    many = "head -c {} /dev/zero | tr '\\0' {}"
+    answers = await asyncio.gather(
+        session.run(many.format(size, "s")), *(target.execute(many.format(size, letter)) for letter in "abc")
+    )
+    wanted = {letter: letter * size for letter in "sabc"}
+    gave = [answers[0].output, *(answer.stdout for answer in answers[1:])]  # type: ignore[union-attr]
+    if gave != list(wanted.values()):
+        raise WrongAnswer(f"lengths {[len(text) for text in gave]}, letters {[set(text[:100]) for text in gave]}")

@@ -1,0 +1,552 @@
+"""Every kind of runtime and deployment that the contracts in tests/contracts are asked of, as the fixture `target`.
+
+A contract uses the public API only. A case that needs an ability names it with `uses`: a target without the ability
+must raise `NotSupportedError`. A target whose engine this machine lacks is skipped, with SWX_MUST=1 it is an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib.util
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swerex_c import CreateBashSessionRequest, RemoteRuntime
+from swerex_c.deployment.abstract import AbstractDeployment
+from swerex_c.exceptions import NotSupportedError, SwerexException
+from swerex_c.models import (
+    BashAction,
+    BashInterruptAction,
+    BashObservation,
+    CloseBashSessionRequest,
+    Command,
+    CommandResponse,
+)
+from swerex_c.runtime.abstract import AbstractRuntime
+from tests.support import needs
+from tests.support.results import WrongAnswer
+
+DEADLINE = 60.0
+"""Seconds after which what was waited for counts as hanging, on a machine however busy."""
+
+OURS = ("local", "frames", "json", "unix", "stdio", "docker-server", "fargate", "ray")
+"""The targets whose commands our engine starts."""
+
+ABILITIES = frozenset({"download", "stream"})
+"""What a runtime may lack."""
+
+
+@dataclass
+class Target:
+    """A started runtime, and how to make another deployment of its kind.
+
+    Args:
+        root: directory of the sandbox in which a case may create new names.
+        make: makes a deployment that is not started; None if no deployment leads to this runtime.
+        left: names the sandboxes that the provider has.
+        lose: ends the sandbox of such a name.
+        live: whether streams yield output before the command ends.
+        fake: whether sandboxes are played on this machine, where a process may leave them.
+        patience: timeout of a command.
+    """
+
+    name: str
+    runtime: AbstractRuntime
+    root: str
+    make: Callable[[], AbstractDeployment] | None = None
+    left: Callable[[], list[str]] = list
+    lose: Callable[[str], object] | None = None
+    abilities: frozenset[str] = ABILITIES
+    live: bool = True
+    fake: bool = False
+    patience: float = DEADLINE
+
+    def new(self) -> str:
+        """Return a path of the sandbox at which nothing exists."""
+        return f"{self.root}/{token()}"
+
+    async def execute(self, command: str | list[str], **fields: Any) -> CommandResponse:
+        """Run a command outside of sessions; text is for the shell."""
+        fields = {"shell": isinstance(command, str), "timeout": self.patience, **fields}
+        return await self.runtime.execute(Command(command=command, **fields))
+
+    async def says(self, command: str | list[str], **fields: Any) -> str:
+        """Return the standard output of a command that succeeds and prints no error."""
+        answer = await self.execute(command, **fields)
+        if answer.exit_code != 0 or answer.stderr:
+            raise WrongAnswer(f"{command!r:.200} gave {answer!r:.2000}")
+        return answer.stdout
+
+    async def sleeping(self, number: str) -> int:
+        """Count the processes `sleep NUMBER` of the sandbox."""
+        return int(await self.says(["bash", "-c", _COUNT, "bash", number]))
+
+    async def end(self, number: str) -> None:
+        """Kill the processes `sleep NUMBER` of the sandbox, if it is a played one, and wait until none is there."""
+        if self.fake:
+            await self.execute(["bash", "-c", _COUNT.replace("((n += 1))", "kill -9 ${p//[^0-9]}"), "bash", number])
+        await self.until_sleeping(number, 0)
+
+    async def until_sleeping(self, number: str, count: int) -> None:
+        await until(lambda: self.is_sleeping(number, count))
+
+    async def is_sleeping(self, number: str, count: int) -> bool:
+        return await self.sleeping(number) == count
+
+
+_COUNT = """n=0
+for p in /proc/[1-9]*/cmdline; do
+    w=()
+    { mapfile -d '' -t w <"$p"; } 2>/dev/null
+    [[ ${w[0]##*/} == sleep && ${w[1]} == "$1" || ${w[1]} == sleep && ${w[2]} == "$1" ]] && ((n += 1))
+done
+echo $n"""
+
+
+class Session:
+    """A session of a runtime, in few words."""
+
+    def __init__(self, runtime: AbstractRuntime, name: str = "", patience: float = DEADLINE):
+        self.runtime = runtime
+        self.name = name or f"s-{token()}"
+        self.patience = patience
+        self.ended = False
+        """Set by a case after which the session need not answer any more."""
+
+    async def create(self, **request: Any) -> str:
+        """Start the session and return the output of its startup files."""
+        request = {"startup_timeout": self.patience, **request}
+        return (await self.runtime.create_session(CreateBashSessionRequest(session=self.name, **request))).output
+
+    def action(self, command: str, **action: Any) -> BashAction:
+        return BashAction(session=self.name, command=command, **{"timeout": self.patience, "check": "silent", **action})
+
+    async def run(self, command: str, **action: Any) -> BashObservation:
+        """Return the observation of a command."""
+        return await self.runtime.run_in_session(self.action(command, **action))
+
+    async def gives(self, command: str, output: str | None, code: int | None = 0, **action: Any) -> None:
+        """Run a command that must have exactly this output (None: any) and exit code."""
+        seen = await self.run(command, **action)
+        if output not in (None, seen.output) or seen.exit_code != code:
+            gave, wanted = (seen.output[-2000:], seen.exit_code), (output and output[-2000:], code)
+            raise WrongAnswer(f"{command[:200]!r} gave {gave!r}, not {wanted!r}")
+
+    async def begin(self, command: str) -> None:
+        """Run a command that does not end, and return when it has begun."""
+        seen = await self.run(f"echo up; {command}", expect=["up\n"], check="ignore")
+        assert seen.expect_string == "up\n", seen
+
+    async def interrupt(self, **action: Any) -> BashObservation:
+        action = {"timeout": self.patience / 4, **action}
+        return await self.runtime.run_in_session(BashInterruptAction(session=self.name, **action))
+
+    async def stream(self, command: str, **action: Any) -> tuple[list[str], BashObservation]:
+        """Return the pieces of a command's output, and its observation."""
+        items = [item async for item in self.runtime.stream_in_session(self.action(command, **action))]
+        return [item for item in items[:-1] if isinstance(item, str)], items[-1]  # type: ignore[return-value]
+
+    async def synced(self) -> None:
+        """The session answers two commands each with its own output and exit code."""
+        for code in (41, 0):
+            text = token()
+            await self.gives(f"echo {text}; (exit {code})", f"{text}\n", code)
+
+    async def close(self) -> None:
+        await self.runtime.close_session(CloseBashSessionRequest(session=self.name))
+
+
+def token() -> str:
+    """Return letters that nothing else has in its name."""
+    return secrets.token_hex(6)
+
+
+def seconds() -> str:
+    """Return a number of seconds that no other process sleeps for."""
+    return f"86{secrets.randbelow(10**8):08d}"
+
+
+async def until(condition: Callable[[], Awaitable[object]]) -> None:
+    """Wait until something holds; at DEADLINE that is an error."""
+    async with asyncio.timeout(DEADLINE):
+        while not await condition():
+            await asyncio.sleep(0.02)
+
+
+def uses(ability: str) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., Awaitable[None]]]:
+    """Mark a case that needs an ability; a target that lacks it must raise NotSupportedError."""
+
+    def decorate(case: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+        @functools.wraps(case)
+        async def run(**fixtures: Any) -> None:
+            if ability in fixtures["target"].abilities:
+                return await case(**fixtures)
+            with pytest.raises(NotSupportedError):
+                await case(**fixtures)
+
+        return run
+
+    return decorate
+
+
+def known(issue: int, why: str, *targets: str) -> pytest.MarkDecorator:
+    """Mark a case that fails on these targets because of a defect that the issue describes."""
+    return pytest.mark.known(issue, why, targets)
+
+
+# ---- the targets ----------------------------------------------------------------------------------------------------
+
+Get = Callable[[str], Any]
+"""`request.getfixturevalue`."""
+
+_KINDS: dict[str, tuple[Callable[[Get], Iterator[Target]], list[pytest.MarkDecorator]]] = {}
+DEPLOYMENTS: list[str] = []
+"""The targets that a deployment leads to."""
+
+LOST: list[str] = []
+"""Those of them whose sandbox can be ended by others than this process."""
+
+
+def _kind(
+    name: str, *marks: pytest.MarkDecorator, deployment: bool = True, lost: bool = False
+) -> Callable[[Any], None]:
+    def register(begin: Callable[[Get], Iterator[Target]]) -> None:
+        _KINDS[name] = begin, [pytest.mark.xdist_group(f"target-{name}"), *marks]
+        if deployment:
+            DEPLOYMENTS.append(name)
+        if lost:
+            LOST.append(name)
+
+    return register
+
+
+def _engine(name: str, **more: Any) -> Callable[[Any], None]:
+    """Register a target that needs more than the README's tests do."""
+    return _kind(name, pytest.mark.needs(name=name), **more)
+
+
+@contextmanager
+def running(deployment: AbstractDeployment) -> Iterator[AbstractRuntime]:
+    """Start a deployment for cases whose loops are other ones."""
+    asyncio.run(deployment.start())
+    try:
+        yield deployment.runtime
+    finally:
+        asyncio.run(deployment.stop())
+
+
+def _started(name: str, make: Callable[[], AbstractDeployment], root: str | Path, **fields: Any) -> Iterator[Target]:
+    with running(make()) as runtime:
+        yield Target(name, runtime, str(root), make, **fields)
+
+
+def _directory(get: Get) -> Path:
+    """Make a directory for one target."""
+    path: Path = get("tmp_path_factory").mktemp("target")
+    return path
+
+
+# On this machine
+
+
+@_kind("local")
+def _local(get: Get) -> Iterator[Target]:
+    from swerex_c import LocalDeployment
+
+    yield from _started("local", LocalDeployment, _directory(get))
+
+
+@_engine("isolated")
+def _isolated(get: Get) -> Iterator[Target]:
+    from swerex_c.deployment.config import IsolationConfig
+    from swerex_c.deployment.local import LocalDeployment
+
+    get("bwrap")
+    root = str(_directory(get))
+    view = IsolationConfig(writable=[root], directory=root)
+    yield from _started("isolated", lambda: LocalDeployment(isolation=view, startup_timeout=DEADLINE), root)
+
+
+# Our server
+
+
+@_kind("frames")
+def _frames(get: Get) -> Iterator[Target]:
+    """Each deployment has a server of its own, since one that stops ends all that its server runs."""
+    from swerex_c import RemoteDeployment
+    from tests.support.server_process import KEY, serving
+
+    directory = _directory(get)
+    with ExitStack() as servers:
+
+        def make() -> RemoteDeployment:
+            server = servers.enter_context(serving(directory / f"log-{token()}"))
+            return RemoteDeployment(auth_token=KEY, host=server.url, timeout=DEADLINE)
+
+        yield from _started("frames", make, directory)
+
+
+@_kind("json", deployment=False)
+def _json(get: Get) -> Iterator[Target]:
+    yield from _served(get, "json", live=False, wire="json")
+
+
+@_kind("unix", pytest.mark.slow, deployment=False)
+def _unix(get: Get) -> Iterator[Target]:
+    yield from _served(get, "unix")
+
+
+def _served(get: Get, name: str, live: bool = True, **fields: Any) -> Iterator[Target]:
+    from tests.support.server_process import KEY, serving
+
+    directory = _directory(get)
+    socket = f"/tmp/swx-{token()}"  # a socket's path has at most 107 bytes
+    with serving(directory / "log", *(["--unix", socket] if name == "unix" else [])) as server:
+        host = f"unix://{socket}" if name == "unix" else server.url
+        yield from _remote(name, directory, live, auth_token=KEY, host=host, **fields)
+
+
+def _remote(name: str, directory: Path, live: bool = True, **fields: Any) -> Iterator[Target]:
+    runtime = RemoteRuntime(timeout=DEADLINE, **fields)
+    yield Target(name, runtime, str(directory), live=live)
+    asyncio.run(runtime.close())
+
+
+@_kind("stdio", deployment=False)
+def _stdio(get: Get) -> Iterator[Target]:
+    from tests.support.server_process import REMOTE
+
+    yield from _remote("stdio", _directory(get), auth_token="", command=[*REMOTE, "--stdio"])
+
+
+@_engine("original", deployment=False)
+def _original(get: Get) -> Iterator[Target]:
+    from tests.support.http_servers import KEY, start_original, stop
+
+    directory = _directory(get)
+    server = start_original(directory / "log")
+    fields = {"auth_token": KEY, "host": server.url, "wire": "json"}
+    runtime = RemoteRuntime(timeout=DEADLINE, **fields)
+    abilities = ABILITIES - {"download"}
+    yield Target("original", runtime, str(directory), live=False, abilities=abilities, patience=5.0)
+    stop(server)
+
+
+# Engines and hosts
+
+
+@_engine("docker", lost=True)
+def _docker(get: Get) -> Iterator[Target]:
+    from swerex_c import DockerDeployment
+
+    yield from _containers(get, "docker", DockerDeployment, get("bash_min"))
+
+
+@_engine("docker-server", lost=True)
+def _docker_server(get: Get) -> Iterator[Target]:
+    from swerex_c import DockerDeployment
+
+    fields = {"server": True, "docker_args": ["--network", "host"]}
+    yield from _containers(get, "docker-server", DockerDeployment, get("debian_py"), **fields)
+
+
+def _containers(get: Get, name: str, kind: type[AbstractDeployment], image: str, **fields: Any) -> Iterator[Target]:
+    engine = get("docker")
+    label = ("ps", "-a", "--filter", "label=swerex_c", "--format", "{{.Names}}")
+    fields = {"image": image, "pull": "never", "docker_args": ["--network", "none"], **fields}
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("DOCKER_HOST", "DOCKER_CONFIG", "PATH"):
+            patch.setenv(variable, engine.environment[variable])
+        yield from _started(
+            name,
+            lambda: kind(startup_timeout=DEADLINE, **fields),
+            "/tmp",
+            left=lambda: engine.docker(*label).split(),
+            lose=lambda container: engine.docker("kill", container),
+        )
+
+
+@_engine("podman", lost=True)
+def _podman(get: Get) -> Iterator[Target]:
+    from swerex_c import PodmanDeployment
+
+    podman = get("podman")
+    command = _directory(get) / "podman"
+    words = " ".join(f"'{word}'" for word in podman.argv)
+    command.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+    command.chmod(0o755)
+    fields = {"image": podman.provide("bash-min"), "pull": "never"}
+    fields["docker_args"] = ["--network", "none", "--ulimit", "host"]
+    label = ("ps", "-a", "--filter", "label=swerex_c", "--format", "{{.Names}}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONTAINERS_CONF", podman.environment["CONTAINERS_CONF"])
+        patch.setenv("PATH", f"{command.parent}:{podman.environment['PATH']}")
+        yield from _started(
+            "podman",
+            lambda: PodmanDeployment(startup_timeout=DEADLINE, **fields),
+            "/tmp",
+            left=lambda: podman.run(*label).split(),
+            lose=lambda container: podman.run("kill", container),
+        )
+
+
+@_engine("ssh")
+def _ssh(get: Get) -> Iterator[Target]:
+    from swerex_c import SSHDeployment
+
+    sshd = get("sshd")
+    fields = {"host": sshd.name, "config_file": str(sshd.config), "startup_timeout": DEADLINE}
+    yield from _started("ssh", lambda: SSHDeployment(**fields), _directory(get))
+
+
+@_engine("kubectl", deployment=False)
+def _kubectl(get: Get) -> Iterator[Target]:
+    from swerex_c.runtime.sandbox import SandboxRuntime
+    from tests.support.sandboxes import kubectl_backend
+
+    cluster = get("kubernetes")
+    pod = cluster.start_pod(f"pod-{token()}")
+    runtime = SandboxRuntime(kubectl_backend(cluster, pod))
+    yield Target("kubectl", runtime, str(_directory(get)))
+    asyncio.run(runtime.close())
+    cluster.delete_pod(pod)
+
+
+# Clouds and clusters, by their own libraries and the tests' servers
+
+
+def _need(module: str, extra: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        needs.skip(needs.Lacking(f"{module} (the extra {extra})"))
+
+
+@_engine("kubernetes", lost=True)
+def _kubernetes(get: Get) -> Iterator[Target]:
+    _need("kubernetes_asyncio", "kubernetes")
+    from swerex_c import KubernetesDeployment
+    from tests.support.kubernetes_server import ApiServer
+
+    with ApiServer() as server:
+        fields = {"image": "tests", "kubeconfig": server.kubeconfig, "startup_timeout": DEADLINE}
+        yield from _started(
+            "kubernetes",
+            lambda: KubernetesDeployment(**fields),
+            _directory(get),
+            fake=True,
+            left=lambda: [name for _, name in server.pods],
+            lose=server.delete,
+        )
+
+
+@_engine("modal", lost=True)
+def _modal(get: Get) -> Iterator[Target]:
+    _need("modal", "modal")
+    from swerex_c import ModalDeployment
+    from tests.support.modal_fixtures import modal
+
+    with modal() as world:
+        yield from _started(
+            "modal",
+            lambda: ModalDeployment(image="debian:12", startup_timeout=DEADLINE),
+            _directory(get),
+            fake=True,
+            left=world.running,
+            lose=lambda sandbox: world.order("end", sandbox=sandbox, status="FAILURE", code=3),
+        )
+
+
+@_engine("daytona", lost=True)
+def _daytona(get: Get) -> Iterator[Target]:
+    _need("daytona", "daytona")
+    from swerex_c import DaytonaDeployment
+    from tests.support.daytona_fixtures import daytona, lead
+
+    with daytona(_directory(get)) as world, pytest.MonkeyPatch.context() as patch:
+        lead(world, patch)
+        yield from _started(
+            "daytona",
+            DaytonaDeployment,
+            _directory(get),
+            fake=True,
+            left=lambda: [str(each["id"]) for each in world.sandboxes()],
+            lose=lambda sandbox: world.lose(sandbox, "stopped"),
+        )
+
+
+@_engine("fargate", lost=True)
+def _fargate(get: Get) -> Iterator[Target]:
+    _need("moto", "fargate, and moto")
+    from swerex_c import FargateDeployment
+    from swerex_c.deployment import fargate
+    from swerex_c.utils.free_port import find_free_port
+    from tests.support import aws_fixtures
+
+    directory = _directory(get)
+    with ExitStack() as stack:
+        moto = stack.enter_context(closing(aws_fixtures.Moto(directory / "moto.log")))
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        world = stack.enter_context(aws_fixtures.world(moto, directory, patch))
+        patch.setattr(fargate, "_POLL_SECONDS", 0.02)  # tasks change their state when they are looked at
+        yield from _started(
+            "fargate",
+            lambda: FargateDeployment(image="registry.example.org/image:1", port=find_free_port()),
+            directory,
+            fake=True,
+            left=lambda: [task.arn for task in world.processes()],
+            lose=world.end,
+        )
+
+
+@_engine("ray")
+def _ray(get: Get) -> Iterator[Target]:
+    _need("ray", "ray")
+    from swerex_c import RayDeployment
+    from tests.support.ray_cluster import actors
+
+    get("nodes")
+    fields = {"num_cpus": 0.1, "startup_timeout": DEADLINE}
+    yield from _started("ray", lambda: RayDeployment(**fields), _directory(get), left=actors)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each case on every target; those of a module that sets `TARGETS`, or of a function that does, on these."""
+    if "target" in metafunc.fixturenames:
+        names = getattr(metafunc.function, "targets", getattr(metafunc.module, "TARGETS", list(_KINDS)))
+        kinds = [pytest.param(name, marks=_KINDS[name][1]) for name in names]
+        metafunc.parametrize("target", kinds, indirect=True, scope="module")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        name = getattr(item, "callspec", None) and item.callspec.params.get("target")  # type: ignore[attr-defined]
+        marks = [mark for mark in item.iter_markers("known") if name in mark.args[2]]
+        reasons = [f"issue {mark.args[0]}: {mark.args[1]}" for mark in marks]
+        if name == "original":
+            reasons += [str(mark.args[0]) for mark in item.iter_markers("wrong_in_original")]
+        if reasons:
+            item.add_marker(pytest.mark.xfail(strict=True, reason="; ".join(reasons)))
+
+
+@pytest.fixture(scope="module")
+def target(request: pytest.FixtureRequest) -> Iterator[Target]:
+    """A started runtime of each kind, one for the cases of a file."""
+    yield from _KINDS[request.param][0](request.getfixturevalue)
+
+
+@pytest.fixture
+async def session(target: Target) -> AsyncIterator[Session]:
+    """A new session, which must still answer when the case has ended."""
+    session = Session(target.runtime, patience=target.patience)
+    await session.create()
+    yield session
+    if not session.ended and target.name != "original":
+        await session.synced()
+    with suppress(SwerexException):
+        await session.close()
