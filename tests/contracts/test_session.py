@@ -223,7 +223,7 @@ async def test_a_busy_session_takes_no_command(session: Session) -> None:
     await session.gives("echo next", "next\n")
 
 
-RELAY = known(29, "a relay on the same machine is taken for the shell", "kubernetes", "modal")
+RELAY = known(29, "a relay on the same machine is taken for the shell", "kubernetes", "modal", "daytona")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import tarfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,13 @@ from swerex_c.exceptions import (
     SwerexException,
     UploadError,
 )
-from swerex_c.providers.docker.backend import DockerBackend, PodmanBackend
+from swerex_c.providers.docker.backend import DockerBackend
 from swerex_c.sandbox import file_ops, files
 from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.sandbox import Sandbox
-from tests.support import hosts, needs
+from tests.support import needs
 from tests.support.docker_engine import Engine
-from tests.support.sandboxes import ByCommand, Local, ssh_backend
+from tests.support.sandboxes import ByCommand, Local
 from tests.support.trees import assert_no_leftovers, everything, make_tree
 
 OPEN_SECONDS = 60.0
@@ -75,64 +75,25 @@ class There:
         return everything(to / os.path.basename(path))
 
 
-def bwrap_backend(program: str, directory: str) -> Backend:
-    view = ["--ro-bind", "/", "/", "--bind", directory, directory, "--dev", "/dev", "--proc", "/proc"]
-
-    def line(argv: Any, names: Any) -> list[str]:
-        return [program, "--unshare-all", *view, *argv]
-
-    return ByCommand("bubblewrap", dict(os.environ), line, line)
 
 
 CONTAINERS = ("bash_only", "bash_min", "no_tar", "debian_py")
-OTHERS = ("podman", "ssh", "bwrap")
 
 
-def opened(kind: str, request: pytest.FixtureRequest) -> Iterator[There]:
-    get = request.getfixturevalue
-    if kind in CONTAINERS:
-        engine: Engine = get("docker")
-        name = engine.docker(
-            "run", "-di", "--pull", "never", "--network", "none", get("bash_min" if kind == "no_tar" else kind)
-        )
-        there = There(DockerBackend(name, environment=engine.environment), "/root", local=False)
-        if kind == "no_tar":
-            known = {key: value for key, value in file_ops.FileScripts(there.place).programs.items() if key != "tar"}
-            there.place.programs = known
-        yield there
-        there.close()
-        engine.docker("rm", "-f", "-v", name, check=False)
-    elif kind == "podman":
-        podman: hosts.Podman = get("podman")
-        name = podman.start(podman.provide("bash-only"))
-        there = There(PodmanBackend(name, command=podman.argv, environment=podman.environment), "/root", local=False)
-        yield there
-        there.close()
-        podman.run("rm", "-f", "-t", "0", name, check=False)
-    else:
-        own = str(get("tmp_path_factory").mktemp("there"))
-        backend = ssh_backend(get("sshd")) if kind == "ssh" else bwrap_backend(get("bwrap"), own)
-        there = There(backend, own, local=True)
-        yield there
-        there.close()
-
-
-def parameters(kinds: Sequence[str]) -> list[Any]:
-    """Each worker has its own engine: one is enough."""
-    groups = {kind: "engine" if kind in CONTAINERS else "others" for kind in kinds}
-    return [pytest.param(kind, marks=pytest.mark.xdist_group(groups[kind])) for kind in kinds]
-
-
-@pytest.fixture(scope="module", params=parameters(CONTAINERS))
-def there(request: pytest.FixtureRequest) -> Iterator[There]:
+@pytest.fixture(
+    scope="module", params=[pytest.param(kind, marks=pytest.mark.xdist_group("engine")) for kind in CONTAINERS]
+)
+def there(request: pytest.FixtureRequest, docker: Engine) -> Iterator[There]:
     """A container with more or fewer programs in it."""
-    yield from opened(request.param, request)
-
-
-@pytest.fixture(scope="module", params=parameters(OTHERS))
-def elsewhere(request: pytest.FixtureRequest) -> Iterator[There]:
-    """A place of another kind."""
-    yield from opened(request.param, request)
+    image = request.getfixturevalue("bash_min" if request.param == "no_tar" else request.param)
+    name = docker.docker("run", "-di", "--pull", "never", "--network", "none", image)
+    there = There(DockerBackend(name, environment=docker.environment), "/root", local=False)
+    if request.param == "no_tar":
+        known = {key: value for key, value in file_ops.FileScripts(there.place).programs.items() if key != "tar"}
+        there.place.programs = known
+    yield there
+    there.close()
+    docker.docker("rm", "-f", "-v", name, check=False)
 
 
 @pytest.fixture
@@ -300,47 +261,6 @@ def test_what_does_not_fit_is_refused_before_anything_is_copied(there: There, he
         assert everything(source) == before
     with pytest.raises(UploadError, match=f"{path}1/a'.*a directory is there"):
         files.upload(place, "s1/a", path + "1")
-
-
-def test_other_kinds_of_places(elsewhere: There, here: Path) -> None:
-    place, path = elsewhere.place, elsewhere.new()
-    make_tree("s")
-    (here / "s/big").write_bytes(os.urandom(3 << 20))
-    files.upload(place, "s", path)
-    assert elsewhere.look(path, here / "look") == everything("s")
-    files.write_text(place, path + "/new/f", "a\r\nä\0")
-    assert files.read_text(place, path + "/new/f") == "a\nä\0"
-    files.upload(place, "s/bin/run", path + "/new")
-    files.download(place, path, "back")
-    found = everything("back")
-    assert found.pop("new/run") == (b"#!/bin/sh\n", 0o755)
-    assert found.pop("new/f") == ("a\r\nä\0".encode(), 0o644)
-    assert found.pop("new") == ("directory", 0o755)
-    assert found == everything("s")
-    with raises(FileNotFoundError, errno.ENOENT, path + "/none"):
-        files.read_text(place, path + "/none")
-    with raises(IsADirectoryError, errno.EISDIR, path):
-        files.write_text(place, path, "x")
-
-
-def test_a_file_is_copied_with_its_mode(there: There, here: Path) -> None:
-    place, path = there.place, there.new()
-    data = os.urandom(100_000) + b"\0"
-    (here / "f").write_bytes(data)
-    for mode in (0o755, 0o640):
-        os.chmod("f", mode)
-        files.upload(place, "f", path)
-        files.download(place, path, f"new/{mode}")
-        found = here / f"new/{mode}"
-        assert (found.read_bytes(), stat.S_IMODE(found.stat().st_mode)) == (data, mode)
-    above = os.path.dirname(path)
-    files.upload(place, "f", above)
-    assert files.read_text(place, above + "/f", "latin-1") == Path("f").read_text("latin-1")
-    (here / "into").mkdir()
-    files.download(place, above + "/f", "into")
-    assert (here / "into/f").read_bytes() == data
-    files.upload(place, "/proc/self/status", above + "/status")
-    assert "Umask" in files.read_text(place, above + "/status")
 
 
 # The fine print, where this machine is the place

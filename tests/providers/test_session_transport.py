@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +19,6 @@ from swerex_c.exceptions import (
     SessionDiedError,
 )
 from swerex_c.runtime.abstract import BashAction, BashInterruptAction, BashObservation, CreateBashSessionRequest
-from tests.support import hosts
 from tests.support.docker_engine import Engine
 
 
@@ -31,17 +29,10 @@ class Carried(BashSession):
         super().__init__(CreateBashSessionRequest(**{"startup_timeout": 20, **request}))
         self.argv = list(argv)
         self.variables = {**environment, "TERM": "xterm"}
-        self.killer: list[str] | None = None
 
     def _spawn(self) -> tuple[list[bytes] | None, list[bytes], bytes | None]:
         argv = [os.fsencode(word) for word in self.argv]
         return argv, [os.fsencode(f"{name}={value}") for name, value in self.variables.items()], None
-
-    async def _kill_foreground(self) -> bool:
-        if self.killer is None:
-            return False
-        subprocess.run(self.killer, env=self.variables, check=True, capture_output=True)
-        return True
 
     async def say(self, command: str, **action: Any) -> BashObservation:
         return await self.run(BashAction(command=command, **{"timeout": 20, "check": "silent", **action}))
@@ -93,19 +84,6 @@ async def check_a_day(session: Carried) -> None:
     ]
 
 
-async def test_docker(docker: Engine, bash_min: str, container: Callable[..., str]) -> None:
-    session = docker_exec(docker, container(bash_min))
-    await session.start()
-    await check_a_day(session)
-    begin = time.monotonic()
-    ten = await session.say("head -c 10485760 /dev/zero | tr '\\0' x", timeout=60)
-    assert ten.output == "x" * 10485760 and time.monotonic() - begin < 30
-    assert (await session.say("echo bye; exit 3")).exit_code == 3
-    with pytest.raises(SessionDiedError):
-        await session.say("true")
-    await session.close()
-
-
 async def test_an_image_with_nothing_but_bash(docker: Engine, bash_only: str, container: Callable[..., str]) -> None:
     """There is no stty: the terminal echoes and makes "\\r\\n" all the time."""
     session = docker_exec(docker, container(bash_only))
@@ -152,30 +130,6 @@ async def test_the_request_is_seen_to_inside(docker: Engine, bash_min: str, cont
         with pytest.raises(InvalidInputError, match=message):
             await docker_exec(docker, name, **request).start()
     await docker_exec(docker, name, startup_source=["/no/such/.bashrc"]).start()
-
-
-async def test_what_ignores_interrupts(docker: Engine, bash_min: str, container: Callable[..., str]) -> None:
-    name = container(bash_min)
-    session = docker_exec(docker, name)
-    await session.start()
-    stubborn = "bash -c 'trap \"\" INT; echo up; while :; do :; done'"
-    with pytest.raises(CommandTimeoutError):
-        await session.say(stubborn, timeout=0.5)
-    with pytest.raises(CommandTimeoutError, match="could not be killed"):
-        await session.run(BashInterruptAction(timeout=0.1, n_retry=2))
-    script = "p=$(</proc/%d/stat); p=${p##*) }; set -- $p; kill -9 -- -$6"
-    inside = shell_inside(docker, name)
-    session.killer = ["docker", "exec", name, "bash", "-c", script % inside]
-    assert (await session.run(BashInterruptAction(timeout=0.1, n_retry=1))).exit_code == 0
-    assert (await session.say("echo $?")).output == "137\n"
-    await session.close()
-
-
-def shell_inside(docker: Engine, container: str) -> int:
-    """The session's shell, as the container counts."""
-    script = "for p in /proc/[0-9]*; do IFS= read -r -d '' c <$p/cmdline; read -r s <$p/stat; set -- $s; "
-    script += "[[ $c == bash && $8 != -1 && $7 != 0 && $6 == $1 ]] && echo $1; done; :"
-    return int(docker.docker("exec", container, "bash", "-c", script).split()[0])
 
 
 async def test_programs_that_leave_the_terminal_raw(
@@ -225,55 +179,4 @@ async def test_a_frozen_container(docker: Engine, bash_min: str, container: Call
         await session.say("echo thawed", timeout=0.3)
     docker.docker("unpause", name)
     assert (await session.say("echo next")).output == "next\n"
-    await session.close()
-
-
-async def test_a_closed_session_leaves_no_shell(docker: Engine, bash_min: str, container: Callable[..., str]) -> None:
-    name = container(bash_min)
-    session = docker_exec(docker, name)
-    await session.start()
-    assert shell_inside(docker, name)
-    await session.close()
-    with pytest.raises(IndexError):
-        shell_inside(docker, name)
-
-
-async def test_podman(podman: hosts.Podman) -> None:
-    name = podman.start(podman.provide("bash-min"))
-    passed = [word for variable in TRANSPORT_VARIABLES for word in ("-e", variable)]
-    session = Carried([*podman.argv, "exec", "-it", *passed, name, *TRANSPORT_BASH], podman.environment)
-    await session.start()
-    await check_a_day(session)
-    await session.close()
-    podman.run("rm", "-f", "-t", "0", name)
-
-
-async def test_ssh(sshd: hosts.Sshd) -> None:
-    """ssh hands over no variables that the server does not know: a shell on this side puts them into the command."""
-    names = " ".join(f"{name}='${name}'" for name in TRANSPORT_VARIABLES)
-    remote = 'exec "$@" "env ' + names + " " + " ".join(TRANSPORT_BASH) + '"'
-    session = Carried(["sh", "-c", remote, "sh", *sshd.argv, "-tt", sshd.name], dict(os.environ))
-    await session.start()
-    await check_a_day(session)
-    await session.close()
-
-
-async def test_bubblewrap(bwrap: str) -> None:
-    view = [
-        "--unshare-all",
-        "--ro-bind",
-        "/",
-        "/",
-        "--tmpfs",
-        "/tmp",
-        "--dev",
-        "/dev",
-        "--proc",
-        "/proc",
-        "--die-with-parent",
-    ]
-    session = Carried([bwrap, *view, *TRANSPORT_BASH], dict(os.environ))
-    await session.start()
-    await check_a_day(session)
-    assert (await session.say("ls /tmp")).output == ""
     await session.close()

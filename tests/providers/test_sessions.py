@@ -16,15 +16,12 @@ from typing import Any
 import pytest
 
 from swerex_c.exceptions import (
-    BashIncorrectSyntaxError,
     CommandTimeoutError,
     InvalidInputError,
-    NonZeroExitCodeError,
     NotSupportedError,
     RuntimeClosedError,
     SandboxLostError,
     SessionDiedError,
-    SessionDoesNotExistError,
     SwerexException,
 )
 from swerex_c.runtime.abstract import (
@@ -119,45 +116,6 @@ async def test_a_short_command_sets_no_timer(place: Backend, monkeypatch: pytest
             if not timers:
                 return
         pytest.fail("each of 500 commands has set a timer")
-
-
-async def test_a_day(place: Backend) -> None:
-    async with talk_in(place) as talk:
-        await talk.create()
-        said = await talk.say("echo 'a  b'; (exit 3)")
-        assert (said.output, said.exit_code) == ("a  b\n", 3)
-        await talk.say("cd /; x='a variable'")
-        assert (await talk.say('echo $?; pwd; echo "$x"')).output == "0\n/\na variable\n"
-        assert (await talk.say("exit_with() { return $1; }; exit_with 255")).exit_code == 255
-        assert (await talk.say("cat <<'E' | tr a-z A-Z\none\n\ttwo\nE")).output == "ONE\n\tTWO\n"
-        with pytest.raises(BashIncorrectSyntaxError):
-            await talk.say("echo (")
-        with pytest.raises(NonZeroExitCodeError, match="exit code 7"):
-            await talk.say("(exit 7)", check="raise")
-        with pytest.raises(CommandTimeoutError) as late:
-            await talk.say("echo part; sleep 1000", timeout=1)
-        assert late.value.output == "part\n"
-        await talk.interrupt()
-        assert (await talk.say("echo $? next")).output == "130 next\n"
-        said = await talk.say("bash -c 'trap \"\" INT; echo up; while :; do sleep 1; done'", expect=["up\n"])
-        await talk.interrupt(timeout=0.3, n_retry=1)
-        assert (await talk.say("echo $?")).output == "137\n"
-        pieces = [
-            piece
-            async for piece in talk.runtime.stream_in_session(
-                BashAction(command="for i in 1 2 3; do echo $i; done", timeout=MINUTE)
-            )
-        ]
-        assert "".join(piece for piece in pieces if isinstance(piece, str)) == "1\n2\n3\n"
-        assert (await talk.runtime.is_alive(timeout=MINUTE)).is_alive
-        await talk.close()
-        with pytest.raises(SessionDoesNotExistError):
-            await talk.say("true")
-        await talk.create()
-        assert (await talk.say("echo again; exit 5")).exit_code == 5
-        with pytest.raises(SessionDiedError) as dead:
-            await talk.say("true")
-        assert dead.value.exit_code == 5
 
 
 async def test_everything_ends_with_its_session(place: Backend) -> None:
@@ -353,24 +311,6 @@ async def test_closing_under_way(docker_place: Callable[..., Backend], bash_min:
         with pytest.raises(RuntimeClosedError):
             await talk.create("late")
         assert (await talk.runtime.is_alive()).message == "The runtime was closed"
-
-
-def test_any_loop_and_thread(docker_place: Callable[..., Backend], bash_min: str) -> None:
-    talk = Talk(docker_place(bash_min))
-    try:
-        asyncio.run(talk.create())
-        found: list[str] = []
-        threads = [
-            threading.Thread(target=lambda i=i: found.append(asyncio.run(talk.say(f"echo {i}")).output))
-            for i in range(5)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(MINUTE)
-        assert sorted(found) == [f"{i}\n" for i in range(5)]
-    finally:
-        asyncio.run(talk.runtime.close())
 
 
 # ---- the scripts

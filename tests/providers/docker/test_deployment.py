@@ -61,7 +61,6 @@ __all__ = ["make", "reach"]
 # A container that only waits
 
 
-@pytest.mark.slice
 async def test_a_day(make: Callable[..., DockerDeployment], reach: Engine, caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("rex-deploy-of-this-test")
     caplog.set_level(logging.DEBUG, logger.name)

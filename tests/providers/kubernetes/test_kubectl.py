@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
 import secrets
 import subprocess
 import time
@@ -17,11 +15,8 @@ from swerex_c.exceptions import InvalidInputError, SandboxLostError, SessionDied
 from swerex_c.providers.kubernetes.kubectl import KubectlBackend
 from swerex_c.runtime.abstract import (
     BashAction,
-    BashInterruptAction,
     Command,
     CreateBashSessionRequest,
-    ReadFileRequest,
-    WriteFileRequest,
 )
 from swerex_c.runtime.sandbox import SandboxRuntime
 from tests.support.kubectl_server import Kubernetes
@@ -45,49 +40,6 @@ def pod(kubernetes: Kubernetes) -> Iterator[str]:
     yield name
     if name in kubernetes.pods:
         kubernetes.delete_pod(name)
-
-
-def test_what_goes_in_and_comes_out(kubernetes: Kubernetes, pod: str) -> None:
-    backend = kubectl_backend(kubernetes, pod)
-    backend.open(60)
-    script = 'printf "<%s>" "$ODD" "${EMPTY-unset}" "${MISSING-unset}" "$@"; sha256sum >&2; exit 7'
-    argv = backend.pipes(["bash", "-c", script, "bash", ODD, "", "-x"], ["ODD", "EMPTY", "MISSING"])
-    data = os.urandom(3_000_000)
-    environment = backend.environment() | {"ODD": ODD, "EMPTY": ""}
-    done = subprocess.run(argv, env=environment, input=data, capture_output=True, timeout=100, check=False)
-    assert done.stdout.decode() == f"<{ODD}><><unset><{ODD}><><-x>"
-    assert done.stderr.split()[0].decode() == hashlib.sha256(data).hexdigest()
-    assert done.returncode == 7
-    argv = backend.pipes(["head", "-c", "3000000", "/dev/zero"], [])
-    done = subprocess.run(argv, env=environment, capture_output=True, timeout=100, check=False)
-    assert (done.stdout, done.returncode, done.stderr) == (bytes(3_000_000), 0, b"")
-
-
-async def test_a_day(kubernetes: Kubernetes, pod: str) -> None:
-    runtime = SandboxRuntime(kubectl_backend(kubernetes, pod))
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-
-    async def say(command: str, **action: object) -> str:
-        return (await runtime.run_in_session(BashAction(command=command, **{"timeout": 60, **action}))).output
-
-    assert await say("pwd; [ -t 0 ] && echo terminal") == f"{kubernetes.directory}/{pod}\nterminal\n"
-    assert await say("stty size") == "24 80\n" or (await say("stty size")).split()[1].isdigit()
-    assert await say("x=1; (exit 3)", check="ignore") == ""
-    assert await say("echo $? $x") == "3 1\n" or await say("echo $x") == "1\n"
-    long = "".join(f"{i:06} ü!\n" for i in range(3000))
-    assert await say(f"printf %s '{long}'") == long
-    with pytest.raises(SwerexException):
-        await say("echo part; while :; do :; done", timeout=0.5)
-    await runtime.run_in_session(BashInterruptAction(timeout=20))
-    assert await say("echo next") == "next\n"
-    done = await runtime.execute(Command(command="cat; echo e >&2; exit 9", shell=True, timeout=60))
-    assert (done.stdout, done.stderr, done.exit_code) == ("", "e\n", 9)
-    await runtime.write_file(WriteFileRequest(path="a file", content=ODD))
-    assert (kubernetes.directory / pod / "a file").read_text() == ODD
-    assert (await runtime.read_file(ReadFileRequest(path="a file"))).content == ODD
-    with pytest.raises(FileNotFoundError):
-        await runtime.read_file(ReadFileRequest(path="/no/such"))
-    await runtime.close()
 
 
 @pytest.mark.parametrize("how", ["deleted", "container killed", "server gone"])

@@ -266,7 +266,6 @@ def test_what_is_asked_for_is_shown(bwrap: str, here: Path, root: str, monkeypat
         BwrapBackend(shown=[here / "no"]).open(60)
 
 
-@pytest.mark.slice
 async def test_an_isolated_local_deployment(bwrap: str, here: Path) -> None:
     isolation = IsolationConfig(writable=[str(here)], network=False, directory=str(here))
     deployment = get_deployment(LocalDeploymentConfig(isolation=isolation, startup_timeout=60))

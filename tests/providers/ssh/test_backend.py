@@ -106,7 +106,6 @@ def test_variables_are_found_by_every_sh(sh: str, tmp_path: Path) -> None:
     assert done.stdout.decode() == f"1{ODD}\n2\\$ \n"
 
 
-@pytest.mark.slice
 async def test_a_deployment(sshd: hosts.Sshd) -> None:
     config = SSHDeploymentConfig(host=sshd.name, config_file=str(sshd.config), startup_timeout=120)
     deployment = get_deployment(config)
