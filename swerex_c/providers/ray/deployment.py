@@ -113,7 +113,8 @@ class RayDeployment(ProviderDeployment):
         self._link = link
         try:
             try:
-                facts: dict[str, Any] = api_loop.call(self._open(link), self._leave_limit())
+                limit = self._leave_limit()  # which may raise, and then no coroutine is made that nothing awaits
+                facts: dict[str, Any] = api_loop.call(self._open(link), limit)
             except TimeoutError:
                 self._seconds_left()  # raises the start's own error if that is why
                 raise
