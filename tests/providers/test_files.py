@@ -34,7 +34,7 @@ from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.sandbox import Sandbox
 from tests.support import needs
 from tests.support.docker_engine import Engine
-from tests.support.sandboxes import ByCommand, Local
+from tests.support.sandboxes import Local
 from tests.support.trees import assert_no_leftovers, everything, make_tree
 
 OPEN_SECONDS = 60.0

@@ -20,8 +20,6 @@ pytest.importorskip("daytona")
 from swerex_c.deployment.config import DaytonaDeploymentConfig, get_deployment
 from swerex_c.deployment.daytona import DaytonaDeployment, prune
 from swerex_c.exceptions import (
-    CommandTimeoutError,
-    DeploymentNotStartedError,
     DeploymentStartupError,
     RuntimeClosedError,
     SandboxLostError,
@@ -30,16 +28,12 @@ from swerex_c.exceptions import (
 )
 from swerex_c.runtime.abstract import (
     BashAction,
-    BashInterruptAction,
-    CloseBashSessionRequest,
     Command,
     CreateBashSessionRequest,
     ReadFileRequest,
-    UploadRequest,
     WriteFileRequest,
 )
 from swerex_c.runtime.remote import RemoteRuntime
-from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox import api_loop
 from tests.support.daytona_fixtures import KEY, DaytonaWorld, make, server, world  # noqa: F401
 from tests.support.wait import DEADLINE, until_async
@@ -65,95 +59,10 @@ async def run(deployment: DaytonaDeployment, command: str, **kwargs: Any) -> str
 # ---- a session
 
 
-@pytest.mark.slice
-async def test_a_session_works(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
-    deployment = make()
-    await deployment.start()
-    assert isinstance(deployment.runtime, SandboxRuntime)
-    assert await deployment.is_alive()
-    await session(deployment)
-    assert await run(deployment, "cd / && X=5; echo out; echo err >&2") == "out\nerr\n"
-    assert await run(deployment, "echo $X $PWD") == "5 /\n"
-    assert (await deployment.runtime.run_in_session(BashAction(command="(exit 3)", check="silent"))).exit_code == 3
-    numbers = "".join(f"{i}\n" for i in range(1, 300_001))
-    assert await run(deployment, "seq 1 300000", timeout=DEADLINE) == numbers
-    answer = await deployment.runtime.execute(Command(command="echo out; echo err >&2; exit 4", shell=True))
-    assert (answer.stdout, answer.stderr, answer.exit_code) == ("out\n", "err\n", 4)
-    await deployment.runtime.close_session(CloseBashSessionRequest())
-    await deployment.stop()
-    assert not world.sandboxes()
-    with pytest.raises(DeploymentNotStartedError):
-        await deployment.is_alive()
-
-
 async def test_nothing_of_a_server_is_there(world: DaytonaWorld, started: DaytonaDeployment) -> None:  # noqa: F811
     await session(started)
     assert not world.sandboxes()[0]["sessions"]
     assert not world.count("preview")
-
-
-async def test_files_pass(started: DaytonaDeployment, tmp_path: Path) -> None:
-    text = "x\0\u20ac\n" * 300_000
-    runtime = started.runtime
-    await runtime.write_file(WriteFileRequest(path="a/b", content=text))
-    assert (await runtime.read_file(ReadFileRequest(path="a/b"))).content == text
-    data = bytes(range(256)) * 4000
-    (tmp_path / "tree" / "deep").mkdir(parents=True)
-    (tmp_path / "tree" / "deep" / "data").write_bytes(data)
-    (tmp_path / "tree" / "run").write_text("#!/bin/sh\necho ran\n")
-    (tmp_path / "tree" / "run").chmod(0o755)
-    await runtime.upload(UploadRequest(source_path=str(tmp_path / "tree"), target_path="tree"))
-    answer = await runtime.execute(Command(command="tree/run; sha256sum <tree/deep/data", shell=True))
-    import hashlib
-
-    assert answer.stdout.split()[:2] == ["ran", hashlib.sha256(data).hexdigest()]
-
-
-async def test_timeouts_and_interrupts(started: DaytonaDeployment) -> None:
-    await session(started)
-    with pytest.raises(CommandTimeoutError):
-        await run(started, "echo begun; sleep 1000", timeout=1)
-    await started.runtime.run_in_session(BashInterruptAction())
-    assert await run(started, "echo on") == "on\n"
-    with pytest.raises(CommandTimeoutError):
-        await started.runtime.execute(Command(command="sleep 1000", shell=True, timeout=1))
-    answer = await started.runtime.execute(Command(command="pgrep -f '[s]leep 1000' | wc -l", shell=True))
-    assert answer.exit_code == 0
-
-
-async def test_several_sessions_and_commands_at_once(started: DaytonaDeployment) -> None:
-    names = [f"s{i}" for i in range(4)]
-    requests = [CreateBashSessionRequest(session=it, startup_timeout=60) for it in names]
-    await asyncio.gather(*(started.runtime.create_session(it) for it in requests))
-    outputs = await asyncio.gather(
-        *(run(started, f"sleep 0.2; echo {it}", session=it) for it in names),
-        *((_executed(started, f"echo {it}")) for it in names),
-    )
-    assert outputs == [f"{it}\n" for it in names] * 2
-
-
-async def _executed(deployment: DaytonaDeployment, command: str) -> str:
-    return (await deployment.runtime.execute(Command(command=command, shell=True))).stdout
-
-
-async def test_several_deployments_at_once(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
-    deployments = [make() for _ in range(3)]
-    await asyncio.gather(*(it.start() for it in deployments))
-    assert len({it._sandbox_id for it in deployments}) == len(world.sandboxes()) == 3
-    await asyncio.gather(*(session(it) for it in deployments))
-    places = await asyncio.gather(*(run(it, "pwd") for it in deployments))
-    assert len(set(places)) == 3
-    await asyncio.gather(*(it.stop() for it in deployments))
-
-
-def test_each_call_may_have_a_loop_of_its_own(world: DaytonaWorld) -> None:  # noqa: F811
-    deployment = DaytonaDeployment()
-    try:
-        asyncio.run(deployment.start())
-        asyncio.run(session(deployment))
-        assert asyncio.run(run(deployment, "echo hi")) == "hi\n"
-    finally:
-        asyncio.run(deployment.stop())
 
 
 # ---- what is asked for
@@ -405,22 +314,6 @@ async def test_a_stop_ends_a_start(world: DaytonaWorld, make: Make) -> None:  # 
     with pytest.raises(RuntimeClosedError):
         await starting
     assert not world.sandboxes()
-
-
-async def test_a_deployment_can_be_started_again(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
-    deployment = make()
-    await deployment.start()
-    first = deployment._sandbox_id
-    await deployment.start()
-    assert [it["id"] for it in world.sandboxes()] == [deployment._sandbox_id] and deployment._sandbox_id != first
-    await deployment.stop()
-    await deployment.stop()
-    await deployment.start()
-    assert await deployment.is_alive()
-
-
-async def test_stopping_one_that_never_started_is_nothing(make: Make) -> None:  # noqa: F811
-    await make().stop()
 
 
 async def test_a_sandbox_that_is_gone_already_is_no_error(

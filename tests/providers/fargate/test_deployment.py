@@ -58,7 +58,6 @@ async def until_dead(place: FargateDeployment, timeout: float = 5) -> None:
         await asyncio.sleep(0.05)
 
 
-@pytest.mark.slice
 async def test_a_day(aws: World, tmp_path: Path) -> None:
     place = deployment()
     with pytest.raises(DeploymentNotStartedError):
@@ -124,16 +123,6 @@ async def test_what_is_there_is_used_again(aws: World) -> None:
         assert aws.calls.count(operation) == 1, operation
 
 
-async def test_starting_again_stops_the_first(aws: World) -> None:
-    place = deployment()
-    await place.start()
-    first = place._task_arn
-    await place.start()
-    assert place._task_arn not in (None, first) and aws.wants() == [place._task_arn]
-    assert len(aws.processes()) == 1
-    await place.stop()
-
-
 async def test_two_starts_at_once_in_an_empty_account(aws: World) -> None:
     port, other = find_free_port(), find_free_port()
     places = [FargateDeployment(image="image", port=port), FargateDeployment(image="image", port=other)]
@@ -143,15 +132,6 @@ async def test_two_starts_at_once_in_an_empty_account(aws: World) -> None:
     assert len(aws.wants()) == 2
     assert len(aws.client("iam").list_roles()["Roles"]) == 1
     await asyncio.gather(*(place.stop() for place in places))
-    assert aws.wants() == []
-
-
-def test_each_call_in_a_loop_of_its_own(aws: World) -> None:
-    place = deployment()
-    asyncio.run(place.start())
-    assert asyncio.run(says(place, "echo hi")) == "hi\n"
-    assert asyncio.run(place.is_alive(timeout=10))
-    asyncio.run(place.stop())
     assert aws.wants() == []
 
 

@@ -21,7 +21,7 @@ pytest.importorskip("kubernetes_asyncio")
 import aiohttp
 from kubernetes_asyncio import config
 
-from swerex_c.exceptions import CommandTimeoutError, InvalidInputError, SandboxLostError, SwerexException
+from swerex_c.exceptions import InvalidInputError, SandboxLostError, SwerexException
 from swerex_c.providers.kubernetes import exec_program
 from swerex_c.providers.kubernetes.access import Access
 from swerex_c.providers.kubernetes.backend import KubernetesBackend
@@ -30,12 +30,8 @@ from swerex_c.providers.kubernetes.errors import UnreachableError, UnusableConfi
 from swerex_c.providers.kubernetes.exec_program import connect
 from swerex_c.runtime.abstract import (
     BashAction,
-    BashInterruptAction,
     Command,
     CreateBashSessionRequest,
-    ReadFileRequest,
-    UploadRequest,
-    WriteFileRequest,
 )
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox import api_loop
@@ -91,21 +87,6 @@ async def working(server: ApiServer, pod: str) -> tuple[SandboxRuntime, list[asy
     ]
     await asyncio.to_thread(until, lambda: begun.exists() and begun.read_text() == "\n\n")
     return runtime, waiting, begun
-
-
-@pytest.mark.parametrize("size", [0, 1, 2047, 2048, 2049, 65537, 3_000_000])
-def test_every_byte_passes_both_ways(backend: KubernetesBackend, size: int) -> None:
-    data = os.urandom(size // 2) + (bytes(range(256)) * (size // 512 + 1))[: size - size // 2]
-    done = run(backend, "cat", input=data)
-    assert (len(done.stdout), done.stdout == data, done.stderr, done.returncode) == (size, True, b"", 0)
-
-
-def test_streams_words_variables_and_codes(backend: KubernetesBackend) -> None:
-    script = 'printf "<%s>" "$V" "$EMPTY" "$@"; echo err >&2; exit 7'
-    done = run(backend, "bash", "-c", script, "bash", ODD, "", "-x", "", V=ODD, EMPTY="")
-    words = "".join(f"<{it}>" for it in (ODD, "", ODD, "", "-x", ""))
-    assert (done.stdout, done.stderr, done.returncode) == (os.fsencode(words), b"err\n", 7)
-    assert run(backend, "bash", "-c", "kill -9 $$").returncode == 137
 
 
 def test_an_input_that_ends_late_is_not_ended_before(backend: KubernetesBackend) -> None:
@@ -192,36 +173,6 @@ def test_a_program_is_never_begun_twice(server: ApiServer, pod: str) -> None:
     assert (done.returncode, len(began)) == (255, 1)
     assert b"out of reach" in done.stderr
     backend.close()
-
-
-async def test_a_day(backend: KubernetesBackend, server: ApiServer, tmp_path: Path) -> None:
-    runtime = SandboxRuntime(backend)
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-
-    async def say(command: str, **action: Any) -> str:
-        return (await runtime.run_in_session(BashAction(command=command, **{"timeout": 60, **action}))).output
-
-    assert await say("[ -t 0 ] && echo terminal; stty size; x=1") == "terminal\n24 80\n"
-    assert await say("(exit 3)", check="ignore") == "" and await say("echo $x") == "1\n"
-    big = await say("seq 300000")
-    assert big == "".join(f"{i}\n" for i in range(1, 300001))
-    with pytest.raises(CommandTimeoutError):
-        await say("echo part; sleep 1000", timeout=0.5)
-    await runtime.run_in_session(BashInterruptAction(timeout=20))
-    assert await say("echo next") == "next\n"
-    done = await runtime.execute(Command(command="cat; echo e >&2; exit 9", shell=True, timeout=60))
-    assert (done.stdout, done.stderr, done.exit_code) == ("", "e\n", 9)
-    with pytest.raises(CommandTimeoutError):
-        await runtime.execute(Command(command="sleep 1000", shell=True, timeout=0.5))
-    content = "".join(f"{i} €\n" for i in range(300_000))
-    await runtime.write_file(WriteFileRequest(path="a file", content=content))
-    assert (await runtime.read_file(ReadFileRequest(path="a file"))).content == content
-    (tmp_path / "tree").mkdir()
-    (tmp_path / "tree" / "x").write_bytes(os.urandom(3_000_000))
-    await runtime.upload(UploadRequest(source_path=str(tmp_path / "tree"), target_path="tree"))
-    assert (server.directory / backend.pod / "tree" / "x").read_bytes() == (tmp_path / "tree" / "x").read_bytes()
-    await runtime.close()
-    until(lambda: server.programs == 0)
 
 
 def test_an_idle_connection_is_kept_busy(

@@ -27,7 +27,6 @@ from tests.support.wait import until_async
 __all__ = ["server", "where"]
 
 
-@pytest.mark.slice
 async def test_a_day(where: Where) -> None:
     made = where.deployment(environment={"A": "b c"}, time_to_live=600)
     await made.start()
@@ -67,29 +66,6 @@ async def test_thirty_at_once(where: Where) -> None:
     assert len({it.stdout for it in answers}) == 30 or server is None
     await asyncio.gather(*(it.stop() for it in all))
     assert not server or (not server.pods and len(server.deleted) == 30)
-
-
-def test_two_loops_and_threads(where: Where) -> None:
-    said: list[str] = []
-
-    def work(number: int) -> None:
-        made = where.deployment()
-        asyncio.run(made.start())
-        for command in ("x=1", f"echo {number} $x"):
-            session = CreateBashSessionRequest(startup_timeout=60)
-            if command == "x=1":
-                asyncio.run(made.runtime.create_session(session))  # type: ignore[arg-type]
-            answer = asyncio.run(made.runtime.run_in_session(BashAction(command=command)))  # type: ignore[arg-type]
-        said.append(answer.output)
-        asyncio.run(made.stop())
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(100)
-    assert sorted(said) == [f"{i} 1\n" for i in range(4)]
-    assert not where.server or not where.server.pods
 
 
 @pytest.mark.parametrize("stage", ["connect", "create", "created", "schedule", "runtime"])

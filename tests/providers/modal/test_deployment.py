@@ -41,7 +41,6 @@ from swerex_c.runtime.abstract import (
     Command,
     CreateBashSessionRequest,
     ReadFileRequest,
-    UploadRequest,
     WriteFileRequest,
 )
 from swerex_c.runtime.sandbox import SandboxRuntime
@@ -89,7 +88,6 @@ async def run(deployment: ModalDeployment, command: str, **kwargs: Any) -> str:
     return (await deployment.runtime.run_in_session(BashAction(command=command, **kwargs))).output
 
 
-@pytest.mark.slice
 async def test_a_session_works(kind: str, world: ModalWorld, make: Callable[..., ModalDeployment]) -> None:
     deployment = make()
     await deployment.start()
@@ -115,48 +113,10 @@ async def test_a_session_works(kind: str, world: ModalWorld, make: Callable[...,
     assert not world.running()
 
 
-async def test_commands_and_files_work(kind: str, make: Callable[..., ModalDeployment], tmp_path: Path) -> None:
-    deployment = make()
-    await deployment.start()
-    runtime = deployment.runtime
-    answer = await runtime.execute(Command(command="cat; echo e >&2; exit 4", shell=True))
-    assert (answer.stdout, answer.stderr, answer.exit_code) == ("", "e\n", 4)
-    assert (await runtime.execute(Command(command="kill -9 $$", shell=True))).exit_code in (-9, 137)
-    text = "".join(f"{i} \u20ac\n" for i in range(100_000))
-    await runtime.write_file(WriteFileRequest(path="a b", content=text))
-    assert (await runtime.read_file(ReadFileRequest(path="a b"))).content == text
-    source, back = tmp_path / "tree", tmp_path / "back"
-    source.mkdir()
-    data = os.urandom(3_000_001)
-    (source / "binary").write_bytes(data)
-    (source / "script").write_text("#!/bin/sh\necho ran\n")
-    (source / "script").chmod(0o755)
-    await runtime.upload(UploadRequest(source_path=str(source), target_path="there"))
-    assert (await runtime.execute(Command(command=["there/script"]))).stdout == "ran\n"
-    await runtime.download("there", str(back))  # type: ignore[attr-defined]
-    assert (back / "binary").read_bytes() == data
-
-
-async def test_what_is_no_text_passes(started: ModalDeployment) -> None:
-    value = "a\"b\\c\n\x01\udc80\u20ac'$x%"
-    command = Command(command='printf %s "$ODD" | od -An -tx1 | tr -d " \\n"', shell=True, env={"ODD": value})
-    assert (await started.runtime.execute(command)).stdout == os.fsencode(value).hex()
-    words = ["printf", "%s|", "", " ", "\\x41", "%b", "\n", "é"]
-    assert (await started.runtime.execute(Command(command=words))).stdout == "".join(f"{it}|" for it in words[2:])
-
-
 async def test_variables_are_in_no_command_line(world: ModalWorld, started: ModalDeployment) -> None:
     await started.runtime.execute(Command(command="true", shell=True, env={"TOKEN": "hush-hush"}))
     words = [it for request in world.calls("TaskExecStart") for it in request["command_args"]]
     assert words and not any("hush-hush" in it for it in words)
-
-
-async def test_many_at_once(make: Callable[..., ModalDeployment]) -> None:
-    deployments = [make(), make()]
-    await asyncio.gather(*(it.start() for it in deployments))
-    what = [(one, f"{one.sandbox.object_id} {i}") for one in deployments for i in range(8)]
-    answers = await asyncio.gather(*(one.runtime.execute(Command(command=["echo", words])) for one, words in what))
-    assert [it.stdout for it in answers] == [f"{words}\n" for _, words in what]
 
 
 async def test_input_arrives_in_order_when_requests_are_repeated(world: ModalWorld, started: ModalDeployment) -> None:
@@ -354,16 +314,6 @@ async def test_a_second_start_is_ignored(
     assert started.runtime is runtime
     assert "Deployment is already started. Ignoring duplicate start() call." in caplog.text
     assert len(world.calls("SandboxCreateV2")) == 1
-
-
-async def test_it_can_be_started_again(kind: str, world: ModalWorld, started: ModalDeployment) -> None:
-    first = started.sandbox.object_id
-    await started.stop()
-    await started.stop()
-    assert not world.running()
-    await started.start()
-    assert started.sandbox.object_id != first
-    assert (await started.runtime.execute(Command(command=["echo", "a"]))).stdout == "a\n"
 
 
 async def test_by_its_configuration_and_in_a_new_loop_each_time(world: ModalWorld) -> None:

@@ -8,7 +8,6 @@ import errno
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from swerex_c.deployment.config import (
     RayDeploymentConfig,
     get_deployment,
 )
-from swerex_c.deployment.hooks.abstract import DeploymentHook
 from swerex_c.exceptions import (
     BashIncorrectSyntaxError,
     CommandTimeoutError,
@@ -46,13 +44,12 @@ from swerex_c.runtime.abstract import (
     UploadRequest,
     WriteFileRequest,
 )
-from tests.support.ray_cluster import Made, Nodes, new_session, raised, running, with_variable
-from tests.support.wait import until
+from tests.support.ray_cluster import Made, Nodes, actors, new_session, raised, running, with_variable
+from tests.support.wait import until_async
 
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.slice
 @pytest.mark.parametrize("connection", ["direct", "ray"])
 async def test_all_that_a_runtime_does(made: Made, tmp_path: Path, connection: str) -> None:
     deployment = made(connection=connection)
@@ -112,75 +109,6 @@ async def test_what_is_cancelled_leaves_the_rest_as_it_is(made: Made) -> None:
         call.cancel()
         assert isinstance(await raised(call), asyncio.CancelledError)
         assert (await runtime.execute(Command(command=["echo", "on"]))).stdout == "on\n"
-
-
-async def test_used_from_other_threads_and_loops_at_once(made: Made) -> None:
-    deployment = made()
-    await deployment.start()
-    found: list[str] = []
-
-    def use(name: str) -> None:
-        async def talk() -> None:
-            await deployment.runtime.create_session(new_session(session=name))
-            for i in range(5):
-                seen = await deployment.runtime.run_in_session(BashAction(command=f"echo {name}{i}", session=name))
-                found.append(seen.output)
-
-        asyncio.run(talk())
-
-    threads = [threading.Thread(target=use, args=(name,)) for name in "ab"]
-    for thread in threads:
-        thread.start()
-    await use_here(deployment)
-    for thread in threads:
-        await asyncio.to_thread(thread.join)
-    assert sorted(found) == sorted(f"{name}{i}\n" for name in "ab" for i in range(5))
-
-
-async def use_here(deployment: ray_deployment.RayDeployment) -> None:
-    await deployment.runtime.create_session(new_session(session="here"))
-    assert (await deployment.runtime.run_in_session(BashAction(command="echo 1", session="here"))).output == "1\n"
-
-
-async def test_start_and_stop_any_number_of_times(made: Made, mark: str) -> None:
-    deployment = made(connection="direct")
-    steps: list[str] = []
-
-    class Hook(DeploymentHook):
-        def on_custom_step(self, message: str) -> None:
-            steps.append(message)
-
-    deployment.add_hook(Hook())
-    await deployment.stop()
-    await deployment.start()
-    assert steps == ["Waiting for a place in the cluster", "Starting runtime"]
-    first = deployment.runtime
-    await first.create_session(new_session())
-    await first.run_in_session(BashAction(command=f"setsid env -i nohup sleep {mark} >/dev/null 2>&1 &"))
-    await asyncio.to_thread(until, lambda: running(mark))
-    await deployment.start()
-    assert not running(mark) and deployment.runtime is not first
-    assert not await first.is_alive()
-    await asyncio.gather(deployment.stop(), deployment.stop())
-    await deployment.stop()
-    with pytest.raises(DeploymentNotStartedError):
-        _ = deployment.runtime
-    until(lambda: not _actors(), "an actor is left")
-
-
-def _actors() -> list[object]:
-    from ray._private.state import actors
-
-    return [one for one in actors().values() if one["State"] != "DEAD"]
-
-
-async def test_one_that_is_dropped_ends(made: Made, mark: str) -> None:
-    deployment = RayDeploymentConfig(num_cpus=0.1).get_deployment()
-    await deployment.start()
-    await deployment.runtime.create_session(new_session())
-    await deployment.runtime.run_in_session(BashAction(command=f"sleep {mark} &"))
-    del deployment
-    await asyncio.to_thread(until, lambda: not running(mark))
 
 
 # Where it is
@@ -261,7 +189,7 @@ async def test_a_start_that_is_cancelled_or_stopped_leaves_nothing(made: Made, m
         else:
             await waiting.stop()
         assert isinstance(await raised(starting), asyncio.CancelledError if how == "cancel" else RuntimeClosedError)
-    await asyncio.to_thread(until, lambda: len(_actors()) == 1)
+    await until_async(lambda: len(actors()) == 1)
     # Further on, while the processes start.
     await first.stop()
     for delay in (0.1, 0.3, 0.5):
@@ -270,8 +198,8 @@ async def test_a_start_that_is_cancelled_or_stopped_leaves_nothing(made: Made, m
         starting.cancel()
         await asyncio.wait([starting])
         await made[-1].stop()
-    await asyncio.to_thread(until, lambda: not _actors())
-    await asyncio.to_thread(until, lambda: not _not_idle(with_variable(f"SWX_WHOSE={mark}")))
+    await until_async(lambda: not actors())
+    await until_async(lambda: not _not_idle(with_variable(f"SWX_WHOSE={mark}")))
 
 
 def _not_idle(pids: list[int]) -> list[int]:
@@ -374,9 +302,9 @@ async def test_an_isolated_view(made: Made, tmp_path: Path, mark: str) -> None:
     await runtime.download("/tmp/tree", str(tmp_path / "back"))
     assert (tmp_path / "back" / "file").read_text() == "there and back"
     await runtime.run_in_session(BashAction(command=f"setsid sleep {mark} &"))
-    await asyncio.to_thread(until, lambda: running(mark))
+    await until_async(lambda: running(mark))
     ray.kill(deployment._link._handle)
-    await asyncio.to_thread(until, lambda: not running(mark))
+    await until_async(lambda: not running(mark))
 
 
 async def test_what_the_environment_cannot_be_is_told(made: Made) -> None:
