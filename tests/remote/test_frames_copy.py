@@ -121,21 +121,6 @@ async def test_empty_tree_and_file(copy: Callable[[str, str], Any], tmp_path: Pa
         assert (tmp_path / "to" / name).stat().st_mode == (tmp_path / name).stat().st_mode
 
 
-async def test_source_is_a_link(copy: Callable[[str, str], Any], tmp_path: Path) -> None:
-    """What is named is what the link leads to; links within a tree stay links."""
-    (tmp_path / "tree").mkdir()
-    (tmp_path / "tree" / "file").write_text("f")
-    (tmp_path / "tree" / "link").symlink_to("file")
-    (tmp_path / "to_tree").symlink_to("tree")
-    (tmp_path / "to_file").symlink_to("tree/file")
-    await copy(str(tmp_path / "to_tree"), str(tmp_path / "copy"))
-    assert not (tmp_path / "copy").is_symlink()
-    assert looks(os.fsencode(tmp_path / "copy")) == looks(os.fsencode(tmp_path / "tree"))
-    await copy(str(tmp_path / "to_file"), str(tmp_path / "one"))
-    assert not (tmp_path / "one").is_symlink()
-    assert (tmp_path / "one").read_text() == "f"
-
-
 async def test_onto_what_is_there(copy: Callable[[str, str], Any], tmp_path: Path) -> None:
     """Trees merge, files are replaced, a file goes into a directory; a directory does not replace a file."""
     source, target = tmp_path / "source", tmp_path / "target"

@@ -21,18 +21,14 @@ from typing import Any
 import pytest
 
 from swerex_c.exceptions import (
-    CommandTimeoutError,
     ResourceError,
     SandboxLostError,
     SwerexException,
 )
 from swerex_c.runtime.abstract import (
     BashAction,
-    BashInterruptAction,
     Command,
     CreateBashSessionRequest,
-    ReadFileRequest,
-    WriteFileRequest,
 )
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox import api_loop
@@ -40,7 +36,6 @@ from swerex_c.sandbox.api_backend import ApiBackend, Program
 from swerex_c.sandbox.relay import HEAD
 from swerex_c.utils.threads import Cancellation, in_cancellable_thread
 from tests.support.local_api_backend import Here, HereProgram
-from tests.support.processes import running
 from tests.support.wait import DEADLINE, until, until_async
 
 
@@ -179,38 +174,6 @@ def test_output_that_nobody_reads_stops_the_program(here: Here) -> None:
             time.sleep(0.3)
         os.kill(pid, signal.SIGKILL)
         relay.kill()
-
-
-async def test_a_session_works(runtime: SandboxRuntime) -> None:
-    await runtime.create_session(CreateBashSessionRequest())
-    for command, output in [
-        ("cd /; export A=1; f() { echo f; }", ""),
-        ("echo $PWD $A; f", "/ 1\nf\n"),
-        ("stty size; tty >/dev/null && echo terminal", "24 80\nterminal\n"),
-        ("cat <<'E'\n\t!x\nE", "\t!x\n"),
-    ]:
-        assert (await runtime.run_in_session(BashAction(command=command))).output == output
-    assert (await runtime.run_in_session(BashAction(command="(exit 5)", check="silent"))).exit_code == 5
-    big = await runtime.run_in_session(BashAction(command="seq 300000"))
-    assert big.output == "".join(f"{i}\n" for i in range(1, 300001))
-    with pytest.raises(CommandTimeoutError):
-        await runtime.run_in_session(BashAction(command="sleep 73643", timeout=0.5))
-    until(lambda: running("sleep 73643"))  # it may still be on its way
-    await runtime.run_in_session(BashInterruptAction())
-    assert (await runtime.run_in_session(BashAction(command="echo $A"))).output == "1\n"
-
-
-async def test_commands_and_files_work(runtime: SandboxRuntime, tmp_path: Path) -> None:
-    answer = await runtime.execute(Command(command="cat; echo e >&2; exit 4", shell=True))
-    assert (answer.stdout, answer.stderr, answer.exit_code) == ("", "e\n", 4)
-    text = "".join(f"{i} \u20ac\n" for i in range(200_000))
-    await runtime.write_file(WriteFileRequest(path=str(tmp_path / "a b"), content=text))
-    assert (await runtime.read_file(ReadFileRequest(path=str(tmp_path / "a b")))).content == text
-
-
-async def test_many_at_once(runtime: SandboxRuntime) -> None:
-    answers = await asyncio.gather(*(runtime.execute(Command(command=["echo", str(i)])) for i in range(20)))
-    assert [it.stdout for it in answers] == [f"{i}\n" for i in range(20)]
 
 
 async def test_the_end_of_the_place_is_told(here: Here, runtime: SandboxRuntime) -> None:
