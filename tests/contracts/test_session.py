@@ -20,7 +20,7 @@ from swerex_c.exceptions import (
     SessionExistsError,
     SwerexException,
 )
-from tests.support.targets import DEADLINE, Session, Target, known, seconds, token, until, uses
+from tests.support.targets import ALL, DEADLINE, Session, Target, known, seconds, token, until, uses
 
 wrong = pytest.mark.wrong_in_original
 
@@ -72,7 +72,6 @@ STATE: dict[str, Steps] = {
         STATE,
         {
             "status of the last command": "$? is 0",
-            "background job": "the output of jobs is mixed up with that of the next commands",
             "prompt": "every later command times out",
             "prompt command": "the session does not answer",
             "history expansion": "a ! recalls history",
@@ -83,6 +82,8 @@ async def test_state_lasts(session: Session, steps: Steps) -> None:
     for command, output, code in steps:
         await session.gives(command, output, code)
 
+
+test_state_lasts.targets = ALL  # type: ignore[attr-defined]
 
 ANSWERS: dict[str, tuple[str, str | None, int]] = {
     "nothing": ("true", "", 0),
@@ -147,15 +148,22 @@ ANSWERS: dict[str, tuple[str, str | None, int]] = {
     rows(
         ANSWERS,
         {
-            "NUL": "a NUL is lost",
             "tab in the command": "a TAB completes a file name",
-            "carriage returns": "every carriage return is lost",
+            "a long word for a builtin": "E2BIG",
+            "here-document": "a TAB completes a file name, and a ! recalls history",
+            "here-document with tabs": "a TAB completes a file name",
+            "two here-documents": "it is cut off",
+            "here-document before a pipe": "it is cut off",
+            "a long here-document": "a TAB completes a file name, and a ! recalls history",
+            "pipe that breaks": "SIGPIPE is ignored",
         },
     ),
 )
 async def test_an_answer_is_the_commands_own(session: Session, answer: tuple[str, str | None, int]) -> None:
     await session.gives(*answer)
 
+
+test_an_answer_is_the_commands_own.targets = ALL  # type: ignore[attr-defined]
 
 # ---- checks
 

@@ -207,6 +207,9 @@ Get = Callable[[str], Any]
 """`request.getfixturevalue`."""
 
 _KINDS: dict[str, tuple[Callable[[Get], Iterator[Target]], list[pytest.MarkDecorator]]] = {}
+ALL: list[str] = []
+"""All targets, SWE-ReX among them, which is asked only where a case says so."""
+
 DEPLOYMENTS: list[str] = []
 """The targets that a deployment leads to."""
 
@@ -218,6 +221,7 @@ def _kind(
     name: str, *marks: pytest.MarkDecorator, deployment: bool = True, lost: bool = False
 ) -> Callable[[Any], None]:
     def register(begin: Callable[[Get], Iterator[Target]]) -> None:
+        ALL.append(name)
         _KINDS[name] = begin, [pytest.mark.xdist_group(f"target-{name}"), *marks]
         if deployment:
             DEPLOYMENTS.append(name)
@@ -516,9 +520,10 @@ def _ray(get: Get) -> Iterator[Target]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each case on every target; those of a module that sets `TARGETS`, or of a function that does, on these."""
+    """Run each case on every target, or on those that its attribute `targets` or its module's `TARGETS` names."""
     if "target" in metafunc.fixturenames:
-        names = getattr(metafunc.function, "targets", getattr(metafunc.module, "TARGETS", list(_KINDS)))
+        ours = [name for name in _KINDS if name != "original"]
+        names = getattr(metafunc.function, "targets", getattr(metafunc.module, "TARGETS", ours))
         kinds = [pytest.param(name, marks=_KINDS[name][1]) for name in names]
         metafunc.parametrize("target", kinds, indirect=True, scope="module")
 
