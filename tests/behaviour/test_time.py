@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.session import PATIENCE, Gate, Shell, wrong
-from tests.support.wait import DEADLINE, quicker_than, settle, until, until_async
+from tests.support.wait import quicker_than, settle, until, until_async
 
 
 @pytest.mark.parametrize("timeout", [0.05, 0.1, 0.5])
@@ -168,7 +168,7 @@ def test_commands_that_time_out_run_on(sh: Shell, gate: Gate, tmp_path: Path) ->
 def test_interrupt(sh: Shell, busy: str) -> None:
     sh.out("kept=yes")
     sh.begin(f"echo begun; {busy}", "begun")
-    seen = sh.interrupt(timeout=DEADLINE)
+    seen = sh.interrupt(timeout=1, n_retry=60)
     assert "not reached" not in seen.output
     sh.gives("echo $kept", "yes\n")
     sh.run("kill %1 %2; exec 9<&-")
@@ -283,7 +283,7 @@ def test_interrupt_of_a_raw_terminal(sh: Shell, tmp_path: Path) -> None:
     program = tmp_path / "raw.py"
     program.write_text("import os, tty\ntty.setraw(0)\nos.write(1, b'ready')\nwhile True: os.read(0, 1)\n")
     sh.begin(f"python3 {program}", "ready")
-    sh.interrupt(timeout=DEADLINE)
+    sh.interrupt(timeout=1, n_retry=60)
     for i in range(2):
         sh.gives(f"echo next{i}", f"next{i}\n")
 
@@ -437,7 +437,7 @@ def test_interrupt_with_expect(sh: Shell, tmp_path: Path) -> None:
         """)
     )
     sh.talk(f"python3 {program}", "prompt> ")
-    seen = sh.interrupt(expect=["prompt> "], timeout=DEADLINE)
+    seen = sh.interrupt(expect=["prompt> "], timeout=1, n_retry=60)
     assert "INTERRUPTED" in seen.output
     assert seen.expect_string == "prompt> "
     assert "you said hi" in sh.talk("hi", "prompt> ").output
@@ -459,7 +459,7 @@ def test_a_reader_that_outlives_its_parent_gets_nothing_of_the_next_command(sh: 
     for _ in range(3):
         seen = sh.run(f"python3 {parent} {reader}", check="ignore", expect=["reading"])
         assert seen.expect_string == "reading"
-        sh.interrupt(timeout=DEADLINE)
+        sh.interrupt(timeout=1, n_retry=60)
         sh.gives("echo whole", "whole\n")
 
 
