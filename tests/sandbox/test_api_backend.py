@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from swerex_c.exceptions import (
+    CommandTimeoutError,
     ResourceError,
     SandboxLostError,
     SwerexException,
