@@ -55,15 +55,16 @@ def extra(name: str, extra: str, arguments: str, limit: int, **options: object) 
     return Step(name, script, limit, rerun=rerun, **options)  # type: ignore[arg-type]
 
 
-def contracts(*names: str, besides: str = "") -> str:
-    """Return pytest's arguments for the contracts on these targets."""
-    targets = " or ".join(f"needs(name='{name}')" for name in names)
-    return f'-m "({targets}){besides}" tests/contracts'
+def needing(*names: str, besides: str = "") -> str:
+    """Return pytest's arguments for the contracts and the tests of providers that need one of these."""
+    needed = " or ".join(f"needs(name='{name}')" for name in names)
+    folders = [folder for name in names if Path(folder := f"tests/providers/{name}").is_dir()]
+    return f'-m "({needed}){besides}" tests/contracts {" ".join(folders)}'
 
 
 def slices(*names: str) -> str:
-    """Return pytest's arguments for one case of each contract on these targets."""
-    return contracts(*names, besides=" and slice")
+    """Return pytest's arguments for the few of them that the gate runs."""
+    return needing(*names, besides=" and slice")
 
 
 ENTRIES = ".ci .github .gitignore CHANGELOG.md LICENSE README.md benchmarks csrc pyproject.toml setup.py swerex_c tests"
@@ -225,7 +226,11 @@ FULL_SECONDS = 6 * 3600
 FULL = [
     Step("setup", "bash .ci/setup full", 900, ()),
     Step("package", PACKAGE + AUDIT, 400),
-    tests("slow", f"{ALL} {TESTS} {NO_PROC.replace('tests/', '--ignore tests/')} -m 'slow and not idle' tests", 2400),
+    tests(
+        "slow",
+        f"{ALL} {TESTS} {NO_PROC.replace('tests/', '--ignore tests/')} -m 'slow and not idle and not needs' tests",
+        2400,
+    ),
     tests("no-proc", f"{ALL} {NO_PROC}", 1800),
     Step("answers", """
         tester=".venv/bin/python -m tests.engine.random_tester --seconds 60"
@@ -242,29 +247,14 @@ FULL = [
     Step("tsan", "make -k -C tests/c -j2 tsan", 600),
     Step("fuzz", "make -k -C tests/c -j2 fuzz", 900),
     Step("asan-python", ASAN, 2400),
-    *(
-        tests(f"contracts-{name}", f"{ALL} {contracts(*names)}", 1200, environment=MUST)
-        for name, names in {
-            "docker": ("docker", "docker-server", "podman"),
-            "ssh": ("ssh",),
-            "bwrap": ("isolated",),
-            "kubectl": ("kubectl",),
-            "original": ("original",),
-        }.items()
-    ),
-    tests("docker", f"{ALL} tests/providers/docker", 1800, environment=MUST),
-    tests("ssh", f"{ALL} tests/providers/ssh", 900, environment=MUST),
-    tests("bwrap", f"{ALL} tests/providers/local", 900, environment=MUST),
-    tests("places", f"{ALL} tests/providers/test_*.py", 2400, environment=MUST),
-    tests("kubectl", f"{ALL} tests/providers/kubernetes/test_kubectl.py", 900, environment=MUST),
-    *(
-        extra(name, "test-clouds", f"-n 2 --dist loadfile --timeout 600 tests/providers/{name} "
-              "--ignore tests/providers/kubernetes/test_kubectl.py", 1500, environment=MUST)
-        for name in CLOUDS
-    ),
-    extra("ray", "test-ray", "-n 2 --dist loadfile --timeout 600 tests/providers/ray", 1500, environment=MUST),
-    extra("contracts-clouds", "test-clouds", f"{ALL} {contracts(*CLOUDS)}", 1800, environment=MUST),
-    extra("contracts-ray", "test-ray", f"{ALL} {contracts('ray')}", 1200, environment=MUST),
+    tests("docker", f"{ALL} {needing('docker', 'docker-server', 'podman')}", 2400, environment=MUST),
+    tests("ssh", f"{ALL} {needing('ssh')}", 1200, environment=MUST),
+    tests("isolated", f"{ALL} {needing('isolated')}", 1200, environment=MUST),
+    tests("kubectl", f"{ALL} {needing('kubectl')}", 1200, environment=MUST),
+    tests("original-contracts", f"{ALL} {needing('original')}", 600, environment=MUST),
+    tests("sandboxes", f"{ALL} -m 'not needs' tests/providers", 2400, environment=MUST),
+    *(extra(name, "test-clouds", f"{ALL} {needing(name)}", 1800, environment=MUST) for name in CLOUDS),
+    extra("ray", "test-ray", f"{ALL} {needing('ray')}", 1800, environment=MUST),
     tests("callers", f"{ALL} tests/compatibility", 1200, environment=MUST),
     Step("pythons", PYTHONS % "3.12 3.13 3.14" + NEWER, 3000, ("package",)),
     Step("debian13", DEBIAN % "trixie", 3000),

@@ -32,9 +32,7 @@ from swerex_c.models import (
 from swerex_c.runtime.abstract import AbstractRuntime
 from tests.support import needs
 from tests.support.results import WrongAnswer
-
-DEADLINE = 60.0
-"""Seconds after which what was waited for counts as hanging, on a machine however busy."""
+from tests.support.wait import DEADLINE
 
 OURS = ("local", "frames", "json", "unix", "stdio", "docker-server", "fargate", "ray")
 """The targets whose commands our engine starts."""

@@ -7,7 +7,7 @@ import pytest
 from tests.support.docker_engine import Engine
 from tests.support.pages import check, shown
 
-pytestmark = pytest.mark.slice
+pytestmark = pytest.mark.timeout(600)  # a Debian is made first
 
 
 @pytest.mark.parametrize(("block", "output"), shown("docker"))
