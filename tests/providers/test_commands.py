@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -69,9 +68,7 @@ def test_a_place_that_ends(docker: Engine, docker_place: Callable[..., Any], bas
         box.sh("sleep 600", timeout=DEADLINE)
     with pytest.raises(SandboxLostError):
         box.sh("echo")
-    begin = time.monotonic()
     box.place.close()
-    assert time.monotonic() - begin < DEADLINE
 
 
 def test_a_frozen_place(docker: Engine, docker_place: Callable[..., Any], bash_min: str) -> None:  # noqa: F811
@@ -82,10 +79,8 @@ def test_a_frozen_place(docker: Engine, docker_place: Callable[..., Any], bash_m
     until(lambda: bool(shells._ready) and not shells._starting)
     docker.docker("pause", backend.container)
     try:
-        begin = time.monotonic()
         with pytest.raises((CommandTimeoutError, SandboxLostError)):
             box.sh("echo thawed", timeout=0.3)
-        assert time.monotonic() - begin < DEADLINE
     finally:
         docker.docker("unpause", backend.container)
     assert box.sh("echo next", timeout=DEADLINE).stdout == "next\n"

@@ -162,11 +162,10 @@ async def test_cancels_leave_no_thread_and_no_descriptor(make: Make, reach: Engi
         await deployment.stop()
         assert names(reach) == []
     gc.collect()
-    assert await asyncio.to_thread(
-        needs.wait_until, lambda: len(os.listdir("/proc/self/fd")) <= descriptors + 1, 20
-    )  # what waits here has one of its own
+    # What waits here has a descriptor of its own.
+    await asyncio.to_thread(until, lambda: len(os.listdir("/proc/self/fd")) <= descriptors + 1)
     left = {thread for thread in set(threading.enumerate()) - threads if not thread.name.startswith("asyncio")}
-    assert await asyncio.to_thread(needs.wait_until, lambda: not any(map(threading.Thread.is_alive, left)), 10), left
+    await asyncio.to_thread(until, lambda: not any(map(threading.Thread.is_alive, left)), str(left))
 
 
 async def test_where_the_place_ends_nobody_ends_what_runs_in_it_before(make: Make) -> None:
@@ -192,15 +191,15 @@ async def test_a_client_that_hangs_does_not_keep_a_stop(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     deployment = make()
     starting = asyncio.ensure_future(deployment.start())
-    assert await asyncio.to_thread(needs.wait_until, lambda: needs.mentioning(f"sleep\0{number}\0"), 60)
+    await asyncio.to_thread(until, lambda: needs.mentioning(f"sleep\0{number}\0"))
     await deployment.stop()
     with pytest.raises(RuntimeClosedError):
         await starting
     assert names(reach) == []
     if late:
         go.touch()
-        assert await asyncio.to_thread(needs.wait_until, lambda: len(made.read_text().strip()) == 64, 60)
-        assert await asyncio.to_thread(needs.wait_until, lambda: not names(reach), 60)
+        await asyncio.to_thread(until, lambda: len(made.read_text().strip()) == 64)
+        await asyncio.to_thread(until, lambda: not names(reach))
     for pid in needs.mentioning(str(tmp_path)):
         needs.kill(pid, signal.SIGKILL)
 
@@ -307,7 +306,7 @@ async def test_a_host_that_does_not_let_us_in_says_what_to_do_and_in_time(sshd: 
                 await host(port=port, share_connections=shared, startup_timeout=0.5).start()
         deployment = host(port=port)
         starting = asyncio.ensure_future(deployment.start())
-        assert await asyncio.to_thread(needs.wait_until, lambda: needs.mentioning(line), 60)
+        await asyncio.to_thread(until, lambda: needs.mentioning(line))
         await deployment.stop()
         with pytest.raises(RuntimeClosedError):
             await starting

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -241,7 +240,6 @@ def test_sshd_is_gone_when_stopped(sshd: hosts.Sshd) -> None:
 
 
 def test_bubblewrap(bwrap: str) -> None:
-    start = time.monotonic()
     view = ["--unshare-all", "--ro-bind", "/", "/", "--tmpfs", "/tmp", "--dev", "/dev", "--proc", "/proc"]
     done = subprocess.run([bwrap, *view, "bash", "-c", "echo $$; ls /tmp"], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "2" and time.monotonic() - start < 10
+    assert done.stdout.strip() == "2"

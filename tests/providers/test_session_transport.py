@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -154,10 +153,9 @@ async def test_ends_of_containers(docker: Engine, bash_min: str, container: Call
         await session.start()
         running = asyncio.ensure_future(session.say("echo before; read -t 60", check="ignore"))
         await asyncio.sleep(0.3)
-        begin = time.monotonic()
         docker.docker(*end, name)
         said = await running
-        assert said.output == "before\n" and said.failure_reason and time.monotonic() - begin < 15
+        assert said.output == "before\n" and said.failure_reason
         with pytest.raises(SessionDiedError):
             await session.say("true")
         await session.close()

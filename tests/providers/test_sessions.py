@@ -8,7 +8,6 @@ import os
 import shlex
 import signal
 import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -362,13 +361,11 @@ def test_this_machine_is_not_hit(tmp_path: Path) -> None:
     ]
     try:
         argv = ["bash", "--noprofile", "--norc", "-c", processes.END_MARKED, "bash"]
-        begin = time.monotonic()
         subprocess.run([*argv, marks[0], "30"], check=True, timeout=MINUTE, stdout=subprocess.DEVNULL)
         assert [each.poll() for each in started] == [-9, None, None]
         subprocess.run([*argv, runtime, "30"], check=True, timeout=MINUTE, stdout=subprocess.DEVNULL)
         assert started[1].wait(MINUTE) == -9 and started[2].poll() is None
         assert subprocess.run([*argv, "", "30"], check=False, timeout=MINUTE).returncode == 2
-        assert time.monotonic() - begin < MINUTE
     finally:
         for each in started:
             each.kill()

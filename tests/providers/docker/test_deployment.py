@@ -146,7 +146,7 @@ async def test_a_client_that_cannot_tell_the_id(
     assert deployment.runtime.sandbox.backend.container == name  # type: ignore[attr-defined]
     assert await said(deployment, "echo there") == "there\n"
     clients = deployment.runtime.sandbox._shells  # type: ignore[attr-defined]
-    assert await asyncio.to_thread(needs.wait_until, lambda: clients._ready and not clients._starting, 60)
+    await asyncio.to_thread(until, lambda: clients._ready and not clients._starting)
     reach.docker("pause", name)
     assert f"resume it with `docker unpause {name}`" in (await deployment.is_alive(timeout=60)).message
     reach.docker("unpause", name)
@@ -221,7 +221,7 @@ async def test_the_first_client_comes_by_itself(
     deployment = make()
     await deployment.start()
     ready = deployment.runtime.sandbox._shells._ready  # type: ignore[attr-defined]
-    assert await asyncio.to_thread(needs.wait_until, lambda: ready, 60)
+    await asyncio.to_thread(until, lambda: ready)
 
 
 @pytest.mark.parametrize("more", ["-it", "-d", "--interactive", "--attach=stderr"])
@@ -249,7 +249,7 @@ async def test_a_container_that_does_not_say_that_a_bash_runs(
     monkeypatch.setattr(docker_module, "_GREETING_SCRIPT", f"{instead}; read -t 60 <> <(:)")
     with pytest.raises(DeploymentStartupError, match=words):
         await make(startup_timeout=1 if "1 seconds" in words else 60).start()
-    assert await asyncio.to_thread(needs.wait_until, lambda: names(reach) == [], 60)
+    await asyncio.to_thread(until, lambda: names(reach) == [])
 
 
 async def test_the_callers_arguments_of_docker_run(
@@ -431,7 +431,7 @@ async def test_a_container_that_is_paused_or_goes_away(make: Callable[..., Docke
     name = str(deployment.container_name)
     # Docker itself hangs if a container is paused while a program is being started in it.
     loader_pool = deployment.runtime.sandbox._shells  # type: ignore[attr-defined]
-    assert await asyncio.to_thread(needs.wait_until, lambda: loader_pool._ready and not loader_pool._starting, 60)
+    await asyncio.to_thread(until, lambda: loader_pool._ready and not loader_pool._starting)
     reach.docker("pause", name)
     answer = await deployment.is_alive(timeout=60)
     assert not answer and "is paused" in answer.message
@@ -457,9 +457,7 @@ async def test_an_engine_that_goes_away(
         engine.stop(keep=True)
         with contextlib.suppress(SwerexException):
             assert not await deployment.is_alive(timeout=30)
-        began = time.monotonic()
         await deployment.stop()
-        assert time.monotonic() - began < 60
         assert f"Failed to kill container {name}" in caplog.text and "swerex-c prune" in caplog.text
         await deployment.stop()
 

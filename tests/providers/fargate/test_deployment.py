@@ -301,9 +301,7 @@ async def test_a_task_that_was_stopped_is_told(aws: World) -> None:
     ecs.stop_task(cluster="swe-rex-cluster", task=str(place._task_arn), reason="the bill")
     with pytest.raises(SandboxLostError, match=r"STOPPED: the bill; .*exit code is 143"):
         await until_dead(place)
-    began = time.monotonic()
     await place.stop()
-    assert time.monotonic() - began < 5
 
 
 async def test_a_task_that_ecs_has_forgotten_is_told(aws: World) -> None:

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -309,10 +308,8 @@ async def test_a_view_that_ends(bwrap: str, here: Path) -> None:
             break
         await asyncio.sleep(0.02)
     assert backend._process is not None and backend._process.stdin is not None
-    began = time.monotonic()
     backend._process.stdin.close()  # as when this process ends
     lost = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
-    assert time.monotonic() - began < 20
     assert isinstance(lost[0], SandboxLostError) and "has ended" in str(lost[0])
     assert isinstance(lost[1], SwerexException) or getattr(lost[1], "failure_reason", "")
     assert not await runtime.is_alive(timeout=60)

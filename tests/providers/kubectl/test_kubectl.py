@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,7 +62,6 @@ async def test_a_pod_that_is_lost(how: str) -> None:
             if begun.exists() and begun.read_text() == "\n\n":
                 break
             await asyncio.sleep(0.02)
-        began = time.monotonic()
         if how == "deleted":
             words = "is gone: it was deleted"
             await asyncio.to_thread(cluster.delete_pod, pod)
@@ -76,7 +74,6 @@ async def test_a_pod_that_is_lost(how: str) -> None:
             words = "out of reach, for kubectl says: .*refused"
             await asyncio.to_thread(cluster.stop_serving)
         lost = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
-        assert time.monotonic() - began < 30
         assert isinstance(lost[0], SandboxLostError)
         assert isinstance(lost[1], SwerexException) or getattr(lost[1], "failure_reason", "")
         alive = await runtime.is_alive(timeout=60)

@@ -285,7 +285,6 @@ async def test_a_pod_that_is_lost(server: ApiServer, pod: str, how: str, words: 
             server.stop_serving()
 
     await asyncio.to_thread(lose)
-    began = time.monotonic()
     lost = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
     assert isinstance(lost[0], SandboxLostError)
     assert isinstance(lost[1], SwerexException) or lost[1].failure_reason
@@ -293,7 +292,6 @@ async def test_a_pod_that_is_lost(server: ApiServer, pod: str, how: str, words: 
     assert not alive
     with pytest.raises(SandboxLostError, match=words):
         await runtime.execute(Command(command=["true"]))
-    assert time.monotonic() - began < 60
     await runtime.close()
 
 

@@ -8,7 +8,6 @@ import secrets
 import subprocess
 import sys
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -99,7 +98,6 @@ async def test_a_start_that_is_given_up_leaves_nothing(server: ApiServer, stage:
         await asyncio.sleep(0)
     else:
         await until_async(reached.is_set)
-    began = time.monotonic()
     if how == "cancel":
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -108,7 +106,6 @@ async def test_a_start_that_is_given_up_leaves_nothing(server: ApiServer, stage:
         await made.stop()
         with pytest.raises(RuntimeClosedError):
             await starting
-    assert time.monotonic() - began < 20
     await asyncio.sleep(0.7)  # a request that is still on its way would have arrived
     assert not server.pods and made.pod_name is None
     made = deployment(server)

@@ -29,11 +29,8 @@ def only_watched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def start_and_stop(made: KubernetesDeployment) -> None:
-    began = time.monotonic()
     await made.start()
-    took = time.monotonic() - began
     await made.stop()
-    assert took < DEADLINE
 
 
 @pytest.mark.usefixtures("only_watched")

@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -173,14 +172,12 @@ async def test_why_a_sandbox_has_ended_is_told(
     while not (directory / "begun").exists():
         await asyncio.sleep(0.05)
     world.order("end", sandbox=started.sandbox.object_id, status=status, code=3, words=words)
-    began = time.monotonic()
     with pytest.raises(SwerexException):
         await running
     with pytest.raises(SandboxLostError, match=told):
         await started.runtime.execute(Command(command=["true"]))
     with pytest.raises(SandboxLostError, match="Container process terminated.*" + told):
         await started.is_alive()
-    assert time.monotonic() - began < DEADLINE
 
 
 async def test_a_sandbox_whose_machine_is_gone_holds_nobody_up(world: ModalWorld, started: ModalDeployment) -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -45,10 +44,8 @@ async def is_lost(
 ) -> str:  # fmt: skip
     """What it must be like afterwards; the error's words."""
     link = deployment._link
-    began = time.monotonic()
     error = await raised(asyncio.wait_for(call, 60))
     assert type(error) is kind, repr(error)
-    assert time.monotonic() - began < SOON
     assert link._handle._actor_id.hex() in str(error) and " on node " in str(error)
     for again in (deployment.runtime.run_in_session(BashAction(command="echo 2")), raised(_executed(deployment))):
         with pytest.raises(SandboxLostError):

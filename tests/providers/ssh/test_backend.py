@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -169,9 +168,7 @@ async def test_a_server_that_crashes(own: hosts.Sshd) -> None:
         await asyncio.sleep(0.02)
     assert begun.read_text() == "\n\n"
     own.crash()
-    began = time.monotonic()
     lost = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
-    assert time.monotonic() - began < 30
     assert isinstance(lost[0], SandboxLostError) and "Connection refused" in str(lost[0])
     assert isinstance(lost[1], SwerexException) or getattr(lost[1], "failure_reason", "")
     alive = await runtime.is_alive(timeout=60)
@@ -197,9 +194,7 @@ async def test_a_connection_that_is_killed(sshd: hosts.Sshd, shared: bool) -> No
         asyncio.ensure_future(runtime.execute(Command(command=command, shell=True))),
         asyncio.ensure_future(runtime.run_in_session(BashAction(command=command, timeout=300, check="silent"))),
     ]
-    assert await asyncio.to_thread(
-        needs.wait_until, lambda: begun.exists() and begun.read_text() == "\n\n", 60
-    )
+    await asyncio.to_thread(until, lambda: begun.exists() and begun.read_text() == "\n\n")
     for pid in needs.mentioning(f"sshd: {getpass.getuser()}"):  # what serves connections here
         if sshd.daemon and pid in descendants(sshd.daemon.pid):
             os.kill(pid, signal.SIGKILL)
