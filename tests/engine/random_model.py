@@ -111,8 +111,8 @@ class Model:
     """PROMPT_COMMAND has commands of the user's, which traps and traces show too."""
     detached: bool = False
     """The descriptor is closed by which bash gives its terminal to programs."""
-    modes: str = ""
-    """Of the terminal: odd ones change what programs read."""
+    odd_modes: bool = False
+    """The terminal has modes that change what programs read, or show it."""
     jobs: int = 0
 
     @property
@@ -429,7 +429,7 @@ def _apply(model: Model, kind: str, text: str) -> None:
         model.interrupts = words[1] == "-" if words[2] == "INT" else model.interrupts
     model.evals |= text.startswith("alias {") or "CHLD" in text
     if kind == "modes":
-        model.modes = text
+        model.odd_modes |= text not in ("stty -echo", "stty cols 40", "stty noflsh")
     if kind == "descriptors":
         model.detached |= "255" in text
         if words[1].startswith("2>"):
@@ -549,7 +549,7 @@ def _many(model: Model, source: random.Random) -> Step | None:
 
 @_calm(3)
 def _talks(model: Model, source: random.Random) -> Step | None:
-    if model.detached or model.modes not in ("", "stty -echo", "stty cols 40", "stty noflsh"):
+    if model.detached or model.odd_modes:
         return None
     word = _word(source) * source.choice([1, 1, 300 if model.carried else 900])
     return Step(f"sh -c 'printf ready; read x; echo got ${{#x}}'\n{word}", f"got {len(word)}", None, "talks", "ready")
