@@ -231,7 +231,7 @@ FULL = [
         f"{ALL} {TESTS} {NO_PROC.replace('tests/', '--ignore tests/')} -m 'slow and not idle and not needs' tests",
         2400,
     ),
-    tests("no-proc", f"{ALL} {NO_PROC}", 1800),
+    tests("no-proc", f"{ALL} {NO_PROC}", 3000),
     Step("answers", """
         tester=".venv/bin/python -m tests.engine.random_tester --seconds 60"
         $tester --sessions 24 --busy 1

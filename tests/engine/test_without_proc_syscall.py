@@ -93,10 +93,10 @@ _ROOMS = [
 ]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1000)
 @pytest.mark.parametrize(("room", "at_least"), _ROOMS)
 def test_it_behaves(environment: dict[str, str], room: str, at_least: int) -> None:
-    assert run_rooms([room], LEFT_OUT, environment, 90) >= at_least
+    assert run_rooms([room], LEFT_OUT, environment) >= at_least
 
 
 class _Carried:

@@ -33,4 +33,4 @@ _ROOMS = [
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize(("room", "at_least"), _ROOMS)
 def test_it_behaves(room: str, at_least: int) -> None:
-    assert run_rooms([room], LEFT_OUT, {**inherited(), "SWX_PLACE": "here"}, 300) >= at_least
+    assert run_rooms([room], LEFT_OUT, {**inherited(), "SWX_PLACE": "here"}) >= at_least

@@ -24,7 +24,7 @@ def shared(docker: Engine) -> Iterator[tuple[str, dict[str, str]]]:
 @pytest.mark.timeout(1000)
 def test_rooms(shared: tuple[str, dict[str, str]]) -> None:
     container, environment = shared
-    assert run_rooms(["hidden_prompts", "redefinitions"], LEFT_OUT, {**environment, "SWX_PLACE": container}, 300) >= 30
+    assert run_rooms(["hidden_prompts", "redefinitions"], LEFT_OUT, {**environment, "SWX_PLACE": container}) >= 30
 
 
 @pytest.mark.timeout(300)
