@@ -78,8 +78,8 @@ def test_shell(docker: Engine, bash_min: str) -> None:
         # Docker tells the container the size of the terminal a moment after the start.
         person.keys(b'echo "$A-$((6 * 7)) $PWD"; until [ "$(stty size 2>/dev/null)" ]; do :; done; stty size\r')
         person.until(rb"b c-42 /tmp\r\n31 91\r\n.*# ")
-        person.keys(b"sleep 1000\r")
-        person.until(rb"sleep 1000\r\n")
+        person.keys(b"sh -c 'echo begun; exec sleep 1000'\r")  # which has the terminal when it says so
+        person.until(rb"\nbegun\r\n")
         person.keys(b"\x03")
         person.until(rb"# ")
         person.keys(b"exit 5\r")
