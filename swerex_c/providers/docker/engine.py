@@ -271,13 +271,16 @@ class Engine:
         return self._gone(["kill"], containers)
 
     def _gone(self, words: Sequence[str], containers: Sequence[str]) -> str | None:
+        deadline = time.monotonic() + _ASK_SECONDS
         try:
             said = self.ask(*words, *containers)
+            # podman waits five seconds for the processes that it has killed, which a busy machine may take to end.
+            while said.code and "did not die within" in said.words.lower() and time.monotonic() < deadline:
+                said = self.ask(*words, *containers)
         except (TimeoutError, DeploymentStartupError) as error:
             return str(error)
         lower = said.words.lower()
         if said.code and "already in progress" in lower:  # such as that of a container that has just ended by itself
-            deadline = time.monotonic() + _ASK_SECONDS
             while any(map(self.exists, containers)) and time.monotonic() < deadline:
                 time.sleep(0.05)
             return None

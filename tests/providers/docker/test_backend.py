@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from swerex_c.providers.docker.backend import DockerBackend, PodmanBackend
+from swerex_c.providers.docker.engine import Engine as Client
 from tests.support import hosts
 from tests.support.docker_engine import Engine
 
@@ -142,3 +143,18 @@ def test_an_engine_that_is_away_or_hangs_is_told(tmp_path: Path) -> None:
     command.write_text("#!/bin/sh\nsleep 300 & wait\n")
     with pytest.raises(TimeoutError, match="within 0.3 s"):
         away.why_lost(0.3)
+
+
+def test_a_removal_that_podman_gives_up_is_asked_for_again(tmp_path: Path) -> None:
+    """A script in podman's place: the real one says this on a machine that is too busy to end a process."""
+    (tmp_path / "podman").write_text(
+        "#!/bin/sh\n"
+        f"echo x >>{tmp_path}/asked\n"
+        f"[ $(wc -l <{tmp_path}/asked) -lt 3 ] || exit 0\n"
+        "echo 'Error: cannot remove container b7: given PIDs did not die within timeout' >&2\n"
+        "exit 125\n"
+    )
+    (tmp_path / "podman").chmod(0o755)
+    engine = Client("podman", {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert engine.remove("b7") is None
+    assert (tmp_path / "asked").read_text() == "x\n" * 3
