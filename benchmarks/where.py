@@ -38,7 +38,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from swerex_c.bench.measured import Measured  # noqa: E402
+from measuring.measured import Measured  # noqa: E402
 
 TRACING = Path("/sys/kernel/tracing/instances")
 WARM = 200

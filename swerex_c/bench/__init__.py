@@ -1,11 +1,8 @@
-"""Session benchmark: the command `swerex-c bench` and its measuring core.
+"""Measure sessions beside a bare terminal, `subprocess.run`, pexpect, ptyprocess and SWE-ReX.
 
-The core, which the source tree's `benchmarks/` use too: `engine` is what is measured, `operations` measure it in the
-process of `worker`, `process` starts and asks such a process, `results` are turns, rows and their statistics, `report`
-prints them, `machine` describes the machine and prepares its files and variables. Engines: `pty`, `programs`,
-`runtime`. These modules import each other by relative names and need only the standard library, so that they also run
-in the interpreter of another engine, and beside another version of this package.
+The command `swerex-c bench` and the source tree's `benchmarks/` share this core: `measure` runs rows in interleaved
+rounds, with a `worker` process for each engine; `engines` drives what is measured; `rows` defines what is asked;
+`report` shows the results; `machine` describes the machine; `command` handles the options.
 
-The command: `rows` defines the measurements, `make` its engines, `run` schedules the turns within a time budget,
-`summary` shows the results, `command` handles the options.
+`engines` and `worker` need only the standard library, because they also run in the interpreter of another engine.
 """

@@ -1,28 +1,89 @@
-"""Command `swerex-c bench`: handle its options, measure, and show the results."""
+"""Command `swerex-c bench`: handle its options, prepare the peers, measure, and show the results."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from rich.console import Console
 
 from swerex_c.deployment.config import DeploymentConfig
 from swerex_c.exceptions import InvalidInputError
 
-from . import summary
-from .rows import ORIGINAL, OURS, PLACE, PROGRAMS, PTY, ROWS, WARM, Row, chosen
-from .run import Found, MissingError, Setting, measure
+from . import report, rows
+from .measure import Contender, Setting, measure
 
-__all__ = ["Place", "run"]
+__all__ = ["contenders", "peers_python", "run", "with_status"]
 
-Place = tuple[DeploymentConfig, str]
-"""A deployment to measure, and its name for display."""
+PEERS = ["aiohttp", "pexpect==4.9.0", "ptyprocess==0.7.0", "swe-rex==1.4.0"]
+"""Requirements of the peers' environment; SWE-ReX imports aiohttp without requiring it."""
+
+ENGINES = "swerex_c.bench.engines:"
+
+T = TypeVar("T")
+
+
+def peers_python(directory: Path, show: Callable[[str], None] = lambda _: None, more: list[str] | None = None) -> str:
+    """Return the interpreter of an environment with the peers, which is made in `directory` if it is not there.
+
+    Args:
+        more: additional requirements.
+
+    Raises:
+        InvalidInputError: if it cannot be made.
+    """
+    requirements = "\n".join([*PEERS, *(more or [])]) + "\n"
+    python, ready = directory / "bin" / "python", directory / "requirements.txt"
+    if ready.exists() and ready.read_text() == requirements:
+        return str(python)
+    show(f"installing {', '.join(PEERS)} in {directory}")
+    for command in (
+        [sys.executable, "-m", "venv", "--clear", str(directory)],
+        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements.split()],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            lines = (done.stderr or done.stdout).strip().splitlines() or ["it says nothing"]
+            raise InvalidInputError(
+                f"The peers' environment in {directory} cannot be made: {lines[-1]}. "
+                "Name an interpreter that has them with --peers-python."
+            )
+    ready.write_text(requirements)
+    return str(python)
+
+
+def contenders(peers: str | None, target: DeploymentConfig | None = None, **options: Any) -> list[Contender]:
+    """Return the engines that a run has.
+
+    Args:
+        peers: interpreter that has the peers, if they are measured.
+        options: keyword arguments of `LocalRuntime`.
+    """
+    found = [
+        Contender(rows.OURS, f"{ENGINES}Ours", options),
+        Contender(rows.PRESTARTED, f"{ENGINES}Ours", {**options, "warm_sessions": 8, "warm_startup_files": True}),
+        Contender(rows.LIMIT, f"{ENGINES}BareTerminal"),
+        Contender(rows.SUBPROCESS, f"{ENGINES}Subprocess"),
+    ]
+    if target is not None:
+        # As in SWE-ReX, only the configuration of Daytona has no type field.
+        deployment = {"type": "daytona", **target.model_dump(mode="json")}
+        found.append(
+            Contender(rows.TARGET, f"{ENGINES}Ours", {"deployment": deployment}, variables=None, outlasts=True)
+        )
+    if peers is not None:
+        kinds = {rows.PTYPROCESS: "Ptyprocess", rows.TUNED: "TunedPexpect", rows.PEXPECT: "Pexpect"}
+        kinds[rows.SWEREX] = "SweRex"
+        swap = {"SWEREX_C_SWAP": "0"}
+        found += [Contender(name, f"{ENGINES}{kind}", python=peers, variables=swap) for name, kind in kinds.items()]
+    return found
 
 
 def run(
@@ -30,8 +91,9 @@ def run(
     only: list[str],
     *,
     as_json: Path | None,
-    original_python: Path | None,
-    place: Place | None,
+    peers: bool,
+    peers_interpreter: Path | None,
+    target: tuple[DeploymentConfig, str] | None,
     seed: int,
 ) -> int:
     """Run the benchmark, show its results, and return the exit status.
@@ -39,46 +101,45 @@ def run(
     Args:
         only: keys of the rows to measure; empty means all rows.
         as_json: file to write the results to as JSON; with "-", only JSON is printed.
-        original_python: interpreter that has SWE-ReX, if it must be measured.
-        place: deployment to measure additionally.
+        peers: whether pexpect, ptyprocess and SWE-ReX are measured too.
+        peers_interpreter: interpreter that has them, instead of an environment that this makes.
+        target: deployment to measure additionally, and its name for display.
 
     Returns:
         0; 1 after a wrong answer or a failure, 130 after SIGINT.
 
     Raises:
-        InvalidInputError: if a row or the interpreter does not exist, or the file cannot be written.
+        InvalidInputError: if a row does not exist, the peers cannot be had, or the file cannot be written.
     """
-    if unknown := [name for name in only if name not in ROWS]:
-        raise InvalidInputError(f"There is no row {unknown[0]}, but {', '.join(ROWS)}")
-    engines = [OURS, WARM, PTY, PROGRAMS, ORIGINAL] + ([PLACE] if place else [])
-    setting = Setting(seconds, seed=seed, begin=_process_began())
-    if original_python is not None:
-        setting.original_python = str(original_python)
-        setting.needed += (ORIGINAL,)
-    if place is not None:
-        config, setting.place_name = place
-        # As in SWE-ReX, only the configuration of Daytona has no type field.
-        setting.deployment = {"type": "daytona", **config.model_dump(mode="json")}
-        setting.needed += (PLACE,)
+    begin = _process_began()
+    if unknown := [name for name in only if name not in rows.KEYS]:
+        raise InvalidInputError(f"There is no row {unknown[0]}, but {', '.join(rows.KEYS)}")
     try:
         out = as_json and (sys.stdout if str(as_json) == "-" else as_json.open("w"))
     except OSError as error:
         raise InvalidInputError(f"{as_json}: {error.strerror}") from None
-    try:
-        found = _measured(setting, chosen(only, engines))
-    except KeyboardInterrupt:
-        print("swerex-c: interrupted", file=sys.stderr)
-        return 128 + signal.SIGINT
-    except MissingError as error:
-        if error.engine == ORIGINAL:
-            raise InvalidInputError(f"--original-python: {error}") from None
-        print(f"swerex-c: {setting.place_name}: {error}", file=sys.stderr)
-        return 1
+    python = None if peers_interpreter is None else str(peers_interpreter)
+    if python is None and peers:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        python = with_status(lambda show: peers_python(cache / "swerex-c" / "peers", show))
+        begin = time.perf_counter()
+    config, name = target or (None, "")
+    setting = Setting(contenders(python, config), seconds, seed=seed, begin=begin)
+    setting.rounds = 5 if seconds >= 30 else 3 if seconds >= 10 else 1
+    chosen = rows.select(
+        {it.name for it in setting.contenders}, lambda row: not row.full and (not only or row.key in only)
+    )
+    found = with_status(lambda show: measure(setting, chosen, show))
+    if target and rows.TARGET in found.absent:
+        print(f"swerex-c: {name}: {found.absent[rows.TARGET]}", file=sys.stderr)
     if out is not sys.stdout:
-        summary.print_tables(found, setting)
+        report.print_report(found, setting, name)
     if out:
-        print(json.dumps(summary.as_data(found, setting), indent=1), file=out, flush=True)
-    return 0 if summary.is_good(found) else 1
+        print(json.dumps(report.as_data(found, setting, target=name), indent=1), file=out, flush=True)
+    if found.interrupted:
+        print("swerex-c: interrupted; the results are those until then", file=sys.stderr)
+        return 128 + signal.SIGINT
+    return 0 if report.is_good(found) else 1
 
 
 def _process_began() -> float:
@@ -88,8 +149,12 @@ def _process_began() -> float:
     return time.perf_counter() - age
 
 
-def _measured(setting: Setting, rows: list[Row]) -> Found:
-    """Run the benchmark with a status line on the terminal. SIGTERM and SIGHUP end it with cleanup."""
+def with_status(work: Callable[[Callable[[str], None]], T]) -> T:
+    """Do some work with a progress line on the terminal. SIGTERM and SIGHUP end it with cleanup.
+
+    Args:
+        work: gets a function that shows a text.
+    """
 
     def end(number: int, _frame: Any) -> NoReturn:
         raise SystemExit(128 + number)
@@ -98,9 +163,9 @@ def _measured(setting: Setting, rows: list[Row]) -> Found:
     console = Console(stderr=True)
     try:
         if not console.is_terminal:
-            return measure(setting, rows)
+            return work(lambda _: None)
         with console.status("starting") as status:
-            return measure(setting, rows, status.update)
+            return work(status.update)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -7,6 +7,7 @@ import datetime
 import fcntl
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
@@ -48,7 +49,7 @@ def machine() -> dict[str, object]:
         "load_before": os.getloadavg()[0],
         "kernel": f"{platform.system()} {platform.release()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "bash": first_line("bash", "--version"),
+        "bash": re.sub(r".*version ([\d.]+).*", r"bash \1", first_line("bash", "--version")),
     }
 
 

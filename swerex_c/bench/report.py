@@ -1,60 +1,187 @@
-"""Tables of benchmark rows.
-
-A column is a title and a function that formats a number of a line.
-"""
+"""Results of a benchmark: a table in 80 columns with bars, three sentences, JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import sys
+import textwrap
+from typing import Any
 
-from .operations import Result
+from swerex_c._version import __version__
 
-__all__ = ["Column", "duration", "print_row", "table", "times"]
+from .machine import machine
+from .measure import NO_TIME, Found, Row, Setting
+from .rows import LIMIT, OURS, PEXPECT, PRESTARTED, SWEREX, TARGET, TUNED
 
-Column = tuple[str, Callable[[Result], str]]
+__all__ = ["as_data", "duration", "is_good", "print_report", "sentences"]
 
+NAME, TIME, RATE, RATIO, BAR = 22, 9, 12, 7, 24
+"""Columns of a line's name, its times, a rate, the ratio, and the bar; 79 with the spaces between them."""
 
-def duration(us: float | None) -> str:
-    """Format microseconds with a suitable unit."""
-    if us is None:
-        return ""
-    if us < 1:
-        return f"{us * 1e3:.0f} ns"
-    if us < 1000:
-        return f"{us:.1f} us"
-    return f"{us / 1e3:.2f} ms" if us < 1e6 else f"{us / 1e6:.2f} s"
+LEGEND = """\
+Shorter bars are better. The ratio is the time divided by the bare terminal's, or by subprocess.run's for execute: the \
+median of the rounds."""
 
-
-def times(title: str, key: str) -> Column:
-    """Return the column of a number of microseconds."""
-    return title, lambda line: duration(line.get(key))
+NO_CODE = """\
+pexpect's figures do not include the exit code, which costs it a second command, nor any proof that a command has \
+ended: it believes what looks like its prompt."""
 
 
-def table(columns: Iterable[Column], lines: dict[str, Result]) -> list[list[str]]:
-    """Return the cells of a table without empty columns, the titles first.
+def duration(us: float) -> str:
+    """Format microseconds in the unit that leaves about three digits."""
+    number, unit = (us, "us") if us < 1e3 else (us / 1e3, "ms") if us < 1e6 else (us / 1e6, "s")
+    return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"
 
-    A line with an error has two cells: its name and the error.
-    """
-    measured = [line for line in lines.values() if "error" not in line]
-    shown = [it for it in columns if any(it[1](line) for line in measured)]
-    found = [["", *(title for title, _ in shown)]]
-    for name, line in lines.items():
-        found.append([name, str(line["error"])] if "error" in line else [name, *(cell(line) for _, cell in shown)])
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 80)
+
+
+def _shown_time(line: dict[str, Any]) -> float:
+    """Return the microseconds that a bar shows: of a command, or the average of all sessions together."""
+    return 1e6 / line["per_second"] if "per_second" in line else float(line["p50_us"])
+
+
+def _rate(line: dict[str, Any]) -> str:
+    if "bytes" in line:
+        return f"{line['megabytes_per_second']:,.3g} MB/s"
+    return f"{line['per_second']:,.0f}/s" if "per_second" in line else duration(line["p99_us"])
+
+
+def _bar(share: float) -> str:
+    """Return a bar of a share (0 to 1) of the columns, in eighths of a column where the terminal can show them."""
+    encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower()
+    if not encoding.startswith("utf"):
+        return "#" * max(1, round(share * BAR))
+    eighths = max(1, round(share * BAR * 8))
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def _name(found: Found, row: Row, name: str, target: str) -> str:
+    shown = target if name == TARGET else name
+    if name == SWEREX and (version := found.versions.get(name)):
+        shown = f"{name} {version}"
+    return f"{shown} (limit)" if name == row.baseline == LIMIT else shown
+
+
+def _lines(row: Row) -> dict[str, dict[str, Any]]:
+    return {turn.name: row.summary(turn.name) for turn in row.turns}
+
+
+def print_table(found: Found, target: str = "") -> None:
+    """Print a table for each row, with a line for each engine."""
+    for row in found.rows:
+        lines = {
+            turn.name: row.summary(turn.name)
+            for turn in row.turns
+            if turn.engine not in found.absent or turn.name in row.results
+        }
+        measured = [line for line in lines.values() if "error" not in line]
+        longest = max(map(_shown_time, measured), default=1.0)
+        rate = "" if not measured else "rate" if {"bytes", "per_second"} & set(measured[0]) else "p99"
+        print(f"\n{row.title}\n{'':{NAME}} {'median':>{TIME}} {rate:>{RATE}} {'ratio':>{RATIO}}")
+        for name, line in lines.items():
+            shown = _name(found, row, name, target)[:NAME]
+            if "error" in line:
+                print(f"{shown:{NAME}} {line['error']}")
+                continue
+            ratio = line.get("ratio")
+            by_limit = "" if ratio is None else f"{ratio:.2f}x" if ratio < 100 else f"{ratio:,.0f}x"
+            numbers = f"{duration(line['p50_us']):>{TIME}} {_rate(line):>{RATE}} {by_limit:>{RATIO}}"
+            print(f"{shown:{NAME}} {numbers}  {_bar(_shown_time(line) / longest)}")
+            if "failed" in line:
+                print(f"{'':{NAME}} {line['failed']}")
+
+
+def sentences(data: dict[str, Any]) -> list[str]:
+    """Return three sentences that need no knowledge of the field, of those for which there are results."""
+
+    def lines(key: str) -> dict[str, dict[str, Any]]:
+        found = data["rows"].get(key, {}).get("lines", {})
+        return {name: line for name, line in found.items() if "error" not in line}
+
+    def ms(us: float) -> str:
+        return f"{us / 1e3:,.0f}" if us >= 1e4 else f"{us / 1e3:.2g}"
+
+    found = []
+    true = lines("true")
+    if OURS in true:
+        parts = [f"A command takes {ms(true[OURS]['p50_us'])} ms"]
+        if TUNED in true:
+            parts.append(f"{TUNED}, takes {ms(true[TUNED]['p50_us'])} and does not know the exit code")
+        elif LIMIT in true:
+            parts.append(f"a {LIMIT} takes {ms(true[LIMIT]['p50_us'])} and proves nothing")
+        if SWEREX in true:
+            parts.append(f"{SWEREX} takes {ms(true[SWEREX]['p50_us'])}")
+        found.append("; ".join(parts) + ".")
+    start = lines("start")
+    if OURS in start:
+        text = f"A session starts in {ms(start[OURS]['p50_us'])} ms"
+        if PRESTARTED in start:
+            text += f", or in {ms(start[PRESTARTED]['p50_us'])} if its shell was started ahead of time"
+        if SWEREX in start:
+            text += f"; {SWEREX} takes {ms(start[SWEREX]['p50_us'])}"
+        found.append(text + ".")
+    many, output = lines("sessions-64"), lines("output-64")
+    parts = []
+    if OURS in many:
+        parts.append(f"64 sessions at once run {many[OURS]['per_second']:,.0f} commands a second")
+    if OURS in output:
+        parts.append(f"64 MB of output arrive in {output[OURS]['p50_us'] / 1e6:.2g} s")
+    if parts:
+        text = ", and ".join(parts)
+        beside = [f"{many[TUNED]['per_second']:,.0f} commands"] if OURS in many and TUNED in many else []
+        beside += [f"{output[TUNED]['p50_us'] / 1e6:.2g} s"] if OURS in output and TUNED in output else []
+        if beside:
+            text += f"; with {TUNED}, it is {' and '.join(beside)}"
+        found.append(text + ".")
     return found
 
 
-def print_row(title: str, columns: Iterable[Column], lines: dict[str, Result]) -> None:
-    """Print a row's title and table, and why turns of measured lines have failed."""
-    cells = table(columns, lines)
-    # A line with an error has one long cell, which sets no width.
-    full = [it for it in cells if len(it) == len(cells[0])]
-    first = max(len(it[0]) for it in cells)
-    widths = [max(len(it[at]) for it in full) for at in range(1, len(cells[0]))]
-    print(f"\n{title}")
-    for each in cells:
-        if each in full:
-            each = [each[0], *(cell.rjust(width) for cell, width in zip(each[1:], widths, strict=True))]
-        print("  " + "  ".join([each[0].ljust(first), *each[1:]]).rstrip())
-    for name, line in lines.items():
-        if "failed" in line:
-            print(f"  {name}: {line['failed']}")
+def as_data(found: Found, setting: Setting, **more: Any) -> dict[str, Any]:
+    """Return all results as JSON data, the format of the source tree's records."""
+    rows = {row.key: {"title": row.title, "baseline": row.baseline, "lines": _lines(row)} for row in found.rows}
+    run = {"seconds": setting.seconds, "took": round(found.seconds, 2), "rounds": setting.rounds, "seed": setting.seed}
+    about = {**machine(), "load_before": found.load, "swerex_c": __version__, "versions": found.versions, **more}
+    return {"format": 2, "machine": about, "run": run, "rows": rows, "absent": found.absent, "ok": is_good(found)}
+
+
+def is_good(found: Found) -> bool:
+    """Check whether every answer was right, and each engine of this package was measured.
+
+    Turns that were left out for lack of time are no failure.
+    """
+    ours = [(row, turn) for row in found.rows for turn in row.turns if turn.engine in (OURS, PRESTARTED, TARGET)]
+    failed = any(row.errors.get(turn.name, NO_TIME) != NO_TIME for row, turn in ours)
+    measured = {turn.engine for row, turn in ours if turn.name in row.results}
+    missing = {turn.engine for _, turn in ours} - measured - {PRESTARTED}
+    return not failed and not missing and not any(row.wrong for row in found.rows)
+
+
+def print_report(found: Found, setting: Setting, target: str = "") -> None:
+    """Print the table, the sentences, what the figures do not say, the machine, and the engines that are absent."""
+    data = as_data(found, setting)
+    print(_wrapped(LEGEND))
+    print_table(found, target)
+    print()
+    for sentence in sentences(data):
+        print(_wrapped(sentence))
+    measured = {turn.engine for row in found.rows for turn in row.turns if turn.name in row.results}
+    if measured & {PEXPECT, TUNED}:
+        print(f"\n{_wrapped(NO_CODE)}")
+    about = data["machine"]
+    print()
+    print(
+        _wrapped(
+            f"{about['date']}, {about['cpu']}, {about['processors']} processors, load {found.load:.1f}, "
+            f"{about['kernel']}, {about['python']}, {about['bash']}. {found.seconds:.0f} s; every answer was checked, "
+            "and a line with a wrong one has no time."
+        )
+    )
+    for name, why in found.absent.items():
+        shown = target if name == TARGET else name
+        if name not in measured:
+            print(f"Without {shown}: {why}")
+        elif why != NO_TIME:
+            print(f"{shown} was lost: {why}")
+    if not is_good(found) and not found.interrupted:
+        print("swerex-c: an answer was wrong, or an engine of this package failed: see above", file=sys.stderr)

@@ -1,100 +1,128 @@
-"""Rows of `swerex-c bench`: the operation of each row, and its engines.
+"""Rows of the benchmark: what is asked of which engine. Every answer is checked.
 
-The operations check the answer of everything that is measured here.
+A row that only the source tree's `benchmarks/` measures has `full`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import results
+from .measure import Row, Turn
 
-__all__ = ["OURS", "ORIGINAL", "PLACE", "PROGRAMS", "PTY", "ROWS", "WARM", "Row", "Turn", "chosen"]
+__all__ = [
+    "KEYS",
+    "LIMIT",
+    "OURS",
+    "PEXPECT",
+    "PLAIN_C",
+    "PRESTARTED",
+    "PTYPROCESS",
+    "SUBPROCESS",
+    "SWEREX",
+    "TARGET",
+    "TUNED",
+    "select",
+]
 
 OURS = "swerex_c"
-WARM = "swerex_c, warm"
-"""Engine with pre-started shells that have already read their startup files."""
-PTY = "raw pty"
-PROGRAMS = "subprocess.run"
-ORIGINAL = "swe-rex"
-PLACE = "place"
-"""Engine name for the deployment that the caller specifies, such as a server or an image."""
+PRESTARTED = "swerex_c, pre-started"
+"""This package with shells that it started ahead of time, and that have read the startup files."""
+LIMIT = "bare terminal"
+PLAIN_C = "plain C"
+"""The same limit in C; only in the source tree, because it needs a compiler."""
+SUBPROCESS = "subprocess.run"
+PEXPECT = "pexpect, as it comes"
+TUNED = "pexpect, tuned"
+PTYPROCESS = "ptyprocess"
+SWEREX = "SWE-ReX"
+TARGET = "target"
+"""The deployment that the caller names, such as a server or an image."""
+
+QUICK = (OURS, TARGET, LIMIT, PLAIN_C, PTYPROCESS, TUNED)
+
+ACTIONS = [
+    ("cd $(mktemp -d) && git init -q . && git config user.name a && git config user.email a@b.c", "", 0),
+    ("cat >calc.py <<'EOF'\ndef add(a, b):\n    return a - b  # wrong\nEOF", "", 0),
+    (
+        "cat >test_calc.py <<'EOF'\nimport unittest\nfrom calc import add\n\n"
+        "class T(unittest.TestCase):\n    def test(self):\n        self.assertEqual(add(1, 2), 3)\nEOF",
+        "",
+        0,
+    ),
+    ("git add -A && git commit -qm first", "", 0),
+    ("ls -1", "calc.py\ntest_calc.py\n", 0),
+    ("grep -n wrong calc.py", "2:    return a - b  # wrong\n", 0),
+    ("python3 -B -m unittest -q 2>&1 | tail -1", "FAILED (failures=1)\n", 0),
+    ("sed -i 's/a - b  # wrong/a + b/' calc.py", "", 0),
+    ("python3 -B -m unittest -q 2>&1 | tail -1", "OK\n", 0),
+    ("git diff --stat | tail -1", " 1 file changed, 1 insertion(+), 1 deletion(-)\n", 0),
+    ("cat calc.py", "def add(a, b):\n    return a + b\n", 0),
+    ("seq 20000", "".join(f"{number}\n" for number in range(1, 20001)), 0),
+    ("find . -name '*.py' | sort", "./calc.py\n./test_calc.py\n", 0),
+    ("false", "", 1),
+    ("export X=1; echo $X; pwd >/dev/null", "1\n", 0),
+    ("git commit -qam second && git log --oneline | wc -l", "2\n", 0),
+    ('rm -rf "$PWD"; cd /', "", 0),
+]
+"""An agent's small day, which mends a fault: commands, what they print, their exit codes."""
 
 
-@dataclass
-class Turn(results.Turn):
-    """Work of an engine in a round, with the time that it needs at least."""
-
-    least: float = 0.01
-    """Estimated seconds of the shortest possible turn; the turn is left out if there is less time."""
+def _turns(engines: tuple[str, ...], **request: Any) -> list[Turn]:
+    """Return a turn for each engine; SWE-ReX and pexpect as it comes are slow, and have fewer rounds."""
+    slow = {SWEREX: (2, 0.8), PEXPECT: (3, 0.3)}
+    return [Turn(name, request, *slow.get(name, (None, 0.01))) for name in engines]
 
 
-@dataclass
-class Row(results.Row):
-    """One measured operation, which a user waits for."""
-
-    turns: Sequence[Turn]
-    baseline: str = PTY
-    operation: str = ""
-    request: dict[str, Any] = field(default_factory=dict)
-    """Parameters of the operation; those of a turn override them."""
-
-    weight: float = 1.0
-    """Weight of the row's share of the time."""
-
-    like: Row | None = None
-    times: float = 1.0
-    """`times` samples of the row `like` take as long as one of this row, to predict whether there is time for it."""
-
-    opens: bool = False
-    """True if that applies only to the first turn, which starts the shells that later turns use."""
-
-
-def _rows() -> list[Row]:
-    slow: dict[str, Any] = {"rounds": 2, "least": 0.5}
-    rows = []
-    for key, title, text in (("builtin", "a builtin: true", "true"), ("program", "a program: /bin/true", "/bin/true")):
-        turns = [Turn(OURS), Turn(PTY), Turn(PROGRAMS), Turn(ORIGINAL, rounds=3, least=0.3), Turn(PLACE)]
-        rows.append(Row(key, title, turns, operation="command", request={"text": text}))
-    # Each session uses up a pre-started shell: without a pause, the next sessions would wait for new shells.
-    warm = Turn(WARM, {"rest": 0.05}, least=0.1)
-    turns = [Turn(OURS), warm, Turn(PTY), Turn(ORIGINAL, **slow), Turn(PLACE, least=0.2)]
-    create = Row("create", "a session, until its first prompt", turns, operation="create")
-    turns = [Turn(OURS), Turn(PTY), Turn(PROGRAMS), Turn(ORIGINAL, rounds=1, least=0.5), Turn(PLACE)]
-    output = Row("output-1", "1 MB of output", turns, operation="output", request={"megabytes": 1}, weight=0.7)
-    turns = [Turn(OURS, **slow), Turn(PTY, **slow), Turn(PROGRAMS, **slow), Turn(PLACE, **slow)]
-    long: dict[str, Any] = {"operation": "output", "request": {"megabytes": 64}}
-    rows += [create, output, Row("output-64", "64 MB of output", turns, **long, like=output, times=64)]
-    for sessions in (16, 64):
-        turns = [Turn(OURS, least=0.1), Turn(PTY, least=0.2), Turn(PROGRAMS, least=0.1)]
-        if sessions == 16:
-            turns.append(Turn(ORIGINAL, {"sessions": 4}, f"{ORIGINAL}, 4 sessions", 1, 2.0))
-        turns.append(Turn(PLACE, least=0.5))
-        many: dict[str, Any] = {"operation": "fleet", "request": {"sessions": sessions}}
-        title = f"{sessions} sessions at once: true"
-        rows.append(Row(f"fleet-{sessions}", title, turns, **many, like=create, times=sessions, opens=True))
-    turns = [Turn(OURS, least=0.3), Turn(PTY, least=0.3), Turn(ORIGINAL, rounds=1, least=1.0), Turn(PLACE, least=0.3)]
-    rows.append(Row("interrupt", "interrupt of sleep 100", turns, operation="interrupt"))
-    turns = [Turn(OURS), Turn(PROGRAMS), Turn(ORIGINAL, rounds=3), Turn(PLACE)]
-    title = "execute: true, without a session"
-    rows.append(Row("execute", title, turns, PROGRAMS, operation="execute", weight=0.7))
-    return rows
+def _rows() -> Iterator[Row]:
+    everyone = (*QUICK, SUBPROCESS, PEXPECT, SWEREX)
+    yield Row("true", "A command: true", "command", _turns(everyone, text="true"))
+    yield Row("bin-true", "A program: /bin/true", "command", _turns(everyone, text="/bin/true"))
+    # Each start uses up a pre-started shell: without a rest, the next one would wait for a new shell.
+    starts = [*_turns((*QUICK, PEXPECT, SWEREX)), Turn(PRESTARTED, {"rest": 0.05}, None, 0.1)]
+    yield Row("start", "Start of a session, until it takes a command", "create", starts)
+    # Before the long outputs, after which this process keeps memory that sessions would use.
+    for number, full in ((1000, True), (64, False)):
+        turns = [Turn(name, {"number": number}, 2, 0.01 * number) for name in (*QUICK, SUBPROCESS)]
+        if full:
+            turns = [turn for turn in turns if turn.engine not in (TUNED, SUBPROCESS)]
+        else:  # its sessions run one after the other, so four stand for 64
+            turns.append(Turn(SWEREX, {"number": 4}, 1, 2.5, f"{SWEREX}, 4 sessions"))
+        title = f"{number:,} sessions at once, each runs true again and again"
+        yield Row(f"sessions-{number}", title, "sessions", turns, weight=0.5, full=full)
+    engines: tuple[str, ...]
+    for megabytes, one_line in ((1, False), (64, False), (64, True), (1000, False)):
+        engines = everyone if megabytes == 1 else (*QUICK, SUBPROCESS)  # the others search all of it again and again
+        turns = _turns(engines, megabytes=megabytes, one_line=one_line)
+        for turn in turns if megabytes > 1 else []:
+            turn.rounds, turn.least = 2, megabytes / 60
+        title = f"{megabytes:,} MB of output" + (" in one line" if one_line else "")
+        key = f"{'line' if one_line else 'output'}-{megabytes}"
+        yield Row(key, title, "output", turns, weight=0.7, full=one_line or megabytes > 64)
+    turns = _turns((*QUICK, SWEREX))
+    for turn in turns:
+        turn.rounds, turn.least = turn.rounds or 3, max(turn.least, 0.3)
+    yield Row("interrupt", "Interrupt of sleep 100", "interrupt", turns, weight=0.7)
+    turns = _turns((OURS, TARGET, SUBPROCESS, SWEREX))
+    yield Row("execute", "execute: true without a session", "execute", turns, SUBPROCESS, weight=0.5)
+    turns = _turns((OURS, LIMIT, PTYPROCESS, SWEREX), actions=ACTIONS)
+    title = f"An agent's day: {len(ACTIONS)} actions with git, grep and tests"
+    yield Row("day", title, "day", turns, full=True)
+    turns = [Turn(name, {"module": f"{package}.runtime.local"}) for name, package in ((OURS, OURS), (SWEREX, "swerex"))]
+    yield Row("import", "Import of the package's LocalRuntime", "imports", turns, SWEREX, full=True)
 
 
-ROWS = tuple(row.key for row in _rows())
-"""Keys of all rows, in order."""
+KEYS = tuple(row.key for row in _rows() if not row.full)
+"""Keys of the rows of `swerex-c bench`."""
 
 
-def chosen(wanted: list[str], engines: list[str]) -> list[Row]:
-    """Return new rows, with the turns of these engines only.
+def select(engines: set[str], wanted: Callable[[Row], bool] = lambda row: not row.full) -> list[Row]:
+    """Return new rows with the turns of these engines only.
 
     Args:
-        wanted: keys of the rows; empty means all rows.
-        engines: names of the engines.
+        wanted: chooses the rows.
     """
-    rows = [row for row in _rows() if not wanted or row.key in wanted]
+    rows = [row for row in _rows() if wanted(row)]
     for row in rows:
         row.turns = [turn for turn in row.turns if turn.engine in engines]
     return rows

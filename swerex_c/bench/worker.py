@@ -1,31 +1,316 @@
-"""Worker process for one benchmark engine.
+"""Worker process that measures one engine.
 
-It reads requests as JSON lines, runs them, and responds with JSON lines. The first request names the engine: its keys
-are the arguments of `make`. Each of the others has the name of its `operation`, and the parameters of that.
+It reads requests as JSON lines, and responds with JSON lines. The first request names the class of the engine and its
+options. Each other one names an operation of `Operations`, and its parameters.
+
+Times are taken beside the call that a user would write, so they include no pipe between processes, and every answer is
+checked outside of them. The time of a wrong answer is discarded, and the answer is counted. This module needs only the
+standard library.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib
+import itertools
 import json
 import os
-import platform
+import re
+import resource
 import signal
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
-from .operations import Operations
+from .engines import Answer, Engine
 
-__all__ = ["serve"]
+__all__ = ["Cpu", "Operations", "Result", "memory_kb", "serve"]
+
+Result = dict[str, Any]
+"""Result of an operation: `count`, `wrong`, `samples_us`, and `per_second` or `bytes`; CPU in microseconds."""
+
+MOST = 4000
+"""Maximum number of samples of a turn; more samples would add no information."""
+
+PIECE = 1 << 20
+"""Bytes that are compared at a time, so that a comparison needs little memory."""
 
 PATIENCE = 120
 """Seconds that an operation may exceed its `seconds` before the process of a blocking engine ends itself."""
 
-Say = Callable[[dict[str, Any]], None]
+
+class Cpu:
+    """Context manager that measures the CPU time of this process, and apart from it that of all descendants."""
+
+    def __enter__(self) -> Cpu:
+        self.seconds = -time.perf_counter()
+        self.own, self.others = -self._own(), -self._others()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter()
+        self.own += self._own()
+        self.others += self._others()
+
+    @contextlib.contextmanager
+    def aside(self) -> Any:
+        """Exclude the time of the block, such as a comparison, from this process's."""
+        own, seconds = self._own(), time.perf_counter()
+        try:
+            yield
+        finally:
+            self.own -= self._own() - own
+            self.seconds -= time.perf_counter() - seconds
+
+    def result(self, count: int, wrong: int, samples: list[float], **more: object) -> Result:
+        """Return the result of an operation with these samples."""
+        rounded = [round(it, 2) for it in samples]
+        cpu = {"cpu_self_us": self.own, "cpu_children_us": self.others}
+        return {"count": count, "wrong": wrong, "samples_us": rounded, **cpu, **more}
+
+    @staticmethod
+    def _own() -> float:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return (used.ru_utime + used.ru_stime) * 1e6
+
+    @staticmethod
+    def _others() -> float:
+        """Return the microseconds of all descendants, living and reaped."""
+        reaped = resource.getrusage(resource.RUSAGE_CHILDREN)
+        total, tick = (reaped.ru_utime + reaped.ru_stime) * 1e6, 1e6 / os.sysconf("SC_CLK_TCK")
+        pending = ["self"]
+        while pending:
+            pid = pending.pop()
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a process that ends meanwhile
+                for task in os.listdir(f"/proc/{pid}/task"):
+                    pending += Path(f"/proc/{pid}/task/{task}/children").read_text().split()
+                    if pid != "self":
+                        total += int(Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0]) / 1e3
+                if pid != "self":
+                    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                    total += (int(fields[13]) + int(fields[14])) * tick
+        return total
 
 
-async def _requests() -> AsyncIterator[dict[str, Any]]:
+def memory_kb() -> int:
+    """Return the resident memory of this process in kB."""
+    found = re.search(r"^VmRSS:\s+(\d+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+class Operations:
+    """Operations on an engine. An operation ends after `seconds` or `count` samples, but takes at least one."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.kept: set[str] = set()
+        self.placed: dict[str, str] = {}
+        self.unique = os.urandom(4).hex()  # a server may have sessions of other users
+
+    async def session(self, key: str) -> str:
+        """Return the key of a shell that stays open between rounds; it is opened and checked at the first call."""
+        name = f"{key}-{self.unique}"
+        if name not in self.kept:
+            await self.engine.open(name)
+            self.kept.add(name)
+            await self.check(name)
+        return name
+
+    async def check(self, key: str) -> int:
+        """Run `echo` of a random token, and return the number of wrong answers: 0 or 1."""
+        token = os.urandom(6).hex()
+        return not self.engine.is_right(await self.engine.run(key, f"echo {token}"), f"{token}\n")
+
+    async def sample(
+        self,
+        one: Callable[[], Awaitable[tuple[float, bool]]],
+        count: int,
+        seconds: float,
+        cpu: Cpu | None = None,
+    ) -> Result:
+        """Take samples: `one` returns its microseconds, and whether the answer was right."""
+        samples: list[float] = []
+        until, taken = time.perf_counter() + seconds, 0
+        with cpu or Cpu() as cpu:
+            while taken < min(count, MOST) and (not taken or time.perf_counter() < until):
+                took, right = await one()
+                taken += 1
+                if right:
+                    samples.append(took)
+        return cpu.result(taken, taken - len(samples), samples)
+
+    async def timed(self, answer: Callable[[], Awaitable[Any]]) -> tuple[float, Any]:
+        """Return the microseconds of a call, and its answer."""
+        began = time.perf_counter_ns()
+        said = await answer()
+        return (time.perf_counter_ns() - began) / 1e3, said
+
+    async def command(self, text: str, count: int, seconds: float) -> Result:
+        """Measure a command without output, run repeatedly in one shell."""
+        key, run, clock = await self.session("command"), self.engine.run, time.perf_counter_ns
+        is_right = self.engine.is_right
+        until = time.perf_counter() + seconds / 10
+        while time.perf_counter() < until and await run(key, text) and count > 1:
+            pass
+
+        async def one() -> tuple[float, bool]:
+            began = clock()
+            answer = await run(key, text)
+            return (clock() - began) / 1e3, is_right(answer)
+
+        found = await self.sample(one, count, seconds)
+        return {**found, "wrong": found["wrong"] + await self.check(key)}
+
+    async def create(self, count: int, seconds: float, rest: float = 0.0) -> Result:
+        """Measure the start of a shell until it accepts commands; its check and its end are not timed.
+
+        Args:
+            rest: seconds to wait before each start, for an engine that prepares the next shell meanwhile.
+        """
+        names = (f"create{number}-{self.unique}" for number in itertools.count())
+
+        async def one() -> tuple[float, bool]:
+            key = next(names)
+            await asyncio.sleep(rest)
+            took, _ = await self.timed(lambda: self.engine.open(key))
+            right = not await self.check(key)
+            await self.engine.close(key)
+            return took, right
+
+        return await self.sample(one, count, seconds)
+
+    async def output(self, path: str, count: int, seconds: float) -> Result:
+        """Measure `cat` of a file, whose output must equal the file."""
+        key, cpu = await self.session("output"), Cpu()
+        if path not in self.placed:
+            self.placed[path] = await self.engine.place(path)
+        text = f"cat {self.placed[path]}"
+
+        async def one() -> tuple[float, bool]:
+            took, answer = await self.timed(lambda: self.engine.run(key, text))
+            with cpu.aside():
+                return took, self.is_file(answer, path)
+
+        return {**await self.sample(one, count, seconds, cpu), "bytes": os.path.getsize(path)}
+
+    def is_file(self, answer: Answer, path: str) -> bool:
+        """Check whether a command succeeded and printed the content of a file."""
+        output, code = answer
+        if not self.engine.is_right(("", code)) or len(output) != os.path.getsize(path):
+            return False
+        with open(path, "rb") as file:
+            for start in range(0, len(output), PIECE):
+                piece = output[start : start + PIECE]
+                if file.read(PIECE) != (piece.encode() if isinstance(piece, str) else piece):
+                    return False
+        return True
+
+    async def sessions(self, number: int, count: int, seconds: float) -> Result:
+        """Measure the rate of `true` in many shells at once, which are opened before and closed after it."""
+        keys = [f"many{at}-{self.unique}" for at in range(number)]
+        memory, files = memory_kb(), len(os.listdir("/proc/self/fd"))
+        opened: list[str] = []
+
+        async def open_one(key: str) -> int:
+            await self.engine.open(key)
+            opened.append(key)
+            return await self.check(key)
+
+        try:
+            wrong = 0
+            for start in range(0, number, 16):  # shells start on all processors, and none waits too long
+                wrong += sum(await asyncio.gather(*map(open_one, keys[start : start + 16])))
+            with Cpu() as cpu:
+                samples, more = await self.engine.at_once(keys, "true", count, time.perf_counter() + seconds)
+            each = {
+                "memory_kb": (memory_kb() - memory) / number,
+                "files": (len(os.listdir("/proc/self/fd")) - files) / number,
+            }
+            total, wrong = len(samples) + more, wrong + more + sum([await self.check(key) for key in keys])
+            return cpu.result(total, wrong, samples, per_second=total / cpu.seconds, each=each)
+        finally:
+            for start in range(0, len(opened), 16):
+                await asyncio.gather(*map(self.engine.close, opened[start : start + 16]))
+
+    async def interrupt(self, count: int, seconds: float) -> Result:
+        """Measure the time from a command's interrupt until the shell is ready."""
+        key = await self.session("interrupt")
+
+        async def one() -> tuple[float, bool]:
+            await self.engine.begin(key, "sleep 100")
+            took, _ = await self.timed(lambda: self.engine.interrupt(key))
+            return took, not await self.check(key)
+
+        return await self.sample(one, count, seconds)
+
+    async def execute(self, count: int, seconds: float) -> Result:
+        """Measure a command without a persistent shell."""
+
+        async def one() -> tuple[float, bool]:
+            took, answer = await self.timed(lambda: self.engine.execute("true"))
+            return took, self.engine.is_right(answer)
+
+        told = self.engine.is_right(await self.engine.execute("echo told"), "told\n")
+        found = await self.sample(one, count, seconds)
+        return {**found, "wrong": found["wrong"] + (not told)}
+
+    async def day(self, actions: list[tuple[str, str, int]], count: int, seconds: float) -> Result:
+        """Measure a list of commands, each with the output and exit code that it must have.
+
+        Args:
+            actions: command, output, exit code; an output that begins with "sha256:" is the digest of the real one.
+        """
+        import hashlib
+
+        key = await self.session("day")
+
+        def is_right(answer: Answer, output: str, code: int) -> bool:
+            said = answer[0] if isinstance(answer[0], bytes) else answer[0].encode()
+            found = f"sha256:{hashlib.sha256(said).hexdigest()}" if output.startswith("sha256:") else said.decode()
+            return found == output and answer[1] == (code if self.engine.exit_codes else None)
+
+        async def one() -> tuple[float, bool]:
+            took, right = 0.0, True
+            for text, output, code in actions:
+                more, answer = await self.timed(lambda text=text: self.engine.run(key, text))  # type: ignore[misc]
+                took, right = took + more, right and is_right(answer, output, code)
+            return took, right
+
+        return await self.sample(one, count, seconds)
+
+    async def imports(self, module: str, count: int, seconds: float) -> Result:
+        """Measure a new interpreter that imports a module, less one that imports nothing."""
+
+        async def one() -> tuple[float, bool]:
+            times = []
+            for code in ("pass", f"import {module}"):
+                began = time.perf_counter()
+                right = subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+                times.append((time.perf_counter() - began) * 1e6)
+            return max(0.01, times[1] - times[0]), right
+
+        return await self.sample(one, count, seconds)
+
+
+# The process
+
+
+def _make(kind: str, options: dict[str, Any]) -> Any:
+    """Return the operations of a new engine.
+
+    Args:
+        kind: module and class of the engine, as "module:Class"; a class with `operations` has its own.
+    """
+    module, _, name = kind.partition(":")
+    made = getattr(importlib.import_module(module), name)(**options)
+    return made.operations(made) if hasattr(made, "operations") else Operations(made)
+
+
+async def _requests() -> AsyncIterator[Result]:
     """Yield the driver's requests. The end of standard input, which may come at any time, cancels the calling task."""
     loop, me = asyncio.get_running_loop(), asyncio.current_task()
     assert me is not None
@@ -47,53 +332,37 @@ async def _requests() -> AsyncIterator[dict[str, Any]]:
         yield json.loads(await lines.get())
 
 
-def _error(error: Exception) -> dict[str, str]:
-    """Return the response for an exception; the driver decides how to handle it."""
-    return {"error": f"{type(error).__name__}: {error}"}
-
-
-async def _answer(operations: Operations, say: Say) -> None:
-    engine = operations.engine
-    requests = _requests()
-    try:
-        try:
-            await engine.start()
-            say({"ready": engine.version, "python": platform.python_version()})
-            async for request in requests:
-                if engine.blocking:  # the event loop may never notice that the driver is gone
-                    signal.alarm(int(request.get("seconds", 0)) + PATIENCE)
-                try:
-                    say(await operations.ask(**request))
-                except Exception as error:
-                    say(_error(error))
-                signal.alarm(0)
-        finally:
-            await engine.end()
-    except Exception as error:
-        say(_error(error))
-
-
-def serve(make: Callable[..., Operations]) -> None:
+def serve() -> None:
     """Serve requests until standard input ends, then end every shell."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, as a parent can hand it down, it would hide exit codes
     # Output that a library prints must not mix with the responses.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
-    def say(answer: dict[str, Any]) -> None:
+    def say(answer: Result) -> None:
         print(json.dumps(answer), file=answers, flush=True)
+
+    async def answer_all(operations: Any) -> None:
+        engine = operations.engine
+        try:
+            await engine.start()
+            say({"ready": engine.version, "blocking": engine.blocking})
+            async for request in _requests():
+                if engine.blocking:  # the event loop may never notice that the driver is gone
+                    signal.alarm(int(request["seconds"]) + PATIENCE)
+                try:
+                    say(await getattr(operations, request.pop("operation"))(**request))
+                except Exception as error:
+                    say({"error": f"{type(error).__name__}: {error}"})
+                signal.alarm(0)
+        finally:
+            await engine.end()
 
     try:
         with open(0, "rb", buffering=0, closefd=False) as requests:
-            operations = make(**json.loads(requests.readline() or sys.exit(0)))
-    except Exception as error:
-        say(_error(error))
-        return
-    try:
-        if factory := operations.engine.loop_factory:
-            with asyncio.Runner(loop_factory=factory) as runner:
-                runner.run(_answer(operations, say))
-        else:
-            asyncio.run(_answer(operations, say))
+            operations = _make(**json.loads(requests.readline() or sys.exit(0)))
+        asyncio.run(answer_all(operations))
     except (asyncio.CancelledError, BrokenPipeError):
         sys.exit(0)
+    except Exception as error:
+        say({"error": f"{type(error).__name__}: {error}"})

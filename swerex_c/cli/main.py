@@ -421,8 +421,11 @@ def bench(
         Path | None,
         typer.Option("--json", metavar="FILE", help="Also write the results to FILE; with -, print only them."),
     ] = None,
-    original_python: Annotated[
-        Path | None, typer.Option(help="Python interpreter that has SWE-ReX, to compare with it.", metavar="FILE")
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Also measure pexpect, ptyprocess and SWE-ReX; they are installed apart.")
+    ] = False,
+    peers_python: Annotated[
+        Path | None, typer.Option(help="Measure the peers that this Python interpreter has.", metavar="FILE")
     ] = None,
     host: Annotated[
         str | None, typer.Option(metavar="HOST", help="Also measure this host: USER@NAME for ssh, or a server's URL.")
@@ -441,23 +444,26 @@ def bench(
 ) -> None:
     """Measure sessions on this machine in about a minute.
 
-    They are compared with a bare terminal and plain programs. Every answer is checked: a wrong one has no time, and
-    makes the exit code 1. The seconds do not include the time that a container or a server takes to start and to end.
-    Rows: builtin, program, create, output-1, output-64, fleet-16, fleet-64, interrupt, execute.
+    They are compared with a bare terminal, plain programs, and with --peers pexpect, ptyprocess and SWE-ReX. Every
+    answer is checked: a wrong one has no time, and makes the exit code 1. The seconds do not include the installation
+    of the peers, nor the time that a container or a server takes to start and to end. After ^C the results are those
+    until then.
+    Rows: true, bin-true, start, sessions-64, output-1, output-64, interrupt, execute.
     """
     from swerex_c.bench import command
     from swerex_c.cli.targets import find_target
 
     try:
-        place = find_target(
+        target = find_target(
             host, image, deployment, container_runtime=container_runtime.value, port=port, auth_token=auth_token
         )
         code = command.run(
             seconds or (15.0 if quick else 60.0),
             only or [],
             as_json=as_json,
-            original_python=original_python,
-            place=place,
+            peers=peers,
+            peers_interpreter=peers_python,
+            target=target,
             seed=seed,
         )
     except InvalidInputError as error:
