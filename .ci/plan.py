@@ -112,10 +112,7 @@ PYTHONS = """
         (cd / && "$OLDPWD/$venv/bin/python" "$OLDPWD/tests/support/smoke.py")
     done
 """
-ANSWERS = (
-    ".venv/bin/python benchmarks/bench.py --quick --no-install --contenders 'bare C,engine,core,ours' --only "
-    "true,create,output-8,line-8,typed-16,patterns,fleet,fleet-8,replay,interrupt,execute,encode-100,decode-100"
-)
+ANSWERS = ".venv/bin/python -m benchmarks --answers"
 
 GATE_SECONDS = 1200
 RERUN_SECONDS = 120  # of them, for the second runs of failed tests
@@ -263,10 +260,8 @@ FULL = [
     Step("dependencies", DEPENDENCIES, 2400),
     Step("wheels", WHEELS, 3600),
     tests("idle", f"{TESTS} --timeout 600 -m idle tests", 3000, alone=True),
-    Step("instructions", ".venv/bin/python -m benchmarks --gate", 400, alone=True),
-    Step("benchmarks", """
-        .venv/bin/python benchmarks/bench.py --quick --no-install --only 'remote-*'
-        .venv/bin/python benchmarks/bench.py --quick --no-install --only 'docker-*' --need 'docker: ours'
-        """, 900, alone=True),
+    Step("instructions", ".venv/bin/python -m benchmarks --instructions", 400, alone=True),
+    Step("large-answers", ".venv/bin/python -m benchmarks --answers --only 'docker-*,sessions-1000,output-1000'", 600),
+    Step("benchmarks", ".venv/bin/python -m benchmarks --seconds 600 --no-record", 1200, alone=True),
     Step("flaky", FLAKY, 3000),
 ]  # fmt: skip

@@ -1,98 +1,161 @@
-"""The benchmark suite: `python -m benchmarks` measures, records and draws; see README.md beside this file."""
+"""The benchmark suite: `python -m benchmarks` measures, keeps a record and draws; see README.md beside this file."""
 
 from __future__ import annotations
 
 import argparse
-import subprocess
+import contextlib
+import fnmatch
+import os
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # as for the workers, which run this directory's files alone
+from swerex_c.bench import report
+from swerex_c.bench import rows as local
+from swerex_c.bench.command import contenders, peers_python, with_status
+from swerex_c.bench.machine import first_line
+from swerex_c.bench.measure import Contender, Found, Row, Setting, measure
+from swerex_c.exceptions import InvalidInputError
 
-import bench
-import chart
-import gate
-from goals import targets
-from growth import print_growth
-from measure import HERE, BenchError, original_python
-from record import ROUNDS, compare, find, latest, read, write
-from report import write_report
-from rows import Result
-from tables import print_targets
+from . import docker, pictures, record, remote
 
-USAGE = """python -m benchmarks [--quick | --full] [--only ROW,...] [--check] ...   measure and record
-       python -m benchmarks --compare BEFORE AFTER   what differs between two records
-       python -m benchmarks --gate [--keep | --against COMMIT]   for CI: ends with 1 if something is slower
-       python -m benchmarks --report [RECORD]        its goals and growths; its tables and pictures anew
-       python -m benchmarks --chart [RECORD]         the chart of README.md anew"""
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
 
+USAGE = """python -m benchmarks [--only ROW,...] [--seconds N]   measure, keep a record
+       python -m benchmarks --answers [--only ROW,...]      ask each row once, look at the answers alone
+       python -m benchmarks --compare BEFORE AFTER          what differs between two records
+       python -m benchmarks --chart [RECORD]                pictures and figures of README.md anew
+       python -m benchmarks --instructions [--keep]         count instructions, by callgrind"""
 
-def show_comparison(before: Result, after: Result) -> None:
-    """Print how two records differ. Raises LookupError where nothing of them can be compared."""
-    found = list(compare(before, after))
-    if not found:
-        raise LookupError(f"no line has {ROUNDS} rounds in both records; runs with --quick have fewer")
-    for it in found:
-        word = ("slower" if it.change > 0 else "faster") if it.certain else "same"
-        change = f"{it.before:10.3f} {it.after:10.3f} {it.change:+8.1%}"
-        print(f"{it.row:16} {it.line:24} {change}  p={it.chance:.3f}  {word}")
+LARGE = 1 << 30
+"""Bytes of output that a session keeps: all of the longest row."""
 
 
-def make_report(path: Path) -> None:
-    """Write tables and pictures beside a record."""
-    made = draw(path)
-    pictures = made or sorted(path.parent.glob("*.svg"))  # those of before, which somebody could draw
-    for each in [*made, write_report(read(str(path)), path.parent, pictures)]:
-        print(each)
+def parse() -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", usage=USAGE)
+    parser.add_argument("--only", metavar="ROW,...", help="these rows alone ('true', 'remote-*'); the default is all")
+    parser.add_argument("--seconds", type=float, default=900, help="time to measure for (default: 900)")
+    parser.add_argument("--rounds", type=int, default=8, help="rounds at most (default: 8)")
+    parser.add_argument("--seed", type=int, default=1, help="for the order of turns")
+    parser.add_argument("--peers-python", metavar="FILE", help="interpreter that has the peers; else one is made")
+    parser.add_argument("--no-peers", action="store_true", help="leave pexpect, ptyprocess and SWE-ReX out")
+    parser.add_argument("--no-record", action="store_true", help="print the results, and keep none")
+    parser.add_argument("--answers", action="store_true", help="ask once, without peers, containers and 1,000s")
+    parser.add_argument("--compare", nargs=2, metavar=("BEFORE", "AFTER"))
+    parser.add_argument("--chart", nargs="?", const="", metavar="RECORD")
+    parser.add_argument("--instructions", action="store_true")
+    parser.add_argument("--keep", action="store_true", help="with --instructions: keep the counts")
+    return parser.parse_args()
 
 
-def draw(path: Path) -> list[Path]:
-    """The pictures, by whichever Python has matplotlib: this one, or that of the other engines."""
-    for python in dict.fromkeys([sys.executable, original_python(may_install=False)]):
-        if python:
-            command = [python, str(HERE / "pictures.py"), str(path)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode == 0:
-                return [Path(it) for it in done.stdout.splitlines()]
-    print(f"benchmarks: no new pictures: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
-    return []
+def chosen(arguments: argparse.Namespace) -> list[Row]:
+    """Return the rows to measure, with the turns of all engines.
+
+    Raises:
+        LookupError: if there is no such row.
+    """
+    every = [*local.all_rows(), *remote.rows(), *docker.rows()]
+    names = arguments.only.split(",") if arguments.only else ["*"]
+    keys = [row.key for row in every]
+    if unknown := [name for name in names if not fnmatch.filter(keys, name)]:
+        raise LookupError(f"there is no row {unknown[0]}, but {', '.join(keys)}")
+    rows = [row for row in every if any(fnmatch.fnmatchcase(row.key, name) for name in names)]
+    if arguments.answers and not arguments.only:
+        rows = [row for row in rows if not row.key.startswith("docker-") and not row.key.endswith("-1000")]
+    return rows
+
+
+def engines(arguments: argparse.Namespace, rows: list[Row], stack: contextlib.ExitStack) -> list[Contender]:
+    """Return the engines that the rows need; say which cannot be had."""
+    peers: str | None = arguments.peers_python
+    if peers is None and not arguments.no_peers and not arguments.answers:
+        peers = with_status(lambda show: peers_python(ROOT / ".cache" / "peers", show))
+    found = contenders(peers, output_limit=LARGE)
+    packages = (str(HERE),)
+    directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="swerex-c-bench-"))
+    found.append(Contender(local.PLAIN_C, "benchmarks.floor:PlainC", {"directory": directory}, packages=packages))
+    if any(row.key.startswith("remote-") for row in rows):
+        found += remote.contenders(peers, packages)
+    if any(row.key.startswith("docker-") for row in rows):
+        try:
+            found += docker.contenders(peers, packages, stack)
+        except RuntimeError as error:
+            print(f"benchmarks: {error}", file=sys.stderr)
+    return found
+
+
+def answers(found: Found) -> int:
+    """Print whether each engine answered each row rightly, and return the exit status."""
+    good = True
+    for row in found.rows:
+        for turn in row.turns:
+            line = row.summary(turn.name)
+            good = good and "error" not in line
+            print(f"{row.key:16} {turn.name:24} {line.get('error', 'right')}")
+    return 0 if good and any(row.turns for row in found.rows) else 1
+
+
+def keep(found: Found, setting: Setting) -> None:
+    """Keep a record with its tables and pictures."""
+    about: dict[str, Any] = {
+        "compiler": first_line(os.environ.get("CC", "cc"), "--version"),
+        "commit": first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
+        "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
+    }
+    data = report.as_data(found, setting, **about)
+    path = record.write(data)
+    tables = ["# A run of the benchmarks", "", f"Commit {about['commit']}, made by `{about['command']}`.", "", "```"]
+    path.with_name("tables.md").write_text("\n".join([*tables, *report.lines(found, setting), "```", ""]))
+    print("", path, *pictures.draw(data, path.parent), sep="\n")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, or look at the answers alone."""
+    rows = chosen(arguments)
+    with contextlib.ExitStack() as stack:
+        found = engines(arguments, rows, stack)
+        names = {contender.name for contender in found}
+        for row in rows:
+            row.turns = [turn for turn in row.turns if turn.engine in names]
+        setting = Setting(found, arguments.seconds, arguments.rounds, once=arguments.answers, seed=arguments.seed)
+        results = with_status(lambda show: measure(setting, rows, show))
+    if arguments.answers:
+        return answers(results)
+    print(*report.lines(results, setting), sep="\n")
+    if not arguments.no_record:
+        keep(results, setting)
+    return 130 if results.interrupted else 0 if report.is_good(results) else 1
 
 
 def main() -> int:
-    if sys.argv[1:2] == ["--gate"]:
-        return gate.main(sys.argv[2:])
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", usage=USAGE, add_help=False)
-    parser.add_argument("--compare", nargs=2, metavar=("BEFORE", "AFTER"))
-    parser.add_argument("--report", nargs="?", const="", metavar="RECORD")
-    parser.add_argument("--chart", nargs="?", const="", metavar="RECORD")
-    chosen, rest = parser.parse_known_args()
+    """Do what the command line says, and return the exit status."""
+    arguments = parse()
     try:
-        if chosen.compare:
-            show_comparison(*map(read, chosen.compare))
+        if arguments.instructions:
+            from .instructions import check
+
+            return 0 if check(arguments.keep) else 1
+        if arguments.compare:
+            found = list(record.compare(*(record.read(record.find(name)) for name in arguments.compare)))
+            for it in found:
+                numbers = f"{it.before:10.3f} {it.after:10.3f} {it.after / it.before - 1:+8.1%}  p={it.chance:.3f}"
+                print(f"{it.row:16} {it.line:24} {numbers}  {it.verdict}")
+            if not found:
+                raise LookupError(f"no line has {record.ROUNDS} rounds and the same baseline in both records")
             return 0
-        if chosen.report is not None:
-            path = find(chosen.report) if chosen.report else latest()
-            print_growth(read(str(path)))
-            print_targets(list(targets(read(str(path)))))
-            make_report(path)
+        if arguments.chart is not None:
+            path = record.find(arguments.chart) if arguments.chart else record.latest(pictures.has_bars)
+            pictures.figures(record.read(path))
+            print(f"from {path}:", *pictures.draw(record.read(path)), pictures.README, sep="\n")
             return 0
-        if chosen.chart is not None:
-            path = find(chosen.chart) if chosen.chart else latest(chart.has_bars)
-            print(f"from {path}", *chart.draw_chart(read(str(path))), sep="\n")
-            return 0
-    except (LookupError, OSError) as error:
+        return run(arguments)
+    except (LookupError, OSError, RuntimeError, InvalidInputError) as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 2
-    sys.argv[1:] = rest
-    status, measured = bench.main(USAGE)
-    if measured is not None:
-        measured["machine"]["command"] = " ".join(["python -m benchmarks", *rest])
-        make_report(write(measured))
-    return status
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BenchError as error:
-        sys.exit(f"benchmarks: {error}")
+    sys.exit(main())

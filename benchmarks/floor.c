@@ -1,29 +1,23 @@
 /* floor.c: what the machine itself costs, in plain C with nothing of the product in it.
  *
- * Each mode does by the shortest way what one of the benchmark's rows asks for: a bash on a pty whose prompt is
- * the fence, one write per command, blocking reads until the fence is there.  No checks, no timeouts, no
- * matching, no thread: a session engine cannot be faster than this on the same machine, only close to it.
+ * Each mode does by the shortest way what one of the rows asks for: a bash on a pty whose prompt is the fence, one
+ * write per command, blocking reads until the fence is there.  No timeouts, no proof, nothing kept: a session engine
+ * cannot be faster than this on the same machine, only close to it.  Answers are checked by their exit code and their
+ * number of bytes.
  *
- *   floor command N TEXT [REST]      one session; N times TEXT; every latency.  REST: microseconds of busy waiting
- *                                    before each, so that the shell is asleep when its line comes
- *   floor carried N TEXT ARGV...     the same through a program that carries the terminal of a bash elsewhere, such as
- *                                    `docker exec -it`; its own terminal is there, ours is raw
- *   floor start N user|rc|bare       spawn to first prompt: as a person has it (readline and startup files), with
- *                                    startup files but without readline, and with neither
- *   floor output FILE ROUNDS         one session; `cat FILE`, read and counted
- *   floor interrupt N                SIGINT to the foreground group of `sleep 100` until the prompt
- *   floor fleet SESSIONS COMMANDS    that many sessions at once on one epoll; commands a second
- *   floor facts                      the price of the system calls that a session engine may add
+ *   floor command COUNT SECONDS TEXT       one session; TEXT again and again
+ *   floor start COUNT SECONDS              from spawn to the first prompt, with startup files
+ *   floor output COUNT SECONDS FILE        one session; `cat FILE`, read and counted
+ *   floor interrupt COUNT SECONDS          SIGINT to the foreground group of `sleep 100` until the prompt
+ *   floor sessions COUNT SECONDS NUMBER    so many sessions at once on one epoll; `true` in each
  *
- * Prints one JSON object.  Times are microseconds.  CPU is split into this process ("self") and the shells below
- * it ("children").  The terminal is in the mode that the product uses: canonical, no echo, no output processing.
+ * It takes COUNT samples, or those that fit into SECONDS, and at least one, and prints one JSON object with times in
+ * microseconds.  The terminal is in the mode that the product uses: canonical, no echo, no output processing.
  *
- * Build: cc -O2 -std=c11 -D_GNU_SOURCE floor.c -o floor -lutil -lpthread
+ * Build: cc -O2 -std=c11 -D_GNU_SOURCE floor.c -o floor -lutil
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <pthread.h>
 #include <pty.h>
 #include <signal.h>
 #include <spawn.h>
@@ -33,7 +27,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -47,7 +40,6 @@ extern char **environ;
 enum { READ_SIZE = 65536, FENCE_MAX = 24 };
 
 /* The prompt: \036 F <exit code> ; \037.  The data files hold neither control byte. */
-static const char fence_prompt[] = "PS1=\036F$?;\037";
 static const char fence_head[] = "\036F";
 
 typedef struct {
@@ -115,29 +107,47 @@ static double shell_cpu_us(pid_t pid)
     return (double)run / 1e3 + (double)(cutime + cstime) * 1e6 / (double)sysconf(_SC_CLK_TCK);
 }
 
-/* The environment with our prompt, empty PS2 and PROMPT_COMMAND out of the way.  Never freed: lives for the run. */
+/* The environment without prompts of the caller's.  Never freed: lives for the run. */
 static char **shell_environment(void)
 {
-    size_t count = 0;
+    size_t count = 0, used = 0;
     while (environ[count]) {
         count++;
     }
-    char **out = need(calloc(count + 4, sizeof *out));
-    size_t used = 0;
+    char **out = need(calloc(count + 1, sizeof *out));
     for (size_t i = 0; i < count; i++) {
-        if (strncmp(environ[i], "PS1=", 4) && strncmp(environ[i], "PS2=", 4) && strncmp(environ[i], "TERM=", 5) &&
-            strncmp(environ[i], "PROMPT_COMMAND=", 15)) {
+        if (strncmp(environ[i], "PS", 2) && strncmp(environ[i], "PROMPT_COMMAND=", 15)) {
             out[used++] = environ[i];
         }
     }
-    out[used++] = (char *)fence_prompt;
-    out[used++] = "PS2=";
-    out[used] = "TERM=dumb";
     return out;
 }
 
-static void spawn_shell(shell *sh, char *const argv[], char **env)
+/* A startup file that reads what an interactive bash reads and then sets the fence. */
+static char startup[] = "/tmp/swx_floor_XXXXXX";
+
+static void remove_startup(void)
 {
+    unlink(startup);
+}
+
+static void write_startup(void)
+{
+    static const char text[] = "[[ ! -r /etc/bash.bashrc ]] || . /etc/bash.bashrc\n"
+                               "[[ ! -r ~/.bashrc ]] || . ~/.bashrc\n"
+                               "unset PROMPT_COMMAND\n"
+                               "PS2= PS1=$'\\036F$?;\\037'\n";
+    int fd = mkstemp(startup);
+    if (fd < 0 || write(fd, text, sizeof text - 1) != (ssize_t)(sizeof text - 1)) {
+        die("startup file");
+    }
+    close(fd);
+    atexit(remove_startup);
+}
+
+static void spawn_shell(shell *sh, char **env)
+{
+    static char *const argv[] = { "bash", "--noediting", "--rcfile", startup, "-i", NULL };
     static const int reset[] = { SIGINT, SIGQUIT, SIGPIPE, SIGHUP, SIGTERM, SIGCHLD, SIGTSTP, SIGTTIN, SIGTTOU };
     struct winsize size = { .ws_row = 24, .ws_col = 80 };
     struct termios mode;
@@ -242,151 +252,101 @@ static void send_text(shell *sh, const char *text, size_t size)
     }
 }
 
-static char *const bare_argv[] = { "bash", "--noprofile", "--norc", "--noediting", "-i", NULL };
-
-static void print_samples(const double *samples, size_t count)
+static void start_shell(shell *sh, char *buffer)
 {
-    printf("\"samples_us\": [");
+    spawn_shell(sh, shell_environment());
+    wait_fence(sh, buffer, NULL);
+}
+
+/* more: further members of the object, each with a comma behind it. */
+static void print_result(size_t count, size_t wrong, double self, double children, const double *samples,
+                         const char *more)
+{
+    printf("{\"count\": %zu, \"wrong\": %zu, \"cpu_self_us\": %.1f, \"cpu_children_us\": %.1f, %s\"samples_us\": [",
+           count, wrong, self, children, more);
     for (size_t i = 0; i < count; i++) {
         printf(i ? ", %.2f" : "%.2f", samples[i]);
     }
-    printf("]");
+    puts("]}");
 }
 
-static void rest(unsigned rest_us)
+/* True for the first sample, and then until there are as many as asked for or the time is over. */
+static bool goes_on(size_t taken, size_t count, uint64_t until)
 {
-    for (uint64_t until = now_ns() + rest_us * 1000u; rest_us && now_ns() < until;) {
-    }
+    return !taken || (taken < count && now_ns() < until);
 }
 
-/* The latency of `count` times `text`, in a shell that shows its first prompt; ends the shell. */
-static int measure(shell *sh, size_t count, const char *text, unsigned rest_us)
+static int mode_command(size_t count, uint64_t until, const char *text)
 {
-    size_t length = strlen(text);
+    size_t length = strlen(text), wrong = 0, taken = 0;
     char *line = need(malloc(length + 1)), *buffer = need(malloc(READ_SIZE));
     double *samples = need(calloc(count, sizeof *samples));
-    size_t wrong = 0;
+    shell sh;
     memcpy(line, text, length);
     line[length] = '\n';
-    for (int i = 0; i < 50; i++) {
-        send_text(sh, line, length + 1);
-        wait_fence(sh, buffer, NULL);
-    }
-    double children = shell_cpu_us(sh->pid), self = self_cpu_us();
-    for (size_t i = 0; i < count; i++) {
-        rest(rest_us);
-        uint64_t start = now_ns();
-        send_text(sh, line, length + 1);
-        int code = wait_fence(sh, buffer, NULL);
-        samples[i] = (double)(now_ns() - start) / 1e3;
-        wrong += code != 0;
-    }
-    self = self_cpu_us() - self;
-    children = shell_cpu_us(sh->pid) - children;
-    end_shell(sh);
-    printf("{\"count\": %zu, \"wrong\": %zu, \"cpu_self_us\": %.1f, \"cpu_children_us\": %.1f, ", count, wrong, self,
-           children);
-    print_samples(samples, count);
-    puts("}");
-    return wrong != 0;
-}
-
-static int mode_command(size_t count, const char *text, unsigned rest_us)
-{
-    char *buffer = need(malloc(READ_SIZE));
-    shell sh;
-    spawn_shell(&sh, bare_argv, shell_environment());
-    wait_fence(&sh, buffer, NULL);
-    free(buffer);
-    return measure(&sh, count, text, rest_us);
-}
-
-/* The carrier has to hand PS1, PS2 and TERM to a bash without readline.  The terminal there gets the modes of ours. */
-static int mode_carried(size_t count, const char *text, char *const argv[])
-{
-    static const char modes[] = "stty -echo -opost\n";
-    char *buffer = need(malloc(READ_SIZE));
-    shell sh;
-    spawn_shell(&sh, argv, shell_environment());
-    wait_fence(&sh, buffer, NULL);
-    send_text(&sh, modes, sizeof modes - 1);
-    wait_fence(&sh, buffer, NULL);
-    free(buffer);
-    return measure(&sh, count, text, 0);
-}
-
-/* A startup file that reads what an interactive bash reads and then sets the fence. */
-static void write_rcfile(char *path)
-{
-    static const char text[] = "[ -r ~/.bashrc ] && . ~/.bashrc\nPROMPT_COMMAND=\nPS1=$'\\036F$?;\\037'\n";
-    int fd = mkstemp(path);
-    if (fd < 0 || write(fd, text, sizeof text - 1) != (ssize_t)(sizeof text - 1)) {
-        die("startup file");
-    }
-    close(fd);
-}
-
-static int mode_start(size_t count, const char *kind)
-{
-    char rcfile[] = "/tmp/swx_floor_XXXXXX";
-    char *user_argv[] = { "bash", "--rcfile", rcfile, "-i", NULL };
-    char *rc_argv[] = { "bash", "--rcfile", rcfile, "--noediting", "-i", NULL };
-    bool bare = !strcmp(kind, "bare");
-    char *const *argv = bare ? bare_argv : !strcmp(kind, "user") ? user_argv : rc_argv;
-    char **env = shell_environment(), *buffer = need(malloc(READ_SIZE));
-    double *samples = need(calloc(count, sizeof *samples));
-    if (!bare) {
-        write_rcfile(rcfile);
-    }
-    double self = self_cpu_us();
-    for (size_t i = 0; i < count; i++) {
-        shell sh;
-        uint64_t start = now_ns();
-        spawn_shell(&sh, argv, env);
+    start_shell(&sh, buffer);
+    for (int i = 0; i < 3; i++) {
+        send_text(&sh, line, length + 1);
         wait_fence(&sh, buffer, NULL);
-        samples[i] = (double)(now_ns() - start) / 1e3;
-        end_shell(&sh);
+    }
+    double children = shell_cpu_us(sh.pid), self = self_cpu_us();
+    for (; goes_on(taken, count, until); taken++) {
+        uint64_t start = now_ns(), got = 0;
+        send_text(&sh, line, length + 1);
+        int code = wait_fence(&sh, buffer, &got);
+        samples[taken] = (double)(now_ns() - start) / 1e3;
+        wrong += code != 0 || got != 0;
     }
     self = self_cpu_us() - self;
-    if (!bare) {
-        unlink(rcfile);
-    }
-    printf("{\"count\": %zu, \"wrong\": 0, \"cpu_self_us\": %.1f, ", count, self);
-    print_samples(samples, count);
-    puts("}");
+    children = shell_cpu_us(sh.pid) - children;
+    end_shell(&sh);
+    print_result(taken, wrong, self, children, samples, "");
     return 0;
 }
 
-static int mode_output(const char *path, size_t rounds)
+static int mode_start(size_t count, uint64_t until)
+{
+    char **env = shell_environment(), *buffer = need(malloc(READ_SIZE));
+    double *samples = need(calloc(count, sizeof *samples)), self = self_cpu_us();
+    size_t taken = 0;
+    for (; goes_on(taken, count, until); taken++) {
+        shell sh;
+        uint64_t start = now_ns();
+        spawn_shell(&sh, env);
+        wait_fence(&sh, buffer, NULL);
+        samples[taken] = (double)(now_ns() - start) / 1e3;
+        end_shell(&sh);
+    }
+    print_result(taken, 0, self_cpu_us() - self, 0, samples, "");
+    return 0;
+}
+
+static int mode_output(size_t count, uint64_t until, const char *path)
 {
     struct stat info;
+    char more[64];
     if (stat(path, &info)) {
         die(path);
     }
     char *line = need(malloc(strlen(path) + 8)), *buffer = need(malloc(READ_SIZE));
-    double *samples = need(calloc(rounds, sizeof *samples));
-    size_t length = (size_t)sprintf(line, "cat %s\n", path), wrong = 0;
+    double *samples = need(calloc(count, sizeof *samples));
+    size_t length = (size_t)sprintf(line, "cat %s\n", path), wrong = 0, taken = 0;
     shell sh;
-    spawn_shell(&sh, bare_argv, shell_environment());
-    wait_fence(&sh, buffer, NULL);
-    send_text(&sh, "cat /dev/null\n", 14);
-    wait_fence(&sh, buffer, NULL);
+    start_shell(&sh, buffer);
     double children = shell_cpu_us(sh.pid), self = self_cpu_us();
-    for (size_t i = 0; i < rounds; i++) {
+    for (; goes_on(taken, count, until); taken++) {
         uint64_t got = 0, start = now_ns();
         send_text(&sh, line, length);
         int code = wait_fence(&sh, buffer, &got);
-        samples[i] = (double)(now_ns() - start) / 1e3;
+        samples[taken] = (double)(now_ns() - start) / 1e3;
         wrong += code != 0 || got != (uint64_t)info.st_size;
     }
     self = self_cpu_us() - self;
     children = shell_cpu_us(sh.pid) - children;
     end_shell(&sh);
-    printf("{\"count\": %zu, \"bytes\": %lld, \"wrong\": %zu, \"cpu_self_us\": %.1f, \"cpu_children_us\": %.1f, ",
-           rounds, (long long)info.st_size, wrong, self, children);
-    print_samples(samples, rounds);
-    puts("}");
-    return wrong != 0;
+    snprintf(more, sizeof more, "\"bytes\": %lld, ", (long long)info.st_size);
+    print_result(taken, wrong, self, children, samples, more);
+    return 0;
 }
 
 /* Until a job other than the shell is in the foreground: `sleep` has started. */
@@ -399,15 +359,14 @@ static void wait_job(shell *sh)
     usleep(20000);
 }
 
-static int mode_interrupt(size_t count)
+static int mode_interrupt(size_t count, uint64_t until)
 {
     char *buffer = need(malloc(READ_SIZE));
-    double *samples = need(calloc(count, sizeof *samples));
-    size_t wrong = 0;
+    double *samples = need(calloc(count, sizeof *samples)), self = self_cpu_us();
+    size_t wrong = 0, taken = 0;
     shell sh;
-    spawn_shell(&sh, bare_argv, shell_environment());
-    wait_fence(&sh, buffer, NULL);
-    for (size_t i = 0; i < count; i++) {
+    start_shell(&sh, buffer);
+    for (; goes_on(taken, count, until); taken++) {
         pid_t group = 0;
         send_text(&sh, "sleep 100\n", 10);
         wait_job(&sh);
@@ -416,13 +375,11 @@ static int mode_interrupt(size_t count)
             die("interrupt");
         }
         wrong += wait_fence(&sh, buffer, NULL) != 130;
-        samples[i] = (double)(now_ns() - start) / 1e3;
+        samples[taken] = (double)(now_ns() - start) / 1e3;
     }
     end_shell(&sh);
-    printf("{\"count\": %zu, \"wrong\": %zu, ", count, wrong);
-    print_samples(samples, count);
-    puts("}");
-    return wrong != 0;
+    print_result(taken, wrong, self_cpu_us() - self, 0, samples, "");
+    return 0;
 }
 
 /* Memory of this process in kilobytes, exactly. */
@@ -448,38 +405,36 @@ static void send_true(shell *sh)
     send_text(sh, "true\n", 5);
 }
 
-static int mode_fleet(size_t sessions, unsigned commands)
+static int mode_sessions(size_t most, double seconds, size_t sessions)
 {
-    double *samples = need(calloc(sessions * commands, sizeof *samples)), memory = memory_kb();
-    size_t taken = 0;
-    shell *fleet = need(calloc(sessions, sizeof *fleet));
-    char **env = shell_environment(), *buffer = need(malloc(READ_SIZE));
+    enum { EACH = 4000 }; /* commands of a session at most */
+    size_t room = sessions * EACH, taken = 0, wrong = 0, live = sessions;
+    double *samples = need(calloc(room, sizeof *samples)), memory = memory_kb(), children = 0, children_after = 0;
+    shell *all = need(calloc(sessions, sizeof *all));
+    char **env = shell_environment(), *buffer = need(malloc(READ_SIZE)), more[160];
     struct epoll_event event, ready[64];
-    size_t wrong = 0, live = sessions;
-    double children = 0, children_after = 0;
     int poller = epoll_create1(EPOLL_CLOEXEC);
     if (poller < 0) {
         die("epoll_create1");
     }
     for (size_t i = 0; i < sessions; i++) {
-        spawn_shell(&fleet[i], bare_argv, env);
+        spawn_shell(&all[i], env);
     }
     for (size_t i = 0; i < sessions; i++) {
-        wait_fence(&fleet[i], buffer, NULL);
-        event = (struct epoll_event){ .events = EPOLLIN, .data.ptr = &fleet[i] };
-        if (epoll_ctl(poller, EPOLL_CTL_ADD, fleet[i].master, &event)) {
+        wait_fence(&all[i], buffer, NULL);
+        event = (struct epoll_event){ .events = EPOLLIN, .data.ptr = &all[i] };
+        if (epoll_ctl(poller, EPOLL_CTL_ADD, all[i].master, &event)) {
             die("epoll_ctl");
         }
     }
     memory = memory_kb() - memory;
-    usleep(50000);
     for (size_t i = 0; i < sessions; i++) {
-        children += shell_cpu_us(fleet[i].pid);
+        children += shell_cpu_us(all[i].pid);
     }
     double self = self_cpu_us();
-    uint64_t start = now_ns();
+    uint64_t start = now_ns(), until = start + (uint64_t)(seconds * 1e9);
     for (size_t i = 0; i < sessions; i++) {
-        send_true(&fleet[i]);
+        send_true(&all[i]);
     }
     while (live) {
         int count = epoll_wait(poller, ready, 64, -1);
@@ -498,263 +453,49 @@ static int mode_fleet(size_t sessions, unsigned commands)
             }
             samples[taken++] = (double)(now_ns() - sh->begun) / 1e3;
             wrong += code != 0;
-            if (++sh->done < commands) {
+            if (++sh->done < most && sh->done < EACH && now_ns() < until) {
                 send_true(sh);
             } else {
                 live--;
             }
         }
     }
-    double seconds = (double)(now_ns() - start) / 1e9;
+    double took = (double)(now_ns() - start) / 1e9;
     self = self_cpu_us() - self;
     for (size_t i = 0; i < sessions; i++) {
-        children_after += shell_cpu_us(fleet[i].pid);
-        end_shell(&fleet[i]);
+        children_after += shell_cpu_us(all[i].pid);
+        end_shell(&all[i]);
     }
-    size_t total = sessions * commands;
-    printf("{\"count\": %zu, \"wrong\": %zu, \"seconds\": %.6f, \"per_second\": %.1f, \"cpu_self_us\": %.1f, "
-           "\"cpu_children_us\": %.1f, \"rss_per_session_kb\": %.2f, \"fds_per_session\": 1, ",
-           total, wrong, seconds, (double)total / seconds, self, children_after - children, memory / (double)sessions);
-    print_samples(samples, total);
-    puts("}");
-    return wrong != 0;
-}
-
-/* ---- facts: the price list of small system calls, for whoever designs an engine on top ---- */
-
-static int compare_double(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-typedef struct {
-    int fd;
-    const char *path;
-    char *buffer;
-    struct termios mode;
-} fact_context;
-
-static void fact_pread(fact_context *c) { (void)!pread(c->fd, c->buffer, 512, 0); }
-static void fact_tcgetattr(fact_context *c) { tcgetattr(c->fd, &c->mode); }
-static void fact_clock(fact_context *c) { (void)c; (void)now_ns(); }
-
-static void fact_pgrp(fact_context *c)
-{
-    pid_t group;
-    (void)!ioctl(c->fd, TIOCGPGRP, &group);
-}
-
-static void fact_open_read(fact_context *c)
-{
-    int fd = open(c->path, O_RDONLY | O_CLOEXEC);
-    (void)!read(fd, c->buffer, 512);
-    close(fd);
-}
-
-static void fact_eventfd(fact_context *c)
-{
-    uint64_t one = 1;
-    (void)!write(c->fd, &one, sizeof one);
-    (void)!read(c->fd, &one, sizeof one);
-}
-
-static void fact_epoll_none(fact_context *c)
-{
-    struct epoll_event event;
-    (void)!epoll_wait(c->fd, &event, 1, 0);
-}
-
-static void fact_print(const char *name, double *samples, size_t count, const char *end)
-{
-    qsort(samples, count, sizeof *samples, compare_double);
-    printf("  \"%s\": {\"p50\": %.3f, \"p99\": %.3f}%s\n", name, samples[count / 2], samples[count * 99 / 100], end);
-}
-
-static void fact_time(const char *name, void (*call)(fact_context *), fact_context *context)
-{
-    enum { BATCHES = 200, CALLS = 50 };
-    double samples[BATCHES];
-    for (int i = 0; i < BATCHES; i++) {
-        uint64_t start = now_ns();
-        for (int j = 0; j < CALLS; j++) {
-            call(context);
-        }
-        samples[i] = (double)(now_ns() - start) / 1e3 / CALLS;
-    }
-    fact_print(name, samples, BATCHES, ",");
-}
-
-/* Two threads, each with an eventfd: there and back again is two wakes. */
-typedef struct {
-    int there, back;
-    size_t count;
-    bool poll_first; /* wait in poll(2) and then read, as an event loop does */
-} echo_work;
-
-static void take(int fd, bool poll_first)
-{
-    uint64_t value;
-    struct pollfd waiting = { .fd = fd, .events = POLLIN };
-    if (poll_first) {
-        poll(&waiting, 1, -1);
-    }
-    (void)!read(fd, &value, sizeof value);
-}
-
-static void *echo_thread(void *argument)
-{
-    echo_work *work = argument;
-    uint64_t one = 1;
-    for (size_t i = 0; i < work->count; i++) {
-        take(work->there, work->poll_first);
-        (void)!write(work->back, &one, sizeof one);
-    }
-    return NULL;
-}
-
-static void fact_wake(const char *name, bool poll_first)
-{
-    enum { COUNT = 5000 };
-    static double samples[COUNT];
-    echo_work work = { eventfd(0, EFD_CLOEXEC), eventfd(0, EFD_CLOEXEC), COUNT, poll_first };
-    uint64_t one = 1;
-    pthread_t thread;
-    if (work.there < 0 || work.back < 0 || pthread_create(&thread, NULL, echo_thread, &work)) {
-        die("eventfd");
-    }
-    for (int i = 0; i < COUNT; i++) {
-        uint64_t start = now_ns();
-        (void)!write(work.there, &one, sizeof one);
-        take(work.back, poll_first);
-        samples[i] = (double)(now_ns() - start) / 2e3;
-    }
-    pthread_join(thread, NULL);
-    close(work.there);
-    close(work.back);
-    fact_print(name, samples, COUNT, ",");
-}
-
-/* Round trips of `true` with a rest before each, so that the shell has gone to sleep in its read; when asked, with
- * a spin before the blocking read, and with a wait after the fence until /proc/PID/syscall shows a blocked call instead of "running". */
-static void fact_round_trip(shell *sh, char *buffer, int syscall_fd, const char *name, unsigned rest_us, bool confirm,
-                            unsigned spin_us, const char *end)
-{
-    enum { COUNT = 3000 };
-    static double samples[COUNT];
-    static double after[COUNT];
-    unsigned looks = 0;
-    for (int i = 0; i < COUNT; i++) {
-        rest(rest_us);
-        uint64_t start = now_ns();
-        send_text(sh, "true\n", 5);
-        for (int waiting = 0; spin_us && !waiting && now_ns() < start + spin_us * 1000u;) {
-            if (ioctl(sh->master, FIONREAD, &waiting)) {
-                die("FIONREAD");
-            }
-        }
-        wait_fence(sh, buffer, NULL);
-        uint64_t fence = now_ns();
-        if (confirm) {
-            char text[256] = "r";
-            do {
-                ssize_t size = pread(syscall_fd, text, sizeof text - 1, 0);
-                text[size > 0 ? size : 0] = 0;
-                looks++;
-            } while (text[0] == 'r');
-        }
-        samples[i] = (double)(now_ns() - start) / 1e3;
-        after[i] = (double)(now_ns() - fence) / 1e3;
-    }
-    if (confirm) {
-        char label[128];
-        snprintf(label, sizeof label, "%s: from the fence to the proof (%.1f looks)", name, (double)looks / COUNT);
-        fact_print(label, after, COUNT, ",");
-    }
-    fact_print(name, samples, COUNT, end);
-}
-
-static int mode_facts(void)
-{
-    shell sh;
-    char path[64], children_path[64], *buffer = need(malloc(READ_SIZE));
-    fact_context context = { .buffer = buffer };
-    spawn_shell(&sh, bare_argv, shell_environment());
-    wait_fence(&sh, buffer, NULL);
-    usleep(50000);
-    puts("{");
-    fact_time("clock_gettime", fact_clock, &context);
-    snprintf(path, sizeof path, "/proc/%d/syscall", (int)sh.pid);
-    int syscall_fd = context.fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (context.fd >= 0) {
-        fact_time("pread /proc/PID/syscall, fd kept", fact_pread, &context);
-    }
-    context.path = path;
-    fact_time("open+read+close /proc/PID/syscall", fact_open_read, &context);
-    snprintf(children_path, sizeof children_path, "/proc/%d/task/%d/children", (int)sh.pid, (int)sh.pid);
-    context.fd = open(children_path, O_RDONLY | O_CLOEXEC);
-    if (context.fd >= 0) {
-        fact_time("pread /proc/PID/task/PID/children, fd kept", fact_pread, &context);
-        close(context.fd);
-    }
-    context.path = children_path;
-    fact_time("open+read+close /proc/PID/task/PID/children", fact_open_read, &context);
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)sh.pid);
-    context.fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (context.fd >= 0) {
-        fact_time("pread /proc/PID/stat, fd kept", fact_pread, &context);
-        close(context.fd);
-    }
-    context.fd = sh.master;
-    fact_time("tcgetattr on the master", fact_tcgetattr, &context);
-    fact_time("TIOCGPGRP on the master", fact_pgrp, &context);
-    context.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    fact_time("eventfd write+read, one thread", fact_eventfd, &context);
-    close(context.fd);
-    context.fd = epoll_create1(EPOLL_CLOEXEC);
-    fact_time("epoll_wait with timeout 0", fact_epoll_none, &context);
-    close(context.fd);
-    fact_wake("eventfd wake thread to thread, blocking read", false);
-    fact_wake("eventfd wake thread to thread, poll then read", true);
-    fact_round_trip(&sh, buffer, syscall_fd, "true, back to back", 0, false, 0, ",");
-    fact_round_trip(&sh, buffer, syscall_fd, "true, 60 us apart", 60, false, 0, ",");
-    fact_round_trip(&sh, buffer, syscall_fd, "true, back to back, reader spins up to 30 us", 0, false, 30, ",");
-    fact_round_trip(&sh, buffer, syscall_fd, "true, back to back, reader spins up to 100 us", 0, false, 100, ",");
-    fact_round_trip(&sh, buffer, syscall_fd, "true, 60 us apart, reader spins up to 100 us", 60, false, 100, ",");
-    fact_round_trip(&sh, buffer, syscall_fd, "true, back to back, proved", 0, true, 0, ",");
-    fact_round_trip(&sh, buffer, syscall_fd, "true, 60 us apart, proved", 60, true, 0, "");
-    puts("}");
-    end_shell(&sh);
+    snprintf(more, sizeof more, "\"per_second\": %.1f, \"each\": {\"memory_kb\": %.2f, \"files\": 1}, ",
+             (double)taken / took, memory / (double)sessions);
+    print_result(taken, wrong, self, children_after - children, samples, more);
     return 0;
 }
 
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
-    size_t number = argc > 2 ? strtoul(argv[2], NULL, 10) : 0;
-    if (!strcmp(mode, "command") && (argc == 4 || argc == 5) && number) {
-        return mode_command(number, argv[3], argc == 5 ? (unsigned)strtoul(argv[4], NULL, 10) : 0);
+    size_t count = argc > 3 ? strtoul(argv[2], NULL, 10) : 0;
+    double seconds = argc > 3 ? atof(argv[3]) : 0;
+    uint64_t until = now_ns() + (uint64_t)(seconds * 1e9);
+    write_startup();
+    if (count && argc == 4 && !strcmp(mode, "start")) {
+        return mode_start(count, until);
     }
-    if (!strcmp(mode, "carried") && argc > 4 && number) {
-        return mode_carried(number, argv[3], argv + 4);
+    if (count && argc == 4 && !strcmp(mode, "interrupt")) {
+        return mode_interrupt(count, until);
     }
-    if (!strcmp(mode, "start") && argc == 4 && number) {
-        return mode_start(number, argv[3]);
+    if (count && argc == 5 && !strcmp(mode, "command")) {
+        return mode_command(count, until, argv[4]);
     }
-    if (!strcmp(mode, "output") && argc == 4) {
-        return mode_output(argv[2], strtoul(argv[3], NULL, 10));
+    if (count && argc == 5 && !strcmp(mode, "output")) {
+        return mode_output(count, until, argv[4]);
     }
-    if (!strcmp(mode, "interrupt") && argc == 3 && number) {
-        return mode_interrupt(number);
+    if (count && argc == 5 && !strcmp(mode, "sessions")) {
+        return mode_sessions(count, seconds, strtoul(argv[4], NULL, 10));
     }
-    if (!strcmp(mode, "fleet") && argc == 4 && number) {
-        return mode_fleet(number, (unsigned)strtoul(argv[3], NULL, 10));
-    }
-    if (!strcmp(mode, "facts") && argc == 2) {
-        return mode_facts();
-    }
-    fputs("usage: floor command N TEXT [REST] | carried N TEXT ARGV... | start N user|rc|bare | output FILE ROUNDS | interrupt N | "
-          "fleet SESSIONS COMMANDS | facts\n",
+    fputs("usage: floor start|interrupt COUNT SECONDS | command COUNT SECONDS TEXT | output COUNT SECONDS FILE |\n"
+          "       sessions COUNT SECONDS NUMBER\n",
           stderr);
     return 2;
 }

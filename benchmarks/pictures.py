@@ -1,111 +1,192 @@
-"""Pictures of a record, as SVG: latencies, output by its size, sessions by their number. Needs matplotlib."""
+"""Pictures and figures of a record for README.md and the pages: SVG for light and for dark pages, and a table.
+
+The pictures are written by hand, because a page shows them without any style sheet.
+"""
 
 from __future__ import annotations
 
-import json
+import math
 import re
-import sys
+from collections.abc import Callable
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from rows import Result
+from swerex_c.bench.rows import LIMIT, OURS, PEXPECT, PLAIN_C, PRESTARTED, SWEREX, TUNED
 
-__all__ = ["draw"]
+from .record import Record
 
-OURS = "#1f6feb"
-FLOOR = "#57606a"
-OTHERS = ["#bf8700", "#8250df", "#1a7f37", "#cf222e", "#0a7ea4", "#953800", "#6e7781"]
+__all__ = ["CHARTS", "draw", "figures", "has_bars"]
+
+PICTURES = Path(__file__).resolve().parent / "pictures"
+README = Path(__file__).resolve().parents[1] / "README.md"
+
+COLOURS = {
+    SWEREX: ("#cf222e", "#ff7b72"),
+    PEXPECT: ("#9a6700", "#d29922"),
+    TUNED: ("#57606a", "#9198a1"),
+    OURS: ("#0969da", "#4493f8"),
+}
+"""Colours of a line on a light and on a dark page; other lines have that of pexpect, tuned."""
+
+THEMES = {"light": ("#ffffff", "#1f2328", "#d1d9e0"), "dark": ("#0d1117", "#f0f6fc", "#3d444d")}
+"""Colours of the background, the text and the lines: GitHub's."""
+
+WIDTH, TOP, BAR, STEP, LEFT, RIGHT = 760, 52, 22, 36, 180, 130
+"""Pixels: of the whole, above the bars, of a bar, from bar to bar, and beside the axis for names and numbers."""
 
 
-def colour(name: str, others: dict[str, str]) -> str:
-    if name.startswith(("ours", "core")):
-        return OURS
-    if name.startswith(("bare C", "engine")):
-        return FLOOR
-    return others.setdefault(name, OTHERS[len(others) % len(OTHERS)])
+def written(number: float) -> str:
+    """Format a number with three digits, as far as it has a fraction."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def lines_of(record: Result, key: str) -> dict[str, Result]:
-    return {n: it for n, it in record["rows"].get(key, {}).get("lines", {}).items() if "error" not in it}
+class Chart(NamedTuple):
+    """A picture: bars of one number of some lines of a row."""
+
+    row: str
+    title: str
+    unit: str
+    value: Callable[[dict[str, Any]], float]
+    names: tuple[str, ...]
 
 
-def draw(record: Result, directory: Path) -> list[Path]:
-    """Write the pictures that a record has the numbers for; their files."""
-    import matplotlib
+MANY = (SWEREX, f"{SWEREX}, 4 sessions", TUNED, "ptyprocess", LIMIT, PLAIN_C, OURS)
+CHARTS = {
+    "command": Chart(
+        "true",
+        "Time of one command (true) in a session",
+        "milliseconds, shorter is better",
+        lambda line: line["p50_us"] / 1e3,
+        (SWEREX, PEXPECT, TUNED, OURS),
+    ),
+    "output": Chart(
+        "output-64",
+        "Rate of 64 MB of output",
+        "MB/s, longer is better",
+        lambda line: line["megabytes_per_second"],
+        MANY,
+    ),
+    "sessions": Chart(
+        "sessions-64",
+        "Commands a second in 64 sessions at once",
+        "commands/s, longer is better",
+        lambda line: line["per_second"],
+        MANY,
+    ),
+}
 
-    matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "swerex_c", "font.size": 9, "axes.spines.top": False})
-    from matplotlib import pyplot, ticker
 
-    plain = ticker.FuncFormatter(lambda value, _: f"{value:,.10g}")
+def values(record: Record, chart: Chart) -> dict[str, float]:
+    """Return the numbers of a chart's lines, of those that were measured."""
+    lines = record["rows"].get(chart.row, {}).get("lines", {})
+    return {name: chart.value(lines[name]) for name in chart.names if "p50_us" in lines.get(name, {})}
 
+
+def has_bars(record: Record) -> bool:
+    """Check whether a record has all bars of the README's chart."""
+    return len(values(record, CHARTS["command"])) == len(CHARTS["command"].names)
+
+
+def draw(record: Record, directory: Path = PICTURES) -> list[Path]:
+    """Write each chart for which the record has numbers, for light and for dark pages."""
     directory.mkdir(exist_ok=True)
-    made: list[Path] = []
-
-    def keep(figure: Any, name: str) -> None:
-        path = directory / f"{name}.svg"
-        figure.tight_layout()
-        figure.savefig(path, metadata={"Date": None})
-        pyplot.close(figure)
-        made.append(path)
-
-    others: dict[str, str] = {}
-    latency = {n: it for n, it in lines_of(record, "true").items() if "p50_us" in it}
-    if latency:
-        figure, axes = pyplot.subplots(figsize=(7, 0.32 * len(latency) + 1.4))
-        names = sorted(latency, key=lambda name: -latency[name]["p50_us"])
-        for i, name in enumerate(names):
-            line, paint = latency[name], colour(name, others)
-            axes.hlines(i, line["lowest_us"], line["p50_us"], color=paint)
-            axes.plot(line["lowest_us"], i, "|", color=paint, ms=9)
-            axes.plot(line["p50_us"], i, "o", color=paint)
-            if "pinned_us" in line:
-                axes.plot(line["pinned_us"], i, "o", color=paint, mfc="none")
-            rightmost = max(line["p50_us"], line.get("pinned_us", 0))
-            axes.text(rightmost * 1.15, i, f"{line['p50_us']:,.0f}", va="center")
-        axes.set_yticks(range(len(names)), names)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter(plain)
-        axes.xaxis.set_minor_formatter(ticker.NullFormatter())
-        axes.set_xlabel("microseconds for `true`: median (dot), lowest round (bar), on one processor (ring)")
-        axes.margins(x=0.12)
-        axes.grid(axis="x", alpha=0.3)
-        keep(figure, "latency")
-
-    for name, pattern, across, up, value in (
-        ("output", r"output-(\d+)", "megabytes of output", "seconds", lambda it: it["p50_us"] / 1e6),
-        ("sessions", r"fleet-(\d+)", "sessions at once", "commands a second", lambda it: it["per_second"]),
-    ):
-        curves: dict[str, list[tuple[int, float]]] = {}
-        for key in record["rows"]:
-            if found := re.fullmatch(pattern, key):
-                for line, it in lines_of(record, key).items():
-                    if line in ("ours, bounded", "ours, streamed"):  # these do less than the others
-                        continue
-                    curves.setdefault(line, []).append((int(found[1]), value(it)))
-        curves = {line: sorted(points) for line, points in curves.items() if points}
-        if not any(len(points) > 1 for points in curves.values()):
-            continue
-        figure, axes = pyplot.subplots(figsize=(7, 4))
-        for line, points in curves.items():
-            style = "--" if line in ("core", "engine") else "-"
-            axes.plot(*zip(*points, strict=True), style, marker="o", ms=4, color=colour(line, others), label=line)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        sizes = sorted({size for points in curves.values() for size, _ in points})
-        axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
-        axes.xaxis.set_minor_locator(ticker.NullLocator())
-        axes.yaxis.set_major_formatter(plain)
-        axes.yaxis.set_minor_formatter(ticker.NullFormatter())
-        axes.grid(alpha=0.3)
-        axes.set_xlabel(across)
-        axes.set_ylabel(up)
-        axes.legend(frameon=False)
-        keep(figure, name)
+    made = []
+    for name, chart in CHARTS.items():
+        for number, theme in enumerate(THEMES if values(record, chart) else ()):
+            path = directory / f"{name}-{theme}.svg"
+            path.write_text(svg(record, chart, number))
+            made.append(path)
     return made
 
 
-if __name__ == "__main__":
-    record_file = Path(sys.argv[1])
-    print(*draw(json.loads(record_file.read_text()), record_file.parent), sep="\n")
+def svg(record: Record, chart: Chart, theme: int) -> str:
+    """Return a chart as SVG."""
+    paper, ink, rule = list(THEMES.values())[theme]
+    bars = values(record, chart)
+    longest = max(bars.values())
+    tick = next(it for power in range(9) for it in (10**power, 2 * 10**power, 5 * 10**power) if longest / it <= 6)
+    ticks = range(0, math.ceil(longest / tick) * tick + 1, tick)
+    scale = (WIDTH - LEFT - RIGHT) / ticks[-1]
+    bottom = TOP + STEP * len(bars)
+    height = bottom + 78
+    said = "; ".join(f"{name} {written(value)}" for name, value in bars.items())
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+        'font-family="Helvetica, Arial, sans-serif" font-size="14" role="img">',
+        f"<title>{escape(f'{chart.title}, {chart.unit}: {said}')}</title>",
+        f'<rect width="{WIDTH}" height="{height}" rx="6" fill="{paper}"/>',
+        text(16, 28, chart.title, ink, "start", ' font-weight="bold"'),
+    ]
+    for value in ticks:
+        x = LEFT + value * scale
+        parts.append(f'<path d="M{x:.1f} {TOP - 8}V{bottom}" stroke="{rule}"/>')
+        parts.append(text(x, bottom + 18, f"{value:,}", ink, "middle"))
+    parts.append(text((LEFT + WIDTH - RIGHT) / 2, bottom + 38, f"{chart.unit} (median)", ink, "middle"))
+    for i, (name, number) in enumerate(bars.items()):
+        y, width, label = TOP + STEP * i, max(2.0, number * scale), written(number)
+        colour = COLOURS.get(name.partition(", 4")[0], COLOURS[TUNED])[theme]
+        parts.append(text(LEFT - 10, y + 16, name, ink, "end"))
+        parts.append(f'<rect x="{LEFT}" y="{y}" width="{width:.1f}" height="{BAR}" fill="{colour}"/>')
+        behind = f'width="{10 * len(label)}" height="{BAR}" fill="{paper}"'  # no line of the axis crosses the number
+        parts.append(f'<rect x="{LEFT + width + 4:.1f}" y="{y}" {behind}/>')
+        parts.append(text(LEFT + width + 8, y + 16, label, ink, "start", ' font-weight="bold"'))
+    parts.append(text(16, height - 14, machine(record["machine"]), ink, "start", ' font-size="11"'))
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def text(x: float, y: float, words: str, colour: str, anchor: str, more: str = "") -> str:
+    """Return a text element."""
+    return f'<text x="{x:.1f}" y="{y}" fill="{colour}" text-anchor="{anchor}"{more}>{escape(words)}</text>'
+
+
+def machine(about: dict[str, Any]) -> str:
+    """Return a line about the machine and the day."""
+    kernel = re.sub(r"(\d+\.\d+).*", r"\1", about["kernel"])
+    bash = re.sub(r".*?(?:version |bash )(\d+\.\d+).*", r"bash \1", about["bash"])
+    where = f"{about['cpu']}, {about['processors']} processors, {kernel}, {bash}, {about['python']}"
+    return f"{str(about['date']).split()[0]}, {where}; one interleaved run, every answer checked"
+
+
+# README.md
+
+
+def figures(record: Record, page: Path = README) -> None:
+    """Write a record's numbers into the table of README.md, its date, and the text that stands for the chart."""
+
+    def ms(line: dict[str, Any]) -> str:
+        return f"{written(line['p50_us'] / 1e3)} ms"
+
+    def output(line: dict[str, Any]) -> str:
+        return f"{written(line['megabytes_per_second'])} MB/s"
+
+    def rate(line: dict[str, Any]) -> str:
+        return f"{line['per_second']:,.0f} commands/s"
+
+    wanted = [
+        ("`true` in a session", "true", ms, OURS),
+        ("`/bin/true` in a session", "bin-true", ms, OURS),
+        ("start of a session", "start", ms, OURS),
+        ("start, if its shell was started ahead of time", "start", ms, PRESTARTED),
+        ("1 MB of output", "output-1", output, OURS),
+        ("64 MB of output", "output-64", output, OURS),
+        ("64 sessions at once", "sessions-64", rate, OURS),
+        ("an interrupt", "interrupt", ms, OURS),
+        ("a container: start to the first answer", "docker-start", ms, f"{OURS}, docker"),
+    ]
+    table = [f"| | {OURS} | {TUNED} | {SWEREX} |", "|---|---|---|---|"]
+    for title, key, form, ours in wanted:
+        lines = record["rows"].get(key, {}).get("lines", {})
+        others = {OURS: (TUNED, SWEREX), PRESTARTED: ("", "")}.get(ours, ("", f"{SWEREX}, docker"))
+        found = [lines.get(name, {}) for name in (ours, *others)]
+        found[2] = found[2] if "p50_us" in found[2] else lines.get(f"{SWEREX}, 4 sessions", {})
+        if "p50_us" in found[0]:
+            table.append(f"| {title} | {' | '.join(form(line) if 'p50_us' in line else '' for line in found)} |")
+    said = "; ".join(f"{name} {written(value)} ms" for name, value in values(record, CHARTS["command"]).items())
+    now = page.read_text()
+    now = re.sub(
+        r"(?<=^## Figures\n\n)(.*?)^\|.*?(?=^\n)", lambda m: m[1] + "\n".join(table) + "\n", now, flags=re.M | re.S
+    )
+    now = re.sub(r"interleaved run on [\d-]+", f"interleaved run on {str(record['machine']['date']).split()[0]}", now)
+    now = re.sub(r'(command-light\.svg" alt=")[^"]*', rf"\1Time of one command: {said}", now)
+    page.write_text(now)

@@ -1,9 +1,8 @@
 """Records of runs, kept as JSON below record/, and what two of them say of each other.
 
-A comparison looks at the ratio of each line to its row's baseline, round by round: so the speed of the machine, and its
-mood, cancel out. A line has become slower if a rank test (Mann and Whitney's, exact) says that the two sets of rounds
-differ at one in twenty, and their medians do by more than a tenth. With fewer than four rounds on a side nothing can
-be said.
+A comparison looks at each line's ratio to its row's baseline, round by round, so the speed of the machine cancels out.
+A line has become slower if a rank test (Mann and Whitney's, exact) finds the rounds of the two records different at one
+in twenty, and their medians differ by more than a tenth. With fewer than four rounds nothing can be said.
 """
 
 from __future__ import annotations
@@ -12,81 +11,110 @@ import itertools
 import json
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from measure import HERE
-from rows import Result
+__all__ = ["RECORDS", "Difference", "Record", "compare", "find", "latest", "read", "write"]
 
-__all__ = ["RECORDS", "Difference", "compare", "find", "latest", "rank_test", "read", "write"]
+Record = dict[str, Any]
 
-RECORDS = HERE / "record"
+RECORDS = Path(__file__).resolve().parent / "record"
 FILE = "run.json"
 
-CHANCE = 0.05
-SHARE = 0.1
-ROUNDS = 4
+CHANCE, SHARE, ROUNDS = 0.05, 0.1, 4
+
+# Names in records of before 2026-11-26, which have no "format".
+OLD_ROWS = {
+    "create": "start",
+    "fleet-64": "",
+    "fleet": "sessions-64",
+    "fleet-1000": "sessions-1000",
+    "replay": "day",
+    "docker-create": "docker-start",
+}
+OLD_LINES = {
+    "ours": "swerex_c",
+    "bare C": "plain C",
+    "subprocess": "subprocess.run",
+    "pexpect": "pexpect, tuned",
+    "pexpect, no startup files": "pexpect, tuned",
+    "original": "SWE-ReX",
+    "original, 4 sessions": "SWE-ReX, 4 sessions",
+}
 
 
-def write(found: Result) -> Path:
-    """Keep a run in a directory of its own, which is named by date and commit; its file."""
+def write(found: Record) -> Path:
+    """Keep a run in a directory of its own, named by date and commit, and return its file."""
     about = found["machine"]
     date = str(about["date"]).replace(" UTC", "").replace(" ", "-").replace(":", "")
-    directory = RECORDS / f"{date}-{about['commit']}"
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / FILE
+    path = RECORDS / f"{date}-{about['commit']}" / FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found, indent=1) + "\n")
     return path
 
 
-def read(name: str) -> Result:
-    """A record by its file, or by the beginning of its name below record/."""
-    found: Result = json.loads(find(name).read_text())
+def read(path: Path) -> Record:
+    """Read a record; an old one gets today's names of rows and lines."""
+    found: Record = json.loads(path.read_text())
+    if "format" not in found:
+        rows = {}
+        for key, row in found["rows"].items():
+            where = {"docker": ", docker", "remote": ", server"}.get(key.partition("-")[0], "")
+            lines = {OLD_LINES.get(name, name) + where: line for name, line in row["lines"].items()}
+            rows[OLD_ROWS.get(key, key)] = {**row, "lines": lines, "baseline": OLD_LINES.get(row["baseline"], "")}
+        warm = found["rows"].get("create-warm", {"lines": {}})["lines"]
+        if "ours" in warm and "start" in rows:
+            rows["start"]["lines"]["swerex_c, pre-started"] = warm["ours"]
+        found["rows"] = rows
     return found
 
 
 def find(name: str) -> Path:
-    """The file of a record."""
+    """Return the file of a record by its path, or by how the name of its directory below record/ begins.
+
+    Raises:
+        LookupError: if there is not exactly one.
+    """
     path = Path(name)
-    if path.is_dir():
-        return path / FILE
-    if path.exists():
-        return path
+    if path.is_file() or (path / FILE).is_file():
+        return path if path.is_file() else path / FILE
     fitting = sorted(RECORDS.glob(f"{name}*/{FILE}"))
     if len(fitting) != 1:
-        raise LookupError(f"{len(fitting)} records begin with {name!r} in {RECORDS}")
+        raise LookupError(f"{len(fitting)} records begin with {name!r} in {RECORDS}: name one of them")
     return fitting[0]
 
 
-def latest(suits: Callable[[Result], bool] = lambda record: True) -> Path:
-    """The file of the newest record that suits. Raises LookupError if there is none."""
-    newest = sorted(RECORDS.glob(f"*/{FILE}"), reverse=True)
-    path = next((path for path in newest if suits(json.loads(path.read_text()))), None)
-    if path is None:
-        raise LookupError(f"no record in {RECORDS}")
-    return path
+def latest(suits: Callable[[Record], bool]) -> Path:
+    """Return the file of the newest record that suits.
+
+    Raises:
+        LookupError: if there is none.
+    """
+    for path in sorted(RECORDS.glob(f"*/{FILE}"), reverse=True):
+        if suits(read(path)):
+            return path
+    raise LookupError(f"no record in {RECORDS} has what is needed: make one with `python -m benchmarks`")
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
+    """A line in two records: the medians of its ratios, and how likely that is if nothing has changed."""
+
     row: str
     line: str
     before: float
     after: float
     chance: float
-    """How likely so great a difference is if nothing has changed."""
 
     @property
-    def change(self) -> float:
-        return self.after / self.before - 1
-
-    @property
-    def certain(self) -> bool:
-        return self.chance <= CHANCE and abs(self.change) > SHARE
+    def verdict(self) -> str:
+        """Return "slower", "faster" or "same"."""
+        if self.chance > CHANCE or abs(self.after / self.before - 1) <= SHARE:
+            return "same"
+        return "slower" if self.after > self.before else "faster"
 
 
 def rank_test(one: list[float], other: list[float]) -> float:
-    """How likely it is, both ways, that two sets of the same kind differ in their ranks as much as these do."""
+    """Return how likely it is, both ways, that two sets of the same kind differ in their ranks as much as these do."""
     both = sorted(one + other)
     middle = {value: statistics.mean(i for i, it in enumerate(both) if it == value) for value in set(both)}
     ranks = [middle[it] for it in one + other]
@@ -96,11 +124,11 @@ def rank_test(one: list[float], other: list[float]) -> float:
     return sum(abs(it - expected) >= seen - 1e-9 for it in ways) / len(ways)
 
 
-def compare(before: Result, after: Result) -> Iterator[Difference]:
-    """Every line that both runs have and that can be compared."""
+def compare(before: Record, after: Record) -> Iterator[Difference]:
+    """Yield each line that both records have with the same baseline and enough rounds."""
     for key, row in after["rows"].items():
+        old = before["rows"].get(key, {"baseline": None, "lines": {}})
         for name, line in row["lines"].items():
-            old = before["rows"].get(key, {}).get("lines", {}).get(name, {})
-            a, b = [list(it.get("rounds", {}).values())[:8] for it in (old, line)]
-            if min(len(a), len(b)) >= ROUNDS:
+            a, b = [list(it.get("rounds", {}).values())[:8] for it in (old["lines"].get(name, {}), line)]
+            if old["baseline"] == row["baseline"] != name and min(len(a), len(b)) >= ROUNDS:
                 yield Difference(key, name, statistics.median(a), statistics.median(b), rank_test(a, b))

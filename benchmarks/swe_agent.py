@@ -2,8 +2,8 @@
 
     git clone https://github.com/SWE-agent/SWE-agent
     python3.11 -m venv agent && agent/bin/pip install -e ./SWE-agent flake8      # this brings the original, too
-    python benchmarks/swe_agent.py --python agent/bin/python
-    python benchmarks/swe_agent.py --python agent/bin/python --places local --rounds 1
+    python -m benchmarks.swe_agent --python agent/bin/python
+    python -m benchmarks.swe_agent --python agent/bin/python --places local --rounds 1
 
 SWE-agent is not changed, and the original stays installed: ours is what `swerex-c run` makes of the same command.  The
 script has what a day has: tool bundles, a syntax error, a command that takes too long, here-documents, an edit that is
@@ -40,8 +40,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measure import ROOT, BenchError, machine
+from swerex_c.bench.machine import first_line, machine
 
+ROOT = Path(__file__).resolve().parents[1]
 INSIDE = "SWX_SWE_AGENT_INSIDE"
 REPOSITORY = "swx-agent-repository"
 TOO_LONG = 8
@@ -157,6 +158,10 @@ WRONG_IN_ORIGINAL = {
 """How steps begin that the original does not answer rightly, and why."""
 
 
+class BenchError(Exception):
+    """A run is not possible; the text says why."""
+
+
 @dataclass
 class Outcome:
     """What one run did."""
@@ -174,7 +179,8 @@ def main() -> int:
             print("this needs root: a network and mounts of its own", file=sys.stderr)
             return 2
         os.environ[INSIDE] = "1"
-        os.execvp("unshare", ["unshare", "--net", "--mount", "--propagation", "private", sys.executable, *sys.argv])
+        command = [sys.executable, "-m", "benchmarks.swe_agent", *sys.argv[1:]]
+        os.execvp("unshare", ["unshare", "--net", "--mount", "--propagation", "private", *command])
     bring_up_loopback()
     try:
         with contextlib.ExitStack() as stack:
@@ -275,7 +281,6 @@ class Bench:
 
     def start_engine(self, stack: contextlib.ExitStack) -> None:
         """An engine of the tests, with an image that has the original's server, git and flake8."""
-        sys.path.insert(0, str(ROOT))
         from tests.support import docker_engine, images, needs
 
         try:
@@ -375,10 +380,8 @@ def check(runs: dict[tuple[str, str], list[Outcome]]) -> list[str]:
 
 def report(runs: dict[tuple[str, str], list[Outcome]]) -> None:
     """The medians over the rounds, in seconds."""
-    about = machine("swe_agent.py", 0)
-    print(
-        f"\n{about['date']}, {about['cpu']}, {about['processors']} processors, {about['kernel']}, {about['commit']}\n"
-    )
+    about, commit = machine(), first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty")
+    print(f"\n{about['date']}, {about['cpu']}, {about['processors']} processors, {about['kernel']}, {commit}\n")
     columns = f"{'the run':>8} {'in calls':>9} {'programs':>9} {'the rest':>9} {'calls':>6}"
     print(f"{'place':18} {'':9} {columns}  where the calls' time went")
     for (place, who), each in runs.items():

@@ -133,13 +133,16 @@ def run(
     if target and rows.TARGET in found.absent:
         print(f"swerex-c: {name}: {found.absent[rows.TARGET]}", file=sys.stderr)
     if out is not sys.stdout:
-        report.print_report(found, setting, name)
+        print(*report.lines(found, setting, name), sep="\n")
     if out:
         print(json.dumps(report.as_data(found, setting, target=name), indent=1), file=out, flush=True)
     if found.interrupted:
         print("swerex-c: interrupted; the results are those until then", file=sys.stderr)
         return 128 + signal.SIGINT
-    return 0 if report.is_good(found) else 1
+    if not report.is_good(found):
+        print("swerex-c: an answer was wrong, or an engine of this package failed: see above", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _process_began() -> float:

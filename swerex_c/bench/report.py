@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 from swerex_c._version import __version__
@@ -12,7 +13,7 @@ from .machine import machine
 from .measure import NO_TIME, Found, Row, Setting
 from .rows import LIMIT, OURS, PEXPECT, PRESTARTED, SWEREX, TARGET, TUNED
 
-__all__ = ["as_data", "duration", "is_good", "print_report", "sentences"]
+__all__ = ["as_data", "duration", "is_good", "lines", "sentences"]
 
 NAME, TIME, RATE, RATIO, BAR = 22, 9, 12, 7, 24
 """Columns of a line's name, its times, a rate, the ratio, and the bar; 79 with the spaces between them."""
@@ -67,8 +68,8 @@ def _lines(row: Row) -> dict[str, dict[str, Any]]:
     return {turn.name: row.summary(turn.name) for turn in row.turns}
 
 
-def print_table(found: Found, target: str = "") -> None:
-    """Print a table for each row, with a line for each engine."""
+def _table(found: Found, target: str) -> Iterator[str]:
+    """Yield a table for each row, with a line for each engine."""
     for row in found.rows:
         lines = {
             turn.name: row.summary(turn.name)
@@ -78,18 +79,18 @@ def print_table(found: Found, target: str = "") -> None:
         measured = [line for line in lines.values() if "error" not in line]
         longest = max(map(_shown_time, measured), default=1.0)
         rate = "" if not measured else "rate" if {"bytes", "per_second"} & set(measured[0]) else "p99"
-        print(f"\n{row.title}\n{'':{NAME}} {'median':>{TIME}} {rate:>{RATE}} {'ratio':>{RATIO}}")
+        yield f"\n{row.title}\n{'':{NAME}} {'median':>{TIME}} {rate:>{RATE}} {'ratio':>{RATIO}}"
         for name, line in lines.items():
             shown = _name(found, row, name, target)[:NAME]
             if "error" in line:
-                print(f"{shown:{NAME}} {line['error']}")
+                yield f"{shown:{NAME}} {line['error']}"
                 continue
             ratio = line.get("ratio")
             by_limit = "" if ratio is None else f"{ratio:.2f}x" if ratio < 100 else f"{ratio:,.0f}x"
             numbers = f"{duration(line['p50_us']):>{TIME}} {_rate(line):>{RATE}} {by_limit:>{RATIO}}"
-            print(f"{shown:{NAME}} {numbers}  {_bar(_shown_time(line) / longest)}")
+            yield f"{shown:{NAME}} {numbers}  {_bar(_shown_time(line) / longest)}"
             if "failed" in line:
-                print(f"{'':{NAME}} {line['failed']}")
+                yield f"{'':{NAME}} {line['failed']}"
 
 
 def sentences(data: dict[str, Any]) -> list[str]:
@@ -157,31 +158,29 @@ def is_good(found: Found) -> bool:
     return not failed and not missing and not any(row.wrong for row in found.rows)
 
 
-def print_report(found: Found, setting: Setting, target: str = "") -> None:
-    """Print the table, the sentences, what the figures do not say, the machine, and the engines that are absent."""
+def lines(found: Found, setting: Setting, target: str = "") -> Iterator[str]:
+    """Yield the tables, the sentences, what the figures do not say, the machine, and the engines that are absent.
+
+    Args:
+        target: name of the deployment that was measured, if there was one.
+    """
+    yield _wrapped(LEGEND)
+    yield from _table(found, target)
     data = as_data(found, setting)
-    print(_wrapped(LEGEND))
-    print_table(found, target)
-    print()
-    for sentence in sentences(data):
-        print(_wrapped(sentence))
+    yield ""
+    yield from map(_wrapped, sentences(data))
     measured = {turn.engine for row in found.rows for turn in row.turns if turn.name in row.results}
     if measured & {PEXPECT, TUNED}:
-        print(f"\n{_wrapped(NO_CODE)}")
+        yield f"\n{_wrapped(NO_CODE)}"
     about = data["machine"]
-    print()
-    print(
-        _wrapped(
-            f"{about['date']}, {about['cpu']}, {about['processors']} processors, load {found.load:.1f}, "
-            f"{about['kernel']}, {about['python']}, {about['bash']}. {found.seconds:.0f} s; every answer was checked, "
-            "and a line with a wrong one has no time."
-        )
+    yield "\n" + _wrapped(
+        f"{about['date']}, {about['cpu']}, {about['processors']} processors, load {found.load:.1f}, {about['kernel']}, "
+        f"{about['python']}, {about['bash']}. {found.seconds:.0f} s; every answer was checked, and a line with a wrong "
+        "one has no time."
     )
     for name, why in found.absent.items():
         shown = target if name == TARGET else name
         if name not in measured:
-            print(f"Without {shown}: {why}")
+            yield f"Without {shown}: {why}"
         elif why != NO_TIME:
-            print(f"{shown} was lost: {why}")
-    if not is_good(found) and not found.interrupted:
-        print("swerex-c: an answer was wrong, or an engine of this package failed: see above", file=sys.stderr)
+            yield f"{shown} was lost: {why}"

@@ -22,6 +22,7 @@ __all__ = [
     "SWEREX",
     "TARGET",
     "TUNED",
+    "all_rows",
     "select",
 ]
 
@@ -74,7 +75,8 @@ def _turns(engines: tuple[str, ...], **request: Any) -> list[Turn]:
     return [Turn(name, request, *slow.get(name, (None, 0.01))) for name in engines]
 
 
-def _rows() -> Iterator[Row]:
+def all_rows() -> Iterator[Row]:
+    """Yield new rows with the turns of all engines on this machine."""
     everyone = (*QUICK, SUBPROCESS, PEXPECT, SWEREX)
     yield Row("true", "A command: true", "command", _turns(everyone, text="true"))
     yield Row("bin-true", "A program: /bin/true", "command", _turns(everyone, text="/bin/true"))
@@ -112,7 +114,7 @@ def _rows() -> Iterator[Row]:
     yield Row("import", "Import of the package's LocalRuntime", "imports", turns, SWEREX, full=True)
 
 
-KEYS = tuple(row.key for row in _rows() if not row.full)
+KEYS = tuple(row.key for row in all_rows() if not row.full)
 """Keys of the rows of `swerex-c bench`."""
 
 
@@ -122,7 +124,7 @@ def select(engines: set[str], wanted: Callable[[Row], bool] = lambda row: not ro
     Args:
         wanted: chooses the rows.
     """
-    rows = [row for row in _rows() if wanted(row)]
+    rows = [row for row in all_rows() if wanted(row)]
     for row in rows:
         row.turns = [turn for turn in row.turns if turn.engine in engines]
     return rows

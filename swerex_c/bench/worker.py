@@ -307,7 +307,7 @@ def _make(kind: str, options: dict[str, Any]) -> Any:
     """
     module, _, name = kind.partition(":")
     made = getattr(importlib.import_module(module), name)(**options)
-    return made.operations(made) if hasattr(made, "operations") else Operations(made)
+    return made.operations() if hasattr(made, "operations") else Operations(made)
 
 
 async def _requests() -> AsyncIterator[Result]:

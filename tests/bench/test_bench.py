@@ -101,7 +101,7 @@ def once(wanted: list[str], engines: list[Contender]) -> tuple[Found, dict[str, 
     return found, report.as_data(found, setting)
 
 
-def test_every_row_of_the_command_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_row_of_the_command_is_answered() -> None:
     some = {rows.OURS, rows.LIMIT, rows.SUBPROCESS}
     found, data = once(
         [key for key in rows.KEYS if not key.endswith("-64")], [it for it in contenders(None) if it.name in some]
@@ -112,23 +112,19 @@ def test_every_row_of_the_command_is_answered(capsys: pytest.CaptureFixture[str]
         for name, line in row["lines"].items():
             assert 0 < line["p50_us"] <= line["p99_us"], (key, name)
             assert ("ratio" in line) == (name != row["baseline"])
-    report.print_report(found, Setting([], 60))
-    said = capsys.readouterr().out
+    said = "\n".join(report.lines(found, Setting([], 60)))
     assert max(map(len, said.splitlines())) <= 80
     assert "bare terminal (limit)" in said and "WRONG" not in said and "A session starts in " in said
     help_text = CliRunner().invoke(app, ["bench", "--help"], env={"COLUMNS": "200"}).output
     assert all(key in help_text for key in rows.KEYS)
 
 
-def test_a_wrong_answer_has_no_time_in_the_table(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_answer_has_no_time_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BASH_FUNC_true%%", "() { builtin echo surprise; }")
     found, data = once(["true"], [Contender(rows.SUBPROCESS, "swerex_c.bench.engines:Subprocess")])
     line = data["rows"]["true"]["lines"][rows.SUBPROCESS]
     assert not data["ok"] and line["wrong"] > 0 and not set(line) & {"p50_us", "p99_us", "ratio"}
-    report.print_report(found, Setting([], 60))
-    assert "WRONG" in capsys.readouterr().out
+    assert " WRONG answer" in "\n".join(report.lines(found, Setting([], 60)))
 
 
 def python_with(path: Path, name: str, code: str) -> str:

@@ -1,4 +1,4 @@
-/* counts_switch.c: lets a process under callgrind say what of it is counted; loaded by counts_worker.py.
+/* instructions.c: lets a process under callgrind say what of it is counted; loaded by instructions.py.
  *
  * Between begin and end every instruction of all threads is counted, and end writes the count to callgrind's file.
  * Outside of callgrind both do nothing, and inside says so.

@@ -1,0 +1,313 @@
+"""Instructions that pieces of work take, counted by callgrind: the same from run to run, on any machine, at any load.
+
+`python -m benchmarks --instructions` compares them with instructions.json, and `--keep` makes them those of the file.
+A count is of this process in user mode, with all threads, without the kernel and the shells. Each piece is counted
+several times and the median is told, because a part of what is done depends on who was first, the shell or we.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import importlib
+import json
+import os
+import re
+import select
+import shutil
+import statistics
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from swerex_c.bench.engines import Answer, Engine, Ours
+from swerex_c.bench.machine import environment, first_line, work_directory
+from swerex_c.bench.rows import ACTIONS
+
+from .floor import build
+
+__all__ = ["check"]
+
+ROOT = Path(__file__).resolve().parents[1]
+BASELINE = Path(__file__).with_suffix(".json")
+
+TOLERANCE = 0.03
+"""With the compiler and the Python of the baseline. From run to run the medians differ by less than 1 %; another
+processor's memcpy and another release of libc and of libraries such as pydantic make up to 2 % more."""
+
+LOOSE = 0.3
+"""With another compiler or Python, whose code differs by a fifth: then only what is far slower can be told."""
+
+VARIED = {"create": 0.15}
+"""Tolerances of pieces of which much depends on the order in which a shell and its terminal come up."""
+
+REPEATS = 5
+
+PATIENCE = 1_000_000
+"""Microseconds for which the calling thread waits for the shell by itself: callgrind makes us fifty times slower, and
+what is counted is to be what happens when the shell answers within the usual 150 us."""
+
+LITERALS = [f"needle-{i:02d}-in-the-stack" for i in range(20)]
+REGEXES = [
+    r"error: [a-z]+ at line \d+",
+    r"\(gdb\) $",
+    r"Traceback \(most recent call last\)",
+    r"(?:fatal|panic): .+",
+    r"found [0-9]{4} of [0-9]{4}!",
+]
+LINE = b"0123456789 the quick brown fox jumps over the lazy dog \x1b[31mred\x1b[0m\n"
+
+Work = tuple[int, Callable[[], Awaitable[object]]]
+"""Units in a piece of work, and what does them; it returns something true if an answer was wrong."""
+
+
+# What is counted, in a process under callgrind
+
+
+class Core(Engine):
+    """The core by itself: no event loop, no models."""
+
+    def __init__(self) -> None:
+        self.core: Any = importlib.import_module("swerex_c._core")
+        self.waker = self.core.Waker()
+        self.poller = select.poll()
+        self.poller.register(self.waker.fileno(), select.POLLIN)
+
+    def finish(self, operation: Any) -> Any:
+        """Wait for the end of an operation."""
+        while not operation.done:
+            self.poller.poll()
+            self.waker.take()
+        return operation
+
+    async def open(self, key: str) -> None:
+        variables = [os.fsencode(f"{name}={value}") for name, value in os.environ.items()]
+        self.shell = self.core.Session(os.fsencode(shutil.which("bash") or ""), variables, None, 24, 80, 1 << 30)
+        startup = b"[[ ! -r /etc/bash.bashrc ]] || . /etc/bash.bashrc\n[[ ! -r ~/.bashrc ]] || . ~/.bashrc\n"
+        self.finish(self.shell.start(startup, 10.0, self.waker, None))
+
+    def run_now(self, key: str, text: str) -> Answer:
+        operation = self.shell.run(text, -1, None, None, None, self.waker, None, None, PATIENCE)
+        self.finish(operation)
+        return operation.output, operation.code
+
+
+async def _commands(engine: Engine, number: int) -> Work:
+    await engine.open("count")
+
+    async def act() -> int:
+        answers = [await engine.run("count", "true") for _ in range(number)]
+        return sum(bool(output) or code != 0 for output, code in answers)
+
+    return number, act
+
+
+async def runtime() -> Work:
+    """Count a command through `LocalRuntime`, on asyncio."""
+    return await _commands(Ours(), 300)
+
+
+async def session() -> Work:
+    """Count a command through the core by itself."""
+    return await _commands(Core(), 1000)
+
+
+async def create() -> Work:
+    """Count a session from its start to its first prompt, and its end, through `LocalRuntime`."""
+    engine, number = Ours(), 10
+
+    async def act() -> None:
+        for _ in range(number):
+            await engine.open("count")
+            await engine.close("count")
+
+    return number, act
+
+
+def _match(patterns: list[str]) -> Work:
+    chunk, number = (LINE * 100)[:4096], 250
+    matcher = importlib.import_module("swerex_c.engine.patterns").make_matcher(patterns)
+
+    async def act() -> bool:
+        return any(matcher.feed(chunk) is not None for _ in range(number))
+
+    return number * len(chunk) // 1024, act
+
+
+async def literals() -> Work:
+    """Count a kilobyte in which 20 literals are looked for, in chunks of 4 KB."""
+    return _match(LITERALS)
+
+
+async def regexes() -> Work:
+    """Count a kilobyte in which 5 regular expressions are looked for."""
+    return _match(REGEXES)
+
+
+async def strip() -> Work:
+    """Count a kilobyte of coloured output that is made plain."""
+    core: Any = importlib.import_module("swerex_c._core")
+    data = LINE * 15_000
+    plain = re.sub(rb"\x1b\[\d+m", b"", data)
+
+    async def act() -> bool:
+        return bool(core.strip(data) != plain)
+
+    return len(data) // 1024, act
+
+
+async def scan() -> Work:
+    """Count the look at a command that tells whether it is complete."""
+    core: Any = importlib.import_module("swerex_c._core")
+    texts = [text for text, _, _ in ACTIONS] * 20
+    verdicts = [core.scan(text)[0] for text in texts]
+
+    async def act() -> bool:
+        return [core.scan(text)[0] for text in texts] != verdicts or "complete" not in verdicts
+
+    return len(texts), act
+
+
+ANSWER = {"output": "x" * 100, "exit_code": 0, "failure_reason": "", "expect_string": "", "session_type": "bash"}
+
+
+async def encode() -> Work:
+    """Count an answer with 100 bytes of output that becomes a frame."""
+    encoder, number = importlib.import_module("swerex_c._core").FrameEncoder(), 2000
+    expected = encoder.encode(ANSWER)
+
+    async def act() -> bool:
+        return any(encoder.encode(ANSWER) != expected for _ in range(number))
+
+    return number, act
+
+
+async def decode() -> Work:
+    """Count the same from a frame."""
+    core, number = importlib.import_module("swerex_c._core"), 2000
+    frame, decoder = core.FrameEncoder().encode(ANSWER), core.FrameDecoder()
+
+    async def act() -> bool:
+        return any(decoder.feed(frame) != [ANSWER] for _ in range(number))
+
+    return number, act
+
+
+WORKS = {
+    "runtime": ("a command, LocalRuntime", runtime),
+    "session": ("a command, core", session),
+    "create": ("a session, LocalRuntime", create),
+    "literals": ("1 KB, 20 literals", literals),
+    "regexes": ("1 KB, 5 regexes", regexes),
+    "strip": ("1 KB of colours to plain", strip),
+    "scan": ("a command looked at", scan),
+    "encode": ("an answer to a frame", encode),
+    "decode": ("an answer from a frame", decode),
+}
+
+
+def count(work: Callable[[], Awaitable[Work]], switch: ctypes.CDLL, dumps: Path) -> float:
+    """Return the instructions of a unit of work.
+
+    Raises:
+        RuntimeError: if an answer was wrong.
+    """
+
+    async def run() -> float:
+        units, act = await work()
+        found = []
+        await act()
+        for _ in range(REPEATS):
+            gc.collect()
+            gc.disable()
+            switch.begin()
+            wrong = await act()
+            switch.end()
+            gc.enable()
+            if wrong:
+                raise RuntimeError(f"{work.__name__}: {wrong} wrong answers")
+            (dump,) = dumps.parent.glob(f"{dumps.name}.*[0-9]")
+            total = re.search(r"^totals: (\d+)", dump.read_text(), re.MULTILINE)
+            dump.unlink()
+            found.append(int(total[1]) / units if total else 0.0)
+        return statistics.median(found)
+
+    return asyncio.run(run())
+
+
+def main(library: str, dumps: str) -> None:
+    """Count every piece of work, and print the counts as JSON; runs under callgrind."""
+    switch = ctypes.CDLL(library)
+    if not switch.inside():
+        raise RuntimeError("not under callgrind")
+    engine: Any = importlib.import_module("swerex_c.engine.session")
+    if not hasattr(engine, "_INLINE_WAIT_MICROSECONDS"):
+        raise RuntimeError("the time for which a caller waits by itself has another name now")
+    engine._INLINE_WAIT_MICROSECONDS = PATIENCE
+    print(json.dumps({name: count(work, switch, Path(dumps)) for name, (_, work) in WORKS.items()}))
+
+
+# The comparison
+
+
+def counted() -> dict[str, float]:
+    """Return the instructions of each piece of work.
+
+    Raises:
+        RuntimeError: if valgrind is missing, or an answer was wrong.
+    """
+    if shutil.which("valgrind") is None or not Path("/usr/include/valgrind/callgrind.h").exists():
+        raise RuntimeError("no valgrind: install valgrind (Debian)")
+    with work_directory() as directory:
+        switch, dumps = build("instructions.c", directory, "-shared", "-fPIC"), directory / "counts"
+        variables = environment(directory, PYTHONHASHSEED="0", PYTHONPATH=str(ROOT))
+        command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={dumps}"]
+        command += [f"--log-file={directory}/log", sys.executable, "-c"]
+        command += [f"from benchmarks.instructions import main; main({switch!r}, {str(dumps)!r})"]
+        allowed = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, [max(allowed)])  # what it starts inherits that: one processor, one order of events
+        try:
+            done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+        finally:
+            os.sched_setaffinity(0, allowed)
+    if done.returncode:
+        raise RuntimeError(f"the counting process ended with {done.returncode}: {done.stderr.strip()[-500:]}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def tools() -> dict[str, str]:
+    """Return what the counts depend on besides our sources."""
+    return {
+        "compiler": first_line(os.environ.get("CC", "cc"), "--version"),
+        "python": f"{sys.implementation.name} {sys.version.split()[0]}",
+        "platform": sysconfig.get_platform(),
+    }
+
+
+def check(keep: bool = False) -> bool:
+    """Count, print each count beside the kept one, and return whether none has grown.
+
+    Args:
+        keep: whether to make the counts those that later ones are compared with.
+    """
+    counts = counted()
+    if keep:
+        commit = first_line("git", "-C", str(ROOT), "log", "-1", "--format=%H", "--", "csrc", "swerex_c", "setup.py")
+        rounded = {name: round(number, 1) for name, number in counts.items()}
+        BASELINE.write_text(json.dumps({"commit": commit, "tools": tools(), "counts": rounded}, indent=1) + "\n")
+    kept = json.loads(BASELINE.read_text())
+    tolerance = TOLERANCE if kept["tools"] == tools() else LOOSE
+    good = True
+    print("instructions in user mode: kept, now")
+    for name, now in counts.items():
+        before, most = kept["counts"][name], max(tolerance, VARIED.get(name, 0.0))
+        share = now / before - 1
+        word = "SLOWER" if share > most else "faster" if share < -most else "same"
+        good = good and word != "SLOWER"
+        print(f"  {WORKS[name][0]:26} {before:12,.1f} {now:12,.1f} {share:+7.1%} (at most {most:+.0%})  {word}")
+    return good

@@ -1,1 +1,0 @@
-"""The measuring core of the suite, which also runs in interpreters that have no package."""
