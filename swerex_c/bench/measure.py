@@ -232,7 +232,7 @@ class Worker:
         if contender.variables is not None:
             variables = environment(directory, HISTFILE="/dev/null", **contender.variables)
         command = [contender.python, "-c", BOOT, PACKAGE, *contender.packages]
-        variables["SWE_REX_LOG_STREAM_LEVEL"] = "ERROR"
+        variables["SWE_REX_LOG_STREAM_LEVEL"] = "CRITICAL"
         pipe = subprocess.PIPE
         try:
             self.process = subprocess.Popen(command, env=variables, stdin=pipe, stdout=pipe, start_new_session=True)

@@ -19,7 +19,7 @@ NAME, TIME, RATE, RATIO, BAR = 22, 9, 12, 7, 24
 """Columns of a line's name, its times, a rate, the ratio, and the bar; 79 with the spaces between them."""
 
 LEGEND = """\
-Shorter bars are better. The ratio is the time divided by the bare terminal's, or by subprocess.run's for execute: the \
+Shorter bars are better. The ratio is the time divided by that of the line without a ratio in the same round: the \
 median of the rounds."""
 
 NO_CODE = """\

@@ -108,6 +108,8 @@ def all_rows() -> Iterator[Row]:
     turns = _turns((OURS, TARGET, SUBPROCESS, SWEREX))
     yield Row("execute", "execute: true without a session", "execute", turns, SUBPROCESS, weight=0.5)
     turns = _turns((OURS, LIMIT, PTYPROCESS, SWEREX), actions=ACTIONS)
+    for turn in turns:
+        turn.rounds, turn.least = 3, 1.0
     title = f"An agent's day: {len(ACTIONS)} actions with git, grep and tests"
     yield Row("day", title, "day", turns, full=True)
     turns = [Turn(name, {"module": f"{package}.runtime.local"}) for name, package in ((OURS, OURS), (SWEREX, "swerex"))]
