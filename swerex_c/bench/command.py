@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,6 +120,8 @@ def run(
     except OSError as error:
         raise InvalidInputError(f"{as_json}: {error.strerror}") from None
     python = None if peers_interpreter is None else str(peers_interpreter)
+    if python and not shutil.which(python):
+        raise InvalidInputError(f"--peers-python: {python} is no program that can be run.")
     if python is None and peers:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         python = with_status(lambda show: peers_python(cache / "swerex-c" / "peers", show))

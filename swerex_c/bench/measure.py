@@ -365,7 +365,12 @@ class Run:
                 schedule += [(number, row, turn) for turn in turns]
         weights = [row.weight for _, row, _ in schedule]
         for at, (number, row, turn) in enumerate(schedule):
-            self.show(f"{at + 1} of {len(schedule)}, round {number + 1} of {rounds}: {row.title}: {turn.name}")
+            spent = (
+                ""
+                if self.setting.once
+                else f"{self.setting.seconds - self.left():.0f} of {self.setting.seconds:.0f} s, "
+            )
+            self.show(f"{spent}{at + 1} of {len(schedule)}: {row.title}: {turn.name}")
             needed = sum(turn.least for _, _, turn in schedule[at:])
             self._turn(number, row, turn, row.weight / sum(weights[at:]), needed)
 
