@@ -219,23 +219,33 @@ def test_wrong_use_ends_with_2(arguments: list[str], says: str) -> None:
     assert says in done.output
 
 
-def test_an_interrupted_run_keeps_its_results_and_leaves_nothing(family: Family, tmp_path: Path) -> None:
-    file = tmp_path / "found.json"
-    command = [*COMMAND, "bench", "--only", "true", "--only", "interrupt", "--json", str(file)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, env=our_environment(), text=True) as process:
-        until(lambda: any(it.startswith("sleep 100") for it in family.living().values()))
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in err and "until then" in err
-    assert "A command takes " in out
-    assert "p50_us" in json.loads(file.read_text())["rows"]["true"]["lines"][rows.OURS]
+def test_an_interrupted_run_keeps_its_results(family: Family) -> None:
+    some = [it for it in contenders(None) if it.name in (rows.LIMIT, rows.SUBPROCESS)]
+    setting = Setting(some, 60, once=True)
+    shown: list[str] = []
+
+    def show(text: str) -> None:
+        shown.append(text)
+        if "/bin/true" in text:
+            raise KeyboardInterrupt
+
+    found = measure(setting, rows.select({it.name for it in some}), show)
+    data = report.as_data(found, setting)["rows"]
+    assert found.interrupted and shown
+    assert all("p50_us" in line for line in data["true"]["lines"].values())
+    assert all("error" in line for line in data["bin-true"]["lines"].values())
     assert not family.left()
 
 
-@pytest.mark.slow
-def test_a_run_that_is_killed_leaves_no_shells(family: Family) -> None:
-    with subprocess.Popen([*COMMAND, "bench", "--only", "sessions-64"], env=our_environment()) as process:
-        until(lambda: sum("--noediting" in it for it in family.living().values()) >= 16)
-        process.kill()
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_ended_leaves_nothing(family: Family, number: int) -> None:
+    command = [*COMMAND, "bench", "--only", "true", "--seconds", "300"]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=our_environment(), text=True
+    ) as process:
+        until(lambda: any("--noediting" in it for it in family.living().values()))
+        process.send_signal(number)
+        err = process.communicate()[1]
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    assert "Traceback" not in err
     assert not family.left()
