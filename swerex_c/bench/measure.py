@@ -230,7 +230,7 @@ class Worker:
         self.blocking = not contender.outlasts
         variables = dict(os.environ)
         if contender.variables is not None:
-            variables = environment(directory, HISTFILE="/dev/null", **contender.variables)
+            variables = environment(directory, HISTFILE="/dev/null", TMPDIR=str(directory), **contender.variables)
         command = [contender.python, "-c", BOOT, PACKAGE, *contender.packages]
         variables["SWE_REX_LOG_STREAM_LEVEL"] = "CRITICAL"
         pipe = subprocess.PIPE
