@@ -49,9 +49,9 @@ def extra(name: str, extra: str, arguments: str, limit: int, **options: object) 
         ls -d $PWD/.venv/lib/python3*/site-packages >$(ls -d {venv}/lib/python3*/site-packages)/shared.pth
         .venv/bin/python .ci/requirements {extra} >{venv}/requirements.txt
         .venv/bin/python -m pip --python {venv}/bin/python install --quiet --no-compile -r {venv}/requirements.txt
-        export PATH=$PWD/{venv}/bin:$PWD/.venv/bin:$PATH
+        export PATH=$PWD/{venv}/bin:$PWD/.venv/bin:$PATH PYTHONPATH=$PWD
         {PYTEST} {arguments}"""
-    rerun = f"PATH=$PWD/{venv}/bin:$PWD/.venv/bin:$PATH {PYTEST}"
+    rerun = f"PATH=$PWD/{venv}/bin:$PWD/.venv/bin:$PATH PYTHONPATH=$PWD {PYTEST}"
     return Step(name, script, limit, rerun=rerun, **options)  # type: ignore[arg-type]
 
 

@@ -84,10 +84,10 @@ async def test_what_cannot_be_copied_is_told_and_changes_nothing(runtime: RayRun
     assert type(error) is FileNotFoundError and error.filename == str(tmp_path / "none")
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "large").write_bytes(bytes(5 * PIECE))
-    os.mkfifo(tmp_path / "tree" / "pipe")
-    assert type(await raised(_up(runtime, tmp_path / "tree", tmp_path / "target"))) is UploadError
-    assert type(await raised(runtime.download(str(tmp_path / "tree"), str(tmp_path / "target")))) is UploadError
-    (tmp_path / "tree" / "pipe").unlink()
+    os.mkfifo(tmp_path / "pipe")
+    assert type(await raised(_up(runtime, tmp_path / "pipe", tmp_path / "target"))) is UploadError
+    assert type(await raised(runtime.download(str(tmp_path / "pipe"), str(tmp_path / "target")))) is UploadError
+    (tmp_path / "pipe").unlink()
     (tmp_path / "a file").write_text("in the way")
     error = await raised(_up(runtime, tmp_path / "tree", tmp_path / "a file"))
     assert isinstance(error, UploadError | NotADirectoryError | FileExistsError), repr(error)
