@@ -321,7 +321,7 @@ def _remote(name: str, directory: Path, live: bool = True, **fields: Any) -> Ite
     asyncio.run(runtime.close())
 
 
-@_kind("stdio", deployment=False)
+@_kind("stdio", pytest.mark.slow, deployment=False)
 def _stdio(get: Get) -> Iterator[Target]:
     from tests.support.server_process import REMOTE
 
