@@ -44,15 +44,14 @@ def tests(name: str, arguments: str, limit: int, **options: object) -> Step:
 def extra(name: str, extra: str, arguments: str, limit: int, **options: object) -> Step:
     """Return a step of pytest in an environment of its own: .venv and what an extra of the package requires besides."""
     venv = f".cache/ci/{name}"
+    pytest = f"PATH=$PWD/{venv}/bin:$PWD/.venv/bin:$PATH PYTHONPATH=$PWD {PYTEST}"
     script = f"""
         [ -d {venv} ] || .venv/bin/python -m venv --without-pip {venv}
         ls -d $PWD/.venv/lib/python3*/site-packages >$(ls -d {venv}/lib/python3*/site-packages)/shared.pth
         .venv/bin/python .ci/requirements {extra} >{venv}/requirements.txt
         .venv/bin/python -m pip --python {venv}/bin/python install --quiet --no-compile -r {venv}/requirements.txt
-        export PATH=$PWD/{venv}/bin:$PWD/.venv/bin:$PATH PYTHONPATH=$PWD
-        {PYTEST} {arguments}"""
-    rerun = f"PATH=$PWD/{venv}/bin:$PWD/.venv/bin:$PATH PYTHONPATH=$PWD {PYTEST}"
-    return Step(name, script, limit, rerun=rerun, **options)  # type: ignore[arg-type]
+        {pytest} {arguments}"""
+    return Step(name, script, limit, rerun=pytest, **options)  # type: ignore[arg-type]
 
 
 def needing(*names: str, besides: str = "") -> str:

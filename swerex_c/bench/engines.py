@@ -217,6 +217,21 @@ class Terminals(Engine):
         self.startup.close()
 
 
+class RawTerminals(Terminals):
+    """Base class of engines that write to the descriptor of a terminal, and read from it."""
+
+    blocking = True
+
+    def run_now(self, key: str, text: str) -> Answer:
+        fd = self.shells[key].fd
+        os.write(fd, text.encode() + b"\n")
+        return read_answer(fd)
+
+    async def begin(self, key: str, text: str) -> None:
+        os.write(self.shells[key].fd, text.encode() + b"\n")
+        await asyncio.sleep(GIVE_UP)
+
+
 @dataclass
 class Shell:
     """Running bash and its terminal."""
@@ -225,13 +240,11 @@ class Shell:
     process: subprocess.Popen[bytes]
 
 
-class BareTerminal(Terminals):
+class BareTerminal(RawTerminals):
     """The limit in plain Python: a terminal, `os.write`, `os.read` and a prompt that shows the exit code.
 
     It has no timeouts and no proof that a command has ended, and trusts any output that looks like the prompt.
     """
-
-    blocking = True
 
     async def open(self, key: str) -> None:
         fd, slave = os.openpty()
@@ -253,15 +266,6 @@ class BareTerminal(Terminals):
         shell.process.kill()
         shell.process.wait()
         os.close(shell.fd)
-
-    def run_now(self, key: str, text: str) -> Answer:
-        fd = self.shells[key].fd
-        os.write(fd, text.encode() + b"\n")
-        return read_answer(fd)
-
-    async def begin(self, key: str, text: str) -> None:
-        os.write(self.shells[key].fd, text.encode() + b"\n")
-        await asyncio.sleep(GIVE_UP)
 
     async def interrupt(self, key: str) -> None:
         os.write(self.shells[key].fd, b"\x03")
@@ -382,10 +386,9 @@ class TunedPexpect(Pexpect):
         child.expect_exact(self.prompt)
 
 
-class Ptyprocess(Terminals):
+class Ptyprocess(RawTerminals):
     """ptyprocess for the start and the end of a shell, `os.write` and `os.read` for the commands."""
 
-    blocking = True
     threads = True
 
     def __init__(self) -> None:
@@ -404,15 +407,6 @@ class Ptyprocess(Terminals):
         process.kill(signal.SIGKILL)
         process.wait()
         process.close()
-
-    def run_now(self, key: str, text: str) -> Answer:
-        fd = self.shells[key].fd
-        os.write(fd, text.encode() + b"\n")
-        return read_answer(fd)
-
-    async def begin(self, key: str, text: str) -> None:
-        os.write(self.shells[key].fd, text.encode() + b"\n")
-        await asyncio.sleep(GIVE_UP)
 
     async def interrupt(self, key: str) -> None:
         self.shells[key].sendintr()

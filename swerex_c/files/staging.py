@@ -17,8 +17,8 @@ import secrets
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
-from typing import Self
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, Self
 
 from swerex_c.exceptions import UploadError
 from swerex_c.files.writing import check_path, copy_contents, end_of_links, is_replaceable, overwritten
@@ -164,10 +164,6 @@ class Staging:
         with open(fd, "rb", buffering=0), self.file(name, status.st_mode, status.st_mtime_ns) as to:
             copy_contents(fd, to)
 
-    def open_root(self) -> int:
-        """Return a descriptor for reading the root, which is a file."""
-        return os.open(self._root, os.O_RDONLY | _CLOSED, dir_fd=self._parent)
-
     def _open_holder(self, name: str) -> tuple[int, str]:
         """Return the open directory that holds an entry, and the entry's name in it."""
         parts = name.split("/")
@@ -210,6 +206,17 @@ class Staging:
             self._commit_tree()
         else:
             self._commit_file(name, follow)
+
+    def commit_archive(self, target: str, unpack: Callable[[BinaryIO, Staging], object]) -> None:
+        """Unpack the root, which is the file of an archive, and move its tree to `target`.
+
+        Args:
+            unpack: called with the open archive, and with the tree to fill.
+        """
+        fd = os.open(self._root, os.O_RDONLY | _CLOSED, dir_fd=self._parent)
+        with open(fd, "rb") as archive, Staging(target) as tree:
+            unpack(archive, tree)
+            tree.commit()
 
     def _commit_file(self, name: str | None, follow: bool) -> None:
         _above(self.target)

@@ -159,14 +159,20 @@ async def test_a_stop_ends_everything(target: Target, deployment: AbstractDeploy
     await target.end(number)
 
 
-async def test_a_cancelled_start_leaves_nothing(target: Target, deployment: AbstractDeployment) -> None:
-    """And the deployment can be started again."""
+async def begin_to_start(deployment: AbstractDeployment) -> asyncio.Future[None]:
+    """Return a start once it tells its first step, or has ended."""
     hook = Steps()
     deployment.add_hook(hook)
     starting = asyncio.ensure_future(deployment.start())
     done = asyncio.ensure_future(hook.first.wait())
     await asyncio.wait([starting, done], return_when=asyncio.FIRST_COMPLETED)
     done.cancel()
+    return starting
+
+
+async def test_a_cancelled_start_leaves_nothing(target: Target, deployment: AbstractDeployment) -> None:
+    """And the deployment can be started again."""
+    starting = await begin_to_start(deployment)
     if not starting.done():
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -178,12 +184,7 @@ async def test_a_cancelled_start_leaves_nothing(target: Target, deployment: Abst
 
 
 async def test_a_stop_ends_a_start(target: Target, deployment: AbstractDeployment) -> None:
-    hook = Steps()
-    deployment.add_hook(hook)
-    starting = asyncio.ensure_future(deployment.start())
-    done = asyncio.ensure_future(hook.first.wait())
-    await asyncio.wait([starting, done], return_when=asyncio.FIRST_COMPLETED)
-    done.cancel()
+    starting = await begin_to_start(deployment)
     await deployment.stop()
     (error,) = await asyncio.gather(starting, return_exceptions=True)
     assert error is None or isinstance(error, RuntimeClosedError)

@@ -346,7 +346,8 @@ async def test_a_stream_yields_before_the_end(session: Session, target: Target) 
     first = await asyncio.wait_for(anext(items), DEADLINE)
     await target.says(["touch", mark])
     rest = [item async for item in items]
-    assert (first, rest[-1].output) == ("first\n" if target.live else "first\nsecond\n", "first\nsecond\n")  # type: ignore[union-attr]
+    wanted = "first\n" if target.live else "first\nsecond\n"
+    assert (first, rest[-1].output) == (wanted, "first\nsecond\n")  # type: ignore[union-attr]
 
 
 @uses("stream")

@@ -287,7 +287,7 @@ class JsonClient:
                     progress(done, size)
             await turns.call(file.close)
             if tree:
-                await turns.call(_unpack, staging, target)
+                await turns.call(staging.commit_archive, target, tar.unpack)
             else:
                 await turns.call(staging.commit, os.path.basename(source.rstrip("/")), follow=False)
         finally:
@@ -520,13 +520,6 @@ async def _read(path: str) -> AsyncGenerator[bytes, None]:
     with await in_file_thread(open_regular, path) as file:
         while data := await in_file_thread(file.read, _COPY):
             yield data
-
-
-def _unpack(received: Staging, target: str) -> None:
-    """Save the tree whose archive was received as a file."""
-    with open(received.open_root(), "rb") as archive, Staging(target) as staging:
-        tar.unpack(archive, staging)
-        staging.commit()
 
 
 async def _count(

@@ -466,12 +466,7 @@ class _Endpoints:
         if problems or target is None or received is None or form.file is None:
             raise Refusal(422, problems)
         if archives:
-            with open(received.open_root(), "rb") as archive, Staging(target) as staging:
-                if "untar" in archives:
-                    tar.unpack(archive, staging)
-                else:
-                    zip.unpack(archive, staging)
-                staging.commit()
+            received.commit_archive(target, tar.unpack if "untar" in archives else zip.unpack)
             return
         if mode:
             os.fchmod(form.file, int(mode, 8) & RIGHTS)
