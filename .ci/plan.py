@@ -120,6 +120,7 @@ GATE = [
     Step("setup", "bash .ci/setup gate", 300, ("session",)),
     Step("tests", README[1], 960, rerun=OURS),
     Step("package", PACKAGE, 240),
+    tests("contracts", f"-n 2 --dist loadgroup {needing('server', besides=' and not slow')}", 300),
     extra("clouds", "test-clouds", f"-n 2 --dist loadgroup {slices(*CLOUDS)}", 300),
     extra("ray", "test-ray", slices("ray"), 240),
     tests("docker", slices("docker"), 180),

@@ -115,8 +115,12 @@ class Cancellation:
         later = threading.Timer(patience, interrupt)
         later.daemon = True
         with self._lock:
-            self.check()
-            self._interrupt = later.start if patience else interrupt
+            if not self.requested:
+                self._interrupt = later.start if patience else interrupt
+            elif patience:  # what the block waits for has begun meanwhile
+                later.start()
+            else:
+                self.check()
         try:
             yield
         finally:
@@ -142,7 +146,7 @@ def cancellable(interrupt: Callable[[], object], patience: float = 0.0) -> conte
         patience: seconds from the cancellation to that call.
 
     Raises:
-        concurrent.futures.CancelledError: if the call is already cancelled.
+        concurrent.futures.CancelledError: if the call is already cancelled and there is no patience.
     """
     cancellation: Cancellation | None = getattr(_thread, "cancellation", None)
     return contextlib.nullcontext() if cancellation is None else cancellation.interrupting(interrupt, patience)

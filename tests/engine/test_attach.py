@@ -119,12 +119,14 @@ def test_an_interrupt_ends_a_flood(person: Person) -> None:
 
 
 def test_a_job_can_be_stopped_and_continued(person: Person) -> None:
-    person.begin("sleep 1000")
+    person.begin("cat")
     person.keys(b"\x1a")
     person.until(rb"Stopped")
     person.until(PROMPT)
     person.keys(b"fg\r")
-    person.until(rb"\nsleep 1000")
+    person.until(rb"\ncat")
+    person.keys(b"heard\r")
+    person.until(rb"heard\r\nheard\r\n")  # the second time by cat: it has the terminal
     person.keys(b"\x03")
     person.until(PROMPT)
     assert person.run(b"jobs") == b""

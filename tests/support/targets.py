@@ -229,6 +229,10 @@ def _kind(
     return register
 
 
+SERVER = pytest.mark.needs(name="server")
+"""Of the targets that the gate asks in a step of their own, so that the README's tests take less time."""
+
+
 def _engine(name: str, **more: Any) -> Callable[[Any], None]:
     """Register a target that needs more than the README's tests do."""
     return _kind(name, pytest.mark.needs(name=name), **more)
@@ -279,7 +283,7 @@ def _isolated(get: Get) -> Iterator[Target]:
 # Our server
 
 
-@_kind("frames")
+@_kind("frames", SERVER)
 def _frames(get: Get) -> Iterator[Target]:
     """Each deployment has a server of its own, since one that stops ends all that its server runs."""
     from swerex_c import RemoteDeployment
@@ -295,7 +299,7 @@ def _frames(get: Get) -> Iterator[Target]:
         yield from _started("frames", make, directory)
 
 
-@_kind("json", deployment=False)
+@_kind("json", SERVER, deployment=False)
 def _json(get: Get) -> Iterator[Target]:
     yield from _served(get, "json", live=False, wire="json")
 

@@ -14,7 +14,7 @@ import pytest
 
 from swerex_c.sandbox import api_loop
 from swerex_c.sandbox.run import CompletedCommand, run_command
-from swerex_c.utils.threads import Cancellation, check_cancelled, in_cancellable_thread
+from swerex_c.utils.threads import Cancellation, cancellable, check_cancelled, in_cancellable_thread
 from tests.support.wait import settle, until_async
 
 
@@ -59,6 +59,17 @@ async def test_a_patient_call_gets_the_result_of_its_program(tmp_path: Any) -> N
     one = program(f"touch {begun}; sleep 0.5; echo done", patience=30.0)
     await cancelled(lambda: results.append(one()), begun.exists)
     assert [result.stdout for result in results] == [b"done\n"]
+
+
+def test_a_call_that_is_cancelled_before_it_waits_is_patient_too() -> None:
+    cancellation, interrupted = Cancellation(), threading.Event()
+
+    def work() -> None:
+        cancellation.cancel()
+        with cancellable(interrupted.set, patience=0.001):
+            assert interrupted.wait(60)
+
+    cancellation.run(work)
 
 
 async def test_a_cancelled_call_begins_no_further_step() -> None:
