@@ -40,6 +40,9 @@ SWEREX = "SWE-ReX"
 TARGET = "target"
 """The deployment that the caller names, such as a server or an image."""
 
+PATTERNS = [*(rf"\(step {number}\) [$#>] " for number in range(19)), "Password:"]
+"""Regular expressions of an `expect`."""
+
 QUICK = (OURS, TARGET, LIMIT, PLAIN_C, PTYPROCESS, TUNED)
 
 ACTIONS = [
@@ -101,6 +104,11 @@ def all_rows() -> Iterator[Row]:
         title = f"{megabytes:,} MB of output" + (" in one line" if one_line else "")
         key = f"{'line' if one_line else 'output'}-{megabytes}"
         yield Row(key, title, "output", turns, weight=0.7, full=one_line or megabytes > 64)
+    turns = _turns((OURS, TUNED), megabytes=16, one_line=False, patterns=PATTERNS)
+    for turn in turns:
+        turn.rounds, turn.least = 2, 1.0
+    title = f"16 MB of output, and one of {len(PATTERNS)} patterns behind it"
+    yield Row("expect-16", title, "output", turns, TUNED, weight=0.7, full=True)
     turns = _turns((*QUICK, SWEREX))
     for turn in turns:
         turn.rounds, turn.least = turn.rounds or 3, max(turn.least, 0.3)

@@ -183,15 +183,24 @@ class Operations:
 
         return await self.sample(one, count, seconds)
 
-    async def output(self, path: str, count: int, seconds: float) -> Result:
-        """Measure `cat` of a file, whose output must equal the file."""
+    async def output(self, path: str, count: int, seconds: float, patterns: list[str] | None = None) -> Result:
+        """Measure `cat` of a file, whose output must equal the file.
+
+        Args:
+            patterns: regular expressions to search the output for; the last of them matches what comes behind the file.
+        """
         key, cpu = await self.session("output"), Cpu()
         if path not in self.placed:
             self.placed[path] = await self.engine.place(path)
         text = f"cat {self.placed[path]}"
 
+        async def answer_to() -> Answer:
+            if patterns is None:
+                return await self.engine.run(key, text)
+            return await self.engine.expect(key, f"{text}; printf '%s' {patterns[-1]}", patterns)
+
         async def one() -> tuple[float, bool]:
-            took, answer = await self.timed(lambda: self.engine.run(key, text))
+            took, answer = await self.timed(answer_to)
             with cpu.aside():
                 return took, self.is_file(answer, path)
 
