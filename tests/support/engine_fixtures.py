@@ -16,7 +16,7 @@ from tests.support import hosts, images, needs
 from tests.support.docker_engine import Engine
 
 if TYPE_CHECKING:
-    from tests.support.kubectl_server import Kubernetes
+    from tests.support.kubernetes_server import ApiServer
     from tests.support.ray_cluster import Nodes
 
 
@@ -99,11 +99,15 @@ def sshd() -> Iterator[hosts.Sshd]:
 
 
 @pytest.fixture(scope="session")
-def kubernetes() -> Iterator[Kubernetes]:
-    """What kubectl takes for a cluster: `kubernetes.start_pod(name)`; `.kubectl` and `.kubeconfig` reach it."""
-    from tests.support.kubectl_server import Kubernetes
+def kubernetes() -> Iterator[ApiServer]:
+    """A cluster for kubectl: `kubernetes.start_pod(name)`; `kubernetes.kubeconfig` reaches it."""
+    from tests.support.kubernetes_server import ApiServer, kubectl
 
-    with needs.started(Kubernetes) as place:
+    def make() -> ApiServer:
+        kubectl()
+        return ApiServer()
+
+    with needs.started(make) as place:
         yield place
 
 

