@@ -22,6 +22,12 @@
 
 #include "swx_alloc.h"
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_UNPOISON_MEMORY_REGION(from, size) ((void)0)
+#endif
+
 extern char **environ;
 
 int swx_child_open_pidfd(pid_t pid)
@@ -235,9 +241,18 @@ static int child_begin(void *argument)
 #define CLONE_PIDFD 0x1000
 #endif
 
+pid_t swx_child_clone(int (*function)(void *), void *argument, char *stack, size_t size, int flags, int *pidfd)
+{
+    pid_t pid = clone(function, stack + size, CLONE_VM | CLONE_VFORK | SIGCHLD | flags, argument, pidfd);
+    int failed = errno;
+    ASAN_UNPOISON_MEMORY_REGION(stack, size); /* the child did not return from its functions */
+    errno = failed;
+    return pid;
+}
+
 static pid_t clone_program(preparation *p, int flags)
 {
-    return clone(child_begin, p->stack + STACK_SIZE, CLONE_VM | CLONE_VFORK | SIGCHLD | flags, p, &p->pidfd);
+    return swx_child_clone(child_begin, p, p->stack, STACK_SIZE, flags, &p->pidfd);
 }
 
 /* The pidfd comes with the child: one that is opened later may be that of another process, if someone else reaps. */

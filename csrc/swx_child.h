@@ -55,6 +55,10 @@ typedef struct {
     uint64_t program_mark;    /* of swx_supervisor_start, which ends the program when we are gone; 0: nothing does */
 } swx_spawn;
 
+/* clone(2) of a child that runs `function` on `stack` in our memory, while we wait until it ends or becomes a program.
+ * Only system calls may be made in it.  `pidfd` is for CLONE_PIDFD in `flags`.  -1: errno says why. */
+pid_t swx_child_clone(int (*function)(void *), void *argument, char *stack, size_t size, int flags, int *pidfd);
+
 /* Starts the program.  SWX_ESYS names the call that failed in the child (execve, chdir, open(terminal), ...) or in the
  * parent (clone), with its errno.  SWX_ENOMEM. */
 swx_status swx_child_start(swx_child *child, const swx_spawn *spawn, swx_error *err);

@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdalign.h>
 #include <stdio.h>
@@ -56,7 +55,7 @@ static int become_supervisor(void *argument)
 
 static pid_t start(int (*function)(void *), preparation *p, char *stack)
 {
-    pid_t pid = clone(function, stack + STACK_SIZE, CLONE_VM | CLONE_VFORK | SIGCHLD, p);
+    pid_t pid = swx_child_clone(function, p, stack, STACK_SIZE, 0, NULL);
     if (pid < 0) {
         fail(p, "clone");
     }
