@@ -175,10 +175,10 @@ void swx_session_lose(swx_session *s)
 /* ---- typing ---------------------------------------------------------------------------------------------------- */
 
 /* In canonical mode the kernel cuts a line that is too long and passes the rest on as if it were whole; and a
- * program may go to that mode at any time.  So a piece is written when the one before was read.  The key that ends
- * the input passes on what stands in an unfinished line, once somebody waits for it: a program that goes to another
- * mode first would read the key itself.  What is left when the shell is at its prompt was for a program that is
- * gone; nobody knows who has read what was passed on. */
+ * program may go to that mode at any time.  So a piece is written when the one before was read.  One without an end
+ * waits until somebody waits for it, who cannot change the mode meanwhile, and the key that ends the input passes it
+ * on: else it would lie there for whoever takes the terminal from that mode and back, and leaves it to the shell.
+ * When the shell is at its prompt the rest was for a program that is gone, and nobody knows who has read the pieces. */
 static bool has_reader(const swx_session *s)
 {
     return has_evidence(s) ? swx_child_has_reader(&s->child, s->pty.path) : swx_kernel_group_awaits_input(swx_pty_foreground(&s->pty));
@@ -187,40 +187,30 @@ static bool has_reader(const swx_session *s)
 static void flush_paced(swx_session *s)
 {
     while (!typed_all(s) && swx_pty_input_consumed(&s->pty)) {
-        bool canonical = swx_pty_is_canonical(&s->pty);
         bool at_prompt = has_evidence(s) ? swx_kernel_look(&s->kernel) == SWX_SHELL_PROMPT : s->found.rank > 0;
         if (at_prompt && s->begun) {
             s->written = s->pending.size;
             s->astray = s->passed_on;
+            s->check = 0;
             return;
         }
-        if (canonical && s->unfinished) {
-            if (!has_reader(s)) {
-                return;
-            }
-            if (!swx_pty_is_canonical(&s->pty)) { /* from here on it cannot change: who would do that waits */
-                continue;
-            }
-            uint8_t key = swx_pty_end_of_input(&s->pty);
-            if (write(s->pty.master, &key, 1) != 1) {
-                return;
-            }
-            s->unfinished = false;
-            s->passed_on = true;
-            if (!has_evidence(s)) {
-                return;
-            }
-            continue;
-        }
-        const uint8_t *from = s->pending.data + s->written;
         size_t part = s->pending.size - s->written < PACED_PIECE ? s->pending.size - s->written : PACED_PIECE;
-        const uint8_t *end = memrchr(from, '\n', part);
-        ssize_t size = write(s->pty.master, from, end ? (size_t)(end + 1 - from) : part);
+        const uint8_t *from = s->pending.data + s->written, *end = memrchr(from, '\n', part);
+        part = end ? (size_t)(end + 1 - from) : part;
+        bool canonical = swx_pty_is_canonical(&s->pty);
+        if (!end && canonical && (!has_reader(s) || !swx_pty_is_canonical(&s->pty))) {
+            return;
+        }
+        ssize_t size = write(s->pty.master, from, part);
         if (size <= 0) {
             return;
         }
         s->written += (size_t)size;
-        s->unfinished = canonical && from[size - 1] != '\n';
+        s->passed_on = from[size - 1] != '\n';
+        uint8_t key = swx_pty_end_of_input(&s->pty);
+        if (s->passed_on && canonical && write(s->pty.master, &key, 1) != 1) {
+            return;
+        }
         if (!has_evidence(s)) { /* what the shell has said before it reads that is to be heard first */
             return;
         }
@@ -360,7 +350,6 @@ static void note_typed(swx_session *s, const uint8_t *bytes, size_t size)
     if (!s->paced && !s->pty.carrier && has_long_line(bytes, size, s->column, LINE_MAX)) {
         s->paced = true;
         s->passed_on = false;
-        s->unfinished = s->column && swx_pty_is_canonical(&s->pty);
     }
     s->column = end ? size - (size_t)(end + 1 - bytes) : s->column + size;
 }
@@ -405,7 +394,7 @@ static unsigned count_lines(const uint8_t *text, size_t size)
 static bool can_begin(const swx_session *s)
 {
     const swx_op *op = s->first;
-    return op && !op->held && !s->current &&
+    return op && !op->held && !s->current && !s->astray &&
            (s->state == IDLE || (s->state == RUNNING && !s->arriving && op->kind == SWX_OP_LINE));
 }
 
@@ -629,10 +618,6 @@ void swx_session_due(swx_session *s, int64_t now)
         if (may) {
             swx_session_flush_pending(s);
         }
-    }
-    if (s->astray) {
-        s->astray = false;
-        swx_session_lose(s);
     }
     if (s->check <= now) {
         s->check = SWX_NEVER;

@@ -77,9 +77,8 @@ struct swx_session {
     size_t written;    /* bytes of it that are */
     size_t column;     /* bytes of the last line that was typed to a program */
     bool paced;        /* that has a line which is longer than a terminal keeps: it is written in pieces, see flush_paced */
-    bool unfinished;   /* the last piece stands in a line that has no end yet, where nobody can read it */
-    bool passed_on;    /* what stood in one was */
-    bool astray;       /* and the shell may have it */
+    bool passed_on;    /* the last piece is a part of a line */
+    bool astray;       /* and the shell may have it: nothing else may be typed, nor be called ended */
     int64_t pace;      /* when to look whether the last piece was read */
     swx_buf output;    /* of the running command */
     bool full;         /* the reader of that is too far behind; see swx_session_wants_read */

@@ -1118,6 +1118,10 @@ void swx_settle(swx_session *s, int64_t now, bool fresh)
         settle_starting(s, now);
         break;
     case RUNNING:
+        if (s->astray) {
+            swx_session_lose(s);
+            break;
+        }
         check_reply(s, now);
         if (s->state != RUNNING) {
             break;

@@ -418,8 +418,20 @@ def test_what_a_program_leaves_of_a_long_line_is_no_command(sh: Shell) -> None:
     sh.talk("sh -c 'printf ready; read x; read y; echo ${#x}'", "ready")
     seen = sh.leave("short\n" + "x" * 3000 + "; echo " + "y" * 6000)
     assert seen.output == "5\n"
-    sh.ended = True
-    sh.talk("sh -c 'printf ready; head -c 10; echo'", "ready")
+
+
+@wrong("lines above 4,095 bytes")
+@pytest.mark.parametrize(
+    "read",
+    [
+        "head -c 10",
+        "stty raw -echo; head -c 10; stty -raw",
+        "until read -rn 10 -t 0.2 x; do :; done; echo -n $x",
+        "sleep 0.2; read -rn 10 x; echo -n $x",
+    ],
+)
+def test_what_a_program_leaves_of_a_long_line_is_no_part_of_a_command(sh: Shell, read: str) -> None:
+    sh.talk(f"bash -c 'printf ready; {read}; echo'", "ready")
     try:  # a program that has ended before all of it was typed leaves nothing
         assert sh.leave("z" * 9000).output == "z" * 10 + "\n"
         sh.synced()

@@ -490,6 +490,34 @@ static void test_nested_programs(void)
     swx_match_free(x);
 }
 
+/* A program leaves the rest of a long line to the shell, and its end is read before any deadline: no other command gets that rest. */
+static void test_the_rest_of_a_long_line_is_noticed_at_once(void)
+{
+    const char *const texts[] = { "ready" };
+    swx_match *ready = patterns(texts, 1);
+    swx_session *s = open_session(1 << 20);
+    swx_op op = operation(SWX_OP_RUN, "sh -c 'printf ready; head -c 10; echo'\n");
+    op.match = ready;
+    submit(s, &op);
+    wait_for(s, &op);
+    EXPECT(&op, SWX_END_MATCHED, 0, "");
+    char *much = malloc(9002);
+    CHECK(much);
+    memset(much, 'z', 9000);
+    memcpy(much + 9000, "\n", 2);
+    op = operation(SWX_OP_LINE, much);
+    submit(s, &op);
+    for (int64_t limit = now() + PATIENCE; op.end == SWX_END_NONE; usleep(1000)) {
+        CHECK(now() < limit);
+        swx_session_writable(s, now());
+        swx_session_readable(s, now());
+    }
+    EXPECT(&op, SWX_END_LOST, 0, "zzzzzzzzzz\n");
+    free(much);
+    close_session(s);
+    swx_match_free(ready);
+}
+
 static void test_output_limit(void)
 {
     swx_session *s = open_session(1000);
@@ -1045,7 +1073,8 @@ static void test_a_start_mark_that_was_not_read_yet(void)
 
 TEST_MAIN(test_commands, test_without_the_kernel, test_prompts_are_taken_away, test_forged_marks, test_jobs, test_timeout_and_interrupt, test_death,
           test_patterns, test_code_after_a_match, test_pattern_of_own_text, test_streaming, test_cancel, test_quiet, test_resize, test_typed_bytes,
-          test_typed_ahead, test_nested_programs, test_output_limit, test_modes, test_queries, test_queue, test_many_wait_at_the_cost_of_one, test_interrupts,
+          test_typed_ahead, test_nested_programs, test_the_rest_of_a_long_line_is_noticed_at_once, test_output_limit, test_modes, test_queries,
+          test_queue, test_many_wait_at_the_cost_of_one, test_interrupts,
           test_interrupt_at_the_start, test_close_takes_all, test_free, test_startup_failures, test_abandon,
           test_the_queue_goes_on,
           test_endless_output,
