@@ -48,6 +48,7 @@ REPOSITORY = "swx-agent-repository"
 TOO_LONG = 8
 RUN_SECONDS = 300
 IMAGE = "swx-bench/swe-agent"
+PLACES = ("local", "container", "container-server")
 
 CLOCK = """\
 import asyncio, collections, json, resource, sys, time
@@ -193,11 +194,14 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--python", required=True, help="the interpreter that SWE-agent is installed for")
-    parser.add_argument("--places", default="local,container", help="local, container, container-server (ours only)")
+    parser.add_argument("--places", default="local,container", help=f"{', '.join(PLACES)} (the last for ours only)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write everything measured to this file")
     parser.add_argument("--keep", type=Path, help="keep the trajectories and logs in this directory")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if unknown := set(arguments.places.split(",")) - set(PLACES):
+        parser.error(f"--places knows {', '.join(PLACES)}, not {', '.join(unknown)}")
+    return arguments
 
 
 def bring_up_loopback() -> None:

@@ -14,6 +14,7 @@ is running, as in a notebook. An interrupt of the call cancels it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from concurrent.futures import Future
@@ -50,12 +51,18 @@ class _Loop:
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
             ended.set_result(task.result()) if error is None else ended.set_exception(error)
 
-        loop.call_soon_threadsafe(begin)
+        def cancel() -> None:
+            if not tasks:  # the interrupt came before the call was made
+                begin()
+            tasks[0].cancel()
+
         try:
+            loop.call_soon_threadsafe(begin)
             return ended.result()
         except KeyboardInterrupt:
-            loop.call_soon_threadsafe(lambda: tasks[0].cancel())
-            ended.exception()
+            loop.call_soon_threadsafe(cancel)
+            with contextlib.suppress(asyncio.CancelledError):
+                ended.exception()
             raise
 
     def _running(self) -> asyncio.AbstractEventLoop:

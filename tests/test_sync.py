@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,6 +130,29 @@ def test_an_interrupt_from_the_keyboard_cancels_the_call() -> None:
         assert it.stdout is not None and it.stdout.readline() == "begun\n"
         it.send_signal(signal.SIGINT)
         assert it.stdout.read() == "interrupted\n" and it.wait(DEADLINE) == 0
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_interrupt_while_the_call_is_made_cancels_it(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    begin, calls = asyncio.BaseEventLoop.call_soon_threadsafe, []
+
+    def interrupted(loop: Any, callback: Any, *args: Any, **more: Any) -> Any:
+        calls.append(callback)
+        if len(calls) > 1:
+            return begin(loop, callback, *args, **more)
+        if late:
+            begin(loop, callback, *args, **more)
+        raise KeyboardInterrupt
+
+    with SyncRuntime(LocalRuntime()) as runtime:
+        runtime.create_session()
+        stream = runtime.stream_in_session(BashAction(command="sleep 1000"))
+        monkeypatch.setattr(asyncio.BaseEventLoop, "call_soon_threadsafe", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(stream)
+        monkeypatch.undo()
+        assert len(calls) >= 3 and next(stream, None) is None
+        assert runtime.is_alive()
 
 
 async def test_the_short_forms_of_the_asynchronous_one() -> None:
