@@ -285,6 +285,8 @@ def shell(
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         fail("shell needs a terminal: use exec to run commands from a file or a pipe", Exit.USAGE)
     target = _target(host, image, deployment, container_runtime)
+    if target is not None and startup_timeout is not None:
+        fail("--startup-timeout works on this machine only: in a sandbox, ^C ends a slow startup file", Exit.USAGE)
     size = shutil.get_terminal_size()
     request = sessions.session_request(startup_source, startup_timeout, cwd, env)
     request.rows, request.columns = size.lines, size.columns
