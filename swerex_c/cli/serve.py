@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from swerex_c._version import API_VERSION
 from swerex_c.exceptions import InvalidInputError, SwerexException
-from swerex_c.remote.wire.limits import Limits
+from swerex_c.remote.server.limits import Limits
 from swerex_c.utils.child_signal import restore_child_signal
 from swerex_c.utils.visible import visible
 
@@ -131,9 +131,9 @@ def _parser(program: str, host: str) -> argparse.ArgumentParser:
         ("requests", _count, "concurrent requests"),
         ("connections", _count, "open connections"),
         ("unauthenticated", _count, "open connections that have not sent the key yet"),
-        ("results", _count, "results kept for retries: per msgpack client, and for all HTTP clients"),
+        ("results", _count, "results kept for retries, for all clients together"),
         ("result-seconds", _seconds, "seconds for which results are kept"),
-        ("result-bytes", _size, "bytes of kept results"),
+        ("result-bytes", _size, "bytes of kept results, for all clients together"),
         ("head-seconds", _positive, "seconds to receive the head of a request"),
     ):
         default = getattr(_DEFAULTS, name.replace("-", "_"))

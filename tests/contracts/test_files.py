@@ -18,7 +18,7 @@ import pytest
 from swerex_c.exceptions import InvalidInputError, UploadError
 from swerex_c.models import ReadFileRequest, UploadRequest, WriteFileRequest
 from tests.support.results import WrongAnswer
-from tests.support.targets import Target, known, token, uses
+from tests.support.targets import Target, token, uses
 
 wrong = pytest.mark.wrong_in_original
 
@@ -415,7 +415,6 @@ async def test_special_files_of_a_tree_are_not_downloaded(target: Target, here: 
     assert os.listdir(here / "back") == ["file"]
 
 
-@known(30, "the server refuses a special file with InvalidInputError", "json")
 @uses("download")
 async def test_a_special_file_is_not_downloaded(target: Target, here: Path) -> None:
     there = target.new()

@@ -18,7 +18,7 @@ from swerex_c.exceptions import ProtocolError
 from swerex_c.remote.client.calls import ClientChannel
 from swerex_c.remote.client.frames import Address, WireClient
 from swerex_c.remote.server import calls as server_channel
-from swerex_c.remote.wire.limits import Limits
+from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.wire.protocol import CREDIT, DATA, DOWN, END, PIECE, PING, PONG, RESULT, TEXT, UP, WINDOW
 from swerex_c.remote.wire.streams import Receiver, Sender
 from tests.support.frames_tools import (

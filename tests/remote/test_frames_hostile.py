@@ -24,9 +24,9 @@ from swerex_c.remote.client.connect import NotFrames
 from swerex_c.remote.client.frames import Address, WireClient
 from swerex_c.remote.server import calls as server_channel
 from swerex_c.remote.server.calls import Registry
+from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.service import Service
 from swerex_c.remote.wire import protocol
-from swerex_c.remote.wire.limits import Limits
 from swerex_c.remote.wire.protocol import (
     CREDIT,
     DATA,
@@ -329,7 +329,7 @@ def test_any_frames_at_a_server(frames: list[Any], step: int, hello: bool) -> No
             connection.data_received(data[start : start + step])
         await asyncio.sleep(0)
         connection.connection_lost(None)
-        for channel in registry.channels.values():
+        for channel in list(registry.channels.values()):
             channel.end()
         await until_async(lambda: not registry.service.in_flight and all(it.idle for it in registry.channels.values()))
         assert not told

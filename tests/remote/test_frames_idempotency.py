@@ -21,8 +21,8 @@ from swerex_c.exceptions import (
 )
 from swerex_c.remote.client.frames import Address, WireClient
 from swerex_c.remote.server import calls as server_channel
+from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.wire.exceptions import from_wire
-from swerex_c.remote.wire.limits import Limits
 from swerex_c.remote.wire.protocol import CANCEL, ERROR, PING, RESULT, RESUME
 from swerex_c.runtime.abstract import IsAliveResponse, ReadFileRequest, ReadFileResponse
 from tests.support.frames_tools import KEY, SESSION, Proxy, Served, bash, channel_to, raw_client, request, serving
@@ -258,6 +258,27 @@ async def test_clients_that_went_make_room(family: Family) -> None:
             assert len(served.registry.channels) == 4
             stays.send(request(1))
             assert (await stays.answer(1))[0] == RESULT
+
+
+@pytest.mark.parametrize("limits", [Limits(results=6), Limits(result_bytes=60_000)], ids=["number", "bytes"])
+async def test_results_have_a_limit_for_all_clients_together(limits: Limits) -> None:
+    """A result that was dropped is lost, and its request is not carried out again."""
+    echo = {"command": ["printf", "%010000d", "1"]}
+    async with serving(limits) as served:
+        table = served.registry.service.requests
+        for name in (bytes([i]) * 16 for i in range(4)):
+            async with raw_client(served.port, name=name) as peer:
+                for number in range(1, 5):
+                    peer.send(request(number, "execute", echo))
+                    assert (await peer.answer(number))[0] == RESULT
+            await until_async(lambda: not served.registry.connections)
+        assert 0 < len(table) <= 6 and table.kept_bytes < 70_000
+        async with raw_client(served.port, name=bytes(16), resumes=True) as peer:
+            peer.send(request(1, "execute", echo))
+            assert (await peer.answer(1))[2]["class_path"].endswith("ResultLostError")
+        async with raw_client(served.port, name=bytes([3]) * 16, resumes=True) as peer:
+            peer.send(request(4, "execute", echo))
+            assert len((await peer.answer(4))[2]["stdout"]) == 10_000
 
 
 async def test_busy_clients_make_no_room(tmp_path: Path) -> None:

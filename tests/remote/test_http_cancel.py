@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from swerex_c.exceptions import ConnectionLostError, ResultLostError, RuntimeClosedError, SessionDoesNotExistError
-from swerex_c.remote.client import http
 from swerex_c.remote.client.http import _GIVE_UP_SECONDS, JsonClient
+from swerex_c.remote.server import requests as requests_module
 from swerex_c.remote.server.app import create_app
+from swerex_c.remote.server.limits import Limits
+from swerex_c.remote.server.requests import RequestTable
 from swerex_c.remote.server.serve import ServeOptions, serve
 from swerex_c.remote.server.service import Service
-from swerex_c.remote.wire import idempotency as once_module
-from swerex_c.remote.wire.idempotency import ResultCache
-from swerex_c.remote.wire.limits import Limits
+from swerex_c.remote.wire import file_body
 from swerex_c.runtime.abstract import (
     BashAction,
     BashInterruptAction,
@@ -387,20 +387,20 @@ def test_a_cancellation_needs_an_id(our_server: Server) -> None:
 
 
 async def test_cancellations_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(once_module, "_MOST_GONE", 100)
-    once: ResultCache[None] = ResultCache(Limits())
+    monkeypatch.setattr(requests_module, "_MOST_LOST", 100)
+    once: RequestTable = RequestTable(Limits())
     for i in range(1000):
         await once.cancel(str(i))
-    assert len(once) == 0 and len(once._gone) <= 101
-    late: ResultCache[None] = ResultCache(Limits(result_seconds=0.0))
+    assert len(once) == 0 and len(once._lost) <= 101
+    late: RequestTable = RequestTable(Limits(result_seconds=0.0))
     for i in range(1000):
         await late.cancel(str(i))
-    assert len(late._gone) <= 1
+    assert len(late._lost) <= 1
 
 
 async def test_the_end_of_what_is_cancelled_is_not_cancelled() -> None:
     """A second cancellation comes when the first one was asked for again, and waits for the same end."""
-    once: ResultCache[None] = ResultCache(Limits())
+    once: RequestTable = RequestTable(Limits())
     ends, ended = asyncio.Event(), []
 
     async def work() -> None:
@@ -427,7 +427,7 @@ def test_a_cancelled_download_writes_to_no_other_file(
 ) -> None:
     """Its descriptor stays its own while a thread is about to write to it."""
     writing, go_on = threading.Event(), threading.Event()
-    write_all = http.write_all
+    write_all = file_body.write_all
 
     def slow(fd: int, pieces: Any) -> None:
         writing.set()
@@ -439,7 +439,7 @@ def test_a_cancelled_download_writes_to_no_other_file(
         (tmp_path / "mine").write_text("mine")
         with server_process.serving(tmp_path / "log") as server:
             client = JsonClient(f"http://127.0.0.1:{server.port}", {"X-API-Key": server_process.KEY})
-            monkeypatch.setattr(http, "write_all", slow)
+            monkeypatch.setattr(file_body, "write_all", slow)
             download = asyncio.create_task(client.download(str(tmp_path / "source"), str(tmp_path / "target")))
             await asyncio.to_thread(writing.wait, DEADLINE)
             download.cancel()

@@ -29,10 +29,10 @@ from swerex_c.remote.client import base, connect
 from swerex_c.remote.client.frames import WireClient
 from swerex_c.remote.client.http import JsonClient
 from swerex_c.remote.server import logs
+from swerex_c.remote.server.limits import Limits
+from swerex_c.remote.server.requests import RequestTable
 from swerex_c.remote.wire import connection
 from swerex_c.remote.wire.exceptions import from_wire
-from swerex_c.remote.wire.idempotency import ResultCache
-from swerex_c.remote.wire.limits import Limits
 from swerex_c.remote.wire.protocol import DATA, DOWN, END, ERROR, RESULT
 from swerex_c.runtime.abstract import BashAction, Command
 from swerex_c.runtime.remote import RemoteRuntime
@@ -277,7 +277,7 @@ def test_many_loops_in_many_threads_over_one_programs_streams(over_stdio: Remote
 
 @pytest.mark.parametrize("limits", [Limits(results=2), Limits(result_bytes=10)])
 async def test_an_id_whose_result_is_gone_is_not_carried_out_again(limits: Limits) -> None:
-    once: ResultCache[bytes] = ResultCache(limits, len)
+    once: RequestTable = RequestTable(limits)
     calls: list[str] = []
 
     def start(key: str) -> Any:
@@ -288,9 +288,9 @@ async def test_an_id_whose_result_is_gone_is_not_carried_out_again(limits: Limit
         return work
 
     for key in "abcd":
-        await once.run(key, "x", start(key))
+        await once.run(key, "x", start(key), len)
     with pytest.raises(ResultLostError):
-        await once.run("a", "x", start("a"))
+        await once.run("a", "x", start("a"), len)
     assert calls == list("abcd")
 
 
@@ -332,8 +332,7 @@ async def test_who_takes_no_answers_gets_no_more(tmp_path: Path) -> None:
             peer.send(request(number, "read_file", {"path": str(tmp_path / "long")}))
             kinds.append((await peer.answer(number))[0])
         assert kinds[0] == RESULT and kinds[-1] == ERROR
-        (channel,) = served.registry.channels.values()
-        assert channel._kept_bytes < 6 << 20
+        assert served.registry.service.requests.kept_bytes < 6 << 20
         peer.send(request(21))
         assert (await peer.answer(21))[0] == RESULT
 

@@ -27,10 +27,10 @@ import requests
 
 from swerex_c.exceptions import InvalidInputError, ResourceError
 from swerex_c.remote.server import auth as keys
+from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.listeners import Listeners, ServeOptions
 from swerex_c.remote.server.serve import serve
 from swerex_c.remote.server.service import Service
-from swerex_c.remote.wire.limits import Limits
 from swerex_c.remote.wire.protocol import ERROR, GOODBYE, HELLO, RESULT, VERSION, new_decoder, new_encoder
 from swerex_c.runtime.abstract import Command, CommandResponse
 from swerex_c.runtime.local import LocalRuntime

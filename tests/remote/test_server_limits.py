@@ -16,8 +16,8 @@ import pytest
 import requests
 
 from swerex_c.exceptions import ServerLimitError
-from swerex_c.remote.wire.idempotency import ResultCache
-from swerex_c.remote.wire.limits import Limits
+from swerex_c.remote.server.limits import Limits
+from swerex_c.remote.server.requests import RequestTable
 from swerex_c.remote.wire.protocol import ERROR
 from swerex_c.runtime.abstract import CloseBashSessionRequest, CreateBashSessionRequest
 from swerex_c.runtime.remote import RemoteRuntime
@@ -139,13 +139,13 @@ def test_a_body_has_a_limit_that_fits_into_memory(tmp_path: Path) -> None:
 
 async def test_results_go_when_their_time_is_over() -> None:
     """Also when nothing is asked any more."""
-    once: ResultCache[bytes] = ResultCache(Limits(result_seconds=0.05), len)
+    once: RequestTable = RequestTable(Limits(result_seconds=0.05))
 
     async def work() -> bytes:
         return bytes(100)
 
     for name in "ab":
-        await once.run(name, "x", work)
+        await once.run(name, "x", work, len)
     assert once.kept_bytes == 200
     async with asyncio.timeout(10):
         while once.kept_bytes:

@@ -16,10 +16,10 @@ from swerex_c.remote.client import calls
 from swerex_c.remote.client.calls import ClientChannel
 from swerex_c.remote.client.frames import Address, WireClient
 from swerex_c.remote.server.calls import Registry
+from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.serve import ServeOptions, serve
 from swerex_c.remote.server.service import Service
 from swerex_c.remote.wire import protocol
-from swerex_c.remote.wire.limits import Limits
 from swerex_c.remote.wire.protocol import (
     HELLO,
     PONG,

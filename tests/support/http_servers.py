@@ -26,7 +26,7 @@ SERVE = """if True:
     import uvicorn
     from swerex_c import server
     from swerex_c.remote.server.app import create_app
-    from swerex_c.remote.wire.limits import Limits
+    from swerex_c.remote.server.limits import Limits
     from swerex_c.remote.server.service import Service
     key, descriptor, limits = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     server.AUTH_TOKEN = key

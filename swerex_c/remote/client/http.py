@@ -13,7 +13,6 @@ import logging
 import os
 import random
 import socket
-import stat
 import threading
 import time
 import urllib.request
@@ -33,12 +32,8 @@ from swerex_c.exceptions import (
     ProtocolError,
     ServerLimitError,
     SwerexException,
-    UploadError,
 )
 from swerex_c.files import tar, zip
-from swerex_c.files.local import open_regular
-from swerex_c.files.staging import Staging
-from swerex_c.files.writing import write_all
 from swerex_c.models import BashInterruptAction, IsAliveResponse, UploadResponse
 from swerex_c.remote.client.base import (
     ANSWER_LIMIT,
@@ -51,11 +46,10 @@ from swerex_c.remote.client.base import (
     too_long,
 )
 from swerex_c.remote.client.errors import NOT_A_SERVER, advice
+from swerex_c.remote.wire import file_body
 from swerex_c.remote.wire.exceptions import from_wire
-from swerex_c.remote.wire.packed import packed
 from swerex_c.remote.wire.protocol import SERVER_HEADER
 from swerex_c.utils.progress import Progress
-from swerex_c.utils.threads import OrderedCalls, in_file_thread
 
 __all__ = ["JsonClient", "check_status"]
 
@@ -206,33 +200,30 @@ class JsonClient:
             FileNotFoundError: if the source does not exist.
             UploadError: if the source cannot be copied.
         """
-        status = await in_file_thread(os.stat, source)
-        tree = stat.S_ISDIR(status.st_mode)
-        if not tree and not stat.S_ISREG(status.st_mode):
-            raise UploadError(f"Cannot copy {source!r}: it is neither a file nor a directory")
         if self.instance_id is None:
             await self._get_to_know()
         ours = self.instance_id is not None
-        fields = {"target_path": target, "unzip": "true" if tree and not ours else "false"}
-        if not tree:
-            fields["mode"] = f"{stat.S_IMODE(status.st_mode):o}"
-            pieces = _read(source)
-        elif ours:
-            fields["untar"] = "true"
-            pieces = packed(tar.pack, source)
-        else:
-            pieces = packed(zip.pack, source)
-        size = None if tree else status.st_size
-        form = _Form(fields, os.path.basename(os.path.realpath(source)), _count(pieces, size, progress))
-        try:
-            code, headers, body = await self._exchange("POST", "upload", form.pieces(), form.headers, None)
-        except _Lost as error:
-            if form.error is not None:
-                raise form.error from None
-            raise self._lost("upload", error) from error
-        self._note(headers)
-        check_status(code, body)
-        return _decode(body, UploadResponse)
+        described, size, pieces = await file_body.open_source(source, tar.pack if ours else zip.pack)
+        body = _Body(pieces, size, progress)
+        headers: dict[str, str] = {}
+        data: Any
+        async with contextlib.aclosing(pieces):
+            if ours:
+                name = os.path.basename(os.path.realpath(source))
+                headers = {**described, file_body.TARGET: json.dumps(target), file_body.NAME: json.dumps(name)}
+                headers |= {} if size is None else {"Content-Length": str(size)}
+                data = body.read()
+            else:
+                data = _form(target, body.read(), unzip=size is None)
+            try:
+                code, answer_headers, answer = await self._exchange("POST", "upload", data, headers, None)
+            except _Lost as error:
+                if body.error is not None:
+                    raise body.error from None
+                raise self._lost("upload", error) from error
+        self._note(answer_headers)
+        check_status(code, answer)
+        return _decode(answer, UploadResponse)
 
     async def _get_to_know(self) -> None:
         """Call `is_alive` to find out whether the server is a swerex_c server."""
@@ -261,37 +252,16 @@ class JsonClient:
         async with self._request("POST", "download", body, headers, None) as response:
             instance_id = self._note(response.headers)
             if response.status == 200:
-                await self._save(response, source, target, progress)
+                received = _received(response.content.iter_chunked(_COPY))
+                pieces = _Body(received, response.content_length, progress).read()
+                unpack, name = file_body.unpacker(response.headers), os.path.basename(source.rstrip("/"))
+                mode = response.headers.get(file_body.MODE)
+                await file_body.store(pieces, target, unpack, mode, name, follow=False)
                 return
             refusal = await self._read(response, "download")
         if response.status == 404 and instance_id is None:
             raise NotSupportedError("The server is not one of swerex_c, so it cannot send files: use read_file")
         check_status(response.status, refusal)
-
-    @staticmethod
-    async def _save(response: aiohttp.ClientResponse, source: str, target: str, progress: Progress | None) -> None:
-        tree = response.headers.get("X-Swerex-Kind") == "tree"
-        mode = response.headers.get("X-Swerex-Mode", "")
-        size = response.content_length
-        rights = int(mode, 8) if mode and len(mode) <= 4 and set(mode) <= set("01234567") else None
-        stack, turns = contextlib.ExitStack(), OrderedCalls()
-        try:
-            staging = await turns.call(stack.enter_context, Staging(target))
-            file = stack.enter_context(contextlib.ExitStack())
-            fd = await turns.call(file.enter_context, staging.file("", rights))
-            done = 0
-            async for piece in _received(response.content.iter_chunked(_COPY)):
-                await turns.call(write_all, fd, [piece])
-                done += len(piece)
-                if progress is not None:
-                    progress(done, size)
-            await turns.call(file.close)
-            if tree:
-                await turns.call(staging.commit_archive, target, tar.unpack)
-            else:
-                await turns.call(staging.commit, os.path.basename(source.rstrip("/")), follow=False)
-        finally:
-            await turns.end(stack.close)
 
     async def close(self) -> None:
         """Close the connections of all event loops.
@@ -483,55 +453,39 @@ def _decode(body: bytes, response_type: Callable[..., M]) -> M:
         raise ProtocolError(f"The server's answer cannot be read: {error}") from error
 
 
-class _Form:
-    """Form with a file (multipart/form-data, RFC 7578) that is sent while the file is read. The file is the last
-    part, so that a swerex_c server already knows its target."""
+class _Body:
+    """Pieces of a copy as they are sent or stored, with their progress, and the error of reading them."""
 
-    def __init__(self, fields: Mapping[str, str], filename: str, content: AsyncGenerator[bytes, None]):
-        boundary = uuid.uuid4().hex
-        self.headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+    def __init__(self, pieces: AsyncIterator[bytes], size: int | None, progress: Progress | None):
+        self._pieces = pieces
+        self._size = size
+        self._progress = progress
         self.error: Exception | None = None
-        """Error while reading the content."""
-        self._content = content
-        filename = filename.translate({ord("\\"): "\\\\", ord('"'): '\\"', ord("\r"): "_", ord("\n"): "_"})
-        head = "".join(
-            f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
-            for name, value in fields.items()
-        ) + (
-            f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{filename}"\r\n'
-            "Content-Type: application/octet-stream\r\n\r\n"
-        )
-        self._head = head.encode("utf-8", "surrogateescape")
-        self._tail = f"\r\n--{boundary}--\r\n".encode()
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        yield self._head
+    async def read(self) -> AsyncIterator[bytes]:
+        done = 0
         try:
-            async with contextlib.aclosing(self._content):
-                async for piece in self._content:
-                    yield piece
+            async for piece in self._pieces:
+                yield piece
+                done += len(piece)
+                if self._progress is not None:
+                    self._progress(done, self._size)
         except Exception as error:
             self.error = error
             raise
-        yield self._tail
 
 
-async def _read(path: str) -> AsyncGenerator[bytes, None]:
-    with await in_file_thread(open_regular, path) as file:
-        while data := await in_file_thread(file.read, _COPY):
-            yield data
-
-
-async def _count(
-    pieces: AsyncGenerator[bytes, None], size: int | None, progress: Progress | None
-) -> AsyncGenerator[bytes, None]:
-    done = 0
-    async with contextlib.aclosing(pieces):
-        async for piece in pieces:
-            yield piece
-            done += len(piece)
-            if progress is not None:
-                progress(done, size)
+def _form(target: str, content: AsyncIterator[bytes], *, unzip: bool) -> aiohttp.FormData:
+    """Return the form in which SWE-ReX's server takes a file, or a directory as a zip archive."""
+    try:
+        target.encode()
+    except UnicodeEncodeError:
+        raise InvalidInputError(f"A server of SWE-ReX cannot write to {target!r}: the path is not text") from None
+    form = aiohttp.FormData()
+    form.add_field("target_path", target)
+    form.add_field("unzip", "true" if unzip else "false")
+    form.add_field("file", content, filename="file", content_type="application/octet-stream")
+    return form
 
 
 # Sessions

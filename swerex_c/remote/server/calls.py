@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import itertools
 import logging
 import time
 from collections import deque
@@ -36,6 +35,7 @@ from swerex_c.exceptions import (
     SwerexException,
 )
 from swerex_c.remote.server import logs
+from swerex_c.remote.server.requests import Request
 from swerex_c.remote.server.service import METHODS, Service
 from swerex_c.remote.wire import file_transfer
 from swerex_c.remote.wire.connection import FrameConnection
@@ -76,8 +76,8 @@ _SILENCE = 4 * HEARTBEAT
 _AT_ONCE = 64
 """Maximum number of frames of one client to handle in one turn of the event loop."""
 
-_LOOK_AT = 64
-"""Maximum number of kept calls to examine, when too many are kept, for calls to drop."""
+_SHARE = 4
+"""A client may have this part of `Limits.result_bytes` in responses that it has not read, whatever other clients do."""
 
 _FIRST_FRAME = 10.0
 """Seconds for a new connection to send HELLO, which names its channel."""
@@ -92,22 +92,19 @@ _BEGUN = "begun"
 logger = logs.LOGGER
 
 
-class ServerCall:
+class ServerCall(Request):
     """One request, from its first frame until its response is no longer needed."""
 
     __slots__ = (
         "answer",
         "answered",
         "channel",
-        "done_at",
         "down",
         "given_up",
         "id",
         "connection",
         "method",
         "payload",
-        "size",
-        "task",
         "streamed",
         "text",
         "texts",
@@ -115,13 +112,13 @@ class ServerCall:
     )
 
     def __init__(self, channel: ServerChannel, number: int, method: str, payload: Any):
+        super().__init__((channel.name, number))
         self.channel = channel
         self.id = number
         self.connection = channel.connection
         """Connection over which the client sent the request last; None if that is lost."""
         self.method = method
         self.payload = payload
-        self.task: asyncio.Task[None] | None = None
         self.given_up = False
         """True if the request was cancelled; its task may still run."""
         self.answer: bytes | None = None
@@ -134,8 +131,6 @@ class ServerCall:
         self.texts: list[Any] = []
         self.streamed: list[Any] = []
         """Paths and sizes of texts of the response that were sent before it was complete; see `protocol`."""
-        self.size = 0
-        self.done_at = 0.0
 
     # -- the request
 
@@ -293,10 +288,9 @@ class ServerCall:
             self.streamed = [[[_BEGUN], self.text.written]]
         answer, chunks = self._encode(kind, payload)
         self.answer = answer
-        self.size = len(answer) + (sum(map(len, chunks)) if self.text is None else self.text.held)
+        size = len(answer) + (sum(map(len, chunks)) if self.text is None else self.text.held)
         self.payload = None
         self.task = None
-        self.done_at = time.monotonic()
         if chunks:
             total = sum(map(len, chunks))
             if self.text is None and self.connection is not None and total > PIECE:
@@ -310,7 +304,9 @@ class ServerCall:
             self.down.when_sent(self.send_answer)
         elif self.text is None:
             self.send_answer()
-        self.channel.finished(self)
+        self.channel.requests.finished(self, size)
+        if self.channel.ended:
+            self.channel.requests.drop(self)
 
     def _encode(self, kind: int, payload: dict[str, Any]) -> tuple[bytes, list[str | bytes]]:
         encode = self.channel.registry.encode
@@ -362,9 +358,12 @@ class ServerCall:
                 lane.detach()
 
     @property
-    def owes(self) -> bool:
+    def owed(self) -> bool:
         """True if the client is connected and has not yet taken all bytes of the streams."""
         return self.connection is not None and any(lane is not None and lane.held for lane in (self.down, self.text))
+
+    def dropped(self) -> None:
+        del self.channel.calls[self.id]
 
     @property
     def waits_for_client(self) -> bool:
@@ -400,10 +399,11 @@ class ServerChannel:
         self.calls: dict[int, ServerCall] = {}
         self.highest = 0
         self.detached_at = 0.0
+        self.ended = False
+        """True if the client will not ask for responses again."""
+        self.requests = registry.service.requests
         self.ending_runs: set[asyncio.Task[None]] = set()
         """Tasks of cancelled requests that run commands in sessions, until they end."""
-        self._kept: dict[int, ServerCall] = {}  # finished calls, the oldest response first
-        self._kept_bytes = 0
 
     def request(self, frame: list[Any]) -> None:
         number, method, payload, floor = frame[1:5]
@@ -424,6 +424,7 @@ class ServerChannel:
             return
         self.highest = number
         call = self.calls[number] = ServerCall(self, number, method, payload)
+        self.requests.add(call)
         try:
             self._check_room(method)
             call.start(frame[5] if len(frame) > 5 else None)
@@ -452,35 +453,14 @@ class ServerChannel:
         limits = self.registry.service.limits
         if method == "is_alive":
             return
-        if len(self.calls) - len(self._kept) > limits.requests:
+        if self.requests.running > limits.requests:
             raise ServerLimitError(f"The server allows {limits.requests} requests at the same time: try again later")
-        if self._kept_bytes > limits.result_bytes:
-            owed = [call.size for call in self._kept.values() if call.owes]
-            if len(owed) > 1 and sum(owed) > limits.result_bytes:
+        if self.requests.kept_bytes > limits.result_bytes:
+            owed = [call.size for call in self.calls.values() if call.owed]
+            if len(owed) > 1 and sum(owed) * _SHARE > limits.result_bytes:
                 raise ServerLimitError(
                     f"The client has not read {sum(owed)} bytes of earlier responses: read them first"
                 )
-
-    def finished(self, call: ServerCall) -> None:
-        """Keep a finished call, and drop the oldest calls if too many are kept."""
-        self._kept[call.id] = call
-        self._kept_bytes += call.size
-        if self._full:
-            for other in list(itertools.islice(self._kept.values(), _LOOK_AT)):
-                if not self._full:
-                    break
-                if other is not call and not other.owes:
-                    self._drop(other)
-
-    @property
-    def _full(self) -> bool:
-        limits = self.registry.service.limits
-        return len(self._kept) > limits.results or self._kept_bytes > limits.result_bytes
-
-    def _drop(self, call: ServerCall) -> None:
-        del self.calls[call.id]
-        if self._kept.pop(call.id, None) is not None:
-            self._kept_bytes -= call.size
 
     def forget(self, floor: int) -> None:
         """Drop the calls below `floor`, whose responses the client has."""
@@ -489,16 +469,7 @@ class ServerChannel:
             first = next(iter(calls))
             if first >= floor or calls[first].answer is None:
                 break
-            self._drop(calls[first])
-
-    def sweep(self, now: float) -> None:
-        """Drop calls that were kept for `Limits.result_seconds`.
-
-        Calls whose responses the client is still receiving stay.
-        """
-        before = now - self.registry.service.limits.result_seconds
-        for call in [e for e in self._kept.values() if e.done_at < before and not e.owes]:
-            self._drop(call)
+            self.requests.drop(calls[first])
 
     def attach(self, connection: ServerConnection) -> None:
         """Set the new connection of the client, and abort the previous one.
@@ -529,7 +500,7 @@ class ServerChannel:
                 call.cancel()
             else:
                 call.detach()
-                self._drop(call)
+                self.requests.drop(call)
 
     def credit(self, frame: list[Any]) -> None:
         _, number, lane, offset = frame
@@ -554,10 +525,14 @@ class ServerChannel:
         return call.up if call is not None and call.answer is None else None
 
     def end(self) -> None:
-        """Detach and cancel all calls: the client is gone for good."""
+        """Cancel all calls and drop their responses: the client is gone for good."""
         self.connection = None
+        self.ended = True
         self._detach_all()
         self.cancel_all()
+        for call in [call for call in self.calls.values() if call.answer is not None]:
+            self.requests.drop(call)
+        self.registry.channels.pop(self.name, None)
 
     def cancel_all(self) -> None:
         """Cancel all calls of the channel."""
@@ -567,7 +542,7 @@ class ServerChannel:
     @property
     def idle(self) -> bool:
         """True if all calls of the channel are finished."""
-        return len(self._kept) == len(self.calls)
+        return all(call.answer is not None for call in self.calls.values())
 
 
 class Registry:
@@ -602,10 +577,10 @@ class Registry:
         return channel, False
 
     def _forget_oldest(self) -> None:
-        lonely = [(c.detached_at, name) for name, c in self.channels.items() if c.connection is None and c.idle]
+        lonely = [channel for channel in self.channels.values() if channel.connection is None and channel.idle]
         if not lonely:
             raise ServerLimitError("The server has too many clients: try again later")
-        del self.channels[min(lonely)[1]]
+        min(lonely, key=lambda channel: channel.detached_at).end()
 
     def join(self, connection: ServerConnection) -> None:
         self.connections.add(connection)
@@ -623,11 +598,10 @@ class Registry:
         for connection in list(self.connections):
             connection.check(now)
         keep = self.service.limits.result_seconds
-        for name, channel in list(self.channels.items()):
-            channel.sweep(now)
+        for channel in list(self.channels.values()):
             if channel.connection is None and now - channel.detached_at > keep:
                 if channel.idle:
-                    del self.channels[name]
+                    channel.end()
                 for call in channel.calls.values():
                     if call.waits_for_client:
                         call.cancel()
@@ -769,7 +743,6 @@ class ServerConnection(FrameConnection):
         channel, self.channel = self.channel, None
         if channel is not None:
             channel.end()
-            self.registry.channels.pop(channel.name, None)
         self.close()
 
 

@@ -22,7 +22,7 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
 from swerex_c.remote.server import logs
-from swerex_c.remote.wire.limits import Limits
+from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.wire.protocol import SERVER_HEADER, UPGRADE
 
 if TYPE_CHECKING:

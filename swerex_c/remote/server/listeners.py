@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from swerex_c.exceptions import InvalidInputError, ResourceError
-from swerex_c.remote.wire.limits import Limits
+from swerex_c.remote.server.limits import Limits
 
 __all__ = ["Listeners", "ListenAddresses", "ServeOptions"]
 

@@ -24,7 +24,8 @@ from swerex_c.models import (
     ReadFileRequest,
     WriteFileRequest,
 )
-from swerex_c.remote.wire.limits import Limits
+from swerex_c.remote.server.limits import Limits
+from swerex_c.remote.server.requests import RequestTable
 
 __all__ = ["METHODS", "InvalidRequestError", "RuntimeHolder", "Service", "Histogram", "validate"]
 
@@ -170,6 +171,7 @@ class Service:
         self.histograms = {name: Histogram() for name in [*METHODS, "upload", "download", "stream_in_session"]}
         self.instance_id = uuid.uuid4().hex
         """Id of this server instance; it changes with each restart."""
+        self.requests = RequestTable(self.limits)
         self.in_flight = 0
         self.connections = 0
         self.ending = False

@@ -29,14 +29,14 @@ class Limits:
     unauthenticated: int = 256
     """Maximum number of open connections that have not sent the authentication key yet."""
 
-    results: int = 1024
-    """Maximum number of kept results, per frame client and for all HTTP clients together; oldest are dropped first."""
+    results: int = 4096
+    """Maximum number of kept results of all clients together; the oldest are dropped first."""
 
     result_seconds: float = 600.0
     """Seconds to keep a result after its request completed, for a client that repeats the request."""
 
     result_bytes: int = 256 << 20
-    """Maximum bytes of kept results, per frame client and for all HTTP clients together; oldest are dropped first."""
+    """Maximum bytes of kept results of all clients together; the oldest are dropped first."""
 
     head_seconds: float = 10.0
     """Seconds for a connection to send the head of a request, and for a TLS handshake."""

@@ -1,0 +1,213 @@
+"""Table of requests by id: each is executed once, and its outcome is kept for a client that asks again.
+
+The table serves all clients, over frames and over HTTP, so its limits hold for all of them together. It belongs to one
+event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any
+
+from swerex_c.exceptions import InvalidInputError, ResultLostError
+from swerex_c.remote.server.limits import Limits
+
+__all__ = ["Request", "RequestTable"]
+
+_MOST_LOST = 1 << 17
+"""Maximum number of ids to remember without an outcome: those of 200 requests a second for ten minutes, in 30 MB."""
+
+_LOOK_AT = 64
+"""Maximum number of outcomes to examine at once for some to drop, because outcomes that are being sent must stay."""
+
+_GIVEN_UP = "The request has no result: it was cancelled, or the server shut down"
+
+
+class Request:
+    """A request, from its start until its outcome is dropped.
+
+    `content` identifies what is asked for, to tell a repeated request from another one with its id.
+    """
+
+    __slots__ = ("content", "finished_at", "key", "size", "task")
+
+    def __init__(self, key: Hashable, content: object = None):
+        self.key = key
+        self.content = content
+        self.task: asyncio.Task[Any] | None = None
+        """Task that executes the request; None if there is none to wait for or to cancel."""
+        self.finished_at = 0.0
+        """Monotonic time of the outcome; 0 while the request runs."""
+        self.size = 0
+        """Bytes of memory that the outcome takes."""
+
+    @property
+    def owed(self) -> bool:
+        """True while a connected client is still taking the outcome, which is then not dropped."""
+        return False
+
+    def dropped(self) -> None:
+        """Handle that the table no longer has the request."""
+
+
+class RequestTable:
+    """Running requests, and outcomes of finished ones within `Limits`.
+
+    The newest outcome stays, whatever its size. An outcome that is dropped before its time is over leaves its id, so
+    that the request is not executed again.
+    """
+
+    def __init__(self, limits: Limits):
+        self._limits = limits
+        self._requests: dict[Hashable, Request] = {}
+        self._finished: OrderedDict[Hashable, Request] = OrderedDict()  # the oldest first
+        self._lost: OrderedDict[Hashable, float] = OrderedDict()  # monotonic times of completion or cancellation
+        self._timer: asyncio.TimerHandle | None = None
+        self.kept_bytes = 0
+        """Total bytes of the kept outcomes."""
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def add(self, request: Request) -> None:
+        """Add a request that is about to start."""
+        self._requests[request.key] = request
+
+    def finished(self, request: Request, size: int) -> None:
+        """Keep the outcome of a request, which takes `size` bytes."""
+        request.size = size
+        request.finished_at = time.monotonic()
+        self._finished[request.key] = request
+        self.kept_bytes += size
+        self._trim(request)
+        if self._timer is None:
+            self._trim_later()
+
+    def drop(self, request: Request) -> None:
+        """Drop a request and its outcome."""
+        del self._requests[request.key]
+        if self._finished.pop(request.key, None) is not None:
+            self.kept_bytes -= request.size
+        request.dropped()
+
+    @property
+    def running(self) -> int:
+        """Number of requests that have no outcome yet."""
+        return len(self._requests) - len(self._finished)
+
+    @property
+    def _full(self) -> bool:
+        return len(self._finished) > self._limits.results or self.kept_bytes > self._limits.result_bytes
+
+    def _trim(self, newest: Request | None = None) -> None:
+        """Drop outcomes whose time is over, and the oldest ones while there are too many."""
+        before = time.monotonic() - self._limits.result_seconds
+        while self._lost and (len(self._lost) > _MOST_LOST or next(iter(self._lost.values())) <= before):
+            self._lost.popitem(last=False)
+        for request in list(itertools.islice(self._finished.values(), _LOOK_AT)):
+            expired = request.finished_at <= before
+            if not expired and (request is newest or not self._full):
+                break
+            if not request.owed:
+                self.drop(request)
+                if not expired:
+                    self._lost[request.key] = request.finished_at
+
+    def _trim_later(self) -> None:
+        """Set a timer to drop outcomes when they expire, even if no more requests come."""
+        self._timer = None
+        if self._finished:
+            due = next(iter(self._finished.values())).finished_at + self._limits.result_seconds - time.monotonic()
+            self._timer = asyncio.get_running_loop().call_later(max(1.0, due), self._timed)
+
+    def _timed(self) -> None:
+        self._trim()
+        self._trim_later()
+
+    # Requests whose outcome is the result of their task
+
+    async def run(
+        self,
+        key: Hashable,
+        content: object,
+        work: Callable[[], Coroutine[Any, Any, Any]],
+        size: Callable[[Any], int] = lambda result: 0,
+        *,
+        keep: bool = True,
+    ) -> Any:
+        """Return the result of `work()`, or raise its error.
+
+        Only the first request with this key calls `work`, in a task of its own, so a cancelled caller may repeat the
+        request.
+
+        Args:
+            content: what is asked for, to compare by `==` with the first request that used this key.
+            size: function that returns the bytes of memory that the result takes.
+            keep: False for a request that may be executed twice: only callers that already wait get its result.
+
+        Raises:
+            InvalidInputError: if the key was used for another request.
+            ResultLostError: if the request was cancelled, if its event loop ended before it completed, or if its
+                result was dropped because the kept results exceeded a limit.
+        """
+        self._trim()
+        request = self._requests.get(key)
+        if request is None:
+            if key in self._lost:
+                raise ResultLostError("The request was received or cancelled before; there is no result of it")
+            request = Request(key, content)
+            request.task = asyncio.create_task(work())
+            request.task.add_done_callback(lambda task: self._done(request, task, size, keep))
+            self.add(request)
+        elif request.content != content:
+            raise InvalidInputError(f"The request id {str(key)[:100]!r} was already used for another request")
+        task = request.task
+        if task is None or not task.done() and task.get_loop() is not asyncio.get_running_loop():
+            raise ResultLostError(_GIVEN_UP)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise ResultLostError(_GIVEN_UP) from None
+            raise
+
+    def _done(self, request: Request, task: asyncio.Task[Any], size: Callable[[Any], int], keep: bool) -> None:
+        if self._requests.get(request.key) is not request:  # it was dropped by `close`
+            return
+        if keep:
+            self.finished(request, size(task.result()) if not task.cancelled() and task.exception() is None else 0)
+        else:
+            self.drop(request)
+
+    async def cancel(self, key: Hashable) -> None:
+        """Cancel the request with this key, and wait until it has ended.
+
+        If the request comes later, it is not started.
+        """
+        self._trim()
+        request = self._requests.get(key)
+        if request is None:
+            self._lost.setdefault(key, time.monotonic())
+        elif (task := request.task) and not task.done() and task.get_loop() is asyncio.get_running_loop():
+            if not task.cancelling():  # a second cancellation would interrupt the task's cleanup
+                task.cancel()
+            await asyncio.wait([task])
+
+    async def close(self) -> None:
+        """Cancel the running requests, wait until they have ended, and drop all requests."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        loop = asyncio.get_running_loop()
+        tasks = [request.task for request in self._requests.values() if request.task is not None]
+        running = [task for task in tasks if not task.done() and task.get_loop() is loop]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        for request in list(self._requests.values()):
+            self.drop(request)
+        self._lost.clear()

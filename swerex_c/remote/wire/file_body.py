@@ -1,0 +1,135 @@
+"""Files and directory trees as bodies of HTTP requests and responses between two ends of this package.
+
+The body is the bytes of a file, or a tar archive of a directory. Headers say which of them it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from typing import Any, BinaryIO
+
+from swerex_c.exceptions import UploadError
+from swerex_c.files import tar
+from swerex_c.files.local import open_regular
+from swerex_c.files.staging import Staging
+from swerex_c.files.writing import BLOCK, check_path, write_all
+from swerex_c.remote.wire.packed import packed
+from swerex_c.utils.threads import OrderedCalls, in_file_thread
+
+__all__ = ["KIND", "MODE", "NAME", "TARGET", "Unpack", "open_source", "store", "unpacker"]
+
+KIND = "X-Swerex-Kind"
+"""Header that is "file" or "tree"."""
+
+MODE = "X-Swerex-Mode"
+"""Header with the file's or directory's mode, octal."""
+
+NAME = "X-Swerex-Name"
+"""Header with the file's name, as JSON, which is ASCII for any name."""
+
+TARGET = "X-Swerex-Target"
+"""Header of an upload with the path to copy to, as JSON."""
+
+_PIECE = 256 << 10
+"""Bytes of a file to read at once."""
+
+Unpack = Callable[[BinaryIO, Staging], object]
+"""A function that unpacks an archive into a tree."""
+
+
+async def open_source(
+    path: str, pack: Callable[[str, Callable[[bytes], object]], None] = tar.pack
+) -> tuple[dict[str, str], int | None, AsyncGenerator[bytes, None]]:
+    """Open a file or directory for sending; return its headers, the size of a file, and the body.
+
+    Args:
+        pack: function that writes the archive of a directory.
+
+    Raises:
+        OSError: if it cannot be read.
+        UploadError: if it is neither a file nor a directory.
+    """
+    file, status = await in_file_thread(_open, path)
+    headers = {KIND: "tree" if file is None else "file", MODE: f"{stat.S_IMODE(status.st_mode):o}"}
+    if file is not None:
+        return headers, status.st_size, _read(file, status.st_size)
+    pieces = packed(pack, path)
+    return headers, None, _after(await anext(pieces), pieces)  # errors that are known beforehand are raised here
+
+
+def _open(path: str) -> tuple[Any, os.stat_result]:
+    check_path(path)
+    status = os.stat(path)
+    if stat.S_ISDIR(status.st_mode):
+        return None, status
+    if not stat.S_ISREG(status.st_mode):
+        raise UploadError(f"Cannot copy {path!r}: it is neither a file nor a directory")
+    file = open_regular(path)
+    return file, os.fstat(file.fileno())
+
+
+async def _read(file: Any, size: int) -> AsyncGenerator[bytes, None]:
+    """Yield exactly `size` bytes of a file, then close it; raise OSError if the file has become shorter."""
+    with file:
+        while size:
+            data = await in_file_thread(file.read, min(size, _PIECE))
+            if not data:
+                raise OSError(f"{file.name!r} became shorter while it was sent")
+            size -= len(data)
+            yield data
+
+
+async def _after(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async with contextlib.aclosing(rest):
+        yield first
+        async for piece in rest:
+            yield piece
+
+
+def unpacker(headers: Mapping[str, str]) -> Unpack | None:
+    """Return the function that unpacks a body with these headers, or None for a file."""
+    return tar.unpack if headers.get(KIND) == "tree" else None
+
+
+async def store(
+    pieces: AsyncIterator[bytes],
+    target: str,
+    unpack: Unpack | None,
+    mode: str | None,
+    name: str,
+    *,
+    follow: bool = True,
+) -> None:
+    """Save a received body as `target`: all of it or nothing.
+
+    Args:
+        unpack: function for the archive of a tree; None for a file.
+        mode: mode of a file, octal; None or an invalid one is that of a new file.
+        name: name of a file that goes into a directory.
+        follow: whether a file follows a target that is a link, or replaces it.
+    """
+    rights = int(mode, 8) if mode and len(mode) <= 4 and set(mode) <= set("01234567") else None
+    stack, turns = contextlib.ExitStack(), OrderedCalls()
+    try:
+        staging = await turns.call(stack.enter_context, Staging(target))
+        file = stack.enter_context(contextlib.ExitStack())
+        fd = await turns.call(file.enter_context, staging.file("", rights))
+        collected: list[bytes | memoryview] = []
+        size = 0
+        async for piece in pieces:
+            collected.append(piece)
+            size += len(piece)
+            if size >= BLOCK:
+                await turns.call(write_all, fd, collected)
+                collected, size = [], 0
+        await turns.call(write_all, fd, collected)
+        await turns.call(file.close)
+        if unpack is not None:
+            await turns.call(staging.commit_archive, target, unpack)
+        else:
+            await turns.call(staging.commit, name, follow=follow)
+    finally:
+        await turns.end(stack.close)
