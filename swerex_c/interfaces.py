@@ -83,13 +83,6 @@ class AbstractRuntime(ABC):
         """Close the runtime."""
         await self.close()
 
-    def is_alive_now(self) -> IsAliveResponse | None:
-        """Return the result of `is_alive` if it is known without waiting.
-
-        None means that `is_alive` must be called.
-        """
-        return None
-
     @abstractmethod
     async def create_session(self, request: CreateSessionRequest | None = None) -> CreateSessionResponse:
         """Start a session and read its startup files.

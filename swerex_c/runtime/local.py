@@ -98,12 +98,6 @@ class LocalRuntime(SessionsRuntime):
 
     async def is_alive(self, *, timeout: float | None = None) -> models.IsAliveResponse:
         """Return whether the runtime accepts requests, without waiting."""
-        return self._alive()
-
-    def is_alive_now(self) -> models.IsAliveResponse | None:
-        return self._alive() if type(self).is_alive is LocalRuntime.is_alive else None
-
-    def _alive(self) -> models.IsAliveResponse:
         from swerex_c.models import IsAliveResponse
 
         message = "The runtime was closed" if self._closed else ""

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import math
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
 from swerex_c import _core
@@ -30,7 +30,7 @@ from swerex_c.remote.client.base import ANSWER_LIMIT, at_loop_shutdown, too_long
 from swerex_c.remote.client.connect import LONGEST_HEAD, Address, NotFrames, connect, upgrade_error, upgrade_request
 from swerex_c.remote.client.errors import advice
 from swerex_c.remote.wire import file_transfer
-from swerex_c.remote.wire.connection import FdTransport, FrameConnection
+from swerex_c.remote.wire.connection import FrameConnection
 from swerex_c.remote.wire.exceptions import from_wire
 from swerex_c.remote.wire.protocol import (
     CANCEL,
@@ -54,7 +54,6 @@ from swerex_c.remote.wire.protocol import (
     texts_size,
 )
 from swerex_c.remote.wire.streams import Receiver, Sender
-from swerex_c.utils.asyncio_compat import READY
 
 __all__ = ["ClientChannel"]
 
@@ -74,13 +73,6 @@ _BACKOFF = (0.05, 1.0)
 
 _STEADY = 1.0
 """Seconds after which a connection counts as successful even without a response."""
-
-_INLINE_WAIT_SECONDS = 150e-6
-"""Maximum seconds that `is_alive` waits inline for its response, without the event loop, if the loop is idle. It saves
-a fifth of the time; longer calls gain nothing."""
-
-_MAX_INLINE_WAITS = 16
-"""Maximum number of inline waits in a row; then the event loop runs once, so that a task cannot starve it."""
 
 
 class _Call:
@@ -151,14 +143,8 @@ class ClientChannel:
         self._timer: asyncio.TimerHandle | None = None
         """Timer for the earliest deadline of all calls."""
         self._timer_at = math.inf
-        self._inline_waits_left = _MAX_INLINE_WAITS
         self._guard: Any = None
-        self._enter(asyncio.get_running_loop())
-
-    def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._ready: Any = getattr(loop, READY, (None,))
-        """The loop's queue of callbacks to run now; a loop without this attribute counts as busy."""
+        self.loop = asyncio.get_running_loop()
 
     # -- calls
 
@@ -178,29 +164,12 @@ class ClientChannel:
         """
         call = self._new(method, payload)
         call.patient = patient
-        connection = self._connection
-        if method == "is_alive" and connection and self._inline_waits_left and not self._calls and not self._ready:
-            self._inline_waits_left -= 1
-            self._wait_inline(call, connection)
-            if call.future.done():
-                return call.future.result()  # type: ignore[no-any-return]
-        else:
-            self._inline_waits_left = _MAX_INLINE_WAITS
-            self._submit(call)
+        self._submit(call)
         try:
-            return await self._in_time(call, seconds, call.future)
+            result: dict[str, Any] = await self._in_time(call, seconds, call.future)
+            return result
         finally:
             self._forget(call)
-
-    def _wait_inline(self, call: _Call, connection: ClientConnection) -> None:
-        """Send the request and wait briefly for its response without the loop."""
-        try:
-            with connection.held():
-                self._submit(call)
-            connection.wait(_INLINE_WAIT_SECONDS)
-        except BaseException:  # including an exception from a signal handler
-            self._forget(call)
-            raise
 
     async def stream(
         self, method: str, payload: dict[str, Any], seconds: float | None = None
@@ -575,7 +544,7 @@ class ClientChannel:
         Use this only for a channel over a program's standard streams.
         """
         before = self.loop
-        self._enter(asyncio.get_running_loop())
+        self.loop = asyncio.get_running_loop()
         calls, self._calls = self._calls, {}
         connecting, self._connecting = self._connecting, None
         timers, self._heartbeat, self._timer = (self._heartbeat, self._timer), None, None
@@ -683,7 +652,6 @@ class ClientConnection(FrameConnection):
         self._head: bytearray | None = None if request is None else bytearray()
         self.instance_id = ""
         self.known = False
-        self._waits: Callable[[float], None] | None = None
         self.gone = asyncio.Event()
         self.ready: asyncio.Future[None] = channel.loop.create_future()
         self.handlers[HELLO] = self._hello
@@ -691,7 +659,6 @@ class ClientConnection(FrameConnection):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._waits = transport.wait if isinstance(transport, FdTransport) else None
         if self._request is not None:
             transport.write(self._request)
         else:
@@ -753,14 +720,6 @@ class ClientConnection(FrameConnection):
             self._flush()
             self.closing = True
             self._loop.call_later(_GOODBYE_SECONDS, self.transport.abort)
-
-    def wait(self, seconds: float) -> None:
-        """Wait up to `seconds` for data and handle it, without the event loop.
-
-        If the transport does not support this, return at once.
-        """
-        if self._waits is not None and not self.closing:
-            self._waits(seconds)
 
     def move(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -305,7 +305,7 @@ class ServerCall(Request):
         elif self.text is None:
             self.send_answer()
         self.channel.requests.finished(self, size)
-        if self.channel.ended:
+        if self.channel.ended or self.method == "is_alive":  # which the client may ask again
             self.channel.requests.drop(self)
 
     def _encode(self, kind: int, payload: dict[str, Any]) -> tuple[bytes, list[str | bytes]]:
@@ -413,16 +413,14 @@ class ServerChannel:
         self.forget(floor)
         call = self.calls.get(number)
         assert self.connection is not None
-        if method == "is_alive" and call is None and not (len(frame) > 5 and frame[5]) and self._says_alive(number):
-            return
         if call is not None:
             call.attach(self.connection, again or [0, 0])
             return
-        if number <= self.highest:
+        if number <= self.highest and method != "is_alive":
             msg = "The request was received before; its result is no longer kept"
             self.connection.send([ERROR, number, to_wire(ResultLostError(msg))])
             return
-        self.highest = number
+        self.highest = max(number, self.highest)
         call = self.calls[number] = ServerCall(self, number, method, payload)
         self.requests.add(call)
         try:
@@ -432,20 +430,6 @@ class ServerChannel:
             call.finish(ERROR, to_wire(error))
         if again is not None:
             self.connection.send([RESUME, number, 0])
-
-    def _says_alive(self, number: int) -> bool:
-        """Answer `is_alive` now if the runtime can; return whether it did. The client may ask again: keep nothing."""
-        registry = self.registry
-        connection = self.connection
-        if connection is None or registry.logs_all:
-            return False
-        answer = registry.service.alive()
-        if answer is None:
-            return False
-        if number > self.highest:
-            self.highest = number
-        connection.send([RESULT, number, answer])
-        return True
 
     def _check_room(self, method: str) -> None:
         """Check the limits on unfinished requests and on responses that the client has not taken: incomplete requests

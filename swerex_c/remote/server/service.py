@@ -223,20 +223,6 @@ class Service:
             run: Callable[..., Awaitable[BaseModel]] = getattr(self.holder.runtime, method)
             return await (run() if request is None else run(request))
 
-    def alive(self) -> dict[str, Any] | None:
-        """Return the fields of the response of `is_alive`.
-
-        Return None if the runtime has to be awaited.
-        """
-        begin = time.perf_counter()
-        runtime = self.holder.runtime
-        answer = runtime.is_alive_now() if isinstance(runtime, AbstractRuntime) else None
-        if answer is None:
-            return None
-        self.histograms["is_alive"].add(time.perf_counter() - begin, False)
-        fields: dict[str, Any] = answer.__dict__
-        return fields
-
     def streamed_read_limit(self) -> int | None:
         """Return the runtime's `streamed_read_limit`.
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import select
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from swerex_c import _core
@@ -28,9 +27,6 @@ _HIGH_WATER = 1 << 20
 
 _RECEIVE = 256 << 10
 """Size in bytes of a receive buffer, and so of the longest read."""
-
-_MOST_SELECTED = 1024
-"""Lowest descriptor that select(2) does not support. select(2) is used as it can wait less than a millisecond."""
 
 _DATA_HEADER = struct.Struct(">IBBBQBBQBI")
 """Frame length, and start of the msgpack array [DATA, exchange, lane, offset, bytes], with uint 64 and bin 32."""
@@ -227,20 +223,6 @@ class FrameConnection(asyncio.BufferedProtocol):
         elif not self.closing:
             self._write(data)
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Write the frames sent within this context together at its end.
-
-        The write does not wait for the event loop.
-        """
-        self._batch = []
-        try:
-            yield
-        finally:
-            batch, self._batch = self._batch, None
-            self._uncork()
-            self._write_all(batch)
-
     def send_piece(self, exchange: int, lane: int, offset: int, piece: memoryview) -> None:
         """Send a DATA frame, without a copy of the piece."""
         if self.closing:
@@ -344,14 +326,6 @@ class FdTransport:
         if not self._reading and self._read_fd >= 0:
             self._reading = True
             self._loop.add_reader(self._read_fd, self._readable)
-
-    def wait(self, seconds: float) -> None:
-        """Wait up to `seconds` for data and read it, without the event loop.
-
-        Return at once if that is impossible.
-        """
-        if self._reading and self._read_fd < _MOST_SELECTED and select.select([self._read_fd], (), (), seconds)[0]:
-            self._readable()
 
     def _readable(self) -> None:
         try:
