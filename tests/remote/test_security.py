@@ -32,7 +32,6 @@ from swerex_c.remote.server import logs
 from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.requests import RequestTable
 from swerex_c.remote.wire import connection
-from swerex_c.remote.wire.exceptions import from_wire
 from swerex_c.remote.wire.protocol import DATA, DOWN, END, ERROR, RESULT
 from swerex_c.runtime.abstract import BashAction, Command
 from swerex_c.runtime.remote import RemoteRuntime
@@ -369,14 +368,6 @@ async def test_an_address_that_swallows_connections_is_not_the_only_one(monkeypa
             wire = served.client()
             assert (await wire.is_alive(9)).is_alive
             await wire.close()
-
-
-@pytest.mark.idle
-def test_a_servers_text_of_an_error_costs_little() -> None:
-    begin = time.process_time()
-    for text in (": '' -> '" * 890, ": '" * 2700 + "\n", ": \"'" * 2000, " -> '" * 1600, ": 'a' -> 'b'" * 600 + "\n"):
-        from_wire({"class_path": "builtins.OSError", "message": f"[Errno 2] No{text}x"})
-    assert time.process_time() - begin < 4
 
 
 # Odd peers

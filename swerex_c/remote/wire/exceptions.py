@@ -10,10 +10,8 @@ Decoding chooses the class from an allow-list of names: a peer cannot cause any 
 
 from __future__ import annotations
 
-import ast
 import base64
 import builtins
-import re
 import traceback
 from typing import Any
 
@@ -35,9 +33,6 @@ _MOST_OBJECT = 1 << 20
 _AROUND = 64
 """Bytes or characters of such a part before and after the error."""
 
-_MOST_PARSED = 8192
-"""Maximum characters of a message to parse for an errno."""
-
 _OURS: dict[str, type[SwerexException]] = {name: getattr(exceptions, name) for name in exceptions.__all__}
 
 _ATTRIBUTES: dict[str, tuple[type, ...]] = {
@@ -47,6 +42,9 @@ _ATTRIBUTES: dict[str, tuple[type, ...]] = {
     "errno": (int, type(None)),
 }
 """Attributes of this package's exceptions to send and set, with their allowed types."""
+
+_OTHERS = (Warning, StopIteration, StopAsyncIteration, BaseExceptionGroup, UnicodeTranslateError)
+"""Exceptions of Python that report no failure, or have more than a message."""
 
 _ORIGINAL = {
     "BashIncorrectSyntaxError",
@@ -64,55 +62,17 @@ _ORIGINAL = {
 }
 """Names of the exceptions that SWE-ReX defines too."""
 
-_PLAIN = [
-    "ArithmeticError",
-    "AssertionError",
-    "AttributeError",
-    "BufferError",
-    "EOFError",
-    "Exception",
-    "FloatingPointError",
-    "IndexError",
-    "KeyError",
-    "LookupError",
-    "MemoryError",
-    "NotImplementedError",
-    "OverflowError",
-    "RecursionError",
-    "RuntimeError",
-    "TypeError",
-    "UnicodeError",
-    "ValueError",
-    "ZeroDivisionError",
-]
-_SYSTEM = [
-    "BlockingIOError",
-    "BrokenPipeError",
-    "ChildProcessError",
-    "ConnectionAbortedError",
-    "ConnectionError",
-    "ConnectionRefusedError",
-    "ConnectionResetError",
-    "FileExistsError",
-    "FileNotFoundError",
-    "InterruptedError",
-    "IsADirectoryError",
-    "NotADirectoryError",
-    "OSError",
-    "PermissionError",
-    "ProcessLookupError",
-    "TimeoutError",
-]
-_BUILTINS: dict[str, type[Exception]] = {name: getattr(builtins, name) for name in _PLAIN}
-_OSERRORS: dict[str, type[OSError]] = {name: getattr(builtins, name) for name in _SYSTEM}
+_BUILTINS: dict[str, type[Exception]] = {
+    name: kind
+    for name, kind in vars(builtins).items()
+    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _OTHERS)
+}
+"""Exceptions of Python that can be made from a message."""
+
 _UNICODE: dict[str, type[UnicodeDecodeError] | type[UnicodeEncodeError]] = {
     "UnicodeDecodeError": UnicodeDecodeError,
     "UnicodeEncodeError": UnicodeEncodeError,
 }
-
-_NAME = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
-_ERRNO = re.compile(rf"\[Errno (\d{{1,9}})\] (.+?)(?:: {_NAME}(?: -> {_NAME})?)?", re.DOTALL)
-"""Pattern of an OSError's text. A quoted name can end at one position only, so matching is fast for any text."""
 
 
 # Encoding
@@ -258,12 +218,10 @@ def _make(class_path: str, message: str, details: dict[str, Any]) -> Exception:
         if kind is not None:
             return _own(kind, message, details)
     elif module == "builtins":
-        if name in _OSERRORS:
-            return _system(_OSERRORS[name], message, details)
         if name in _UNICODE:
             return _unicode(_UNICODE[name], details) or _unknown(class_path, message)
-        if name in _BUILTINS:
-            return _builtin(_BUILTINS[name], message, details)
+        if (builtin := _BUILTINS.get(name)) is not None:
+            return _with_errno(builtin, message, details) or _builtin(builtin, message, details)
     return _unknown(class_path, message)
 
 
@@ -273,9 +231,7 @@ def _unknown(class_path: str, message: str) -> SwerexException:
 
 
 def _own(kind: type[SwerexException], message: str, details: dict[str, Any]) -> SwerexException:
-    error: SwerexException | None = None
-    if issubclass(kind, OSError):
-        error = _with_errno(kind, message, details)
+    error: SwerexException | None = _with_errno(kind, message, details)
     if error is None:
         error = kind(message)
         for name, types in _ATTRIBUTES.items():
@@ -285,14 +241,15 @@ def _own(kind: type[SwerexException], message: str, details: dict[str, Any]) -> 
     return error
 
 
-def _system(kind: type[OSError], message: str, details: dict[str, Any]) -> OSError:
-    return _with_errno(kind, message, details) or _with_errno(kind, message, _parse_errno(message)) or kind(message)
-
-
 def _with_errno(kind: type[Any], message: str, details: dict[str, Any]) -> Any:
     """Return an OSError created from its fields, or None if its class or message differs from those sent."""
     number, text = details.get("errno"), details.get("strerror")
-    if not isinstance(number, int) or isinstance(number, bool) or not isinstance(text, str):
+    if (
+        not issubclass(kind, OSError)
+        or not isinstance(number, int)
+        or isinstance(number, bool)
+        or not isinstance(text, str)
+    ):
         return None
     names = [_unfile(details.get(key)) for key in ("filename", "filename2")]
     arguments: list[Any] = [number, text]
@@ -315,21 +272,6 @@ def _unfile(name: Any) -> Any:
         except ValueError:
             return None
     return name if isinstance(name, str | int) else None
-
-
-def _parse_errno(message: str) -> dict[str, Any]:
-    """Return the fields of an OSError, parsed from its text, because a SWE-ReX server sends only the text."""
-    match = _ERRNO.fullmatch(message) if len(message) <= _MOST_PARSED else None
-    if match is None:
-        return {}
-    fields: dict[str, Any] = {"errno": int(match[1]), "strerror": match[2]}
-    for name, literal in (("filename", match[3]), ("filename2", match[4])):
-        if literal is not None:
-            try:
-                fields[name] = ast.literal_eval(literal)
-            except (ValueError, SyntaxError, MemoryError, RecursionError):
-                return {}
-    return fields
 
 
 def _unicode(kind: type[UnicodeDecodeError] | type[UnicodeEncodeError], details: dict[str, Any]) -> Exception | None:
