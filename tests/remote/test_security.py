@@ -359,12 +359,11 @@ async def test_an_address_that_swallows_connections_is_not_the_only_one(monkeypa
             for one in (first, second):
                 one.setblocking(False)
                 one.connect_ex(full.getsockname())
-            addresses = [(socket.AF_INET, full.getsockname()), (socket.AF_INET, ("127.0.0.1", served.port))]
-
-            async def resolve(*_: object) -> list[tuple[int, Any]]:
-                return addresses
-
-            monkeypatch.setattr(connect, "_resolve", resolve)
+            found = [
+                (socket.AF_INET, socket.SOCK_STREAM, 0, "", address)
+                for address in (full.getsockname(), ("127.0.0.1", served.port))
+            ]
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **more: found)
             wire = served.client()
             assert (await wire.is_alive(9)).is_alive
             await wire.close()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import ssl
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
+
+from aiohappyeyeballs import start_connection
 
 from swerex_c.exceptions import AuthenticationError, ConnectionLostError, InvalidInputError, ResourceError
 from swerex_c.remote.client.base import is_loopback
@@ -20,8 +20,8 @@ from swerex_c.utils.threads import start_thread
 
 __all__ = ["LONGEST_HEAD", "Address", "NotFrames", "behind_proxy", "connect", "upgrade_error", "upgrade_request"]
 
-_NEXT_ADDRESS = 2.0
-"""Seconds to wait for a connection to one address of a host before the next address is tried."""
+_NEXT_ADDRESS = 0.25
+"""Seconds to wait for a connection to one address of a host before the next one is tried as well (RFC 8305)."""
 
 LONGEST_HEAD = 64 << 10
 """Maximum size of the status line and headers of an HTTP response, in bytes."""
@@ -127,19 +127,15 @@ async def connect(loop: asyncio.AbstractEventLoop, address: Address, connection:
         _start_program(address.command, loop, connection)
     elif address.unix:
         sock = socket.socket(socket.AF_UNIX)
-        await _connect(loop, sock, address.unix)
+        try:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, address.unix)
+        except BaseException:
+            sock.close()
+            raise
         _over(loop, sock, connection)
     else:
         await _open_tcp(loop, address, connection)
-
-
-async def _connect(loop: asyncio.AbstractEventLoop, sock: socket.socket, where: Any) -> None:
-    try:
-        sock.setblocking(False)
-        await loop.sock_connect(sock, where)
-    except BaseException:
-        sock.close()
-        raise
 
 
 def _over(loop: asyncio.AbstractEventLoop, sock: socket.socket, connection: FrameConnection) -> None:
@@ -149,37 +145,17 @@ def _over(loop: asyncio.AbstractEventLoop, sock: socket.socket, connection: Fram
 
 
 async def _open_tcp(loop: asyncio.AbstractEventLoop, address: Address, connection: FrameConnection) -> None:
-    sock = await _connect_tcp(loop, address)
+    try:  # an IP address needs no thread
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except OSError:
+        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    sock = await start_connection(found, happy_eyeballs_delay=_NEXT_ADDRESS)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if address.tls:
         context = ssl.create_default_context()
         await loop.create_connection(lambda: connection, sock=sock, ssl=context, server_hostname=address.host)
     else:
         _over(loop, sock, connection)
-
-
-async def _connect_tcp(loop: asyncio.AbstractEventLoop, address: Address) -> socket.socket:
-    """Return a socket connected to the first address of the host that accepts; raise OSError if there is none."""
-    error: OSError | None = None
-    found = await _resolve(loop, address.host, address.port)
-    for i, (family, where) in enumerate(found):
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            async with asyncio.timeout(None if i == len(found) - 1 else _NEXT_ADDRESS):
-                await _connect(loop, sock, where)
-            return sock
-        except OSError as e:  # includes TimeoutError
-            error = e
-    raise error or OSError(f"The host {address.host!r} has no address")
-
-
-async def _resolve(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[tuple[int, Any]]:
-    for family in (socket.AF_INET, socket.AF_INET6):
-        with contextlib.suppress(OSError, ValueError):
-            socket.inet_pton(family, host)
-            return [(family, (host, port))]
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [(family, where) for family, _, _, _, where in found]
 
 
 def _start_program(command: tuple[str, ...], loop: asyncio.AbstractEventLoop, connection: FrameConnection) -> None:
