@@ -273,19 +273,21 @@ def _key(options: argparse.Namespace) -> str | None:
 
 def _serve(options: argparse.Namespace, program: str, default_host: str, make_key: bool) -> None:
     from swerex_c.remote.server import auth, logs
+    from swerex_c.remote.server.first_process import leave_first_process
 
-    logs.set_up(options.log_format, options.log_level)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         given = _key(options)
-    for warning in caught:
-        logs.LOGGER.warning("%s", warning.message)
     if given is None and not make_key:
         msg = f"The server needs a key: set --auth-token-file FILE, the variable {auth.VARIABLE}, or --auth-token KEY"
         raise InvalidInputError(msg)
     secret = given or auth.new()
     hidden = auth.hide(secret)
     auth.protect()
+    leave_first_process()
+    logs.set_up(options.log_format, options.log_level)
+    for warning in caught:
+        logs.LOGGER.warning("%s", warning.message)
     if not hidden and options.auth_token is not None:
         logs.LOGGER.warning(
             "The key is visible in the process list: use --auth-token-file or the variable %s", auth.VARIABLE
@@ -335,19 +337,20 @@ def _print_key(addresses: ListenAddresses, secret: str) -> None:
 
 def _serve_stdio(options: argparse.Namespace) -> None:
     """Serve frames on standard input and output; other output of the process goes to standard error."""
+    from types import SimpleNamespace
+
+    from swerex_c.remote.server import auth, logs
+    from swerex_c.remote.server.first_process import leave_first_process
+
+    if unused := auth.take_from_environment():
+        auth.hide(unused)
+    leave_first_process()
     read_fd, write_fd = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-
-    from types import SimpleNamespace
-
-    from swerex_c.remote.server import auth, logs
-
     logs.set_up(options.log_format, options.log_level)
-    if unused := auth.take_from_environment():
-        auth.hide(unused)
 
     from swerex_c.remote.server import serve
     from swerex_c.remote.server.service import Service
