@@ -563,3 +563,17 @@ async def test_nothing_left(served: Served) -> None:
     await until_async(lambda: not served.registry.connections)
     assert not served.registry.channels and served.service.in_flight == 0
     await until_async(lambda: len(asyncio.all_tasks()) <= before)
+
+
+async def test_a_stream_that_is_left_early_leaves_no_error(served: Served) -> None:
+    """Nothing is told of an exception that nobody caught, which `serving` checks, and the session goes on."""
+    async with channel_to(served.port) as channel:
+        stream = channel.stream("stream_in_session", bash("printf a; sleep 60"))
+        async for _ in stream:
+            break
+        await stream.aclose()  # type: ignore[attr-defined]
+        del stream
+        gc.collect()
+        await until_async(lambda: not served.running)
+        await channel.call("run_in_session", INTERRUPT)
+        assert (await channel.call("run_in_session", bash("echo b")))["output"].strip() == "b"
