@@ -219,6 +219,14 @@ async def test_alive_may_be_asked_twice(served: Served) -> None:
         assert served.calls == 0
 
 
+async def test_results_need_not_be_kept() -> None:
+    async with serving(Limits(result_seconds=0.0)) as served, raw_client(served.port) as peer:
+        peer.send(request(1), request(2, "execute", {"command": ["echo", "a"]}))
+        for number in (1, 2):
+            assert (await peer.answer(number))[0] == RESULT
+        assert served.calls == 0
+
+
 async def test_cancelled_at_once(served: Served, tmp_path: Path) -> None:
     """A request that is cancelled in the same breath leaves nothing behind."""
     async with raw_client(served.port) as peer:

@@ -88,8 +88,9 @@ class RequestTable:
             self._trim_later()
 
     def drop(self, request: Request) -> None:
-        """Drop a request and its outcome."""
-        del self._requests[request.key]
+        """Drop a request and its outcome, unless it was dropped before."""
+        if self._requests.pop(request.key, None) is None:
+            return
         if self._finished.pop(request.key, None) is not None:
             self.kept_bytes -= request.size
         request.dropped()
