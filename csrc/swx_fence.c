@@ -106,24 +106,6 @@ static bool take_code(const char **at, int *code)
     return true;
 }
 
-static bool take_pipestatus(const char **at, char *out, size_t room)
-{
-    size_t size = 0;
-    if (!take_byte(at, ';')) {
-        return false;
-    }
-    while ((**at >= '0' && **at <= '9') || **at == ' ') {
-        if (size < room - 1) {
-            out[size++] = **at;
-        } else {
-            size = room; /* too long to keep */
-        }
-        ++*at;
-    }
-    out[size < room ? size : 0] = 0;
-    return true;
-}
-
 /* The part behind the head, NUL-terminated at `size`, without BEL. */
 static bool parse_mark(const swx_fence *fence, const char *text, size_t size, swx_mark *mark)
 {
@@ -154,12 +136,8 @@ static bool parse_mark(const swx_fence *fence, const char *text, size_t size, sw
         mark->ps0_kept = (size_t)(end - text) == sizeof(fence->ps0) - 1 && memcmp(text, fence->ps0, sizeof(fence->ps0) - 1) == 0;
         return true;
     case SWX_MARK_GUARD:
-        if (!take_code(&text, &mark->code)) {
-            return false;
-        }
-        break;
     case SWX_MARK_REPORT:
-        if (!take_code(&text, &mark->code) || !take_pipestatus(&text, mark->pipestatus, sizeof(mark->pipestatus))) {
+        if (!take_code(&text, &mark->code)) {
             return false;
         }
         break;

@@ -29,7 +29,6 @@ enum {
     SWX_START_HEAD = 2 + 5 + SWX_START_DIGITS,
     SWX_FENCE_HEAD = 2 + 5 + SWX_NONCE_DIGITS + 1, /* ESC ] 7733; NONCE ; */
     SWX_MARK_MAX = 400,                            /* a longer "mark" is ordinary output */
-    SWX_PIPE_MAX = 64,                             /* stages of a pipeline whose codes a REPORT carries */
     SWX_FENCE_TEXT = 160                           /* room for the longest text for the shell */
 };
 
@@ -37,7 +36,7 @@ typedef enum {
     SWX_MARK_START = 0,  /* PS0: a command was read and begins; what came before is not its output */
     SWX_MARK_PROMPT = 1, /* PS1: fields exit code, command number, job count, the length of PS1, PS0 itself */
     SWX_MARK_GUARD = 2,  /* printed by PROMPT_COMMAND when prompts cannot be seen: field exit code */
-    SWX_MARK_REPORT = 3, /* answer to a challenge: fields exit code, PIPESTATUS */
+    SWX_MARK_REPORT = 3, /* answer to a challenge: field exit code */
     SWX_MARK_VALUE = 4,  /* separates the parts of that answer */
     SWX_MARK_END = 5     /* ends that answer: field 1, or 0 where stderr is no terminal */
 } swx_mark_kind;
@@ -49,7 +48,6 @@ typedef struct {
     uint32_t jobs;     /* bash's `\j` */
     uint32_t ps1_size; /* characters in the shell's PS1 now */
     bool ps0_kept;     /* PS0 is what the shell was given */
-    char pipestatus[SWX_PIPE_MAX * 4 + 8]; /* REPORT: "0 1 0", digits and blanks only, empty when too long or something else */
     bool no_stderr;    /* END: the shell's stderr is no terminal */
     bool fixed_prompt; /* END: PS1 is readonly */
 } swx_mark;

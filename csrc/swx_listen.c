@@ -260,7 +260,6 @@ static void take_mark(swx_session *s, const swx_mark *mark, int64_t now)
                 s->report.code = mark->code < 0 ? 0 : mark->code;
                 if (s->told >= 0) {
                     s->report.code = s->told;
-                    s->report.pipestatus[0] = 0;
                 }
                 s->answered = true;
             }

@@ -13,6 +13,7 @@
 
 enum {
     LINE_MAX = 4095, /* of a terminal in canonical mode; what is longer is cut silently */
+    SHELL_READ = 1024, /* bytes that bash reads at a time */
     PACED_PIECE = 2000, /* of a longer one: less than half of that */
     PROMPT_MOST = 4096, HELD_MOST = 64 * 1024, /* bytes that are kept from the reader of a stream */
     UNCLAIMED_LIMIT = 1 << 20 /* output kept of a command that runs for nobody */
@@ -430,6 +431,15 @@ static const char *refusal(const swx_session *s, const swx_op *op)
     return s->pty.carrier && op->raw ? "a carrier's terminal cannot be put into raw mode for a command" : NULL;
 }
 
+/* An empty line before a command lets the shell report jobs that ended meanwhile, and run a trap on SIGCHLD.  Bash 5.2 loses a line
+ * that it reads in several parts when such a trap waits: where nothing tells of jobs, or the line is a long one, it has to have run. */
+static bool wants_pause(const swx_session *s, const swx_op *op)
+{
+    bool silent = s->blind && s->report.no_stderr; /* nothing of what the line shows is seen */
+    bool parts = op->kind == SWX_OP_RUN && has_long_line(op->typed, op->typed_size, 0, SHELL_READ - 1);
+    return silent || (s->start_marks && (s->jobs || s->owed || parts));
+}
+
 static void begin_first(swx_session *s, int64_t now)
 {
     swx_op *op = s->first;
@@ -506,7 +516,7 @@ static void begin_first(swx_session *s, int64_t now)
         typed = type_startup(s, op);
         op->typed_size = 0;
     }
-    if (at_prompt && (s->jobs || s->owed) && s->start_marks) { /* lets the shell report jobs that ended meanwhile before we begin */
+    if (at_prompt && wants_pause(s, op)) {
         typed = swx_session_type_bytes(s, "\n", 1);
         s->blank = true;
     }

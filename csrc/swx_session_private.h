@@ -144,7 +144,7 @@ struct swx_session {
     int told;       /* the exit code that a mark told before that, -1: none did */
     bool ask_again; /* once the shell is back from that: what comes with a signal may be lost with it */
     swx_mark report;
-    int part; /* 0: noise, 1: `$_`, 2: what PS1 prints, 3: what PS0 prints, 4: what PS2 prints, 5: the terminal's modes */
+    int part; /* 0: noise, 1: PIPESTATUS and `$_`, 2: what PS1 prints, 3: what PS0 prints, 4: what PS2 prints, 5: the terminal's modes */
     swx_buf parts[PARTS];
 
     /* behind a carrier, where the shell's terminal cannot be looked at */

@@ -296,6 +296,14 @@ static bool take_modes(swx_session *s)
     return false;
 }
 
+/* How many bytes the declaration of PIPESTATUS has that stands before `$_`, with the blank between them. */
+static size_t size_of_codes(const swx_buf *state)
+{
+    bool declared = state->size && state->data[0] == 'd';
+    const uint8_t *end = state->size ? memmem(state->data, state->size, declared ? ") " : " ", declared ? 2 : 1) : NULL;
+    return end ? (size_t)(end - state->data) + 1 + declared : state->size;
+}
+
 static void type_restore(swx_session *s, int64_t now)
 {
     swx_buf line;
@@ -322,11 +330,14 @@ static void type_restore(swx_session *s, int64_t now)
     } else if (s->attempt > 1 || (s->prompt_missing && s->lost_prompts > 1) || far) {
         s->reassert = true;
     }
+    const swx_buf *state = &s->parts[1];
+    size_t codes = size_of_codes(state);
     swx_restore restore = {
         .code = s->report.code,
-        .pipestatus = s->report.pipestatus,
-        .last = s->parts[1].data,
-        .last_size = s->parts[1].size,
+        .pipestatus = state->data,
+        .pipestatus_size = codes,
+        .last = state->size ? state->data + codes : NULL,
+        .last_size = state->size - codes,
         .prompt_variables = s->unexpanded,
         .readline = s->readline_seen || s->pty.carrier, /* it cannot be seen there, and costs nothing */
         .silent = silent || s->guard,
@@ -686,6 +697,8 @@ static void conclude_challenge(swx_session *s, int64_t now)
     }
     if (count <= 0 && s->current && s->current->runs && s->doubted < 2 && s->expects_start && !s->begun) {
         unread = "the shell did not run what was typed: it waited for more of it, or something else read the terminal";
+    } else if (s->interrupted_once && s->told < 0 && !s->interrupts) {
+        unread = "its exit code is not known: the shell did not tell it before it was sent a SIGINT";
     }
     drop_prompt(s);
     s->number = s->found.number ? s->found.number : s->number;

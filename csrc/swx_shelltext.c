@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LINE_ROOM = 1024, PIECE = 4000, PIPE_MAX = SWX_PIPE_MAX, MODES_MAX = 400 };
+enum { LINE_ROOM = 1024, PIECE = 4000, MODES_MAX = 400 };
 
 #define STTY "builtin command -p stty " /* the user may have changed PATH */
 
@@ -64,17 +64,6 @@ static swx_status add_kept_modes(swx_buf *out, bool bare)
     return add(out, "builtin declare -ga 'PROMPT_COMMAND[7732]=%s%s' || builtin :; ", OPEN(bare), text);
 }
 
-/* "0 1 0" whatever IFS is: "${PIPESTATUS[*]}" would join with its first character.  A pipeline that is too long to be
- * put back gets a last number that is no exit status. */
-static swx_status add_pipestatus(swx_buf *out)
-{
-    swx_status status = add(out, " \"${PIPESTATUS[0]}");
-    for (int i = 1; i < PIPE_MAX && status == SWX_OK; i++) {
-        status = add(out, "${PIPESTATUS[%d]+ ${PIPESTATUS[%d]}}", i, i);
-    }
-    return status == SWX_OK ? add(out, "${PIPESTATUS[%d]+ 999}\"", (int)PIPE_MAX) : status;
-}
-
 swx_status swx_shelltext_modes(swx_buf *out)
 {
     return add(out, "{ " STTY "sane -echo -opost noflsh || builtin :; } 2>/dev/null");
@@ -110,12 +99,9 @@ static swx_status add_modes_question(swx_buf *out, const swx_fence *fence, swx_m
 swx_status swx_shelltext_challenge(swx_buf *out, const swx_fence *fence, swx_modes_question question)
 {
     /* The nonce is an argument of printf, so that the line itself, if it is ever echoed, holds no mark. */
-    swx_status status = add(out, SWX_CHALLENGE "\\033]7733;%%s;%d;%%s;%%s\\007%%q\\033]7733;%%s;%d\\007%%s\\033]7733;%%s;%d\\007%%s"
-                            "\\033]7733;%%s;%d\\007%%s' %s \"$?\"",
+    swx_status status = add(out, SWX_CHALLENGE "\\033]7733;%%s;%d;%%s\\007%%s %%q\\033]7733;%%s;%d\\007%%s\\033]7733;%%s;%d\\007%%s"
+                            "\\033]7733;%%s;%d\\007%%s' %s \"$?\" \"${PIPESTATUS[*]@A}\"",
                             SWX_MARK_REPORT, SWX_MARK_VALUE, SWX_MARK_VALUE, SWX_MARK_VALUE, fence->nonce);
-    if (status == SWX_OK) {
-        status = add_pipestatus(out);
-    }
     /* PS1 may be unset, which is an error under `set -u`. */
     if (status == SWX_OK) {
         status = add(out, " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\" %s \"${PS2+${PS2@P}}\" >&0; ", fence->nonce,
@@ -129,23 +115,32 @@ swx_status swx_shelltext_challenge(swx_buf *out, const swx_fence *fence, swx_mod
     return status == SWX_OK ? add(out, "builtin test -t 2 || builtin [ -t 2 ] && %s \"1${PS1+${PS1@a}}\" >&0 || %s 0 >&0\n", end, end) : status;
 }
 
+/* The next code in `[0]="1" [1]="0")`, behind which *at is then; -1: there is none. */
+static int next_code(const uint8_t **at, const uint8_t *end)
+{
+    const uint8_t *from = *at != end ? memmem(*at, (size_t)(end - *at), "=\"", 2) : NULL;
+    int code = 0, digits = 0;
+    for (from = from ? from + 2 : end; from < end && *from >= '0' && *from <= '9' && digits < 3; digits++) {
+        code = code * 10 + (*from++ - '0');
+    }
+    *at = from;
+    return digits && code < 256 ? code : -1;
+}
+
 /* `(exit a) | (exit b) && :`: sets `$?` and PIPESTATUS, and as a member of an AND-OR list that is not its last one it
  * triggers neither `set -e` nor an ERR trap. */
 static swx_status add_status(swx_buf *out, const swx_restore *restore)
 {
-    const char *p = restore->pipestatus;
-    const char *last = strrchr(p, ' ');
-    int last_code = 0;
-    bool usable = *p && sscanf(last ? last + 1 : p, "%d", &last_code) == 1 && last_code == restore->code;
-    swx_status status = SWX_OK;
-    if (!usable) {
-        status = add(out, "(builtin exit %d)", restore->code);
+    const uint8_t *at = restore->pipestatus, *end = restore->pipestatus_size ? at + restore->pipestatus_size : at;
+    int stages = 0, last = -1;
+    for (int code; (code = next_code(&at, end)) >= 0; stages++) {
+        last = code;
     }
-    for (bool first = true; usable && *p && status == SWX_OK; first = false) {
-        size_t digits = strcspn(p, " ");
-        status = add(out, "%s(builtin exit %.*s)", first ? "" : "|", (int)digits, p);
-        p += digits;
-        p += strspn(p, " ");
+    bool usable = stages <= SWX_PIPE_MAX && last == restore->code;
+    swx_status status = usable ? SWX_OK : add(out, "(builtin exit %d)", restore->code);
+    at = restore->pipestatus;
+    for (int i = 0; usable && i < stages && status == SWX_OK; i++) {
+        status = add(out, "%s(builtin exit %d)", i ? "|" : "", next_code(&at, end));
     }
     return status == SWX_OK ? add(out, restore->code ? " && builtin :\n" : " || builtin :\n") : status;
 }

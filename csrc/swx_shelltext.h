@@ -48,8 +48,9 @@ typedef enum {
 } swx_modes_question;
 
 /* The challenge: one line of simple commands (a trap on SIGCHLD may keep bash from knowing a reserved word at its beginning, and an alias
- * anywhere) whose answer is a REPORT mark (exit code, PIPESTATUS), the last argument `$_` in the shell's
- * own quoting, a VALUE mark, the text that the user's prompt printed, a VALUE mark, what PS0 prints, the same for PS2, and an END mark (is stderr
+ * anywhere), and short: where such a trap waits to be run, bash loses a line that takes it several reads (1,024 bytes each).  The
+ * answer is a REPORT mark (exit code), the declaration of PIPESTATUS, a blank, the last argument `$_` in the
+ * shell's own quoting, a VALUE mark, the text that the user's prompt printed, a VALUE mark, what PS0 prints, the same for PS2, and an END mark (is stderr
  * the terminal, and the attributes of PS1).
  * All is expanded before anything is run, and goes to the terminal through fd 0, whatever stdout and stderr are.
  *
@@ -60,7 +61,8 @@ swx_status swx_shelltext_challenge(swx_buf *out, const swx_fence *fence, swx_mod
 
 typedef struct {
     int code;               /* the exit status to restore */
-    const char *pipestatus; /* "0 1 0", may be empty */
+    const uint8_t *pipestatus; /* as bash declares it: ([0]="0" [1]="1"); may be empty */
+    size_t pipestatus_size;
     const uint8_t *last;    /* `$_` in the shell's quoting; size 0: leave it */
     size_t last_size;
     bool prompt_variables;  /* switch prompt expansion on again */
@@ -80,7 +82,10 @@ typedef struct {
 /* Whether the text can be what `stty -g` prints: one word of letters, digits, colons and equals signs, not too long. */
 bool swx_shelltext_is_modes(const uint8_t *text, size_t size);
 
-enum { SWX_LAST_MAX = 60 * 1024 }; /* bytes of `$_` in the shell's quoting; a longer one is not put back */
+enum {
+    SWX_LAST_MAX = 60 * 1024, /* bytes of `$_` in the shell's quoting; a longer one is not put back */
+    SWX_PIPE_MAX = 100        /* stages of a pipeline whose codes are */
+};
 
 /* What puts prompts and state back after a challenge: one line, or several joined by backslashes where `$_` is long.  The
  * shell's `$?`, `$_` and PIPESTATUS (of up to SWX_PIPE_MAX stages) are then what the user's command left. */

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.session import Shell
+from tests.support.wait import until
 
 
 @pytest.mark.parametrize(
@@ -36,6 +39,29 @@ def test_answers_stay_right(sh: Shell, spoils: tuple[str, ...]) -> None:
     sh.gives("(exit 3) || :\n(exit 4) || x=$?; echo $x", "4\n")
     sh.gives(": " + "x" * 9000 + "\necho long", "long\n")
     sh.run("set +e; trap - CHLD; unalias -a; unset -f eval test; PROMPT_COMMAND=")
+
+
+def test_a_trap_runs_while_the_shell_is_asked(sh: Shell) -> None:
+    """Bash loses a line that it reads in several parts, when a trap on SIGCHLD runs in between."""
+    sh.run("trap : CHLD; exec 2>/dev/null")
+    for number in range(60):
+        sh.gives(f"sleep 0.00{number % 8} &", "")
+
+
+def test_a_trap_waits_for_a_long_line(sh: Shell, tmp_path: Path) -> None:
+    sh.run("trap : CHLD; exec 2>/dev/null")
+    for number in range(3):
+        sh.gives(f"{{ until [ -e {tmp_path}/{number} ]; do sleep 0.01; done; }} &", "")
+        job = int(sh.out("echo $!"))
+        (tmp_path / str(number)).touch()
+        until(lambda job=job: not Path(f"/proc/{job}").exists(), "the shell has not collected the job")
+        sh.gives(f"echo {'x' * 2000}", "x" * 2000 + "\n")
+
+
+@pytest.mark.parametrize("stages", [64, 65, 100])
+def test_a_long_pipeline_keeps_its_codes(sh: Shell, stages: int) -> None:
+    sh.gives("PS1=x; " + " | ".join(["(exit 7)"] * stages), "", 7)
+    sh.gives("echo ${PIPESTATUS[@]}", " ".join(["7"] * stages) + "\n")
 
 
 @pytest.mark.parametrize("mode", ["emacs", "vi"])

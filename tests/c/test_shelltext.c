@@ -56,11 +56,13 @@ static char *run_bash(const char *script)
     return answer;
 }
 
+#define CODES(text) .pipestatus = (const uint8_t *)(text), .pipestatus_size = sizeof(text) - 1
+
 static char *challenge_text(const swx_fence *fence)
 {
     swx_buf line;
     swx_buf_init(&line, 1 << 16);
-    CHECK(swx_shelltext_challenge(&line, fence, SWX_MODES_SKIP) == SWX_OK);
+    CHECK(swx_shelltext_challenge(&line, fence, SWX_MODES_SKIP) == SWX_OK && line.size <= 1024);
     char *text = text_of(&line);
     swx_buf_free(&line);
     return text;
@@ -84,6 +86,12 @@ static void expect_answer(const char *before, int code, const char *pipestatus, 
     char parts[5][1024] = { { 0 } };
     swx_mark marks[5];
     unsigned part = 0;
+    char state[1024] = "declare -a PIPESTATUS=(";
+    int i = 0;
+    for (const char *at = pipestatus; *at; at += strcspn(at, " "), at += *at == ' ', i++) {
+        sprintf(state + strlen(state), "%s[%d]=\"%.*s\"", i ? " " : "", i, (int)strcspn(at, " "), at);
+    }
+    sprintf(state + strlen(state), ") %s", last);
     for (swx_fence_event event; (event = swx_fence_next(&fence, &bytes, &size, &plain, &plain_size, &mark)) != SWX_FENCE_MORE;) {
         if (event == SWX_FENCE_MARK) {
             CHECK(part < 5);
@@ -95,26 +103,15 @@ static void expect_answer(const char *before, int code, const char *pipestatus, 
     }
     if (part != 5 || marks[0].kind != SWX_MARK_REPORT || marks[1].kind != SWX_MARK_VALUE || marks[2].kind != SWX_MARK_VALUE ||
         marks[3].kind != SWX_MARK_VALUE || marks[4].kind != SWX_MARK_END || strcmp(parts[3], start) != 0 ||
-        marks[0].code != code || strcmp(marks[0].pipestatus, pipestatus) != 0 || strcmp(parts[1], last) != 0 ||
+        marks[0].code != code || strcmp(parts[1], state) != 0 ||
         strcmp(parts[2], prompt) != 0 || parts[0][0] || !marks[4].no_stderr) {
-        fprintf(stderr, "after <%s>: %u marks, code %d pipe <%s> last <%s> prompt <%s>\nanswer <%s>\n", before, part, marks[0].code,
-                marks[0].pipestatus, parts[1], parts[2], answer);
+        fprintf(stderr, "after <%s>: %u marks, code %d state <%s> prompt <%s>\nanswer <%s>\n", before, part, marks[0].code,
+                parts[1], parts[2], answer);
         exit(1);
     }
     free(answer);
     free(script);
     free(challenge);
-}
-
-/* Of one that is too long the last number says so. */
-static void expect_long_pipeline(int stages)
-{
-    char command[SWX_PIPE_MAX * 16] = "PS1=x; true y; (exit 199)", codes[SWX_PIPE_MAX * 8] = "199";
-    for (int i = 1; i < stages; i++) {
-        strcat(command, "|(exit 198)");
-        strcat(codes, i < SWX_PIPE_MAX ? " 198" : " 999");
-    }
-    expect_answer(command, 198, codes, "y", "x", "");
 }
 
 static void test_challenge(void)
@@ -129,8 +126,6 @@ static void test_challenge(void)
     expect_answer("PS1=x; IFS=; true y; true | false", 1, "0 1", "y", "x", "");
     expect_answer("PS1=x; true y; (exit 9) |:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:|:| (exit 8)", 8,
                   "9 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 8", "y", "x", "");
-    expect_long_pipeline(SWX_PIPE_MAX);
-    expect_long_pipeline(SWX_PIPE_MAX + 1);
     expect_answer("set -u; unset PS1; true y", 0, "0", "y", "", "");
     expect_answer("set -e; PS1=x; true y; true | true", 0, "0 0", "y", "x", "");
     expect_answer("set -f; set -C; PS1='*'; true '*'", 0, "0", "\\*", "*", "");
@@ -177,22 +172,22 @@ static void test_restore(void)
 {
     const uint8_t *last = (const uint8_t *)"$'a\\tb c'";
     size_t size = strlen((const char *)last);
-    expect_state(":", &(swx_restore){ .code = 0, .pipestatus = "0", .last = last, .last_size = size }, "0 - 0 - a\tb c");
-    expect_state(":", &(swx_restore){ .code = 5, .pipestatus = "0 1 5", .last = last, .last_size = size }, "5 - 0 1 5 - a\tb c");
-    expect_state("set -e; trap 'echo ERR >&0' ERR", &(swx_restore){ .code = 5, .pipestatus = "5", .last = last, .last_size = size },
+    expect_state(":", &(swx_restore){ .code = 0, CODES("[0]=\"0\""), .last = last, .last_size = size }, "0 - 0 - a\tb c");
+    expect_state(":", &(swx_restore){ .code = 5, CODES("[0]=\"0\" [1]=\"1\" [2]=\"5\""), .last = last, .last_size = size }, "5 - 0 1 5 - a\tb c");
+    expect_state("set -e; trap 'echo ERR >&0' ERR", &(swx_restore){ .code = 5, CODES("[0]=\"5\""), .last = last, .last_size = size },
                  "5 - 5 - a\tb c");
     expect_state("set -eo pipefail; trap 'echo ERR >&0' ERR",
-                 &(swx_restore){ .code = 1, .pipestatus = "1 0", .last = last, .last_size = size }, "1 - 1 - a\tb c");
-    expect_state("set -u", &(swx_restore){ .code = 255, .pipestatus = "", .last = last, .last_size = size }, "255 - 255 - a\tb c");
-    expect_state(":", &(swx_restore){ .code = 3, .pipestatus = "1 2", .guard = true, .reassert = true, .prompt_variables = true, .readline = true,
+                 &(swx_restore){ .code = 1, CODES("[0]=\"1\" [1]=\"0\""), .last = last, .last_size = size }, "1 - 1 - a\tb c");
+    expect_state("set -u", &(swx_restore){ .code = 255, CODES(""), .last = last, .last_size = size }, "255 - 255 - a\tb c");
+    expect_state(":", &(swx_restore){ .code = 3, CODES("[0]=\"1\" [1]=\"2\""), .guard = true, .reassert = true, .prompt_variables = true, .readline = true,
                                       .last = last, .last_size = size }, "3 - 3 - a\tb c");
-    expect_state(":", &(swx_restore){ .code = 8, .pipestatus = "9 0 999", .last = last, .last_size = size }, "8 - 8 - a\tb c");
+    expect_state(":", &(swx_restore){ .code = 8, CODES("[0]=\"9\" [1]=\"0\" [2]=\"999\""), .last = last, .last_size = size }, "8 - 8 - a\tb c");
     static char many[SWX_LAST_MAX + 2], wanted[SWX_LAST_MAX + 20];
     memset(many, 'x', SWX_LAST_MAX + 1);
-    expect_state("true kept", &(swx_restore){ .code = 0, .pipestatus = "0", .last = (uint8_t *)many, .last_size = SWX_LAST_MAX + 1 },
+    expect_state("true kept", &(swx_restore){ .code = 0, CODES("[0]=\"0\""), .last = (uint8_t *)many, .last_size = SWX_LAST_MAX + 1 },
                  "0 - 0 - PS2=");
     snprintf(wanted, sizeof(wanted), "7 - 0 7 - %.*s", (int)SWX_LAST_MAX, many);
-    expect_state("true kept", &(swx_restore){ .code = 7, .pipestatus = "0 7", .last = (uint8_t *)many, .last_size = SWX_LAST_MAX,
+    expect_state("true kept", &(swx_restore){ .code = 7, CODES("[0]=\"0\" [1]=\"7\""), .last = (uint8_t *)many, .last_size = SWX_LAST_MAX,
                                               .guard = true, .reassert = true }, wanted);
     for (int shift = 0; shift < 8; shift++) { /* no character is cut, wherever a line ends */
         int length = sprintf(many, "$'%.*s", shift, "xxxxxxx"), shown = sprintf(wanted, "3 - 3 - %.*s", shift, "xxxxxxx");
@@ -201,14 +196,14 @@ static void test_restore(void)
             shown += sprintf(wanted + shown, "\0017'");
         }
         length += sprintf(many + length, "'");
-        expect_state("true kept", &(swx_restore){ .code = 3, .pipestatus = "3", .last = (uint8_t *)many, .last_size = (size_t)length }, wanted);
+        expect_state("true kept", &(swx_restore){ .code = 3, CODES("[0]=\"3\""), .last = (uint8_t *)many, .last_size = (size_t)length }, wanted);
     }
     const char *const foreign[] = { "x; false", "x\nfalse", "$'x'; false", "$'x", "x y", "x\\", "$(false)", "x`false`", "'x" };
     for (size_t i = 0; i < SWX_COUNT(foreign); i++) { /* what no %q writes was written by somebody else */
-        expect_state("true kept", &(swx_restore){ .code = 0, .pipestatus = "0", .last = (const uint8_t *)foreign[i],
+        expect_state("true kept", &(swx_restore){ .code = 0, CODES("[0]=\"0\""), .last = (const uint8_t *)foreign[i],
                                                   .last_size = strlen(foreign[i]) }, "0 - 0 - PS2=");
     }
-    expect_state("readonly PS1 PS0 PS2", &(swx_restore){ .code = 4, .pipestatus = "0 4", .last = last, .last_size = size }, "4 - 0 4 - a\tb c");
+    expect_state("readonly PS1 PS0 PS2", &(swx_restore){ .code = 4, CODES("[0]=\"0\" [1]=\"4\""), .last = last, .last_size = size }, "4 - 0 4 - a\tb c");
 }
 
 /* The prompts are in force and are not handed to children. */
@@ -235,7 +230,7 @@ static void test_no_memory(void)
 {
 #ifdef SWX_ALLOC_TEST
     swx_fence fence = new_fence();
-    const swx_restore restore = { .code = 1, .pipestatus = "0 1", .last = (const uint8_t *)"x", .last_size = 1, .guard = true,
+    const swx_restore restore = { .code = 1, CODES("[0]=\"0\" [1]=\"1\""), .last = (const uint8_t *)"x", .last_size = 1, .guard = true,
                                   .reassert = true, .readline = true, .prompt_variables = true, .disarm = true,
                                   .modes = (const uint8_t *)"500:5", .modes_size = 5 };
     for (int which = 0; which < 3; which++) {
