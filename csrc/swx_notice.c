@@ -119,6 +119,19 @@ size_t swx_notice_begin(const uint8_t *text, size_t size)
     return size;
 }
 
+size_t swx_notice_lead(const uint8_t *text, size_t size)
+{
+    size_t lead = 0;
+    while (lead < size) {
+        const uint8_t *next = line_end(text + lead, text + size);
+        if (next[-1] != '\n' || !is_notice(text + lead, next - 1)) {
+            break;
+        }
+        lead = (size_t)(next - text);
+    }
+    return lead;
+}
+
 size_t swx_notice_remove(uint8_t *text, size_t size)
 {
     size_t kept = 0;

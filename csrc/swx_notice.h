@@ -21,4 +21,7 @@ enum { SWX_NOTICE_HEAD = 64 }; /* bytes of a notice without its command, at most
 /* Takes those notices out, in place.  Returns the new size. */
 size_t swx_notice_remove(uint8_t *text, size_t size);
 
+/* How many bytes at the beginning are lines that are nothing but notices. */
+size_t swx_notice_lead(const uint8_t *text, size_t size);
+
 #endif

@@ -414,20 +414,27 @@ static bool starts_with(const swx_buf *buf, size_t at, const swx_buf *start)
     return start->size && buf->size - at >= start->size && memcmp(buf->data + at, start->data, start->size) == 0;
 }
 
+/* Bash may report jobs while it reads the command. */
+static size_t leading_notices(const swx_session *s)
+{
+    return swx_settle_asks_about_notices(s) ? swx_notice_lead(s->output.data, s->output.size) : 0;
+}
+
 /* Once for a command, when there is enough of its output. */
 size_t swx_settle_drop_start(swx_session *s)
 {
-    size_t at = 0;
     if (s->start_dropped || swx_buf_dropped(&s->output)) {
         return 0;
     }
+    size_t notices = leading_notices(s), at = notices;
     s->start_dropped = true;
     for (unsigned i = 1; i < s->lines && starts_with(&s->output, at, &s->parts[4]); i++) {
         at += s->parts[4].size;
     }
     at += starts_with(&s->output, at, &s->parts[3]) ? s->parts[3].size : 0;
+    at -= notices;
     if (at) {
-        memmove(s->output.data, s->output.data + at, s->output.size - at);
+        memmove(s->output.data + notices, s->output.data + notices + at, s->output.size - notices - at);
         swx_buf_chop(&s->output, at);
         uint64_t *taken = s->current && !s->current->matched ? &s->current->taken : NULL;
         uint64_t *const offsets[] = { &s->found.at, &s->before.at, &s->notice_end, taken };
@@ -445,8 +452,12 @@ size_t swx_settle_drop_start(swx_session *s)
 
 bool swx_settle_holds_start(const swx_session *s)
 {
-    bool unknown = s->state == CHALLENGE, all = s->output.size >= s->parts[3].size + s->lines * s->parts[4].size;
-    return !s->start_dropped && (unknown || !all);
+    if (s->start_dropped) {
+        return false;
+    }
+    size_t notices = leading_notices(s), rest = s->output.size - notices;
+    bool may_be_notice = swx_settle_asks_about_notices(s) && rest && swx_notice_begin(s->output.data + notices, rest) == 0;
+    return s->state == CHALLENGE || may_be_notice || rest < s->parts[3].size + s->lines * s->parts[4].size;
 }
 
 /* After `exec > >(tee log)` and the like. */

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.session import Shell
+from tests.support.wait import until
 
 
 @pytest.mark.parametrize("away", ["exec </dev/null", "exec <&-", "exec <EMPTY", "readonly PS0=x; exec </dev/null"])
@@ -95,6 +97,27 @@ def test_an_interrupt_of_what_hid_the_prompts(sh: Shell, hide: str) -> None:
     sh.begin(f"{hide}; function_that_waits", "begun")
     sh.interrupt(timeout=0.2, n_retry=1)
     sh.gives("echo a", "a\n")
+
+
+@pytest.mark.parametrize("command", ["echo a\necho b", ": " + "x" * 9000 + "; echo a; echo b"], ids=["lines", "long"])
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_job_is_reported_before_a_start_that_cannot_be_hidden(
+    sh: Shell, tmp_path: Path, command: str, streams: bool
+) -> None:
+    sh.run("readonly PS0=x PS2=y")
+    sh.run(f"sh -c 'until [ -e {tmp_path}/end ]; do sleep 0.01; done' &")
+    job = sh.out("echo $!").strip()
+    (tmp_path / "end").touch()
+    until(lambda: not Path("/proc", job).exists(), "the shell has not collected the job")
+
+    async def stream() -> list[Any]:
+        return [piece async for piece in sh.aio.stream_in_session(sh.action(command))]
+
+    if streams:
+        *pieces, seen = sh.wait(stream())
+        assert ("".join(pieces), seen.output) == ("a\nb\n", "a\nb\n")
+    else:
+        sh.gives(command, "a\nb\n")
 
 
 @pytest.mark.parametrize(

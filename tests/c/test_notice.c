@@ -88,6 +88,17 @@ static void test_begin(void)
     CHECK(swx_notice_begin((const uint8_t *)"", 0) == 0);
 }
 
+static void test_lead(void)
+{
+    const char *notices = "[1]+  Done                    sleep 1\n[2]-  Exit 127                a b\n", *lines[] = { "", "x", "[1]", "X[1]+  Done                    sleep 1\n" };
+    for (size_t i = 0; i < SWX_COUNT(lines); i++) {
+        char text[200];
+        snprintf(text, sizeof(text), "%s%s", notices, lines[i]);
+        CHECK(swx_notice_lead((const uint8_t *)text, strlen(text)) == strlen(notices));
+        CHECK(swx_notice_lead((const uint8_t *)lines[i], strlen(lines[i])) == 0);
+    }
+}
+
 /* Every prefix and every byte changed: no crash, and never more than the text. */
 static void test_any_bytes(void)
 {
@@ -105,4 +116,4 @@ static void test_any_bytes(void)
     }
 }
 
-TEST_MAIN(test_lines, test_lines_anywhere, test_begin, test_any_bytes)
+TEST_MAIN(test_lines, test_lines_anywhere, test_begin, test_lead, test_any_bytes)
