@@ -9,8 +9,8 @@ enum { LONG_TEXT = 64 * 1024 }; /* bytes from which on letting other threads run
 
 static const char *const VERDICTS[] = { [SWX_EMPTY] = "empty", [SWX_COMPLETE] = "complete", [SWX_UNSURE] = "unsure" };
 static const char *const WAYS[] = { [SWX_WAY_NONE] = "none", [SWX_WAY_PLAIN] = "plain", [SWX_WAY_GROUP] = "group",
-                                    [SWX_WAY_RAW] = "raw", [SWX_WAY_EVAL] = "eval", [SWX_WAY_DOCUMENT] = "document",
-                                    [SWX_WAY_SOURCE] = "source", [SWX_WAY_REFUSE] = "refuse" };
+                                    [SWX_WAY_RAW] = "raw", [SWX_WAY_EVAL] = "eval", [SWX_WAY_TOGETHER] = "together",
+                                    [SWX_WAY_DOCUMENT] = "document", [SWX_WAY_SOURCE] = "source", [SWX_WAY_REFUSE] = "refuse" };
 
 /* A new reference to the bytes of a str (UTF-8, surrogateescape) or bytes object. */
 static PyObject *to_bytes(PyObject *command)

@@ -1579,9 +1579,9 @@ swx_way swx_syntax_unspoilt(const swx_scan *scan, swx_way way, unsigned spoils)
 {
     bool group = way == SWX_WAY_GROUP || way == SWX_WAY_RAW;
     if (group && (spoils & SWX_SPOILS_GROUP) && !(scan->flags & SWX_SCAN_EDITING)) {
-        way = SWX_WAY_EVAL;
+        way = spoils & SWX_SPOILS_BRACE ? SWX_WAY_EVAL : SWX_WAY_TOGETHER;
     }
-    return (spoils & SWX_SPOILS_EVAL) && (way == SWX_WAY_EVAL || way == SWX_WAY_DOCUMENT) ? SWX_WAY_SOURCE : way;
+    return (spoils & SWX_SPOILS_EVAL) && way >= SWX_WAY_EVAL ? SWX_WAY_SOURCE : way;
 }
 
 enum { PIECE = 4000 /* bytes of a typed line before its end; the longest escape and `'\` newline fit above */ };
@@ -1591,7 +1591,8 @@ size_t swx_syntax_bound(swx_way way, size_t size)
     if (size > SIZE_MAX / 8) {
         return SIZE_MAX;
     }
-    return way >= SWX_WAY_EVAL ? 4 * size + 4 * size / (PIECE - 16) * 5 + 64 : size + 5;
+    size += 4; /* the group's */
+    return way >= SWX_WAY_EVAL ? 4 * size + 4 * size / (PIECE - 16) * 5 + 64 : size + 1;
 }
 
 /* Writes one byte of a $'...' piece, returns the bytes written, at most 4. */
@@ -1651,7 +1652,7 @@ static swx_status deliver_body(swx_way way, const uint8_t *text, size_t size, sw
 {
     swx_scan scan = { 0 };
     trim(text, size, &scan);
-    bool group = way == SWX_WAY_GROUP || way == SWX_WAY_RAW;
+    bool group = way != SWX_WAY_PLAIN;
     swx_status status = group ? swx_buf_append(out, "{\n", 2) : SWX_OK;
     if (status == SWX_OK) {
         status = swx_buf_append(out, text + scan.body_start, scan.body_size);
@@ -1659,6 +1660,16 @@ static swx_status deliver_body(swx_way way, const uint8_t *text, size_t size, sw
     if (status == SWX_OK) {
         status = group ? swx_buf_append(out, "\n}\n", 3) : swx_buf_append(out, "\n", 1);
     }
+    return status;
+}
+
+static swx_status deliver_together(const uint8_t *text, size_t size, swx_buf *out)
+{
+    swx_buf group;
+    swx_buf_init(&group, out->limit);
+    swx_status status = deliver_body(SWX_WAY_GROUP, text, size, &group);
+    status = status == SWX_OK ? deliver_eval(SWX_WAY_EVAL, group.data, group.size - 1, out) : status;
+    swx_buf_free(&group);
     return status;
 }
 
@@ -1674,7 +1685,9 @@ swx_status swx_syntax_deliver(swx_way way, const uint8_t *text, size_t size, swx
     text = size ? text : nothing;
     size_t held = out->size;
     uint64_t total = out->total;
-    swx_status status = way >= SWX_WAY_EVAL ? deliver_eval(way, text, size, out) : deliver_body(way, text, size, out);
+    swx_status status = way == SWX_WAY_TOGETHER ? deliver_together(text, size, out)
+                        : way >= SWX_WAY_EVAL   ? deliver_eval(way, text, size, out)
+                                                : deliver_body(way, text, size, out);
     if (status != SWX_OK) {
         out->size = held;
         out->total = total;

@@ -81,6 +81,7 @@ typedef enum {
     SWX_WAY_RAW,   /* the same bytes as GROUP, typed while the terminal is in raw mode: lines of any length, control bytes */
     SWX_WAY_EVAL,  /* eval $'...' in lines that a terminal can carry: any bytes, any length; each line is parsed after the
                       one before has run, as in a script */
+    SWX_WAY_TOGETHER, /* EVAL of what GROUP types: parsed whole, and what ends one of its commands ends all of it */
     SWX_WAY_DOCUMENT, /* EVAL of a text that ends in a backslash inside of a here-document */
     SWX_WAY_SOURCE, /* as EVAL, but source <(builtin printf %s $'...'): for a shell whose eval is disabled */
     SWX_WAY_REFUSE /* holds a NUL byte */

@@ -112,6 +112,7 @@ static void test_typed_bytes(void)
     expect_typed(SWX_WAY_EVAL, "a \\", "\\builtin eval $'a \\\\\\\\'\n");
     expect_typed(SWX_WAY_EVAL, "a \\\\", "\\builtin eval $'a \\\\\\\\'\n");
     expect_typed(SWX_WAY_EVAL, "# <<b\na \\", "\\builtin eval $'# <<b\\na \\\\\\\\'\n");
+    expect_typed(SWX_WAY_TOGETHER, "a\nb # c\n", "\\builtin eval $'{\\na\\nb # c\\n}'\n");
     expect_typed(SWX_WAY_SOURCE, "-a\n'b' \\", "\\builtin source <(\\builtin printf %s $'-a\\n\\'b\\' \\\\')\n");
     expect_typed(SWX_WAY_DOCUMENT, "a <<b\\", "\\builtin eval $'a <<b\\\\\\n'\n");
 }
