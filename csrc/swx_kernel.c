@@ -207,6 +207,22 @@ static ssize_t read_file(const char *path, char *text, size_t room)
     return size;
 }
 
+bool swx_kernel_runs_script(pid_t pid)
+{
+    char path[48], text[4096];
+    snprintf(path, sizeof(path), "/proc/%d/cmdline", (int)pid);
+    ssize_t size = read_file(path, text, sizeof(text));
+    const char *end = size > 0 ? text + size : text, *at = size > 0 ? memchr(text, 0, (size_t)size) : NULL;
+    while (at && ++at < end) { /* behind its name only options, and none that a command follows */
+        const char *next = memchr(at, 0, (size_t)(end - at));
+        if (*at != '-' || !next || (at[1] != '-' && strchr(at, 'c'))) {
+            return true;
+        }
+        at = next;
+    }
+    return !at;
+}
+
 /* The fields of /proc/PID/stat behind the name, which may hold anything.  False: there is no such process. */
 static bool read_stat(pid_t pid, char *state, unsigned long long *reaped)
 {

@@ -58,6 +58,9 @@ bool swx_kernel_reads(const swx_kernel *kernel);
  * over.  One of the two alone can be near by chance: a new stack is within 64 MiB of the old one in one of 130 cases. */
 bool swx_kernel_is_replaced(const swx_kernel *kernel);
 
+/* Whether a shell was told what to run: it has more arguments than options.  True too where that is not known. */
+bool swx_kernel_runs_script(pid_t pid);
+
 /* What a process has done so far; 0 where that cannot be had. */
 typedef struct {
     uint64_t reaped; /* grows with every child that it has waited for: page faults of those, and each has some */

@@ -239,6 +239,9 @@ void swx_settle_end_doubt(swx_session *s);
 /* Asks the shell how its last command ended.  prompt_missing: because its prompt carried no mark. */
 void swx_settle_challenge(swx_session *s, int64_t now, bool prompt_missing);
 
+/* The same of another bash that is in the place of ours, and waits in readline. */
+void swx_settle_ask_another(swx_session *s, int64_t now);
+
 /* Reads until the terminal has nothing more: then all that was written before is here.  False: something else happened. */
 bool swx_settle_drained(swx_session *s, int64_t now);
 

@@ -213,6 +213,13 @@ void swx_settle_challenge(swx_session *s, int64_t now, bool prompt_missing)
     begin_challenge(s, now, prompt_missing);
 }
 
+void swx_settle_ask_another(swx_session *s, int64_t now)
+{
+    s->readline_seen = true;
+    s->kernel.buffer = 0;
+    swx_settle_challenge(s, now, true);
+}
+
 bool swx_settle_is_doubtful(const swx_session *s)
 {
     /* A START mark came: what was typed has been read. Without one it may be on its way yet, behind a shell at its prompt, and
@@ -918,6 +925,15 @@ static bool is_outpaced(swx_session *s, where at, int64_t now)
     return true;
 }
 
+/* A bash in the place of ours (`exec bash`) is at a prompt of its own, of which our marks know nothing.  It waits in readline there; one
+ * that runs a script may wait so too, for a `read -e`. */
+static bool is_another_shell(const swx_session *s, int64_t now)
+{
+    return has_evidence(s) && s->begun && now - s->last_data > UNHEARD && typed_all(s) && swx_pty_input_consumed(&s->pty) &&
+           swx_kernel_is_replaced(&s->kernel) && swx_pty_foreground(&s->pty) == s->child.pid &&
+           !swx_pty_is_canonical(&s->pty) && swx_stop_runs_shell(s, s->child.pid) && !swx_kernel_runs_script(s->child.pid);
+}
+
 static void settle_running(swx_session *s, int64_t now, bool fresh)
 {
     /* Without a mark, readline's wait may be a program's of the same process. */
@@ -967,6 +983,10 @@ static void settle_running(swx_session *s, int64_t now, bool fresh)
     }
     if (!fresh && !s->begun && at == NOT_YET && is_past_start(s, now) && swx_settle_drained(s, now) && !s->begun) {
         begin_without_mark(s);
+    }
+    if (!fresh && !s->found.rank && at == NOT_YET && is_another_shell(s, now) && swx_settle_drained(s, now)) {
+        swx_settle_ask_another(s, now);
+        return;
     }
     try_again_later(s, now);
 }

@@ -242,9 +242,7 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
     bool fresh = swx_kernel_look(&s->kernel) == SWX_SHELL_READLINE || swx_kernel_is_replaced(&s->kernel);
     if (group == s->child.pid && s->state == RUNNING && fresh && swx_stop_runs_shell(s, s->child.pid)) {
         op->next = now + CHALLENGE_LIMIT;
-        s->readline_seen = true;
-        s->kernel.buffer = 0;
-        swx_settle_challenge(s, now, true);
+        swx_settle_ask_another(s, now);
         return true;
     }
     op->error = (swx_error){ .status = SWX_EBUSY, .text = group == s->child.pid ? HELD_BY_SHELL : HELD_BY_PROGRAM };

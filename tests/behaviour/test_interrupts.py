@@ -88,12 +88,27 @@ def test_without_the_shells_own_descriptor(sh: Shell) -> None:
     sh.gives("echo ok", "ok\n")
 
 
-@pytest.mark.parametrize("options", ["", "--norc", "--norc --noediting", "--norc --noprofile -i"])
+@pytest.mark.parametrize("options", ["", "--norc", "--norc --noprofile -i"])
 def test_another_bash_in_its_place(sh: Shell, options: str) -> None:
     sh.gives("kept=1; export kept", "")
-    sh.times_out(f"exec bash {options}", 0.5)
+    sh.gives(f"exec bash {options}", "")
+    sh.gives("echo $kept; (exit 3)", "1\n", 3)
+
+
+def test_another_bash_in_its_place_without_readline(sh: Shell) -> None:
+    sh.gives("kept=1; export kept", "")
+    sh.times_out("exec bash --norc --noediting", 0.5)
     sh.interrupt(timeout=0.1, n_retry=2)
     sh.gives("echo $kept; (exit 3)", "1\n", 3)
+
+
+@pytest.mark.parametrize("script", ["-c 'read -e x; echo got $x'", "SCRIPT"])
+def test_a_script_in_its_place_is_asked_nothing(sh: Shell, tmp_path: Path, script: str) -> None:
+    """It may wait as another bash does at its prompt."""
+    sh.ended = True
+    (tmp_path / "script").write_text("read -e x; echo got $x")
+    sh.times_out(f"exec bash {script.replace('SCRIPT', str(tmp_path / 'script'))}", 1.5)
+    assert sh.leave("answer").output.endswith("got answer\n")
 
 
 def test_an_error_in_every_prompt_has_no_end(sh: Shell) -> None:
