@@ -705,6 +705,9 @@ void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
     }
     switch (s->state) {
     case DEAD:
+        if (s->idle_since && s->facts.wait_status != SWX_STATUS_LOST && WIFEXITED(s->facts.wait_status)) {
+            op->error = (swx_error){ .status = SWX_ECLOSED, .text = "it did so while no command ran, as TMOUT makes a shell do" };
+        }
         swx_session_finish(s, op, SWX_END_DIED, swx_child_code(&s->child), false);
         return;
     case LOST:

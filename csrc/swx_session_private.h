@@ -109,7 +109,7 @@ struct swx_session {
     int64_t newest;    /* the process that was started last before that, as far as the shell had jobs then */
     int64_t last_data;
     int64_t check;     /* when to look at the shell again */
-    int64_t idle_since; /* valid while it is */
+    int64_t idle_since; /* valid while it is; of a dead shell 0 if it was not */
     int64_t rest;      /* when to look whether it may go to rest: not moved with every command.  SWX_NEVER: it rests, or cannot */
     bool hung;         /* the terminal is hung up, and no descriptor was left to end that: it is not to be watched */
     int64_t backoff;

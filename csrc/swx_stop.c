@@ -314,6 +314,7 @@ void swx_session_ended(swx_session *s, int64_t now)
         return;
     }
     swx_session_claim_start(s);
+    s->idle_since = s->state == IDLE ? s->idle_since : 0;
     s->state = DEAD;
     swx_session_finish_all(s, SWX_END_DIED, swx_child_code(&s->child));
 }

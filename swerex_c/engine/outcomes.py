@@ -153,6 +153,8 @@ def failure(
         silent = operation.typed and not operation.begun
         unread = f", and nothing shows that it ran command {shorten(command)}" if silent else ""
         why = death_reason(operation)
+        if operation.error:
+            why = f"{why.rstrip('.')}: {operation.error}."
         msg = f"The session's shell has ended{unread}. {why} Close the session and create another one"
         return SessionDiedError(msg, **death_details(operation))
     if end == "lost":

@@ -84,6 +84,17 @@ def test_end_of_file_at_the_prompt(sh: Shell, swerex_error: type[Exception]) -> 
         sh.run("echo next")
 
 
+@wrong("the shell ends unnoticed")
+@pytest.mark.parametrize("limit", ["TMOUT=1", "readonly TMOUT=1"])
+def test_a_shell_that_waits_no_longer(sh: Shell, limit: str) -> None:
+    sh.ended = True
+    pid = int(sh.out("echo $$"))
+    sh.out(limit)
+    until(lambda: not command_line(pid))
+    with pytest.raises(sh.engine.exceptions.SessionDiedError, match="while no command ran, as TMOUT makes"):
+        sh.run("echo next")
+
+
 @wrong("a killed shell raises another library's exception")
 def test_death_while_others_wait(sh: Shell, gate: Gate, swerex_error: type[Exception]) -> None:
     sh.ended = True
