@@ -11,7 +11,7 @@ from typing import Any
 
 from swerex_c.exceptions import SwerexException
 from swerex_c.providers import ownership
-from swerex_c.sandbox import api_loop
+from swerex_c.utils import background
 
 __all__ = ["OwnedSandbox", "ask", "sweep"]
 
@@ -62,7 +62,7 @@ def ask(
     timeout: float,
     failure: Callable[[Exception], SwerexException | None],
 ) -> list[ownership.Orphan]:
-    """Run a coroutine in the event loop of `api_loop` and return its result. Blocks.
+    """Run a coroutine in the event loop of `background` and return its result. Blocks.
 
     Args:
         failure: converts an error of the provider's library; returns None for an error that is not the library's.
@@ -72,7 +72,7 @@ def ask(
         SwerexException: the error that `failure` returns, or one that the coroutine itself raises.
     """
     try:
-        return api_loop.call(work, timeout)
+        return background.run_blocking(work, timeout)
     except (SwerexException, TimeoutError):
         raise
     except Exception as error:

@@ -2,7 +2,7 @@
 
 Such a library is the client of the Kubernetes API or a cloud SDK. The engine runs programs on this machine. The client
 of such a sandbox is therefore a small program, `relay.py`, that forwards its streams over a socket to this process,
-which calls the library in the event loop of `api_loop`.
+which calls the library in the event loop of `background`.
 
     engine == terminal or pipes ==> relay.py -- unix socket --> ApiBackend -- library calls --> sandbox
 
@@ -30,9 +30,9 @@ from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from swerex_c.sandbox import api_loop
 from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.relay import HEAD, PIECE, WINDOW
+from swerex_c.utils import background
 
 __all__ = ["ApiBackend", "Program"]
 
@@ -47,7 +47,7 @@ _ABANDON_SECONDS = 10.0
 class Program:
     """One program that runs in the sandbox, or is about to.
 
-    Methods are called in the event loop of `api_loop`.
+    Methods are called in the event loop of `background`.
     """
 
     async def send(self, data: bytes) -> None:
@@ -98,7 +98,7 @@ class ApiBackend(Backend):
     ) -> Program:
         """Start a program in the sandbox.
 
-        Called in the event loop of `api_loop`, several calls at once.
+        Called in the event loop of `background`, several calls at once.
 
         Args:
             environment: variables added to those of the sandbox. They hold secrets: do not log them.
@@ -109,14 +109,14 @@ class ApiBackend(Backend):
         """
 
     def call(self, work: Coroutine[Any, Any, T], timeout: float | None) -> T:
-        """Run a coroutine in the event loop of `api_loop`. Blocks.
+        """Run a coroutine in the event loop of `background`. Blocks.
 
         For `open`, `close` and `why_lost`.
 
         Raises:
             TimeoutError: if it takes longer than `timeout` seconds.
         """
-        return api_loop.call(work, timeout)
+        return background.run_blocking(work, timeout)
 
     def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
         return _relay_server.command(self, "t", argv, names)
@@ -156,7 +156,7 @@ class _RelayServer:
             listening.bind(f"\0{name}")
             listening.listen(4096)
             listening.setblocking(False)
-            self._listening = api_loop.call(asyncio.start_unix_server(self._serve, sock=listening), None)
+            self._listening = background.run_blocking(asyncio.start_unix_server(self._serve, sock=listening), None)
         except BaseException:
             listening.close()
             raise
@@ -165,7 +165,7 @@ class _RelayServer:
     def disconnect(self) -> None:
         """Disconnect the server in a forked child: relays belong to the parent."""
         if self._listening is not None:
-            api_loop.disconnect_after_fork(each.fileno() for each in self._listening.sockets)
+            background.disconnect_after_fork(each.fileno() for each in self._listening.sockets)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -180,7 +180,7 @@ class _Relay:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._turn = api_loop.turn()
+        self._turn = background.turn()
 
     async def serve(self, backends: Mapping[str, ApiBackend]) -> None:
         """Start the requested program, and forward its streams until either end ends."""

@@ -32,9 +32,9 @@ from swerex_c.runtime.abstract import (
     CreateBashSessionRequest,
 )
 from swerex_c.runtime.sandbox import SandboxRuntime
-from swerex_c.sandbox import api_loop
 from swerex_c.sandbox.api_backend import ApiBackend, Program
 from swerex_c.sandbox.relay import HEAD
+from swerex_c.utils import background
 from swerex_c.utils.threads import Cancellation, in_cancellable_thread
 from tests.support.local_api_backend import Here, HereProgram
 from tests.support.wait import DEADLINE, until, until_async
@@ -218,7 +218,7 @@ async def _note_end(ended: list[str], seconds: float = 1000) -> str:
 
 def test_a_call_that_takes_too_long_is_cancelled(ended: list[str]) -> None:
     with pytest.raises(TimeoutError):
-        api_loop.call(_note_end(ended), 0.05)
+        background.run_blocking(_note_end(ended), 0.05)
     until(lambda: ended == ["cancelled"])
 
 
@@ -226,17 +226,17 @@ def test_a_cancellation_of_a_thread_cancels_the_coroutine_that_it_waits_for(ende
     calls = Cancellation()
     threading.Timer(0.1, calls.cancel).start()
     with pytest.raises(concurrent.futures.CancelledError):
-        calls.run(lambda: api_loop.call(_note_end(ended)))
+        calls.run(lambda: background.run_blocking(_note_end(ended)))
     until(lambda: ended == ["cancelled"])
     with pytest.raises(concurrent.futures.CancelledError):
-        calls.run(lambda: api_loop.call(_note_end(ended)))
+        calls.run(lambda: background.run_blocking(_note_end(ended)))
     assert ended == ["cancelled"]
 
 
 def test_what_must_be_known_may_end_after_a_cancellation(ended: list[str]) -> None:
     calls = Cancellation()
     threading.Timer(0.1, calls.cancel).start()
-    assert calls.run(lambda: api_loop.call(_note_end(ended, 0.5), patience=DEADLINE)) == "answer"
+    assert calls.run(lambda: background.run_blocking(_note_end(ended, 0.5), patience=DEADLINE)) == "answer"
     with pytest.raises(concurrent.futures.CancelledError):
         calls.check()
 
@@ -245,14 +245,14 @@ def test_a_cancellation_ends_a_coroutine_that_is_not_done_in_time(ended: list[st
     calls = Cancellation()
     threading.Timer(0.1, calls.cancel).start()
     with pytest.raises(concurrent.futures.CancelledError):
-        calls.run(lambda: api_loop.call(_note_end(ended), patience=0.1))
+        calls.run(lambda: background.run_blocking(_note_end(ended), patience=0.1))
     until(lambda: ended == ["cancelled"])
 
 
 def test_a_call_in_a_thread_ends_with_a_task_that_has_no_time_left(ended: list[str]) -> None:
     async def wait() -> None:
         async with asyncio.timeout(0.1):
-            await in_cancellable_thread(Cancellation(), api_loop.call, _note_end(ended))
+            await in_cancellable_thread(Cancellation(), background.run_blocking, _note_end(ended))
 
     with pytest.raises(TimeoutError):
         asyncio.run(wait())
@@ -274,7 +274,7 @@ FORKS = """
 import os, subprocess, sys, time
 from pathlib import Path
 from tests.support.local_api_backend import Here
-from swerex_c.sandbox import api_loop as loops
+from swerex_c.utils import background as loops
 here = Here(Path(sys.argv[1]))
 relay = subprocess.Popen(here.pipes(["sh", "-c", "echo; exec sleep 1000"], []), stdin=-3, stdout=-1)
 relay.stdout.read(1)
@@ -377,7 +377,7 @@ def _with_turns(line: list[str], work: Any) -> float:
     """
     within: list[float] = []
     over = asyncio.Event()
-    looking = api_loop.submit(_turns(within, over))
+    looking = background.spawn(_turns(within, over))
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(DEADLINE)
@@ -386,7 +386,7 @@ def _with_turns(line: list[str], work: Any) -> float:
             connection.sendall(struct.pack(HEAD, b"H", len(head)) + head)
             work(connection)
     finally:
-        api_loop.call(_set(over), DEADLINE)
+        background.run_blocking(_set(over), DEADLINE)
         looking.result(DEADLINE)
     return sum(it for it in within if it > 0.006) / sum(within)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from swerex_c.sandbox import api_loop
 from swerex_c.sandbox.run import CompletedCommand, run_command
+from swerex_c.utils import background
 from swerex_c.utils.threads import Cancellation, cancellable, check_cancelled, in_cancellable_thread
 from tests.support.wait import settle, until_async
 
@@ -88,7 +88,7 @@ async def test_a_cancelled_call_begins_no_further_step() -> None:
             with pytest.raises(concurrent.futures.CancelledError):
                 program("echo")()
             with pytest.raises(concurrent.futures.CancelledError):
-                api_loop.call(asyncio.sleep(0))
+                background.run_blocking(asyncio.sleep(0))
             ended.set()
 
     await cancelled(work, begun.is_set)
@@ -105,7 +105,7 @@ async def test_a_cancelled_call_cancels_its_coroutine() -> None:
         finally:
             ended.set()
 
-    await cancelled(lambda: api_loop.call(wait()), begun.is_set)
+    await cancelled(lambda: background.run_blocking(wait()), begun.is_set)
     assert ended.wait(30)
 
 

@@ -34,8 +34,8 @@ from typing import Any
 
 from swerex_c.exceptions import SandboxLostError
 from swerex_c.providers.daytona.terminal import BOOTSTRAP, FAILURES, script
-from swerex_c.sandbox import api_loop
 from swerex_c.sandbox.api_backend import ApiBackend, Program
+from swerex_c.utils import background
 from swerex_c.utils.visible import visible
 
 __all__ = ["DaytonaBackend", "DaytonaProgram", "sentence", "state_words", "why_lost"]
@@ -90,7 +90,7 @@ class DaytonaProgram(Program):
         self._taken = asyncio.Event()  # set when the script has written the last input
         self._sending = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
-        self._turn = api_loop.turn()
+        self._turn = background.turn()
 
     async def start(
         self,
@@ -272,7 +272,7 @@ class DaytonaBackend(ApiBackend):
         """Create a backend for a running sandbox.
 
         Args:
-            sandbox: an `AsyncSandbox` of the SDK, made in the event loop of `swerex_c.sandbox.api_loop`.
+            sandbox: an `AsyncSandbox` of the SDK, made in the event loop of `swerex_c.utils.background`.
         """
         self.name = f"sandbox {sandbox.id}"
         self._sandbox = sandbox

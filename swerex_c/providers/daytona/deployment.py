@@ -25,7 +25,7 @@ from swerex_c.providers.daytona.config import DaytonaDeploymentConfig, DaytonaKe
 from swerex_c.providers.daytona.labels import prune
 from swerex_c.providers.server_deployment import ServerDeployment
 from swerex_c.remote.server.auth import VARIABLE
-from swerex_c.sandbox import api_loop
+from swerex_c.utils import background
 from swerex_c.utils.load import ConfigSignature
 
 if TYPE_CHECKING:
@@ -97,13 +97,13 @@ class DaytonaDeployment(ServerDeployment):
         return cls(**config.model_dump())
 
     def _init_daytona(self) -> None:
-        """Create the client, an `AsyncDaytona` in the event loop of `swerex_c.sandbox.api_loop`. Blocks.
+        """Create the client, an `AsyncDaytona` in the event loop of `swerex_c.utils.background`. Blocks.
 
         Raises:
             DeploymentStartupError: if the SDK or the key is missing.
         """
         _labels.sdk()  # the import takes a second, which must not block the event loop
-        self._daytona = api_loop.call(_labels.client(self._config.api_key, self._config.target), _CONNECT_SECONDS)
+        self._daytona = background.run_blocking(_labels.client(self._config.api_key, self._config.target), _CONNECT_SECONDS)
 
     def _get_command(self, *, token: str) -> str:
         """Return the shell command that runs the server of the image, or one from the network. Can be overridden."""
@@ -174,7 +174,7 @@ class DaytonaDeployment(ServerDeployment):
     def _asked(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of a request to Daytona. Convert an SDK error to a `DeploymentStartupError`."""
         try:
-            return api_loop.call(work)
+            return background.run_blocking(work)
         except (concurrent.futures.CancelledError, SwerexException):
             raise
         except Exception as error:
@@ -188,7 +188,7 @@ class DaytonaDeployment(ServerDeployment):
         sandbox = self._sandbox
         if sandbox is None:
             return None
-        why = api_loop.call(self._why(sandbox), timeout)
+        why = background.run_blocking(self._why(sandbox), timeout)
         self._has_ended = why is not None
         return why
 
@@ -210,7 +210,7 @@ class DaytonaDeployment(ServerDeployment):
     def _server_output(self, timeout: float) -> str:
         if self._sandbox is None or not self._command_id:
             return ""
-        return api_loop.call(self._printed(self._sandbox), timeout)
+        return background.run_blocking(self._printed(self._sandbox), timeout)
 
     async def _printed(self, sandbox: Any) -> str:
         logs = await sandbox.process.get_session_command_logs(self._session_id, self._command_id)
@@ -226,7 +226,7 @@ class DaytonaDeployment(ServerDeployment):
         if daytona is None:
             return
         try:
-            api_loop.call(self._finish(daytona, sandbox), _END_SECONDS)
+            background.run_blocking(self._finish(daytona, sandbox), _END_SECONDS)
         except Exception as error:
             minutes = max(1, math.ceil(self._config.container_timeout / 60))
             self.logger.error(

@@ -47,7 +47,7 @@ def sdk() -> Any:
 
 
 async def client(api_key: str = "", target: str | None = None) -> Any:
-    """Return a client for the event loop of `api_loop`, to be closed there.
+    """Return a client for the event loop of `background`, to be closed there.
 
     Defaults come from the variables DAYTONA_*.
 

@@ -22,7 +22,7 @@ from swerex_c.providers.fargate import task as tasks
 from swerex_c.providers.fargate.config import FargateDeploymentConfig, FargateKeywords
 from swerex_c.providers.server_deployment import ServerDeployment
 from swerex_c.remote.server.auth import VARIABLE
-from swerex_c.sandbox import api_loop
+from swerex_c.utils import background
 from swerex_c.utils.aws import (
     find_public_ip,
     get_cloudwatch_log_url,
@@ -188,7 +188,7 @@ class FargateDeployment(ServerDeployment):
                 if "unable to assume" not in str(error).lower() or time.monotonic() > deadline:
                     raise
                 self.logger.debug("%s. Trying again", error)
-            api_loop.call(asyncio.sleep(2.0))
+            background.run_blocking(asyncio.sleep(2.0))
 
     def _run_task(self, token: str) -> None:
         """Run the task. If the response is lost, `_end` finds the task by `_asked`."""
@@ -246,7 +246,7 @@ class FargateDeployment(ServerDeployment):
                         f"The task got no public address within {_AGREE_SECONDS:g} seconds: check that the "
                         f"subnet {self._subnet_id} assigns them"
                     )
-            api_loop.call(asyncio.sleep(_POLL_SECONDS))
+            background.run_blocking(asyncio.sleep(_POLL_SECONDS))
 
     # Running and ending
 

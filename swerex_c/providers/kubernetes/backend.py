@@ -74,7 +74,7 @@ class KubernetesBackend(ApiBackend):
         self._closed = False
         self._running: pods.RunningContainer | None = None
 
-    # Coroutines for the event loop of `api_loop`
+    # Coroutines for the event loop of `background`
 
     async def _connected(self) -> Cluster:
         """Return the cluster. Connect to it before the first use."""

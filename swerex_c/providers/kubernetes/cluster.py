@@ -5,7 +5,7 @@
                  ask(), get(), ...   requests: JSON in and out, on a bounded number of connections
                  watch()             changes of the pods of a namespace
 
-All code here runs in the event loop of `swerex_c.sandbox.api_loop`. The library makes URLs, headers and TLS; its
+All code here runs in the event loop of `swerex_c.utils.background`. The library makes URLs, headers and TLS; its
 models are not used, because a cluster may be newer than they are.
 """
 
@@ -34,7 +34,7 @@ from swerex_c.providers.kubernetes.errors import (
     one_line,
     parse_object,
 )
-from swerex_c.sandbox import api_loop
+from swerex_c.utils import background
 
 __all__ = ["EXEC_PROTOCOL", "Cluster"]
 
@@ -306,7 +306,7 @@ class Cluster:
             "_request_timeout": _WATCH_SECONDS + _TIMEOUT,
         }
         response = await self.send(lambda: self._respond("list_namespaced_pod", (namespace,), parameters), _TIMEOUT)
-        turn = api_loop.turn()
+        turn = background.turn()
         try:
             with self._converting_errors(_WATCH_SECONDS):
                 while line := await response.content.readline():

@@ -17,7 +17,7 @@ from swerex_c.providers.kubernetes.config import KubernetesDeploymentConfig, Kub
 from swerex_c.providers.kubernetes.errors import ApiError, ClusterError, UnreachableError, startup_error
 from swerex_c.providers.kubernetes.readiness import PodWait
 from swerex_c.providers.sandbox_deployment import SandboxDeployment
-from swerex_c.sandbox import api_loop
+from swerex_c.utils import background
 from swerex_c.utils.load import ConfigSignature
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class KubernetesDeployment(SandboxDeployment):
         more = {} if tail is None else {"tail_lines": tail}
         asked = cluster.log(namespace, pod, self._config.container_name, timeout=timeout, **more)
         try:
-            return await asyncio.wrap_future(api_loop.submit(asked))
+            return await asyncio.wrap_future(background.spawn(asked))
         except ClusterError as error:
             raise SandboxLostError(f"The log of the pod {pod} cannot be read: {error}") from error
 
@@ -152,7 +152,7 @@ class KubernetesDeployment(SandboxDeployment):
     ) -> T:
         """Run a coroutine of a start. Convert an error of the cluster to a `PodStartupError` with its cause."""
         try:
-            return api_loop.call(work, timeout, patience=patience)
+            return background.run_blocking(work, timeout, patience=patience)
         except ClusterError as error:
             raise startup_error(error, f"make the pod {name}") from error
 
@@ -192,7 +192,7 @@ class KubernetesDeployment(SandboxDeployment):
             return
         if name is not None and namespace is not None:
             try:
-                api_loop.call(self._delete(cluster, namespace, name), _DELETE_SECONDS)
+                background.run_blocking(self._delete(cluster, namespace, name), _DELETE_SECONDS)
             except (ClusterError, TimeoutError) as error:
                 seconds = self._config.time_to_live
                 self.logger.warning(
@@ -202,7 +202,7 @@ class KubernetesDeployment(SandboxDeployment):
                 )
         self._pod = self._namespace = None
         self._cluster = None
-        api_loop.submit(cluster.release())
+        background.spawn(cluster.release())
 
     async def _delete(self, cluster: Cluster, namespace: str, name: str) -> None:
         unsure_until = time.monotonic() + (_UNSURE_SECONDS if self._unsure else 0.0)

@@ -22,8 +22,8 @@ from swerex_c.exceptions import ResourceError, SandboxLostError
 from swerex_c.providers.kubernetes.cluster import EXEC_PROTOCOL, Cluster
 from swerex_c.providers.kubernetes.errors import ApiError, ClusterError, api_error, one_line
 from swerex_c.providers.kubernetes.pods import MAX_MESSAGE
-from swerex_c.sandbox import api_loop
 from swerex_c.sandbox.api_backend import Program
+from swerex_c.utils import background
 
 __all__ = ["ExecProgram", "connect"]
 
@@ -59,7 +59,7 @@ class ExecProgram(Program):
     def __init__(self, websocket: aiohttp.ClientWebSocketResponse, sandbox: str) -> None:
         """Take over an open WebSocket. `sandbox` is the name of the pod in messages."""
         self._websocket, self._sandbox = websocket, sandbox
-        self._turn = api_loop.turn()
+        self._turn = background.turn()
         self._status = b""
         self._lost = ""  # why the connection broke
         self._sent = self._read = 0  # bytes of input that were sent, and that the server has certainly read

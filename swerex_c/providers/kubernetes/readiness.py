@@ -2,7 +2,7 @@
 
 All waits of this process for pods of a namespace share one watch. A failure that may pass does not end a wait before
 the timeout, or before the failure has lasted for `_PERSISTS_SECONDS`. All code here runs in the event loop of
-`swerex_c.sandbox.api_loop`.
+`swerex_c.utils.background`.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ from swerex_c.exceptions import (
     SwerexException,
 )
 from swerex_c.providers.modal._compat import end_of
-from swerex_c.sandbox import api_loop
 from swerex_c.sandbox.api_backend import ApiBackend, Program
+from swerex_c.utils import background
 from swerex_c.utils.shell_script import read_script
 from swerex_c.utils.visible import visible
 
@@ -248,7 +248,7 @@ class ModalBackend(ApiBackend):
         return _Process(process, terminal is not None, lost)
 
     def _watched(self) -> asyncio.Future[str]:
-        """Return a future for the reason why the sandbox has ended. Call it in the event loop of `api_loop`."""
+        """Return a future for the reason why the sandbox has ended. Call it in the event loop of `background`."""
         if self._lost is None or self._lost.cancelled():
             self._lost = asyncio.get_running_loop().create_future()
         if self._watching is None:
@@ -295,7 +295,7 @@ class ModalBackend(ApiBackend):
         watching, self._watching = self._watching, None
         if watching is not None:
             with contextlib.suppress(TimeoutError):
-                api_loop.call(_end(watching), _EOF_SECONDS)
+                background.run_blocking(_end(watching), _EOF_SECONDS)
 
 
 def _sendable(

@@ -25,7 +25,7 @@ from swerex_c.providers.modal.image import _ImageBuilder, sdk
 from swerex_c.providers.modal.tags import prune
 from swerex_c.providers.server_deployment import ServerDeployment
 from swerex_c.remote.server.auth import VARIABLE
-from swerex_c.sandbox import api_loop
+from swerex_c.utils import background
 from swerex_c.utils.threads import in_thread
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class ModalDeployment(ServerDeployment):
         """The `modal.App`. The first use looks it up, which blocks."""
         if self._found_app is None:
             try:
-                self._found_app = api_loop.call(_look_up(), _LOOKUP_SECONDS)
+                self._found_app = background.run_blocking(_look_up(), _LOOKUP_SECONDS)
             except SwerexException:
                 raise
             except Exception as error:
@@ -293,7 +293,7 @@ class ModalDeployment(ServerDeployment):
         self._unsure = None
         self.logger.info(f"Sandbox ({self._sandbox.object_id}) created in {time.monotonic() - began:.2f}s")
         try:
-            self.logger.info(f"Check sandbox logs at {api_loop.call(self.get_modal_log_url())}")
+            self.logger.info(f"Check sandbox logs at {background.run_blocking(self.get_modal_log_url())}")
         except (concurrent.futures.CancelledError, TimeoutError):
             raise
         except Exception as error:
@@ -332,7 +332,7 @@ class ModalDeployment(ServerDeployment):
     ) -> T:
         """Return the result of a request to Modal. Convert an SDK error to a `DeploymentStartupError`."""
         try:
-            return api_loop.call(work(), timeout, patience=patience)
+            return background.run_blocking(work(), timeout, patience=patience)
         except (concurrent.futures.CancelledError, SwerexException, TimeoutError):
             raise
         except Exception as error:
@@ -355,10 +355,10 @@ class ModalDeployment(ServerDeployment):
             backend.close()
         try:
             if sandbox is not None:
-                api_loop.call(_finish(sandbox), _TERMINATE_SECONDS)
+                background.run_blocking(_finish(sandbox), _TERMINATE_SECONDS)
             elif tags is not None:
                 app = self._modal_kwargs.get("app") or self._found_app
-                api_loop.call(_modal_tags.terminate_new(app, tags), _TERMINATE_SECONDS)
+                background.run_blocking(_modal_tags.terminate_new(app, tags), _TERMINATE_SECONDS)
         except Exception as error:
             which = "that was requested" if sandbox is None else sandbox.object_id
             self.logger.error(
@@ -371,7 +371,7 @@ class ModalDeployment(ServerDeployment):
         if sandbox is None:
             return None
         try:
-            reason = api_loop.call(why_ended(sandbox), timeout)
+            reason = background.run_blocking(why_ended(sandbox), timeout)
         except TimeoutError:
             raise
         except Exception as error:
@@ -384,7 +384,7 @@ class ModalDeployment(ServerDeployment):
     def _server_output(self, timeout: float) -> str:
         if self._sandbox is None:
             return ""
-        return api_loop.call(_printed(self._sandbox, min(timeout / 2, _OUTPUT_SECONDS)), timeout)
+        return background.run_blocking(_printed(self._sandbox, min(timeout / 2, _OUTPUT_SECONDS)), timeout)
 
 
 _REFUSALS = (

@@ -10,7 +10,7 @@ from swerex_c._version import __version__
 from swerex_c.exceptions import DeploymentStartupError, StartupTimeoutError
 from swerex_c.providers.ray._compat import has_autoscaler
 from swerex_c.providers.ray.membership import Membership
-from swerex_c.sandbox import api_loop
+from swerex_c.utils import background
 from swerex_c.utils.threads import in_thread
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def connect(config: RayDeploymentConfig) -> Membership:
 
     try:
         if not ray.is_initialized():
-            api_loop.call(in_thread(work))
+            background.run_blocking(in_thread(work))
     except (ConnectionError, RuntimeError, ValueError, OSError, AssertionError, ray.exceptions.RayError) as error:
         if isinstance(error, DeploymentStartupError):
             raise

@@ -29,7 +29,7 @@ from swerex_c.providers.ray import cluster as cluster
 from swerex_c.providers.ray._compat import actor_state
 from swerex_c.providers.ray.config import RayDeploymentConfig, RayKeywords
 from swerex_c.providers.sandbox_deployment import ProviderDeployment
-from swerex_c.sandbox import api_loop
+from swerex_c.utils import background
 from swerex_c.utils.load import ConfigSignature
 from swerex_c.utils.threads import in_thread
 
@@ -114,7 +114,7 @@ class RayDeployment(ProviderDeployment):
         try:
             try:
                 limit = self._leave_limit()  # which may raise, and then no coroutine is made that nothing awaits
-                facts: dict[str, Any] = api_loop.call(self._open(link), limit)
+                facts: dict[str, Any] = background.run_blocking(self._open(link), limit)
             except TimeoutError:
                 self._seconds_left()  # raises the start's own error if that is why
                 raise

@@ -11,7 +11,7 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING
 
-from swerex_c.sandbox import api_loop
+from swerex_c.utils import background
 
 if TYPE_CHECKING:
     from swerex_c.providers.ray.link import ActorConnection
@@ -33,7 +33,7 @@ class PortForward:
         listening = socket.create_server(("127.0.0.1", 0))
         listening.setblocking(False)
         self.port: int = listening.getsockname()[1]
-        self._serving = api_loop.submit(self._serve(listening))
+        self._serving = background.spawn(self._serve(listening))
 
     def close(self) -> None:
         """Close the port and its connections. Thread-safe."""

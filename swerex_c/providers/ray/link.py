@@ -22,7 +22,7 @@ from swerex_c.exceptions import (
 )
 from swerex_c.providers.ray.membership import Membership
 from swerex_c.remote.wire.exceptions import from_wire
-from swerex_c.sandbox import api_loop
+from swerex_c.utils import background
 
 __all__ = ["ActorConnection"]
 
@@ -213,7 +213,7 @@ class ActorConnection:
         self._ending = True
         if self._opened and self.lost is None:
             with contextlib.suppress(Exception):
-                api_loop.call(self.ask("close"), seconds)
+                background.run_blocking(self.ask("close"), seconds)
         if self.lost is None:
             message = f"{self.name} was stopped"
             self.lost = lambda: SandboxLostError(message)

@@ -34,7 +34,7 @@ from swerex_c.runtime.abstract import (
     WriteFileRequest,
 )
 from swerex_c.runtime.remote import RemoteRuntime
-from swerex_c.sandbox import api_loop
+from swerex_c.utils import background
 from tests.support.daytona_fixtures import KEY, DaytonaWorld, make, server, world  # noqa: F401
 from tests.support.wait import DEADLINE, until_async
 
@@ -362,7 +362,7 @@ async def test_nothing_is_left_in_this_process(world: DaytonaWorld, make: Make) 
     await once()
 
     def here() -> tuple[int, int]:
-        return len(os.listdir("/proc/self/fd")), api_loop.call(_tasks(), DEADLINE)
+        return len(os.listdir("/proc/self/fd")), background.run_blocking(_tasks(), DEADLINE)
 
     before = here()
     await once()

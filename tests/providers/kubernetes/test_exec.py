@@ -34,7 +34,7 @@ from swerex_c.runtime.abstract import (
     CreateBashSessionRequest,
 )
 from swerex_c.runtime.sandbox import SandboxRuntime
-from swerex_c.sandbox import api_loop
+from swerex_c.utils import background
 from tests.support.kubernetes_fixtures import server
 from tests.support.kubernetes_server import ApiServer, status
 from tests.support.wait import DEADLINE, until
@@ -564,7 +564,7 @@ def test_what_is_asked_of_a_cluster_that_was_let_go_of_is_refused(server: ApiSer
             await connect(cluster, "default", "pod", "main", ["true"], tty=False, timeout=DEADLINE)
 
     with pytest.raises(UnusableConfigError, match="were closed"):
-        api_loop.call(ask(), DEADLINE)
+        background.run_blocking(ask(), DEADLINE)
 
 
 @pytest.mark.parametrize(
@@ -636,6 +636,6 @@ def test_an_error_of_the_libraries_is_told_alike_whatever_was_asked(
             await cluster.release()
         return found
 
-    found = api_loop.call(each(), 60)
+    found = background.run_blocking(each(), 60)
     assert [type(it) for it in found] == [kind] * 5
     assert all(it is error or it.__cause__ is error for it in found)

@@ -43,7 +43,7 @@ from swerex_c.runtime.abstract import (
     WriteFileRequest,
 )
 from swerex_c.runtime.sandbox import SandboxRuntime
-from swerex_c.sandbox import api_loop
+from swerex_c.utils import background
 from tests.support.modal_fixtures import ModalWorld, modal_world  # noqa: F401
 from tests.support.processes import running
 from tests.support.wait import DEADLINE, until
@@ -496,7 +496,7 @@ async def test_one_whose_answer_was_lost_is_ended_in_the_callers_app_too(
 ) -> None:
     import modal
 
-    app = await asyncio.wrap_future(api_loop.submit(modal.App.lookup.aio("others", create_if_missing=True)))
+    app = await asyncio.wrap_future(background.spawn(modal.App.lookup.aio("others", create_if_missing=True)))
     world.order("fault", name="SandboxCreateV2", status="INTERNAL", after=True, times=99)
     try:
         with pytest.raises(DeploymentStartupError):
@@ -646,7 +646,7 @@ async def test_starting_and_stopping_leaves_nothing(make: Callable[..., ModalDep
     for _ in range(5):
         await once()
     await asyncio.to_thread(until, lambda: settled(first))
-    left = api_loop.call(_tasks(), DEADLINE)
+    left = background.run_blocking(_tasks(), DEADLINE)
     assert not [it for it in left if "modal" in it]
 
 

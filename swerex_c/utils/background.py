@@ -1,7 +1,8 @@
-"""Event loop for library calls that reach sandboxes.
+"""Private event loop for sandboxes and the libraries that reach them.
 
 Each process has one, in a thread of its own. Callers' own loops come and go, and each call may come from another loop;
-the state of a library, such as its connections, belongs to this loop.
+the state of a sandbox and of a library, such as its connections, belongs to this loop. Nothing in it may block: work
+with files, client programs to start and functions of others run in threads.
 
 All connections share this loop. A reader of frames may find many of them ready, so that no `await` between them
 waits. Each reader therefore awaits the loop's `Turn` after every frame, to let other tasks run.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import os
 import threading
 import time
@@ -21,7 +23,7 @@ from typing import Any, TypeVar
 from swerex_c.exceptions import ResourceError
 from swerex_c.utils.threads import cancellable, check_cancelled, start_thread
 
-__all__ = ["Turn", "call", "disconnect_after_fork", "submit", "turn"]
+__all__ = ["Turn", "disconnect_after_fork", "run", "run_blocking", "spawn", "turn"]
 
 T = TypeVar("T")
 
@@ -121,7 +123,7 @@ def turn() -> Turn:
     return found
 
 
-def submit(work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+def spawn(work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
     """Schedule a coroutine in the loop. Thread-safe.
 
     Cancelling the future cancels the coroutine.
@@ -129,7 +131,49 @@ def submit(work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
     return asyncio.run_coroutine_threadsafe(work, _running())
 
 
-def call(work: Coroutine[Any, Any, T], timeout: float | None = None, *, patience: float = 0.0) -> T:
+async def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in the loop on behalf of a task of any loop.
+
+    If the caller is cancelled, the coroutine is cancelled, and it has ended when the cancellation is raised.
+    """
+    caller = asyncio.get_running_loop()
+    try:
+        home = _running()
+    except BaseException:
+        work.close()
+        raise
+    if home is caller:
+        return await work
+    ended: asyncio.Future[None] = caller.create_future()
+    tasks: list[asyncio.Task[T]] = []
+
+    def begin() -> None:
+        tasks.append(home.create_task(work))
+        tasks[0].add_done_callback(report)
+
+    def report(task: asyncio.Task[T]) -> None:
+        with contextlib.suppress(RuntimeError):  # the caller's loop is closed
+            caller.call_soon_threadsafe(lambda: ended.done() or ended.set_result(None))
+
+    home.call_soon_threadsafe(begin)
+    cancelled = False
+    while not ended.done():
+        try:
+            await asyncio.wait([ended])
+        except asyncio.CancelledError:
+            cancelled = True
+            home.call_soon_threadsafe(lambda: tasks[0].cancel())
+        except GeneratorExit:  # the caller's loop is gone
+            home.call_soon_threadsafe(lambda: tasks[0].cancel())
+            raise
+    if not cancelled:
+        return tasks[0].result()
+    if not tasks[0].cancelled():
+        tasks[0].exception()  # otherwise it is reported as lost
+    raise asyncio.CancelledError
+
+
+def run_blocking(work: Coroutine[Any, Any, T], timeout: float | None = None, *, patience: float = 0.0) -> T:
     """Run a coroutine in the loop from another thread. Blocks.
 
     In a call of `in_cancellable_thread` a cancellation cancels the coroutine.
@@ -148,7 +192,7 @@ def call(work: Coroutine[Any, Any, T], timeout: float | None = None, *, patience
     """
     try:
         check_cancelled()
-        future = submit(work)
+        future = spawn(work)
     except BaseException:
         work.close()
         raise
