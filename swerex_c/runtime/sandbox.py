@@ -6,7 +6,7 @@ Such a sandbox is a container or another host, for example.
 from __future__ import annotations
 
 import asyncio
-import threading
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,8 +24,9 @@ from swerex_c.models import (
 )
 from swerex_c.sandbox import files
 from swerex_c.sandbox.commands import execute
-from swerex_c.sandbox.sandbox import Sandbox, in_killable_thread
-from swerex_c.sandbox.session import SandboxSession, end_marked, probe
+from swerex_c.sandbox.sandbox import Sandbox
+from swerex_c.sandbox.session import SandboxSession, probe
+from swerex_c.utils import background
 from swerex_c.utils.progress import shown
 from swerex_c.utils.threads import in_thread
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from swerex_c import models
     from swerex_c.engine.session import BashSession
     from swerex_c.sandbox.backend import Backend
-    from swerex_c.sandbox.sandbox import RunningScript
     from swerex_c.sandbox.session import ProbeResult
 
 __all__ = ["SandboxRuntime"]
@@ -88,7 +88,7 @@ class SandboxRuntime(SessionsRuntime):
             raise InvalidInputError(msg)
         self._output_limit, self._read_limit = output_limit, read_limit
         self.sandbox = sandbox if isinstance(sandbox, Sandbox) else Sandbox(sandbox, logger=self.logger)
-        self._opening = threading.Lock()
+        self._opening = asyncio.Lock()  # of the private event loop
         self._opened = False
         self._known = known
         self.ends_with_sandbox = False
@@ -109,18 +109,18 @@ class SandboxRuntime(SessionsRuntime):
         """
         self._check_open()
         if not self._opened:
-            await in_thread(self._open, timeout)
+            await background.run(self._open(timeout))
 
-    def _open(self, timeout: float) -> None:
-        with self._opening:
+    async def _open(self, timeout: float) -> None:
+        async with self._opening:
             self._check_open()
             if self._opened:
                 return
             if self._known is None:
-                self.sandbox.open(timeout)
-                self._known = probe(self.sandbox, self.sandbox.mark)
+                await self.sandbox.open(timeout)
+                self._known = await probe(self.sandbox, self.sandbox.mark)
             else:
-                self.sandbox.open(timeout, shells=False)
+                await self.sandbox.open(timeout, shells=False)
             self._opened = True
 
     async def is_alive(self, *, timeout: float | None = None) -> models.IsAliveResponse:
@@ -180,6 +180,9 @@ class SandboxRuntime(SessionsRuntime):
             self._check_open()
             raise
 
+    async def _in_loop(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+        return await background.run(function(self.sandbox, *arguments))
+
     async def read_file(self, request: models.ReadFileRequest) -> models.ReadFileResponse:
         """Read a text file of the sandbox.
 
@@ -189,12 +192,8 @@ class SandboxRuntime(SessionsRuntime):
             ResourceError: if the file has more than `read_limit` bytes, or has no end.
         """
         reject_text(request, "read_file", "ReadFileRequest(path={})")
-
-        def read(began: Callable[[RunningScript], object]) -> str:
-            path, encoding, errors = request.path, request.encoding, request.errors
-            return files.read_text(self.sandbox, path, encoding, errors, self._read_limit, began)
-
-        content = await self._call(in_killable_thread, read)
+        path, encoding, errors = request.path, request.encoding, request.errors
+        content = await self._call(self._in_loop, files.read_text, path, encoding, errors, self._read_limit)
         return ReadFileResponse(content=content)
 
     async def write_file(self, request: models.WriteFileRequest) -> models.WriteFileResponse:
@@ -202,7 +201,7 @@ class SandboxRuntime(SessionsRuntime):
 
         The file is replaced whole or not at all.
         """
-        await self._call(in_thread, files.write_text, self.sandbox, request.path, request.content)
+        await self._call(self._in_loop, files.write_text, request.path, request.content)
         return WriteFileResponse()
 
     async def upload(self, request: models.UploadRequest) -> models.UploadResponse:
@@ -211,7 +210,7 @@ class SandboxRuntime(SessionsRuntime):
         An existing directory is merged into. A long upload shows its progress if standard error is a terminal.
         """
         with shown(f"Uploading {request.source_path}") as progress:
-            await self._call(in_thread, files.upload, self.sandbox, request.source_path, request.target_path, progress)
+            await self._call(self._in_loop, files.upload, request.source_path, request.target_path, progress)
         return UploadResponse()
 
     async def download(self, source_path: str, target_path: str) -> None:
@@ -220,7 +219,7 @@ class SandboxRuntime(SessionsRuntime):
         The rules are those of `upload`, in the other direction.
         """
         with shown(f"Downloading {source_path}") as progress:
-            await self._call(in_thread, files.download, self.sandbox, source_path, target_path, progress)
+            await self._call(self._in_loop, files.download, source_path, target_path, progress)
 
     # -- closing
 
@@ -232,19 +231,19 @@ class SandboxRuntime(SessionsRuntime):
         sessions = self._close_all()
         ends = [each.close(inside=False) if isinstance(each, SandboxSession) else each.close() for each in sessions]
         results = await asyncio.gather(*ends, return_exceptions=True)
-        await in_thread(self._end)
+        await background.run(self._end())
         for result in results:
             if isinstance(result, BaseException) and not isinstance(result, RuntimeClosedError):
                 raise result
         return CloseResponse()
 
-    def _end(self) -> None:
+    async def _end(self) -> None:
         if self._opened and not self.ends_with_sandbox:
-            left = end_marked(self.sandbox, self.sandbox.mark)
+            left = await self.sandbox.end_marked(self.sandbox.mark)
             if left is not None:
                 self.logger.warning("%s", left)
-        self.sandbox.close()
-        if self._opening.acquire(timeout=CLOSE_SECONDS):  # wait for an opening that could open the backend again
-            self._opened = False
-            self._opening.release()
-            self.sandbox.backend.close()
+        await self.sandbox.close()
+        with contextlib.suppress(TimeoutError):  # wait for an opening that could open the backend again
+            async with asyncio.timeout(CLOSE_SECONDS), self._opening:
+                self._opened = False
+                await in_thread(self.sandbox.backend.close)

@@ -30,60 +30,18 @@ from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from swerex_c.sandbox.backend import Backend
+from swerex_c.sandbox.backend import Backend, Process
 from swerex_c.sandbox.relay import HEAD, PIECE, WINDOW
 from swerex_c.utils import background
 
-__all__ = ["ApiBackend", "Program"]
+__all__ = ["ApiBackend"]
 
 T = TypeVar("T")
 
 _RELAY = str(Path(__file__).with_name("relay.py"))
 
 _ABANDON_SECONDS = 10.0
-"""Maximum seconds for `Program.abandon`."""
-
-
-class Program:
-    """One program that runs in the sandbox, or is about to.
-
-    Methods are called in the event loop of `background`.
-    """
-
-    async def send(self, data: bytes) -> None:
-        """Write to the program's standard input. Waits while the sandbox accepts no more."""
-        raise NotImplementedError
-
-    async def end_input(self) -> None:
-        """Close standard input after the data that was sent.
-
-        Not called for a program on a terminal.
-        """
-        raise NotImplementedError
-
-    async def receive(self) -> tuple[int, bytes] | None:
-        """Return the next output, or None after the last.
-
-        Returns:
-            1 or 2 (standard output or error; 1 on a terminal), and bytes.
-        """
-        raise NotImplementedError
-
-    async def wait(self) -> int:
-        """Return the exit code. Called after the last output.
-
-        It is 128 plus the signal number if a signal ended the program.
-
-        Raises:
-            Exception: any, if the code cannot be known, because the connection broke. Do not invent a code.
-        """
-        raise NotImplementedError
-
-    async def abandon(self) -> None:
-        """Close all connections of a program that is no longer needed.
-
-        Called once at the end, in any case. The program need not end.
-        """
+"""Maximum seconds for `Process.close`."""
 
 
 class ApiBackend(Backend):
@@ -93,15 +51,12 @@ class ApiBackend(Backend):
     """
 
     @abstractmethod
-    async def start_program(
-        self, argv: Sequence[str], environment: Mapping[str, str], terminal: tuple[int, int] | None
-    ) -> Program:
-        """Start a program in the sandbox.
-
-        Called in the event loop of `background`, several calls at once.
+    async def exec(
+        self, argv: Sequence[str], env: Mapping[str, str], terminal: tuple[int, int] | None = None
+    ) -> Process:
+        """Start a program in the sandbox; see `Backend.exec`.
 
         Args:
-            environment: variables added to those of the sandbox. They hold secrets: do not log them.
             terminal: rows and columns of the program's own terminal; None: three pipes.
 
         Raises:
@@ -122,6 +77,7 @@ class ApiBackend(Backend):
         return _relay_server.command(self, "t", argv, names)
 
     def pipes(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+        """Return the command line of a client as `terminal` does, on three pipes."""
         return _relay_server.command(self, "p", argv, names)
 
 
@@ -197,7 +153,7 @@ class _Relay:
         variables, argv = words[: int(count)], words[int(count) :]
         environment = dict(each.split("=", 1) for each in variables)
         size = (int(rows), int(columns)) if rows else None
-        starting = asyncio.ensure_future(backend.start_program(argv, environment, size))
+        starting = asyncio.ensure_future(backend.exec(argv, environment, size))
         inputs: asyncio.Queue[bytes | None] = asyncio.Queue()  # bounded by the window
         reading = asyncio.ensure_future(self._read_frames(inputs))
         try:
@@ -218,10 +174,10 @@ class _Relay:
                 await _end(starting)
             if not starting.cancelled() and starting.exception() is None:
                 with contextlib.suppress(Exception):
-                    await asyncio.wait_for(starting.result().abandon(), _ABANDON_SECONDS)
+                    await asyncio.wait_for(starting.result().close(), _ABANDON_SECONDS)
 
     async def _forward(
-        self, program: Program, inputs: asyncio.Queue[bytes | None], reading: asyncio.Future[None]
+        self, program: Process, inputs: asyncio.Queue[bytes | None], reading: asyncio.Future[None]
     ) -> None:
         writing = asyncio.ensure_future(self._write_input(program, inputs))
         sending = asyncio.ensure_future(self._send_output(program))
@@ -250,7 +206,7 @@ class _Relay:
             inputs.put_nowait(data if kind == b"I" else None)
             await self._turn.over()
 
-    async def _write_input(self, program: Program, inputs: asyncio.Queue[bytes | None]) -> None:
+    async def _write_input(self, program: Process, inputs: asyncio.Queue[bytes | None]) -> None:
         try:
             while (data := await inputs.get()) is not None:
                 await program.send(data)
@@ -259,7 +215,7 @@ class _Relay:
         except Exception:
             return  # the program takes no more input; `_send_output` reports its outputs and its end
 
-    async def _send_output(self, program: Program) -> int:
+    async def _send_output(self, program: Process) -> int:
         while (output := await program.receive()) is not None:
             stream, data = output
             kind = b"R" if stream == 2 else b"O"

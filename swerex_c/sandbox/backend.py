@@ -1,42 +1,96 @@
 """Interface that describes one kind of sandbox, for authors of a new kind.
 
-A sandbox is reached through *clients*: programs on this machine that run a program there and relay its streams, such
-as `docker exec` and `ssh`. A backend builds their command lines and reports whether the sandbox is lost. All else is
-shared: sessions on a terminal, single commands, files, timeouts, interrupts, cleanup of everything that was started.
+A backend starts programs in the sandbox and reports whether the sandbox is lost. All else is shared: sessions on a
+terminal, single commands, files, timeouts, interrupts, cleanup of everything that was started.
 
-    class Chroot(Backend):
-        name = "the directory /srv/root"
+If a client program of this machine runs programs there, as `docker exec` and `ssh` do, the backend is a
+`swerex_c.sandbox.clients.CommandBackend`, which only builds command lines. If a library does, it is a
+`swerex_c.sandbox.api_backend.ApiBackend`.
 
-        def terminal(self, argv, names):
-            return ["chroot", "/srv/root", *argv]
-
-        def pipes(self, argv, names):
-            return ["chroot", "/srv/root", *argv]
-
-        def why_lost(self, timeout):
-            return None if os.path.isdir("/srv/root") else "The directory /srv/root is gone"
-
-`SandboxRuntime(Chroot())` is then a full runtime. The sandbox needs bash 4.4 or later; other programs are optional. All
-clients must see the same processes, because a session is interrupted and ended by another client.
+`SandboxRuntime(backend)` is then a full runtime. The sandbox needs bash 4.4 or later; other programs are optional. All
+programs must see the same processes, because one that a session started is interrupted and ended by another one.
 """
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-__all__ = ["Backend"]
+__all__ = ["Backend", "Process"]
+
+
+class Process(ABC):
+    """A program in the sandbox, used in the event loop of `swerex_c.utils.background`."""
+
+    @abstractmethod
+    async def send(self, data: bytes) -> None:
+        """Write to the program's standard input. Waits while the sandbox accepts no more.
+
+        Raises:
+            BrokenPipeError: if the program takes no more input.
+            Exception: any, if the connection broke.
+        """
+
+    @abstractmethod
+    async def end_input(self) -> None:
+        """Close standard input after the data that was sent.
+
+        Not called for a program on a terminal.
+        """
+
+    @abstractmethod
+    async def receive(self) -> tuple[int, bytes] | None:
+        """Return the next output, or None after the last.
+
+        Returns:
+            1 or 2 (standard output or error; 1 on a terminal), and bytes.
+        """
+
+    @abstractmethod
+    async def wait(self) -> int:
+        """Return the exit code. Called after the last output.
+
+        It is 128 plus the signal number if a signal ended the program.
+
+        Raises:
+            Exception: any, if the code cannot be known, because the connection broke. Do not invent a code.
+        """
+
+    def ended(self) -> bool:
+        """Return whether the program, or what connects to it, is known to have ended."""
+        return False
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close all connections of a program that is no longer needed.
+
+        Called once at the end, in any case. The program need not end.
+        """
 
 
 class Backend(ABC):
     """Access to one sandbox.
 
-    Methods may be called from any thread, several at once; methods that block say so.
+    Methods that block may be called from any thread, several at once.
     """
 
     name: str
     """Name of the sandbox in messages, such as "container 3f2a91c07d11"."""
+
+    @abstractmethod
+    async def exec(self, argv: Sequence[str], env: Mapping[str, str]) -> Process:
+        """Start a program in the sandbox on three pipes.
+
+        Called in the event loop of `swerex_c.utils.background`, several calls at once.
+
+        Args:
+            env: variables added to those of the sandbox. They may hold secrets: do not log them.
+
+        Raises:
+            OSError: if a client program of this machine cannot be started.
+            Exception: any other; its text is reported to the caller.
+        """
 
     @abstractmethod
     def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -51,17 +105,10 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def pipes(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
-        """Return the command line of a client that runs `argv` on three pipes.
-
-        Standard output and standard error stay separate. `names` is as for `terminal`.
-        """
-
-    @abstractmethod
     def why_lost(self, timeout: float) -> str | None:
         """Return why the sandbox can run nothing more, as a sentence, or None.
 
-        Blocks at most `timeout` seconds. Called when a client has ended unexpectedly, and by `is_alive`.
+        Blocks at most `timeout` seconds. Called when a program has ended unexpectedly, and by `is_alive`.
 
         Raises:
             TimeoutError: if the answer is not known in time, because the sandbox or its engine does not answer.
@@ -76,7 +123,7 @@ class Backend(ABC):
         and its program in the sandbox has ended too. Blocks for at most a few seconds.
 
         Args:
-            client: its command line, as `terminal` or `pipes` made it.
+            client: its command line.
             code: its exit code.
         """
         return None
@@ -86,10 +133,10 @@ class Backend(ABC):
         return dict(os.environ)
 
     def open(self, timeout: float) -> None:  # noqa: B027 - many backends need nothing
-        """Prepare the resources of clients, such as a shared connection. Blocks.
+        """Prepare the resources of programs, such as a shared connection. Blocks.
 
-        Clients may need them to work, or to be fast. Called once, before any client. If the backend allows it, clients
-        also work without this call.
+        Programs may need them to work, or to be fast. Called once, before any program. If the backend allows it,
+        programs also work without this call.
 
         Raises:
             SandboxLostError: if the sandbox cannot be reached.
@@ -100,19 +147,3 @@ class Backend(ABC):
 
         May be called again. Blocks for at most a few seconds.
         """
-
-    def archive_in(self, directory: str) -> list[str] | None:
-        """Return a client that unpacks a tar archive into a sandbox directory.
-
-        It reads the archive from its standard input, and keeps modes. For sandboxes without the program tar; None if
-        the engine cannot do that.
-        """
-        return None
-
-    def archive_out(self, path: str) -> list[str] | None:
-        """Return a client that writes a tar archive of a file or tree in the sandbox.
-
-        It writes to its standard output. The members' names begin with the last part of `path`. None if the engine
-        cannot do that.
-        """
-        return None

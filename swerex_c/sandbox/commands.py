@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable
 
 from swerex_c.engine.execute import LONGEST_ARGUMENT, as_bytes, check_words, overdue, response
 from swerex_c.engine.outcomes import validate_seconds
 from swerex_c.exceptions import CommandTimeoutError, InvalidInputError, ResourceError
 from swerex_c.models import Command, CommandResponse
 from swerex_c.sandbox.loader import MERGED, REUSABLE, encode_request
-from swerex_c.sandbox.sandbox import RunningScript, Sandbox, ScriptResult, in_killable_thread
+from swerex_c.sandbox.sandbox import Sandbox, ScriptResult
+from swerex_c.utils import background
 from swerex_c.utils.shell_script import read_script
 
 __all__ = ["execute"]
@@ -57,21 +57,22 @@ async def execute(sandbox: Sandbox, command: Command, output_limit: int) -> Comm
     """
     validate_seconds(command.timeout, "timeout")
     argv = check_words(command)
-    words = _words(command, argv)
+    return await background.run(_run(sandbox, command, argv, _words(command, argv), output_limit))
 
-    def run(began: Callable[[RunningScript], object]) -> CommandResponse:
-        kind = REUSABLE | (MERGED if command.merge_output_streams else 0)
-        with sandbox.start(_START, _PROGRAM, "0" if command.env is None else "1", kind=kind) as running:
-            began(running)
-            try:
-                answer = running.collect(encode_request(running.nonce, 0, words), command.timeout, output_limit)
-            except CommandTimeoutError as e:
-                raise overdue(command, e.output) from None
-        if running.note is not None:
-            raise _refusal(running.note, command, os.fsdecode(argv[0]), words, answer, sandbox.backend.name)
-        return response(command, answer.stdout, answer.stderr, answer.code)
 
-    return await in_killable_thread(run)
+async def _run(
+    sandbox: Sandbox, command: Command, argv: list[bytes], words: list[bytes], output_limit: int
+) -> CommandResponse:
+    kind = REUSABLE | (MERGED if command.merge_output_streams else 0)
+    async with await sandbox.start(_START, _PROGRAM, "0" if command.env is None else "1", kind=kind) as running:
+        try:
+            request = encode_request(running.nonce, 0, words)
+            answer = await running.collect(request, command.timeout, output_limit)
+        except CommandTimeoutError as e:
+            raise overdue(command, e.output) from None
+    if running.note is not None:
+        raise _refusal(running.note, command, os.fsdecode(argv[0]), words, answer, sandbox.backend.name)
+    return response(command, answer.stdout, answer.stderr, answer.code)
 
 
 def _refusal(

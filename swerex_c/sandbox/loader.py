@@ -1,67 +1,53 @@
-"""Client process whose bash in the sandbox runs scripts one after another.
+"""Drive a bash in the sandbox that runs scripts one after another, over a program's three pipes.
 
-    this process                      client                        the sandbox
-      stdin  --[ nonce, words, input ]--> docker exec -i ...  -->  loader.bash: reads the words   , then starts
-      stdout <--[ nonce B ... nonce E0 ]--                    <--    a subshell that runs the script
+    this process                                                  the sandbox
+      stdin  --[ nonce, words, input ]-->  loader.bash: reads the words, then starts
+      stdout <--[ nonce B ... nonce E0 ]-- a subshell that runs the script
       stderr <--[ nonce B ... nonce E0 ]--
 
-The client has three pipes. The loader sends a greeting when it can take a script. It frames the script's output on both
-streams with records. Each record begins with a nonce of 128 bits, which arrives on standard input and is only in the
-loader's memory, so that no output can imitate a record. The last record carries the exit code, and is sent when the
-script itself has ended: children that it left may hold the streams open and print more, but that output is discarded.
+The loader sends a greeting when it can take a script. It frames the script's output on both streams with records. Each
+record begins with a nonce of 128 bits, which arrives on standard input and is only in the loader's memory, so that no
+output can imitate a record. The last record carries the exit code, and is sent when the script itself has ended:
+children that it left may hold the streams open and print more, but that output is discarded.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import secrets
-import select
-import subprocess
-import threading
-import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from swerex_c.sandbox.backend import Process
 from swerex_c.utils.shell_script import read_script
 
-__all__ = [
-    "REUSABLE",
-    "MERGED",
-    "NO_INPUT",
-    "DeadlineExceeded",
-    "LoaderClient",
-    "Output",
-    "encode_request",
-]
+__all__ = ["MERGED", "NO_INPUT", "REUSABLE", "Frames", "Loader", "encode_request"]
 
 _LOADER = read_script("sandbox/scripts/loader.bash")
 
 REUSABLE, MERGED, NO_INPUT = 1, 2, 4
-"""Flags for the kind of a script. `REUSABLE`: it leaves the shell reusable, and therefore reads only announced input
-from the client's pipe and does not pass that pipe to its children. `MERGED`: its standard error goes to its standard
-output. `NO_INPUT`: its standard input is empty."""
+"""Flags for the kind of a script. `REUSABLE`: it leaves the loader reusable, and therefore reads only announced input
+and does not pass its standard input to its children. `MERGED`: its standard error goes to its standard output.
+`NO_INPUT`: its standard input is empty."""
 
 _RECORD = re.compile(rb"([HBENR])([-0-9.]*);")
 _LONGEST_RECORD = 24
-_CHUNK = 256 * 1024
 _NOISE_KEPT = 8 * 1024
 
-_SLICE = 0.25
-"""Seconds between checks, by a thread that waits for the pipes, whether the client still runs."""
-
 _SETTLE_SECONDS = 2.0
-"""Maximum seconds for a shell to become ready for another script. It kills two processes and starts two."""
-
-_DRAIN = 0.5
-"""Seconds to read the output that is still in transit when a client has ended."""
+"""Maximum seconds for a loader to become ready for another script. It decides within 0.1 seconds."""
 
 
-class DeadlineExceeded(Exception):
-    """The deadline passed before the awaited event."""
+_PIECE = 1 << 20
+"""Maximum number of bytes to send at a time: requests of some providers are limited."""
+
+_CLOSE_SECONDS = 10.0
+"""Maximum seconds for `Process.close`."""
 
 
 def encode_request(nonce: bytes, number: int, words: Sequence[bytes]) -> bytes:
@@ -72,28 +58,15 @@ def encode_request(nonce: bytes, number: int, words: Sequence[bytes]) -> bytes:
     return b"%s %d %s\n" % (nonce, number, b" ".join(b"%d" % len(word) for word in words)) + b"".join(words)
 
 
-def loader(token: str) -> list[str]:
-    """Return the command that a client runs in the sandbox.
+class Frames:
+    """Parser of one of the two streams. It removes the records of one script and passes its output on."""
 
-    It is a bash that reads no startup file and imports nothing: `-p` makes it ignore BASH_ENV, SHELLOPTS and exported
-    functions. The programs that it executes inherit them.
-    """
-    return ["bash", "--noprofile", "--norc", "-p", "-c", _LOADER, "swerex", token]
-
-
-class Output:
-    """Parser of one of the two streams from the sandbox.
-
-    It removes the records and passes the rest on.
-    """
-
-    def __init__(self, fd: int, key: bytes) -> None:
-        self.fd = fd
+    def __init__(self, key: bytes) -> None:
         self.key = key
         self.records: dict[bytes, bytes] = {}
         self.noise = bytearray()  # output before the script: a banner, a warning, the error of a failing client
         self.pieces: deque[bytes] = deque()
-        self.sink: Callable[[bytes], None] = self.pieces.append
+        self.sink: Callable[[bytes], object] = self.pieces.append
         self.closed = False  # at the end of the stream
         self._rest = b""
 
@@ -107,30 +80,23 @@ class Output:
         while True:
             at = data.find(self.key)
             if at < 0:
-                keep = self._split(data)
+                # The end of the data may be the beginning of the key.
+                longest = min(len(self.key) - 1, len(data))
+                keep = next((size for size in range(longest, 0, -1) if data.endswith(self.key[:size])), 0)
                 self._emit(data[: len(data) - keep])
                 self._rest = data[len(data) - keep :]
                 return
-            record = _RECORD.match(data, at + len(self.key))
-            if record is None and len(data) - at - len(self.key) < _LONGEST_RECORD:
+            begin = at + len(self.key)
+            record = _RECORD.match(data, begin)
+            if record is None and len(data) - begin < _LONGEST_RECORD:
                 self._emit(data[:at])
                 self._rest = data[at:]
                 return
-            if record is None:  # not written by the loader
-                self._emit(data[: at + len(self.key)])
-                data = data[at + len(self.key) :]
-                continue
-            self._emit(data[:at])
-            self.records[record[1]] = record[2]
-            data = data[record.end() :]
-
-    def _split(self, data: bytes) -> int:
-        """Return how many bytes at the end of the data may be the beginning of the key."""
-        key = self.key
-        for size in range(min(len(key) - 1, len(data)), 0, -1):
-            if data.endswith(key[:size]):
-                return size
-        return 0
+            self._emit(data[: begin if record is None else at])  # without a record, the loader has not written the key
+            if record is not None:
+                self.records[record[1]] = record[2]
+                begin = record.end()
+            data = data[begin:]
 
     def _emit(self, data: bytes) -> None:
         if not data or b"E" in self.records:
@@ -141,18 +107,7 @@ class Output:
             self.noise += data
             del self.noise[:-_NOISE_KEPT]
 
-    @property
-    def settled(self) -> bool:
-        """Return whether the shell has reported that only it can write to this stream."""
-        return b"R" in self.records
-
-    def next(self, key: bytes) -> Output:
-        """Return a parser of this stream for another script."""
-        after = Output(self.fd, key)
-        after.closed = self.closed
-        return after
-
-    def drain(self, sink: Callable[[bytes], None]) -> None:
+    def drain(self, sink: Callable[[bytes], object]) -> None:
         """Pass all output, past and future, to a function instead of keeping it."""
         while self.pieces:
             sink(self.pieces.popleft())
@@ -165,305 +120,164 @@ class Output:
         self._emit(rest)
 
 
-class LoaderClient:
-    """Client process and the shell behind it.
+class Loader:
+    """One bash in the sandbox, which runs one script at a time. Used in the private event loop."""
 
-    Its methods may be called from several threads.
-    """
+    def __init__(self, process: Process, token: str) -> None:
+        """Take a program that was started with `argv(token)`. `greet` must follow."""
+        self.process = process
+        self.stdout, self.stderr = Frames(token.encode()), Frames(token.encode())
+        self.reusable = False
+        """True if the loader can take another script after one of the kind `REUSABLE`."""
+        self.error: Exception | None = None
+        """Why the connection broke, if it did."""
+        self._reading: asyncio.Task[None] | None = None
+        self._settling: asyncio.Task[bool] | None = None
+        self._closing: asyncio.Future[None] | None = None
 
-    def __init__(self, argv: Callable[[Sequence[str]], list[str]], environment: Mapping[str, str]) -> None:
-        """Start the client process, without waiting for its shell.
+    @staticmethod
+    def argv(token: str) -> list[str]:
+        """Return the command to run in the sandbox.
 
-        Args:
-            argv: function that makes a client's command line from that of the program to run in the sandbox.
-            environment: the complete environment of the client.
-
-        Raises:
-            OSError: if the client cannot be started.
+        It is a bash that reads no startup file and imports nothing: `-p` makes it ignore BASH_ENV, SHELLOPTS and
+        exported functions. The programs that it executes inherit them.
         """
-        token = secrets.token_hex(16)
-        self.argv = argv(loader(token))
-        """The client's command line."""
-        self.process = subprocess.Popen(
-            self.argv,
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(environment),
-            start_new_session=True,  # keeps the terminal's ^C away from it
-        )
-        assert self.process.stdin and self.process.stdout and self.process.stderr
-        self._input = self.process.stdin.fileno()
-        self.stdout = Output(self.process.stdout.fileno(), token.encode())
-        self.stderr = Output(self.process.stderr.fileno(), token.encode())
-        for fd in (self._input, self.stdout.fd, self.stderr.fd):
-            os.set_blocking(fd, False)
-        with contextlib.suppress(OSError):  # fewer reads for large output
-            fcntl.fcntl(self.stdout.fd, fcntl.F_SETPIPE_SZ, _CHUNK)
-        self.keeps = False
-        """True if the shell can take another script after one of the kind `REUSABLE`."""
-        self._input_open = True
-        self._open = True
-        self._settling = False
-        self._changed = threading.Condition()
-        self._reader: int | None = None  # the thread that reads for all threads
-        self._polling = 0  # number of threads that are using the descriptors
-        self._limit: float | None = None
-        self._look = time.monotonic() + _SLICE
+        return ["bash", "--noprofile", "--norc", "-p", "-c", _LOADER, "swerex", token]
 
-    # ---- life cycle -----------------------------------------------------------------------------------------------
-
-    def greet(self, deadline: float) -> tuple[int, int] | None:
-        """Wait for the loader, and return its bash version.
-
-        Returns:
-            None if the client has ended instead.
-
-        Raises:
-            DeadlineExceeded: if neither happens before `deadline` (of the monotonic clock).
-        """
-        both = (self.stdout, self.stderr)
-        self.pump(lambda: all(b"H" in output.records for output in both) or self.stdout.closed, deadline)
+    async def greet(self) -> tuple[int, int] | None:
+        """Wait for the greeting, and return bash's version; None if the program has ended instead."""
+        await self.until(lambda: b"H" in self.stdout.records and b"H" in self.stderr.records)
         version = self.stdout.records.get(b"H")
-        if version is None:
+        if version is None or b"H" not in self.stderr.records:
             return None
-        major, minor, keeps = version.split(b".")
-        self.keeps = keeps == b"1"
+        major, minor, reusable = version.split(b".")
+        self.reusable = reusable == b"1"
         return int(major), int(minor)
 
-    def usable(self) -> bool:
-        """Return whether the client can take a script.
-
-        After an earlier script this may wait some milliseconds.
-        """
-        try:
-            if self._settling:
-                self.pump(lambda: self._settled() or self._ended(), time.monotonic() + _SETTLE_SECONDS)
-                if not self._settled():
-                    return False
-                self._settling = False
-            self.pump(self._ended, 0)
-        except DeadlineExceeded:
-            return not self._settling and self.process.poll() is None
-        except BrokenPipeError:
-            pass
-        return False
-
-    def _settled(self) -> bool:
-        return self.stdout.settled and self.stderr.settled
-
-    def _ended(self) -> bool:
-        return self.stdout.closed or self.stderr.closed
-
-    def send(self, script: str, words: Sequence[bytes], kind: int, mark: str, deadline: float) -> bytes | None:
-        """Send a script to run, and return its nonce.
-
-        `stdout` and `stderr` are then the script's.
+    async def begin(self, script: str, words: Sequence[bytes], kind: int, mark: str) -> bytes | None:
+        """Send a script to run, and return its nonce. `stdout` and `stderr` are then the script's.
 
         Args:
             words: the script's arguments `$1`, `$2`, ...
-            kind: flags of `REUSABLE` (only if the client `keeps`), `MERGED`, `NO_INPUT`.
             mark: the mark in the environment of everything that the script executes.
 
         Returns:
-            None if the client has ended and cannot have started the script.
-
-        Raises:
-            DeadlineExceeded: if the sandbox does not take the script before `deadline`.
+            None if the loader has ended and cannot have started the script.
         """
         nonce = secrets.token_hex(16).encode()
-        with self._changed:
-            self.stdout = self.stdout.next(nonce)
-            self.stderr = self.stderr.next(nonce)
-        request = encode_request(nonce, kind, [os.fsencode(mark), os.fsencode(script), *words])
+        ended = self.stdout.closed
+        self.stdout, self.stderr = Frames(nonce), Frames(nonce)
+        self.stdout.closed = self.stderr.closed = ended
         try:
-            self.write(request, self._ended, deadline)
-        except BrokenPipeError:
+            await self.write(encode_request(nonce, kind, [os.fsencode(mark), os.fsencode(script), *words]))
+        except OSError:
             return None
         return nonce
 
-    def recycle(self, nonce: bytes) -> bool:
-        """Make the client ready for another script after one that has ended.
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Read output until a condition holds or the streams have ended."""
+        while not condition() and not self.stdout.closed:
+            await self._next()
 
-        Args:
-            nonce: that of the ended script, which was of the kind `REUSABLE`.
-
-        Returns:
-            False if the client cannot be reused.
-        """
-        try:
-            self.write(nonce + b"\n", self._ended, time.monotonic())
-        except (BrokenPipeError, DeadlineExceeded):
-            return False
-        self._settling = True
-        return True
-
-    def give_up(self, deadline: float) -> None:
-        """Treat both streams as ended after `deadline` (of the monotonic clock).
-
-        This does not depend on processes that hold them open.
-        """
-        with self._changed:
-            self._limit = deadline if self._limit is None else min(deadline, self._limit)
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """Close the pipes. The process keeps running.
-
-        Threads that wait here get an error soon.
-        """
-        with self._changed:
-            self._open = self._input_open = False
-            self._changed.notify_all()
-            if not self._polling:  # else the last such thread closes them: a read might hit a reused descriptor
-                self._close_pipes()
-
-    def _close_pipes(self) -> None:
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
-
-    def words(self) -> str:
-        """Return the output from before the script began, as one line.
-
-        An example is an error of the client.
-        """
-        said = bytes(self.stderr.noise) or bytes(self.stdout.noise)
-        return " ".join(said.decode(errors="replace").split())
-
-    # ---- input and output -----------------------------------------------------------------------------------------
-
-    def close_input(self) -> None:
-        """Close the input of the shell or its script."""
-        with self._changed:
-            if not self._input_open:
-                return
-            self._input_open = False
-            assert self.process.stdin is not None
-            with contextlib.suppress(OSError):
-                self.process.stdin.close()
-
-    def write(
-        self, data: bytes | bytearray | memoryview, over: Callable[[], bool], deadline: float | None = None
-    ) -> None:
-        """Write all of `data`, and read output meanwhile.
-
-        Args:
-            over: function that tells whether the reader has ended.
+    async def write(self, data: bytes | memoryview) -> None:
+        """Write all of `data` to the script's standard input, and read its output meanwhile.
 
         Raises:
-            BrokenPipeError: if the reader has ended.
-            DeadlineExceeded: if the data is not taken before `deadline`.
+            BrokenPipeError: if the script has ended.
         """
-        left = memoryview(data).cast("B")
+        for i in range(0, len(data), _PIECE):
+            await self._write(bytes(data[i : i + _PIECE]))
 
-        def written() -> bool:
-            nonlocal left
-            if not self._input_open or not self._open or over():
+    async def _write(self, data: bytes) -> None:
+        sending = asyncio.ensure_future(self.process.send(data))
+        try:
+            while not sending.done() and not (self.stdout.done and self.stderr.done):
+                await self._next(sending)
+            if not sending.done():
                 raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-            with contextlib.suppress(BlockingIOError):
-                while left:
-                    left = left[os.write(self._input, left) :]
-            return not left
-
-        self.pump(written, deadline, writing=True)
-
-    def read(self, output: Output, size: int, deadline: float | None = None) -> bytes:
-        """Return up to `size` bytes of a script's stream; b"" at its end.
-
-        Raises:
-            DeadlineExceeded: if no bytes come before `deadline`.
-        """
-        if size == 0:
-            return b""
-        self.pump(lambda: bool(output.pieces) or output.done, deadline)
-        with self._changed:
-            if not output.pieces:
-                return b""
-            piece = output.pieces.popleft()
-            if 0 < size < len(piece):
-                output.pieces.appendleft(piece[size:])
-                piece = piece[:size]
-            return piece
-
-    def pump(self, until: Callable[[], bool], deadline: float | None, *, writing: bool = False) -> None:
-        """Read output until a condition holds.
-
-        One thread at a time reads, for all threads that wait.
-
-        Raises:
-            DeadlineExceeded: if it does not hold by `deadline` (monotonic; None: never). It is checked at least once.
-            BrokenPipeError: if the client was closed.
-        """
-        reading = False
-        try:
-            while True:
-                with self._changed:
-                    self._look_at_the_end()
-                    if until():
-                        return
-                    if not self._open:
-                        raise BrokenPipeError(errno.EPIPE, "The client is closed")
-                    now = time.monotonic()
-                    if deadline is not None and deadline <= now and reading:
-                        raise DeadlineExceeded
-                    seconds = _SLICE if deadline is None else max(0.0, min(_SLICE, deadline - now))
-                    if not reading and self._reader is None:
-                        self._reader, reading = threading.get_ident(), True
-                    if not reading and not writing:
-                        if seconds <= 0:
-                            raise DeadlineExceeded
-                        self._changed.wait(seconds)
-                        continue
-                    self._polling += 1
-                try:
-                    self._poll(seconds, writing, reading)
-                finally:
-                    with self._changed:
-                        self._polling -= 1
-                        if not self._open and not self._polling:
-                            self._close_pipes()
-                        self._changed.notify_all()
         finally:
-            if reading:
-                with self._changed:
-                    self._reader = None
-                    self._changed.notify_all()
+            sending.cancel()
+            await asyncio.wait([sending])
+        try:
+            await sending
+        except BrokenPipeError:  # its last output may not have been read yet
+            await self.until(lambda: self.stdout.done and self.stderr.done)
+            raise
 
-    def _look_at_the_end(self) -> None:
-        """End the streams of a client that has ended, even if processes that it started hold its pipes open."""
-        now = time.monotonic()
-        if self._limit is None and now >= self._look:
-            self._look = now + _SLICE
-            if self.process.poll() is not None:
-                self._limit = now + _DRAIN
-        if self._limit is not None and now >= self._limit:
+    async def read(self, frames: Frames, size: int) -> bytes:
+        """Return up to `size` bytes of a script's stream; b"" at its end."""
+        await self.until(lambda: frames.pieces or frames.done)
+        if not frames.pieces or not size:
+            return b""
+        piece = frames.pieces.popleft()
+        if len(piece) > size:
+            frames.pieces.appendleft(piece[size:])
+        return piece[:size]
+
+    async def _next(self, *others: asyncio.Future[None]) -> None:
+        """Wait for the next output, which all that wait share, or for one of the others."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read())
+        await asyncio.wait([self._reading, *others], return_when=asyncio.FIRST_COMPLETED)
+
+    async def _read(self) -> None:
+        try:
+            output = await self.process.receive()
+        except Exception as error:
+            self.error, output = error, None
+        if output is None:
             self.stdout.end()
             self.stderr.end()
+        else:
+            (self.stderr if output[0] == 2 else self.stdout).feed(output[1])
 
-    def _poll(self, seconds: float, writing: bool, reading: bool) -> None:
-        poll = select.poll()
-        outputs = [o for o in (self.stdout, self.stderr) if reading and not o.closed]
-        for output in outputs:
-            poll.register(output.fd, select.POLLIN)
-        if writing:
-            poll.register(self._input, select.POLLOUT)
-        ready = dict(poll.poll(seconds * 1000))
-        for output in outputs:
-            if output.fd in ready:
-                self._read(output)
+    def give_up(self) -> None:
+        """Treat both streams as ended, even if processes hold them open."""
+        self.stdout.end()
+        self.stderr.end()
+        if self._reading is not None:
+            self._reading.cancel()
 
-    def _read(self, output: Output) -> None:
-        try:
-            data = os.read(output.fd, _CHUNK)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        with self._changed:
-            if data:
-                output.feed(data)
-            else:
-                output.end()
+    def recycle(self, nonce: bytes) -> None:
+        """Prepare for another script after one of the kind `REUSABLE` that has ended; see `usable`."""
+        self._settling = asyncio.create_task(self._settle(nonce))
+
+    async def _settle(self, nonce: bytes) -> bool:
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(_SETTLE_SECONDS):
+                await self.process.send(nonce + b"\n")
+                await self.until(lambda: b"R" in self.stdout.records and b"R" in self.stderr.records)
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read())  # notices the end while the loader is idle
+        return b"R" in self.stdout.records and b"R" in self.stderr.records
+
+    @property
+    def settled(self) -> bool:
+        """Return whether `usable` need not wait."""
+        return self._settling is None or self._settling.done()
+
+    async def usable(self) -> bool:
+        """Return whether the loader can take a script, once that is known."""
+        ready = self._settling is None or await asyncio.shield(self._settling)
+        return ready and not self.stdout.closed and not self.process.ended()
+
+    async def close(self) -> None:
+        """Hang up. Processes that a script left in the sandbox keep running. May be called again."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        self.give_up()
+        tasks: list[asyncio.Task[Any]] = [task for task in (self._reading, self._settling) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self.process.close()
+
+    def words(self) -> str:
+        """Return the output from before the script began, as one line: an error of the client, for example."""
+        said = bytes(self.stderr.noise) or bytes(self.stdout.noise)
+        return " ".join(said.decode(errors="replace").split())

@@ -1,70 +1,47 @@
-"""Pool of the clients of one sandbox: ready ones, and all not reaped yet.
+"""Keep the idle loaders of one sandbox: take one, or start one.
 
-With most engines a client takes about 100 ms to start, and a ready one a few ms to use. The pool therefore keeps one
-ready, and starts a successor in the background for each that is used up; it keeps up to four, new or returned ones.
-An idle client costs memory (docker's 25 MB), so after some minutes only one is left.
+With most engines a loader takes about 100 ms to start, and a ready one a few ms to use. An idle loader costs memory (a
+client of docker 25 MB), so a few are kept, and after some minutes only one.
 """
 
 from __future__ import annotations
 
-import atexit
+import asyncio
 import contextlib
 import logging
-import os
-import subprocess
-import threading
-import time
-import weakref
+import secrets
+from typing import Any
 
-from swerex_c.exceptions import (
-    NotSupportedError,
-    ResourceError,
-    RuntimeClosedError,
-    SandboxLostError,
-    SwerexException,
-)
+from swerex_c.exceptions import NotSupportedError, ResourceError, RuntimeClosedError, SandboxLostError, SwerexException
 from swerex_c.sandbox.backend import Backend
-from swerex_c.sandbox.loader import DeadlineExceeded, LoaderClient
+from swerex_c.sandbox.loader import Loader
 from swerex_c.sandbox.processes import MARK
-from swerex_c.utils.threads import start_thread
+from swerex_c.utils.threads import in_thread
 
 __all__ = ["LoaderPool", "check_version", "lost", "no_shell"]
 
-KEPT_READY = 1
-"""Number of clients to keep ready when the pool is idle."""
-
 MOST_KEPT = 4
-"""Maximum number of clients to keep ready while several commands come at a time."""
+"""Maximum number of idle loaders."""
 
 IDLE_SECONDS = 180.0
-"""Seconds without a call of `take` after which ready clients above `KEPT_READY` are ended."""
+"""Seconds without use after which idle loaders but one are ended."""
 
 STARTS_AT_ONCE = 8
-"""Maximum number of clients to start at the same time; more would only compete for the processors."""
+"""Maximum number of loaders to start at the same time; more would only compete for the processors."""
 
 LATER_SECONDS = 0.5
-"""Seconds from `start_later` to the start of the first client, unless one is needed earlier: the caller's first work
+"""Seconds from `start_later` to the start of the first loader, unless one is needed earlier: the caller's first work
 gets the processors to itself."""
 
 START_SECONDS = 60.0
-"""Maximum seconds for the start of a client."""
+"""Maximum seconds for the start of a loader."""
 
 _ASK_SECONDS = 10.0
-_END_SECONDS = 5.0
-_LINGER_SECONDS = 1.0
 _OLDEST_BASH = (4, 4)
-
-_open: weakref.WeakSet[LoaderPool] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    for each in list(_open):
-        each.close()
 
 
 class LoaderPool:
-    """Pool of the clients of a sandbox. May be used from any thread.
+    """The loaders of a sandbox. Used in the private event loop.
 
     It has no reference to the `Sandbox`, so that an unused sandbox can be cleaned up.
     """
@@ -73,262 +50,153 @@ class LoaderPool:
         """Create an empty pool.
 
         Args:
-            mark: mark in the environment of the clients' shells; the marks of their scripts begin with it.
+            mark: mark in the environment of the loaders; the marks of their scripts begin with it.
         """
-        self._backend = backend
-        self._mark = mark
-        self._logger = logger
-        self._forget()
-        _open.add(self)
-
-    def _forget(self) -> None:
-        """Reset the pool to its initial state, also in a forked child, whose parent keeps the clients."""
-        self._changed = threading.Condition()
-        self._pid = os.getpid()
-        self._ready: list[LoaderClient] = []
-        self._all: set[LoaderClient] = set()
-        self._lent: set[LoaderClient] = set()
-        self._starting = 0
-        self._waiting = 0
-        self._wanted = KEPT_READY
-        self._failures: list[tuple[float, Exception]] = []  # when the attempt began, and why it failed
+        self._backend, self._mark, self._logger = backend, mark, logger
+        self._idle: list[Loader] = []
+        self._all: set[Loader] = set()
+        self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
-        self._last = time.monotonic()
-        self._timer: threading.Timer | None = None
-        self._later: threading.Timer | None = None
+        self._trimming: asyncio.TimerHandle | None = None
 
-    # ---- taking clients -------------------------------------------------------------------------------------------
+    @property
+    def used(self) -> bool:
+        """Return whether there is anything to close."""
+        return bool(self._all or self._tasks)
 
-    def take(self, timeout: float = START_SECONDS, *, lend: bool = False) -> LoaderClient:
-        """Return a client that waits for its script, and start its successor.
-
-        Give the client back with `retire`.
-
-        Args:
-            timeout: maximum seconds to wait for a client.
-            lend: for a reusable client, which comes back by `put_back` after its script and so needs no successor.
+    async def take(self) -> Loader:
+        """Return a loader that waits for its script. Give it back with `put` or `retire`.
 
         Raises:
-            SandboxLostError, NotSupportedError, ResourceError: if no client can be started.
-            TimeoutError: if none has started within `timeout` seconds.
+            SandboxLostError, NotSupportedError, ResourceError: if none can be started.
             RuntimeClosedError: if `close` was called.
         """
-        if self._pid != os.getpid():
-            self._forget()
-        deadline = time.monotonic() + timeout
-        with self._changed:
-            self._last = time.monotonic()
-            self._waiting += 1
+        self._trim_later()
+        while True:
+            loader = await self._take_idle()
+            if loader is None:
+                async with self._starts:
+                    self._check_open()
+                    loader = None if self._idle else await self._start()
+            if loader is not None:
+                return loader
+
+    async def _take_idle(self) -> Loader | None:
+        while self._idle:
+            loader = next((it for it in self._idle if it.settled), self._idle[0])
+            self._idle.remove(loader)
             try:
-                self._wanted = max(self._wanted, min(MOST_KEPT, self._waiting))
-                client = self._take(deadline)
-                if lend and client.keeps:
-                    self._lent.add(client)
-                return client
-            finally:
-                self._waiting -= 1
-                if not self._waiting:
-                    self._failures.clear()  # no caller waits for these attempts
-                self._fill()
+                usable = await loader.usable()
+            except asyncio.CancelledError:
+                self.put(loader)
+                raise
+            if usable and not self._closed:
+                return loader
+            self.retire(loader)
+        return None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeClosedError("The runtime was closed: make another one")
+
+    def put(self, loader: Loader) -> None:
+        """Put back a loader that can take a script now or soon."""
+        if self._closed or len(self._idle) >= MOST_KEPT:
+            self.retire(loader)
+        else:
+            self._idle.append(loader)
+            self._trim_later()
+
+    def retire(self, loader: Loader) -> None:
+        """Close a loader in the background. Processes that its script left in the sandbox keep running."""
+
+        async def close() -> None:
+            await loader.close()
+            self._all.discard(loader)
+
+        self._spawn(close())
 
     def start_later(self) -> None:
-        """Start a client soon, although no caller waits for it. Returns at once."""
-        with self._changed:
-            if self._later is None and not self._closed:
-                self._later = threading.Timer(LATER_SECONDS, self._start_now)
-                self._later.daemon = True
-                self._later.start()
+        """Start a loader soon, although no caller waits for it."""
 
-    def _start_now(self) -> None:
-        with self._changed:
-            self._fill()
+        async def start() -> None:
+            await asyncio.sleep(LATER_SECONDS)
+            if not self._all and not self._closed:
+                self.put(await self.take())
 
-    def _take(self, deadline: float) -> LoaderClient:
-        begin = time.monotonic()
-        while True:
-            if self._closed:
-                msg = "The runtime was closed: make another one"
-                raise RuntimeClosedError(msg)
-            if self._ready:
-                client = self._ready.pop(0)
-                self._changed.release()  # other threads need not wait for this check
-                try:
-                    usable = client.usable()
-                    if not usable:
-                        self._end(client)
-                finally:
-                    self._changed.acquire()
-                if usable and not self._closed:
-                    return client
-                continue
-            # An attempt that began earlier may have failed for a reason that no longer exists.
-            self._failures = [known for known in self._failures if known[0] >= begin or self._waiting > 1]
-            for known in self._failures:
-                if known[0] >= begin:
-                    self._failures.remove(known)
-                    raise known[1]
-            left = deadline - time.monotonic()
-            if left <= 0:
-                msg = f"No shell has started in {self._backend.name} within {deadline - begin:.0f} seconds"
-                raise TimeoutError(msg)
-            self._fill()
-            self._changed.wait(left)
+        self._spawn(start())
 
-    def put_back(self, client: LoaderClient) -> None:
-        """Put back a client that can take a script now or soon."""
-        with self._changed:
-            self._lent.discard(client)
-            kept = not self._closed and len(self._ready) < MOST_KEPT
-            if kept:
-                self._ready.append(client)
-                self._trim_later()
-                self._changed.notify_all()
-        if not kept:
-            self.retire(client)
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._note)
 
-    def _fill(self) -> None:
-        """Start as many clients as are missing. The lock must be held."""
-        if self._closed:
-            return
-        lacking = max(self._waiting, self._wanted - len(self._lent)) - len(self._ready) - self._starting
-        for _ in range(min(lacking, STARTS_AT_ONCE - self._starting)):
-            self._starting += 1
-            try:
-                start_thread(self._start, "swerex-c-shells")
-            except ResourceError as e:  # or the interpreter is shutting down
-                self._starting -= 1
-                self._failures.append((time.monotonic(), e))
-                return
+    def _note(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None and self._logger is not None:
+            self._logger.debug("No shell in %s: %s", self._backend.name, task.exception())
 
-    def _start(self) -> None:
-        """Add one client, or record why it failed. Runs in a thread of its own."""
-        client, begin = None, time.monotonic()
+    async def _start(self) -> Loader:
+        backend, token = self._backend, secrets.token_hex(16)
         try:
-            client = self._started()
+            process = await backend.exec(Loader.argv(token), {MARK: self._mark})
         except Exception as e:
-            if self._logger is not None:
-                self._logger.debug("No shell in %s: %s", self._backend.name, e)
-            failure: Exception | None = e
-        else:
-            failure = None
-        with self._changed:
-            self._starting -= 1
-            if client is not None and not self._closed and len(self._ready) < max(MOST_KEPT, self._waiting):
-                self._ready.append(client)
-                client = None
-                self._trim_later()
-            if failure is not None and self._waiting:
-                self._failures.append((begin, failure))
-            if failure is None:
-                self._failures.clear()
-                self._fill()
-            self._changed.notify_all()
-        if client is not None:
-            self._end(client)
-
-    def _started(self) -> LoaderClient:
-        backend = self._backend
-        environment = backend.environment() | {MARK: self._mark}
+            if isinstance(e, OSError) and not isinstance(e, SwerexException):
+                msg = f"The program that reaches {backend.name} cannot be started: {e}"
+                raise ResourceError(msg, errno=e.errno) from None
+            known = e if isinstance(e, SwerexException) else no_shell(backend, None, str(e))
+            raise (await lost(backend) or known) from None
+        loader = Loader(process, token)
+        self._all.add(loader)
         try:
-            client = LoaderClient(lambda program: backend.pipes(program, [MARK]), environment)
-        except OSError as e:
-            msg = f"The program that reaches {backend.name} cannot be started: {e}"
-            raise ResourceError(msg, errno=e.errno) from None
-        with self._changed:
-            self._all.add(client)
-        try:
-            try:
-                version = client.greet(time.monotonic() + START_SECONDS)
-            except DeadlineExceeded:
-                msg = f"No shell has started in {backend.name} within {START_SECONDS:g} seconds"
-                raise lost(backend) or ResourceError(msg) from None
+            async with asyncio.timeout(START_SECONDS):
+                version = await loader.greet()
             if version is None:
-                raise _why_ended(backend, client)
+                raise await self._why_ended(loader)
             check_version(version, backend.name)
-        except BaseException:
-            self._end(client)
+            self._check_open()
+        except BaseException as e:
+            self.retire(loader)
+            self._check_open()
+            if isinstance(e, TimeoutError) and not isinstance(e, SwerexException):
+                msg = f"No shell has started in {backend.name} within {START_SECONDS:g} seconds"
+                raise await lost(backend) or ResourceError(msg) from None
             raise
-        return client
+        return loader
 
-    # ---- ending clients -------------------------------------------------------------------------------------------
-
-    def retire(self, client: LoaderClient) -> None:
-        """Release a client that was taken. It is ended in the background.
-
-        Processes that its script left in the sandbox keep running.
-        """
-        with self._changed:
-            if client in self._lent:
-                self._lent.discard(client)
-                self._fill()
-        client.close_input()
-        if self._closed or client.process.poll() is not None:
-            self._end(client)
-            return
-        try:
-            start_thread(lambda: self._linger(client), "swerex-c-shells")
-        except ResourceError:
-            self._end(client)
-
-    def _linger(self, client: LoaderClient) -> None:
-        client.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            client.process.wait(_LINGER_SECONDS)
-        self._end(client)
-
-    def _end(self, client: LoaderClient) -> None:
-        client.process.kill()
-        client.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            client.process.wait(_END_SECONDS)
-        with self._changed:
-            self._all.discard(client)
-            self._changed.notify_all()
+    async def _why_ended(self, loader: Loader) -> SwerexException:
+        """Return why a loader has ended before it sent a greeting."""
+        status: int | None = None
+        with contextlib.suppress(TimeoutError, SwerexException):
+            async with asyncio.timeout(1):
+                status = await loader.process.wait()
+        if gone := await lost(self._backend):
+            return gone
+        if isinstance(loader.error, SwerexException):
+            return loader.error
+        return no_shell(self._backend, status, loader.words() or str(loader.error or ""))
 
     def _trim_later(self) -> None:
-        """Schedule the end of unneeded clients for when the pool is idle. The lock must be held."""
-        if self._timer is None and len(self._ready) > KEPT_READY:
-            self._timer = threading.Timer(IDLE_SECONDS, self._trim)
-            self._timer.daemon = True
-            self._timer.start()
+        """Schedule the end of loaders that nobody needs."""
+        if self._trimming is not None:
+            self._trimming.cancel()
+        self._trimming = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._trim)
 
     def _trim(self) -> None:
-        with self._changed:
-            self._timer = None
-            if self._closed:
-                return
-            surplus: list[LoaderClient] = []
-            if time.monotonic() - self._last >= IDLE_SECONDS:
-                self._wanted = KEPT_READY
-                surplus, self._ready = self._ready[KEPT_READY:], self._ready[:KEPT_READY]
-            self._trim_later()
-        for client in surplus:
-            self._end(client)
+        while len(self._idle) > 1:
+            self.retire(self._idle.pop())
 
-    def close(self) -> None:
-        """End all clients, and wait for them for at most a few seconds.
-
-        May be called again.
-        """
-        if self._pid != os.getpid():  # the clients belong to the parent of this forked process
-            return
-        with self._changed:
-            self._closed = True
-            for timer in (self._timer, self._later):
-                if timer is not None:
-                    timer.cancel()
-            self._ready.clear()
-            clients = list(self._all)
-            self._changed.notify_all()
-        for client in clients:
-            client.process.kill()
-        for client in clients:
-            self._end(client)
-        with self._changed:
-            self._changed.wait_for(lambda: not self._starting and not self._all, _END_SECONDS)
-            clients = list(self._all)
-        for client in clients:
-            self._end(client)
+    async def close(self) -> None:
+        """End all loaders. Calls that wait for one get `RuntimeClosedError`. May be called again."""
+        self._closed = True
+        if self._trimming is not None:
+            self._trimming.cancel()
+        self._idle.clear()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*(loader.close() for loader in self._all), return_exceptions=True)
+        self._all.clear()
 
 
 def check_version(version: tuple[int, int], sandbox: str) -> None:
@@ -338,13 +206,13 @@ def check_version(version: tuple[int, int], sandbox: str) -> None:
         raise NotSupportedError(msg)
 
 
-def lost(backend: Backend) -> SwerexException | None:
+async def lost(backend: Backend) -> SwerexException | None:
     """Return the error for a lost sandbox; None if it can run programs.
 
-    A sandbox whose state cannot be determined has an error, too. Blocks for at most a few seconds.
+    A sandbox whose state cannot be determined has an error, too. Takes at most a few seconds.
     """
     try:
-        reason = backend.why_lost(_ASK_SECONDS)
+        reason = await in_thread(backend.why_lost, _ASK_SECONDS)
     except SwerexException as e:  # also one that is a TimeoutError, which is returned unchanged
         return e
     except TimeoutError as e:
@@ -352,21 +220,11 @@ def lost(backend: Backend) -> SwerexException | None:
     return None if reason is None else SandboxLostError(reason)
 
 
-def _why_ended(backend: Backend, client: LoaderClient) -> SwerexException:
-    """Return why a client has ended before its shell sent a greeting."""
-    with contextlib.suppress(DeadlineExceeded):
-        client.pump(lambda: client.stdout.closed and client.stderr.closed, time.monotonic() + 1)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        client.process.wait(1)
-    return lost(backend) or no_shell(backend, client.process.returncode, client.words())
-
-
 def no_shell(backend: Backend, status: int | None, printed: str) -> SwerexException:
-    """Return the error for a client that ended before its shell was ready.
+    """Return the error for a program that ended before its shell was ready.
 
     Args:
-        status: its exit code, or minus the number of the signal that ended it; None if it still runs, or
-            nobody knows that code.
+        status: its exit code, or minus the number of the signal that ended it; None if it is not known.
         printed: its output.
     """
     words = " ".join(printed.split())

@@ -1,11 +1,11 @@
-"""Run scripts in a sandbox, each in a fresh bash over pipes.
+"""Use a sandbox: run scripts, each in a fresh subshell over pipes, end what they started, explain a loss.
 
     sandbox = Sandbox(backend)
-    sandbox.open(60)
-    result = sandbox.run('printf %s "$1" | tr a-z A-Z', "words of any bytes", timeout=10)
-    sandbox.close()
+    await sandbox.open(60)
+    result = await sandbox.run('printf %s "$1" | tr a-z A-Z', "words of any bytes", timeout=10)
+    await sandbox.close()
 
-All methods block, and may be called from any thread.
+All coroutines run in the event loop of `swerex_c.utils.background`, which has to run them for callers elsewhere.
 """
 
 from __future__ import annotations
@@ -14,41 +14,44 @@ import asyncio
 import contextlib
 import logging
 import os
-import subprocess
-import threading
-import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
 
+from swerex_c.engine.output import HeadTailBuffer
 from swerex_c.exceptions import (
     CommandTimeoutError,
     ConnectionLostError,
     ResourceError,
     RuntimeClosedError,
+    SandboxLostError,
     SwerexException,
 )
 from swerex_c.models import OUTPUT_LIMIT
 from swerex_c.sandbox import processes
 from swerex_c.sandbox.backend import Backend
-from swerex_c.sandbox.loader import NO_INPUT, REUSABLE, DeadlineExceeded, LoaderClient
-from swerex_c.sandbox.loader_pool import START_SECONDS, LoaderPool, lost
+from swerex_c.sandbox.loader import NO_INPUT, REUSABLE, Loader
+from swerex_c.sandbox.loader_pool import LoaderPool, lost
+from swerex_c.utils import background
 from swerex_c.utils.finalizers import call_from_finalizer
-from swerex_c.utils.threads import in_thread, start_thread
+from swerex_c.utils.threads import in_thread
 
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
-
-__all__ = ["ScriptResult", "Sandbox", "RunningScript", "in_killable_thread"]
-
-T = TypeVar("T")
+__all__ = ["RunningScript", "Sandbox", "ScriptResult"]
 
 KILL_SECONDS = 2.0 + processes.END_SECONDS
 """Maximum seconds to end everything that a script has started."""
 
+_HOLD_SECONDS = 0.5
+"""Seconds to wait for the end of a killed script: processes without its mark may hold its pipes."""
+
 _NOTICE_SECONDS = (0, 0.5, 1)
 """Pauses in seconds before each check whether the sandbox has ended: an engine may notice only when all streams end."""
+
+_STATUS_SECONDS = 6.0
+"""Maximum seconds to learn the exit code of a client that has closed its streams."""
+
+_SWEEP_SECONDS = 20.0
+"""Seconds in which a sandbox answers, besides those of the script; a frozen one does not."""
 
 
 @dataclass
@@ -75,18 +78,18 @@ class Sandbox:
         self.backend = backend
         self.mark = processes.new_mark()
         self.programs: Mapping[str, tuple[str, ...]] | None = None
-        """Command lines of the programs for `swerex_c.sandbox.file_ops`, which sets this when it needs them first."""
+        """Command lines of the programs for `swerex_c.sandbox.files`, which sets this when it needs them first."""
         self._shells = LoaderPool(backend, self.mark, logger)
-        self._running: weakref.WeakSet[RunningScript] = weakref.WeakSet()
-        self._lock = threading.Lock()
+        self._running: set[RunningScript] = set()
         self._closed = False
-        weakref.finalize(self, call_from_finalizer, self._shells.close).atexit = False
+        self._owner = os.getpid()
+        weakref.finalize(self, _drop, self._shells, self._owner).atexit = False
 
-    def open(self, timeout: float, *, shells: bool = True) -> None:
-        """Open the backend, and start the first shell.
+    async def open(self, timeout: float, *, shells: bool = True) -> None:
+        """Open the backend, and start the first loader.
 
         Args:
-            shells: False if shells are known to work: the first starts when needed, or after a short idle time.
+            shells: False if bash is known to work: the first loader starts when needed, or after a short idle time.
 
         Raises:
             SandboxLostError: if the sandbox does not exist or cannot be reached.
@@ -94,17 +97,22 @@ class Sandbox:
             ResourceError: if no shell can be started there for another reason.
             TimeoutError: if that takes longer than `timeout` seconds.
         """
-        deadline = time.monotonic() + timeout
-        self.backend.open(timeout)
+        deadline = asyncio.get_running_loop().time() + timeout
+        await in_thread(self.backend.open, timeout)
         if not shells:
             self._shells.start_later()
             return
-        self._shells.put_back(self._shells.take(max(0.0, deadline - time.monotonic()), lend=True))
+        try:
+            async with asyncio.timeout_at(deadline):
+                self._shells.put(await self._shells.take())
+        except TimeoutError as e:
+            if isinstance(e, SwerexException):
+                raise
+            msg = f"No shell has started in {self.backend.name} within {timeout:.0f} seconds"
+            raise TimeoutError(msg) from None
 
-    def start(self, script: str, *words: str, kind: int = 0) -> RunningScript:
-        """Start a script in a bash of its own.
-
-        It has the sandbox's own environment and directory.
+    async def start(self, script: str, *words: str, kind: int = 0) -> RunningScript:
+        """Start a script. It has the sandbox's own environment and directory.
 
         Args:
             script: bash. It runs in a subshell: `$$` is the shell above it, which reports its end.
@@ -112,107 +120,101 @@ class Sandbox:
             kind: flags of `swerex_c.sandbox.loader`. A `REUSABLE` script starts faster. It must read exactly the bytes
                 that are written to it, and must not pass its standard input to a process that outlives it.
 
+        Returns:
+            the script, to be used with `async with`.
+
         Raises:
             SandboxLostError, NotSupportedError, ResourceError, RuntimeClosedError: if the script was not started.
         """
-        with self._lock:
-            if self._closed:
-                msg = "The runtime was closed: make another one"
-                raise RuntimeClosedError(msg)
-        try:
-            running = self._begin(script, words, kind, time.monotonic() + START_SECONDS)
-        except TimeoutError as e:
-            raise lost(self.backend) or ResourceError(str(e)) from None
-        with self._lock:
-            self._running.add(running)
-        return running
-
-    def _begin(self, script: str, words: Sequence[str], kind: int, deadline: float) -> RunningScript:
-        """Start a script in a shell. The caller must give it to `_release`.
-
-        Raises:
-            TimeoutError: if the script was not started before `deadline`.
-            and what `start` raises.
-        """
+        if self._owner != os.getpid():
+            raise RuntimeClosedError("The runtime belongs to the process that this one was forked from: make another")
+        if self._closed:
+            raise RuntimeClosedError("The runtime was closed: make another one")
         mark = processes.new_mark(self.mark)
         encoded = [os.fsencode(word) for word in words]
         while True:
-            client = self._shells.take(deadline - time.monotonic(), lend=bool(kind & REUSABLE))
+            loader = await self._shells.take()
             nonce = None
+            possible = kind if loader.reusable else kind & ~REUSABLE
+            running = RunningScript(self, loader, mark, kept=bool(possible & REUSABLE))
+            self._running.add(running)  # from here on, closing the sandbox ends it
             try:
-                possible = kind if client.keeps else kind & ~REUSABLE
-                nonce = client.send(script, encoded, possible, mark, deadline)
-            except DeadlineExceeded:
-                msg = f"A shell in {self.backend.name} has not accepted its script in time"
-                raise TimeoutError(msg) from None
+                nonce = await loader.begin(script, encoded, possible, mark)
             finally:
                 if nonce is None:
-                    self._shells.retire(client)
+                    self._running.discard(running)
+                    self._shells.retire(loader)
             if nonce is not None:
-                return RunningScript(self, client, nonce, mark, kept=bool(possible & REUSABLE))
+                return running.begun(nonce)
 
-    def _release(self, running: RunningScript) -> None:
-        """Release the client of a script that has ended or is given up."""
-        with self._lock:
-            self._running.discard(running)
-        client, ended = running.client, running.done and running.code is not None and not running.killed
-        if running.kept and ended and client.recycle(running.nonce):
-            self._shells.put_back(client)
-        else:
-            self._shells.retire(client)
-
-    def run(
-        self,
-        script: str,
-        *words: str,
-        input: bytes = b"",
-        timeout: float | None = None,
-        limit: int = OUTPUT_LIMIT,
+    async def run(
+        self, script: str, *words: str, timeout: float | None = None, limit: int = OUTPUT_LIMIT, input: bytes = b""
     ) -> ScriptResult:
         """Run a script to its end.
 
         Args:
-            input: its standard input.
             timeout: seconds after which the script and everything it started are ended; None means no limit.
             limit: bytes kept of each stream: half from its beginning, half from its end.
+            input: its standard input.
 
         Raises:
             CommandTimeoutError: if the script took too long; `output` has its output so far.
             what `start` and `RunningScript.wait` raise.
         """
-        with self.start(script, *words, kind=0 if input else REUSABLE | NO_INPUT) as running:
-            return running.collect(input, timeout, limit)
+        async with await self.start(script, *words, kind=0 if input else REUSABLE | NO_INPUT) as running:
+            return await running.collect(input, timeout, limit)
 
-    def close(self) -> None:
-        """End all running scripts and all clients, and close the backend.
+    async def end_marked(self, mark: str, late: float = 0) -> str | None:
+        """End all processes with the mark, and wait up to `late` seconds for the first to appear.
+
+        Returns:
+            None if no process, or no sandbox, is left; else a sentence.
+        """
+        try:
+            seconds = processes.END_SECONDS + late + _SWEEP_SECONDS
+            words = (mark, str(processes.END_SECONDS + int(late)), str(int(late)))
+            answer = await self.run(processes.END_MARKED, *words, timeout=seconds)
+            left = answer.stdout.split()[0].decode()
+        except (SandboxLostError, RuntimeClosedError):
+            return None
+        except (SwerexException, IndexError, TimeoutError, OSError) as e:
+            gone = await lost(self.backend)
+            return None if gone is not None else f"Cannot end the processes started in {self.backend.name}: {e}"
+        return None if left == "0" else f"{left} of the processes started in {self.backend.name} could not be ended"
+
+    async def close(self) -> None:
+        """End all running scripts and all loaders, and close the backend.
 
         May be called again.
         """
-        with self._lock:
-            self._closed = True
-            running = list(self._running)
-        threads = []
-        for one in running:
-            try:
-                threads.append(start_thread(one.kill, "swerex-kill"))
-            except ResourceError:
-                one.kill()
-        deadline = time.monotonic() + KILL_SECONDS
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        self._shells.close()
-        self.backend.close()
+        if self._owner != os.getpid():  # the loaders belong to the parent of this forked process
+            return
+        self._closed = True
+        await asyncio.gather(*(running.kill() for running in list(self._running)))
+        await self._shells.close()
+        await in_thread(self.backend.close)
 
-    def _end_marked(self, mark: str) -> None:
-        """End everything that has the mark. Does not use `run`, which would call this again for its own timeout."""
-        words = [mark, str(processes.END_SECONDS)]
-        deadline = time.monotonic() + KILL_SECONDS
-        running = self._begin(processes.END_MARKED, words, REUSABLE | NO_INPUT, deadline)
+    async def _end(self, running: RunningScript) -> None:
+        """End everything that a script has started. Does not use `run`, which would end what takes too long again."""
+        async with asyncio.timeout(KILL_SECONDS):
+            loader = await self._shells.take()
+        words: Sequence[str] = (running.mark, str(processes.END_SECONDS))
+        kind = REUSABLE | NO_INPUT if loader.reusable else NO_INPUT
+        ending = RunningScript(self, loader, "", kept=loader.reusable)
         try:
-            with contextlib.suppress(DeadlineExceeded, BrokenPipeError):
-                running.wait_until(deadline)
+            async with asyncio.timeout(KILL_SECONDS):
+                ended = await loader.begin(processes.END_MARKED, list(map(os.fsencode, words)), kind, running.mark)
+                if ended is not None:
+                    ending.begun(ended)
+                    await loader.until(lambda: ending.done)
         finally:
-            self._release(running)
+            ending.release()
+
+
+def _drop(shells: LoaderPool, owner: int) -> None:
+    """Close the loaders of a sandbox that nobody has any more. Called by the garbage collector, anywhere."""
+    if owner == os.getpid() and shells.used:
+        call_from_finalizer(lambda: background.run_blocking(shells.close()))
 
 
 class RunningScript:
@@ -222,39 +224,39 @@ class RunningScript:
     never depends on reading another: pending output is buffered in memory.
     """
 
-    def __init__(self, sandbox: Sandbox, client: LoaderClient, nonce: bytes, mark: str, *, kept: bool) -> None:
-        self.client = client
-        self.nonce = nonce
+    def __init__(self, sandbox: Sandbox, loader: Loader, mark: str, *, kept: bool) -> None:
+        self.loader = loader
+        self.nonce = b""
         """Secret that lets a shell executed by the script use `swx_note` too; no other process there may get it."""
         self.mark = mark
         """Value of SWEREX_C_MARK in everything that the script executes."""
-        self.kept = kept
-        """True if the client can take another script afterwards."""
         self.killed = False
         """True if `kill` was called."""
+        self._kept = kept
         self._sandbox = sandbox
-        self._stdout, self._stderr = client.stdout, client.stderr
-        self._closed = False
-        self._lock = threading.Lock()
+        self._released = False
+        self._stdout, self._stderr = loader.stdout, loader.stderr
+
+    def begun(self, nonce: bytes) -> RunningScript:
+        """Note that the loader has taken the script."""
+        self.nonce = nonce
+        self._stdout, self._stderr = self.loader.stdout, self.loader.stderr
+        return self
 
     @property
     def code(self) -> int | None:
-        """Return the exit status, or minus the number of the ending signal.
+        """Return the exit status, or minus the number of the ending signal; None if it is not yet known.
 
-        Returns:
-            None if it is not yet known.
+        It is known when it has come behind all output on both streams.
         """
-        value = self._stdout.records.get(b"E")
-        return None if value is None else int(value)
+        codes = [frames.records.get(b"E") for frames in (self._stdout, self._stderr)]
+        return None if codes[0] is None or codes[1] is None else int(codes[0])
 
     @property
     def note(self) -> int | None:
-        """Return the number that the script sent with `swx_note NUMBER`.
+        """Return the number that the script sent with `swx_note NUMBER`, or None.
 
         Programs that the script executes cannot forge it.
-
-        Returns:
-            None if none has arrived.
         """
         value = self._stdout.records.get(b"N")
         return None if value is None else int(value)
@@ -264,176 +266,122 @@ class RunningScript:
         """Return whether all output of the script has arrived."""
         return self._stdout.done and self._stderr.done
 
-    def write(self, data: ReadableBuffer, deadline: float | None = None) -> None:
+    async def write(self, data: bytes | memoryview) -> None:
         """Write all of `data` to standard input.
 
         Raises:
             BrokenPipeError: if the script has ended.
-            DeadlineExceeded: if the script does not take the data before `deadline` (of the monotonic clock).
         """
-        self.client.write(memoryview(data), lambda: self.done, deadline)
+        await self.loader.write(data)
 
-    def close_input(self) -> None:
+    async def close_input(self) -> None:
         """Close standard input.
 
         Does nothing for a script of the kind `REUSABLE`, which knows the end of its input from its contents.
         """
-        if not self.kept:
-            self.client.close_input()
+        if not self._kept:
+            with contextlib.suppress(Exception):  # what reads the output finds out that the connection broke
+                await self.loader.process.end_input()
 
-    def read(self, size: int = -1, *, stderr: bool = False) -> bytes:
-        """Return up to `size` bytes of a stream, once any are available.
+    async def read(self, size: int = -1, *, stderr: bool = False) -> bytes:
+        """Return up to `size` bytes of a stream, once any are available; b"" at the end. -1 reads to the end."""
+        frames = self._stderr if stderr else self._stdout
+        if size >= 0:
+            return await self.loader.read(frames, size)
+        pieces = []
+        while piece := await self.loader.read(frames, 1 << 20):
+            pieces.append(piece)
+        return b"".join(pieces)
 
-        Args:
-            size: -1 reads to the end.
-            stderr: read standard error instead of standard output.
-
-        Returns:
-            b"" at the end.
-        """
-        output = self._stderr if stderr else self._stdout
-        if size < 0:
-            return b"".join(iter(lambda: self.client.read(output, 256 * 1024), b""))
-        return self.client.read(output, size)
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Return the exit status, or minus the number of the ending signal.
-
-        Output is kept for the streams.
+    async def wait(self) -> int:
+        """Return the exit status, or minus the number of the ending signal. Output is kept for the streams.
 
         Raises:
-            TimeoutError: if the script has not ended after `timeout` seconds. It keeps running.
             SandboxLostError: if the sandbox is gone.
             ConnectionLostError: if the connection to the sandbox is lost; other commands can open a new one.
-            SwerexException: if the shell above the script has ended without reporting an exit status.
+            RuntimeClosedError: if the script was killed.
+            SwerexException: if the loader has ended without reporting an exit status.
         """
-        try:
-            self.wait_until(None if timeout is None else time.monotonic() + timeout)
-        except DeadlineExceeded:
-            msg = f"The script has not ended after {timeout:g} seconds"
-            raise TimeoutError(msg) from None
-        except BrokenPipeError:
-            raise RuntimeClosedError("The runtime was closed while the command ran") from None
-        code = self.code
-        if code is not None:
-            return code
-        raise self._no_code()
-
-    def wait_until(self, deadline: float | None) -> None:
-        """Wait until all output has arrived; see `LoaderClient.pump`."""
-        self.client.pump(lambda: self.done, deadline)
-
-    def _no_code(self) -> SwerexException:
+        await self.loader.until(lambda: self.done)
         if self.killed:
-            return RuntimeClosedError("The command was ended")
-        client = self.client
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            client.process.wait(1)
+            raise RuntimeClosedError("The runtime was closed while the command ran")
+        code = self.code
+        if code is None:
+            raise await self._no_code()
+        return code
+
+    async def _no_code(self) -> SwerexException:
+        loader, name = self.loader, self._sandbox.backend.name
+        status: int | None = None
+        why = loader.error
+        try:
+            async with asyncio.timeout(_STATUS_SECONDS):
+                status = await loader.process.wait()
+        except Exception as e:
+            why = why or (None if isinstance(e, TimeoutError) else e)
         for pause in _NOTICE_SECONDS:
-            time.sleep(pause)
-            gone = lost(self._sandbox.backend)
+            await asyncio.sleep(pause)
+            gone = await lost(self._sandbox.backend)
             if gone is not None:
                 return gone
-        words = client.words()
-        said = f": {words}" if words else ""
+        said = f": {words}" if (words := loader.words()) else ""
         began = b"B" in self._stdout.records or b"B" in self._stderr.records
         what = "while the command ran" if began else "before the command began, or as it did"
-        code = client.process.returncode
-        unsure = None if code is None or code < 0 else self._sandbox.backend.unsure(client.argv, code)
-        if unsure is not None:
+        if isinstance(why, ConnectionLostError):
             return ConnectionLostError(
-                f"{unsure} {what}, so its exit code is unknown, and it may still run. Other commands connect "
-                f"again{said}"
+                f"{why} {what}, so its exit code is unknown, and it may still run. Other commands connect again{said}"
             )
-        return ResourceError(
-            f"The shell in {self._sandbox.backend.name} has ended {what}, so there is no exit code: "
-            f"its client ended with status {code}{said}"
-        )
+        how = f"its client ended with status {status}" if why is None else " ".join(str(why).split())
+        return ResourceError(f"The shell in {name} has ended {what}, so there is no exit code: {how}{said}")
 
-    def collect(self, input: bytes, timeout: float | None, limit: int) -> ScriptResult:
+    async def collect(self, input: bytes, timeout: float | None, limit: int) -> ScriptResult:
         """Write the input, read all output, and wait for the end; see `Sandbox.run`."""
-        from swerex_c.engine.output import HeadTailBuffer
-
         kept = (HeadTailBuffer(limit), HeadTailBuffer(limit))
-        for output, keeper in zip((self._stdout, self._stderr), kept, strict=True):
-            output.drain(keeper.add)
-        deadline = None if timeout is None else time.monotonic() + timeout
+        for frames, keeper in zip((self._stdout, self._stderr), kept, strict=True):
+            frames.drain(keeper.add)
         try:
-            if input:
-                with contextlib.suppress(BrokenPipeError):
-                    self.write(input, deadline)
-            self.close_input()
-            self.wait_until(deadline)
-        except DeadlineExceeded:
-            self.kill()
+            async with asyncio.timeout(timeout):
+                if input:
+                    with contextlib.suppress(OSError):
+                        await self.write(input)
+                await self.close_input()
+                await self.loader.until(lambda: self.done)
+        except TimeoutError:
+            await self.kill()
             msg = f"The script has not ended after {timeout:g} seconds, and was killed"
             raise CommandTimeoutError(msg, output=kept[0].content().decode(errors="backslashreplace")) from None
-        except BrokenPipeError:
-            pass
-        if self.killed:
-            msg = "The runtime was closed while the command ran"
-            raise RuntimeClosedError(msg)
-        code = self.wait(0)
+        code = await self.wait()
         return ScriptResult(code, kept[0].content(), kept[1].content(), kept[0].dropped + kept[1].dropped)
 
-    def kill(self) -> None:
-        """End the script and everything that it started.
+    async def kill(self) -> None:
+        """End the script and everything that it started. Returns when that is done, after at most a few seconds."""
+        if self.killed or self._released or self.code is not None:
+            return
+        self.killed = True
+        with contextlib.suppress(SwerexException, TimeoutError):
+            await self._sandbox._end(self)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_HOLD_SECONDS):
+                await self.loader.until(lambda: self.done)
+        self.loader.give_up()
 
-        Returns when that is done, after at most a few seconds.
-        """
-        with self._lock:
-            if self.killed or self._closed or self.done:
-                return
-            self.killed = True
-        try:
-            with contextlib.suppress(SwerexException, TimeoutError):
-                self._sandbox._end_marked(self.mark)
-        finally:
-            # Processes without the mark may hold the pipes open.
-            self.client.give_up(time.monotonic() + 0.5)
-            with contextlib.suppress(DeadlineExceeded, BrokenPipeError):
-                self.wait_until(time.monotonic() + 1)
+    def release(self) -> None:
+        """Give the loader back, or close it. Background processes that the script left keep running."""
+        self._released = True
+        self._sandbox._running.discard(self)
+        if self._kept and self.nonce and self.code is not None and not self.killed:
+            self.loader.recycle(self.nonce)
+            self._sandbox._shells.put(self.loader)
+        else:
+            self._sandbox._shells.retire(self.loader)
 
-    def close(self) -> None:
-        """Release the script, and end it if it still runs.
-
-        If it has ended, background processes that it left keep running.
-        """
-        if not self.done:
-            self.kill()
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._sandbox._release(self)
-
-    def __enter__(self) -> RunningScript:
+    async def __aenter__(self) -> RunningScript:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-async def in_killable_thread(function: Callable[[Callable[[RunningScript], object]], T]) -> T:
-    """Call a blocking function in a thread; a cancellation kills its script.
-
-    The cancellation is raised when the script and everything that it started has ended.
-
-    Args:
-        function: it has to pass the script to its argument before it gives the script any work.
-    """
-    scripts: list[RunningScript] = []
-    cancelled = False
-
-    def began(running: RunningScript) -> None:
-        scripts.append(running)
-        if cancelled:
-            raise RuntimeClosedError("The call was cancelled")
-
-    try:
-        return await in_thread(function, began)
-    except asyncio.CancelledError:
-        cancelled = True
-        for running in scripts:
-            await in_thread(running.kill)
-        raise
+    async def __aexit__(self, *_: object) -> None:
+        """Release the script, and end it if it still runs."""
+        try:
+            if self.code is None:
+                await asyncio.shield(asyncio.ensure_future(self.kill()))
+        finally:
+            self.release()

@@ -19,7 +19,6 @@ from swerex_c.engine.session import TRANSPORT_BASH, TRANSPORT_VARIABLES, BashSes
 from swerex_c.engine.startup_files import SET_BY_CORE
 from swerex_c.exceptions import (
     CommandTimeoutError,
-    ResourceError,
     RuntimeClosedError,
     SandboxLostError,
     SessionDiedError,
@@ -28,8 +27,6 @@ from swerex_c.exceptions import (
 from swerex_c.models import OUTPUT_LIMIT, CloseBashSessionResponse
 from swerex_c.sandbox.loader_pool import lost, no_shell
 from swerex_c.sandbox.processes import (
-    END_MARKED,
-    END_SECONDS,
     FIND_SHELL,
     INTERRUPT_FOREGROUND,
     KILL_FOREGROUND,
@@ -38,7 +35,8 @@ from swerex_c.sandbox.processes import (
     TAG_LIMITS,
     new_mark,
 )
-from swerex_c.utils.threads import in_thread, start_thread
+from swerex_c.utils import background
+from swerex_c.utils.threads import in_thread
 
 if TYPE_CHECKING:
     import logging
@@ -48,7 +46,7 @@ if TYPE_CHECKING:
     from swerex_c.models import BashAction, BashInterruptAction, CreateBashSessionRequest, CreateBashSessionResponse
     from swerex_c.sandbox.sandbox import Sandbox
 
-__all__ = ["SandboxSession", "ProbeResult", "end_marked", "probe"]
+__all__ = ["SandboxSession", "ProbeResult", "probe"]
 
 CLIENT_SECONDS = 60.0
 """Maximum seconds from the start of a client to the first prompt of its shell."""
@@ -116,34 +114,14 @@ class ProbeResult:
         return cls(there, "" if born == "-" else born, ahead)
 
 
-def probe(sandbox: Sandbox, mark: str) -> ProbeResult:
-    """Probe the sandbox for the shell with this mark. Blocks."""
-    answer = sandbox.run(FIND_SHELL, mark, timeout=_ASK_SECONDS)
+async def probe(sandbox: Sandbox, mark: str) -> ProbeResult:
+    """Probe the sandbox for the shell with this mark, in the private event loop."""
+    answer = await sandbox.run(FIND_SHELL, mark, timeout=_ASK_SECONDS)
     return ProbeResult.of(answer.code == 0, answer.stdout)
 
 
 def _clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def end_marked(sandbox: Sandbox, mark: str, late: float = 0) -> str | None:
-    """End all processes with the mark. Blocks.
-
-    Waits up to `late` seconds for the first to appear. Takes at most END_SECONDS, `late` and some more.
-
-    Returns:
-        None if no process, or no sandbox, is left; else a sentence.
-    """
-    try:
-        seconds = END_SECONDS + late + _ASK_SECONDS
-        answer = sandbox.run(END_MARKED, mark, str(END_SECONDS + int(late)), str(int(late)), timeout=seconds)
-        left = answer.stdout.split()[0].decode()
-    except (SandboxLostError, RuntimeClosedError):
-        return None
-    except (SwerexException, IndexError, TimeoutError, OSError) as e:
-        gone = lost(sandbox.backend)
-        return None if gone is not None else f"Cannot end the processes started in {sandbox.backend.name}: {e}"
-    return None if left == "0" else f"{left} of the processes started in {sandbox.backend.name} could not be ended"
 
 
 class SandboxSession(BashSession):
@@ -178,9 +156,9 @@ class SandboxSession(BashSession):
         self._prompt: bytes | None = None
         """SHELL_READS output at the prompt; a process ID alone also fits other waits. None: not known yet."""
         self._learned = threading.Event()  # also set when learning has failed
-        self._awaited = threading.Event()
+        self._awaited = False
         self._doubting = threading.Lock()
-        self._judging = threading.Lock()
+        self._judging = asyncio.Lock()  # of the private event loop
         self._verdict: list[SwerexException | None] = []
 
     # -- start
@@ -205,12 +183,7 @@ class SandboxSession(BashSession):
 
     async def start(self) -> CreateBashSessionResponse:
         answer = await super().start()
-        # In a separate thread, so that the first command does not wait for it.
-        try:
-            start_thread(self._learn, "learn the prompt")
-        except ResourceError:
-            await self.close()
-            raise
+        background.spawn(self._learn())  # the first command does not wait for it
         return answer
 
     # -- commands that end without a visible prompt
@@ -223,7 +196,7 @@ class SandboxSession(BashSession):
             with translated():
                 flags = _core.scan(command)[1]
             if flags & (_core.SCAN_PROMPT | _core.SCAN_EXEC):
-                self._awaited.set()
+                self._awaited = True
                 await in_thread(self._learned.wait, _ASK_SECONDS)
         return await super()._submit(action, command, timeout, stream)
 
@@ -254,7 +227,8 @@ class SandboxSession(BashSession):
                     # Only if doubtful: a shell that has not read its command yet is at its prompt, too.
                     sure = self._prompt and b" " in self._prompt  # else only if the shell itself does not read or wait
                     if self._prompt and facts["doubtful"] and (sure or facts["hides"]):
-                        seen = await in_thread(self._shell_reads)
+                        looking = asyncio.ensure_future(background.run(self._shell_reads()))
+                        seen = await asyncio.shield(looking)  # it is short: no need to end it with the command
                         if seen == self._prompt and self._core is core:
                             core.doubt(facts["commands"])
                 finally:
@@ -262,7 +236,7 @@ class SandboxSession(BashSession):
             await asyncio.sleep(pause)
             pause = min(pause * _DOUBT_AGAIN[0], _DOUBT_AGAIN[1])
 
-    def _learn(self) -> None:
+    async def _learn(self) -> None:
         """Learn how the shell's wait at its prompt looks, and set `_learned`.
 
         The shell is probed until it is idle both before the probe and after it.
@@ -274,21 +248,24 @@ class SandboxSession(BashSession):
                 if core is None or (before := core.facts())["dead"] or before["closed"]:
                     return
                 if before["idle"]:
-                    seen = self._shell_reads()
+                    seen = await self._shell_reads()
                     after = core.facts()
                     if after["idle"] and after["commands"] == before["commands"]:
                         self._prompt = seen
                         return
-                if self._awaited.wait(pause):
-                    time.sleep(_LEARN_SECONDS)
+                begin = time.monotonic()
+                while True:  # a caller that waits makes it faster
+                    await asyncio.sleep(_LEARN_SECONDS)
+                    if self._awaited or time.monotonic() - begin > pause:
+                        break
                 pause = min(2 * pause, 1.0)
         finally:
             self._learned.set()
 
-    def _shell_reads(self) -> bytes:
-        """Return the read in which the shell waits; empty if it does not wait in one or if that is unknown. Blocks."""
+    async def _shell_reads(self) -> bytes:
+        """Return the read in which the shell waits; empty if it does not wait in one or if that is unknown."""
         try:
-            answer = self.sandbox.run(SHELL_READS, self.mark, timeout=_ASK_SECONDS)
+            answer = await self.sandbox.run(SHELL_READS, self.mark, timeout=_ASK_SECONDS)
         except (SwerexException, TimeoutError, OSError):
             return b""
         return answer.stdout if answer.code == 0 else b""
@@ -297,23 +274,23 @@ class SandboxSession(BashSession):
 
     async def _died(self, answer: _core.Operation) -> None:
         """Raise the cause if the sandbox or the client was lost. Otherwise return: the shell itself has ended."""
-        error = await in_thread(self._judge, answer)
+        error = await background.run(self._judge(answer))
         if error is not None:
             raise error
 
-    def _judge(self, answer: _core.Operation) -> SwerexException | None:
-        """Return the cause of the end, the same one for each caller. Blocks."""
-        with self._judging:
+    async def _judge(self, answer: _core.Operation) -> SwerexException | None:
+        """Return the cause of the end, the same one for each caller."""
+        async with self._judging:
             if not self._verdict:
-                self._verdict.append(self._investigate(answer))
+                self._verdict.append(await self._investigate(answer))
             known = self._verdict[0]
         if known is None or not isinstance(known, SessionDiedError):
             return None if known is None else type(known)(str(known))
         return SessionDiedError(str(known), exit_code=known.exit_code, signal=known.signal)
 
-    def _investigate(self, answer: _core.Operation) -> SwerexException | None:
+    async def _investigate(self, answer: _core.Operation) -> SwerexException | None:
         backend = self.sandbox.backend
-        gone = lost(backend)
+        gone = await lost(backend)
         if gone is not None:
             return gone
         if answer.end == "lost":
@@ -321,12 +298,12 @@ class SandboxSession(BashSession):
         if not answer.typed and not self._ready:
             status = None if answer.code < 0 else -answer.signal or answer.code
             return no_shell(backend, status, answer.output)
-        there, gone = self._look_again()
+        there, gone = await self._look_again()
         if gone is not None:
             return gone
         if there:
-            end_marked(self.sandbox, self.mark)
-        unsure = None if answer.signal or there else backend.unsure(self._argv, answer.code)
+            await self.sandbox.end_marked(self.mark)
+        unsure = None if answer.signal or there else await in_thread(backend.unsure, self._argv, answer.code)
         if unsure is not None:
             return SessionDiedError(
                 f"{unsure}, and the session's shell has ended, so the exit code of its command is unknown. Close the "
@@ -344,7 +321,7 @@ class SandboxSession(BashSession):
         )
         return SessionDiedError(msg)
 
-    def _look_again(self) -> tuple[bool, SwerexException | None]:
+    async def _look_again(self) -> tuple[bool, SwerexException | None]:
         """Return whether the shell still exists, and the error if the sandbox is lost.
 
         When a container ends, its processes end first, and for a moment its engine does not know.
@@ -353,20 +330,20 @@ class SandboxSession(BashSession):
         until = time.monotonic() + _GONE_SECONDS
         while True:
             try:
-                seen = probe(sandbox, self.mark)
+                seen = await probe(sandbox, self.mark)
             except (SandboxLostError, RuntimeClosedError) as e:
                 return False, e
             except (SwerexException, TimeoutError, OSError) as e:
-                gone = lost(sandbox.backend)
+                gone = await lost(sandbox.backend)
                 if gone is not None or time.monotonic() > until:
                     msg = f"Cannot determine whether the session's shell in {sandbox.backend.name} still runs: {e}"
                     return False, gone or SessionDiedError(msg)
-                time.sleep(0.1)
+                await asyncio.sleep(0.1)
                 continue
             if self._known.born and seen.born and seen.born != self._known.born:
                 msg = f"The {sandbox.backend.name} was restarted, and everything that ran there has ended"
                 return False, SandboxLostError(msg)
-            return seen.there, lost(sandbox.backend)
+            return seen.there, await lost(sandbox.backend)
 
     # -- interrupting and ending
 
@@ -416,11 +393,11 @@ class SandboxSession(BashSession):
         if ahead is None:
             return False
         until = int((_clock() + _SIGNAL_SECONDS + ahead) * 100)
-        sending = asyncio.ensure_future(in_thread(self._ask_inside, INTERRUPT_FOREGROUND, str(until)))
+        sending = asyncio.ensure_future(background.run(self._ask_inside(INTERRUPT_FOREGROUND, str(until))))
         try:
             return await asyncio.wait_for(asyncio.shield(sending), _SIGNAL_SECONDS + 0.1) == 0
         except (TimeoutError, SwerexException, OSError):
-            sending.cancel()
+            sending.add_done_callback(retrieve_exception)
             return False
 
     async def _kill_foreground(self, *, again: bool = True) -> bool:
@@ -432,7 +409,7 @@ class SandboxSession(BashSession):
         since = sys.maxsize if ahead is None else int((begun + ahead) * 100)
         prompt = (self._prompt or b"").decode(errors="replace").strip()
         try:
-            code = await in_thread(self._ask_inside, KILL_FOREGROUND, str(since), prompt)
+            code = await background.run(self._ask_inside(KILL_FOREGROUND, str(since), prompt))
         except CommandTimeoutError:
             return False
         if code == _AT_PROMPT:  # the interrupt has ended the command, but no prompt was seen
@@ -444,9 +421,9 @@ class SandboxSession(BashSession):
             self._held = _HELD_BY_SHELL
         return core.type(_END_OF_INPUT) if code == _SHELL_READS else code == 0
 
-    def _ask_inside(self, script: str, *words: str) -> int:
-        """Run a script that signals the foreground processes. Return its exit code. Blocks."""
-        return self.sandbox.run(script, self.mark, *words, timeout=_ASK_SECONDS).code
+    async def _ask_inside(self, script: str, *words: str) -> int:
+        """Run a script that signals the foreground processes. Return its exit code."""
+        return (await self.sandbox.run(script, self.mark, *words, timeout=_ASK_SECONDS)).code
 
     async def close(self, *, inside: bool = True) -> CloseBashSessionResponse:
         """End the shell and everything that it started in the sandbox.
@@ -464,10 +441,10 @@ class SandboxSession(BashSession):
         inside = inside and not any(isinstance(known, SandboxLostError) for known in self._verdict)
         if inside and not self._ready and self._core is not None and not self._core.facts()["dead"]:
             # The client has requested a shell, or is about to. Once it is closed, the shell's start would go unnoticed.
-            await in_thread(end_marked, self.sandbox, self.mark, _LATE_SECONDS)
+            await background.run(self.sandbox.end_marked(self.mark, _LATE_SECONDS))
         answer = await super().close()
         if inside:
-            left = await in_thread(end_marked, self.sandbox, self.mark)
+            left = await background.run(self.sandbox.end_marked(self.mark))
             if left is not None:
                 self.logger.warning("%s", left)
         return answer

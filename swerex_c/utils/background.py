@@ -153,7 +153,7 @@ async def run(work: Coroutine[Any, Any, T]) -> T:
 
     def report(task: asyncio.Task[T]) -> None:
         with contextlib.suppress(RuntimeError):  # the caller's loop is closed
-            caller.call_soon_threadsafe(lambda: ended.done() or ended.set_result(None))
+            caller.call_soon_threadsafe(ended.set_result, None)
 
     home.call_soon_threadsafe(begin)
     cancelled = False
@@ -161,8 +161,9 @@ async def run(work: Coroutine[Any, Any, T]) -> T:
         try:
             await asyncio.wait([ended])
         except asyncio.CancelledError:
+            if not cancelled:  # the cleanup is not interrupted by a second one
+                home.call_soon_threadsafe(lambda: tasks[0].cancel())
             cancelled = True
-            home.call_soon_threadsafe(lambda: tasks[0].cancel())
         except GeneratorExit:  # the caller's loop is gone
             home.call_soon_threadsafe(lambda: tasks[0].cancel())
             raise

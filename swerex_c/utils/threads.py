@@ -155,8 +155,8 @@ def cancellable(interrupt: Callable[[], object], patience: float = 0.0) -> conte
 async def in_cancellable_thread(cancellation: Cancellation, function: Callable[..., T], *args: Any) -> T:
     """Call a blocking function in a thread; a cancellation interrupts and awaits it.
 
-    It is interrupted in the programs of `run_command`, the coroutines of `background.run_blocking`, and `cancellable` blocks.
-    Cancelling the task and `cancellation` both do that.
+    It is interrupted in the programs of `run_command`, the coroutines of `background.run_blocking`, and `cancellable`
+    blocks. Cancelling the task and `cancellation` both do that.
 
     Raises:
         ResourceError: as `in_thread`.

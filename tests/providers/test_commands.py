@@ -20,7 +20,7 @@ from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.commands import execute
 from swerex_c.sandbox.sandbox import Sandbox
 from tests.support.docker_engine import Engine
-from tests.support.sandboxes import docker_place, place  # noqa: F401 - fixtures
+from tests.support.sandboxes import Blocking, docker_place, place  # noqa: F401 - fixtures
 from tests.support.wait import DEADLINE, until
 
 LIMIT = 1 << 28
@@ -30,11 +30,11 @@ class Box:
     """A place in use."""
 
     def __init__(self, backend: Backend) -> None:
-        self.place = Sandbox(backend)
+        self.place = Blocking(Sandbox(backend))
         self.place.open(DEADLINE)
 
     def run(self, command: str | list[str], **fields: Any) -> CommandResponse:
-        return asyncio.run(execute(self.place, Command(command=command, **fields), LIMIT))
+        return asyncio.run(execute(self.place.it, Command(command=command, **fields), LIMIT))
 
     def sh(self, command: str, **fields: Any) -> CommandResponse:
         return self.run(command, shell=True, **fields)
@@ -76,7 +76,7 @@ def test_a_frozen_place(docker: Engine, docker_place: Callable[..., Any], bash_m
     box = Box(backend)
     shells = box.place._shells
     # An engine that pauses a container in which it is starting something may hang.
-    until(lambda: bool(shells._ready) and not shells._starting)
+    until(lambda: bool(shells._idle) and all(loader.settled for loader in shells._idle))
     docker.docker("pause", backend.container)
     try:
         with pytest.raises((CommandTimeoutError, SandboxLostError)):

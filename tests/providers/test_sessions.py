@@ -35,6 +35,7 @@ from swerex_c.sandbox import processes
 from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.sandbox import Sandbox
 from swerex_c.sandbox.session import SandboxSession
+from swerex_c.utils import background
 from tests.support import needs
 from tests.support.docker_engine import Engine
 from tests.support.wait import until
@@ -92,7 +93,7 @@ def living(place: Sandbox, words: str) -> int:
         [[ "${w[*]}" == *"$1"* && $p != /proc/$$ && $p != /proc/$BASHPID ]] && ((n += 1))
     done
     echo $n"""
-    return int(place.run(count, words, timeout=MINUTE).stdout)
+    return int(background.run_blocking(place.run(count, words, timeout=MINUTE)).stdout)
 
 
 # ---- in every kind of place
@@ -342,7 +343,8 @@ async def test_storms_and_other_users(docker_place: Callable[..., Any], debian_p
         ):
             await talk.say(f"(export SWEREX_C_MARK={mark}; ulimit -m unlimited; {what} &)")
             await asyncio.to_thread(until, lambda: living(place, "storm.py") or living(place, "sleep 1004"))
-            left = place.run(processes.END_MARKED, mark, "20", timeout=MINUTE).stdout.split()
+            ending = place.run(processes.END_MARKED, mark, "20", timeout=MINUTE)
+            left = (await background.run(ending)).stdout.split()
             assert left[0] == b"0" and int(left[1]) > 0, what
             assert living(place, "storm.py") + living(place, "sleep 1004") == 0, what
         assert living(place, "sleep 1003") == 1

@@ -32,7 +32,8 @@ from swerex_c.runtime.abstract import (
     CreateBashSessionRequest,
 )
 from swerex_c.runtime.sandbox import SandboxRuntime
-from swerex_c.sandbox.api_backend import ApiBackend, Program
+from swerex_c.sandbox.api_backend import ApiBackend
+from swerex_c.sandbox.backend import Process
 from swerex_c.sandbox.relay import HEAD
 from swerex_c.utils import background
 from swerex_c.utils.threads import Cancellation, in_cancellable_thread
@@ -145,14 +146,14 @@ async def test_a_relay_that_is_killed_lets_go_of_the_program(here: Here) -> None
 
 async def test_a_relay_that_is_killed_before_the_start_is_told(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program runs already, and would keep its open input."""
-    start = here.start_program
+    start = here.exec
 
     async def slowly(*arguments: Any) -> Any:
         program = await start(*arguments)
         await asyncio.sleep(0.3)  # as an API whose answer is on its way
         return program
 
-    monkeypatch.setattr(here, "start_program", slowly)
+    monkeypatch.setattr(here, "exec", slowly)
     with subprocess.Popen(here.pipes(["cat"], []), stdin=subprocess.PIPE) as relay:
         await until_async(lambda: here.programs)
         relay.kill()
@@ -323,7 +324,7 @@ def _lives(pid: str) -> bool:
 # The loop is everybody's
 
 
-class Chatter(Program):
+class Chatter(Process):
     """Prints a byte at a time, all of them at once, and takes no input."""
 
     def __init__(self, outputs: int) -> None:
@@ -344,7 +345,10 @@ class Chatter(Program):
     async def wait(self) -> int:
         return 7
 
-    async def abandon(self) -> None:
+    async def end_input(self) -> None:
+        pass
+
+    async def close(self) -> None:
         self.abandoned.set()
 
 
@@ -354,7 +358,7 @@ class Chatty(ApiBackend):
     def __init__(self, outputs: int) -> None:
         self.program = Chatter(outputs)
 
-    async def start_program(self, *_: Any) -> Program:
+    async def exec(self, *_: Any) -> Process:
         return self.program
 
     def why_lost(self, timeout: float) -> str | None:

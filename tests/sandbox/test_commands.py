@@ -25,21 +25,28 @@ from swerex_c.exceptions import (
 )
 from swerex_c.runtime.abstract import Command, CommandResponse
 from swerex_c.sandbox import loader_pool
+from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.commands import execute
-from swerex_c.sandbox.loader import MERGED, REUSABLE, Output
+from swerex_c.sandbox.loader import MERGED, REUSABLE, Frames
 from swerex_c.sandbox.processes import END_MARKED
 from swerex_c.sandbox.run import CompletedCommand, find_line, run_command
-from swerex_c.sandbox.sandbox import Sandbox
+from swerex_c.sandbox.sandbox import Sandbox as _Sandbox
+from swerex_c.utils import background
 from tests.support import needs
 from tests.support.harness import no_signals, python_environment
 from tests.support.local_backend import Here
+from tests.support.sandboxes import Blocking
 from tests.support.wait import DEADLINE, until
 
 LIMIT = 1 << 28
 
 
+def Sandbox(backend: Backend) -> Any:
+    return Blocking(_Sandbox(backend))
+
+
 @pytest.fixture
-def here() -> Iterator[Sandbox]:
+def here() -> Iterator[Any]:
     place = Sandbox(Here())
     place.open(DEADLINE)
     yield place
@@ -48,7 +55,7 @@ def here() -> Iterator[Sandbox]:
 
 
 @pytest.fixture(params=["cat", "no cat"])
-def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sandbox]:
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     """A place whose shells take many scripts, and one where each takes one, because nothing can copy."""
     if request.param == "cat":
         place = Sandbox(Here())
@@ -58,20 +65,20 @@ def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sandbox]:
         place = Sandbox(Here(needs.program("env", "coreutils"), PATH=str(tmp_path)))
     place.open(DEADLINE)
     yield place
-    place._end_marked(place.mark)  # what a test that failed has left would take a processor from all others
+    place.end_marked(place.mark)  # what a test that failed has left would take a processor from all others
     place.close()
 
 
-def clients(place: Sandbox) -> list[int]:
+def clients(place: Any) -> list[int]:
     """All of this machine's processes that belong to a place."""
     return needs.mentioning(place.mark)
 
 
-def run(place: Sandbox, command: str | list[str], **fields: Any) -> CommandResponse:
-    return asyncio.run(execute(place, Command(command=command, **fields), LIMIT))
+def run(place: Any, command: str | list[str], **fields: Any) -> CommandResponse:
+    return asyncio.run(execute(place.it, Command(command=command, **fields), LIMIT))
 
 
-def sh(place: Sandbox, command: str, **fields: Any) -> CommandResponse:
+def sh(place: Any, command: str, **fields: Any) -> CommandResponse:
     return run(place, command, shell=True, **fields)
 
 
@@ -108,7 +115,7 @@ def test_a_program_is_heard_until_it_has_said_a_line() -> None:
         run_command(["sleep", "1000"], environment=os.environ, timeout=0.05, until=b"to ")
 
 
-def test_a_script(either: Sandbox) -> None:
+def test_a_script(either: Any) -> None:
     every = bytes(range(1, 256)).decode("utf-8", "surrogateescape")
     for _ in range(3):
         answer = either.run('printf "%s|" "$@"; echo error >&2; exit 3', "a b", "", every)
@@ -144,11 +151,11 @@ def test_the_place_cannot_change_the_loader() -> None:
         ("exec sh -c '(sleep 0.2; kill -CONT $$) & kill -STOP $$; exit 5'", 5),
     ],
 )
-def test_how_a_script_ended(either: Sandbox, script: str, code: int) -> None:
+def test_how_a_script_ended(either: Any, script: str, code: int) -> None:
     assert either.run(script, timeout=DEADLINE).code == code
 
 
-def test_streams(here: Sandbox) -> None:
+def test_streams(here: Any) -> None:
     with here.start("while read -r x; do echo got $x; echo no $x >&2; done; exit 4") as running:
         for number in (b"1", b"2"):
             running.write(number + b"\n")
@@ -168,7 +175,7 @@ def test_streams(here: Sandbox) -> None:
     assert running.wait(0) == 1
 
 
-def test_a_running_script_is_killed(here: Sandbox) -> None:
+def test_a_running_script_is_killed(here: Any) -> None:
     number = seconds()
     running = here.start(f"setsid sleep {number} & sleep {number}")
     until(lambda: len(sleeping(number)) == 2)
@@ -177,11 +184,11 @@ def test_a_running_script_is_killed(here: Sandbox) -> None:
     threading.Timer(0.1, running.kill).start()
     assert running.read(1) == b""
     until(lambda: not sleeping(number))
-    running.close()
+    running.__exit__()
     assert here.run("echo next").stdout == b"next\n"
 
 
-def test_what_is_kept_of_much_output(here: Sandbox) -> None:
+def test_what_is_kept_of_much_output(here: Any) -> None:
     answer = here.run("printf 'a%.0s' {1..600}; printf 'b%.0s' {1..600}; echo err >&2", limit=1024)
     assert answer.stdout == b"a" * 512 + b"b" * 512
     assert (answer.stderr, answer.dropped) == (b"err\n", 176)
@@ -193,7 +200,7 @@ def test_records_at_any_boundary() -> None:
     stream = b"noise" + key + b"B;x" + key[:20] + b"y" + key + b"N7;" + key + b"?" + key + b"E-9;late" + key + b"R;"
     for size in range(1, len(stream) + 1):
         seen: list[bytes] = []
-        output = Output(-1, key)
+        output = Frames(key)
         output.drain(seen.append)
         for at in range(0, len(stream), size):
             output.feed(stream[at : at + size])
@@ -201,7 +208,7 @@ def test_records_at_any_boundary() -> None:
         assert output.records == {b"B": b"", b"N": b"7", b"E": b"-9", b"R": b""} and output.noise == b"noise"
 
 
-def test_output_cannot_forge_an_end(here: Sandbox) -> None:
+def test_output_cannot_forge_an_end(here: Any) -> None:
     """Not with all that a command can learn of the shell above it without stopping it."""
     look = "tr '\\0' '\\n' </proc/$PPID/environ; tr '\\0' '\\n' </proc/$PPID/cmdline; env; "
     forged = look + "for w in $(tr '\\0' ' ' </proc/$PPID/cmdline); do printf '%sE0;' \"$w\"; done; exit 9"
@@ -210,7 +217,7 @@ def test_output_cannot_forge_an_end(here: Sandbox) -> None:
         assert answer.exit_code == 9 and answer.stdout.count("E0;") > 5
 
 
-def test_left_children_print_into_no_other_answer(either: Sandbox) -> None:
+def test_left_children_print_into_no_other_answer(either: Any) -> None:
     number = seconds()
     noisy = f"(trap '' PIPE; while :; do echo noise; echo noise >&2; done & exec sleep {number}) & echo mine"
     noisy += f"; (sleep {number}; echo late) & setsid sh -c 'echo late; exec sleep {number}' & sleep 0.05"
@@ -223,14 +230,14 @@ def test_left_children_print_into_no_other_answer(either: Sandbox) -> None:
             "exit_code": 0,
         }
     until(lambda: len(sleeping(number)) == 3)
-    either._end_marked(either.mark)
+    either.end_marked(either.mark)
     assert not sleeping(number)
 
 
 # -- commands -------------------------------------------------------------------------------------------------------
 
 
-def test_commands(either: Sandbox, tmp_path: Path) -> None:
+def test_commands(either: Any, tmp_path: Path) -> None:
     assert run(either, ["sh", "-c", 'printf "%s." "$@"', "sh", "a b", "$HOME", "*", ""]).stdout == "a b.$HOME.*.."
     answer = sh(either, "echo $0 $1; echo err >&2; printf 'a\\0\\377\\n'; exit 5")
     assert (answer.stdout, answer.stderr, answer.exit_code) == ("/bin/sh\na\0\\xff\n", "err\n", 5)
@@ -245,7 +252,7 @@ def test_commands(either: Sandbox, tmp_path: Path) -> None:
         sh(either, "exit 3", check=True, error_msg="it broke")
 
 
-def test_commands_that_cannot_be_run(either: Sandbox, tmp_path: Path) -> None:
+def test_commands_that_cannot_be_run(either: Any, tmp_path: Path) -> None:
     def program(name: str, text: str, mode: int = 0o755) -> str:
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(mode)
@@ -281,7 +288,7 @@ def test_commands_that_cannot_be_run(either: Sandbox, tmp_path: Path) -> None:
     assert run(either, ["sh", "-c", "exit 126"]).exit_code == 126
 
 
-def test_environments(either: Sandbox) -> None:
+def test_environments(either: Any) -> None:
     program = needs.program("env", "coreutils")
 
     def seen(env: dict[str, str]) -> list[str]:
@@ -302,7 +309,7 @@ def test_environments(either: Sandbox) -> None:
     assert "SWEREX_C_MARK=" in run(either, [program]).stdout
 
 
-def test_a_timeout_ends_the_tree(either: Sandbox) -> None:
+def test_a_timeout_ends_the_tree(either: Any) -> None:
     number = seconds()
     with pytest.raises(CommandTimeoutError, match=r"Timeout \(0\.5s\) exceeded while running command") as caught:
         sh(either, f"printf 'so far\\377'; setsid sleep {number} & sleep {number}", timeout=0.5)
@@ -312,7 +319,7 @@ def test_a_timeout_ends_the_tree(either: Sandbox) -> None:
     assert sh(either, "echo next").stdout == "next\n"
 
 
-def test_a_timeout_spares_what_earlier_commands_left(here: Sandbox) -> None:
+def test_a_timeout_spares_what_earlier_commands_left(here: Any) -> None:
     number = seconds()
     sh(here, f"sleep {number} &")
     with pytest.raises(CommandTimeoutError):
@@ -322,10 +329,10 @@ def test_a_timeout_spares_what_earlier_commands_left(here: Sandbox) -> None:
     assert (answer.code, answer.stdout.split()[0]) == (0, b"0") and not sleeping(number)
 
 
-async def test_a_cancelled_command(here: Sandbox) -> None:
+async def test_a_cancelled_command(here: Any) -> None:
     number = seconds()
     task = asyncio.create_task(
-        execute(here, Command(command=f"setsid sleep {number} & sleep {number}", shell=True), LIMIT)
+        execute(here.it, Command(command=f"setsid sleep {number} & sleep {number}", shell=True), LIMIT)
     )
     while len(sleeping(number)) < 2:
         await asyncio.sleep(0.01)
@@ -335,9 +342,9 @@ async def test_a_cancelled_command(here: Sandbox) -> None:
     assert not sleeping(number)
 
 
-async def test_many_at_once(here: Sandbox) -> None:
+async def test_many_at_once(here: Any) -> None:
     commands = [
-        execute(here, Command(command=f"echo {n}; echo e{n} >&2; exit {n}", shell=True), LIMIT) for n in range(40)
+        execute(here.it, Command(command=f"echo {n}; echo e{n} >&2; exit {n}", shell=True), LIMIT) for n in range(40)
     ]
     for number, answer in enumerate(await asyncio.wait_for(asyncio.gather(*commands), 60)):
         assert (answer.stdout, answer.stderr, answer.exit_code) == (f"{number}\n", f"e{number}\n", number)
@@ -346,13 +353,13 @@ async def test_many_at_once(here: Sandbox) -> None:
     os.mkfifo(pipe)
     try:
         both = (f"echo x >{pipe}", f"read x <{pipe}; echo $x")
-        ends = (execute(here, Command(command=text, shell=True, timeout=DEADLINE), LIMIT) for text in both)
+        ends = (execute(here.it, Command(command=text, shell=True, timeout=DEADLINE), LIMIT) for text in both)
         assert (await asyncio.gather(*ends))[1].stdout == "x\n"
     finally:
         os.unlink(pipe)
 
 
-def test_loops_in_threads(here: Sandbox) -> None:
+def test_loops_in_threads(here: Any) -> None:
     outputs: dict[int, str] = {}
     threads = [threading.Thread(target=lambda n=n: outputs.update({n: sh(here, f"echo {n}").stdout})) for n in range(6)]
     for thread in threads:
@@ -362,12 +369,12 @@ def test_loops_in_threads(here: Sandbox) -> None:
     assert outputs == {n: f"{n}\n" for n in range(6)}
 
 
-def test_much_output(here: Sandbox) -> None:
+def test_much_output(here: Any) -> None:
     answer = sh(here, "head -c 30000000 /dev/zero; echo err >&2", timeout=DEADLINE)
     assert (len(answer.stdout), answer.stderr) == (30_000_000, "err\n")
 
 
-def test_a_non_blocking_pipe_loses_nothing(here: Sandbox) -> None:
+def test_a_non_blocking_pipe_loses_nothing(here: Any) -> None:
     leave = "import os; os.set_blocking(1, False); os.set_blocking(2, False); os._exit(3)"
     answer = sh(here, f"head -c 300000 /dev/zero; {sys.executable} -c '{leave}'")
     assert (len(answer.stdout), answer.exit_code) == (300_000, 3)
@@ -376,7 +383,7 @@ def test_a_non_blocking_pipe_loses_nothing(here: Sandbox) -> None:
 # -- failures -------------------------------------------------------------------------------------------------------
 
 
-def test_a_command_that_kills_the_shell_above_it(either: Sandbox) -> None:
+def test_a_command_that_kills_the_shell_above_it(either: Any) -> None:
     for command in ("kill -9 $PPID; echo on", "kill -9 $PPID; exec sleep 1"):
         with pytest.raises(
             ResourceError, match="The shell in this machine has ended while the command ran.* status -9$"
@@ -390,12 +397,12 @@ def test_a_command_that_kills_the_shell_above_it(either: Sandbox) -> None:
         sh(either, "kill -9 $PPID", timeout=DEADLINE)
 
 
-def test_a_ready_client_that_died_is_replaced(here: Sandbox) -> None:
+def test_a_ready_client_that_died_is_replaced(here: Any) -> None:
     for _ in range(2):
-        until(lambda: bool(here._shells._ready))
-        for client in list(here._shells._ready):
-            client.process.kill()
-            client.process.wait()
+        until(lambda: bool(here._shells._idle))
+        for client in list(here._shells._idle):
+            client.process.process.kill()
+            client.process.process.wait()
         assert here.run("echo again").stdout == b"again\n"
 
 
@@ -428,12 +435,11 @@ def test_a_client_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TimeoutError):
         place.open(0.2)
     monkeypatch.setattr(loader_pool, "START_SECONDS", 0.3)
-    place._shells.close()
     place.close()
     assert not clients(place)
 
 
-def test_what_clients_say_is_not_output(here: Sandbox) -> None:
+def test_what_clients_say_is_not_output(here: Any) -> None:
     greeting = 'echo "Welcome; H5.2.1;"; echo "a warning" >&2; exec env "$@"'
     place = Sandbox(Here("sh", "-c", greeting, "sh"))
     for _ in range(3):
@@ -445,7 +451,7 @@ def test_what_clients_say_is_not_output(here: Sandbox) -> None:
     place.close()
 
 
-def test_closing_ends_what_runs(here: Sandbox) -> None:
+def test_closing_ends_what_runs(here: Any) -> None:
     number = seconds()
     results: list[object] = []
 
@@ -471,12 +477,14 @@ DROPPED = """
 import gc
 from pathlib import Path
 from swerex_c.sandbox.sandbox import Sandbox
+from swerex_c.utils import background
 from tests.support import needs
 from tests.support.local_backend import Here
+from tests.support.sandboxes import Blocking
 from tests.support.wait import until
 
 place = Sandbox(Here())
-assert place.run("echo").code == 0
+assert background.run_blocking(place.run("echo")).code == 0
 mark = place.mark
 assert needs.mentioning(mark)
 del place
@@ -498,9 +506,10 @@ import os, sys, time
 sys.path[:0] = [{root!r}]
 from tests.support.local_backend import Here
 from swerex_c.sandbox.sandbox import Sandbox
+from swerex_c.utils import background
 place = Sandbox(Here())
-place.open(60)
-assert place.run("echo").code == 0
+background.run_blocking(place.open(60))
+assert background.run_blocking(place.run("echo")).code == 0
 print(place.mark, flush=True)
 {end}
 """
@@ -515,7 +524,7 @@ def test_clients_end_with_their_process(end: str) -> None:
     until(lambda: not needs.mentioning(mark))
 
 
-def test_clients_have_nothing_of_this_process(here: Sandbox) -> None:
+def test_clients_have_nothing_of_this_process(here: Any) -> None:
     """No descriptor of another client's, and no signal of this terminal."""
     handle = os.open("/dev/null", os.O_RDONLY)
     os.set_inheritable(handle, True)
@@ -525,39 +534,90 @@ def test_clients_have_nothing_of_this_process(here: Sandbox) -> None:
         os.close(handle)
     inodes: list[set[str]] = []
     for one in running:
-        pid = one.client.process.pid
+        pid = one.loader.process.process.pid
         assert os.getsid(pid) == pid != os.getsid(0)
         inodes.append({os.readlink(f"/proc/{pid}/fd/{fd}") for fd in (0, 1)})
     assert len(set().union(*inodes)) == 8
     for one in running:
         one.close_input()
         assert one.wait(DEADLINE) == 1
-        one.close()
+        one.__exit__()
 
 
-def test_signals_are_default(here: Sandbox) -> None:
+def test_signals_are_default(here: Any) -> None:
     status = run(here, ["grep", "-E", "Sig(Ign|Blk)", "/proc/self/status"]).stdout
     assert no_signals(status), status
     assert sh(here, "yes | head -1").stderr == ""
 
 
-def test_idle_clients_become_few(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_clients_become_few(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_pool, "IDLE_SECONDS", 0.05)
 
     async def several() -> None:
-        await asyncio.gather(*(execute(here, Command(command=["sleep", "0.3"]), LIMIT) for _ in range(5)))
+        await asyncio.gather(*(execute(here.it, Command(command=["sleep", "0.3"]), LIMIT) for _ in range(5)))
 
     asyncio.run(several())
-    until(lambda: len(here._shells._all) == 1 and not here._shells._starting)
+    until(lambda: len(here._shells._all) == 1)
     assert here.run("echo").code == 0
 
 
-def test_kept_shells_are_those_of_the_next_commands(here: Sandbox) -> None:
+def test_kept_shells_are_those_of_the_next_commands(here: Any) -> None:
     assert REUSABLE
     backend = here.backend
     assert isinstance(backend, Here)
     parents = {sh(here, "echo $PPID").stdout for _ in range(20)}
     assert len(parents) <= loader_pool.MOST_KEPT and backend.started <= loader_pool.MOST_KEPT
+
+
+def test_a_loader_is_used_again_only_if_nothing_of_its_script_is_left(here: Any) -> None:
+    backend = here.backend
+    assert isinstance(backend, Here)
+    number = seconds()
+    parents = [sh(here, f"echo $PPID; {left}").stdout for left in ("", f"sleep {number} &", "", "", "")]
+    assert parents[0] == parents[1] != parents[2] == parents[3] == parents[4]
+    assert backend.started == 2 and len(sleeping(number)) == 1
+    with pytest.raises(ResourceError, match="has ended while the command ran"):
+        sh(here, "for p in $(pgrep -P $PPID -x cat); do kill $p; done; sleep 0.2; echo")
+    assert sh(here, "echo next").stdout == "next\n"
+    here.end_marked(here.mark)
+
+
+async def test_a_forked_child_cannot_use_the_parents_sandbox(here: Any) -> None:
+    assert (await execute(here.it, Command(command=["true"]), LIMIT)).exit_code == 0
+    child = os.fork()
+    if child == 0:
+        try:
+            background.run_blocking(here.it.run("echo"))
+        except RuntimeClosedError as error:
+            os._exit(7 if "forked" in str(error) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert (await execute(here.it, Command(command=["true"]), LIMIT)).exit_code == 0
+
+
+async def test_starts_at_once_do_not_hold_up_the_loop() -> None:
+    """64 sandboxes start their loaders in the one loop, which goes on meanwhile."""
+    places = [_Sandbox(Here()) for _ in range(64)]
+    longest = 0.0
+
+    async def beat() -> None:
+        nonlocal longest
+        loop = asyncio.get_running_loop()
+        while True:
+            begin = loop.time()
+            await asyncio.sleep(0.005)
+            longest = max(longest, loop.time() - begin)
+
+    async def start() -> None:
+        beating = asyncio.ensure_future(beat())
+        await asyncio.gather(*(place.run("echo") for place in places))
+        beating.cancel()
+
+    await background.run(start())
+    await asyncio.gather(*(background.run(place.close()) for place in places))
+    print(f"the longest pause: {longest * 1000:.0f} ms")
+    assert longest < 1
 
 
 def test_a_directory_that_was_made_anew(tmp_path: Path) -> None:

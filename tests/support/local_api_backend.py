@@ -13,12 +13,13 @@ import termios
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from swerex_c.sandbox.api_backend import ApiBackend, Program
+from swerex_c.sandbox.api_backend import ApiBackend
+from swerex_c.sandbox.backend import Process
 
 __all__ = ["Here", "HereProgram"]
 
 
-class HereProgram(Program):
+class HereProgram(Process):
     """A process with pipes, or on a terminal."""
 
     def __init__(self, process: asyncio.subprocess.Process, master: int | None) -> None:
@@ -84,7 +85,7 @@ class HereProgram(Program):
         code = await self.process.wait()
         return code if code >= 0 else 128 - code
 
-    async def abandon(self) -> None:
+    async def close(self) -> None:
         self.abandoned += 1
         for each in self.reading:
             each.cancel()
@@ -107,12 +108,12 @@ class Here(ApiBackend):
         self.refuses: str | None = None
         self.programs: list[HereProgram] = []
 
-    async def start_program(
-        self, argv: Sequence[str], environment: Mapping[str, str], terminal: tuple[int, int] | None
-    ) -> Program:
+    async def exec(
+        self, argv: Sequence[str], env: Mapping[str, str], terminal: tuple[int, int] | None = None
+    ) -> Process:
         if self.refuses:
             raise RuntimeError(self.refuses)
-        variables = {"PATH": os.environ["PATH"], "HOME": str(self.directory), **environment}
+        variables = {"PATH": os.environ["PATH"], "HOME": str(self.directory), **env}
         if terminal is None:
             pipe = asyncio.subprocess.PIPE
             process = await asyncio.create_subprocess_exec(

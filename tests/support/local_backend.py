@@ -13,7 +13,7 @@ from pathlib import Path
 from swerex_c.providers.docker.backend import DockerBackend
 from swerex_c.runtime.abstract import CreateSessionRequest, CreateSessionResponse
 from swerex_c.runtime.sandbox import SandboxRuntime
-from swerex_c.sandbox.backend import Backend
+from swerex_c.sandbox.clients import CommandBackend
 from swerex_c.sandbox.session import SandboxSession
 from tests.support.docker_engine import Engine
 from tests.support.images import Tree
@@ -21,7 +21,7 @@ from tests.support.images import Tree
 __all__ = ["Here", "runtime_in", "shared_container"]
 
 
-class Here(Backend):
+class Here(CommandBackend):
     """This machine. `client` begins the command line; `lost` is what has become of the place."""
 
     name = "this machine"
@@ -32,11 +32,8 @@ class Here(Backend):
         self.lost: str | None = None
         self.started = 0
 
-    def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
-        return [*self.client, *argv]
-
-    def pipes(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
-        self.started += 1
+    def command(self, argv: Sequence[str], names: Sequence[str], terminal: bool) -> list[str]:
+        self.started += not terminal
         return [*self.client, *argv]
 
     def why_lost(self, timeout: float) -> str | None:

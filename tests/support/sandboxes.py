@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,17 +17,53 @@ from swerex_c.providers.kubernetes.kubectl import KubectlBackend
 from swerex_c.providers.local.bubblewrap import BwrapBackend
 from swerex_c.providers.ssh.backend import SSHBackend
 from swerex_c.sandbox.backend import Backend
+from swerex_c.sandbox.clients import CommandBackend
+from swerex_c.sandbox.sandbox import RunningScript
+from swerex_c.utils import background
 from tests.support import hosts
 from tests.support.docker_engine import Engine
 from tests.support.kubernetes_server import ApiServer, kubectl
 
-__all__ = ["KINDS", "ByCommand", "docker_place", "place"]
+__all__ = ["KINDS", "Blocking", "ByCommand", "docker_place", "place"]
 
 KINDS = ("docker", "podman", "ssh", "bwrap", "kubectl")
 """What `place` can be."""
 
 
-class ByCommand(Backend):
+class Blocking:
+    """An object, or a module, whose coroutines run in the private event loop, as functions that wait for them."""
+
+    def __init__(self, it: Any) -> None:
+        self.it = it
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.it, name)
+        if not inspect.iscoroutinefunction(found):
+            return found
+
+        def call(*words: Any, **named: Any) -> Any:
+            if name == "wait" and words:  # with seconds
+                return background.run_blocking(found(), max(words[0], 1.0))
+            given = [word.it if isinstance(word, Blocking) else word for word in words]
+            answer = background.run_blocking(found(*given, **named))
+            return Blocking(answer) if isinstance(answer, RunningScript) else answer
+
+        return call
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "it":
+            super().__setattr__(name, value)
+        else:
+            setattr(self.it, name, value)
+
+    def __enter__(self) -> Blocking:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        background.run_blocking(self.it.__aexit__(*error))
+
+
+class ByCommand(CommandBackend):
     """A place whose clients are command lines with the variables' names in them."""
 
     def __init__(
@@ -40,11 +77,8 @@ class ByCommand(Backend):
         self._environment = environment
         self._terminal, self._pipes = terminal, pipes
 
-    def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
-        return self._terminal(argv, names)
-
-    def pipes(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
-        return self._pipes(argv, names)
+    def command(self, argv: Sequence[str], names: Sequence[str], terminal: bool) -> list[str]:
+        return (self._terminal if terminal else self._pipes)(argv, names)
 
     def why_lost(self, timeout: float) -> str | None:
         return None

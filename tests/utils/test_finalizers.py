@@ -56,14 +56,15 @@ while not Nowhere.ended:
 PLACE = """
 from tests.support import needs
 from swerex_c.sandbox.sandbox import Sandbox
+from swerex_c.utils import background
 from tests.support.local_backend import Here
 
 place = Sandbox(Here())
-assert place.run("echo").code == 0
+assert background.run_blocking(place.run("echo")).code == 0
 shells, mark = place._shells, place.mark
 drop(place)
 del place
-with shells._changed:  # as its threads have it
+with background._lock:  # as a caller has it that starts the loop
     gc.collect()
     assert not shells._closed
 while needs.mentioning(mark):
@@ -136,7 +137,7 @@ def test_finalizers_are_known() -> None:
         ("interfaces.py", "def __del__"),
         ("connection.py", "def __del__"),  # closes descriptors
         ("frames.py", "def __del__"),  # tells loops to close their connections
-        ("sandbox.py", "weakref.finalize(self, call_from_finalizer, self._shells.close).atexit = False"),
+        ("sandbox.py", "weakref.finalize(self, _drop, self._shells, self._owner).atexit = False"),
         ("prestarted.py", "weakref.finalize(self, call_from_finalizer, pool.close)"),
         ("http.py", "weakref.finalize(self, _Pool.discard_all, self._pool)"),
     }

@@ -34,7 +34,8 @@ from typing import Any
 
 from swerex_c.exceptions import SandboxLostError
 from swerex_c.providers.daytona.terminal import BOOTSTRAP, FAILURES, script
-from swerex_c.sandbox.api_backend import ApiBackend, Program
+from swerex_c.sandbox.api_backend import ApiBackend
+from swerex_c.sandbox.backend import Process
 from swerex_c.utils import background
 from swerex_c.utils.visible import visible
 
@@ -66,7 +67,7 @@ class _Ended:
         self.error = error
 
 
-class DaytonaProgram(Program):
+class DaytonaProgram(Process):
     """A program on a terminal of the toolbox, run by the script `CARRIER`."""
 
     def __init__(self, name: str) -> None:
@@ -99,7 +100,7 @@ class DaytonaProgram(Program):
         environment: Mapping[str, str],
         terminal: tuple[int, int] | None,
     ) -> None:
-        """Start the program. `abandon` ends what was started, also if this fails.
+        """Start the program. `close` ends what was started, also if this fails.
 
         Args:
             process: attribute `process` of the SDK's sandbox.
@@ -252,7 +253,7 @@ class DaytonaProgram(Program):
     async def end_input(self) -> None:
         await self._send(b"e\n")
 
-    async def abandon(self) -> None:
+    async def close(self) -> None:
         """End the terminal, with all processes of its shell that are attached to it."""
         if self._watching is not None:
             self._watching.cancel()
@@ -277,15 +278,15 @@ class DaytonaBackend(ApiBackend):
         self.name = f"sandbox {sandbox.id}"
         self._sandbox = sandbox
 
-    async def start_program(
-        self, argv: Sequence[str], environment: Mapping[str, str], terminal: tuple[int, int] | None
-    ) -> Program:
+    async def exec(
+        self, argv: Sequence[str], env: Mapping[str, str], terminal: tuple[int, int] | None = None
+    ) -> Process:
         program = DaytonaProgram(self.name)
         try:
-            await program.start(self._sandbox.process, argv, environment, terminal)
+            await program.start(self._sandbox.process, argv, env, terminal)
         except BaseException:
             with contextlib.suppress(Exception):
-                await asyncio.shield(asyncio.wait_for(program.abandon(), _ABANDON_SECONDS))
+                await asyncio.shield(asyncio.wait_for(program.close(), _ABANDON_SECONDS))
             raise
         return program
 

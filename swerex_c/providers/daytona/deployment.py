@@ -103,7 +103,8 @@ class DaytonaDeployment(ServerDeployment):
             DeploymentStartupError: if the SDK or the key is missing.
         """
         _labels.sdk()  # the import takes a second, which must not block the event loop
-        self._daytona = background.run_blocking(_labels.client(self._config.api_key, self._config.target), _CONNECT_SECONDS)
+        client = _labels.client(self._config.api_key, self._config.target)
+        self._daytona = background.run_blocking(client, _CONNECT_SECONDS)
 
     def _get_command(self, *, token: str) -> str:
         """Return the shell command that runs the server of the image, or one from the network. Can be overridden."""

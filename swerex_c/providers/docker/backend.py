@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from swerex_c.sandbox.backend import Backend
+from swerex_c.sandbox.clients import CommandBackend
 from swerex_c.sandbox.env_passing import command_as_text
 from swerex_c.sandbox.run import run_command
 
@@ -21,7 +21,7 @@ _STATE = (
 )
 
 
-class DockerBackend(Backend):
+class DockerBackend(CommandBackend):
     """A running container, reached by `docker exec`.
 
     The backend neither starts nor stops the container.
@@ -67,25 +67,13 @@ class DockerBackend(Backend):
     def environment(self) -> dict[str, str]:
         return dict(self._environment)
 
-    def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
-        return self._exec(["-it", *self._keys], argv, names)
-
-    def pipes(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
-        return self._exec(["-i"], argv, names)
-
-    def _exec(self, options: Sequence[str], argv: Sequence[str], names: Sequence[str]) -> list[str]:
-        client = [*self._command, "exec", *options]
+    def command(self, argv: Sequence[str], names: Sequence[str], terminal: bool) -> list[str]:
+        client = [*self._command, "exec", *(("-it", *self._keys) if terminal else ("-i",))]
         if self._shell:  # a login shell may drop variables that `-e` sets
             return command_as_text([*client, *self._arguments, self.container, *self._shell], argv, names)
         # A name without a value: the client reads the value from its environment, so no process list shows it.
         passed = [word for name in names for word in ("-e", name)]
         return [*client, *passed, *self._arguments, self.container, *argv]
-
-    def archive_in(self, directory: str) -> list[str]:
-        return [*self._command, "cp", "-", f"{self.container}:{directory}"]
-
-    def archive_out(self, path: str) -> list[str]:
-        return [*self._command, "cp", f"{self.container}:{path}", "-"]
 
     def why_lost(self, timeout: float) -> str | None:
         return self.look(timeout)[0]

@@ -15,7 +15,8 @@ from swerex_c.providers.kubernetes.access import Access
 from swerex_c.providers.kubernetes.cluster import Cluster
 from swerex_c.providers.kubernetes.errors import ApiError, ClusterError, UnusableConfigError
 from swerex_c.providers.kubernetes.exec_program import ExecProgram, connect
-from swerex_c.sandbox.api_backend import ApiBackend, Program
+from swerex_c.sandbox.api_backend import ApiBackend
+from swerex_c.sandbox.backend import Process
 
 __all__ = ["KubernetesBackend"]
 
@@ -88,9 +89,9 @@ class KubernetesBackend(ApiBackend):
             raise UnusableConfigError("The place was closed")
         return self._cluster
 
-    async def start_program(
-        self, argv: Sequence[str], environment: Mapping[str, str], terminal: tuple[int, int] | None
-    ) -> Program:
+    async def exec(
+        self, argv: Sequence[str], env: Mapping[str, str], terminal: tuple[int, int] | None = None
+    ) -> Process:
         try:
             cluster = await self._connected()
             websocket = await connect(
@@ -98,7 +99,7 @@ class KubernetesBackend(ApiBackend):
                 self.namespace or cluster.namespace,
                 self.pod,
                 self.container,
-                _command(argv, environment),
+                _command(argv, env),
                 tty=terminal is not None,
                 timeout=_START_SECONDS,
             )
@@ -111,7 +112,7 @@ class KubernetesBackend(ApiBackend):
             try:
                 await program.resize(*terminal)
             except BaseException as error:
-                await program.abandon()
+                await program.close()
                 if isinstance(error, (aiohttp.ClientError, OSError)):
                     raise SandboxLostError(f"The connection to the {self.name} broke at once: {error}") from error
                 raise

@@ -22,7 +22,7 @@ from swerex_c.exceptions import ResourceError, SandboxLostError
 from swerex_c.providers.kubernetes.cluster import EXEC_PROTOCOL, Cluster
 from swerex_c.providers.kubernetes.errors import ApiError, ClusterError, api_error, one_line
 from swerex_c.providers.kubernetes.pods import MAX_MESSAGE
-from swerex_c.sandbox.api_backend import Program
+from swerex_c.sandbox.backend import Process
 from swerex_c.utils import background
 
 __all__ = ["ExecProgram", "connect"]
@@ -53,7 +53,7 @@ _BUSY_PAUSES = (0.5, 1.0, 2.0, 4.0)
 """Seconds to pause before each retry of starting a program while the server is busy."""
 
 
-class ExecProgram(Program):
+class ExecProgram(Process):
     """A program in a container, connected by an exec WebSocket."""
 
     def __init__(self, websocket: aiohttp.ClientWebSocketResponse, sandbox: str) -> None:
@@ -69,7 +69,7 @@ class ExecProgram(Program):
     async def resize(self, rows: int, columns: int) -> None:
         await self._websocket.send_bytes(bytes([_RESIZE]) + json.dumps({"Width": columns, "Height": rows}).encode())
 
-    # Methods of `Program`
+    # Methods of `Process`
 
     async def send(self, data: bytes) -> None:
         self._sending = True
@@ -119,7 +119,7 @@ class ExecProgram(Program):
             raise SandboxLostError(message + (f": {self._lost}" if self._lost else ""))
         return _exit_code(self._status, self._sandbox)
 
-    async def abandon(self) -> None:
+    async def close(self) -> None:
         connection = self._websocket._response.connection
         # A server that waits for its program to read input does not see the close frame, so wait only briefly.
         with contextlib.suppress(Exception):

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from swerex_c.exceptions import InvalidInputError, SandboxLostError
 from swerex_c.providers.kubernetes import pods
-from swerex_c.sandbox.backend import Backend
+from swerex_c.sandbox.clients import CommandBackend
 from swerex_c.sandbox.env_passing import command_as_words
 from swerex_c.sandbox.run import CompletedCommand, run_command
 
@@ -20,7 +20,7 @@ _LOG_LINE = re.compile(r"[EFIW]\d{4} [\d:.]+ ")
 """Prefix of the log lines of kubectl. The last line has no such prefix, and repeats the error."""
 
 
-class KubectlBackend(Backend):
+class KubectlBackend(CommandBackend):
     """A container of a running pod, reached with kubectl.
 
     The backend neither starts nor stops the container. The values of a program's environment variables are part of the
@@ -67,15 +67,9 @@ class KubectlBackend(Backend):
     def environment(self) -> dict[str, str]:
         return dict(self._environment)
 
-    def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
-        return self._exec("-it", argv, names)
-
-    def pipes(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
-        return self._exec("-i", argv, names)
-
-    def _exec(self, streams: str, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+    def command(self, argv: Sequence[str], names: Sequence[str], terminal: bool) -> list[str]:
         container = [f"--container={self.container}"] if self.container else []
-        client = [*self._client, "exec", streams, "--quiet", *container, self.pod, "--"]
+        client = [*self._client, "exec", "-it" if terminal else "-i", "--quiet", *container, self.pod, "--"]
         return command_as_words(client, argv, names)
 
     def open(self, timeout: float) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from swerex_c.exceptions import InvalidInputError, SandboxLostError
-from swerex_c.sandbox.backend import Backend
+from swerex_c.sandbox.clients import CommandBackend
 from swerex_c.utils.temporary import make_temporary
 
 __all__ = ["HIDDEN", "VARIABLES", "BwrapBackend"]
@@ -85,7 +85,7 @@ _WORDS = 500
 _END_SECONDS = 5.0
 
 
-class BwrapBackend(Backend):
+class BwrapBackend(CommandBackend):
     """A view of this machine's files, with private /tmp, /var/tmp and processes.
 
     `open` makes the view, which ends with `close` or with this process. All clients share one view: they see the same
@@ -141,10 +141,7 @@ class BwrapBackend(Backend):
     def environment(self) -> dict[str, str]:
         return {k: v for k, v in os.environ.items() if k in self._variables or k.startswith("LC_")}
 
-    def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
-        return self.pipes(argv, names)
-
-    def pipes(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+    def command(self, argv: Sequence[str], names: Sequence[str], terminal: bool) -> list[str]:
         enter = self._enter
         if enter is None:
             raise SandboxLostError(f"The {self.name} was not opened, or is closed")

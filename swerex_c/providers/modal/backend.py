@@ -24,7 +24,8 @@ from swerex_c.exceptions import (
     SwerexException,
 )
 from swerex_c.providers.modal._compat import end_of
-from swerex_c.sandbox.api_backend import ApiBackend, Program
+from swerex_c.sandbox.api_backend import ApiBackend
+from swerex_c.sandbox.backend import Process
 from swerex_c.utils import background
 from swerex_c.utils.shell_script import read_script
 from swerex_c.utils.visible import visible
@@ -134,7 +135,7 @@ async def why_ended(sandbox: Any) -> str | None:
     return f"{reason}: {words}" if words else reason
 
 
-class _Process(Program):
+class _Process(Process):
     """A program that `Sandbox.exec` has started."""
 
     def __init__(self, process: Any, terminal: bool, lost: asyncio.Future[str]) -> None:
@@ -188,7 +189,7 @@ class _Process(Program):
             raise ResourceError("Modal does not report the exit code of the program")
         return int(code)
 
-    async def abandon(self) -> None:
+    async def close(self) -> None:
         for each in self._reading:
             each.cancel()
         await asyncio.gather(*self._reading, return_exceptions=True)
@@ -233,11 +234,11 @@ class ModalBackend(ApiBackend):
         self._lost: asyncio.Future[str] | None = None
         self._watching: asyncio.Task[None] | None = None
 
-    async def start_program(
-        self, argv: Sequence[str], environment: Mapping[str, str], terminal: tuple[int, int] | None
-    ) -> Program:
+    async def exec(
+        self, argv: Sequence[str], env: Mapping[str, str], terminal: tuple[int, int] | None = None
+    ) -> Process:
         lost = self._watched()
-        words, variables = _sendable(argv, environment, terminal)
+        words, variables = _sendable(argv, env, terminal)
         work = self.sandbox.exec.aio(*words, env=variables, text=False, pty=terminal is not None)
         try:
             process = await _unless_lost(_awaited(work), lost)

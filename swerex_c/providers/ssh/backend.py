@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from swerex_c.exceptions import InvalidInputError, SandboxLostError
-from swerex_c.sandbox.backend import Backend
+from swerex_c.sandbox.clients import CommandBackend
 from swerex_c.sandbox.env_passing import command_as_text
 from swerex_c.sandbox.run import run_command
 from swerex_c.utils.shell_script import read_script
@@ -92,7 +92,7 @@ class _Connection:
     """Files to which clients write their process ids, each with the time at which its slot was reserved."""
 
 
-class SSHBackend(Backend):
+class SSHBackend(CommandBackend):
     """A host that runs an SSH server and allows login without a prompt.
 
     Clients share connections that the backend makes, eight on each. A client without a slot makes its own connection.
@@ -143,16 +143,11 @@ class SSHBackend(Backend):
         self._connections: list[_Connection] = []
         self._owner = os.getpid()
 
-    def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
-        return self._line("-tt", argv, names)
-
-    def pipes(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
-        return self._line("-T", argv, names)
-
-    def _line(self, streams: str, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+    def command(self, argv: Sequence[str], names: Sequence[str], terminal: bool) -> list[str]:
         socket, place = self._take()
         before = f'set -- {shlex.quote(socket)} {shlex.quote(place)} "$@"\n{_TAKE}' if socket else ""
-        return command_as_text([*self._ssh(socket), streams, "--", self.host], argv, names, before=before)
+        client = [*self._ssh(socket), "-tt" if terminal else "-T", "--", self.host]
+        return command_as_text(client, argv, names, before=before)
 
     def _ssh(self, socket: str) -> list[str]:
         """Return the client's command line before the host. Without a socket it makes its own connection."""

@@ -1,4 +1,4 @@
-# Arguments: a path, and "archive" if the engine can copy. Prints the format of the rest, then a file or a tree.
+# Arguments: a path. Prints the format of the rest, then a file or a tree.
 . file_lib.bash
 p=$1
 if [[ -d $p ]]; then
@@ -7,7 +7,6 @@ if [[ -d $p ]]; then
     printf 'tar\0'
     exec "${tar[@]}" -c -f - .
   fi
-  [[ $2 != archive ]] || { printf 'archive\0'; exit 0; }
   cd "$p" || exit 91
   shopt -s nullglob dotglob
   say_ignored() { printf '%s: %s ignored\n' "$1" "$kind" >&2; }
@@ -53,7 +52,6 @@ fi
 if special "$p"; then refuse special ''; fi
 exec 3<"$p" || exit 91
 if ((${#stat[@]})); then mode=$("${stat[@]}" -L -c %a "$p") || exit 91
-elif [[ $2 == archive && ! -L $p && -s $p ]]; then printf 'archive\0'; exit 0
 elif [[ -x $p ]]; then mode=x
 else mode=-
 fi

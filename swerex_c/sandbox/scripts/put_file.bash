@@ -1,9 +1,9 @@
-# Write standard input to a file.
+# Write a file: its contents are the last argument, escaped for printf's %b, or else standard input.
 #
 # Arguments: a path; the file's size ("" for framed input, which needs neither cat nor stat); its mode ("" to keep the
-# old file's mode); its name if the path may be a directory that gets it ("" if not allowed); a random string.
+# old file's mode); its name if the path may be a directory that gets it ("" if not allowed); a random string; contents.
 . file_lib.bash
-p=$1 size=$2 mode=$3 name=$4 t= in_place=0 new=1 old= inside=0
+p=$1 size=$2 mode=$3 name=$4 word=$6 given=$# t= in_place=0 new=1 old= inside=0
 if [[ $name ]]; then
   if [[ -d $p ]]; then
     p=${p%/}/$name inside=1
@@ -38,7 +38,7 @@ if [[ $mode && ${#chmod[@]} == 0 ]]; then
   umask "$(printf %04o $((0777 & ~8#$mode)))"
 fi
 fill() {
-  if [[ $size ]]; then "${cat[@]}"; else take; fi
+  if ((given > 5)); then printf %b "$word"; elif [[ $size ]]; then "${cat[@]}"; else take; fi
 }
 onto() {
   if ((${#cat[@]})); then "${cat[@]}" <"$t" >"$p"; else copy <"$t" >"$p"; fi || exit 91

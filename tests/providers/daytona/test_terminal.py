@@ -31,7 +31,7 @@ class Box:
         self.programs: list[DaytonaProgram] = []
 
     async def start(self, *argv: str, terminal: tuple[int, int] | None = None, **environment: str) -> DaytonaProgram:
-        program = await DaytonaBackend(self.sandbox).start_program(argv, environment, terminal)
+        program = await DaytonaBackend(self.sandbox).exec(argv, environment, terminal)
         assert isinstance(program, DaytonaProgram)
         self.programs.append(program)
         return program
@@ -80,7 +80,7 @@ async def open_box(world: DaytonaWorld) -> AsyncIterator[Callable[..., Any]]:  #
     for box in boxes:
         for program in box.programs:
             try:
-                await program.abandon()
+                await program.close()
             except Exception as error:
                 assert "not found" in str(error) or "not running" in str(error), error
         here = {it["id"]: it for it in world.sandboxes()}
@@ -352,7 +352,7 @@ async def test_letting_go_ends_the_program(box: Box) -> None:
     piece = await asyncio.wait_for(program.receive(), DEADLINE)
     assert piece is not None
     assert len(box.terminals()) == 1
-    await program.abandon()
+    await program.close()
     box.programs.clear()
     assert not box.terminals()
     until(lambda: not command_line(int(piece[1])))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pty
 import select
 import subprocess
-import tarfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -53,14 +51,14 @@ def test_pipes_are_apart_and_byte_exact(backend: DockerBackend) -> None:
     script = (
         'while IFS= read -r -d "" -n 1000 part; do printf %s "$part"; done; printf %s "$part"; echo bad >&2; exit 7'
     )
-    done = call(backend, backend.pipes(["bash", "-c", script], []), input=every.replace(b"\0", b""))
+    done = call(backend, backend.command(["bash", "-c", script], [], False), input=every.replace(b"\0", b""))
     assert (done.returncode, done.stderr) == (7, b"bad\n")
     assert done.stdout == every.replace(b"\0", b"")
 
 
 def test_variables_come_by_name_with_the_clients_values(backend: DockerBackend) -> None:
     value = "a 'b'\n\"$c\" =\u00fc"
-    argv = backend.pipes(["bash", "-c", 'printf %s "$SWX_ONE|${SWX_TWO-none}"'], ["SWX_ONE"])
+    argv = backend.command(["bash", "-c", 'printf %s "$SWX_ONE|${SWX_TWO-none}"'], ["SWX_ONE"], False)
     assert not any("a 'b'" in word for word in argv)
     environment = backend.environment() | {"SWX_ONE": value, "SWX_TWO": "not told of"}
     done = subprocess.run(argv, env=environment, capture_output=True, timeout=SECONDS)
@@ -96,22 +94,6 @@ def test_a_terminal_takes_no_key_for_the_client(backend: DockerBackend) -> None:
         client.wait()
         os.close(master)
 
-
-def test_archives_go_in_and_out_without_the_program_tar(backend: DockerBackend) -> None:
-    whole = io.BytesIO()
-    with tarfile.open(fileobj=whole, mode="w") as tar:
-        for name, mode, data in (("d/a b", 0o640, b"\0x\n"), ("d/run", 0o755, b"#!/bin/bash\n")):
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(data), mode
-            tar.addfile(entry, io.BytesIO(data))
-    done = call(backend, backend.archive_in("/home"), input=whole.getvalue())
-    assert done.returncode == 0, done.stderr
-    done = call(backend, backend.archive_out("/home/d"))
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
-        found = {entry.name: entry for entry in tar}
-        assert {name: found[name].mode & 0o777 for name in ("d/a b", "d/run")} == {"d/a b": 0o640, "d/run": 0o755}
-        extracted = tar.extractfile("d/a b")
-        assert extracted is not None and extracted.read() == b"\0x\n"
 
 
 def test_what_became_of_a_container_is_told(backend: DockerBackend) -> None:

@@ -50,6 +50,7 @@ from swerex_c.runtime.config import RemoteRuntimeConfig
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.sandbox import loader_pool
 from swerex_c.sandbox.session import probe
+from swerex_c.utils import background
 from tests.support import hosts, images, needs
 from tests.support.docker_deployments import NO_NETWORK, make, names, reach, said
 from tests.support.docker_engine import Engine
@@ -146,7 +147,7 @@ async def test_a_client_that_cannot_tell_the_id(
     assert deployment.runtime.sandbox.backend.container == name  # type: ignore[attr-defined]
     assert await said(deployment, "echo there") == "there\n"
     clients = deployment.runtime.sandbox._shells  # type: ignore[attr-defined]
-    await asyncio.to_thread(until, lambda: clients._ready and not clients._starting)
+    await asyncio.to_thread(until, lambda: clients._idle and clients._idle[0].settled)
     reach.docker("pause", name)
     assert f"resume it with `docker unpause {name}`" in (await deployment.is_alive(timeout=60)).message
     reach.docker("unpause", name)
@@ -187,10 +188,10 @@ async def test_a_start_needs_no_client_but_the_one_that_runs_the_container(
     deployment = make(docker_args=[*NO_NETWORK, "-e", "BASH_ENV=/dev/zero"])  # what hangs other shells
     await deployment.start()
     place = deployment.runtime.sandbox  # type: ignore[attr-defined]
-    assert not place._shells._all and not place._shells._starting
+    assert not place._shells._all
     assert re.fullmatch("[0-9a-f]{64}", place.backend.container)
     told = deployment.runtime._known  # type: ignore[attr-defined]
-    seen = await asyncio.to_thread(probe, place, place.mark)
+    seen = await background.run(probe(place, place.mark))
     assert told.born and told.born == seen.born and abs(told.ahead - seen.ahead) < 5
     # Nobody is left who listens to the container, and it waits without being busy.
     name = str(deployment.container_name)
@@ -220,7 +221,7 @@ async def test_the_first_client_comes_by_itself(
     monkeypatch.setattr(loader_pool, "LATER_SECONDS", 0.01)
     deployment = make()
     await deployment.start()
-    ready = deployment.runtime.sandbox._shells._ready  # type: ignore[attr-defined]
+    ready = deployment.runtime.sandbox._shells._idle  # type: ignore[attr-defined]
     await asyncio.to_thread(until, lambda: ready)
 
 
@@ -431,7 +432,7 @@ async def test_a_container_that_is_paused_or_goes_away(make: Callable[..., Docke
     name = str(deployment.container_name)
     # Docker itself hangs if a container is paused while a program is being started in it.
     loader_pool = deployment.runtime.sandbox._shells  # type: ignore[attr-defined]
-    await asyncio.to_thread(until, lambda: loader_pool._ready and not loader_pool._starting)
+    await asyncio.to_thread(until, lambda: loader_pool._idle and loader_pool._idle[0].settled)
     reach.docker("pause", name)
     answer = await deployment.is_alive(timeout=60)
     assert not answer and "is paused" in answer.message

@@ -41,7 +41,7 @@ def here() -> Iterator[Path]:
 
 def run(backend: BwrapBackend, script: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        backend.pipes(["bash", "-c", script, "bash", *words], []),
+        backend.command(["bash", "-c", script, "bash", *words], [], False),
         env=backend.environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
@@ -55,7 +55,7 @@ backend = BwrapBackend(**arguments)
 backend.open(60)
 answers = {}
 for name, script in questions.items():
-    done = subprocess.run(backend.pipes(["bash", "-c", script], []), env=backend.environment(), text=True,
+    done = subprocess.run(backend.command(["bash", "-c", script], [], False), env=backend.environment(), text=True,
                           capture_output=True, timeout=60)
     answers[name] = [done.stdout.strip(), done.returncode, done.stderr.strip()]
 backend.close()
@@ -190,7 +190,8 @@ def run(argv, script, **more):
     argv = [*argv, "bash", "-c", script, here, str(os.getpid())]
     return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, **more).stdout
 control = run([], attack)
-inside = [run(backend.pipes([], []), script, env=backend.environment()) for script in (attack, breaking, attack)]
+enter = backend.command([], [], False)
+inside = [run(enter, script, env=backend.environment()) for script in (attack, breaking, attack)]
 backend.close()
 print(json.dumps([control, *inside]))
 """
@@ -322,7 +323,7 @@ def test_a_view_ends_with_this_process(bwrap: str, here: Path) -> None:
     program = (
         "import subprocess, sys; from swerex_c.providers.local.bubblewrap import BwrapBackend;"
         "b = BwrapBackend(root='overlay', directory=sys.argv[1]); b.open(60);"
-        "subprocess.Popen(b.pipes(['bash', '-c', 'echo up; exec setsid sleep 300'], []))\n;sys.stdin.read()"
+        "subprocess.Popen(b.command(['bash', '-c', 'echo up; exec setsid sleep 300'], [], False))\n;sys.stdin.read()"
     ).replace("\n;", "\n")
     owner = subprocess.Popen(
         [sys.executable, "-c", program, str(here)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -341,7 +342,7 @@ def test_what_cannot_be_made_is_told(bwrap: str, here: Path, monkeypatch: pytest
             BwrapBackend(**bad)  # type: ignore[arg-type]
     backend = BwrapBackend()
     with pytest.raises(SandboxLostError, match="was not opened"):
-        backend.pipes(["true"], [])
+        backend.command(["true"], [], False)
     cases = [
         (BwrapBackend(command="no-such-bwrap"), "needs the command 'no-such-bwrap'"),
         (BwrapBackend(writable=[here / "no"]), "does not exist"),

@@ -100,7 +100,7 @@ def test_which_container_and_whether_it_is_still_the_same(kubernetes: ApiServer)
     named = backend(container="first", context="tests", namespace="default")
     named.open(60)
     assert named.container == "first"
-    argv = named.pipes(["true"], [])
+    argv = named.command(["true"], [], False)
     assert subprocess.run(argv, env=named.environment(), capture_output=True, timeout=60).stderr == b""
     states = kubernetes.pod(pod)["status"]["containerStatuses"]
     states[0]["containerID"] = "tests://another"

@@ -482,7 +482,7 @@ def test_a_program_without_its_terminals_size_is_let_go(
     server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     abandoned: list[object] = []
-    abandon = exec_program.ExecProgram.abandon
+    abandon = exec_program.ExecProgram.close
 
     async def resize(*_: object) -> None:
         raise ConnectionResetError("Cannot write to closing transport")
@@ -492,10 +492,10 @@ def test_a_program_without_its_terminals_size_is_let_go(
         await abandon(self)
 
     monkeypatch.setattr(exec_program.ExecProgram, "resize", resize)
-    monkeypatch.setattr(exec_program.ExecProgram, "abandon", noted)
+    monkeypatch.setattr(exec_program.ExecProgram, "close", noted)
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
     with pytest.raises(SandboxLostError, match="closing transport"):
-        backend.call(backend.start_program(["cat"], {}, (24, 80)), 60)
+        backend.call(backend.exec(["cat"], {}, (24, 80)), 60)
     assert len(abandoned) == 1
     backend.close()
 

@@ -215,7 +215,7 @@ async def test_why_it_cannot_be_learned_what_became_of_it_is_told(
     backend = ModalBackend(started.sandbox)
     world.order("fault", name="SandboxWaitV2", status=status, times=20)
     try:
-        error = await asyncio.to_thread(lost, backend)
+        error = await background.run(lost(backend))
         assert type(error) is kind and re.search(told, str(error)), repr(error)
         assert not (answer := await SandboxRuntime(backend).is_alive()) and re.search(told, answer.message)
     finally:
@@ -244,7 +244,7 @@ async def test_what_an_error_of_the_library_says_of_the_sandbox(
         raise error
 
     monkeypatch.setattr("swerex_c.providers.modal.backend.why_ended", fails)
-    found = await asyncio.to_thread(lost, ModalBackend(started.sandbox))
+    found = await background.run(lost(ModalBackend(started.sandbox)))
     assert type(found) is kind and re.search(told, str(found)), repr(found)
 
 

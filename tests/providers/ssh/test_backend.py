@@ -50,7 +50,7 @@ def own() -> Iterator[hosts.Sshd]:
 def run(
     backend: SSHBackend, script: str, *words: str, names: tuple[str, ...] = (), **variables: str
 ) -> subprocess.CompletedProcess[bytes]:
-    argv = backend.pipes(["bash", "-c", script, "bash", *words], names)
+    argv = backend.command(["bash", "-c", script, "bash", *words], names, False)
     environment = backend.environment() | variables
     return subprocess.run(argv, env=environment, input=b"", capture_output=True, timeout=60, check=False)
 
@@ -75,7 +75,7 @@ def test_no_login_shell_sees_what_is_in_a_command(own: hosts.Sshd, shell: str) -
         assert said == "greeting\n" + "".join(f"<{word}>" for word in (ODD, "", "unset", "", *words)), done.stderr
         assert (done.returncode, done.stderr) == (7, b"greeting\n")
         # A prompt reaches a program there, though shells here and there forget it.
-        argv = backend.pipes(["printenv", "PS1"], ["PS1"])
+        argv = backend.command(["printenv", "PS1"], ["PS1"], False)
         done = subprocess.run(argv, env=backend.environment() | {"PS1": ODD}, capture_output=True, timeout=60)
         assert done.stdout.decode() == f"greeting\n{ODD}\n"
     finally:
@@ -93,13 +93,14 @@ def test_variables_are_found_by_every_sh(sh: str, tmp_path: Path) -> None:
     ssh.write_text('#!/bin/bash\nexec bash -c "${@: -1}"\n')
     ssh.chmod(0o755)
     backend = SSHBackend("nowhere", command=[str(ssh)], share_connections=False)
-    argv = backend.pipes(["bash", "-c", 'printenv PS1 PS2 ODD; printf "<%s>" "$1"', "bash", ODD], ["PS1", "PS2", "ODD"])
+    words = ["bash", "-c", 'printenv PS1 PS2 ODD; printf "<%s>" "$1"', "bash", ODD]
+    argv = backend.command(words, ["PS1", "PS2", "ODD"], False)
     argv[0] = str(tmp_path / "sh")
     environment = {"PATH": os.environ["PATH"], "PS1": f"1{ODD}", "PS2": "2\\$ ", "ODD": ODD}
     done = subprocess.run(argv, env=environment, capture_output=True, timeout=30, check=False)
     # The bash that prints them is no interactive one and has forgotten its own PS1 and PS2, which is as it should be.
     assert (done.stdout.decode(), done.stderr) == (f"{ODD}\n<{ODD}>", b"")
-    argv = backend.pipes(["printenv", "PS1", "PS2"], ["PS1", "PS2"])
+    argv = backend.command(["printenv", "PS1", "PS2"], ["PS1", "PS2"], False)
     argv[0] = str(tmp_path / "sh")
     done = subprocess.run(argv, env=environment, capture_output=True, timeout=30, check=False)
     assert done.stdout.decode() == f"1{ODD}\n2\\$ \n"

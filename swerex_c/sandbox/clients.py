@@ -1,0 +1,212 @@
+"""Client programs of this machine that run a program in a sandbox and relay its streams.
+
+    class Chroot(CommandBackend):
+        name = "the directory /srv/root"
+
+        def command(self, argv, names, terminal):
+            return ["chroot", "/srv/root", *argv]
+
+        def why_lost(self, timeout):
+            return None if os.path.isdir("/srv/root") else "The directory /srv/root is gone"
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import subprocess
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import IO
+
+from swerex_c.exceptions import ConnectionLostError, ResourceError
+from swerex_c.sandbox.backend import Backend, Process
+from swerex_c.utils.threads import in_thread, start_thread
+
+__all__ = ["ClientProcess", "CommandBackend"]
+
+_CHUNK = 256 * 1024
+"""Maximum number of bytes of one read, and the size of the pipe for standard output."""
+
+_DRAIN_SECONDS = 0.5
+"""Seconds to read the output that is still in transit when a client has ended: its children may hold its pipes."""
+
+_LINGER_SECONDS = 1.0
+"""Seconds for a client to end by itself when its pipes are closed."""
+
+_END_SECONDS = 5.0
+"""Seconds to wait for the end of a killed client."""
+
+
+class CommandBackend(Backend):
+    """A sandbox that is reached by client programs of this machine."""
+
+    @abstractmethod
+    def command(self, argv: Sequence[str], names: Sequence[str], terminal: bool) -> list[str]:
+        """Return the command line of a client that runs `argv`, on a terminal or on three pipes.
+
+        On pipes, standard output and standard error stay separate. For terminals and `names` see `Backend.terminal`.
+        """
+
+    def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+        return self.command(argv, names, True)
+
+    async def exec(self, argv: Sequence[str], env: Mapping[str, str]) -> Process:
+        # In a thread: 64 programs that start at once would hold up the loop for 150 ms.
+        starting = asyncio.ensure_future(in_thread(self._start, argv, env))
+        try:
+            return ClientProcess(self, await asyncio.shield(starting))
+        except asyncio.CancelledError:
+            starting.add_done_callback(_drop)
+            raise
+
+    def _start(self, argv: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            self.command(argv, list(env), False),
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self.environment() | dict(env),
+            start_new_session=True,  # keeps the terminal's ^C away from it
+        )
+        assert process.stdin and process.stdout and process.stderr
+        for stream in (process.stdin, process.stdout, process.stderr):
+            os.set_blocking(stream.fileno(), False)
+        with contextlib.suppress(OSError):  # fewer reads for large output
+            fcntl.fcntl(process.stdout.fileno(), fcntl.F_SETPIPE_SZ, _CHUNK)
+        return process
+
+
+def _drop(starting: asyncio.Future[subprocess.Popen[bytes]]) -> None:
+    """End a client that nobody waits for any more."""
+    if not starting.cancelled() and starting.exception() is None:
+        process = starting.result()
+        process.kill()
+        with contextlib.suppress(ResourceError):
+            start_thread(process.communicate, "swerex-c client")
+
+
+class ClientProcess(Process):
+    """A client program on three pipes."""
+
+    def __init__(self, backend: CommandBackend, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self._backend = backend
+        self._command = [str(word) for word in process.args]  # type: ignore[union-attr]  # it is a list
+        self._loop = asyncio.get_running_loop()
+        assert process.stdin and process.stdout and process.stderr
+        self._input = process.stdin
+        self._outputs = {1: process.stdout, 2: process.stderr}
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._ended: asyncio.Future[int] = self._loop.create_future()
+        try:
+            self._pidfd = os.pidfd_open(process.pid)
+        except OSError:  # the kernel has none
+            self._pidfd = -1
+            start_thread(self._wait, "swerex-c client")
+        else:
+            self._loop.add_reader(self._pidfd, self._reap)
+
+    async def send(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            if self._input.closed:
+                raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+            try:
+                left = left[os.write(self._input.fileno(), left) :]
+            except BlockingIOError:
+                await self._ready([], [self._input])
+
+    async def end_input(self) -> None:
+        self._input.close()
+
+    async def receive(self) -> tuple[int, bytes] | None:
+        while self._outputs:
+            for number, stream in list(self._outputs.items()):
+                try:
+                    data = os.read(stream.fileno(), _CHUNK)
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    data = b""
+                del self._outputs[number]
+                if data:
+                    self._outputs[number] = stream  # as the last one: a flood on one does not hold back the other
+                    return number, data
+                stream.close()
+            if self._outputs:
+                await self._ready(list(self._outputs.values()), [])
+        return None
+
+    async def wait(self) -> int:
+        code = await asyncio.shield(self._ended)
+        reason = None if code < 0 else await in_thread(self._backend.unsure, self._command, code)
+        if reason is not None:
+            raise ConnectionLostError(reason)
+        return code
+
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    async def close(self) -> None:
+        self._close_pipes()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_SECONDS):
+                await asyncio.shield(self._ended)
+        if not self._ended.done():
+            self.process.kill()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_END_SECONDS):
+                    await asyncio.shield(self._ended)
+
+    async def _ready(self, read: list[IO[bytes]], write: list[IO[bytes]]) -> None:
+        """Wait until one of the pipes is ready, or all are closed."""
+        ready = self._loop.create_future()
+        self._waiting.add(ready)
+        for stream in read:
+            self._loop.add_reader(stream.fileno(), _wake, ready)
+        for stream in write:
+            self._loop.add_writer(stream.fileno(), _wake, ready)
+        try:
+            await ready
+        finally:
+            self._waiting.discard(ready)
+            for stream in (*read, *write):
+                self._forget(stream)
+
+    def _forget(self, stream: IO[bytes]) -> None:
+        if not stream.closed:  # else another file may have its number
+            self._loop.remove_reader(stream.fileno())
+            self._loop.remove_writer(stream.fileno())
+
+    def _wait(self) -> None:
+        self.process.wait()
+        self._loop.call_soon_threadsafe(self._reap)
+
+    def _reap(self) -> None:
+        code = self.process.poll()
+        if code is None or self._ended.done():
+            return
+        self._ended.set_result(code)
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+        self._loop.call_later(_DRAIN_SECONDS, self._close_pipes)
+
+    def _close_pipes(self) -> None:
+        for stream in (self._input, *self._outputs.values()):
+            self._forget(stream)
+            with contextlib.suppress(OSError):
+                stream.close()
+        self._outputs.clear()
+        for ready in self._waiting:
+            _wake(ready)
+
+
+def _wake(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
