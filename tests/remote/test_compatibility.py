@@ -109,6 +109,7 @@ ORIGINAL_CLIENT: dict[str, Any] = {
 ORIGINAL_SERVER: dict[str, Any] = {
     "partial_output": "",
     "dead_session": ["SwerexException", True],
+    "missing_file": [MISSING, None, False],
     "surrogates": "SwerexException",
     "undecodable_file": "SwerexException",
     "upload_file": [True, "644"],
