@@ -26,7 +26,7 @@ ROOT = HERE.parent
 USAGE = """python -m benchmarks [--only ROW,...] [--seconds N]   measure, keep a record
        python -m benchmarks --answers [--only ROW,...]      ask each row once, look at the answers alone
        python -m benchmarks --compare BEFORE AFTER          what differs between two records
-       python -m benchmarks --chart [RECORD]                pictures and figures of README.md anew
+       python -m benchmarks --chart [RECORD]                pictures and figures of the pages anew
        python -m benchmarks --instructions [--keep]         count instructions, by callgrind"""
 
 LARGE = 1 << 30
@@ -149,7 +149,8 @@ def main() -> int:
         if arguments.chart is not None:
             path = record.find(arguments.chart) if arguments.chart else record.latest(pictures.has_bars)
             pictures.figures(record.read(path))
-            print(f"from {path}:", *pictures.draw(record.read(path)), pictures.README, sep="\n")
+            pictures.speed(record.read(path), path)
+            print(f"from {path}:", *pictures.draw(record.read(path)), pictures.README, pictures.SPEED, sep="\n")
             return 0
         return run(arguments)
     except (LookupError, OSError, RuntimeError, InvalidInputError) as error:

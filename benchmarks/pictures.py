@@ -1,4 +1,4 @@
-"""Pictures and figures of a record for README.md and the pages: SVG for light and for dark pages, and a table.
+"""Pictures and figures of a record for README.md and the pages: SVG for light and for dark pages, and tables.
 
 The pictures are written by hand, because a page shows them without any style sheet.
 """
@@ -12,14 +12,16 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from swerex_c.bench.rows import LIMIT, OURS, PEXPECT, PLAIN_C, PRESTARTED, SWEREX, TUNED
+from swerex_c.bench.report import duration
+from swerex_c.bench.rows import LIMIT, OURS, PEXPECT, PLAIN_C, PRESTARTED, PTYPROCESS, SUBPROCESS, SWEREX, TUNED
 
-from .record import Record
+from .record import FILE, RECORDS, Record
 
-__all__ = ["CHARTS", "draw", "figures", "has_bars"]
+__all__ = ["CHARTS", "draw", "figures", "has_bars", "speed"]
 
 PICTURES = Path(__file__).resolve().parent / "pictures"
 README = Path(__file__).resolve().parents[1] / "README.md"
+SPEED = README.parent / "swerex_c" / "docs" / "speed.md"
 
 COLOURS = {
     SWEREX: ("#cf222e", "#ff7b72"),
@@ -190,3 +192,42 @@ def figures(record: Record, page: Path = README) -> None:
     now = re.sub(r"interleaved run on [\d-]+", f"interleaved run on {str(record['machine']['date']).split()[0]}", now)
     now = re.sub(r'(command-light\.svg" alt=")[^"]*', rf"\1Time of one command: {said}", now)
     page.write_text(now)
+
+
+# speed.md
+
+COLUMNS = {
+    "Sessions on this machine": (OURS, PRESTARTED, PLAIN_C, LIMIT, PTYPROCESS, TUNED, PEXPECT, SUBPROCESS, SWEREX),
+    "Servers": (f"{OURS}, server", f"{SWEREX}'s client, ours", f"{SWEREX}, server"),
+    "Containers": (f"{OURS}, docker", "docker run, exec", f"{SWEREX}, docker"),
+}
+"""Headings of the tables of speed.md, and the lines of each."""
+
+
+def speed(record: Record, path: Path, page: Path = SPEED) -> None:
+    """Write a record's medians into speed.md, as tables between its marks, and name the record.
+
+    Args:
+        path: file of the record.
+    """
+
+    def cell(line: dict[str, Any]) -> str:
+        if "p50_us" not in line:
+            return ""
+        if "bytes" in line:
+            return f"{written(line['megabytes_per_second'])} MB/s"
+        return f"{line['per_second']:,.0f}/s" if "per_second" in line else duration(line["p50_us"])
+
+    parts = []
+    for title, names in COLUMNS.items():
+        body = []
+        for key, row in record["rows"].items():
+            found = {name.removesuffix(", 4 sessions"): line for name, line in row["lines"].items()}
+            cells = [cell(found.get(name, {})) for name in names]
+            if cells[0] and not (names[0] == OURS and key.startswith("remote-")):  # whose baseline is a session here
+                body.append(f"| {row['title'].partition(';')[0]} | {' | '.join(cells)} |")
+        parts += [f"### {title}", "", f"| | {' | '.join(names)} |", f"|{'---|' * (len(names) + 1)}", *body, ""]
+    where = f"../../benchmarks/record/{path.relative_to(RECORDS).parent}"
+    parts.append(f"{machine(record['machine'])}: [the run]({where}/tables.md), [all numbers]({where}/{FILE}).")
+    text, marked = "\n".join(parts), r"(?<=<!-- figures -->\n\n).*?(?=\n\n<!-- -->)"
+    page.write_text(re.sub(marked, lambda _: text, page.read_text(), flags=re.S))

@@ -66,6 +66,10 @@ def test_pictures_are_drawn_and_the_figures_of_the_page_are_those_of_the_record(
     shutil.copy(ROOT / "README.md", page)
     pictures.figures(newest(), page)
     assert page.read_text() == (ROOT / "README.md").read_text()
+    page = tmp_path / "speed.md"
+    shutil.copy(pictures.SPEED, page)
+    pictures.speed(newest(), record.latest(pictures.has_bars), page)
+    assert page.read_text() == pictures.SPEED.read_text()
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "same"), (1.05, "same"), (1.5, "slower"), (0.5, "faster")])
