@@ -198,7 +198,7 @@ static void child_reset_signals(void)
 
 static void child_execute(preparation *p)
 {
-    int worst = ENOENT;
+    int worst = 0;
     for (const char **program = p->programs; *program; program++) {
         execve(*program, p->spawn->argv, p->environment);
         if (errno != ENOENT && errno != ENOTDIR) {
@@ -208,7 +208,7 @@ static void child_execute(preparation *p)
             }
         }
     }
-    errno = worst;
+    errno = worst ? worst : errno;
     child_failed(p, "execve");
 }
 

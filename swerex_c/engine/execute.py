@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Callable
 
@@ -139,7 +140,7 @@ def _start(
         return _core.Process(
             _search(argv[0], command.env),
             argv,
-            None if command.env is None else [as_bytes(k) + b"=" + as_bytes(v) for k, v in command.env.items()],
+            None if command.env is None else encode_variables(command.env),
             None if command.cwd is None else os.fsencode(command.cwd),
             b"",
             command.merge_output_streams,
@@ -189,6 +190,21 @@ def check_words(command: Command) -> list[bytes]:
     return argv
 
 
+def encode_variables(env: dict[str, str]) -> list[bytes]:
+    """Return the variables of a program as NAME=VALUE.
+
+    Raises:
+        InvalidInputError: if a name is empty or has an equals sign, or one of them cannot be passed to a program.
+    """
+    for name in env:
+        if not name or "=" in name:
+            raise InvalidInputError(f"The command cannot be run: {name!r} is no name of a variable")
+    pairs = [as_bytes(name) + b"=" + as_bytes(value) for name, value in env.items()]
+    if any(b"\0" in pair for pair in pairs):
+        raise InvalidInputError("The command cannot be run: a variable cannot contain a NUL byte")
+    return pairs
+
+
 def _argv(command: Command) -> tuple[list[bytes], int | None]:
     """Return the arguments of a command, and a descriptor to keep open while it runs, or None."""
     argv = check_words(command)
@@ -217,9 +233,8 @@ def _check_directory(path: str | None) -> None:
     if path is not None:
         if "\0" in path:
             raise InvalidInputError("A path cannot contain a NUL byte")
-        if not os.path.isdir(path):
-            number = errno.ENOTDIR if os.path.exists(path) else errno.ENOENT
-            raise OSError(number, os.strerror(number), path)
+        if not stat.S_ISDIR(os.stat(path).st_mode):
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
 
 
 def _exec_error(e: OSError, program: bytes) -> Exception:

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 
-from swerex_c.engine.execute import LONGEST_ARGUMENT, as_bytes, check_words, overdue, response
+from swerex_c.engine.execute import LONGEST_ARGUMENT, as_bytes, check_words, encode_variables, overdue, response
 from swerex_c.engine.outcomes import validate_seconds
 from swerex_c.exceptions import CommandTimeoutError, InvalidInputError, ResourceError
 from swerex_c.models import Command, CommandResponse
@@ -94,20 +94,16 @@ def _refusal(
 
 def _words(command: Command, argv: list[bytes]) -> list[bytes]:
     """Return the words that `_PROGRAM` reads."""
-    directory, pairs, path, hard = b"", [], b"", False
+    directory, path, hard = b"", b"", False
+    pairs: list[bytes] = []
     if command.cwd is not None:
         directory = b"=" + as_bytes(command.cwd)
     if command.env is not None:
-        for name, value in command.env.items():
-            if not name or "=" in name:
-                msg = f"The command cannot be run: {name!r} is no name of a variable"
-                raise InvalidInputError(msg)
-            pairs.append(as_bytes(name) + b"=" + as_bytes(value))
-            hard = hard or _EASY_NAME.fullmatch(name) is None
+        pairs = encode_variables(command.env)
+        hard = any(_EASY_NAME.fullmatch(name) is None for name in command.env)
         path = as_bytes(command.env.get("PATH", os.defpath))
-    if any(b"\0" in word for word in (directory, *pairs)):
-        msg = "A path cannot contain a NUL byte" if b"\0" in directory else "The command cannot be run: a NUL byte"
-        raise InvalidInputError(msg)
+    if b"\0" in directory:
+        raise InvalidInputError("A path cannot contain a NUL byte")
     shell = 0 if not command.shell else 2 if len(argv[0]) > LONGEST_ARGUMENT else 1
     count = b"" if command.env is None else b"%d" % len(pairs)
     return [directory, b"%d" % shell, count, b"%d" % hard, path, *pairs, *argv]

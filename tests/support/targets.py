@@ -34,9 +34,6 @@ from tests.support import needs
 from tests.support.results import WrongAnswer
 from tests.support.wait import DEADLINE
 
-OURS = ("local", "frames", "json", "unix", "stdio", "docker-server", "fargate", "ray")
-"""The targets whose commands our engine starts."""
-
 ABILITIES = frozenset({"download", "stream"})
 """What a runtime may lack."""
 
