@@ -38,6 +38,13 @@ def test_a_wrong_answer_is_told_and_is_the_status() -> None:
     assert done.stdout.count("WRONG") == len(done.stdout.splitlines()) >= 4, done.stdout
 
 
+def test_interrupts_arrive_though_the_caller_ignores_them() -> None:
+    """As under nohup, which its shells would hand down to what they run."""
+    command = f'trap "" INT; exec "{sys.executable}" -m benchmarks --answers --only interrupt'
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "bare terminal            right" in done.stdout, done.stdout + done.stderr
+
+
 def test_wrong_use_ends_with_2() -> None:
     for arguments in (["--only", "nothing"], ["--compare", "1999", "1998"], ["--chart", "1999"]):
         done = benchmarks(*arguments)
