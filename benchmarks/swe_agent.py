@@ -15,6 +15,8 @@ long has its 8 seconds in the first two.
 
 Needs root, Linux and, for containers, what tests/support needs.  All of it happens on a copy of the file system that is
 thrown away, and in a network of its own: SWE-agent in local mode writes into /root and /, and the engine has a bridge.
+The packages of the image have to be there before, since that network leads nowhere: `python -m benchmarks --only
+docker-true --no-record` fetches them.
 
 Exit status: 0; 1 if an answer of ours was wrong; 2 if it could not run.
 """

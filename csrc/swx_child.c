@@ -22,7 +22,7 @@
 
 #include "swx_alloc.h"
 
-#ifdef __SANITIZE_ADDRESS__
+#if __has_include(<sanitizer/asan_interface.h>)
 #include <sanitizer/asan_interface.h>
 #else
 #define ASAN_UNPOISON_MEMORY_REGION(from, size) ((void)0)

@@ -90,8 +90,8 @@ _ENDS = re.compile(
 
 _TAR_NAMES = re.compile(r"^tar: (?:\./)?(?P<name>.+): Cannot [a-z]+: ", re.MULTILINE)
 
-
 _BLOCK = 1 << 18
+
 _END_SECONDS = 5.0
 """Seconds for a script to end after it has sent what it cannot have sent."""
 

@@ -42,7 +42,6 @@ _NOISE_KEPT = 8 * 1024
 _SETTLE_SECONDS = 2.0
 """Maximum seconds for a loader to become ready for another script. It decides within 0.1 seconds."""
 
-
 _PIECE = 1 << 20
 """Maximum number of bytes to send at a time: requests of some providers are limited."""
 

@@ -20,6 +20,8 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
+from tests.support.wait import until_ready
+
 STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 PIECE = 32768
 
@@ -105,14 +107,8 @@ class ExecProgram:
 
     async def _carry(self, fd: int, channel: int) -> None:
         os.set_blocking(fd, False)
-        loop = asyncio.get_running_loop()
         while True:
-            ready = loop.create_future()
-            loop.add_reader(fd, lambda it=ready: it.done() or it.set_result(None))
-            try:
-                await ready
-            finally:
-                loop.remove_reader(fd)
+            await until_ready(fd)
             try:
                 data = os.read(fd, PIECE)
             except BlockingIOError:
@@ -143,18 +139,12 @@ class ExecProgram:
 
     async def _write(self, program: subprocess.Popen[bytes], data: bytes) -> None:
         fd = self.terminal if self.terminal is not None else program.stdin.fileno() if program.stdin else -1
-        loop = asyncio.get_running_loop()
         while data:
             try:
                 os.set_blocking(fd, False)
                 data = data[os.write(fd, data) :]
             except BlockingIOError:
-                ready = loop.create_future()
-                loop.add_writer(fd, lambda it=ready: it.done() or it.set_result(None))
-                try:
-                    await ready
-                finally:
-                    loop.remove_writer(fd)
+                await until_ready(fd, write=True)
             except (OSError, ValueError):
                 return
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from swerex_c.sandbox.api_backend import ApiBackend
 from swerex_c.sandbox.backend import Process
+from tests.support.wait import until_ready
 
 __all__ = ["Here", "HereProgram"]
 
@@ -40,14 +41,8 @@ class HereProgram(Process):
         await self.outputs.put(None)
 
     async def _read_terminal(self, master: int) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            ready = loop.create_future()
-            loop.add_reader(master, lambda ready=ready: ready.done() or ready.set_result(None))
-            try:
-                await ready
-            finally:
-                loop.remove_reader(master)
+            await until_ready(master)
             try:
                 data = os.read(master, 65536)
             except OSError:
@@ -67,7 +62,7 @@ class HereProgram(Process):
             try:
                 data = data[os.write(self.master, data) :]
             except BlockingIOError:
-                await asyncio.sleep(0.001)
+                await until_ready(self.master, write=True)
 
     async def end_input(self) -> None:
         assert self.process.stdin is not None

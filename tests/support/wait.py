@@ -36,6 +36,18 @@ async def until_async(condition: Callable[[], Any], what: str = "it does not com
     return found
 
 
+async def until_ready(fd: int, *, write: bool = False) -> None:
+    """Wait until a descriptor can be read or written without blocking."""
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    add, remove = (loop.add_writer, loop.remove_writer) if write else (loop.add_reader, loop.remove_reader)
+    add(fd, lambda: ready.done() or ready.set_result(None))
+    try:
+        await ready
+    finally:
+        remove(fd)
+
+
 async def settle(turns: int = 50) -> None:
     """Let everything run that is ready to run."""
     for _ in range(turns):

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from swerex_c.utils import background
-from tests.support.wait import DEADLINE, until
+from tests.support.wait import DEADLINE, settle, until, until_async
 
 
 async def where() -> int:
@@ -32,39 +32,42 @@ async def test_a_coroutine_runs_there_for_callers_elsewhere() -> None:
         await background.run(fails())
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
-async def test_a_cancelled_caller_waits_for_the_cleanup(again: bool) -> None:
-    begun, ended = threading.Event(), threading.Event()
+class Work:
+    """Work that is never done, and whose cleanup ends when it may."""
 
-    async def work() -> None:
-        begun.set()
+    def __init__(self) -> None:
+        self.begun, self.cleaning, self.may_end, self.ended = (threading.Event() for _ in range(4))
+
+    async def __call__(self) -> None:
+        self.begun.set()
         try:
             await asyncio.sleep(1000)
         finally:
-            await asyncio.sleep(0.1)
-            ended.set()
+            self.cleaning.set()
+            await until_async(self.may_end.is_set)
+            self.ended.set()
 
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
+async def test_a_cancelled_caller_waits_for_the_cleanup(again: bool) -> None:
+    work = Work()
     task = asyncio.create_task(background.run(work()))
-    while not begun.is_set():
-        await asyncio.sleep(0.001)
+    await until_async(work.begun.is_set)
     task.cancel()
+    await until_async(work.cleaning.is_set)
     if again:
-        await asyncio.sleep(0.01)
         task.cancel()
+    await settle()
+    assert not task.done()
+    work.may_end.set()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert ended.is_set()
+    assert work.ended.is_set()
 
 
 def test_a_loop_that_is_gone_cancels_the_work() -> None:
-    begun, ended = threading.Event(), threading.Event()
-
-    async def work() -> None:
-        begun.set()
-        try:
-            await asyncio.sleep(1000)
-        finally:
-            ended.set()
+    work = Work()
+    work.may_end.set()
 
     async def wait() -> None:
         await background.run(work())
@@ -72,9 +75,8 @@ def test_a_loop_that_is_gone_cancels_the_work() -> None:
     loop = asyncio.new_event_loop()
     waiting = wait()
     task = loop.create_task(waiting)
-    while not begun.is_set():
-        loop.run_until_complete(asyncio.sleep(0.001))
+    loop.run_until_complete(until_async(work.begun.is_set))
     waiting.close()
-    until(ended.is_set)
+    until(work.ended.is_set)
     task.cancel()
     loop.close()
