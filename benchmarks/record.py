@@ -23,25 +23,6 @@ FILE = "run.json"
 
 CHANCE, SHARE, ROUNDS = 0.05, 0.1, 4
 
-# Names in records of before 2026-11-26, which have no "format".
-OLD_ROWS = {
-    "create": "start",
-    "fleet-64": "",
-    "fleet": "sessions-64",
-    "fleet-1000": "sessions-1000",
-    "replay": "day",
-    "docker-create": "docker-start",
-}
-OLD_LINES = {
-    "ours": "swerex_c",
-    "bare C": "plain C",
-    "subprocess": "subprocess.run",
-    "pexpect": "pexpect, tuned",
-    "pexpect, no startup files": "pexpect, tuned",
-    "original": "SWE-ReX",
-    "original, 4 sessions": "SWE-ReX, 4 sessions",
-}
-
 
 def write(found: Record) -> Path:
     """Keep a run in a directory of its own, named by date and commit, and return its file."""
@@ -54,18 +35,8 @@ def write(found: Record) -> Path:
 
 
 def read(path: Path) -> Record:
-    """Read a record; an old one gets today's names of rows and lines."""
+    """Read a record."""
     found: Record = json.loads(path.read_text())
-    if "format" not in found:
-        rows = {}
-        for key, row in found["rows"].items():
-            where = {"docker": ", docker", "remote": ", server"}.get(key.partition("-")[0], "")
-            lines = {OLD_LINES.get(name, name) + where: line for name, line in row["lines"].items()}
-            rows[OLD_ROWS.get(key, key)] = {**row, "lines": lines, "baseline": OLD_LINES.get(row["baseline"], "")}
-        warm = found["rows"].get("create-warm", {"lines": {}})["lines"]
-        if "ours" in warm and "start" in rows:
-            rows["start"]["lines"]["swerex_c, pre-started"] = warm["ours"]
-        found["rows"] = rows
     return found
 
 
