@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import NoReturn
 
-import typer
-
 from swerex_c.utils.visible import visible
 
 __all__ = ["Exit", "drop_output", "exit_on_lost_output", "fail", "open_closed_streams"]
@@ -33,6 +31,8 @@ class Exit(IntEnum):
 
 def fail(message: str, code: int) -> NoReturn:
     """Print a message on standard error, and exit with this code."""
+    import typer
+
     print(f"swerex-c: {visible(message)}", file=sys.stderr)
     raise typer.Exit(code)
 
@@ -57,13 +57,20 @@ def drop_output() -> None:
 
 
 @contextlib.contextmanager
-def exit_on_lost_output() -> Iterator[None]:
-    """Exit with a message if the output cannot be written."""
+def exit_on_lost_output(program: str = "swerex-c") -> Iterator[None]:
+    """Flush the output at the end, and exit with a message if it cannot be written.
+
+    Args:
+        program: name of the command in the message.
+    """
     try:
-        yield
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
     except OSError as error:
         if error.errno not in (errno.EBADF, errno.EIO, errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
             raise
         drop_output()
-        print(f"swerex-c: the output cannot be written: {os.strerror(error.errno)}", file=sys.stderr)
+        print(f"{program}: the output cannot be written: {os.strerror(error.errno)}", file=sys.stderr)
         sys.exit(Exit.FAILED)

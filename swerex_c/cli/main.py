@@ -78,10 +78,7 @@ def main() -> None:
     restore_child_signal()
     open_closed_streams()
     with exit_on_lost_output():
-        try:
-            app(prog_name="swerex-c")
-        finally:
-            sys.stdout.flush()
+        app(prog_name="swerex-c")
 
 
 def _print_version(asked: bool) -> None:

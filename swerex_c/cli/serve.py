@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from swerex_c._version import API_VERSION
+from swerex_c.cli.exit import exit_on_lost_output, open_closed_streams
 from swerex_c.exceptions import InvalidInputError, SwerexException
 from swerex_c.remote.server.limits import Limits
 from swerex_c.utils.child_signal import restore_child_signal
@@ -62,15 +63,16 @@ def main(
         make_key: if no key is given, generate and print one, instead of refusing to start.
     """
     restore_child_signal()
+    open_closed_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not {"-v", "--version"}.isdisjoint(words):
-        if len(words) > 1:
-            print("Error: --version cannot be combined with other arguments")
-            raise SystemExit(FAILED)
-        print(API_VERSION)
-        return
-    parser = _parser(program, host)
-    options = parser.parse_args(words)
+    with exit_on_lost_output(program):
+        if not {"-v", "--version"}.isdisjoint(words):
+            if len(words) > 1:
+                print("Error: --version cannot be combined with other arguments")
+                raise SystemExit(FAILED)
+            print(API_VERSION)
+            return
+        options = _parser(program, host).parse_args(words)
     try:
         _check(options)
         if options.stdio:
@@ -302,7 +304,8 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
         gc.enable()
         logs.listening(str(addresses))
         if given is None:
-            _print_key(addresses, secret)
+            with exit_on_lost_output(program):
+                _print_key(addresses, secret)
 
     gc.disable()  # imports create no garbage
     # Listen before the slow imports, so that a port in use is reported at once.
@@ -321,7 +324,11 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
 
 
 def _print_key(addresses: ListenAddresses, secret: str) -> None:
-    """Print the key for the user, once, on standard output; the log never contains it."""
+    """Print the key for the user, once, on standard output; the log never contains it.
+
+    Raises:
+        OSError: if it cannot be written. `sys.stdout` would drop it.
+    """
     if addresses.url is None:
         where = f'host="unix://{addresses.unix}"'
     else:
@@ -329,10 +336,16 @@ def _print_key(addresses: ListenAddresses, secret: str) -> None:
         for everywhere in ("0.0.0.0", "[::]"):
             host = host.replace(f"//{everywhere}", "//127.0.0.1")
         where = f'host="{host}", port={addresses.port}'
-    print(f"The key of this server until it stops: {secret}\nTo use it from Python:\n")
-    print("    from swerex_c.runtime.remote import RemoteRuntime")
-    print(f'    runtime = RemoteRuntime({where}, auth_token="{secret}")\n')
-    sys.stdout.flush()
+    text = f"""\
+The key of this server until it stops: {secret}
+To use it from Python:
+
+    from swerex_c.runtime.remote import RemoteRuntime
+    runtime = RemoteRuntime({where}, auth_token="{secret}")
+
+"""
+    with open(1, "w", closefd=False) as out:
+        out.write(text)
 
 
 def _serve_stdio(options: argparse.Namespace) -> None:

@@ -457,17 +457,22 @@ def test_prune_says_what_a_cloud_needs(cloud: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        "exec 'echo hi'", "exec --json true", "status", "status --json", "-V", "--help", "bench --help", "serve --help",
-        "doctor", "doctor --json", "demo",
+        "exec 'echo hi'", "exec --json true", "status", "status --json", "-V", "--help", "bench --help", "doctor",
+        "doctor --json", "demo", "serve --help", "serve --port 0", "remote --version", "remote --help",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("output, why", [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")])
 def test_output_that_cannot_be_written(arguments: str, unbuffered: str, output: str, why: str) -> None:
-    command = f"{sys.executable} -m swerex_c {arguments} {output}"
+    """Also the key that a server makes: nobody would know it."""
+    program, module = "swerex-c serve" if arguments.startswith("serve") else "swerex-c", f"swerex_c {arguments}"
+    if arguments.startswith("remote"):
+        program, module = "swerex-remote", f"swerex_c.server {arguments.removeprefix('remote')}"
     environment = {**our_environment(), "PYTHONUNBUFFERED": unbuffered}
+    command = f"{sys.executable} -m {module} {output}"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment)
-    assert results(done) == ("", f"swerex-c: the output cannot be written: {why}\n", 1)
+    said = re.sub(r"^.* Listening on .*\n", "", done.stderr)
+    assert (done.stdout, said, done.returncode) == ("", f"{program}: the output cannot be written: {why}\n", 1)
 
 
 @pytest.mark.parametrize(
