@@ -106,7 +106,9 @@ async def test_stream(served: Served, way: str) -> None:
                 assert answer is not None and answer["exit_code"] == 0
 
 
-@pytest.mark.parametrize("text", ["x" * 3_000_000, "\u20ac" * 500_000, "caf\udce9"])
+@pytest.mark.parametrize(
+    "text", ["x" * 3_000_000, "\u20ac" * 500_000, "caf\udce9"], ids=["ascii", "wide", "surrogate"]
+)
 async def test_stream_of_a_long_text(served: Served, text: str) -> None:
     """What run_in_session takes, over a connection that is cut before the text is there, while it comes, and after."""
     command = f"t='{text}'; echo ${{#t}}; printf '%s\\n' \"$t\" | sha256sum; (exit 7)"
