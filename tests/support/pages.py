@@ -20,7 +20,7 @@ SHOWN = re.compile(r"^```python\n([^`]*)^```\n\n```text\n(.*?)^```$", re.MULTILI
 """A block of Python, and the block after it with what it prints."""
 
 DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "swerex_c/docs").glob("*.md"))
-PAGES = ["README.md", "CHANGELOG.md", "csrc/README.md", "benchmarks/README.md", *DOCS]
+PAGES = ["README.md", "CHANGELOG.md", "csrc/README.md", "benchmarks/README.md", "benchmarks/core.md", *DOCS]
 TEXTS = {page: (ROOT / page).read_text() for page in PAGES}
 
 PROVIDERS = ("Ray", "Kubernetes", "Modal", "Daytona", "Fargate", "Docker")
