@@ -231,7 +231,6 @@ def test_close_leaves_no_process(shells: type[Shell], start: str) -> None:
     until(lambda: not running(f"sleep {seconds}"))
 
 
-@wrong("the event loop is blocked by the command")
 def test_close_while_a_command_runs(
     shells: type[Shell], family: Family, gate: Gate, swerex_error: type[Exception]
 ) -> None:

@@ -128,7 +128,6 @@ def test_sqlite3(sh: Shell, tmp_path: Path) -> None:
     sh.gives("echo out", "out\n")
 
 
-@wrong("a repl that is left open eats the next command")
 def test_bc(sh: Shell) -> None:
     needs("bc")
     sh.gives("echo 2^64 | bc", "18446744073709551616\n")
@@ -217,7 +216,6 @@ def test_git_asks_for_a_password_on_the_terminal(sh: Shell, tmp_path: Path) -> N
     sh.gives("echo out", "out\n")
 
 
-@wrong("an editor that is left open eats the next command")
 def test_an_editor_is_not_a_trap(sh: Shell, tmp_path: Path) -> None:
     needs("git")
     needs("vim")

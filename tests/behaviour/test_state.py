@@ -252,7 +252,6 @@ def test_return_trap(sh: Shell, tmp_path: Path) -> None:
     sh.out("trap - RETURN")
 
 
-@wrong("an interrupt takes at least 0.6 s, its trap's output leaks")
 def test_int_trap(sh: Shell) -> None:
     """A trap on INT, and even an ignored INT, takes nothing of the interrupt's force."""
     for trap in ("echo GOT", ""):
