@@ -73,6 +73,11 @@ swx_why() {
   [[ -e $swx_file ]] || swx_fail 4
   [[ ! -d $swx_file && -x $swx_file ]] || swx_fail 5
   (($1 != 127)) || swx_fail 4
+  if [[ $swx_magic == '#!'* ]]; then # bash 5.3 has 126 for an interpreter that is not there, too
+    IFS=$' \t' read -r swx_line swx_place _ 2>&- <"$swx_file" || :
+    swx_line=${swx_line#'#!'}
+    [[ -e ${swx_line:-$swx_place} ]] || swx_fail 4
+  fi
   [[ $swx_magic == '#!'* || $swx_magic == $'\177ELF' ]] || swx_fail 9
   swx_fail 6
 }

@@ -80,8 +80,8 @@ async def test_a_day(make: Callable[..., DockerDeployment], reach: Engine, caplo
     runtime = deployment.runtime
     await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
     assert (await runtime.run_in_session(BashAction(command="x=5; echo $x", timeout=60))).output == "5\n"
-    await runtime.write_file(WriteFileRequest(path="/tmp/a b/f", content="text\n"))
-    assert (await runtime.read_file(ReadFileRequest(path="/tmp/a b/f"))).content == "text\n"
+    await runtime.write_file(WriteFileRequest(path="/tmp/a b", content="text\n"))
+    assert (await runtime.read_file(ReadFileRequest(path="/tmp/a b"))).content == "text\n"
     assert await said(deployment, 'echo $BASHPID >/dev/null; printf %s "$PATH"') == "/bin"
     assert deployment._container_name == name and deployment._config.port is None
     await deployment.start()  # anew
