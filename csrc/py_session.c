@@ -767,7 +767,8 @@ static int deliver(swx_buf *typed, swx_op *op, bool *empty, const char *text, si
     op->hints = hints_of(&scan, text, size, at->carrier) | (spoils & SWX_SPOILS_BRACE ? SWX_HINT_BRACE : 0);
     swx_way way = swx_syntax_way(&scan, checked > 0);
     if (way == SWX_WAY_RAW && at->carrier) { /* its terminal stays in canonical mode */
-        way = SWX_WAY_EVAL;
+        bool group = (scan.flags & SWX_SCAN_MULTILINE) && !(scan.flags & SWX_SCAN_EDITING) && !(at->spoils & SWX_SPOILS_BRACE);
+        way = group ? SWX_WAY_TOGETHER : SWX_WAY_EVAL;
     }
     way = swx_syntax_unspoilt(&scan, way, at->spoils);
     at->spoils |= spoils;

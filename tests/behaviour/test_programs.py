@@ -119,8 +119,9 @@ def test_gdb_on_a_program(sh: Shell, tmp_path: Path) -> None:
 
 def test_sqlite3(sh: Shell, tmp_path: Path) -> None:
     needs("sqlite3")
-    sh.gives(f"sqlite3 -list -noheader {tmp_path}/db 'create table t(a); insert into t values (1), (2); select sum(a) from t'", "3\n")
-    sh.talk(f"sqlite3 -interactive {tmp_path}/db", "sqlite> ")
+    sqlite = f"sqlite3 -list -noheader {tmp_path}/db"
+    sh.gives(f"{sqlite} 'create table t(a); insert into t values (1), (2); select sum(a) from t'", "3\n")
+    sh.talk(f"{sqlite} -interactive", "sqlite> ")
     assert "1\n2" in sh.talk("select a from t order by a;", "sqlite> ").output
     sh.talk("select a", r"\.\.\.> ")
     assert sh.talk("from t where a = 2;", "sqlite> ").output.endswith("2")
