@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from swerex_c.exceptions import ConnectionLostError, SwerexException
 from swerex_c.sandbox.backend import Process
 from swerex_c.utils.shell_script import read_script
 
@@ -169,6 +170,8 @@ class Loader:
         self.stdout.closed = self.stderr.closed = ended
         try:
             await self.write(encode_request(nonce, kind, [os.fsencode(mark), os.fsencode(script), *words]))
+        except ConnectionLostError:
+            pass  # it may have begun: the end of its output tells
         except OSError:
             return None
         return nonce
@@ -183,6 +186,7 @@ class Loader:
 
         Raises:
             BrokenPipeError: if the script has ended.
+            ConnectionLostError: if the connection broke: some of the data may have arrived.
         """
         for i in range(0, len(data), _PIECE):
             await self._write(bytes(data[i : i + _PIECE]))
@@ -202,6 +206,12 @@ class Loader:
         except BrokenPipeError:  # its last output may not have been read yet
             await self.until(lambda: self.stdout.done and self.stderr.done)
             raise
+        except SwerexException:
+            raise
+        except Exception as error:
+            lost = ConnectionLostError(" ".join(str(error).split()))
+            self.error = self.error or lost
+            raise lost from error
 
     async def read(self, frames: Frames, size: int) -> bytes:
         """Return up to `size` bytes of a script's stream; b"" at its end."""

@@ -271,6 +271,7 @@ class RunningScript:
 
         Raises:
             BrokenPipeError: if the script has ended.
+            ConnectionLostError: if the connection broke.
         """
         await self.loader.write(data)
 
@@ -342,7 +343,7 @@ class RunningScript:
         try:
             async with asyncio.timeout(timeout):
                 if input:
-                    with contextlib.suppress(OSError):
+                    with contextlib.suppress(OSError, ConnectionLostError):  # what it means is told below
                         await self.write(input)
                 await self.close_input()
                 await self.loader.until(lambda: self.done)

@@ -22,6 +22,7 @@ import pytest
 
 from swerex_c.exceptions import (
     CommandTimeoutError,
+    ConnectionLostError,
     ResourceError,
     SandboxLostError,
     SwerexException,
@@ -200,6 +201,25 @@ async def test_what_fails_to_start_says_why(here: Here) -> None:
     with pytest.raises(ResourceError, match="quota exceeded"):
         await runtime.execute(Command(command=["true"]))
     await runtime.close()
+
+
+async def test_a_connection_that_breaks_under_the_input_is_told(
+    here: Here, runtime: SandboxRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the place's library raises then."""
+
+    async def breaks(self: HereProgram, data: bytes) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        raise RuntimeError("no such\ntask")
+
+    await runtime.execute(Command(command=["true"]))
+    monkeypatch.setattr(HereProgram, "send", breaks)
+    with pytest.raises(ConnectionLostError, match="no such task"):
+        await runtime.execute(Command(command=["true"]))
+    here.lost = "The sandbox was ended"
+    with pytest.raises(SandboxLostError, match="The sandbox was ended"):
+        await runtime.execute(Command(command=["true"]))
 
 
 @pytest.fixture
