@@ -53,10 +53,14 @@ static void node_destroy(void *object)
 {
     flight *f = swx_exec_owner(object);
     swx_exec_free(object);
+    if (!atomic_load(&f->landing.done)) { /* it never will be */
+        swx_flight_unref(&f->landing);
+    }
     swx_flight_unref(&f->landing);
 }
 
-static bool node_slow(const void *object, bool destroy) { return swx_exec_is_slow(object, destroy); }
+static bool node_slow(const void *object) { return swx_exec_is_slow(object); }
+static swx_child *node_child(void *object) { return swx_exec_doomed(object); }
 
 static void unwatch(void *owner, int fd)
 {
@@ -67,7 +71,7 @@ static void unwatch(void *owner, int fd)
 }
 
 static const swx_node_type process_node = { node_event, node_deadline, node_due, node_interest, node_finished,
-                                             node_destroy, node_slow };
+                                             node_destroy, node_slow, node_child };
 
 static bool gone(const flight *f) { return swx_py_home_is_gone(f->home); }
 
@@ -111,14 +115,19 @@ static void cancel_now(flight *f)
     }
 }
 
-/* The reactor keeps it until nothing more can happen: a grandchild may still write into the pipes.  Only its thread removes
- * the node, so that the node is nobody's from the unlock on. */
+/* What runs is killed, as by swx_exec_free.  What has ended the reactor keeps until nothing more can happen, because a grandchild
+ * may still write into the pipes; then its thread removes the node.  So the node is nobody's from the unlock on. */
 static void give_up(flight *f)
 {
     Py_BEGIN_ALLOW_THREADS
     if (swx_py_home_enter(f->home)) {
         swx_node_lock(f->node);
-        swx_exec_release(f->exec);
+        swx_exec_event(f->exec, 2, swx_now()); /* it may have ended */
+        if (atomic_load(&f->landing.done)) {
+            swx_exec_release(f->exec);
+        } else {
+            swx_reactor_remove(f->node);
+        }
         swx_node_unlock(f->node);
         swx_py_home_leave(f->home);
     }
@@ -150,7 +159,6 @@ static void process_dealloc(PyObject *object)
     process_clear(object);
     if (self->flight) {
         if (self->flight->node) {
-            cancel_now(self->flight);
             give_up(self->flight);
         }
         swx_flight_unref(&self->flight->landing);

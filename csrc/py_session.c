@@ -84,11 +84,12 @@ static void node_interest(const void *object, unsigned which, int *fd, bool *rea
 }
 
 static void node_destroy(void *object) { swx_session_free(object); }
-static bool node_slow(const void *object, bool destroy) { return swx_session_is_slow(object, destroy); }
+static bool node_slow(const void *object) { return swx_session_is_slow(object); }
+static swx_child *node_child(void *object) { return swx_session_doomed(object); }
 
 static void unwatch(void *owner, int fd) { swx_node_unwatch(owner, fd); }
 
-static const swx_node_type session_node = { node_event, node_deadline, node_due, node_interest, NULL, node_destroy, node_slow };
+static const swx_node_type session_node = { node_event, node_deadline, node_due, node_interest, NULL, node_destroy, node_slow, node_child };
 
 /* ---- places ---------------------------------------------------------------------------------------------------- */
 

@@ -441,7 +441,7 @@ typedef struct {
 typedef struct {
     const uint64_t *marks;
     size_t count;
-    pid_t session; /* whose members belong to it too; 0: none */
+    const pid_t *sessions; /* as many as marks, or NULL: whose members belong to it too; 0: none */
     bool all;      /* what belongs to it by a sign is killed; else only the strays that descend from that */
     stray *strays;
     size_t stray_count, stray_room;
@@ -456,7 +456,12 @@ enum { LONGEST_PAUSE_MICROSECONDS = 3200, END_MICROSECONDS = 1000 * 1000 };
 
 static bool belongs(const hunt *h, pid_t pid)
 {
-    return is_marked(pid, h->marks, h->count) || (h->session && getsid(pid) == h->session);
+    bool found = is_marked(pid, h->marks, h->count);
+    pid_t session = !found && h->sessions ? getsid(pid) : -1;
+    for (size_t i = 0; session > 0 && !found && i < h->count; i++) {
+        found = h->sessions[i] == session;
+    }
+    return found;
 }
 
 /* fd: a handle of the process; -1 where there is none. */
@@ -711,40 +716,72 @@ bool swx_child_living(const uint64_t *marks, size_t count, bool *living)
 }
 
 /* While the child is not reaped no other session can have its number. */
-static hunt hunt_tree(const swx_child *child, bool all)
+static pid_t session_of(const swx_child *child) { return child->reaped ? 0 : child->pid; }
+
+void swx_child_kill_strays(const swx_child *child)
 {
-    return (hunt){ .marks = &child->mark, .count = 1, .session = child->reaped ? 0 : child->pid, .all = all };
+    pid_t session = session_of(child);
+    kill_once((hunt){ .marks = &child->mark, .count = 1, .sessions = &session });
 }
 
-void swx_child_kill_strays(const swx_child *child) { kill_once(hunt_tree(child, false)); }
-
-bool swx_child_kill_tree(swx_child *child)
+/* How much still lives, or is to be reaped. */
+static size_t kill_trees(swx_child *const *children, size_t count)
 {
-    long found = kill_twice(hunt_tree(child, true)); /* the child is reaped when nothing else lives any more */
-    if (found < 0) {
-        swx_child_signal(child, SIGKILL);
+    uint64_t marks[SWX_CHILDREN_AT_ONCE];
+    pid_t sessions[SWX_CHILDREN_AT_ONCE];
+    for (size_t i = 0; i < count; i++) {
+        marks[i] = children[i]->mark;
+        sessions[i] = session_of(children[i]);
     }
-    return found <= 0 && swx_child_ended(child);
+    long found = kill_twice((hunt){ .marks = marks, .count = count, .sessions = sessions, .all = true });
+    size_t left = found > 0 ? (size_t)found : 0;
+    for (size_t i = 0; i < count && found <= 0; i++) { /* a child is reaped when nothing else lives any more */
+        if (found < 0) {
+            swx_child_signal(children[i], SIGKILL);
+        }
+        left += !swx_child_ended(children[i]);
+    }
+    return left;
 }
 
-/* Repeats a step, at most for a second and that step.  Returns whether it succeeded. */
-static bool repeat(bool (*step)(swx_child *), swx_child *child)
+bool swx_child_kill_tree(swx_child *child) { return kill_trees(&child, 1) == 0; }
+
+/* For want of descriptors trees cannot be seen: the children themselves can be ended. */
+static size_t kill_alone(swx_child *const *children, size_t count)
 {
-    const int64_t until = microseconds() + END_MICROSECONDS;
+    size_t left = 0;
+    for (size_t i = 0; i < count; i++) {
+        swx_child_signal(children[i], SIGKILL);
+        left += !swx_child_ended(children[i]);
+    }
+    return left;
+}
+
+/* Repeats a step until it says 0, or for a second has not said less than before. */
+static bool repeat(size_t (*step)(swx_child *const *, size_t), swx_child *const *children, size_t count)
+{
+    size_t left, least = SIZE_MAX;
+    int64_t until = 0;
     useconds_t pause = PAUSE_MICROSECONDS;
-    bool done;
-    while (!(done = step(child)) && microseconds() < until) {
+    while ((left = step(children, count))) {
+        until = left < least ? microseconds() + END_MICROSECONDS : until;
+        least = left < least ? left : least;
+        if (microseconds() >= until) {
+            return false;
+        }
         usleep(pause);
         pause = pause < LONGEST_PAUSE_MICROSECONDS ? 2 * pause : pause;
     }
-    return done;
+    return true;
 }
 
-void swx_child_end_tree(swx_child *child)
+void swx_child_end_trees(swx_child *const *children, size_t count)
 {
-    if (!repeat(swx_child_kill_tree, child)) { /* for want of descriptors its tree cannot be seen: the child itself can be ended */
-        swx_child_signal(child, SIGKILL);
-        repeat(swx_child_ended, child);
+    if (!repeat(kill_trees, children, count)) {
+        repeat(kill_alone, children, count);
+    }
+    for (size_t i = 0; i < count; i++) {
+        children[i]->tree_ended = true;
     }
 }
 

@@ -39,6 +39,7 @@ typedef struct {
     int pidfd;     /* readable when the process ended; -1 where the kernel has none (before Linux 5.3) */
     uint64_t mark; /* 0 when no limit could be set: then only its session and its descendants can be found */
     bool reaped;
+    bool tree_ended; /* swx_child_end_trees has done what it can */
     int wait_status; /* as from waitpid(2), or SWX_STATUS_LOST; valid when reaped */
 } swx_child;
 
@@ -99,9 +100,12 @@ bool swx_child_living(const uint64_t *marks, size_t count, bool *living);
  * the child was reaped; else call again a moment later. */
 bool swx_child_kill_tree(swx_child *child);
 
-/* All of its steps, for one second at most; if something still lives then, the child alone is killed and reaped, which may take
- * another second. */
-void swx_child_end_tree(swx_child *child);
+enum { SWX_CHILDREN_AT_ONCE = 64 };
+
+/* All of its steps, for up to SWX_CHILDREN_AT_ONCE children at once, which takes hardly longer than for one: what a look takes is the
+ * machine's other processes.  Ends when for a second no fewer live than before; then the children alone are killed and reaped, which
+ * may take another second. */
+void swx_child_end_trees(swx_child *const *children, size_t count);
 
 /* Kills what descends from the child and has shed all other signs of that.  For before its parents are told to end. */
 void swx_child_kill_strays(const swx_child *child);

@@ -148,15 +148,22 @@ static void close_pidfd(swx_exec *e)
     swx_child_close(&e->child);
 }
 
-bool swx_exec_is_slow(const swx_exec *e, bool free) { return !e->ended && (free || e->sweep != INT64_MAX); }
+bool swx_exec_is_slow(const swx_exec *e) { return !e->ended && e->sweep != INT64_MAX; }
+
+swx_child *swx_exec_doomed(swx_exec *e)
+{
+    bool doomed = !e->child.tree_ended && !e->ended && (e->sweep != INT64_MAX || !swx_child_ended(&e->child));
+    return doomed ? &e->child : NULL;
+}
 
 void swx_exec_free(swx_exec *e)
 {
     if (!e) {
         return;
     }
-    if (swx_exec_is_slow(e, true) && (e->sweep != INT64_MAX || !swx_child_ended(&e->child))) {
-        swx_child_end_tree(&e->child);
+    swx_child *child = swx_exec_doomed(e);
+    if (child) {
+        swx_child_end_trees(&child, 1);
     }
     e->unwatch = NULL; /* whoever watched has let go */
     for (int i = 0; i < 2; i++) {

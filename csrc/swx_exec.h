@@ -36,8 +36,9 @@ swx_status swx_exec_new(swx_exec **out, const swx_exec_config *config, swx_error
 /* Closes and frees; kills everything it started that still lives when it has not ended.  NULL is legal. */
 void swx_exec_free(swx_exec *exec);
 
-/* As swx_session_is_slow. */
-bool swx_exec_is_slow(const swx_exec *exec, bool free);
+/* As swx_session_is_slow and swx_session_doomed. */
+bool swx_exec_is_slow(const swx_exec *exec);
+swx_child *swx_exec_doomed(swx_exec *exec);
 
 /* Ends it now, as at the deadline. */
 void swx_exec_cancel(swx_exec *exec, int64_t now);

@@ -279,10 +279,8 @@ static void handle(swx_reactor *r, const struct epoll_event *event, int64_t now)
     leave(node);
 }
 
-static bool is_slow(const swx_node *node, bool destroy)
-{
-    return node->type->slow && node->type->slow(node->object, destroy);
-}
+static bool is_slow(const swx_node *node) { return node->type->slow && node->type->slow(node->object); }
+static swx_child *child_of(const swx_node *node) { return node->type->child ? node->type->child(node->object) : NULL; }
 
 static void destroy(swx_node *node)
 {
@@ -325,21 +323,51 @@ static void work_on(swx_node *node)
     }
 }
 
+static void destroy_together(swx_node *const *nodes, size_t count)
+{
+    swx_child *children[SWX_CHILDREN_AT_ONCE];
+    size_t child_count = 0;
+    for (size_t i = 0; i < count; i++) {
+        pthread_mutex_lock(&nodes[i]->lock); /* a thread that removed it inside of a call on it has left that */
+        children[child_count] = child_of(nodes[i]);
+        child_count += children[child_count] != NULL;
+        pthread_mutex_unlock(&nodes[i]->lock);
+    }
+    swx_child_end_trees(children, child_count);
+    for (size_t i = 0; i < count; i++) {
+        destroy(nodes[i]);
+    }
+}
+
+/* The next in the queue, or several that are to be destroyed. */
+static size_t take_from_queue(swx_reactor *r, swx_node **nodes, bool *buried)
+{
+    size_t count = 0;
+    pthread_mutex_lock(&r->lock);
+    *buried = r->queue && r->queue->buried;
+    while (r->queue && (count == 0 || (*buried && r->queue->buried && count < SWX_CHILDREN_AT_ONCE))) {
+        nodes[count++] = r->queue;
+        r->queue = r->queue->after;
+    }
+    r->working = count > 0;
+    pthread_mutex_unlock(&r->lock);
+    return count;
+}
+
 /* Ends when its queue is empty. */
 static void *run_worker(void *argument)
 {
-    swx_reactor *r = argument;
-    for (;;) {
-        pthread_mutex_lock(&r->lock);
-        swx_node *node = r->queue;
-        r->queue = node ? node->after : NULL;
-        r->working = node != NULL;
-        pthread_mutex_unlock(&r->lock);
-        if (!node) {
-            return NULL;
+    swx_node *nodes[SWX_CHILDREN_AT_ONCE];
+    size_t count;
+    bool buried;
+    while ((count = take_from_queue(argument, nodes, &buried))) {
+        if (buried) {
+            destroy_together(nodes, count);
+        } else {
+            work_on(nodes[0]);
         }
-        work_on(node);
     }
+    return NULL;
 }
 
 static void join_worker(swx_reactor *r)
@@ -398,7 +426,7 @@ static void bury(swx_reactor *r)
             pthread_mutex_lock(&node->lock); /* a thread that removed it inside of a call on it has left that */
             unwatch_all(node);
             pthread_mutex_unlock(&node->lock);
-            if (!is_slow(node, true) || !hand_to_worker(r, node, true)) {
+            if (!child_of(node) || !hand_to_worker(r, node, true)) {
                 destroy(node);
             }
         }
@@ -420,7 +448,7 @@ static void run_due(swx_reactor *r, int64_t now)
         }
         pthread_mutex_lock(&node->lock); /* it lives: only this thread buries */
         bool due = is_due(node, now); /* and was not moved meanwhile */
-        if (due && is_slow(node, false)) {
+        if (due && is_slow(node)) {
             unwatch_all(node);
             if (hand_to_worker(r, node, false)) {
                 pthread_mutex_unlock(&node->lock);
@@ -604,7 +632,7 @@ static void discarded_interest(const void *object, unsigned which, int *fd, bool
 static void discarded_destroy(void *object) { (void)object; }
 
 static const swx_node_type discarded = { discarded_event, discarded_deadline, discarded_due, discarded_interest, NULL,
-                                         discarded_destroy, NULL };
+                                         discarded_destroy, NULL, NULL };
 
 swx_status swx_reactor_add(swx_reactor *r, swx_node **out, const swx_node_type *type, void *object, swx_error *err)
 {

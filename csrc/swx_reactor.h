@@ -2,7 +2,8 @@
  *
  * A thing is a node: an object with a lock, some descriptors and a deadline.  The thread calls the node's functions with
  * the node's lock held; other threads take the same lock (swx_node_lock) to talk to the object and say afterwards what
- * it wants now (swx_node_unlock re-reads interest and deadline).  The reactor knows nothing of what its nodes are.
+ * it wants now (swx_node_unlock re-reads interest and deadline).  The reactor knows nothing of what its nodes are, but that a child
+ * may have to end with one.
  *
  * Locks, outermost first: node -> reactor -> (waker, by the node's own doing).  Never two nodes at once.
  * The thread starts with the first node and ends with swx_reactor_free.  After fork() the child has no thread:
@@ -12,6 +13,7 @@
 #define SWX_REACTOR_H
 
 #include "swx.h"
+#include "swx_child.h"
 
 typedef struct swx_reactor swx_reactor;
 typedef struct swx_node swx_node;
@@ -34,9 +36,12 @@ typedef struct {
     /* The node was removed and nobody uses the object any more.  Runs without locks, in the reactor's thread, or in that
      * of swx_reactor_free. */
     void (*destroy)(void *object);
-    /* Whether due, or destroy, would keep the thread from other nodes for long: another thread, which lives as long as there
-     * is something slow to do, calls it then, and nothing of the node is watched meanwhile.  May be NULL. */
-    bool (*slow)(const void *object, bool destroy);
+    /* Whether due would keep the thread from other nodes for long: another thread, which lives as long as there is something slow
+     * to do, calls it then, and nothing of the node is watched meanwhile.  May be NULL. */
+    bool (*slow)(const void *object);
+    /* What is to end with its whole tree before the object is destroyed, which is slow too: that other thread does both, and ends
+     * trees for many objects at once.  NULL: nothing.  May be NULL. */
+    swx_child *(*child)(void *object);
 } swx_node_type;
 
 /* Starts nothing yet.  SWX_ENOMEM, SWX_ESYS. */

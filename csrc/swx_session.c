@@ -975,9 +975,11 @@ static void release(swx_session *s)
     swx_free(s);
 }
 
-bool swx_session_is_slow(const swx_session *s, bool free)
+bool swx_session_is_slow(const swx_session *s) { return s->state == CLOSING; }
+
+swx_child *swx_session_doomed(swx_session *s)
 {
-    return free ? s->child.pid > 0 && s->state != CLOSED : s->state == CLOSING;
+    return s->child.pid > 0 && s->state != CLOSED && !s->child.tree_ended ? &s->child : NULL;
 }
 
 void swx_session_free(swx_session *s)
@@ -985,8 +987,9 @@ void swx_session_free(swx_session *s)
     if (!s) {
         return;
     }
-    if (swx_session_is_slow(s, true)) {
-        swx_child_end_tree(&s->child);
+    swx_child *child = swx_session_doomed(s);
+    if (child) {
+        swx_child_end_trees(&child, 1);
     }
     release(s);
 }

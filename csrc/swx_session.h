@@ -176,13 +176,16 @@ typedef struct {
 /* Starts bash on a new terminal.  `now` as everywhere below is the current time. */
 swx_status swx_session_new(swx_session **out, const swx_session_config *config, int64_t now, swx_error *err);
 
-/* Closes descriptors and frees.  Processes that still live are killed, as by swx_child_end_tree (SWX_OP_CLOSE does
+/* Closes descriptors and frees.  Processes that still live are killed, as by swx_child_end_trees (SWX_OP_CLOSE does
  * it well). Operations that have not ended are dropped without a call.  NULL is legal. */
 void swx_session_free(swx_session *session);
 
-/* Whether swx_session_due, or swx_session_free, would now look at all processes: with many of the session's own that
- * compute, on a busy machine, this takes tenths of a second. */
-bool swx_session_is_slow(const swx_session *session, bool free);
+/* Whether swx_session_due would now look at all processes: with many of the session's own that compute, on a busy machine, this
+ * takes tenths of a second. */
+bool swx_session_is_slow(const swx_session *session);
+
+/* What swx_session_free ends with its whole tree; NULL: nothing, or swx_child_end_trees has done it. */
+swx_child *swx_session_doomed(swx_session *session);
 
 /* In a process that came from fork: closes this copy's descriptors and frees, and touches nothing else. */
 void swx_session_abandon(swx_session *session);

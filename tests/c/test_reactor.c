@@ -104,14 +104,16 @@ static void thing_destroy(void *object)
     free(t);
 }
 
-static bool thing_slow(const void *object, bool destroy)
+static bool thing_slow(const void *object) { return ((const thing *)object)->slow; }
+
+static swx_child *thing_child(void *object)
 {
-    (void)destroy;
-    return ((const thing *)object)->slow;
+    static swx_child ended = { .pidfd = -1, .reaped = true };
+    return ((const thing *)object)->slow ? &ended : NULL;
 }
 
 static const swx_node_type type = { .event = thing_event, .deadline = thing_deadline, .due = thing_due, .interest = thing_interest,
-                                    .finished = thing_finished, .destroy = thing_destroy, .slow = thing_slow };
+                                    .finished = thing_finished, .destroy = thing_destroy, .slow = thing_slow, .child = thing_child };
 
 static thing *new_thing(atomic_int *destroyed)
 {

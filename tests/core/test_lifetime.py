@@ -10,6 +10,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PROLOGUE = """
 import time
 from swerex_c import _core
@@ -235,6 +237,30 @@ for _ in range(20):
 print("done")
 """,
         "done\n",
+    )
+
+
+@pytest.mark.idle
+@pytest.mark.parametrize(
+    "make", ['_core.Session(b"/bin/bash", ENVIRONMENT, None, 24, 80, 1 << 20)', 'process(b"exec sleep 1000")']
+)
+def test_what_is_thrown_away_ends_together(make: str) -> None:
+    """One by one, with a look at all processes for each, they would end more slowly than others can be made."""
+    check(
+        f"""
+import resource
+limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+session()
+begin = time.process_time()
+made = [{make} for _ in range(512)]
+middle = time.process_time()
+del made
+_core._shutdown()
+making, ending = middle - begin, time.process_time() - middle
+print(ending < 3 * making or (making, ending))
+""",
+        "True\n",
     )
 
 
