@@ -84,7 +84,9 @@ def same(one: Any, other: Any) -> bool:
 @relaxed
 @given(values)
 def test_encodes_what_msgpack_encodes(value: Any) -> None:
-    assert FrameEncoder().encode(value) == theirs(value)
+    encoded = FrameEncoder().encode(value)
+    assert encoded == theirs(value)
+    assert same(FrameDecoder().decode(encoded), value)
 
 
 @pytest.mark.slow
@@ -110,36 +112,6 @@ def test_arbitrary_payloads_are_refused_or_mean_the_same_to_msgpack(payload: byt
         return
     assert repr(value) == repr(msgpack.unpackb(payload))
     assert repr(decode(FrameEncoder().encode(value))) == repr([value])
-
-
-@relaxed
-@given(st.binary(max_size=200), st.integers(1, 50))
-def test_arbitrary_streams_fail_alike_at_any_cut(stream: bytes, chunk: int) -> None:
-    outcomes = []
-    for step in (len(stream) or 1, chunk):
-        decoder = FrameDecoder()
-        got: list[Any] = []
-        try:
-            for at in range(0, len(stream), step):
-                got += decoder.feed(stream[at : at + step])
-            outcomes.append(repr((got, decoder.pending)))
-        except FrameError as error:
-            outcomes.append(repr((got + list(error.frames), str(error), error.position)))
-    assert outcomes[0] == outcomes[1]
-
-
-def test_every_chunk_size() -> None:
-    sent = [
-        None,
-        {"id": 1, "data": b"\0\xff" * 40, "text": "\u00e9\U0001f40d" * 9},
-        [[], {}, "", b""],
-        -1,
-        2.5,
-        "x" * 40,
-    ]
-    stream = b"".join(map(FrameEncoder().encode, sent))
-    for chunk in range(1, len(stream) + 1):
-        assert decode(stream, chunk) == sent
 
 
 @pytest.mark.parametrize("size", [0, 1, 31, 32, 255, 256, 16383, 16384, 65535, 65536, 1 << 20])
@@ -249,24 +221,12 @@ def test_a_buffer_is_let_go_of_and_what_came_in_it_stays() -> None:
     chunk += b"more"
 
 
-@settings(relaxed, max_examples=30)
-@given(values)
-def test_decode_is_the_other_way_of_encode(value: Any) -> None:
-    encoded = FrameEncoder().encode(value)
-    assert same(FrameDecoder().decode(encoded), value)
-    assert same(FrameDecoder().decode(memoryview(bytearray(encoded))), value)
-
-
 @pytest.mark.parametrize(
     ("data", "text", "position"),
     [
-        (b"", "cut short", 0),
-        (b"\0\0\0", "cut short", 3),
         (frame(b"\xa3abc")[:-1], "cut short", 7),
         (frame(b"\0") + b"x", "more after the frame", 5),
-        (frame(b""), "the frame is empty", 0),
         (frame(b"\xc4\x40" + bytes(64)), "max_frame", 0),
-        (frame(b"\x92\x01\xc1"), "reserved", 6),
         (frame(b"\x91\xa2\xc3\xff"), "UTF-8", 6),
         (frame(b"\x82\xa1a\x01\xa1a\x02"), "the same key twice", 4),
     ],
@@ -280,12 +240,8 @@ def test_decode_refuses_what_is_not_one_frame(data: bytes, text: str, position: 
     assert len(caught.value.frames) == 0
     assert decoder.decode(theirs("next")) == "next"
     assert decoder.pending == 3 and decoder.feed(theirs([1])[3:]) == [[1]]  # the stream has nothing to do with it
-
-
-def test_decode_takes_bytes_only() -> None:
-    for wrong in ("text", None, 5, [1]):
-        with pytest.raises(TypeError, match="bytes-like"):
-            FrameDecoder().decode(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="bytes-like"):
+        decoder.decode("text")  # type: ignore[arg-type]
 
 
 # What is refused
@@ -325,23 +281,12 @@ def test_a_list_that_holds_itself_ends_at_the_depth_limit() -> None:
     ("payload", "text", "position"),
     [
         (b"", "the frame is empty", 0),
-        (b"\xc1", "reserved", 4),
         (b"\x92\x01\xc1", "reserved", 6),
-        (b"\x01\x02", "one value", 5),
-        (b"\x92\x01", "cut short", 4),
-        (b"\xa5abc", "cut short", 4),
-        (b"\xdc\xff\xff", "cut short", 4),
-        (b"\xdd\xff\xff\xff\xff", "max_items", 4),
-        (b"\xdf\x7f\xff\xff\xff", "max_items", 4),
-        (b"\x81\x01\x02", "a map key is not a str", 5),
-        (b"\x81\xc4\x01a\x02", "a map key is not a str", 5),
         (b"\xa2\xff\xff", "UTF-8", 5),
         (b"\xa3\xed\xa0\x80", "UTF-8", 5),
-        (b"\xd4\x05a", "ext types", 4),
         (msgpack.packb(msgpack.Timestamp(1, 2)), "ext types", 4),
         (b"\x82\xa1a\x01\xa1a\x02", "the same key twice", 4),
         (b"\x92\x90\x82\xa1a\x80\xa1a\x90", "the same key twice", 4),
-        (b"\x91" * 33 + b"\x90", "max_depth", 36),
     ],
 )
 def test_payloads_that_are_refused(payload: bytes, text: str, position: int) -> None:
@@ -394,39 +339,14 @@ def test_errors_survive_pickling() -> None:
 # Limits
 
 
-def nested(depth: int) -> Any:
-    value: Any = []
-    for _ in range(depth - 1):
-        value = [value]
-    return value
-
-
-@pytest.mark.parametrize("limit", [1, 2, 31, 32, 33, 127, 128])
-def test_max_depth(limit: int) -> None:
-    encoder = FrameEncoder(max_depth=limit)
-    assert decode(encoder.encode(nested(limit)), max_depth=limit) == [nested(limit)]
-    with pytest.raises(FrameError, match="max_depth"):
-        encoder.encode(nested(limit + 1))
-    assert refused(b"\x91" * limit + b"\x90", max_depth=limit).position == 4 + limit
-
-
-def test_max_items() -> None:
-    assert decode(FrameEncoder(max_items=4).encode([1, 2, 3]), max_items=4) == [[1, 2, 3]]
-    assert decode(FrameEncoder(max_items=4).encode({"a": [1]}), max_items=4) == [{"a": [1]}]
-    for value in ([1, 2, 3, 4], {"a": 1, "b": 2}, [[1], [2]]):
-        with pytest.raises(FrameError, match="max_items"):
-            FrameEncoder(max_items=4).encode(value)
-        assert "max_items" in str(refused(msgpack.packb(value), max_items=4))
-
-
-@pytest.mark.parametrize("size", [10, 20000])
-def test_max_frame(size: int) -> None:
-    value = [b"x" * size]
-    limit = len(msgpack.packb(value))
-    assert decode(FrameEncoder(max_frame=limit).encode(value), max_frame=limit) == [value]
-    with pytest.raises(FrameError, match="max_frame"):
-        FrameEncoder(max_frame=limit - 1).encode(value)
-    assert refused(msgpack.packb(value), max_frame=limit - 1).position == 0
+@pytest.mark.parametrize(
+    ("limit", "most", "value"), [("max_depth", 2, [[]]), ("max_items", 4, {"a": [1]}), ("max_frame", 8, [b"12345"])]
+)
+def test_a_limit_is_that_of_both_ways(limit: str, most: int, value: Any) -> None:
+    assert decode(FrameEncoder(**{limit: most}).encode(value), **{limit: most}) == [value]
+    with pytest.raises(FrameError, match=limit):
+        FrameEncoder(**{limit: most - 1}).encode(value)
+    assert limit in str(refused(msgpack.packb(value), **{limit: most - 1}))
 
 
 @pytest.mark.parametrize("kind", [FrameEncoder, FrameDecoder])
@@ -452,30 +372,6 @@ def allowance() -> int:
     """Bytes that resident() may grow by when nothing leaks; ASan keeps freed memory for a while."""
     with open("/proc/self/maps") as maps:
         return 400 << 20 if "libasan" in maps.read() else 8 << 20
-
-
-def test_announced_sizes_are_not_believed() -> None:
-    gc.collect()
-    before = resident()
-    decoders = []
-    for payload in (b"\xc6\x03\xff\xff\x00" + b"12345", b"\xdc\xff\xff" + b"\xdc\xff\xff" * 20):
-        for _ in range(100):
-            decoder = FrameDecoder()
-            decoder.feed(struct.pack(">I", 64 << 20) + payload)
-            decoders.append(decoder)
-    tracemalloc.start()
-    refused(b"\xdc\xff\xff" * 30, max_items=2**32 - 1)
-    assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    tracemalloc.stop()
-    assert resident() - before < allowance()
-    assert all(decoder.pending < 100 for decoder in decoders)
-
-
-def test_pending_tells_a_cut_stream() -> None:
-    decoder = FrameDecoder()
-    for sent, byte in enumerate(theirs("abc")[:-1], start=1):
-        assert decoder.feed(bytes([byte])) == [] and decoder.pending == sent
-    assert decoder.feed(theirs("abc")[-1:]) == ["abc"] and decoder.pending == 0
 
 
 # Lifetimes and threads

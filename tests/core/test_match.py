@@ -176,40 +176,15 @@ def test_regular_expressions_match_as_defined(patterns: list[str], text: bytes, 
     compare(patterns, text, places)
 
 
-@settings(max_examples=500, deadline=None)
-@given(st.lists(literals, min_size=1, max_size=5), st.text("abé$.\n", max_size=30), cuts)
-def test_literals_match_as_defined(patterns: list[str], text: str, places: list[int]) -> None:
-    compare(patterns, text.encode(), places)
-
-
 @settings(max_examples=1000, deadline=None)
-@given(st.text("ab\\()[]{}|*+?.^$-,:=!<>P#imsxauL019dwsbBAZux\n é", max_size=12), texts)
-def test_any_text_as_a_pattern(pattern: str, text: bytes) -> None:
-    compare([pattern], text, [3])
-
-
-@settings(max_examples=500, deadline=None)
-@given(st.lists(regexes, min_size=1, max_size=2), texts)
-@example([r"(?a:\W)"], "é".encode())
-def test_no_earlier_text_contains_a_match(patterns: list[str], text: bytes) -> None:
-    """The hit comes with the first text in which `re` finds anything at all.
-
-    `search` is not asked: it looks for the first character by the flags outside, and so finds no `(?a:\\W)` in "é".
-    """
-    matcher = compiled(patterns)
-    if matcher is None or not text or any(matcher.matches_empty):
-        return
-    characters = decode(text)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        found = [re.compile(pattern, re.DOTALL) for pattern in patterns]
-    ends = [
-        end
-        for end in range(len(characters) + 1)
-        if any(one.match(characters, start, end) for one in found for start in range(end + 1))
-    ]
-    hit = matcher.feed(text)
-    assert (hit and hit[2]) == (bytes_of(characters[: ends[0]]) if ends else None)
+@given(
+    st.lists(literals, min_size=1, max_size=5)
+    | st.text("ab\\()[]{}|*+?.^$-,:=!<>P#imsxauL019dwsbBAZux\n é", max_size=12).map(lambda text: [text]),
+    texts,
+    cuts,
+)
+def test_any_text_as_a_pattern(patterns: list[str], text: bytes, places: list[int]) -> None:
+    compare(patterns, text, places)
 
 
 # ---- single facts ----
@@ -256,50 +231,25 @@ def test_flags_and_verbose_patterns() -> None:
         assert _core.Matcher([pattern]).feed(text) is not None
 
 
-@pytest.mark.parametrize(
-    "pattern", ["(", "a)", "[a", "*", "a**", "a{2,1}", r"\q", "(?P<n>a)(?P<n>b)", "a(?i)", "é(?P<1>x)", "x\\"]
-)
+@pytest.mark.parametrize("pattern", ["(", "é(?P<1>x)", "x\\", "é€x)"])
 def test_invalid_patterns_name_themselves(pattern: str) -> None:
     with pytest.raises(
         ValueError, match="pattern 1, .* is not a valid regular expression: .* \\(at position \\d+\\)"
     ) as caught:
         _core.Matcher(["fine", pattern])
-    assert repr(pattern) in str(caught.value)
+    assert repr(pattern) in str(caught.value) and ("€" not in pattern or "(at position 3)" in str(caught.value))
     assert caught.value.index == 1
     assert not isinstance(caught.value, _core.UnsupportedPattern)
     with pytest.raises(re.error):
         re.compile(pattern)
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        r"(a)\1",
-        "(?=a)b",
-        "(?!a)b",
-        "(?<=a)b",
-        "(?<!a)b",
-        "(?>a)",
-        "a++",
-        "(a)(?(1)b)",
-        r"a\B",
-        r"\b",
-        "(?i)é",
-        r"\N{DASH}",
-        "\ud800",
-    ]
-    + ["(a{999}){999}", "a$\nb", "(?P<n>a)(?P=n)"],
-)
+@pytest.mark.parametrize("pattern", [r"(a)\1", "(?=a)b", r"a\B", "\ud800", "(a{999}){999}"])
 def test_unsupported_patterns_name_themselves(pattern: str) -> None:
     why = "pattern 0, .*, (cannot be searched for while|is too large)"
     with pytest.raises(_core.UnsupportedPattern, match=why) as caught:
         _core.Matcher([pattern, "fine"])
     assert caught.value.index == 0
-
-
-def test_position_counts_characters() -> None:
-    with pytest.raises(ValueError, match=r"at position 3\)"):
-        _core.Matcher(["é€x)"])
 
 
 def test_arguments_of_wrong_type() -> None:
@@ -308,12 +258,6 @@ def test_arguments_of_wrong_type() -> None:
             _core.Matcher(wrong)
     with pytest.raises(TypeError):
         _core.Matcher(["a"]).feed("a")
-
-
-def test_empty_matches_are_told() -> None:
-    assert _core.Matcher(["", "a", "a*", "$", "x|"]).matches_empty == [True, False, True, True, True]
-    assert _core.Matcher([]).matches_empty == []
-    assert _core.Matcher([]).feed(b"abc") is None
 
 
 def test_consumed_and_going_on() -> None:

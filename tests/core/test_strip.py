@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swerex_c import _core
+from tests.support import needs
 
 LIMIT = 4096
 SEQUENCE = re.compile(
@@ -51,45 +52,17 @@ def test_same_as_the_definition(data: bytes, crlf: bool) -> None:
     assert _core.strip(data, crlf) == defined(data, crlf)
 
 
-CONTROL = re.compile("[\x1b\x80-\x84\x86-\x9f]")
-LIVE = [
-    *[b"\x1b\x1b[m]52;c;YQ==\x07", b"\x1b[3\n1m", b"\x1b[3\x001m", b"\x1b[3\x9b1m"],
-    *[b"\x1b]52;c;" + b"YQ==" * 1100 + b"\x07", b"x\x1b", b"x\x1b[1", b"\x1b]0;t", b"\x1bPq\x1b"],
-    *[b"\xc2\x9b31mred", b"\xc2\x1b[m\x9bm", b"\xc2\xc2\x9b\x9bm", b"\x9b31mred"],
-]
-
-
-@pytest.mark.parametrize("data", LIVE)
-def test_no_control_sequence_is_left_however_the_output_is_cut(data: bytes) -> None:
-    plain = _core.strip(data)
-    assert not CONTROL.search(plain.decode("utf-8", "backslashreplace"))
-    assert _core.strip(plain) == plain
-    for cut in range(0, len(data) + 1):
-        strip = _core.Strip()
-        assert strip.feed(data[:cut]) + strip.feed(data[cut:]) + strip.finish() == plain
-
-
-ORIGINAL = re.compile(rb"\x1b[@-_][0-?]*[ -/]*[@-~]")
-TEXT = ["text", "é", "1;2", "\r\n", "\n", "\t", "\a", "\b", "\r"]
-SIMPLE = st.sampled_from([*TEXT, "\x1b[m", "\x1b[1;31m", "\x1b[?25l", "\x1b[2 q"])
-
-
-@given(st.lists(SIMPLE).map(lambda pieces: "".join(pieces).encode()))
-def test_colours_and_the_like_as_the_original_takes_them_out(data: bytes) -> None:
-    assert _core.strip(data, True) == ORIGINAL.sub(b"", data).replace(b"\r\n", b"\n")
-
-
 @pytest.mark.parametrize("term", ["xterm-256color", "screen", "linux", "vt100"])
 def test_real_programs(term: str) -> None:
     """What tput writes for this terminal disappears."""
+    names = ["bold", "sgr0", "smcup", "rmcup", "civis", "cnorm", "el", "clear", "smkx", "rmkx", "op"]
     try:
-        names = ["bold", "sgr0", "smcup", "rmcup", "civis", "cnorm", "el", "clear", "smkx", "rmkx", "op"]
-        result = [subprocess.run(["tput", "-T", term, name], capture_output=True).stdout for name in names]
-    except FileNotFoundError:
-        pytest.skip("this machine lacks tput (ncurses-bin)")
-    written = b"|".join(result)
-    if len(written) < 30:
-        pytest.skip(f"this machine lacks the terminal description {term}")
+        tput = needs.program("tput", "ncurses-bin")
+        written = b"|".join(subprocess.run([tput, "-T", term, name], capture_output=True).stdout for name in names)
+        if len(written) < 30:
+            raise needs.Lacking(f"the terminal description {term}")
+    except needs.Lacking as lack:
+        needs.skip(lack)
     left = re.sub(rb"\$<\d+[*/]?>", b"", _core.strip(written)).replace(b"\x0f", b"")  # padding, shift in
     assert left == b"|" * (len(names) - 1)
 

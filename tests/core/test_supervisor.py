@@ -18,6 +18,7 @@ import pytest
 import swerex_c
 from swerex_c.runtime.abstract import BashAction, CloseBashSessionRequest, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
+from tests.support import needs
 from tests.support.processes import running
 
 # Each child writes a line into the FIFO and keeps it open: its end is the end of them all.
@@ -220,5 +221,5 @@ def test_the_first_process_of_a_namespace_gets_no_child_that_stays() -> None:
     command = ["unshare", "--pid", rights, "--fork", "--kill-child", "--mount-proc", sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     if "unshare:" in done.stderr:
-        pytest.skip("needs the right to make a namespace, as root or in one of a user's own")
+        needs.skip(needs.Lacking("the right to make a namespace, as root or in one of a user's own"))
     assert (done.stdout, done.stderr) == ("1\nnone\n", "")

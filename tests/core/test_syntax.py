@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import os
-import pty
 import random
 import re
-import select
 import subprocess
-import termios
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -151,17 +146,6 @@ def test_wrong_and_incomplete_is_never_accepted(text: str) -> None:
     assert verdict(text) == "unsure"
 
 
-@pytest.mark.idle
-def test_deep_nesting_ends_unsure_and_quickly() -> None:
-    pairs = [("$(", ")"), ('"$(', ')"'), ("( ", ")"), ("{ ", ";}"), ("${x:-", "}"), ("a=(", ")"), ("f() { ", "; }")]
-    for opening, closing in pairs:
-        shallow, deep = opening * 5 + "a" + closing * 5, opening * 200_000 + "a" + closing * 200_000
-        started = time.process_time()
-        assert verdict(deep) == "unsure"
-        assert time.process_time() - started < 1
-        assert verdict(shallow) == "unsure" or bash_n(shallow.encode())
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -283,17 +267,6 @@ def test_quoting_is_byte_exact_for_every_pair_of_bytes(locale: str) -> None:
         assert printed_back(text, locale) == text + ending(text, "eval")
 
 
-def test_quoting_sizes() -> None:
-    """Every length around the ends of the typed lines."""
-    for filler in (b"x", b"'", b"\xc3"):
-        for size in (*range(3960, 4010), *range(990, 1005), *range(1990, 2005)):
-            check_lines(_core.quote("eval", filler * size))
-            lines = _core.quote("eval", filler * size).split(b"\\\n")
-            lines[0] = lines[0].removeprefix(b"\\builtin eval ")
-            pieces = [line.strip().removeprefix(b"$'").removesuffix(b"'") for line in lines]
-            assert b"".join(pieces) == filler.replace(b"'", b"\\'").replace(b"\xc3", b"\\303") * size
-
-
 def test_quote_refuses() -> None:
     with pytest.raises(ValueError, match="NUL"):
         _core.quote("eval", "a\0b")
@@ -306,93 +279,3 @@ def test_quote_refuses() -> None:
 def test_str_and_bytes() -> None:
     assert _core.scan("echo \u00e9 \udcff") == _core.scan(b"echo \xc3\xa9 \xff")
     assert _core.quote("eval", "\u00e9") == b"\\builtin eval $'\\303\\251'\n"
-
-
-class Terminal:
-    """An interactive bash without readline on a terminal without echo."""
-
-    def __init__(self) -> None:
-        self.master, slave = pty.openpty()
-        modes = termios.tcgetattr(slave)
-        modes[3] &= ~termios.ECHO
-        modes[1] &= ~termios.OPOST
-        termios.tcsetattr(slave, termios.TCSANOW, modes)
-        self.process = subprocess.Popen(
-            ["bash", "--norc", "--noprofile", "--noediting", "-i"],
-            stdin=slave, stdout=slave, stderr=slave, start_new_session=True, env={**ENV, "PS1": "", "PS2": ""},
-        )  # fmt: skip
-        os.close(slave)
-        os.set_blocking(self.master, False)
-        self.answer(b"set +H; PS1='<'READY'>'\n")
-
-    def answer(self, typed: bytes) -> bytes:
-        """Types, and returns what comes up to the next prompt."""
-        seen = b""
-        deadline = time.monotonic() + 60
-        while typed or not seen.endswith(b"<READY>"):
-            readable, writable, _ = select.select([self.master], [self.master] if typed else [], [], 1)
-            if writable:
-                typed = typed[os.write(self.master, typed[:4096]) :]
-            if readable:
-                seen += os.read(self.master, 65536)
-            assert time.monotonic() < deadline, seen[-300:]
-        return seen.removesuffix(b"<READY>")
-
-    def close(self) -> None:
-        os.close(self.master)
-        self.process.kill()
-        self.process.wait()
-
-
-@pytest.fixture
-def terminal() -> Iterator[Terminal]:
-    """One for each test: what one that failed has left in it would be the next one's answer."""
-    found = Terminal()
-    yield found
-    found.close()
-
-
-def single_quoted(data: bytes) -> bytes:
-    return b"'" + data.replace(b"'", b"'\\''") + b"'"
-
-
-@pytest.mark.parametrize("size", [10, 3000, 20_000, 200_000, 1_000_000])
-def test_random_bytes_reach_a_real_terminal(terminal: Terminal, tmp_path: Path, size: int) -> None:
-    chosen = random.Random(size)
-    data = bytes(chosen.choices(range(1, 256), k=size)) if size < 100_000 else chosen.randbytes(size // 4) * 4
-    data = data.replace(b"\0", b"\x03")
-    text = b"builtin printf %s " + single_quoted(data) + b" > " + os.fsencode(tmp_path / "out")
-    assert _core.delivery(text) == ("raw" if size > 10 else "plain")
-    assert terminal.answer(_core.quote("eval", text)) == b""
-    assert (tmp_path / "out").read_bytes() == data
-
-
-@pytest.mark.parametrize(
-    ("text", "way", "output"),
-    [
-        ("echo a", "plain", b"a\n"),
-        ("  echo 'a\tb!c' \n\n", "plain", b"a\tb!c\n"),
-        ("echo \u00e9", "plain", "\u00e9\n".encode()),
-        ("read -r -t 0.1 line\necho not eaten: $line", "group", b"not eaten:\n"),
-        ("cat <<'EOF'\n\ta!b $x\n}\nEOF\necho after # c", "group", b"\ta!b $x\n}\nafter\n"),
-        ("for i in 1 2\ndo\n echo $i\ndone # end", "group", b"1\n2\n"),
-        ("alias zz='echo yes'\nzz", "eval", b"yes\n"),
-        ("shopt -s extglob\necho /+(et|x)c; shopt -u extglob", "eval", b"/etc\n"),
-        ("echo a\rb", "raw", b"a\rb\n"),
-        ("-no-such-command-\r 2>/dev/null || echo dash", "raw", b"dash\n"),
-        ("echo " + "x" * 5000, "raw", b"x" * 5000 + b"\n"),
-        ("echo " + "x" * 4089, "plain", b"x" * 4089 + b"\n"),
-    ],
-)
-def test_each_way_on_a_real_terminal(terminal: Terminal, text: str, way: str, output: bytes) -> None:
-    accepted = verdict(text) == "unsure" and bash_n(text.encode())
-    assert _core.delivery(text, accepted) == way
-    # A terminal in canonical mode cannot carry what goes raw; as an eval it can.
-    assert terminal.answer(_core.quote("eval" if way == "raw" else way, text)) == output
-
-
-def test_a_long_group_on_a_real_terminal(terminal: Terminal) -> None:
-    body = "".join(f"line {n} of $x 'and' \"more\"\n" for n in range(3000))
-    text = f"cat <<'EOF'\n{body}EOF"
-    assert _core.delivery(text) == "group"
-    assert terminal.answer(_core.quote("group", text)).decode() == body
