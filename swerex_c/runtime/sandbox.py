@@ -6,7 +6,6 @@ Such a sandbox is a container or another host, for example.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,11 +23,11 @@ from swerex_c.models import (
 )
 from swerex_c.sandbox import files
 from swerex_c.sandbox.commands import execute
+from swerex_c.sandbox.loader_pool import lost
 from swerex_c.sandbox.sandbox import Sandbox
 from swerex_c.sandbox.session import SandboxSession, probe
 from swerex_c.utils import background
 from swerex_c.utils.progress import shown
-from swerex_c.utils.threads import in_thread
 
 if TYPE_CHECKING:
     import logging
@@ -48,9 +47,6 @@ OPEN_SECONDS = 60.0
 
 ALIVE_SECONDS = 10.0
 """Default timeout of `is_alive`, in seconds."""
-
-CLOSE_SECONDS = 5.0
-"""Seconds for `close` to wait for an opening in progress that it has told to stop."""
 
 
 class SandboxRuntime(SessionsRuntime):
@@ -89,6 +85,7 @@ class SandboxRuntime(SessionsRuntime):
         self._output_limit, self._read_limit = output_limit, read_limit
         self.sandbox = sandbox if isinstance(sandbox, Sandbox) else Sandbox(sandbox, logger=self.logger)
         self._opening = asyncio.Lock()  # of the private event loop
+        self._openings: set[asyncio.Timeout] = set()  # `close` ends them
         self._opened = False
         self._known = known
         self.ends_with_sandbox = False
@@ -112,16 +109,23 @@ class SandboxRuntime(SessionsRuntime):
             await background.run(self._open(timeout))
 
     async def _open(self, timeout: float) -> None:
-        async with self._opening:
+        opening = asyncio.timeout(None)
+        try:
+            async with opening:
+                self._openings.add(opening)
+                async with self._opening:
+                    self._check_open()
+                    if self._opened:
+                        return
+                    await self.sandbox.open(timeout, shells=self._known is None)
+                    if self._known is None:
+                        self._known = await probe(self.sandbox, self.sandbox.mark)
+                    self._opened = True
+        except TimeoutError:
             self._check_open()
-            if self._opened:
-                return
-            if self._known is None:
-                await self.sandbox.open(timeout)
-                self._known = await probe(self.sandbox, self.sandbox.mark)
-            else:
-                await self.sandbox.open(timeout, shells=False)
-            self._opened = True
+            raise
+        finally:
+            self._openings.discard(opening)
 
     async def is_alive(self, *, timeout: float | None = None) -> models.IsAliveResponse:
         """Check whether the sandbox can run commands; the message is the reason if not.
@@ -131,12 +135,9 @@ class SandboxRuntime(SessionsRuntime):
         """
         if self._closed:
             return IsAliveResponse(is_alive=False, message="The runtime was closed")
-        backend = self.sandbox.backend
-        try:
-            reason = await in_thread(backend.why_lost, ALIVE_SECONDS if timeout is None else timeout)
-        except (SwerexException, TimeoutError) as e:
-            reason = str(e) or f"Cannot determine in time whether {backend.name} still exists"
-        return IsAliveResponse(is_alive=reason is None, message=reason or "")
+        work = lost(self.sandbox.backend, ALIVE_SECONDS if timeout is None else timeout)
+        error = await background.run(work)
+        return IsAliveResponse(is_alive=error is None, message=str(error or ""))
 
     # -- sessions
 
@@ -238,12 +239,12 @@ class SandboxRuntime(SessionsRuntime):
         return CloseResponse()
 
     async def _end(self) -> None:
-        if self._opened and not self.ends_with_sandbox:
-            left = await self.sandbox.end_marked(self.sandbox.mark)
-            if left is not None:
-                self.logger.warning("%s", left)
-        await self.sandbox.close()
-        with contextlib.suppress(TimeoutError):  # wait for an opening that could open the backend again
-            async with asyncio.timeout(CLOSE_SECONDS), self._opening:
-                self._opened = False
-                await in_thread(self.sandbox.backend.close)
+        for opening in self._openings:
+            opening.reschedule(0)
+        async with self._opening:
+            if self._opened and not self.ends_with_sandbox:
+                left = await self.sandbox.end_marked(self.sandbox.mark)
+                if left is not None:
+                    self.logger.warning("%s", left)
+            self._opened = False
+            await self.sandbox.close()

@@ -26,17 +26,15 @@ import sys
 import threading
 import weakref
 from abc import abstractmethod
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from swerex_c.sandbox.backend import Backend, Process
 from swerex_c.sandbox.relay import HEAD, PIECE, WINDOW
 from swerex_c.utils import background
 
 __all__ = ["ApiBackend"]
-
-T = TypeVar("T")
 
 _RELAY = str(Path(__file__).with_name("relay.py"))
 
@@ -62,16 +60,6 @@ class ApiBackend(Backend):
         Raises:
             Exception: any; its text is reported to the caller that started the program.
         """
-
-    def call(self, work: Coroutine[Any, Any, T], timeout: float | None) -> T:
-        """Run a coroutine in the event loop of `background`. Blocks.
-
-        For `open`, `close` and `why_lost`.
-
-        Raises:
-            TimeoutError: if it takes longer than `timeout` seconds.
-        """
-        return background.run_blocking(work, timeout)
 
     def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
         return _relay_server.command(self, "t", argv, names)

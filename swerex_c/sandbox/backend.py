@@ -17,6 +17,8 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
+from swerex_c.exceptions import SwerexException
+
 __all__ = ["Backend", "Process"]
 
 
@@ -72,7 +74,7 @@ class Process(ABC):
 class Backend(ABC):
     """Access to one sandbox.
 
-    Methods that block may be called from any thread, several at once.
+    All coroutines run in the event loop of `swerex_c.utils.background`, several at once.
     """
 
     name: str
@@ -81,8 +83,6 @@ class Backend(ABC):
     @abstractmethod
     async def exec(self, argv: Sequence[str], env: Mapping[str, str]) -> Process:
         """Start a program in the sandbox on three pipes.
-
-        Called in the event loop of `swerex_c.utils.background`, several calls at once.
 
         Args:
             env: variables added to those of the sandbox. They may hold secrets: do not log them.
@@ -104,23 +104,37 @@ class Backend(ABC):
                 sandbox decides the rest of the program's environment.
         """
 
-    @abstractmethod
-    def why_lost(self, timeout: float) -> str | None:
+    async def why_lost(self) -> str | None:
         """Return why the sandbox can run nothing more, as a sentence, or None.
 
-        Blocks at most `timeout` seconds. Called when a program has ended unexpectedly, and by `is_alive`.
+        Called when a program has ended unexpectedly, and by `is_alive`; it is cancelled when it takes too long. By
+        default it tries to run bash.
 
         Raises:
-            TimeoutError: if the answer is not known in time, because the sandbox or its engine does not answer.
-            SwerexException: if the answer cannot be determined for another reason, given by the type; the sandbox
-                may still exist.
+            SwerexException: if the answer cannot be determined, for a reason given by the type; the sandbox may still
+                exist.
         """
+        words = b""
+        try:
+            process = await self.exec(["bash", "-c", ":"], {})
+            try:
+                while (output := await process.receive()) is not None:
+                    words += output[1]
+                code = await process.wait()
+            finally:
+                await process.close()
+        except SwerexException:
+            raise
+        except Exception as error:
+            return f"The {self.name} is out of reach: {error}"
+        said = " ".join(words.decode(errors="replace").split()) or f"exit code {code}"
+        return f"The {self.name} runs no bash: {said}" if code else None
 
-    def unsure(self, client: Sequence[str], code: int) -> str | None:
+    async def unsure(self, client: Sequence[str], code: int) -> str | None:
         """Return why a client's exit code may not be its program's, or None.
 
         The reason is a sentence; None means that the code is the program's. Called when a client has ended by itself
-        and its program in the sandbox has ended too. Blocks for at most a few seconds.
+        and its program in the sandbox has ended too.
 
         Args:
             client: its command line.
@@ -132,18 +146,17 @@ class Backend(ABC):
         """Return the complete environment of a client; by default that of this process."""
         return dict(os.environ)
 
-    def open(self, timeout: float) -> None:  # noqa: B027 - many backends need nothing
-        """Prepare the resources of programs, such as a shared connection. Blocks.
+    async def open(self) -> None:  # noqa: B027 - many backends need nothing
+        """Prepare the resources of programs, such as a shared connection.
 
-        Programs may need them to work, or to be fast. Called once, before any program. If the backend allows it,
-        programs also work without this call.
+        Called once, before any program. It is cancelled when it takes too long, and `close` follows.
 
         Raises:
             SandboxLostError: if the sandbox cannot be reached.
         """
 
-    def close(self) -> None:  # noqa: B027 - as open
+    async def close(self) -> None:  # noqa: B027 - as open
         """Undo `open`, but keep the sandbox.
 
-        May be called again. Blocks for at most a few seconds.
+        May be called again. Takes at most a few seconds.
         """

@@ -5,9 +5,6 @@
 
         def command(self, argv, names, terminal):
             return ["chroot", "/srv/root", *argv]
-
-        def why_lost(self, timeout):
-            return None if os.path.isdir("/srv/root") else "The directory /srv/root is gone"
 """
 
 from __future__ import annotations
@@ -17,16 +14,18 @@ import contextlib
 import errno
 import fcntl
 import os
+import signal
 import subprocess
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import IO
 
 from swerex_c.exceptions import ConnectionLostError, ResourceError
 from swerex_c.sandbox.backend import Backend, Process
 from swerex_c.utils.threads import in_thread, start_thread
 
-__all__ = ["ClientProcess", "CommandBackend"]
+__all__ = ["ClientProcess", "CommandBackend", "CompletedCommand", "find_line", "run_command"]
 
 _CHUNK = 256 * 1024
 """Maximum number of bytes of one read, and the size of the pipe for standard output."""
@@ -55,48 +54,27 @@ class CommandBackend(Backend):
         return self.command(argv, names, True)
 
     async def exec(self, argv: Sequence[str], env: Mapping[str, str]) -> Process:
-        # In a thread: 64 programs that start at once would hold up the loop for 150 ms.
-        starting = asyncio.ensure_future(in_thread(self._start, argv, env))
-        try:
-            return ClientProcess(self, await asyncio.shield(starting))
-        except asyncio.CancelledError:
-            starting.add_done_callback(_drop)
-            raise
+        def line() -> list[str]:
+            return self.command(argv, list(env), False)
 
-    def _start(self, argv: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            self.command(argv, list(env), False),
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self.environment() | dict(env),
-            start_new_session=True,  # keeps the terminal's ^C away from it
-        )
-        assert process.stdin and process.stdout and process.stderr
-        for stream in (process.stdin, process.stdout, process.stderr):
-            os.set_blocking(stream.fileno(), False)
-        with contextlib.suppress(OSError):  # fewer reads for large output
-            fcntl.fcntl(process.stdout.fileno(), fcntl.F_SETPIPE_SZ, _CHUNK)
-        return process
-
-
-def _drop(starting: asyncio.Future[subprocess.Popen[bytes]]) -> None:
-    """End a client that nobody waits for any more."""
-    if not starting.cancelled() and starting.exception() is None:
-        process = starting.result()
-        process.kill()
-        with contextlib.suppress(ResourceError):
-            start_thread(process.communicate, "swerex-c client")
+        return await ClientProcess.start(line, self.environment() | dict(env), self.unsure)
 
 
 class ClientProcess(Process):
     """A client program on three pipes."""
 
-    def __init__(self, backend: CommandBackend, process: subprocess.Popen[bytes]) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        unsure: Callable[[Sequence[str], int], Awaitable[str | None]] | None = None,
+    ) -> None:
+        """Take a program that was started with non-blocking pipes.
+
+        Args:
+            unsure: method of the backend, see there; None if the exit code is the client's own.
+        """
         self.process = process
-        self._backend = backend
-        self._command = [str(word) for word in process.args]  # type: ignore[union-attr]  # it is a list
+        self._unsure = unsure
         self._loop = asyncio.get_running_loop()
         assert process.stdin and process.stdout and process.stderr
         self._input = process.stdin
@@ -110,6 +88,29 @@ class ClientProcess(Process):
             start_thread(self._wait, "swerex-c client")
         else:
             self._loop.add_reader(self._pidfd, self._reap)
+
+    @classmethod
+    async def start(
+        cls,
+        command: Callable[[], Sequence[str]],
+        environment: Mapping[str, str],
+        unsure: Callable[[Sequence[str], int], Awaitable[str | None]] | None = None,
+    ) -> ClientProcess:
+        """Start a client with this complete environment.
+
+        Args:
+            command: returns the command line; it may block.
+
+        Raises:
+            OSError: if the program cannot be started; FileNotFoundError if it does not exist.
+        """
+        # In a thread: 64 programs that start at once would hold up the loop for 150 ms.
+        starting = asyncio.ensure_future(in_thread(_start, command, environment))
+        try:
+            return cls(await asyncio.shield(starting), unsure)
+        except asyncio.CancelledError:
+            starting.add_done_callback(_drop)
+            raise
 
     async def send(self, data: bytes) -> None:
         left = memoryview(data)
@@ -144,9 +145,10 @@ class ClientProcess(Process):
 
     async def wait(self) -> int:
         code = await asyncio.shield(self._ended)
-        reason = None if code < 0 else await in_thread(self._backend.unsure, self._command, code)
-        if reason is not None:
-            raise ConnectionLostError(reason)
+        if code >= 0 and self._unsure is not None:
+            reason = await self._unsure([str(word) for word in self.process.args], code)  # type: ignore[union-attr]
+            if reason is not None:
+                raise ConnectionLostError(reason)
         return code
 
     def ended(self) -> bool:
@@ -157,11 +159,17 @@ class ClientProcess(Process):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LINGER_SECONDS):
                 await asyncio.shield(self._ended)
-        if not self._ended.done():
-            self.process.kill()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_END_SECONDS):
-                    await asyncio.shield(self._ended)
+        await self.kill()
+
+    async def kill(self) -> None:
+        """Kill the client with its process group, and close its pipes. The wait for its end is bounded."""
+        if self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self._close_pipes()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_END_SECONDS):
+                await asyncio.shield(self._ended)
 
     async def _ready(self, read: list[IO[bytes]], write: list[IO[bytes]]) -> None:
         """Wait until one of the pipes is ready, or all are closed."""
@@ -207,6 +215,109 @@ class ClientProcess(Process):
             _wake(ready)
 
 
+def _start(command: Callable[[], Sequence[str]], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        command(),
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(environment),
+        start_new_session=True,  # keeps the terminal's ^C away from it
+    )
+    assert process.stdin and process.stdout and process.stderr
+    for stream in (process.stdin, process.stdout, process.stderr):
+        os.set_blocking(stream.fileno(), False)
+    with contextlib.suppress(OSError):  # fewer reads for large output
+        fcntl.fcntl(process.stdout.fileno(), fcntl.F_SETPIPE_SZ, _CHUNK)
+    return process
+
+
+def _drop(starting: asyncio.Future[subprocess.Popen[bytes]]) -> None:
+    """End a client that nobody waits for any more."""
+    if not starting.cancelled() and starting.exception() is None:
+        process = starting.result()
+        process.kill()
+        with contextlib.suppress(ResourceError):
+            start_thread(process.communicate, "swerex-c client")
+
+
 def _wake(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
+
+
+@dataclass(frozen=True)
+class CompletedCommand:
+    """Exit code and output of a client program."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def words(self) -> str:
+        """Return the error output as one line.
+
+        If it is empty, return standard output; if that is empty too, the exit code.
+        """
+        text = (self.stderr.strip() or self.stdout.strip()).decode(errors="replace")
+        return " ".join(text.split()) or f"exit code {self.code}"
+
+
+async def run_command(
+    argv: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    timeout: float | None = None,
+    input: bytes = b"",
+    until: bytes = b"",
+    tell: Callable[[str], object] | None = None,
+) -> CompletedCommand:
+    """Run a client program to completion. On a timeout or a cancellation it is killed with its process group.
+
+    Args:
+        environment: the complete environment.
+        timeout: maximum seconds until the program ends; None means no limit.
+        input: the program's standard input.
+        until: if not empty, a complete line of standard output that begins with this ends the run: the program is
+            killed, and the result is its output so far with exit code 0.
+        tell: called with every line of standard output while the program runs.
+
+    Raises:
+        TimeoutError: if the program did not end in time.
+        OSError: if the program cannot be started; FileNotFoundError if it does not exist.
+    """
+    process = await ClientProcess.start(lambda: argv, environment)
+    outputs = {1: bytearray(), 2: bytearray()}
+    stdout = outputs[1]
+
+    async def send() -> None:
+        with contextlib.suppress(BrokenPipeError):
+            await process.send(input)
+        await process.end_input()
+
+    sending, read = asyncio.ensure_future(send()), 0
+    try:
+        async with asyncio.timeout(timeout):
+            while (output := await process.receive()) is not None:
+                outputs[output[0]].extend(output[1])
+                while (until or tell) and (end := stdout.find(b"\n", read)) >= 0:
+                    line, read = bytes(stdout[read:end]), end + 1
+                    if until and line.startswith(until):
+                        return CompletedCommand(0, bytes(stdout), bytes(outputs[2]))
+                    if tell is not None:
+                        tell(line.decode(errors="replace").strip())
+            return CompletedCommand(await process.wait(), bytes(stdout), bytes(outputs[2]))
+    except TimeoutError:
+        raise TimeoutError(f"`{' '.join(argv[:2])}` did not answer within {timeout:g} seconds") from None
+    finally:
+        sending.cancel()
+        await process.kill()
+
+
+def find_line(printed: bytes, beginning: bytes) -> bytes | None:
+    """Return the rest of the first complete line with this beginning, or None."""
+    at = 0 if printed.startswith(beginning) else printed.find(b"\n" + beginning) + 1 or -1
+    end = printed.find(b"\n", at) if at >= 0 else -1
+    return None if end < 0 else printed[at + len(beginning) : end]

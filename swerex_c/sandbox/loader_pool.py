@@ -16,7 +16,6 @@ from swerex_c.exceptions import NotSupportedError, ResourceError, RuntimeClosedE
 from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.loader import Loader
 from swerex_c.sandbox.processes import MARK
-from swerex_c.utils.threads import in_thread
 
 __all__ = ["LoaderPool", "check_version", "lost", "no_shell"]
 
@@ -206,17 +205,19 @@ def check_version(version: tuple[int, int], sandbox: str) -> None:
         raise NotSupportedError(msg)
 
 
-async def lost(backend: Backend) -> SwerexException | None:
+async def lost(backend: Backend, timeout: float = _ASK_SECONDS) -> SwerexException | None:
     """Return the error for a lost sandbox; None if it can run programs.
 
-    A sandbox whose state cannot be determined has an error, too. Takes at most a few seconds.
+    A sandbox whose state cannot be determined has an error, too. Takes at most `timeout` seconds.
     """
     try:
-        reason = await in_thread(backend.why_lost, _ASK_SECONDS)
+        async with asyncio.timeout(timeout):
+            reason = await backend.why_lost()
     except SwerexException as e:  # also one that is a TimeoutError, which is returned unchanged
         return e
     except TimeoutError as e:
-        return SandboxLostError(f"Cannot determine in time whether {backend.name} still exists: {e}")
+        said = f": {e}" if str(e) else f" (after {timeout:g} seconds)"
+        return SandboxLostError(f"Cannot determine in time whether {backend.name} still exists{said}")
     return None if reason is None else SandboxLostError(reason)
 
 

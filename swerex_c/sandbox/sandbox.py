@@ -34,7 +34,6 @@ from swerex_c.sandbox.loader import NO_INPUT, REUSABLE, Loader
 from swerex_c.sandbox.loader_pool import LoaderPool, lost
 from swerex_c.utils import background
 from swerex_c.utils.finalizers import call_from_finalizer
-from swerex_c.utils.threads import in_thread
 
 __all__ = ["RunningScript", "Sandbox", "ScriptResult"]
 
@@ -97,19 +96,18 @@ class Sandbox:
             ResourceError: if no shell can be started there for another reason.
             TimeoutError: if that takes longer than `timeout` seconds.
         """
-        deadline = asyncio.get_running_loop().time() + timeout
-        await in_thread(self.backend.open, timeout)
-        if not shells:
-            self._shells.start_later()
-            return
         try:
-            async with asyncio.timeout_at(deadline):
-                self._shells.put(await self._shells.take())
+            async with asyncio.timeout(timeout):
+                await self.backend.open()
+                if shells:
+                    self._shells.put(await self._shells.take())
         except TimeoutError as e:
             if isinstance(e, SwerexException):
                 raise
-            msg = f"No shell has started in {self.backend.name} within {timeout:.0f} seconds"
+            msg = f"No shell has started in {self.backend.name} within {timeout:.3g} seconds"
             raise TimeoutError(msg) from None
+        if not shells:
+            self._shells.start_later()
 
     async def start(self, script: str, *words: str, kind: int = 0) -> RunningScript:
         """Start a script. It has the sandbox's own environment and directory.
@@ -192,7 +190,7 @@ class Sandbox:
         self._closed = True
         await asyncio.gather(*(running.kill() for running in list(self._running)))
         await self._shells.close()
-        await in_thread(self.backend.close)
+        await self.backend.close()
 
     async def _end(self, running: RunningScript) -> None:
         """End everything that a script has started. Does not use `run`, which would end what takes too long again."""

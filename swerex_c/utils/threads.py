@@ -29,6 +29,7 @@ __all__ = [
     "in_cancellable_thread",
     "in_file_thread",
     "in_thread",
+    "in_thread_to_its_end",
     "start_thread",
 ]
 
@@ -79,6 +80,16 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
     start_thread(work, getattr(function, "__name__", "work"))
     result: T = await done
     return result
+
+
+async def in_thread_to_its_end(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a blocking function as `in_thread` does; a cancellation is raised when the function has ended."""
+    call = asyncio.ensure_future(in_thread(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        await asyncio.wait([call])
+        raise
 
 
 class Cancellation:

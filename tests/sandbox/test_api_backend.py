@@ -381,7 +381,7 @@ class Chatty(ApiBackend):
     async def exec(self, *_: Any) -> Process:
         return self.program
 
-    def why_lost(self, timeout: float) -> str | None:
+    async def why_lost(self) -> str | None:
         return None
 
 

@@ -26,10 +26,10 @@ from swerex_c.exceptions import (
 from swerex_c.runtime.abstract import Command, CommandResponse
 from swerex_c.sandbox import loader_pool
 from swerex_c.sandbox.backend import Backend
+from swerex_c.sandbox.clients import CompletedCommand, find_line, run_command
 from swerex_c.sandbox.commands import execute
 from swerex_c.sandbox.loader import MERGED, REUSABLE, Frames
 from swerex_c.sandbox.processes import END_MARKED
-from swerex_c.sandbox.run import CompletedCommand, find_line, run_command
 from swerex_c.sandbox.sandbox import Sandbox as _Sandbox
 from swerex_c.utils import background
 from tests.support import needs
@@ -104,7 +104,8 @@ def sleeping(number: str) -> list[int]:
 
 def test_a_program_is_heard_until_it_has_said_a_line() -> None:
     def say(script: str) -> CompletedCommand:
-        return run_command(["bash", "-c", script], environment=os.environ, timeout=DEADLINE, until=b"to ")
+        command = run_command(["bash", "-c", script], environment=os.environ, timeout=DEADLINE, until=b"to ")
+        return background.run_blocking(command)
 
     said = say("echo $$ >&2; echo no to; printf t; sleep 0.02; echo o be; exec sleep 1000")
     assert (said.code, find_line(said.stdout, b"to ")) == (0, b"be")
@@ -112,7 +113,7 @@ def test_a_program_is_heard_until_it_has_said_a_line() -> None:
     said = say("echo no to; printf 'to be'; exit 3")  # not a whole line
     assert (said.code, said.stdout, find_line(said.stdout, b"to ")) == (3, b"no to\nto be", None)
     with pytest.raises(TimeoutError):
-        run_command(["sleep", "1000"], environment=os.environ, timeout=0.05, until=b"to ")
+        background.run_blocking(run_command(["sleep", "1000"], environment=os.environ, timeout=0.05, until=b"to "))
 
 
 def test_a_script(either: Any) -> None:

@@ -128,5 +128,5 @@ class Here(ApiBackend):
         self.programs.append(HereProgram(process, master))
         return self.programs[-1]
 
-    def why_lost(self, timeout: float) -> str | None:
+    async def why_lost(self) -> str | None:
         return self.lost

@@ -36,7 +36,7 @@ class Here(CommandBackend):
         self.started += not terminal
         return [*self.client, *argv]
 
-    def why_lost(self, timeout: float) -> str | None:
+    async def why_lost(self) -> str | None:
         return self.lost
 
     def environment(self) -> dict[str, str]:

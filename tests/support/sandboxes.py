@@ -80,7 +80,7 @@ class ByCommand(CommandBackend):
     def command(self, argv: Sequence[str], names: Sequence[str], terminal: bool) -> list[str]:
         return (self._terminal if terminal else self._pipes)(argv, names)
 
-    def why_lost(self, timeout: float) -> str | None:
+    async def why_lost(self) -> str | None:
         return None
 
     def environment(self) -> dict[str, str]:

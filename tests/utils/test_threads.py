@@ -12,14 +12,18 @@ from typing import Any
 
 import pytest
 
-from swerex_c.sandbox.run import CompletedCommand, run_command
+from swerex_c.sandbox.clients import CompletedCommand, run_command
 from swerex_c.utils import background
 from swerex_c.utils.threads import Cancellation, cancellable, check_cancelled, in_cancellable_thread
 from tests.support.wait import settle, until_async
 
 
-def program(text: str, **how: Any) -> Callable[[], CompletedCommand]:
-    return lambda: run_command(["bash", "-c", text], environment=dict(os.environ), timeout=60, **how)
+def program(text: str, patience: float = 0.0, **how: Any) -> Callable[[], CompletedCommand]:
+    def call() -> CompletedCommand:
+        work = run_command(["bash", "-c", text], environment=dict(os.environ), timeout=60, **how)
+        return background.run_blocking(work, patience=patience)
+
+    return call
 
 
 async def cancelled(work: Callable[[], object], begun: Callable[[], bool]) -> Cancellation:

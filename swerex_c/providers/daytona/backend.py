@@ -60,6 +60,7 @@ _CREDIT = 3
 _NOISE = 2000
 """Number of bytes of a terminal's output to keep until bash is ready, to explain why it is not."""
 
+
 class _Ended:
     """The last item of the output queue, with an error if the connection broke."""
 
@@ -290,11 +291,8 @@ class DaytonaBackend(ApiBackend):
             raise
         return program
 
-    def why_lost(self, timeout: float) -> str | None:
-        try:
-            return self.call(why_lost(self._sandbox), timeout)
-        except TimeoutError:
-            raise TimeoutError(f"Daytona did not report the state of the {self.name} within {timeout:g} s") from None
+    async def why_lost(self) -> str | None:
+        return await why_lost(self._sandbox)
 
 
 async def why_lost(sandbox: Any) -> str | None:

@@ -6,9 +6,8 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from swerex_c.sandbox.clients import CommandBackend
+from swerex_c.sandbox.clients import CommandBackend, run_command
 from swerex_c.sandbox.env_passing import command_as_text
-from swerex_c.sandbox.run import run_command
 
 __all__ = ["DockerBackend", "PodmanBackend"]
 
@@ -75,22 +74,17 @@ class DockerBackend(CommandBackend):
         passed = [word for name in names for word in ("-e", name)]
         return [*client, *passed, *self._arguments, self.container, *argv]
 
-    def why_lost(self, timeout: float) -> str | None:
-        return self.look(timeout)[0]
+    async def why_lost(self) -> str | None:
+        return (await self.look())[0]
 
-    def look(self, timeout: float) -> tuple[str | None, bool]:
+    async def look(self) -> tuple[str | None, bool]:
         """Return the result of `why_lost`, and True if the loss is final.
 
         A loss is final if the container has ended or is gone.
-
-        Raises:
-            TimeoutError: as `why_lost`.
         """
         argv = [*self._command, "container", "inspect", "-f", _STATE, self.container]
         try:
-            said = run_command(argv, environment=self._environment, timeout=timeout)
-        except TimeoutError:
-            raise TimeoutError(f"{self.engine} did not report the state of {self.name} within {timeout:g} s") from None
+            said = await run_command(argv, environment=self._environment)
         except OSError as error:
             msg = f"The command {self._command[0]!r} cannot be run ({error.strerror}), so {self.name} is out of reach"
             return msg, False

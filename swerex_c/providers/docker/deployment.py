@@ -36,6 +36,7 @@ from swerex_c.providers.docker.images import (
 )
 from swerex_c.providers.server_deployment import ServerDeployment
 from swerex_c.sandbox.env_passing import quote_for_any_shell
+from swerex_c.utils import background
 from swerex_c.utils.load import ConfigSignature
 from swerex_c.utils.shell_script import read_script
 from swerex_c.utils.threads import in_thread
@@ -249,7 +250,7 @@ class DockerDeployment(ServerDeployment):
         deadline = time.monotonic() + _NOTICE_SECONDS  # an engine may notice an end some time after others do
         while engine is not None and backend is not None and name is not None:
             with contextlib.suppress(TimeoutError):
-                why, for_good = backend.look(_LOOK_SECONDS)
+                why, for_good = background.run_blocking(backend.look(), _LOOK_SECONDS)
                 if for_good:
                     return SandboxLostError(f"{why}. Its entry point {self._entry!r} printed: {engine.logs(name)}")
             if time.monotonic() > deadline:
@@ -455,7 +456,7 @@ class DockerDeployment(ServerDeployment):
             return answer
         left = _LOOK_SECONDS if timeout is None else max(0.1, timeout - (time.monotonic() - began))
         with contextlib.suppress(TimeoutError):
-            why, for_good = await in_thread(backend.look, left)
+            why, for_good = await asyncio.wait_for(background.run(backend.look()), left)
             if for_good:
                 raise SandboxLostError(f"Container process terminated. {why}")
         return answer

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from swerex_c.exceptions import DeploymentStartupError, DockerPullError
-from swerex_c.sandbox.run import CompletedCommand, find_line, run_command
+from swerex_c.sandbox.clients import CompletedCommand, find_line, run_command
+from swerex_c.utils import background
 from swerex_c.utils.temporary import temporary_directory
 from swerex_c.utils.visible import visible
 
@@ -85,7 +86,9 @@ class Engine:
         self.environment = dict(os.environ if environment is None else environment)
         self.environment.setdefault("DOCKER_CLI_HINTS", "false")
 
-    def ask(self, *words: str, timeout: float | None = _ASK_SECONDS, **how: Any) -> CompletedCommand:
+    def ask(
+        self, *words: str, timeout: float | None = _ASK_SECONDS, patience: float = 0.0, **how: Any
+    ) -> CompletedCommand:
         """Run the command once, and return its result whatever its exit code is.
 
         Raises:
@@ -93,7 +96,8 @@ class Engine:
             TimeoutError: if it does not end in time.
         """
         try:
-            return run_command([self.runtime, *words], environment=self.environment, timeout=timeout, **how)
+            running = run_command([self.runtime, *words], environment=self.environment, timeout=timeout, **how)
+            return background.run_blocking(running, patience=patience)
         except TimeoutError:
             raise
         except OSError as error:

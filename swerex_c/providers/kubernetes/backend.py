@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,9 @@ __all__ = ["KubernetesBackend"]
 
 _START_SECONDS = 30.0
 """Seconds to wait for a program to start."""
+
+_ASK_SECONDS = 60.0
+"""Maximum seconds of a request about the pod or its node; callers wait for less."""
 
 _CLOSE_SECONDS = 5.0
 """Seconds to wait until the connections are closed."""
@@ -118,11 +122,11 @@ class KubernetesBackend(ApiBackend):
                 raise
         return program
 
-    async def _check(self, *, opening: bool, timeout: float) -> str | None:
+    async def _check(self, *, opening: bool) -> str | None:
         """Return why the container is lost, as `why_lost` does; `opening` stores the container that runs."""
         try:
             cluster = await self._connected()
-            pod = await cluster.get(self.namespace or cluster.namespace, self.pod, timeout=timeout)
+            pod = await cluster.get(self.namespace or cluster.namespace, self.pod, timeout=_ASK_SECONDS)
         except ClusterError as error:
             if isinstance(error, ApiError) and error.code == 404:
                 return pods.not_found_message(self.name)
@@ -133,15 +137,15 @@ class KubernetesBackend(ApiBackend):
         if opening:
             self.container, self._running = found.container, found
             return None
-        return await self._node_lost(cluster, pod, timeout)
+        return await self._node_lost(cluster, pod)
 
-    async def _node_lost(self, cluster: Cluster, pod: Mapping[str, Any], timeout: float) -> str | None:
+    async def _node_lost(self, cluster: Cluster, pod: Mapping[str, Any]) -> str | None:
         """Return why the node of a pod that is reported as running is lost; None if it is not, or cannot be read."""
         node = pod["spec"].get("nodeName")
         if not node or pods.condition(pod, "Ready").get("status") == "True":
             return None
         try:
-            ready = pods.condition(await cluster.node(str(node), timeout=timeout), "Ready")
+            ready = pods.condition(await cluster.node(str(node), timeout=_ASK_SECONDS), "Ready")
         except ClusterError as error:
             gone = isinstance(error, ApiError) and error.code == 404
             return f"The node {node} of the {self.name} is gone" if gone else None
@@ -149,29 +153,21 @@ class KubernetesBackend(ApiBackend):
             return None
         return f"The node {node} of the {self.name} is not there: {ready.get('message') or ready.get('reason')}"
 
-    async def _release(self) -> None:
+    async def open(self) -> None:
+        self._closed = False
+        if lost := await self._check(opening=True):
+            raise SandboxLostError(lost)
+
+    async def close(self) -> None:
         self._closed = True
         cluster, self._cluster = self._cluster, None
         if cluster is not None:
-            await cluster.release()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await cluster.release()
 
-    # Methods of `Backend`
-
-    def open(self, timeout: float) -> None:
-        self._closed = False
-        try:
-            lost = self.call(self._check(opening=True, timeout=timeout), timeout + 5)
-        except TimeoutError as error:
-            raise SandboxLostError(f"The {self.name} is out of reach: {error}") from None
-        if lost:
-            raise SandboxLostError(lost)
-
-    def close(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            self.call(self._release(), _CLOSE_SECONDS)
-
-    def why_lost(self, timeout: float) -> str | None:
-        return self.call(self._check(opening=False, timeout=timeout), timeout)
+    async def why_lost(self) -> str | None:
+        return await self._check(opening=False)
 
 
 def _command(argv: Sequence[str], environment: Mapping[str, str]) -> list[str]:

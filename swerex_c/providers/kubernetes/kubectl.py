@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from swerex_c.exceptions import InvalidInputError, SandboxLostError
 from swerex_c.providers.kubernetes import pods
-from swerex_c.sandbox.clients import CommandBackend
+from swerex_c.sandbox.clients import CommandBackend, CompletedCommand, run_command
 from swerex_c.sandbox.env_passing import command_as_words
-from swerex_c.sandbox.run import CompletedCommand, run_command
 
 __all__ = ["KubectlBackend"]
 
@@ -72,26 +71,20 @@ class KubectlBackend(CommandBackend):
         client = [*self._client, "exec", "-it" if terminal else "-i", "--quiet", *container, self.pod, "--"]
         return command_as_words(client, argv, names)
 
-    def open(self, timeout: float) -> None:
+    async def open(self) -> None:
         if shutil.which(self._command[0], path=self._environment.get("PATH")) is None:
             raise SandboxLostError(f"There is no command {self._command[0]!r}, which reaches the {self.name}")
-        try:
-            lost = self._check(timeout, opening=True)
-        except TimeoutError as error:
-            lost = str(error)
-        if lost:
+        if lost := await self._check(opening=True):
             raise SandboxLostError(lost)
 
-    def why_lost(self, timeout: float) -> str | None:
-        return self._check(timeout)
+    async def why_lost(self) -> str | None:
+        return await self._check()
 
-    def _check(self, timeout: float, *, opening: bool = False) -> str | None:
+    async def _check(self, *, opening: bool = False) -> str | None:
         """Return why the container is lost, as `why_lost` does; `opening` stores the container that runs."""
-        argv = [*self._client, "get", "pod", self.pod, "--output=json", f"--request-timeout={max(1, round(timeout))}s"]
+        argv = [*self._client, "get", "pod", self.pod, "--output=json"]
         try:
-            done = run_command(argv, environment=self._environment, timeout=timeout)
-        except TimeoutError:
-            raise TimeoutError(f"kubectl did not tell within {timeout:g} s what became of the {self.name}") from None
+            done = await run_command(argv, environment=self._environment)
         except OSError as error:
             command = f"The command {self._command[0]!r} cannot be run ({error.strerror})"
             return f"{command}, so the {self.name} is out of reach"

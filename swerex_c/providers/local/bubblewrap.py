@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
-import select
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
-from swerex_c.exceptions import InvalidInputError, SandboxLostError
+from swerex_c.exceptions import InvalidInputError, SandboxLostError, SwerexException
 from swerex_c.sandbox.clients import CommandBackend
 from swerex_c.utils.temporary import make_temporary
+from swerex_c.utils.threads import in_thread_to_its_end
 
 __all__ = ["HIDDEN", "VARIABLES", "BwrapBackend"]
 
@@ -131,7 +131,6 @@ class BwrapBackend(CommandBackend):
         self._variables = {*VARIABLES, *variables}
         self._directory = None if directory is None else _absolute(directory)
         self._network, self._root, self._command = network, root, command
-        self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._place: str | None = None
         self._enter: list[str] | None = None
@@ -147,38 +146,57 @@ class BwrapBackend(CommandBackend):
             raise SandboxLostError(f"The {self.name} was not opened, or is closed")
         return [*enter, *argv]
 
-    def why_lost(self, timeout: float) -> str | None:
+    async def why_lost(self) -> str | None:
         process = self._process
         if process is None:
             return f"The {self.name} was not opened, or is closed"
-        with self._lock:
-            code = process.poll()
+        code = process.poll()
         return None if code is None else f"The {self.name} has ended: bwrap's exit code is {code}"
 
-    def open(self, timeout: float) -> None:
-        with self._lock:
-            if self._process is not None:
+    async def open(self) -> None:
+        if self._process is not None:
+            return
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                await self._make()
                 return
-            limit = time.monotonic() + timeout
-            for tries_left in reversed(range(_TRIES)):
+            except BaseException as error:
+                await self.close()
+                if isinstance(error, OSError) and not isinstance(error, SwerexException):
+                    raise SandboxLostError(f"Cannot create the {self.name}: {error}") from error
+                gone = isinstance(error, SandboxLostError) and all(it in str(error) for it in _MOUNT_GONE)
+                if not gone or not tries_left:
+                    raise
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def close(self) -> None:
+        if self._owner == os.getpid():
+            await in_thread_to_its_end(self._unmake)
+
+    async def _make(self) -> None:
+        read, write = os.pipe()
+        try:
+            with open(os.memfd_create("said"), "w+b") as said:
                 try:
-                    self._make(limit)
-                    return
-                except BaseException as error:
-                    self._unmake()
-                    if isinstance(error, OSError):
-                        raise SandboxLostError(f"Cannot create the {self.name}: {error}") from error
-                    gone = isinstance(error, SandboxLostError) and all(it in str(error) for it in _MOUNT_GONE)
-                    if not gone or not tries_left or time.monotonic() + _AGAIN_SECONDS > limit:
-                        raise
-                time.sleep(_AGAIN_SECONDS)
+                    process = await in_thread_to_its_end(self._start, write, said)
+                finally:
+                    os.close(write)
+                if not await self._ready(process):
+                    said.seek(0)
+                    words = " ".join(said.read(100_000).decode(errors="replace").split())[-_WORDS:]
+                    msg = f"Cannot create the {self.name}: {words or 'bwrap ended without an error message'}"
+                    raise SandboxLostError(msg)
+            told = json.loads(os.read(read, 65536))
+        finally:
+            os.close(read)
+        pid = self._init = int(told["child-pid"])
+        numbers = [str(os.stat(f"/proc/{pid}/ns/{name}").st_ino) for name in ("mnt", "pid")]
+        directory = self._directory or os.getcwd()
+        kept = _ROOT_CAPABILITIES if os.geteuid() == 0 else 0
+        script = str(Path(__file__).with_name("enter.py"))
+        self._enter = [_python(), "-I", "-S", script, str(pid), *numbers, f"{kept:x}", directory]
 
-    def close(self) -> None:
-        with self._lock:
-            if self._owner == os.getpid():
-                self._unmake()
-
-    def _make(self, limit: float) -> None:
+    def _start(self, info: int, said: IO[bytes]) -> subprocess.Popen[bytes]:
         python, command = _python(), shutil.which(self._command)
         if command is None:
             raise SandboxLostError(
@@ -188,47 +206,29 @@ class BwrapBackend(CommandBackend):
             for path in paths:
                 if not os.path.exists(path):
                     raise SandboxLostError(f"{path!r}, which should be {what} in the {self.name}, does not exist")
-        read, write = os.pipe()
-        try:
-            with open(os.memfd_create("said"), "w+b") as said:
-                process = self._process = subprocess.Popen(
-                    self._line(python, command, write),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=said,
-                    env=self.environment(),
-                    pass_fds=(write,),
-                    cwd="/",
-                    start_new_session=True,
-                )
-                os.close(write)
-                write = -1
-                ready = self._ready(process, limit)
-                if not ready:
-                    late = process.poll() is None and time.monotonic() >= limit
-                    said.seek(0)
-                    words = " ".join(said.read(100_000).decode(errors="replace").split())[-_WORDS:]
-                    why = "it took too long" if late else words or "bwrap ended without an error message"
-                    raise SandboxLostError(f"Cannot create the {self.name}: {why}")
-            told = json.loads(os.read(read, 65536))
-        finally:
-            os.close(read)
-            if write >= 0:
-                os.close(write)
-        pid = self._init = int(told["child-pid"])
-        numbers = [str(os.stat(f"/proc/{pid}/ns/{name}").st_ino) for name in ("mnt", "pid")]
-        directory = self._directory or os.getcwd()
-        kept = _ROOT_CAPABILITIES if os.geteuid() == 0 else 0
-        script = str(Path(__file__).with_name("enter.py"))
-        self._enter = [python, "-I", "-S", script, str(pid), *numbers, f"{kept:x}", directory]
+        self._process = subprocess.Popen(
+            self._line(python, command, info),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            env=self.environment(),
+            pass_fds=(info,),
+            cwd="/",
+            start_new_session=True,
+        )
+        return self._process
 
-    def _ready(self, process: subprocess.Popen[bytes], limit: float) -> bool:
+    async def _ready(self, process: subprocess.Popen[bytes]) -> bool:
         """Wait until the view is ready or has failed, and return whether it is ready."""
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
         assert process.stdout is not None
-        with process.stdout:
-            if not select.select([process.stdout], [], [], max(0.0, limit - time.monotonic()))[0]:
-                return False
-            return os.read(process.stdout.fileno(), 100) == b"ready\n"
+        with process.stdout as stdout:
+            loop.add_reader(stdout, readable.set)
+            try:
+                await readable.wait()
+            finally:
+                loop.remove_reader(stdout)
+            return os.read(stdout.fileno(), 100) == b"ready\n"
 
     def _line(self, python: str, command: str, info: int) -> list[str]:
         """Return the command line that makes the view."""

@@ -26,7 +26,6 @@ from swerex_c.exceptions import (
 from swerex_c.providers.modal._compat import end_of
 from swerex_c.sandbox.api_backend import ApiBackend
 from swerex_c.sandbox.backend import Process
-from swerex_c.utils import background
 from swerex_c.utils.shell_script import read_script
 from swerex_c.utils.visible import visible
 
@@ -280,23 +279,21 @@ class ModalBackend(ApiBackend):
             return f"The {self.name} is gone. {sentence(error)}"
         return None if reason is None else f"The {self.name} {reason}"
 
-    def why_lost(self, timeout: float) -> str | None:
+    async def why_lost(self) -> str | None:
         lost = self._lost
         if lost is not None and lost.done() and not lost.cancelled():
             return lost.result()
         try:
-            return self.call(self._why(), timeout)
-        except TimeoutError:
-            msg = f"Modal did not report the state of {self.name} within {timeout:g} s"
-            raise TimeoutError(msg) from None
+            return await self._why()
         except Exception as error:
             raise unknown(error, self.name) from error
 
-    def close(self) -> None:
+    async def close(self) -> None:
         watching, self._watching = self._watching, None
         if watching is not None:
             with contextlib.suppress(TimeoutError):
-                background.run_blocking(_end(watching), _EOF_SECONDS)
+                async with asyncio.timeout(_EOF_SECONDS):
+                    await _end(watching)
 
 
 def _sendable(

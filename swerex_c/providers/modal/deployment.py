@@ -352,7 +352,7 @@ class ModalDeployment(ServerDeployment):
         backend, self._backend = self._backend, None
         tags, self._unsure = self._unsure, None
         if backend is not None:
-            backend.close()
+            background.run_blocking(backend.close())
         try:
             if sandbox is not None:
                 background.run_blocking(_finish(sandbox), _TERMINATE_SECONDS)

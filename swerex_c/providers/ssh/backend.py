@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -16,11 +17,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from swerex_c.exceptions import InvalidInputError, SandboxLostError
-from swerex_c.sandbox.clients import CommandBackend
+from swerex_c.sandbox.clients import CommandBackend, run_command
 from swerex_c.sandbox.env_passing import command_as_text
-from swerex_c.sandbox.run import run_command
 from swerex_c.utils.shell_script import read_script
 from swerex_c.utils.temporary import make_temporary, temporary_place
+from swerex_c.utils.threads import in_thread_to_its_end
 
 __all__ = ["SSHBackend"]
 
@@ -154,19 +155,15 @@ class SSHBackend(CommandBackend):
         control = ["-o", f"ControlPath={socket or 'none'}", "-o", "ControlMaster=no", "-o", "ControlPersist=no"]
         return [*self._client, *control, *self._options]
 
-    def why_lost(self, timeout: float) -> str | None:
+    async def why_lost(self) -> str | None:
         try:
             # Every shell understands `exit 0`, so no bash is needed.
-            said = run_command(
-                [*self._ssh(""), "-T", "--", self.host, "exit 0"], environment=self.environment(), timeout=timeout
-            )
-        except TimeoutError:
-            raise TimeoutError(f"The {self.name} did not answer within {timeout:g} seconds") from None
+            said = await run_command([*self._ssh(""), "-T", "--", self.host, "exit 0"], environment=self.environment())
         except OSError as error:
             return self._no_client(error)
         return self._refused(said.words) if said.code else None
 
-    def unsure(self, client: Sequence[str], code: int) -> str | None:
+    async def unsure(self, client: Sequence[str], code: int) -> str | None:
         if code != _FAILED:
             return None
         with self._lock:
@@ -175,7 +172,7 @@ class SSHBackend(CommandBackend):
             return f"ssh ended with status {code}, as after a lost connection"
         check = [*self._command, "-F", "none", "-O", "check", "-o", f"ControlPath={socket}", "--", "place"]
         with contextlib.suppress(TimeoutError, OSError):
-            if run_command(check, environment=self.environment(), timeout=_ASK_SECONDS).code == 0:
+            if (await run_command(check, environment=self.environment(), timeout=_ASK_SECONDS)).code == 0:
                 return None  # the connection still serves the other clients
         return f"The connection to the {self.name} was lost"
 
@@ -188,7 +185,7 @@ class SSHBackend(CommandBackend):
 
     # Shared connections
 
-    def open(self, timeout: float) -> None:
+    async def open(self) -> None:
         if self._identity and not os.path.isfile(os.path.expanduser(self._identity)):
             # ssh would continue without the key, and report another reason why the host refuses the login.
             msg = f"The {self.name} is out of reach: the key file {self._identity!r} (`identity_file`) does not exist"
@@ -197,6 +194,17 @@ class SSHBackend(CommandBackend):
             return
         if shutil.which(self._client[0]) is None:
             raise SandboxLostError(self._no_client(FileNotFoundError(2, os.strerror(2))))
+        try:
+            first = await in_thread_to_its_end(self._make_first)
+            while not os.path.exists(first.socket):
+                if first.process.poll() is not None:
+                    raise SandboxLostError(self._refused(_said(first)))
+                await asyncio.sleep(0.005)
+        except BaseException:
+            await self.close()
+            raise
+
+    def _make_first(self) -> _Connection:
         with self._lock:
             directory = self._directory = _private_directory()
             self._watch = subprocess.Popen(
@@ -208,22 +216,7 @@ class SSHBackend(CommandBackend):
                 cwd="/",
                 start_new_session=True,
             )
-            first = self._connect()
-        try:
-            self._wait(first, timeout)
-        except BaseException:
-            self.close()
-            raise
-
-    def _wait(self, connection: _Connection, timeout: float) -> None:
-        """Wait until the connection is established."""
-        limit = time.monotonic() + timeout
-        while not os.path.exists(connection.socket):
-            if connection.process.poll() is not None:
-                raise SandboxLostError(self._refused(_said(connection)))
-            if time.monotonic() > limit:
-                raise SandboxLostError(f"The login at the {self.name} took more than {timeout:.3g} seconds")
-            time.sleep(0.005)
+            return self._connect()
 
     def _connect(self) -> _Connection:
         """Start to make a connection. The caller holds the lock."""
@@ -258,7 +251,10 @@ class SSHBackend(CommandBackend):
             connection.taken[place] = time.monotonic()
             return connection.socket, place
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await in_thread_to_its_end(self._close)
+
+    def _close(self) -> None:
         with self._lock:
             if self._owner != os.getpid():
                 return

@@ -21,6 +21,7 @@ from swerex_c.exceptions import DeploymentNotStartedError, InvalidInputError, Sa
 from swerex_c.providers.local.bubblewrap import BwrapBackend
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest, ReadFileRequest, WriteFileRequest
 from swerex_c.runtime.sandbox import SandboxRuntime
+from swerex_c.utils.background import run_blocking
 from tests.support import needs
 from tests.support.harness import no_signals
 from tests.support.wait import until
@@ -50,15 +51,16 @@ def run(backend: BwrapBackend, script: str, *words: str) -> subprocess.Completed
 ASK = """
 import json, os, subprocess, sys
 from swerex_c.providers.local.bubblewrap import BwrapBackend
+from swerex_c.utils.background import run_blocking
 arguments, questions = json.loads(sys.argv[1]), json.loads(sys.argv[2])
 backend = BwrapBackend(**arguments)
-backend.open(60)
+run_blocking(backend.open(), 60)
 answers = {}
 for name, script in questions.items():
     done = subprocess.run(backend.command(["bash", "-c", script], [], False), env=backend.environment(), text=True,
                           capture_output=True, timeout=60)
     answers[name] = [done.stdout.strip(), done.returncode, done.stderr.strip()]
-backend.close()
+run_blocking(backend.close())
 print(json.dumps(answers))
 """
 
@@ -175,9 +177,10 @@ kill -0 $1; ls /proc/$1/fd; nsenter -t 1 -m true
 DRIVER = """
 import json, os, socket, subprocess, sys
 from swerex_c.providers.local.bubblewrap import BwrapBackend
+from swerex_c.utils.background import run_blocking
 here, arguments, attack, breaking = sys.argv[1:]
 backend = BwrapBackend(**json.loads(arguments))
-backend.open(60)
+run_blocking(backend.open(), 60)
 def put(name):
     with open(f"{here}/{name}.new", "w") as file:
         file.write("SECRET\\n")
@@ -192,7 +195,7 @@ def run(argv, script, **more):
 control = run([], attack)
 enter = backend.command([], [], False)
 inside = [run(enter, script, env=backend.environment()) for script in (attack, breaking, attack)]
-backend.close()
+run_blocking(backend.close())
 print(json.dumps([control, *inside]))
 """
 
@@ -229,14 +232,14 @@ def test_a_file_below_tmp_is_hidden(bwrap: str, tmp_path: Path, root: str) -> No
     for name in ("secret", "shown", "new"):
         (tmp_path / name).write_text(f"{name}\n")
     backend = BwrapBackend(root=root, shown=[tmp_path], hidden=[tmp_path / "secret"])  # type: ignore[arg-type]
-    backend.open(60)
+    run_blocking(backend.open(), 60)
     try:
         seen = [run(backend, 'cat "$1/secret"; cat "$1/shown"', str(tmp_path)).stdout]
         (tmp_path / "new").rename(tmp_path / "secret")
         seen.append(run(backend, 'cat "$1/secret"; cat "$1/shown"', str(tmp_path)).stdout)
         assert seen == ["shown\n", "shown\n"]
     finally:
-        backend.close()
+        run_blocking(backend.close())
 
 
 @pytest.mark.parametrize("root", ["read-only", "overlay"])
@@ -256,16 +259,16 @@ def test_what_is_asked_for_is_shown(bwrap: str, here: Path, root: str, monkeypat
         hidden=[here / "home/work/private", here / "home/work/key"],
         variables=["ASKED_FOR"],
     )
-    backend.open(60)
+    run_blocking(backend.open(), 60)
     try:
         script = 'cd "$1/home" && echo new >work/code; find . -type f -size +0 | sort | xargs cat; env | grep ASK'
         seen = run(backend, script, str(here))
         assert seen.stdout == "home/tools/tool\nnew\nASKED_FOR=yes\n", seen
         assert (here / "home/work/code").read_text() == "new\n"
     finally:
-        backend.close()
+        run_blocking(backend.close())
     with pytest.raises(SandboxLostError, match="should be shown .* does not exist"):
-        BwrapBackend(shown=[here / "no"]).open(60)
+        run_blocking(BwrapBackend(shown=[here / "no"]).open(), 60)
 
 
 async def test_an_isolated_local_deployment(bwrap: str, here: Path) -> None:
@@ -322,7 +325,8 @@ async def test_a_view_that_ends(bwrap: str, here: Path) -> None:
 def test_a_view_ends_with_this_process(bwrap: str, here: Path) -> None:
     program = (
         "import subprocess, sys; from swerex_c.providers.local.bubblewrap import BwrapBackend;"
-        "b = BwrapBackend(root='overlay', directory=sys.argv[1]); b.open(60);"
+        "from swerex_c.utils.background import run_blocking;"
+        "b = BwrapBackend(root='overlay', directory=sys.argv[1]); run_blocking(b.open());"
         "subprocess.Popen(b.command(['bash', '-c', 'echo up; exec setsid sleep 300'], [], False))\n;sys.stdin.read()"
     ).replace("\n;", "\n")
     owner = subprocess.Popen(
@@ -350,24 +354,24 @@ def test_what_cannot_be_made_is_told(bwrap: str, here: Path, monkeypatch: pytest
     ]
     for broken, words in cases:
         with pytest.raises(SandboxLostError, match=words):
-            broken.open(60)
-        broken.close()
+            run_blocking(broken.open(), 60)
+        run_blocking(broken.close())
     slow = here / "bwrap"
     slow.write_text("#!/bin/sh\nexec sleep 300\n")
     slow.chmod(0o755)
-    with pytest.raises(SandboxLostError, match="took too long"):
-        BwrapBackend(command=str(slow)).open(0.2)
+    with pytest.raises(TimeoutError):
+        run_blocking(BwrapBackend(command=str(slow)).open(), 0.2)
     until(lambda: not needs.mentioning(str(slow)))
     (here / "secret").write_text("secret")
     (here / "secrets").mkdir()
     (here / "secrets/one").touch()
     hidden = BwrapBackend(hidden=[here / "secret", here / "secrets", here / "none"])
-    hidden.open(60)
+    run_blocking(hidden.open(), 60)
     assert run(hidden, 'cat "$0/secret"; cat "$1/secret"; ls "$1/secrets"', str(here)).stdout == ""
-    assert hidden.why_lost(10) is None
-    hidden.close()
-    hidden.close()
-    assert "closed" in (hidden.why_lost(10) or "")
+    assert run_blocking(hidden.why_lost(), 10) is None
+    run_blocking(hidden.close())
+    run_blocking(hidden.close())
+    assert "closed" in (run_blocking(hidden.why_lost(), 10) or "")
 
 
 @pytest.mark.parametrize(
@@ -385,11 +389,11 @@ def test_a_mount_that_goes_meanwhile_is_no_obstacle(bwrap: str, tmp_path: Path, 
     backend = BwrapBackend(command=str(command))
     try:
         if fails == 3:
-            backend.open(60)
+            run_blocking(backend.open(), 60)
             assert run(backend, "echo in it").stdout == "in it\n"
         else:
             with pytest.raises(SandboxLostError, match=words):
-                backend.open(60)
+                run_blocking(backend.open(), 60)
         assert len(count.read_text().splitlines()) == {3: 4, 1: 1, 99: 10}[fails]
     finally:
-        backend.close()
+        run_blocking(backend.close())

@@ -18,6 +18,7 @@ from swerex_c.runtime.abstract import (
     CreateBashSessionRequest,
 )
 from swerex_c.runtime.sandbox import SandboxRuntime
+from swerex_c.utils.background import run_blocking
 from tests.support import needs
 from tests.support.kubernetes_server import ApiServer, kubectl
 from tests.support.sandboxes import kubectl_backend
@@ -30,7 +31,7 @@ def test_of_what_kubectl_says_the_last_line_is_told(tmp_path: Path) -> None:
     log = 'E1122 19:42:03.825635   18071 memcache.go:265] "Unhandled Error" err="refused"'
     client.write_text(f"#!/bin/sh\necho '{log}' >&2; echo 'The connection was refused' >&2; exit 1\n")
     client.chmod(0o755)
-    lost = KubectlBackend("one", command=[str(client)]).why_lost(60)
+    lost = run_blocking(KubectlBackend("one", command=[str(client)]).why_lost(), 60)
     assert lost == "The pod one is out of reach, for kubectl says: The connection was refused"
 
 
@@ -95,18 +96,18 @@ def test_which_container_and_whether_it_is_still_the_same(kubernetes: ApiServer)
         return kubectl_backend(kubernetes, pod, **more)
 
     plain = backend()
-    plain.open(60)
-    assert plain.container == "second" and plain.why_lost(60) is None
+    run_blocking(plain.open(), 60)
+    assert plain.container == "second" and run_blocking(plain.why_lost(), 60) is None
     named = backend(container="first", context="tests", namespace="default")
-    named.open(60)
+    run_blocking(named.open(), 60)
     assert named.container == "first"
     argv = named.command(["true"], [], False)
     assert subprocess.run(argv, env=named.environment(), capture_output=True, timeout=60).stderr == b""
     states = kubernetes.pod(pod)["status"]["containerStatuses"]
     states[0]["containerID"] = "tests://another"
-    assert "restarted" in (named.why_lost(60) or "") and plain.why_lost(60) is None
+    assert "restarted" in (run_blocking(named.why_lost(), 60) or "") and run_blocking(plain.why_lost(), 60) is None
     kubernetes.pod(pod)["metadata"]["uid"] = "another"
-    assert "was deleted, and is not the one that it was" in (plain.why_lost(60) or "")
+    assert "was deleted, and is not the one that it was" in (run_blocking(plain.why_lost(), 60) or "")
     states[0]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
     for broken, words in (
         (backend(container="first"), "is not running: CrashLoopBackOff"),
@@ -117,15 +118,15 @@ def test_which_container_and_whether_it_is_still_the_same(kubernetes: ApiServer)
         (backend(command=["no-such-kubectl"]), "no command 'no-such-kubectl'"),
     ):
         with pytest.raises(SandboxLostError, match=words):
-            broken.open(60)
-        lost = broken.why_lost(60)
+            run_blocking(broken.open(), 60)
+        lost = run_blocking(broken.why_lost(), 60)
         assert lost is not None and len(lost) < 700
     with pytest.raises(InvalidInputError, match="not a name"):
         KubectlBackend("--all")
     kubernetes.tokens = set()
     try:
         with pytest.raises(SandboxLostError, match="logged in"):
-            backend().open(60)
+            run_blocking(backend().open(), 60)
     finally:
         kubernetes.tokens = None
     kubernetes.delete(pod)

@@ -35,6 +35,7 @@ from swerex_c.runtime.abstract import (
 )
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.utils import background
+from swerex_c.utils.background import run_blocking
 from tests.support.kubernetes_fixtures import server
 from tests.support.kubernetes_server import ApiServer, status
 from tests.support.wait import DEADLINE, until
@@ -53,7 +54,7 @@ def pod(server: ApiServer) -> str:
 def backend(server: ApiServer, pod: str) -> Iterator[KubernetesBackend]:
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
     yield backend
-    backend.close()
+    run_blocking(backend.close())
 
 
 def begin(server: ApiServer, *containers: str, **annotations: str) -> str:
@@ -107,7 +108,7 @@ def test_a_server_that_is_too_old_is_told(server: ApiServer, pod: str, protocol:
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
     done = run(backend, "true")
     assert done.returncode == 255 and b"Kubernetes 1.30 or later is needed" in done.stderr
-    backend.close()
+    run_blocking(backend.close())
 
 
 def test_a_program_that_is_not_there(server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +123,7 @@ def test_a_program_that_is_not_there(server: ApiServer, pod: str, monkeypatch: p
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
     done = run(backend, "nope")
     assert done.returncode == 255 and b"executable file not found in $PATH" in done.stderr
-    backend.close()
+    run_blocking(backend.close())
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_a_refusal_is_told_in_the_servers_words(
     done = run(backend, "true")
     assert (done.returncode, done.stderr.decode()) == (255, f"The pod {pod} starts no program: {words}\n")
     assert server.programs == 0
-    backend.close()
+    run_blocking(backend.close())
 
 
 def test_a_busy_server_is_asked_again(server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +156,7 @@ def test_a_busy_server_is_asked_again(server: ApiServer, pod: str, monkeypatch: 
     server.refusals.append(refuse)
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
     assert run(backend, "echo", "a").stdout == b"a\n"
-    backend.close()
+    run_blocking(backend.close())
 
 
 def test_a_program_is_never_begun_twice(server: ApiServer, pod: str) -> None:
@@ -172,7 +173,7 @@ def test_a_program_is_never_begun_twice(server: ApiServer, pod: str) -> None:
     done = run(backend, "true")
     assert (done.returncode, len(began)) == (255, 1)
     assert b"out of reach" in done.stderr
-    backend.close()
+    run_blocking(backend.close())
 
 
 def test_an_idle_connection_is_kept_busy(
@@ -183,7 +184,7 @@ def test_an_idle_connection_is_kept_busy(
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
     done = run(backend, "bash", "-c", "sleep 1.5; echo late; exit 4")
     assert (done.stdout, done.returncode) == (b"late\n", 4)
-    backend.close()
+    run_blocking(backend.close())
 
 
 def test_a_program_that_takes_its_input_late_is_not_given_up(
@@ -196,7 +197,7 @@ def test_a_program_that_takes_its_input_late_is_not_given_up(
     data = os.urandom(3_000_000)
     done = run(backend, "bash", "-c", "sleep 1.5; exec cat", input=data)
     assert (done.stdout == data, done.returncode) == (True, 0)
-    backend.close()
+    run_blocking(backend.close())
 
 
 def test_a_server_that_says_nothing_any_more_is_given_up(
@@ -213,7 +214,7 @@ def test_a_server_that_says_nothing_any_more_is_given_up(
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
     done = run(backend, "true")
     assert done.returncode == 255 and b"broke before its end was told: nothing was heard" in done.stderr
-    backend.close()
+    run_blocking(backend.close())
 
 
 @pytest.mark.parametrize("how", ["cut", "restart"])
@@ -302,12 +303,12 @@ def test_which_container_and_whether_it_is_still_the_same(server: ApiServer) -> 
         return KubernetesBackend(more.pop("pod", pod), **{"kubeconfig": server.kubeconfig, **more})
 
     plain, named = backend(), backend(container="first", context="tests", namespace="default")
-    plain.open(60)
-    named.open(60)
-    assert (plain.container, named.container, plain.why_lost(60)) == ("second", "first", None)
+    run_blocking(plain.open(), 60)
+    run_blocking(named.open(), 60)
+    assert (plain.container, named.container, run_blocking(plain.why_lost(), 60)) == ("second", "first", None)
     states = server.pod(pod)["status"]["containerStatuses"]
     states[0]["containerID"] = "test://another"
-    assert "restarted" in (named.why_lost(60) or "") and plain.why_lost(60) is None
+    assert "restarted" in (run_blocking(named.why_lost(), 60) or "") and run_blocking(plain.why_lost(), 60) is None
     states[0]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
     for broken, words in (
         (backend(container="first"), "is not running: CrashLoopBackOff"),
@@ -318,15 +319,15 @@ def test_which_container_and_whether_it_is_still_the_same(server: ApiServer) -> 
         (backend(kubeconfig=str(server.directory / "none")), "There is no kubeconfig at"),
     ):
         with pytest.raises(SandboxLostError, match=words):
-            broken.open(60)
-        lost = broken.why_lost(60)
+            run_blocking(broken.open(), 60)
+        lost = run_blocking(broken.why_lost(), 60)
         assert lost is not None and len(lost) < 700
-        broken.close()
+        run_blocking(broken.close())
     for name in ("--all", "a/b", "", "A"):
         with pytest.raises(InvalidInputError, match="not a name"):
             KubernetesBackend(name)
-    plain.close()
-    named.close()
+    run_blocking(plain.close())
+    run_blocking(named.close())
 
 
 def test_credentials_that_expire_are_read_again(server: ApiServer, pod: str) -> None:
@@ -349,15 +350,15 @@ def test_credentials_that_expire_are_read_again(server: ApiServer, pod: str) -> 
     }
     Path(path).write_text(json.dumps(config))
     backend = KubernetesBackend(pod, kubeconfig=path)
-    backend.open(60)
+    run_blocking(backend.open(), 60)
     assert run(backend, "echo", "1").stdout == b"1\n"
     program.write_text("second\n")
     server.tokens = {"second"}
     assert run(backend, "echo", "2").stdout == b"2\n"
-    assert backend.why_lost(60) is None
+    assert run_blocking(backend.why_lost(), 60) is None
     server.tokens = {"third"}
     assert b"Unauthorized" in run(backend, "true").stderr
-    backend.close()
+    run_blocking(backend.close())
 
 
 def test_tls_and_its_certificates(tmp_path: Path) -> None:
@@ -370,7 +371,7 @@ def test_tls_and_its_certificates(tmp_path: Path) -> None:
         pod = begin(server)
         before = set(os.listdir(tempfile.gettempdir()))
         backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
-        backend.open(60)
+        run_blocking(backend.open(), 60)
         data = os.urandom(300_000)
         assert run(backend, "cat", input=data).stdout == data
         # As most kubeconfigs have it: the certificate is in the file itself.
@@ -385,29 +386,29 @@ def test_tls_and_its_certificates(tmp_path: Path) -> None:
         other.write_text(json.dumps(config))
         for _ in range(2):
             second = KubernetesBackend(pod, kubeconfig=str(other))
-            second.open(60)
+            run_blocking(second.open(), 60)
             assert run(second, "cat", input=data).stdout == data
-            second.close()
+            run_blocking(second.close())
         left = {it for it in set(os.listdir(tempfile.gettempdir())) - before if it.startswith("swerex-c-")}
         assert not left
         del config["clusters"][0]["cluster"]["certificate-authority-data"]
         other.write_text(json.dumps(config))
         third = KubernetesBackend(pod, kubeconfig=str(other))
         with pytest.raises(SandboxLostError, match="CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
-            third.open(60)
-        third.close()
-        backend.close()
+            run_blocking(third.open(), 60)
+        run_blocking(third.close())
+        run_blocking(backend.close())
 
 
 def test_connections_are_closed_with_their_last_user(server: ApiServer, pod: str) -> None:
     first, second = (KubernetesBackend(pod, kubeconfig=server.kubeconfig) for _ in range(2))
-    first.open(60)
-    second.open(60)
+    run_blocking(first.open(), 60)
+    run_blocking(second.open(), 60)
     assert first._cluster is second._cluster is not None
-    first.close()
-    assert second.why_lost(60) is None and Cluster._known
-    second.close()
-    second.close()
+    run_blocking(first.close())
+    assert run_blocking(second.why_lost(), 60) is None and Cluster._known
+    run_blocking(second.close())
+    run_blocking(second.close())
     assert not [it for it in Cluster._known.values() if it.access.kubeconfig == server.kubeconfig]
 
 
@@ -419,7 +420,7 @@ def test_a_client_that_is_killed_lets_go_of_its_program(server: ApiServer, pod: 
         client.wait()
         until(lambda: server.programs == 0)
         client.stdin = None
-    backend.close()
+    run_blocking(backend.close())
 
 
 def test_many_at_once(server: ApiServer, pod: str) -> None:
@@ -430,13 +431,13 @@ def test_many_at_once(server: ApiServer, pod: str) -> None:
     until(lambda: server.programs == 40)
     said = [client.communicate(b"x\n", timeout=60)[0] for client in clients]
     assert said == [f"{i} x\n".encode() for i in range(40)]
-    backend.close()
+    run_blocking(backend.close())
 
 
 def test_a_forked_process_keeps_no_connection_of_its_parents(server: ApiServer, pod: str) -> None:
     """One that outlives its parent would keep what runs in pods, as if somebody still wanted it."""
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
-    backend.open(60)
+    run_blocking(backend.open(), 60)
     with subprocess.Popen(backend.pipes(["sleep", "1000"], []), stdin=subprocess.DEVNULL) as client:
         try:
             until(lambda: server.programs)
@@ -448,7 +449,7 @@ def test_a_forked_process_keeps_no_connection_of_its_parents(server: ApiServer, 
             assert _connections_to(server.port) >= 2 and run(backend, "echo", "a").stdout == b"a\n"
         finally:
             client.kill()
-    backend.close()
+    run_blocking(backend.close())
 
 
 def _connections_to(port: int) -> int:
@@ -462,20 +463,20 @@ def _connections_to(port: int) -> int:
 def test_a_forked_process_has_connections_of_its_own(server: ApiServer, pod: str) -> None:
     """Also with what its parent has made; and the parent's connections stay as they were."""
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
-    backend.open(60)
+    run_blocking(backend.open(), 60)
     assert run(backend, "echo", "a").stdout == b"a\n"
     child = os.fork()
     if child == 0:
         try:
-            fine = run(backend, "echo", "b").stdout == b"b\n" and backend.why_lost(DEADLINE) is None
-            backend.close()
+            fine = run(backend, "echo", "b").stdout == b"b\n" and run_blocking(backend.why_lost(), DEADLINE) is None
+            run_blocking(backend.close())
             os._exit(0 if fine else 1)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert run(backend, "echo", "c").stdout == b"c\n"
-    assert backend.why_lost(DEADLINE) is None
-    backend.close()
+    assert run_blocking(backend.why_lost(), DEADLINE) is None
+    run_blocking(backend.close())
 
 
 def test_a_program_without_its_terminals_size_is_let_go(
@@ -497,7 +498,7 @@ def test_a_program_without_its_terminals_size_is_let_go(
     with pytest.raises(SandboxLostError, match="closing transport"):
         backend.call(backend.exec(["cat"], {}, (24, 80)), 60)
     assert len(abandoned) == 1
-    backend.close()
+    run_blocking(backend.close())
 
 
 @pytest.mark.parametrize("kind", [aiohttp.WSMsgType.PING, None])

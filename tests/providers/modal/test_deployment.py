@@ -44,6 +44,7 @@ from swerex_c.runtime.abstract import (
 )
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.utils import background
+from swerex_c.utils.background import run_blocking
 from tests.support.modal_fixtures import ModalWorld, modal_world  # noqa: F401
 from tests.support.processes import running
 from tests.support.wait import DEADLINE, until
@@ -220,7 +221,7 @@ async def test_why_it_cannot_be_learned_what_became_of_it_is_told(
         assert not (answer := await SandboxRuntime(backend).is_alive()) and re.search(told, answer.message)
     finally:
         world.order("forgive")
-    assert await asyncio.to_thread(backend.why_lost, DEADLINE) is None
+    assert await background.run(backend.why_lost()) is None
 
 
 @pytest.mark.parametrize(
@@ -603,7 +604,7 @@ async def test_a_client_that_is_killed_ends_the_input_of_its_program(
         await asyncio.to_thread(until, (directory / "began").exists)
         client.kill()
     await asyncio.to_thread(until, (directory / "ended").exists)
-    backend.close()
+    run_blocking(backend.close())
 
 
 async def test_output_that_nobody_reads_stops_the_program(world: ModalWorld, started: ModalDeployment) -> None:
@@ -623,7 +624,7 @@ async def test_output_that_nobody_reads_stops_the_program(world: ModalWorld, sta
             before = now
             await asyncio.sleep(1)
         client.kill()
-    backend.close()
+    run_blocking(backend.close())
 
 
 async def test_starting_and_stopping_leaves_nothing(make: Callable[..., ModalDeployment]) -> None:
