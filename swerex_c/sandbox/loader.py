@@ -267,7 +267,10 @@ class Loader:
 
     async def usable(self) -> bool:
         """Return whether the loader can take a script, once that is known."""
-        ready = self._settling is None or await asyncio.shield(self._settling)
+        ready = True
+        if self._settling is not None:
+            await asyncio.wait([self._settling])
+            ready = not self._settling.cancelled() and self._settling.result()  # `close` cancels it
         return ready and not self.stdout.closed and not self.process.ended()
 
     async def close(self) -> None:
