@@ -346,6 +346,9 @@ class SandboxDeployment(ProviderDeployment):
     _known: ProbeResult | None = None
     """Probe result of a bash that `_begin` has run in the sandbox; the runtime then skips its own probe."""
 
+    _born = ""
+    """Start time of the sandbox's first process, which that bash has told."""
+
     @abstractmethod
     def _begin(self) -> Backend:
         """Start the sandbox and return its backend. Blocks.
@@ -357,13 +360,13 @@ class SandboxDeployment(ProviderDeployment):
         # Import slow modules while the sandbox starts.
         with contextlib.suppress(ResourceError):
             start_thread(_import_runtime, "import")
-        self._known = None
+        self._known, self._born = None, ""
         began = time.monotonic()
         backend = await self._in_thread(self._begin)
         self._hooks.on_custom_step("Starting runtime")
         from swerex_c.runtime.sandbox import SandboxRuntime
 
-        runtime = SandboxRuntime(backend, logger=self.logger, known=self._known)
+        runtime = SandboxRuntime(backend, logger=self.logger, known=self._known, born=self._born)
         self._runtime = runtime
         await runtime.open(timeout=self._leave_limit())
         self.logger.info(f"Runtime started in {time.monotonic() - began:.2f}s")

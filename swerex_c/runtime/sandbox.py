@@ -23,7 +23,6 @@ from swerex_c.models import (
 )
 from swerex_c.sandbox import files
 from swerex_c.sandbox.commands import execute
-from swerex_c.sandbox.loader_pool import lost
 from swerex_c.sandbox.sandbox import Sandbox
 from swerex_c.sandbox.session import SandboxSession, probe
 from swerex_c.utils import background
@@ -68,6 +67,7 @@ class SandboxRuntime(SessionsRuntime):
         output_limit: int = OUTPUT_LIMIT,
         read_limit: int = READ_LIMIT,
         known: ProbeResult | None = None,
+        born: str = "",
     ) -> None:
         """Create a runtime for a sandbox.
 
@@ -77,13 +77,14 @@ class SandboxRuntime(SessionsRuntime):
             read_limit: maximum bytes of a file for `read_file`.
             known: result of an earlier probe of the sandbox, by a caller that has just run a bash of 4.4 or later
                 there: opening then does not wait for another probe.
+            born: start time of the sandbox's first process, from that bash.
         """
         super().__init__(logger=logger)
         if output_limit < 1024:
             msg = f"output_limit has to be a number of bytes, 1024 or more: {output_limit!r}"
             raise InvalidInputError(msg)
         self._output_limit, self._read_limit = output_limit, read_limit
-        self.sandbox = sandbox if isinstance(sandbox, Sandbox) else Sandbox(sandbox, logger=self.logger)
+        self.sandbox = sandbox if isinstance(sandbox, Sandbox) else Sandbox(sandbox, logger=self.logger, born=born)
         self._opening = asyncio.Lock()  # of the private event loop
         self._openings: set[asyncio.Timeout] = set()  # `close` ends them
         self._opened = False
@@ -105,6 +106,7 @@ class SandboxRuntime(SessionsRuntime):
             TimeoutError: if opening takes longer than `timeout` seconds.
         """
         self._check_open()
+        self.sandbox.check_restarted()
         if not self._opened:
             await background.run(self._open(timeout))
 
@@ -135,7 +137,7 @@ class SandboxRuntime(SessionsRuntime):
         """
         if self._closed:
             return IsAliveResponse(is_alive=False, message="The runtime was closed")
-        work = lost(self.sandbox.backend, ALIVE_SECONDS if timeout is None else timeout)
+        work = self.sandbox.lost(ALIVE_SECONDS if timeout is None else timeout)
         error = await background.run(work)
         return IsAliveResponse(is_alive=error is None, message=str(error or ""))
 

@@ -127,6 +127,8 @@ class Loader:
         """Take a program that was started with `argv(token)`. `greet` must follow."""
         self.process = process
         self.stdout, self.stderr = Frames(token.encode()), Frames(token.encode())
+        self.born = ""
+        """Start time of the sandbox's first process, which changes when the sandbox is restarted; empty if unknown."""
         self.reusable = False
         """True if the loader can take another script after one of the kind `REUSABLE`."""
         self.error: Exception | None = None
@@ -150,7 +152,8 @@ class Loader:
         version = self.stdout.records.get(b"H")
         if version is None or b"H" not in self.stderr.records:
             return None
-        major, minor, reusable = version.split(b".")
+        major, minor, reusable, born = version.split(b".")
+        self.born = born.decode()
         self.reusable = reusable == b"1"
         return int(major), int(minor)
 

@@ -17,7 +17,7 @@ from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.loader import Loader
 from swerex_c.sandbox.processes import MARK
 
-__all__ = ["LoaderPool", "check_version", "lost", "no_shell"]
+__all__ = ["LoaderPool", "check_version", "no_shell"]
 
 MOST_KEPT = 4
 """Maximum number of idle loaders."""
@@ -45,12 +45,14 @@ class LoaderPool:
     It has no reference to the `Sandbox`, so that an unused sandbox can be cleaned up.
     """
 
-    def __init__(self, backend: Backend, mark: str, logger: logging.Logger | None) -> None:
+    def __init__(self, backend: Backend, mark: str, logger: logging.Logger | None, born: str = "") -> None:
         """Create an empty pool.
 
         Args:
             mark: mark in the environment of the loaders; the marks of their scripts begin with it.
+            born: start time of the sandbox's first process; empty: as the first loader tells.
         """
+        self._born, self._restarted = born, False
         self._backend, self._mark, self._logger = backend, mark, logger
         self._idle: list[Loader] = []
         self._all: set[Loader] = set()
@@ -145,7 +147,7 @@ class LoaderPool:
                 msg = f"The program that reaches {backend.name} cannot be started: {e}"
                 raise ResourceError(msg, errno=e.errno) from None
             known = e if isinstance(e, SwerexException) else no_shell(backend, None, str(e))
-            raise (await lost(backend) or known) from None
+            raise (await self.lost() or known) from None
         loader = Loader(process, token)
         self._all.add(loader)
         try:
@@ -155,12 +157,16 @@ class LoaderPool:
                 raise await self._why_ended(loader)
             check_version(version, backend.name)
             self._check_open()
+            self._born = self._born or loader.born
+            if loader.born and loader.born != self._born:
+                self._restarted = True
+                self.check_restarted()
         except BaseException as e:
             self.retire(loader)
             self._check_open()
             if isinstance(e, TimeoutError) and not isinstance(e, SwerexException):
                 msg = f"No shell has started in {backend.name} within {START_SECONDS:g} seconds"
-                raise await lost(backend) or ResourceError(msg) from None
+                raise await self.lost() or ResourceError(msg) from None
             raise
         return loader
 
@@ -170,11 +176,33 @@ class LoaderPool:
         with contextlib.suppress(TimeoutError, SwerexException):
             async with asyncio.timeout(1):
                 status = await loader.process.wait()
-        if gone := await lost(self._backend):
+        if gone := await self.lost():
             return gone
         if isinstance(loader.error, SwerexException):
             return loader.error
         return no_shell(self._backend, status, loader.words() or str(loader.error or ""))
+
+    def check_restarted(self) -> None:
+        """Raise SandboxLostError if a loader has noticed that the sandbox was restarted."""
+        if self._restarted:
+            raise SandboxLostError(f"The {self._backend.name} was restarted, and everything that ran there has ended")
+
+    async def lost(self, timeout: float = _ASK_SECONDS) -> SwerexException | None:
+        """Return the error for a lost sandbox; None if it can run programs.
+
+        A sandbox whose state cannot be determined has an error, too. Takes at most `timeout` seconds.
+        """
+        name = self._backend.name
+        try:
+            self.check_restarted()
+            async with asyncio.timeout(timeout):
+                reason = await self._backend.why_lost()
+        except SwerexException as e:  # also one that is a TimeoutError, which is returned unchanged
+            return e
+        except TimeoutError as e:
+            said = f": {e}" if str(e) else f" (after {timeout:g} seconds)"
+            return SandboxLostError(f"Cannot determine in time whether {name} still exists{said}")
+        return None if reason is None else SandboxLostError(reason)
 
     def _trim_later(self) -> None:
         """Schedule the end of loaders that nobody needs."""
@@ -203,22 +231,6 @@ def check_version(version: tuple[int, int], sandbox: str) -> None:
     if version < _OLDEST_BASH:
         msg = "The bash in {} is {}.{}; 4.4 or later is needed".format(sandbox, *version)
         raise NotSupportedError(msg)
-
-
-async def lost(backend: Backend, timeout: float = _ASK_SECONDS) -> SwerexException | None:
-    """Return the error for a lost sandbox; None if it can run programs.
-
-    A sandbox whose state cannot be determined has an error, too. Takes at most `timeout` seconds.
-    """
-    try:
-        async with asyncio.timeout(timeout):
-            reason = await backend.why_lost()
-    except SwerexException as e:  # also one that is a TimeoutError, which is returned unchanged
-        return e
-    except TimeoutError as e:
-        said = f": {e}" if str(e) else f" (after {timeout:g} seconds)"
-        return SandboxLostError(f"Cannot determine in time whether {backend.name} still exists{said}")
-    return None if reason is None else SandboxLostError(reason)
 
 
 def no_shell(backend: Backend, status: int | None, printed: str) -> SwerexException:

@@ -31,7 +31,7 @@ from swerex_c.models import OUTPUT_LIMIT
 from swerex_c.sandbox import processes
 from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.loader import NO_INPUT, REUSABLE, Loader
-from swerex_c.sandbox.loader_pool import LoaderPool, lost
+from swerex_c.sandbox.loader_pool import LoaderPool
 from swerex_c.utils import background
 from swerex_c.utils.finalizers import call_from_finalizer
 
@@ -73,13 +73,19 @@ class Sandbox:
     `mark` is the prefix of the marks of everything started in it.
     """
 
-    def __init__(self, backend: Backend, *, logger: logging.Logger | None = None) -> None:
+    def __init__(self, backend: Backend, *, logger: logging.Logger | None = None, born: str = "") -> None:
+        """Create a sandbox that is not open.
+
+        Args:
+            born: start time of the sandbox's first process in clock ticks, if it is known.
+        """
         self.backend = backend
         self.mark = processes.new_mark()
         self.programs: Mapping[str, tuple[str, ...]] | None = None
         """Command lines of the programs for `swerex_c.sandbox.files`, which sets this when it needs them first."""
-        self._shells = LoaderPool(backend, self.mark, logger)
+        self._shells = LoaderPool(backend, self.mark, logger, born)
         self._running: set[RunningScript] = set()
+        self.lost, self.check_restarted = self._shells.lost, self._shells.check_restarted
         self._closed = False
         self._owner = os.getpid()
         weakref.finalize(self, _drop, self._shells, self._owner).atexit = False
@@ -176,7 +182,7 @@ class Sandbox:
         except (SandboxLostError, RuntimeClosedError):
             return None
         except (SwerexException, IndexError, TimeoutError, OSError) as e:
-            gone = await lost(self.backend)
+            gone = await self.lost()
             return None if gone is not None else f"Cannot end the processes started in {self.backend.name}: {e}"
         return None if left == "0" else f"{left} of the processes started in {self.backend.name} could not be ended"
 
@@ -320,7 +326,7 @@ class RunningScript:
             why = why or (None if isinstance(e, TimeoutError) else e)
         for pause in _NOTICE_SECONDS:
             await asyncio.sleep(pause)
-            gone = await lost(self._sandbox.backend)
+            gone = await self._sandbox.lost()
             if gone is not None:
                 return gone
         said = f": {words}" if (words := loader.words()) else ""

@@ -25,7 +25,7 @@ from swerex_c.exceptions import (
     SwerexException,
 )
 from swerex_c.models import OUTPUT_LIMIT, CloseBashSessionResponse
-from swerex_c.sandbox.loader_pool import lost, no_shell
+from swerex_c.sandbox.loader_pool import no_shell
 from swerex_c.sandbox.processes import (
     FIND_SHELL,
     INTERRUPT_FOREGROUND,
@@ -94,9 +94,6 @@ class ProbeResult:
     there: bool
     """True if the shell that was looked for exists."""
 
-    born: str = ""
-    """Identifier of this run of the sandbox, which changes at a restart; empty if unknown."""
-
     ahead: float | None = None
     """Minimum seconds by which the sandbox's clock is ahead of this machine's; None if unknown."""
 
@@ -106,12 +103,10 @@ class ProbeResult:
 
         Args:
             there: True if the shell exists.
-            words: the start time of the first process, and the sandbox's clock in seconds; `-` if unknown.
+            words: the sandbox's clock in seconds; `-` if unknown.
         """
-        now = _clock()
-        born, _, clock = words.decode(errors="replace").strip().partition(" ")
-        ahead = float(clock) - now if re.fullmatch(r"[0-9]+\.[0-9]+", clock) else None
-        return cls(there, "" if born == "-" else born, ahead)
+        now, clock = _clock(), words.decode(errors="replace").strip()
+        return cls(there, float(clock) - now if re.fullmatch(r"[0-9]+\.[0-9]+", clock) else None)
 
 
 async def probe(sandbox: Sandbox, mark: str) -> ProbeResult:
@@ -290,7 +285,7 @@ class SandboxSession(BashSession):
 
     async def _investigate(self, answer: _core.Operation) -> SwerexException | None:
         backend = self.sandbox.backend
-        gone = await lost(backend)
+        gone = await self.sandbox.lost()
         if gone is not None:
             return gone
         if answer.end == "lost":
@@ -334,16 +329,13 @@ class SandboxSession(BashSession):
             except (SandboxLostError, RuntimeClosedError) as e:
                 return False, e
             except (SwerexException, TimeoutError, OSError) as e:
-                gone = await lost(sandbox.backend)
+                gone = await sandbox.lost()
                 if gone is not None or time.monotonic() > until:
                     msg = f"Cannot determine whether the session's shell in {sandbox.backend.name} still runs: {e}"
                     return False, gone or SessionDiedError(msg)
                 await asyncio.sleep(0.1)
                 continue
-            if self._known.born and seen.born and seen.born != self._known.born:
-                msg = f"The {sandbox.backend.name} was restarted, and everything that ran there has ended"
-                return False, SandboxLostError(msg)
-            return seen.there, await lost(sandbox.backend)
+            return seen.there, await sandbox.lost()
 
     # -- interrupting and ending
 

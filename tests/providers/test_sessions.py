@@ -28,6 +28,7 @@ from swerex_c.runtime.abstract import (
     BashInterruptAction,
     BashObservation,
     CloseBashSessionRequest,
+    Command,
     CreateBashSessionRequest,
 )
 from swerex_c.runtime.sandbox import SandboxRuntime
@@ -202,8 +203,11 @@ async def test_a_container_ends(
         if end[0] != "restart":
             alive = await talk.runtime.is_alive(timeout=MINUTE)
             assert not alive.is_alive and "container" in alive.message
-            with pytest.raises(SandboxLostError, match="container"):
+        for _ in range(2):
+            with pytest.raises(SandboxLostError, match="container.*restarted" if end[0] == "restart" else "container"):
                 await talk.create("new")
+            with pytest.raises(SandboxLostError, match="container"):
+                await talk.runtime.execute(Command(command="true", shell=True))
         await talk.close()
 
 

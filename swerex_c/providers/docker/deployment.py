@@ -286,8 +286,8 @@ class DockerDeployment(ServerDeployment):
         self.logger.debug(f"Command: {shlex.join([engine.runtime, 'run', '-a', 'stdout', *words])!r}")
         with self._recorded_creation(engine):
             said, container = engine.run_greeted(words, token.encode())
-        major, minor, rest = engine.greeting(said, token.encode(), self._config.image).split(b" ", 2)
-        self._known = ProbeResult.of(True, rest)
+        major, minor, born, clock = engine.greeting(said, token.encode(), self._config.image).split(b" ")
+        self._known, self._born = ProbeResult.of(True, clock), born.decode().strip("-")
         check_version((int(major), int(minor)), f"container {self._container_name}")
         return container or str(self._container_name)
 

@@ -1,14 +1,12 @@
 # Probe the sandbox, and find the shell of a session.
 #
-# Arguments: the mark of a session, or any other. Prints a number that changes when the sandbox restarts, and the
-# sandbox clock in seconds (`-` for a value that cannot be determined).
+# Arguments: the mark of a session, or any other. Prints the sandbox clock in seconds, or `-` if it is unknown.
 #
 # Exit code 0: the session's shell exists and leads its terminal session.
 . process_lib.bash
 . shell_lib.bash
 
-born= now=
-stat_of 1 && born=$started
+now=
 { read -r now _ </proc/uptime; } 2>/dev/null
-echo "${born:--} ${now:--}"
+echo "${now:--}"
 [[ $shell ]] && ((leads))

@@ -71,8 +71,11 @@ exec {swx_two}>&2
 [[ $("$swx_cat" < <(printf swx)) == swx ]] || swx_cat=
 exec {swx_quiet}<> <(:)
 swx_pipes
-swx_head=("$1")
-swx_say "H${BASH_VERSINFO[0]}.${BASH_VERSINFO[1]}.${swx_cat:+1}"
+swx_head=("$1") swx_stat=
+{ IFS= read -r -d '' swx_stat </proc/1/stat; } 2>&-
+# shellcheck disable=SC2086
+set -- ${swx_stat##*) }
+swx_say "H${BASH_VERSINFO[0]}.${BASH_VERSINFO[1]}.${swx_cat:+1}.${20//[!0-9]/}"
 swx_say H >&"$swx_two"
 while swx_words=(); swx_read; do
   swx_kind=${swx_head[1]}

@@ -192,7 +192,7 @@ async def test_a_start_needs_no_client_but_the_one_that_runs_the_container(
     assert re.fullmatch("[0-9a-f]{64}", place.backend.container)
     told = deployment.runtime._known  # type: ignore[attr-defined]
     seen = await background.run(probe(place, place.mark))
-    assert told.born and told.born == seen.born and abs(told.ahead - seen.ahead) < 5
+    assert abs(told.ahead - seen.ahead) < 5
     # Nobody is left who listens to the container, and it waits without being busy.
     name = str(deployment.container_name)
     pid = int(reach.docker("inspect", "-f", "{{.State.Pid}}", name))

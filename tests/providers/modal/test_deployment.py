@@ -211,12 +211,12 @@ async def test_why_it_cannot_be_learned_what_became_of_it_is_told(
 ) -> None:
     """A sandbox that cannot be asked for is not taken for one that is gone."""
     from swerex_c.providers.modal.backend import ModalBackend
-    from swerex_c.sandbox.loader_pool import lost
+    from swerex_c.sandbox.sandbox import Sandbox
 
     backend = ModalBackend(started.sandbox)
     world.order("fault", name="SandboxWaitV2", status=status, times=20)
     try:
-        error = await background.run(lost(backend))
+        error = await background.run(Sandbox(backend).lost())
         assert type(error) is kind and re.search(told, str(error)), repr(error)
         assert not (answer := await SandboxRuntime(backend).is_alive()) and re.search(told, answer.message)
     finally:
@@ -239,13 +239,13 @@ async def test_what_an_error_of_the_library_says_of_the_sandbox(
     started: ModalDeployment, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception], told: str
 ) -> None:
     from swerex_c.providers.modal.backend import ModalBackend
-    from swerex_c.sandbox.loader_pool import lost
+    from swerex_c.sandbox.sandbox import Sandbox
 
     async def fails(_: object) -> None:
         raise error
 
     monkeypatch.setattr("swerex_c.providers.modal.backend.why_ended", fails)
-    found = await background.run(lost(ModalBackend(started.sandbox)))
+    found = await background.run(Sandbox(ModalBackend(started.sandbox)).lost())
     assert type(found) is kind and re.search(told, str(found)), repr(found)
 
 
