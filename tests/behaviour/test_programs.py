@@ -148,7 +148,7 @@ def test_psql_prompt_of_a_server_that_is_not_there(sh: Shell) -> None:
 def test_less_left_open(sh: Shell, tmp_path: Path) -> None:
     needs("less")
     (tmp_path / "long").write_text("".join(f"line {i}\n" for i in range(500)))
-    sh.begin(f"less {tmp_path}/long", "not fully functional")
+    sh.begin(f"TERM=dumb less {tmp_path}/long", "not fully functional")
     sh.times_out("echo next", timeout=0.2)
     sh.interrupt()
     sh.gives("echo next", "next\n")
@@ -198,7 +198,7 @@ def test_git_with_its_pager(sh: Shell, tmp_path: Path) -> None:
     needs("git")
     needs("less")
     repository(tmp_path)
-    sh.out(f"cd {tmp_path}; unset GIT_PAGER PAGER; export LESS=")
+    sh.out(f"cd {tmp_path}; unset GIT_PAGER PAGER; export LESS= TERM=dumb")
     sh.begin("git diff HEAD~1", "not fully functional")
     sh.interrupt()
     sh.gives("git log -1 --format=%s | cat", "second\n")
