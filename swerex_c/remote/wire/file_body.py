@@ -5,11 +5,14 @@ The body is the bytes of a file, or a tar archive of a directory. Headers say wh
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import socket
 import stat
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from typing import Any, BinaryIO
+from typing import BinaryIO, TypeVar
 
 from swerex_c.exceptions import UploadError
 from swerex_c.files import tar
@@ -17,9 +20,9 @@ from swerex_c.files.local import open_regular
 from swerex_c.files.staging import Staging
 from swerex_c.files.writing import BLOCK, check_path, write_all
 from swerex_c.remote.wire.packed import packed
-from swerex_c.utils.threads import OrderedCalls, in_file_thread
+from swerex_c.utils.threads import OrderedCalls, in_file_thread, in_thread
 
-__all__ = ["KIND", "MODE", "NAME", "TARGET", "Unpack", "open_source", "store", "unpacker"]
+__all__ = ["KIND", "MODE", "NAME", "TARGET", "Unpack", "open_source", "prepended", "store", "unpacker"]
 
 KIND = "X-Swerex-Kind"
 """Header that is "file" or "tree"."""
@@ -33,8 +36,13 @@ NAME = "X-Swerex-Name"
 TARGET = "X-Swerex-Target"
 """Header of an upload with the path to copy to, as JSON."""
 
-_PIECE = 256 << 10
-"""Bytes of a file to read at once."""
+_PIECE = 512 << 10
+"""Maximum number of bytes of a file to read at once."""
+
+_END_SECONDS = 2.0
+"""Seconds to wait for a thread that has nothing more to read."""
+
+Data = TypeVar("Data", bytes, bytes | memoryview)
 
 Unpack = Callable[[BinaryIO, Staging], object]
 """A function that unpacks an archive into a tree."""
@@ -43,7 +51,7 @@ Unpack = Callable[[BinaryIO, Staging], object]
 async def open_source(
     path: str, pack: Callable[[str, Callable[[bytes], object]], None] = tar.pack
 ) -> tuple[dict[str, str], int | None, AsyncGenerator[bytes, None]]:
-    """Open a file or directory for sending; return its headers, the size of a file, and the body.
+    """Open a file or directory for sending; return its headers, the size of a file if it has one, and the body.
 
     Args:
         pack: function that writes the archive of a directory.
@@ -55,12 +63,13 @@ async def open_source(
     file, status = await in_file_thread(_open, path)
     headers = {KIND: "tree" if file is None else "file", MODE: f"{stat.S_IMODE(status.st_mode):o}"}
     if file is not None:
-        return headers, status.st_size, _read(file, status.st_size)
+        size = status.st_size or None  # files of /proc have content, and no size
+        return headers, size, _read(file, size)
     pieces = packed(pack, path)
-    return headers, None, _after(await anext(pieces), pieces)  # errors that are known beforehand are raised here
+    return headers, None, prepended(await anext(pieces), pieces)  # errors that are known beforehand are raised here
 
 
-def _open(path: str) -> tuple[Any, os.stat_result]:
+def _open(path: str) -> tuple[BinaryIO | None, os.stat_result]:
     check_path(path)
     status = os.stat(path)
     if stat.S_ISDIR(status.st_mode):
@@ -71,18 +80,21 @@ def _open(path: str) -> tuple[Any, os.stat_result]:
     return file, os.fstat(file.fileno())
 
 
-async def _read(file: Any, size: int) -> AsyncGenerator[bytes, None]:
-    """Yield exactly `size` bytes of a file, then close it; raise OSError if the file has become shorter."""
+async def _read(file: BinaryIO, size: int | None) -> AsyncGenerator[bytes, None]:
+    """Yield `size` bytes of a file, or all, then close it; raise OSError if the file has become shorter."""
     with file:
-        while size:
-            data = await in_file_thread(file.read, min(size, _PIECE))
+        while size is None or size:
+            data = await in_file_thread(file.read, _PIECE if size is None else min(size, _PIECE))
+            if not data and size is None:
+                return
             if not data:
                 raise OSError(f"{file.name!r} became shorter while it was sent")
-            size -= len(data)
+            size = None if size is None else size - len(data)
             yield data
 
 
-async def _after(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def prepended(first: Data, rest: AsyncGenerator[Data, None]) -> AsyncGenerator[Data, None]:
+    """Yield a piece and then the others."""
     async with contextlib.aclosing(rest):
         yield first
         async for piece in rest:
@@ -95,7 +107,7 @@ def unpacker(headers: Mapping[str, str]) -> Unpack | None:
 
 
 async def store(
-    pieces: AsyncIterator[bytes],
+    pieces: AsyncIterator[bytes | memoryview],
     target: str,
     unpack: Unpack | None,
     mode: str | None,
@@ -111,6 +123,9 @@ async def store(
         name: name of a file that goes into a directory.
         follow: whether a file follows a target that is a link, or replaces it.
     """
+    if unpack is tar.unpack:  # a zip has to be there as a whole
+        await _unpack_tree(pieces, target)
+        return
     rights = int(mode, 8) if mode and len(mode) <= 4 and set(mode) <= set("01234567") else None
     stack, turns = contextlib.ExitStack(), OrderedCalls()
     try:
@@ -133,3 +148,43 @@ async def store(
             await turns.call(staging.commit, name, follow=follow)
     finally:
         await turns.end(stack.close)
+
+
+async def _unpack_tree(pieces: AsyncIterator[bytes | memoryview], target: str) -> None:
+    """Unpack a tar archive while it arrives, in a thread that reads it from a socket, and save the tree as `target`."""
+    complete = threading.Event()
+    ours, theirs = socket.socketpair()
+    _, writer = await asyncio.open_connection(sock=ours)
+
+    def unpack() -> None:
+        with theirs, theirs.makefile("rb") as archive, Staging(target) as staging:
+            tar.unpack(archive, staging)
+            while archive.read(BLOCK):
+                pass  # padding after the end of the archive
+            if complete.is_set():
+                staging.commit()
+
+    async def pass_on() -> None:
+        async for piece in pieces:
+            writer.write(piece)
+            try:
+                await writer.drain()
+            except ConnectionError:  # the thread has ended, and says why
+                return
+        complete.set()
+        writer.write_eof()
+
+    passing = asyncio.ensure_future(pass_on())
+    unpacking = asyncio.ensure_future(in_thread(unpack))
+    try:
+        await asyncio.wait([passing, unpacking], return_when=asyncio.FIRST_COMPLETED)
+        if passing.done():
+            passing.result()
+        await unpacking
+    finally:
+        passing.cancel()
+        writer.transport.abort()
+        await asyncio.wait([passing, unpacking], timeout=_END_SECONDS)
+        for each in (passing, unpacking):
+            if each.done() and not each.cancelled():
+                each.exception()

@@ -55,8 +55,6 @@ class Sender:
         self._sink: FrameSink | None = None
         self._room: asyncio.Event | None = None
         self._at_end: Callable[[], None] | None = None
-        self.when_done: Callable[[int], None] | None = None
-        """Function to call at each CREDIT, with the number of bytes that the receiver has consumed in all."""
 
     @property
     def written(self) -> int:
@@ -122,8 +120,6 @@ class Sender:
         if offset.__class__ is not int or offset > self._sent:
             raise ProtocolError("A CREDIT frame is for bytes that were never sent")
         self._drop(offset)
-        if self.when_done is not None:
-            self.when_done(self._done)
         if self._room is not None and self.held < WINDOW:
             self._room.set()
         self._pump()
@@ -215,8 +211,6 @@ class Receiver:
         self._news: asyncio.Event | None = None
         self.error: BaseException | None = None
         """Error to raise in readers, as the stream has failed and receives nothing more; otherwise None."""
-        self.when_news: Callable[[], None] | None = None
-        """Function to call when there are pieces to `take`, at the end of the stream, and at an error."""
         self.received = 0
         """Number of bytes received so far over all connections, each counted once."""
         self.total: int | None = None
@@ -269,8 +263,6 @@ class Receiver:
     def _tell(self) -> None:
         if self._news is not None:
             self._news.set()
-        if self.when_news is not None:
-            self.when_news()
 
     async def read(self) -> bytes:
         """Wait for the next piece and return it, or b"" at the end of the stream."""
