@@ -414,7 +414,7 @@ def test_a_ready_client_that_died_is_replaced(here: Any) -> None:
         ("exit 255", ResourceError, "its client ended with status 255"),
         ("echo no bash here >&2; exit 127", NotSupportedError, r"no bash in this machine.*\(no bash here\)"),
         ("echo OCI failed; exit 126", NotSupportedError, r"\(OCI failed\)"),
-        ('printf %sH3.2.\\; "$8"; printf %sH\\; "$8" >&2; read x', NotSupportedError, "is 3.2; 4.4"),
+        ('printf %sH3.2..\\; "$8"; printf %sH\\; "$8" >&2; read x', NotSupportedError, "is 3.2; 4.4"),
     ],
 )
 def test_a_client_that_does_not_start(client: str, kind: type[Exception], words: str) -> None:
