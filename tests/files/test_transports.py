@@ -9,7 +9,6 @@ import contextlib
 import errno
 import os
 import resource
-import socket
 import stat
 import subprocess
 import threading
@@ -25,7 +24,6 @@ from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.runtime.sandbox import SandboxRuntime
 from tests.support.local_backend import Here
 from tests.support.server_process import KEY, Server, serving
-from tests.support.trees import everything, make_tree
 
 WAYS = ["local", "frames", "JSON", "sandbox"]
 
@@ -108,14 +106,6 @@ async def test_a_link_in_the_place_of_a_file(copy: Copy, tmp_path: Path, victim:
     assert unchanged(victim) and (here / "file").read_text() == "theirs" and not (here / "file").is_symlink()
 
 
-async def test_a_link_that_is_the_target(download: Copy, tmp_path: Path, victim: Path) -> None:
-    (tmp_path / "source").write_text("theirs")
-    (tmp_path / "link").symlink_to(victim / "file")
-    await download(tmp_path / "source", tmp_path / "link")
-    assert (tmp_path / "link").read_text() == "theirs"
-    assert unchanged(victim) and not (tmp_path / "link").is_symlink()
-
-
 async def test_rights_stay_where_they_are(copy: Copy, tmp_path: Path) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
     there.mkdir()
@@ -126,38 +116,6 @@ async def test_rights_stay_where_they_are(copy: Copy, tmp_path: Path) -> None:
         await copy(source, target)
     found = [stat.S_IMODE(path.stat().st_mode) for path in (here, here / "program", tmp_path / "copy")]
     assert found == [0o755, 0o755, 0o755]
-
-
-async def test_special_files_are_left_out(copy: Copy, tmp_path: Path) -> None:
-    """As those of gpg and ssh in a home directory."""
-    there, here = tmp_path / "there", tmp_path / "here"
-    make_tree(str(there))
-    expected = everything(there)
-    os.mkfifo(there / "pipe")
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(there / "bin" / "socket"))
-        await copy(there, here)
-        assert everything(here) == expected
-        for special in (there / "pipe", there / "bin" / "socket"):
-            with pytest.raises((UploadError, ValueError)):  # ValueError: InvalidInputError of the HTTP API
-                await copy(special, tmp_path / "none")
-    assert sorted(os.listdir(tmp_path)) == ["here", "there"]
-
-
-async def test_files_that_nobody_may_write_are_replaced(copy: Copy, tmp_path: Path) -> None:
-    """As those in .git/objects, when the same checkout is copied again; root may write them anyway."""
-    there = tmp_path / "there" / "objects"
-    there.mkdir(parents=True)
-    for text in ("old", "new"):
-        (there / "file").write_text(text)
-        (there / "file").chmod(0o444)
-        await copy(tmp_path / "there", tmp_path / "tree")
-        await copy(there / "file", tmp_path / "tree")
-        await copy(there / "file", tmp_path / "file")
-        for path in (tmp_path / "tree/objects/file", tmp_path / "tree/file", tmp_path / "file"):
-            assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == (text, 0o444)
-        (there / "file").unlink()
-    assert sorted(os.listdir(tmp_path)) == ["file", "there", "tree"]
 
 
 @pytest.mark.slow
