@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -21,29 +20,6 @@ from tests.support.harness import python_environment
 from tests.support.processes import Family
 from tests.support.session import ENGINE, Gate, Shell, wrong
 from tests.support.wait import DEADLINE, quicker_than, until
-
-
-def test_calls_on_one_session_are_served_in_order(sh: Shell) -> None:
-    async def all_at_once() -> list[Any]:
-        return await asyncio.gather(*(sh.go(f"echo {i}; n=$((n+1)); echo n=$n; (exit {i})") for i in range(30)))
-
-    for i, seen in enumerate(sh.wait(all_at_once())):
-        assert (seen.output, seen.exit_code) == (f"{i}\nn={i + 1}\n", i)
-
-
-@wrong("a session's sleep stalls every other session and is_alive")
-def test_sessions_do_not_wait_for_each_other(sh: Shell, gate: Gate) -> None:
-    async def together() -> Any:
-        await sh.aio.create_session(sh.creation(session="second"))
-        first = asyncio.ensure_future(sh.go(gate.pass_))
-        await gate.is_reached()
-        assert (await sh.go("echo quick", session="second")).output == "quick\n"
-        assert await sh.aio.is_alive()
-        assert not first.done()
-        gate.open()
-        return await first
-
-    assert sh.wait(together()).exit_code == 0
 
 
 @wrong("the event loop stands still while a command runs")
@@ -99,13 +75,6 @@ def test_many_sessions_start_quickly(sh: Shell) -> None:
         sh.wait(many())
 
 
-def test_each_call_in_its_own_loop(sh: Shell) -> None:
-    """Callers use `asyncio.run` for every call."""
-    for i in range(10):
-        seen = asyncio.run(sh.aio.run_in_session(sh.action(f"echo {i}")))
-        assert seen.output == f"{i}\n"
-
-
 @wrong("threads read each other's output")
 def test_many_threads_on_one_session(sh: Shell) -> None:
     def work(name: int) -> list[str]:
@@ -114,36 +83,6 @@ def test_many_threads_on_one_session(sh: Shell) -> None:
     with ThreadPoolExecutor(8) as pool:
         for name, outputs in enumerate(pool.map(work, range(8))):
             assert outputs == [f"{name}-{i}\n" for i in range(15)]
-
-
-def test_many_threads_with_their_own_sessions(sh: Shell) -> None:
-    def work(name: int) -> bool:
-        async def life() -> bool:
-            session = f"t{name}"
-            await sh.aio.create_session(
-                sh.creation(session=session)
-            )
-            right = True
-            for i in range(10):
-                seen = await sh.go(f"echo {name}-{i}; (exit {i})", session=session)
-                right = right and (seen.output, seen.exit_code) == (f"{name}-{i}\n", i)
-            await sh.aio.close_session(sh.engine.abstract.CloseBashSessionRequest(session=session))
-            return right
-
-        return asyncio.run(life())
-
-    with ThreadPoolExecutor(6) as pool:
-        assert all(pool.map(work, range(6)))
-
-
-def test_a_session_outlives_the_loop_that_made_it(sh: Shell) -> None:
-    asyncio.run(sh.aio.create_session(sh.creation(session="old")))
-    asyncio.run(sh.go("x=5", session="old"))
-    box: list[str] = []
-    thread = threading.Thread(target=lambda: box.append(asyncio.run(sh.go("echo $x", session="old")).output))
-    thread.start()
-    thread.join()
-    assert box == ["5\n"]
 
 
 @wrong("a loop that is closed in the middle leaves the session out of step")
@@ -268,30 +207,6 @@ def test_parents_fds_are_not_the_childrens(shells: type[Shell], tmp_path: Path) 
         assert "ptmx" not in sh.out("ls -l /proc/$$/fd")
     finally:
         os.close(handle)
-
-
-@wrong("the error is not a typed one")
-def test_fd_limit_reached(shells: type[Shell], swerex_error: type[Exception]) -> None:
-    """No fds left: a typed error, nothing broken, and afterwards all goes on."""
-    sh = shells()
-    sh.out("true")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    hog = []
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
-        with contextlib.suppress(OSError):
-            while True:
-                hog.append(os.open("/dev/null", os.O_RDONLY))
-        for i in range(3):
-            with pytest.raises(swerex_error):
-                sh.wait(sh.aio.create_session(sh.creation(session=f"too-many-{i}")))
-        sh.gives("echo still", "still\n")
-    finally:
-        for fd in hog:
-            os.close(fd)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    sh.wait(sh.aio.create_session(sh.creation(session="too-many-0")))
-    sh.gives("echo on", "on\n")
 
 
 @wrong("control characters act on the terminal")

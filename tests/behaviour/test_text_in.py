@@ -15,44 +15,30 @@ from tests.support.wait import until
 
 TYPED = [
     ("tab between words", "echo a\tb", "a b\n"),
-    ("tab in quotes", "echo 'a\tb'", "a\tb\n"),
     ("leading tabs", "\t\techo indented", "indented\n"),
     ("bang in double quotes", 'echo "wow!" "!x" "a!b"', "wow! !x a!b\n"),
     ("bangs", "echo !! !$ !-1 '!x' x!", "!! !$ !-1 !x x!\n"),
     ("caret at the start", "echo one; echo '^a^b'", "one\n^a^b\n"),
-    ("single in double", '''echo "it's"''', "it's\n"),
-    ("double in single", """echo 'say "hi"'""", 'say "hi"\n'),
     ("ansi-c quotes", r"""echo $'a\tb\x41\'q'""", "a\tbA'q\n"),
     ("locale quotes", 'echo $"hello"', "hello\n"),
     ("backslashes", r"""echo 'a\nb' "c\\d" e\ f""", "a\\nb c\\d e f\n"),
     ("backslash newline", "echo a\\\nb c \\\n  d", "ab c d\n"),
     ("quote over lines", "echo 'one\ntwo\n\nthree'", "one\ntwo\n\nthree\n"),
-    ("blank lines", "\n\n  \n\t\necho a\n\n\n   \necho b\n\n", "a\nb\n"),
-    ("comment first", "# nothing\necho a", "a\n"),
     ("comment last", "echo a # the end", "a\n"),
     ("last line is a comment", "echo a\necho b\n# the end", "a\nb\n"),
     ("comment with a quote", "echo a # it's\necho b", "a\nb\n"),
     ("hash that is no comment", "echo a#b '#c' \\#d ${#HOME}x >/dev/null; echo $#", "0\n"),
-    ("nothing", "", ""),
-    ("only spaces", "   ", ""),
-    ("only newlines", "\n\n\n", ""),
     ("only a tab", "\t", ""),
     ("only a comment", "# echo no", ""),
     ("only comments", "# a\n  # b\n#c\n", ""),
     ("carriage return in quotes", "printf '%s' 'a\rb' | od -An -tx1 | tr -d ' \n'", "610d62"),
-    ("here-document", "cat <<EOF\n$((1+1)) `echo x`\nEOF", "2 x\n"),
-    ("quoted here-document", "cat <<'EOF'\n$HOME `x` \\ \"q\" 'q' !!\nEOF", "$HOME `x` \\ \"q\" 'q' !!\n"),
     ("double-quoted delimiter", 'cat <<"E O F"\n$a\nE O F', "$a\n"),
     ("escaped delimiter", "cat <<\\EOF\n$a\nEOF", "$a\n"),
-    ("dashed here-document", "cat <<-EOF\n\t\tone\n\ttwo\n\tEOF", "one\ntwo\n"),
-    ("here-document keeps tabs", "cat <<EOF\n\tone\n\t\ttwo\nEOF", "\tone\n\t\ttwo\n"),
-    ("two here-documents", "cat <<A - <<B\nunused\nA\nused\nB", "used\n"),
     ("two here-documents in a pipeline", "cat <<A | cat - /dev/fd/3 3<<B\na\nA\nb\nB", "a\nb\n"),
     ("nested here-document", "cat <<OUT\n$(cat <<IN\ninner\nIN\n)\nouter\nOUT", "inner\nouter\n"),
     ("here-document that a blank line ends", "cat <<' '\na\n ", "a\n"),
     ("here-document that an empty line ends", "cat <<''\na\n\n", "a\n"),
     ("here-document that a tab ends", "cat <<$'\\t'\na\n\t\n", "a\n"),
-    ("here-document then more", "cat <<EOF\na\nEOF\necho b", "a\nb\n"),
     ("here-document in a loop", "for i in 1 2; do cat <<EOF\ni=$i\nEOF\ndone", "i=1\ni=2\n"),
     ("here-document with braces", "cat <<EOF\n}\n{\n)\ndone\nfi\nEOF", "}\n{\n)\ndone\nfi\n"),
     ("here-document with our kind of words", "cat <<'EOF'\nbuiltin eval exit EOF \nEOF", "builtin eval exit EOF \n"),
@@ -68,10 +54,8 @@ TYPED = [
     ("arithmetic", "(( x = 3 << 2, x++ )); echo $x $(( x > 5 ? 1 : 0 ))", "13 1\n"),
     ("arithmetic for", "for ((i=0; i<3; i++)); do echo -n $i; done; echo", "012\n"),
     ("coproc", "coproc cat; echo hi >&${COPROC[1]}; read -u ${COPROC[0]} l; kill %%; echo $l; wait 2>/dev/null", None),
-    ("function", 'f() { local x=$1; echo "f$x"; }\nf 1; f 2', "f1\nf2\n"),
     ("function over lines", "f()\n{\n  if true\n  then\n    echo in\n  fi\n}\nf", "in\n"),
     ("select and until", "n=0; until ((n>=2)); do ((++n)); done; echo $n", "2\n"),
-    ("arrays", "a=(1 'two words' [5]=six); a+=(x); echo ${#a[@]} \"${a[1]}\" ${!a[*]}", "4 two words 0 1 5 6\n"),
     ("associative array", "declare -A m=([k]=v ['a b']=c); echo ${m[k]} \"${m['a b']}\"", "v c\n"),
     ("empty array assignment", "echo 'hw';A=();echo 'asdf'", "hw\nasdf\n"),
     ("brace expansion", "echo {a,b}{1..3} {01..03}", "a1 a2 a3 b1 b2 b3 01 02 03\n"),
@@ -80,12 +64,9 @@ TYPED = [
     ("semicolon lines", "echo a;\necho b &&\necho c ||\necho d |\ncat", "a\nb\nc\n"),
     ("pipe at the end of a line", "printf 'b\\na\\n' |\nsort", "a\nb\n"),
     ("if over lines", "if false\nthen echo a\nelif true\nthen echo b\nelse echo c\nfi", "b\n"),
-    ("unicode", "echo 'grüße 漢字 🦊 \u200b|'", "grüße 漢字 🦊 \u200b|\n"),
     ("unicode line separators", "echo 'a\u2028b\u0085c\u00a0d'", "a\u2028b\u0085c\u00a0d\n"),
     ("tilde and glob", "cd / && echo ~+ 'a*' \"?\"", "/ a* ?\n"),
-    ("percent", "printf '%s %d%%\\n' a 5", "a 5%\n"),
     ("dollar single", "echo $ '$x' \\$x", "$ $x $x\n"),
-    ("nested substitution", 'echo "$(echo "$(echo "a b")")"', "a b\n"),
     ("backticks with escapes", r"echo `echo \`echo deep\``", "deep\n"),
     ("time keyword", "TIMEFORMAT=; time echo timed", "timed\n"),
     ("not", "! false; echo $?", "0\n"),
@@ -96,23 +77,24 @@ TYPED = [
         "shopt -s extglob\ncd /\n[[ abc == @(abc|def) ]] && case xx in +(x)) echo ok;; esac",
         "ok\n",
     ),
+    (
+        "control characters in what is evaluated",
+        "alias say='printf %s'\nsay 'a\x03\x1b\x7fb\u00e9' | od -An -tx1 | tr -d ' \\n'",
+        "61031b7f62c3a9",
+    ),
     ("last line without newline in here-document body", "cat <<'EOF' | tail -c 2\nabc\nEOF", "c\n"),
 ]
 
 # What the original does with these was observed; the texts are the causes that a user would name.
 WRONG = {
     "tab between words": "TABs vanish",
-    "tab in quotes": "TABs vanish",
     "bang in double quotes": "! is history-expanded",
     "bangs": "! is history-expanded",
     "carriage return in quotes": "readline takes it for Enter",
-    "dashed here-document": "TABs vanish",
-    "here-document keeps tabs": "TABs vanish",
-    "two here-documents": "the splitter loses the second one",
     "two here-documents in a pipeline": "the splitter loses the second one",
-    "here-document then more": "the splitter joins the delimiter to the next command",
     "python in a here-document": "quoted here-documents fail the splitter, TABs vanish",
     "semicolon lines": "lines are joined by a second semicolon",
+    "control characters in what is evaluated": "control characters act on the terminal",
     "alias used in one go": "lines are joined, so the alias comes too late",
     "extglob set and used": "the check refuses extended patterns",
 }
@@ -182,12 +164,6 @@ def test_long_line_inside_a_here_document(sh: Shell, size: int) -> None:
     assert seen.split()[0] == hashlib.sha256(f"short\n{line}\nlast\n".encode()).hexdigest()
 
 
-def test_many_lines(sh: Shell) -> None:
-    """A script of a thousand statements is one command with one answer."""
-    lines = [f"v{i}=$((v{i - 1} + 1))" for i in range(1, 1000)]
-    assert sh.out("v0=0\n" + "\n".join(lines) + "\necho $v999") == "999\n"
-
-
 @wrong("control characters act on the terminal")
 def test_control_characters_are_data(sh: Shell) -> None:
     """^C, ^D, ^U, ^W, ^V, ^S, ^Q, ^Z, ^\\, ESC and DEL inside a command are characters, not keys."""
@@ -209,8 +185,9 @@ def test_invalid_utf8_in_a_command(sh: Shell) -> None:
 @pytest.mark.parametrize("command", ["echo a\0b", "\0", "echo a\0", "cat <<E\n\0\nE"])
 def test_nul_is_refused(sh: Shell, swerex_error: type[Exception], tmp_path: Path, command: str) -> None:
     mark = tmp_path / "ran"
-    with pytest.raises(swerex_error, match="(?i)nul"):
-        sh.run(f"touch {mark}\n{command}")
+    for way in ({}, {"is_interactive_command": True, "expect": ["x"]}):
+        with pytest.raises(swerex_error, match="(?i)nul"):
+            sh.run(f"touch {mark}\n{command}", **way)
     assert not mark.exists()
 
 
@@ -246,17 +223,12 @@ def test_alias_that_opens_a_group(sh: Shell) -> None:
 
 SYNTAX_ERRORS = [
     "(a",
-    "if true; then",
-    "echo 'open",
     'echo "open',
     "echo $(open",
     "echo `open",
     "echo ${open",
-    "cat <(",
     "}",
-    ")",
     "fi",
-    "done",
     "echo a; }",
     "echo a )",
     "} ; echo stray; {",
@@ -269,7 +241,6 @@ SYNTAX_ERRORS = [
     "a && && b",
     ";;",
     "&",
-    "f() {",
     "echo a\nif\necho b",
     "[[ a ==",
     "((1+",

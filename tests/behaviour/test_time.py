@@ -44,13 +44,6 @@ def test_no_timeout(sh: Shell, gate: Gate) -> None:
     thread.join()
 
 
-def test_a_timeout_is_a_timeout_error(sh: Shell) -> None:
-    error = sh.times_out("sleep 1000", timeout=0.1)
-    assert isinstance(error, TimeoutError)
-    assert isinstance(error, RuntimeError)
-    sh.interrupt()
-
-
 @wrong("partial output is lost on timeout")
 @pytest.mark.parametrize(
     ("command", "output"),
@@ -232,16 +225,6 @@ def test_interrupt_while_another_session_works(sh: Shell, shells: type[Shell], g
     assert sh.wait(both()).exit_code == 130
 
 
-def test_interrupt_of_an_idle_shell(sh: Shell) -> None:
-    sh.out("kept=yes")
-    for _ in range(3):
-        sh.interrupt()
-        sh.gives("echo $kept", "yes\n")
-    sh.out("false || true")
-    sh.interrupt()
-    sh.gives("echo next", "next\n")
-
-
 @pytest.mark.idle
 @wrong("an interrupt of an idle shell waits for half a second")
 def test_interrupt_of_an_idle_shell_is_quick(sh: Shell) -> None:
@@ -297,12 +280,6 @@ def test_a_repl_left_open(sh: Shell, repl: str) -> None:
     sh.gives("echo next", "next\n")
 
 
-def test_exit_code_after_an_interrupt(sh: Shell) -> None:
-    sh.begin("echo begun; sleep 1000", "begun")
-    sh.interrupt()
-    sh.gives("echo $?", "130\n")
-
-
 @wrong("cancelling does not stop the waiting")
 def test_cancelled_caller(sh: Shell, gate: Gate) -> None:
     """The task goes away at once; the command runs on, and the next one waits for it, as after a timeout."""
@@ -332,28 +309,6 @@ def test_wait_for_instead_of_a_timeout(sh: Shell) -> None:
     sh.wait(impatient())
     sh.interrupt()
     sh.gives("echo next", "next\n")
-
-
-@wrong("the calls stand in line and block")
-def test_cancelled_while_in_line(sh: Shell, gate: Gate, tmp_path: Path) -> None:
-    """A call that never came to its turn has typed nothing."""
-
-    async def cancel() -> Any:
-        first = asyncio.ensure_future(sh.go(f"{gate.pass_}; echo first"))
-        await gate.is_reached()
-        second = asyncio.ensure_future(sh.go(f"touch {tmp_path}/ran"))
-        third = asyncio.ensure_future(sh.go("echo third"))
-        await settle()
-        second.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await second
-        gate.open()
-        return await first, await third
-
-    first, third = sh.wait(cancel())
-    assert first.output == "first\n"
-    assert third.output == "third\n"
-    assert not (tmp_path / "ran").exists()
 
 
 def test_cancelled_at_every_moment(sh: Shell) -> None:
@@ -393,22 +348,9 @@ def test_expect_ends_the_wait(sh: Shell, expect: list[str]) -> None:
     sh.gives("echo next", "next\n")
 
 
-def test_expect_leaves_the_exit_code_open(sh: Shell) -> None:
-    seen = sh.run("echo ready; sleep 1000", expect=["ready"])
-    assert (seen.exit_code, seen.expect_string, seen.output) == (None, "ready", "")
-    sh.interrupt()
-    sh.gives("echo next", "next\n")
-
-
 def test_expect_that_is_in_the_command_only(sh: Shell) -> None:
     seen = sh.run("x=never-printed; sleep 0.1; echo end", expect=["never-printed"])
     assert (seen.output, seen.exit_code) == ("end\n", 0)
-
-
-def test_expect_that_does_not_come(sh: Shell) -> None:
-    seen = sh.run("echo something; (exit 4)", expect=["nothing"])
-    assert (seen.output, seen.exit_code) == ("something\n", 4)
-    assert seen.expect_string not in ("", "nothing")
 
 
 def test_expect_cut_anywhere(sh: Shell) -> None:

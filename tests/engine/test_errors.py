@@ -32,45 +32,6 @@ def typed(engine: Engine) -> Any:
     return check
 
 
-def test_unknown_session(sh: Shell, typed: Any, engine: Engine) -> None:
-    for session in ("nobody", "", "a/b", "default ", "\0", "x" * 10_000):
-        with typed(engine.exceptions.SessionDoesNotExistError):
-            sh.run("echo x", session=session)
-        with typed(engine.exceptions.SessionDoesNotExistError):
-            sh.wait(sh.aio.close_session(engine.abstract.CloseBashSessionRequest(session=session)))
-        with typed(engine.exceptions.SessionDoesNotExistError):
-            sh.wait(sh.aio.run_in_session(engine.abstract.BashInterruptAction(session=session)))
-
-
-def test_duplicate_session(sh: Shell, typed: Any, engine: Engine) -> None:
-    sh.out("kept=yes")
-    with typed(engine.exceptions.SessionExistsError, "default"):
-        sh.wait(sh.aio.create_session(sh.creation()))
-    sh.gives("echo $kept", "yes\n")
-
-
-@wrong("a NUL is an error of the subprocess module")
-def test_nul_in_a_command(sh: Shell, typed: Any, tmp_path: Path) -> None:
-    with typed(match="nul"):
-        sh.run(f"touch {tmp_path}/ran; echo a\0b")
-    with typed(match="nul"):
-        sh.run("\0", is_interactive_command=True, expect=["x"])
-    with typed(match="nul"):
-        sh.wait(sh.aio.execute(sh.engine.abstract.Command(command="echo a\0b", shell=True)))
-    assert not (tmp_path / "ran").exists()
-
-
-@wrong("a bad pattern is found only after the command was typed")
-@pytest.mark.parametrize("pattern", ["", "(", "[a", "*x", "(?P<n>a", "a{2,1}", "(?P<n>a)(?P<n>b)", "\\"])
-def test_bad_expect_is_named_before_anything_is_sent(sh: Shell, typed: Any, tmp_path: Path, pattern: str) -> None:
-    for more in ({}, {"is_interactive_command": True}, {"is_interactive_quit": True}):
-        with typed(match=re.escape(repr(pattern)[1:-1]) if pattern else "empty|expect"):
-            sh.run(f"touch {tmp_path}/ran", expect=["good", pattern], **more)
-    with typed():
-        sh.interrupt(expect=[pattern])
-    assert not (tmp_path / "ran").exists()
-
-
 @wrong("a negative timeout is taken for one that is over")
 @pytest.mark.parametrize("timeout", [-1, -0.001, float("nan"), float("-inf")])
 def test_bad_timeout(sh: Shell, typed: Any, tmp_path: Path, timeout: float) -> None:
@@ -233,16 +194,6 @@ def test_few_fds_left(sh: Shell, typed: Any, left: int, engine: Engine) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@wrong("use after close is another library's error")
-def test_requests_after_close(shells: type[Shell], typed: Any) -> None:
-    sh = shells()
-    sh.wait(sh.aio.close())
-    with typed():
-        sh.run("echo x")
-    with typed():
-        sh.interrupt()
-
-
 def test_wrong_kinds_of_values(sh: Shell, engine: Engine) -> None:
     """The models refuse what is not of their type; nothing reaches the shell."""
     for bad in (
@@ -263,38 +214,3 @@ def test_requests_of_unknown_kind(sh: Shell, engine: Engine) -> None:
     assert not isinstance(caught.value, AttributeError)
     with pytest.raises((TypeError, ValueError, engine.exceptions.SwerexException)):
         sh.wait(sh.aio.run_in_session(object()))
-
-
-def test_files_that_are_not_there(sh: Shell, engine: Engine, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        sh.wait(sh.aio.read_file(engine.abstract.ReadFileRequest(path=str(tmp_path / "nothing"))))
-    with pytest.raises(IsADirectoryError):
-        sh.wait(sh.aio.read_file(engine.abstract.ReadFileRequest(path=str(tmp_path))))
-    with pytest.raises(FileNotFoundError):
-        upload = engine.abstract.UploadRequest(source_path=str(tmp_path / "nothing"), target_path=str(tmp_path / "x"))
-        sh.wait(sh.aio.upload(upload))
-    (tmp_path / "bytes").write_bytes(b"a\xffb")
-    with pytest.raises(UnicodeDecodeError):
-        sh.wait(sh.aio.read_file(engine.abstract.ReadFileRequest(path=str(tmp_path / "bytes"), encoding="utf-8")))
-
-
-def test_every_error_is_the_documented_one(engine: Engine) -> None:
-    exceptions = engine.exceptions
-    for name, bases in {
-        "SessionNotInitializedError": (RuntimeError,),
-        "NonZeroExitCodeError": (RuntimeError,),
-        "BashIncorrectSyntaxError": (RuntimeError,),
-        "CommandTimeoutError": (RuntimeError, TimeoutError),
-        "NoExitCodeError": (RuntimeError,),
-        "SessionExistsError": (ValueError,),
-        "SessionDoesNotExistError": (ValueError,),
-        "DeploymentNotStartedError": (RuntimeError,),
-        "DeploymentStartupError": (RuntimeError,),
-        "DockerPullError": (exceptions.DeploymentStartupError,),
-        "DummyOutputsExhaustedError": (RuntimeError,),
-    }.items():
-        cls = getattr(exceptions, name)
-        assert issubclass(cls, (exceptions.SwerexException,))
-        for base in bases:
-            assert issubclass(cls, base)
-    assert exceptions.CommandTimeoutError("text").args == ("text",)

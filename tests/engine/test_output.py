@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import gc
 import resource
+import select
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -105,7 +105,7 @@ async def test_asked_for_before_it_was_told() -> None:
     operation = await ended(core, "seq 100000")
     future = current_completions().create_future()
     assert operation.make(current_completions().core, future)
-    time.sleep(0.1)
+    select.select([current_completions().core], [], [])  # the thread that makes it has told, and the loop not yet
     assert operation.output.endswith("\n100000\n")
     await asyncio.wait_for(future, DEADLINE)
     await runtime.close()

@@ -34,15 +34,6 @@ def collect(
     return sh.wait(read())
 
 
-def test_output_comes_as_it_is_written(sh: Shell, gate: Gate) -> None:
-    """The command goes on when what it has written is there, and not before."""
-    command = f"echo 1; {gate.pass_}; echo 2; {gate.pass_}; echo 3; (exit 4)"
-    chunks, last = collect(sh, command, hear=lambda text: gate.open() if text in ("1\n", "1\n2\n") else None)
-    assert "".join(chunks) == "1\n2\n3\n"
-    assert isinstance(last, sh.engine.abstract.BashObservation)
-    assert last.exit_code == 4
-
-
 def test_the_observation_is_that_of_run_in_session(sh: Shell) -> None:
     for command in ("echo hi", "printf 'a\\033[31mb\\n'; false", "true", "", "# nothing", "echo a\necho b"):
         chunks, last = collect(sh, command)
@@ -59,12 +50,6 @@ def test_characters_and_sequences_are_whole(sh: Shell) -> None:
     assert "".join(chunks) == "ä漢🦊red.\n"
     assert not any("\x1b" in chunk or "\\x" in chunk for chunk in chunks)
     assert last.exit_code == 0
-
-
-def test_large_output(sh: Shell) -> None:
-    chunks, last = collect(sh, "seq 500000; (exit 2)")
-    assert "".join(chunks) == "".join(f"{i}\n" for i in range(1, 500_001))
-    assert last.exit_code == 2
 
 
 @pytest.mark.idle
@@ -94,22 +79,6 @@ def test_timeout_comes_after_the_chunks(sh: Shell, engine: Engine) -> None:
         assert caught.value.output == "".join(chunks)
         sh.interrupt()
         timeout *= 2
-
-
-def test_check_raise(sh: Shell, engine: Engine) -> None:
-    with pytest.raises(engine.exceptions.NonZeroExitCodeError):
-        collect(sh, "echo x; false", check="raise")
-
-
-def test_bad_input_is_told_before_anything_runs(sh: Shell, engine: Engine) -> None:
-    for command, error in (
-        ("(a", engine.exceptions.BashIncorrectSyntaxError),
-        ("a\0b", engine.exceptions.SwerexException),
-    ):
-        with pytest.raises(error):
-            collect(sh, command)
-    with pytest.raises(engine.exceptions.SessionDoesNotExistError):
-        collect(sh, "echo x", session="nobody")
 
 
 def test_left_in_the_middle(sh: Shell, gate: Gate) -> None:

@@ -19,7 +19,7 @@ from swerex_c.exceptions import CommandTimeoutError, SessionDiedError
 from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.session import SandboxSession
-from tests.support.behaviour_runs import inherited, run_rooms
+from tests.support.behaviour_runs import inherited, run_rooms, run_tests
 from tests.support.closed_syscall import build_preload
 from tests.support.harness import needs
 from tests.support.local_backend import Here
@@ -33,7 +33,7 @@ LEFT_OUT = (
     "test_state.py::test_readonly_prompts[readonly PS1='a ' PS2='b ' PS0='c ' PROMPT_COMMAND=:]",
     "test_redefinitions.py::test_answers_stay_right[spoils5]",
     # The element of PROMPT_COMMAND is a command: a DEBUG trap that counts counts it.
-    "test_state.py::test_debug_trap_counts_only_the_users_commands",
+    "test_state.py::test_steps[debug trap that counts]",
     # Nor does anything else tell that a newline is a key that the user has bound.
     "test_redefinitions.py::test_a_newline_that_is_bound[emacs]",
     # Only the kernel tells that the shell itself reads: an end of input at its prompt would end it.
@@ -77,19 +77,19 @@ def test_the_session_knows(environment: dict[str, str]) -> None:
 
 _ROOMS = [
     ("state", 140),
-    ("lifecycle", 50),
-    ("concurrency", 20),
+    ("lifecycle", 40),
+    ("concurrency", 12),
     ("hidden_prompts", 20),
-    ("text_out", 70),
-    ("programs", 30),
+    ("text_out", 50),
+    ("programs", 20),
     ("echo", 10),
     ("interrupts", 25),
     ("redefinitions", 8),
     ("attacks", 19),
     ("spoofing", 70),
-    ("time", 90),
+    ("time", 75),
     ("signal_handlers", 2),
-    ("text_in", 170),
+    ("text_in", 150),
 ]
 
 
@@ -97,6 +97,11 @@ _ROOMS = [
 @pytest.mark.parametrize(("room", "at_least"), _ROOMS)
 def test_it_behaves(environment: dict[str, str], room: str, at_least: int) -> None:
     assert run_rooms([room], LEFT_OUT, environment) >= at_least
+
+
+@pytest.mark.timeout(1000)
+def test_the_contract_holds(environment: dict[str, str]) -> None:
+    assert run_tests(environment, "-k", "[local", "tests/contracts/test_session.py") >= 100
 
 
 class _Carried:

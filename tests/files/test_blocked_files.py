@@ -67,7 +67,7 @@ async def test_reads_of_a_named_pipe_leave_the_others_alone(fifo: str, tmp_path:
 
 
 _PROGRAM = """
-import asyncio, sys
+import asyncio, sys, threading
 from swerex_c.runtime.abstract import ReadFileRequest, WriteFileRequest
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.files import local as files
@@ -82,7 +82,8 @@ async def main():
         files.read_text = Hangs()
     runtime = LocalRuntime()
     reads = [asyncio.ensure_future(runtime.read_file(ReadFileRequest(path=sys.argv[1]))) for _ in range(64)]
-    await asyncio.sleep(0.1)
+    while not any(thread.name == "swerex-file" for thread in threading.enumerate()):
+        await asyncio.sleep(0)
     await runtime.write_file(WriteFileRequest(path=sys.argv[1] + "2", content=""))
     if sys.argv[3] == "close":
         await runtime.close()
@@ -112,7 +113,6 @@ async def test_a_named_pipe_is_read_to_its_end(fifo: str) -> None:
             break
         except OSError as error:
             assert error.errno == errno.ENXIO and error.filename == fifo
-            await asyncio.sleep(0.01)
     assert (await read).stdout == text
     await runtime.close()
 

@@ -9,7 +9,6 @@ import stat
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from swerex_c.runtime.abstract import AbstractRuntime
 from swerex_c.runtime.dummy import DummyRuntime
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.trees import assert_no_leftovers, everything, make_tree, mode
+from tests.support.wait import until
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to own files for somebody else")
 
@@ -158,7 +158,7 @@ def test_a_reader_sees_the_old_text_or_the_new_one(here: Path) -> None:
     texts = {"a" * 200_000, "b" * 100_000, "c"}
     write_text("f", "c")
     stop = threading.Event()
-    wrong: list[str] = []
+    seen: list[str] = []
 
     def write(text: str) -> None:
         while not stop.is_set():
@@ -166,17 +166,16 @@ def test_a_reader_sees_the_old_text_or_the_new_one(here: Path) -> None:
 
     def read() -> None:
         while not stop.is_set():
-            if (text := read_text("f")) not in texts:
-                wrong.append(text[:10])
+            seen.append(read_text("f"))
 
     threads = [threading.Thread(target=write, args=(text,)) for text in texts] + [threading.Thread(target=read)]
     for thread in threads:
         thread.start()
-    time.sleep(0.4)
+    until(lambda: len(seen) > 300 and len(set(seen)) == 3)
     stop.set()
     for thread in threads:
         thread.join()
-    assert not wrong
+    assert set(seen) == texts
     assert_no_leftovers(here)
 
 

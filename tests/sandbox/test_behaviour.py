@@ -16,17 +16,17 @@ pytestmark = pytest.mark.slow
 _ROOMS = [
     ("state", 140),
     ("lifecycle", 30),
-    ("concurrency", 20),
+    ("concurrency", 12),
     ("hidden_prompts", 20),
-    ("text_out", 70),
-    ("programs", 30),
+    ("text_out", 50),
+    ("programs", 20),
     ("interrupts", 25),
     ("redefinitions", 7),
     ("attacks", 15),
     ("spoofing", 5),
     ("time", 70),
     ("signal_handlers", 2),
-    ("text_in", 150),
+    ("text_in", 120),
 ]
 
 

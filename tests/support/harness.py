@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-import pytest
+from tests.support.needs import Lacking, skip
 
 
 @contextlib.contextmanager
@@ -37,7 +37,4 @@ def no_signals(status: str) -> bool:
 
 def needs(program: str) -> str:
     """The path of a real program; the test is skipped, by its name, on a machine that lacks it."""
-    path = shutil.which(program)
-    if path is None:
-        pytest.skip(f"this machine has no {program}")
-    return path
+    return shutil.which(program) or skip(Lacking(program))
