@@ -359,7 +359,7 @@ def test_a_start_command_of_ones_own(docker: Engine) -> None:
     try:
         image = images.provide(docker, "debian-rex")
     except needs.Lacking as lack:
-        pytest.skip(f"this machine lacks {lack}")
+        needs.skip(lack)
     run(START_COMMAND, image, env=docker.environment)
 
 

@@ -36,6 +36,7 @@ from swerex_c.runtime.abstract import (
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.utils import background
 from swerex_c.utils.background import run_blocking
+from tests.support.harness import needs
 from tests.support.kubernetes_fixtures import server
 from tests.support.kubernetes_server import ApiServer, status
 from tests.support.wait import DEADLINE, until
@@ -362,11 +363,9 @@ def test_credentials_that_expire_are_read_again(server: ApiServer, pod: str) -> 
 
 
 def test_tls_and_its_certificates(tmp_path: Path) -> None:
-    import shutil
     import tempfile
 
-    if shutil.which("openssl") is None:
-        pytest.skip("this machine lacks openssl")
+    needs("openssl")
     with ApiServer(tls=True) as server:
         pod = begin(server)
         before = set(os.listdir(tempfile.gettempdir()))

@@ -30,6 +30,7 @@ from swerex_c.exceptions import (
 )
 from swerex_c.providers.kubernetes import pod_spec, readiness
 from swerex_c.runtime.abstract import Command
+from tests.support.harness import needs
 from tests.support.kubernetes_fixtures import deployment, server
 from tests.support.kubernetes_server import ApiServer, Pod, free_port, status
 from tests.support.wait import DEADLINE, until_async
@@ -448,8 +449,7 @@ async def test_from_within_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     from swerex_c.providers.kubernetes import access
 
-    if shutil.which("openssl") is None:
-        pytest.skip("this machine lacks openssl")
+    needs("openssl")
     with ApiServer(tls=True) as server:
         token, server.tokens = tmp_path / "token", {"first"}
         token.write_text("first\n")
