@@ -181,7 +181,12 @@ LEFT_OPEN: dict[str, tuple[str, str, str, str]] = {
     "bc": ("bc", "", "echo begun; bc -q", "begun"),
     "less": ("less", "export TERM=dumb", "less long", "not fully functional"),
     # `git diff` opens less, which waits for a key. That is a command that has not ended.
-    "git and its pager": ("git less", "unset GIT_PAGER PAGER; export LESS= TERM=dumb", "git diff HEAD~1", "not fully functional"),
+    "git and its pager": (
+        "git less",
+        "unset GIT_PAGER PAGER; export LESS= TERM=dumb",
+        "git diff HEAD~1",
+        "not fully functional",
+    ),
     "git and its editor": ("git vim", "export EDITOR=vim TERM=xterm", "git commit --allow-empty", "COMMIT_EDITMSG"),
     "vim": ("vim", "export TERM=xterm", "vim -u NONE $PWD/new", "/new"),
     "vim on a dumb terminal": ("vim", "export TERM=dumb", "vim -u NONE $PWD/new", "/new"),
@@ -197,7 +202,7 @@ LEFT_OPEN: dict[str, tuple[str, str, str, str]] = {
 """Programs, what comes before, the command, and what it has printed when it is open."""
 
 
-@wrong("a program that is left open eats the next command", but=["less", "top", "tmux"])
+@wrong("a program that is left open eats the next command", but=["bc", "less", "top", "tmux", "git and its editor"])
 @pytest.mark.parametrize("name", LEFT_OPEN)
 def test_a_program_that_is_left_open(sh: Shell, tmp_path: Path, name: str) -> None:
     """The next command does not answer it, and an interrupt ends it."""

@@ -820,7 +820,8 @@ static void test_the_queue_goes_on(void)
     EXPECT(&held, SWX_END_TIMEOUT, 0, "");
     EXPECT(&op, SWX_END_DONE, 0, "after\n");
     for (int how = 0; how < 4; how++) {
-        swx_op first = operation(SWX_OP_RUN, "printf ready; read x; echo got $x; (exit 4)\n"), second = operation(SWX_OP_RUN, "echo never\n");
+        const char *text = how == 1 ? "printf ready; read x; echo got $x; (exit 4)\n" : "read x; echo got $x; (exit 4)\n";
+        swx_op first = operation(SWX_OP_RUN, text), second = operation(SWX_OP_RUN, "echo never\n");
         swx_op line = operation(SWX_OP_LINE, "text\n");
         first.deadline = how == 0 || how == 3 ? now() + 50 * MS : SWX_NEVER;
         first.match = how == 1 ? match : NULL;

