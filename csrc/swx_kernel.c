@@ -14,7 +14,6 @@
 
 #define LAST_PID "/proc/sys/kernel/ns_last_pid"
 
-enum { NEAR = 64 << 20 }; /* bytes of a stack or of a C library; another program's are anywhere in 16 GiB, and in 1 TiB */
 enum { READLINE_STACK = 2048 }; /* what readline needs on the stack between the prompt and its wait: 536 bytes seen */
 static const int64_t NEWBORN = 2000000; /* a child of bash's takes the terminal within 0.3 ms of its own time */
 
@@ -184,16 +183,11 @@ bool swx_kernel_reads(const swx_kernel *kernel)
     return look(kernel, &number, arguments) && (number == SYS_read || number == SYS_pselect6);
 }
 
-static bool is_near(uint64_t here, uint64_t there) { return (here > there ? here - there : there - here) <= NEAR; }
-
-bool swx_kernel_is_replaced(const swx_kernel *kernel)
+bool swx_kernel_reads_as_prompt(const swx_kernel *kernel)
 {
     long number;
     uint64_t arguments[SWX_SYSCALL_FIELDS];
-    if (!look(kernel, &number, arguments) || (number != SYS_read && number != SYS_pselect6)) {
-        return false;
-    }
-    return !is_near(arguments[6], kernel->stack) || !is_near(arguments[7], kernel->code);
+    return look(kernel, &number, arguments) && number == SYS_read && arguments[0] == 0 && arguments[2] == kernel->size;
 }
 
 /* What a file of /proc says, without a NUL behind it.  -1: it cannot be opened or read. */
@@ -207,20 +201,59 @@ static ssize_t read_file(const char *path, char *text, size_t room)
     return size;
 }
 
-bool swx_kernel_runs_script(pid_t pid)
+/* Of a shell's arguments, NUL behind each: whether they are options alone, and none that a command follows. */
+static bool is_interactive(const char *at, const char *end)
 {
-    char path[48], text[4096];
-    snprintf(path, sizeof(path), "/proc/%d/cmdline", (int)pid);
-    ssize_t size = read_file(path, text, sizeof(text));
-    const char *end = size > 0 ? text + size : text, *at = size > 0 ? memchr(text, 0, (size_t)size) : NULL;
-    while (at && ++at < end) { /* behind its name only options, and none that a command follows */
-        const char *next = memchr(at, 0, (size_t)(end - at));
-        if (*at != '-' || !next || (at[1] != '-' && strchr(at, 'c'))) {
-            return true;
+    static const char *const valued[] = { "--rcfile", "--init-file", "-o", "+o", "-O", "+O" };
+    for (bool value = false; at < end; at += strlen(at) + 1) {
+        if (!value && *at != '-' && *at != '+') {
+            return false;
         }
-        at = next;
+        if (!value && *at == '-' && at[1] != '-' && strchr(at, 'c')) {
+            return false;
+        }
+        bool before = value;
+        value = false;
+        for (size_t i = 0; !before && i < SWX_COUNT(valued); i++) {
+            value = value || strcmp(at, valued[i]) == 0;
+        }
     }
-    return !at;
+    return true;
+}
+
+static bool is_named(const char *path, const char *ending)
+{
+    size_t size = strlen(path), length = strlen(ending);
+    return size >= length && strcmp(path + size - length, ending) == 0;
+}
+
+swx_shell_kind swx_kernel_shell_of(pid_t pid)
+{
+    char path[48], program[4096], words[4096];
+    snprintf(path, sizeof(path), "/proc/%d/exe", (int)pid);
+    ssize_t length = readlink(path, program, sizeof(program) - 1);
+    program[length > 0 ? length : 0] = 0;
+    snprintf(path, sizeof(path), "/proc/%d/cmdline", (int)pid);
+    ssize_t size = read_file(path, words, sizeof(words) - 1);
+    words[size > 0 ? size : 0] = 0;
+    if (size <= 0 || !is_interactive(words + strlen(words) + 1, words + size)) {
+        return SWX_NO_SHELL;
+    }
+    bool bash = is_named(program, "bash"), other = is_named(program, "sh") || is_named(words, "sh");
+    return bash ? SWX_BASH : other ? SWX_OTHER_SHELL : SWX_NO_SHELL;
+}
+
+uint64_t swx_kernel_stack_of(pid_t pid)
+{
+    char path[48], text[1024];
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    ssize_t size = read_file(path, text, sizeof(text) - 1);
+    text[size > 0 ? size : 0] = 0;
+    const char *at = strrchr(text, ')'); /* behind the second field; the stack is the 28th */
+    for (int field = 2; at && field < 28; field++) {
+        at = strchr(at + 1, ' ');
+    }
+    return at ? strtoull(at, NULL, 10) : 0;
 }
 
 /* The fields of /proc/PID/stat behind the name, which may hold anything.  False: there is no such process. */
@@ -399,7 +432,6 @@ swx_status swx_kernel_learn(swx_kernel *kernel)
     kernel->buffer = arguments[1];
     kernel->size = arguments[2];
     kernel->stack = arguments[6];
-    kernel->code = arguments[7];
     kernel->prompt_size = (size_t)snprintf(kernel->prompt, sizeof(kernel->prompt), "%ld 0x0 0x%llx 0x%llx ", number,
                                            (unsigned long long)kernel->buffer, (unsigned long long)kernel->size);
     return SWX_OK;

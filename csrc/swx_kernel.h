@@ -19,7 +19,6 @@ typedef struct {
     bool names_waits; /* /proc/PID/wchan has named what it waits for: from then on it does not wait where that names nothing */
     uint64_t buffer; /* where the shell reads commands into; 0 before it was learned */
     uint64_t stack;  /* the stack pointer there */
-    uint64_t code;   /* and the program counter */
     uint64_t size;   /* and how much at most: the size of its stdin stream's buffer */
     char prompt[64]; /* how the line begins there, to know it again without reading its numbers */
     size_t prompt_size;
@@ -54,12 +53,16 @@ bool swx_kernel_computes(const swx_kernel *kernel);
 /* Whether it is asleep in a read or in readline's wait.  False too where no evidence can be had. */
 bool swx_kernel_reads(const swx_kernel *kernel);
 
-/* Whether it waits so with another stack or other code than those that were learned: another program has taken the process
- * over.  One of the two alone can be near by chance: a new stack is within 64 MiB of the old one in one of 130 cases. */
-bool swx_kernel_is_replaced(const swx_kernel *kernel);
+/* Whether it waits in a read of its stdin as the shell does at its prompt, into whatever buffer of that size. */
+bool swx_kernel_reads_as_prompt(const swx_kernel *kernel);
 
-/* Whether a shell was told what to run: it has more arguments than options.  True too where that is not known. */
-bool swx_kernel_runs_script(pid_t pid);
+/* Where the stack of a process begins, which another program in the same process (exec) has elsewhere: from /proc/PID/stat.  0 where
+ * that does not tell. */
+uint64_t swx_kernel_stack_of(pid_t pid);
+
+/* What a process is, by its names, that was not told what to run: it has no more arguments than options. */
+typedef enum { SWX_NO_SHELL, SWX_OTHER_SHELL, SWX_BASH } swx_shell_kind;
+swx_shell_kind swx_kernel_shell_of(pid_t pid);
 
 /* What a process has done so far; 0 where that cannot be had. */
 typedef struct {

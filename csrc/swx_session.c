@@ -103,6 +103,9 @@ void swx_session_finish(swx_session *s, swx_op *op, swx_end end, int code, bool 
     op->ended = op->matched && end == SWX_END_DONE;
     op->end = op->matched && end != SWX_END_CANCELLED ? SWX_END_MATCHED : end;
     op->code = code;
+    if (end == SWX_END_LOST) {
+        op->error = (swx_error){ .status = SWX_ECLOSED, .text = s->loss };
+    }
     op->limit = s->output_limit;
     /* Without START marks a shell that left its terminal, and has ended of that, looks as one that ended by this command: only the
      * kernel's word, or a guard's mark, which comes by the shell's own input, tells that it read from its terminal before. */
@@ -949,11 +952,6 @@ swx_status swx_session_new(swx_session **out, const swx_session_config *config, 
     }
     if (!config->argv && !config->unproven) {
         swx_kernel_open(&s->kernel, s->child.pid);
-    }
-    char path[48];
-    snprintf(path, sizeof(path), "/proc/%d/exe", (int)s->child.pid);
-    if (stat(path, &s->program) != 0) {
-        s->program = (struct stat){ 0 };
     }
     s->last_data = now;
     *out = s;

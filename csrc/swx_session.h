@@ -116,7 +116,7 @@ struct swx_op {
     bool processed;  /* the terminal turned "\n" into "\r\n" when the command ended */
     bool typed_out;  /* the operation reached the shell (else it only waited for an earlier command) */
     bool begun;      /* the shell has begun to run the command, or the script of a START: false where it ended before that */
-    swx_error error; /* SYSTEM; DIED: what is known of why, if anything */
+    swx_error error; /* SYSTEM; DIED, LOST: what is known of why, if anything */
 
     uint64_t base;   /* offset in the output where the search for patterns began */
     uint64_t taken;  /* bytes that swx_session_take gave out */

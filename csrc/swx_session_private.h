@@ -62,6 +62,8 @@ struct swx_session {
     swx_kernel kernel;
     swx_fence fence;
     struct stat program; /* of the shell, to know it again */
+    uint64_t stack;      /* where its stack begins, for the same; 0: not known */
+    const char *loss;    /* why the session is lost, if that is known */
 
     swx_op *first, *last; /* waiting, in order */
     int64_t expiry;       /* no waiting operation has an earlier deadline; some may have had */
@@ -239,9 +241,6 @@ void swx_settle_end_doubt(swx_session *s);
 /* Asks the shell how its last command ended.  prompt_missing: because its prompt carried no mark. */
 void swx_settle_challenge(swx_session *s, int64_t now, bool prompt_missing);
 
-/* The same of another bash that is in the place of ours, and waits in readline. */
-void swx_settle_ask_another(swx_session *s, int64_t now);
-
 /* Reads until the terminal has nothing more: then all that was written before is here.  False: something else happened. */
 bool swx_settle_drained(swx_session *s, int64_t now);
 
@@ -285,6 +284,10 @@ bool swx_listen_read(swx_session *s, bool whole, int64_t now);
 
 /* Whether the process is the shell's program still, or another one that runs it. */
 bool swx_stop_runs_shell(const swx_session *s, pid_t pid);
+
+/* Remembers what is told of the shell's program, and whether another one is in its process (exec). */
+void swx_stop_know_shell(swx_session *s);
+bool swx_stop_is_replaced(const swx_session *s);
 
 /* Attempts that are due. */
 void swx_stop_interrupts(swx_session *s, int64_t now);

@@ -213,13 +213,6 @@ void swx_settle_challenge(swx_session *s, int64_t now, bool prompt_missing)
     begin_challenge(s, now, prompt_missing);
 }
 
-void swx_settle_ask_another(swx_session *s, int64_t now)
-{
-    s->readline_seen = true;
-    s->kernel.buffer = 0;
-    swx_settle_challenge(s, now, true);
-}
-
 bool swx_settle_is_doubtful(const swx_session *s)
 {
     /* A START mark came: what was typed has been read. Without one it may be on its way yet, behind a shell at its prompt, and
@@ -925,13 +918,38 @@ static bool is_outpaced(swx_session *s, where at, int64_t now)
     return true;
 }
 
-/* A bash in the place of ours (`exec bash`) is at a prompt of its own, of which our marks know nothing.  It waits in readline there; one
- * that runs a script may wait so too, for a `read -e`. */
-static bool is_another_shell(const swx_session *s, int64_t now)
+/* A shell whose prompts do not show is silent, has its terminal for itself, and has read all that was typed. */
+static bool is_still(swx_session *s, int64_t now)
 {
-    return has_evidence(s) && s->begun && now - s->last_data > UNHEARD && typed_all(s) && swx_pty_input_consumed(&s->pty) &&
-           swx_kernel_is_replaced(&s->kernel) && swx_pty_foreground(&s->pty) == s->child.pid &&
-           !swx_pty_is_canonical(&s->pty) && swx_stop_runs_shell(s, s->child.pid) && !swx_kernel_runs_script(s->child.pid);
+    return now - s->last_data > UNHEARD && now - s->delivered > UNHEARD && typed_all(s) && swx_pty_input_consumed(&s->pty) &&
+           swx_pty_foreground(&s->pty) == s->child.pid &&
+           swx_kernel_may_await_input(&s->kernel, s->child.pid, !has_evidence(s));
+}
+
+/* A shell in the place of ours (`exec bash`, `exec zsh`) is at a prompt of its own, of which our marks know nothing: a bash is asked, and
+ * with another one nothing can be done.  A bash waits in readline there, or reads as ours does; else it is for a `read`.  One that was
+ * told what to run may wait so too. */
+static bool meets_another_shell(swx_session *s, int64_t now)
+{
+    if (s->pty.carrier || !s->begun || now - s->last_data <= UNHEARD || !swx_stop_is_replaced(s) || !is_still(s, now)) {
+        return false;
+    }
+    swx_shell_kind kind = swx_kernel_shell_of(s->child.pid);
+    bool prompt = !swx_pty_is_canonical(&s->pty) || swx_kernel_reads_as_prompt(&s->kernel);
+    if (kind == SWX_NO_SHELL || (kind == SWX_BASH && !prompt) || (kind == SWX_OTHER_SHELL && s->attached) ||
+        !swx_settle_drained(s, now)) {
+        return false;
+    }
+    if (kind == SWX_BASH) {
+        s->readline_seen = true;
+        s->kernel.buffer = 0;
+        swx_stop_know_shell(s);
+        swx_settle_challenge(s, now, true);
+    } else {
+        s->loss = "Another shell, which is no bash, has taken the place of the session's own (exec)";
+        swx_session_lose(s);
+    }
+    return true;
 }
 
 static void settle_running(swx_session *s, int64_t now, bool fresh)
@@ -984,18 +1002,10 @@ static void settle_running(swx_session *s, int64_t now, bool fresh)
     if (!fresh && !s->begun && at == NOT_YET && is_past_start(s, now) && swx_settle_drained(s, now) && !s->begun) {
         begin_without_mark(s);
     }
-    if (!fresh && !s->found.rank && at == NOT_YET && is_another_shell(s, now) && swx_settle_drained(s, now)) {
-        swx_settle_ask_another(s, now);
+    if (!fresh && !s->found.rank && at == NOT_YET && meets_another_shell(s, now)) {
         return;
     }
     try_again_later(s, now);
-}
-
-/* A shell whose prompts do not show is silent, has its terminal for itself, and has read all that was typed. */
-static bool is_still(swx_session *s, int64_t now)
-{
-    return now - s->last_data > UNHEARD && now - s->delivered > UNHEARD && typed_all(s) && swx_pty_input_consumed(&s->pty) &&
-           swx_pty_foreground(&s->pty) == s->child.pid && swx_kernel_may_await_input(&s->kernel, s->child.pid, true);
 }
 
 /* Where the kernel does not tell and no mark comes: the shell is asked once it has been still for a while, if the command may
@@ -1121,6 +1131,7 @@ static void become_ready(swx_session *s, int64_t now)
 {
     swx_session_become_idle(s, now);
     s->start_marks = true;
+    swx_stop_know_shell(s);
     s->exposed = s->pty.carrier;
     s->facts.kernel_proof = has_evidence(s);
     swx_buf_clear(&s->output);
@@ -1178,7 +1189,7 @@ void swx_settle(swx_session *s, int64_t now, bool fresh)
             if (s->proving && s->proofs < PROOFS && now - s->proving > PROOF_GRACE) {
                 type_empty_line(s, now);
             }
-            if (!asks_unheard(s, now)) {
+            if (!meets_another_shell(s, now) && !asks_unheard(s, now)) {
                 swx_session_check_in(s, now, LONGEST_CHECK);
             }
         }

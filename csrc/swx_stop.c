@@ -41,6 +41,22 @@ bool swx_stop_runs_shell(const swx_session *s, pid_t pid)
     return stat(path, &program) == 0 && program.st_ino == s->program.st_ino && program.st_dev == s->program.st_dev;
 }
 
+void swx_stop_know_shell(swx_session *s)
+{
+    char path[48];
+    snprintf(path, sizeof(path), "/proc/%d/exe", (int)s->child.pid);
+    if (stat(path, &s->program) != 0) {
+        s->program = (struct stat){ 0 };
+    }
+    s->stack = swx_kernel_stack_of(s->child.pid);
+}
+
+bool swx_stop_is_replaced(const swx_session *s)
+{
+    uint64_t stack = s->stack ? swx_kernel_stack_of(s->child.pid) : 0;
+    return stack && stack != s->stack;
+}
+
 /* Bash 5.2 does not survive a SIGINT that comes between a command of its own and the child that it starts for the next one: it
  * goes back to its prompt, the child takes the terminal after that, and the shell's next read fails with EIO, which ends it.
  * So a shell that computes, or waits for a child that has not taken the terminal yet, gets time to come past that point: as
@@ -129,7 +145,7 @@ static void release_shell(swx_session *s, swx_op *op, int64_t now)
     op->look = FIRST_LOOK;
     op->missed = op->unborn = false;
     swx_shell_at at = swx_kernel_look(&s->kernel);
-    if (at == SWX_SHELL_PROMPT || at == SWX_SHELL_READLINE || swx_kernel_is_replaced(&s->kernel)) {
+    if (at == SWX_SHELL_PROMPT || at == SWX_SHELL_READLINE || (swx_kernel_reads(&s->kernel) && swx_stop_is_replaced(s))) {
         return;
     }
     if (swx_child_reads(&s->child, s->pty.path)) {
@@ -236,13 +252,6 @@ static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
             release_shell(s, op, now);
         }
         begin_attempt(s, op, op->step > KILL_GRACE ? op->step : KILL_GRACE, now);
-        return true;
-    }
-    /* A fresh bash in the place of ours (`exec bash`) waits for a key and knows nothing of our marks: tell it. */
-    bool fresh = swx_kernel_look(&s->kernel) == SWX_SHELL_READLINE || swx_kernel_is_replaced(&s->kernel);
-    if (group == s->child.pid && s->state == RUNNING && fresh && swx_stop_runs_shell(s, s->child.pid)) {
-        op->next = now + CHALLENGE_LIMIT;
-        swx_settle_ask_another(s, now);
         return true;
     }
     op->error = (swx_error){ .status = SWX_EBUSY, .text = group == s->child.pid ? HELD_BY_SHELL : HELD_BY_PROGRAM };

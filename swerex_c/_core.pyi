@@ -89,7 +89,7 @@ class Operation:
     @property
     def ended(self) -> bool: ...  # after a match: whether the command has ended, so that it has a code
     @property
-    def error(self) -> str: ...  # what was wrong, when end is "system"
+    def error(self) -> str: ...  # what was wrong, when end is "system"; when it is "died" or "lost": why, if known
     @property
     def errno(self) -> int: ...  # the number of the error of the system call that failed then; 0: none did
 

@@ -158,10 +158,8 @@ def failure(
         msg = f"The session's shell has ended{unread}. {why} Close the session and create another one"
         return SessionDiedError(msg, **death_details(operation))
     if end == "lost":
-        msg = (
-            "The state of this session's shell is unknown, so the result of "
-            f"command {shorten(command)} is unknown too. Close the session and create another one"
-        )
+        why = operation.error or "The state of this session's shell is unknown"
+        msg = f"{why}, so the result of command {shorten(command)} is unknown. Close the session and create another one"
         return SessionLostSyncError(msg)
     if end == "closed":
         return RuntimeClosedError("The session was closed")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.harness import busy_machine
+from tests.support.harness import busy_machine, needs
 from tests.support.session import Shell
 from tests.support.wait import DEADLINE, settle
 
@@ -88,18 +88,33 @@ def test_without_the_shells_own_descriptor(sh: Shell) -> None:
     sh.gives("echo ok", "ok\n")
 
 
-@pytest.mark.parametrize("options", ["", "--norc", "--norc --noprofile -i"])
+@pytest.mark.parametrize("options", ["", "--norc", "-l", "--norc --noediting", "--noediting --rcfile /dev/null -i"])
 def test_another_bash_in_its_place(sh: Shell, options: str) -> None:
     sh.gives("kept=1; export kept", "")
     sh.gives(f"exec bash {options}", "")
     sh.gives("echo $kept; (exit 3)", "1\n", 3)
 
 
-def test_another_bash_in_its_place_without_readline(sh: Shell) -> None:
-    sh.gives("kept=1; export kept", "")
-    sh.times_out("exec bash --norc --noediting", 0.5)
-    sh.interrupt(timeout=0.1, n_retry=2)
-    sh.gives("echo $kept; (exit 3)", "1\n", 3)
+@pytest.mark.parametrize("options", ["", " -i"])
+@pytest.mark.parametrize("shell", ["sh", "dash", "zsh"])
+def test_another_shell_in_its_place(sh: Shell, tmp_path: Path, shell: str, options: str) -> None:
+    """Nothing can be asked of it, nor typed to it as a command: whoever called it is told at once."""
+    needs(shell)
+    sh.ended = True
+    (tmp_path / ".zshrc").touch()  # else it has questions
+    sh.gives(f"export ZDOTDIR={tmp_path}", "")
+    for command in (f"exec {shell}{options}", "echo next"):
+        with pytest.raises(sh.engine.exceptions.SessionLostSyncError, match=r"no bash.*exec.* Close the session"):
+            sh.run(command)
+
+
+@pytest.mark.parametrize("program", ["sh -c 'read x; echo got $x'", "sh SCRIPT"])
+def test_another_program_in_its_place(sh: Shell, tmp_path: Path, program: str) -> None:
+    """A script of another shell's is a program as any other, also where it waits for input."""
+    sh.ended = True
+    (tmp_path / "script").write_text("read x; echo got $x")
+    sh.times_out(f"exec {program.replace('SCRIPT', str(tmp_path / 'script'))}", 1.5)
+    assert sh.leave("answer").output.endswith("got answer\n")
 
 
 @pytest.mark.parametrize("script", ["-c 'read -e x; echo got $x'", "SCRIPT"])

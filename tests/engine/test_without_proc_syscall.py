@@ -42,6 +42,9 @@ LEFT_OUT = (
     "test_interrupts.py::test_the_error_says_that_the_shell_holds_it[while :; do read x; done-trap : INT]",
     "test_interrupts.py::test_the_error_says_that_the_shell_holds_it[while :; do read x; done-trap '' INT]",
     "test_interrupts.py::test_an_error_in_every_prompt_has_no_end",
+    # And whether a bash that waits for a line without readline does so at its prompt.
+    "test_interrupts.py::test_another_bash_in_its_place[--norc --noediting]",
+    "test_interrupts.py::test_another_bash_in_its_place[--noediting --rcfile /dev/null -i]",
     # A perfect copy of the coming mark, and then a read of the shell's own: it is asleep as at its prompt.
     "test_spoofing.py::test_marks_then_a_wait[read",
     "test_spoofing.py::test_marks_then_a_wait[IFS= read",
