@@ -740,6 +740,7 @@ static unsigned hints_of(const swx_scan *scan, const char *text, size_t size, bo
     unsigned hints = ((scan->flags & SWX_SCAN_STTY) ? SWX_HINT_STTY : 0) | ((scan->flags & SWX_SCAN_JOBS) ? SWX_HINT_JOBS : 0) |
                      ((scan->flags & SWX_SCAN_PROMPT) && assigns_prompt(text, size) ? SWX_HINT_PROMPT : 0);
     hints |= (scan->flags & SWX_SCAN_EXEC) && redirects_stderr(text, size) ? SWX_HINT_STDERR : 0;
+    hints |= (scan->flags & SWX_SCAN_EXEC) && (hints & SWX_HINT_PROMPT) && memchr(text, '<', size) ? SWX_HINT_LAST : 0;
     hints |= (scan->flags & SWX_SCAN_EXEC ? SWX_HINT_EXEC : 0) | (scan->flags & SWX_SCAN_BACKGROUND ? SWX_HINT_STARTS : 0);
     bool hides = (scan->flags & SWX_SCAN_PROMPT) || (hints & SWX_HINT_STDERR);
     hints |= hides && !(scan->flags & SWX_SCAN_UNKNOWN) && !has_shell_wait(text, size) ? SWX_HINT_HIDES : 0;

@@ -414,15 +414,16 @@ static bool may_spoil_typing(const swx_session *s, const swx_op *op)
     return s->pty.carrier && op->kind == SWX_OP_RUN && (op->hints & SWX_HINT_STTY) && !s->cooked && !s->keeps_modes;
 }
 
-/* Where nothing tells that the prompts are gone, PROMPT_COMMAND puts them back or marks the ends itself, but with a carrier only
- * once something may take them. */
+/* Where nothing tells that the prompts are gone, or nobody could be asked, PROMPT_COMMAND puts them back or marks the ends itself, but
+ * with a carrier only once something may take them. */
 static bool has_to_arm(const swx_session *s, const swx_op *op)
 {
     bool may_touch = op->kind == SWX_OP_RUN ? (op->hints & (SWX_HINT_PROMPT | SWX_HINT_SOURCE)) != 0
                                             : op->kind == SWX_OP_LINE && op->typed_size;
     bool unarmed = s->pty.carrier && !s->reassert && !s->guard;
-    return s->state == IDLE && !has_evidence(s) && ((unarmed && may_touch) || may_hide_prompts(s, op) ||
-                                                     may_spoil_typing(s, op));
+    bool last = op->kind == SWX_OP_RUN && (op->hints & SWX_HINT_LAST) && !s->reassert && !s->guard && !s->blind;
+    return s->state == IDLE && (last || (!has_evidence(s) && ((unarmed && may_touch) || may_hide_prompts(s, op) ||
+                                                              may_spoil_typing(s, op))));
 }
 
 /* Why the text cannot be typed at all, or NULL. */
@@ -468,7 +469,7 @@ static void begin_first(swx_session *s, int64_t now)
     s->bare = s->bare || spoils;
     if (has_to_arm(s, op)) { /* without a mark: `$?`, `$_` and PIPESTATUS are as they were when it is done */
         s->keeps_modes = may_spoil_typing(s, op);
-        s->guard = s->guard || may_hide_prompts(s, op);
+        s->guard = s->guard || (!has_evidence(s) && may_hide_prompts(s, op));
         s->reassert = s->reassert || !s->keeps_modes || (op->hints & (SWX_HINT_PROMPT | SWX_HINT_SOURCE));
         rewrites = true;
     }

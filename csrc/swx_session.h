@@ -77,7 +77,9 @@ typedef enum {
                             kernel does not tell */
     SWX_HINT_STARTS = 256, /* the command starts jobs */
     SWX_HINT_EXEC = 512, /* the command may send the shell's standard error anywhere, back to the terminal too */
-    SWX_HINT_BRACE = 1024 /* the command may make an alias of a brace */
+    SWX_HINT_BRACE = 1024, /* the command may make an alias of a brace */
+    SWX_HINT_LAST = 2048 /* the command assigns to PS1 and may take the shell's input away: its prompt would be the last thing that is
+                            seen of the shell, which can be asked nothing any more */
 } swx_hint;
 
 /* An operation.  The caller owns it, fills the first part, and keeps it alive and untouched until `done` was called. */
