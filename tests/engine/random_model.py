@@ -400,7 +400,8 @@ def _is_allowed(model: Model, kind: str, text: str) -> bool:
     if model.hook == "x" and (kind == "options" or model.err != "tty"):
         return False
     if kind == "prompts":
-        failing = text.startswith("declare -") and model.commands  # assignments before each prompt
+        # Assignments before each prompt fail; under `set -k` a list of variables is asked for.
+        failing = text.startswith("declare -") and (model.commands or "k" in model.options)
         shown = model.hook in ("x", "D", "E") or ((verbose or strict) and "COMMAND" in text)
         return not (failing or shown or (model.frozen and "P" in text))
     if text in ("set -v", "set -e"):  # which concern the commands of prompts and traps too
