@@ -37,6 +37,7 @@ from swerex_c.engine.patterns import make_matcher
 from swerex_c.engine.prompt_hook import HookProbe, first_probe
 from swerex_c.engine.spawner import spawner
 from swerex_c.engine.startup_files import (
+    READ_BY_BASH,
     RESUME,
     SET_BY_CORE,
     check_request,
@@ -350,8 +351,9 @@ class BashSession(Session):
             msg = f"timeout after {startup_seconds(self.request)} seconds while reading the startup files ({printed})"
             raise CommandTimeoutError(f"{msg}: mend them, or set a longer `startup_timeout`", output=output)
         if end == "died":
-            how = death_reason(operation)
-            msg = f"The shell ended while it read its startup files. {how} It printed: {self._printed(operation)!r}"
+            how, files = death_reason(operation), ", ".join([*READ_BY_BASH, *self.request.startup_source])
+            printed = self._printed(operation)[-_SHOWN:]
+            msg = f"The shell ended while it read its startup files ({files}). {how} Its last output was {printed!r}"
             raise SessionDiedError(msg, **death_details(operation))
         raise failure(operation, "<startup files>")
 

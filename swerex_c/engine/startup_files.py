@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NO_TRACE",
+    "READ_BY_BASH",
     "RESUME",
     "SET_BY_CORE",
     "STARTUP_FILES",
@@ -34,6 +35,9 @@ _STARTUP = """\
 """The startup files that an interactive bash reads by itself. The shell is started without them, so that the session is
 in control before they are read, and a startup file cannot interfere."""
 
+READ_BY_BASH = ("/etc/bash.bashrc", "~/.bashrc")
+"""Their names, for messages."""
+
 _NO_LOGOUT = "[[ ! -v TMOUT ]] || builtin unset -v TMOUT 2>&- || builtin :"
 """Script after the startup files: unset TMOUT, so that an idle shell does not exit after some minutes."""
 
@@ -45,6 +49,10 @@ NO_TRACE = b"builtin history -d -1 2>/dev/null || builtin :"
 
 STARTUP_FILES = (_STARTUP + _NO_LOGOUT + "\n").encode()
 """The startup script of a session without `startup_source`."""
+
+_STRICT = {"errexit": "e", "nounset": "u"}
+"""Options that a strict parent may export in SHELLOPTS, with their letters. Startup files are not written for them:
+bash too turns `errexit` on behind them."""
 
 _PROMPTS = ("PS0", "PS1", "PS2")
 
@@ -98,6 +106,8 @@ def startup_script(request: CreateBashSessionRequest, *, as_command: bool = Fals
     """
     end = "; " if as_command else "\n"
     lines = ["" if as_command else _STARTUP]
+    options = {**os.environ, **(request.env or {})}.get("SHELLOPTS", "").split(":")
+    strict = "".join(letter for name, letter in _STRICT.items() if name in options)
     if (history := (request.env or {}).get("HISTFILE")) is not None:
         lines.insert(0, f"builtin export HISTFILE={shlex.quote(history)}{end}")
     for name in request.startup_source:
@@ -106,7 +116,9 @@ def startup_script(request: CreateBashSessionRequest, *, as_command: bool = Fals
             lines.append(f". {shlex.quote(path)}{end}")
         elif not _may_be_missing(path):
             raise InvalidInputError(f"The startup file {name!r} does not exist")
-    script = encode("".join([*lines, _NO_LOGOUT, end]))
+    if strict:
+        lines = [f"builtin set +{strict}{end}", *lines]
+    script = encode("".join([*lines, _NO_LOGOUT, end, f"builtin set -{strict}{end}" if strict else ""]))
     if any(len(line) > _LONGEST_LINE for line in script.splitlines()):
         raise InvalidInputError("The path of a startup file is too long")
     return script + (NO_TRACE if as_command else b"")

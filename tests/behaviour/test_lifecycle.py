@@ -307,6 +307,18 @@ def test_a_stopped_shell_goes_on(sh: Shell) -> None:
     sh.run("true")
 
 
+@pytest.mark.parametrize("options", ["errexit", "nounset", "errexit:nounset"])
+def test_a_strict_parent(shells: type[Shell], tmp_path: Path, options: str) -> None:
+    """Startup files are not written for its options, with which commands run all the same."""
+    (tmp_path / "more.sh").write_text("false; : $unset; MORE=read\n")
+    Path(os.environ["HOME"], ".bashrc").write_text("false; : $unset; FROM_STARTUP=read\n")
+    sh = shells(startup_source=[str(tmp_path / "more.sh")], env={"SHELLOPTS": options})
+    sh.gives("echo $FROM_STARTUP $MORE", "read read\n")
+    sh.gives("for name in errexit nounset; do [[ ! -o $name ]] || echo $name; done", options.replace(":", "\n") + "\n")
+    sh.ended = "errexit" in options
+    assert bool(sh.run("false").failure_reason) == sh.ended
+
+
 @pytest.mark.idle
 def test_a_new_shell_has_time_to_come_up(shells: type[Shell]) -> None:
     """The original sleeps for 0.35 seconds before the time for startup files begins: what fits there fits here."""

@@ -125,7 +125,7 @@ def test_startup_that_does_not_end(sh: Shell, typed: Any, tmp_path: Path, family
 def test_startup_file_that_ends_the_shell(sh: Shell, typed: Any, tmp_path: Path, text: str) -> None:
     bad = tmp_path / "bad.sh"
     bad.write_text(f"echo starting\n{text}\n")
-    with typed():
+    with typed(match=rf"startup files \(.*{re.escape(str(bad))}\).*starting"):
         sh.wait(
             sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="b", startup_source=[str(bad)]))
         )
