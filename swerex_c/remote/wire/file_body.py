@@ -185,6 +185,8 @@ async def _unpack_tree(pieces: AsyncIterator[bytes | memoryview], target: str) -
         passing.cancel()
         writer.transport.abort()
         await asyncio.wait([passing, unpacking], timeout=_END_SECONDS)
+        if unpacking.done():
+            theirs.close()  # no thread may have begun
         for each in (passing, unpacking):
             if each.done() and not each.cancelled():
                 each.exception()

@@ -53,6 +53,15 @@ swx_drained() {
   done
   return 1
 }
+swx_look() { # how the job has ended, if it has: without a child where that can be, whose end is one more SIGCHLD
+  local state=
+  [[ $swx_quiet ]] || { trap - CHLD; swx_jobs=$(jobs "%?swx_script"); return; }
+  { jobs "%?swx_script" && printf '\n'; } >&"$swx_quiet"
+  while read -r -t 0 -u "$swx_quiet" && IFS= read -r -u "$swx_quiet"; do
+    state+=$REPLY
+  done
+  [[ ! $state ]] || swx_jobs=$state
+}
 swx_env() {
   if [[ $swx_locale ]]; then LC_ALL=${swx_locale#=}; else unset -v LC_ALL; fi
   export -n SHELLOPTS BASHOPTS
@@ -89,7 +98,7 @@ while swx_words=(); swx_read; do
   swx_say B
   swx_say B >&"$swx_two"
   swx_jobs=
-  trap 'trap - CHLD; swx_jobs=$(jobs "%?swx_script")' CHLD
+  trap swx_look CHLD
   set -m
   (
     ((swx_kind & 4)) && [[ -r /dev/null ]] && exec </dev/null
