@@ -14,6 +14,7 @@
 
 #define LAST_PID "/proc/sys/kernel/ns_last_pid"
 
+enum { LINE_SIZE = 256 }; /* of /proc/PID/syscall */
 enum { READLINE_STACK = 2048 }; /* what readline needs on the stack between the prompt and its wait: 536 bytes seen */
 static const int64_t NEWBORN = 2000000; /* a child of bash's takes the terminal within 0.3 ms of its own time */
 
@@ -42,10 +43,43 @@ static void open_last_pid(void)
     }
 }
 
+/* What a file of /proc says, without a NUL behind it.  -1: it cannot be opened or read. */
+static ssize_t read_file(const char *path, char *text, size_t room)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd >= 0 ? read(fd, text, room) : -1;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return size;
+}
+
+/* Under user-mode emulation (qemu-user, Rosetta) the file has the system calls of the machine below, which are numbered as they please:
+ * that is told from a read of the own. */
+static bool has_foreign_numbers(void)
+{
+    static atomic_int known; /* 0: not asked yet, 1: no, 2: yes */
+    int answer = atomic_load(&known);
+    if (!answer) {
+        char text[LINE_SIZE];
+        uint64_t arguments[SWX_SYSCALL_FIELDS];
+        long number;
+        ssize_t size = read_file("/proc/thread-self/syscall", text, sizeof(text));
+        bool tells = size > 0 && swx_kernel_parse(text, (size_t)size, &number, arguments);
+        answer = tells && number != SYS_read ? 2 : 1;
+        atomic_store(&known, answer);
+    }
+    return answer == 2;
+}
+
 static int open_file(pid_t pid)
 {
     char path[48];
     snprintf(path, sizeof(path), "/proc/%d/syscall", (int)pid);
+    if (has_foreign_numbers()) {
+        errno = EACCES;
+        return -1;
+    }
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
@@ -125,8 +159,6 @@ bool swx_kernel_parse(const char *text, size_t size, long *number, uint64_t argu
     return true;
 }
 
-enum { LINE_SIZE = 256 };
-
 static ssize_t read_line(const swx_kernel *kernel, char text[LINE_SIZE])
 {
     return kernel->fd < 0 ? -1 : pread(kernel->fd, text, LINE_SIZE, 0);
@@ -188,17 +220,6 @@ bool swx_kernel_reads_as_prompt(const swx_kernel *kernel)
     long number;
     uint64_t arguments[SWX_SYSCALL_FIELDS];
     return look(kernel, &number, arguments) && number == SYS_read && arguments[0] == 0 && arguments[2] == kernel->size;
-}
-
-/* What a file of /proc says, without a NUL behind it.  -1: it cannot be opened or read. */
-static ssize_t read_file(const char *path, char *text, size_t room)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t size = fd >= 0 ? read(fd, text, room) : -1;
-    if (fd >= 0) {
-        close(fd);
-    }
-    return size;
 }
 
 /* Of a shell's arguments, NUL behind each: whether they are options alone, and none that a command follows. */

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -76,6 +77,32 @@ def test_the_session_knows(environment: dict[str, str]) -> None:
     for env, proof in ((environment, "False\n"), ({**environment, "LD_PRELOAD": ""}, "True\n")):
         done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stdout) == (0, proof), done.stderr
+
+
+def test_an_emulator_shows_the_system_calls_of_the_machine_below(
+    environment: dict[str, str], tmp_path: pathlib.Path
+) -> None:
+    """No session waits for the shell to come to a read that is never seen."""
+    program = (
+        "import asyncio, time\n"
+        "from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest\n"
+        "from swerex_c.runtime.local import LocalRuntime\n"
+        "async def look():\n"
+        "    runtime, times = LocalRuntime(), []\n"
+        "    for name in 'abc':\n"
+        "        begin = time.monotonic()\n"
+        "        await runtime.create_session(CreateBashSessionRequest(session=name, startup_timeout=60))\n"
+        "        times.append(time.monotonic() - begin)\n"
+        "    assert min(times) < 2, times\n"
+        "    for command in 'exec 2>/dev/null; PS1=x', 'echo hi; (exit 3)':\n"
+        "        answer = await runtime.run_in_session(BashAction(command=command, session='a', check='silent'))\n"
+        "        print(repr(answer.output), answer.exit_code)\n"
+        "    await runtime.close()\n"
+        "asyncio.run(look())\n"
+    )
+    env = {**environment, "LD_PRELOAD": str(build_preload(tmp_path, foreign=True))}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, "'' 0\n'hi\\n' 3\n"), done.stderr
 
 
 _ROOMS = [
