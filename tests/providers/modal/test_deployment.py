@@ -24,7 +24,6 @@ from swerex_c.deployment.config import ModalDeploymentConfig, get_deployment
 from swerex_c.deployment.modal import ModalDeployment
 from swerex_c.exceptions import (
     AuthenticationError,
-    CommandTimeoutError,
     ConnectionLostError,
     DeploymentNotStartedError,
     DeploymentStartupError,
@@ -36,7 +35,6 @@ from swerex_c.exceptions import (
 )
 from swerex_c.runtime.abstract import (
     BashAction,
-    BashInterruptAction,
     Command,
     CreateBashSessionRequest,
     ReadFileRequest,
@@ -46,7 +44,6 @@ from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.utils import background
 from swerex_c.utils.background import run_blocking
 from tests.support.modal_fixtures import ModalWorld, modal_world  # noqa: F401
-from tests.support.processes import running
 from tests.support.wait import DEADLINE, until
 
 
@@ -86,31 +83,6 @@ async def started(make: Callable[..., ModalDeployment]) -> ModalDeployment:
 
 async def run(deployment: ModalDeployment, command: str, **kwargs: Any) -> str:
     return (await deployment.runtime.run_in_session(BashAction(command=command, **kwargs))).output
-
-
-async def test_a_session_works(kind: str, world: ModalWorld, make: Callable[..., ModalDeployment]) -> None:
-    deployment = make()
-    await deployment.start()
-    await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    for command, output in [
-        ("cd /; export A=1; f() { echo f; }", ""),
-        ("echo $PWD $A; f", "/ 1\nf\n"),
-        ("stty size; tty >/dev/null && echo terminal", "24 80\nterminal\n"),
-        ("cat <<'E'\n\t!x\nE", "\t!x\n"),
-        ("printf '\\303\\251'", "é"),
-    ]:
-        assert await run(deployment, command) == output
-    assert await run(deployment, "seq 200000") == "".join(f"{i}\n" for i in range(1, 200001))
-    failed = await deployment.runtime.run_in_session(BashAction(command="(exit 5)", check="silent"))
-    assert failed.exit_code == 5
-    with pytest.raises(CommandTimeoutError):
-        await run(deployment, "sleep 73642", timeout=0.5)
-    until(lambda: running("sleep 73642"))  # it may still be on its way
-    await deployment.runtime.run_in_session(BashInterruptAction())
-    assert await run(deployment, "echo $A") == "1\n"
-    assert await deployment.is_alive()
-    await deployment.stop()
-    assert not world.running()
 
 
 async def test_variables_are_in_no_command_line(world: ModalWorld, started: ModalDeployment) -> None:
