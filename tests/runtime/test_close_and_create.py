@@ -141,11 +141,6 @@ async def test_sessions_are_closed_while_they_start(kind: str, family: Family) -
     assert not family.left()
 
 
-def sessions_of(family: Family) -> list[str]:
-    """Command lines of the test's processes that are shells of sessions."""
-    return [line for line in family.living().values() if "--noediting" in line]
-
-
 @pytest.mark.parametrize("wire", ["msgpack", "json"])
 async def test_a_server_is_told_to_close_while_sessions_start(wire: str, family: Family, tmp_path: Path) -> None:
     """Whoever was answered before the server began to close was answered truly, so any of them may have started."""
