@@ -138,28 +138,6 @@ def test_one_name_created_twice_at_once(shells: type[Shell], swerex_error: type[
     assert sum(isinstance(r, sh.engine.exceptions.SessionExistsError) for r in results) == 3
 
 
-@wrong("a fork shares the terminal, and both read from it")
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_fork_of_the_parent(sh: Shell) -> None:
-    """The child gets a clean error, never a hang, and its end disturbs nothing."""
-    sh.out("kept=yes")
-    pid = os.fork()
-    if pid == 0:
-        code = 9
-        try:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(int(DEADLINE))
-            try:
-                asyncio.run(sh.aio.run_in_session(sh.action("echo from the child", timeout=DEADLINE / 2)))
-            except sh.engine.exceptions.SwerexException as error:
-                code = 0 if not isinstance(error, TimeoutError) else 8
-        finally:
-            os._exit(code)
-    sh.gives("echo $kept", "yes\n")
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    sh.gives("echo $kept", "yes\n")
-
-
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_fork_while_a_command_runs(sh: Shell, gate: Gate) -> None:
     async def run() -> Any:

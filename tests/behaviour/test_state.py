@@ -479,38 +479,6 @@ def test_conda_like_activation(sh: Shell) -> None:
     sh.gives("echo done", "done\n")
 
 
-@wrong("an echoing terminal shows what is typed")
-def test_stty_echo(sh: Shell) -> None:
-    for mode in ("echo", "echo echoctl echoe echok echonl", "sane", "echo -icanon", "cooked"):
-        sh.gives(f"stty {mode}", "")
-        sh.gives("echo hi", "hi\n")
-        sh.gives("echo a\necho b", "a\nb\n")
-        sh.gives("false", "", 1)
-
-
-@wrong("an echoing terminal shows what is typed")
-@pytest.mark.parametrize("before", ["exec 2>/dev/null", "readonly PS0=x", "sleep 0.01 &", "true"])
-def test_echo_is_no_output(sh: Shell, before: str) -> None:
-    """Whether prompts show or not; and the command runs in the modes that were asked for."""
-    sh.run("stty sane")
-    sh.run(before)
-    for text, output in (
-        ("printf hi", "hi"),
-        ("", ""),
-        ("  ", ""),
-        ("# comment", ""),
-        ("echo a\necho b", "a\nb\n"),
-        ("echo 'a\tb\x01'", "a\tb\x01\n"),
-        ("cat <<E\n" + 2000 * "line\n" + "E", 2000 * "line\n"),
-        ("echo " + 4050 * "x", 4050 * "x" + "\n"),
-        ("stty -a | grep -ow -- '-*echo'", "echo\n"),
-        ("echo a\nstty -a | grep -ow -- '-*echo'", "a\necho\n"),
-    ):
-        sh.gives(text, output)
-    seen = sh.run("sleep 0.05; printf 'PA%sT' ''", expect=["PAT"])
-    assert "printf" not in seen.output
-
-
 @pytest.mark.parametrize(
     "mode",
     [

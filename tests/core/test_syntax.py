@@ -22,7 +22,7 @@ REALISTIC = [text.encode() for text in COMMANDS.read_text().rstrip("\n").split("
 
 def bash_n(text: bytes) -> bool:
     """Whether `bash -n` accepts the text and has nothing to say about it."""
-    result = subprocess.run(["bash", "--norc", "-n"], input=text, capture_output=True, env=ENV, timeout=20)
+    result = subprocess.run(["bash", "--norc", "-n"], input=text, capture_output=True, env=ENV, timeout=60)
     return result.returncode == 0 and not result.stderr
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.harness import few_descriptors
 from tests.support.processes import Family
 from tests.support.session import Engine, Shell, wrong
 from tests.support.wait import until
@@ -54,18 +54,17 @@ def test_endless_timeouts(sh: Shell, timeout: float) -> None:
     assert done.stdout == "x\n"
 
 
+@pytest.fixture
+def timeout_error(engine: Engine) -> type[Exception]:
+    return engine.exceptions.CommandTimeoutError
+
+
 def test_zero_timeout(sh: Shell, timeout_error: type[Exception]) -> None:
     with pytest.raises(timeout_error):
         sh.run("sleep 1000", timeout=0)
     sh.interrupt()
 
 
-@pytest.fixture
-def timeout_error(engine: Engine) -> type[Exception]:
-    return engine.exceptions.CommandTimeoutError
-
-
-@wrong("a missing startup file is noticed by nobody")
 @wrong("the whole of it is told")
 def test_what_is_told_of_a_long_command_is_bounded(sh: Shell, timeout_error: type[Exception], engine: Engine) -> None:
     """And of all others it is as callers know it."""
@@ -150,21 +149,11 @@ def test_no_bash_on_the_machine(sh: Shell, typed: Any, monkeypatch: pytest.Monke
 
 @wrong("OSError, and a session that half exists")
 def test_no_fds_left(sh: Shell, typed: Any) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    hog = []
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 200), hard))
-        with contextlib.suppress(OSError):
-            while True:
-                hog.append(os.open("/dev/null", os.O_RDONLY))
+    with few_descriptors():
         with typed(match="fd|file|descriptor|emfile"):
             sh.wait(sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="n")))
         with typed():
             sh.wait(sh.aio.execute(sh.engine.abstract.Command(command=["true"])))
-    finally:
-        for fd in hog:
-            os.close(fd)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     sh.wait(sh.aio.create_session(sh.engine.abstract.CreateBashSessionRequest(session="n")))
     assert sh.run("echo x", session="n").output == "x\n"
 
@@ -172,26 +161,13 @@ def test_no_fds_left(sh: Shell, typed: Any) -> None:
 @pytest.mark.parametrize("left", [*(pytest.param(n, marks=wrong("OSError")) for n in (1, 3)), 5, 7, 9, 11])
 def test_few_fds_left(sh: Shell, typed: Any, left: int, engine: Engine) -> None:
     """Wherever in the start the fds run out, it is a typed error and nothing leaks, or it works."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    hog = []
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 200), hard))
-    try:
-        with contextlib.suppress(OSError):
-            while True:
-                hog.append(os.open("/dev/null", os.O_RDONLY))
-        for fd in hog[-left:]:
-            os.close(fd)
-        del hog[-left:]
+    with few_descriptors(left):
         before = len(os.listdir("/proc/self/fd"))
         try:
             sh.wait(sh.aio.create_session(engine.abstract.CreateBashSessionRequest(session="n")))
         except engine.exceptions.SwerexException as error:
             assert str(error)
             assert len(os.listdir("/proc/self/fd")) <= before, "fewer where the other session went to rest meanwhile"
-    finally:
-        for fd in hog:
-            os.close(fd)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_wrong_kinds_of_values(sh: Shell, engine: Engine) -> None:

@@ -92,7 +92,7 @@ async def test_the_loop_does_not_pay_for_the_memory() -> None:
     most = 0
     for _i in range(3):
         before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
-        kept.append((await runtime.run_in_session(BashAction(command=command, timeout=20))).output)
+        kept.append((await runtime.run_in_session(BashAction(command=command, timeout=DEADLINE))).output)
         most = max(most, resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
     assert all(text == "x" * size for text in kept)
     assert most < size // 4096 // 4
@@ -123,12 +123,12 @@ async def test_given_up_meanwhile() -> None:
         gc.collect()
         future.cancel()
         command = "head -c 3000000 /dev/zero | tr '\\0' x"
-        task = asyncio.ensure_future(runtime.run_in_session(BashAction(command=command, timeout=20)))
+        task = asyncio.ensure_future(runtime.run_in_session(BashAction(command=command, timeout=DEADLINE)))
         await settle()
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-    answer = await runtime.run_in_session(BashAction(command="echo works", timeout=20))
+    answer = await runtime.run_in_session(BashAction(command="echo works", timeout=DEADLINE))
     assert answer.output == "works\n"
     await runtime.close()
 

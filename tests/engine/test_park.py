@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import os
-import resource
 import signal
 import threading
 import time
@@ -25,6 +24,7 @@ from swerex_c.runtime.abstract import (
     CreateBashSessionRequest,
 )
 from swerex_c.runtime.local import LocalRuntime
+from tests.support.harness import few_descriptors
 from tests.support.session import Gate
 from tests.support.wait import DEADLINE, until, until_async
 
@@ -96,23 +96,6 @@ def shells() -> Iterator[SimpleNamespace]:
     asyncio.run(runtime.close())
 
 
-@contextlib.contextmanager
-def no_descriptors() -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(map(int, os.listdir("/proc/self/fd")))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, hard))
-    filled = []
-    try:
-        with contextlib.suppress(OSError):
-            while True:
-                filled.append(os.dup(0))
-        yield
-    finally:
-        for fd in filled:
-            os.close(fd)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 def cpu_in(seconds: float) -> float:
     start = time.process_time()
     time.sleep(seconds)
@@ -163,7 +146,7 @@ def test_no_descriptors_are_left(shells: SimpleNamespace) -> None:
         loop.run_until_complete(shells.used.act(BashAction(command="true", session="used")))  # so does the first wait
         for shell in vars(shells).values():
             shell.await_rest()  # one that begins to rest meanwhile would give two back
-        with no_descriptors():
+        with few_descriptors():
             for _ in range(2):
                 with pytest.raises(ResourceError, match=r"'x=6'.*Too many open files") as caught:
                     loop.run_until_complete(shells.short.act(command))

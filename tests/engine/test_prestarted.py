@@ -92,12 +92,13 @@ def pids(runtime: LocalRuntime) -> list[int]:
 
 
 async def create(runtime: LocalRuntime, name: str = "s", **fields: Any) -> str:
-    fields.setdefault("startup_timeout", 30)
+    fields.setdefault("startup_timeout", DEADLINE)
     return (await runtime.create_session(CreateBashSessionRequest(session=name, **fields))).output
 
 
 async def run(runtime: LocalRuntime, command: str, name: str = "s") -> str:
-    return (await runtime.run_in_session(BashAction(session=name, command=command, timeout=30, check="silent"))).output
+    action = BashAction(session=name, command=command, timeout=DEADLINE, check="silent")
+    return (await runtime.run_in_session(action)).output
 
 
 async def pid_of(runtime: LocalRuntime, name: str = "s") -> int:
@@ -743,7 +744,7 @@ async def test_a_server_has_them(way: str, tmp_path: Path) -> None:
         command = [sys.executable, "-m", "swerex_c.server", "--unix", str(socket), "--auth-token", "k", *flags]
         server = await asyncio.create_subprocess_exec(*command, stderr=subprocess.DEVNULL)
         remote = RemoteRuntime(host=f"unix://{socket}", auth_token="k")
-    await remote.wait_until_alive(timeout=30)
+    await remote.wait_until_alive(timeout=DEADLINE)
     await remote.create_session(CreateBashSessionRequest(startup_timeout=60))
     action = BashAction(command="pgrep -P $PPID -x bash | wc -l", timeout=DEADLINE)
     async with asyncio.timeout(DEADLINE):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -20,6 +18,7 @@ import pytest
 from swerex_c import _core
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
+from tests.support.harness import few_descriptors
 from tests.support.original import our_environment
 from tests.support.wait import DEADLINE, until, until_async
 
@@ -128,17 +127,6 @@ def terminals() -> set[str]:
     return {fd for fd, link in links.items() if link.endswith("/ptmx")}
 
 
-@contextlib.contextmanager
-def no_free_descriptor() -> Iterator[None]:
-    """Open no file in this process within the block."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 @pytest.mark.idle
 async def test_a_stuck_shell_that_is_dropped_holds_nobody_up(tmp_path: Path) -> None:
     """Another session answers while the kill sweep of the dropped one, which takes a second, is under way."""
@@ -155,7 +143,7 @@ async def test_a_shell_that_is_dropped_ends_even_if_its_tree_cannot_be_seen() ->
     await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
     (terminal,) = terminals() - before
     pid = int((await runtime.run_in_session(BashAction(command="trap '' HUP; echo $$"))).output)
-    with no_free_descriptor():
+    with few_descriptors():
         del runtime
         gc.collect()
         until(lambda: not os.path.exists(f"/proc/self/fd/{terminal}"))
@@ -177,7 +165,7 @@ async def answers_during_a_kill_sweep(directory: Path) -> bool:
     command = BashAction(command=f"echo > {begun}; read -r line < {directory}/line; echo $line")
     running = asyncio.ensure_future(other.run_in_session(command))  # an idle session would need a descriptor
     await until_async(begun.exists)
-    with no_free_descriptor():
+    with few_descriptors():
         nodes = _core.node_count()
         del stuck
         gc.collect()

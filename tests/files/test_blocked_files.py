@@ -96,7 +96,8 @@ print("done", flush=True)
 @pytest.mark.parametrize("what", ["a named pipe", "a disk"])
 @pytest.mark.parametrize("end", ["close", "nothing"])
 def test_a_program_ends_though_reads_do_not(fifo: str, what: str, end: str) -> None:
-    done = subprocess.run([sys.executable, "-c", _PROGRAM, fifo, what, end], capture_output=True, text=True, timeout=25)
+    command = [sys.executable, "-c", _PROGRAM, fifo, what, end]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
@@ -169,7 +170,7 @@ async def test_the_limit_holds_at_the_server(tmp_path: Path, wire: str) -> None:
     path.touch()
     os.truncate(path, (1 << 30) + 1)
     with serving(tmp_path / "log") as server:
-        runtime = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=server.port, timeout=30, wire=wire)
+        runtime = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=server.port, timeout=DEADLINE, wire=wire)
         with pytest.raises(ResourceError, match="read_limit"):
             await runtime.read_file(ReadFileRequest(path=str(path)))
         await runtime.close()

@@ -18,8 +18,10 @@ from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.sandbox import Sandbox
+from tests.support import needs
 from tests.support.sandboxes import Local
 from tests.support.server_process import KEY, Server, serving
+from tests.support.wait import DEADLINE
 
 ROOM = 4 << 20
 WAYS = ["local", "frames", "JSON", "a program in the place"]
@@ -41,7 +43,7 @@ def disk() -> Iterator[Path]:
     ) as process:
         assert process.stdout is not None
         if process.stdout.readline() != "ready\n":
-            pytest.skip("needs the right to mount a file system, as root or in a namespace of a user's own")
+            needs.skip(needs.Lacking("the right to mount a file system, as root or in a namespace of a user's own"))
         yield Path(f"/proc/{process.pid}/root/mnt")
         process.kill()
 
@@ -63,7 +65,7 @@ async def runtime(request: pytest.FixtureRequest, our_server: Server) -> Awaitab
         made = SandboxRuntime(Sandbox(Local(dict(os.environ))))
     else:
         wire = "json" if request.param == "JSON" else "msgpack"
-        made = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=our_server.port, timeout=30, wire=wire)
+        made = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=our_server.port, timeout=DEADLINE, wire=wire)
     yield made
     await made.close()
 

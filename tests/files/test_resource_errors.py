@@ -24,8 +24,9 @@ from swerex_c.remote.client.http import JsonClient
 from swerex_c.runtime.abstract import ReadFileRequest, UploadRequest, WriteFileRequest
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
+from tests.support import needs
 from tests.support.server_process import KEY, serving
-from tests.support.wait import until
+from tests.support.wait import DEADLINE, until
 
 METHODS = [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]
 
@@ -130,7 +131,7 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 async def remote(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RemoteRuntime]:
     with serving(tmp_path / "log") as server:
         runtime = RemoteRuntime(
-            auth_token=KEY, host="http://127.0.0.1", port=server.port, timeout=30, wire=request.param
+            auth_token=KEY, host="http://127.0.0.1", port=server.port, timeout=DEADLINE, wire=request.param
         )
         await runtime.wait_until_alive()
         yield runtime
@@ -200,7 +201,7 @@ async def main():
     await runtime.write_file(WriteFileRequest(path=target, content="x"))
     await runtime.upload(UploadRequest(source_path=target, target_path=target + "2"))
     await runtime.download(target, target + "3")
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
     assert (await runtime.run_in_session(BashAction(command="echo hi"))).output == "hi\\n"
     await runtime.close()
     with Staging(target) as staging:
@@ -237,11 +238,11 @@ def test_no_place_for_temporary_files() -> None:
         ["unshare", "--mount", rights, "sh", "-c", script, sys.executable, _PROGRAM],
         capture_output=True,
         text=True,
-        timeout=25,
+        timeout=DEADLINE,
         env={name: value for name, value in os.environ.items() if name not in ("TMPDIR", "TEMP", "TMP")},
     )
     if done.returncode in (1, 9) and ("unshare:" in done.stderr or "mount:" in done.stderr):
-        pytest.skip("needs the right to mount a file system, as root or in a namespace of a user's own")
+        needs.skip(needs.Lacking("the right to mount a file system, as root or in a namespace of a user's own"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 

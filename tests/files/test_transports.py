@@ -24,6 +24,7 @@ from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.runtime.sandbox import SandboxRuntime
 from tests.support.local_backend import Here
 from tests.support.server_process import KEY, Server, serving
+from tests.support.wait import DEADLINE
 
 WAYS = ["local", "frames", "JSON", "sandbox"]
 
@@ -46,7 +47,7 @@ async def runtime(request: pytest.FixtureRequest, our_server: Server) -> AsyncIt
         made = SandboxRuntime(Here())
     else:
         wire = "json" if request.param == "JSON" else "msgpack"
-        made = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=our_server.port, timeout=30, wire=wire)
+        made = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=our_server.port, timeout=DEADLINE, wire=wire)
     yield made
     await made.close()
 
@@ -225,7 +226,7 @@ async def test_a_part_of_a_file_is_not_taken_for_it(our_server: Server, tmp_path
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_bytes(os.urandom(LIMIT + more))
     target.write_text("old")
-    runtime = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=our_server.port, timeout=30, wire=wire)
+    runtime = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=our_server.port, timeout=DEADLINE, wire=wire)
     try:
         with short_of_room(our_server.process.pid), pytest.raises(OSError) as caught:
             await runtime.upload(UploadRequest(source_path=str(source), target_path=str(target)))

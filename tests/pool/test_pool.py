@@ -42,7 +42,7 @@ from swerex_c.pool import Environment, Pool
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest, IsAliveResponse
 from tests.support.original import our_environment
 from tests.support.processes import command_line
-from tests.support.wait import settle, until, until_async
+from tests.support.wait import DEADLINE, settle, until, until_async
 
 
 class Site:
@@ -162,7 +162,7 @@ async def test_an_environment_is_an_ordinary_runtime_and_ends_with_its_block() -
     async with Pool(LocalDeploymentConfig(), size=2) as pool:
         async with pool.environment() as environment:
             runtime = environment.runtime
-            await runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
+            await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
             assert (await runtime.run_in_session(BashAction(command="echo $((6*7))"))).output == "42\n"
             assert await environment.deployment.is_alive()
             assert not environment.used_before
@@ -272,7 +272,7 @@ async def test_a_start_that_cancels_itself_is_a_failure_and_not_a_hang(site: Sit
     site.before_start = odd
     async with pooled(site, 1) as pool:
         with pytest.raises(EnvironmentStartError, match="cancelled"):
-            async with asyncio.timeout(10), pool.environment():
+            async with asyncio.timeout(DEADLINE), pool.environment():
                 pytest.fail("there is none")
 
 
@@ -506,7 +506,7 @@ async def test_the_time_limit_ends_the_environment_and_its_users_block(site: Sit
     async with pooled(site, 1, time_limit=0.2) as pool:
         with pytest.raises(EnvironmentTimeLimitError, match=r"environment-1 was in use for 0.2 seconds"):
             async with pool.environment() as environment:
-                await environment.runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
+                await environment.runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
                 await environment.runtime.run_in_session(BashAction(command=f"echo $$ > {tmp_path}/pid; sleep 1000"))
         pid = (tmp_path / "pid").read_text().strip()
         await until_async(lambda: not command_line(pid))
@@ -663,7 +663,7 @@ async def test_closing_waits_for_nothing_endlessly(site: Site) -> None:
     pool = Pool(site.make, 2)
     async with pool.environment():
         pass
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE):
         await pool.close(timeout=0.1)
     hanging.set()
 

@@ -26,7 +26,6 @@ LEFT_OUT = (
     "test_echo.py::test_lines_for_programs_are_echoed",
     "test_echo.py::test_modes_are_the_users",
     "test_echo.py::test_nothing_typed_is_output",
-    "test_state.py::test_echo_is_no_output",
     "test_text_out.py::test_a_program_that_asks_for_the_cursor",
     "test_text_in.py::test_an_answer_that_a_program_reads_costs_nothing",
     "test_state.py::test_a_program_that_dies_without_restoring_the_terminal[os._exit(137)-a[3] &= ~termios.ISIG",

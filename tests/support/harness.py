@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -22,6 +24,27 @@ def busy_machine(processes: int = 3) -> Iterator[None]:
         for process in busy:
             process.kill()
             process.wait()
+
+
+@contextlib.contextmanager
+def few_descriptors(left: int = 0) -> Iterator[None]:
+    """Let this process open that many files, and no more."""
+    gc.collect()  # what has been dropped gives its descriptors back now, and not in the middle
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1 + left, hard))
+    filled: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                filled.append(os.open("/dev/null", os.O_RDONLY))
+        for _ in range(left):
+            os.close(filled.pop())
+        yield
+    finally:
+        for fd in filled:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def python_environment() -> dict[str, str]:
