@@ -441,7 +441,7 @@ static bool wants_pause(const swx_session *s, const swx_op *op)
 {
     bool silent = s->blind && s->report.no_stderr; /* nothing of what the line shows is seen */
     bool parts = op->kind == SWX_OP_RUN && has_long_line(op->typed, op->typed_size, 0, SHELL_READ - 1);
-    return silent || (s->start_marks && (s->jobs || s->owed)) || ((s->start_marks || (s->guard && !s->stubborn)) && parts);
+    return silent || (s->start_marks && (s->jobs || s->owed)) || ((s->start_marks || (s->guard && !s->stubborn && !s->pty.carrier)) && parts);
 }
 
 static void begin_first(swx_session *s, int64_t now)
