@@ -31,6 +31,9 @@ class OwnedSandbox:
     end: Callable[[], Awaitable[None]]
     """Delete the sandbox. A sandbox that has already ended is no error."""
 
+    keep: bool = False
+    """True if `end` only stops it."""
+
 
 async def sweep(
     places: AsyncIterator[OwnedSandbox], *, dry_run: bool, sentence: Callable[[Exception], str]
@@ -53,7 +56,8 @@ async def sweep(
                 await one.end()
             except Exception as raised:
                 error = sentence(raised)
-        left.append(ownership.Orphan(one.id, one.name, one.about, ownership.describe_owner(one.facts), error=error))
+        owner = ownership.describe_owner(one.facts)
+        left.append(ownership.Orphan(one.id, one.name, one.about, owner, one.keep, error))
     return left
 
 

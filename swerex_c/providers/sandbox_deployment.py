@@ -1,40 +1,41 @@
 """Base classes of deployments that start and stop a sandbox.
 
-They limit the time of a start, and clean up after a start that fails or is cancelled.
+    STOPPED -> STARTING -> STARTED -> STOPPING -> STOPPED
+                  |                      ^
+                  +-- failed, given up --+
+
+The state changes in the event loop of `swerex_c.utils.background` only, whatever loops the callers have. A start and a
+stop are tasks of that loop, one at a time: a caller whose own loop ends does not end the cleanup.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import logging
+import math
 import os
-import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from swerex_c.exceptions import (
-    DeploymentNotStartedError,
     DeploymentStartupError,
-    ResourceError,
     RuntimeClosedError,
     StartupTimeoutError,
     SwerexException,
 )
-from swerex_c.interfaces import AbstractDeployment, CombinedDeploymentHook, DeploymentHook
-from swerex_c.models import IsAliveResponse
-from swerex_c.utils.log import get_logger
-from swerex_c.utils.threads import Cancellation, in_cancellable_thread, in_thread, start_thread
+from swerex_c.providers.base import ConfiguredDeployment
+from swerex_c.utils import background
+from swerex_c.utils.threads import Cancellation, in_cancellable_thread, in_thread
 
 if TYPE_CHECKING:
-    from swerex_c.interfaces import AbstractRuntime
     from swerex_c.sandbox.backend import Backend
     from swerex_c.sandbox.session import ProbeResult
 
-__all__ = ["SandboxDeployment", "ProviderDeployment"]
+__all__ = ["ProviderDeployment", "SandboxDeployment", "State"]
 
 _FOR_EVER = 20 * 86400.0
 """Seconds that stand for no limit; small enough for system calls."""
@@ -45,111 +46,32 @@ _CLOSE_SECONDS = 10.0
 _GIVE_UP_SECONDS = 1.0
 """Seconds to wait for a runtime to close that never became usable."""
 
-_END_SECONDS = 60.0
-"""Seconds to wait for the sandbox to end; steps of `_end` have shorter limits of their own."""
-
-T = TypeVar("T")
-
-_entering = threading.Lock()
-"""Lock held briefly, so that only one of several concurrent starts of a deployment begins."""
-
-
-class _Starting:
-    """A start in progress.
-
-    Its timeout and `give_up` cancel what it waits for. All methods are thread-safe.
-    """
-
-    def __init__(self, seconds: float | None) -> None:
-        """Begin a start with a timeout in seconds; None means no limit."""
-        self._loop = asyncio.get_running_loop()
-        self.timeout = asyncio.timeout(None)
-        self.calls = Cancellation()
-        self.over = threading.Event()
-        self.stopped = False
-        self.limit(seconds)
-
-    def limit(self, seconds: float | None) -> None:
-        """Restart the timeout with this many seconds; None means no limit."""
-        self.seconds = _FOR_EVER if seconds is None else min(seconds, _FOR_EVER)
-        self.deadline = time.monotonic() + self.seconds
-        self._loop.call_soon_threadsafe(self._reschedule, self.deadline)
-
-    def left(self) -> float:
-        """Return the seconds left.
-
-        Raises:
-            StartupTimeoutError: if no time is left.
-            concurrent.futures.CancelledError: if the start was cancelled.
-        """
-        self.calls.check()
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise self.late()
-        return left
-
-    def late(self) -> StartupTimeoutError:
-        """Return the error for a deadline that has passed."""
-        return StartupTimeoutError(f"The deployment did not start within {self.seconds:g} seconds (startup_timeout)")
-
-    def leave_limit(self) -> float:
-        """End the timeout; return the seconds left for a step with its own timeout."""
-        self._loop.call_soon_threadsafe(self._reschedule, None)
-        return self.left()
-
-    def give_up(self) -> None:
-        """Cancel the start on behalf of `stop`: it undoes its steps and raises."""
-        self.stopped = True
-        self.calls.cancel()
-        with contextlib.suppress(RuntimeError):  # its event loop is closed
-            self._loop.call_soon_threadsafe(self._reschedule, None)
-
-    def _reschedule(self, deadline: float | None) -> None:
-        if self.stopped:
-            deadline = 0.0
-        elif deadline is not None:
-            deadline += self._loop.time() - time.monotonic()
-        with contextlib.suppress(RuntimeError):  # the timeout has passed, or the start is over
-            self.timeout.reschedule(deadline)
-
-
-_within: ContextVar[_Starting | None] = ContextVar("_within", default=None)
-"""The start that the current code runs for."""
-
-
-def _current_start() -> _Starting:
-    starting = _within.get()
-    if starting is None:
-        raise DeploymentNotStartedError()
-    return starting
-
-
 _OWN_WORDS = (DeploymentStartupError, RuntimeClosedError)
 """Errors that a failed start raises unchanged; other errors of this package become the first of them."""
 
+T = TypeVar("T")
 
-class ProviderDeployment(AbstractDeployment):
+State = enum.Enum("State", ["STOPPED", "STARTING", "STARTED", "STOPPING"])
+
+
+class ProviderDeployment(ConfiguredDeployment):
     """A deployment that starts a sandbox and a runtime for it.
 
-    Subclasses create both in `_start`, and end the sandbox in `_end`, which blocks and is called in a thread.
+    Subclasses create both in `_start`, and end the sandbox in `_end_sandbox`. Both run in the private event loop:
+    whatever blocks, and every method and hook that callers may have written, is called in a thread.
     """
 
     _startup_timeout: ClassVar[float] = 180.0
     """Seconds that `start` may take if the configuration has no `startup_timeout`."""
 
     _ends_sandbox: ClassVar[bool] = False
-    """True if `_end` ends all processes in the sandbox, so that the runtime need not."""
-
-    _config: Any
+    """True if `_end_sandbox` ends all processes in the sandbox, so that the runtime need not."""
 
     def __init__(self, *, logger: logging.Logger | None = None) -> None:
-        self._runtime: AbstractRuntime | None = None
-        self._hooks = CombinedDeploymentHook()
-        self.logger = logger or get_logger("rex-deploy")
-        self._began = False
-        self._ready = False
-        self._starting: _Starting | None = None
-        self._clearing: threading.Event | None = None
+        super().__init__(logger=logger)
+        self._state = State.STOPPED
+        self._task: asyncio.Task[Any] | None = None
+        self._starting: asyncio.Task[None] | None = None
         self._owner = os.getpid()
 
     # To be overridden by providers
@@ -158,24 +80,17 @@ class ProviderDeployment(AbstractDeployment):
     async def _start(self) -> None:
         """Create the sandbox and its runtime, `_runtime`.
 
-        Blocking steps are called by `_in_thread`. If this fails or is cancelled, `_end` cleans up what it has begun.
+        If this fails or is cancelled, `_end_sandbox` cleans up what it has begun.
         """
+
+    async def _end_sandbox(self) -> None:
+        """End the sandbox, however far `_start` came, in a limited time. May be called again."""
+        await in_thread(self._end)
 
     def _end(self) -> None:
-        """End the sandbox, however far `_start` came. May be called again. Blocks, for a limited time."""
+        """End the sandbox as `_end_sandbox` does. Blocks."""
 
     # Interface of deployments
-
-    def add_hook(self, hook: DeploymentHook) -> None:
-        self._hooks.add_hook(hook)
-
-    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
-        """Check whether the runtime responds within `timeout` seconds.
-
-        Raises:
-            DeploymentNotStartedError: if the deployment was not started, or was stopped.
-        """
-        return await self.runtime.is_alive(timeout=timeout)
 
     async def start(self, *args: Any, **kwargs: Any) -> None:
         """Start the sandbox, and wait until it can run a command.
@@ -187,60 +102,155 @@ class ProviderDeployment(AbstractDeployment):
             DeploymentStartupError: if the sandbox cannot be started.
             StartupTimeoutError: if it cannot start within the configuration's `startup_timeout`; also a TimeoutError.
         """
-        starting = _Starting(getattr(self._config, "startup_timeout", self._startup_timeout))
-        while not self._enter(starting):
-            await self.stop()
-        outer = _within.set(starting)
-        try:
-            await self._start_or_undo(starting)
-        finally:
-            with contextlib.suppress(ValueError):  # the coroutine was closed in another context
-                _within.reset(outer)
-            if self._starting is starting:
-                self._starting = None
-            starting.over.set()
+        await background.run(self._restart())
 
-    def _enter(self, starting: _Starting) -> bool:
-        """Register a start, unless a running or stopping one must end first. Thread-safe."""
-        with _entering:
-            if self._left_running() or (self._clearing is not None and self._owner == os.getpid()):
-                return False
-            self._starting, self._began, self._owner = starting, True, os.getpid()
-            return True
+    async def stop(self, *args: Any, **kwargs: Any) -> None:
+        """End the sandbox and everything in it.
 
-    async def _start_or_undo(self, starting: _Starting) -> None:
+        Do nothing if the deployment is not started. A start in progress is cancelled: it raises `RuntimeClosedError`,
+        and `stop` returns when its cleanup is complete.
+        """
+        if asyncio.current_task() is self._starting:  # a step of a start stops what the start has begun
+            await self._clear(_GIVE_UP_SECONDS)
+            return
+        # Not with `background.run`, which would cancel it with the caller.
+        stopping = asyncio.wrap_future(background.spawn(self._stop()))
         try:
-            async with starting.timeout:
-                await self._start()
-            starting.left()
-            self._ready = True
-        except GeneratorExit:
-            # The event loop is gone, so nothing can be awaited.
-            self._runtime = None
-            self._end()
-            self._began = False
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            await asyncio.wait([stopping])
             raise
+
+    # Lifecycle, in the private event loop
+
+    async def _restart(self) -> None:
+        while self._left_running():
+            await self._stop()
+        self._owner, self._state = os.getpid(), State.STARTING
+        self._cancellation, self._limit = Cancellation(), asyncio.timeout(None)
+        self._deadline = math.inf
+        self._starting = asyncio.create_task(self._start_in_time())
+        task = self._task = asyncio.create_task(self._start_or_undo(self._starting))
+        try:
+            error = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if self._task is task:
+                await self._stop()
+            raise
+        if error is not None:
+            raise error
+
+    async def _start_in_time(self) -> None:
+        async with self._limit:
+            self._limit_start(getattr(self._config, "startup_timeout", self._startup_timeout))
+            await self._start()
+
+    async def _start_or_undo(self, starting: asyncio.Task[None]) -> BaseException | None:
+        """Wait for a start. If it fails, undo it and return the error to raise."""
+        try:
+            await starting
+            self._state = State.STARTED
+            return None
         except BaseException as error:
-            late = time.monotonic() >= starting.deadline
-            # A second cancellation does not interrupt the cleanup.
+            stopped, self._state = self._state is State.STOPPING, State.STOPPING
             with contextlib.suppress(Exception):
-                await _finish(self._clear)
-            if starting.stopped and isinstance(error, Exception):
-                raise RuntimeClosedError("The deployment was stopped while it was starting") from error
-            if isinstance(error, TimeoutError) and not isinstance(error, StartupTimeoutError):
-                raise StartupTimeoutError(str(error) or str(starting.late())) from error
-            if isinstance(error, SwerexException) and not isinstance(error, _OWN_WORDS):
-                kind = StartupTimeoutError if late else DeploymentStartupError
-                raise kind(str(error)) from error
+                await self._clear(_GIVE_UP_SECONDS)
+            self._state, self._task = State.STOPPED, None
+            return self._startup_error(error, stopped)
+        finally:
+            self._starting = None
+
+    def _startup_error(self, error: BaseException, stopped: bool) -> BaseException:
+        late = time.monotonic() >= self._deadline
+        raised = error
+        if stopped:
+            raised = RuntimeClosedError("The deployment was stopped while it was starting")
+        elif isinstance(error, TimeoutError) and not isinstance(error, StartupTimeoutError):
+            raised = StartupTimeoutError(str(error) or str(self._late()))
+        elif isinstance(error, SwerexException) and not isinstance(error, _OWN_WORDS):
+            raised = (StartupTimeoutError if late else DeploymentStartupError)(str(error))
+        if raised is not error:
+            raised.__cause__ = error
+        return raised
+
+    async def _stop(self) -> None:
+        if self._owner != os.getpid():  # in a forked process the tasks are the parent's
+            await self._clear(_GIVE_UP_SECONDS)
+            return
+        if self._starting is not None and self._state is State.STARTING:
+            self._state = State.STOPPING
+            self._starting.cancel()
+        elif self._state is not State.STOPPING:
+            if not self._left_running():
+                return
+            self._task = asyncio.create_task(self._stop_started(self._has_begun()))
+            self._state = State.STOPPING
+        task = self._task
+        assert task is not None
+        await asyncio.wait([task])
+        task.result()
+
+    async def _stop_started(self, begun: bool) -> None:
+        try:
+            await self._clear(self._close_seconds(), begun)
+            self._state = State.STOPPED
+        except BaseException:
+            self._state = State.STARTED  # another stop tries it again
             raise
+        finally:
+            self._task = None
+
+    async def _clear(self, seconds: float, begun: bool = True) -> None:
+        """Close the runtime within `seconds` and end the sandbox, however far they came."""
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            if self._ends_sandbox and hasattr(runtime, "ends_with_sandbox"):
+                runtime.ends_with_sandbox = True
+            try:
+                async with asyncio.timeout(seconds):
+                    await runtime.close()
+            except Exception as error:
+                self.logger.debug("Cannot close the runtime: %s", error)
+        if begun:
+            await self._end_sandbox()
+
+    def _close_seconds(self) -> float:
+        """Return the seconds for the runtime to close before the sandbox is ended."""
+        return _CLOSE_SECONDS
+
+    def _has_begun(self) -> bool:
+        """Check whether `_end_sandbox` has anything to do."""
+        return self._state is not State.STOPPED
+
+    def _left_running(self) -> bool:
+        # A copy of the object in a forked process owns nothing.
+        return os.getpid() == getattr(self, "_owner", None) and (self._has_begun() or self._runtime is not None)
+
+    # Steps of a start
+
+    async def _step(self, message: str) -> None:
+        """Tell the hooks of a step."""
+        await in_thread(self._hooks.on_custom_step, message)
 
     async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
         """Call a blocking function of a start in a thread. Cancellation interrupts it, and waits for the thread."""
-        return await in_cancellable_thread(_current_start().calls, function, *args)
+        return await in_cancellable_thread(self._cancellation, function, *args)
 
     def _limit_start(self, seconds: float | None) -> None:
         """Restart the timeout of the start with this many seconds; None means no limit. Thread-safe."""
-        _current_start().limit(seconds)
+        self._seconds = _FOR_EVER if seconds is None else min(seconds, _FOR_EVER)
+        self._deadline = time.monotonic() + self._seconds
+        self._reschedule(self._seconds)
+
+    def _reschedule(self, seconds: float | None) -> None:
+        async def reschedule() -> None:
+            with contextlib.suppress(RuntimeError):  # the start is over
+                self._limit.reschedule(None if seconds is None else asyncio.get_running_loop().time() + seconds)
+
+        background.spawn(reschedule())
+
+    def _late(self) -> StartupTimeoutError:
+        return StartupTimeoutError(f"The deployment did not start within {self._seconds:g} seconds (startup_timeout)")
 
     def _seconds_left(self) -> float:
         """Return the seconds left for the start. Thread-safe.
@@ -249,121 +259,44 @@ class ProviderDeployment(AbstractDeployment):
             StartupTimeoutError: if no time is left.
             concurrent.futures.CancelledError: if the start was cancelled.
         """
-        return _current_start().left()
+        self._cancellation.check()
+        if (left := self._deadline - time.monotonic()) <= 0:
+            raise self._late()
+        return left
 
     def _leave_limit(self) -> float:
         """Return `_seconds_left`, for steps that have timeouts of their own: that of the start ends. Thread-safe."""
-        return _current_start().leave_limit()
-
-    async def stop(self, *args: Any, **kwargs: Any) -> None:
-        """End the sandbox and everything in it.
-
-        Do nothing if the deployment is not started. A start in progress is cancelled: it raises `RuntimeClosedError`,
-        and `stop` returns when its cleanup is complete.
-        """
-        await _finish(self._stop)
-
-    async def _stop(self) -> None:
-        mine = threading.Event()
-        while (other := self._take_turn(mine)) is not None:
-            over = other.over if isinstance(other, _Starting) else other
-            if isinstance(other, _Starting):
-                other.give_up()
-                await self._close_runtime()  # it may still be opening
-            if not await in_thread(over.wait, _END_SECONDS / 2):  # for example, because its event loop was abandoned
-                self.logger.debug("An earlier start or stop has not ended")
-                with _entering:
-                    self._starting = None if self._starting is other else self._starting
-                    self._clearing = None if self._clearing is other else self._clearing
-        try:
-            await self._clear()
-        finally:
-            with _entering:
-                self._clearing = None if self._clearing is mine else self._clearing
-            mine.set()
-
-    def _take_turn(self, mine: threading.Event) -> _Starting | threading.Event | None:
-        """Claim the cleanup until `mine` is set, and return None; or return the start or stop to wait for."""
-        with _entering:
-            if self._owner == os.getpid():
-                if self._starting is not None and self._starting is not _within.get():
-                    return self._starting
-                if self._clearing is not None:
-                    return self._clearing
-            self._clearing = mine
-            return None
-
-    async def _clear(self) -> None:
-        """Close the runtime and end the sandbox, however far they came."""
-        await self._close_runtime()
-        self._ready = False
-        if self._has_begun():
-            await in_thread(self._end)
-            self._began = False
-
-    async def _close_runtime(self) -> None:
-        runtime, self._runtime = self._runtime, None
-        if runtime is not None:
-            if self._ends_sandbox and hasattr(runtime, "ends_with_sandbox"):
-                runtime.ends_with_sandbox = True
-            try:
-                await asyncio.wait_for(
-                    runtime.close(), _GIVE_UP_SECONDS if self._began and not self._ready else self._close_seconds()
-                )
-            except Exception as error:
-                self.logger.debug("Cannot close the runtime: %s", error)
-
-    def _close_seconds(self) -> float:
-        """Return the seconds for the runtime to close before the sandbox is ended."""
-        return _CLOSE_SECONDS
-
-    def _has_begun(self) -> bool:
-        """Check whether `_end` has anything to do."""
-        return self._began
-
-    @property
-    def runtime(self) -> AbstractRuntime:
-        """The runtime.
-
-        Raises:
-            DeploymentNotStartedError: if the deployment was not started, or was stopped.
-        """
-        if self._runtime is None:
-            raise DeploymentNotStartedError()
-        return self._runtime
-
-    def _left_running(self) -> bool:
-        # A copy of the object in a forked process owns nothing.
-        return os.getpid() == getattr(self, "_owner", None) and (self._has_begun() or self._runtime is not None)
+        self._reschedule(None)
+        return self._seconds_left()
 
 
 class SandboxDeployment(ProviderDeployment):
-    """A deployment with a `SandboxRuntime`, for containers, hosts and isolated views.
-
-    Subclasses start the sandbox in `_begin`, which blocks and is called in a thread.
-    """
+    """A deployment with a `SandboxRuntime`, for containers, hosts and isolated views."""
 
     _known: ProbeResult | None = None
-    """Probe result of a bash that `_begin` has run in the sandbox; the runtime then skips its own probe."""
+    """Probe result of a bash that `_start_sandbox` has run there; the runtime then skips its own probe."""
 
     _born = ""
     """Start time of the sandbox's first process, which that bash has told."""
 
-    @abstractmethod
-    def _begin(self) -> Backend:
-        """Start the sandbox and return its backend. Blocks.
+    async def _start_sandbox(self) -> Backend:
+        """Start the sandbox and return its backend.
 
-        It is interrupted as `in_cancellable_thread` says. If it fails, `_end` cleans up what it has begun.
+        If it fails, `_end_sandbox` cleans up what it has begun.
         """
+        return await self._in_thread(self._begin)
+
+    def _begin(self) -> Backend:
+        """Start the sandbox as `_start_sandbox` does. Blocks, and is interrupted as `in_cancellable_thread` says."""
+        raise NotImplementedError
 
     async def _start(self) -> None:
-        # Import slow modules while the sandbox starts.
-        with contextlib.suppress(ResourceError):
-            start_thread(_import_runtime, "import")
+        importing = asyncio.ensure_future(in_thread(_import_runtime))  # slow, so while the sandbox starts
         self._known, self._born = None, ""
         began = time.monotonic()
-        backend = await self._in_thread(self._begin)
-        self._hooks.on_custom_step("Starting runtime")
+        backend = await self._start_sandbox()
+        await self._step("Starting runtime")
+        await importing
         from swerex_c.runtime.sandbox import SandboxRuntime
 
         runtime = SandboxRuntime(backend, logger=self.logger, known=self._known, born=self._born)
@@ -376,18 +309,3 @@ def _import_runtime() -> None:
     with contextlib.suppress(Exception):  # an import error is raised where the module is needed
         import swerex_c.runtime.sandbox
         import swerex_c.sandbox.session  # noqa: F401
-
-
-async def _finish(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a coroutine to completion even if cancelled meanwhile; the cancellation is raised afterwards."""
-    task = asyncio.ensure_future(work())
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        for _ in range(2):
-            with contextlib.suppress(BaseException):
-                await asyncio.wait_for(asyncio.shield(task), _END_SECONDS)
-            if not task.cancelled():
-                break
-            task = asyncio.ensure_future(work())  # the event loop is ending and cancelled all its tasks
-        raise

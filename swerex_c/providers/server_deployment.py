@@ -70,11 +70,15 @@ class ServerDeployment(SandboxDeployment):
     def _begin(self) -> Backend:
         raise NotSupportedError(f"{type(self).__name__} supports runtimes with a server only")
 
-    def _begin_server(self) -> RemoteRuntimeConfig:
-        """Start the sandbox with its server, and return how to connect to it. Blocks.
+    async def _start_server(self) -> RemoteRuntimeConfig:
+        """Start the sandbox with its server, and return how to connect to it.
 
         The server need not respond yet.
         """
+        return await self._in_thread(self._begin_server)
+
+    def _begin_server(self) -> RemoteRuntimeConfig:
+        """Start the sandbox with its server as `_start_server` does. Blocks."""
         raise NotSupportedError(f"{type(self).__name__} has no server to run")
 
     def _why_ended(self, timeout: float) -> str | None:
@@ -96,10 +100,10 @@ class ServerDeployment(SandboxDeployment):
             await super()._start()
             return
         began = time.monotonic()
-        config = await self._in_thread(self._begin_server)
-        self._hooks.on_custom_step("Starting runtime")
+        config = await self._start_server()
+        await self._step("Starting runtime")
         self.logger.info(f"Starting runtime at {config.host}" + (f":{config.port}" if config.port else ""))
-        self._runtime = self._new_client(config)
+        self._runtime = await in_thread(self._new_client, config)
         await self._wait_until_alive(timeout=round(self._leave_limit(), 2))
         self.logger.info(f"Runtime started in {time.monotonic() - began:.2f}s")
 

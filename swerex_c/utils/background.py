@@ -51,7 +51,9 @@ def _running() -> asyncio.AbstractEventLoop:
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
-    loop.run_forever()
+    while True:
+        with contextlib.suppress(KeyboardInterrupt, SystemExit):  # of a caller's hook; its task has it as its exception
+            loop.run_forever()
 
 
 def disconnect_after_fork(descriptors: Iterable[int]) -> None:

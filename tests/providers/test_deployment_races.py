@@ -10,7 +10,6 @@ import os
 import pickle
 import platform
 import random
-import signal
 import socket
 import subprocess
 import sys
@@ -34,7 +33,6 @@ from swerex_c.exceptions import (
 )
 from swerex_c.providers import ownership
 from swerex_c.providers.docker.engine import Engine as Client
-from swerex_c.providers.docker.engine import _fits
 from swerex_c.providers.docker.prune import prune
 from swerex_c.providers.ssh.backend import SSHBackend
 from swerex_c.runtime.abstract import Command
@@ -176,17 +174,11 @@ async def test_where_the_place_ends_nobody_ends_what_runs_in_it_before(make: Mak
     assert runtime.ends_with_sandbox
 
 
-@pytest.mark.parametrize("late", [True, False])
 async def test_a_client_that_hangs_does_not_keep_a_stop(
-    make: Make, reach: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+    make: Make, reach: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it had asked for goes when it comes, though nobody waits for that."""
-    real, go, made = needs.program("docker", "docker.io"), tmp_path / "go", tmp_path / "made"
-    client, number = tmp_path / "docker", f"1000.{os.getpid()}"
-    # Of the engine this is as if it were slow: it goes on with what it was asked for, whoever has gone.
-    wait = f"while [ ! -e {go} ]; do sleep 0.05; done"
-    later = f"""setsid bash -c '{wait}; exec {real} "$@"' bash "$@" >{made} 2>&1 </dev/null &""" if late else ""
-    client.write_text(f'#!/bin/bash\nif [[ $1 == run ]]; then {later}\n exec sleep {number}; fi\nexec {real} "$@"\n')
+    real, client, number = needs.program("docker", "docker.io"), tmp_path / "docker", f"1000.{os.getpid()}"
+    client.write_text(f'#!/bin/bash\nif [[ $1 == run ]]; then exec sleep {number}; fi\nexec {real} "$@"\n')
     client.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     deployment = make()
@@ -195,13 +187,7 @@ async def test_a_client_that_hangs_does_not_keep_a_stop(
     await deployment.stop()
     with pytest.raises(RuntimeClosedError):
         await starting
-    assert names(reach) == []
-    if late:
-        go.touch()
-        await asyncio.to_thread(until, lambda: len(made.read_text().strip()) == 64)
-        await asyncio.to_thread(until, lambda: not names(reach))
-    for pid in needs.mentioning(str(tmp_path)):
-        needs.kill(pid, signal.SIGKILL)
+    assert names(reach) == [] and not needs.mentioning(f"sleep\0{number}\0")
 
 
 async def test_no_limit_to_the_start(make: Make) -> None:
@@ -219,7 +205,7 @@ def test_a_deployment_that_is_not_started_can_be_copied_and_sent(make: Make) -> 
 
 async def test_a_container_that_is_kept_but_could_not_be_started_goes(make: Make, reach: Engine) -> None:
     deployment = make(server=True, remove_container=False, docker_args=["--network", "host"])
-    with pytest.raises(DeploymentStartupError, match="(?s)Container process terminated.*/bin/sh"):
+    with pytest.raises(DeploymentStartupError, match="(?s)Cannot start the container.*/bin/sh"):
         await deployment.start()  # the image has no sh
     assert names(reach) == []
 
@@ -254,29 +240,25 @@ def test_labels_of_others_do_not_mislead_prune(
 def test_an_image_for_another_platform_is_missing(
     make: Make, reach: Engine, bash_only: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As for `docker run --platform`: it is pulled, and taken if that fails and the engine says that it fits."""
+    """As for `docker run --platform`: it is pulled."""
     mine = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}.get(platform.machine(), "linux/unknown")
     other = next(name for name in ("linux/arm64/v8", "linux/amd64") if not name.startswith(mine))
+    caplog.set_level(logging.INFO, "rex-deploy-platforms")
     reach.docker("tag", bash_only, "127.0.0.1:1/platforms")
     logger = logging.getLogger("rex-deploy-platforms")
-    for wanted, pulls in ((mine, False), (None, False), (other, True)):
-        caplog.clear()
+    for wanted in (mine, None):
         deployment = make(image="127.0.0.1:1/platforms", platform=wanted, pull="missing", logger=logger)
         deployment._pull_image()
-        assert ("Failed to pull image 127.0.0.1:1/platforms" in caplog.text) == pulls
-    with pytest.raises(DeploymentStartupError, match="does not match the specified platform|platform"):
         asyncio.run(deployment.start())
+        asyncio.run(deployment.stop())
+    assert "Pulling" not in caplog.text
+    with pytest.raises(DockerPullError, match="Failed to pull image 127.0.0.1:1/platforms"):
+        asyncio.run(make(image="127.0.0.1:1/platforms", platform=other, pull="missing", logger=logger).start())
+    with pytest.raises(DeploymentStartupError, match="platform"):
+        asyncio.run(make(image="127.0.0.1:1/platforms", platform=other).start())
     with pytest.raises(DockerPullError):
         make(image="127.0.0.1:1/platforms", platform=other, pull="always")._pull_image()
     reach.docker("rmi", "127.0.0.1:1/platforms")
-    for has, want, fits in (
-        ("linux/amd64", "linux/x86_64", True),
-        ("linux/arm64", "linux/aarch64", True),
-        ("linux/", "linux/amd64", True),
-        ("linux/amd64", "nonsense", True),
-        ("windows/amd64", "linux/amd64", False),
-    ):
-        assert _fits(has, want) is fits
 
 
 # Hosts and isolated views

@@ -29,10 +29,11 @@ sys.path[:0] = [{root!r}]
 """
 
 DEPLOYMENT = """
-from swerex_c.providers import sandbox_deployment
+from swerex_c.providers.sandbox_deployment import ProviderDeployment
 from swerex_c.runtime.dummy import DummyRuntime
+from swerex_c.utils import background
 
-class Nowhere(sandbox_deployment.ProviderDeployment):
+class Nowhere(ProviderDeployment):
     class _config: startup_timeout = 10.0
     ended = []
     async def _start(self):
@@ -46,7 +47,7 @@ async def started():
     return made
 
 drop(asyncio.run(started()))
-with sandbox_deployment._entering:
+with background._lock:  # as a caller has it that starts the loop
     gc.collect()
     assert not Nowhere.ended
 while not Nowhere.ended:

@@ -15,7 +15,7 @@ import shlex
 import time
 import uuid
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from swerex_c._version import PACKAGE_NAME, REMOTE_EXECUTABLE_NAME
 from swerex_c.exceptions import DeploymentStartupError, SwerexException
@@ -91,10 +91,6 @@ class DaytonaDeployment(ServerDeployment):
         self._preview_token = ""
         self._session_id = self._command_id = ""
         self._has_ended = False
-
-    @classmethod
-    def from_config(cls, config: DaytonaDeploymentConfig) -> Self:
-        return cls(**config.model_dump())
 
     def _init_daytona(self) -> None:
         """Create the client, an `AsyncDaytona` in the event loop of `swerex_c.utils.background`. Blocks.

@@ -1,10 +1,11 @@
 """Client of a container engine's command line.
 
-It runs, lists and removes containers, pulls and builds images, and converts errors.
+It runs, lists and removes containers, pulls and builds images, and says what a refusal means.
 """
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import json
@@ -13,49 +14,35 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from swerex_c.exceptions import DeploymentStartupError, DockerPullError
 from swerex_c.sandbox.clients import CompletedCommand, find_line, run_command
-from swerex_c.utils import background
-from swerex_c.utils.temporary import temporary_directory
 from swerex_c.utils.visible import visible
 
 if TYPE_CHECKING:
     from swerex_c.providers.docker.backend import DockerBackend
 
-__all__ = ["Engine", "Listed", "shown"]
+__all__ = ["Engine", "Listed"]
 
 _ASK_SECONDS = 30.0
 """Seconds to wait for an engine's answer to a light request, such as a list, and for ending a container."""
 
-_RUN_PATIENCE = 4.0
-"""Seconds to wait for the start of an abandoned container."""
-
-_LATE_SECONDS = 60.0
-"""Seconds to watch for an abandoned container in the background after that."""
-
-_LATE_AT_EXIT_SECONDS = 5.0
-"""Maximum number of seconds to delay the interpreter's exit for such a watch."""
+_SETTLE_SECONDS = 4.0
+"""Seconds for which a cancelled start waits to learn whether the engine has made the container."""
 
 _LOG_LINES = 50
 """Maximum number of lines of a container's output to report; the last ones."""
 
-_KEPT_OUTPUT = 256 << 10
-"""Maximum number of bytes to keep of the output of an attached container."""
-
-_TAIL_SECONDS = 2.0
-"""Seconds to wait for the end of that output."""
-
 _NO_IMAGE = ("no such image", "unable to find image", "image not known", "no such object")
+_OTHER_PLATFORM = ("does not match the specified platform", "does not match the expected platform", "no image found")
 _NO_PROGRAM = ("executable file not found", "no such file or directory")
 _NO_ENGINE = ("cannot connect to the docker daemon", "is the docker daemon running", "error during connect")
 _RUNS = ("running", "paused", "restarting", "up")
 _NO_CONTAINER = ("no such container", "no container with name or id")
+_NOT_RUNNING = (*_NO_CONTAINER, "is not running", "can only kill running")
 
 
 @dataclass(frozen=True)
@@ -70,10 +57,7 @@ class Listed:
 
 
 class Engine:
-    """Docker or Podman, through its command. Thread-safe.
-
-    Methods block until the command has ended; `attached` and `remove_late` return at once.
-    """
+    """Docker or Podman, through its command."""
 
     def __init__(self, runtime: str, environment: Mapping[str, str] | None = None) -> None:
         """Create a client of an engine, without running its command yet.
@@ -86,9 +70,7 @@ class Engine:
         self.environment = dict(os.environ if environment is None else environment)
         self.environment.setdefault("DOCKER_CLI_HINTS", "false")
 
-    def ask(
-        self, *words: str, timeout: float | None = _ASK_SECONDS, patience: float = 0.0, **how: Any
-    ) -> CompletedCommand:
+    async def ask(self, *words: str, timeout: float | None = _ASK_SECONDS, **how: Any) -> CompletedCommand:
         """Run the command once, and return its result whatever its exit code is.
 
         Raises:
@@ -96,48 +78,48 @@ class Engine:
             TimeoutError: if it does not end in time.
         """
         try:
-            running = run_command([self.runtime, *words], environment=self.environment, timeout=timeout, **how)
-            return background.run_blocking(running, patience=patience)
+            return await run_command([self.runtime, *words], environment=self.environment, timeout=timeout, **how)
         except TimeoutError:
             raise
         except OSError as error:
             msg = f"The command {self.runtime!r} cannot be run ({error.strerror}): install it, or add it to PATH"
             raise DeploymentStartupError(msg) from None
 
-    def has_image(self, image: str, platform: str | None = None) -> bool:
-        """Check whether an image is on this machine, for `platform` if it is given.
+    # Images
+
+    async def has_image(self, image: str) -> bool:
+        """Check whether an image is on this machine.
 
         Raises:
             DeploymentStartupError: if there is no such command, or its engine cannot be reached.
         """
-        said = self.ask("image", "inspect", "-f", "{{.Os}}/{{.Architecture}}", image)
+        said = await self.ask("image", "inspect", "-f", "{{.Id}}", image)
         if said.code and (error := self._out_of_reach(said)):
             raise error
-        return said.code == 0 and _fits(said.stdout.decode(errors="replace").strip(), platform)
+        return said.code == 0
 
-    def pull(self, image: str, platform: str | None) -> tuple[list[str], CompletedCommand]:
-        """Pull an image; return the arguments and the result of the command.
-
-        A nonzero exit code is returned, not raised.
+    async def pull(self, image: str, platform: str | None) -> None:
+        """Pull an image.
 
         Raises:
+            DockerPullError: if the engine refuses.
             DeploymentStartupError: if the engine cannot be reached.
         """
-        words = ["pull", *(["--platform", platform] if platform else []), image]
-        with shown(f"Pulling {image}") as tell:
-            said = self.ask(*words, timeout=None, tell=tell)
-        if said.code and (error := self._out_of_reach(said)):
-            raise error
-        return words, said
+        with _shown(f"Pulling {image}") as tell:
+            words = ["pull", *(["--platform", platform] if platform else []), image]
+            said = await self.ask(*words, timeout=None, tell=tell)
+        if said.code:
+            text = visible((said.stderr + b"\n" + said.stdout).decode(errors="replace").strip() or said.words)
+            raise self._out_of_reach(said) or DockerPullError(f"Failed to pull image {image}. {text}")
 
-    def build(self, words: Sequence[str], dockerfile: bytes, what: str) -> str:
+    async def build(self, words: Sequence[str], dockerfile: bytes, what: str) -> str:
         """Build an image from a Dockerfile that uses no other file, and return its id.
 
         Raises:
             DeploymentStartupError: if the build fails, with the end of its output.
         """
-        with shown(what):
-            said = self.ask("build", "-q", *words, "-", timeout=None, input=dockerfile)
+        with _shown(what):
+            said = await self.ask("build", "-q", *words, "-", timeout=None, input=dockerfile)
         lines = said.stdout.decode(errors="replace").split()
         image = lines[-1] if lines else ""
         if said.code or not image:
@@ -145,16 +127,16 @@ class Engine:
             raise self._out_of_reach(said) or DeploymentStartupError(f"{what} failed: {text or said.words}")
         return image
 
-    def run(self, words: Sequence[str]) -> CompletedCommand:
-        """Start a container in the background.
+    async def remove_image(self, image: str) -> str | None:
+        """Remove an image; return None, or why it failed."""
+        try:
+            said = await self.ask("rmi", image)
+        except (TimeoutError, DeploymentStartupError) as error:
+            return str(error)
+        missing = any(sign in said.words.lower() for sign in _NO_IMAGE)
+        return said.words if said.code and not missing else None
 
-        Args:
-            words: options of `run`, the image, and the command in it.
-
-        Raises:
-            concurrent.futures.CancelledError: whether the container was created is unknown then.
-        """
-        return self._make("run", "-d", *words)
+    # Containers
 
     def is_docker(self) -> bool:
         """Check whether the command is Docker's own client.
@@ -170,190 +152,126 @@ class Engine:
         except OSError:
             return False
 
-    def run_greeted(self, words: Sequence[str], greeting: bytes) -> tuple[CompletedCommand, str]:
-        """Start a container, wait for its greeting, and return the output and the id.
+    async def make(self, words: Sequence[str], image: str, greeting: bytes = b"") -> bytes:
+        """Run or create a container, and return what comes behind its greeting, or the id if there is none.
 
-        The greeting is a line of output that begins with `greeting`. The id is empty if the client could not write it
-        to a file of this process.
+        If this is cancelled, it waits up to `_SETTLE_SECONDS` for the engine's answer: a container whose creation was
+        only requested cannot be removed.
 
-        This works only with Docker, whose client can then be killed, because the container runs under another process.
-        Podman's client must run to completion.
-        """
-        with temporary_directory("swerex-c-") as directory:
-            file = Path(directory) / "id"
-            words = ["run", "-a", "stdout", "--cidfile", str(file), *words]
-            said = self._make(*words, until=greeting)
-            try:
-                return said, file.read_text().strip()
-            except OSError:  # a client that has no access to the directories of this process
-                return said, ""
-
-    def create(self, words: Sequence[str]) -> CompletedCommand:
-        """Create a container without starting it; parameters and errors as for `run`."""
-        return self._make("create", *words)
-
-    def _make(self, *words: str, **how: Any) -> CompletedCommand:
-        return self.ask(*words, timeout=None, patience=_RUN_PATIENCE, **how)
-
-    def made(self, said: CompletedCommand, image: str) -> str:
-        """Return the id of the container from the result of `run` or `create`.
+        Args:
+            words: the command line, with the subcommand.
+            greeting: if not empty, wait for a line of the container's output that begins with this, then leave it.
+                This works only with Docker, whose client can be killed because the container runs under another
+                process. Podman's client must run to completion.
 
         Raises:
-            DockerPullError: if the image is not on this machine.
+            DockerPullError: if the image is not on this machine, or for another platform.
             DeploymentStartupError: if it failed for another reason.
         """
-        lines = said.stdout.decode(errors="replace").split()
-        if said.code == 0 and lines:
-            return lines[-1]
-        raise self._refused(said, image)
-
-    def greeting(self, said: CompletedCommand, greeting: bytes, image: str) -> bytes:
-        """Return the text after the greeting in the result of `run_greeted`.
-
-        Raises:
-            DockerPullError, DeploymentStartupError: as `made`.
-        """
-        words = find_line(said.stdout, greeting)
-        if words is None:
-            raise self._refused(said, image)
-        return words
-
-    def attached(self, container: str) -> subprocess.Popen[bytes]:
-        """Start a created container, and return the client process attached to it.
-
-        The process ends when the container does.
-
-        The `stdout` and `stderr` of the process are read continuously, so that the container never blocks on a full
-        pipe; their `read()` returns the last part of the output, once the container has ended.
-
-        Raises:
-            DeploymentStartupError: if there is no such command.
-        """
+        making = asyncio.ensure_future(self.ask(*words, timeout=None, until=greeting))
         try:
-            process = subprocess.Popen(
-                [self.runtime, "start", "-a", container],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=self.environment,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise DeploymentStartupError(f"The command {self.runtime!r} cannot be run ({error.strerror})") from None
-        process.stdout = cast(Any, Tail(process.stdout))
-        process.stderr = cast(Any, Tail(process.stderr))
-        return process
+            said = await asyncio.shield(making)
+        except asyncio.CancelledError:
+            await asyncio.wait([making], timeout=_SETTLE_SECONDS)
+            making.cancel()
+            await asyncio.wait([making])
+            raise
+        found = find_line(said.stdout, greeting) if greeting else said.stdout.split()[-1:]
+        if not found or (said.code and not greeting):
+            raise self._refused(said, image, runs_bash=words[0] == "run")
+        return found if isinstance(found, bytes) else found[0]
 
-    def _refused(self, said: CompletedCommand, image: str) -> DeploymentStartupError:
-        """Return the error for a `run` or `create` that failed."""
+    def _refused(self, said: CompletedCommand, image: str, *, runs_bash: bool) -> DeploymentStartupError:
+        """Return the error for a container that could not be made."""
         words = said.words.replace(" Run 'docker run --help' for more information", "")
         lower = words.lower()
-        if any(sign in lower for sign in _NO_IMAGE):
-            msg = f"The image {image!r} is not on this machine, and was not pulled: {words}"
-            return DockerPullError(msg)
-        if "bash" in lower and any(sign in lower for sign in _NO_PROGRAM):
+        if any(sign in lower for sign in (*_NO_IMAGE, *_OTHER_PLATFORM)):
+            return DockerPullError(f"The image {image!r} is not on this machine, and was not pulled: {words}")
+        if runs_bash and "bash" in lower and any(sign in lower for sign in _NO_PROGRAM):
             msg = f"The image {image!r} has no bash, which sessions need: install bash in it, or use another image"
             return DeploymentStartupError(f"{msg} ({words})")
         return self._out_of_reach(said) or DeploymentStartupError(f"Cannot start the container: {words}")
 
     def _out_of_reach(self, said: CompletedCommand) -> DeploymentStartupError | None:
-        words = said.words
-        if any(sign in words.lower() for sign in _NO_ENGINE):
-            return DeploymentStartupError(f"The engine of {self.runtime!r} cannot be reached: {words}")
+        if any(sign in said.words.lower() for sign in _NO_ENGINE):
+            return DeploymentStartupError(f"The engine of {self.runtime!r} cannot be reached: {said.words}")
         return None
 
-    def remove(self, *containers: str) -> str | None:
-        """End and remove containers with their anonymous volumes.
+    def waiter(self, container: str) -> subprocess.Popen[bytes]:
+        """Return a client that ends when a container does. It starts in a few milliseconds.
 
-        Return None, or why it failed. Containers that are already gone are no failure.
+        Raises:
+            DeploymentStartupError: if there is no such command.
         """
-        at_once = ["-t", "0"] if self.runtime == "podman" else []
-        return self._gone(["rm", "-f", "-v", *at_once], containers)
-
-    def kill(self, *containers: str) -> str | None:
-        """End containers without removing them; return None, or why it failed."""
-        return self._gone(["kill"], containers)
-
-    def _gone(self, words: Sequence[str], containers: Sequence[str]) -> str | None:
-        deadline = time.monotonic() + _ASK_SECONDS
         try:
-            said = self.ask(*words, *containers)
-            # podman waits five seconds for the processes that it has killed, which a busy machine may take to end.
-            while said.code and "did not die within" in said.words.lower() and time.monotonic() < deadline:
-                said = self.ask(*words, *containers)
-        except (TimeoutError, DeploymentStartupError) as error:
-            return str(error)
-        lower = said.words.lower()
-        if said.code and "already in progress" in lower:  # such as that of a container that has just ended by itself
-            while any(map(self.exists, containers)) and time.monotonic() < deadline:
-                time.sleep(0.05)
-            return None
-        gone = (*_NO_CONTAINER, "is not running", "can only kill running")
-        return None if said.code == 0 or any(sign in lower for sign in gone) else said.words
+            return subprocess.Popen(
+                [self.runtime, "wait", container],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=self.environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise DeploymentStartupError(f"The command {self.runtime!r} cannot be run ({error.strerror})") from None
 
-    def logs(self, container: str) -> str:
-        """Return the end of a container's output; in parentheses, why there is none."""
+    async def port(self, container: str, inner: int) -> int | None:
+        """Return the port of this machine that a container's port was published at; None if it is not."""
+        said = await self.ask("port", container, f"{inner}/tcp")
+        found = said.stdout.decode(errors="replace").split()
+        return int(found[0].rpartition(":")[2]) if said.code == 0 and found else None
+
+    async def logs(self, container: str) -> str:
+        """Return the end of a container's output, or why there is none."""
         try:
-            said = self.ask("logs", "--tail", str(_LOG_LINES), container)
+            said = await self.ask("logs", "--tail", str(_LOG_LINES), container)
         except (TimeoutError, DeploymentStartupError) as error:
             return f"({error})"
         if said.code:
             return f"({said.words})"
-        return (said.stdout + said.stderr).decode(errors="replace").strip()[-4000:] or "(nothing)"
+        parts = (("stdout", said.stdout), ("stderr", said.stderr))
+        return visible("\n".join(f"{name}:\n{text.decode(errors='replace')[-4000:]}" for name, text in parts))
 
-    def remove_late(self, name: str) -> None:
-        """Remove a container whose creation was not confirmed, once it exists.
+    async def remove(self, *containers: str) -> str | None:
+        """End and remove containers with their anonymous volumes.
 
-        Return at once: a thread watches for it for `_LATE_SECONDS`. At exit the interpreter waits up to
-        `_LATE_AT_EXIT_SECONDS` for the thread.
+        Return None, or why it failed. Containers that are already gone are no failure.
         """
-        thread = threading.Thread(target=self._remove_late, args=(name,), name="late-container", daemon=True)
-        _late.append(thread)
-        thread.start()
+        return await self._gone(self._removal, containers)
 
-    def _remove_late(self, name: str) -> None:
-        deadline = time.monotonic() + _LATE_SECONDS
+    async def kill(self, *containers: str) -> str | None:
+        """End containers without removing them; return None, or why it failed."""
+        return await self._gone(["kill"], containers)
+
+    @property
+    def _removal(self) -> list[str]:
+        return ["rm", "-f", "-v", *(["-t", "0"] if self.runtime == "podman" else [])]
+
+    async def end(self, container: str, *, keep: bool) -> str | None:
+        """End a container, and remove it unless `keep`, or if it never ran; return None, or why that failed."""
+        if keep:
+            with contextlib.suppress(TimeoutError, DeploymentStartupError):
+                said = await self.ask("container", "inspect", "-f", "{{.State.Status}}", container)
+                keep = said.stdout.strip().lower() not in (b"created", b"configured", b"initialized")
+        return await (self.kill if keep else self.remove)(container)
+
+    async def _gone(self, words: Sequence[str], containers: Sequence[str]) -> str | None:
         try:
-            while time.monotonic() < deadline:
-                if self.exists(name) and self.remove(name) is None:
-                    forget(name)
-                    return
-                time.sleep(0.5)
-        finally:
-            _late.remove(threading.current_thread())
-
-    def exists(self, container: str) -> bool:
-        """Check whether a container exists, in any state.
-
-        False if the engine does not respond.
-        """
-        return self.has(container, _ASK_SECONDS) is True
-
-    def has(self, container: str, timeout: float) -> bool | None:
-        """Check whether a container exists, in any state.
-
-        None if the engine does not respond.
-
-        Args:
-            timeout: seconds to wait for the response.
-        """
-        with contextlib.suppress(TimeoutError, DeploymentStartupError):
-            said = self.ask("container", "inspect", "-f", "{{.Id}}", container, timeout=timeout)
-            if said.code == 0 or any(sign in said.words.lower() for sign in _NO_CONTAINER):
-                return said.code == 0
+            async with asyncio.timeout(_ASK_SECONDS):
+                while (said := await self.ask(*words, *containers)).code:
+                    lower = said.words.lower()
+                    if any(sign in lower for sign in _NOT_RUNNING):
+                        return None
+                    # podman waits five seconds for the processes that it has killed, which a busy machine may take to
+                    # end. docker removes a container with --rm by itself when it has ended.
+                    if "did not die within" not in lower and "already in progress" not in lower:
+                        return said.words
+                    await asyncio.sleep(0.05)
+        except (TimeoutError, DeploymentStartupError) as error:
+            return str(error) or f"{self.runtime} did not answer within {_ASK_SECONDS:g} seconds"
         return None
 
-    def never_ran(self, container: str) -> bool:
-        """Check whether a container was created but never started.
-
-        False if the engine does not respond.
-        """
-        with contextlib.suppress(TimeoutError, DeploymentStartupError):
-            said = self.ask("container", "inspect", "-f", "{{.State.Status}}", container)
-            return said.code == 0 and said.stdout.strip().lower() in (b"created", b"configured", b"initialized")
-        return False
-
-    def labelled(self, label: str, facts: Sequence[str]) -> list[Listed]:
+    async def labelled(self, label: str, facts: Sequence[str]) -> list[Listed]:
         """List all containers that have a label, in any state.
 
         Each has the values of those of its labels that are in `facts`.
@@ -368,7 +286,7 @@ class Engine:
         of = '{{{{json (.Label "{}")}}}}' if self.runtime == "docker" else '{{{{json (index .Labels "{}")}}}}'
         fields = ["{{.ID}}", "{{.Names}}", "{{.Image}}", "{{.State}}", *(of.format(fact) for fact in facts)]
         form = "\t".join(fields)
-        said = self.ask("ps", "-a", "--no-trunc", "--filter", f"label={label}", "--format", form)
+        said = await self.ask("ps", "-a", "--no-trunc", "--filter", f"label={label}", "--format", form)
         if said.code:
             raise self._out_of_reach(said) or DeploymentStartupError(f"`{self.runtime} ps` failed: {said.words}")
         found = []
@@ -378,58 +296,12 @@ class Engine:
             found.append(Listed(id, name, image, state.lower().startswith(_RUNS), told))
         return found
 
-    def backend(self, container: str, name: str, shell: Sequence[str]) -> DockerBackend:
-        """Return a backend that runs commands in a container.
-
-        The parameters are those of `DockerBackend`.
-        """
+    def backend(self, container: str, shell: Sequence[str] = ()) -> DockerBackend:
+        """Return a backend that runs commands in a container; the parameters are those of `DockerBackend`."""
         from swerex_c.providers.docker.backend import DockerBackend, PodmanBackend
 
         kind = PodmanBackend if self.runtime == "podman" else DockerBackend
-        return kind(container, name=name, environment=self.environment, shell=shell)
-
-
-def _fits(has: str, platform: str | None) -> bool:
-    """Check whether an image for `has` fits the platform, as far as known; variants are not compared."""
-    has_system, _, has_machine = has.lower().partition("/")
-    system, _, machine = (platform or "").lower().partition("/")
-    machine = machine.partition("/")[0]
-    machine = {"x86_64": "amd64", "x86-64": "amd64", "aarch64": "arm64"}.get(machine, machine)
-    return not (machine and has_machine) or (system, machine) == (has_system, has_machine)
-
-
-class Tail:
-    """A thread that reads a stream to its end and keeps the last part."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self._kept = bytearray()
-        self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._read, name="container-output", daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        with contextlib.suppress(OSError, ValueError), self._stream:
-            while data := self._stream.read1(65536):
-                with self._lock:
-                    self._kept += data
-                    del self._kept[:-_KEPT_OUTPUT]
-
-    def read(self, size: int = -1) -> bytes:
-        """Return the kept data not read yet, after a brief wait for the stream's end.
-
-        Args:
-            size: maximum number of bytes; None or a negative number returns all.
-        """
-        self._thread.join(_TAIL_SECONDS)
-        with self._lock:
-            size = len(self._kept) if size is None or size < 0 else size
-            data = bytes(self._kept[:size])
-            del self._kept[:size]
-        return data
-
-    def close(self) -> None:
-        """Do nothing: the thread closes the stream at its end."""
+        return kind(container, environment=self.environment, shell=shell)
 
 
 # Progress
@@ -439,7 +311,7 @@ _display = threading.Lock()
 
 
 @contextlib.contextmanager
-def shown(what: str) -> Iterator[Any]:
+def _shown(what: str) -> Iterator[Any]:
     """Yield a function that shows a line of progress after `what`, or None.
 
     None is yielded if standard error is no terminal, or another call uses the terminal.
@@ -463,10 +335,6 @@ _left: dict[str, tuple[Engine, bool, int]] = {}
 """Running containers by name: the engine, whether to keep the container, and the process id of the owner."""
 
 
-_late: list[threading.Thread] = []
-"""Threads that wait for containers that may still be created."""
-
-
 def remember(name: str, engine: Engine, keep: bool) -> None:
     """Register a container to be ended when this process exits normally."""
     if not _left:
@@ -482,9 +350,6 @@ def forget(name: str) -> None:
 
 def _end_all() -> None:
     """End all registered containers, with one command for each engine because the interpreter is waiting."""
-    deadline = time.monotonic() + _LATE_AT_EXIT_SECONDS
-    for thread in list(_late):
-        thread.join(max(0.0, deadline - time.monotonic()))
     groups: dict[tuple[str, str, bool], tuple[Engine, list[str]]] = {}
     for name, (engine, keep, pid) in _left.items():
         if pid == os.getpid():
@@ -492,5 +357,6 @@ def _end_all() -> None:
             groups.setdefault((engine.runtime, reached, keep), (engine, []))[1].append(name)
     _left.clear()
     for (_, _, keep), (engine, names) in groups.items():
-        with contextlib.suppress(Exception):
-            (engine.kill if keep else engine.remove)(*names)
+        words = [engine.runtime, *(["kill"] if keep else engine._removal), *names]
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(words, env=engine.environment, capture_output=True, timeout=_ASK_SECONDS, check=False)

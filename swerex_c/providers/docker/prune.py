@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from swerex_c.providers import ownership
-from swerex_c.providers.docker.engine import Engine
+import functools
+from collections.abc import AsyncIterator
+
+from swerex_c.exceptions import DeploymentStartupError
+from swerex_c.providers import orphans, ownership
+from swerex_c.providers.docker.engine import Engine, Listed
+from swerex_c.utils import background
 
 __all__ = ["prune"]
 
@@ -21,17 +26,17 @@ def prune(engine: Engine, *, dry_run: bool = False) -> list[ownership.Orphan]:
         DeploymentStartupError: if the engine cannot be reached.
         TimeoutError: if the engine does not respond.
     """
-    found = []
-    for one in engine.labelled(ownership.LABEL, ownership.OWNER_LABELS):
-        if not ownership.has_own_labels(one.labels, one.name):
-            continue
+    return background.run_blocking(orphans.sweep(_containers(engine), dry_run=dry_run, sentence=str))
+
+
+async def _containers(engine: Engine) -> AsyncIterator[orphans.OwnedSandbox]:
+    for one in await engine.labelled(ownership.LABEL, ownership.OWNER_LABELS):
         keep = ownership.KEEP in one.labels
-        if ownership.is_owner_alive(one.labels) is not False or (keep and not one.runs):
-            continue
-        error = None
-        if not dry_run:
-            error = engine.kill(one.id) if keep else engine.remove(one.id)
-        found.append(
-            ownership.Orphan(one.id, one.name, f"image {one.image}", ownership.describe_owner(one.labels), keep, error)
-        )
-    return found
+        if ownership.has_own_labels(one.labels, one.name) and (one.runs or not keep):
+            end = functools.partial(_end, engine, one)
+            yield orphans.OwnedSandbox(one.id, one.name, f"image {one.image}", one.labels, end, keep)
+
+
+async def _end(engine: Engine, one: Listed) -> None:
+    if problem := await (engine.kill if ownership.KEEP in one.labels else engine.remove)(one.id):
+        raise DeploymentStartupError(problem)

@@ -13,13 +13,14 @@ import math
 import shlex
 import time
 import uuid
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from swerex_c._version import PACKAGE_NAME, REMOTE_EXECUTABLE_NAME
 from swerex_c.exceptions import DeploymentStartupError, SandboxLostError
 from swerex_c.models import IsAliveResponse
 from swerex_c.providers.fargate import task as tasks
 from swerex_c.providers.fargate.config import FargateDeploymentConfig, FargateKeywords
+from swerex_c.providers.sandbox_deployment import State
 from swerex_c.providers.server_deployment import ServerDeployment
 from swerex_c.remote.server.auth import VARIABLE
 from swerex_c.utils import background
@@ -97,10 +98,6 @@ class FargateDeployment(ServerDeployment):
         """Value of `started_by` that identifies a task whose ARN is not known yet."""
         self._next_look = 0.0
         self._has_ended = False
-
-    @classmethod
-    def from_config(cls, config: FargateDeploymentConfig) -> Self:
-        return cls(**config.model_dump())
 
     @property
     def container_name(self) -> str | None:
@@ -277,7 +274,7 @@ class FargateDeployment(ServerDeployment):
 
     def _why_ended(self, timeout: float) -> str | None:
         arn, now = self._task_arn, time.monotonic()
-        if arn is None or (not self._ready and now < self._next_look):
+        if arn is None or (self._state is not State.STARTED and now < self._next_look):
             return None
         self._next_look = now + _LOOK_EVERY_SECONDS
         try:
@@ -314,7 +311,7 @@ class FargateDeployment(ServerDeployment):
 
     def _has_begun(self) -> bool:
         # A subclass with its own `start` sets `_task_arn`.
-        return self._began or self._task_arn is not None
+        return super()._has_begun() or self._task_arn is not None
 
     def _end(self) -> None:
         cluster, arn, asked = self._cluster_arn, self._task_arn, self._asked

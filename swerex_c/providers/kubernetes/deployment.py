@@ -7,7 +7,7 @@ import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from swerex_c.exceptions import DeploymentNotStartedError, PodStartupError, SandboxLostError
 from swerex_c.providers.kubernetes import pod_spec
@@ -74,10 +74,6 @@ class KubernetesDeployment(SandboxDeployment):
         self._pod: str | None = None
         self._namespace: str | None = None
         self._unsure = False  # whether the pod may have been created although no response says so
-
-    @classmethod
-    def from_config(cls, config: KubernetesDeploymentConfig) -> Self:
-        return cls(**config.model_dump())
 
     @property
     def pod_name(self) -> str | None:
@@ -184,7 +180,7 @@ class KubernetesDeployment(SandboxDeployment):
     # Ending
 
     def _has_begun(self) -> bool:
-        return self._began or self._cluster is not None
+        return super()._has_begun() or self._cluster is not None
 
     def _end(self) -> None:
         cluster, name, namespace = self._cluster, self._pod, self._namespace

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from swerex_c.exceptions import DeploymentNotStartedError
-from swerex_c.interfaces import AbstractDeployment, CombinedDeploymentHook, DeploymentHook
+from swerex_c.interfaces import CombinedDeploymentHook
 from swerex_c.models import IsAliveResponse
+from swerex_c.providers.base import ConfiguredDeployment
 from swerex_c.providers.local.config import IsolationConfig, LocalDeploymentConfig, LocalKeywords
 from swerex_c.providers.sandbox_deployment import SandboxDeployment
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.utils.load import ConfigSignature
-from swerex_c.utils.log import get_logger
 
 if TYPE_CHECKING:
     from swerex_c.engine.sessions import SessionsRuntime
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["IsolationConfig", "LocalDeployment", "LocalDeploymentConfig"]
 
 
-class LocalDeployment(AbstractDeployment):
+class LocalDeployment(ConfiguredDeployment):
     """A deployment on this machine, with a `LocalRuntime`.
 
     Code for deployments can use it without a container. With `isolation` it starts a `SandboxRuntime` in an isolated
@@ -34,18 +33,9 @@ class LocalDeployment(AbstractDeployment):
 
     def __init__(self, *, logger: logging.Logger | None = None, **kwargs: Unpack[LocalKeywords]):
         """Create a deployment from the fields of `LocalDeploymentConfig`."""
-        self._runtime: LocalRuntime | None = None
+        super().__init__(logger=logger)
         self._view: _View | None = None
-        self.logger = logger or get_logger("rex-deploy")
         self._config = LocalDeploymentConfig(**kwargs)
-        self._hooks = CombinedDeploymentHook()
-
-    @classmethod
-    def from_config(cls, config: LocalDeploymentConfig) -> Self:
-        return cls(**config.model_dump())
-
-    def add_hook(self, hook: DeploymentHook) -> None:
-        self._hooks.add_hook(hook)
 
     async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
         """Check whether the deployment is started and its runtime responds."""
@@ -89,11 +79,7 @@ class LocalDeployment(AbstractDeployment):
         Raises:
             DeploymentNotStartedError: if the deployment was not started, or was stopped.
         """
-        if self._view is not None:
-            return cast("SessionsRuntime", self._view.runtime)
-        if self._runtime is None:
-            raise DeploymentNotStartedError()
-        return self._runtime
+        return cast("SessionsRuntime", super().runtime if self._view is None else self._view.runtime)
 
 
 class _View(SandboxDeployment):
@@ -104,9 +90,9 @@ class _View(SandboxDeployment):
         self._config = config
         self._hooks = hooks
 
-    def _begin(self) -> BwrapBackend:
+    async def _start_sandbox(self) -> BwrapBackend:
         from swerex_c.providers.local.bubblewrap import BwrapBackend
 
-        self._hooks.on_custom_step("Creating the isolated view")
+        await self._step("Creating the isolated view")
         isolation: IsolationConfig = self._config.isolation
         return BwrapBackend(**isolation.model_dump(exclude_none=True))

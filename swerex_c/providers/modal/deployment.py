@@ -23,6 +23,7 @@ from swerex_c.providers.modal.backend import ModalBackend, sentence, why_ended
 from swerex_c.providers.modal.config import ModalDeploymentConfig
 from swerex_c.providers.modal.image import _ImageBuilder, sdk
 from swerex_c.providers.modal.tags import prune
+from swerex_c.providers.sandbox_deployment import State
 from swerex_c.providers.server_deployment import ServerDeployment
 from swerex_c.remote.server.auth import VARIABLE
 from swerex_c.utils import background
@@ -222,7 +223,7 @@ class ModalDeployment(ServerDeployment):
             DeploymentStartupError: if the start fails: no account, no image, no capacity, no connection.
             StartupTimeoutError: if it takes longer than `startup_timeout`; this is also a TimeoutError.
         """
-        if self._runtime is not None and self._sandbox is not None and self._ready:
+        if self._runtime is not None and self._sandbox is not None and self._state is State.STARTED:
             self.logger.warning("Deployment is already started. Ignoring duplicate start() call.")
             return
         await super().start(*args, **kwargs)

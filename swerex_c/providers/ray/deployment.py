@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from swerex_c.exceptions import DeploymentStartupError, StartupTimeoutError
 from swerex_c.providers.docker.config import DockerDeploymentConfig
@@ -74,14 +74,10 @@ class RayDeployment(ProviderDeployment):
         self._facts: dict[str, Any] = {}
         self._current_spec: dict[str, Any] = {}
 
-    @classmethod
-    def from_config(cls, config: RayDeploymentConfig) -> Self:
-        return cls(**config.model_dump())
-
     async def _start(self) -> None:
-        self._hooks.on_custom_step("Waiting for a place in the cluster")
+        await self._step("Waiting for a place in the cluster")
         self._facts = await self._in_thread(self._place)
-        self._hooks.on_custom_step("Starting runtime")
+        await self._step("Starting runtime")
         self._runtime = await self._connect(self._facts)
         if not (answer := await self._runtime.is_alive(timeout=self._leave_limit())):
             raise DeploymentStartupError(answer.message)

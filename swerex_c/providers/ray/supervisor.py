@@ -234,16 +234,17 @@ class _Supervisor:
         """End the container that the server could not end itself. A label of it has the server's pid."""
         from swerex_c.providers import ownership
         from swerex_c.providers.docker.engine import Engine
+        from swerex_c.utils.background import run_blocking
 
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the engine reaps its own clients
         with contextlib.suppress(Exception):
             engine = Engine(self.spec["environment"]["container_runtime"])
-            for one in engine.labelled(ownership.LABEL, ownership.OWNER_LABELS):
+            for one in run_blocking(engine.labelled(ownership.LABEL, ownership.OWNER_LABELS)):
                 own = one.labels.get("swerex_c.pid") == str(self.server)
                 labels = one.labels
                 if own and ownership.has_own_labels(labels, one.name) and ownership.is_owner_alive(labels) is False:
                     keep = ownership.KEEP in one.labels
-                    if problem := (engine.kill if keep else engine.remove)(one.id):
+                    if problem := run_blocking((engine.kill if keep else engine.remove)(one.id)):
                         print(f"The container {one.name} could not be ended: {problem}", file=sys.stderr)
 
 

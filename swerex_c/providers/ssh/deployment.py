@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from swerex_c.providers.sandbox_deployment import SandboxDeployment
 from swerex_c.providers.ssh.config import SSHDeploymentConfig, SSHKeywords
@@ -43,15 +43,11 @@ class SSHDeployment(SandboxDeployment):
         self._config = SSHDeploymentConfig(**fields)
         self._backend()
 
-    @classmethod
-    def from_config(cls, config: SSHDeploymentConfig) -> Self:
-        return cls(**config.model_dump())
-
     def _backend(self) -> SSHBackend:
         from swerex_c.providers.ssh.backend import SSHBackend
 
         return SSHBackend(**self._config.model_dump(exclude={"type", "startup_timeout"}))
 
-    def _begin(self) -> SSHBackend:
-        self._hooks.on_custom_step("Connecting")
+    async def _start_sandbox(self) -> SSHBackend:
+        await self._step("Connecting")
         return self._backend()
