@@ -106,7 +106,7 @@ def startup_script(request: CreateBashSessionRequest, *, as_command: bool = Fals
     """
     end = "; " if as_command else "\n"
     lines = ["" if as_command else _STARTUP]
-    options = {**os.environ, **(request.env or {})}.get("SHELLOPTS", "").split(":")
+    options = (request.env or {}).get("SHELLOPTS", os.environ.get("SHELLOPTS", "")).split(":")
     strict = "".join(letter for name, letter in _STRICT.items() if name in options)
     if (history := (request.env or {}).get("HISTFILE")) is not None:
         lines.insert(0, f"builtin export HISTFILE={shlex.quote(history)}{end}")
