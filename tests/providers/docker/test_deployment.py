@@ -288,7 +288,7 @@ async def test_orphans_do_not_stay_as_zombies_and_a_polite_stop_is_quick(
     deployment = make(image=bash_min)
     await deployment.start()
     await said(deployment, "(sleep 0.1 & sleep 0.2 &) ; :")
-    state = "for stat in /proc/[0-9]*/stat; do IFS= read -r line <$stat && echo ${line##*) }; done"
+    state = "for stat in /proc/[0-9]*/stat; do IFS= read -r line <$stat && echo ${line##*) }; done; :"
     for _ in range(300):
         if not any(line.startswith("Z") for line in (await said(deployment, state)).splitlines()):
             break
