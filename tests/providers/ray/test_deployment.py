@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,7 @@ async def test_all_that_a_runtime_does(made: Made, tmp_path: Path, connection: s
     await deployment.start()
     runtime = deployment.runtime
     assert (deployment._forward is None) == (connection == "direct")
+    os.kill(deployment._facts["server"], signal.SIGPIPE)  # as a write does to a connection that its peer has closed
     assert await deployment.is_alive()
 
     await runtime.create_session(new_session(env={"A": "ä"}, cwd=str(tmp_path)))
