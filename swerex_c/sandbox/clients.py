@@ -234,10 +234,11 @@ def _start(command: Callable[[], Sequence[str]], environment: Mapping[str, str])
 
 
 def _drop(starting: asyncio.Future[subprocess.Popen[bytes]]) -> None:
-    """End a client that nobody waits for any more."""
+    """Kill a client that nobody waits for any more, with its process group."""
     if not starting.cancelled() and starting.exception() is None:
         process = starting.result()
-        process.kill()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(ResourceError):
             start_thread(process.communicate, "swerex-c client")
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from swerex_c.sandbox.clients import CompletedCommand, run_command
 from swerex_c.utils import background
 from swerex_c.utils.threads import Cancellation, cancellable, check_cancelled, in_cancellable_thread
+from tests.support.processes import running
 from tests.support.wait import settle, until_async
 
 
@@ -56,6 +59,28 @@ async def test_a_cancelled_call_kills_its_program(tmp_path: Any) -> None:
     assert cancellation.requested
     pid = int(begun.read_text())
     await until_async(lambda: not os.path.exists(f"/proc/{pid}"))
+
+
+async def test_a_program_whose_start_is_cancelled_ends_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, begun = threading.Event(), tmp_path / "begun"
+
+    class Popen(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            assert goes_on.wait(60)
+
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    command = ["bash", "-c", f"sleep 10{os.getpid()} & touch {begun}; sleep 10{os.getpid()}"]
+    starting = asyncio.ensure_future(run_command(command, environment=dict(os.environ)))
+    await until_async(begun.exists)
+    assert running(f"sleep 10{os.getpid()}")
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    goes_on.set()
+    await until_async(lambda: not running(f"sleep 10{os.getpid()}"))
 
 
 async def test_a_patient_call_gets_the_result_of_its_program(tmp_path: Any) -> None:
