@@ -5,13 +5,10 @@ uvloop has none of them. A loop without one of them counts as busy, which costs 
 
 from __future__ import annotations
 
-__all__ = ["LOG_DESTROYED", "READY", "TIMERS"]
+__all__ = ["READY", "TIMERS"]
 
 READY = "_ready"
 """Attribute of an event loop: the queue of callbacks to run now."""
 
 TIMERS = "_scheduled"
 """Attribute of an event loop: the heap of its timers, the earliest first."""
-
-LOG_DESTROYED = "_log_destroy_pending"
-"""Attribute of a task: false suppresses the warning about a task that is destroyed while pending."""

@@ -17,13 +17,13 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Coroutine, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from swerex_c.exceptions import ResourceError
 from swerex_c.utils.threads import cancellable, check_cancelled, start_thread
 
-__all__ = ["Turn", "disconnect_after_fork", "run", "run_blocking", "spawn", "turn"]
+__all__ = ["Turn", "disconnect_after_fork", "is_running_loop", "iterate", "run", "run_blocking", "spawn", "turn"]
 
 T = TypeVar("T")
 
@@ -125,6 +125,11 @@ def turn() -> Turn:
     return found
 
 
+def is_running_loop() -> bool:
+    """Return whether the running loop is the private one."""
+    return asyncio.get_running_loop() is _loop
+
+
 def spawn(work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
     """Schedule a coroutine in the loop. Thread-safe.
 
@@ -174,6 +179,20 @@ async def run(work: Coroutine[Any, Any, T]) -> T:
     if not tasks[0].cancelled():
         tasks[0].exception()  # otherwise it is reported as lost
     raise asyncio.CancelledError
+
+
+async def iterate(items: AsyncGenerator[T, None]) -> AsyncIterator[T]:
+    """Yield the items of a generator that runs in the loop, for a task of any loop."""
+    end = object()
+
+    async def following() -> Any:
+        return await anext(items, end)
+
+    try:
+        while (item := await run(following())) is not end:
+            yield item
+    finally:
+        await run(items.aclose())
 
 
 def run_blocking(work: Coroutine[Any, Any, T], timeout: float | None = None, *, patience: float = 0.0) -> T:

@@ -15,7 +15,6 @@ import pytest
 
 from swerex_c.deployment.remote import RemoteDeployment
 from swerex_c.exceptions import DeploymentNotStartedError, ResourceError
-from swerex_c.remote.client.calls import ClientChannel
 from swerex_c.remote.client.http import JsonClient
 from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest, ReadFileRequest, ReadFileResponse
 from swerex_c.runtime.remote import RemoteRuntime
@@ -40,9 +39,7 @@ async def test_a_deployment_stops_when_its_server_is_gone(tmp_path: Path, caplog
         await deployment.start()
         await deployment.runtime.create_session(CreateBashSessionRequest())
         assert deployment.runtime._wire_client is not None
-        channel = await deployment.runtime._wire_client.channel()
-        assert isinstance(channel, ClientChannel)
-        channel._reconnect_seconds = 0.2
+        deployment.runtime._wire_client._shared._reconnect_seconds = 0.2
     with caplog.at_level(logging.WARNING):
         await deployment.stop()
     assert "Cannot close the server's sessions" in caplog.text

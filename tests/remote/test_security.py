@@ -7,11 +7,11 @@ import contextlib
 import gc
 import json
 import logging
+import os
 import socket
 import sys
 import threading
 import time
-import warnings
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,15 +25,14 @@ from swerex_c.exceptions import (
     RuntimeClosedError,
     ServerLimitError,
 )
-from swerex_c.remote.client import base, connect
+from swerex_c.remote.client import base, calls, connect
 from swerex_c.remote.client.frames import WireClient
 from swerex_c.remote.client.http import JsonClient
 from swerex_c.remote.server import logs
 from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.requests import RequestTable
-from swerex_c.remote.wire import connection
 from swerex_c.remote.wire.protocol import DATA, DOWN, END, ERROR, RESULT
-from swerex_c.runtime.abstract import BashAction, Command
+from swerex_c.runtime.abstract import BashAction, BashInterruptAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support import server_process
 from tests.support.frames_tools import channel_to, keep_answering, open_files, raw_client, raw_server, request, serving
@@ -65,7 +64,7 @@ async def test_a_call_on_a_channel_that_was_closed_ends() -> None:
     """Its loop ends, and what is cleaned up last calls once more."""
     async with serving() as served:
         wire = served.client()
-        channel = await wire.channel()
+        channel = await wire.channel(own=True)
         await channel.call("is_alive", {})
         channel.close()
         async with asyncio.timeout(20):
@@ -147,128 +146,91 @@ def test_threads_that_begin_at_once_share_one_client(monkeypatch: pytest.MonkeyP
     assert len(made) == 1 and set(map(id, found)) == {id(made[0])}
 
 
-def test_a_connection_that_moves_reads_into_its_own_threads_buffer(over_stdio: RemoteRuntime) -> None:
-    runtime = over_stdio
-    asyncio.run(runtime.is_alive(timeout=20))
-    seen: list[bool] = []
-
-    def elsewhere() -> None:
-        assert asyncio.run(runtime.is_alive()).is_alive
-        wire = runtime._wire
-        assert wire is not None and wire._only is not None and wire._only._connection is not None
-        seen.append(wire._only._connection._buffer is connection._buffers.view)
-
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    thread.join()
-    asyncio.run(runtime.close())
-    assert seen == [True]
-
-
-def test_a_loop_that_is_left_does_not_read_what_another_asked_for(over_stdio: RemoteRuntime) -> None:
-    runtime = over_stdio
-    first = asyncio.new_event_loop()
-    first.run_until_complete(runtime.is_alive(timeout=20))
-    asked = threading.Event()
-    done = threading.Event()
-    found: list[str] = []
-
-    async def execute() -> None:
-        asked.set()
-        for i in range(100):
-            found.append((await runtime.execute(Command(command=["echo", str(i)], timeout=20))).stdout)
-
-    def elsewhere() -> None:
-        asyncio.run(execute())
-        done.set()
-
-    async def run_on() -> None:
-        asked.wait(10)
-        while thread.is_alive():
-            await asyncio.sleep(0.001)
-
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    asked.wait(10)
-    first.run_until_complete(run_on())
-    thread.join(30)
-    assert done.is_set() and found == [f"{i}\n" for i in range(100)]
-    first.run_until_complete(runtime.close())
-    first.close()
-
-
-def test_a_loop_that_is_closed_before_it_begins_a_call_leaves_nothing_of_it(
-    over_stdio: RemoteRuntime, caplog: pytest.LogCaptureFixture
-) -> None:
-    runtime = over_stdio
-    asked = threading.Event()
-
-    class Loop(asyncio.SelectorEventLoop):
-        def call_soon_threadsafe(self, *args: Any, **more: Any) -> asyncio.Handle:
-            handle = super().call_soon_threadsafe(*args, **more)
-            asked.set()
-            return handle
-
-    def ask() -> None:
-        with pytest.raises(ConnectionLostError):
-            asyncio.run(runtime.execute(Command(command="true")))
-        done.set()
-
-    def be_asked() -> None:
-        asked.clear()
-        thread.start()
-        assert asked.wait(20)
-        first.stop()
-
-    done = threading.Event()
-    thread = threading.Thread(target=ask)
-    first = Loop()
-    first.run_until_complete(runtime.is_alive(timeout=20))
-    first.call_soon(be_asked)
-    first.run_forever()
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        first.stop()
-        first.run_forever()  # once round: the call becomes a task, whose first step would be the next time round
-        first.close()
-        thread.join(20)
-        gc.collect()
-    assert done.is_set() and not [str(each.message) for each in said if "await" in str(each.message)]
-    assert not [record.message for record in caplog.records if record.name == "asyncio"]
-    asyncio.run(runtime.close())
-
-
 @pytest.mark.parametrize("_", range(2))
 def test_many_loops_in_many_threads_over_one_programs_streams(over_stdio: RemoteRuntime, _: int) -> None:
-    """Every call ends: with its own result, or because the loop that had the connection has ended."""
+    """Every call has its own result, though its loop ends with it."""
     runtime = over_stdio
-    asyncio.run(runtime.is_alive(timeout=20))
     wrong: list[Any] = []
-    right: list[int] = []
 
-    def calls(number: int) -> None:
+    def ask_often(number: int) -> None:
         for i in range(40):
             text = f"{number} {i}"
             try:
                 answer = asyncio.run(asyncio.wait_for(runtime.execute(Command(command=["echo", text])), 30))
-            except ConnectionLostError:
-                continue
             except BaseException as error:
                 wrong.append(error)
                 return
             if answer.stdout != text + "\n":
                 wrong.append(answer)
-            right.append(i)
 
-    threads = [threading.Thread(target=calls, args=(number,)) for number in range(6)]
+    threads = [threading.Thread(target=ask_often, args=(number,)) for number in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(120)
     assert not any(thread.is_alive() for thread in threads)
     assert not wrong, wrong[:3]
-    assert len(right) > 6
     asyncio.run(runtime.close())
+
+
+def test_a_forked_child_does_not_use_its_parents_program(over_stdio: RemoteRuntime) -> None:
+    runtime = over_stdio
+    asyncio.run(runtime.is_alive(timeout=20))
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            asyncio.run(runtime.execute(Command(command="true")))
+        except BaseException as error:
+            os.write(writing, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading) as said:
+        assert "RuntimeClosedError('The program `" in said.read()
+    os.waitpid(child, 0)
+    assert asyncio.run(runtime.execute(Command(command=["echo", "hi"]))).stdout == "hi\n"
+    asyncio.run(runtime.close())
+
+
+def test_calls_in_loops_of_their_own_share_a_connection(both: server_process.Server) -> None:
+    runtime = RemoteRuntime(host=both.url, auth_token=KEY)
+    command = Command(command="ls -l /proc/$PPID/fd | grep -c socket:", shell=True)
+    counts = [asyncio.run(runtime.execute(command)).stdout for _ in range(20)]
+    assert len(set(counts)) == 1, counts
+
+    async def many() -> list[str]:
+        return [(await runtime.execute(command)).stdout for _ in range(20)]
+
+    assert [int(count) for count in asyncio.run(many())] == [int(counts[0])] * 8 + [int(counts[0]) + 1] * 12
+    asyncio.run(runtime.close())
+
+
+async def test_a_connection_without_calls_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "HEARTBEAT", 0.02)
+    monkeypatch.setattr(calls, "_IDLE_SECONDS", 0.1)
+    async with serving() as served:
+        wire = served.client()
+        assert (await wire.is_alive(20)).is_alive
+        await until_async(lambda: not served.registry.channels)
+        assert (await wire.is_alive(20)).is_alive
+        assert len(served.registry.channels) == 1
+        await wire.close()
+
+
+async def test_an_interrupt_on_a_new_connection_does_not_overtake_a_cancellation(both: server_process.Server) -> None:
+    runtime = RemoteRuntime(host=both.url, auth_token=KEY)
+    await runtime.create_session(CreateBashSessionRequest())
+    for number in range(2, 8):
+        await runtime.run_in_session(BashAction(command=f"x={number}"))
+    call = asyncio.ensure_future(runtime.run_in_session(BashAction(command="sleep 60")))
+    await asyncio.sleep(0)
+    call.cancel()
+    await asyncio.wait([call])
+    for _ in range(2):
+        await runtime.run_in_session(BashInterruptAction())
+        assert (await runtime.run_in_session(BashAction(command="echo $x", timeout=10))).output == "7\n"
+    await runtime.close()
 
 
 # Once
@@ -277,11 +239,11 @@ def test_many_loops_in_many_threads_over_one_programs_streams(over_stdio: Remote
 @pytest.mark.parametrize("limits", [Limits(results=2), Limits(result_bytes=10)])
 async def test_an_id_whose_result_is_gone_is_not_carried_out_again(limits: Limits) -> None:
     once: RequestTable = RequestTable(limits)
-    calls: list[str] = []
+    began: list[str] = []
 
     def start(key: str) -> Any:
         async def work() -> bytes:
-            calls.append(key)
+            began.append(key)
             return b"result"
 
         return work
@@ -290,7 +252,7 @@ async def test_an_id_whose_result_is_gone_is_not_carried_out_again(limits: Limit
         await once.run(key, "x", start(key), len)
     with pytest.raises(ResultLostError):
         await once.run("a", "x", start("a"), len)
-    assert calls == list("abcd")
+    assert began == list("abcd")
 
 
 def test_ids_that_differ_only_at_their_end(our_server: Server, tmp_path: Path) -> None:

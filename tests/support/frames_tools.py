@@ -125,7 +125,7 @@ def client(port: int, seconds: float = 5.0) -> WireClient:
 async def channel_to(port: int, seconds: float = 5.0) -> AsyncIterator[ClientChannel]:
     """A client's channel, closed afterwards."""
     wire = client(port, seconds)
-    channel = await wire.channel()
+    channel = await wire.channel(own=True)
     try:
         yield channel
     finally:

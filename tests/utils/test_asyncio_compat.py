@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from swerex_c.utils.asyncio_compat import LOG_DESTROYED, READY, TIMERS
+from swerex_c.utils.asyncio_compat import READY, TIMERS
 
 
 async def test_a_loop_shows_its_ready_callbacks() -> None:
@@ -20,9 +20,3 @@ async def test_a_loop_shows_its_timers() -> None:
     assert getattr(loop, TIMERS)[0] is early
     early.cancel()
     late.cancel()
-
-
-async def test_a_pending_task_can_be_destroyed_without_a_warning() -> None:
-    task = asyncio.ensure_future(asyncio.sleep(0))
-    assert getattr(task, LOG_DESTROYED) is True
-    await task

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import math
 import os
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable
 from typing import Any, TypeVar
 
 from swerex_c import _core
@@ -70,6 +70,9 @@ _LAST_SECONDS = 5.0
 
 _BACKOFF = (0.05, 1.0)
 """First and maximum pause between two attempts to connect, in seconds. The pause doubles each time."""
+
+_IDLE_SECONDS = 300.0
+"""Seconds without a call after which a connection is closed; the next call opens another one."""
 
 _STEADY = 1.0
 """Seconds after which a connection counts as successful even without a response."""
@@ -140,6 +143,9 @@ class ClientChannel:
         """Error for the next call, from an attempt to connect that found no frames after its calls had ended."""
         self._opened_at = 0.0
         self._heartbeat: asyncio.TimerHandle | None = None
+        self._beaten_id = 0
+        """Id of the last call at the last heartbeat with calls, which was at `_used_at`."""
+        self._used_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         """Timer for the earliest deadline of all calls."""
         self._timer_at = math.inf
@@ -173,7 +179,7 @@ class ClientChannel:
 
     async def stream(
         self, method: str, payload: dict[str, Any], seconds: float | None = None
-    ) -> AsyncIterator[bytes | dict[str, Any]]:
+    ) -> AsyncGenerator[bytes | dict[str, Any], None]:
         """Yield the output in bytes as it arrives, and finally the response.
 
         Ending the iteration cancels the call.
@@ -501,6 +507,12 @@ class ClientChannel:
         if asked and not connection.heard:
             connection.fail(ConnectionLostError(f"nothing came for {HEARTBEAT:g} seconds"))
             return
+        if self._calls or self._last_id != self._beaten_id:
+            self._beaten_id, self._used_at = self._last_id, self.loop.time()
+        elif self.loop.time() - self._used_at >= _IDLE_SECONDS and not self.address.command:
+            self._connection = None
+            connection.leave()
+            return
         connection.heard = False
         connection.send([PING, next(iter(self._calls), self._last_id + 1)])
         self._heartbeat = self.loop.call_later(HEARTBEAT, self._beat, True)
@@ -537,34 +549,6 @@ class ClientChannel:
         if connection is not None:
             connection.leave()
         return connection
-
-    def move(self) -> None:
-        """Move to the running loop, and fail the calls of the previous, stopped loop.
-
-        Use this only for a channel over a program's standard streams.
-        """
-        before = self.loop
-        self.loop = asyncio.get_running_loop()
-        calls, self._calls = self._calls, {}
-        connecting, self._connecting = self._connecting, None
-        timers, self._heartbeat, self._timer = (self._heartbeat, self._timer), None, None
-        self._timer_at = math.inf
-        self._recovered()
-        self._skip_pause = asyncio.Event()
-        if self._connection is not None:
-            self._connection.move(self.loop)
-            for call in calls.values():
-                self._connection.send([CANCEL, call.id])
-            self._heartbeat = self.loop.call_later(HEARTBEAT, self._beat, False)
-        with contextlib.suppress(RuntimeError):  # the previous loop is closed, so no caller waits there
-            for call in calls.values():
-                error = ConnectionLostError("Another event loop took over the connection")
-                before.call_soon_threadsafe(self._settle, call, error)
-            for timer in timers:
-                if timer is not None:
-                    before.call_soon_threadsafe(timer.cancel)
-            if connecting is not None:
-                before.call_soon_threadsafe(connecting.cancel)
 
     # -- frames
 
@@ -720,12 +704,6 @@ class ClientConnection(FrameConnection):
             self._flush()
             self.closing = True
             self._loop.call_later(_GOODBYE_SECONDS, self.transport.abort)
-
-    def move(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._take_buffer()
-        self.transport.move(loop)
-        self._uncork()
 
     def _hello(self, frame: list[Any]) -> None:
         _, version, instance_id, known, _ = frame

@@ -7,7 +7,8 @@ import codecs
 import contextlib
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -17,6 +18,7 @@ from swerex_c.exceptions import (
     ConnectionLostError,
     ProtocolError,
     ResultLostError,
+    RuntimeClosedError,
     ServerLimitError,
     ServerRestartedError,
 )
@@ -32,12 +34,22 @@ from swerex_c.models import (
 from swerex_c.remote.client.base import ANSWER_LIMIT, ServerInstances, fields_of, patience, too_long
 from swerex_c.remote.client.calls import ClientChannel
 from swerex_c.remote.client.connect import Address, NotFrames
-from swerex_c.remote.client.cross_loop import CrossLoopChannel
+from swerex_c.remote.wire import file_transfer
+from swerex_c.utils import background
 from swerex_c.utils.progress import Progress, adding
 
 __all__ = ["Address", "NotFrames", "WireClient"]
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
+
+OWN_AFTER = 8
+"""Answered calls of an event loop after which it gets a connection of its own: the calls of a program with a loop for
+each are all made over one connection, and those of a lasting loop need no other thread."""
+
+_CANCEL_SECONDS = 1.0
+"""Maximum seconds that a cancelled call waits until the server has read of it: the caller's next request may come over
+another connection, and must not overtake that."""
 
 _PLAIN = {BashAction, BashInterruptAction, Command, ReadFileRequest, WriteFileRequest}
 """Request models whose fields can be encoded in a frame without conversion."""
@@ -52,10 +64,19 @@ _UNREACHABLE = (  # errors that `is_alive` reports as a server that is not alive
 )
 
 
-class WireClient:
-    """Client of one server, with one channel per event loop.
+@dataclass
+class _Calls:
+    """Number of calls of one event loop over the shared connection."""
 
-    Calls raise `NotFrames` if frames are not available.
+    open: int = 0
+    answered: int = 0
+
+
+class WireClient:
+    """Client of one server.
+
+    A connection in the private event loop serves the first calls of every loop, and all calls to a program. A loop that
+    goes on to call gets a connection of its own. Calls raise `NotFrames` if frames are not available.
     """
 
     def __init__(self, address: Address, reconnect_seconds: float = 30.0, answer_limit: int = ANSWER_LIMIT):
@@ -68,14 +89,14 @@ class WireClient:
         self.address = address
         self._answer_limit = answer_limit
         self._reconnect_seconds = reconnect_seconds
-        self._channels: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ClientChannel]
-        self._channels = weakref.WeakKeyDictionary()
+        self._own: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ClientChannel] = weakref.WeakKeyDictionary()
+        self._calls: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Calls] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._instances = ServerInstances()
         self.refuses_key = False
         """True if the last `is_alive` failed because the server refuses the key."""
-        self._only: ClientChannel | None = None
-        """Channel over a program's standard streams, which all event loops share."""
+        self._shared: ClientChannel | None = None
+        """Channel of the private event loop, which alone sets it."""
 
     # Calls
 
@@ -113,7 +134,7 @@ class WireClient:
 
     async def stream(self, request: BaseModel, response_type: Callable[..., M]) -> AsyncIterator[str | M]:
         """Yield the output of an action as it arrives, and finally its observation."""
-        channel = await self.channel()
+        channel = await self.channel(own=True)
         decoder = codecs.getincrementaldecoder("utf-8")("surrogatepass")
         pieces: list[str] | None = []
         size = 0
@@ -141,7 +162,7 @@ class WireClient:
 
         It is sent in chunks, with modes and symbolic links.
         """
-        await (await self.channel()).upload(source, target, adding(progress))
+        await (await self.channel(own=True)).upload(source, target, adding(progress))
         return UploadResponse()
 
     async def download(self, source: str, target: str, progress: Progress | None = None) -> None:
@@ -149,31 +170,36 @@ class WireClient:
 
         It is sent in chunks, with modes and symbolic links.
         """
-        await (await self.channel()).download(source, target, adding(progress))
+        await (await self.channel(own=True)).download(source, target, adding(progress))
 
     # Channels
 
     def __del__(self) -> None:
         """Close the connections of event loops that still run."""
-        for loop, channel in list(self._channels.items()):
-            with contextlib.suppress(RuntimeError):  # the loop is closed, so its connection is closed too
-                loop.call_soon_threadsafe(channel.close)
+        for channel in [*self._own.values(), self._shared]:
+            if channel is not None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed, so its connection is closed too
+                    channel.loop.call_soon_threadsafe(channel.close)
 
-    async def channel(self) -> ClientChannel | CrossLoopChannel:
-        """Return the running loop's channel.
+    async def channel(self, own: bool = False) -> ClientChannel | _SharedChannel:
+        """Return the channel for the next call from the running loop.
 
-        For a program, return the shared channel, or a proxy to it if it belongs to another running loop.
+        Args:
+            own: whether the call is long enough for a connection of its own.
         """
         loop = asyncio.get_running_loop()
-        found = self._channels.get(loop)
+        found = self._own.get(loop)
         if found is not None and not found.closed:
             return found
-        if self.address.command:
-            return self._the_only(loop)
         with self._lock:
-            for other in [other for other in self._channels if other.is_closed()]:
-                del self._channels[other]
-            made = self._channels[loop] = self._new_channel()
+            calls = self._calls.setdefault(loop, _Calls())
+            # While shared calls are open, a call on another connection could overtake them.
+            own = (own or calls.answered >= OWN_AFTER) and not calls.open
+            if self.address.command or not own or background.is_running_loop():
+                return _SharedChannel(self, calls)
+            for other in [other for other in self._own if other.is_closed()]:
+                del self._own[other]
+            made = self._own[loop] = self._new_channel()
         if found is None:  # otherwise the loop is shutting down, and its last generators still make calls
             await made.guard()
         return made
@@ -181,34 +207,95 @@ class WireClient:
     def _new_channel(self) -> ClientChannel:
         return ClientChannel(self.address, self._reconnect_seconds, self._answer_limit)
 
-    def _the_only(self, loop: asyncio.AbstractEventLoop) -> ClientChannel | CrossLoopChannel:
-        with self._lock:
-            if self._only is None:
-                self._only = self._new_channel()
-            elif self._only.loop is not loop:
-                if self._only.loop.is_running():
-                    return CrossLoopChannel(self._only)
-                self._only.move()
-            return self._only
+    def shared_channel(self) -> ClientChannel:
+        """Return the channel of the private event loop. Call this in that loop."""
+        found = self._shared
+        if found is not None and found.loop is not asyncio.get_running_loop() and self.address.command:
+            raise RuntimeClosedError(
+                f"The program `{self.address}` belongs to the process that started it; a forked child needs a runtime "
+                "of its own"
+            )
+        if found is None or found.closed or found.loop is not asyncio.get_running_loop():
+            found = self._shared = self._new_channel()
+        return found
 
     async def close(self) -> None:
-        """Close the running loop's connection, or the shared connection to a program.
+        """Close the shared connection and that of the running loop.
 
         Connections of other loops close when these loops end.
         """
-        loop = asyncio.get_running_loop()
         with self._lock:
-            found = self._channels.pop(loop, None)
-            if self._only is not None:
-                found, self._only = self._only, None
-        if found is None:
-            return
-        if found.loop is not loop:
-            if found.loop.is_running():
-                found.loop.call_soon_threadsafe(found.close)
-                return
-            found.move()
-        await found.close_and_wait()
+            found = self._own.pop(asyncio.get_running_loop(), None)
+        if found is not None:
+            await found.close_and_wait()
+        if self._shared is not None:
+            await background.run(self._close_shared())
+
+    async def _close_shared(self) -> None:
+        channel, self._shared = self._shared, None
+        if channel is not None and channel.loop is asyncio.get_running_loop():
+            await channel.close_and_wait()
+
+
+class _SharedChannel:
+    """The channel of the private event loop, for a call from another loop."""
+
+    def __init__(self, client: WireClient, calls: _Calls):
+        self._client = client
+        self._calls = calls
+
+    @property
+    def instance_id(self) -> str | None:
+        return None if self._client._shared is None else self._client._shared.instance_id
+
+    async def call(
+        self, method: str, payload: dict[str, Any], seconds: float | None = None, patient: bool = True
+    ) -> dict[str, Any]:
+        return await self._run(lambda channel: channel.call(method, payload, seconds, patient))
+
+    async def stream(
+        self, method: str, payload: dict[str, Any], seconds: float | None = None
+    ) -> AsyncIterator[bytes | dict[str, Any]]:
+        async def items() -> AsyncGenerator[bytes | dict[str, Any], None]:
+            async with contextlib.aclosing(self._client.shared_channel().stream(method, payload, seconds)) as stream:
+                async for item in stream:
+                    yield item
+
+        self._calls.open += 1
+        try:
+            async for item in background.iterate(items()):
+                yield item
+        finally:
+            self._calls.open -= 1
+
+    async def upload(
+        self, source: str, target: str, progress: file_transfer.Progress | None = None
+    ) -> dict[str, Any]:
+        return await self._run(lambda channel: channel.upload(source, target, progress))
+
+    async def download(
+        self, source: str, target: str, progress: file_transfer.Progress | None = None
+    ) -> dict[str, Any]:
+        return await self._run(lambda channel: channel.download(source, target, progress))
+
+    async def _run(self, call: Callable[[ClientChannel], Coroutine[Any, Any, T]]) -> T:
+        """Make a call in the private event loop."""
+        self._calls.open += 1
+        try:
+            result = await background.run(self._there(call))
+            self._calls.answered += 1
+            return result
+        finally:
+            self._calls.open -= 1
+
+    async def _there(self, call: Callable[[ClientChannel], Coroutine[Any, Any, T]]) -> T:
+        channel = self._client.shared_channel()
+        try:
+            return await call(channel)
+        except asyncio.CancelledError:
+            with contextlib.suppress(Exception):
+                await channel.call("is_alive", {}, _CANCEL_SECONDS, patient=False)
+            raise
 
 
 def _fields(request: BaseModel | None) -> dict[str, Any]:

@@ -100,14 +100,10 @@ class FrameConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
         self._loop = asyncio.get_running_loop()
-        self._take_buffer()
-        if hasattr(transport, "set_write_buffer_limits"):
-            transport.set_write_buffer_limits(high=_HIGH_WATER)
-
-    def _take_buffer(self) -> None:
-        """Use the receive buffer of the current thread."""
         self._whole_buffer = self._buffer = _buffers.view
         self._short_buffer = self._buffer[:_AFTER_PIECE]
+        if hasattr(transport, "set_write_buffer_limits"):
+            transport.set_write_buffer_limits(high=_HIGH_WATER)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer if self._piece is None else self._piece.rest
@@ -391,20 +387,6 @@ class FdTransport:
     def abort(self) -> None:
         """Close the transport now, and discard the write buffer."""
         self._lost(None)
-
-    def move(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Move to another event loop.
-
-        The previous loop must not be running; it no longer watches the descriptors.
-        """
-        if not self._loop.is_closed():
-            self._loop.remove_reader(self._read_fd)
-            self._loop.remove_writer(self._write_fd)
-        self._loop = loop
-        self._reading = False
-        self.resume_reading()
-        if self._queue:
-            loop.add_writer(self._write_fd, self._writable)
 
     def _lost(self, error: BaseException | None) -> None:
         if self._read_fd < 0:
