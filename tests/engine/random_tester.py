@@ -152,9 +152,9 @@ KNOWN = [
     Known("new", "lines behind an unbound variable run in an eval of ours, and not if typed",
           ["set -u", r"alias .*|.*\\"],
           [Step("set -u"), Step("alias {=x"), Step("true\necho $nope\necho a", "bash: nope: unbound variable\n", 1)]),
+    Known("19", "PROMPT_COMMAND is readonly, and a letter ends the input", ["declare -r PROMPT_COMMAND", "stty eof b"],
+          [Step("declare -r PROMPT_COMMAND"), Step("stty eof b")], "place"),
     Known("new", "the last prompt of a shell whose input ends is output", [".*PS1.*", ".*exec <.*"],
-          [Step("PS1=y; exec </dev/null", dies=True)], "local"),
-    Known("new", "the same, where the kernel does not tell", [".*PS1.*", ".*exec <.*"],
           [Step("PROMPT_COMMAND+=('PS1=y')"), Step("exec </dev/null", dies=True)], "closed", tries=100),
 ]  # fmt: skip
 
