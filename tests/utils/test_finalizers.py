@@ -93,6 +93,7 @@ while pool.shells:
 
 CLIENT = """
 from swerex_c.remote.client.http import JsonClient
+from swerex_c.utils import background
 
 async def use():
     client = JsonClient("http://127.0.0.1:9")
@@ -100,12 +101,14 @@ async def use():
     return client
 
 client = asyncio.run(use())
-pool = client._pool
+background.run_blocking(asyncio.sleep(0))  # the loop's thread has left the call
+connections = client._connections
 drop(client)
 del client
-with pool._lock:  # as a loop that ends has it
+with background._lock:  # as a caller has it that starts the loop
     gc.collect()
-assert pool._kept == {}
+while connections._session is not None:
+    time.sleep(0.01)
 """
 
 
@@ -140,5 +143,5 @@ def test_finalizers_are_known() -> None:
         ("frames.py", "def __del__"),  # tells loops to close their connections
         ("sandbox.py", "weakref.finalize(self, _drop, self._shells, self._owner).atexit = False"),
         ("prestarted.py", "weakref.finalize(self, call_from_finalizer, pool.close)"),
-        ("http.py", "weakref.finalize(self, _Pool.discard_all, self._pool)"),
+        ("http.py", "weakref.finalize(self, _Connections.drop, self._connections).atexit = False"),
     }

@@ -1,24 +1,24 @@
 """Client that calls a swerex_c or SWE-ReX server over HTTP/JSON.
 
-The client keeps one HTTP session per event loop, because callers may use a new loop for each call, or one loop forever,
-in any number of threads. A session is closed when its loop shuts down, or at the latest with the client.
+Its requests are made in the private event loop, because callers may use a new loop for each call, or one loop forever,
+in any number of threads: they all share the client's connections.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import json
 import logging
 import os
 import random
 import socket
-import threading
 import time
 import urllib.request
 import uuid
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import aiohttp
@@ -39,7 +39,6 @@ from swerex_c.remote.client.base import (
     ANSWER_LIMIT,
     MARGIN,
     ServerInstances,
-    at_loop_shutdown,
     fields_of,
     is_loopback,
     patience,
@@ -49,6 +48,7 @@ from swerex_c.remote.client.errors import NOT_A_SERVER, advice
 from swerex_c.remote.wire import file_body
 from swerex_c.remote.wire.exceptions import from_wire
 from swerex_c.remote.wire.protocol import SERVER_HEADER
+from swerex_c.utils import background
 from swerex_c.utils.progress import Progress
 
 __all__ = ["JsonClient", "check_status"]
@@ -108,9 +108,9 @@ class JsonClient:
         """True if a server has responded. Then `instance_id` shows whether it is a swerex_c server."""
         self._instances = ServerInstances()
         self._ending: set[asyncio.Task[None]] = set()
-        """Tasks of all event loops that tell the server to cancel requests."""
-        self._pool = _Pool()
-        weakref.finalize(self, _Pool.discard_all, self._pool)
+        """Tasks that tell the server to cancel requests."""
+        self._connections = _Connections()
+        weakref.finalize(self, _Connections.drop, self._connections).atexit = False
 
     async def is_alive(self, timeout: float) -> IsAliveResponse:
         """Check whether the server responds within `timeout` seconds.
@@ -123,7 +123,7 @@ class JsonClient:
         """
         self.refuses_key = False
         try:
-            status, headers, body = await self._exchange("GET", "is_alive", None, {}, timeout)
+            status, headers, body = await background.run(self._exchange("GET", "is_alive", None, {}, timeout))
         except (_Lost, SwerexException, TimeoutError) as error:
             reason = str(error) or f"no answer within {timeout} seconds"
             return IsAliveResponse(is_alive=False, message=f"Failed to connect to {self.url}\n{reason}")
@@ -165,13 +165,21 @@ class JsonClient:
             AuthenticationError, ServerLimitError, ProtocolError: for a refusal by the server, or an invalid response.
         """
         body = b"" if request is None else _encode(request)
+        wait = patience(request) if timeout is None else timeout
+        instance_id, answer = await background.run(self._call(method, request, body, wait))
+        self._instances.note(method, request, instance_id)
+        return _decode(answer, response_type)
+
+    async def _call(
+        self, method: str, request: BaseModel | None, body: bytes, wait: float | None
+    ) -> tuple[str | None, bytes]:
+        """Return the id of the server process that executed the call, and the body of its response."""
         headers = {"X-Request-ID": str(uuid.uuid4())}
         if request is not None:
             headers["Content-Type"] = "application/json"
-        wait = patience(request) if timeout is None else timeout
         if isinstance(request, BashInterruptAction):
             # An interrupt that overtakes the cancellation of a queued command could let that command start.
-            await self._have_ended(list(self._ending), _GIVE_UP_SECONDS)
+            await _have_ended(self._ending)
         try:
             status, answer_headers, answer = await self._persist(method, body, headers, wait)
         except asyncio.CancelledError:
@@ -187,8 +195,7 @@ class JsonClient:
         except Exception as error:
             explained = self._instances.explain(error, request, instance_id)
             raise explained from (None if explained is error else error)
-        self._instances.note(method, request, instance_id)
-        return _decode(answer, response_type)
+        return instance_id, answer
 
     async def upload(self, source: str, target: str, progress: Progress | None = None) -> UploadResponse:
         """Copy a file or directory tree to the server's machine in chunks.
@@ -200,6 +207,10 @@ class JsonClient:
             FileNotFoundError: if the source does not exist.
             UploadError: if the source cannot be copied.
         """
+        return _decode(await background.run(self._upload(source, target, progress)), UploadResponse)
+
+    async def _upload(self, source: str, target: str, progress: Progress | None) -> bytes:
+        """Return the body of the server's response."""
         if self.instance_id is None:
             await self._get_to_know()
         ours = self.instance_id is not None
@@ -223,7 +234,7 @@ class JsonClient:
                 raise self._lost("upload", error) from error
         self._note(answer_headers)
         check_status(code, answer)
-        return _decode(answer, UploadResponse)
+        return answer
 
     async def _get_to_know(self) -> None:
         """Call `is_alive` to find out whether the server is a swerex_c server."""
@@ -242,7 +253,7 @@ class JsonClient:
             UploadError: if the source cannot replace an existing file or directory at the target.
         """
         try:
-            await self._download(source, target, progress)
+            await background.run(self._download(source, target, progress))
         except _Lost as error:
             raise self._lost("download", error) from error
 
@@ -264,12 +275,8 @@ class JsonClient:
         check_status(response.status, refusal)
 
     async def close(self) -> None:
-        """Close the connections of all event loops.
-
-        Those of the running loop close now, those of other loops as soon as their loops can. The client can be used
-        again.
-        """
-        await self._pool.close()
+        """Close the connections. The client can be used again."""
+        await background.run(self._connections.close())
 
     async def _persist(
         self, method: str, body: bytes, headers: dict[str, str], wait: float | None
@@ -304,14 +311,7 @@ class JsonClient:
             task = asyncio.create_task(self._cancel(request_id))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
-            await self._have_ended([task], _GIVE_UP_SECONDS)
-
-    @staticmethod
-    async def _have_ended(tasks: list[asyncio.Task[None]], seconds: float) -> None:
-        """Wait up to `seconds` for the tasks that belong to the running event loop."""
-        loop = asyncio.get_running_loop()
-        if tasks := [task for task in tasks if task.get_loop() is loop]:
-            await asyncio.wait(tasks, timeout=seconds)
+            await _have_ended({task})
 
     async def _cancel(self, request_id: str) -> None:
         if not self._met:
@@ -365,7 +365,7 @@ class JsonClient:
             # it meanwhile may or may not have arrived, and cannot be resent.
             headers = {**headers, "Connection": "close"}
         limit = aiohttp.ClientTimeout(total=wait, sock_connect=_CONNECT_SECONDS)
-        session = await self._pool.session(url)
+        session = self._connections.session(url)
         with _explained(wait):
             try:
                 response = await session.request(
@@ -383,6 +383,12 @@ class JsonClient:
         self.instance_id = instance_id
         self._met = True
         return instance_id
+
+
+async def _have_ended(tasks: set[asyncio.Task[None]]) -> None:
+    """Wait up to `_GIVE_UP_SECONDS` for tasks."""
+    if tasks:
+        await asyncio.wait(set(tasks), timeout=_GIVE_UP_SECONDS)
 
 
 @contextlib.contextmanager
@@ -488,92 +494,73 @@ def _form(target: str, content: AsyncIterator[bytes], *, unzip: bool) -> aiohttp
     return form
 
 
-# Sessions
+# Connections
 
 
-class _Pool:
-    """Pool of HTTP sessions, one for each event loop."""
+class _Connections:
+    """Connections of one client, in an HTTP session of the private event loop."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: dict[asyncio.AbstractEventLoop, _Kept] = {}
+        self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop
 
-    async def session(self, url: str) -> aiohttp.ClientSession:
-        """Return the session of the running event loop, created if necessary."""
-        loop = asyncio.get_running_loop()
-        kept = self._kept.get(loop)
-        if kept is None or kept.session.closed:
-            kept = _Kept(loop, is_loopback(url))
-            with self._lock:
-                closed = [other for other in list(self._kept) if other.is_closed()]
-                discarded = [found for other in closed if (found := self._kept.pop(other, None)) is not None]
-                self._kept[loop] = kept
-            for other in discarded:
-                other.discard()
-            kept.guard = await at_loop_shutdown(lambda: self._end(kept))
-        return kept.session
-
-    async def _end(self, kept: _Kept) -> None:
-        with self._lock:
-            if self._kept.get(kept.loop) is kept:
-                self._kept.pop(kept.loop, None)
-        await kept.session.close()
+    def session(self, url: str) -> aiohttp.ClientSession:
+        """Return the session, created if necessary. Call this in the private event loop."""
+        if self._session is None or self._session not in _sessions:
+            connector = aiohttp.TCPConnector(
+                limit=0, keepalive_timeout=_KEEPALIVE, ttl_dns_cache=60, socket_factory=_socket
+            )
+            # trust_env costs time with every request, so set it only if the environment has a proxy.
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                trust_env=not is_loopback(url) and bool(urllib.request.getproxies()),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None),
+            )
+            self._loop = asyncio.get_running_loop()
+            _sessions.add(self._session)
+        return self._session
 
     async def close(self) -> None:
-        running = asyncio.get_running_loop()
-        for kept in self._take_all():
-            if kept.loop is running:
-                await kept.session.close()
-            else:
-                kept.discard()
+        session, self._session = self._session, None
+        if session in _sessions:
+            _sessions.discard(session)
+            await session.close()
 
-    def discard_all(self) -> None:
-        """Discard all sessions without the lock, because a finalizer calls this."""
-        for kept in self._take_all():
-            kept.discard()
-
-    def _take_all(self) -> Iterator[_Kept]:
-        with contextlib.suppress(KeyError):
-            while True:
-                yield self._kept.popitem()[1]
+    def drop(self) -> None:
+        """Have the connections closed; a finalizer calls this, which must not wait or take a lock."""
+        if self._session in _sessions:
+            self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self.close()))
 
 
-class _Kept:
-    """One HTTP session and its event loop."""
+_sessions: set[aiohttp.ClientSession] = set()
+"""Open sessions of this process."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, direct: bool):
-        """Create the session; if `direct`, it ignores proxies in the environment."""
-        self.loop = loop
-        self._connector = aiohttp.TCPConnector(
-            limit=0, keepalive_timeout=_KEEPALIVE, ttl_dns_cache=60, socket_factory=_socket
-        )
-        # trust_env costs time with every request, so set it only if the environment has a proxy.
-        self.session = aiohttp.ClientSession(
-            connector=self._connector,
-            trust_env=not direct and bool(urllib.request.getproxies()),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None),
-        )
-        self.guard: AsyncGenerator[None, None] | None = None
-        """Generator that closes the session when its loop shuts down."""
 
-    def discard(self) -> None:
-        """Close the session without a warning, from outside its loop."""
-        if self.loop.is_closed():
-            self._close_now()
-            return
-        try:
-            self.loop.call_soon_threadsafe(self._close_now)
-        except RuntimeError:  # the loop was closed meanwhile
-            self._close_now()
-            return
-        if not self.loop.is_running():
-            self.session.detach()
+@atexit.register
+def _close_all() -> None:
+    """Close what is open at the end of the program: aiohttp complains of it otherwise."""
 
-    def _close_now(self) -> None:
-        self.session.detach()
+    async def close() -> None:
+        while _sessions:
+            await _sessions.pop().close()
+
+    if _sessions:
         with contextlib.suppress(Exception):
-            self._connector._close()
+            background.run_blocking(close(), timeout=_GIVE_UP_SECONDS)
+
+
+_parents: list[set[aiohttp.ClientSession]] = []
+
+
+def _leave_to_parent() -> None:
+    """Keep the sessions of the parent untouched in a forked child."""
+    global _sessions
+    _parents.append(_sessions)
+    _sessions = set()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _socket(info: Any) -> socket.socket:
