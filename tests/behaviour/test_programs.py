@@ -202,7 +202,10 @@ LEFT_OPEN: dict[str, tuple[str, str, str, str]] = {
 """Programs, what comes before, the command, and what it has printed when it is open."""
 
 
-@wrong("a program that is left open eats the next command", but=["bc", "less", "top", "tmux", "git and its editor"])
+@wrong(
+    "a program that is left open eats the next command",
+    but=["bc", "less", "top", "tmux", "git and its pager", "git and its editor", "vim on a dumb terminal"],
+)
 @pytest.mark.parametrize("name", LEFT_OPEN)
 def test_a_program_that_is_left_open(sh: Shell, tmp_path: Path, name: str) -> None:
     """The next command does not answer it, and an interrupt ends it."""
