@@ -315,6 +315,16 @@ int64_t swx_kernel_worked(pid_t pid)
     return worked.tv_sec * INT64_C(1000000000) + worked.tv_nsec;
 }
 
+int64_t swx_kernel_bytes_read(pid_t pid)
+{
+    char path[32], text[64];
+    snprintf(path, sizeof(path), "/proc/%d/io", (int)pid);
+    ssize_t size = read_file(path, text, sizeof(text) - 1);
+    text[size > 0 ? size : 0] = 0;
+    long long bytes;
+    return sscanf(text, "rchar: %lld\n", &bytes) == 1 ? bytes : -1;
+}
+
 int64_t swx_kernel_last_start(void)
 {
     char text[16];

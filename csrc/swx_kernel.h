@@ -76,6 +76,9 @@ swx_kernel_pace swx_kernel_pace_of(pid_t pid);
 /* The processor time alone, which costs a quarter of a microsecond.  -1 where it cannot be had. */
 int64_t swx_kernel_worked(pid_t pid);
 
+/* How many bytes it has read so far, of whatever file.  -1 where that cannot be had (/proc/PID/io). */
+int64_t swx_kernel_bytes_read(pid_t pid);
+
 /* The number of the process or thread that was started last, by anybody who is seen from here: while it is the same, nobody has
  * started any.  Half a microsecond.  -1 where the kernel does not tell (/proc/sys/kernel/ns_last_pid), and before the
  * first swx_kernel_open. */

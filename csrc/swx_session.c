@@ -293,6 +293,7 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
     if (at_prompt) {
         s->started = s->replied = false;
         s->base = s->number;
+        s->read_before = s->expects_start || !has_evidence(s) ? -1 : swx_kernel_bytes_read(s->child.pid);
         s->commenced = now;
         s->newest = s->jobs ? swx_kernel_last_start() : 0;
         s->newest = s->newest < 0 ? INT64_MAX : s->newest;

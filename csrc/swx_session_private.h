@@ -136,6 +136,9 @@ struct swx_session {
     int64_t give_up;
     int doubted;   /* rank of the mark that was in doubt */
     bool answered; /* report holds the truth about the command */
+    int64_t read_before; /* bytes that the shell had read when the command was typed, where no START mark will tell that it began;
+                          * -1: not known */
+    bool thrown_away;    /* when the question was typed it had read no more: something has taken the command from the terminal */
     bool prompt_missing; /* the reason: a prompt without a mark */
     bool blind;          /* our marks cannot be kept at all: only the kernel tells the end, and each time the shell is asked */
     bool doubting;       /* the owner says that the command has ended: what comes before the answer is its output, on its way */

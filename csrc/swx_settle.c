@@ -181,6 +181,7 @@ static void begin_challenge(swx_session *s, int64_t now, bool prompt_missing)
         swx_settle_drop_start(s); /* the answer has what the prompts print from now on */
     }
     s->state = CHALLENGE;
+    s->thrown_away = s->read_before > 0 && swx_kernel_bytes_read(s->child.pid) == s->read_before;
     s->facts.challenges++;
     s->attempt = 0;
     s->doubted = s->found.rank;
@@ -706,7 +707,8 @@ static void conclude_challenge(swx_session *s, int64_t now)
         swx_session_lose(s);
         return;
     }
-    if (count <= 0 && s->current && s->current->runs && s->doubted < 2 && s->expects_start && !s->begun) {
+    bool missed = count <= 0 && s->doubted < 2 && s->expects_start && !s->begun;
+    if (s->current && s->current->runs && (missed || s->thrown_away)) {
         unread = "the shell did not run what was typed: it waited for more of it, or something else read the terminal";
     } else if (s->interrupted_once && s->told < 0 && !s->interrupts) {
         unread = "its exit code is not known: the shell did not tell it before it was sent a SIGINT";

@@ -69,11 +69,19 @@ def test_what_is_typed_is_read_by_somebody_else(sh: Shell, swerex_error: type[Ex
         own_or_none(sh, code, swerex_error)
 
 
-def test_what_is_typed_is_thrown_away(sh: Shell, swerex_error: type[Exception]) -> None:
+THROWN_AWAY = "end = time.time() + 2\nwhile time.time() < end: termios.tcflush(fd, termios.TCIFLUSH)"
+
+
+@pytest.mark.parametrize(
+    ("before", "code"),
+    [(":", THROWN_AWAY), ("readonly PS0= PS1=", f"time.sleep(0.1); {THROWN_AWAY}; time.sleep(0.002)")],
+)
+def test_what_is_typed_is_thrown_away(sh: Shell, swerex_error: type[Exception], before: str, code: str) -> None:
     sh.ended = True
-    sh.run(outsider("end = time.time() + 2\nwhile time.time() < end: termios.tcflush(fd, termios.TCIFLUSH)"))
-    for code in (7, 8, 9):
-        own_or_none(sh, code, swerex_error)
+    sh.run(before)
+    sh.run(outsider(code))
+    for number in range(7, 100):
+        own_or_none(sh, number, swerex_error)
 
 
 def test_somebody_else_types(sh: Shell, swerex_error: type[Exception]) -> None:
