@@ -495,7 +495,7 @@ def test_a_program_without_its_terminals_size_is_let_go(
     monkeypatch.setattr(exec_program.ExecProgram, "close", noted)
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
     with pytest.raises(SandboxLostError, match="closing transport"):
-        backend.call(backend.exec(["cat"], {}, (24, 80)), 60)
+        run_blocking(backend.exec(["cat"], {}, (24, 80)), 60)
     assert len(abandoned) == 1
     run_blocking(backend.close())
 
