@@ -213,7 +213,8 @@ static void take_prompt(swx_session *s, const swx_mark *mark)
 {
     int rank = rank_of(s, mark);
     candidate *found = &s->found;
-    if (s->blank && rank == 1 && !has_evidence(s)) { /* without evidence it would pass for the command's own */
+    bool passes = rank == 1 || (rank && mark->kind == SWX_MARK_GUARD);
+    if (s->blank && passes && !has_evidence(s)) { /* the empty line's: without evidence it would pass for the command's own */
         s->blank = false;
         return;
     }

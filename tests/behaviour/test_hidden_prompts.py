@@ -97,6 +97,15 @@ def test_no_question_for_who_reads(sh: Shell, read: str) -> None:
     sh.gives("echo hi", "hi\n")
 
 
+def test_a_long_line_that_reads_has_not_ended(sh: Shell) -> None:
+    """The prompt of an empty line that is typed before it says nothing of it."""
+    sh.gives("exec 2>&0", "")
+    sh.gives("(exit 3)", "", 3)
+    sh.times_out(f": {'x' * 5000}; read y; echo got:$y", 1.0)
+    sh.talk("word", "got:word")
+    sh.gives(f"(exit 4)\n: {'x' * 140_000}", "")
+
+
 @pytest.mark.parametrize("hide", ["PROMPT_COMMAND+=('PS1=last')", "readonly PS1='$ '"])
 def test_an_interrupt_of_what_hid_the_prompts(sh: Shell, hide: str) -> None:
     """The shell has answered: what it takes to make its prompts seen again does not make the interrupt fail."""
