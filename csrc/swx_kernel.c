@@ -401,7 +401,7 @@ bool swx_kernel_may_await_input(swx_kernel *kernel, pid_t pid, bool alone)
                               strncmp(text, selecting, sizeof(selecting) - 1) == 0
                         : size <= 0 || !kernel->names_waits;
     kernel->names_waits = kernel->names_waits || tells;
-    return awaits && swx_kernel_sleeps(pid) && (!alone || !has_company(pid));
+    return awaits && swx_kernel_sleeps(pid) && (tells || !alone || !has_company(pid));
 }
 
 bool swx_kernel_group_awaits_input(pid_t group)

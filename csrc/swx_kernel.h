@@ -93,8 +93,8 @@ bool swx_kernel_has_newborn(pid_t pid);
 bool swx_kernel_sleeps(pid_t pid);
 
 /* Whether a shell may wait for its terminal's input, as far as anybody tells: it sleeps, and not for something else that
- * /proc/PID/wchan names.  16 us.  alone: and no other process of its group is there that could be what reads, which takes
- * a look at all processes. */
+ * /proc/PID/wchan names.  16 us.  alone: and where that names nothing, it has its process group for itself; what else is in
+ * it could be what the shell waits for, and to know that takes a look at all processes. */
 bool swx_kernel_may_await_input(swx_kernel *kernel, pid_t pid, bool alone);
 
 /* Whether a thread of that process group may wait for input so. */

@@ -920,12 +920,13 @@ static bool is_outpaced(swx_session *s, where at, int64_t now)
     return true;
 }
 
-/* A shell whose prompts do not show is silent, has its terminal for itself, and has read all that was typed. */
-static bool is_still(swx_session *s, int64_t now)
+/* A shell whose prompts do not show is silent, has its terminal for itself, and has read all that was typed.  alone: and does
+ * not wait for another process of its group, see swx_kernel_may_await_input. */
+static bool is_still(swx_session *s, int64_t now, bool alone)
 {
     return now - s->last_data > UNHEARD && now - s->delivered > UNHEARD && typed_all(s) && swx_pty_input_consumed(&s->pty) &&
            swx_pty_foreground(&s->pty) == s->child.pid &&
-           swx_kernel_may_await_input(&s->kernel, s->child.pid, !has_evidence(s));
+           swx_kernel_may_await_input(&s->kernel, s->child.pid, alone && !has_evidence(s));
 }
 
 /* A shell in the place of ours (`exec bash`, `exec zsh`) is at a prompt of its own, of which our marks know nothing: a bash is asked, and
@@ -933,7 +934,7 @@ static bool is_still(swx_session *s, int64_t now)
  * told what to run may wait so too. */
 static bool meets_another_shell(swx_session *s, int64_t now)
 {
-    if (s->pty.carrier || !s->begun || now - s->last_data <= UNHEARD || !swx_stop_is_replaced(s) || !is_still(s, now)) {
+    if (s->pty.carrier || !s->begun || now - s->last_data <= UNHEARD || !swx_stop_is_replaced(s) || !is_still(s, now, true)) {
         return false;
     }
     swx_shell_kind kind = swx_kernel_shell_of(s->child.pid);
@@ -1018,7 +1019,7 @@ static bool asks_unheard(swx_session *s, int64_t now)
     bool unread = s->expects_start && !s->begun; /* the shell waits for more of it, in an open quote of an alias's */
     bool may = !s->pty.carrier && !has_evidence(s) && !s->found.rank && !s->attached && !s->notices && !swx_listen_is_held(s) &&
                (unread || (s->hints & SWX_HINT_HIDES) || s->stopped == s->child.pid);
-    int64_t worked = may && is_still(s, now) ? swx_kernel_worked(s->child.pid) : 0;
+    int64_t worked = may && is_still(s, now, true) ? swx_kernel_worked(s->child.pid) : 0;
     bool again = worked && worked == s->still;
     s->still = worked;
     if (!again || !swx_settle_drained(s, now)) {
@@ -1060,7 +1061,7 @@ static void settle_challenge(swx_session *s, int64_t now)
     if (s->phase == ASK) { /* the answer's last mark moves on; without it the line was not understood */
         where at = look_at_shell(s, 1);
         bool waits = at == AT_PROMPT ? is_silent(s, now) && waits_for_input(s)
-                                     : at == NO_EVIDENCE && !s->pty.carrier && !s->doubting && is_still(s, now);
+                                     : at == NO_EVIDENCE && !s->pty.carrier && !s->doubting && is_still(s, now, true);
         if (waits && swx_settle_drained(s, now) && s->phase == ASK) {
             if (s->ask_again) {
                 s->ask_again = false;
@@ -1084,7 +1085,8 @@ static void settle_challenge(swx_session *s, int64_t now)
     /* To a carrier the second line is typed behind the first: what is on its way takes any time. */
     bool ahead = s->pty.carrier && s->phase == AWAIT_PROMPT;
     bool arrived = s->found.rank || s->phase != RESTORE || at != AT_PROMPT || waits_for_input(s);
-    bool still = at == NO_EVIDENCE && (s->found.rank || ahead || (s->pty.carrier ? is_silent(s, now) : is_still(s, now)));
+    bool alone = s->phase != AWAIT_PROMPT; /* one that has answered has nothing left to run */
+    bool still = at == NO_EVIDENCE && (s->found.rank || ahead || (s->pty.carrier ? is_silent(s, now) : is_still(s, now, alone)));
     bool evident = (at == AT_PROMPT && arrived) || still;
     if (!evident || !swx_settle_drained(s, now)) {
         if (s->state == CHALLENGE) {

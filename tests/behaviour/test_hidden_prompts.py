@@ -97,6 +97,19 @@ def test_no_question_for_who_reads(sh: Shell, read: str) -> None:
     sh.gives("echo hi", "hi\n")
 
 
+@pytest.mark.parametrize("hide", ["exec 2>/dev/null", "exec 3>&-", "unset PS1 PROMPT_COMMAND", "readonly PS1='$ '"])
+def test_a_job_in_the_group_of_the_shell(sh: Shell, hide: str) -> None:
+    """Without job control a job is in the shell's own group, which strands nothing that the shell is asked."""
+    sh.gives("set +m", "")
+    sh.run("sleep 1000 &")
+    sh.gives(hide, "")
+    sh.gives("echo a; (exit 3)", "a\n", 3)
+    sh.times_out("wait", 0.5)
+    sh.interrupt()
+    sh.gives("echo a; (exit 3)", "a\n", 3)
+    sh.run("kill $!")
+
+
 def test_a_long_line_that_reads_has_not_ended(sh: Shell) -> None:
     """The prompt of an empty line that is typed before it says nothing of it."""
     sh.gives("exec 2>&0", "")
