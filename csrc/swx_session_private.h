@@ -71,6 +71,7 @@ struct swx_session {
     swx_op *interrupts;   /* overtaking ones */
     swx_op *closer;
     pid_t stopped;        /* the group that an interrupt was sent to, 0: none since the command began */
+    pid_t newborn;        /* the group of a child that was no program yet when it was sent one; 0: there was none */
     int64_t worked;       /* the shell's own processor time when its terminal was last known to be its own */
     int64_t last_start;   /* of any process then, see swx_kernel_last_start */
     int64_t outpaced;     /* since when another process's read of the terminal is seen ahead of the shell's; 0: it is not */
@@ -291,6 +292,12 @@ bool swx_stop_runs_shell(const swx_session *s, pid_t pid);
 /* Remembers what is told of the shell's program, and whether another one is in its process (exec). */
 void swx_stop_know_shell(swx_session *s);
 bool swx_stop_is_replaced(const swx_session *s);
+
+/* Bash 5.2 may go to its prompt on a SIGINT around the birth of a child, which forgets that signal, runs all the same and takes the
+ * terminal.  The shell then waits for it behind the next command, whose exit code would be that child's: so it is asked something, and
+ * the child, once it is a program, is sent another SIGINT while the shell waits. */
+bool swx_stop_left_newborn(swx_session *s);
+void swx_stop_end_newborn(swx_session *s);
 
 /* Attempts that are due. */
 void swx_stop_interrupts(swx_session *s, int64_t now);

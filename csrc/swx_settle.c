@@ -506,7 +506,7 @@ static void conclude(swx_session *s, int code, uint32_t jobs, const char *unread
 {
     swx_settle_drop_start(s);
     drop_own(s);
-    s->stopped = 0;
+    s->stopped = s->newborn = 0;
     settle_modes(s);
     bool processed = s->processed;
     s->processed = false;
@@ -991,7 +991,12 @@ static void settle_running(swx_session *s, int64_t now, bool fresh)
         if (is_outpaced(s, at, now)) {
             return;
         }
-        if (s->found.rank) {
+        if (s->stopped == s->child.pid && swx_kernel_has_newborn(s->child.pid)) {
+            try_again_later(s, now); /* it may be about to take the terminal */
+        } else if (s->found.rank && swx_stop_left_newborn(s)) {
+            swx_buf_chop(&s->output, (size_t)(s->output.total - s->found.at));
+            swx_settle_challenge(s, now, false);
+        } else if (s->found.rank) {
             conclude_from_mark(s, now);
         } else {
             s->lost_prompts++;
@@ -1057,6 +1062,9 @@ static void settle_challenge(swx_session *s, int64_t now)
 {
     if (s->phase == ASK && was_in_vain(s, now)) {
         return;
+    }
+    if (s->answered) {
+        swx_stop_end_newborn(s);
     }
     if (s->phase == ASK) { /* the answer's last mark moves on; without it the line was not understood */
         where at = look_at_shell(s, 1);

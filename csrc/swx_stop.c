@@ -116,9 +116,27 @@ static void signal_foreground(swx_session *s, swx_op *op, pid_t group, int64_t n
     op->calm = 0;
     op->missed = is_program(s, group) && swx_kernel_is_over(group);
     op->unborn = is_program(s, group) && swx_stop_runs_shell(s, group);
+    s->newborn = op->unborn ? group : 0;
     if (!is_program(s, group) || (kill(-group, SIGINT) != 0 && errno == EPERM)) {
         op->missed = false;
         swx_pty_signal(&s->pty, SIGINT, NULL);
+    }
+}
+
+bool swx_stop_left_newborn(swx_session *s)
+{
+    pid_t shell = s->child.pid, front = swx_pty_foreground(&s->pty);
+    if (!s->newborn && s->stopped == shell && is_program(s, front)) {
+        s->newborn = front;
+    }
+    return !s->pty.carrier && s->newborn && getsid(s->newborn) == shell && !swx_kernel_is_over(s->newborn);
+}
+
+void swx_stop_end_newborn(swx_session *s)
+{
+    if (s->newborn && !swx_stop_runs_shell(s, s->newborn) && getsid(s->newborn) == s->child.pid) {
+        kill(-s->newborn, SIGINT);
+        s->newborn = 0;
     }
 }
 
