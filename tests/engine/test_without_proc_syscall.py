@@ -46,6 +46,8 @@ LEFT_OUT = (
     # And whether a bash that waits for a line without readline does so at its prompt.
     "test_interrupts.py::test_another_bash_in_its_place[--norc --noediting]",
     "test_interrupts.py::test_another_bash_in_its_place[--noediting --rcfile /dev/null -i]",
+    # And that something has thrown a command away, where no prompt can be seen.
+    "test_attacks.py::test_what_is_typed_is_thrown_away[readonly",
     # A perfect copy of the coming mark, and then a read of the shell's own: it is asleep as at its prompt.
     "test_spoofing.py::test_marks_then_a_wait[read",
     "test_spoofing.py::test_marks_then_a_wait[IFS= read",
