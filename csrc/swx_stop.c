@@ -162,11 +162,12 @@ static void release_shell(swx_session *s, swx_op *op, int64_t now)
     op->struck = now;
     op->look = FIRST_LOOK;
     op->missed = op->unborn = false;
+    bool reads = swx_child_reads(&s->child, s->pty.path); /* first: by then it may have come to its prompt, which the look tells */
     swx_shell_at at = swx_kernel_look(&s->kernel);
     if (at == SWX_SHELL_PROMPT || at == SWX_SHELL_READLINE || (swx_kernel_reads(&s->kernel) && swx_stop_is_replaced(s))) {
         return;
     }
-    if (swx_child_reads(&s->child, s->pty.path)) {
+    if (reads) {
         if (has_unread_input(s)) {
             return; /* the shell has not come to run since the last one, and would read the next one at its prompt */
         }
