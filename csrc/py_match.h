@@ -6,7 +6,7 @@
 
 #include "swx_match.h"
 
-/* Adds the type Matcher and the exception UnsupportedPattern to a module.  0, or -1 with an exception set. */
+/* Adds the type Matcher to a module.  0, or -1 with an exception set. */
 int swx_py_match_init(PyObject *module);
 
 /* Takes the swx_match out of a Matcher, for use without the GIL by one stream.  It is not reset.  NULL with TypeError

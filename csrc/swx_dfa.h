@@ -1,41 +1,81 @@
-/* swx_dfa.h: the lazy DFA over characters, which also knows where a match began.
- *
- * A state of the DFA is what is alive in the NFA, grouped by where it began, oldest first:
- *
- *      registers   [0] = 17     [1] = 40
- *      state        {5, 9}       {3}          + {starts of all patterns}, which begin here and are implied
- *
- * An NFA state stays in its oldest group only, so a hit taken from the first group that has one is the one that starts
- * first.  A transition says which old group becomes which new one; where nothing moves it is a plain table entry, and
- * the loop over such entries is all that happens for most bytes.
- *
- * States are made when first needed and kept in a bounded cache.  When it is full it is emptied, and the search goes on
- * from the state at hand: time stays linear in the bytes, at worst with the size of the NFA as the factor.  Making states
- * is work, counted in states of the NFA that are looked at; a stream that needs too much of it ends with SWX_ELIMIT.
- */
+/* swx_dfa.h: the states of the lazy DFA behind swx_match.h, which has the picture. */
 #ifndef SWX_DFA_H
 #define SWX_DFA_H
 
-#include "swx_alphabet.h"
-#include "swx_skip.h"
+#include "swx_match.h"
 
-/* How much work a stream may need, at 20 ns each: to make the states of a large list of patterns, and for each byte.  Both together
- * keep the reactor's thread, in which all sessions are read, a third of a second at most before it looks at the others. */
-#define SWX_DFA_WORK 4000000u
-#define SWX_DFA_WORK_PER_BYTE 40u
+#define SWX_DFA_SPECIAL 0x80000000u /* table entry: number of a move, not the next row */
+#define SWX_DFA_UNKNOWN 0xFFFFFFFFu /* table entry: not made yet */
+#define SWX_DFA_FRESH 0xFFFFu       /* in a map: the group that begins with the character at hand */
 
-#define SWX_DFA_CACHE (4u << 20) /* bytes; one state more may be over it */
+/* What is known of the place before the next character.  A state of the DFA is bound to one such context. */
+enum { SWX_AFTER_NEWLINE = 1, SWX_AFTER_WORD = 2, SWX_AFTER_ASCII_WORD = 4, SWX_AT_START = 8, SWX_CONTEXTS = 16 };
 
-typedef struct swx_dfa swx_dfa;
+typedef struct {
+    uint32_t kind, value, out;
+} swx_nfa_state;
 
-/* nfa, alphabet and skip are borrowed.  SWX_OK or SWX_ENOMEM. */
-swx_status swx_dfa_new(swx_dfa **out, const swx_nfa *nfa, const swx_alphabet *alphabet, const swx_skip *skip, size_t cache);
+/* A transition that moves registers or is a hit. */
+typedef struct {
+    uint32_t row;
+    uint32_t map;    /* maps[map .. map+groups): for each new group the old one, or SWX_DFA_FRESH */
+    uint16_t groups;
+    uint16_t from;   /* of a hit: the old group, or SWX_DFA_FRESH */
+    uint32_t pattern; /* of a hit, + 1; 0: no hit */
+} swx_dfa_move;
+
+typedef struct {
+    uint32_t *items;
+    size_t count;
+} swx_dfa_list;
+
+/* A growing array inside the cache. */
+typedef struct {
+    void *items;
+    size_t count, capacity, width;
+} swx_dfa_pool;
+
+typedef struct {
+    /* the program, which the caller sets and keeps */
+    swx_match_counts counts;
+    const swx_nfa_state *nfa;
+    const uint32_t *starts, *sets;
+    uint32_t newline; /* letter */
+
+    uint8_t watched; /* the contexts that some assertion asks for */
+    bool late;       /* some assertion asks for what follows */
+    swx_dfa_list fresh[SWX_CONTEXTS]; /* the starts, per context */
+
+    size_t budget;                                /* bytes of the cache */
+    swx_dfa_pool rows, states, keys, moves, maps; /* the cache */
+    uint32_t *table;                              /* hash table of state numbers + 1 */
+    size_t table_size;
+    uint32_t idle_rows; /* rows below this number have no group: nothing is alive but the starts */
+
+    /* scratch, each with room for every NFA state */
+    uint32_t *seen, *seen_next, *seen_end, *stack;
+    uint32_t mark;
+    swx_dfa_list now, next; /* `next` holds the groups of the state being made */
+    uint16_t *next_map;     /* per new group the old one */
+    size_t next_groups;
+    swx_dfa_move made; /* the move at hand, when it could not be kept */
+    uint64_t work;     /* states of the NFA that were looked at, ever */
+} swx_dfa;
+
+/* Bytes of a set of letters, in words. */
+static inline size_t swx_dfa_width(const swx_dfa *dfa) { return ((size_t)dfa->counts.letters + 31) / 32; }
+
+/* Makes the first states, once the program is set.  False: out of memory; swx_dfa_free is legal after any result. */
+bool swx_dfa_init(swx_dfa *dfa);
 void swx_dfa_free(swx_dfa *dfa);
 
-/* A new stream at offset 0. */
-void swx_dfa_reset(swx_dfa *dfa);
+/* The row at the beginning of a stream, and of any other place where nothing is alive. */
+static inline uint32_t swx_dfa_first_row(const swx_dfa *dfa) { return dfa->watched & SWX_AT_START ? dfa->idle_rows : 0; }
 
-/* As swx_match_feed. */
-swx_status swx_dfa_feed(swx_dfa *dfa, const uint8_t *bytes, size_t size, size_t *consumed, swx_hit *hit);
+/* Empties the cache but for the states in which nothing is alive, which come first.  False: out of memory. */
+bool swx_dfa_start_cache(swx_dfa *dfa);
+
+/* Makes the entry for a letter in a row.  *entry is valid until the next call.  False: out of memory. */
+bool swx_dfa_make_entry(swx_dfa *dfa, uint32_t row, uint32_t letter, uint32_t *entry);
 
 #endif

@@ -1,8 +1,8 @@
 /* swx_match.h: which of several patterns completes first in a byte stream.
  *
- * Patterns are Python `re` expressions (the text of a str, as UTF-8, flags DOTALL).  The stream is read as Python's
- * bytes.decode("utf-8", "surrogateescape") would read it: well-formed sequences are characters, and every byte that
- * belongs to none is a character of its own (U+DC80..U+DCFF), which `.`, negated classes, \D, \W and \S match.
+ * The patterns come as a program, the NFA that swerex_c/engine/patterns.py makes of Python's regular expressions.  The
+ * stream is read as Python's bytes.decode("utf-8", "surrogateescape") would read it: well-formed sequences are characters,
+ * and every byte that belongs to none is a character of its own (U+DC80..U+DCFF), which `.` and negated classes match.
  *
  * Semantics: characters arrive one at a time, and after each the text is what has arrived so far.
  *     The match that completes first wins; among those the one that starts first; then the order of the list.
@@ -12,15 +12,20 @@
  *             last byte, whatever follows.  In the middle of a pattern \b \B look at both neighbours.
  *   (?m)      ^ also after, $ also before a newline
  *
- *      patterns --parse--> syntax tree --all literal?--> Aho-Corasick table            swx_regex, swx_literal
- *                               `------------------> NFA --> lazy DFA over characters  swx_nfa, swx_alphabet, swx_dfa
- *      bytes --swx_skip (no match can start here)--> one of the two --> hit
+ *      bytes --swx_skip (no match can start here)--> letters --lazy DFA--> hit
  *
- * Each byte is read once, memory is bounded, and no byte of the stream is kept: the start of a hit comes from registers
- * that the automaton moves along.  Unsupported because not regular: back-references, look-around, conditionals, atomic
- * groups, possessive repeats; because not exact here: \N{...}, lone surrogates, (?i) with non-ASCII characters (unless
- * (?a)), \d \w \b without tables (unless (?a)), \b or \B at a pattern's end where the character before it does not
- * decide, `$` without (?m) before something that can match a newline.
+ * A state of the DFA is what is alive in the NFA, grouped by where it began, oldest first:
+ *
+ *      registers   [0] = 17     [1] = 40
+ *      state        {5, 9}       {3}          + {starts of all patterns}, which begin here and are implied
+ *
+ * An NFA state stays in its oldest group only, so a hit taken from the first group that has one is the one that starts
+ * first.  A transition says which old group becomes which new one; where nothing moves it is a plain table entry, and
+ * the loop over such entries is all that happens for most bytes.  So each byte is read once, and none is kept.
+ *
+ * States are made when first needed and kept in a bounded cache.  When it is full it is emptied, and the search goes on
+ * from the state at hand: time stays linear in the bytes, at worst with the size of the NFA as the factor.  Making states
+ * is work, counted in states of the NFA that are looked at; a stream that needs too much of it ends with SWX_ELIMIT.
  *
  * Not thread-safe; one matcher serves one stream at a time.
  */
@@ -29,25 +34,47 @@
 
 #include "swx.h"
 
-#define SWX_MATCH_MAX_PATTERNS 4096
-#define SWX_MATCH_MAX_BYTES (256u << 10) /* of all patterns together */
+#define SWX_MATCH_MAX_STATES 16384u
+#define SWX_MATCH_MAX_LETTERS 4096u
+#define SWX_MATCH_CACHE (4u << 20) /* bytes; one state more may be over it */
 
-typedef struct {
-    const uint8_t *bytes; /* UTF-8, need not outlive swx_match_new */
-    size_t size;
-} swx_pattern;
+/* How much work a stream may need, at 20 ns each: to make the states of a large list of patterns, and for each byte.  Both together
+ * keep the reactor's thread, in which all sessions are read, a third of a second at most before it looks at the others. */
+#define SWX_MATCH_WORK 4000000u
+#define SWX_MATCH_WORK_PER_BYTE 40u
 
-/* Inclusive range of code points. */
+/* A program is an array of 32-bit words: these counts, then the parts, in this order.
+ *
+ *      states    kind, value, out       each; the states of a pattern stand together, those of the first pattern first
+ *      starts    state                  per pattern
+ *      bounds    code point             the first is 0; a letter is the characters of some ranges
+ *      letters   letter                 per bound, of the characters from there to the next bound
+ *      sets      letters, a bit each    number 0 is the newline, number 1 the surrogates (bytes that are not UTF-8)
+ *      prefixes  256 bits               per pattern SWX_SKIP_DEPTH times: the bytes that may be the nth of a match
+ */
 typedef struct {
-    uint32_t low, high;
-} swx_range;
+    uint32_t states, patterns, bounds, letters, sets;
+    uint32_t word, ascii_word; /* set + 1 of \w, where a boundary needs it */
+} swx_match_counts;
 
-/* Which characters beyond ASCII are \d and \w: sorted, disjoint, of all code points (ASCII included).  They come from
- * the caller because they belong to a version of Unicode, which is the version of its `re`. */
-typedef struct {
-    const swx_range *digit, *word;
-    size_t digits, words; /* counts */
-} swx_match_tables;
+typedef enum {
+    SWX_READ,   /* value: set of letters; goes to out with one of them */
+    SWX_SPLIT,  /* goes to out and to value, on nothing */
+    SWX_ASSERT, /* value: swx_assertion; goes to out, on nothing, where it holds */
+    SWX_MATCH   /* value: the pattern */
+} swx_nfa_kind;
+
+typedef enum {
+    SWX_AT_BEGIN,      /* ^ or \A */
+    SWX_AT_LINE_BEGIN, /* ^ under (?m) */
+    SWX_AT_END,        /* \Z */
+    SWX_AT_LAST_LINE,  /* $ */
+    SWX_AT_LINE_END,   /* $ under (?m) */
+    SWX_AT_BOUNDARY,   /* \b, Unicode words */
+    SWX_AT_NO_BOUNDARY,
+    SWX_AT_ASCII_BOUNDARY, /* \b under (?a) */
+    SWX_AT_ASCII_NO_BOUNDARY
+} swx_assertion;
 
 typedef struct {
     size_t index;        /* of the pattern */
@@ -56,17 +83,11 @@ typedef struct {
 
 typedef struct swx_match swx_match;
 
-/* Compiles.  tables may be NULL and need not outlive the call.  bad_index may be NULL; on failure it names the pattern.
- * SWX_EINVAL: not a valid expression (err->text, err->position: byte offset in the pattern);
- * SWX_EUNSUPPORTED: valid or undecided, but outside of what is handled here; SWX_ELIMIT: too large; SWX_ENOMEM. */
-swx_status swx_match_new(swx_match **out, const swx_pattern *patterns, size_t count, const swx_match_tables *tables,
-                         size_t *bad_index, swx_error *err);
+/* Copies a program of `count` words.  SWX_EINVAL: it is none; SWX_ENOMEM. */
+swx_status swx_match_new(swx_match **out, const uint32_t *program, size_t count);
 
-/* Whether pattern number `index` matches the empty text; such a pattern hits at once, before any byte. */
-bool swx_match_matches_empty(const swx_match *match, size_t index);
-
-/* The number of patterns. */
-size_t swx_match_count(const swx_match *match);
+/* As if the cache had so many bytes. */
+void swx_match_limit_cache(swx_match *match, size_t bytes);
 
 /* A new stream: offset 0, nothing read, errors forgotten. */
 void swx_match_reset(swx_match *match);

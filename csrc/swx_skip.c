@@ -7,31 +7,16 @@
 #include <tmmintrin.h>
 #endif
 
-void swx_byte_set_add_range(swx_byte_set *set, unsigned low, unsigned high)
+/* The half bytes that a set of bytes allows. */
+static void halves_of(const uint32_t set[8], uint16_t halves[2])
 {
-    for (unsigned byte = low; byte <= high; byte++) {
-        swx_byte_set_add(set, byte);
-    }
-}
-
-void swx_skip_init(swx_skip *skip)
-{
-    memset(skip, 0, sizeof(*skip));
-}
-
-/* The half bytes that a set allows. */
-static void halves_of(const swx_byte_set *set, uint16_t halves[2])
-{
-    uint64_t low = 0;
-    halves[1] = 0;
-    for (unsigned word = 0; word < 4; word++) {
-        uint64_t bits = set->bits[word];
-        low |= bits | bits >> 16 | bits >> 32 | bits >> 48;
-        for (unsigned high = 0; high < 4; high++) {
-            halves[1] |= (uint16_t)((bits >> (16 * high) & 0xFFFF ? 1u : 0u) << (4 * word + high));
-        }
+    uint32_t low = 0, high = 0;
+    for (unsigned word = 0; word < 8; word++) {
+        low |= set[word] | set[word] >> 16;
+        high |= (set[word] & 0xFFFF ? 1u : 0u) << 2 * word | (set[word] >> 16 ? 2u : 0u) << 2 * word;
     }
     halves[0] = (uint16_t)low;
+    halves[1] = (uint16_t)high;
 }
 
 /* How much a bucket would let pass if it also held a pattern with these halves. */
@@ -47,13 +32,13 @@ static uint32_t load_with(uint16_t bucket[SWX_SKIP_FAST][2], uint16_t halves[SWX
 
 /* The bucket that the pattern makes worse least.  Patterns that allow much would spoil it for others, so all of these
  * share the last one. */
-static unsigned choose_bucket(swx_skip *skip, const swx_byte_set sets[SWX_SKIP_DEPTH])
+static unsigned choose_bucket(swx_skip *skip, const uint32_t *sets)
 {
     uint16_t none[SWX_SKIP_FAST][2] = { { 0 } }, halves[SWX_SKIP_FAST][2];
     uint32_t best = UINT32_MAX;
     unsigned chosen = 7;
     for (unsigned depth = 0; depth < SWX_SKIP_FAST; depth++) {
-        halves_of(&sets[depth], halves[depth]);
+        halves_of(sets + 8 * depth, halves[depth]);
     }
     bool wide = load_with(none, halves) > (1u << 24) / 100;
     for (unsigned bucket = 0; bucket < 7 && !wide; bucket++) {
@@ -80,13 +65,13 @@ static void allow(swx_skip *skip, unsigned depth, unsigned byte, uint8_t bit)
     }
 }
 
-void swx_skip_add(swx_skip *skip, const swx_byte_set sets[SWX_SKIP_DEPTH])
+void swx_skip_add(swx_skip *skip, const uint32_t sets[SWX_SKIP_WORDS])
 {
     uint8_t bit = (uint8_t)(1u << choose_bucket(skip, sets));
     for (unsigned depth = 0; depth < SWX_SKIP_DEPTH; depth++) {
-        for (unsigned word = 0; word < 4; word++) {
-            for (uint64_t bits = sets[depth].bits[word]; bits; bits &= bits - 1) {
-                allow(skip, depth, word * 64 + (unsigned)__builtin_ctzll(bits), bit);
+        for (unsigned word = 0; word < 8; word++) {
+            for (uint32_t bits = sets[8 * depth + word]; bits; bits &= bits - 1) {
+                allow(skip, depth, word * 32 + (unsigned)__builtin_ctz(bits), bit);
             }
         }
     }

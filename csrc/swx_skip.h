@@ -12,10 +12,7 @@
 
 #define SWX_SKIP_DEPTH 8 /* bytes that a pattern tells about itself, at most 8 */
 #define SWX_SKIP_FAST 3  /* of these, how many are tested for every place */
-
-typedef struct {
-    uint64_t bits[4];
-} swx_byte_set;
+#define SWX_SKIP_WORDS (8 * SWX_SKIP_DEPTH)
 
 typedef struct {
     uint8_t allowed[SWX_SKIP_DEPTH][256]; /* per byte the buckets that allow it */
@@ -26,14 +23,8 @@ typedef struct {
     bool vector; /* the processor has SSSE3 */
 } swx_skip;
 
-static inline void swx_byte_set_add(swx_byte_set *set, unsigned byte) { set->bits[byte >> 6] |= UINT64_C(1) << (byte & 63); }
-static inline bool swx_byte_set_has(const swx_byte_set *set, unsigned byte) { return set->bits[byte >> 6] >> (byte & 63) & 1; }
-void swx_byte_set_add_range(swx_byte_set *set, unsigned low, unsigned high);
-
-void swx_skip_init(swx_skip *skip);
-
-/* Adds a pattern by what its first bytes may be. */
-void swx_skip_add(swx_skip *skip, const swx_byte_set sets[SWX_SKIP_DEPTH]);
+/* Adds a pattern to one that is all zeros, by what its first bytes may be: SWX_SKIP_DEPTH sets of 256 bits. */
+void swx_skip_add(swx_skip *skip, const uint32_t sets[SWX_SKIP_WORDS]);
 
 /* After the last pattern. */
 void swx_skip_finish(swx_skip *skip);

@@ -208,22 +208,14 @@ def living_marks(marks: Sequence[int], /) -> list[int]: ...  # those that a livi
 
 # ---- patterns
 
-class UnsupportedPattern(ValueError):
-    # A pattern that is not regular, or not exact in a stream, or too large.
-    index: int  # of the pattern
-
 @final
 class Matcher:
-    # ValueError (with `index`) for an invalid pattern. One stream at a time: RuntimeError when it is in use.
-    def __new__(cls, patterns: Sequence[str]) -> Matcher: ...
+    # ValueError for what is no program. One stream at a time: RuntimeError when it is in use.
+    def __new__(cls, program: bytes) -> Matcher: ...
     def feed(self, data: Buffer, /) -> tuple[int, int, int] | None: ...  # (index, start, end) in the stream
     def reset(self) -> None: ...
     @property
     def consumed(self) -> int: ...  # bytes of the last data
-    @property
-    def matches_empty(self) -> list[bool]: ...
-
-_match_tables: tuple[bytes, bytes] | None  # what \d and \w are in this interpreter; made when first needed
 
 # ---- terminal output as plain text
 

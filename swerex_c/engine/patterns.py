@@ -1,29 +1,410 @@
-"""Compile the patterns of `expect`, Python regular expressions, for the core."""
+"""Compile the patterns of `expect`, Python regular expressions, for the core's matcher.
+
+`re` itself parses them, so they mean what they mean there. Its syntax tree becomes a Thompson NFA whose input are
+letters: all characters that no set of the patterns tells apart are one letter. `csrc/swx_match.h` has the format.
+"""
 
 from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from re import _constants as op  # type: ignore[attr-defined]
+from re import _parser  # type: ignore[attr-defined]
+from typing import Any
 
 from swerex_c import _core
 from swerex_c.exceptions import InvalidInputError
 
 __all__ = ["make_matcher"]
 
+Ranges = tuple[tuple[int, int], ...]
+"""Inclusive ranges of code points, sorted; none touches the next."""
 
-def make_matcher(patterns: list[str]) -> _core.Matcher:
+MAX_PATTERNS = 4096
+MAX_CHARACTERS = 64 * 1024  # of all patterns together
+MAX_STATES = 16384
+MAX_LETTERS = 4096
+
+READ, SPLIT, ASSERT, MATCH = range(4)  # kinds of states
+BEGIN, LINE_BEGIN, END, LAST_LINE, LINE_END, BOUNDARY, NO_BOUNDARY, ASCII_BOUNDARY, ASCII_NO_BOUNDARY = range(9)
+IN_EMPTY_TEXT = {BEGIN, LINE_BEGIN, END, LAST_LINE, LINE_END, *([NO_BOUNDARY] if re.fullmatch(r"\B", "") else [])}
+
+LAST = 0x10FFFF
+NEWLINE: Ranges = ((10, 10),)
+SURROGATES: Ranges = ((0xD800, 0xDFFF),)  # stand for bytes that are not UTF-8
+
+DEPTH = 8  # first bytes of a match that a pattern tells
+EVERY_BYTE = (1 << 256) - 1
+
+
+def make_matcher(patterns: Sequence[str]) -> _core.Matcher:
     """Return an automaton that searches output for the patterns in linear time.
 
     Raises:
-        InvalidInputError: if a pattern is no valid regular expression, is not regular (look-around, back-references)
-            or is too large, or matches the empty text, which would end every action at once. The message names it.
+        InvalidInputError: if a pattern is no valid regular expression, is not regular (look-around, back-references),
+            is too large, or matches the empty text, which would end every action at once. The message names it.
     """
-    try:
-        matcher = _core.Matcher(patterns)
-    except ValueError as e:
-        msg = str(e)
-        if (index := getattr(e, "index", None)) is not None:
-            msg = f"expect[{index}]" + msg.removeprefix(f"pattern {index}")
-        raise InvalidInputError(msg) from None
-    if True in (empty := matcher.matches_empty):
-        index = empty.index(True)
-        msg = f"expect[{index}] matches the empty text, so it would end every action at once: {patterns[index]!r:.1000}"
-        raise InvalidInputError(msg)
-    return matcher
+    return _core.Matcher(_compile(tuple(patterns)))
+
+
+@lru_cache(maxsize=64)
+def _compile(patterns: tuple[str, ...]) -> bytes:
+    compiler, left = _Compiler(), MAX_CHARACTERS
+    for index, pattern in enumerate(patterns):
+        left -= len(pattern)
+        try:
+            if left < 0 or index == MAX_PATTERNS:
+                raise _RefusedError(f"more than {MAX_PATTERNS} patterns, or {MAX_CHARACTERS} characters, are too many")
+            compiler.add_pattern(pattern)
+        except (re.error, OverflowError, FutureWarning) as error:
+            why = f"is not a valid regular expression: {error}"
+        except RecursionError:
+            why = "cannot be searched for while output comes: it is nested too deeply"
+        except _RefusedError as error:
+            why = f"cannot be searched for while output comes: {error}"
+        else:
+            continue
+        raise InvalidInputError(f"expect[{index}], {pattern!r:.1000}, {why}")
+    return compiler.program()
+
+
+class _RefusedError(Exception):
+    """A pattern is a regular expression, but cannot be searched for."""
+
+
+# ---- sets of characters ----
+
+
+def _union(*several: Iterable[tuple[int, int]]) -> Ranges:
+    joined: list[tuple[int, int]] = []
+    for low, high in sorted(each for ranges in several for each in ranges):
+        if joined and low <= joined[-1][1] + 1:
+            joined[-1] = joined[-1][0], max(high, joined[-1][1])
+        else:
+            joined.append((low, high))
+    return tuple(joined)
+
+
+def _complement(ranges: Ranges) -> Ranges:
+    edges = [-1, *(edge for each in ranges for edge in each), LAST + 1]
+    return tuple((low + 1, high - 1) for low, high in zip(edges[::2], edges[1::2], strict=True) if low + 1 < high)
+
+
+def _is_within(inner: Ranges, outer: Ranges) -> bool:
+    return _union(inner, outer) == outer
+
+
+def _text_of(*points: range) -> str:
+    return array("I", [point for each in points for point in each]).tobytes().decode("utf-32", "surrogatepass")
+
+
+@lru_cache
+def _categories(ascii_only: bool) -> dict[str, Ranges]:
+    r"""Return the characters of `\d`, `\w` and `\s`. All are in planes 0 to 3 of Unicode, or in plane 14."""
+    text = _text_of(range(128)) if ascii_only else _text_of(range(0x40000), range(0xE0000, 0xF0000))
+    found = {}
+    for letter in "dws":
+        runs = (run[0] for run in re.finditer(rf"\{letter}+", text))
+        found[letter] = tuple((ord(run[0]), ord(run[-1])) for run in runs)
+        found[letter.upper()] = _complement(found[letter])
+    return found
+
+
+@lru_cache
+def _cased() -> str:
+    """Return all characters that have another case: they are in planes 0 and 1."""
+    text = _text_of(range(0x20000))
+    cases = zip(text, map(str.lower, text), map(str.upper, text), strict=True)
+    return "".join(each for each, lower, upper in cases if lower != upper)
+
+
+@lru_cache(maxsize=1024)
+def _ignoring_case(source: str, ascii_only: bool) -> Ranges:
+    """Return the characters with another case that a set matches under `(?i)`."""
+    expression = re.compile(f"(?{'a' * ascii_only}i:[{source}])")
+    text = _text_of(range(128)) if ascii_only else _cased()
+    return _union((ord(each), ord(each)) for each in expression.findall(text))
+
+
+_CATEGORY = {
+    op.CATEGORY_DIGIT: "d",
+    op.CATEGORY_NOT_DIGIT: "D",
+    op.CATEGORY_SPACE: "s",
+    op.CATEGORY_NOT_SPACE: "S",
+    op.CATEGORY_WORD: "w",
+    op.CATEGORY_NOT_WORD: "W",
+}
+
+
+def _set_of(items: Sequence[tuple[Any, Any]], flags: int) -> Ranges:
+    """Return the characters of a class, which is given as `re` parses it."""
+    found: list[Ranges] = []
+    source = ""
+    negated = bool(items) and items[0][0] is op.NEGATE
+    for kind, value in items[negated:]:
+        if kind is op.CATEGORY:
+            letter = _CATEGORY[value]
+            found.append(_categories(bool(flags & re.ASCII))[letter])
+            source += f"\\{letter}"
+            continue
+        low, high = (value, value) if kind is op.LITERAL else value
+        if any(0xD800 <= point < 0xE000 for point in (low, high)):
+            raise _RefusedError("a lone surrogate is in no output")
+        found.append(((low, high),))
+        source += f"\\U{low:08x}-\\U{high:08x}"
+    if source and flags & re.IGNORECASE:
+        found.append(_ignoring_case(source, bool(flags & re.ASCII)))
+    ranges = _union(*found)
+    return _complement(ranges) if negated else ranges
+
+
+# ---- the automaton ----
+
+_AT = {
+    op.AT_BEGINNING: (BEGIN, LINE_BEGIN),  # without (?m), and with it
+    op.AT_BEGINNING_STRING: (BEGIN, BEGIN),
+    op.AT_END: (LAST_LINE, LINE_END),
+    op.AT_END_STRING: (END, END),
+}
+_LOOK_AROUND = "look-around: write what stands there into the pattern itself"
+_REFUSED = {
+    op.GROUPREF: "a back-reference: write what it may be, or look for it in the output",
+    op.GROUPREF_EXISTS: "a conditional: write two patterns",
+    op.ASSERT: _LOOK_AROUND,
+    op.ASSERT_NOT: _LOOK_AROUND,
+    op.ATOMIC_GROUP: "an atomic group: write (?:...)",
+    op.POSSESSIVE_REPEAT: "a possessive repeat: leave its last + out",
+}
+_LATER = "a $, \\b or \\B that later text would have to decide: write what comes behind it"
+
+
+class _Compiler:
+    """The states of all patterns, built from the end: each construct stands before the state that follows it."""
+
+    def __init__(self) -> None:
+        self.states: list[tuple[int, int, int]] = []  # kind, value, and the state that comes next
+        self.starts: list[int] = []
+        self.sets: dict[Ranges, int] = {NEWLINE: 0, SURROGATES: 1}
+        self.classes: dict[tuple[Any, ...], int] = {}  # the set of each class, as it is written
+        self.words: list[Ranges | None] = [None, None]  # \w, and \w under (?a), where a boundary needs it
+
+    def add_pattern(self, pattern: str) -> None:
+        first = len(self.states)
+        tree = _parser.parse(pattern, int(re.DOTALL))
+        start = self._sequence(tree, tree.state.flags, self._add(MATCH, len(self.starts), 0))
+        if self._matches_empty(start):
+            raise _RefusedError("it matches the empty text, so it would end every action at once")
+        self._check_assertions(first, start)
+        self.starts.append(start)
+
+    def _add(self, kind: int, value: int, out: int) -> int:
+        if len(self.states) == MAX_STATES:
+            raise _RefusedError("it is too large, for repeats multiply")
+        self.states.append((kind, value, out))
+        return len(self.states) - 1
+
+    def _read(self, items: Sequence[tuple[Any, Any]], flags: int, out: int) -> int:
+        written = *items, flags & (re.ASCII | re.IGNORECASE)
+        if written not in self.classes:
+            self.classes[written] = self.sets.setdefault(_set_of(items, flags), len(self.sets))
+        return self._add(READ, self.classes[written], out)
+
+    def _sequence(self, items: Any, flags: int, out: int) -> int:
+        for kind, value in reversed(list(items)):
+            out = self._item(kind, value, flags, out)
+        return out
+
+    def _item(self, kind: Any, value: Any, flags: int, out: int) -> int:
+        if kind is op.LITERAL:
+            return self._read([(kind, value)], flags, out)
+        if kind is op.NOT_LITERAL:
+            return self._read([(op.NEGATE, None), (op.LITERAL, value)], flags, out)
+        if kind is op.IN:
+            return self._read(value, flags, out)
+        if kind is op.ANY:
+            return self._read([(op.NEGATE, None), *([] if flags & re.DOTALL else [(op.LITERAL, 10)])], flags, out)
+        if kind is op.FAILURE:
+            return self._read([], flags, out)
+        if kind is op.AT:
+            return self._add(ASSERT, self._assertion(value, flags), out)
+        if kind is op.SUBPATTERN:
+            _, added, removed, inner = value
+            if added & (re.ASCII | re.UNICODE):
+                flags &= ~(re.ASCII | re.UNICODE)
+            return self._sequence(inner, (flags | added) & ~removed, out)
+        if kind is op.BRANCH:
+            *others, last = value[1]
+            entry = self._sequence(last, flags, out)
+            for branch in reversed(others):
+                entry = self._add(SPLIT, entry, self._sequence(branch, flags, out))
+            return entry
+        if kind in (op.MAX_REPEAT, op.MIN_REPEAT):
+            least, most, inner = value
+            return self._repeat(least, most, inner, flags, out)
+        raise _RefusedError(_REFUSED.get(kind, f"{kind}: look for it in the output"))
+
+    def _repeat(self, least: int, most: int, inner: Any, flags: int, out: int) -> int:
+        entry = out
+        if most is op.MAXREPEAT:
+            entry = self._add(SPLIT, out, out)
+            body = self._sequence(inner, flags, entry)
+            self.states[entry] = SPLIT, out, body
+            if least:  # x+ is x* that begins in x
+                entry, least = body, least - 1
+        else:
+            for _ in range(most - least):
+                body = self._sequence(inner, flags, entry)
+                if body == entry:  # it is empty, and so is any number of it
+                    break
+                entry = self._add(SPLIT, out, body)
+        for _ in range(least):
+            body = self._sequence(inner, flags, entry)
+            if body == entry:
+                break
+            entry = body
+        return entry
+
+    def _assertion(self, at: Any, flags: int) -> int:
+        if at in _AT:
+            return _AT[at][bool(flags & re.MULTILINE)]
+        ascii_only = bool(flags & re.ASCII)
+        word = self.words[ascii_only] = _categories(ascii_only)["w"]
+        self.sets.setdefault(word, len(self.sets))
+        return BOUNDARY + 2 * ascii_only + (at is op.AT_NON_BOUNDARY)
+
+    def _matches_empty(self, start: int) -> bool:
+        stack, seen = [start], set()
+        while stack:
+            index = stack.pop()
+            kind, value, out = self.states[index]
+            if kind == MATCH:
+                return True
+            if index not in seen and (kind == SPLIT or (kind == ASSERT and value in IN_EMPTY_TEXT)):
+                stack += (value, out) if kind == SPLIT else (out,)
+            seen.add(index)
+        return False
+
+    def _check_assertions(self, first: int, start: int) -> None:
+        r"""Refuse what would have to be decided by the characters behind a hit.
+
+        A hit ends where the text that has arrived ends. That decides a boundary before the end of a pattern once and
+        for all if the character before it is always a word's (`\b` holds) or never (`\B` does); and a `$` without
+        (?m), unless the pattern goes on with a newline.
+        """
+        if not any(kind == ASSERT and value >= LAST_LINE for kind, value, _ in self.states[first:]):
+            return
+        sets = list(self.sets)
+        reach: dict[int, frozenset[int]] = {}  # per state the boundaries before the end, MATCH as -1, newline as -2
+        nothing: frozenset[int] = frozenset()
+        changed = True
+        while changed:
+            changed = False
+            for index in range(first, len(self.states)):
+                kind, value, out = self.states[index]
+                now = reach.get(out, nothing)
+                if kind == MATCH:
+                    now = frozenset([-1])
+                elif kind == READ:
+                    now = frozenset([-2]) if _is_within(NEWLINE, sets[value]) else nothing
+                elif kind == SPLIT:
+                    now |= reach.get(value, nothing)
+                elif value >= BOUNDARY and -1 in now:
+                    now |= {value}
+                changed |= now != reach.get(index)
+                reach[index] = now
+        if any(each >= BOUNDARY for each in reach[start]):
+            raise _RefusedError(_LATER)
+        for kind, value, out in self.states[first:]:
+            if kind == ASSERT and value == LAST_LINE and -2 in reach[out]:
+                raise _RefusedError(_LATER)
+            for boundary in reach[out] if kind == READ else ():
+                word = self.words[boundary >= ASCII_BOUNDARY] if boundary >= BOUNDARY else None
+                outside = boundary in (NO_BOUNDARY, ASCII_NO_BOUNDARY)
+                if word and not _is_within(sets[value], _complement(word) if outside else word):
+                    raise _RefusedError(_LATER)
+
+    def program(self) -> bytes:
+        """Return what `_core.Matcher` takes."""
+        edges: dict[int, int] = {0: 0}  # the sets that begin or end at a code point, a bit each
+        for ranges, number in self.sets.items():
+            for low, high in ranges:
+                edges[low] = edges.get(low, 0) ^ 1 << number
+                edges[high + 1] = edges.get(high + 1, 0) ^ 1 << number
+        edges.pop(LAST + 1, None)
+        bounds, letters, numbers = sorted(edges), [], dict[int, int]()
+        members = 0  # the sets that hold the characters from a bound on: these tell letters apart
+        for bound in bounds:
+            members ^= edges[bound]
+            letters.append(numbers.setdefault(members, len(numbers)))
+        if len(numbers) > MAX_LETTERS:
+            raise InvalidInputError(f"expect: the patterns tell more than {MAX_LETTERS} kinds of characters apart")
+        sets = [0] * len(self.sets)  # per set its letters, a bit each
+        for members, letter in numbers.items():
+            while members:
+                sets[members.bit_length() - 1] |= 1 << letter
+                members ^= 1 << members.bit_length() - 1
+        width = (len(numbers) + 31) // 32
+        words = [0 if word is None else self.sets[word] + 1 for word in self.words]
+        header = [len(self.states), len(self.starts), len(bounds), len(numbers), len(sets), *words]
+        parts = [header, *self.states, self.starts, bounds, letters]
+        parts += [_words(each, width) for each in sets]
+        parts += [_words(each, 8) for start in self.starts for each in self._first_bytes(start)]
+        return array("I", [word for part in parts for word in part]).tobytes()
+
+    def _first_bytes(self, start: int) -> list[int]:
+        """Return the bytes that may be the first, the second and so on of a match, a bit each."""
+        sets = list(self.sets)
+        masks = [0] * DEPTH
+        stack, seen = [(start, 0)], set()
+        while stack:
+            index, level = stack.pop()
+            if level == DEPTH or (index, level) in seen:
+                continue
+            seen.add((index, level))
+            kind, value, out = self.states[index]
+            if kind == SPLIT:
+                stack += [(value, level), (out, level)]
+            elif kind == ASSERT:
+                stack += [(out, level)] if value != BEGIN else []
+            elif kind == MATCH:
+                masks[level:] = [EVERY_BYTE] * (DEPTH - level)
+            elif len(bytes_of := _encode_one(sets[value])) > 1:
+                for place, byte in enumerate(bytes_of[: DEPTH - level], level):
+                    masks[place] |= 1 << byte
+                stack.append((out, min(level + len(bytes_of), DEPTH)))
+            else:
+                ascii_bytes, leads = _leading_bytes(sets[value])
+                masks[level] |= ascii_bytes | leads
+                if ascii_bytes:
+                    stack.append((out, level + 1))
+                if leads:
+                    masks[level + 1 :] = [EVERY_BYTE] * (DEPTH - level - 1)
+        return masks
+
+
+def _encode_one(ranges: Ranges) -> bytes:
+    """Return the UTF-8 of a set's only character; nothing where it has more."""
+    [(low, high)] = ranges if len(ranges) == 1 else [(0, 1)]
+    return chr(low).encode("utf-8", "surrogatepass") if low == high else b""
+
+
+@lru_cache(maxsize=1024)
+def _leading_bytes(ranges: Ranges) -> tuple[int, int]:
+    """Return the ASCII characters of a set and the first bytes of its others, a bit each."""
+    bits = [0, 0]
+    for low, high in ranges:
+        for beyond, first, last in ((0, low, min(high, 127)), (1, max(low, 128), high)):
+            if first > last:
+                continue
+            if beyond and first <= 0xDFFF and last >= 0xD800:  # bytes that are not UTF-8
+                first, last = 0x80, 0xFF
+            elif beyond:
+                first, last = chr(first).encode()[0], chr(last).encode()[0]
+            bits[beyond] |= (1 << last + 1) - (1 << first)
+    return bits[0], bits[1]
+
+
+def _words(mask: int, count: int) -> list[int]:
+    return [mask >> 32 * number & 0xFFFFFFFF for number in range(count)]

@@ -1,4 +1,5 @@
 /* Streams whose reader is slow, stops, or goes away: nothing of the output is lost, and nobody else waits for that reader. */
+#include "programs.h"
 #include "carried.h"
 
 #include <stdlib.h>
@@ -314,9 +315,10 @@ static void test_silence_is_not_what_is_not_heard(void)
 
 static void test_a_pattern_behind_what_is_held(void)
 {
-    swx_pattern pattern = { (const uint8_t *)"399999\n", 7 };
+    builder b = new_builder();
+    add_text(&b, "399999\n");
     swx_match *match;
-    CHECK(swx_match_new(&match, &pattern, 1, NULL, NULL, NULL) == SWX_OK);
+    CHECK(match_of(&b, &match) == SWX_OK);
     swx_session *s = open_limited(LIMIT, false);
     swx_op op = streamed("seq 400000; sleep 100\n");
     counted c = { 0 };

@@ -16,6 +16,7 @@ import pytest
 PROLOGUE = """
 import time
 from swerex_c import _core
+from swerex_c.engine.patterns import make_matcher
 ENVIRONMENT = [b"PATH=/usr/bin:/bin"]
 
 def session():
@@ -148,7 +149,7 @@ def test_dropped_output_is_told_when_a_match_took_the_tail() -> None:
         """
 shell = _core.Session(b"/bin/bash", ENVIRONMENT, None, 24, 80, 10)
 shell.start(b":", 10, None, None).wait(60)
-found = shell.run("printf pre0123456789abcdef", 1, None, None, _core.Matcher(["0123456789abcdef"]), None, None, None, 0)
+found = shell.run("printf pre0123456789abcdef", 1, None, None, make_matcher(["0123456789abcdef"]), None, None, None, 0)
 assert found.wait(60) and found.end == "matched"
 print(found.dropped > 0, "bytes of output were dropped here" in found.output)
 """,
@@ -219,7 +220,7 @@ def use(what, begun):
 
 def begin():
     threads = []
-    for what in uses(session(), _core.Matcher(["nothing"])):
+    for what in uses(session(), make_matcher(["nothing"])):
         begun = threading.Event()
         threads.append(threading.Thread(target=use, args=(what, begun), daemon=True))
         threads[-1].start()
