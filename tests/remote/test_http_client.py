@@ -497,6 +497,25 @@ async def test_what_cannot_be_uploaded(client: JsonClient, tmp_path: Path) -> No
     assert (await execute(client, "echo on")).stdout == "on\n"
 
 
+@pytest.mark.filterwarnings("error::ResourceWarning")
+async def test_an_upload_that_never_begins_closes_its_file(
+    client: JsonClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.is_alive(timeout=60)
+    (tmp_path / "file").write_text("x")
+
+    async def lost(*_: Any) -> Any:
+        raise http._Lost(OSError("nobody took it"), sent=True)
+
+    unraisable: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    with monkeypatch.context() as patch, pytest.raises(ConnectionLostError):
+        patch.setattr(client, "_exchange", lost)
+        await client.upload(str(tmp_path / "file"), str(tmp_path / "target"))
+    gc.collect()
+    assert not unraisable
+
+
 async def test_what_cannot_be_downloaded(client: JsonClient, original_server: Server, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as missing:
         await client.download("/no/such", str(tmp_path / "t"))

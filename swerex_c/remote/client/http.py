@@ -214,11 +214,11 @@ class JsonClient:
         if self.instance_id is None:
             await self._get_to_know()
         ours = self.instance_id is not None
-        described, size, pieces = await file_body.open_source(source, tar.pack if ours else zip.pack)
-        body = _Body(pieces, size, progress)
-        headers: dict[str, str] = {}
-        data: Any
-        async with contextlib.aclosing(pieces):
+        packing = file_body.open_source(source, tar.pack if ours else zip.pack)
+        async with packing as (described, size, pieces):
+            body = _Body(pieces, size, progress)
+            headers: dict[str, str] = {}
+            data: Any
             if ours:
                 name = os.path.basename(os.path.realpath(source))
                 headers = {**described, file_body.TARGET: json.dumps(target), file_body.NAME: json.dumps(name)}

@@ -377,8 +377,7 @@ class _Handlers:
     async def _stream(self, path: str) -> AsyncGenerator[Any, None]:
         """Yield the headers of a download, then its body, counted as one request until the body is sent."""
         with self._service.counted("download"):
-            headers, size, pieces = await file_body.open_source(path)
-            async with contextlib.aclosing(pieces):
+            async with file_body.open_source(path) as (headers, size, pieces):
                 yield headers if size is None else {**headers, "Content-Length": str(size)}
                 try:
                     async for piece in pieces:

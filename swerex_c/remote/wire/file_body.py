@@ -48,10 +48,11 @@ Unpack = Callable[[BinaryIO, Staging], object]
 """A function that unpacks an archive into a tree."""
 
 
+@contextlib.asynccontextmanager
 async def open_source(
     path: str, pack: Callable[[str, Callable[[bytes], object]], None] = tar.pack
-) -> tuple[dict[str, str], int | None, AsyncGenerator[bytes, None]]:
-    """Open a file or directory for sending; return its headers, the size of a file if it has one, and the body.
+) -> AsyncIterator[tuple[dict[str, str], int | None, AsyncGenerator[bytes, None]]]:
+    """Open a file or directory for sending; give its headers, the size of a file if it has one, and the body.
 
     Args:
         pack: function that writes the archive of a directory.
@@ -64,9 +65,14 @@ async def open_source(
     headers = {KIND: "tree" if file is None else "file", MODE: f"{stat.S_IMODE(status.st_mode):o}"}
     if file is not None:
         size = status.st_size or None  # files of /proc have content, and no size
-        return headers, size, _read(file, size)
-    pieces = packed(pack, path)
-    return headers, None, prepended(await anext(pieces), pieces)  # errors that are known beforehand are raised here
+        with file:
+            async with contextlib.aclosing(_read(file, size)) as pieces:
+                yield headers, size, pieces
+        return
+    async with contextlib.aclosing(packed(pack, path)) as pieces:
+        first = await anext(pieces)  # errors that are known beforehand are raised here
+        async with contextlib.aclosing(prepended(first, pieces)) as body:
+            yield headers, None, body
 
 
 def _open(path: str) -> tuple[BinaryIO | None, os.stat_result]:
@@ -81,16 +87,15 @@ def _open(path: str) -> tuple[BinaryIO | None, os.stat_result]:
 
 
 async def _read(file: BinaryIO, size: int | None) -> AsyncGenerator[bytes, None]:
-    """Yield `size` bytes of a file, or all, then close it; raise OSError if the file has become shorter."""
-    with file:
-        while size is None or size:
-            data = await in_file_thread(file.read, _PIECE if size is None else min(size, _PIECE))
-            if not data and size is None:
-                return
-            if not data:
-                raise OSError(f"{file.name!r} became shorter while it was sent")
-            size = None if size is None else size - len(data)
-            yield data
+    """Yield `size` bytes of a file, or all; raise OSError if the file has become shorter."""
+    while size is None or size:
+        data = await in_file_thread(file.read, _PIECE if size is None else min(size, _PIECE))
+        if not data and size is None:
+            return
+        if not data:
+            raise OSError(f"{file.name!r} became shorter while it was sent")
+        size = None if size is None else size - len(data)
+        yield data
 
 
 async def prepended(first: Data, rest: AsyncGenerator[Data, None]) -> AsyncGenerator[Data, None]:

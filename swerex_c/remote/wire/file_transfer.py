@@ -36,16 +36,16 @@ async def send(path: str, sender: Sender, progress: Progress | None = None) -> N
         OSError: if the file or tree cannot be read.
         UploadError: if it is something other than a file or a directory.
     """
-    headers, _, pieces = await file_body.open_source(path)
-    head: dict[str, object] = {"kind": headers[file_body.KIND]}
-    if head["kind"] == "file":
-        head |= {"name": os.path.basename(os.path.normpath(path)), "mode": int(headers[file_body.MODE], 8)}
-    async with contextlib.aclosing(file_body.prepended(json.dumps(head).encode() + b"\n", pieces)) as pieces:
-        async for piece in pieces:
-            sender.write(piece)
-            if progress is not None:
-                progress(len(piece))
-            await sender.room()
+    async with file_body.open_source(path) as (headers, _, pieces):
+        head: dict[str, object] = {"kind": headers[file_body.KIND]}
+        if head["kind"] == "file":
+            head |= {"name": os.path.basename(os.path.normpath(path)), "mode": int(headers[file_body.MODE], 8)}
+        async with contextlib.aclosing(file_body.prepended(json.dumps(head).encode() + b"\n", pieces)) as body:
+            async for piece in body:
+                sender.write(piece)
+                if progress is not None:
+                    progress(len(piece))
+                await sender.room()
 
 
 async def receive(receiver: Receiver, target: str, progress: Progress | None = None, name: str | None = None) -> None:
