@@ -18,7 +18,6 @@
 #include "py_match.h"
 #include "py_strip.h"
 #include "py_syntax.h"
-#include "py_text.h"
 #include "swx_alloc.h"
 #include "swx_inherit.h"
 #include "swx_supervisor.h"
@@ -422,7 +421,7 @@ static int core_exec(PyObject *module)
     }
     if (swx_py_waker_init(module, state) < 0 || swx_py_session_init(module, state) < 0 ||
         swx_py_process_init(module, state) < 0 || swx_py_frame_init(module) < 0 || swx_py_match_init(module) < 0 ||
-        swx_py_strip_init(module) < 0 || swx_py_text_init(module) < 0 || swx_py_syntax_init(module) < 0) {
+        swx_py_strip_init(module) < 0 || swx_py_syntax_init(module) < 0) {
         return -1;
     }
     return register_exit(module);

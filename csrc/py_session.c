@@ -7,7 +7,6 @@
 
 #include "py_core.h"
 #include "py_match.h"
-#include "py_text.h"
 #include "swx_alloc.h"
 #include "swx_session.h"
 #include "swx_syntax.h"
@@ -38,9 +37,6 @@ typedef struct {
     flight *flight;
     PyObject *matcher, *future, *news;
     PyObject *command; /* while it is held; else NULL */
-    swx_py_making *making; /* its text, if it is made ahead; else NULL */
-    PyObject *text;    /* that text, once it was asked for */
-    PyObject *made;    /* what tells that it is there */
 } operation_object;
 
 typedef struct {
@@ -278,7 +274,6 @@ static int operation_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->news);
     Py_VISIT(self->matcher);
     Py_VISIT(self->command);
-    Py_VISIT(self->made);
     return 0;
 }
 
@@ -293,12 +288,6 @@ static int operation_clear(PyObject *object)
     Py_CLEAR(self->future);
     Py_CLEAR(self->news);
     Py_CLEAR(self->command);
-    if (self->making) {
-        swx_py_making_drop(self->making, gone(self->flight->at));
-        self->making = NULL;
-    }
-    Py_CLEAR(self->made);
-    Py_CLEAR(self->text);
     return 0;
 }
 
@@ -406,16 +395,6 @@ static PyObject *operation_output(PyObject *object, void *unused)
 {
     (void)unused;
     const flight *f = finished(object);
-    operation_object *self = (operation_object *)object;
-    if (f && !self->text && self->making && swx_py_making_done(self->making)) {
-        self->text = swx_py_making_end(self->making); /* it stays: who waits for it may not have been told yet */
-        if (!self->text) {
-            return NULL;
-        }
-    }
-    if (f && self->text) {
-        return Py_NewRef(self->text);
-    }
     if (!f || f->op.output.size <= f->op.limit) {
         return f ? swx_py_text(&f->op.output, f->op.processed) : NULL;
     }
@@ -426,36 +405,6 @@ static PyObject *operation_output(PyObject *object, void *unused)
     PyObject *text = swx_py_text(&answer, f->op.processed);
     swx_buf_free(&answer);
     return text;
-}
-
-static PyObject *operation_long(PyObject *object, void *unused)
-{
-    (void)unused;
-    const flight *f = ((operation_object *)object)->flight;
-    return PyBool_FromLong(atomic_load(&f->landing.done) && f->op.output.size > SWX_PY_LONG);
-}
-
-static PyObject *operation_make(PyObject *object, PyObject *args)
-{
-    operation_object *self = (operation_object *)object;
-    flight *f = finished(object);
-    PyObject *waker_arg, *future;
-    if (!f || !PyArg_ParseTuple(args, "OO:make", &waker_arg, &future)) {
-        return NULL;
-    }
-    swx_waker *waker = swx_py_waker_get(swx_py_state_of(Py_TYPE(object)), waker_arg);
-    if (PyErr_Occurred() || gone(f->at)) {
-        return PyErr_Occurred() ? NULL : raise_gone(f->at);
-    }
-    if (!waker || self->making || self->text || f->op.output.size > f->op.limit) {
-        Py_RETURN_FALSE;
-    }
-    self->made = Py_NewRef(future);
-    self->making = swx_py_making_begin(&f->landing, &f->op.output, f->op.processed, waker, future);
-    if (!self->making) {
-        Py_CLEAR(self->made);
-    }
-    return PyBool_FromLong(self->making != NULL);
 }
 
 static PyObject *operation_dropped(PyObject *object, void *unused)
@@ -553,9 +502,6 @@ static PyMethodDef operation_methods[] = {
       "an event loop." },
     { "cancel", operation_cancel, METH_NOARGS,
       "cancel($self, /)\n--\n\nEnds it as `cancelled`.  A command that it started goes on.  No effect when it ended before." },
-    { "make", operation_make, METH_VARARGS,
-      "make($self, waker, future, /)\n--\n\nHas the text that `output` is made beside the caller, when it has ended.\n\nWaker.take returns "
-      "`future` when it is there.  False: it is not to be waited for." },
     { "take", operation_take, METH_NOARGS,
       "take($self, /)\n--\n\nRaw output that was not taken yet, at most 256 KiB at a time; b\"\" when there is none now." },
     { NULL, NULL, 0, NULL },
@@ -572,7 +518,6 @@ static PyGetSetDef operation_attributes[] = {
     { "code", operation_code, NULL, "The exit code, when end is done or died; -1: the shell's was lost.", NULL },
     { "signal", operation_signal, NULL, "The signal that ended the shell, when end is died; 0: it exited by itself.", NULL },
     { "output", operation_output, NULL, "The output as text.  Made anew at each access, unless make() has.", NULL },
-    { "long", operation_long, NULL, "Whether it has ended with so much output that make() is worth its price.", NULL },
     { "dropped", operation_dropped, NULL, "Bytes missing in the middle of output because of the limit.", NULL },
     { "hit", operation_hit, NULL, "Index of the pattern, when end is matched.", NULL },
     { "typed", operation_typed, NULL, "Whether the command was given to the shell at all.", NULL },

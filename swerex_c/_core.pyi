@@ -61,8 +61,6 @@ class Operation:
     def release(self, checked: int, /) -> None: ...  # lets a held command begin; checked as in run()
     def cancel(self) -> None: ...  # ends it as "cancelled"; a command that it started goes on
     def take(self) -> bytes: ...  # raw output not taken yet, at most 256 KiB; b"" when there is none now
-    # Has the text of a long output made beside the caller; the waker gives `future` then. False: not to be waited for.
-    def make(self, waker: Waker | None, future: object, /) -> bool: ...
     future: object  # what Waker.take returns when it has ended; may be set until then, by the thread that takes
     @property
     def done(self) -> bool: ...
@@ -75,9 +73,7 @@ class Operation:
     @property
     def signal(self) -> int: ...  # what ended the shell, when end is "died"; 0: it exited by itself
     @property
-    def output(self) -> str: ...  # made anew at each access, unless make() has
-    @property
-    def long(self) -> bool: ...  # has ended with so much output that make() is worth its price
+    def output(self) -> str: ...  # made anew at each access
     @property
     def dropped(self) -> int: ...  # bytes missing in the middle of output
     @property
@@ -220,13 +216,6 @@ class Matcher:
 # ---- terminal output as plain text
 
 def strip(data: bytes, crlf: bool = False, /) -> bytes: ...  # without control sequences; crlf: CR LF becomes LF
-
-@final
-class TextRoom:
-    # Room for a text in ASCII of at most so many letters, which comes in pieces.
-    def __new__(cls, size: int, /) -> TextRoom: ...
-    def feed(self, data: Buffer, /) -> bool: ...  # False: not in ASCII, or no room; it was not taken
-    def finish(self) -> str: ...  # the text; after that there is no room any more
 
 @final
 class Strip:

@@ -524,11 +524,6 @@ class BashSession(Session):
         timeout = values["timeout"]
         command = values["command"]
         operation = await self._submit(action, command, timeout, stream)
-        if operation.long:  # decoding a long output here would block the loop
-            completions = current_completions()
-            made = completions.create_future()
-            if operation.make(completions.core, made):
-                await made
         end = operation.end
         if end == "done":
             code: int | None = operation.code

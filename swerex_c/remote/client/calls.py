@@ -582,7 +582,7 @@ class ClientChannel:
             return
         if lane == TEXT:
             if call.text is None:
-                call.text, call.long = Receiver(number, TEXT), call.long or LongTexts()
+                call.text, call.long = Receiver(number, TEXT), LongTexts()
                 if self._connection is not None:
                     call.text.attach(self._connection)
             assert call.long is not None
@@ -607,11 +607,6 @@ class ClientChannel:
         call = self._calls.get(number)
         if call is not None and lane == DOWN and call.down is not None and call.down.total is None:
             call.down.end(offset)
-        elif call is not None and lane == TEXT and call.text is None:
-            if offset.__class__ is not int or offset < 0:
-                raise ProtocolError("The server sent an invalid length of a text")
-            if offset <= self._answer_limit:
-                call.long = LongTexts(offset)
 
     def credit(self, frame: list[Any]) -> None:
         _, number, _, offset = frame

@@ -204,7 +204,7 @@ class ServerCall(Request):
 
     async def _with_texts(self, size: int) -> BaseModel | dict[str, Any]:
         assert self.up is not None
-        long = LongTexts(size)
+        long = LongTexts()
         while long.size < size:
             await self.up.news()
             if self.up.received == long.size:
@@ -292,9 +292,6 @@ class ServerCall(Request):
         self.payload = None
         self.task = None
         if chunks:
-            total = sum(map(len, chunks))
-            if self.text is None and self.connection is not None and total > PIECE:
-                self.connection.send([END, self.id, TEXT, total])
             self.text = self.text or self._sender(TEXT)
             for chunk in chunks:
                 self.text.write(chunk)

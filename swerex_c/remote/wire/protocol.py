@@ -18,8 +18,7 @@ a request number only once; if the number arrives again, its streams continue wh
       RESUME   id, received                    answers a resent request; received: bytes that the server has of UP
     both
       DATA     id, lane, offset, bytes         a piece of a byte stream; offset: position of its first byte
-      END      id, lane, offset                offset: length of the stream; not sent for texts, except before the
-                                               first piece of TEXT if the length is known then and exceeds PIECE
+      END      id, lane, offset                offset: length of the stream; not sent for texts
       CREDIT   id, lane, offset                the receiver has consumed the stream up to this offset
       PING     floor                           answered by PONG; floor: as in REQUEST, 0 from a server
       PONG
@@ -179,23 +178,11 @@ def texts_size(texts: Any) -> int:
 
 
 class LongTexts:
-    """Buffer that receives long texts and decodes them piece by piece.
+    """Buffer that receives long texts and decodes them piece by piece. It keeps no second copy in bytes."""
 
-    It keeps no second copy in bytes. If the total size is known and the texts are ASCII, each piece is copied directly
-    into the final string.
-    """
-
-    def __init__(self, total: int | None = None) -> None:
-        """Create a buffer.
-
-        Args:
-            total: size of all texts in bytes, to allocate memory for them; None if unknown.
-        """
+    def __init__(self) -> None:
         self.size = 0
         """Number of bytes received so far."""
-        self._room = _core.TextRoom(total) if total is not None else None
-        self._lengths: list[int] = []  # lengths of the pieces in `_room`
-        self._texts = 0  # number of texts; 0 until it is known
         self._parts: deque[tuple[str, int]] = deque()  # decoded pieces, with their sizes in bytes
         self._decode = codecs.getincrementaldecoder("utf-8")("surrogatepass").decode
 
@@ -205,29 +192,11 @@ class LongTexts:
         Raises:
             ProtocolError: if the piece is not valid UTF-8 with surrogates.
         """
-        if self._room is not None:
-            if self._room.feed(data):
-                self._lengths.append(len(data))
-                self.size += len(data)
-                return
-            self._leave_room()
         try:
             self._parts.append((self._decode(data), len(data)))
         except UnicodeDecodeError:
             raise ProtocolError("A long text is not valid UTF-8") from None
         self.size += len(data)
-
-    def _leave_room(self) -> None:
-        """Split the received string into its pieces again, because a text ends at the end of a piece."""
-        assert self._room is not None
-        whole, self._room = self._room.finish(), None
-        if len(self._lengths) == 1 or self._texts == 1:
-            self._parts.append((whole, len(whole)))
-            return
-        at = 0
-        for length in self._lengths:
-            self._parts.append((whole[at : at + length], length))
-            at += length
 
     def insert(self, payload: Any, texts: Texts) -> None:
         """Insert the texts into the payload where `split_texts` removed them.
@@ -237,9 +206,6 @@ class LongTexts:
         """
         try:
             self._decode(b"", True)
-            if self._room is not None:
-                self._texts = len(texts)
-                self._leave_room()
             for path, size in texts:
                 place = payload
                 for step in path[:-1]:
