@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -186,10 +187,9 @@ class Proxy:
             return
         self._open |= {writer, far}
         first = self.connections == 1
-        stall = self.stall_down if first else None
         pumps = [
-            asyncio.ensure_future(self._pump(reader, far, "up", self.cut_up if first else None, None)),
-            asyncio.ensure_future(self._pump(far_reader, writer, "down", self.cut_down if first else None, stall)),
+            asyncio.ensure_future(self._pump(reader, far, "up", self.cut_up if first else None, False)),
+            asyncio.ensure_future(self._pump(far_reader, writer, "down", self.cut_down if first else None, first)),
         ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -202,7 +202,7 @@ class Proxy:
             self._open -= {writer, far}
 
     async def _pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: str, most: int | None, stall: int | None
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: str, most: int | None, stalls: bool
     ) -> None:
         passed = 0
         with contextlib.suppress(ConnectionError):
@@ -212,7 +212,7 @@ class Proxy:
                     await asyncio.sleep(self.delay)
                 if self.rate:
                     await asyncio.sleep(len(data) / self.rate)
-                while self.stalled or (stall is not None and passed + len(data) > stall):
+                while self.stalled or (stalls and passed + len(data) > (self.stall_down or math.inf)):
                     await asyncio.sleep(0.01)
                 if not data:
                     return
