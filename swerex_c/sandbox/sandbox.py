@@ -40,6 +40,9 @@ __all__ = ["RunningScript", "Sandbox", "ScriptResult"]
 KILL_SECONDS = 2.0 + processes.END_SECONDS
 """Maximum seconds to end everything that a script has started."""
 
+_ATTEMPTS = 8
+"""Maximum number of shells to try for a script: more than are kept."""
+
 _HOLD_SECONDS = 0.5
 """Seconds to wait for the end of a killed script: processes without its mark may hold its pipes."""
 
@@ -136,7 +139,7 @@ class Sandbox:
             raise RuntimeClosedError("The runtime was closed: make another one")
         mark = processes.new_mark(self.mark)
         encoded = [os.fsencode(word) for word in words]
-        while True:
+        for _ in range(_ATTEMPTS):
             loader = await self._shells.take()
             nonce = None
             possible = kind if loader.reusable else kind & ~REUSABLE
@@ -150,6 +153,7 @@ class Sandbox:
                     self._shells.retire(loader)
             if nonce is not None:
                 return running.begun(nonce)
+        raise ResourceError("The sandbox runs nothing: each of its shells ends before it gets a script")
 
     async def run(
         self, script: str, *words: str, timeout: float | None = None, limit: int = OUTPUT_LIMIT, input: bytes = b""

@@ -502,6 +502,14 @@ def test_a_place_that_is_dropped() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_shells_that_end_before_their_script() -> None:
+    place = Sandbox(Here("sh", "-c", 'exec "$@" </dev/null', "sh"))
+    place.open(DEADLINE)
+    with pytest.raises(ResourceError, match="runs nothing: each of its shells ends before"):
+        sh(place, "true")
+    place.close()
+
+
 PROGRAM = """
 import os, sys, time
 sys.path[:0] = [{root!r}]
