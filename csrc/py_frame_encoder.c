@@ -1,0 +1,404 @@
+/* Packs Python objects straight into the output, by msgpack-c. */
+#include <stddef.h>
+#include <string.h>
+
+#include <msgpack.h>
+
+#include "py_frame.h"
+#include "swx_alloc.h"
+#include "swx_frame.h"
+
+enum { REFERRED = 2 * 1024 }; /* bytes from which on a str or bin is not copied before the frame is put together */
+
+static const char TOO_LONG[] = "the frame is longer than max_frame";
+
+typedef struct {
+    PyObject_HEAD
+    swx_py_frame_limits limits;
+} FrameEncoder;
+
+/* Bytes of others, which come after the first `offset` bytes of the output. */
+typedef struct {
+    size_t offset;
+    const char *bytes;
+    size_t size;
+    PyObject *text; /* whose bytes they are; NULL: view is held */
+    Py_buffer view;
+} piece;
+
+/* A frame that is being written. */
+typedef struct {
+    PyTypeObject *type;
+    swx_py_frame_limits limits;
+    uint8_t *data; /* first, or its own memory: all but the pieces */
+    size_t size, capacity;
+    size_t referred; /* bytes of the pieces */
+    piece *pieces;
+    size_t piece_count, piece_capacity;
+    uint32_t depth;
+    uint64_t promised; /* values announced so far, the outermost included */
+    uint8_t first[512];
+} writer;
+
+/* Bytes of the payload so far. */
+static size_t payload_size(const writer *w) { return w->size - SWX_FRAME_HEADER + w->referred; }
+
+static int refuse(writer *w, const char *text)
+{
+    swx_py_frame_raise(w->type, text, payload_size(w), NULL);
+    return -1;
+}
+
+/* Refuses a value for its type. */
+static int refuse_type(writer *w, const char *format, PyObject *value)
+{
+    PyObject *name = PyType_GetName(Py_TYPE(value));
+    PyObject *text = name ? PyUnicode_FromFormat(format, name) : NULL;
+    const char *message = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
+    if (message) {
+        refuse(w, message);
+    }
+    Py_XDECREF(text);
+    Py_XDECREF(name);
+    return -1;
+}
+
+/* Room for so many more bytes: 0, or -1 with an exception. */
+static int make_room(writer *w, size_t size)
+{
+    if (size > w->limits.max_frame - payload_size(w)) {
+        return refuse(w, TOO_LONG);
+    }
+    if (size <= w->capacity - w->size) {
+        return 0;
+    }
+    size_t capacity = 2 * (w->size + size);
+    uint8_t *data = swx_realloc(w->data == w->first ? NULL : w->data, capacity);
+    if (!data) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (w->data == w->first) {
+        memcpy(data, w->first, w->size);
+    }
+    w->data = data;
+    w->capacity = capacity;
+    return 0;
+}
+
+/* Where msgpack-c's packer writes: 0, or -1 with an exception. */
+static inline int append(void *to, const char *bytes, size_t size)
+{
+    writer *w = to;
+    if ((size > w->capacity - w->size || size > w->limits.max_frame - payload_size(w)) && make_room(w, size) < 0) {
+        return -1;
+    }
+    memcpy(w->data + w->size, bytes, size);
+    w->size += size;
+    return 0;
+}
+
+/* A packer whose target the compiler sees, so that it writes here without a call for each piece. */
+#define TO(w) (&(msgpack_packer){ .data = (w), .callback = append })
+
+/* A place for bytes that are not copied yet, or NULL with an exception. */
+static piece *add_piece(writer *w, const char *bytes, size_t size)
+{
+    if (size > w->limits.max_frame - payload_size(w)) {
+        refuse(w, TOO_LONG);
+        return NULL;
+    }
+    if (w->piece_count == w->piece_capacity) {
+        size_t capacity = w->piece_capacity ? w->piece_capacity * 2 : 8;
+        piece *pieces = swx_realloc(w->pieces, capacity * sizeof(*pieces));
+        if (!pieces) {
+            PyErr_NoMemory();
+            return NULL;
+        }
+        w->pieces = pieces;
+        w->piece_capacity = capacity;
+    }
+    w->referred += size;
+    piece *added = &w->pieces[w->piece_count++];
+    *added = (piece){ .offset = w->size, .bytes = bytes, .size = size };
+    return added;
+}
+
+static int pack_str(writer *w, PyObject *value)
+{
+    Py_ssize_t size;
+    const char *text = PyUnicode_AsUTF8AndSize(value, &size);
+    if (!text) {
+        if (PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) {
+            PyErr_Clear();
+            refuse(w, "a str holds a surrogate, which UTF-8 cannot carry");
+        }
+        return -1;
+    }
+    if (msgpack_pack_str(TO(w), (size_t)size)) {
+        return -1;
+    }
+    if (size < REFERRED) {
+        return append(w, text, (size_t)size);
+    }
+    piece *added = add_piece(w, text, (size_t)size);
+    if (added) {
+        added->text = Py_NewRef(value);
+    }
+    return added ? 0 : -1;
+}
+
+static int pack_view(writer *w, Py_buffer *view)
+{
+    if (msgpack_pack_bin(TO(w), (size_t)view->len)) {
+        return -1;
+    }
+    if (view->len < REFERRED) {
+        return append(w, view->buf, (size_t)view->len);
+    }
+    piece *added = add_piece(w, view->buf, (size_t)view->len);
+    if (!added) {
+        return -1;
+    }
+    added->view = *view;
+    view->obj = NULL; /* the piece holds it */
+    return 0;
+}
+
+static int pack_buffer(writer *w, PyObject *value)
+{
+    Py_buffer view;
+    if (PyObject_GetBuffer(value, &view, PyBUF_SIMPLE) < 0) {
+        if (PyErr_ExceptionMatches(PyExc_BufferError) || PyErr_ExceptionMatches(PyExc_ValueError)) {
+            PyErr_Clear();
+            refuse_type(w, "a value of type %U is released or not contiguous", value);
+        }
+        return -1;
+    }
+    int result = pack_view(w, &view);
+    if (view.obj) {
+        PyBuffer_Release(&view);
+    }
+    return result;
+}
+
+static int pack_int(writer *w, PyObject *value)
+{
+    int overflow;
+    long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (!overflow) {
+        return number == -1 && PyErr_Occurred() ? -1 : msgpack_pack_int64(TO(w), number);
+    }
+    unsigned long long natural = overflow > 0 ? PyLong_AsUnsignedLongLong(value) : 0;
+    if (overflow < 0 || (natural == (unsigned long long)-1 && PyErr_Occurred())) {
+        PyErr_Clear();
+        return refuse_type(w, "a value of type %U is outside of [-2**63, 2**64)", value);
+    }
+    return msgpack_pack_uint64(TO(w), natural);
+}
+
+static int pack(writer *w, PyObject *value);
+
+static int refuse_change(writer *w, PyObject *value)
+{
+    return refuse_type(w, "a value of type %U changed while it was encoded", value);
+}
+
+static int open_container(writer *w, bool map, size_t count)
+{
+    uint64_t members = map ? 2 * (uint64_t)count : count;
+    if (w->depth >= w->limits.max_depth) {
+        return refuse(w, SWX_PY_TOO_DEEP);
+    }
+    if (members > w->limits.max_items - w->promised) {
+        return refuse(w, SWX_PY_TOO_MANY);
+    }
+    w->depth++;
+    w->promised += members;
+    return map ? msgpack_pack_map(TO(w), count) : msgpack_pack_array(TO(w), count);
+}
+
+/* Another one's code runs in the middle of a buffer that has __buffer__, and may change what holds it. */
+static int pack_list(writer *w, PyObject *list)
+{
+    Py_ssize_t size = PyList_Size(list);
+    int result = open_container(w, false, (size_t)size);
+    for (Py_ssize_t i = 0; i < size && result == 0; i++) {
+        PyObject *item = PyList_GetItem(list, i);
+        if (!item) {
+            PyErr_Clear();
+            return refuse_change(w, list);
+        }
+        Py_INCREF(item);
+        result = pack(w, item);
+        Py_DECREF(item);
+    }
+    return result == 0 && PyList_Size(list) != size ? refuse_change(w, list) : result;
+}
+
+static int pack_tuple(writer *w, PyObject *tuple)
+{
+    Py_ssize_t size = PyTuple_Size(tuple);
+    int result = open_container(w, false, (size_t)size);
+    for (Py_ssize_t i = 0; i < size && result == 0; i++) {
+        result = pack(w, PyTuple_GetItem(tuple, i));
+    }
+    return result;
+}
+
+static int pack_pair(writer *w, PyObject *key, PyObject *value)
+{
+    if (Py_TYPE(key) != &PyUnicode_Type && !PyUnicode_Check(key)) {
+        return refuse(w, SWX_PY_WRONG_KEY);
+    }
+    Py_INCREF(value);
+    int result = pack_str(w, key) == 0 && pack(w, value) == 0 ? 0 : -1;
+    Py_DECREF(value);
+    return result;
+}
+
+static int pack_dict(writer *w, PyObject *dict)
+{
+    PyObject *key, *value;
+    Py_ssize_t position = 0, left = PyDict_Size(dict);
+    int result = open_container(w, true, (size_t)left);
+    while (result == 0 && PyDict_Next(dict, &position, &key, &value)) {
+        if (--left < 0) {
+            break;
+        }
+        result = pack_pair(w, key, value);
+    }
+    return result == 0 && left ? refuse_change(w, dict) : result;
+}
+
+static int pack_container(writer *w, PyObject *value, unsigned long flags)
+{
+    int result = flags & Py_TPFLAGS_DICT_SUBCLASS   ? pack_dict(w, value)
+                 : flags & Py_TPFLAGS_LIST_SUBCLASS ? pack_list(w, value)
+                                                    : pack_tuple(w, value);
+    w->depth--;
+    return result;
+}
+
+/* Recursion ends at max_depth. */
+static int pack(writer *w, PyObject *value)
+{
+    unsigned long flags = PyType_GetFlags(Py_TYPE(value));
+    if (flags & Py_TPFLAGS_UNICODE_SUBCLASS) {
+        return pack_str(w, value);
+    }
+    if (value == Py_None) {
+        return msgpack_pack_nil(TO(w));
+    }
+    if (PyBool_Check(value)) {
+        return value == Py_True ? msgpack_pack_true(TO(w)) : msgpack_pack_false(TO(w));
+    }
+    if (flags & Py_TPFLAGS_LONG_SUBCLASS) {
+        return pack_int(w, value);
+    }
+    if (flags & (Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_TUPLE_SUBCLASS | Py_TPFLAGS_DICT_SUBCLASS)) {
+        return pack_container(w, value, flags);
+    }
+    if (flags & Py_TPFLAGS_BYTES_SUBCLASS || PyByteArray_Check(value) || PyMemoryView_Check(value)) {
+        return pack_buffer(w, value);
+    }
+    if (PyFloat_Check(value)) {
+        return msgpack_pack_double(TO(w), PyFloat_AsDouble(value));
+    }
+    return refuse_type(w, "a value of type %U cannot go into a frame", value);
+}
+
+static PyObject *put_together(const writer *w)
+{
+    size_t total = w->size + w->referred, at = 0, length = total - SWX_FRAME_HEADER;
+    PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+    if (!result) {
+        return NULL;
+    }
+    char *out = PyBytes_AsString(result), *begin = out;
+    for (size_t i = 0; i < w->piece_count; i++) {
+        const piece *p = &w->pieces[i];
+        memcpy(out, w->data + at, p->offset - at);
+        out += p->offset - at;
+        memcpy(out, p->bytes, p->size);
+        out += p->size;
+        at = p->offset;
+    }
+    memcpy(out, w->data + at, w->size - at);
+    for (size_t i = 0; i < SWX_FRAME_HEADER; i++) {
+        begin[i] = (char)(length >> (8 * (SWX_FRAME_HEADER - 1 - i)));
+    }
+    return result;
+}
+
+static void free_writer(writer *w)
+{
+    for (size_t i = 0; i < w->piece_count; i++) {
+        if (w->pieces[i].text) {
+            Py_DECREF(w->pieces[i].text);
+        } else {
+            PyBuffer_Release(&w->pieces[i].view);
+        }
+    }
+    swx_free(w->pieces);
+    swx_free(w->data == w->first ? NULL : w->data);
+}
+
+PyDoc_STRVAR(encode_doc,
+"encode($self, value, /)\n--\n\n"
+"One frame (bytes, its length included) that holds `value`.\n\n"
+"None, bool, int in [-2**63, 2**64), float, str without surrogates, bytes, bytearray and contiguous memoryview (all\n"
+"three come back as bytes), list and tuple (both come back as list), dict with str keys; subclasses count as their\n"
+"base. Raises FrameError for any other value and for one that passes a limit; `position` is the byte of the payload\n"
+"where it would have been. A failed call leaves nothing behind. May be called from several threads at once.");
+
+static PyObject *encoder_encode(PyObject *object, PyObject *value)
+{
+    writer w; /* without its first bytes, which would be set for nothing */
+    memset(&w, 0, offsetof(writer, first));
+    w.type = Py_TYPE(object);
+    w.limits = ((FrameEncoder *)object)->limits;
+    w.data = w.first;
+    w.capacity = sizeof(w.first);
+    w.size = SWX_FRAME_HEADER;
+    w.promised = 1;
+    PyObject *result = pack(&w, value) == 0 ? put_together(&w) : NULL;
+    free_writer(&w);
+    return result;
+}
+
+static PyObject *encoder_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    swx_py_frame_limits limits;
+    PyObject *object = swx_py_frame_read_limits(args, kwargs, &limits) < 0 ? NULL : swx_py_frame_allocate(type);
+    if (object) {
+        ((FrameEncoder *)object)->limits = limits;
+    }
+    return object;
+}
+
+PyDoc_STRVAR(encoder_doc,
+"FrameEncoder(*, max_frame=67108864, max_depth=32, max_items=1000000)\n--\n\n"
+"Makes frames: a length of 4 bytes, big-endian, and one msgpack value of that many bytes.\n\n"
+"max_frame is bytes of payload, max_depth (at most 128) counts lists and dicts inside each other, max_items counts\n"
+"values, keys and containers of a frame.");
+
+static PyMethodDef encoder_methods[] = {
+    { "encode", encoder_encode, METH_O, encode_doc },
+    { NULL, NULL, 0, NULL },
+};
+
+static PyType_Slot encoder_slots[] = {
+    { Py_tp_doc, (void *)encoder_doc },
+    { Py_tp_new, encoder_new },
+    { Py_tp_dealloc, swx_py_frame_deallocate },
+    { Py_tp_methods, encoder_methods },
+    { 0, NULL },
+};
+
+PyType_Spec swx_py_encoder_spec = {
+    .name = "swerex_c._core.FrameEncoder",
+    .basicsize = sizeof(FrameEncoder),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = encoder_slots,
+};
