@@ -188,8 +188,8 @@ LEFT_OPEN: dict[str, tuple[str, str, str, str]] = {
         "not fully functional",
     ),
     "git and its editor": ("git vim", "export EDITOR=vim TERM=xterm", "git commit --allow-empty", "COMMIT_EDITMSG"),
-    "vim": ("vim", "export TERM=xterm", "vim -u NONE $PWD/new", "/new"),
-    "vim on a dumb terminal": ("vim", "export TERM=dumb", "vim -u NONE $PWD/new", "/new"),
+    "vim": ("vim", "export TERM=xterm", "vim -u NONE new", '"new"'),
+    "vim on a dumb terminal": ("vim", "export TERM=dumb", "vim -u NONE new", '"new"'),
     "top": ("top", "export TERM=xterm", "top", "PID"),
     "tmux": (
         "tmux",

@@ -598,13 +598,12 @@ async def test_many_at_once_from_several_threads() -> None:
 
 @with_runtime
 async def test_never_more_than_asked_for_and_none_after_the_last(runtime: LocalRuntime) -> None:
-    most, others = 0, _core.node_count() - SIZE
+    most = 0
     for i in range(6):
         await create(runtime, str(i))
         most = max(most, shells(runtime).waiting)
     assert await runtime.wait_until_warm()
     assert most <= SIZE and shells(runtime).waiting == SIZE
-    assert _core.node_count() - others == SIZE + 6
 
 
 @pytest.mark.idle
