@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from swerex_c.deployment.kubernetes import KubernetesDeployment
     from swerex_c.deployment.local import LocalDeployment
     from swerex_c.deployment.modal import ModalDeployment
-    from swerex_c.deployment.podman import PodmanDeployment
     from swerex_c.deployment.ray import RayDeployment
     from swerex_c.deployment.remote import RemoteDeployment
     from swerex_c.deployment.ssh import SSHDeployment
@@ -66,7 +65,6 @@ _MODULES = {
     "deployment.kubernetes": ("KubernetesDeployment",),
     "deployment.local": ("LocalDeployment",),
     "deployment.modal": ("ModalDeployment",),
-    "deployment.podman": ("PodmanDeployment",),
     "deployment.ray": ("RayDeployment",),
     "deployment.remote": ("RemoteDeployment",),
     "deployment.ssh": ("SSHDeployment",),
@@ -117,7 +115,6 @@ __all__ = [
     "LocalRuntime",
     "ModalDeployment",
     "NonZeroExitCodeError",
-    "PodmanDeployment",
     "Pool",
     "RayDeployment",
     "ReadFileRequest",

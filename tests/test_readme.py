@@ -118,7 +118,7 @@ def test_what_blocks_of_python_import_is_there(block: str) -> None:
 def test_deployments_and_runtimes_in_tables_can_be_made() -> None:
     names: dict[str, Any] = {"KEY": "x"}
     for module in (
-        *(f"deployment.{name}" for name in ("config", "docker", "podman", "ssh", "local", "remote")),
+        *(f"deployment.{name}" for name in ("config", "docker", "ssh", "local", "remote")),
         *("runtime.sandbox", "runtime.remote", "providers.docker.backend", "providers.kubernetes.kubectl"),
     ):
         names |= vars(importlib.import_module(f"swerex_c.{module}"))

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 import swerex_c
-from swerex_c import PodmanDeployment, sync
+from swerex_c import DockerDeployment, sync
 from swerex_c.deployment import config as deployment_config
 from swerex_c.interfaces import AbstractDeployment, AbstractRuntime
 from swerex_c.runtime.config import LocalRuntimeConfig, RemoteRuntimeConfig
@@ -63,13 +63,12 @@ def test_help_shows_the_keywords_with_their_defaults(name: str) -> None:
 
 
 def test_help_shows_a_subclass_its_own_arguments() -> None:
-    class Own(PodmanDeployment):
+    class Own(DockerDeployment):
         def __init__(self, number: int):
             super().__init__(image=str(number))
 
     assert list(inspect.signature(Own).parameters) == ["number"]
-    assert inspect.signature(PodmanDeployment).parameters["container_runtime"].default == "podman"
-    assert Own(3)._config.container_runtime == "podman" and Own(3)._config.image == "3"
+    assert Own(3)._config.image == "3"
 
 
 def test_the_package_names_the_same_things_three_times() -> None:

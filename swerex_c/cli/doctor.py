@@ -198,7 +198,7 @@ def _limits() -> Iterator[Finding]:
 
 _CLIENTS = (
     ("docker", "--version", "DockerDeployment"),
-    ("podman", "--version", "PodmanDeployment"),
+    ("podman", "--version", 'DockerDeployment(container_runtime="podman")'),
     ("ssh", "-V", "SSHDeployment"),
     ("bwrap", "--version", "LocalDeployment(isolation=...)"),
     ("kubectl", "version --client", "KubectlBackend"),

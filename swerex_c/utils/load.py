@@ -38,10 +38,9 @@ class ConfigSignature:
     imported only when the signature is asked for.
     """
 
-    def __init__(self, config: str, **defaults: object):
-        """Take the configuration as "module:Class", and the defaults that differ from it."""
+    def __init__(self, config: str):
+        """Take the configuration as "module:Class"."""
         self._config = config
-        self._defaults = defaults
 
     def __set_name__(self, owner: type[Any], name: str) -> None:
         self._owner = owner
@@ -55,6 +54,5 @@ class ConfigSignature:
         arguments = {argument.name: argument for argument in own if argument.kind is not argument.VAR_KEYWORD}
         for field in inspect.signature(load_class(self._config)).parameters.values():
             if field.name != "type":
-                default = self._defaults.get(field.name, field.default)
-                arguments.setdefault(field.name, field.replace(default=default))
+                arguments.setdefault(field.name, field)
         return inspect.Signature(list(arguments.values()))

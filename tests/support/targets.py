@@ -378,7 +378,7 @@ def _containers(get: Get, name: str, kind: type[AbstractDeployment], image: str,
 
 @_engine("podman", lost=True)
 def _podman(get: Get) -> Iterator[Target]:
-    from swerex_c import PodmanDeployment
+    from swerex_c import DockerDeployment
 
     podman = get("podman")
     command = _directory(get) / "podman"
@@ -393,7 +393,7 @@ def _podman(get: Get) -> Iterator[Target]:
         patch.setenv("PATH", f"{command.parent}:{podman.environment['PATH']}")
         yield from _started(
             "podman",
-            lambda: PodmanDeployment(startup_timeout=DEADLINE, **fields),
+            lambda: DockerDeployment(container_runtime="podman", startup_timeout=DEADLINE, **fields),
             "/tmp",
             left=lambda: podman.run(*label).split(),
             lose=lambda container: podman.run("kill", container),

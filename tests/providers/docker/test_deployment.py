@@ -27,7 +27,6 @@ from swerex_c.deployment import get_deployment
 from swerex_c.deployment.config import DockerDeploymentConfig
 from swerex_c.deployment.docker import DockerDeployment
 from swerex_c.deployment.hooks.status import SetStatusDeploymentHook
-from swerex_c.deployment.podman import PodmanDeployment
 from swerex_c.exceptions import (
     DeploymentNotStartedError,
     DeploymentStartupError,
@@ -803,10 +802,10 @@ async def test_podman(podman_reach: hosts.Podman) -> None:
         return await background.run(Client("podman").labelled(ownership.LABEL, ownership.OWNER_LABELS))
 
     fields: dict[str, Any] = {"image": podman_reach.provide("bash-only"), "pull": "missing", "startup_timeout": 60}
+    fields["container_runtime"] = "podman"
     fields["docker_args"] = [*NO_NETWORK, "--ulimit", "host"]
-    config = DockerDeploymentConfig(container_runtime="podman", **fields)
-    for deployment in (PodmanDeployment(**fields), get_deployment(config)):
-        assert isinstance(deployment, DockerDeployment) and deployment._config.container_runtime == "podman"
+    for deployment in (DockerDeployment(**fields), get_deployment(DockerDeploymentConfig(**fields))):
+        assert isinstance(deployment, DockerDeployment)
         await deployment.start()
         assert await deployment.is_alive(timeout=60)
         assert await said(deployment, "echo hi") == "hi\n"
@@ -816,8 +815,8 @@ async def test_podman(podman_reach: hosts.Podman) -> None:
         await deployment.stop()
         assert await listed() == []
     with pytest.raises(DockerPullError, match="'localhost/swx-test/none' is not on this machine"):
-        await PodmanDeployment(**{**fields, "image": "localhost/swx-test/none", "pull": "never"}).start()
+        await DockerDeployment(**{**fields, "image": "localhost/swx-test/none", "pull": "never"}).start()
     ash = podman_reach.provide("ash-min")
     with pytest.raises(DeploymentStartupError, match="has no bash"):
-        await PodmanDeployment(**{**fields, "image": ash}).start()
+        await DockerDeployment(**{**fields, "image": ash}).start()
     assert podman_reach.run("ps", "-aq") == ""
