@@ -156,7 +156,7 @@ KNOWN = [
           ["declare -r PROMPT_COMMAND", "stty (eof|intr|erase|kill|quit|susp) .*"],
           [Step("declare -r PROMPT_COMMAND"), Step("stty eof b")], "place"),
     Known("new", "the last prompt of a shell whose input ends is output", [".*PS1.*", ".*exec <.*"],
-          [Step("PROMPT_COMMAND+=('PS1=y')"), Step("exec </dev/null", dies=True)], "closed", tries=100),
+          [Step("declare -r PS1='$ '"), Step("exec </dev/null", dies=True)]),
 ]  # fmt: skip
 
 
