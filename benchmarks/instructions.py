@@ -73,25 +73,25 @@ class Core(Engine):
 
     def __init__(self) -> None:
         self.core: Any = importlib.import_module("swerex_c._core")
-        self.waker = self.core.Waker()
+        self.completions = self.core.Completions()
         self.poller = select.poll()
-        self.poller.register(self.waker.fileno(), select.POLLIN)
+        self.poller.register(self.completions.fileno(), select.POLLIN)
 
     def finish(self, operation: Any) -> Any:
         """Wait for the end of an operation."""
         while not operation.done:
             self.poller.poll()
-            self.waker.take()
+            self.completions.take()
         return operation
 
     async def open(self, key: str) -> None:
         variables = [os.fsencode(f"{name}={value}") for name, value in os.environ.items()]
         self.shell = self.core.Session(os.fsencode(shutil.which("bash") or ""), variables, None, 24, 80, 1 << 30)
         startup = b"[[ ! -r /etc/bash.bashrc ]] || . /etc/bash.bashrc\n[[ ! -r ~/.bashrc ]] || . ~/.bashrc\n"
-        self.finish(self.shell.start(startup, 10.0, self.waker, None))
+        self.finish(self.shell.start(startup, 10.0, self.completions, None))
 
     def run_now(self, key: str, text: str) -> Answer:
-        operation = self.shell.run(text, -1, None, None, None, self.waker, None, None, PATIENCE)
+        operation = self.shell.run(text, -1, None, None, None, self.completions, None, None, PATIENCE)
         self.finish(operation)
         return operation.output, operation.code
 

@@ -17,7 +17,7 @@
 #include "py_frame.h"
 #include "py_match.h"
 #include "py_strip.h"
-#include "py_syntax.h"
+#include "py_command.h"
 #include "swx_alloc.h"
 #include "swx_inherit.h"
 #include "swx_supervisor.h"
@@ -212,32 +212,32 @@ char **swx_py_strings(PyObject *sequence)
     return strings;
 }
 
-/* ---- flights --------------------------------------------------------------------------------------------------- */
+/* ---- requests --------------------------------------------------------------------------------------------------- */
 
-void swx_flight_unref(swx_flight *flight)
+void swx_request_unref(swx_request *request)
 {
-    if (atomic_fetch_sub(&flight->references, 1) == 1) {
-        swx_waker_unref(flight->waker);
-        flight->destroy(flight);
+    if (atomic_fetch_sub(&request->references, 1) == 1) {
+        swx_queue_unref(request->queue);
+        request->destroy(request);
     }
 }
 
-void swx_flight_landed(swx_flight *flight)
+void swx_request_completed(swx_request *request)
 {
-    bool queue = flight->waker && !flight->direct;
-    atomic_store(&flight->done, true);
-    if (atomic_load(&flight->waiters)) {
-        syscall(SYS_futex, &flight->done, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    bool queue = request->queue && !request->direct;
+    atomic_store(&request->done, true);
+    if (atomic_load(&request->waiters)) {
+        syscall(SYS_futex, &request->done, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
     }
-    if (queue && swx_waker_push(flight->waker, &flight->wake)) {
+    if (queue && swx_queue_push(request->queue, &request->wake)) {
         return;
     }
-    swx_flight_unref(flight);
+    swx_request_unref(request);
 }
 
-int swx_flight_wait(swx_flight *flight, int64_t deadline)
+int swx_request_wait(swx_request *request, int64_t deadline)
 {
-    while (!atomic_load(&flight->done)) {
+    while (!atomic_load(&request->done)) {
         int64_t now = swx_now();
         if (now >= deadline) {
             return 0;
@@ -245,9 +245,9 @@ int swx_flight_wait(swx_flight *flight, int64_t deadline)
         int64_t left = deadline - now;
         struct timespec wait = { .tv_sec = left / 1000000000, .tv_nsec = left % 1000000000 };
         Py_BEGIN_ALLOW_THREADS
-        atomic_fetch_add(&flight->waiters, 1);
-        syscall(SYS_futex, &flight->done, FUTEX_WAIT_PRIVATE, 0, deadline == INT64_MAX ? NULL : &wait, NULL, 0);
-        atomic_fetch_sub(&flight->waiters, 1);
+        atomic_fetch_add(&request->waiters, 1);
+        syscall(SYS_futex, &request->done, FUTEX_WAIT_PRIVATE, 0, deadline == INT64_MAX ? NULL : &wait, NULL, 0);
+        atomic_fetch_sub(&request->waiters, 1);
         Py_END_ALLOW_THREADS
         if (PyErr_CheckSignals() != 0) {
             return -1;
@@ -419,9 +419,9 @@ static int core_exec(PyObject *module)
             return -1;
         }
     }
-    if (swx_py_waker_init(module, state) < 0 || swx_py_session_init(module, state) < 0 ||
+    if (swx_py_queue_init(module, state) < 0 || swx_py_session_init(module, state) < 0 ||
         swx_py_process_init(module, state) < 0 || swx_py_frame_init(module) < 0 || swx_py_match_init(module) < 0 ||
-        swx_py_strip_init(module) < 0 || swx_py_syntax_init(module) < 0) {
+        swx_py_strip_init(module) < 0 || swx_py_command_init(module) < 0) {
         return -1;
     }
     return register_exit(module);
@@ -430,7 +430,7 @@ static int core_exec(PyObject *module)
 static int core_traverse(PyObject *module, visitproc visit, void *arg)
 {
     const swx_py_state *state = PyModule_GetState(module);
-    Py_VISIT(state->waker_type);
+    Py_VISIT(state->queue_type);
     Py_VISIT(state->operation_type);
     Py_VISIT(state->session_type);
     Py_VISIT(state->process_type);
@@ -440,7 +440,7 @@ static int core_traverse(PyObject *module, visitproc visit, void *arg)
 static int core_clear(PyObject *module)
 {
     swx_py_state *state = PyModule_GetState(module);
-    Py_CLEAR(state->waker_type);
+    Py_CLEAR(state->queue_type);
     Py_CLEAR(state->operation_type);
     Py_CLEAR(state->session_type);
     Py_CLEAR(state->process_type);

@@ -2,9 +2,9 @@
  *
  * Ownership of a running operation:
  *
- *     Operation (Python) --ref--> flight (C) <--ref-- session, until done; then the waker's queue, until taken
+ *     Operation (Python) --ref--> request (C) <--ref-- session, until done; then the queue, until taken
  *
- * The reactor's thread touches flights only, never a Python object and never the GIL.
+ * The reactor's thread touches requests only, never a Python object and never the GIL.
  */
 #ifndef SWX_PY_CORE_H
 #define SWX_PY_CORE_H
@@ -14,7 +14,7 @@
 
 #include "swx_buf.h"
 #include "swx_reactor.h"
-#include "swx_waker.h"
+#include "swx_queue.h"
 
 /* Where the reactor is found by what lives in it.  Sessions and processes refer to it, because their objects may outlive
  * the reactor: at the interpreter's exit, and in a child after fork(). */
@@ -40,7 +40,7 @@ PyObject *swx_py_raise_gone(const swx_py_home *home, const char *what);
 
 typedef struct {
     swx_py_home *home; /* NULL before the first session */
-    PyTypeObject *waker_type, *operation_type, *session_type, *process_type;
+    PyTypeObject *queue_type, *operation_type, *session_type, *process_type;
     PyObject *model_names[4]; /* of the attributes that a pydantic model consists of */
 } swx_py_state;
 
@@ -69,31 +69,31 @@ int swx_py_path(PyObject *object, const char **path);
 char **swx_py_strings(PyObject *sequence);
 
 /* Registration of the types in their files.  0, or -1 with an exception set. */
-int swx_py_waker_init(PyObject *module, swx_py_state *state);
+int swx_py_queue_init(PyObject *module, swx_py_state *state);
 int swx_py_session_init(PyObject *module, swx_py_state *state);
 int swx_py_process_init(PyObject *module, swx_py_state *state);
 
-/* A Waker's queue, borrowed; NULL when the object is None; with an exception set (TypeError) when it is something else. */
-swx_waker *swx_py_waker_get(swx_py_state *state, PyObject *object);
+/* A Completions's queue, borrowed; NULL when the object is None; with an exception set (TypeError) when it is something else. */
+swx_queue *swx_py_queue_get(swx_py_state *state, PyObject *object);
 
 /* Something ended that a loop may wait for.  Reference-counted by hand because two threads hold it. */
-typedef struct swx_flight swx_flight;
-struct swx_flight {
+typedef struct swx_request swx_request;
+struct swx_request {
     swx_wake wake; /* first */
-    void (*destroy)(swx_flight *);
-    swx_waker *waker;  /* a reference, or NULL */
-    PyObject *future;  /* what Waker.take returns for it; touched with the GIL only; owned by the Python object */
+    void (*destroy)(swx_request *);
+    swx_queue *queue;  /* a reference, or NULL */
+    PyObject *future;  /* what Completions.take returns for it; touched with the GIL only; owned by the Python object */
     _Atomic int references;
     _Atomic int done;    /* 0 or 1: the word of a futex, */
     _Atomic int waiters; /* on which so many threads sleep */
     bool direct; /* the submitting thread still waits by itself: no wake-up; under the node's lock */
 };
-void swx_flight_unref(swx_flight *flight);
+void swx_request_unref(swx_request *request);
 
 /* Called by the core when it is done, without the GIL: hands the core's reference to the queue, or drops it. */
-void swx_flight_landed(swx_flight *flight);
+void swx_request_completed(swx_request *request);
 
 /* Blocks (GIL released, signals handled) until it is done or the deadline.  1 done, 0 not, -1 exception. */
-int swx_flight_wait(swx_flight *flight, int64_t deadline);
+int swx_request_wait(swx_request *request, int64_t deadline);
 
 #endif

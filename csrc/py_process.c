@@ -5,11 +5,12 @@
 #include <unistd.h>
 
 #include "py_core.h"
+#include "swx_tree.h"
 #include "swx_alloc.h"
 #include "swx_exec.h"
 
 typedef struct {
-    swx_flight landing; /* first; references: the object's, the core's until it has landed, and the node's */
+    swx_request base; /* first; references: the object's, the core's until it has completed, and the node's */
     swx_py_home *home;
     swx_node *node;
     swx_exec *exec;
@@ -17,11 +18,11 @@ typedef struct {
     uint64_t mark;
     int wait_status;
     bool timed_out, cancelled, no_memory;
-} flight;
+} request;
 
 typedef struct {
     PyObject_HEAD
-    flight *flight;
+    request *request;
     PyObject *future;
 } process_object;
 
@@ -48,15 +49,15 @@ static void node_interest(const void *object, unsigned which, int *fd, bool *rea
 
 static bool node_finished(const void *object) { return swx_exec_is_finished(object); }
 
-/* The exec refers to the flight until its end, which may come long after the program's: see swx_exec.h. */
+/* The exec refers to the request until its end, which may come long after the program's: see swx_exec.h. */
 static void node_destroy(void *object)
 {
-    flight *f = swx_exec_owner(object);
+    request *f = swx_exec_owner(object);
     swx_exec_free(object);
-    if (!atomic_load(&f->landing.done)) { /* it never will be */
-        swx_flight_unref(&f->landing);
+    if (!atomic_load(&f->base.done)) { /* it never will be */
+        swx_request_unref(&f->base);
     }
-    swx_flight_unref(&f->landing);
+    swx_request_unref(&f->base);
 }
 
 static bool node_slow(const void *object) { return swx_exec_is_slow(object); }
@@ -64,7 +65,7 @@ static swx_child *node_child(void *object) { return swx_exec_doomed(object); }
 
 static void unwatch(void *owner, int fd)
 {
-    flight *f = owner;
+    request *f = owner;
     if (f->node) {
         swx_node_unwatch(f->node, fd);
     }
@@ -73,11 +74,11 @@ static void unwatch(void *owner, int fd)
 static const swx_node_type process_node = { node_event, node_deadline, node_due, node_interest, node_finished,
                                              node_destroy, node_slow, node_child };
 
-static bool gone(const flight *f) { return swx_py_home_is_gone(f->home); }
+static bool gone(const request *f) { return swx_py_home_is_gone(f->home); }
 
-static void flight_destroy(swx_flight *landing)
+static void flight_destroy(swx_request *base)
 {
-    flight *f = (flight *)landing;
+    request *f = (request *)base;
     swx_buf_free(&f->output);
     swx_buf_free(&f->error);
     swx_py_home_unref(f->home);
@@ -86,7 +87,7 @@ static void flight_destroy(swx_flight *landing)
 
 static void exec_done(swx_exec *exec)
 {
-    flight *f = swx_exec_owner(exec);
+    request *f = swx_exec_owner(exec);
     swx_exec_result result = swx_exec_answer(exec);
     f->output = *result.output;
     f->error = *result.error;
@@ -96,14 +97,14 @@ static void exec_done(swx_exec *exec)
     f->timed_out = result.timed_out;
     f->cancelled = result.cancelled;
     f->no_memory = result.no_memory;
-    swx_flight_landed(&f->landing);
+    swx_request_completed(&f->base);
 }
 
 /* ---- the object ------------------------------------------------------------------------------------------------ */
 
-static void cancel_now(flight *f)
+static void cancel_now(request *f)
 {
-    if (!atomic_load(&f->landing.done)) {
+    if (!atomic_load(&f->base.done)) {
         Py_BEGIN_ALLOW_THREADS
         if (swx_py_home_enter(f->home)) {
             swx_node_lock(f->node);
@@ -117,13 +118,13 @@ static void cancel_now(flight *f)
 
 /* What runs is killed, as by swx_exec_free.  What has ended the reactor keeps until nothing more can happen, because a grandchild
  * may still write into the pipes; then its thread removes the node.  So the node is nobody's from the unlock on. */
-static void give_up(flight *f)
+static void give_up(request *f)
 {
     Py_BEGIN_ALLOW_THREADS
     if (swx_py_home_enter(f->home)) {
         swx_node_lock(f->node);
         swx_exec_event(f->exec, 2, swx_now()); /* it may have ended */
-        if (atomic_load(&f->landing.done)) {
+        if (atomic_load(&f->base.done)) {
             swx_exec_release(f->exec);
         } else {
             swx_reactor_remove(f->node);
@@ -144,8 +145,8 @@ static int process_traverse(PyObject *object, visitproc visit, void *arg)
 static int process_clear(PyObject *object)
 {
     process_object *self = (process_object *)object;
-    if (self->flight) {
-        self->flight->landing.future = NULL;
+    if (self->request) {
+        self->request->base.future = NULL;
     }
     Py_CLEAR(self->future);
     return 0;
@@ -157,18 +158,18 @@ static void process_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     process_clear(object);
-    if (self->flight) {
-        if (self->flight->node) {
-            give_up(self->flight);
+    if (self->request) {
+        if (self->request->node) {
+            give_up(self->request);
         }
-        swx_flight_unref(&self->flight->landing);
+        swx_request_unref(&self->request->base);
     }
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(object);
     Py_DECREF(type);
 }
 
-static swx_status start(flight *f, const swx_exec_config *config, swx_error *err)
+static swx_status start(request *f, const swx_exec_config *config, swx_error *err)
 {
     swx_status status = swx_exec_new(&f->exec, config, err);
     if (status == SWX_OK) {
@@ -206,9 +207,9 @@ static char **copy_environ(void)
 
 static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = { "file", "argv", "environment", "directory", "input", "merge", "timeout", "output_limit", "waker",
+    static char *names[] = { "file", "argv", "environment", "directory", "input", "merge", "timeout", "output_limit", "queue",
                              "future", NULL };
-    PyObject *argv_list, *environment, *directory_arg, *timeout, *waker_arg, *future;
+    PyObject *argv_list, *environment, *directory_arg, *timeout, *queue_arg, *future;
     const char *file, *directory, *input;
     Py_ssize_t input_size, limit;
     int merge;
@@ -217,11 +218,11 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     swx_error err = { .status = SWX_ENOMEM };
     process_object *self = NULL;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOOOy#pOnOO:Process", names, &file, &argv_list, &environment, &directory_arg,
-                                     &input, &input_size, &merge, &timeout, &limit, &waker_arg, &future) ||
+                                     &input, &input_size, &merge, &timeout, &limit, &queue_arg, &future) ||
         swx_py_path(directory_arg, &directory) < 0) {
         return NULL;
     }
-    swx_waker *waker = swx_py_waker_get(state, waker_arg);
+    swx_queue *queue = swx_py_queue_get(state, queue_arg);
     int64_t deadline;
     if (PyErr_Occurred() || swx_py_deadline(timeout, swx_now(), &deadline) < 0) {
         return NULL;
@@ -242,26 +243,26 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     }
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     self = (process_object *)allocate(type, 0);
-    flight *f = swx_calloc(1, sizeof(*f));
+    request *f = swx_calloc(1, sizeof(*f));
     if (!self || !f) {
         swx_free(f);
         swx_py_raise(&err);
         goto failed;
     }
-    f->landing.destroy = flight_destroy;
-    atomic_init(&f->landing.references, 3);
-    atomic_init(&f->landing.done, false);
+    f->base.destroy = flight_destroy;
+    atomic_init(&f->base.references, 3);
+    atomic_init(&f->base.done, false);
     f->home = home;
     swx_py_home_ref(home);
     swx_buf_init(&f->output, 2);
     swx_buf_init(&f->error, 2);
-    if (waker) {
-        swx_waker_ref(waker);
-        f->landing.waker = waker;
+    if (queue) {
+        swx_queue_ref(queue);
+        f->base.queue = queue;
     }
     self->future = Py_NewRef(future);
-    f->landing.future = future == Py_None ? NULL : future;
-    self->flight = f;
+    f->base.future = future == Py_None ? NULL : future;
+    self->request = f;
     swx_exec_config config = { .file = file,
                                .argv = argv,
                                .environment = strings,
@@ -285,8 +286,8 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     }
     Py_END_ALLOW_THREADS
     if (!entered || status != SWX_OK) {
-        swx_flight_unref(&f->landing); /* the core never had it, */
-        swx_flight_unref(&f->landing); /* and no node */
+        swx_request_unref(&f->base); /* the core never had it, */
+        swx_request_unref(&f->base); /* and no node */
         entered ? swx_py_raise(&err) : swx_py_raise_gone(home, "process");
         goto failed;
     }
@@ -304,29 +305,29 @@ failed:
 
 static PyObject *process_wait(PyObject *object, PyObject *seconds)
 {
-    flight *f = ((process_object *)object)->flight;
+    request *f = ((process_object *)object)->request;
     int64_t deadline;
     if (swx_py_deadline(seconds, swx_now(), &deadline) < 0) {
         return NULL;
     }
-    if (!atomic_load(&f->landing.done) && gone(f)) {
+    if (!atomic_load(&f->base.done) && gone(f)) {
         return swx_py_raise_gone(f->home, "process");
     }
-    int done = swx_flight_wait(&f->landing, deadline);
+    int done = swx_request_wait(&f->base, deadline);
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
 
 static PyObject *process_cancel(PyObject *object, PyObject *unused)
 {
     (void)unused;
-    cancel_now(((process_object *)object)->flight);
+    cancel_now(((process_object *)object)->request);
     Py_RETURN_NONE;
 }
 
-static flight *finished(PyObject *object)
+static request *finished(PyObject *object)
 {
-    flight *f = ((process_object *)object)->flight;
-    if (!atomic_load(&f->landing.done)) {
+    request *f = ((process_object *)object)->request;
+    if (!atomic_load(&f->base.done)) {
         PyErr_SetString(PyExc_RuntimeError, "the process has not ended yet");
         return NULL;
     }
@@ -345,34 +346,34 @@ static PyObject *bytes_of(const swx_buf *buf)
 static PyObject *process_done(PyObject *object, void *unused)
 {
     (void)unused;
-    return PyBool_FromLong(atomic_load(&((process_object *)object)->flight->landing.done));
+    return PyBool_FromLong(atomic_load(&((process_object *)object)->request->base.done));
 }
 
 static PyObject *process_stdout(PyObject *object, void *unused)
 {
     (void)unused;
-    const flight *f = finished(object);
+    const request *f = finished(object);
     return f ? bytes_of(&f->output) : NULL;
 }
 
 static PyObject *process_stderr(PyObject *object, void *unused)
 {
     (void)unused;
-    const flight *f = finished(object);
+    const request *f = finished(object);
     return f ? bytes_of(&f->error) : NULL;
 }
 
 static PyObject *process_dropped(PyObject *object, void *unused)
 {
     (void)unused;
-    const flight *f = finished(object);
+    const request *f = finished(object);
     return f ? PyLong_FromUnsignedLongLong(swx_buf_dropped(&f->output) + swx_buf_dropped(&f->error)) : NULL;
 }
 
 static PyObject *process_returncode(PyObject *object, void *unused)
 {
     (void)unused;
-    const flight *f = finished(object);
+    const request *f = finished(object);
     if (!f) {
         return NULL;
     }
@@ -385,7 +386,7 @@ static PyObject *process_returncode(PyObject *object, void *unused)
 static PyObject *process_end(PyObject *object, void *unused)
 {
     (void)unused;
-    const flight *f = finished(object);
+    const request *f = finished(object);
     return f ? PyUnicode_FromString(f->timed_out                         ? "timeout"
                                     : f->cancelled                       ? "cancelled"
                                     : f->no_memory                       ? "memory"
@@ -397,7 +398,7 @@ static PyObject *process_end(PyObject *object, void *unused)
 static PyObject *process_mark(PyObject *object, void *unused)
 {
     (void)unused;
-    const flight *f = ((process_object *)object)->flight;
+    const request *f = ((process_object *)object)->request;
     return PyLong_FromUnsignedLongLong(f->mark);
 }
 
@@ -420,7 +421,7 @@ static PyGetSetDef process_attributes[] = {
 };
 
 static PyType_Slot process_slots[] = {
-    { Py_tp_doc, "Process(file, argv, environment, directory, input, merge, timeout, output_limit, waker, future)\n--\n\nA program "
+    { Py_tp_doc, "Process(file, argv, environment, directory, input, merge, timeout, output_limit, queue, future)\n--\n\nA program "
                  "with pipes, from its start to its end.\n\nfile: the program (bytes), searched in PATH when it has no slash.\nargv, environment: sequences of bytes (environment None: this "
                  "process's own).\ntimeout: seconds or None; then it is killed with everything it started.\nOSError names "
                  "execve or chdir when the program cannot be executed.\nThrowing the object away before the end kills." },
@@ -473,7 +474,7 @@ static PyObject *kill_marked(PyObject *module, PyObject *list)
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
-    found = swx_child_kill_marked(marks, count);
+    found = swx_tree_kill_marked(marks, count);
     Py_END_ALLOW_THREADS
     swx_free(marks);
     return PyLong_FromLong(found);
@@ -494,7 +495,7 @@ static PyObject *living_marks(PyObject *module, PyObject *list)
         goto done;
     }
     Py_BEGIN_ALLOW_THREADS
-    looked = swx_child_living(marks, count, living);
+    looked = swx_tree_living(marks, count, living);
     Py_END_ALLOW_THREADS
     result = PyList_New(0);
     for (size_t i = 0; result && i < count; i++) {

@@ -9,9 +9,9 @@
 #include "py_match.h"
 #include "swx_alloc.h"
 #include "swx_session.h"
-#include "swx_syntax.h"
+#include "swx_command.h"
 
-/* A session in the reactor.  Shared by the Session object and by every operation in flight. */
+/* A session in the reactor.  Shared by the Session object and by every operation under way. */
 typedef struct {
     atomic_int references;
     swx_py_home *home;
@@ -22,19 +22,19 @@ typedef struct {
 } place;
 
 typedef struct {
-    swx_flight landing; /* first */
-    swx_flight news;    /* tells of output while it runs; its references are 1 while it is queued */
+    swx_request base; /* first */
+    swx_request news;    /* tells of output while it runs; its references are 1 while it is queued */
     atomic_bool news_queued;
     swx_op op;
     bool empty; /* a command of blanks and comments: its exit code is 0, whatever `$?` is */
     swx_buf typed;
     int64_t slack; /* nanoseconds that the caller may wait longer than it said */
     place *at;
-} flight;
+} request;
 
 typedef struct {
     PyObject_HEAD
-    flight *flight;
+    request *request;
     PyObject *matcher, *future, *news;
     PyObject *command; /* while it is held; else NULL */
 } operation_object;
@@ -121,54 +121,54 @@ static void place_unref(place *at)
     }
 }
 
-/* ---- flights --------------------------------------------------------------------------------------------------- */
+/* ---- requests --------------------------------------------------------------------------------------------------- */
 
-static void flight_destroy(swx_flight *landing)
+static void flight_destroy(swx_request *base)
 {
-    flight *f = (flight *)landing;
+    request *f = (request *)base;
     swx_buf_free(&f->op.output);
     swx_buf_free(&f->typed);
     place_unref(f->at);
     swx_free(f);
 }
 
-static void news_destroy(swx_flight *news)
+static void news_destroy(swx_request *news)
 {
-    flight *f = (flight *)((char *)news - offsetof(flight, news));
+    request *f = (request *)((char *)news - offsetof(request, news));
     atomic_store(&f->news_queued, false);
-    swx_flight_unref(&f->landing);
+    swx_request_unref(&f->base);
 }
 
-static void op_done(swx_op *op) { swx_flight_landed(&((flight *)op->owner)->landing); }
+static void op_done(swx_op *op) { swx_request_completed(&((request *)op->owner)->base); }
 
 static void op_news(swx_op *op)
 {
-    flight *f = op->owner;
-    if (f->landing.waker && !f->landing.direct && !atomic_exchange(&f->news_queued, true)) {
+    request *f = op->owner;
+    if (f->base.queue && !f->base.direct && !atomic_exchange(&f->news_queued, true)) {
         atomic_store(&f->news.references, 1);
-        atomic_fetch_add(&f->landing.references, 1);
-        swx_waker_ref(f->landing.waker); /* given back when the reference above is */
-        f->news.waker = f->landing.waker;
-        if (!swx_waker_push(f->landing.waker, &f->news.wake)) {
-            swx_flight_unref(&f->news);
+        atomic_fetch_add(&f->base.references, 1);
+        swx_queue_ref(f->base.queue); /* given back when the reference above is */
+        f->news.queue = f->base.queue;
+        if (!swx_queue_push(f->base.queue, &f->news.wake)) {
+            swx_request_unref(&f->news);
         }
     }
 }
 
-static flight *flight_new(place *at, swx_op_kind kind, swx_waker *waker)
+static request *flight_new(place *at, swx_op_kind kind, swx_queue *queue)
 {
-    flight *f = swx_calloc(1, sizeof(*f));
+    request *f = swx_calloc(1, sizeof(*f));
     if (!f) {
         PyErr_NoMemory();
         return NULL;
     }
-    f->landing.destroy = flight_destroy;
+    f->base.destroy = flight_destroy;
     f->news.destroy = news_destroy;
-    atomic_init(&f->landing.references, 1);
-    atomic_init(&f->landing.done, false);
-    if (waker) {
-        swx_waker_ref(waker);
-        f->landing.waker = waker;
+    atomic_init(&f->base.references, 1);
+    atomic_init(&f->base.done, false);
+    if (queue) {
+        swx_queue_ref(queue);
+        f->base.queue = queue;
     }
     f->op = (swx_op){ .kind = kind, .deadline = SWX_NEVER, .done = op_done, .owner = f };
     swx_buf_init(&f->typed, DELIVERY_LIMIT);
@@ -181,7 +181,7 @@ static flight *flight_new(place *at, swx_op_kind kind, swx_waker *waker)
 /* For up to `limit` nanoseconds the calling thread does the reactor's work for this session: a short command ends
  * without any other thread being woken.  It may be `slack` nanoseconds more where it ends in vain: a timer that may be late is not
  * programmed into the clock, which on a virtual machine takes longer than the command.  Node locked, no GIL. */
-static void work_directly(flight *f, int64_t limit, int64_t slack)
+static void work_directly(request *f, int64_t limit, int64_t slack)
 {
     swx_session *s = f->at->session;
     int before = slack > 0 ? prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0) : 0;
@@ -189,7 +189,7 @@ static void work_directly(flight *f, int64_t limit, int64_t slack)
         prctl(PR_SET_TIMERSLACK, (unsigned long)slack, 0, 0, 0);
     }
     int64_t until = swx_now() + limit;
-    while (!atomic_load(&f->landing.done)) {
+    while (!atomic_load(&f->base.done)) {
         int64_t now = swx_now(), due = swx_session_deadline(s);
         if (now >= until) {
             break;
@@ -218,8 +218,8 @@ static void work_directly(flight *f, int64_t limit, int64_t slack)
     }
 }
 
-/* False: it is gone, and the core has never had the flight. */
-static bool submit(flight *f, int64_t direct)
+/* False: it is gone, and the core has never had the request. */
+static bool submit(request *f, int64_t direct)
 {
     bool locked;
     f->op.typed = f->typed.data;
@@ -227,15 +227,15 @@ static bool submit(flight *f, int64_t direct)
     Py_BEGIN_ALLOW_THREADS
     locked = lock(f->at);
     if (locked) {
-        atomic_fetch_add(&f->landing.references, 1); /* the core's, until it has landed */
-        f->landing.direct = direct > 0;
+        atomic_fetch_add(&f->base.references, 1); /* the core's, until it has completed */
+        f->base.direct = direct > 0;
         if (direct > 0) {
             swx_node_pause(f->at->node, true);
         }
         swx_session_submit(f->at->session, &f->op, swx_now());
         if (direct > 0) {
             work_directly(f, direct, f->slack);
-            f->landing.direct = false;
+            f->base.direct = false;
             swx_node_pause(f->at->node, false);
         }
         unlock(f->at);
@@ -252,8 +252,8 @@ static const char *const end_names[] = { "none", "done", "matched", "timeout", "
 /* False: it has not ended, and never will. */
 static bool operation_cancel_now(operation_object *self)
 {
-    flight *f = self->flight;
-    bool ended = atomic_load(&f->landing.done);
+    request *f = self->request;
+    bool ended = atomic_load(&f->base.done);
     if (!ended) {
         Py_BEGIN_ALLOW_THREADS
         ended = lock(f->at);
@@ -277,13 +277,13 @@ static int operation_traverse(PyObject *object, visitproc visit, void *arg)
     return 0;
 }
 
-/* The futures are what can be part of a cycle.  The flight's borrowed pointers go first. */
+/* The futures are what can be part of a cycle.  The request's borrowed pointers go first. */
 static int operation_clear(PyObject *object)
 {
     operation_object *self = (operation_object *)object;
-    if (self->flight) {
-        self->flight->landing.future = NULL;
-        self->flight->news.future = NULL;
+    if (self->request) {
+        self->request->base.future = NULL;
+        self->request->news.future = NULL;
     }
     Py_CLEAR(self->future);
     Py_CLEAR(self->news);
@@ -297,13 +297,13 @@ static void operation_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     operation_clear(object);
-    if (self->flight) {
-        bool ended = operation_cancel_now(self), dies = atomic_load(&self->flight->at->home->ended);
+    if (self->request) {
+        bool ended = operation_cancel_now(self), dies = atomic_load(&self->request->at->home->ended);
         if (self->matcher && (ended || !dies)) { /* else the reactor may still use it */
             swx_py_match_give_back(self->matcher);
             Py_DECREF(self->matcher);
         }
-        swx_flight_unref(&self->flight->landing);
+        swx_request_unref(&self->request->base);
     }
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(object);
@@ -317,10 +317,10 @@ static PyObject *operation_wait(PyObject *object, PyObject *seconds)
     if (swx_py_deadline(seconds, swx_now(), &deadline) < 0) {
         return NULL;
     }
-    if (gone(self->flight->at)) {
-        return raise_gone(self->flight->at);
+    if (gone(self->request->at)) {
+        return raise_gone(self->request->at);
     }
-    int done = swx_flight_wait(&self->flight->landing, deadline);
+    int done = swx_request_wait(&self->request->base, deadline);
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
 
@@ -334,7 +334,7 @@ static PyObject *operation_cancel(PyObject *object, PyObject *unused)
 static PyObject *operation_take(PyObject *object, PyObject *unused)
 {
     (void)unused;
-    flight *f = ((operation_object *)object)->flight;
+    request *f = ((operation_object *)object)->request;
     static const size_t room = 256 << 10; /* what a loop may take at a time without being held up */
     uint8_t *bytes = swx_malloc(room);
     if (!bytes) {
@@ -354,10 +354,10 @@ static PyObject *operation_take(PyObject *object, PyObject *unused)
     return taken;
 }
 
-static flight *finished(PyObject *object)
+static request *finished(PyObject *object)
 {
-    flight *f = ((operation_object *)object)->flight;
-    if (!atomic_load(&f->landing.done)) {
+    request *f = ((operation_object *)object)->request;
+    if (!atomic_load(&f->base.done)) {
         PyErr_SetString(PyExc_RuntimeError, "the operation has not ended yet");
         return NULL;
     }
@@ -367,34 +367,34 @@ static flight *finished(PyObject *object)
 static PyObject *operation_done(PyObject *object, void *unused)
 {
     (void)unused;
-    return PyBool_FromLong(atomic_load(&((operation_object *)object)->flight->landing.done));
+    return PyBool_FromLong(atomic_load(&((operation_object *)object)->request->base.done));
 }
 
 static PyObject *operation_end(PyObject *object, void *unused)
 {
     (void)unused;
-    const flight *f = finished(object);
+    const request *f = finished(object);
     return f ? PyUnicode_FromString(end_names[f->op.end]) : NULL;
 }
 
 static PyObject *operation_code(PyObject *object, void *unused)
 {
     (void)unused;
-    const flight *f = finished(object);
+    const request *f = finished(object);
     return f ? PyLong_FromLong(f->empty && f->op.end == SWX_END_DONE ? 0 : f->op.code) : NULL;
 }
 
 static PyObject *operation_signal(PyObject *object, void *unused)
 {
     (void)unused;
-    const flight *f = finished(object);
+    const request *f = finished(object);
     return f ? PyLong_FromLong(f->op.signal) : NULL;
 }
 
 static PyObject *operation_output(PyObject *object, void *unused)
 {
     (void)unused;
-    const flight *f = finished(object);
+    const request *f = finished(object);
     if (!f || f->op.output.size <= f->op.limit) {
         return f ? swx_py_text(&f->op.output, f->op.processed) : NULL;
     }
@@ -410,7 +410,7 @@ static PyObject *operation_output(PyObject *object, void *unused)
 static PyObject *operation_dropped(PyObject *object, void *unused)
 {
     (void)unused;
-    const flight *f = finished(object);
+    const request *f = finished(object);
     if (!f) {
         return NULL;
     }
@@ -421,35 +421,35 @@ static PyObject *operation_dropped(PyObject *object, void *unused)
 static PyObject *operation_hit(PyObject *object, void *unused)
 {
     (void)unused;
-    const flight *f = finished(object);
+    const request *f = finished(object);
     return f ? PyLong_FromSize_t(f->op.hit.index) : NULL;
 }
 
 static PyObject *operation_ended(PyObject *object, void *unused)
 {
     (void)unused;
-    const flight *f = finished(object);
+    const request *f = finished(object);
     return f ? PyBool_FromLong(f->op.ended) : NULL;
 }
 
 static PyObject *operation_typed(PyObject *object, void *unused)
 {
     (void)unused;
-    const flight *f = finished(object);
+    const request *f = finished(object);
     return f ? PyBool_FromLong(f->op.typed_out) : NULL;
 }
 
 static PyObject *operation_begun(PyObject *object, void *unused)
 {
     (void)unused;
-    const flight *f = finished(object);
+    const request *f = finished(object);
     return f ? PyBool_FromLong(f->op.begun) : NULL;
 }
 
 static PyObject *operation_error(PyObject *object, void *unused)
 {
     (void)unused;
-    const flight *f = finished(object);
+    const request *f = finished(object);
     if (f && f->op.error.status == SWX_ESYS) {
         return PyUnicode_FromFormat("%s: %s", f->op.error.call, strerror(f->op.error.sys_errno));
     }
@@ -459,7 +459,7 @@ static PyObject *operation_error(PyObject *object, void *unused)
 static PyObject *operation_errno(PyObject *object, void *unused)
 {
     (void)unused;
-    const flight *f = finished(object);
+    const request *f = finished(object);
     return f ? PyLong_FromLong(f->op.error.sys_errno) : NULL;
 }
 
@@ -478,7 +478,7 @@ static PyObject *operation_future(PyObject *object, void *unused)
     return Py_NewRef(future ? future : Py_None);
 }
 
-/* The flight's pointer is borrowed from us, and the waker reads it with the GIL held. */
+/* The request's pointer is borrowed from us, and the queue reads it with the GIL held. */
 static int operation_set_future(PyObject *object, PyObject *future, void *unused)
 {
     (void)unused;
@@ -489,7 +489,7 @@ static int operation_set_future(PyObject *object, PyObject *future, void *unused
         return -1;
     }
     self->future = Py_NewRef(future);
-    self->flight->landing.future = future == Py_None ? NULL : future;
+    self->request->base.future = future == Py_None ? NULL : future;
     Py_XDECREF(before);
     return 0;
 }
@@ -509,7 +509,7 @@ static PyMethodDef operation_methods[] = {
 
 static PyGetSetDef operation_attributes[] = {
     { "future", operation_future, operation_set_future,
-      "What Waker.take returns when it has ended, or None.  May be set until then, by the thread that takes.", NULL },
+      "What Completions.take returns when it has ended, or None.  May be set until then, by the thread that takes.", NULL },
     { "done", operation_done, NULL, "Whether it has ended.", NULL },
     { "held", operation_held, NULL,
       "Whether it keeps its place in the queue until release(), because bash has to be asked about the command.", NULL },
@@ -548,29 +548,29 @@ static PyType_Spec operation_spec = {
 
 /* ---- Session --------------------------------------------------------------------------------------------------- */
 
-/* Steals the flight.  matcher, future and news may be None. */
-static PyObject *launch(session_object *self, flight *f, PyObject *matcher, PyObject *future, PyObject *news,
+/* Steals the request.  matcher, future and news may be None. */
+static PyObject *launch(session_object *self, request *f, PyObject *matcher, PyObject *future, PyObject *news,
                         int64_t direct)
 {
     swx_py_state *state = swx_py_state_of(Py_TYPE((PyObject *)self));
     allocfunc allocate = (allocfunc)PyType_GetSlot(state->operation_type, Py_tp_alloc);
     operation_object *op = (operation_object *)allocate(state->operation_type, 0);
     if (!op) {
-        swx_flight_unref(&f->landing);
+        swx_request_unref(&f->base);
         return NULL;
     }
-    op->flight = f;
+    op->request = f;
     if (matcher != Py_None) {
         f->op.match = swx_py_match_take(matcher);
         if (!f->op.match) {
-            atomic_store(&f->landing.done, true); /* nothing to cancel */
+            atomic_store(&f->base.done, true); /* nothing to cancel */
             Py_DECREF((PyObject *)op);
             return NULL;
         }
         op->matcher = Py_NewRef(matcher);
     }
     op->future = Py_NewRef(future);
-    f->landing.future = future == Py_None ? NULL : future;
+    f->base.future = future == Py_None ? NULL : future;
     op->news = Py_NewRef(news);
     f->news.future = news == Py_None ? NULL : news;
     if (f->news.future) {
@@ -579,7 +579,7 @@ static PyObject *launch(session_object *self, flight *f, PyObject *matcher, PyOb
     }
     if (!submit(f, direct)) {
         raise_gone(f->at);
-        atomic_store(&f->landing.done, true); /* nothing to cancel */
+        atomic_store(&f->base.done, true); /* nothing to cancel */
         Py_CLEAR(op);
     }
     return (PyObject *)op;
@@ -616,7 +616,7 @@ static bool usable(const session_object *self)
     return true;
 }
 
-static int set_limits(flight *f, PyObject *timeout, PyObject *quiet)
+static int set_limits(request *f, PyObject *timeout, PyObject *quiet)
 {
     int64_t now = swx_now(), silent;
     if (swx_py_deadline(timeout, now, &f->op.deadline) < 0 || swx_py_deadline(quiet, now, &silent) < 0) {
@@ -702,7 +702,7 @@ static unsigned hints_of(const swx_scan *scan, const char *text, size_t size, bo
 static int deliver(swx_buf *typed, swx_op *op, bool *empty, const char *text, size_t size, int checked, place *at)
 {
     swx_scan scan;
-    swx_syntax_scan((const uint8_t *)text, size, &scan);
+    swx_command_scan((const uint8_t *)text, size, &scan);
     if (scan.flags & SWX_SCAN_NUL) {
         PyErr_SetString(PyExc_ValueError, "a command cannot contain a NUL byte: no shell can be given one");
         return -1;
@@ -710,32 +710,32 @@ static int deliver(swx_buf *typed, swx_op *op, bool *empty, const char *text, si
     if (scan.verdict == SWX_UNSURE && checked < 0) {
         return 0;
     }
-    unsigned spoils = swx_syntax_spoils(&scan, (const uint8_t *)text, size);
+    unsigned spoils = swx_command_spoils(&scan, (const uint8_t *)text, size);
     op->hints = hints_of(&scan, text, size, at->carrier) | (spoils & SWX_SPOILS_BRACE ? SWX_HINT_BRACE : 0);
-    swx_way way = swx_syntax_way(&scan, checked > 0);
-    if (way == SWX_WAY_RAW && at->carrier) { /* its terminal stays in canonical mode */
+    swx_delivery way = swx_command_delivery(&scan, checked > 0);
+    if (way == SWX_DELIVERY_RAW && at->carrier) { /* its terminal stays in canonical mode */
         bool group = (scan.flags & SWX_SCAN_MULTILINE) && !(scan.flags & SWX_SCAN_EDITING) && !(at->spoils & SWX_SPOILS_BRACE);
-        way = group ? SWX_WAY_TOGETHER : SWX_WAY_EVAL;
+        way = group ? SWX_DELIVERY_TOGETHER : SWX_DELIVERY_EVAL;
     }
-    way = swx_syntax_unspoilt(&scan, way, at->spoils);
+    way = swx_command_unspoilt(&scan, way, at->spoils);
     at->spoils |= spoils;
-    swx_status status = way == SWX_WAY_NONE ? swx_buf_append(typed, "\n", 1)
-                                            : swx_syntax_deliver(way, (const uint8_t *)text, size, typed);
+    swx_status status = way == SWX_DELIVERY_NONE ? swx_buf_append(typed, "\n", 1)
+                                            : swx_command_encode(way, (const uint8_t *)text, size, typed);
     if (status != SWX_OK) {
         swx_error err = { .status = status, .text = "the command is too long" };
         swx_py_raise(&err);
         return -1;
     }
-    op->raw = way == SWX_WAY_RAW;
-    op->runs = way != SWX_WAY_NONE;
-    *empty = way == SWX_WAY_NONE;
+    op->raw = way == SWX_DELIVERY_RAW;
+    op->runs = way != SWX_DELIVERY_NONE;
+    *empty = way == SWX_DELIVERY_NONE;
     return 1;
 }
 
 static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
 {
     operation_object *self = (operation_object *)object;
-    flight *f = self->flight;
+    request *f = self->request;
     PyObject *keep;
     Py_ssize_t size;
     long checked = PyLong_AsLong(checked_arg);
@@ -778,14 +778,14 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
     Py_ssize_t size;
     if (count < 9 || count > 11) {
         PyErr_SetString(PyExc_TypeError,
-                        "run() takes command, checked, timeout, quiet, matcher, waker, future, news, direct and perhaps slack and grace");
+                        "run() takes command, checked, timeout, quiet, matcher, queue, future, news, direct and perhaps slack and grace");
         return NULL;
     }
     long checked = PyLong_AsLong(args[1]);
     long direct = PyLong_AsLong(args[8]);
     long slack = count > 9 && !PyErr_Occurred() ? PyLong_AsLong(args[9]) : 0;
     long grace = count == 11 && !PyErr_Occurred() ? PyLong_AsLong(args[10]) : 0;
-    swx_waker *waker = swx_py_waker_get(state, args[5]);
+    swx_queue *queue = swx_py_queue_get(state, args[5]);
     if (PyErr_Occurred() || !usable(self)) {
         return NULL;
     }
@@ -793,7 +793,7 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
     if (!text) {
         return NULL;
     }
-    flight *f = flight_new(self->at, SWX_OP_RUN, waker);
+    request *f = flight_new(self->at, SWX_OP_RUN, queue);
     int delivered = -1;
     if (f && set_limits(f, args[2], args[3]) == 0) {
         delivered = deliver(&f->typed, &f->op, &f->empty, text, (size_t)size, (int)checked, self->at);
@@ -801,7 +801,7 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
     Py_XDECREF(keep);
     if (delivered < 0) {
         if (f) {
-            swx_flight_unref(&f->landing);
+            swx_request_unref(&f->base);
         }
         return NULL;
     }
@@ -817,10 +817,10 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
 
 /* start(), line() and interrupt() differ in kind and limits only. */
 static PyObject *launch_text(session_object *self, swx_op_kind kind, PyObject *text, PyObject *timeout, PyObject *quiet,
-                             PyObject *patience, PyObject *matcher, PyObject *waker_arg, PyObject *future, PyObject *news,
+                             PyObject *patience, PyObject *matcher, PyObject *queue_arg, PyObject *future, PyObject *news,
                              int64_t direct)
 {
-    swx_waker *waker = swx_py_waker_get(swx_py_state_of(Py_TYPE((PyObject *)self)), waker_arg);
+    swx_queue *queue = swx_py_queue_get(swx_py_state_of(Py_TYPE((PyObject *)self)), queue_arg);
     char *bytes;
     Py_ssize_t size;
     if (PyErr_Occurred() || !usable(self) || PyBytes_AsStringAndSize(text, &bytes, &size) < 0) {
@@ -830,13 +830,13 @@ static PyObject *launch_text(session_object *self, swx_op_kind kind, PyObject *t
         PyErr_SetString(PyExc_ValueError, "a terminal cannot be sent a NUL byte here");
         return NULL;
     }
-    flight *f = flight_new(self->at, kind, waker);
+    request *f = flight_new(self->at, kind, queue);
     if (!f) {
         return NULL;
     }
     int64_t now = swx_now(), until;
     if (swx_py_deadline(patience, now, &until) < 0 || set_limits(f, timeout, quiet) < 0) {
-        swx_flight_unref(&f->landing);
+        swx_request_unref(&f->base);
         return NULL;
     }
     if (kind == SWX_OP_START) { /* the clock starts when the shell is there */
@@ -845,7 +845,7 @@ static PyObject *launch_text(session_object *self, swx_op_kind kind, PyObject *t
         f->op.patience = until == SWX_NEVER ? 0 : until - now + 1;
     }
     if (swx_buf_append(&f->typed, bytes, (size_t)size) != SWX_OK) {
-        swx_flight_unref(&f->landing);
+        swx_request_unref(&f->base);
         return PyErr_NoMemory();
     }
     return launch(self, f, matcher, future, news, direct);
@@ -853,36 +853,36 @@ static PyObject *launch_text(session_object *self, swx_op_kind kind, PyObject *t
 
 static PyObject *session_start(PyObject *object, PyObject *args)
 {
-    PyObject *script, *timeout, *waker, *future, *patience = Py_None;
+    PyObject *script, *timeout, *queue, *future, *patience = Py_None;
     unsigned direct = 0;
-    if (!PyArg_ParseTuple(args, "OOOO|OI:start", &script, &timeout, &waker, &future, &patience, &direct)) {
+    if (!PyArg_ParseTuple(args, "OOOO|OI:start", &script, &timeout, &queue, &future, &patience, &direct)) {
         return NULL;
     }
-    return launch_text((session_object *)object, SWX_OP_START, script, timeout, Py_None, patience, Py_None, waker, future, Py_None,
+    return launch_text((session_object *)object, SWX_OP_START, script, timeout, Py_None, patience, Py_None, queue, future, Py_None,
                        (int64_t)direct * 1000);
 }
 
 static PyObject *session_line(PyObject *object, PyObject *args)
 {
-    PyObject *text, *timeout, *quiet, *matcher, *waker, *future, *news;
-    if (!PyArg_ParseTuple(args, "OOOOOOO:line", &text, &timeout, &quiet, &matcher, &waker, &future, &news)) {
+    PyObject *text, *timeout, *quiet, *matcher, *queue, *future, *news;
+    if (!PyArg_ParseTuple(args, "OOOOOOO:line", &text, &timeout, &quiet, &matcher, &queue, &future, &news)) {
         return NULL;
     }
-    return launch_text((session_object *)object, SWX_OP_LINE, text, timeout, quiet, Py_None, matcher, waker, future, news,
+    return launch_text((session_object *)object, SWX_OP_LINE, text, timeout, quiet, Py_None, matcher, queue, future, news,
                        0);
 }
 
 static PyObject *session_interrupt(PyObject *object, PyObject *args)
 {
     session_object *self = (session_object *)object;
-    PyObject *matcher, *waker_arg, *future;
+    PyObject *matcher, *queue_arg, *future;
     double step;
     unsigned tries;
     int silent = 0;
-    if (!PyArg_ParseTuple(args, "dIOOO|p:interrupt", &step, &tries, &matcher, &waker_arg, &future, &silent)) {
+    if (!PyArg_ParseTuple(args, "dIOOO|p:interrupt", &step, &tries, &matcher, &queue_arg, &future, &silent)) {
         return NULL;
     }
-    swx_waker *waker = swx_py_waker_get(swx_py_state_of(Py_TYPE(object)), waker_arg);
+    swx_queue *queue = swx_py_queue_get(swx_py_state_of(Py_TYPE(object)), queue_arg);
     if (PyErr_Occurred() || !usable(self)) {
         return NULL;
     }
@@ -890,7 +890,7 @@ static PyObject *session_interrupt(PyObject *object, PyObject *args)
         PyErr_SetString(PyExc_ValueError, "the timeout of an interrupt is a number of seconds that is not negative");
         return NULL;
     }
-    flight *f = flight_new(self->at, SWX_OP_INTERRUPT, waker);
+    request *f = flight_new(self->at, SWX_OP_INTERRUPT, queue);
     if (!f) {
         return NULL;
     }
@@ -903,15 +903,15 @@ static PyObject *session_interrupt(PyObject *object, PyObject *args)
 static PyObject *session_close(PyObject *object, PyObject *args)
 {
     session_object *self = (session_object *)object;
-    PyObject *waker_arg, *future;
-    if (!PyArg_ParseTuple(args, "OO:close", &waker_arg, &future)) {
+    PyObject *queue_arg, *future;
+    if (!PyArg_ParseTuple(args, "OO:close", &queue_arg, &future)) {
         return NULL;
     }
-    swx_waker *waker = swx_py_waker_get(swx_py_state_of(Py_TYPE(object)), waker_arg);
+    swx_queue *queue = swx_py_queue_get(swx_py_state_of(Py_TYPE(object)), queue_arg);
     if (PyErr_Occurred() || !usable(self)) {
         return NULL;
     }
-    flight *f = flight_new(self->at, SWX_OP_CLOSE, waker);
+    request *f = flight_new(self->at, SWX_OP_CLOSE, queue);
     return f ? launch(self, f, Py_None, future, Py_None, 0) : NULL;
 }
 
@@ -941,7 +941,7 @@ static PyObject *session_type(PyObject *object, PyObject *bytes_object)
     return PyBool_FromLong(status == SWX_OK);
 }
 
-static PyObject *session_doubt(PyObject *object, PyObject *commands_object)
+static PyObject *session_resync(PyObject *object, PyObject *commands_object)
 {
     session_object *self = (session_object *)object;
     unsigned long long commands = PyLong_AsUnsignedLongLong(commands_object);
@@ -952,7 +952,7 @@ static PyObject *session_doubt(PyObject *object, PyObject *commands_object)
     Py_BEGIN_ALLOW_THREADS
     locked = lock(self->at);
     if (locked) {
-        asked = swx_session_doubt(self->at->session, commands, swx_now());
+        asked = swx_session_resync(self->at->session, commands, swx_now());
         unlock(self->at);
     }
     Py_END_ALLOW_THREADS
@@ -1030,7 +1030,7 @@ static PyObject *session_facts(PyObject *object, PyObject *unused)
                          facts.closed ? Py_True : Py_False, "doubtful", facts.doubtful ? Py_True : Py_False, "hides",
                          facts.hides ? Py_True : Py_False, "wait_status", facts.wait_status, "commenced",
                          (long long)facts.commenced, "commands",
-                         (unsigned long long)facts.commands, "challenges", (unsigned long long)facts.challenges, "late",
+                         (unsigned long long)facts.commands, "questions", (unsigned long long)facts.questions, "late",
                          (unsigned long long)facts.late, "pid", pid);
 }
 
@@ -1135,28 +1135,28 @@ static void session_dealloc(PyObject *object)
 
 static PyMethodDef session_methods[] = {
     { "start", session_start, METH_VARARGS,
-      "start($self, script, timeout, waker, future, patience=None, direct=0, /)\n--\n\nRuns the startup script (bytes, whole lines).  Call it once, first.\n\n"
+      "start($self, script, timeout, queue, future, patience=None, direct=0, /)\n--\n\nRuns the startup script (bytes, whole lines).  Call it once, first.\n\n"
       "timeout: seconds for the script, from the shell's first prompt on; None: no limit.\npatience: seconds for a carrier to show "
       "that prompt; None: as many.\ndirect: as for run(); for a shell that is at its prompt already." },
     { "run", (PyCFunction)(void (*)(void))session_run, METH_FASTCALL,
-      "run($self, command, checked, timeout, quiet, matcher, waker, future, news, direct, slack=0, grace=0, /)\n--\n\nRuns a command.\n\n"
+      "run($self, command, checked, timeout, quiet, matcher, queue, future, news, direct, slack=0, grace=0, /)\n--\n\nRuns a command.\n\n"
       "checked: 1, `bash -n` accepts it without a warning; 0, with a warning; -1, nobody asked: then the operation is `held` "
-      "when bash has to be asked.\ntimeout, quiet: seconds or None.  news: what Waker.take returns when there is output.\n"
+      "when bash has to be asked.\ntimeout, quiet: seconds or None.  news: what Completions.take returns when there is output.\n"
       "direct: microseconds that this call itself waits for the end, without the GIL.\nslack: microseconds more that it may take to "
       "give up waiting, which makes the wait cheaper.\ngrace: milliseconds for it to end after a match, so that it has an exit code." },
     { "line", session_line, METH_VARARGS,
-      "line($self, text, timeout, quiet, matcher, waker, future, news, /)\n--\n\nTypes bytes, as they are, to whatever reads the "
+      "line($self, text, timeout, quiet, matcher, queue, future, news, /)\n--\n\nTypes bytes, as they are, to whatever reads the "
       "terminal; ends with a match or when the shell is back." },
     { "interrupt", session_interrupt, METH_VARARGS,
-      "interrupt($self, step, tries, matcher, waker, future, silent=False, /)\n--\n\nSends SIGINT up to `tries` times, `step` seconds apart, then "
+      "interrupt($self, step, tries, matcher, queue, future, silent=False, /)\n--\n\nSends SIGINT up to `tries` times, `step` seconds apart, then "
       "kills what is in the foreground (behind a carrier it ends as `timeout` instead).  Overtakes what waits.\nsilent: the caller sends the "
       "signal to what runs behind the carrier; this ends when that does, or when it is cancelled." },
     { "close", session_close, METH_VARARGS,
-      "close($self, waker, future, /)\n--\n\nEnds the shell and everything it started." },
+      "close($self, queue, future, /)\n--\n\nEnds the shell and everything it started." },
     { "type", session_type, METH_O,
       "type($self, data, /)\n--\n\nTypes raw bytes to what runs in the session, at once.  False: nothing runs, nothing was typed." },
-    { "doubt", session_doubt, METH_O,
-      "doubt($self, commands, /)\n--\n\nThe shell behind the carrier was seen at its prompt, after facts() had said `doubtful` and so many "
+    { "resync", session_resync, METH_O,
+      "resync($self, commands, /)\n--\n\nThe shell behind the carrier was seen at its prompt, after facts() had said `doubtful` and so many "
       "commands: if no end was heard since, it is asked.  False: there is no doubt." },
     { "attach", session_attach, METH_O,
       "attach($self, attached, /)\n--\n\nWhether a person's terminal is attached, which answers queries and from which lines may be "

@@ -1,4 +1,4 @@
-/* swx_child.h: starting a program, learning of its end, and ending it with everything it started.
+/* swx_child.h: starting a program, and learning of its end.  swx_tree.h ends it with everything it started.
  *
  * Start: in a new session, every signal back to its default and unblocked, so that a parent that ignores SIGPIPE or
  * blocks SIGINT does not hand that down; no descriptor but 0-2 is handed down.  It is clone (as vfork) and exec, as
@@ -30,6 +30,7 @@
 #ifndef SWX_CHILD_H
 #define SWX_CHILD_H
 
+#include <sys/resource.h>
 #include <sys/types.h>
 
 #include "swx.h"
@@ -39,9 +40,16 @@ typedef struct {
     int pidfd;     /* readable when the process ended; -1 where the kernel has none (before Linux 5.3) */
     uint64_t mark; /* 0 when no limit could be set: then only its session and its descendants can be found */
     bool reaped;
-    bool tree_ended; /* swx_child_end_trees has done what it can */
+    bool tree_ended; /* swx_tree_end_all has done what it can */
     int wait_status; /* as from waitpid(2), or SWX_STATUS_LOST; valid when reaped */
 } swx_child;
+
+/* The limits in which a mark is kept, and the numbers that can be one.  A program's mark is a soft limit, which is at most the hard
+ * one: up to the lowest number that is a child's. */
+static const int SWX_MARK_LIMITS[] = { RLIMIT_RTTIME, RLIMIT_LOCKS };
+#define SWX_LOWEST_PROGRAM_MARK (UINT64_C(1) << 59)
+#define SWX_LOWEST_MARK (UINT64_C(1) << 60)
+#define SWX_MARKS_END (UINT64_C(1) << 62)
 
 /* Someone else has reaped the child, and the kernel does not tell how it ended.  To WIFEXITED and WIFSIGNALED it is neither. */
 enum { SWX_STATUS_LOST = -1 };
@@ -85,47 +93,6 @@ void swx_child_close_from(int lowest);
 
 /* Whether a limit of that value, of that resource, may be a mark, or be there so that one can be set. */
 bool swx_child_may_mark(int resource, uint64_t value);
-
-/* Looks at all processes and kills (SIGKILL) everything that carries one of the marks, and what descends from it.  Each is
- * stopped before it is killed, until its children are known.  Returns how many living processes were found, killed ones
- * that are not gone yet included: ask again until it is 0, which is only said after two looks.  1 also when no look was
- * possible now, for want of descriptors or memory; -1 when there is no /proc.  Numbers that cannot be marks find nothing.
- * A look takes about 30 us of CPU for each process that is found, and 20 ms at most of waiting for some to stop. */
-long swx_child_kill_marked(const uint64_t *marks, size_t count);
-
-/* Which of the marks a living process carries: living[i] for marks[i].  False: no look was possible now, nothing is set. */
-bool swx_child_living(const uint64_t *marks, size_t count, bool *living);
-
-/* One step of ending the child with everything it started: kills what lives of it.  True when nothing does any more and
- * the child was reaped; else call again a moment later. */
-bool swx_child_kill_tree(swx_child *child);
-
-enum { SWX_CHILDREN_AT_ONCE = 64 };
-
-/* All of its steps, for up to SWX_CHILDREN_AT_ONCE children at once, which takes hardly longer than for one: what a look takes is the
- * machine's other processes.  Ends when for a second no fewer live than before; then the children alone are killed and reaped, which
- * may take another second. */
-void swx_child_end_trees(swx_child *const *children, size_t count);
-
-/* Kills what descends from the child and has shed all other signs of that.  For before its parents are told to end. */
-void swx_child_kill_strays(const swx_child *child);
-
-/* Kills, of the child's processes in that group (0: in any), those of which a thread is blocked in a read of the terminal,
- * and waits (100 ms at most) until each is gone.  For those that have lost the foreground: a read that began before does
- * not notice that, and would take the next input from the shell.  One that was just woken is on a processor, and is not
- * found until it sleeps again: see swx_kernel_turn_of. */
-void swx_child_kill_readers(const swx_child *child, pid_t group, const char *terminal);
-
-/* Whether the process itself sleeps in a read of that terminal.  False too where the kernel does not tell. */
-bool swx_child_reads(const swx_child *child, const char *terminal);
-
-/* Whether a process of the child's, or itself, does. */
-bool swx_child_has_reader(const swx_child *child, const char *terminal);
-
-/* Kills what the child, a shell, waits for: of its session, whatever is in the child's own group, as a command
- * substitution is, and what began after `since` (CLOCK_MONOTONIC, nanoseconds).  The kernel tells that in ticks of
- * 10 ms: of those that began in the same tick, the ones with a number above `last` count as later. */
-void swx_child_kill_begun(const swx_child *child, int64_t since, int64_t last);
 
 /* Releases the pidfd.  A child that was not reaped stays a zombie until it is: call swx_child_ended first. */
 void swx_child_close(swx_child *child);

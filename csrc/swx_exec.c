@@ -1,4 +1,5 @@
 #include "swx_exec.h"
+#include "swx_tree.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -163,7 +164,7 @@ void swx_exec_free(swx_exec *e)
     }
     swx_child *child = swx_exec_doomed(e);
     if (child) {
-        swx_child_end_trees(&child, 1);
+        swx_tree_end_all(&child, 1);
     }
     e->unwatch = NULL; /* whoever watched has let go */
     for (int i = 0; i < 2; i++) {
@@ -272,7 +273,7 @@ void swx_exec_due(swx_exec *e, int64_t now)
         e->timed_out = true;
         start_killing(e, now);
     } else if (e->sweep <= now) {
-        if (swx_child_kill_tree(&e->child) || ++e->sweeps > SWEEPS) {
+        if (swx_tree_kill(&e->child) || ++e->sweeps > SWEEPS) {
             for (int i = 0; i < 2; i++) {
                 drain(e, i, READS_PER_CALL);
                 close_stream(e, i);

@@ -54,7 +54,7 @@ void swx_exec_release(swx_exec *exec);
 bool swx_exec_is_finished(const swx_exec *exec);
 void *swx_exec_owner(const swx_exec *exec);
 
-/* By which everything it starts is found, also after its end (see swx_child_kill_marked); 0: there is none. */
+/* By which everything it starts is found, also after its end (see swx_tree_kill_marked); 0: there is none. */
 uint64_t swx_exec_mark(const swx_exec *exec);
 
 /* After done. */

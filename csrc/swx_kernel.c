@@ -98,14 +98,14 @@ void swx_kernel_close(swx_kernel *kernel)
     kernel->rests = false;
 }
 
-void swx_kernel_rest(swx_kernel *kernel)
+void swx_kernel_park(swx_kernel *kernel)
 {
     bool rests = kernel->rests || kernel->fd >= 0;
     swx_kernel_close(kernel);
     kernel->rests = rests;
 }
 
-swx_status swx_kernel_rouse(swx_kernel *kernel, pid_t pid, swx_error *err)
+swx_status swx_kernel_unpark(swx_kernel *kernel, pid_t pid, swx_error *err)
 {
     if (!kernel->rests) {
         return SWX_OK;

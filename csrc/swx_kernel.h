@@ -36,13 +36,13 @@ void swx_kernel_open(swx_kernel *kernel, pid_t pid);
 void swx_kernel_close(swx_kernel *kernel);
 
 /* Closes it for a while in which nobody asks: what was learned stays, and a look says SWX_SHELL_UNKNOWN. */
-void swx_kernel_rest(swx_kernel *kernel);
+void swx_kernel_park(swx_kernel *kernel);
 
 /* Opens it again after that: 4 us.  The process must not have been waited for, so that the number is still its own.
  * SWX_ESYS names the call that failed (with EMFILE or ENFILE: for want of descriptors), and it is still at rest then.  So it
  * is after a refusal (EACCES, EPERM, ENOENT: the process has other rights by now, or /proc is gone), which is no error: then
  * nothing is known, as where it could not be opened at first. */
-swx_status swx_kernel_rouse(swx_kernel *kernel, pid_t pid, swx_error *err);
+swx_status swx_kernel_unpark(swx_kernel *kernel, pid_t pid, swx_error *err);
 
 /* Where the shell is at this moment. */
 swx_shell_at swx_kernel_look(const swx_kernel *kernel);

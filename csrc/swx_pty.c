@@ -172,7 +172,7 @@ void swx_pty_close(swx_pty *pty)
     pty->master = -1;
 }
 
-bool swx_pty_rest(swx_pty *pty)
+bool swx_pty_park(swx_pty *pty)
 {
     int alone = 0;
     if (ioctl(pty->slave, TIOCGEXCL, &alone) == 0 && alone) {
@@ -197,7 +197,7 @@ static int open_slave(const swx_pty *pty, const char **call)
     return open(pty->path, flags);
 }
 
-swx_status swx_pty_rouse(swx_pty *pty, swx_error *err)
+swx_status swx_pty_unpark(swx_pty *pty, swx_error *err)
 {
     const char *call;
     if (pty->slave < 0) {
@@ -244,7 +244,7 @@ static bool quotes_newlines(void)
     return right;
 }
 
-bool swx_pty_settle_modes(swx_pty *pty, bool keep, bool attached)
+bool swx_pty_apply_modes(swx_pty *pty, bool keep, bool attached)
 {
     struct termios now;
     if (pty->carrier || tcgetattr(pty->master, &now) != 0) {

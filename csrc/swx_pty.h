@@ -1,8 +1,8 @@
 /* swx_pty.h: a pseudo-terminal pair from openpty(3), and what can be done to it from the master side.
  *
  * The slave is open here as well while something is done with the terminal: it answers whether typed input was read (poll
- * on it flushes what is in flight), and death of the shell is learned from its pidfd, so that the end-of-file of a terminal
- * decides nothing.  A terminal with which nothing is done can do without it (swx_pty_rest).  The kernel keeps modes, size
+ * on it flushes what is under way), and death of the shell is learned from its pidfd, so that the end-of-file of a terminal
+ * decides nothing.  A terminal with which nothing is done can do without it (swx_pty_park).  The kernel keeps modes, size
  * and unread input as long as the master is open; only, when nobody at all has the slave open, the master is hung up:
  * poll says so for ever, and read fails with EIO once everything that was written has been read.  Opening it ends that.
  *
@@ -40,18 +40,18 @@ void swx_pty_close(swx_pty *pty);
 
 /* Closes the slave alone.  Until it is roused input does not count as read, nor is it forgotten; all else is as ever.
  * False: it stays open, because a program has asked for the terminal alone (TIOCEXCL) and nobody could open it again. */
-bool swx_pty_rest(swx_pty *pty);
+bool swx_pty_park(swx_pty *pty);
 
 /* Opens it again, if it is closed: 2 us.  SWX_ESYS names the call that failed (with EMFILE or ENFILE: for want of
  * descriptors), and nothing has changed then. */
-swx_status swx_pty_rouse(swx_pty *pty, swx_error *err);
+swx_status swx_pty_unpark(swx_pty *pty, swx_error *err);
 
 /* To be called when a command has ended, before anything is typed.  `keep` makes the terminal's modes the new baseline (the user
  * asked with stty), else what the command has left is forgotten (a program died without restoring them).  The terminal gets the
  * plain modes, in which nothing that is typed is shown: an echo has no place among the output, because the kernel wakes the reader
  * of a line before it has written the line's echo.  With a person attached it gets the baseline.
  * Returns whether output is post-processed now ("\n" arrives as "\r\n").  Of a carrier: nothing is done, false. */
-bool swx_pty_settle_modes(swx_pty *pty, bool keep, bool attached);
+bool swx_pty_apply_modes(swx_pty *pty, bool keep, bool attached);
 
 /* Before a command is typed.  False: as any line.  True: the terminal has the plain modes, and the command is to get others (the
  * baseline; with a person attached those that the terminal has).  Its last line ends with SWX_QUOTED_NEWLINE then, which the

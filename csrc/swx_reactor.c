@@ -1,4 +1,5 @@
 #include "swx_reactor.h"
+#include "swx_tree.h"
 
 #include <errno.h>
 #include <linux/time_types.h>
@@ -333,7 +334,7 @@ static void destroy_together(swx_node *const *nodes, size_t count)
         child_count += children[child_count] != NULL;
         pthread_mutex_unlock(&nodes[i]->lock);
     }
-    swx_child_end_trees(children, child_count);
+    swx_tree_end_all(children, child_count);
     for (size_t i = 0; i < count; i++) {
         destroy(nodes[i]);
     }

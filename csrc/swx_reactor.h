@@ -5,7 +5,7 @@
  * it wants now (swx_node_unlock re-reads interest and deadline).  The reactor knows nothing of what its nodes are, but that a child
  * may have to end with one.
  *
- * Locks, outermost first: node -> reactor -> (waker, by the node's own doing).  Never two nodes at once.
+ * Locks, outermost first: node -> reactor -> (queue, by the node's own doing).  Never two nodes at once.
  * The thread starts with the first node and ends with swx_reactor_free.  After fork() the child has no thread:
  * swx_reactor_is_forked says so, and nothing else may be called there but swx_reactor_abandon.
  */

@@ -1,5 +1,6 @@
 /* The queue of operations: what is begun when, and when it has waited long enough.  See swx_session_private.h for the whole. */
 #include "swx_session_private.h"
+#include "swx_tree.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -9,7 +10,7 @@
 #include <unistd.h>
 
 #include "swx_alloc.h"
-#include "swx_notice.h"
+#include "swx_job_notice.h"
 
 enum {
     LINE_MAX = 4095, /* of a terminal in canonical mode; what is longer is cut silently */
@@ -41,48 +42,48 @@ void swx_session_become_idle(swx_session *s, int64_t now)
 {
     s->state = IDLE;
     s->idle_since = now;
-    if (s->rest == SWX_NEVER) {
-        s->rest = now + REST_AFTER;
+    if (s->park_at == SWX_NEVER) {
+        s->park_at = now + PARK_AFTER;
     }
 }
 
 static bool may_rest(const swx_session *s) { return s->state == IDLE && !s->first; }
 
-static void go_to_rest(swx_session *s, int64_t now)
+static void park(swx_session *s, int64_t now)
 {
-    if (now - s->idle_since < REST_AFTER) { /* there was a command meanwhile */
-        s->rest = s->idle_since + REST_AFTER;
+    if (now - s->idle_since < PARK_AFTER) { /* there was a command meanwhile */
+        s->park_at = s->idle_since + PARK_AFTER;
         return;
     }
-    s->rest = SWX_NEVER;
-    if (swx_pty_rest(&s->pty)) {
-        swx_kernel_rest(&s->kernel);
+    s->park_at = SWX_NEVER;
+    if (swx_pty_park(&s->pty)) {
+        swx_kernel_park(&s->kernel);
     }
 }
 
 /* On failure it is at rest as before. */
-static swx_status rouse(swx_session *s, int64_t now, swx_error *err)
+static swx_status unpark(swx_session *s, int64_t now, swx_error *err)
 {
     if (s->pty.slave >= 0 && !s->kernel.rests) {
         return SWX_OK;
     }
-    swx_status status = swx_pty_rouse(&s->pty, err);
+    swx_status status = swx_pty_unpark(&s->pty, err);
     if (status == SWX_OK) {
-        status = swx_kernel_rouse(&s->kernel, s->child.pid, err);
+        status = swx_kernel_unpark(&s->kernel, s->child.pid, err);
     }
     if (status != SWX_OK) {
-        swx_pty_rest(&s->pty);
+        swx_pty_park(&s->pty);
         return status;
     }
-    s->hung = false;
+    s->hung_up = false;
     swx_session_become_idle(s, now);
     return SWX_OK;
 }
 
 void swx_session_end_hangup(swx_session *s)
 {
-    s->rest = SWX_NEVER;
-    s->hung = s->state == CLOSING || swx_pty_rouse(&s->pty, NULL) != SWX_OK;
+    s->park_at = SWX_NEVER;
+    s->hung_up = s->state == CLOSING || swx_pty_unpark(&s->pty, NULL) != SWX_OK;
 }
 
 /* ---- the ends of operations ---------------------------------------------------------------------------------------- */
@@ -113,7 +114,7 @@ void swx_session_finish(swx_session *s, swx_op *op, swx_end end, int code, bool 
     op->begun = with_output && s->begun && op->typed_out && told;
     op->signal = end == SWX_END_DIED && WIFSIGNALED(s->child.wait_status) ? WTERMSIG(s->child.wait_status) : 0;
     if (with_output && !op->matched) {
-        swx_settle_drop_start(s);
+        swx_completion_drop_start(s);
     }
     if (with_output) {
         if (op->matched) {
@@ -121,7 +122,7 @@ void swx_session_finish(swx_session *s, swx_op *op, swx_end end, int code, bool 
         } else {
             op->output = s->output;
         }
-        s->full = false;
+        s->reader_is_behind = false;
         swx_buf_init(&s->output, UNCLAIMED_LIMIT);
         swx_session_restart_output(s);
     } else {
@@ -185,7 +186,7 @@ void swx_session_lose(swx_session *s)
  * When the shell is at its prompt the rest was for a program that is gone, and nobody knows who has read the pieces. */
 static bool has_reader(const swx_session *s)
 {
-    return has_evidence(s) ? swx_child_has_reader(&s->child, s->pty.path) : swx_kernel_group_awaits_input(swx_pty_foreground(&s->pty));
+    return has_evidence(s) ? swx_tree_has_reader(&s->child, s->pty.path) : swx_kernel_group_awaits_input(swx_pty_foreground(&s->pty));
 }
 
 static void flush_paced(swx_session *s)
@@ -194,7 +195,7 @@ static void flush_paced(swx_session *s)
         bool at_prompt = has_evidence(s) ? swx_kernel_look(&s->kernel) == SWX_SHELL_PROMPT : s->found.rank > 0;
         if (at_prompt && s->begun) {
             s->written = s->pending.size;
-            s->astray = s->passed_on;
+            s->shell_may_have_piece = s->passed_on;
             s->check = 0;
             return;
         }
@@ -273,8 +274,8 @@ bool swx_session_type_end(swx_session *s)
 
 bool swx_session_drop_input(swx_session *s)
 {
-    bool half = s->half;
-    s->half = false;
+    bool half = s->half_line_typed;
+    s->half_line_typed = false;
     if (!s->pty.carrier) {
         swx_pty_forget_input(&s->pty);
         return true;
@@ -298,12 +299,12 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
         s->newest = s->jobs ? swx_kernel_last_start() : 0;
         s->newest = s->newest < 0 ? INT64_MAX : s->newest;
     }
-    s->beyond = s->blank = false;
+    s->number_too_high = s->empty_line_before = false;
     s->start_dropped = s->start_marks || s->report.no_stderr; /* then nothing of it comes */
     s->helper_until = 0;
     s->delivered = s->last_data = now;
     s->readline_seen = s->pty.carrier && (s->hints & SWX_HINT_EDITING); /* readline cannot be seen there, so it may be on */
-    s->struck = s->proving = s->still = 0;
+    s->interrupted_at = s->sync_newline_at = s->still = 0;
     s->notices = 0;
     s->backoff = FIRST_CHECK;
     swx_session_check_in(s, now, s->backoff);
@@ -323,10 +324,10 @@ static bool type_startup(swx_session *s, const swx_op *op)
     static const char plain[] = "builtin set +o emacs +o vi\n"; /* nobody would see that readline is on */
     bool typed = put(s, head, sizeof(head) - 1) && (!s->pty.carrier || swx_shelltext_modes(&s->pending) == SWX_OK) &&
                  put(s, "\n", 1) && put(s, op->typed, op->typed_size) && put(s, "\n", 1) &&
-                 (!s->pty.carrier || put(s, plain, sizeof(plain) - 1)) && swx_shelltext_prompts(&s->pending, &s->fence) == SWX_OK;
+                 (!s->pty.carrier || put(s, plain, sizeof(plain) - 1)) && swx_shelltext_prompts(&s->pending, &s->marks) == SWX_OK;
     if (!has_evidence(s)) { /* a prompt that somebody else has made would never be noticed */
         s->reassert = true;
-        typed = typed && put(s, "\n", 1) && swx_shelltext_reassert(&s->pending, &s->fence, false) == SWX_OK;
+        typed = typed && put(s, "\n", 1) && swx_shelltext_reassert(&s->pending, &s->marks, false) == SWX_OK;
     }
     typed = typed && put(s, tail, sizeof(tail) - 1);
     if (typed) { /* all at once: a shell that is woken by the first line would have to sleep again */
@@ -349,8 +350,8 @@ static bool has_long_line(const uint8_t *bytes, size_t size, size_t column, size
 /* Bytes for a program: it may change the modes, and may leave the last of them unread. */
 static void note_typed(swx_session *s, const uint8_t *bytes, size_t size)
 {
-    s->touched = s->pty.carrier;
-    s->half = size ? bytes[size - 1] != '\n' && bytes[size - 1] != '\r' : s->half;
+    s->modes_may_differ = s->pty.carrier;
+    s->half_line_typed = size ? bytes[size - 1] != '\n' && bytes[size - 1] != '\r' : s->half_line_typed;
     const uint8_t *end = size ? memrchr(bytes, '\n', size) : NULL;
     if (!s->paced && !s->pty.carrier && has_long_line(bytes, size, s->column, LINE_MAX)) {
         s->paced = true;
@@ -379,7 +380,7 @@ static bool type_command(swx_session *s, const swx_op *op, bool at_prompt)
     if (part < op->typed_size && swx_buf_append(&s->tail, op->typed + part, op->typed_size - part) != SWX_OK) {
         return false;
     }
-    s->arriving = s->raw || (s->hidden && (part || s->blank));
+    s->arriving = s->raw || (s->hidden && (part || s->empty_line_before));
     if (s->raw) {
         swx_pty_set_raw(&s->pty, true);
     }
@@ -399,7 +400,7 @@ static unsigned count_lines(const uint8_t *text, size_t size)
 static bool can_begin(const swx_session *s)
 {
     const swx_op *op = s->first;
-    return op && !op->held && !s->current && !s->astray &&
+    return op && !op->held && !s->current && !s->shell_may_have_piece &&
            (s->state == IDLE || (s->state == RUNNING && !s->arriving && op->kind == SWX_OP_LINE));
 }
 
@@ -412,7 +413,7 @@ static bool may_hide_prompts(const swx_session *s, const swx_op *op)
 /* Whether the terminal may have modes after this command in which no question can be typed, such as a letter that erases. */
 static bool may_spoil_typing(const swx_session *s, const swx_op *op)
 {
-    return s->pty.carrier && op->kind == SWX_OP_RUN && (op->hints & SWX_HINT_STTY) && !s->cooked && !s->keeps_modes;
+    return s->pty.carrier && op->kind == SWX_OP_RUN && (op->hints & SWX_HINT_STTY) && !s->adds_cr && !s->keeps_modes;
 }
 
 /* Where nothing tells that the prompts are gone, or nobody could be asked, PROMPT_COMMAND puts them back or marks the ends itself, but
@@ -422,7 +423,7 @@ static bool has_to_arm(const swx_session *s, const swx_op *op)
     bool may_touch = op->kind == SWX_OP_RUN ? (op->hints & (SWX_HINT_PROMPT | SWX_HINT_SOURCE)) != 0
                                             : op->kind == SWX_OP_LINE && op->typed_size;
     bool unarmed = s->pty.carrier && !s->reassert && !s->guard;
-    bool last = op->kind == SWX_OP_RUN && (op->hints & SWX_HINT_LAST) && !s->reassert && !s->guard && !s->blind;
+    bool last = op->kind == SWX_OP_RUN && (op->hints & SWX_HINT_LAST) && !s->reassert && !s->guard && !s->marks_impossible;
     return s->state == IDLE && (last || (!has_evidence(s) && ((unarmed && may_touch) || may_hide_prompts(s, op) ||
                                                               may_spoil_typing(s, op))));
 }
@@ -440,9 +441,9 @@ static const char *refusal(const swx_session *s, const swx_op *op)
  * that it reads in several parts when such a trap waits: where nothing tells of jobs, or the line is a long one, it has to have run. */
 static bool wants_pause(const swx_session *s, const swx_op *op)
 {
-    bool silent = s->blind && s->report.no_stderr; /* nothing of what the line shows is seen */
+    bool silent = s->marks_impossible && s->report.no_stderr; /* nothing of what the line shows is seen */
     bool parts = op->kind == SWX_OP_RUN && has_long_line(op->typed, op->typed_size, 0, SHELL_READ - 1);
-    return silent || (s->start_marks && (s->jobs || s->owed)) || ((s->start_marks || (s->guard && !s->stubborn && !s->pty.carrier)) && parts);
+    return silent || (s->start_marks && (s->jobs || s->owed)) || ((s->start_marks || (s->guard && !s->prompt_follows_guard && !s->pty.carrier)) && parts);
 }
 
 static void begin_first(swx_session *s, int64_t now)
@@ -457,7 +458,7 @@ static void begin_first(swx_session *s, int64_t now)
         swx_session_finish(s, op, SWX_END_SYSTEM, 0, false);
         return;
     }
-    if (at_prompt && !asks && rouse(s, now, &failed) != SWX_OK) {
+    if (at_prompt && !asks && unpark(s, now, &failed) != SWX_OK) {
         swx_session_ended(s, now); /* if it ended in this very moment, that is what is told */
         if (s->first == op) {
             take_first(s);
@@ -466,8 +467,8 @@ static void begin_first(swx_session *s, int64_t now)
         }
         return;
     }
-    bool spoils = at_prompt && !s->bare && (op->hints & SWX_HINT_BRACE), rewrites = spoils && (s->reassert || s->guard || s->blind);
-    s->bare = s->bare || spoils;
+    bool spoils = at_prompt && !s->brace_may_be_alias && (op->hints & SWX_HINT_BRACE), rewrites = spoils && (s->reassert || s->guard || s->marks_impossible);
+    s->brace_may_be_alias = s->brace_may_be_alias || spoils;
     if (has_to_arm(s, op)) { /* without a mark: `$?`, `$_` and PIPESTATUS are as they were when it is done */
         s->keeps_modes = may_spoil_typing(s, op);
         s->guard = s->guard || (!has_evidence(s) && may_hide_prompts(s, op));
@@ -475,9 +476,9 @@ static void begin_first(swx_session *s, int64_t now)
         rewrites = true;
     }
     if (rewrites) {
-        s->arms = true;
+        s->arms_prompt = true;
         s->found = (candidate){ 0 };
-        swx_settle_challenge(s, now, false);
+        swx_resync_begin(s, now, false);
         return;
     }
     take_first(s);
@@ -492,13 +493,13 @@ static void begin_first(swx_session *s, int64_t now)
     }
     s->current = op;
     s->hints = at_prompt ? op->hints : s->hints | op->hints;
-    s->loose = op->kind == SWX_OP_LINE || s->attached;
+    s->numbers_may_skip = op->kind == SWX_OP_LINE || s->attached;
     s->column = at_prompt ? 0 : s->column;
     if (op->kind == SWX_OP_LINE && op->typed_size) {
         note_typed(s, op->typed, op->typed_size);
     }
     size_t limit = op->stream && s->output_limit < SWX_STREAM_LEAST ? SWX_STREAM_LEAST : s->output_limit;
-    s->full = false;
+    s->reader_is_behind = false;
     if (s->output.limit == limit) {
         swx_buf_clear(&s->output);
     } else {
@@ -523,7 +524,7 @@ static void begin_first(swx_session *s, int64_t now)
     }
     if (at_prompt && wants_pause(s, op)) {
         typed = swx_session_type_bytes(s, "\n", 1);
-        s->blank = true;
+        s->empty_line_before = true;
     }
     if (!typed || !type_command(s, op, at_prompt)) {
         s->current = NULL;
@@ -551,7 +552,7 @@ void swx_session_begin(swx_session *s, int64_t now)
 
 static int64_t quiet_deadline(const swx_session *s, const swx_op *op)
 {
-    return op->quiet && op == s->current && !swx_listen_is_held(s) ? s->last_data + op->quiet : SWX_NEVER;
+    return op->quiet && op == s->current && !swx_output_is_held(s) ? s->last_data + op->quiet : SWX_NEVER;
 }
 
 int64_t swx_session_deadline(const swx_session *s)
@@ -565,9 +566,9 @@ int64_t swx_session_deadline(const swx_session *s)
     }
     due = earlier(due, s->check);
     if (may_rest(s)) {
-        due = earlier(due, s->rest);
+        due = earlier(due, s->park_at);
     }
-    if (s->state == STARTING || s->state == CHALLENGE) {
+    if (s->state == STARTING || s->state == RESYNC) {
         due = earlier(due, s->give_up);
     }
     if (s->paced) {
@@ -620,7 +621,7 @@ void swx_session_due(swx_session *s, int64_t now)
     }
     if (s->state == CLOSING) {
         if (s->close_step <= now) {
-            swx_stop_drive_closing(s, now);
+            swx_close_step(s, now);
         }
         return;
     }
@@ -628,7 +629,7 @@ void swx_session_due(swx_session *s, int64_t now)
         s->pace = now + MS;
         bool may = has_evidence(s) || swx_pty_input_consumed(&s->pty);
         if (may && !has_evidence(s)) { /* a mark is all that tells whether a program has read it, or the shell */
-            swx_listen_read(s, true, now);
+            swx_output_read(s, true, now);
         }
         if (may) {
             swx_session_flush_pending(s);
@@ -636,20 +637,20 @@ void swx_session_due(swx_session *s, int64_t now)
     }
     if (s->check <= now) {
         s->check = SWX_NEVER;
-        swx_settle(s, now, false);
+        swx_completion_check(s, now, false);
     }
     if (s->state == STARTING && s->give_up <= now) {
         swx_session_claim_start(s);
         swx_session_lose(s);
     }
-    if (s->state == CHALLENGE && s->give_up <= now) {
+    if (s->state == RESYNC && s->give_up <= now) {
         swx_session_lose(s);
     }
     swx_op *op = s->current;
     if (op && (op->deadline <= now || quiet_deadline(s, op) <= now)) {
-        swx_listen_read(s, true, now); /* what is there came in time */
+        swx_output_read(s, true, now); /* what is there came in time */
         if (s->found.rank) {
-            swx_settle(s, now, true);
+            swx_completion_check(s, now, true);
         }
         if (s->current == op && (op->deadline <= now || quiet_deadline(s, op) <= now)) {
             s->current = NULL;
@@ -657,11 +658,11 @@ void swx_session_due(swx_session *s, int64_t now)
         }
     }
     expire_waiting(s, now);
-    swx_stop_interrupts(s, now);
+    swx_interrupt_step(s, now);
     swx_session_begin(s, now);
-    swx_listen_tell_news(s);
-    if (may_rest(s) && s->rest <= now) {
-        go_to_rest(s, now);
+    swx_output_tell_news(s);
+    if (may_rest(s) && s->park_at <= now) {
+        park(s, now);
     }
 }
 
@@ -691,7 +692,7 @@ static void submit_interrupt(swx_session *s, swx_op *op, int64_t now)
         swx_match_reset(op->match);
     }
     push(&s->interrupts, op);
-    swx_stop_interrupts(s, now);
+    swx_interrupt_step(s, now);
 }
 
 void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
@@ -702,7 +703,7 @@ void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
     op->typed_out = op->processed = op->begun = op->matched = op->ended = false;
     if (op->kind == SWX_OP_CLOSE) {
         push(&s->closer, op);
-        swx_stop_closing(s, now);
+        swx_close_begin(s, now);
         if (s->state == CLOSED) {
             swx_session_finish_list(s, &s->closer, SWX_END_DONE, 0);
         }
@@ -784,18 +785,18 @@ void swx_session_cancel(swx_session *s, swx_op *op)
 static uint64_t may_take(const swx_session *s, const swx_op *op)
 {
     uint64_t size = s->output.total > op->taken ? s->output.total - op->taken : 0;
-    bool prompt = (s->hints & SWX_HINT_PROMPT) || s->blind || s->stubborn || (!s->pty.carrier && (s->hints & SWX_HINT_SOURCE));
+    bool prompt = (s->hints & SWX_HINT_PROMPT) || s->marks_impossible || s->prompt_follows_guard || (!s->pty.carrier && (s->hints & SWX_HINT_SOURCE));
     if (s->attached) {
         return size;
     }
-    if (swx_settle_holds_start(s)) {
+    if (swx_completion_holds_start(s)) {
         return 0;
     }
     if (prompt) {
         size = size > PROMPT_MOST ? size - PROMPT_MOST : 0;
     }
-    if (size && size <= HELD_MOST && swx_settle_asks_about_notices(s)) {
-        size = swx_notice_begin(s->output.data + op->taken, (size_t)size);
+    if (size && size <= HELD_MOST && swx_completion_asks_about_notices(s)) {
+        size = swx_job_notice_begin(s->output.data + op->taken, (size_t)size);
     }
     return size;
 }
@@ -803,8 +804,8 @@ static uint64_t may_take(const swx_session *s, const swx_op *op)
 size_t swx_session_take(swx_session *s, swx_op *op, uint8_t *out, size_t room, int64_t now)
 {
     bool runs = op->end == SWX_END_NONE && !op->matched;
-    if (runs && op == s->current && !s->attached && !swx_settle_holds_start(s)) {
-        swx_settle_drop_start(s);
+    if (runs && op == s->current && !s->attached && !swx_completion_holds_start(s)) {
+        swx_completion_drop_start(s);
     }
     const swx_buf *from = runs ? &s->output : &op->output;
     swx_span spans[3];
@@ -840,7 +841,7 @@ size_t swx_session_take(swx_session *s, swx_op *op, uint8_t *out, size_t room, i
         at += spans[i].size;
     }
     if (op == s->current) {
-        swx_listen_make_room(s, now);
+        swx_output_make_room(s, now);
     }
     return copied;
 }
@@ -849,7 +850,7 @@ void swx_session_attach(swx_session *s, bool attached)
 {
     s->attached = attached;
     s->query = 0;
-    s->loose = s->loose || attached;
+    s->numbers_may_skip = s->numbers_may_skip || attached;
 }
 
 swx_status swx_session_type(swx_session *s, const uint8_t *bytes, size_t size, int64_t now)
@@ -860,7 +861,7 @@ swx_status swx_session_type(swx_session *s, const uint8_t *bytes, size_t size, i
     if (s->state != RUNNING || s->arriving) {
         return SWX_EBUSY;
     }
-    s->loose = true;
+    s->numbers_may_skip = true;
     s->delivered = now;
     note_typed(s, bytes, size);
     return swx_session_type_bytes(s, bytes, size) ? SWX_OK : SWX_ENOMEM;
@@ -892,7 +893,7 @@ static size_t count_strings(char *const *list)
  * empty HISTFILE bash neither reads the owner's history at its start nor cuts it to 500 lines. */
 static swx_status start_shell(swx_session *s, const swx_session_config *config, swx_error *err)
 {
-    char ps0[SWX_FENCE_TEXT + 4] = "PS0=", ps1[SWX_FENCE_TEXT + 4] = "PS1=", ps2[] = "PS2=";
+    char ps0[SWX_MARKS_TEXT + 4] = "PS0=", ps1[SWX_MARKS_TEXT + 4] = "PS1=", ps2[] = "PS2=";
     char histfile[] = "HISTFILE=";
     char *argv[] = { (char[]){ "bash" }, (char[]){ "--noprofile" }, (char[]){ "--norc" }, (char[]){ "--noediting" },
                      (char[]){ "-i" }, NULL };
@@ -901,8 +902,8 @@ static swx_status start_shell(swx_session *s, const swx_session_config *config, 
     if (!environment) {
         return swx_fail(err, SWX_ENOMEM, "out of memory");
     }
-    swx_fence_ps0(&s->fence, ps0 + 4);
-    swx_fence_ps1(&s->fence, ps1 + 4);
+    swx_marks_ps0(&s->marks, ps0 + 4);
+    swx_marks_ps1(&s->marks, ps1 + 4);
     if (count) {
         memcpy(environment, config->environment, count * sizeof(*environment));
     }
@@ -938,12 +939,12 @@ swx_status swx_session_new(swx_session **out, const swx_session_config *config, 
     for (size_t i = 0; i < SWX_COUNT(s->parts); i++) {
         swx_buf_init(&s->parts[i], PART_LIMIT);
     }
-    s->check = s->rest = SWX_NEVER;
+    s->check = s->park_at = SWX_NEVER;
     s->give_up = now + SHELL_START_LIMIT;
     s->backoff = FIRST_CHECK;
     swx_status status = swx_pty_open(&s->pty, config->argv != NULL, config->rows, config->columns, err);
     if (status == SWX_OK) {
-        status = swx_fence_init(&s->fence, err);
+        status = swx_marks_init(&s->marks, err);
     }
     if (status == SWX_OK) {
         status = start_shell(s, config, err);
@@ -989,7 +990,7 @@ void swx_session_free(swx_session *s)
     }
     swx_child *child = swx_session_doomed(s);
     if (child) {
-        swx_child_end_trees(&child, 1);
+        swx_tree_end_all(&child, 1);
     }
     release(s);
 }
@@ -1010,7 +1011,7 @@ swx_session_state swx_session_look(const swx_session *s)
 {
     swx_session_state facts = s->facts;
     facts.idle = s->state == IDLE && !s->first;
-    facts.doubtful = swx_settle_is_doubtful(s);
+    facts.doubtful = swx_resync_is_needed(s);
     facts.commenced = s->commenced;
     facts.hides = s->hints & SWX_HINT_HIDES;
     return facts;

@@ -3,14 +3,14 @@
  *      STARTING -> IDLE -> RUNNING -> IDLE                     a command and its answer
  *                          RUNNING (no operation waits)        after a timeout, a match or a cancellation: what it
  *                                                              prints from then on belongs to nobody who comes later
- *      RUNNING -> CHALLENGE -> IDLE | lost                     the end of a command is in doubt: ask the shell
+ *      RUNNING -> RESYNC -> IDLE | lost                     the end of a command is in doubt: ask the shell
  *      any -> DEAD                                             the shell ended; its wait status is kept
  *      any -> CLOSING -> CLOSED                                the whole process tree is ended
  *
  * How a command is known to be finished.  A PROMPT mark with the expected number arrived, everything typed was read by
  * the other side, the kernel says that the shell sleeps in the read of its prompt, and after that the terminal has
  * nothing more to give.  Of several such marks the last counts; when they disagree about the exit code, or the shell is
- * at its prompt and no mark came, the shell is asked (CHALLENGE) under a fresh nonce, and the question leaves `$?`, `$_`
+ * at its prompt and no mark came, the shell is asked (RESYNC) under a fresh nonce, and the question leaves `$?`, `$_`
  * and PIPESTATUS as they were.  Where the kernel's word cannot be had, nonce and number decide alone.
  *
  * At rest.  A session that is IDLE for a second keeps two descriptors, the terminal's master and the shell's pidfd; two
@@ -125,16 +125,16 @@ struct swx_op {
     int64_t next;    /* INTERRUPT: when to look again */
     int64_t since;   /* INTERRUPT: when the present attempt began */
     int64_t length;  /* INTERRUPT: how long it takes, if it has not to strike again */
-    int64_t until;   /* INTERRUPT: when it ends, 0: it has not struck yet */
+    int64_t until;   /* INTERRUPT: when it ends, 0: it has not interrupted_at yet */
     int64_t look;    /* INTERRUPT: nanoseconds between looks at what became of it */
     int64_t calm;    /* INTERRUPT: since when the shell has not been seen to start programs, 0: not looked at */
     swx_kernel_pace pace; /* INTERRUPT: what the shell had done by then */
     unsigned looks;  /* INTERRUPT: how often the present attempt has found that the shell may be about to start a program */
-    pid_t target;    /* INTERRUPT: the group that was struck last, 0: none */
-    int64_t struck;  /* INTERRUPT: when */
+    pid_t target;    /* INTERRUPT: the group that was interrupted_at last, 0: none */
+    int64_t interrupted_at;  /* INTERRUPT: when */
     unsigned repeats; /* INTERRUPT: how often the present attempt may still strike another one in its place */
     bool missed;     /* INTERRUPT: nobody has got a SIGINT by that: its leader had ended, or it was killed */
-    bool unborn;     /* INTERRUPT: what was struck was to become a program yet */
+    bool unborn;     /* INTERRUPT: what was interrupted_at was to become a program yet */
     bool killed;
     swx_op *link;
 };
@@ -156,13 +156,13 @@ typedef struct {
  * environment; passing those on is the business of its argv (`docker exec -e PS0 -e PS1 -e PS2 -e TERM`).  Then all is as with a
  * bash of this machine, but for this:
  * - Neither the kernel nor the terminal's modes can be looked at.  Marks alone tell the end of a command.  The modes are asked for
- *   by `stty` inside, and put back, when there is a reason to (see SWX_HINT_STTY, and what swx_settle.c calls touched); a program
+ *   by `stty` inside, and put back, when there is a reason to (see SWX_HINT_STTY, and what swx_completion.c calls touched); a program
  *   that leaves the terminal raw and gives no such reason is not noticed.
  * - Where there is no stty, the terminal's "\r\n" are made "\n" here.
  * - The first nonce is in two environments for others to read, so that the end of the start script draws a new one.
  * - PROMPT_COMMAND puts the prompts back only where the startup files or a hint (SWX_HINT_PROMPT, SWX_HINT_SOURCE) give reason to,
  *   and marks the ends of commands itself from the first on that has SWX_HINT_STDERR.  Out of reach, so that they time out unless
- *   their START mark was heard and the owner calls swx_session_doubt: the same as with `unproven` (`exec bash`, readonly prompts, `unset PROMPT_COMMAND PS1`; `exec
+ *   their START mark was heard and the owner calls swx_session_resync: the same as with `unproven` (`exec bash`, readonly prompts, `unset PROMPT_COMMAND PS1`; `exec
  *   2>file` in a file that is sourced), and a file that turns readline on when it is sourced after the start (bash shows no prompt
  *   then).
  * - A command cannot be typed in raw mode (op->raw ends with SWX_END_SYSTEM).
@@ -178,7 +178,7 @@ typedef struct {
 /* Starts bash on a new terminal.  `now` as everywhere below is the current time. */
 swx_status swx_session_new(swx_session **out, const swx_session_config *config, int64_t now, swx_error *err);
 
-/* Closes descriptors and frees.  Processes that still live are killed, as by swx_child_end_trees (SWX_OP_CLOSE does
+/* Closes descriptors and frees.  Processes that still live are killed, as by swx_tree_end_all (SWX_OP_CLOSE does
  * it well). Operations that have not ended are dropped without a call.  NULL is legal. */
 void swx_session_free(swx_session *session);
 
@@ -186,7 +186,7 @@ void swx_session_free(swx_session *session);
  * takes tenths of a second. */
 bool swx_session_is_slow(const swx_session *session);
 
-/* What swx_session_free ends with its whole tree; NULL: nothing, or swx_child_end_trees has done it. */
+/* What swx_session_free ends with its whole tree; NULL: nothing, or swx_tree_end_all has done it. */
 swx_child *swx_session_doomed(swx_session *session);
 
 /* In a process that came from fork: closes this copy's descriptors and frees, and touches nothing else. */
@@ -248,7 +248,7 @@ swx_status swx_session_type(swx_session *session, const uint8_t *bytes, size_t s
  * had to say `doubtful`: else what it saw may be the shell that has not read the command yet.  `commands` is from there too: if none
  * has ended since, and the end of the running one was still not heard, the shell is asked, and its prompts are put back or made up
  * for.  Output that is on its way meanwhile is the command's.  False: there is no doubt, and nothing was typed. */
-bool swx_session_doubt(swx_session *session, uint64_t commands, int64_t now);
+bool swx_session_resync(swx_session *session, uint64_t commands, int64_t now);
 swx_status swx_session_resize(swx_session *session, unsigned rows, unsigned columns, swx_error *err);
 
 typedef struct {
@@ -256,12 +256,12 @@ typedef struct {
     bool idle;         /* at the prompt, nothing queued */
     bool dead;         /* the shell ended: wait_status is valid */
     bool closed;
-    bool doubtful;     /* behind a carrier: the shell has read the command that runs, and its end was not heard; see swx_session_doubt */
+    bool doubtful;     /* behind a carrier: the shell has read the command that runs, and its end was not heard; see swx_session_resync */
     bool hides;        /* the command that runs has SWX_HINT_HIDES */
     int wait_status;   /* of waitpid(2), or SWX_STATUS_LOST */
     int64_t commenced;   /* when the last command was typed */
     uint64_t commands;   /* finished */
-    uint64_t challenges; /* asked */
+    uint64_t questions; /* asked */
     uint64_t late;       /* bytes of output that came when no operation waited for them */
 } swx_session_state;
 swx_session_state swx_session_look(const swx_session *session);

@@ -1,18 +1,21 @@
-/* swx_session_private.h: the inside of the session room, shared by its own four files and by nothing else.
+/* swx_session_private.h: the inside of the session room, shared by its own files and by nothing else.
  *
- *      swx_session.c  the queue: what is begun when, typing, deadlines
- *      swx_settle.c   has the command ended, and how?  Looks at the shell, and asks it where that leaves a doubt
- *      swx_listen.c   what the terminal says: output, marks, questions, matches
- *      swx_stop.c     ending a command by interrupts, and the session with all that it started
+ *      swx_session.c     the queue: what is begun when, typing, deadlines
+ *      swx_output.c      what the terminal says: output, marks, matches
+ *      swx_evidence.c    what tells that the shell is at its prompt
+ *      swx_completion.c  has the command ended, and how?
+ *      swx_resync.c      the question to the shell, where that is in doubt
+ *      swx_interrupt.c   interrupts
+ *      swx_close.c       the end of the shell and of the session
  *
  * A picture of who feeds whom:
  *
- *   terminal --read--> fence --plain--> matcher, output buffer          take_plain
+ *   terminal --read--> marks --plain--> matcher, output buffer          take_plain
  *                            --marks--> candidate for the end           take_mark
- *   settle: candidate + consumed + kernel + nothing more --> conclude --> done
- *                                        in doubt        --> challenge --> restore --> conclude
+ *   check:  candidate + consumed + kernel + nothing more --> conclude --> done
+ *                                        in doubt        --> question --> restore --> conclude
  *
- * Behind a carrier the same challenge does three more things: it replaces the nonce of the start, which stands in two
+ * Behind a carrier the same question does three more things: it replaces the nonce of the start, which stands in two
  * environments, it asks for and restores the terminal's modes, and it arms PROMPT_COMMAND before a command that may touch the
  * prompts (armed at all times it would cost each command a quarter).
  */
@@ -23,7 +26,7 @@
 
 #include <sys/stat.h>
 
-#include "swx_fence.h"
+#include "swx_marks.h"
 #include "swx_kernel.h"
 #include "swx_pty.h"
 #include "swx_shelltext.h"
@@ -31,24 +34,25 @@
 #define MS INT64_C(1000000)
 
 enum {
-    PART_LIMIT = 64 * 1024,   /* of an answer to a challenge */
+    PART_LIMIT = 64 * 1024,   /* of an answer to a question */
     PARTS = 6,
     RAW_TAIL = 2,             /* "}" and newline: typed when the terminal is itself again */
 };
 
-static const int64_t REST_AFTER = 1000 * MS; /* without a command */
-static const int64_t CHALLENGE_LIMIT = 10000 * MS;
+static const int64_t PARK_AFTER = 1000 * MS; /* without a command */
+static const int64_t RESYNC_LIMIT = 10000 * MS;
+static const int64_t UNHEARD = 200 * MS; /* of silence, where the kernel does not tell and no mark has come */
 static const int64_t FIRST_CHECK = 2 * MS, LONGEST_CHECK = 250 * MS;
 
-typedef enum { STARTING, IDLE, RUNNING, CHALLENGE, LOST, DEAD, CLOSING, CLOSED } state;
-typedef enum { ASK, AWAIT_PROMPT, RESTORE } challenge_phase;
+typedef enum { STARTING, IDLE, RUNNING, RESYNC, LOST, DEAD, CLOSING, CLOSED } state;
+typedef enum { ASK, AWAIT_PROMPT, RESTORE } resync_phase;
 
 /* The best mark so far for the end of the running command. */
 typedef struct {
     int rank; /* 0 none, 1 the number did not advance (an empty command), 2 the expected number or a guard */
     int code; /* -1: not expanded */
     bool conflict; /* marks of the same rank had different codes */
-    bool altered;  /* PS1 or PS0 are no longer what we made them */
+    bool altered;       /* PS1 or PS0 are no longer what we made them */
     bool ps0_kept; /* PS0 is */
     uint64_t number;
     uint32_t jobs;
@@ -60,91 +64,91 @@ struct swx_session {
     swx_pty pty;
     swx_child child;
     swx_kernel kernel;
-    swx_fence fence;
+    swx_marks marks;
     struct stat program; /* of the shell, to know it again */
     uint64_t stack;      /* where its stack begins, for the same; 0: not known */
     const char *loss;    /* why the session is lost, if that is known */
 
     swx_op *first, *last; /* waiting, in order */
-    int64_t expiry;       /* no waiting operation has an earlier deadline; some may have had */
+    int64_t expiry;     /* no waiting operation has an earlier deadline; some may have had */
     swx_op *current;      /* whose command runs, or NULL when it runs for nobody */
     swx_op *interrupts;   /* overtaking ones */
     swx_op *closer;
     pid_t stopped;        /* the group that an interrupt was sent to, 0: none since the command began */
     pid_t newborn;        /* the group of a child that was no program yet when it was sent one; 0: there was none */
-    int64_t worked;       /* the shell's own processor time when its terminal was last known to be its own */
-    int64_t last_start;   /* of any process then, see swx_kernel_last_start */
-    int64_t outpaced;     /* since when another process's read of the terminal is seen ahead of the shell's; 0: it is not */
+    int64_t worked;     /* the shell's own processor time when its terminal was last known to be its own */
+    int64_t last_start; /* of any process then, see swx_kernel_last_start */
+    int64_t reader_ahead; /* since when another process's read of the terminal is seen ahead of the shell's; 0: it is not */
 
     swx_buf pending;   /* typed and not yet written */
     size_t written;    /* bytes of it that are */
     size_t column;     /* bytes of the last line that was typed to a program */
-    bool paced;        /* that has a line which is longer than a terminal keeps: it is written in pieces, see flush_paced */
-    bool passed_on;    /* the last piece is a part of a line */
-    bool astray;       /* and the shell may have it: nothing else may be typed, nor be called ended */
-    int64_t pace;      /* when to look whether the last piece was read */
+    bool paced;         /* that has a line which is longer than a terminal keeps: it is written in pieces, see flush_paced */
+    bool passed_on;     /* the last piece is a part of a line */
+    bool shell_may_have_piece; /* and the shell may have it: nothing else may be typed, nor be called ended */
+    int64_t pace;       /* when to look whether the last piece was read */
     swx_buf output;    /* of the running command */
-    bool full;         /* the reader of that is too far behind; see swx_session_wants_read */
+    bool reader_is_behind; /* the reader of that is too far behind; see swx_session_wants_read */
 
     /* the running command */
     candidate found;
-    bool begun;        /* its START mark came, or none is expected */
+    bool begun;         /* its START mark came, or none is expected */
     bool expects_start;
-    bool started;      /* a START mark came: the shell's count has to go up */
-    bool start_dropped; /* see swx_settle_drop_start */
-    bool beyond;       /* a mark had a number that is too high: somebody else may have typed a command */
+    bool started;       /* a START mark came: the shell's count has to go up */
+    bool start_dropped; /* see swx_completion_drop_start */
+    bool number_too_high; /* a mark had a number that is too high: somebody else may have typed a command */
     uint64_t base;     /* the shell's count before it */
-    bool loose;        /* lines typed to programs: numbers may advance by more than one */
-    bool blank;        /* an empty line was typed before it, whose prompt is still to come */
-    bool arriving;     /* its text is typed, but for its end, which waits until the shell has read the rest */
-    bool raw;          /* with the terminal in raw mode */
-    bool hidden;       /* and the end is to be typed without a trace, see swx_pty_hide */
+    bool numbers_may_skip; /* lines typed to programs: numbers may advance by more than one */
+    bool empty_line_before; /* an empty line was typed before it, whose prompt is still to come */
+    bool arriving;      /* its text is typed, but for its end, which waits until the shell has read the rest */
+    bool raw;           /* with the terminal in raw mode */
+    bool hidden;        /* and the end is to be typed without a trace, see swx_pty_hide */
     swx_buf tail;      /* that end */
-    bool attached;     /* to a person's terminal */
+    bool attached;      /* to a person's terminal */
     bool readline_seen;
-    bool replied;      /* a query of its was answered, and it was not seen to read that: the shell may have */
+    bool replied;       /* a query of its was answered, and it was not seen to read that: the shell may have */
     unsigned hints;
-    unsigned lines;      /* that were typed for it */
+    unsigned lines;     /* that were typed for it */
     uint32_t notices;    /* job notices in the output that are being verified */
     uint64_t notice_end; /* where the output ended then */
     int64_t delivered; /* when it was typed, or the last line for its program */
     int64_t commenced; /* when it was typed itself */
-    int64_t newest;    /* the process that was started last before that, as far as the shell had jobs then */
+    int64_t newest;     /* the process that was started last before that, as far as the shell had jobs then */
     int64_t last_data;
-    int64_t check;     /* when to look at the shell again */
+    int64_t check;      /* when to look at the shell again */
     int64_t idle_since; /* valid while it is; of a dead shell 0 if it was not */
-    int64_t rest;      /* when to look whether it may go to rest: not moved with every command.  SWX_NEVER: it rests, or cannot */
-    bool hung;         /* the terminal is hung up, and no descriptor was left to end that: it is not to be watched */
+    int64_t park_at;    /* when to look whether it may go to rest: not moved with every command.  SWX_NEVER: it rests, or cannot */
+    bool hung_up;       /* the terminal is hung up, and no descriptor was left to end that: it is not to be watched */
     int64_t backoff;
 
     /* what holds for the shell */
     uint64_t number;   /* of the last prompt */
     uint32_t jobs;     /* at the last prompt */
     uint32_t owed;     /* how many of those at the one before may have ended without that bash has told of it yet */
-    bool start_marks;  /* PS0 works */
+    bool start_marks;   /* PS0 works */
     bool guard, reassert;
-    bool bare;         /* a brace may be an alias: what PROMPT_COMMAND gets does without */
+    bool brace_may_be_alias; /* a brace may be an alias: what PROMPT_COMMAND gets does without */
     int code;          /* of the last command */
-    bool helper;       /* the shell's stdout is a pipe: what it prints comes through another process */
+    bool helper;        /* the shell's stdout is a pipe: what it prints comes through another process */
     int64_t helper_busy; /* when it was last seen not to have read all */
     int64_t helper_until; /* how long the end of this command waits for it; 0: the end was not seen yet */
     unsigned start_misses;
-    unsigned lost_prompts; /* challenges in a row because the prompt carried no mark */
+    unsigned lost_prompts; /* questions in a row because the prompt carried no mark */
 
-    /* a challenge */
-    challenge_phase phase;
+    /* a question */
+    resync_phase phase;
     unsigned attempt;
     int64_t give_up;
     int doubted;   /* rank of the mark that was in doubt */
     bool answered; /* report holds the truth about the command */
     int64_t read_before; /* bytes that the shell had read when the command was typed, where no START mark will tell that it began;
                           * -1: not known */
-    bool thrown_away;    /* when the question was typed it had read no more: something has taken the command from the terminal */
+    bool command_thrown_away; /* when the question was typed it had read no more: something has taken the command from the terminal */
     bool prompt_missing; /* the reason: a prompt without a mark */
-    bool blind;          /* our marks cannot be kept at all: only the kernel tells the end, and each time the shell is asked */
-    bool doubting;       /* the owner says that the command has ended: what comes before the answer is its output, on its way */
+    bool marks_impossible; /* our marks cannot be kept at all: only the kernel tells the end, and each time the shell is asked */
+    bool owner_saw_end; /* the owner says that the command has ended: what comes before the answer is its output, on its way */
     bool unexpanded;
-    int64_t still;       /* what the shell had worked when it was seen silent where the kernel does not tell, or to have read a
+    int64_t still;      /* what the shell had worked when it was seen silent where the kernel does not tell, or to have read a
                           * command whose START mark did not come; 0: it was not */
     bool interrupted_once;
     int told;       /* the exit code that a mark told before that, -1: none did */
@@ -154,20 +158,20 @@ struct swx_session {
     swx_buf parts[PARTS];
 
     /* behind a carrier, where the shell's terminal cannot be looked at */
-    bool exposed;      /* the nonce stands in the carrier's environment and the shell's, for others to read */
-    bool cooked;       /* its "\n" comes as "\r\n", and there is no stty that could change it */
-    bool cut;          /* a CR was the last that was read: it may be the first half of that */
-    bool half;         /* half a line was typed to a program, and may lie there unread */
-    bool touched;      /* its modes may have changed: somebody typed, it was interrupted, or a program used the screen */
-    bool processed;    /* the answer to a challenge: "\n" came as "\r\n" after the command */
-    bool keeps_modes;  /* PROMPT_COMMAND puts them back, because what runs may set some in which nothing can be typed */
-    bool arms;         /* this challenge is there to arm PROMPT_COMMAND for the command that waits */
-    bool stubborn;     /* with a guard: the prompt shows behind it all the same, and nothing can be done about that */
-    int64_t struck;    /* when ^C was typed for the running command, or sent; 0: not at all */
-    int64_t proving;   /* when an empty line was typed to see who reads the terminal after that; 0: not yet */
-    unsigned proofs;   /* how many */
+    bool nonce_is_exposed; /* the nonce stands in the carrier's environment and the shell's, for others to read */
+    bool adds_cr;       /* its "\n" comes as "\r\n", and there is no stty that could change it */
+    bool cut;           /* a CR was the last that was read: it may be the first half of that */
+    bool half_line_typed; /* half a line was typed to a program, and may lie there unread */
+    bool modes_may_differ; /* its modes may have changed: somebody typed, it was interrupted, or a program used the screen */
+    bool processed;     /* the answer to a question: "\n" came as "\r\n" after the command */
+    bool keeps_modes;   /* PROMPT_COMMAND puts them back, because what runs may set some in which nothing can be typed */
+    bool arms_prompt;   /* this question is there to arm PROMPT_COMMAND for the command that waits */
+    bool prompt_follows_guard; /* with a guard: the prompt shows behind it all the same, and nothing can be done about that */
+    int64_t interrupted_at; /* when ^C was typed for the running command, or sent; 0: not at all */
+    int64_t sync_newline_at; /* when an empty line was typed to see who reads the terminal after that; 0: not yet */
+    unsigned sync_newlines; /* how many */
     candidate before;  /* the prompt before the first of them */
-    swx_modes_question question; /* of the challenge */
+    swx_modes_question question; /* of the question */
     swx_buf modes;     /* as `stty -g` prints them: those that commands start with; empty until they are known */
 
     int64_t learn_until;
@@ -231,81 +235,123 @@ void swx_session_claim_start(swx_session *s);
 /* Begins waiting operations as far as the state allows. */
 void swx_session_begin(swx_session *s, int64_t now);
 
-/* ---- swx_settle.c ---- */
+/* ---- swx_evidence.c ---- */
 
-/* What the recogniser holds back and can be no mark any more is output. */
-void swx_settle_take_held(swx_session *s);
+typedef enum { NOT_YET, AT_PROMPT, NO_EVIDENCE } where;
 
-/* The shell behind a carrier has read what runs, and its end was not heard. */
-bool swx_settle_is_doubtful(const swx_session *s);
+/* Remembers the shell's program.  Whether a process is that still, and whether another program is in the shell's own (exec). */
+void swx_shell_remember(swx_session *s);
+bool swx_shell_is_program_of(const swx_session *s, pid_t pid);
+bool swx_shell_is_replaced(const swx_session *s);
 
-/* The answer to a doubt is here: what came before it was the running command's, up to its prompt. */
-void swx_settle_end_doubt(swx_session *s);
+/* Where the shell is, by up to so many looks. */
+where swx_evidence_look(swx_session *s, unsigned looks);
 
-/* Asks the shell how its last command ended.  prompt_missing: because its prompt carried no mark. */
-void swx_settle_challenge(swx_session *s, int64_t now, bool prompt_missing);
+/* Whether the shell, which was seen in its read, waits there for input: nothing that was typed is on its way. */
+bool swx_evidence_waits_for_input(const swx_session *s);
 
 /* Reads until the terminal has nothing more: then all that was written before is here.  False: something else happened. */
-bool swx_settle_drained(swx_session *s, int64_t now);
+bool swx_evidence_drained(swx_session *s, int64_t now);
+
+/* Nothing came for a while. */
+bool swx_evidence_is_silent(const swx_session *s, int64_t now);
+
+/* A shell whose prompts do not show is silent, has its terminal for itself, and has read all that was typed.  alone: and does
+ * not wait for another process of its group, see swx_kernel_may_await_input. */
+bool swx_evidence_is_still(swx_session *s, int64_t now, bool alone);
+
+/* Another process may read the terminal ahead of the shell; it is killed. */
+bool swx_evidence_is_reader_ahead(swx_session *s, where at, int64_t now);
+
+/* ---- swx_completion.c ---- */
+
+/* What the recogniser holds back and can be no mark any more is output. */
+void swx_completion_take_held(swx_session *s);
 
 /* Takes out what a PS2 and a PS0 that cannot be replaced have printed at the output's beginning, one PS2 for each
  * further line, and returns how much that was.  holds: they may still be coming. */
-size_t swx_settle_drop_start(swx_session *s);
-bool swx_settle_holds_start(const swx_session *s);
+size_t swx_completion_drop_start(swx_session *s);
+bool swx_completion_holds_start(const swx_session *s);
 
-/* The output may hold job notices that are to be taken out of it when the command has ended. */
-bool swx_settle_asks_about_notices(const swx_session *s);
+/* The output may hold job notices that are to be taken out of it when the command has ended; takes them out. */
+bool swx_completion_asks_about_notices(const swx_session *s);
+void swx_completion_remove_notices(swx_session *s);
+
+/* The command has ended.  jobs: as the shell counts them; unread: why its text was not read, or NULL. */
+void swx_completion_conclude(swx_session *s, int code, uint32_t jobs, const char *unread, int64_t now);
+
+/* Gives the terminal the modes in which commands are typed. */
+void swx_completion_apply_modes(swx_session *s);
+
+/* Looks at the shell again, later each time. */
+void swx_completion_look_again(swx_session *s, int64_t now);
+
+/* Whether the prompt shows, or may still do so. */
+bool swx_completion_shows_prompt(const swx_session *s, int64_t now);
 
 /* Looks whether what runs has come to its end.  fresh: right after output, when the shell may be on its way to its prompt. */
-void swx_settle(swx_session *s, int64_t now, bool fresh);
+void swx_completion_check(swx_session *s, int64_t now, bool fresh);
 
-/* ---- swx_listen.c ---- */
+/* ---- swx_resync.c ---- */
+
+/* Asks the shell how its last command ended.  prompt_missing: because its prompt carried no mark. */
+void swx_resync_begin(swx_session *s, int64_t now, bool prompt_missing);
+void swx_resync_ask(swx_session *s, int64_t now, bool prompt_missing); /* the same, of a shell that may be asked meanwhile */
+
+/* Looks whether the question is answered, and goes on to what follows. */
+void swx_resync_check(swx_session *s, int64_t now);
+
+/* The shell behind a carrier has read what runs, and its end was not heard. */
+bool swx_resync_is_needed(const swx_session *s);
+
+/* The answer to a doubt is here: what came before it was the running command's, up to its prompt. */
+void swx_resync_end_doubt(swx_session *s);
+
+/* Takes out of the output what our own elements of PROMPT_COMMAND show. */
+void swx_resync_drop_own(swx_session *s);
+
+/* ---- swx_output.c ---- */
 
 /* The operation whose patterns the output is searched for, or NULL. */
-swx_op *swx_listen_matching(const swx_session *s);
+swx_op *swx_output_matching(const swx_session *s);
 
 /* Whether the terminal is not read because of who reads the output. */
-bool swx_listen_is_held(const swx_session *s);
+bool swx_output_is_held(const swx_session *s);
 
 /* Tells the reader of a stream, if there is something to take. */
-void swx_listen_tell_news(swx_session *s);
+void swx_output_tell_news(swx_session *s);
 
 /* The reader has taken some. */
-void swx_listen_make_room(swx_session *s, int64_t now);
+void swx_output_make_room(swx_session *s, int64_t now);
 
 /* Output of the running command: searched for patterns, and kept. */
-void swx_listen_take_output(swx_session *s, const uint8_t *bytes, size_t size);
+void swx_output_take_output(swx_session *s, const uint8_t *bytes, size_t size);
 
 /* Bytes that are no mark: output, part of an answer, or noise, as the state has it. */
-void swx_listen_take_plain(swx_session *s, const uint8_t *bytes, size_t size);
+void swx_output_take_plain(swx_session *s, const uint8_t *bytes, size_t size);
 
 /* Reads what is there, some hundred KiB at most.  whole: until a read finds nothing, which also flushes the kernel's queues;
  * else a short read is taken for the end, because a further one would only do that.  True: there may be more.
  * Where a reader is behind it reads as far as there is room, of which there is more for `whole`. */
-bool swx_listen_read(swx_session *s, bool whole, int64_t now);
+bool swx_output_read(swx_session *s, bool whole, int64_t now);
 
-/* ---- swx_stop.c ---- */
-
-/* Whether the process is the shell's program still, or another one that runs it. */
-bool swx_stop_runs_shell(const swx_session *s, pid_t pid);
-
-/* Remembers what is told of the shell's program, and whether another one is in its process (exec). */
-void swx_stop_know_shell(swx_session *s);
-bool swx_stop_is_replaced(const swx_session *s);
+/* ---- swx_interrupt.c ---- */
 
 /* Bash 5.2 may go to its prompt on a SIGINT around the birth of a child, which forgets that signal, runs all the same and takes the
  * terminal.  The shell then waits for it behind the next command, whose exit code would be that child's: so it is asked something, and
  * the child, once it is a program, is sent another SIGINT while the shell waits. */
-bool swx_stop_left_newborn(swx_session *s);
-void swx_stop_end_newborn(swx_session *s);
+bool swx_interrupt_left_newborn(swx_session *s);
+void swx_interrupt_end_newborn(swx_session *s);
 
 /* Attempts that are due. */
-void swx_stop_interrupts(swx_session *s, int64_t now);
+void swx_interrupt_step(swx_session *s, int64_t now);
+
+/* ---- swx_close.c ---- */
 
 /* Ends everything as CLOSED and sends the shell away. */
-void swx_stop_closing(swx_session *s, int64_t now);
+void swx_close_begin(swx_session *s, int64_t now);
 
 /* One step of closing: waits for the shell, kills, looks for what is left. */
-void swx_stop_drive_closing(swx_session *s, int64_t now);
+void swx_close_step(swx_session *s, int64_t now);
 
 #endif

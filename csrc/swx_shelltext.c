@@ -8,7 +8,7 @@ enum { LINE_ROOM = 1024, PIECE = 4000, MODES_MAX = 400 };
 
 #define STTY "builtin command -p stty " /* the user may have changed PATH */
 
-/* As swx_pty_settle_modes has it: what is typed arrives as lines, and no letter is a key.  Echo, too, because here nothing could put it out of
+/* As swx_pty_apply_modes has it: what is typed arrives as lines, and no letter is a key.  Echo, too, because here nothing could put it out of
  * sight while a command is typed.  What only some implementations know comes last, each by itself. */
 #define KEPT_LINES "icanon isig icrnl -igncr -inlcr -istrip -echo -echonl noflsh"
 #define KEPT_KEYS "intr '^C' quit '^\\' erase '^?' kill '^U' eof '^D' start '^Q' stop '^S' susp '^Z'"
@@ -28,11 +28,11 @@ __attribute__((format(printf, 2, 3))) static swx_status add(swx_buf *out, const 
     return swx_buf_append(out, line, (size_t)size);
 }
 
-swx_status swx_shelltext_prompts(swx_buf *out, const swx_fence *fence)
+swx_status swx_shelltext_prompts(swx_buf *out, const swx_marks *marks)
 {
-    char ps0[SWX_FENCE_TEXT], ps1[SWX_FENCE_TEXT];
-    swx_fence_ps0(fence, ps0);
-    swx_fence_ps1(fence, ps1);
+    char ps0[SWX_MARKS_TEXT], ps1[SWX_MARKS_TEXT];
+    swx_marks_ps0(marks, ps0);
+    swx_marks_ps1(marks, ps1);
     /* Quoted as a whole: under `set -k` an assignment is no argument. */
     return add(out, "builtin declare -g +ilux 'PS0=%s' 'PS1=%s' 'PS2=' || builtin :", ps0, ps1);
 }
@@ -41,11 +41,11 @@ swx_status swx_shelltext_prompts(swx_buf *out, const swx_fence *fence)
 #define OPEN(bare) ((bare) ? "" : "{ ")
 #define CLOSE(bare) ((bare) ? SWX_BARE_CLOSE : SWX_GROUP_CLOSE)
 
-swx_status swx_shelltext_reassert(swx_buf *out, const swx_fence *fence, bool bare)
+swx_status swx_shelltext_reassert(swx_buf *out, const swx_marks *marks, bool bare)
 {
-    char ps0[SWX_FENCE_TEXT], ps1[SWX_FENCE_TEXT];
-    swx_fence_ps0(fence, ps0);
-    swx_fence_ps1(fence, ps1);
+    char ps0[SWX_MARKS_TEXT], ps1[SWX_MARKS_TEXT];
+    swx_marks_ps0(marks, ps0);
+    swx_marks_ps1(marks, ps1);
     return add(out,
                "builtin declare -ga 'PROMPT_COMMAND[7734]=%sbuiltin declare -g +ilux '\\''PS0=%s'\\'' '\\''PS1=%s'\\'' "
                "'\\''PS2='\\''%s' || builtin :",
@@ -82,9 +82,9 @@ bool swx_shelltext_is_modes(const uint8_t *text, size_t size)
     return any && size <= MODES_MAX;
 }
 
-static swx_status add_modes_question(swx_buf *out, const swx_fence *fence, swx_modes_question question)
+static swx_status add_modes_question(swx_buf *out, const swx_marks *marks, swx_modes_question question)
 {
-    swx_status status = add(out, "builtin printf '\\033]7733;%%s;%d\\007\\n' %s >&0; ", SWX_MARK_VALUE, fence->nonce);
+    swx_status status = add(out, "builtin printf '\\033]7733;%%s;%d\\007\\n' %s >&0; ", SWX_MARK_VALUE, marks->nonce);
     if (status == SWX_OK && question == SWX_MODES_FIRST) {
         status = add(out, "case ${#PROMPT_COMMAND[@]}:$(builtin declare -f; builtin alias; builtin trap) in "
                           "1:*PS[01]*|1:*PROMPT_*) builtin echo 1;; 1:*) builtin echo 0;; *) builtin echo 1;; esac >&0 2>/dev/null; ");
@@ -96,22 +96,22 @@ static swx_status add_modes_question(swx_buf *out, const swx_fence *fence, swx_m
     return status == SWX_OK ? add(out, STTY "-g >&0 2>/dev/null || builtin :; ") : status;
 }
 
-swx_status swx_shelltext_challenge(swx_buf *out, const swx_fence *fence, swx_modes_question question)
+swx_status swx_shelltext_question(swx_buf *out, const swx_marks *marks, swx_modes_question question)
 {
     /* The nonce is an argument of printf, so that the line itself, if it is ever echoed, holds no mark. */
-    swx_status status = add(out, SWX_CHALLENGE "\\033]7733;%%s;%d;%%s\\007%%s %%q\\033]7733;%%s;%d\\007%%s\\033]7733;%%s;%d\\007%%s"
+    swx_status status = add(out, SWX_QUESTION "\\033]7733;%%s;%d;%%s\\007%%s %%q\\033]7733;%%s;%d\\007%%s\\033]7733;%%s;%d\\007%%s"
                             "\\033]7733;%%s;%d\\007%%s' %s \"$?\" \"${PIPESTATUS[*]@A}\"",
-                            SWX_MARK_REPORT, SWX_MARK_VALUE, SWX_MARK_VALUE, SWX_MARK_VALUE, fence->nonce);
+                            SWX_MARK_REPORT, SWX_MARK_VALUE, SWX_MARK_VALUE, SWX_MARK_VALUE, marks->nonce);
     /* PS1 may be unset, which is an error under `set -u`. */
     if (status == SWX_OK) {
-        status = add(out, " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\" %s \"${PS2+${PS2@P}}\" >&0; ", fence->nonce,
-                     fence->nonce, fence->nonce);
+        status = add(out, " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\" %s \"${PS2+${PS2@P}}\" >&0; ", marks->nonce,
+                     marks->nonce, marks->nonce);
     }
     if (status == SWX_OK && question != SWX_MODES_SKIP) {
-        status = add_modes_question(out, fence, question);
+        status = add_modes_question(out, marks, question);
     }
     char end[64];
-    snprintf(end, sizeof(end), "builtin printf '\\033]7733;%%s;%d;%%s\\007' %s", SWX_MARK_END, fence->nonce);
+    snprintf(end, sizeof(end), "builtin printf '\\033]7733;%%s;%d;%%s\\007' %s", SWX_MARK_END, marks->nonce);
     return status == SWX_OK ? add(out, "builtin test -t 2 || builtin [ -t 2 ] && %s \"1${PS1+${PS1@a}}\" >&0 || %s 0 >&0\n", end, end) : status;
 }
 
@@ -197,7 +197,7 @@ static swx_status add_word(swx_buf *out, const uint8_t *text, size_t size, size_
     return status == SWX_OK ? swx_buf_append(out, text + start, size - start) : status;
 }
 
-swx_status swx_shelltext_restore(swx_buf *out, const swx_fence *fence, const swx_restore *restore)
+swx_status swx_shelltext_restore(swx_buf *out, const swx_marks *marks, const swx_restore *restore)
 {
     swx_status status = SWX_OK;
     size_t held = out->size;
@@ -211,7 +211,7 @@ swx_status swx_shelltext_restore(swx_buf *out, const swx_fence *fence, const swx
         status = add(out, "builtin unset PROMPT_COMMAND; ");
     }
     if (status == SWX_OK && restore->keep_modes) {
-        status = add_kept_modes(out, restore->bare);
+        status = add_kept_modes(out, restore->brace_may_be_alias);
     } else if (status == SWX_OK && restore->unkeep_modes) {
         status = add(out, "builtin unset 'PROMPT_COMMAND[7732]' 2>/dev/null || builtin :; ");
     }
@@ -222,18 +222,18 @@ swx_status swx_shelltext_restore(swx_buf *out, const swx_fence *fence, const swx
         status = add(out, "builtin set +o emacs +o vi; ");
     }
     if (status == SWX_OK) {
-        status = !restore->silent ? swx_shelltext_prompts(out, fence)
+        status = !restore->silent ? swx_shelltext_prompts(out, marks)
                                   : add(out, "builtin declare -g +ilux PS0='' PS1='' PS2='' || builtin :");
     }
     if (status == SWX_OK && restore->guard) { /* whoever sets them and wherever stderr goes later */
         status = add(out,
                      "; builtin declare -ga 'PROMPT_COMMAND[7733]=%sbuiltin printf '\\''\\033]7733;%%s;%d;%%s\\007'\\'' %s "
                      "\"$?\" >&0; builtin declare -g +ilux '\\''PS0='\\'' '\\''PS1='\\'' '\\''PS2='\\''%s' || builtin :",
-                     OPEN(restore->bare), SWX_MARK_GUARD, fence->nonce, CLOSE(restore->bare));
+                     OPEN(restore->brace_may_be_alias), SWX_MARK_GUARD, marks->nonce, CLOSE(restore->brace_may_be_alias));
     }
     if (status == SWX_OK && restore->reassert) {
         status = add(out, "; ");
-        status = status == SWX_OK ? swx_shelltext_reassert(out, fence, restore->bare) : status;
+        status = status == SWX_OK ? swx_shelltext_reassert(out, marks, restore->brace_may_be_alias) : status;
     }
     if (status == SWX_OK && restore->last_size && restore->last_size <= SWX_LAST_MAX &&
         is_quoted_word(restore->last, restore->last_size)) {

@@ -1,23 +1,23 @@
 /* swx_shelltext.h: the lines that the session itself types to bash, apart from the user's commands.
  *
  * They are typed at a prompt, never through readline, in lines under 4,096 bytes without TAB or `!`-history.
- * They expect `builtin`, `printf` and `declare` to be bash's own; where a user has shadowed those, the challenge is not
+ * They expect `builtin`, `printf` and `declare` to be bash's own; where a user has shadowed those, the question is not
  * answered and the session says that it lost synchronisation.
  */
 #ifndef SWX_SHELLTEXT_H
 #define SWX_SHELLTEXT_H
 
 #include "swx_buf.h"
-#include "swx_fence.h"
+#include "swx_marks.h"
 
 /* Assignments that put our prompts (back) into force and keep them from children, for the end of a startup script. */
-swx_status swx_shelltext_prompts(swx_buf *out, const swx_fence *fence);
+swx_status swx_shelltext_prompts(swx_buf *out, const swx_marks *marks);
 
-#define SWX_CHALLENGE "builtin printf '" /* how the text of a challenge begins, where a terminal shows what is typed */
+#define SWX_QUESTION "builtin printf '" /* how the text of a question begins, where a terminal shows what is typed */
 
 /* An element of PROMPT_COMMAND that does the same before each prompt, behind whatever the user's own elements do.
  * bare: without the brace that may be an alias. */
-swx_status swx_shelltext_reassert(swx_buf *out, const swx_fence *fence, bool bare);
+swx_status swx_shelltext_reassert(swx_buf *out, const swx_marks *marks, bool bare);
 
 /* How our elements of PROMPT_COMMAND and their commands begin and end, wherever the shell shows them; the nonce is
  * in each.  Each is a group whose stdout and stderr are closed, so that neither a DEBUG trap nor `set -x` can show them, or, where
@@ -39,7 +39,7 @@ swx_status swx_shelltext_reassert(swx_buf *out, const swx_fence *fence, bool bar
  * no echo, bytes as programs write them, nothing flushed by an interrupt).  Where there is no stty nothing happens. */
 swx_status swx_shelltext_modes(swx_buf *out);
 
-/* What a challenge asks about a terminal that cannot be looked at from here. */
+/* What a question asks about a terminal that cannot be looked at from here. */
 typedef enum {
     SWX_MODES_SKIP, /* nothing */
     SWX_MODES_ASK,  /* how it is */
@@ -47,7 +47,7 @@ typedef enum {
     SWX_MODES_FIRST /* how it is; and whether anything there may change the prompts without a hint */
 } swx_modes_question;
 
-/* The challenge: one line of simple commands (a trap on SIGCHLD may keep bash from knowing a reserved word at its beginning, and an alias
+/* The question: one line of simple commands (a trap on SIGCHLD may keep bash from knowing a reserved word at its beginning, and an alias
  * anywhere), and short: where such a trap waits to be run, bash loses a line that takes it several reads (1,024 bytes each).  The
  * answer is a REPORT mark (exit code), the declaration of PIPESTATUS, a blank, the last argument `$_` in the
  * shell's own quoting, a VALUE mark, the text that the user's prompt printed, a VALUE mark, what PS0 prints, the same for PS2, and an END mark (is stderr
@@ -57,7 +57,7 @@ typedef enum {
  * A question about modes adds a part before the END mark: a newline as the terminal made it before anything was put back; for
  * SWX_MODES_FIRST a line, 0 or 1: PROMPT_COMMAND has elements that are not ours, or functions, aliases or traps speak of
  * prompts; and the modes as `stty -g` prints them, nothing where there is no stty. */
-swx_status swx_shelltext_challenge(swx_buf *out, const swx_fence *fence, swx_modes_question question);
+swx_status swx_shelltext_question(swx_buf *out, const swx_marks *marks, swx_modes_question question);
 
 typedef struct {
     int code;               /* the exit status to restore */
@@ -71,7 +71,7 @@ typedef struct {
     bool guard;             /* mark the end of commands from PROMPT_COMMAND, because prompts are not seen */
     bool reassert;          /* set PS1 again from PROMPT_COMMAND, because the user's PROMPT_COMMAND sets it each time */
     bool unreassert;        /* take its element out again */
-    bool bare;              /* a brace may be an alias: what PROMPT_COMMAND gets does without */
+    bool brace_may_be_alias;              /* a brace may be an alias: what PROMPT_COMMAND gets does without */
     bool disarm;            /* take that out again: PROMPT_COMMAND is ours alone, and nothing needs it */
     bool keep_modes;        /* have PROMPT_COMMAND put back the modes in which the shell can be typed to */
     bool unkeep_modes;      /* take that out again */
@@ -87,8 +87,8 @@ enum {
     SWX_PIPE_MAX = 100        /* stages of a pipeline whose codes are */
 };
 
-/* What puts prompts and state back after a challenge: one line, or several joined by backslashes where `$_` is long.  The
+/* What puts prompts and state back after a question: one line, or several joined by backslashes where `$_` is long.  The
  * shell's `$?`, `$_` and PIPESTATUS (of up to SWX_PIPE_MAX stages) are then what the user's command left. */
-swx_status swx_shelltext_restore(swx_buf *out, const swx_fence *fence, const swx_restore *restore);
+swx_status swx_shelltext_restore(swx_buf *out, const swx_marks *marks, const swx_restore *restore);
 
 #endif

@@ -1,4 +1,5 @@
 #include "swx_supervisor.h"
+#include "swx_tree.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -127,7 +128,7 @@ void swx_supervisor_run(int program, uint64_t mark)
     }
     const time_t until = seconds() + SWEEP_SECONDS;
     useconds_t pause = 1000;
-    while (swx_child_kill_marked(&mark, 1) > 0 && seconds() < until) {
+    while (swx_tree_kill_marked(&mark, 1) > 0 && seconds() < until) {
         usleep(pause);
         pause = pause < LONGEST_PAUSE_MICROSECONDS ? 2 * pause : pause;
     }

@@ -1,7 +1,7 @@
 """The engine, as the extension gives it to the package. Not for use from outside: `swerex_c.runtime.local` is.
 
 Times are in seconds, sizes and positions in bytes unless a comment says otherwise. Nothing here is tied to an event
-loop: what ends is handed, as the object that was given for it (`future`, `news`), to whoever calls `Waker.take`.
+loop: what ends is handed, as the object that was given for it (`future`, `news`), to whoever calls `Completions.take`.
 """
 
 from collections.abc import Sequence, Set
@@ -32,8 +32,8 @@ def _shutdown() -> None: ...  # ends the reactor, its sessions and its processes
 # ---- waiting
 
 @final
-class Waker:
-    def __new__(cls) -> Waker: ...  # OSError when there are no descriptors left
+class Completions:
+    def __new__(cls) -> Completions: ...  # OSError when there are no descriptors left
     def fileno(self) -> int: ...  # readable while something waits to be taken; valid as long as the object
     def take(self) -> list[Any]: ...  # the `future` and `news` objects, oldest first
 
@@ -61,7 +61,7 @@ class Operation:
     def release(self, checked: int, /) -> None: ...  # lets a held command begin; checked as in run()
     def cancel(self) -> None: ...  # ends it as "cancelled"; a command that it started goes on
     def take(self) -> bytes: ...  # raw output not taken yet, at most 256 KiB; b"" when there is none now
-    future: object  # what Waker.take returns when it has ended; may be set until then, by the thread that takes
+    future: object  # what Completions.take returns when it has ended; may be set until then, by the thread that takes
     @property
     def done(self) -> bool: ...
     @property
@@ -108,7 +108,7 @@ class Session:
         self,
         script: bytes,
         timeout: float | None,
-        waker: Waker | None,
+        queue: Completions | None,
         future: object,
         patience: float | None = None,
         direct: int = 0,  # as for run(); for a shell that is at its prompt already
@@ -122,9 +122,9 @@ class Session:
         timeout: float | None,
         quiet: float | None,  # seconds without any output
         matcher: Matcher | None,
-        waker: Waker | None,
+        queue: Completions | None,
         future: object,
-        news: object,  # given to the waker when there is output, which has to be taken then; None: it is not taken
+        news: object,  # given to the queue when there is output, which is to be taken then; None: it is not taken
         direct: int,  # microseconds that this call itself waits for the end
         slack: int = 0,  # microseconds more that it may take to give up waiting, which makes the wait cheaper
         grace: int = 0,  # milliseconds for it to end after a match, so that it has an exit code
@@ -137,7 +137,7 @@ class Session:
         timeout: float | None,
         quiet: float | None,
         matcher: Matcher | None,
-        waker: Waker | None,
+        queue: Completions | None,
         future: object,
         news: object,
         /,
@@ -149,14 +149,14 @@ class Session:
         step: float,
         tries: int,
         matcher: Matcher | None,
-        waker: Waker | None,
+        queue: Completions | None,
         future: object,
         silent: bool = False,
         /,
     ) -> Operation: ...
-    def close(self, waker: Waker | None, future: object, /) -> Operation: ...
+    def close(self, queue: Completions | None, future: object, /) -> Operation: ...
     def type(self, data: bytes, /) -> bool: ...  # to what runs, at once, as it is; False: nothing runs
-    def doubt(self, commands: int, /) -> bool: ...  # a shell elsewhere was seen at its prompt; False: that was known
+    def resync(self, commands: int, /) -> bool: ...  # a shell elsewhere was seen at its prompt; False: that was known
     def attach(self, attached: bool, /) -> None: ...  # a person's terminal answers queries; lines may be typed ahead
     def resize(self, rows: int, columns: int, /) -> None: ...
     def facts(self) -> _Facts: ...
@@ -176,7 +176,7 @@ class Process:
         merge: bool,  # stderr goes where stdout goes
         timeout: float | None,  # then it is killed with everything it started
         output_limit: int,  # bytes kept per stream
-        waker: Waker | None,
+        queue: Completions | None,
         future: object,
     ) -> Process: ...
     def wait(self, seconds: float | None, /) -> bool: ...

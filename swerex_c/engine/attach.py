@@ -98,7 +98,7 @@ class _Attached:
         self.code = 0
         self.ended = False
         self.signals = Signals()
-        self.completions = _core.Waker()
+        self.completions = _core.Completions()
         self.ahead = b""  # input that was typed or read, and is not used yet
         self.tail = b""  # the last line typed to the session's terminal, while it is unfinished
         self.modes: Modes | None = termios.tcgetattr(input_fd) if os.isatty(input_fd) else None

@@ -27,7 +27,7 @@ class CompletionQueue:
     __slots__ = ("__weakref__", "_loop", "core", "create_future", "pending", "ready")
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
-        self.core = _core.Waker()
+        self.core = _core.Completions()
         self._loop = weakref.ref(loop)
         self.create_future: Callable[[], asyncio.Future[None]] = _weak_create_future(self._loop)
         # Number of calls that wait for an operation in this loop.

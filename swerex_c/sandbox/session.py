@@ -225,7 +225,7 @@ class SandboxSession(BashSession):
                         looking = asyncio.ensure_future(background.run(self._shell_reads()))
                         seen = await asyncio.shield(looking)  # it is short: no need to end it with the command
                         if seen == self._prompt and self._core is core:
-                            core.doubt(facts["commands"])
+                            core.resync(facts["commands"])
                 finally:
                     self._doubting.release()
             await asyncio.sleep(pause)
@@ -405,7 +405,7 @@ class SandboxSession(BashSession):
         except CommandTimeoutError:
             return False
         if code == _AT_PROMPT:  # the interrupt has ended the command, but no prompt was seen
-            if core.doubt(facts["commands"]) or not again:
+            if core.resync(facts["commands"]) or not again:
                 return True
             await asyncio.sleep(_ARRIVAL_SECONDS)
             return await self._kill_foreground(again=False)

@@ -93,7 +93,7 @@ static inline swx_session *open_with(const char *script)
     submit(s, &start);
     wait_for(s, &start);
     EXPECT(&start, SWX_END_DONE, 0, "");
-    CHECK(!swx_session_look(s).kernel_proof && swx_session_look(s).challenges == 1);
+    CHECK(!swx_session_look(s).kernel_proof && swx_session_look(s).questions == 1);
     return s;
 }
 

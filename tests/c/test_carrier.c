@@ -58,7 +58,7 @@ static void test_commands(void)
     expect_run(s, "env | grep -c '^PS[012]='\n", 1, "0\n");
     expect_run(s, "seq 20000 | tail -1; /bin/echo out; sleep 0.01\n", 0, "20000\nout\n");
     expect_modes(s, usual);
-    CHECK(swx_session_look(s).challenges == 1);
+    CHECK(swx_session_look(s).questions == 1);
     swx_op op = operation(SWX_OP_RUN, "head -c 3000000 /dev/zero | tr '\\0' x\n");
     submit(s, &op);
     wait_for(s, &op);
@@ -245,10 +245,10 @@ static void test_prompts(void)
     swx_session *s = open_carried();
     expect_run(s, "echo \"${PROMPT_COMMAND-none}\"\n", 0, "none\n");
     expect_run(s, "false | true | (exit 4) # x\n", 4, "");
-    uint64_t challenges = swx_session_look(s).challenges, commands = swx_session_look(s).commands;
+    uint64_t questions = swx_session_look(s).questions, commands = swx_session_look(s).commands;
     /* Armed before the first command that may touch them, with nothing changed by it. */
     expect_hinted(s, "echo $? ${PIPESTATUS[@]}; x=y; PS1=\"$x \"\n", SWX_HINT_PROMPT | SWX_HINT_SOURCE, 0, "4 1 0 4\n");
-    CHECK(swx_session_look(s).challenges == challenges + 2 && swx_session_look(s).commands == commands + 1);
+    CHECK(swx_session_look(s).questions == questions + 2 && swx_session_look(s).commands == commands + 1);
     const char *prompts[] = { "PS1='$ '\n", "unset PS1 PS0\n", "PS1='(venv) '$PS1\n", "PROMPT_COMMAND='PS1=x PS0=y PS2=z'\n", "PS1=; PS0=\n" };
     for (size_t i = 0; i < SWX_COUNT(prompts); i++) {
         expect_hinted(s, prompts[i], SWX_HINT_SOURCE, 0, "");
@@ -294,11 +294,11 @@ static void test_modes(void)
     expect_modes(s, "isig icanon -echo noflsh -opost ixany");
     expect_hinted(s, "stty -ixany -echo\n", SWX_HINT_STTY, 0, "");
     expect_modes(s, usual);
-    uint64_t challenges = swx_session_look(s).challenges;
+    uint64_t questions = swx_session_look(s).questions;
     expect_run(s, "(exit 128)\n", 128, "");
-    CHECK(swx_session_look(s).challenges == challenges);
+    CHECK(swx_session_look(s).questions == questions);
     expect_run(s, "(exit 130)\n", 130, "");
-    CHECK(swx_session_look(s).challenges == challenges + 1);
+    CHECK(swx_session_look(s).questions == questions + 1);
     close_session(s);
 }
 

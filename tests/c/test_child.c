@@ -1,4 +1,5 @@
 #include "swx_child.h"
+#include "swx_tree.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -233,7 +234,7 @@ static bool sweep(swx_child *child)
         if (!ended) {
             swx_child_signal(child, SIGKILL);
         }
-        long found = swx_child_kill_marked(&child->mark, 1);
+        long found = swx_tree_kill_marked(&child->mark, 1);
         CHECK(found >= 0);
         if (ended && found == 0) {
             return true;
@@ -288,7 +289,7 @@ static void test_strays(void)
         usleep(50000);
         bool gone = false;
         for (int step = 0; step < 5000 && !gone; step++) {
-            gone = swx_child_kill_tree(&child);
+            gone = swx_tree_kill(&child);
             usleep(1000);
         }
         CHECK(gone && child.reaped);
@@ -334,7 +335,7 @@ static void test_leaderless_process(void)
         CHECK(stat && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1);
         fclose(stat);
     }
-    CHECK(swx_child_kill_marked(&child.mark, 1) == 1);
+    CHECK(swx_tree_kill_marked(&child.mark, 1) == 1);
     char more;
     CHECK(fread(&more, 1, 1, lines) == 0); /* nobody has the pipe any more */
     fclose(lines);
@@ -350,16 +351,16 @@ static void test_marks_are_own(void)
     }
     CHECK(children[0].mark && children[0].mark != children[1].mark && children[1].mark != children[2].mark);
     const uint64_t none[] = { 0, 1, UINT64_MAX - 1 };
-    CHECK(swx_child_kill_marked(none, 3) == 0 && swx_child_kill_marked(NULL, 0) == 0);
+    CHECK(swx_tree_kill_marked(none, 3) == 0 && swx_tree_kill_marked(NULL, 0) == 0);
     const uint64_t some[] = { 7, children[2].mark, children[1].mark };
     bool living[3] = { true, false, false };
-    CHECK(swx_child_living(some, 3, living) && !living[0] && living[1] && living[2]);
-    CHECK(swx_child_kill_marked(&children[1].mark, 1) == 1);
+    CHECK(swx_tree_living(some, 3, living) && !living[0] && living[1] && living[2]);
+    CHECK(swx_tree_kill_marked(&children[1].mark, 1) == 1);
     await_end(&children[1]);
-    CHECK(swx_child_living(some, 3, living) && !living[0] && living[1] && !living[2]);
+    CHECK(swx_tree_living(some, 3, living) && !living[0] && living[1] && !living[2]);
     CHECK(swx_child_code(&children[1]) == 128 + SIGKILL && !swx_child_ended(&children[0]) && !swx_child_ended(&children[2]));
     const uint64_t rest[] = { children[2].mark, children[0].mark };
-    CHECK(swx_child_kill_marked(rest, 2) == 2);
+    CHECK(swx_tree_kill_marked(rest, 2) == 2);
     for (int i = 0; i < 3; i++) {
         await_end(&children[i]);
         close(outputs[i]);
@@ -382,7 +383,7 @@ static void test_without_descriptors(void)
         close(next);
         none = (struct rlimit){ .rlim_cur = (rlim_t)next + room, .rlim_max = limit.rlim_max };
         CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
-        long found = swx_child_kill_marked(&child.mark, 1);
+        long found = swx_tree_kill_marked(&child.mark, 1);
         CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
         CHECK(found > 0); /* never "gone" without having seen it */
         if (room) {

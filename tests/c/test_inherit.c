@@ -1,4 +1,5 @@
 #include "swx_inherit.h"
+#include "swx_tree.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -50,7 +51,7 @@ static swx_child start(void)
 
 static void end(swx_child *child)
 {
-    while (!swx_child_kill_tree(child)) {
+    while (!swx_tree_kill(child)) {
         usleep(100);
     }
     swx_child_close(child);

@@ -71,7 +71,7 @@ static void test_descriptors(void)
             wait_for(s, &op);
             EXPECT(&op, SWX_END_DONE, 3, "hi\n");
             expect_run(s, "echo $?\n", 0, "3\n");
-            CHECK(open_descriptors() == before + busy && swx_session_look(s).challenges == 0);
+            CHECK(open_descriptors() == before + busy && swx_session_look(s).questions == 0);
         }
         check_rest(s, before, 2);
         close_session(s);
@@ -181,7 +181,7 @@ static void test_first_commands(void)
     expect_run(s, "seq 20000 | tail -1; printf '\\e[6n'; (exit 2)\n", 2, "20000\n\033[6n");
     check_rest(s, before, 2);
     expect_run(s, "printf out; PS1='$ '; (exit 7)\n", 7, "out");
-    CHECK(swx_session_look(s).challenges == 1);
+    CHECK(swx_session_look(s).questions == 1);
     check_rest(s, before, 2);
     expect_run(s, "echo $?\n", 0, "7\n");
     check_rest(s, before, 2);

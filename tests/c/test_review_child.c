@@ -1,5 +1,6 @@
 /* Trees that resist: hundreds that have shed their marks, parents that start such ones without end, limits that are meant. */
 #include "swx_child.h"
+#include "swx_tree.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -83,7 +84,7 @@ static void kill_all(swx_child *child)
 {
     bool gone = false;
     for (int step = 0; step < 5000 && !gone; step++) {
-        gone = swx_child_kill_tree(child);
+        gone = swx_tree_kill(child);
         usleep(1000);
     }
     CHECK(gone && child->reaped);
@@ -119,7 +120,7 @@ static void test_many_strays(void)
     }
     usleep(20000);
     int64_t began = milliseconds();
-    swx_child_kill_strays(&child);
+    swx_tree_kill_orphans(&child);
     CHECK(milliseconds() - began < 10000);
     kill_all(&child);
     CHECK(count_until_end(output) == 0);
@@ -180,7 +181,7 @@ static void test_no_mark(void)
 {
     const uint64_t none[] = { UINT64_MAX, 0, (UINT64_C(1) << 60) - 1, UINT64_C(1) << 62 };
     bool living[SWX_COUNT(none)] = { true, true, true, true };
-    CHECK(swx_child_living(none, SWX_COUNT(none), living));
+    CHECK(swx_tree_living(none, SWX_COUNT(none), living));
     for (size_t i = 0; i < SWX_COUNT(none); i++) {
         CHECK(!living[i]);
     }

@@ -21,7 +21,7 @@ static void test_commands(void)
     expect_run(s, "printf x\n", 0, "x");
     expect_run(s, "seq 20000 | tail -1; /bin/echo out; sleep 0.01\n", 0, "20000\nout\n");
     expect_run(s, "env | grep -c '^PS[012]='\n", 1, "0\n");
-    CHECK(swx_session_look(s).kernel_proof && swx_session_look(s).challenges == 0);
+    CHECK(swx_session_look(s).kernel_proof && swx_session_look(s).questions == 0);
     close_session(s);
 }
 
@@ -29,7 +29,7 @@ static void test_prompts_are_taken_away(void)
 {
     swx_session *s = open_session(1 << 20);
     expect_run(s, "printf out; PS1='$ '; (exit 7)\n", 7, "out");
-    CHECK(swx_session_look(s).challenges == 1);
+    CHECK(swx_session_look(s).questions == 1);
     expect_run(s, "echo $?\n", 0, "7\n");
     expect_run(s, "unset PS0\n", 0, "");
     expect_run(s, "echo a\n", 0, "a\n");
@@ -46,9 +46,9 @@ static void test_prompts_are_taken_away(void)
     expect_run(s, "PROMPT_COMMAND='PS1=mine\\>'\n", 0, "");
     expect_run(s, "echo one\n", 0, "one\n");
     expect_run(s, "echo two; (exit 5)\n", 5, "two\n");
-    uint64_t challenges = swx_session_look(s).challenges;
+    uint64_t questions = swx_session_look(s).questions;
     expect_run(s, "echo three $?\n", 0, "three 5\n");
-    CHECK(swx_session_look(s).challenges == challenges);
+    CHECK(swx_session_look(s).questions == questions);
     close_session(s);
     s = open_session(1 << 20);
     expect_run(s, "exec 2>/dev/null\n", 0, "");
@@ -112,13 +112,13 @@ static void test_forged_marks(void)
     expect_run(s, "N=${PS1#*7733;}; N=${N%%;*}; mark() { local a=${PS1@P}; a=${a#*;*;*;*;}; "
                   "printf 'x\\e]7733;%s;1;%d;%d;0;%d;%s\\a' $N $1 $(( ${a%%;*} + $2 )) ${#PS1} \"$PS0\"; }\n", 0, "");
     for (int ahead = 0; ahead < 3; ahead++) {
-        uint64_t challenges = swx_session_look(s).challenges;
+        uint64_t questions = swx_session_look(s).questions;
         snprintf(line, sizeof(line), "mark 42 %d; sleep 0.1; printf end; (exit 5)\n", ahead);
         expect_run(s, line, 5, "xend");
         expect_run(s, "echo $?\n", 0, "5\n");
         /* A number that is too high may be that of a command that somebody else typed. */
-        CHECK(swx_session_look(s).challenges == challenges + (ahead >= 1));
-        /* a challenge has changed the nonce */
+        CHECK(swx_session_look(s).questions == questions + (ahead >= 1));
+        /* a question has changed the nonce */
         expect_run(s, "N=${PS1#*7733;}; N=${N%%;*}\n", 0, "");
     }
     expect_run(s, "mark 42 1; mark 42 1; mark 43 1\n", 0, "xxx");
@@ -437,7 +437,7 @@ static void test_typed_ahead(void)
     EXPECT(&op, SWX_END_DONE, 6, "first\nsecond\n");
     swx_session_attach(s, false);
     expect_run(s, "echo $?\n", 0, "6\n");
-    CHECK(swx_session_look(s).challenges == 0);
+    CHECK(swx_session_look(s).questions == 0);
     close_session(s);
 }
 
@@ -595,7 +595,7 @@ static void test_queue(void)
         snprintf(wanted, sizeof(wanted), "%d\n", i + 1);
         EXPECT(&ops[i], SWX_END_DONE, i, wanted);
     }
-    CHECK(swx_session_look(s).idle && swx_session_look(s).challenges == 0);
+    CHECK(swx_session_look(s).idle && swx_session_look(s).questions == 0);
     close_session(s);
 }
 

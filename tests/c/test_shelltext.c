@@ -11,11 +11,11 @@
 #include "swx_alloc.h"
 #include "swx_child.h"
 
-static swx_fence new_fence(void)
+static swx_marks new_marks(void)
 {
-    swx_fence fence = { 0 };
-    CHECK(swx_fence_init(&fence, NULL) == SWX_OK);
-    return fence;
+    swx_marks marks = { 0 };
+    CHECK(swx_marks_init(&marks, NULL) == SWX_OK);
+    return marks;
 }
 
 static char *text_of(const swx_buf *buf)
@@ -58,33 +58,33 @@ static char *run_bash(const char *script)
 
 #define CODES(text) .pipestatus = (const uint8_t *)(text), .pipestatus_size = sizeof(text) - 1
 
-static char *challenge_text(const swx_fence *fence)
+static char *question_text(const swx_marks *marks)
 {
     swx_buf line;
     swx_buf_init(&line, 1 << 16);
-    CHECK(swx_shelltext_challenge(&line, fence, SWX_MODES_SKIP) == SWX_OK && line.size <= 1024);
+    CHECK(swx_shelltext_question(&line, marks, SWX_MODES_SKIP) == SWX_OK && line.size <= 1024);
     char *text = text_of(&line);
     swx_buf_free(&line);
     return text;
 }
 
-/* What the challenge answers after `before`, then exit so that the shell does not read the answer as commands. */
+/* What the question answers after `before`, then exit so that the shell does not read the answer as commands. */
 static void expect_answer(const char *before, int code, const char *pipestatus, const char *last, const char *prompt,
                           const char *start)
 {
-    swx_fence fence = new_fence();
-    char *challenge = challenge_text(&fence);
-    size_t room = strlen(before) + strlen(challenge) + 16;
+    swx_marks marks = new_marks();
+    char *question = question_text(&marks);
+    size_t room = strlen(before) + strlen(question) + 16;
     char *script = malloc(room);
     CHECK(script);
-    challenge[strlen(challenge) - 1] = 0; /* the file is its own output: nothing may be read behind the answer */
-    snprintf(script, room, "%s\n%s; exit\n", before, challenge);
+    question[strlen(question) - 1] = 0; /* the file is its own output: nothing may be read behind the answer */
+    snprintf(script, room, "%s\n%s; exit\n", before, question);
     char *answer = run_bash(script);
     const uint8_t *bytes = (const uint8_t *)answer, *plain;
     size_t size = strlen(answer), plain_size;
     swx_mark mark;
     char parts[5][1024] = { { 0 } };
-    swx_mark marks[5];
+    swx_mark found[5];
     unsigned part = 0;
     char state[1024] = "declare -a PIPESTATUS=(";
     int i = 0;
@@ -92,29 +92,29 @@ static void expect_answer(const char *before, int code, const char *pipestatus, 
         sprintf(state + strlen(state), "%s[%d]=\"%.*s\"", i ? " " : "", i, (int)strcspn(at, " "), at);
     }
     sprintf(state + strlen(state), ") %s", last);
-    for (swx_fence_event event; (event = swx_fence_next(&fence, &bytes, &size, &plain, &plain_size, &mark)) != SWX_FENCE_MORE;) {
-        if (event == SWX_FENCE_MARK) {
+    for (swx_marks_event event; (event = swx_marks_next(&marks, &bytes, &size, &plain, &plain_size, &mark)) != SWX_MARKS_MORE;) {
+        if (event == SWX_MARKS_MARK) {
             CHECK(part < 5);
-            marks[part++] = mark;
+            found[part++] = mark;
         } else {
             CHECK(part < 5 && strlen(parts[part]) + plain_size < sizeof(parts[0]));
             memcpy(parts[part] + strlen(parts[part]), plain, plain_size);
         }
     }
-    if (part != 5 || marks[0].kind != SWX_MARK_REPORT || marks[1].kind != SWX_MARK_VALUE || marks[2].kind != SWX_MARK_VALUE ||
-        marks[3].kind != SWX_MARK_VALUE || marks[4].kind != SWX_MARK_END || strcmp(parts[3], start) != 0 ||
-        marks[0].code != code || strcmp(parts[1], state) != 0 ||
-        strcmp(parts[2], prompt) != 0 || parts[0][0] || !marks[4].no_stderr) {
-        fprintf(stderr, "after <%s>: %u marks, code %d state <%s> prompt <%s>\nanswer <%s>\n", before, part, marks[0].code,
+    if (part != 5 || found[0].kind != SWX_MARK_REPORT || found[1].kind != SWX_MARK_VALUE || found[2].kind != SWX_MARK_VALUE ||
+        found[3].kind != SWX_MARK_VALUE || found[4].kind != SWX_MARK_END || strcmp(parts[3], start) != 0 ||
+        found[0].code != code || strcmp(parts[1], state) != 0 ||
+        strcmp(parts[2], prompt) != 0 || parts[0][0] || !found[4].no_stderr) {
+        fprintf(stderr, "after <%s>: %u marks, code %d state <%s> prompt <%s>\nanswer <%s>\n", before, part, found[0].code,
                 parts[1], parts[2], answer);
         exit(1);
     }
     free(answer);
     free(script);
-    free(challenge);
+    free(question);
 }
 
-static void test_challenge(void)
+static void test_question(void)
 {
     expect_answer("PS1=; (exit 3)", 3, "3", "''", "", "");
     expect_answer("PS1=; PS0='start $((1+2))'; (exit 3)", 3, "3", "''", "", "start 3");
@@ -133,11 +133,11 @@ static void test_challenge(void)
     expect_answer("printf() { echo shadowed; }; alias printf=false; PS1=x; true y", 0, "0", "y", "x", "");
 }
 
-static char *restore_text(const swx_fence *fence, const swx_restore *restore)
+static char *restore_text(const swx_marks *marks, const swx_restore *restore)
 {
     swx_buf line;
     swx_buf_init(&line, 1 << 16);
-    CHECK(swx_shelltext_restore(&line, fence, restore) == SWX_OK);
+    CHECK(swx_shelltext_restore(&line, marks, restore) == SWX_OK);
     CHECK(line.data[line.size - 1] == '\n' && !memchr(line.data, '\t', line.size));
     for (size_t at = 0, end; at < line.size; at = end + 1) {
         for (end = at; line.data[end] != '\n'; end++) {
@@ -152,8 +152,8 @@ static char *restore_text(const swx_fence *fence, const swx_restore *restore)
 /* The state that the shell has after a restore, as `$? - ${PIPESTATUS[*]} - $_`. */
 static void expect_state(const char *before, const swx_restore *restore, const char *wanted)
 {
-    swx_fence fence = new_fence();
-    char *text = restore_text(&fence, restore);
+    swx_marks marks = new_marks();
+    char *text = restore_text(&marks, restore);
     size_t room = strlen(before) + strlen(text) + 256;
     char *script = malloc(room);
     CHECK(script);
@@ -209,14 +209,14 @@ static void test_restore(void)
 /* The prompts are in force and are not handed to children. */
 static void test_prompts(void)
 {
-    swx_fence fence = new_fence();
+    swx_marks marks = new_marks();
     swx_buf line;
     swx_buf_init(&line, 1 << 16);
-    CHECK(swx_shelltext_prompts(&line, &fence) == SWX_OK && line.size < 4096);
+    CHECK(swx_shelltext_prompts(&line, &marks) == SWX_OK && line.size < 4096);
     char *text = text_of(&line), script[4096], wanted[1024];
-    char ps0[SWX_FENCE_TEXT], ps1[SWX_FENCE_TEXT];
-    swx_fence_ps0(&fence, ps0);
-    swx_fence_ps1(&fence, ps1);
+    char ps0[SWX_MARKS_TEXT], ps1[SWX_MARKS_TEXT];
+    swx_marks_ps0(&marks, ps0);
+    swx_marks_ps1(&marks, ps1);
     snprintf(script, sizeof(script), "export PS0=a PS1=b PS2=c\n%s\n{ printf '%%s|%%s|%%s|' \"$PS0\" \"$PS1\" \"$PS2\"; env | grep -c ^PS; } >&0; exit\n", text);
     snprintf(wanted, sizeof(wanted), "%s|%s||0\n", ps0, ps1);
     char *answer = run_bash(script);
@@ -229,7 +229,7 @@ static void test_prompts(void)
 static void test_no_memory(void)
 {
 #ifdef SWX_ALLOC_TEST
-    swx_fence fence = new_fence();
+    swx_marks marks = new_marks();
     const swx_restore restore = { .code = 1, CODES("[0]=\"0\" [1]=\"1\""), .last = (const uint8_t *)"x", .last_size = 1, .guard = true,
                                   .reassert = true, .readline = true, .prompt_variables = true, .disarm = true,
                                   .modes = (const uint8_t *)"500:5", .modes_size = 5 };
@@ -240,9 +240,9 @@ static void test_no_memory(void)
             swx_buf_init(&line, 1 << 16);
             long live = swx_alloc_live();
             swx_alloc_fail_at(i, 0);
-            status = which == 0   ? swx_shelltext_prompts(&line, &fence)
-                     : which == 1 ? swx_shelltext_challenge(&line, &fence, SWX_MODES_FIRST)
-                                  : swx_shelltext_restore(&line, &fence, &restore);
+            status = which == 0   ? swx_shelltext_prompts(&line, &marks)
+                     : which == 1 ? swx_shelltext_question(&line, &marks, SWX_MODES_FIRST)
+                                  : swx_shelltext_restore(&line, &marks, &restore);
             CHECK(status == SWX_OK ? swx_alloc_count() < i : status == SWX_ENOMEM);
             swx_alloc_fail_at(0, 0);
             swx_buf_free(&line);
@@ -265,14 +265,14 @@ static void test_modes(void)
         CHECK(!swx_shelltext_is_modes((const uint8_t *)bad[i], strlen(bad[i])));
     }
     CHECK(!swx_shelltext_is_modes(memset(large, ':', sizeof(large)), sizeof(large)));
-    swx_fence fence = new_fence();
+    swx_marks marks = new_marks();
     for (swx_modes_question question = SWX_MODES_SKIP; question <= SWX_MODES_FIRST; question++) {
         swx_buf line;
         swx_buf_init(&line, 1 << 16);
-        CHECK(swx_shelltext_challenge(&line, &fence, question) == SWX_OK && line.size < 4096);
+        CHECK(swx_shelltext_question(&line, &marks, question) == SWX_OK && line.size < 4096);
         CHECK(memchr(line.data, '\n', line.size) == line.data + line.size - 1 && !memchr(line.data, '\t', line.size));
         swx_buf_free(&line);
     }
 }
 
-TEST_MAIN(test_challenge, test_restore, test_prompts, test_modes, test_no_memory)
+TEST_MAIN(test_question, test_restore, test_prompts, test_modes, test_no_memory)

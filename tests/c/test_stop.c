@@ -82,7 +82,7 @@ static void test_handlers(void)
         swx_op op = operation(SWX_OP_RUN, lines[i]), stop = operation(SWX_OP_INTERRUPT, "");
         submit(s, &op);
         wait_for_output(s, &op, 3);
-        rest(s, 200 * MS); /* the leader of the pipeline has become a program, too: what was none yet is struck twice */
+        rest(s, 200 * MS); /* the leader of the pipeline has become a program, too: what was none yet is interrupted_at twice */
         stop.step = 15000 * MS;
         stop.tries = 1;
         submit(s, &stop);

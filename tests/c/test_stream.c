@@ -409,7 +409,7 @@ static void test_behind_a_carrier(void)
     counted c = { 0 };
     submit(s, &op);
     wait_until_held(s);
-    CHECK(!swx_session_look(s).doubtful && !swx_session_doubt(s, swx_session_look(s).commands, now()));
+    CHECK(!swx_session_look(s).doubtful && !swx_session_resync(s, swx_session_look(s).commands, now()));
     while (op.end == SWX_END_NONE) {
         take(s, &op, &c, 50000);
         turn(s, now() + MS);

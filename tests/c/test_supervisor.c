@@ -1,4 +1,5 @@
 #include "swx_supervisor.h"
+#include "swx_tree.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -75,7 +76,7 @@ static void test_end_of_program(void)
     CHECK(poll(&ended, 1, 60000) == 1 && read(ours[0], &byte, 1) == 0);
     struct pollfd lives = { .fd = others[0], .events = POLLIN };
     CHECK(poll(&lives, 1, 100) == 0);
-    swx_child_end_trees(&(swx_child *){ &other }, 1);
+    swx_tree_end_all(&(swx_child *){ &other }, 1);
     swx_child_close(&other);
     close(ours[0]);
     close(others[0]);

@@ -80,7 +80,7 @@ def test_objects_that_outlive_the_reactor() -> None:
     """As at the interpreter's exit, where the reactor ends first and the objects go later, in any order."""
     check(
         """
-waker = _core.Waker()
+waker = _core.Completions()
 living, idle = session(), session()
 running = living.run("sleep 100", 1, None, None, None, waker, None, None, 0)
 waiting = living.run("echo", 1, None, None, None, waker, None, None, 0)

@@ -1,27 +1,27 @@
-/* swx_notice.h: bash's job notices ("[1]+  Done                    sleep 1") in a command's output.
+/* swx_job_notice.h: bash's job notices ("[1]+  Done                    sleep 1") in a command's output.
  *
  * Bash prints them right before its prompt and when it has waited for a program, wherever the cursor is, so a job that an earlier
  * command started reports itself in the output of whichever command runs then, behind half a line of it perhaps.  The forms are those of
  * bash's jobs.c (pretty_print_job): "[N]", one of "+", "-" or blank, then the state in a column of 24, then the job's command up to
  * the end of the line; and, where that was started in another directory, a line "(wd now: ...)".
  */
-#ifndef SWX_NOTICE_H
-#define SWX_NOTICE_H
+#ifndef SWX_JOB_NOTICE_H
+#define SWX_JOB_NOTICE_H
 
 #include "swx.h"
 
 /* How many whole lines of the text end in a job notice. */
-uint32_t swx_notice_count(const uint8_t *text, size_t size);
+uint32_t swx_job_notice_count(const uint8_t *text, size_t size);
 
 /* Where the first one begins, or what may become one when more comes; the text's size if there is none. */
-size_t swx_notice_begin(const uint8_t *text, size_t size);
+size_t swx_job_notice_begin(const uint8_t *text, size_t size);
 
-enum { SWX_NOTICE_HEAD = 64 }; /* bytes of a notice without its command, at most */
+enum { SWX_JOB_NOTICE_HEAD = 64 }; /* bytes of a notice without its command, at most */
 
 /* Takes those notices out, in place.  Returns the new size. */
-size_t swx_notice_remove(uint8_t *text, size_t size);
+size_t swx_job_notice_remove(uint8_t *text, size_t size);
 
 /* How many bytes at the beginning are lines that are nothing but notices. */
-size_t swx_notice_lead(const uint8_t *text, size_t size);
+size_t swx_job_notice_lead(const uint8_t *text, size_t size);
 
 #endif

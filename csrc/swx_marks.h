@@ -1,4 +1,4 @@
-/* swx_fence.h: the marks by which a command's start, end and exit code are found in a terminal's byte stream.
+/* swx_marks.h: the marks by which a command's start, end and exit code are found in a terminal's byte stream.
  *
  * A mark is an invisible OSC sequence that carries a random number, from getrandom, in digits to the base of 32:
  *
@@ -18,8 +18,8 @@
  * The recogniser works on any chunking.  It holds back at most SWX_MARK_MAX bytes that may become a mark.
  * Nothing here allocates or fails, but for drawing the nonce.
  */
-#ifndef SWX_FENCE_H
-#define SWX_FENCE_H
+#ifndef SWX_MARKS_H
+#define SWX_MARKS_H
 
 #include "swx.h"
 
@@ -27,16 +27,16 @@ enum {
     SWX_NONCE_DIGITS = 16,
     SWX_START_DIGITS = 6,
     SWX_START_HEAD = 2 + 5 + SWX_START_DIGITS,
-    SWX_FENCE_HEAD = 2 + 5 + SWX_NONCE_DIGITS + 1, /* ESC ] 7733; NONCE ; */
+    SWX_MARKS_HEAD = 2 + 5 + SWX_NONCE_DIGITS + 1, /* ESC ] 7733; NONCE ; */
     SWX_MARK_MAX = 400,                            /* a longer "mark" is ordinary output */
-    SWX_FENCE_TEXT = 160                           /* room for the longest text for the shell */
+    SWX_MARKS_TEXT = 160                           /* room for the longest text for the shell */
 };
 
 typedef enum {
     SWX_MARK_START = 0,  /* PS0: a command was read and begins; what came before is not its output */
     SWX_MARK_PROMPT = 1, /* PS1: fields exit code, command number, job count, the length of PS1, PS0 itself */
     SWX_MARK_GUARD = 2,  /* printed by PROMPT_COMMAND when prompts cannot be seen: field exit code */
-    SWX_MARK_REPORT = 3, /* answer to a challenge: field exit code */
+    SWX_MARK_REPORT = 3, /* answer to a question: field exit code */
     SWX_MARK_VALUE = 4,  /* separates the parts of that answer */
     SWX_MARK_END = 5     /* ends that answer: field 1, or 0 where stderr is no terminal */
 } swx_mark_kind;
@@ -55,29 +55,29 @@ typedef struct {
 typedef struct {
     char nonce[SWX_NONCE_DIGITS + 1], start[SWX_START_DIGITS + 1];
     char ps0[2 + 6 + SWX_START_DIGITS + 2 + 1]; /* \e]7733;START\a, unexpanded */
-    uint8_t head[SWX_FENCE_HEAD]; /* the bytes every mark of this nonce begins with */
+    uint8_t head[SWX_MARKS_HEAD]; /* the bytes every mark of this nonce begins with */
     uint8_t start_head[SWX_START_HEAD]; /* a START mark, but for its BEL */
     uint8_t held[SWX_MARK_MAX];   /* the beginning of what may be a mark */
     size_t held_size;
     uint32_t ps1_size;            /* of the text for the shell: a mark that counts another says that it was changed */
     size_t released;              /* leading bytes of `held` that were given out as plain and wait to be forgotten */
-} swx_fence;
+} swx_marks;
 
 /* Draws a nonce.  SWX_ESYS (getrandom). Forgets what was held back. */
-swx_status swx_fence_init(swx_fence *fence, swx_error *err);
+swx_status swx_marks_init(swx_marks *marks, swx_error *err);
 
-/* The texts for PS0 and PS1, to be put between single quotes.  out has SWX_FENCE_TEXT bytes; NUL-terminated. */
-void swx_fence_ps0(const swx_fence *fence, char *out);
-void swx_fence_ps1(const swx_fence *fence, char *out);
+/* The texts for PS0 and PS1, to be put between single quotes.  out has SWX_MARKS_TEXT bytes; NUL-terminated. */
+void swx_marks_ps0(const swx_marks *marks, char *out);
+void swx_marks_ps1(const swx_marks *marks, char *out);
 
 typedef enum {
-    SWX_FENCE_MORE,  /* all input was taken */
-    SWX_FENCE_PLAIN, /* plain/plain_size are output; they point into the input or into the fence, until the next call */
-    SWX_FENCE_MARK   /* *mark is filled */
-} swx_fence_event;
+    SWX_MARKS_MORE,  /* all input was taken */
+    SWX_MARKS_PLAIN, /* plain/plain_size are output; they point into the input or into the marks, until the next call */
+    SWX_MARKS_MARK   /* *mark is filled */
+} swx_marks_event;
 
 /* Takes bytes from bytes and size (both are advanced) until there is something to say. */
-swx_fence_event swx_fence_next(swx_fence *fence, const uint8_t **bytes, size_t *size, const uint8_t **plain,
+swx_marks_event swx_marks_next(swx_marks *marks, const uint8_t **bytes, size_t *size, const uint8_t **plain,
                                size_t *plain_size, swx_mark *mark);
 
 #endif

@@ -1,8 +1,8 @@
-/* swx_syntax.h: is this text a complete bash command, and how does it get to a shell that reads a terminal?
+/* swx_command.h: is this text a complete bash command, and how does it get to a shell that reads a terminal?
  *
  * Two questions are answered without starting a process:
  *
- *   text --- swx_syntax_scan ---> verdict + flags --- swx_syntax_way ---> way --- swx_syntax_deliver ---> bytes to type
+ *   text --- swx_command_scan ---> verdict + flags --- swx_command_delivery ---> way --- swx_command_encode ---> bytes to type
  *
  * The scanner is a recursive-descent parser of the part of bash's grammar that people and agents write.  It is
  * conservative: whatever it does not know for certain is SWX_UNSURE, and the caller asks `bash -n`.  The rules follow the
@@ -13,8 +13,8 @@
  * Time is linear in the text (a few passes of memory speed, one of parsing); no memory is allocated by the scan.
  * Everything here is a pure function of its arguments and may be called from any thread.
  */
-#ifndef SWX_SYNTAX_H
-#define SWX_SYNTAX_H
+#ifndef SWX_COMMAND_H
+#define SWX_COMMAND_H
 
 #include "swx.h"
 #include "swx_buf.h"
@@ -53,10 +53,10 @@ enum {
 
 /* Nesting of compound commands, substitutions and parameter expansions that is followed; deeper is SWX_UNSURE.
  * One level costs at most about 1 KiB of stack. */
-#define SWX_SYNTAX_DEPTH 48
+#define SWX_COMMAND_DEPTH 48
 
 /* Here-documents that may be open at the same newline; more is SWX_UNSURE. */
-#define SWX_SYNTAX_HEREDOCS 8
+#define SWX_COMMAND_HEREDOCS 8
 
 /* The body is the text without leading blanks and newlines and without trailing newlines and blank lines.
  * (Blanks at the end of its last line stay, and so does a newline after a backslash: both can matter.  So do blank lines
@@ -71,21 +71,21 @@ typedef struct {
 } swx_scan;
 
 /* Never fails.  text may be NULL when size is 0. */
-void swx_syntax_scan(const uint8_t *text, size_t size, swx_scan *out);
+void swx_command_scan(const uint8_t *text, size_t size, swx_scan *out);
 
 /* The ways in, truest first. */
 typedef enum {
-    SWX_WAY_NONE,  /* nothing to type: the text runs nothing */
-    SWX_WAY_PLAIN, /* the body as one line */
-    SWX_WAY_GROUP, /* `{`, the body, `}` on lines of their own: parsed whole before anything of it runs */
-    SWX_WAY_RAW,   /* the same bytes as GROUP, typed while the terminal is in raw mode: lines of any length, control bytes */
-    SWX_WAY_EVAL,  /* eval $'...' in lines that a terminal can carry: any bytes, any length; each line is parsed after the
+    SWX_DELIVERY_NONE,  /* nothing to type: the text runs nothing */
+    SWX_DELIVERY_PLAIN, /* the body as one line */
+    SWX_DELIVERY_GROUP, /* `{`, the body, `}` on lines of their own: parsed whole before anything of it runs */
+    SWX_DELIVERY_RAW,   /* the same bytes as GROUP, typed while the terminal is in raw mode: lines of any length, control bytes */
+    SWX_DELIVERY_EVAL,  /* eval $'...' in lines that a terminal can carry: any bytes, any length; each line is parsed after the
                       one before has run, as in a script */
-    SWX_WAY_TOGETHER, /* EVAL of what GROUP types: parsed whole, and what ends one of its commands ends all of it */
-    SWX_WAY_DOCUMENT, /* EVAL of a text that ends in a backslash inside of a here-document */
-    SWX_WAY_SOURCE, /* as EVAL, but source <(builtin printf %s $'...'): for a shell whose eval is disabled */
-    SWX_WAY_REFUSE /* holds a NUL byte */
-} swx_way;
+    SWX_DELIVERY_TOGETHER, /* EVAL of what GROUP types: parsed whole, and what ends one of its commands ends all of it */
+    SWX_DELIVERY_DOCUMENT, /* EVAL of a text that ends in a backslash inside of a here-document */
+    SWX_DELIVERY_SOURCE, /* as EVAL, but source <(builtin printf %s $'...'): for a shell whose eval is disabled */
+    SWX_DELIVERY_REFUSE /* holds a NUL byte */
+} swx_delivery;
 
 /* Chooses the way in.  accepted: `bash -n` accepted the text without a warning (in particular without "here-document
  * delimited by end-of-file"); only asked for when the verdict is SWX_UNSURE.
@@ -98,15 +98,15 @@ typedef enum {
  *   control bytes or a long line                               -> RAW
  *   one line                                                   -> PLAIN
  *   several lines                                              -> GROUP                                             */
-swx_way swx_syntax_way(const swx_scan *scan, bool accepted);
+swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted);
 
 /* What a text may do to the words by which later ones are typed: GROUP, it defines an alias and holds a brace (then BRACE too), or a
  * trap on SIGCHLD, which makes bash 5.2 take a reserved word at a line's beginning for a command; EVAL, it disables eval. */
 typedef enum { SWX_SPOILS_GROUP = 1, SWX_SPOILS_EVAL = 2, SWX_SPOILS_BRACE = 4 } swx_spoils;
-unsigned swx_syntax_spoils(const swx_scan *scan, const uint8_t *text, size_t size);
+unsigned swx_command_spoils(const swx_scan *scan, const uint8_t *text, size_t size);
 
 /* The way in for a shell of which the texts so far may have spoilt that. */
-swx_way swx_syntax_unspoilt(const swx_scan *scan, swx_way way, unsigned spoils);
+swx_delivery swx_command_unspoilt(const swx_scan *scan, swx_delivery way, unsigned spoils);
 
 /* Appends the exact bytes to type, final newline included, to out.  PLAIN, GROUP and RAW type the body, the others the whole text.
  *
@@ -117,11 +117,11 @@ swx_way swx_syntax_unspoilt(const swx_scan *scan, swx_way way, unsigned spoils);
  * `builtin eval -- `.  One that ends in an odd number of backslashes gets another one, DOCUMENT a newline: at its very end a backslash
  * that quotes nothing would make bash go on reading at the terminal.
  *
- * SWX_OK; SWX_EINVAL: a NUL byte, or way is NONE or REFUSE; SWX_ELIMIT: swx_syntax_bound bytes exceed what is left of
+ * SWX_OK; SWX_EINVAL: a NUL byte, or way is NONE or REFUSE; SWX_ELIMIT: swx_command_bound bytes exceed what is left of
  * out->limit; SWX_ENOMEM.  On an error out is as it was. */
-swx_status swx_syntax_deliver(swx_way way, const uint8_t *text, size_t size, swx_buf *out);
+swx_status swx_command_encode(swx_delivery way, const uint8_t *text, size_t size, swx_buf *out);
 
-/* The most bytes that swx_syntax_deliver appends for a text of this size; SIZE_MAX when that overflows. */
-size_t swx_syntax_bound(swx_way way, size_t size);
+/* The most bytes that swx_command_encode appends for a text of this size; SIZE_MAX when that overflows. */
+size_t swx_command_bound(swx_delivery way, size_t size);
 
 #endif

@@ -6,7 +6,7 @@
  * Every parsing function returns true when it has moved `at` past its construct, and false as soon as anything is not
  * certainly right; false ends the whole parse, so nothing is ever undone.
  */
-#include "swx_syntax.h"
+#include "swx_command.h"
 
 #include <string.h>
 
@@ -28,7 +28,7 @@ typedef struct {
     bool unknown;     /* a command is none of those that are known to neither read nor wait in the shell itself */
     const uint8_t *function; /* the name of the last one that is defined */
     size_t function_size;
-    heredoc heredocs[SWX_SYNTAX_HEREDOCS];
+    heredoc heredocs[SWX_COMMAND_HEREDOCS];
 } parser;
 
 /* ---- characters ---- */
@@ -73,7 +73,7 @@ static bool opens_process(const parser *p)
     return at_angle(p) && peek(p, 1) == '(';
 }
 
-static bool descend(parser *p) { return p->depth++ < SWX_SYNTAX_DEPTH; }
+static bool descend(parser *p) { return p->depth++ < SWX_COMMAND_DEPTH; }
 
 static bool ascend(parser *p)
 {
@@ -184,7 +184,7 @@ static bool newlines(parser *p)
 static bool heredoc_start(parser *p, bool dashed)
 {
     uint8_t quote = peek(p, 0);
-    if (p->pending == SWX_SYNTAX_HEREDOCS) {
+    if (p->pending == SWX_COMMAND_HEREDOCS) {
         return false;
     }
     bool paired = quote == '\'' || quote == '"', quoted = paired || quote == '\\';
@@ -1505,7 +1505,7 @@ static void parse(const uint8_t *text, size_t size, swx_scan *out)
     out->flags |= p.unknown || !fine ? SWX_SCAN_UNKNOWN : 0;
 }
 
-void swx_syntax_scan(const uint8_t *text, size_t size, swx_scan *out)
+void swx_command_scan(const uint8_t *text, size_t size, swx_scan *out)
 {
     static const uint8_t nothing[1] = { 0 };
     text = size ? text : nothing;
@@ -1535,28 +1535,28 @@ void swx_syntax_scan(const uint8_t *text, size_t size, swx_scan *out)
 
 /* ---- delivery ---- */
 
-swx_way swx_syntax_way(const swx_scan *scan, bool accepted)
+swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted)
 {
     if (scan->flags & SWX_SCAN_NUL) {
-        return SWX_WAY_REFUSE;
+        return SWX_DELIVERY_REFUSE;
     }
     if (scan->verdict == SWX_EMPTY) {
-        return SWX_WAY_NONE;
+        return SWX_DELIVERY_NONE;
     }
     if (scan->flags & SWX_SCAN_BACKSLASH_END && !(scan->flags & SWX_SCAN_LINE_END) && !accepted) {
-        return SWX_WAY_DOCUMENT; /* bash accepts it but for a here-document that the text's end ends */
+        return SWX_DELIVERY_DOCUMENT; /* bash accepts it but for a here-document that the text's end ends */
     }
     if (scan->flags & SWX_SCAN_BACKSLASH_END || (scan->verdict != SWX_COMPLETE && !accepted)) {
-        return SWX_WAY_EVAL;
+        return SWX_DELIVERY_EVAL;
     }
     const unsigned late = scan->flags & (SWX_SCAN_PARSE_STATE | SWX_SCAN_EDITING);
     if (scan->flags & SWX_SCAN_MULTILINE && late == SWX_SCAN_PARSE_STATE) {
-        return SWX_WAY_EVAL;
+        return SWX_DELIVERY_EVAL;
     }
     if (scan->flags & (SWX_SCAN_CONTROL | SWX_SCAN_LONG_LINE)) {
-        return SWX_WAY_RAW;
+        return SWX_DELIVERY_RAW;
     }
-    return scan->flags & SWX_SCAN_MULTILINE ? SWX_WAY_GROUP : SWX_WAY_PLAIN;
+    return scan->flags & SWX_SCAN_MULTILINE ? SWX_DELIVERY_GROUP : SWX_DELIVERY_PLAIN;
 }
 
 static bool names(const uint8_t *text, size_t size, const char *part)
@@ -1564,7 +1564,7 @@ static bool names(const uint8_t *text, size_t size, const char *part)
     return memmem(text, size, part, strlen(part)) != NULL;
 }
 
-unsigned swx_syntax_spoils(const swx_scan *scan, const uint8_t *text, size_t size)
+unsigned swx_command_spoils(const swx_scan *scan, const uint8_t *text, size_t size)
 {
     unsigned spoils = scan->flags & SWX_SCAN_CHLD ? SWX_SPOILS_GROUP : 0;
     if (scan->flags & SWX_SCAN_PARSE_STATE) {
@@ -1575,24 +1575,24 @@ unsigned swx_syntax_spoils(const swx_scan *scan, const uint8_t *text, size_t siz
     return spoils;
 }
 
-swx_way swx_syntax_unspoilt(const swx_scan *scan, swx_way way, unsigned spoils)
+swx_delivery swx_command_unspoilt(const swx_scan *scan, swx_delivery way, unsigned spoils)
 {
-    bool group = way == SWX_WAY_GROUP || way == SWX_WAY_RAW;
+    bool group = way == SWX_DELIVERY_GROUP || way == SWX_DELIVERY_RAW;
     if (group && (spoils & SWX_SPOILS_GROUP) && !(scan->flags & SWX_SCAN_EDITING)) {
-        way = spoils & SWX_SPOILS_BRACE ? SWX_WAY_EVAL : SWX_WAY_TOGETHER;
+        way = spoils & SWX_SPOILS_BRACE ? SWX_DELIVERY_EVAL : SWX_DELIVERY_TOGETHER;
     }
-    return (spoils & SWX_SPOILS_EVAL) && way >= SWX_WAY_EVAL ? SWX_WAY_SOURCE : way;
+    return (spoils & SWX_SPOILS_EVAL) && way >= SWX_DELIVERY_EVAL ? SWX_DELIVERY_SOURCE : way;
 }
 
 enum { PIECE = 4000 /* bytes of a typed line before its end; the longest escape and `'\` newline fit above */ };
 
-size_t swx_syntax_bound(swx_way way, size_t size)
+size_t swx_command_bound(swx_delivery way, size_t size)
 {
     if (size > SIZE_MAX / 8) {
         return SIZE_MAX;
     }
     size += 4; /* the group's */
-    return way >= SWX_WAY_EVAL ? 4 * size + 4 * size / (PIECE - 16) * 5 + 64 : size + 1;
+    return way >= SWX_DELIVERY_EVAL ? 4 * size + 4 * size / (PIECE - 16) * 5 + 64 : size + 1;
 }
 
 /* Writes one byte of a $'...' piece, returns the bytes written, at most 4. */
@@ -1613,19 +1613,19 @@ static size_t escape(uint8_t c, uint8_t *out)
     return 4;
 }
 
-static swx_status deliver_eval(swx_way way, const uint8_t *text, size_t size, swx_buf *out)
+static swx_status deliver_eval(swx_delivery way, const uint8_t *text, size_t size, swx_buf *out)
 {
     uint8_t line[PIECE + 16];
     /* Quoted, because an alias may have any name. */
-    const char *start = way == SWX_WAY_SOURCE ? "\\builtin source <(\\builtin printf %s $'"
+    const char *start = way == SWX_DELIVERY_SOURCE ? "\\builtin source <(\\builtin printf %s $'"
                         : size && text[0] == '-' ? "\\builtin eval -- $'"
                                                  : "\\builtin eval $'";
-    const char *end = way == SWX_WAY_SOURCE ? "')\n" : "'\n";
+    const char *end = way == SWX_DELIVERY_SOURCE ? "')\n" : "'\n";
     size_t used = strlen(start), at = 0;
     swx_status status = SWX_OK;
     /* At the end of an eval a backslash that quotes nothing makes bash 5.2 go on reading at the terminal, with a stale
      * prompt.  Twice it is one; in a here-document it is text, and a newline ends its line. */
-    const char *ending = way == SWX_WAY_SOURCE || !odd_backslashes(text, text + size) ? "" : way == SWX_WAY_DOCUMENT ? "\\n" : "\\\\";
+    const char *ending = way == SWX_DELIVERY_SOURCE || !odd_backslashes(text, text + size) ? "" : way == SWX_DELIVERY_DOCUMENT ? "\\n" : "\\\\";
     memcpy(line, start, used);
     while (status == SWX_OK) {
         while (at < size && used < PIECE) {
@@ -1648,11 +1648,11 @@ static swx_status deliver_eval(swx_way way, const uint8_t *text, size_t size, sw
     return status;
 }
 
-static swx_status deliver_body(swx_way way, const uint8_t *text, size_t size, swx_buf *out)
+static swx_status deliver_body(swx_delivery way, const uint8_t *text, size_t size, swx_buf *out)
 {
     swx_scan scan = { 0 };
     trim(text, size, &scan);
-    bool group = way != SWX_WAY_PLAIN;
+    bool group = way != SWX_DELIVERY_PLAIN;
     swx_status status = group ? swx_buf_append(out, "{\n", 2) : SWX_OK;
     if (status == SWX_OK) {
         status = swx_buf_append(out, text + scan.body_start, scan.body_size);
@@ -1667,26 +1667,26 @@ static swx_status deliver_together(const uint8_t *text, size_t size, swx_buf *ou
 {
     swx_buf group;
     swx_buf_init(&group, out->limit);
-    swx_status status = deliver_body(SWX_WAY_GROUP, text, size, &group);
-    status = status == SWX_OK ? deliver_eval(SWX_WAY_EVAL, group.data, group.size - 1, out) : status;
+    swx_status status = deliver_body(SWX_DELIVERY_GROUP, text, size, &group);
+    status = status == SWX_OK ? deliver_eval(SWX_DELIVERY_EVAL, group.data, group.size - 1, out) : status;
     swx_buf_free(&group);
     return status;
 }
 
-swx_status swx_syntax_deliver(swx_way way, const uint8_t *text, size_t size, swx_buf *out)
+swx_status swx_command_encode(swx_delivery way, const uint8_t *text, size_t size, swx_buf *out)
 {
-    if (way < SWX_WAY_PLAIN || way > SWX_WAY_SOURCE || (size && memchr(text, 0, size))) {
+    if (way < SWX_DELIVERY_PLAIN || way > SWX_DELIVERY_SOURCE || (size && memchr(text, 0, size))) {
         return SWX_EINVAL;
     }
-    if (swx_buf_dropped(out) || swx_syntax_bound(way, size) > out->limit - out->size) {
+    if (swx_buf_dropped(out) || swx_command_bound(way, size) > out->limit - out->size) {
         return SWX_ELIMIT;
     }
     static const uint8_t nothing[1] = { 0 };
     text = size ? text : nothing;
     size_t held = out->size;
     uint64_t total = out->total;
-    swx_status status = way == SWX_WAY_TOGETHER ? deliver_together(text, size, out)
-                        : way >= SWX_WAY_EVAL   ? deliver_eval(way, text, size, out)
+    swx_status status = way == SWX_DELIVERY_TOGETHER ? deliver_together(text, size, out)
+                        : way >= SWX_DELIVERY_EVAL   ? deliver_eval(way, text, size, out)
                                                 : deliver_body(way, text, size, out);
     if (status != SWX_OK) {
         out->size = held;

@@ -1,4 +1,4 @@
-#include "swx_notice.h"
+#include "swx_job_notice.h"
 
 #include <string.h>
 
@@ -93,7 +93,7 @@ static const uint8_t *skip_directory(const uint8_t *notice, const uint8_t *next,
     return behind[-1] == '\n' ? behind : next;
 }
 
-uint32_t swx_notice_count(const uint8_t *text, size_t size)
+uint32_t swx_job_notice_count(const uint8_t *text, size_t size)
 {
     uint32_t lines = 0;
     for (const uint8_t *at = text, *end = size ? text + size : text; at < end;) {
@@ -104,14 +104,14 @@ uint32_t swx_notice_count(const uint8_t *text, size_t size)
     return lines;
 }
 
-size_t swx_notice_begin(const uint8_t *text, size_t size)
+size_t swx_job_notice_begin(const uint8_t *text, size_t size)
 {
     if (!size) {
         return 0;
     }
     for (const uint8_t *at = text, *end = text + size; (at = memchr(at, '[', (size_t)(end - at))); at++) {
         const uint8_t *next = line_end(at, end);
-        bool may_be = next[-1] != '\n' && next - at < SWX_NOTICE_HEAD ? is_head(at, next) : is_notice(at, next - (next[-1] == '\n'));
+        bool may_be = next[-1] != '\n' && next - at < SWX_JOB_NOTICE_HEAD ? is_head(at, next) : is_notice(at, next - (next[-1] == '\n'));
         if (may_be) {
             return (size_t)(at - text);
         }
@@ -119,7 +119,7 @@ size_t swx_notice_begin(const uint8_t *text, size_t size)
     return size;
 }
 
-size_t swx_notice_lead(const uint8_t *text, size_t size)
+size_t swx_job_notice_lead(const uint8_t *text, size_t size)
 {
     size_t lead = 0;
     while (lead < size) {
@@ -132,7 +132,7 @@ size_t swx_notice_lead(const uint8_t *text, size_t size)
     return lead;
 }
 
-size_t swx_notice_remove(uint8_t *text, size_t size)
+size_t swx_job_notice_remove(uint8_t *text, size_t size)
 {
     size_t kept = 0;
     if (!size) {

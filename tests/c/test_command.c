@@ -1,4 +1,4 @@
-#include "swx_syntax.h"
+#include "swx_command.h"
 #include "harness.h"
 
 #include <sys/mman.h>
@@ -26,9 +26,9 @@ static swx_scan scan_guarded(const guarded *g, const char *text, size_t size)
     swx_scan at_end, at_start;
     uint8_t *place = g->pages + 3 * g->page - size;
     memcpy(place, text, size);
-    swx_syntax_scan(place, size, &at_end);
+    swx_command_scan(place, size, &at_end);
     memmove(g->pages + g->page, place, size);
-    swx_syntax_scan(g->pages + g->page, size, &at_start);
+    swx_command_scan(g->pages + g->page, size, &at_start);
     CHECK(at_end.verdict == at_start.verdict && at_end.flags == at_start.flags && at_end.stop == at_start.stop);
     CHECK(at_end.stop <= size && at_end.body_start + at_end.body_size <= size);
     return at_end;
@@ -68,10 +68,10 @@ static void test_verdicts_of_every_prefix_between_guard_pages(void)
 static void test_empty(void)
 {
     swx_scan scan;
-    swx_syntax_scan(NULL, 0, &scan);
+    swx_command_scan(NULL, 0, &scan);
     CHECK(scan.verdict == SWX_EMPTY && scan.flags == 0 && scan.body_size == 0);
-    CHECK(swx_syntax_way(&scan, false) == SWX_WAY_NONE);
-    swx_syntax_scan((const uint8_t *)" # a\n\t\n", 7, &scan);
+    CHECK(swx_command_delivery(&scan, false) == SWX_DELIVERY_NONE);
+    swx_command_scan((const uint8_t *)" # a\n\t\n", 7, &scan);
     CHECK(scan.verdict == SWX_EMPTY && scan.body_start == 1 && scan.body_size == 3);
 }
 
@@ -85,36 +85,36 @@ static void test_depth_is_bounded(void)
         for (size_t at = 0; at < size; at++) {
             text[at] = (uint8_t)openers[i][at % one];
         }
-        swx_syntax_scan(text, size, &scan);
+        swx_command_scan(text, size, &scan);
         CHECK(scan.verdict == SWX_UNSURE);
         free(text);
     }
 }
 
-static void expect_typed(swx_way way, const char *text, const char *typed)
+static void expect_typed(swx_delivery way, const char *text, const char *typed)
 {
     swx_buf out;
     swx_buf_init(&out, 1 << 20);
-    CHECK(swx_syntax_deliver(way, (const uint8_t *)text, strlen(text), &out) == SWX_OK);
+    CHECK(swx_command_encode(way, (const uint8_t *)text, strlen(text), &out) == SWX_OK);
     CHECK(out.size == strlen(typed) && memcmp(out.data, typed, out.size) == 0);
-    CHECK(out.size <= swx_syntax_bound(way, strlen(text)));
+    CHECK(out.size <= swx_command_bound(way, strlen(text)));
     swx_buf_free(&out);
 }
 
 static void test_typed_bytes(void)
 {
-    expect_typed(SWX_WAY_PLAIN, "\n a b \n\n", "a b \n");
-    expect_typed(SWX_WAY_GROUP, "a\nb # c\n", "{\na\nb # c\n}\n");
-    expect_typed(SWX_WAY_GROUP, "a \\\n", "{\na \\\n\n}\n");
-    expect_typed(SWX_WAY_EVAL, "a 'b' \\\t!\n\x03" "1\xff", "\\builtin eval $'a \\'b\\' \\\\\\t!\\n\\0031\\377'\n");
-    expect_typed(SWX_WAY_EVAL, "-a", "\\builtin eval -- $'-a'\n");
-    expect_typed(SWX_WAY_EVAL, "", "\\builtin eval $''\n");
-    expect_typed(SWX_WAY_EVAL, "a \\", "\\builtin eval $'a \\\\\\\\'\n");
-    expect_typed(SWX_WAY_EVAL, "a \\\\", "\\builtin eval $'a \\\\\\\\'\n");
-    expect_typed(SWX_WAY_EVAL, "# <<b\na \\", "\\builtin eval $'# <<b\\na \\\\\\\\'\n");
-    expect_typed(SWX_WAY_TOGETHER, "a\nb # c\n", "\\builtin eval $'{\\na\\nb # c\\n}'\n");
-    expect_typed(SWX_WAY_SOURCE, "-a\n'b' \\", "\\builtin source <(\\builtin printf %s $'-a\\n\\'b\\' \\\\')\n");
-    expect_typed(SWX_WAY_DOCUMENT, "a <<b\\", "\\builtin eval $'a <<b\\\\\\n'\n");
+    expect_typed(SWX_DELIVERY_PLAIN, "\n a b \n\n", "a b \n");
+    expect_typed(SWX_DELIVERY_GROUP, "a\nb # c\n", "{\na\nb # c\n}\n");
+    expect_typed(SWX_DELIVERY_GROUP, "a \\\n", "{\na \\\n\n}\n");
+    expect_typed(SWX_DELIVERY_EVAL, "a 'b' \\\t!\n\x03" "1\xff", "\\builtin eval $'a \\'b\\' \\\\\\t!\\n\\0031\\377'\n");
+    expect_typed(SWX_DELIVERY_EVAL, "-a", "\\builtin eval -- $'-a'\n");
+    expect_typed(SWX_DELIVERY_EVAL, "", "\\builtin eval $''\n");
+    expect_typed(SWX_DELIVERY_EVAL, "a \\", "\\builtin eval $'a \\\\\\\\'\n");
+    expect_typed(SWX_DELIVERY_EVAL, "a \\\\", "\\builtin eval $'a \\\\\\\\'\n");
+    expect_typed(SWX_DELIVERY_EVAL, "# <<b\na \\", "\\builtin eval $'# <<b\\na \\\\\\\\'\n");
+    expect_typed(SWX_DELIVERY_TOGETHER, "a\nb # c\n", "\\builtin eval $'{\\na\\nb # c\\n}'\n");
+    expect_typed(SWX_DELIVERY_SOURCE, "-a\n'b' \\", "\\builtin source <(\\builtin printf %s $'-a\\n\\'b\\' \\\\')\n");
+    expect_typed(SWX_DELIVERY_DOCUMENT, "a <<b\\", "\\builtin eval $'a <<b\\\\\\n'\n");
 }
 
 static void test_typed_lines_and_bound_at_every_size(void)
@@ -127,8 +127,8 @@ static void test_typed_lines_and_bound_at_every_size(void)
             swx_buf out;
             size_t line = 0;
             swx_buf_init(&out, 1 << 20);
-            CHECK(swx_syntax_deliver(SWX_WAY_EVAL, text, size, &out) == SWX_OK);
-            CHECK(out.size <= swx_syntax_bound(SWX_WAY_EVAL, size));
+            CHECK(swx_command_encode(SWX_DELIVERY_EVAL, text, size, &out) == SWX_OK);
+            CHECK(out.size <= swx_command_bound(SWX_DELIVERY_EVAL, size));
             for (size_t i = 0; i < out.size; i++) {
                 line = out.data[i] == '\n' ? 0 : line + 1;
                 CHECK(line < SWX_LINE_MAX);
@@ -144,12 +144,12 @@ static void test_refusals_change_nothing(void)
     swx_buf out;
     swx_buf_init(&out, 64);
     CHECK(swx_buf_append(&out, "abc", 3) == SWX_OK);
-    CHECK(swx_syntax_deliver(SWX_WAY_EVAL, (const uint8_t *)"a\0b", 3, &out) == SWX_EINVAL);
-    CHECK(swx_syntax_deliver(SWX_WAY_NONE, (const uint8_t *)"a", 1, &out) == SWX_EINVAL);
-    CHECK(swx_syntax_deliver(SWX_WAY_REFUSE, (const uint8_t *)"a", 1, &out) == SWX_EINVAL);
-    CHECK(swx_syntax_deliver(SWX_WAY_EVAL, (const uint8_t *)"aaaaaaaaaaaaaaaa", 16, &out) == SWX_ELIMIT);
+    CHECK(swx_command_encode(SWX_DELIVERY_EVAL, (const uint8_t *)"a\0b", 3, &out) == SWX_EINVAL);
+    CHECK(swx_command_encode(SWX_DELIVERY_NONE, (const uint8_t *)"a", 1, &out) == SWX_EINVAL);
+    CHECK(swx_command_encode(SWX_DELIVERY_REFUSE, (const uint8_t *)"a", 1, &out) == SWX_EINVAL);
+    CHECK(swx_command_encode(SWX_DELIVERY_EVAL, (const uint8_t *)"aaaaaaaaaaaaaaaa", 16, &out) == SWX_ELIMIT);
     CHECK(out.size == 3 && out.total == 3);
-    CHECK(swx_syntax_bound(SWX_WAY_EVAL, SIZE_MAX) == SIZE_MAX);
+    CHECK(swx_command_bound(SWX_DELIVERY_EVAL, SIZE_MAX) == SIZE_MAX);
     swx_buf_free(&out);
 }
 
@@ -158,13 +158,13 @@ static void test_failing_allocations_change_nothing(void)
 {
     static uint8_t text[20000];
     memset(text, 'x', sizeof(text));
-    for (swx_way way = SWX_WAY_PLAIN; way <= SWX_WAY_DOCUMENT; way++) {
+    for (swx_delivery way = SWX_DELIVERY_PLAIN; way <= SWX_DELIVERY_DOCUMENT; way++) {
         for (unsigned long n = 1;; n++) {
             swx_buf out;
             swx_buf_init(&out, 1 << 20);
             CHECK(swx_buf_append(&out, "abc", 3) == SWX_OK);
             swx_alloc_fail_at(n, 0);
-            swx_status status = swx_syntax_deliver(way, text, sizeof(text), &out);
+            swx_status status = swx_command_encode(way, text, sizeof(text), &out);
             swx_alloc_fail_at(0, 0);
             CHECK(status == SWX_OK || (status == SWX_ENOMEM && out.size == 3 && out.total == 3));
             CHECK(memcmp(out.data, "abc", 3) == 0);

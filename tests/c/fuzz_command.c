@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "swx_syntax.h"
+#include "swx_command.h"
 
 static void require(int condition)
 {
@@ -11,8 +11,8 @@ static void require(int condition)
     }
 }
 
-/* Undoes the quoting of SWX_WAY_EVAL by the rules of the header, independently of how it was made. */
-static void expect_quoted(swx_way way, const swx_buf *out, const uint8_t *text, size_t size)
+/* Undoes the quoting of SWX_DELIVERY_EVAL by the rules of the header, independently of how it was made. */
+static void expect_quoted(swx_delivery way, const swx_buf *out, const uint8_t *text, size_t size)
 {
     static const char start[] = "\\builtin eval $'", option[] = "\\builtin eval -- $'";
     const uint8_t *at = out->data, *end = at + out->size;
@@ -35,7 +35,7 @@ static void expect_quoted(swx_way way, const swx_buf *out, const uint8_t *text, 
                 c = c == 'n' ? '\n' : c == 't' ? '\t' : c;
             }
         }
-        require(c == (i < size ? text[i] : way == SWX_WAY_DOCUMENT ? '\n' : '\\'));
+        require(c == (i < size ? text[i] : way == SWX_DELIVERY_DOCUMENT ? '\n' : '\\'));
     }
     require(end - at == 2 && memcmp(at, "'\n", 2) == 0);
 }
@@ -49,27 +49,27 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size) {
         memcpy(text, data, size);
     }
-    swx_syntax_scan(text, size, &scan);
+    swx_command_scan(text, size, &scan);
     require(scan.stop <= size && scan.body_start + scan.body_size <= size);
-    swx_syntax_scan(text + scan.body_start, scan.body_size, &body);
+    swx_command_scan(text + scan.body_start, scan.body_size, &body);
     /* without the blank lines after it, a joined line at the end has nothing left to join */
     bool joined = body.body_size > 1 && text[scan.body_start + scan.body_size - 1] == '\n';
     require(scan.verdict == SWX_UNSURE || body.verdict == scan.verdict || joined);
-    swx_way way = swx_syntax_way(&scan, size & 1);
-    if (way != SWX_WAY_NONE && way != SWX_WAY_REFUSE) {
+    swx_delivery way = swx_command_delivery(&scan, size & 1);
+    if (way != SWX_DELIVERY_NONE && way != SWX_DELIVERY_REFUSE) {
         swx_buf out;
         swx_buf_init(&out, SIZE_MAX / 2);
-        require(swx_syntax_deliver(way, text, size, &out) == SWX_OK);
+        require(swx_command_encode(way, text, size, &out) == SWX_OK);
         size_t line = 0;
         for (size_t i = 0; i < out.size; i++) {
-            require(++line <= SWX_LINE_MAX || way == SWX_WAY_RAW); /* a raw terminal cuts nothing */
+            require(++line <= SWX_LINE_MAX || way == SWX_DELIVERY_RAW); /* a raw terminal cuts nothing */
             line = out.data[i] == '\n' ? 0 : line;
         }
-        require(line == 0 && out.size <= swx_syntax_bound(way, size));
+        require(line == 0 && out.size <= swx_command_bound(way, size));
         swx_buf_free(&out);
         if (!memchr(text, 0, size)) {
-            way = size & 2 ? SWX_WAY_EVAL : SWX_WAY_DOCUMENT;
-            require(swx_syntax_deliver(way, text, size, &out) == SWX_OK);
+            way = size & 2 ? SWX_DELIVERY_EVAL : SWX_DELIVERY_DOCUMENT;
+            require(swx_command_encode(way, text, size, &out) == SWX_OK);
             expect_quoted(way, &out, text, size);
         }
         swx_buf_free(&out);

@@ -1,4 +1,4 @@
-#include "swx_waker.h"
+#include "swx_queue.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -8,7 +8,7 @@
 
 #include "swx_alloc.h"
 
-struct swx_waker {
+struct swx_queue {
     atomic_int references;
     int fd;
     pthread_mutex_t lock;
@@ -16,9 +16,9 @@ struct swx_waker {
     bool closed;
 };
 
-swx_status swx_waker_new(swx_waker **out, swx_error *err)
+swx_status swx_queue_new(swx_queue **out, swx_error *err)
 {
-    swx_waker *w = swx_calloc(1, sizeof(*w));
+    swx_queue *w = swx_calloc(1, sizeof(*w));
     *out = NULL;
     if (!w) {
         return swx_fail(err, SWX_ENOMEM, "out of memory");
@@ -36,9 +36,9 @@ swx_status swx_waker_new(swx_waker **out, swx_error *err)
     return SWX_OK;
 }
 
-void swx_waker_ref(swx_waker *w) { atomic_fetch_add(&w->references, 1); }
+void swx_queue_ref(swx_queue *w) { atomic_fetch_add(&w->references, 1); }
 
-void swx_waker_unref(swx_waker *w)
+void swx_queue_unref(swx_queue *w)
 {
     if (w && atomic_fetch_sub(&w->references, 1) == 1) {
         close(w->fd);
@@ -47,9 +47,9 @@ void swx_waker_unref(swx_waker *w)
     }
 }
 
-int swx_waker_fd(const swx_waker *w) { return w->fd; }
+int swx_queue_fd(const swx_queue *w) { return w->fd; }
 
-bool swx_waker_push(swx_waker *w, swx_wake *item)
+bool swx_queue_push(swx_queue *w, swx_wake *item)
 {
     item->next = NULL;
     pthread_mutex_lock(&w->lock);
@@ -69,7 +69,7 @@ bool swx_waker_push(swx_waker *w, swx_wake *item)
     return true;
 }
 
-static swx_wake *take(swx_waker *w, bool close)
+static swx_wake *take(swx_queue *w, bool close)
 {
     uint64_t count;
     pthread_mutex_lock(&w->lock);
@@ -85,5 +85,5 @@ static swx_wake *take(swx_waker *w, bool close)
     return items;
 }
 
-swx_wake *swx_waker_take(swx_waker *w) { return take(w, false); }
-swx_wake *swx_waker_close(swx_waker *w) { return take(w, true); }
+swx_wake *swx_queue_take(swx_queue *w) { return take(w, false); }
+swx_wake *swx_queue_close(swx_queue *w) { return take(w, true); }

@@ -1,4 +1,4 @@
-#include "swx_fence.h"
+#include "swx_marks.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -32,7 +32,7 @@ static void to_digits(const uint8_t bytes[RANDOM_BYTES], char nonce[SWX_NONCE_DI
     nonce[SWX_NONCE_DIGITS] = start[SWX_START_DIGITS] = 0;
 }
 
-swx_status swx_fence_init(swx_fence *fence, swx_error *err)
+swx_status swx_marks_init(swx_marks *marks, swx_error *err)
 {
     uint8_t bytes[RANDOM_BYTES];
     ssize_t got;
@@ -42,27 +42,27 @@ swx_status swx_fence_init(swx_fence *fence, swx_error *err)
     if (got != (ssize_t)sizeof(bytes)) {
         return swx_fail_sys(err, "getrandom", got < 0 ? errno : EIO);
     }
-    to_digits(bytes, fence->nonce, fence->start);
-    char head[SWX_FENCE_HEAD + 1];
-    snprintf(head, sizeof(head), "\033]7733;%s;", fence->nonce);
-    memcpy(fence->head, head, SWX_FENCE_HEAD);
-    memcpy(fence->start_head, head, COMMON);
-    memcpy(fence->start_head + COMMON, fence->start, SWX_START_DIGITS);
-    snprintf(fence->ps0, sizeof(fence->ps0), "\\e]7733;%s\\a", fence->start);
-    char text[SWX_FENCE_TEXT];
-    swx_fence_ps1(fence, text);
-    fence->ps1_size = (uint32_t)strlen(text);
-    fence->held_size = fence->released = 0;
+    to_digits(bytes, marks->nonce, marks->start);
+    char head[SWX_MARKS_HEAD + 1];
+    snprintf(head, sizeof(head), "\033]7733;%s;", marks->nonce);
+    memcpy(marks->head, head, SWX_MARKS_HEAD);
+    memcpy(marks->start_head, head, COMMON);
+    memcpy(marks->start_head + COMMON, marks->start, SWX_START_DIGITS);
+    snprintf(marks->ps0, sizeof(marks->ps0), "\\e]7733;%s\\a", marks->start);
+    char text[SWX_MARKS_TEXT];
+    swx_marks_ps1(marks, text);
+    marks->ps1_size = (uint32_t)strlen(text);
+    marks->held_size = marks->released = 0;
     return SWX_OK;
 }
 
-void swx_fence_ps0(const swx_fence *fence, char *out) { memcpy(out, fence->ps0, sizeof(fence->ps0)); }
+void swx_marks_ps0(const swx_marks *marks, char *out) { memcpy(out, marks->ps0, sizeof(marks->ps0)); }
 
-void swx_fence_ps1(const swx_fence *fence, char *out)
+void swx_marks_ps1(const swx_marks *marks, char *out)
 {
     /* Its length tells when something was put before or behind this text.  A length of PS0 would cost the shell half as much again
      * as PS0 itself, which is what else makes a mark ours: its digits are not those of the nonce. */
-    snprintf(out, SWX_FENCE_TEXT, "\\e]7733;%s;%d;$?;\\#;\\j;${#PS1};${PS0-}\\a", fence->nonce, SWX_MARK_PROMPT);
+    snprintf(out, SWX_MARKS_TEXT, "\\e]7733;%s;%d;$?;\\#;\\j;${#PS1};${PS0-}\\a", marks->nonce, SWX_MARK_PROMPT);
 }
 
 static bool take_number(const char **at, uint64_t *value)
@@ -107,7 +107,7 @@ static bool take_code(const char **at, int *code)
 }
 
 /* The part behind the head, NUL-terminated at `size`, without BEL. */
-static bool parse_mark(const swx_fence *fence, const char *text, size_t size, swx_mark *mark)
+static bool parse_mark(const swx_marks *marks, const char *text, size_t size, swx_mark *mark)
 {
     const char *end = text + size;
     uint64_t value;
@@ -133,7 +133,7 @@ static bool parse_mark(const swx_fence *fence, const char *text, size_t size, sw
         if (!take_byte(&text, ';')) {
             return false;
         }
-        mark->ps0_kept = (size_t)(end - text) == sizeof(fence->ps0) - 1 && memcmp(text, fence->ps0, sizeof(fence->ps0) - 1) == 0;
+        mark->ps0_kept = (size_t)(end - text) == sizeof(marks->ps0) - 1 && memcmp(text, marks->ps0, sizeof(marks->ps0) - 1) == 0;
         return true;
     case SWX_MARK_GUARD:
     case SWX_MARK_REPORT:
@@ -158,24 +158,24 @@ static bool parse_mark(const swx_fence *fence, const char *text, size_t size, sw
 }
 
 /* How many of these bytes continue what is held as a mark. */
-static size_t fitting(const swx_fence *fence, const uint8_t *bytes, size_t size)
+static size_t fitting(const swx_marks *marks, const uint8_t *bytes, size_t size)
 {
-    size_t at = fence->held_size, count = 0;
-    bool is_start = at > COMMON && fence->held[COMMON] == (uint8_t)fence->start[0];
-    size_t whole = at < COMMON ? COMMON : is_start ? SWX_START_HEAD : at < SWX_FENCE_HEAD ? SWX_FENCE_HEAD : SWX_MARK_MAX - 1;
+    size_t at = marks->held_size, count = 0;
+    bool is_start = at > COMMON && marks->held[COMMON] == (uint8_t)marks->start[0];
+    size_t whole = at < COMMON ? COMMON : is_start ? SWX_START_HEAD : at < SWX_MARKS_HEAD ? SWX_MARKS_HEAD : SWX_MARK_MAX - 1;
     size = size < whole - at ? size : whole - at;
     if (at == COMMON && size) {
-        return bytes[0] == fence->head[COMMON] || bytes[0] == (uint8_t)fence->start[0];
+        return bytes[0] == marks->head[COMMON] || bytes[0] == (uint8_t)marks->start[0];
     }
-    if (at < SWX_FENCE_HEAD) {
-        const uint8_t *head = (is_start ? fence->start_head : fence->head) + at;
+    if (at < SWX_MARKS_HEAD) {
+        const uint8_t *head = (is_start ? marks->start_head : marks->head) + at;
         while (count < size && bytes[count] == head[count]) {
             count++;
         }
         return count;
     }
     /* The last field of a prompt's mark is a text of the user's when PS0 is.  But an escape may begin the true mark behind half of one. */
-    if (at > SWX_FENCE_HEAD && fence->held[SWX_FENCE_HEAD] == '0' + SWX_MARK_PROMPT) {
+    if (at > SWX_MARKS_HEAD && marks->held[SWX_MARKS_HEAD] == '0' + SWX_MARK_PROMPT) {
         while (count < size && bytes[count] != BEL && bytes[count] != ESC) {
             count++;
         }
@@ -187,21 +187,21 @@ static size_t fitting(const swx_fence *fence, const uint8_t *bytes, size_t size)
     return count;
 }
 
-static swx_fence_event release(swx_fence *fence, const uint8_t **plain, size_t *plain_size)
+static swx_marks_event release(swx_marks *marks, const uint8_t **plain, size_t *plain_size)
 {
-    *plain = fence->held;
-    *plain_size = fence->released = fence->held_size;
-    return SWX_FENCE_PLAIN;
+    *plain = marks->held;
+    *plain_size = marks->released = marks->held_size;
+    return SWX_MARKS_PLAIN;
 }
 
-swx_fence_event swx_fence_next(swx_fence *fence, const uint8_t **bytes, size_t *size, const uint8_t **plain,
+swx_marks_event swx_marks_next(swx_marks *marks, const uint8_t **bytes, size_t *size, const uint8_t **plain,
                                size_t *plain_size, swx_mark *mark)
 {
-    if (fence->released) { /* given out by the last call */
-        fence->held_size = fence->released = 0;
+    if (marks->released) { /* given out by the last call */
+        marks->held_size = marks->released = 0;
     }
     while (*size) {
-        if (!fence->held_size) {
+        if (!marks->held_size) {
             const uint8_t *escape = memchr(*bytes, ESC, *size);
             size_t before = escape ? (size_t)(escape - *bytes) : *size;
             if (before) {
@@ -209,38 +209,38 @@ swx_fence_event swx_fence_next(swx_fence *fence, const uint8_t **bytes, size_t *
                 *plain_size = before;
                 *bytes += before;
                 *size -= before;
-                return SWX_FENCE_PLAIN;
+                return SWX_MARKS_PLAIN;
             }
         }
-        size_t count = fitting(fence, *bytes, *size);
+        size_t count = fitting(marks, *bytes, *size);
         if (count) {
-            memcpy(fence->held + fence->held_size, *bytes, count);
-            fence->held_size += count;
+            memcpy(marks->held + marks->held_size, *bytes, count);
+            marks->held_size += count;
             *bytes += count;
             *size -= count;
             continue;
         }
-        bool is_start = fence->held_size == SWX_START_HEAD && fence->held[COMMON] == (uint8_t)fence->start[0];
-        if (**bytes != BEL || (!is_start && fence->held_size <= SWX_FENCE_HEAD)) {
-            return release(fence, plain, plain_size); /* the byte itself may begin a mark: it stays in the input */
+        bool is_start = marks->held_size == SWX_START_HEAD && marks->held[COMMON] == (uint8_t)marks->start[0];
+        if (**bytes != BEL || (!is_start && marks->held_size <= SWX_MARKS_HEAD)) {
+            return release(marks, plain, plain_size); /* the byte itself may begin a mark: it stays in the input */
         }
         ++*bytes;
         --*size;
         if (is_start) {
-            fence->held_size = 0;
+            marks->held_size = 0;
             *mark = (swx_mark){ .kind = SWX_MARK_START, .code = -1 };
-            return SWX_FENCE_MARK;
+            return SWX_MARKS_MARK;
         }
         char text[SWX_MARK_MAX];
-        size_t fields = fence->held_size - SWX_FENCE_HEAD;
-        memcpy(text, fence->held + SWX_FENCE_HEAD, fields);
+        size_t fields = marks->held_size - SWX_MARKS_HEAD;
+        memcpy(text, marks->held + SWX_MARKS_HEAD, fields);
         text[fields] = 0;
-        if (parse_mark(fence, text, fields, mark)) {
-            fence->held_size = 0;
-            return SWX_FENCE_MARK;
+        if (parse_mark(marks, text, fields, mark)) {
+            marks->held_size = 0;
+            return SWX_MARKS_MARK;
         }
-        fence->held[fence->held_size++] = BEL; /* our nonce, but not our format: output */
-        return release(fence, plain, plain_size);
+        marks->held[marks->held_size++] = BEL; /* our nonce, but not our format: output */
+        return release(marks, plain, plain_size);
     }
-    return SWX_FENCE_MORE;
+    return SWX_MARKS_MORE;
 }

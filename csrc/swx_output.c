@@ -34,7 +34,7 @@ static void keep_for_code(swx_session *s, swx_op *op)
     op->deadline = op->grace < SWX_NEVER - s->last_data ? s->last_data + op->grace : SWX_NEVER;
     op->quiet = 0;
     op->output = s->output;
-    s->full = false;
+    s->reader_is_behind = false;
     swx_buf_init(&s->output, op->output.limit);
     swx_session_restart_output(s);
     if (op->stream && op->news) {
@@ -50,7 +50,7 @@ static void take_hit(swx_session *s, swx_op *op, swx_hit hit)
     if (hit.start <= s->output.total) {
         swx_buf_chop(&s->output, (size_t)(s->output.total - hit.start));
     }
-    size_t dropped = op == s->current ? swx_settle_drop_start(s) : 0;
+    size_t dropped = op == s->current ? swx_completion_drop_start(s) : 0;
     hit.start -= dropped < hit.start ? dropped : hit.start;
     hit.end -= dropped < hit.end ? dropped : hit.end;
     op->hit = hit;
@@ -63,7 +63,7 @@ static void take_hit(swx_session *s, swx_op *op, swx_hit hit)
 }
 
 /* The operation whose patterns the output is searched for. */
-swx_op *swx_listen_matching(const swx_session *s)
+swx_op *swx_output_matching(const swx_session *s)
 {
     swx_op *op = claimant(s);
     return op && op->match && !op->matched && (s->begun || !s->expects_start) ? op : NULL;
@@ -86,7 +86,7 @@ static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
         } else if (byte >= '0' && byte <= '9' && s->query < 2 + sizeof(s->query_text)) {
             s->query_text[s->query++ - 2] = (char)byte;
         } else {
-            s->touched = s->touched || (s->pty.carrier && s->query == 2 && byte == '?'); /* what uses the screen sets modes */
+            s->modes_may_differ = s->modes_may_differ || (s->pty.carrier && s->query == 2 && byte == '?'); /* what uses the screen sets modes */
             size_t digits = s->query - 2;
             int value = digits == 1 ? s->query_text[0] - '0' : digits ? -1 : 0;
             const char *answer = byte == 'n' && value == 6   ? "\033[1;1R"
@@ -114,10 +114,10 @@ static void run_out_of_memory(swx_session *s)
     swx_session_restart_output(s);
 }
 
-void swx_listen_take_output(swx_session *s, const uint8_t *bytes, size_t size)
+void swx_output_take_output(swx_session *s, const uint8_t *bytes, size_t size)
 {
     while (size) {
-        swx_op *op = swx_listen_matching(s);
+        swx_op *op = swx_output_matching(s);
         size_t part = size;
         swx_hit hit;
         swx_status status = SWX_MORE;
@@ -142,17 +142,17 @@ void swx_listen_take_output(swx_session *s, const uint8_t *bytes, size_t size)
     }
 }
 
-void swx_listen_take_plain(swx_session *s, const uint8_t *bytes, size_t size)
+void swx_output_take_plain(swx_session *s, const uint8_t *bytes, size_t size)
 {
     switch (s->state) {
     case RUNNING:
         answer_queries(s, bytes, size);
-        swx_listen_take_output(s, bytes, size);
+        swx_output_take_output(s, bytes, size);
         break;
-    case CHALLENGE:
-        if (s->phase == ASK && s->doubting && !s->answered) { /* was on its way when the shell was seen at its prompt */
-            s->give_up = s->last_data + CHALLENGE_LIMIT;
-            swx_listen_take_output(s, bytes, size);
+    case RESYNC:
+        if (s->phase == ASK && s->owner_saw_end && !s->answered) { /* was on its way when the shell was seen at its prompt */
+            s->give_up = s->last_data + RESYNC_LIMIT;
+            swx_output_take_output(s, bytes, size);
         } else if (s->phase == ASK) {
             if (swx_buf_append(&s->parts[s->part], bytes, size) != SWX_OK) {
                 swx_session_lose(s); /* half of the answer must not be typed */
@@ -161,7 +161,7 @@ void swx_listen_take_plain(swx_session *s, const uint8_t *bytes, size_t size)
         break;
     case STARTING:
         if (s->pty.carrier) { /* one that cannot start the shell says why */
-            swx_listen_take_output(s, bytes, size);
+            swx_output_take_output(s, bytes, size);
         }
         break;
     default:
@@ -175,7 +175,7 @@ static void take_start(swx_session *s)
     if (s->state == RUNNING && s->begun && !s->start_dropped) { /* PS0 is ours after all: what it printed before was put back */
         swx_buf_clear(&s->parts[3]);
         s->start_dropped = !s->output.total;
-        swx_settle_drop_start(s);
+        swx_completion_drop_start(s);
     }
     if (s->state != RUNNING || s->begun) {
         return;
@@ -200,13 +200,13 @@ static int rank_of(const swx_session *s, const swx_mark *mark)
     if (mark->kind == SWX_MARK_GUARD) {
         return s->guard ? 2 : 0;
     }
-    if (s->state == STARTING || s->state == CHALLENGE) {
+    if (s->state == STARTING || s->state == RESYNC) {
         return 2;
     }
     if (mark->number == s->number) {
-        return s->started ? 0 : s->loose ? 2 : 1;
+        return s->started ? 0 : s->numbers_may_skip ? 2 : 1;
     }
-    return mark->number == s->number + 1 || (s->loose && mark->number > s->number) ? 2 : 0;
+    return mark->number == s->number + 1 || (s->numbers_may_skip && mark->number > s->number) ? 2 : 0;
 }
 
 static void take_prompt(swx_session *s, const swx_mark *mark)
@@ -214,20 +214,20 @@ static void take_prompt(swx_session *s, const swx_mark *mark)
     int rank = rank_of(s, mark);
     candidate *found = &s->found;
     bool passes = rank == 1 || (rank && mark->kind == SWX_MARK_GUARD);
-    if (s->blank && passes && !has_evidence(s)) { /* the empty line's: without evidence it would pass for the command's own */
-        s->blank = false;
+    if (s->empty_line_before && passes && !has_evidence(s)) { /* the empty line's: without evidence it would pass for the command's own */
+        s->empty_line_before = false;
         return;
     }
-    s->beyond = s->beyond || (s->state == RUNNING && !s->loose && mark->number > s->number + 1);
-    bool late = s->state == CHALLENGE && s->phase == ASK && s->doubting && !s->answered;
-    bool awaited = s->state == RUNNING || s->state == STARTING || late || (s->state == CHALLENGE && s->phase == RESTORE);
+    s->number_too_high = s->number_too_high || (s->state == RUNNING && !s->numbers_may_skip && mark->number > s->number + 1);
+    bool late = s->state == RESYNC && s->phase == ASK && s->owner_saw_end && !s->answered;
+    bool awaited = s->state == RUNNING || s->state == STARTING || late || (s->state == RESYNC && s->phase == RESTORE);
     if (!awaited || !rank || rank < found->rank) {
         return;
     }
-    bool again = rank == found->rank && (!s->loose || mark->number == found->number);
+    bool again = rank == found->rank && (!s->numbers_may_skip || mark->number == found->number);
     bool conflict = again && (found->conflict || found->code != mark->code);
     bool altered = mark->kind == SWX_MARK_PROMPT && mark->code >= 0 &&
-                   (mark->ps1_size != s->fence.ps1_size || (s->start_marks && !mark->ps0_kept));
+                   (mark->ps1_size != s->marks.ps1_size || (s->start_marks && !mark->ps0_kept));
     if (mark->kind == SWX_MARK_GUARD) {
         conflict = found->rank && (found->conflict || found->code != mark->code);
     }
@@ -252,7 +252,7 @@ static void take_mark(swx_session *s, const swx_mark *mark, int64_t now)
         take_prompt(s, mark);
         break;
     case SWX_MARK_REPORT:
-        if (s->state == CHALLENGE && s->phase == ASK) {
+        if (s->state == RESYNC && s->phase == ASK) {
             if (!s->answered) {
                 for (size_t i = 1; i < SWX_COUNT(s->parts); i++) {
                     swx_buf_clear(&s->parts[i]);
@@ -271,11 +271,11 @@ static void take_mark(swx_session *s, const swx_mark *mark, int64_t now)
         s->part += s->part && s->part < PARTS - 1;
         break;
     case SWX_MARK_END:
-        if (s->state == CHALLENGE && s->phase == ASK && s->answered) {
+        if (s->state == RESYNC && s->phase == ASK && s->answered) {
             s->report.no_stderr = mark->no_stderr;
             s->report.fixed_prompt = mark->fixed_prompt;
-            if (s->doubting) {
-                swx_settle_end_doubt(s);
+            if (s->owner_saw_end) {
+                swx_resync_end_doubt(s);
             }
             s->phase = AWAIT_PROMPT;
             s->backoff = MS / 20;
@@ -292,13 +292,13 @@ static void take(swx_session *s, const uint8_t *bytes, size_t size, int64_t now)
     swx_mark mark;
     s->last_data = now;
     for (;;) {
-        switch (swx_fence_next(&s->fence, &bytes, &size, &plain, &plain_size, &mark)) {
-        case SWX_FENCE_MORE:
+        switch (swx_marks_next(&s->marks, &bytes, &size, &plain, &plain_size, &mark)) {
+        case SWX_MARKS_MORE:
             return;
-        case SWX_FENCE_PLAIN:
-            swx_listen_take_plain(s, plain, plain_size);
+        case SWX_MARKS_PLAIN:
+            swx_output_take_plain(s, plain, plain_size);
             break;
-        case SWX_FENCE_MARK:
+        case SWX_MARKS_MARK:
             take_mark(s, &mark, now);
             break;
         }
@@ -351,15 +351,15 @@ static bool is_to_end(const swx_session *s)
     return s->interrupts;
 }
 
-bool swx_listen_is_held(const swx_session *s) { return s->full && streams(s) && !is_to_end(s); }
+bool swx_output_is_held(const swx_session *s) { return s->reader_is_behind && streams(s) && !is_to_end(s); }
 
-bool swx_session_wants_read(const swx_session *s) { return s->state != CLOSED && !s->hung && !swx_listen_is_held(s); }
+bool swx_session_wants_read(const swx_session *s) { return s->state != CLOSED && !s->hung_up && !swx_output_is_held(s); }
 
-void swx_listen_make_room(swx_session *s, int64_t now)
+void swx_output_make_room(swx_session *s, int64_t now)
 {
     uint64_t most = most_behind(s, false);
-    if (s->full && behind(s) <= most - (most / 2 < SWX_STREAM_LEAST ? most / 2 : SWX_STREAM_LEAST)) {
-        s->full = false;
+    if (s->reader_is_behind && behind(s) <= most - (most / 2 < SWX_STREAM_LEAST ? most / 2 : SWX_STREAM_LEAST)) {
+        s->reader_is_behind = false;
         s->last_data = now; /* it was not silent: it was not heard */
     }
 }
@@ -370,11 +370,11 @@ static bool has_no_room(swx_session *s, bool whole)
     if (!streams(s)) {
         return false;
     }
-    s->full = s->full || behind(s) >= most_behind(s, false);
-    return swx_listen_is_held(s) && (!whole || behind(s) >= most_behind(s, true));
+    s->reader_is_behind = s->reader_is_behind || behind(s) >= most_behind(s, false);
+    return swx_output_is_held(s) && (!whole || behind(s) >= most_behind(s, true));
 }
 
-bool swx_listen_read(swx_session *s, bool whole, int64_t now)
+bool swx_output_read(swx_session *s, bool whole, int64_t now)
 {
     uint8_t room[1 + READ_SIZE];
     for (unsigned i = 0; i < READS_PER_CALL; i++) {
@@ -393,7 +393,7 @@ bool swx_listen_read(swx_session *s, bool whole, int64_t now)
             return false;
         }
         size_t left = (size_t)size;
-        if (s->cooked) {
+        if (s->adds_cr) {
             bytes = uncook(s, bytes, &left);
         }
         take(s, bytes, left, now);
@@ -404,7 +404,7 @@ bool swx_listen_read(swx_session *s, bool whole, int64_t now)
     return true;
 }
 
-void swx_listen_tell_news(swx_session *s)
+void swx_output_tell_news(swx_session *s)
 {
     swx_op *op = s->current;
     if (streams(s) && op->news && behind(s)) {
@@ -417,18 +417,18 @@ bool swx_session_readable(swx_session *s, int64_t now)
     if (s->state == CLOSED) {
         return false;
     }
-    bool rests = s->pty.slave < 0, more = swx_listen_read(s, false, now);
-    if (rests && (s->hung || s->pty.slave >= 0)) { /* it was hung up; without a pidfd nothing else tells that the shell ended */
+    bool rests = s->pty.slave < 0, more = swx_output_read(s, false, now);
+    if (rests && (s->hung_up || s->pty.slave >= 0)) { /* it was hung up; without a pidfd nothing else tells that the shell ended */
         swx_session_ended(s, now);
     }
-    if (s->found.rank || s->state == CHALLENGE) {
-        swx_settle(s, now, true);
+    if (s->found.rank || s->state == RESYNC) {
+        swx_completion_check(s, now, true);
     } else if (s->state == RUNNING) {
         s->backoff = FIRST_CHECK; /* a prompt without a mark would come right behind the output */
         s->check = earlier(s->check, now + s->backoff);
     }
     swx_session_begin(s, now);
-    swx_listen_tell_news(s);
+    swx_output_tell_news(s);
     return more;
 }
 

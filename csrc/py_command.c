@@ -1,16 +1,16 @@
-#include "py_syntax.h"
+#include "py_command.h"
 
 #include <string.h>
 
 #include "swx_alloc.h"
-#include "swx_syntax.h"
+#include "swx_command.h"
 
 enum { LONG_TEXT = 64 * 1024 }; /* bytes from which on letting other threads run is worth its cost */
 
 static const char *const VERDICTS[] = { [SWX_EMPTY] = "empty", [SWX_COMPLETE] = "complete", [SWX_UNSURE] = "unsure" };
-static const char *const WAYS[] = { [SWX_WAY_NONE] = "none", [SWX_WAY_PLAIN] = "plain", [SWX_WAY_GROUP] = "group",
-                                    [SWX_WAY_RAW] = "raw", [SWX_WAY_EVAL] = "eval", [SWX_WAY_TOGETHER] = "together",
-                                    [SWX_WAY_DOCUMENT] = "document", [SWX_WAY_SOURCE] = "source", [SWX_WAY_REFUSE] = "refuse" };
+static const char *const WAYS[] = { [SWX_DELIVERY_NONE] = "none", [SWX_DELIVERY_PLAIN] = "plain", [SWX_DELIVERY_GROUP] = "group",
+                                    [SWX_DELIVERY_RAW] = "raw", [SWX_DELIVERY_EVAL] = "eval", [SWX_DELIVERY_TOGETHER] = "together",
+                                    [SWX_DELIVERY_DOCUMENT] = "document", [SWX_DELIVERY_SOURCE] = "source", [SWX_DELIVERY_REFUSE] = "refuse" };
 
 /* A new reference to the bytes of a str (UTF-8, surrogateescape) or bytes object. */
 static PyObject *to_bytes(PyObject *command)
@@ -39,10 +39,10 @@ static int scan_object(PyObject *command, PyObject **bytes, swx_scan *scan)
         return -1;
     }
     if (size < LONG_TEXT) {
-        swx_syntax_scan((const uint8_t *)data, (size_t)size, scan);
+        swx_command_scan((const uint8_t *)data, (size_t)size, scan);
     } else {
         Py_BEGIN_ALLOW_THREADS
-        swx_syntax_scan((const uint8_t *)data, (size_t)size, scan);
+        swx_command_scan((const uint8_t *)data, (size_t)size, scan);
         Py_END_ALLOW_THREADS
     }
     return 0;
@@ -52,7 +52,7 @@ PyDoc_STRVAR(scan_doc,
 "scan(command, /)\n--\n\n"
 "Whether `command` (str, or bytes) is a complete bash command by itself, and what it holds.\n\n"
 "Returns (verdict, flags, body_start, body_size, longest, stop): verdict is 'empty', 'complete' or 'unsure', flags are\n"
-"SCAN_* bits, the others are bytes of the UTF-8 text. See swx_syntax.h.");
+"SCAN_* bits, the others are bytes of the UTF-8 text. See swx_command.h.");
 
 static PyObject *py_scan(PyObject *module, PyObject *command)
 {
@@ -82,18 +82,18 @@ static PyObject *py_delivery(PyObject *module, PyObject *args)
         return NULL;
     }
     Py_DECREF(bytes);
-    return PyUnicode_FromString(WAYS[swx_syntax_way(&scan, accepted)]);
+    return PyUnicode_FromString(WAYS[swx_command_delivery(&scan, accepted)]);
 }
 
-/* The way of that name; SWX_WAY_REFUSE when nothing can be typed for it. */
-static swx_way way_of(const char *name)
+/* The way of that name; SWX_DELIVERY_REFUSE when nothing can be typed for it. */
+static swx_delivery way_of(const char *name)
 {
-    for (int way = SWX_WAY_PLAIN; way <= SWX_WAY_SOURCE; way++) {
+    for (int way = SWX_DELIVERY_PLAIN; way <= SWX_DELIVERY_SOURCE; way++) {
         if (strcmp(name, WAYS[way]) == 0) {
-            return (swx_way)way;
+            return (swx_delivery)way;
         }
     }
-    return SWX_WAY_REFUSE;
+    return SWX_DELIVERY_REFUSE;
 }
 
 PyDoc_STRVAR(quote_doc,
@@ -118,15 +118,15 @@ static PyObject *py_quote(PyObject *module, PyObject *args)
     if (!bytes || PyBytes_AsStringAndSize(bytes, &data, &size) < 0) {
         goto done;
     }
-    swx_way way = way_of(name);
+    swx_delivery way = way_of(name);
     Py_BEGIN_ALLOW_THREADS
-    status = swx_syntax_deliver(way, (const uint8_t *)data, (size_t)size, &out);
+    status = swx_command_encode(way, (const uint8_t *)data, (size_t)size, &out);
     Py_END_ALLOW_THREADS
     if (status == SWX_OK) {
         result = PyBytes_FromStringAndSize((const char *)out.data, (Py_ssize_t)out.size);
     } else if (status == SWX_EINVAL) {
         PyErr_SetString(PyExc_ValueError,
-                        way == SWX_WAY_REFUSE ? "way is 'plain', 'group' or 'eval'" : "a command cannot hold a NUL byte");
+                        way == SWX_DELIVERY_REFUSE ? "way is 'plain', 'group' or 'eval'" : "a command cannot hold a NUL byte");
     } else {
         PyErr_NoMemory();
     }
@@ -143,7 +143,7 @@ static PyMethodDef METHODS[] = {
     { NULL, NULL, 0, NULL },
 };
 
-int swx_py_syntax_init(PyObject *module)
+int swx_py_command_init(PyObject *module)
 {
     static const struct {
         const char *name;

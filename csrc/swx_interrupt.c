@@ -1,18 +1,13 @@
-/* Ending things: a command by interrupts, and the session with all that it started. */
+/* Interrupts: what has the terminal is sent SIGINT, and is killed in the end. */
 #include "swx_session_private.h"
+#include "swx_tree.h"
 
 #include <errno.h>
 #include <signal.h>
-#include <stdio.h>
 #include <unistd.h>
 
-enum {
-    CLOSE_SWEEPS = 400,
-    SHORT_SWEEPS = 20, /* after which they come less often */
-    FORK_LOOKS = 400, /* at a shell that starts programs all the time: enough to see one of them, however late they come */
-    REPEATS = 64 /* in one attempt: a strike at a child of a fast loop ends that loop in every second to fifth case */
-};
-
+enum { FORK_LOOKS = 400 }; /* at a shell that starts programs all the time: enough to see one of them, however late they come */
+enum { REPEATS = 64 }; /* in one attempt: a strike at a child of a fast loop ends that loop in every second to fifth case */
 static const char HELD_BY_SHELL[] = "the shell itself runs the command, and ignores or traps SIGINT, or repeats it without end. Close the "
                                     "session and create another one";
 static const char HELD_BY_PROGRAM[] = "a program ignores SIGINT and cannot be killed: it belongs to another user, or waits for the kernel. End "
@@ -27,35 +22,6 @@ static const int64_t FIRST_LOOK = MS / 4, LONGEST_LOOK = 20 * MS; /* at what bec
 static const int64_t REPEAT_LIMIT = 1000 * MS; /* so much longer may an attempt take that has to strike again */
 static const int64_t SHORT_GRACE = 20 * MS; /* for a program of a loop that is being killed to die of SIGINT, which ends the loop */
 static const int64_t KILL_GRACE = 1000 * MS;
-static const int64_t CLOSE_GRACE = 1000 * MS; /* for the shell to end by itself: it may be saving its history */
-static const int64_t CARRIED_CLOSE_GRACE = 300 * MS; /* for a carrier to hear that its shell has ended */
-static const int64_t CLOSE_LOOK = 20 * MS;
-
-/* ---- interrupts ------------------------------------------------------------------------------------------------ */
-
-bool swx_stop_runs_shell(const swx_session *s, pid_t pid)
-{
-    char path[48];
-    struct stat program;
-    snprintf(path, sizeof(path), "/proc/%d/exe", (int)pid);
-    return stat(path, &program) == 0 && program.st_ino == s->program.st_ino && program.st_dev == s->program.st_dev;
-}
-
-void swx_stop_know_shell(swx_session *s)
-{
-    char path[48];
-    snprintf(path, sizeof(path), "/proc/%d/exe", (int)s->child.pid);
-    if (stat(path, &s->program) != 0) {
-        s->program = (struct stat){ 0 };
-    }
-    s->stack = swx_kernel_stack_of(s->child.pid);
-}
-
-bool swx_stop_is_replaced(const swx_session *s)
-{
-    uint64_t stack = s->stack ? swx_kernel_stack_of(s->child.pid) : 0;
-    return stack && stack != s->stack;
-}
 
 /* Bash 5.2 does not survive a SIGINT that comes between a command of its own and the child that it starts for the next one: it
  * goes back to its prompt, the child takes the terminal after that, and the shell's next read fails with EIO, which ends it.
@@ -87,17 +53,17 @@ static bool may_be_forking(const swx_session *s, swx_op *op, int64_t now)
 
 static bool is_program(const swx_session *s, pid_t group) { return group > 0 && group != s->child.pid; }
 
-/* Who has the terminal; but if it is the shell, which waits for the group that was struck, then those.  A child of bash's that
+/* Who has the terminal; but if it is the shell, which waits for the group that was interrupted_at, then those.  A child of bash's that
  * dies of SIGINT before it is a program of its own hands the terminal back, while another one of the same pipeline may have
  * forgotten that SIGINT at its birth: in one of 1,500 interrupts of `sleep 100 | cat` some milliseconds after it was typed. */
 static pid_t in_front(const swx_session *s)
 {
-    pid_t group = swx_pty_foreground(&s->pty), struck = s->stopped;
-    if (group != s->child.pid || s->found.rank || !is_program(s, struck) || kill(-struck, 0) != 0) {
+    pid_t group = swx_pty_foreground(&s->pty), interrupted_at = s->stopped;
+    if (group != s->child.pid || s->found.rank || !is_program(s, interrupted_at) || kill(-interrupted_at, 0) != 0) {
         return group;
     }
-    pid_t leaders = getsid(struck); /* none if its leader is gone; another's if the number is */
-    return leaders >= 0 && leaders != s->child.pid ? group : struck;
+    pid_t leaders = getsid(interrupted_at); /* none if its leader is gone; another's if the number is */
+    return leaders >= 0 && leaders != s->child.pid ? group : interrupted_at;
 }
 
 /* As ^C: to the foreground group.  To a group of programs directly, so that it cannot hit the shell when they end in this
@@ -105,17 +71,17 @@ static pid_t in_front(const swx_session *s)
 static void signal_foreground(swx_session *s, swx_op *op, pid_t group, int64_t now)
 {
     if (s->pty.carrier) { /* the key itself is all that gets there */
-        s->struck = now;
-        s->touched = true;
+        s->interrupted_at = now;
+        s->modes_may_differ = true;
         swx_session_type_bytes(s, "\003", 1);
         return;
     }
     s->stopped = op->target = group;
-    op->struck = now;
+    op->interrupted_at = now;
     op->look = FIRST_LOOK;
     op->calm = 0;
     op->missed = is_program(s, group) && swx_kernel_is_over(group);
-    op->unborn = is_program(s, group) && swx_stop_runs_shell(s, group);
+    op->unborn = is_program(s, group) && swx_shell_is_program_of(s, group);
     s->newborn = op->unborn ? group : 0;
     if (!is_program(s, group) || (kill(-group, SIGINT) != 0 && errno == EPERM)) {
         op->missed = false;
@@ -123,7 +89,7 @@ static void signal_foreground(swx_session *s, swx_op *op, pid_t group, int64_t n
     }
 }
 
-bool swx_stop_left_newborn(swx_session *s)
+bool swx_interrupt_left_newborn(swx_session *s)
 {
     pid_t shell = s->child.pid, front = swx_pty_foreground(&s->pty);
     if (!s->newborn && s->stopped == shell && is_program(s, front)) {
@@ -132,19 +98,19 @@ bool swx_stop_left_newborn(swx_session *s)
     return !s->pty.carrier && s->newborn && getsid(s->newborn) == shell && !swx_kernel_is_over(s->newborn);
 }
 
-void swx_stop_end_newborn(swx_session *s)
+void swx_interrupt_end_newborn(swx_session *s)
 {
-    if (s->newborn && !swx_stop_runs_shell(s, s->newborn) && getsid(s->newborn) == s->child.pid) {
+    if (s->newborn && !swx_shell_is_program_of(s, s->newborn) && getsid(s->newborn) == s->child.pid) {
         kill(-s->newborn, SIGINT);
         s->newborn = 0;
     }
 }
 
-/* SIGKILL ends no loop: the shell, or its next program, is to be struck then. */
+/* SIGKILL ends no loop: the shell, or its next program, is to be interrupted_at then. */
 static void kill_foreground(swx_session *s, swx_op *op, pid_t group, int64_t now)
 {
     s->stopped = op->target = group;
-    op->struck = now;
+    op->interrupted_at = now;
     op->look = FIRST_LOOK;
     op->calm = 0;
     op->missed = true;
@@ -159,12 +125,12 @@ static bool has_unread_input(const swx_session *s) { return s->pty.slave >= 0 &&
 static void release_shell(swx_session *s, swx_op *op, int64_t now)
 {
     s->stopped = op->target = s->child.pid;
-    op->struck = now;
+    op->interrupted_at = now;
     op->look = FIRST_LOOK;
     op->missed = op->unborn = false;
-    bool reads = swx_child_reads(&s->child, s->pty.path); /* first: by then it may have come to its prompt, which the look tells */
+    bool reads = swx_tree_child_reads(&s->child, s->pty.path); /* first: by then it may have come to its prompt, which the look tells */
     swx_shell_at at = swx_kernel_look(&s->kernel);
-    if (at == SWX_SHELL_PROMPT || at == SWX_SHELL_READLINE || (swx_kernel_reads(&s->kernel) && swx_stop_is_replaced(s))) {
+    if (at == SWX_SHELL_PROMPT || at == SWX_SHELL_READLINE || (swx_kernel_reads(&s->kernel) && swx_shell_is_replaced(s))) {
         return;
     }
     if (reads) {
@@ -174,7 +140,7 @@ static void release_shell(swx_session *s, swx_op *op, int64_t now)
         uint8_t end = swx_pty_end_of_input(&s->pty);
         swx_session_type_bytes(s, &end, 1);
     } else {
-        swx_child_kill_begun(&s->child, s->commenced, s->newest);
+        swx_tree_kill_begun(&s->child, s->commenced, s->newest);
     }
 }
 
@@ -189,24 +155,24 @@ static void begin_attempt(const swx_session *s, swx_op *op, int64_t length, int6
     op->next = s->pty.carrier ? op->until : earlier(op->until, now + op->look);
 }
 
-/* An attempt is under way.  What it struck may have ended in that very moment, or have been too young to die of it, and the
- * shell is busy with the next program: then that is struck in its place.  The one that was struck is left alone. */
+/* An attempt is under way.  What it interrupted_at may have ended in that very moment, or have been too young to die of it, and the
+ * shell is busy with the next program: then that is interrupted_at in its place.  The one that was interrupted_at is left alone. */
 static void watch_attempt(swx_session *s, swx_op *op, pid_t group, int64_t now)
 {
-    bool gone = group != op->target && now - op->struck < REPEAT_LIMIT; /* and the next one may be a short one */
+    bool gone = group != op->target && now - op->interrupted_at < REPEAT_LIMIT; /* and the next one may be a short one */
     op->look = earlier(2 * op->look, gone ? BUSY_LOOK : LONGEST_LOOK);
     if (s->found.rank) {
         op->missed = false; /* the shell has shown its prompt */
-    } else if (op->unborn && group == op->target && !swx_kernel_is_over(group) && !swx_stop_runs_shell(s, group)) {
+    } else if (op->unborn && group == op->target && !swx_kernel_is_over(group) && !swx_shell_is_program_of(s, group)) {
         op->unborn = false; /* it was a child of bash's still, which forgets a signal when it becomes a program; not so the others */
         kill(group, SIGINT);
     } else if (is_program(s, group) && group != op->target && op->repeats) {
         signal_foreground(s, op, group, now);
         op->repeats -= !op->missed;
         op->until = earlier(now + op->length, op->since + op->length + REPEAT_LIMIT); /* as much time as the first one had */
-    } else if (is_program(s, group) && op->killed && now - op->struck > SHORT_GRACE) {
+    } else if (is_program(s, group) && op->killed && now - op->interrupted_at > SHORT_GRACE) {
         kill_foreground(s, op, group, now);
-    } else if (op->killed && op->target == s->child.pid && group == s->child.pid && now - op->struck > SHORT_GRACE) {
+    } else if (op->killed && op->target == s->child.pid && group == s->child.pid && now - op->interrupted_at > SHORT_GRACE) {
         release_shell(s, op, now);
     } else if (!is_program(s, group) && op->missed && swx_kernel_look(&s->kernel) != SWX_SHELL_PROMPT &&
                !may_be_forking(s, op, now)) {
@@ -222,8 +188,8 @@ static void watch_attempt(swx_session *s, swx_op *op, pid_t group, int64_t now)
 static bool interrupt_once(swx_session *s, swx_op *op, int64_t now)
 {
     if (op->silent && s->pty.carrier) {
-        s->struck = now;
-        s->touched = true;
+        s->interrupted_at = now;
+        s->modes_may_differ = true;
         op->next = SWX_NEVER;
         return true;
     }
@@ -283,15 +249,15 @@ static int64_t question_patience(const swx_op *op)
     return op->step * (op->tries < 8 ? op->tries : 8) + 2 * KILL_GRACE;
 }
 
-void swx_stop_interrupts(swx_session *s, int64_t now)
+void swx_interrupt_step(swx_session *s, int64_t now)
 {
     for (swx_op **at = &s->interrupts; *at;) {
         swx_op *op = *at;
-        if (op->next <= now && (s->state == CHALLENGE || s->state == STARTING)) {
+        if (op->next <= now && (s->state == RESYNC || s->state == STARTING)) {
             op->next = now + 5 * MS; /* the command has ended, and the shell is being asked how; or it would die of it */
         }
         bool tries = op->next > now || interrupt_once(s, op, now);
-        if (s->state == CHALLENGE && !s->answered && now - op->since > question_patience(op)) {
+        if (s->state == RESYNC && !s->answered && now - op->since > question_patience(op)) {
             tries = false; /* it does not answer: nobody waits for that as long as for a command */
         }
         if (s->state == LOST) {
@@ -304,114 +270,5 @@ void swx_stop_interrupts(swx_session *s, int64_t now)
         } else {
             at = &op->link;
         }
-    }
-}
-
-/* ---- death and closing ----------------------------------------------------------------------------------------- */
-
-/* Closes what only a living shell is looked at by. */
-static void give_up_shell(swx_session *s)
-{
-    if (s->unwatch) {
-        s->unwatch(s->owner, s->child.pidfd);
-    }
-    swx_child_close(&s->child);
-    swx_kernel_close(&s->kernel);
-}
-
-void swx_session_ended(swx_session *s, int64_t now)
-{
-    if (s->state == CLOSED || s->facts.dead || !swx_child_ended(&s->child)) {
-        return;
-    }
-    bool more = true;
-    for (unsigned round = 0; more && round < 64; round++) {
-        more = swx_listen_read(s, true, now);
-    }
-    if (s->cut) {
-        swx_listen_take_plain(s, (const uint8_t *)"\r", 1);
-        s->cut = false;
-    }
-    swx_settle_take_held(s);
-    s->facts.dead = true;
-    s->facts.wait_status = s->child.wait_status;
-    s->check = SWX_NEVER;
-    give_up_shell(s);
-    if (s->state == CLOSING) {
-        s->close_step = now;
-        return;
-    }
-    swx_session_claim_start(s);
-    s->idle_since = s->state == IDLE ? s->idle_since : 0;
-    s->state = DEAD;
-    swx_session_finish_all(s, SWX_END_DIED, swx_child_code(&s->child));
-}
-
-static void close_finally(swx_session *s)
-{
-    s->state = CLOSED;
-    s->facts.closed = true;
-    if (s->unwatch) {
-        s->unwatch(s->owner, s->pty.master);
-    }
-    give_up_shell(s);
-    swx_pty_close(&s->pty);
-    swx_buf_free(&s->output);
-    swx_buf_free(&s->pending);
-    s->written = 0;
-    swx_session_finish_list(s, &s->closer, SWX_END_DONE, 0);
-}
-
-void swx_stop_closing(swx_session *s, int64_t now)
-{
-    swx_session_finish_all(s, SWX_END_CLOSED, 0);
-    if (s->state == CLOSING || s->state == CLOSED) {
-        return;
-    }
-    pid_t group = swx_pty_foreground(&s->pty);
-    bool idle = s->state == IDLE && !s->half;
-    s->state = CLOSING;
-    s->check = SWX_NEVER;
-    s->close_step = now;
-    s->sweeps = 0;
-    swx_child_kill_strays(&s->child);
-    if (s->pty.carrier && idle && !swx_child_ended(&s->child)) { /* what is not told would outlive its carrier */
-        swx_session_type_bytes(s, "\004", 1);
-        s->close_step = s->close_limit = now + CARRIED_CLOSE_GRACE;
-        return;
-    }
-    if (!swx_child_ended(&s->child)) { /* as a terminal does that is closed */
-        if (group > 0 && group != s->child.pid) {
-            kill(-group, SIGHUP);
-            kill(-group, SIGCONT);
-        }
-        swx_child_signal(&s->child, SIGHUP);
-        swx_child_signal(&s->child, SIGCONT);
-        s->close_step = now + CLOSE_LOOK;
-        s->close_limit = now + (has_evidence(s) ? CLOSE_GRACE : 10 * CLOSE_LOOK);
-    }
-}
-
-/* Not back at its prompt, or it cannot be seen for want of a descriptor. */
-static bool may_be_ending(swx_session *s)
-{
-    return swx_kernel_rouse(&s->kernel, s->child.pid, NULL) != SWX_OK || swx_kernel_look(&s->kernel) == SWX_SHELL_ELSEWHERE;
-}
-
-void swx_stop_drive_closing(swx_session *s, int64_t now)
-{
-    if (!swx_child_ended(&s->child) && now < s->close_limit && may_be_ending(s)) {
-        s->close_step = now + CLOSE_LOOK;
-        return;
-    }
-    if (s->sweeps == SHORT_SWEEPS) { /* a look at all processes takes a descriptor, and there may be none to be had but these */
-        give_up_shell(s);
-    }
-    bool gone = swx_child_kill_tree(&s->child);
-    s->sweeps++;
-    if (gone || s->sweeps > CLOSE_SWEEPS) {
-        close_finally(s);
-    } else {
-        s->close_step = now + (s->sweeps < SHORT_SWEEPS ? MS : 10 * MS);
     }
 }

@@ -3,7 +3,7 @@
 
 static uint64_t commands_of(swx_session *s) { return swx_session_look(s).commands; }
 
-static bool doubt(swx_session *s) { return swx_session_doubt(s, commands_of(s), now()); }
+static bool doubt(swx_session *s) { return swx_session_resync(s, commands_of(s), now()); }
 
 /* Reads until the running command has printed that much; the first line of it is a number. */
 static pid_t number_from(swx_session *s, swx_op *op)
@@ -76,7 +76,7 @@ static void test_prompts_are_gone(void)
         wait_until_doubtful(s);
         wait_for_read(s, shell);
         CHECK(op.end == SWX_END_NONE && swx_session_look(s).doubtful);
-        CHECK(!swx_session_doubt(s, commands_of(s) + 1, now()) && !swx_session_doubt(s, commands_of(s) - 1, now()));
+        CHECK(!swx_session_resync(s, commands_of(s) + 1, now()) && !swx_session_resync(s, commands_of(s) - 1, now()));
         CHECK(doubt(s) && !doubt(s) && !swx_session_look(s).doubtful);
         wait_for(s, &op);
         EXPECT(&op, SWX_END_DONE, 7, "out\n");

@@ -1,4 +1,4 @@
-#include "swx_notice.h"
+#include "swx_job_notice.h"
 
 #include "harness.h"
 
@@ -51,22 +51,22 @@ static void test_lines(void)
         CHECK(text);
         memcpy(text, cases[i].before, head);
         memcpy(text + head, cases[i].notices, tail);
-        uint32_t lines = swx_notice_count(text, head + tail);
-        size_t got = head + tail - swx_notice_remove(text, head + tail);
+        uint32_t lines = swx_job_notice_count(text, head + tail);
+        size_t got = head + tail - swx_job_notice_remove(text, head + tail);
         if (got != tail || lines != cases[i].lines || memcmp(text, cases[i].before, head) != 0) {
             fprintf(stderr, "case %zu: %zu bytes in %u lines, wanted %zu in %u\n", i, got, (unsigned)lines, tail, (unsigned)cases[i].lines);
             exit(1);
         }
         free(text);
     }
-    CHECK(swx_notice_count(NULL, 0) == 0 && swx_notice_remove(NULL, 0) == 0);
+    CHECK(swx_job_notice_count(NULL, 0) == 0 && swx_job_notice_remove(NULL, 0) == 0);
 }
 
 static void test_lines_anywhere(void)
 {
     char text[] = "[1]+  Done                    a\none\n[2]   Exit 3                  b\ntwo [1]+  Done    c\n[3]-  Killed                  d\n[1]+  Done    e";
-    CHECK(swx_notice_count((uint8_t *)text, sizeof(text) - 1) == 3);
-    size_t size = swx_notice_remove((uint8_t *)text, sizeof(text) - 1);
+    CHECK(swx_job_notice_count((uint8_t *)text, sizeof(text) - 1) == 3);
+    size_t size = swx_job_notice_remove((uint8_t *)text, sizeof(text) - 1);
     const char *rest = "one\ntwo [1]+  Done    c\n[1]+  Done    e";
     CHECK(size == strlen(rest) && memcmp(text, rest, size) == 0);
 }
@@ -77,15 +77,15 @@ static void test_begin(void)
     const char *lines[] = { "X[1]+  Done                    sleep 1\nY", "X[13]-  Exit 127                a [1] b\nY" };
     for (size_t i = 0; i < SWX_COUNT(lines); i++) {
         for (size_t size = 2; size <= strlen(lines[i]); size++) {
-            CHECK(swx_notice_begin((const uint8_t *)lines[i], size) == 1);
+            CHECK(swx_job_notice_begin((const uint8_t *)lines[i], size) == 1);
         }
     }
     const char *others[] = { "[user@host]$ ", "In [1]: x", "[1]x", "[]", "[1]+  Running                 cat\n", "[1]*", "[ 50%] Building\n",
                              "[1]+  Done x\n" };
     for (size_t i = 0; i < SWX_COUNT(others); i++) {
-        CHECK(swx_notice_begin((const uint8_t *)others[i], strlen(others[i])) == strlen(others[i]));
+        CHECK(swx_job_notice_begin((const uint8_t *)others[i], strlen(others[i])) == strlen(others[i]));
     }
-    CHECK(swx_notice_begin((const uint8_t *)"", 0) == 0);
+    CHECK(swx_job_notice_begin((const uint8_t *)"", 0) == 0);
 }
 
 static void test_lead(void)
@@ -94,8 +94,8 @@ static void test_lead(void)
     for (size_t i = 0; i < SWX_COUNT(lines); i++) {
         char text[200];
         snprintf(text, sizeof(text), "%s%s", notices, lines[i]);
-        CHECK(swx_notice_lead((const uint8_t *)text, strlen(text)) == strlen(notices));
-        CHECK(swx_notice_lead((const uint8_t *)lines[i], strlen(lines[i])) == 0);
+        CHECK(swx_job_notice_lead((const uint8_t *)text, strlen(text)) == strlen(notices));
+        CHECK(swx_job_notice_lead((const uint8_t *)lines[i], strlen(lines[i])) == 0);
     }
 }
 
@@ -110,7 +110,7 @@ static void test_any_bytes(void)
             CHECK(text);
             memcpy(text, line + cut, size - cut);
             text[(size - cut) / 2] = (uint8_t)byte;
-            CHECK(swx_notice_count(text, size - cut) <= 2 && swx_notice_begin(text, size - cut) <= size - cut && swx_notice_remove(text, size - cut) <= size - cut);
+            CHECK(swx_job_notice_count(text, size - cut) <= 2 && swx_job_notice_begin(text, size - cut) <= size - cut && swx_job_notice_remove(text, size - cut) <= size - cut);
             free(text);
         }
     }

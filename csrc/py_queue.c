@@ -1,0 +1,112 @@
+/* Completions: what an event loop watches to learn of ended operations. */
+#include "py_core.h"
+
+typedef struct {
+    PyObject_HEAD
+    swx_queue *queue;
+} queue_object;
+
+static PyObject *queue_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    if (!PyArg_ParseTuple(args, ":Completions") || (kwargs && PyDict_Size(kwargs))) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "Completions() takes no arguments");
+        }
+        return NULL;
+    }
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    queue_object *self = (queue_object *)allocate(type, 0);
+    swx_error err;
+    if (self && swx_queue_new(&self->queue, &err) != SWX_OK) {
+        swx_py_raise(&err);
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static void drop_all(swx_wake *item)
+{
+    while (item) {
+        swx_wake *next = item->next;
+        swx_request_unref((swx_request *)item);
+        item = next;
+    }
+}
+
+static void queue_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    queue_object *self = (queue_object *)object;
+    if (self->queue) {
+        drop_all(swx_queue_close(self->queue));
+        swx_queue_unref(self->queue);
+    }
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+static PyObject *queue_fileno(queue_object *self, PyObject *unused)
+{
+    (void)unused;
+    return PyLong_FromLong(swx_queue_fd(self->queue));
+}
+
+static PyObject *queue_take(queue_object *self, PyObject *unused)
+{
+    (void)unused;
+    PyObject *list = PyList_New(0);
+    swx_wake *item = list ? swx_queue_take(self->queue) : NULL;
+    while (item) {
+        swx_request *request = (swx_request *)item;
+        item = item->next;
+        if (list && request->future && PyList_Append(list, request->future) < 0) {
+            Py_CLEAR(list);
+        }
+        swx_request_unref(request);
+    }
+    return list;
+}
+
+static PyMethodDef queue_methods[] = {
+    { "fileno", (PyCFunction)(void (*)(void))queue_fileno, METH_NOARGS,
+      "fileno($self, /)\n--\n\nA descriptor that is readable while something waits to be taken.  Valid as long as the object." },
+    { "take", (PyCFunction)(void (*)(void))queue_take, METH_NOARGS,
+      "take($self, /)\n--\n\nThe `future` objects of all operations that ended, or have news, since the last call, oldest first." },
+    { NULL, NULL, 0, NULL },
+};
+
+static PyType_Slot queue_slots[] = {
+    { Py_tp_doc, "Completions()\n--\n\nCollects ended operations for one event loop.\n\nAny thread may end operations; one loop "
+                 "watches fileno() and calls take()." },
+    { Py_tp_new, queue_new },
+    { Py_tp_dealloc, queue_dealloc },
+    { Py_tp_methods, queue_methods },
+    { 0, NULL },
+};
+
+static PyType_Spec queue_spec = {
+    .name = "swerex_c._core.Completions",
+    .basicsize = sizeof(queue_object),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = queue_slots,
+};
+
+int swx_py_queue_init(PyObject *module, swx_py_state *state)
+{
+    state->queue_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &queue_spec, NULL);
+    return state->queue_type ? PyModule_AddType(module, state->queue_type) : -1;
+}
+
+swx_queue *swx_py_queue_get(swx_py_state *state, PyObject *object)
+{
+    if (object == Py_None) {
+        return NULL;
+    }
+    if (!Py_IS_TYPE(object, state->queue_type)) {
+        PyErr_SetString(PyExc_TypeError, "queue must be a Completions or None");
+        return NULL;
+    }
+    return ((queue_object *)object)->queue;
+}

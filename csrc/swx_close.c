@@ -1,0 +1,118 @@
+/* The end of the shell, and of the session with all that it started. */
+#include "swx_session_private.h"
+#include "swx_tree.h"
+
+#include <signal.h>
+
+enum { CLOSE_SWEEPS = 400 };
+enum { SHORT_SWEEPS = 20 }; /* after which they come less often */
+static const int64_t CLOSE_GRACE = 1000 * MS; /* for the shell to end by itself: it may be saving its history */
+static const int64_t CARRIED_CLOSE_GRACE = 300 * MS; /* for a carrier to hear that its shell has ended */
+static const int64_t CLOSE_LOOK = 20 * MS;
+
+/* Closes what only a living shell is looked at by. */
+static void give_up_shell(swx_session *s)
+{
+    if (s->unwatch) {
+        s->unwatch(s->owner, s->child.pidfd);
+    }
+    swx_child_close(&s->child);
+    swx_kernel_close(&s->kernel);
+}
+
+void swx_session_ended(swx_session *s, int64_t now)
+{
+    if (s->state == CLOSED || s->facts.dead || !swx_child_ended(&s->child)) {
+        return;
+    }
+    bool more = true;
+    for (unsigned round = 0; more && round < 64; round++) {
+        more = swx_output_read(s, true, now);
+    }
+    if (s->cut) {
+        swx_output_take_plain(s, (const uint8_t *)"\r", 1);
+        s->cut = false;
+    }
+    swx_completion_take_held(s);
+    s->facts.dead = true;
+    s->facts.wait_status = s->child.wait_status;
+    s->check = SWX_NEVER;
+    give_up_shell(s);
+    if (s->state == CLOSING) {
+        s->close_step = now;
+        return;
+    }
+    swx_session_claim_start(s);
+    s->idle_since = s->state == IDLE ? s->idle_since : 0;
+    s->state = DEAD;
+    swx_session_finish_all(s, SWX_END_DIED, swx_child_code(&s->child));
+}
+
+static void close_finally(swx_session *s)
+{
+    s->state = CLOSED;
+    s->facts.closed = true;
+    if (s->unwatch) {
+        s->unwatch(s->owner, s->pty.master);
+    }
+    give_up_shell(s);
+    swx_pty_close(&s->pty);
+    swx_buf_free(&s->output);
+    swx_buf_free(&s->pending);
+    s->written = 0;
+    swx_session_finish_list(s, &s->closer, SWX_END_DONE, 0);
+}
+
+void swx_close_begin(swx_session *s, int64_t now)
+{
+    swx_session_finish_all(s, SWX_END_CLOSED, 0);
+    if (s->state == CLOSING || s->state == CLOSED) {
+        return;
+    }
+    pid_t group = swx_pty_foreground(&s->pty);
+    bool idle = s->state == IDLE && !s->half_line_typed;
+    s->state = CLOSING;
+    s->check = SWX_NEVER;
+    s->close_step = now;
+    s->sweeps = 0;
+    swx_tree_kill_orphans(&s->child);
+    if (s->pty.carrier && idle && !swx_child_ended(&s->child)) { /* what is not told would outlive its carrier */
+        swx_session_type_bytes(s, "\004", 1);
+        s->close_step = s->close_limit = now + CARRIED_CLOSE_GRACE;
+        return;
+    }
+    if (!swx_child_ended(&s->child)) { /* as a terminal does that is closed */
+        if (group > 0 && group != s->child.pid) {
+            kill(-group, SIGHUP);
+            kill(-group, SIGCONT);
+        }
+        swx_child_signal(&s->child, SIGHUP);
+        swx_child_signal(&s->child, SIGCONT);
+        s->close_step = now + CLOSE_LOOK;
+        s->close_limit = now + (has_evidence(s) ? CLOSE_GRACE : 10 * CLOSE_LOOK);
+    }
+}
+
+/* Not back at its prompt, or it cannot be seen for want of a descriptor. */
+static bool may_be_ending(swx_session *s)
+{
+    return swx_kernel_unpark(&s->kernel, s->child.pid, NULL) != SWX_OK || swx_kernel_look(&s->kernel) == SWX_SHELL_ELSEWHERE;
+}
+
+void swx_close_step(swx_session *s, int64_t now)
+{
+    if (!swx_child_ended(&s->child) && now < s->close_limit && may_be_ending(s)) {
+        s->close_step = now + CLOSE_LOOK;
+        return;
+    }
+    if (s->sweeps == SHORT_SWEEPS) { /* a look at all processes takes a descriptor, and there may be none to be had but these */
+        give_up_shell(s);
+    }
+    bool gone = swx_tree_kill(&s->child);
+    s->sweeps++;
+    if (gone || s->sweeps > CLOSE_SWEEPS) {
+        close_finally(s);
+    } else {
+        s->close_step = now + (s->sweeps < SHORT_SWEEPS ? MS : 10 * MS);
+    }
+}

@@ -1,0 +1,586 @@
+/* Has the command ended, and how?  The shell is looked at, and where that leaves a doubt it is asked. */
+#include "swx_session_private.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "swx_job_notice.h"
+
+enum { LOOKS_AT_ONCE = 12 }; /* a shell needs some microseconds from its prompt to its read */
+enum { NOTICE_LIMIT = 1 << 20 }; /* output that is searched for job notices */
+enum { SYNC_NEWLINES = 8 }; /* empty lines that are typed for those who may read the terminal besides the shell */
+static const int64_t CALM = 5 * MS;
+static const int64_t HELPER_LIMIT = 1000 * MS; /* for the reader of the shell's stdout to begin: it may never do */
+static const int64_t HELPER_END = 3000 * MS; /* for all of it: others may print without end */
+static const int64_t LEARN_LIMIT = 2000 * MS;   /* for a shell that showed its prompt to go to its read */
+static const int64_t STRIKE_GRACE = 10 * MS; /* for the second prompt of a ^C that came when the command had just ended */
+static const int64_t UNREAD_GRACE = 250 * MS; /* for the START mark behind a prompt of nobody's that came first */
+static const int64_t SYNC_GRACE = 250 * MS;  /* for the shell to answer an empty line, before another one is typed */
+static const int64_t START_GRACE = 20 * MS;     /* for a START mark, once the command was read */
+static const int64_t PROMPT_LIMIT = 1000 * MS;  /* for a prompt that shows behind its mark, on a machine that is busy */
+static const int64_t START_WORK = 20 * MS;      /* of the shell's own, for the same */
+
+/* The command has ended, and more is to be typed. */
+void swx_completion_apply_modes(swx_session *s)
+{
+    if (!s->readline_seen) { /* else readline's, which takes them back itself */
+        s->processed = swx_pty_apply_modes(&s->pty, s->hints & SWX_HINT_STTY, s->attached) || s->processed;
+    }
+}
+
+/* What only looked like the beginning of a mark was output: no more comes that could make it one. */
+void swx_completion_take_held(swx_session *s)
+{
+    size_t size = s->marks.held_size;
+    s->marks.held_size = 0;
+    swx_output_take_plain(s, s->marks.held, size);
+}
+
+/* ---- job notices, and what prompts of the user's print --------------------------------------------------------------- */
+
+/* Takes job notices out of the output, but for what a reader has taken already: see swx_session_take. */
+void swx_completion_remove_notices(swx_session *s)
+{
+    size_t size = s->output.size, taken = s->current ? (size_t)s->current->taken : 0;
+    taken = taken < size ? taken : size;
+    swx_buf_chop(&s->output, size - taken - swx_job_notice_remove(s->output.data + taken, size - taken));
+}
+
+bool swx_completion_asks_about_notices(const swx_session *s)
+{
+    return (s->jobs || s->owed) && !(s->hints & SWX_HINT_JOBS) && s->output.size <= NOTICE_LIMIT && !swx_buf_dropped(&s->output);
+}
+
+/* Bash reports ended jobs in the output of whatever runs when it notices, mostly right before its prompt.  Where lines
+ * look like that, a job of an earlier command is known, and this command has no business with jobs, an empty line asks
+ * for one more prompt: only if that many jobs less are left than before the command were the lines bash's own.
+ * True: wait for that prompt. */
+static bool asks_about_notices(swx_session *s, const candidate *found)
+{
+    if (s->notices) { /* that prompt is here */
+        swx_buf_chop(&s->output, (size_t)(s->output.total - s->notice_end));
+        if (s->jobs + s->owed >= found->jobs + s->notices) {
+            swx_completion_remove_notices(s);
+        }
+        s->notices = 0;
+        return false;
+    }
+    if (!swx_completion_asks_about_notices(s)) {
+        return false;
+    }
+    s->notices = swx_job_notice_count(s->output.data, s->output.size);
+    s->notice_end = s->output.total;
+    if (s->notices) {
+        swx_completion_apply_modes(s);
+    }
+    if (!s->notices || !swx_session_drop_input(s) || !swx_session_type_bytes(s, "\n", 1)) {
+        s->notices = 0;
+        return false;
+    }
+    s->number = found->number;
+    s->found = (candidate){ 0 };
+    s->started = false;
+    return true;
+}
+
+static bool starts_with(const swx_buf *buf, size_t at, const swx_buf *start)
+{
+    return start->size && buf->size - at >= start->size && memcmp(buf->data + at, start->data, start->size) == 0;
+}
+
+/* Bash may report jobs while it reads the command. */
+static size_t leading_notices(const swx_session *s)
+{
+    return swx_completion_asks_about_notices(s) ? swx_job_notice_lead(s->output.data, s->output.size) : 0;
+}
+
+/* Once for a command, when there is enough of its output. */
+size_t swx_completion_drop_start(swx_session *s)
+{
+    if (s->start_dropped || swx_buf_dropped(&s->output)) {
+        return 0;
+    }
+    size_t notices = leading_notices(s), at = notices;
+    s->start_dropped = true;
+    for (unsigned i = 1; i < s->lines && starts_with(&s->output, at, &s->parts[4]); i++) {
+        at += s->parts[4].size;
+    }
+    at += starts_with(&s->output, at, &s->parts[3]) ? s->parts[3].size : 0;
+    at -= notices;
+    if (at) {
+        memmove(s->output.data + notices, s->output.data + notices + at, s->output.size - notices - at);
+        swx_buf_chop(&s->output, at);
+        uint64_t *taken = s->current && !s->current->matched ? &s->current->taken : NULL;
+        uint64_t *const offsets[] = { &s->found.at, &s->before.at, &s->notice_end, taken };
+        for (size_t i = 0; i < SWX_COUNT(offsets); i++) {
+            if (offsets[i]) {
+                *offsets[i] -= *offsets[i] < at ? *offsets[i] : at;
+            }
+        }
+        for (swx_op *op = s->interrupts; op; op = op->link) {
+            op->base -= op->base < at ? op->base : at;
+        }
+    }
+    return at;
+}
+
+bool swx_completion_holds_start(const swx_session *s)
+{
+    if (s->start_dropped) {
+        return false;
+    }
+    size_t notices = leading_notices(s), rest = s->output.size - notices;
+    bool may_be_notice = swx_completion_asks_about_notices(s) && rest && swx_job_notice_begin(s->output.data + notices, rest) == 0;
+    return s->state == RESYNC || may_be_notice || rest < s->parts[3].size + s->lines * s->parts[4].size;
+}
+
+/* ---- the end of a command -------------------------------------------------------------------------------------------- */
+
+/* After `exec > >(tee log)` and the like. */
+static bool stdout_is_pipe(const swx_session *s)
+{
+    char path[48], target[16];
+    if (s->pty.carrier) { /* that would be the carrier's; the hint is given for nothing else there */
+        return true;
+    }
+    snprintf(path, sizeof(path), "/proc/%d/fd/1", (int)s->child.pid);
+    ssize_t size = readlink(path, target, sizeof(target));
+    return size > 5 && memcmp(target, "pipe:", 5) == 0;
+}
+
+/* Where the shell's stdout is a pipe: whether something in it was not read yet. */
+static bool pipe_holds_more(const swx_session *s)
+{
+    char path[48];
+    int size = 0;
+    snprintf(path, sizeof(path), "/proc/%d/fd/1", (int)s->child.pid);
+    int fd = !s->pty.carrier && stdout_is_pipe(s) ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
+    bool more = fd >= 0 && ioctl(fd, FIONREAD, &size) == 0 && size > 0;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return more;
+}
+
+/* What prints for the shell gets time to read, and then a moment to write: that nobody can see from outside. */
+static bool helper_is_behind(swx_session *s, int64_t now)
+{
+    int64_t quiet = now - s->last_data;
+    s->helper_until = s->helper_until ? s->helper_until : now + HELPER_END;
+    if (now >= s->helper_until) {
+        return false;
+    }
+    if (quiet < HELPER_LIMIT && pipe_holds_more(s)) {
+        s->helper_busy = now;
+    }
+    return quiet < CALM || now - s->helper_busy < 4 * CALM; /* it was slow just now */
+}
+
+/* unread: NULL, or why the shell has not run what was typed. */
+void swx_completion_conclude(swx_session *s, int code, uint32_t jobs, const char *unread, int64_t now)
+{
+    swx_completion_drop_start(s);
+    swx_resync_drop_own(s);
+    s->stopped = s->newborn = 0;
+    swx_completion_apply_modes(s);
+    bool processed = s->processed;
+    s->processed = false;
+    if (s->hints & SWX_HINT_SETTLE) {
+        s->helper = stdout_is_pipe(s);
+    }
+    s->owed = s->hints & SWX_HINT_STARTS ? s->jobs : s->jobs > jobs ? s->jobs - jobs : 0;
+    s->jobs = jobs;
+    s->code = code;
+    swx_session_become_idle(s, now);
+    s->check = SWX_NEVER;
+    s->facts.commands += !s->arms_prompt;
+    s->arms_prompt = false;
+    swx_op *op = s->current;
+    s->current = NULL;
+    if (op) {
+        op->processed = processed;
+        if (unread) {
+            op->error = (swx_error){ .status = SWX_EINVAL, .text = unread };
+        }
+        swx_session_finish(s, op, unread ? SWX_END_SYSTEM : SWX_END_DONE, code, true);
+    } else if (s->interrupts) { /* nobody else waits for this output */
+        op = s->interrupts;
+        s->interrupts = op->link;
+        op->link = NULL;
+        op->processed = processed;
+        swx_session_finish(s, op, SWX_END_DONE, code, true);
+    }
+    swx_session_finish_list(s, &s->interrupts, SWX_END_DONE, code);
+    swx_session_begin(s, now);
+}
+
+/* Empty, but for job notices. */
+static bool says_nothing(const swx_buf *output)
+{
+    uint32_t lines = 0;
+    for (size_t i = 0; i < output->size && output->size < NOTICE_LIMIT; i++) {
+        lines += output->data[i] == '\n';
+    }
+    return !output->size || (output->size < NOTICE_LIMIT && output->data[output->size - 1] == '\n' &&
+                             lines == swx_job_notice_count(output->data, output->size));
+}
+
+/* Behind a carrier the shell is asked for more than the command's end: see swx_session_private.h. */
+static bool asks_carrier(const swx_session *s, const candidate *found)
+{
+    bool modes = (s->hints & SWX_HINT_STTY) || s->modes_may_differ || found->code > 128;
+    return s->pty.carrier && (s->nonce_is_exposed || (modes && !s->adds_cr));
+}
+
+/* A program that an interrupt left behind may still wait in a read of the terminal, which it began while it was in the
+ * foreground, and would take the next line that is typed.  It may have an empty one; the shell answers that with a prompt. */
+static void type_empty_line(swx_session *s, int64_t now)
+{
+    s->sync_newline_at = now;
+    s->sync_newlines++;
+    if (!swx_session_type_bytes(s, "\n", 1)) {
+        swx_session_lose(s);
+        return;
+    }
+    s->backoff = FIRST_CHECK;
+    swx_session_check_in(s, now, s->backoff);
+}
+
+/* True: it is not proved yet that the shell reads what is typed. */
+static bool waits_for_sync_newline(swx_session *s, candidate *found, int64_t now)
+{
+    if (!s->pty.carrier || !s->interrupted_at || s->attached) {
+        return false;
+    }
+    if (s->sync_newline_at) {
+        found->conflict = found->conflict || s->before.conflict || found->code != s->before.code;
+        found->altered = found->altered || s->before.altered;
+        found->rank = s->before.rank;
+        found->at = s->before.at;
+        return false;
+    }
+    s->before = *found;
+    s->number = found->number ? found->number : s->number;
+    s->found = (candidate){ 0 };
+    s->started = false;
+    s->sync_newlines = 0;
+    type_empty_line(s, now);
+    return true;
+}
+
+static void conclude_from_mark(swx_session *s, int64_t now)
+{
+    candidate found = s->found;
+    if (waits_for_sync_newline(s, &found, now)) {
+        return;
+    }
+    /* PS1 may hold a mark by now that was expanded before.  Behind a guard nothing else tells where stderr is, and
+     * without START marks what PS0 and PS2 print. */
+    bool own = ((s->hints & SWX_HINT_PROMPT) && !s->numbers_may_skip) || (s->guard && (s->hints & SWX_HINT_EXEC)) ||
+               (!s->start_marks && (s->hints & SWX_HINT_SOURCE));
+    /* A prompt, and nothing has run; and it is not that the shell said why (history expansion may fail). */
+    bool idle = found.rank == 1 && s->current && s->current->runs && !s->begun && says_nothing(&s->output);
+    if (found.conflict || found.altered || found.code < 0 || s->number_too_high || own || idle || s->replied ||
+        asks_carrier(s, &found)) {
+        swx_buf_chop(&s->output, (size_t)(s->output.total - found.at));
+        swx_resync_begin(s, now, false);
+        return;
+    }
+    bool missed_start = s->expects_start && !s->begun && found.number > s->number;
+    s->start_dropped = s->start_dropped && !missed_start;
+    if (!s->helper) { /* what a helper prints comes behind the prompt */
+        swx_buf_chop(&s->output, (size_t)(s->output.total - found.at));
+    }
+    s->number = found.number ? found.number : s->number;
+    s->lost_prompts = 0;
+    s->start_misses += missed_start; /* after two PS0 cannot be kept: the session goes on without, and knows what it prints */
+    if (missed_start || s->readline_seen) {
+        swx_resync_begin(s, now, false);
+        return;
+    }
+    if (!s->expects_start || s->begun) {
+        s->start_misses = 0;
+    }
+    if (asks_about_notices(s, &found)) {
+        swx_session_check_in(s, now, s->backoff);
+        return;
+    }
+    swx_completion_conclude(s, found.code, found.jobs, NULL, now);
+}
+
+void swx_completion_look_again(swx_session *s, int64_t now)
+{
+    swx_session_check_in(s, now, s->backoff);
+    s->backoff = earlier(s->backoff * 2, LONGEST_CHECK);
+}
+
+/* ---- looks at the shell ---------------------------------------------------------------------------------------------- */
+
+/* Whether the shell has read all and gone on: it waits for something, or has worked for longer than to parse that.  Time alone
+ * says nothing: on a busy machine it may not have had a processor. */
+static bool is_past_start(swx_session *s, int64_t now)
+{
+    if (now - s->delivered <= START_GRACE || !typed_all(s) || !swx_pty_input_consumed(&s->pty)) {
+        return false;
+    }
+    int64_t worked = swx_kernel_worked(s->child.pid);
+    bool first = !s->still;
+    s->still = first ? worked : s->still;
+    return !first && (worked < 0 || worked - s->still > START_WORK || swx_kernel_sleeps(s->child.pid));
+}
+
+/* The command was read and runs, but the START mark did not come: somebody has changed PS0.  What has arrived so far is
+ * taken for its output. */
+static void begin_without_mark(swx_session *s)
+{
+    s->begun = true;
+    s->expects_start = false;
+    swx_op *op = swx_output_matching(s);
+    if (!op) {
+        return;
+    }
+    swx_buf so_far = s->output;
+    op->base = 0;
+    swx_span spans[3];
+    swx_buf_init(&s->output, so_far.limit);
+    swx_buf_spans(&so_far, spans);
+    for (size_t i = 0; i < SWX_COUNT(spans); i++) {
+        swx_output_take_output(s, spans[i].bytes, spans[i].size);
+    }
+    if (swx_output_matching(s) == op && s->output.size == so_far.size) {
+        s->output.total += swx_buf_dropped(&so_far); /* head and tail lie as they did */
+    }
+    swx_buf_free(&so_far);
+}
+
+/* A ^C that is typed to a carrier may find the command ended, and the shell then shows a second prompt: behind this command's, or
+ * before the next one's START.  Neither must decide. */
+static bool is_early(const swx_session *s, int64_t now)
+{
+    bool unread = s->found.rank == 1 && s->current && s->current->runs && s->expects_start && !s->begun;
+    return (s->interrupted_at && now - s->interrupted_at < STRIKE_GRACE) || (unread && now - s->delivered < UNREAD_GRACE);
+}
+
+/* A prompt that nobody can change comes behind the guard's mark, and is not to be the next command's output. */
+bool swx_completion_shows_prompt(const swx_session *s, int64_t now)
+{
+    bool missing = s->output.total - s->found.at < s->parts[2].size;
+    return s->prompt_follows_guard && s->found.rank && now - s->last_data < (missing ? PROMPT_LIMIT : CALM);
+}
+
+/* A shell in the place of ours (`exec bash`, `exec zsh`) is at a prompt of its own, of which our marks know nothing: a bash is asked, and
+ * with another one nothing can be done.  A bash waits in readline there, or reads as ours does; else it is for a `read`.  One that was
+ * told what to run may wait so too. */
+static bool meets_another_shell(swx_session *s, int64_t now)
+{
+    if (s->pty.carrier || !s->begun || now - s->last_data <= UNHEARD || !swx_shell_is_replaced(s) || !swx_evidence_is_still(s, now, true)) {
+        return false;
+    }
+    swx_shell_kind kind = swx_kernel_shell_of(s->child.pid);
+    bool prompt = !swx_pty_is_canonical(&s->pty) || swx_kernel_reads_as_prompt(&s->kernel);
+    if (kind == SWX_NO_SHELL || (kind == SWX_BASH && !prompt) || (kind == SWX_OTHER_SHELL && s->attached) ||
+        !swx_evidence_drained(s, now)) {
+        return false;
+    }
+    if (kind == SWX_BASH) {
+        s->readline_seen = true;
+        s->kernel.buffer = 0;
+        swx_shell_remember(s);
+        swx_resync_begin(s, now, true);
+    } else {
+        s->loss = "Another shell, which is no bash, has taken the place of the session's own (exec)";
+        swx_session_lose(s);
+    }
+    return true;
+}
+
+static void check_running(swx_session *s, int64_t now, bool fresh)
+{
+    /* Without a mark, readline's wait may be a program's of the same process. */
+    where at = swx_evidence_look(s, fresh ? LOOKS_AT_ONCE : 1);
+    if (at == AT_PROMPT && s->readline_seen && !s->found.rank && !swx_shell_is_program_of(s, s->child.pid)) {
+        s->readline_seen = false;
+        at = NOT_YET;
+    }
+    if (at == AT_PROMPT && (!s->found.rank || (s->expects_start && !s->begun)) && !swx_evidence_waits_for_input(s)) {
+        swx_completion_look_again(s, now); /* more of the command is on its way: a question would cut it in two */
+        return;
+    }
+    if (at == AT_PROMPT || (at == NO_EVIDENCE && s->found.rank)) {
+        if (!swx_evidence_drained(s, now)) {
+            if (s->state == RUNNING && swx_output_is_held(s)) {
+                swx_completion_look_again(s, now);
+            } else if (s->state == RUNNING) {
+                swx_session_check_in(s, now, MS / 10);
+            }
+            return;
+        }
+        if (s->pty.carrier && is_early(s, now)) {
+            swx_session_check_in(s, now, MS);
+            return;
+        }
+        if (swx_completion_shows_prompt(s, now)) {
+            swx_session_check_in(s, now, CALM / 4);
+            return;
+        }
+        if (s->helper && helper_is_behind(s, now)) {
+            swx_session_check_in(s, now, CALM / 4);
+            return;
+        }
+        if (swx_evidence_is_reader_ahead(s, at, now)) {
+            return;
+        }
+        if (s->stopped == s->child.pid && swx_kernel_has_newborn(s->child.pid)) {
+            swx_completion_look_again(s, now); /* it may be about to take the terminal */
+        } else if (s->found.rank && swx_interrupt_left_newborn(s)) {
+            swx_buf_chop(&s->output, (size_t)(s->output.total - s->found.at));
+            swx_resync_begin(s, now, false);
+        } else if (s->found.rank) {
+            conclude_from_mark(s, now);
+        } else {
+            s->lost_prompts++;
+            swx_resync_begin(s, now, true);
+        }
+        return;
+    }
+    if (fresh && s->found.rank) { /* the shell is on its way to its read */
+        s->backoff = MS / 20;
+    }
+    if (!fresh && !s->begun && at == NOT_YET && is_past_start(s, now) && swx_evidence_drained(s, now) && !s->begun) {
+        begin_without_mark(s);
+    }
+    if (!fresh && !s->found.rank && at == NOT_YET && meets_another_shell(s, now)) {
+        return;
+    }
+    swx_completion_look_again(s, now);
+}
+
+/* Where the kernel does not tell and no mark comes: the shell is asked once it has been still for a while, if the command may
+ * have hidden its prompts, or an interrupt has ended whatever it may have read by itself.  Else it is more likely to be reading
+ * something, which must not get the question. */
+static bool asks_unheard(swx_session *s, int64_t now)
+{
+    bool unread = s->expects_start && !s->begun; /* the shell waits for more of it, in an open quote of an alias's */
+    bool may = !s->pty.carrier && !has_evidence(s) && !s->found.rank && !s->attached && !s->notices && !swx_output_is_held(s) &&
+               (unread || (s->hints & SWX_HINT_HIDES) || s->stopped == s->child.pid);
+    int64_t worked = may && swx_evidence_is_still(s, now, true) ? swx_kernel_worked(s->child.pid) : 0;
+    bool again = worked && worked == s->still;
+    s->still = worked;
+    if (!again || !swx_evidence_drained(s, now)) {
+        return false;
+    }
+    s->still = 0;
+    if (swx_evidence_is_reader_ahead(s, NO_EVIDENCE, now)) {
+        return true;
+    }
+    swx_completion_take_held(s);
+    s->readline_seen = s->readline_seen || !swx_pty_is_canonical(&s->pty); /* as in swx_evidence_look */
+    s->owner_saw_end = !unread; /* what comes meanwhile is the command's, and its mark may still come */
+    swx_resync_ask(s, now, true);
+    return true;
+}
+
+/* Of a command that is typed in raw mode all but the last line has to be read before the terminal is itself again; the
+ * shell waits for that line then. */
+static void check_arriving(swx_session *s, int64_t now)
+{
+    where at = swx_evidence_look(s, LOOKS_AT_ONCE);
+    if (at == NOT_YET || !swx_evidence_waits_for_input(s)) {
+        swx_session_check_in(s, now, s->backoff);
+        s->backoff = earlier(s->backoff * 2, 2 * MS);
+        return;
+    }
+    s->arriving = false;
+    s->delivered = now;
+    s->backoff = FIRST_CHECK;
+    swx_session_check_in(s, now, s->backoff);
+    if (s->raw) {
+        swx_pty_set_raw(&s->pty, false);
+    }
+    if (!swx_session_type_end(s)) {
+        swx_session_lose(s);
+    }
+}
+
+static void become_ready(swx_session *s, int64_t now)
+{
+    swx_session_become_idle(s, now);
+    s->start_marks = true;
+    swx_shell_remember(s);
+    s->nonce_is_exposed = s->pty.carrier;
+    s->facts.kernel_proof = has_evidence(s);
+    swx_buf_clear(&s->output);
+    swx_session_begin(s, now);
+    if (s->state == IDLE) {
+        swx_session_finish_list(s, &s->interrupts, SWX_END_DONE, 0);
+    }
+}
+
+static void check_starting(swx_session *s, int64_t now)
+{
+    if (!s->found.rank) {
+        swx_session_check_in(s, now, LONGEST_CHECK);
+        return;
+    }
+    s->learn_until = s->learn_until ? s->learn_until : now + LEARN_LIMIT;
+    for (unsigned i = 0; i < LOOKS_AT_ONCE; i++) {
+        swx_status status = swx_kernel_learn(&s->kernel);
+        if (status != SWX_MORE || now > s->learn_until) {
+            s->number = s->found.number;
+            become_ready(s, now);
+            return;
+        }
+    }
+    swx_session_check_in(s, now, MS / 20);
+}
+
+/* Who has read the answer to a query before the prompt's mark is no shell at its prompt. */
+static void check_reply(swx_session *s, int64_t now)
+{
+    bool read = s->replied && typed_all(s) && swx_pty_input_consumed(&s->pty) && swx_evidence_drained(s, now);
+    s->replied = s->replied && (!read || s->found.rank);
+}
+
+void swx_completion_check(swx_session *s, int64_t now, bool fresh)
+{
+    switch (s->state) {
+    case STARTING:
+        check_starting(s, now);
+        break;
+    case RUNNING:
+        if (s->shell_may_have_piece) {
+            swx_session_lose(s);
+            break;
+        }
+        check_reply(s, now);
+        if (s->state != RUNNING) {
+            break;
+        }
+        if (s->arriving) {
+            check_arriving(s, now);
+        } else if (fresh ? s->found.rank > 0 : (s->found.rank > 0 || has_evidence(s))) {
+            check_running(s, now, fresh);
+        } else if (!fresh) {
+            if (s->sync_newline_at && s->sync_newlines < SYNC_NEWLINES && now - s->sync_newline_at > SYNC_GRACE) {
+                type_empty_line(s, now);
+            }
+            if (!meets_another_shell(s, now) && !asks_unheard(s, now)) {
+                swx_session_check_in(s, now, LONGEST_CHECK);
+            }
+        }
+        break;
+    case RESYNC:
+        swx_resync_check(s, now);
+        break;
+    case IDLE:
+        s->check = SWX_NEVER;
+        swx_session_begin(s, now);
+        break;
+    default:
+        s->check = SWX_NEVER;
+        break;
+    }
+}

@@ -1,0 +1,36 @@
+/* swx_queue.h: a queue of ended things for one waiting thread or event loop, and a descriptor that tells of it.
+ *
+ * Any thread pushes; the owner watches swx_queue_fd for readability and takes everything at once.  Only the push into
+ * an empty queue writes to the descriptor, so a burst of completions costs one wake-up.
+ * Reference-counted, because an operation may outlive the loop that asked for it.  The lock of a queue is the innermost
+ * one: nothing is called with it held.
+ */
+#ifndef SWX_WAKER_H
+#define SWX_WAKER_H
+
+#include "swx.h"
+
+typedef struct swx_queue swx_queue;
+
+/* A link in the queue, part of the thing itself. */
+typedef struct swx_wake {
+    struct swx_wake *next;
+} swx_wake;
+
+/* One reference.  SWX_ENOMEM, SWX_ESYS (eventfd). */
+swx_status swx_queue_new(swx_queue **out, swx_error *err);
+void swx_queue_ref(swx_queue *queue);
+void swx_queue_unref(swx_queue *queue); /* NULL is legal */
+
+int swx_queue_fd(const swx_queue *queue);
+
+/* False when the queue is closed: the item stays the caller's. */
+bool swx_queue_push(swx_queue *queue, swx_wake *item);
+
+/* Nobody will take any more: returns what is queued and refuses what comes. */
+swx_wake *swx_queue_close(swx_queue *queue);
+
+/* All items, oldest first; resets the descriptor. */
+swx_wake *swx_queue_take(swx_queue *queue);
+
+#endif

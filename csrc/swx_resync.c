@@ -1,0 +1,497 @@
+/* Asks the shell how its last command ended, where its marks and the kernel do not tell. */
+#include "swx_session_private.h"
+
+#include <signal.h>
+#include <string.h>
+
+#include "swx_job_notice.h"
+
+enum { LOOKS_AT_ONCE = 12 }; /* a shell needs some microseconds from its prompt to its read */
+enum { CHALLENGE_ATTEMPTS = 3 }; /* to get a mark shown at all */
+static const int64_t CALM = 5 * MS;
+static const int64_t ARRIVAL = 1500 * MS; /* for a command without a START mark to be read: a look has come there and back meanwhile */
+
+static bool contains(const uint8_t *text, size_t size, const char *part)
+{
+    return memmem(text, size, part, strlen(part)) != NULL;
+}
+
+static const uint8_t *find_last(const uint8_t *text, size_t size, const char *part)
+{
+    const uint8_t *found = NULL, *end = text + size;
+    for (const uint8_t *at = text; (at = memmem(at, (size_t)(end - at), part, strlen(part))); at++) {
+        found = at;
+    }
+    return found;
+}
+
+static bool ends_with(const uint8_t *text, size_t size, const char *part)
+{
+    size_t length = strlen(part);
+    return size >= length && memcmp(text + size - length, part, length) == 0;
+}
+
+/* ---- what our own elements of PROMPT_COMMAND show -------------------------------------------------------------------- */
+
+/* Where our text begins in a line, behind what a command has left there without a newline.  NULL: it is not there,
+ * or the user's own look at PROMPT_COMMAND. */
+static const uint8_t *find_own(const swx_session *s, const uint8_t *line, size_t size)
+{
+    static const struct { const char *head, *end; bool group; } texts[] = {
+        { SWX_REASSERT_GROUP, SWX_GROUP_END, true },
+        { SWX_GUARD_GROUP, SWX_GROUP_END, true },
+        { SWX_REASSERT, SWX_REASSERT_END, false },
+        { SWX_REASSERT, SWX_REASSERT_TRACED, false },
+        { SWX_REASSERT, SWX_REASSERT_BARE, false },
+        { SWX_REASSERT, SWX_BARE_END, false },
+        { SWX_GUARD, SWX_GUARD_END, false },
+    };
+    if (contains(line, size, "PROMPT_COMMAND") || !contains(line, size, s->marks.nonce)) {
+        return NULL;
+    }
+    for (size_t i = 0; i < SWX_COUNT(texts); i++) {
+        const uint8_t *at = find_last(line, size, texts[i].head);
+        if (at && texts[i].group) {
+            return ends_with(line, size, texts[i].end) ? at : NULL;
+        }
+        if (at && ends_with(line, size, texts[i].end)) {
+            if (at - line < 2 || at[-1] != ' ' || at[-2] != '+') {
+                return line; /* what a DEBUG trap says before it, or another PS4, goes too */
+            }
+            for (at--; at > line && at[-1] == '+';) {
+                at--;
+            }
+            return at;
+        }
+    }
+    return NULL;
+}
+
+/* What the shell shows of our element of PROMPT_COMMAND: under `set -x` where BASH_XTRACEFD is the terminal, under
+ * `set -v`, and by a DEBUG trap that prints commands.  It runs after the command, so that it is the last. */
+void swx_resync_drop_own(swx_session *s)
+{
+    swx_buf *output = &s->output;
+    while ((s->reassert || s->guard) && !swx_buf_dropped(output) && output->size && output->data[output->size - 1] == '\n') {
+        const uint8_t *before = memrchr(output->data, '\n', output->size - 1);
+        const uint8_t *line = before ? before + 1 : output->data;
+        size_t size = output->size - (size_t)(line - output->data);
+        const uint8_t *from = find_own(s, line, size);
+        if (!from) {
+            return;
+        }
+        swx_buf_chop(output, size - (size_t)(from - line));
+    }
+}
+
+/* ---- the question ---------------------------------------------------------------------------------------------------- */
+
+/* What is to be asked about a carrier's terminal.  Bash itself puts its modes back when a job dies of a signal, but not when
+ * one exits and leaves them. */
+static swx_modes_question modes_question(const swx_session *s)
+{
+    if (!s->pty.carrier || (s->adds_cr && !s->nonce_is_exposed)) {
+        return SWX_MODES_SKIP;
+    }
+    return s->nonce_is_exposed ? SWX_MODES_FIRST : s->hints & SWX_HINT_STTY ? SWX_MODES_KEEP : SWX_MODES_ASK;
+}
+
+/* Types one of our lines.  A return is what ends it in readline, where a newline is a key that the user may have
+ * bound. */
+static bool type_line(swx_session *s, swx_buf *line)
+{
+    bool keys = swx_kernel_look(&s->kernel) == SWX_SHELL_READLINE;
+    for (size_t i = 0; keys && i < line->size; i++) {
+        line->data[i] = line->data[i] == '\n' ? '\r' : line->data[i];
+    }
+    return swx_session_type_bytes(s, line->data, line->size);
+}
+
+static void type_question(swx_session *s, int64_t now)
+{
+    swx_buf line;
+    swx_buf_init(&line, PART_LIMIT);
+    s->phase = ASK;
+    s->part = 0;
+    swx_buf_clear(&s->parts[0]); /* what is known of prompts holds until there is an answer */
+    s->give_up = now + RESYNC_LIMIT;
+    s->backoff = FIRST_CHECK;
+    s->last_data = now;
+    swx_session_check_in(s, now, s->backoff);
+    s->question = modes_question(s);
+    swx_completion_apply_modes(s);
+    bool typed = (s->owner_saw_end || swx_marks_init(&s->marks, NULL) == SWX_OK) && swx_session_drop_input(s) &&
+                 swx_shelltext_question(&line, &s->marks, s->question) == SWX_OK &&
+                 type_line(s, &line);
+    s->nonce_is_exposed = s->modes_may_differ = false;
+    swx_buf_free(&line);
+    if (!typed) {
+        swx_session_lose(s);
+    }
+}
+
+void swx_resync_ask(swx_session *s, int64_t now, bool prompt_missing)
+{
+    swx_resync_drop_own(s); /* which the next nonce is not in */
+    if ((s->begun || !s->expects_start) && !swx_completion_holds_start(s)) {
+        swx_completion_drop_start(s); /* the answer has what the prompts print from now on */
+    }
+    s->state = RESYNC;
+    s->command_thrown_away = s->read_before > 0 && swx_kernel_bytes_read(s->child.pid) == s->read_before;
+    s->facts.questions++;
+    s->attempt = 0;
+    s->doubted = s->found.rank;
+    s->answered = false;
+    s->prompt_missing = prompt_missing;
+    s->unexpanded = s->found.rank && s->found.code < 0;
+    bool replied = s->replied && s->found.rank;
+    s->interrupted_once = s->ask_again = replied;
+    s->told = replied ? s->found.code : -1;
+    if (replied) { /* what it has read already would be the beginning of the question: it forgets that first */
+        s->replied = false;
+        s->phase = ASK;
+        s->give_up = now + RESYNC_LIMIT;
+        s->last_data = now;
+        s->backoff = FIRST_CHECK;
+        swx_session_check_in(s, now, s->backoff);
+        swx_pty_signal(&s->pty, SIGINT, NULL);
+    } else {
+        type_question(s, now);
+    }
+}
+
+/* The end of a command is in doubt, or our prompts are gone. */
+void swx_resync_begin(swx_session *s, int64_t now, bool prompt_missing)
+{
+    if (prompt_missing) {
+        swx_completion_take_held(s);
+    }
+    s->owner_saw_end = false;
+    swx_resync_ask(s, now, prompt_missing);
+}
+
+bool swx_resync_is_needed(const swx_session *s)
+{
+    /* A START mark came: what was typed has been read. Without one it may be on its way yet, behind a shell at its prompt, and
+     * the question would become the input of what is read before it. Nor is it typed behind another one of ours.  Where no START
+     * mark can come, behind a guard, with a readonly PS0 or for a line that a program was typed, time has to do. */
+    return s->pty.carrier && s->state == RUNNING && s->begun && !s->found.rank && !s->attached &&
+           !s->sync_newline_at && !s->notices && typed_all(s) && !swx_output_is_held(s);
+}
+
+bool swx_session_resync(swx_session *s, uint64_t commands, int64_t now)
+{
+    bool arrived = (s->expects_start && !s->numbers_may_skip) || now - s->delivered > ARRIVAL;
+    if (s->facts.commands != commands || !arrived || !swx_resync_is_needed(s)) {
+        return false;
+    }
+    s->owner_saw_end = true;
+    swx_resync_ask(s, now, true);
+    return true;
+}
+
+/* The question, which a terminal with echo has shown behind the prompt, and the prompt itself, are no output. */
+static void drop_echo(swx_session *s)
+{
+    swx_buf *output = &s->output;
+    while (output->size && !swx_buf_dropped(output)) { /* both its questions begin so */
+        size_t part = output->size < PART_LIMIT ? output->size : PART_LIMIT;
+        const uint8_t *text = output->data + output->size - part, *at = find_last(text, part, SWX_QUESTION);
+        if (!at || !contains(at, (size_t)(text + part - at), s->marks.nonce)) {
+            return;
+        }
+        swx_buf_chop(output, (size_t)(text + part - at));
+    }
+}
+
+void swx_resync_end_doubt(swx_session *s)
+{
+    s->prompt_missing = !s->found.rank;
+    if (s->found.rank) { /* it was only late */
+        swx_buf_chop(&s->output, (size_t)(s->output.total - s->found.at));
+    } else {
+        const swx_buf *ps0 = &s->parts[3]; /* the question's own */
+        s->lost_prompts++;
+        if (ps0->size && !swx_buf_dropped(ps0) && swx_buf_ends_with(&s->output, ps0->data, ps0->size)) {
+            swx_buf_chop(&s->output, ps0->size);
+        }
+        drop_echo(s);
+        static const uint8_t left[] = "\033[?2004l\r\n"; /* what readline writes where it does not show a line */
+        if (s->readline_seen && swx_buf_ends_with(&s->output, left, sizeof(left) - 1)) {
+            swx_buf_chop(&s->output, sizeof(left) - 1);
+        }
+    }
+}
+
+/* ---- the answer ------------------------------------------------------------------------------------------------------ */
+
+/* The last part of the answer: a line end, a digit when it is the first, and the modes.  True: they have to be put back. */
+static bool take_modes(swx_session *s)
+{
+    if (!s->parts[5].size) { /* not even printf: nothing is known */
+        return false;
+    }
+    const uint8_t *at = s->parts[5].data, *end = at + s->parts[5].size;
+    bool processed = *at == '\r';
+    at = memchr(at, '\n', (size_t)(end - at));
+    if (s->question == SWX_MODES_FIRST) {
+        s->reassert = !at || end - at < 2 || at[1] != '0';
+        at = at ? memchr(at + 1, '\n', (size_t)(end - at - 1)) : NULL;
+    }
+    size_t size = 0;
+    for (at = at ? at + 1 : end; at + size < end && at[size] != '\r' && at[size] != '\n';) {
+        size++;
+    }
+    bool known = swx_shelltext_is_modes(at, size);
+    s->processed = processed;
+    if (s->question == SWX_MODES_FIRST) {
+        s->adds_cr = processed && !known;
+    }
+    if (s->question == SWX_MODES_ASK || !known) {
+        return known && s->modes.size && (size != s->modes.size || memcmp(at, s->modes.data, size) != 0);
+    }
+    swx_buf_clear(&s->modes);
+    swx_buf_append(&s->modes, at, size); /* without memory they stay unknown, and are not put back */
+    return false;
+}
+
+/* How many bytes the declaration of PIPESTATUS has that stands before `$_`, with the blank between them. */
+static size_t size_of_codes(const swx_buf *state)
+{
+    bool declared = state->size && state->data[0] == 'd';
+    const uint8_t *end = state->size ? memmem(state->data, state->size, declared ? ") " : " ", declared ? 2 : 1) : NULL;
+    return end ? (size_t)(end - state->data) + 1 + declared : state->size;
+}
+
+static void type_restore(swx_session *s, int64_t now)
+{
+    swx_buf line;
+    swx_buf_init(&line, PART_LIMIT);
+    s->phase = RESTORE;
+    s->attempt++;
+    bool first = s->question == SWX_MODES_FIRST, changed = s->question != SWX_MODES_SKIP && take_modes(s);
+    s->question = SWX_MODES_SKIP;
+    s->found = (candidate){ 0 };
+    s->give_up = now + RESYNC_LIMIT;
+    s->last_data = now; /* a silence counts from here on */
+    s->backoff = FIRST_CHECK;
+    swx_session_check_in(s, now, s->backoff);
+    /* First the prompts alone; if they do not show, the user's PROMPT_COMMAND may set them each time; if they still
+     * do not, they may be readonly.  Where stderr is elsewhere they go there, and the kernel tells more than
+     * PROMPT_COMMAND could. */
+    bool silent = s->report.no_stderr, told = has_evidence(s), far = !told && s->prompt_missing;
+    bool last = s->attempt > (far ? 1 : 2); /* where only silence tells each try takes its time: the first two are one */
+    s->guard = s->guard || (!told && (silent || last));
+    s->prompt_follows_guard = !told && (s->prompt_follows_guard || last || (s->guard && s->report.fixed_prompt)) && !silent;
+    s->marks_impossible = s->marks_impossible || (told && (silent || last));
+    if (s->marks_impossible) {
+        s->reassert = s->reassert && !told;
+    } else if (s->attempt > 1 || (s->prompt_missing && s->lost_prompts > 1) || far) {
+        s->reassert = true;
+    }
+    const swx_buf *state = &s->parts[1];
+    size_t codes = size_of_codes(state);
+    swx_restore restore = {
+        .code = s->report.code,
+        .pipestatus = state->data,
+        .pipestatus_size = codes,
+        .last = state->size ? state->data + codes : NULL,
+        .last_size = state->size - codes,
+        .prompt_variables = s->unexpanded,
+        .readline = s->readline_seen || s->pty.carrier, /* it cannot be seen there, and costs nothing */
+        .silent = silent || s->guard,
+        .guard = s->guard,
+        .reassert = s->reassert && !s->guard,
+        .unreassert = silent || s->guard || (s->marks_impossible && told && s->brace_may_be_alias),
+        .brace_may_be_alias = s->brace_may_be_alias,
+        .disarm = first && !s->reassert,
+        .keep_modes = s->keeps_modes && s->arms_prompt,
+        .unkeep_modes = s->keeps_modes && !s->arms_prompt,
+        .modes = s->modes.data,
+        .modes_size = changed ? s->modes.size : 0,
+    };
+    s->keeps_modes = restore.keep_modes;
+    bool fresh = !s->owner_saw_end || swx_marks_init(&s->marks, NULL) == SWX_OK; /* its prompt may come yet, and is not to count */
+    s->owner_saw_end = false;
+    bool typed = fresh && swx_shelltext_restore(&line, &s->marks, &restore) == SWX_OK &&
+                 type_line(s, &line);
+    swx_buf_free(&line);
+    if (!typed) {
+        swx_session_lose(s);
+    }
+}
+
+/* ---- the end --------------------------------------------------------------------------------------------------------- */
+
+static bool is_digit(uint8_t byte) { return byte >= '0' && byte <= '9'; }
+
+/* How many bytes at the end of the output are that prompt, of which this is what it prints now.  Its numbers may be
+ * others by now: of the command, of the history, a time.  One that it begins with has as many digits as now: before
+ * it may be digits of the output. */
+static size_t find_prompt(const swx_buf *output, const uint8_t *prompt, size_t size)
+{
+    const uint8_t *text = output->data;
+    size_t at = output->size, lead = 0;
+    if (!size || swx_buf_ends_with(output, prompt, size)) {
+        return size;
+    }
+    if (swx_buf_dropped(output)) {
+        return 0;
+    }
+    while (lead < size && is_digit(prompt[lead])) {
+        lead++;
+    }
+    while (size > lead) {
+        bool number = is_digit(prompt[size - 1]);
+        if (!at || (number ? !is_digit(text[at - 1]) : text[at - 1] != prompt[size - 1])) {
+            return 0;
+        }
+        do {
+            size--;
+        } while (number && size > lead && is_digit(prompt[size - 1]));
+        do {
+            at--;
+        } while (number && at && is_digit(text[at - 1]));
+    }
+    for (; size; size--, at--) {
+        if (!at || !is_digit(text[at - 1])) {
+            return 0;
+        }
+    }
+    return output->size - at;
+}
+
+/* What the user's own prompt printed at the output's end: all of it if it holds no mark of ours, else what stands before
+ * the mark. */
+static void drop_prompt(swx_session *s)
+{
+    static const char head[] = "\033]7733;";
+    const swx_buf *prompt = &s->parts[2];
+    size_t size = prompt->size;
+    for (size_t i = 0; !s->prompt_missing && i < size; i++) {
+        if (size - i >= sizeof(head) - 1 && memcmp(prompt->data + i, head, sizeof(head) - 1) == 0) {
+            size = i;
+        }
+    }
+    if (!swx_buf_dropped(prompt) && !s->report.no_stderr) {
+        swx_buf_chop(&s->output, find_prompt(&s->output, prompt->data, size));
+    }
+}
+
+/* How many commands the shell has read since ours was typed, but for the question and for what put the prompts back.
+ * -1: it does not tell. */
+static int64_t commands_read(const swx_session *s)
+{
+    if (s->numbers_may_skip || !s->found.rank || !s->found.number) {
+        return -1;
+    }
+    return (int64_t)(s->found.number - s->base) - 1 - s->attempt;
+}
+
+/* The answer came, prompts and state are back. */
+static void conclude_resync(swx_session *s, int64_t now)
+{
+    const char *unread = NULL;
+    int64_t count = commands_read(s);
+    if (count > 1 && s->number_too_high && s->doubted == 2) { /* ours and somebody else's: whose exit code is it? */
+        swx_session_lose(s);
+        return;
+    }
+    bool missed = count <= 0 && s->doubted < 2 && s->expects_start && !s->begun;
+    if (s->current && s->current->runs && (missed || s->command_thrown_away)) {
+        unread = "the shell did not run what was typed: it waited for more of it, or something else read the terminal";
+    } else if (s->interrupted_once && s->told < 0 && !s->interrupts) {
+        unread = "its exit code is not known: the shell did not tell it before it was sent a SIGINT";
+    }
+    drop_prompt(s);
+    s->number = s->found.number ? s->found.number : s->number;
+    /* A prompt that is right but for PS0 says that PS0 cannot be kept. */
+    s->start_marks = !s->guard && !s->marks_impossible && s->found.ps0_kept && s->start_misses < 2;
+    s->readline_seen = false;
+    uint32_t notices = s->found.rank && swx_completion_asks_about_notices(s) ? swx_job_notice_count(s->output.data, s->output.size) : 0;
+    if (notices && s->jobs + s->owed >= s->found.jobs + notices) {
+        swx_completion_remove_notices(s);
+    }
+    for (unsigned i = 0; i < LOOKS_AT_ONCE && !has_evidence(s); i++) { /* another bash in the same process */
+        if (swx_kernel_learn(&s->kernel) != SWX_MORE) {
+            break;
+        }
+    }
+    swx_completion_conclude(s, s->report.code, s->found.rank ? s->found.jobs : s->jobs, unread, now);
+}
+
+/* The question was for nobody: it waits to be read as long as the shell does not read, and something else may have taken it. */
+static bool was_in_vain(swx_session *s, int64_t now)
+{
+    if (s->pty.carrier || !s->owner_saw_end || s->answered) {
+        return false;
+    }
+    if (!swx_pty_input_consumed(&s->pty)) {
+        s->give_up = now + RESYNC_LIMIT;
+    } else if (s->found.rank && now - s->last_data > UNHEARD) {
+        s->owner_saw_end = false;
+        s->state = RUNNING;
+        swx_session_check_in(s, now, 0);
+        return true;
+    }
+    return false;
+}
+
+void swx_resync_check(swx_session *s, int64_t now)
+{
+    if (s->phase == ASK && was_in_vain(s, now)) {
+        return;
+    }
+    if (s->answered) {
+        swx_interrupt_end_newborn(s);
+    }
+    if (s->phase == ASK) { /* the answer's last mark moves on; without it the line was not understood */
+        where at = swx_evidence_look(s, 1);
+        bool waits = at == AT_PROMPT ? swx_evidence_is_silent(s, now) && swx_evidence_waits_for_input(s)
+                                     : at == NO_EVIDENCE && !s->pty.carrier && !s->owner_saw_end && swx_evidence_is_still(s, now, true);
+        if (waits && swx_evidence_drained(s, now) && s->phase == ASK) {
+            if (s->ask_again) {
+                s->ask_again = false;
+                type_question(s, now);
+                return;
+            }
+            if (s->interrupted_once) {
+                swx_session_lose(s);
+                return;
+            }
+            s->interrupted_once = s->ask_again = true; /* perhaps the shell waits for the rest of a command */
+            swx_pty_signal(&s->pty, SIGINT, NULL);
+            s->last_data = now;
+        }
+        if (s->state == RESYNC) {
+            swx_completion_look_again(s, now);
+        }
+        return;
+    }
+    where at = swx_evidence_look(s, LOOKS_AT_ONCE);
+    /* To a carrier the second line is typed behind the first: what is on its way takes any time. */
+    bool ahead = s->pty.carrier && s->phase == AWAIT_PROMPT;
+    bool arrived = s->found.rank || s->phase != RESTORE || at != AT_PROMPT || swx_evidence_waits_for_input(s);
+    bool alone = s->phase != AWAIT_PROMPT; /* one that has answered has nothing left to run */
+    bool still = at == NO_EVIDENCE && (s->found.rank || ahead || (s->pty.carrier ? swx_evidence_is_silent(s, now) : swx_evidence_is_still(s, now, alone)));
+    bool evident = (at == AT_PROMPT && arrived) || still;
+    if (!evident || !swx_evidence_drained(s, now)) {
+        if (s->state == RESYNC) {
+            swx_completion_look_again(s, now);
+        }
+        return;
+    }
+    if (swx_evidence_is_reader_ahead(s, at, now)) {
+        return;
+    }
+    if (s->phase == AWAIT_PROMPT) {
+        type_restore(s, now);
+    } else if (swx_completion_shows_prompt(s, now)) {
+        swx_session_check_in(s, now, CALM / 4);
+    } else if (s->found.rank || s->marks_impossible || s->attempt >= CHALLENGE_ATTEMPTS) {
+        s->marks_impossible = !s->found.rank;
+        conclude_resync(s, now);
+    } else {
+        type_restore(s, now); /* the prompt does not show: mark the end another way */
+    }
+}

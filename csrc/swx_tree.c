@@ -1,0 +1,538 @@
+#include "swx_tree.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "swx_alloc.h"
+
+typedef struct {
+    char state;
+    int parent;
+    long threads;
+    unsigned long long started; /* with the pid this names a process for all time */
+} process_stat;
+
+/* SWX_OK; SWX_ECLOSED: there is none; SWX_ESYS: it could not be looked at now.  Source: proc(5), /proc/pid/stat. */
+static swx_status read_stat(pid_t pid, process_stat *stat)
+{
+    char path[48], text[1024];
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return errno == ENOENT ? SWX_ECLOSED : SWX_ESYS;
+    }
+    ssize_t size = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    if (size <= 0) {
+        return SWX_ECLOSED;
+    }
+    text[size] = 0;
+    const char *name_end = strrchr(text, ')'); /* the name may hold anything */
+    const char *fields = " %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld %*s %llu"; /* 3, 4, 20, 22 */
+    int found = name_end ? sscanf(name_end + 1, fields, &stat->state, &stat->parent, &stat->threads, &stat->started) : 0;
+    return found == 4 ? SWX_OK : SWX_ESYS;
+}
+
+/* A process whose first thread has ended also says Z, but has other threads. */
+static bool is_dead(const process_stat *stat) { return (stat->state == 'Z' || stat->state == 'X') && stat->threads < 2; }
+
+/* Which of the marks the process carries; count: none. */
+static size_t find_mark(pid_t pid, const uint64_t *marks, size_t count)
+{
+    for (size_t which = 0; which < SWX_COUNT(SWX_MARK_LIMITS); which++) {
+        struct rlimit64 limit;
+        if (prlimit64(pid, SWX_MARK_LIMITS[which], NULL, &limit) != 0) {
+            return count;
+        }
+        for (size_t i = 0; i < count; i++) { /* no other number: everything has the limit of "none" */
+            uint64_t found = marks[i] < SWX_LOWEST_MARK ? limit.rlim_cur : limit.rlim_max;
+            if (found == marks[i] && marks[i] >= SWX_LOWEST_PROGRAM_MARK && marks[i] < SWX_MARKS_END) {
+                return i;
+            }
+        }
+    }
+    return count;
+}
+
+static bool is_marked(pid_t pid, const uint64_t *marks, size_t count) { return find_mark(pid, marks, count) < count; }
+
+/* A descendant of what is hunted that shows no sign of that itself. */
+typedef struct {
+    pid_t pid;
+    unsigned long long started;
+} orphan;
+
+typedef struct {
+    const uint64_t *marks;
+    size_t count;
+    const pid_t *sessions; /* as many as marks, or NULL: whose members belong to it too; 0: none */
+    bool all;      /* what belongs to it by a sign is killed; else only the orphans that descend from that */
+    orphan *orphans;
+    size_t orphan_count, orphan_room;
+    pid_t *children; /* of the process that is looked at */
+    size_t child_count, child_room;
+    int64_t patience; /* until when it waits for orphans to stop; 0: it has not begun */
+} hunt;
+
+/* A look blocks its thread: waiting may take this much of it, however many orphans there are. */
+enum { PAUSE_MICROSECONDS = 100, PATIENCE_MICROSECONDS = 20 * 1000 };
+enum { LONGEST_PAUSE_MICROSECONDS = 3200, END_MICROSECONDS = 1000 * 1000 };
+
+static bool belongs(const hunt *h, pid_t pid)
+{
+    bool found = is_marked(pid, h->marks, h->count);
+    pid_t session = !found && h->sessions ? getsid(pid) : -1;
+    for (size_t i = 0; session > 0 && !found && i < h->count; i++) {
+        found = h->sessions[i] == session;
+    }
+    return found;
+}
+
+/* fd: a handle of the process; -1 where there is none. */
+static bool send_signal(int fd, pid_t pid, int number)
+{
+    return (fd >= 0 ? syscall(SYS_pidfd_send_signal, fd, number, NULL, 0) : kill(pid, number)) == 0;
+}
+
+static void close_handle(int fd)
+{
+    if (fd >= 0) {
+        close(fd);
+    }
+}
+
+/* Stopped, so that it neither starts more nor ends before its own children are known. */
+static void take_orphan(hunt *h, pid_t pid, pid_t parent)
+{
+    process_stat stat;
+    if (pid == getpid()) {
+        return;
+    }
+    int fd = swx_child_open_pidfd(pid); /* before the look that tells who it is: what has the number later is not hit */
+    if (!h->all && belongs(h, pid)) {
+        goto done;
+    }
+    /* One that is killed for its signs too is taken all the same: it may shed them before it stops. */
+    if (read_stat(pid, &stat) != SWX_OK || stat.parent != parent || is_dead(&stat)) {
+        goto done;
+    }
+    if (h->orphan_count == h->orphan_room) {
+        size_t room = h->orphan_room ? 2 * h->orphan_room : 16;
+        orphan *more = swx_realloc(h->orphans, room * sizeof(*more));
+        if (!more) {
+            send_signal(fd, pid, SIGKILL); /* its children are lost */
+            goto done;
+        }
+        h->orphans = more;
+        h->orphan_room = room;
+    }
+    if (send_signal(fd, pid, SIGSTOP)) {
+        h->orphans[h->orphan_count++] = (orphan){ pid, stat.started };
+    }
+done:
+    close_handle(fd);
+}
+
+static void list_child(hunt *h, pid_t pid)
+{
+    if (h->child_count == h->child_room) {
+        size_t room = h->child_room ? 2 * h->child_room : 64;
+        pid_t *more = swx_realloc(h->children, room * sizeof(*more));
+        if (!more) {
+            return;
+        }
+        h->children = more;
+        h->child_room = room;
+    }
+    h->children[h->child_count++] = pid;
+}
+
+/* Source: proc(5), /proc/pid/task/tid/children (where the kernel has it): numbers, with a space behind each. */
+static void list_children(hunt *h, pid_t parent, const char *thread)
+{
+    char path[80], text[4096];
+    ssize_t size;
+    pid_t pid = 0;
+    snprintf(path, sizeof(path), "/proc/%d/task/%.16s/children", (int)parent, thread);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    while (fd >= 0 && (size = read(fd, text, sizeof(text))) > 0) {
+        for (ssize_t i = 0; i < size; i++) {
+            if (text[i] >= '0' && text[i] <= '9') {
+                pid = 10 * pid + (text[i] - '0');
+            } else if (pid) {
+                list_child(h, pid);
+                pid = 0;
+            }
+        }
+    }
+    close_handle(fd);
+}
+
+static void list_all_children(hunt *h, pid_t parent)
+{
+    char path[48], only[16];
+    struct stat task;
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)parent);
+    snprintf(only, sizeof(only), "%d", (int)parent);
+    bool single = stat(path, &task) == 0 && task.st_nlink == 3; /* a link for each thread, as for any directory in it */
+    DIR *threads = single ? NULL : opendir(path);
+    const struct dirent *entry;
+    h->child_count = 0;
+    if (single) { /* nearly all are, and this is what a look at thousands takes its time for */
+        list_children(h, parent, only);
+    }
+    while (threads && (entry = readdir(threads))) {
+        if (entry->d_name[0] != '.') {
+            list_children(h, parent, entry->d_name);
+        }
+    }
+    if (threads) {
+        closedir(threads);
+    }
+}
+
+static int64_t microseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+/* Until then it may be in the middle of a fork.  False: it still waits for a processor to stop on.  What sleeps all the same (frozen,
+ * or in the kernel) may not stop for long, and starts nothing meanwhile. */
+static bool await_stop(hunt *h, pid_t pid)
+{
+    process_stat stat;
+    bool goes_on;
+    if (!h->patience) {
+        h->patience = microseconds() + PATIENCE_MICROSECONDS;
+    }
+    while ((goes_on = read_stat(pid, &stat) == SWX_OK && strchr("RSD", stat.state)) && microseconds() < h->patience) {
+        usleep(PAUSE_MICROSECONDS);
+    }
+    return !goes_on || stat.state != 'R';
+}
+
+/* All are listed before one is looked at, which takes longer than a fork: a parent that is not stopped would have new ones
+ * for ever.  False: it was to be stopped, is not yet, and may have more children than these. */
+static bool take_children(hunt *h, pid_t parent, bool stopped)
+{
+    bool complete = true;
+    list_all_children(h, parent);
+    if (stopped && h->child_count) {
+        complete = await_stop(h, parent);
+        list_all_children(h, parent);
+    }
+    for (size_t i = 0; i < h->child_count; i++) {
+        take_orphan(h, h->children[i], parent);
+    }
+    return complete;
+}
+
+static void take_grandchildren(hunt *h)
+{
+    for (size_t i = 0; i < h->orphan_count; i++) { /* it grows meanwhile */
+        await_stop(h, h->orphans[i].pid); /* what it forks has no sign either */
+        take_children(h, h->orphans[i].pid, false);
+    }
+}
+
+static long kill_orphans(const hunt *h)
+{
+    long found = 0;
+    for (size_t i = 0; i < h->orphan_count; i++) {
+        process_stat stat;
+        int fd = swx_child_open_pidfd(h->orphans[i].pid);
+        swx_status status = read_stat(h->orphans[i].pid, &stat);
+        /* Where no look is possible now: it was stopped a moment ago, and would stay so. */
+        if (status == SWX_ESYS || (status == SWX_OK && stat.started == h->orphans[i].started && !is_dead(&stat))) {
+            found += send_signal(fd, h->orphans[i].pid, SIGKILL);
+        }
+        close_handle(fd);
+    }
+    return found;
+}
+
+/* The sign is read again through a handle of the process, so that a reused pid is never hit.  Nothing slow comes before the
+ * first signal, because a process that forks and leaves all the time is gone in a moment; what is stopped keeps its
+ * children until they are known.  Returns whether it was alive. */
+static bool kill_one(hunt *h, pid_t pid)
+{
+    bool alive = false;
+    int fd = swx_child_open_pidfd(pid);
+    if (fd < 0) { /* the kernel has no handles, or none is left */
+        process_stat stat;
+        swx_status status = errno == ESRCH ? SWX_ECLOSED : read_stat(pid, &stat);
+        alive = status == SWX_ESYS || (status == SWX_OK && !is_dead(&stat));
+        alive = alive && belongs(h, pid);
+    } else {
+        struct pollfd ended = { .fd = fd, .events = POLLIN };
+        alive = belongs(h, pid) && poll(&ended, 1, 0) == 0;
+    }
+    if (alive) {
+        send_signal(fd, pid, SIGSTOP);
+        /* Where it had no processor to stop on, the next look kills it: who is killed leaves children that nobody finds. */
+        alive = !take_children(h, pid, true) || send_signal(fd, pid, SIGKILL);
+    }
+    close_handle(fd);
+    return alive;
+}
+
+static long kill_once(hunt h)
+{
+    DIR *processes = opendir("/proc");
+    if (!processes) {
+        return errno == ENOENT || errno == EACCES ? -1 : 1;
+    }
+    long found = 0;
+    const struct dirent *entry;
+    while ((entry = readdir(processes))) {
+        if (entry->d_name[0] < '1' || entry->d_name[0] > '9') {
+            continue;
+        }
+        pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
+        if (!belongs(&h, pid)) {
+            continue;
+        }
+        if (h.all) {
+            found += kill_one(&h, pid);
+        } else {
+            take_children(&h, pid, false);
+        }
+    }
+    closedir(processes);
+    take_grandchildren(&h);
+    found += kill_orphans(&h);
+    swx_free(h.orphans);
+    swx_free(h.children);
+    return found;
+}
+
+static long kill_twice(hunt h)
+{
+    long found = kill_once(h);
+    return found ? found : kill_once(h); /* a look misses who forks behind it and ends before it */
+}
+
+long swx_tree_kill_marked(const uint64_t *marks, size_t count)
+{
+    return kill_twice((hunt){ .marks = marks, .count = count, .all = true });
+}
+
+bool swx_tree_living(const uint64_t *marks, size_t count, bool *living)
+{
+    DIR *processes = opendir("/proc");
+    const struct dirent *entry;
+    if (!processes) {
+        return false;
+    }
+    memset(living, 0, count * sizeof(*living));
+    while ((entry = readdir(processes))) {
+        pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
+        size_t i = pid > 0 ? find_mark(pid, marks, count) : count;
+        process_stat stat;
+        if (i < count && !living[i]) {
+            living[i] = read_stat(pid, &stat) != SWX_OK || !is_dead(&stat);
+        }
+    }
+    closedir(processes);
+    return true;
+}
+
+/* While the child is not reaped no other session can have its number. */
+static pid_t session_of(const swx_child *child) { return child->reaped ? 0 : child->pid; }
+
+void swx_tree_kill_orphans(const swx_child *child)
+{
+    pid_t session = session_of(child);
+    kill_once((hunt){ .marks = &child->mark, .count = 1, .sessions = &session });
+}
+
+/* How much still lives, or is to be reaped. */
+static size_t kill_trees(swx_child *const *children, size_t count)
+{
+    uint64_t marks[SWX_CHILDREN_AT_ONCE];
+    pid_t sessions[SWX_CHILDREN_AT_ONCE];
+    for (size_t i = 0; i < count; i++) {
+        marks[i] = children[i]->mark;
+        sessions[i] = session_of(children[i]);
+    }
+    long found = kill_twice((hunt){ .marks = marks, .count = count, .sessions = sessions, .all = true });
+    size_t left = found > 0 ? (size_t)found : 0;
+    for (size_t i = 0; i < count && found <= 0; i++) { /* a child is reaped when nothing else lives any more */
+        if (found < 0) {
+            swx_child_signal(children[i], SIGKILL);
+        }
+        left += !swx_child_ended(children[i]);
+    }
+    return left;
+}
+
+bool swx_tree_kill(swx_child *child) { return kill_trees(&child, 1) == 0; }
+
+/* For want of descriptors trees cannot be seen: the children themselves can be ended. */
+static size_t kill_alone(swx_child *const *children, size_t count)
+{
+    size_t left = 0;
+    for (size_t i = 0; i < count; i++) {
+        swx_child_signal(children[i], SIGKILL);
+        left += !swx_child_ended(children[i]);
+    }
+    return left;
+}
+
+/* Repeats a step until it says 0, or for a second has not said less than before. */
+static bool repeat(size_t (*step)(swx_child *const *, size_t), swx_child *const *children, size_t count)
+{
+    size_t left, least = SIZE_MAX;
+    int64_t until = 0;
+    useconds_t pause = PAUSE_MICROSECONDS;
+    while ((left = step(children, count))) {
+        until = left < least ? microseconds() + END_MICROSECONDS : until;
+        least = left < least ? left : least;
+        if (microseconds() >= until) {
+            return false;
+        }
+        usleep(pause);
+        pause = pause < LONGEST_PAUSE_MICROSECONDS ? 2 * pause : pause;
+    }
+    return true;
+}
+
+void swx_tree_end_all(swx_child *const *children, size_t count)
+{
+    if (!repeat(kill_trees, children, count)) {
+        repeat(kill_alone, children, count);
+    }
+    for (size_t i = 0; i < count; i++) {
+        children[i]->tree_ended = true;
+    }
+}
+
+/* Whether the thread is asleep in a read of that terminal.  Sources: proc(5), /proc/pid/syscall and /proc/pid/fd. */
+static bool is_thread_reading(pid_t pid, const char *thread, const char *terminal)
+{
+    char path[96], text[256], target[64];
+    long number;
+    unsigned long fd;
+    snprintf(path, sizeof(path), "/proc/%d/task/%.20s/syscall", (int)pid, thread);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) {
+        return false;
+    }
+    ssize_t size = read(file, text, sizeof(text) - 1);
+    close(file);
+    text[size > 0 ? size : 0] = 0;
+    if (sscanf(text, "%ld 0x%lx", &number, &fd) != 2 || (number != SYS_read && number != SYS_readv)) {
+        return false;
+    }
+    snprintf(path, sizeof(path), "/proc/%d/fd/%lu", (int)pid, fd);
+    size = readlink(path, target, sizeof(target) - 1);
+    target[size > 0 ? size : 0] = 0;
+    return strcmp(target, terminal) == 0 || strcmp(target, "/dev/tty") == 0;
+}
+
+static bool is_reading(pid_t pid, const char *terminal)
+{
+    char path[48];
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+    DIR *threads = opendir(path);
+    const struct dirent *entry;
+    bool found = false;
+    while (!found && threads && (entry = readdir(threads))) {
+        found = entry->d_name[0] != '.' && is_thread_reading(pid, entry->d_name, terminal);
+    }
+    if (threads) {
+        closedir(threads);
+    }
+    return found;
+}
+
+static void kill_reader(pid_t pid)
+{
+    struct pollfd ended = { .fd = swx_child_open_pidfd(pid), .events = POLLIN };
+    kill(pid, SIGKILL);
+    if (ended.fd >= 0) { /* until it is gone it may still take what comes */
+        poll(&ended, 1, 100);
+        close(ended.fd);
+    }
+}
+
+/* Of the child's processes in that group (0: in any) the next one that is blocked in a read of the terminal; 0:
+ * there is none. */
+static pid_t next_reader(DIR *processes, const swx_child *child, pid_t group, const char *terminal)
+{
+    const struct dirent *entry;
+    while (processes && (entry = readdir(processes))) {
+        pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
+        if (pid > 0 && pid != child->pid && (is_marked(pid, &child->mark, 1) || getsid(pid) == child->pid) &&
+            (group == 0 || getpgid(pid) == group) && is_reading(pid, terminal)) {
+            return pid;
+        }
+    }
+    return 0;
+}
+
+void swx_tree_kill_readers(const swx_child *child, pid_t group, const char *terminal)
+{
+    DIR *processes = group == 0 || kill(-group, 0) == 0 ? opendir("/proc") : NULL;
+    for (pid_t pid; (pid = next_reader(processes, child, group, terminal));) {
+        kill_reader(pid);
+    }
+    if (processes) {
+        closedir(processes);
+    }
+}
+
+bool swx_tree_has_reader(const swx_child *child, const char *terminal)
+{
+    DIR *processes = opendir("/proc");
+    bool found = swx_tree_child_reads(child, terminal) || next_reader(processes, child, 0, terminal);
+    if (processes) {
+        closedir(processes);
+    }
+    return found;
+}
+
+bool swx_tree_child_reads(const swx_child *child, const char *terminal)
+{
+    char thread[16];
+    snprintf(thread, sizeof(thread), "%d", (int)child->pid);
+    return is_thread_reading(child->pid, thread, terminal);
+}
+
+void swx_tree_kill_begun(const swx_child *child, int64_t since, int64_t last)
+{
+    struct timespec boot, monotonic;
+    clock_gettime(CLOCK_BOOTTIME, &boot);
+    clock_gettime(CLOCK_MONOTONIC, &monotonic);
+    const int64_t second = 1000000000, tick = second / sysconf(_SC_CLK_TCK);
+    since += (boot.tv_sec - monotonic.tv_sec) * second + boot.tv_nsec - monotonic.tv_nsec;
+    DIR *processes = opendir("/proc");
+    const struct dirent *entry;
+    while (processes && (entry = readdir(processes))) {
+        pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
+        process_stat stat;
+        if (pid <= 0 || pid == child->pid || getsid(pid) != child->pid || read_stat(pid, &stat) != SWX_OK) {
+            continue;
+        }
+        int64_t began = (int64_t)stat.started * tick; /* or up to a tick later */
+        if (getpgid(pid) == child->pid || began > since || (began + tick > since && pid > last)) {
+            kill(pid, SIGKILL);
+        }
+    }
+    if (processes) {
+        closedir(processes);
+    }
+}
