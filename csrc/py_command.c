@@ -8,9 +8,11 @@
 enum { LONG_TEXT = 64 * 1024 }; /* bytes from which on letting other threads run is worth its cost */
 
 static const char *const VERDICTS[] = { [SWX_EMPTY] = "empty", [SWX_COMPLETE] = "complete", [SWX_UNSURE] = "unsure" };
-static const char *const WAYS[] = { [SWX_DELIVERY_NONE] = "none", [SWX_DELIVERY_PLAIN] = "plain", [SWX_DELIVERY_GROUP] = "group",
-                                    [SWX_DELIVERY_RAW] = "raw", [SWX_DELIVERY_EVAL] = "eval", [SWX_DELIVERY_TOGETHER] = "together",
-                                    [SWX_DELIVERY_DOCUMENT] = "document", [SWX_DELIVERY_SOURCE] = "source", [SWX_DELIVERY_REFUSE] = "refuse" };
+static const char *const WAYS[] = {
+    [SWX_DELIVERY_NONE] = "none",         [SWX_DELIVERY_PLAIN] = "plain",   [SWX_DELIVERY_GROUP] = "group",
+    [SWX_DELIVERY_RAW] = "raw",           [SWX_DELIVERY_EVAL] = "eval",     [SWX_DELIVERY_TOGETHER] = "together",
+    [SWX_DELIVERY_DOCUMENT] = "document", [SWX_DELIVERY_SOURCE] = "source", [SWX_DELIVERY_REFUSE] = "refuse"
+};
 
 /* A new reference to the bytes of a str (UTF-8, surrogateescape) or bytes object. */
 static PyObject *to_bytes(PyObject *command)
@@ -41,18 +43,17 @@ static int scan_object(PyObject *command, PyObject **bytes, swx_scan *scan)
     if (size < LONG_TEXT) {
         swx_command_scan((const uint8_t *)data, (size_t)size, scan);
     } else {
-        Py_BEGIN_ALLOW_THREADS
-        swx_command_scan((const uint8_t *)data, (size_t)size, scan);
+        Py_BEGIN_ALLOW_THREADS swx_command_scan((const uint8_t *)data, (size_t)size, scan);
         Py_END_ALLOW_THREADS
     }
     return 0;
 }
 
-PyDoc_STRVAR(scan_doc,
-"scan(command, /)\n--\n\n"
-"Whether `command` (str, or bytes) is a complete bash command by itself, and what it holds.\n\n"
-"Returns (verdict, flags, body_start, body_size, longest, stop): verdict is 'empty', 'complete' or 'unsure', flags are\n"
-"SCAN_* bits, the others are bytes of the UTF-8 text. See swx_command.h.");
+PyDoc_STRVAR(scan_doc, "scan(command, /)\n--\n\n"
+                       "Whether `command` (str, or bytes) is a complete bash command by itself, and what it holds.\n\n"
+                       "Returns (verdict, flags, body_start, body_size, longest, stop): verdict is 'empty', 'complete' "
+                       "or 'unsure', flags are\n"
+                       "SCAN_* bits, the others are bytes of the UTF-8 text. See swx_command.h.");
 
 static PyObject *py_scan(PyObject *module, PyObject *command)
 {
@@ -67,10 +68,9 @@ static PyObject *py_scan(PyObject *module, PyObject *command)
                          (Py_ssize_t)scan.body_size, (Py_ssize_t)scan.longest, (Py_ssize_t)scan.stop);
 }
 
-PyDoc_STRVAR(delivery_doc,
-"delivery(command, accepted=False, /)\n--\n\n"
-"How `command` gets to a shell: 'none', 'plain', 'group', 'eval' or 'refuse'.\n\n"
-"accepted: `bash -n` took it without a warning; matters for what scan() is unsure of.");
+PyDoc_STRVAR(delivery_doc, "delivery(command, accepted=False, /)\n--\n\n"
+                           "How `command` gets to a shell: 'none', 'plain', 'group', 'eval' or 'refuse'.\n\n"
+                           "accepted: `bash -n` took it without a warning; matters for what scan() is unsure of.");
 
 static PyObject *py_delivery(PyObject *module, PyObject *args)
 {
@@ -97,9 +97,9 @@ static swx_delivery way_of(const char *name)
 }
 
 PyDoc_STRVAR(quote_doc,
-"quote(way, command, /)\n--\n\n"
-"The bytes to type on a terminal for `command` (str, or bytes); way is 'plain', 'group' or 'eval'.\n\n"
-"Raises ValueError for a NUL byte or another way.");
+             "quote(way, command, /)\n--\n\n"
+             "The bytes to type on a terminal for `command` (str, or bytes); way is 'plain', 'group' or 'eval'.\n\n"
+             "Raises ValueError for a NUL byte or another way.");
 
 static PyObject *py_quote(PyObject *module, PyObject *args)
 {
@@ -119,15 +119,18 @@ static PyObject *py_quote(PyObject *module, PyObject *args)
         goto done;
     }
     swx_delivery way = way_of(name);
-    Py_BEGIN_ALLOW_THREADS
-    status = swx_command_encode(way, (const uint8_t *)data, (size_t)size, &out);
-    Py_END_ALLOW_THREADS
-    if (status == SWX_OK) {
+    Py_BEGIN_ALLOW_THREADS status = swx_command_encode(way, (const uint8_t *)data, (size_t)size, &out);
+    Py_END_ALLOW_THREADS if (status == SWX_OK)
+    {
         result = PyBytes_FromStringAndSize((const char *)out.data, (Py_ssize_t)out.size);
-    } else if (status == SWX_EINVAL) {
-        PyErr_SetString(PyExc_ValueError,
-                        way == SWX_DELIVERY_REFUSE ? "way is 'plain', 'group' or 'eval'" : "a command cannot hold a NUL byte");
-    } else {
+    }
+    else if (status == SWX_EINVAL)
+    {
+        PyErr_SetString(PyExc_ValueError, way == SWX_DELIVERY_REFUSE ? "way is 'plain', 'group' or 'eval'"
+                                                                     : "a command cannot hold a NUL byte");
+    }
+    else
+    {
         PyErr_NoMemory();
     }
 done:
@@ -149,11 +152,16 @@ int swx_py_command_init(PyObject *module)
         const char *name;
         long value;
     } constants[] = {
-        { "SCAN_MULTILINE", SWX_SCAN_MULTILINE },     { "SCAN_CONTROL", SWX_SCAN_CONTROL },
-        { "SCAN_NUL", SWX_SCAN_NUL },                 { "SCAN_LONG_LINE", SWX_SCAN_LONG_LINE },
-        { "SCAN_BACKSLASH_END", SWX_SCAN_BACKSLASH_END }, { "SCAN_PARSE_STATE", SWX_SCAN_PARSE_STATE },
-        { "SCAN_EXEC", SWX_SCAN_EXEC },               { "SCAN_STTY", SWX_SCAN_STTY },
-        { "SCAN_PROMPT", SWX_SCAN_PROMPT },           { "SCAN_BACKGROUND", SWX_SCAN_BACKGROUND },
+        { "SCAN_MULTILINE", SWX_SCAN_MULTILINE },
+        { "SCAN_CONTROL", SWX_SCAN_CONTROL },
+        { "SCAN_NUL", SWX_SCAN_NUL },
+        { "SCAN_LONG_LINE", SWX_SCAN_LONG_LINE },
+        { "SCAN_BACKSLASH_END", SWX_SCAN_BACKSLASH_END },
+        { "SCAN_PARSE_STATE", SWX_SCAN_PARSE_STATE },
+        { "SCAN_EXEC", SWX_SCAN_EXEC },
+        { "SCAN_STTY", SWX_SCAN_STTY },
+        { "SCAN_PROMPT", SWX_SCAN_PROMPT },
+        { "SCAN_BACKGROUND", SWX_SCAN_BACKGROUND },
         { "SCAN_EDITING", SWX_SCAN_EDITING },
     };
     for (size_t i = 0; i < SWX_COUNT(constants); i++) {

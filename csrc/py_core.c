@@ -27,11 +27,10 @@ swx_py_state *swx_py_state_of(PyTypeObject *type) { return PyType_GetModuleState
 PyObject *swx_py_raise(const swx_error *err)
 {
     switch (err->status) {
-    case SWX_ENOMEM:
-        return PyErr_NoMemory();
+    case SWX_ENOMEM: return PyErr_NoMemory();
     case SWX_ESYS: {
-        PyObject *arguments = Py_BuildValue("(iN)", err->sys_errno,
-                                            PyUnicode_FromFormat("%s: %s", err->call, strerror(err->sys_errno)));
+        PyObject *arguments =
+            Py_BuildValue("(iN)", err->sys_errno, PyUnicode_FromFormat("%s: %s", err->call, strerror(err->sys_errno)));
         if (arguments) {
             PyErr_SetObject(PyExc_OSError, arguments);
             Py_DECREF(arguments);
@@ -42,9 +41,7 @@ PyObject *swx_py_raise(const swx_error *err)
     case SWX_ELIMIT:
         PyErr_SetString(PyExc_ValueError, err->text ? err->text : "the core does not accept this");
         return NULL;
-    default:
-        PyErr_SetString(PyExc_RuntimeError, err->text ? err->text : "the core cannot do this now");
-        return NULL;
+    default: PyErr_SetString(PyExc_RuntimeError, err->text ? err->text : "the core cannot do this now"); return NULL;
     }
 }
 
@@ -212,7 +209,7 @@ char **swx_py_strings(PyObject *sequence)
     return strings;
 }
 
-/* ---- requests --------------------------------------------------------------------------------------------------- */
+/* ---- requests ---- */
 
 void swx_request_unref(swx_request *request)
 {
@@ -244,19 +241,15 @@ int swx_request_wait(swx_request *request, int64_t deadline)
         }
         int64_t left = deadline - now;
         struct timespec wait = { .tv_sec = left / 1000000000, .tv_nsec = left % 1000000000 };
-        Py_BEGIN_ALLOW_THREADS
-        atomic_fetch_add(&request->waiters, 1);
+        Py_BEGIN_ALLOW_THREADS atomic_fetch_add(&request->waiters, 1);
         syscall(SYS_futex, &request->done, FUTEX_WAIT_PRIVATE, 0, deadline == INT64_MAX ? NULL : &wait, NULL, 0);
         atomic_fetch_sub(&request->waiters, 1);
-        Py_END_ALLOW_THREADS
-        if (PyErr_CheckSignals() != 0) {
-            return -1;
-        }
+        Py_END_ALLOW_THREADS if (PyErr_CheckSignals() != 0) { return -1; }
     }
     return 1;
 }
 
-/* ---- the module ------------------------------------------------------------------------------------------------ */
+/* ---- the module ---- */
 
 static PyObject *core_shutdown(PyObject *module, PyObject *unused)
 {
@@ -266,8 +259,7 @@ static PyObject *core_shutdown(PyObject *module, PyObject *unused)
     state->home = NULL;
     if (home && !swx_reactor_is_forked(home->reactor)) {
         atomic_store(&home->ended, true);
-        Py_BEGIN_ALLOW_THREADS
-        await_leaving(home);
+        Py_BEGIN_ALLOW_THREADS await_leaving(home);
         swx_reactor_free(home->reactor);
         Py_END_ALLOW_THREADS
     }
@@ -331,10 +323,10 @@ static PyObject *core_inherited(PyObject *module, PyObject *pid_object)
     swx_error err = { .status = SWX_ENOMEM };
     swx_status status;
     swx_buf_init(&seen, LOOK_LIMIT);
-    Py_BEGIN_ALLOW_THREADS
-    status = swx_inherit_look(pid, &seen, &err);
-    Py_END_ALLOW_THREADS
-    PyObject *bytes = status == SWX_OK ? PyBytes_FromStringAndSize((const char *)seen.data, (Py_ssize_t)seen.size) : swx_py_raise(&err);
+    Py_BEGIN_ALLOW_THREADS status = swx_inherit_look(pid, &seen, &err);
+    Py_END_ALLOW_THREADS PyObject *bytes =
+        status == SWX_OK ? PyBytes_FromStringAndSize((const char *)seen.data, (Py_ssize_t)seen.size)
+                         : swx_py_raise(&err);
     swx_buf_free(&seen);
     return bytes;
 }
@@ -347,12 +339,14 @@ static PyObject *core_inherited_own(PyObject *module, PyObject *unused)
     swx_error err = { .status = SWX_ENOMEM };
     swx_buf_init(&seen, LOOK_LIMIT);
     swx_status status = swx_inherit_own(&seen, &err);
-    PyObject *bytes = status == SWX_OK ? PyBytes_FromStringAndSize((const char *)seen.data, (Py_ssize_t)seen.size) : swx_py_raise(&err);
+    PyObject *bytes = status == SWX_OK ? PyBytes_FromStringAndSize((const char *)seen.data, (Py_ssize_t)seen.size)
+                                       : swx_py_raise(&err);
     swx_buf_free(&seen);
     return bytes;
 }
 
-static const char *const model_names[] = { "__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__" };
+static const char *const model_names[] = { "__dict__", "__pydantic_fields_set__", "__pydantic_extra__",
+                                           "__pydantic_private__" };
 
 /* In Python the same is four calls of object.__setattr__, which take longer than the answer to a command. */
 static PyObject *core_model(PyObject *module, PyObject *const *args, Py_ssize_t count)
@@ -377,20 +371,25 @@ static PyObject *core_model(PyObject *module, PyObject *const *args, Py_ssize_t 
 
 static PyMethodDef core_functions[] = {
     { "model", (PyCFunction)(void (*)(void))core_model, METH_FASTCALL,
-      "model(cls, values, names, /)\n--\n\nAn object of a pydantic model with these values, which nobody looks at, and which becomes its own.\n"
+      "model(cls, values, names, /)\n--\n\nAn object of a pydantic model with these values, which nobody looks at, and "
+      "which becomes its own.\n"
       "names: of the fields that count as set." },
     { "inherited", core_inherited, METH_O,
-      "inherited(pid, /)\n--\n\nA look at what a program inherits that this process starts, or with 0 the calling thread, as bytes that\n"
+      "inherited(pid, /)\n--\n\nA look at what a program inherits that this process starts, or with 0 the calling "
+      "thread, as bytes that\n"
       "say nothing but whether two looks are equal; see swx_inherit.h.  OSError if the kernel does not show it all." },
     { "inherited_own", core_inherited_own, METH_NOARGS,
       "inherited_own()\n--\n\nThe same of what only the calling thread itself can be asked for." },
     { "interrupt_thread", core_interrupt_thread, METH_O,
-      "interrupt_thread(ident, /)\n--\n\nInterrupts the system call in which a thread of this process sleeps (EINTR), as a signal does\n"
+      "interrupt_thread(ident, /)\n--\n\nInterrupts the system call in which a thread of this process sleeps (EINTR), "
+      "as a signal does\n"
       "that means nothing.  It must be alive.  Gives SIGURG a handler if it has none." },
     { "interrupt_no_more", core_interrupt_no_more, METH_NOARGS,
-      "interrupt_no_more()\n--\n\nTakes the handler away again that interrupt_thread has given to SIGURG, if it is still there." },
+      "interrupt_no_more()\n--\n\nTakes the handler away again that interrupt_thread has given to SIGURG, if it is "
+      "still there." },
     { "_shutdown", core_shutdown, METH_NOARGS,
-      "_shutdown()\n--\n\nEnds the reactor's thread and every session and process in it.  Called at interpreter exit." },
+      "_shutdown()\n--\n\nEnds the reactor's thread and every session and process in it.  Called at interpreter "
+      "exit." },
     { "node_count", core_node_count, METH_NOARGS,
       "node_count()\n--\n\nSessions and processes that the reactor watches in this process." },
     { NULL, NULL, 0, NULL },

@@ -16,8 +16,8 @@
 #include "swx_reactor.h"
 #include "swx_queue.h"
 
-/* Where the reactor is found by what lives in it.  Sessions and processes refer to it, because their objects may outlive
- * the reactor: at the interpreter's exit, and in a child after fork(). */
+/* Where the reactor is found by what lives in it.  Sessions and processes refer to it, because their objects may
+ * outlive the reactor: at the interpreter's exit, and in a child after fork(). */
 typedef struct {
     _Atomic int references;
     _Atomic bool ended; /* set with the GIL held: the reactor is freed, and with it every node, when */
@@ -54,8 +54,8 @@ swx_py_home *swx_py_home_of(swx_py_state *state);
  * Returns NULL. */
 PyObject *swx_py_raise(const swx_error *err);
 
-/* Program output as a str: control sequences removed, invalid UTF-8 as \xNN, and, where the buffer dropped its middle, a
- * line that says so.  crlf: also turn CR LF into LF. */
+/* Program output as a str: control sequences removed, invalid UTF-8 as \xNN, and, where the buffer dropped its middle,
+ * a line that says so.  crlf: also turn CR LF into LF. */
 PyObject *swx_py_text(const swx_buf *buf, bool crlf);
 
 /* A number of seconds, or None for "no limit", as a point in time from now (INT64_MAX).  -1: exception set. */
@@ -64,8 +64,8 @@ int swx_py_deadline(PyObject *seconds, int64_t now, int64_t *deadline);
 /* A bytes object without NUL as a string, borrowed from it; None as NULL.  0, or -1 with an exception set. */
 int swx_py_path(PyObject *object, const char **path);
 
-/* A NULL-terminated list of strings, copied from a sequence of bytes objects, which another thread may change meanwhile;
- * owned by the caller (one block, swx_free).  NULL with an exception set. */
+/* A NULL-terminated list of strings, copied from a sequence of bytes objects, which another thread may change
+ * meanwhile; owned by the caller (one block, swx_free).  NULL with an exception set. */
 char **swx_py_strings(PyObject *sequence);
 
 /* Registration of the types in their files.  0, or -1 with an exception set. */
@@ -73,7 +73,8 @@ int swx_py_queue_init(PyObject *module, swx_py_state *state);
 int swx_py_session_init(PyObject *module, swx_py_state *state);
 int swx_py_process_init(PyObject *module, swx_py_state *state);
 
-/* A Completions's queue, borrowed; NULL when the object is None; with an exception set (TypeError) when it is something else. */
+/* A Completions's queue, borrowed; NULL when the object is None; with an exception set (TypeError) when it is something
+ * else. */
 swx_queue *swx_py_queue_get(swx_py_state *state, PyObject *object);
 
 /* Something ended that a loop may wait for.  Reference-counted by hand because two threads hold it. */
@@ -81,12 +82,12 @@ typedef struct swx_request swx_request;
 struct swx_request {
     swx_wake wake; /* first */
     void (*destroy)(swx_request *);
-    swx_queue *queue;  /* a reference, or NULL */
-    PyObject *future;  /* what Completions.take returns for it; touched with the GIL only; owned by the Python object */
+    swx_queue *queue; /* a reference, or NULL */
+    PyObject *future; /* what Completions.take returns for it; touched with the GIL only; owned by the Python object */
     _Atomic int references;
     _Atomic int done;    /* 0 or 1: the word of a futex, */
     _Atomic int waiters; /* on which so many threads sleep */
-    bool direct; /* the submitting thread still waits by itself: no wake-up; under the node's lock */
+    bool direct;         /* the submitting thread still waits by itself: no wake-up; under the node's lock */
 };
 void swx_request_unref(swx_request *request);
 

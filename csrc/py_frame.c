@@ -93,7 +93,8 @@ static int add_type(PyObject *module, PyType_Spec *spec)
 
 int swx_py_frame_init(PyObject *module)
 {
-    if (add_error(module) < 0 || add_type(module, &swx_py_encoder_spec) < 0 || add_type(module, &swx_py_decoder_spec) < 0) {
+    if (add_error(module) < 0 || add_type(module, &swx_py_encoder_spec) < 0 ||
+        add_type(module, &swx_py_decoder_spec) < 0) {
         return -1;
     }
     return PyModule_AddStringConstant(module, "msgpack_version", MSGPACK_VERSION);

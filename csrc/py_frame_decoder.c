@@ -5,8 +5,8 @@
 #include "py_frame.h"
 #include "swx_frame.h"
 
-/* Frames have the same few words again and again, above all as keys: the last ones are kept, each in the place that its bytes
- * choose.  So they are not made anew, and their hashes are known. */
+/* Frames have the same few words again and again, above all as keys: the last ones are kept, each in the place that its
+ * bytes choose.  So they are not made anew, and their hashes are known. */
 enum { WORDS = 128, LONGEST_WORD = 23 };
 
 typedef struct {
@@ -175,8 +175,13 @@ static PyObject *read_value(reader *r, uint32_t depth, bool key)
 /* The payload as an object; NULL: err says why not, and no exception is set. */
 static PyObject *read_payload(FrameDecoder *self, swx_span payload, swx_error *err)
 {
-    reader r = { .limits = &self->limits, .words = self->words, .payload = payload.bytes, .at = payload.bytes,
-                 .left = payload.size, .promised = 1, .due = 1 };
+    reader r = { .limits = &self->limits,
+                 .words = self->words,
+                 .payload = payload.bytes,
+                 .at = payload.bytes,
+                 .left = payload.size,
+                 .promised = 1,
+                 .due = 1 };
     PyObject *value = read_value(&r, 0, false);
     if (!value && r.err.status == SWX_OK) {
         stop(&r, SWX_OK, NULL, r.at);
@@ -203,7 +208,8 @@ static bool read_frames(FrameDecoder *self, const uint8_t *bytes, size_t size, P
 {
     swx_span payload;
     swx_status status = self->failed.status;
-    while (status == SWX_OK && (status = swx_frame_take(&self->stream, &bytes, &size, &payload, &self->failed)) == SWX_OK) {
+    while (status == SWX_OK &&
+           (status = swx_frame_take(&self->stream, &bytes, &size, &payload, &self->failed)) == SWX_OK) {
         PyObject *value = read_payload(self, payload, &self->failed);
         if (!value) {
             self->failed.position += (size_t)self->stream.position - payload.size;
@@ -244,11 +250,13 @@ static bool claim(FrameDecoder *self)
 }
 
 PyDoc_STRVAR(feed_doc,
-"feed($self, data, /)\n--\n\n"
-"The values of the frames that `data` (bytes-like) completes, in order; often an empty list.\n\n"
-"Any cut of the stream gives the same values. Raises FrameError when the stream is not what it should be: the error's\n"
-"`position` is the byte of the stream and its `frames` the values before it that this call decoded. The same error\n"
-"comes again, without values, until reset(). Not for use by two threads at once (RuntimeError).");
+             "feed($self, data, /)\n--\n\n"
+             "The values of the frames that `data` (bytes-like) completes, in order; often an empty list.\n\n"
+             "Any cut of the stream gives the same values. Raises FrameError when the stream is not what it should be: "
+             "the error's\n"
+             "`position` is the byte of the stream and its `frames` the values before it that this call decoded. The "
+             "same error\n"
+             "comes again, without values, until reset(). Not for use by two threads at once (RuntimeError).");
 
 static PyObject *decoder_feed(PyObject *object, PyObject *data)
 {
@@ -270,14 +278,15 @@ static PyObject *decoder_feed(PyObject *object, PyObject *data)
     return frames;
 }
 
-PyDoc_STRVAR(decode_doc,
-"decode($self, frame, /)\n--\n\n"
-"The value of one frame (bytes-like, its length included), as encode() makes it.\n\n"
-"Has nothing to do with the stream of feed(). Raises FrameError when `frame` is not exactly one frame that feed() would\n"
-"take; its `position` is the byte of `frame`.");
+PyDoc_STRVAR(decode_doc, "decode($self, frame, /)\n--\n\n"
+                         "The value of one frame (bytes-like, its length included), as encode() makes it.\n\n"
+                         "Has nothing to do with the stream of feed(). Raises FrameError when `frame` is not exactly "
+                         "one frame that feed() would\n"
+                         "take; its `position` is the byte of `frame`.");
 
 /* The payload of the only frame in these bytes. */
-static swx_status take_one(const swx_py_frame_limits *limits, const uint8_t *bytes, size_t size, swx_span *payload, swx_error *err)
+static swx_status take_one(const swx_py_frame_limits *limits, const uint8_t *bytes, size_t size, swx_span *payload,
+                           swx_error *err)
 {
     swx_frame_stream stream = { .max_frame = limits->max_frame };
     size_t left = size;
@@ -312,9 +321,8 @@ static PyObject *decoder_decode(PyObject *object, PyObject *data)
     return value;
 }
 
-PyDoc_STRVAR(reset_doc,
-"reset($self, /)\n--\n\n"
-"Forgets the stream and its error; the next byte is the first of a new stream.");
+PyDoc_STRVAR(reset_doc, "reset($self, /)\n--\n\n"
+                        "Forgets the stream and its error; the next byte is the first of a new stream.");
 
 static PyObject *decoder_reset(PyObject *object, PyObject *unused)
 {
@@ -356,12 +364,13 @@ static void decoder_dealloc(PyObject *object)
     swx_py_frame_deallocate(object);
 }
 
-PyDoc_STRVAR(decoder_doc,
-"FrameDecoder(*, max_frame=67108864, max_depth=32, max_items=1000000)\n--\n\n"
-"Takes the frames that a FrameEncoder makes out of a byte stream, however it is cut.\n\n"
-"The limits mean what they mean there, and are asked before room is made for anything; memory grows with bytes that\n"
-"came, not with a length that was announced. Refused too: ext types, map keys that are not str or come twice, str that is\n"
-"not UTF-8, and a payload that is not exactly one value.");
+PyDoc_STRVAR(decoder_doc, "FrameDecoder(*, max_frame=67108864, max_depth=32, max_items=1000000)\n--\n\n"
+                          "Takes the frames that a FrameEncoder makes out of a byte stream, however it is cut.\n\n"
+                          "The limits mean what they mean there, and are asked before room is made for anything; "
+                          "memory grows with bytes that\n"
+                          "came, not with a length that was announced. Refused too: ext types, map keys that are not "
+                          "str or come twice, str that is\n"
+                          "not UTF-8, and a payload that is not exactly one value.");
 
 static PyMethodDef decoder_methods[] = {
     { "feed", decoder_feed, METH_O, feed_doc },
@@ -377,12 +386,8 @@ static PyGetSetDef decoder_getset[] = {
 };
 
 static PyType_Slot decoder_slots[] = {
-    { Py_tp_doc, (void *)decoder_doc },
-    { Py_tp_new, decoder_new },
-    { Py_tp_dealloc, decoder_dealloc },
-    { Py_tp_methods, decoder_methods },
-    { Py_tp_getset, decoder_getset },
-    { 0, NULL },
+    { Py_tp_doc, (void *)decoder_doc }, { Py_tp_new, decoder_new },       { Py_tp_dealloc, decoder_dealloc },
+    { Py_tp_methods, decoder_methods }, { Py_tp_getset, decoder_getset }, { 0, NULL },
 };
 
 PyType_Spec swx_py_decoder_spec = {

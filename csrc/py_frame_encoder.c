@@ -344,13 +344,17 @@ static void free_writer(writer *w)
     swx_free(w->data == w->first ? NULL : w->data);
 }
 
-PyDoc_STRVAR(encode_doc,
-"encode($self, value, /)\n--\n\n"
-"One frame (bytes, its length included) that holds `value`.\n\n"
-"None, bool, int in [-2**63, 2**64), float, str without surrogates, bytes, bytearray and contiguous memoryview (all\n"
-"three come back as bytes), list and tuple (both come back as list), dict with str keys; subclasses count as their\n"
-"base. Raises FrameError for any other value and for one that passes a limit; `position` is the byte of the payload\n"
-"where it would have been. A failed call leaves nothing behind. May be called from several threads at once.");
+PyDoc_STRVAR(
+    encode_doc,
+    "encode($self, value, /)\n--\n\n"
+    "One frame (bytes, its length included) that holds `value`.\n\n"
+    "None, bool, int in [-2**63, 2**64), float, str without surrogates, bytes, bytearray and contiguous memoryview "
+    "(all\n"
+    "three come back as bytes), list and tuple (both come back as list), dict with str keys; subclasses count as "
+    "their\n"
+    "base. Raises FrameError for any other value and for one that passes a limit; `position` is the byte of the "
+    "payload\n"
+    "where it would have been. A failed call leaves nothing behind. May be called from several threads at once.");
 
 static PyObject *encoder_encode(PyObject *object, PyObject *value)
 {
@@ -377,11 +381,11 @@ static PyObject *encoder_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     return object;
 }
 
-PyDoc_STRVAR(encoder_doc,
-"FrameEncoder(*, max_frame=67108864, max_depth=32, max_items=1000000)\n--\n\n"
-"Makes frames: a length of 4 bytes, big-endian, and one msgpack value of that many bytes.\n\n"
-"max_frame is bytes of payload, max_depth (at most 128) counts lists and dicts inside each other, max_items counts\n"
-"values, keys and containers of a frame.");
+PyDoc_STRVAR(encoder_doc, "FrameEncoder(*, max_frame=67108864, max_depth=32, max_items=1000000)\n--\n\n"
+                          "Makes frames: a length of 4 bytes, big-endian, and one msgpack value of that many bytes.\n\n"
+                          "max_frame is bytes of payload, max_depth (at most 128) counts lists and dicts inside each "
+                          "other, max_items counts\n"
+                          "values, keys and containers of a frame.");
 
 static PyMethodDef encoder_methods[] = {
     { "encode", encoder_encode, METH_O, encode_doc },

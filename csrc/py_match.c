@@ -76,11 +76,11 @@ static int lock(Matcher *self)
     return 0;
 }
 
-PyDoc_STRVAR(feed_doc,
-"feed($self, data, /)\n--\n\n"
-"Reads bytes up to the end of a hit: (index, start, end), or None when there is none yet.\n\n"
-"start and end are offsets in the stream since the last reset. After a hit feed data[consumed:] to go on; the search\n"
-"starts anew at the end of the hit.");
+PyDoc_STRVAR(feed_doc, "feed($self, data, /)\n--\n\n"
+                       "Reads bytes up to the end of a hit: (index, start, end), or None when there is none yet.\n\n"
+                       "start and end are offsets in the stream since the last reset. After a hit feed data[consumed:] "
+                       "to go on; the search\n"
+                       "starts anew at the end of the hit.");
 
 static PyObject *matcher_feed(PyObject *object, PyObject *data)
 {
@@ -99,8 +99,7 @@ static PyObject *matcher_feed(PyObject *object, PyObject *data)
     if (view.len < LONG_FEED) {
         status = swx_match_feed(self->match, bytes, (size_t)view.len, &self->consumed, &hit);
     } else {
-        Py_BEGIN_ALLOW_THREADS
-        status = swx_match_feed(self->match, bytes, (size_t)view.len, &self->consumed, &hit);
+        Py_BEGIN_ALLOW_THREADS status = swx_match_feed(self->match, bytes, (size_t)view.len, &self->consumed, &hit);
         Py_END_ALLOW_THREADS
     }
     atomic_store(&self->busy, false);
@@ -149,18 +148,16 @@ static PyGetSetDef PROPERTIES[] = {
     { NULL, NULL, NULL, NULL, NULL },
 };
 
-PyDoc_STRVAR(matcher_doc,
-"Matcher(program)\n--\n\n"
-"Which of several patterns completes first in a stream of bytes. swerex_c.engine.patterns makes the program.\n\n"
-"A matcher serves one stream at a time; used by two at once it raises RuntimeError. swx_match.h has the semantics.");
+PyDoc_STRVAR(
+    matcher_doc,
+    "Matcher(program)\n--\n\n"
+    "Which of several patterns completes first in a stream of bytes. swerex_c.engine.patterns makes the program.\n\n"
+    "A matcher serves one stream at a time; used by two at once it raises RuntimeError. swx_match.h has the "
+    "semantics.");
 
 static PyType_Slot SLOTS[] = {
-    { Py_tp_doc, (void *)matcher_doc },
-    { Py_tp_new, (void *)matcher_new },
-    { Py_tp_dealloc, (void *)matcher_dealloc },
-    { Py_tp_methods, METHODS },
-    { Py_tp_getset, PROPERTIES },
-    { 0, NULL },
+    { Py_tp_doc, (void *)matcher_doc }, { Py_tp_new, (void *)matcher_new }, { Py_tp_dealloc, (void *)matcher_dealloc },
+    { Py_tp_methods, METHODS },         { Py_tp_getset, PROPERTIES },       { 0, NULL },
 };
 
 static PyType_Spec SPEC = {
@@ -189,7 +186,4 @@ swx_match *swx_py_match_take(PyObject *object)
     return lock(self) < 0 ? NULL : self->match;
 }
 
-void swx_py_match_give_back(PyObject *object)
-{
-    atomic_store(&((Matcher *)object)->busy, false);
-}
+void swx_py_match_give_back(PyObject *object) { atomic_store(&((Matcher *)object)->busy, false); }

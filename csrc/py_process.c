@@ -26,7 +26,7 @@ typedef struct {
     PyObject *future;
 } process_object;
 
-/* ---- the node type --------------------------------------------------------------------------------------------- */
+/* ---- the node type ---- */
 
 static void node_event(void *object, unsigned which, bool readable, bool writable, int64_t now)
 {
@@ -37,7 +37,10 @@ static void node_event(void *object, unsigned which, bool readable, bool writabl
 }
 
 /* One that is finished is due at once: that is when the thread asks node_finished. */
-static int64_t node_deadline(const void *object) { return swx_exec_is_finished(object) ? 0 : swx_exec_deadline(object); }
+static int64_t node_deadline(const void *object)
+{
+    return swx_exec_is_finished(object) ? 0 : swx_exec_deadline(object);
+}
 static void node_due(void *object, int64_t now) { swx_exec_due(object, now); }
 
 static void node_interest(const void *object, unsigned which, int *fd, bool *read, bool *write)
@@ -71,8 +74,8 @@ static void unwatch(void *owner, int fd)
     }
 }
 
-static const swx_node_type process_node = { node_event, node_deadline, node_due, node_interest, node_finished,
-                                             node_destroy, node_slow, node_child };
+static const swx_node_type process_node = { node_event,    node_deadline, node_due,  node_interest,
+                                            node_finished, node_destroy,  node_slow, node_child };
 
 static bool gone(const request *f) { return swx_py_home_is_gone(f->home); }
 
@@ -100,13 +103,13 @@ static void exec_done(swx_exec *exec)
     swx_request_completed(&f->base);
 }
 
-/* ---- the object ------------------------------------------------------------------------------------------------ */
+/* ---- the object ---- */
 
 static void cancel_now(request *f)
 {
     if (!atomic_load(&f->base.done)) {
-        Py_BEGIN_ALLOW_THREADS
-        if (swx_py_home_enter(f->home)) {
+        Py_BEGIN_ALLOW_THREADS if (swx_py_home_enter(f->home))
+        {
             swx_node_lock(f->node);
             swx_exec_cancel(f->exec, swx_now());
             swx_node_unlock(f->node);
@@ -116,12 +119,13 @@ static void cancel_now(request *f)
     }
 }
 
-/* What runs is killed, as by swx_exec_free.  What has ended the reactor keeps until nothing more can happen, because a grandchild
- * may still write into the pipes; then its thread removes the node.  So the node is nobody's from the unlock on. */
+/* What runs is killed, as by swx_exec_free.  What has ended the reactor keeps until nothing more can happen, because a
+ * grandchild may still write into the pipes; then its thread removes the node.  So the node is nobody's from the unlock
+ * on. */
 static void give_up(request *f)
 {
-    Py_BEGIN_ALLOW_THREADS
-    if (swx_py_home_enter(f->home)) {
+    Py_BEGIN_ALLOW_THREADS if (swx_py_home_enter(f->home))
+    {
         swx_node_lock(f->node);
         swx_exec_event(f->exec, 2, swx_now()); /* it may have ended */
         if (atomic_load(&f->base.done)) {
@@ -182,8 +186,8 @@ static swx_status start(request *f, const swx_exec_config *config, swx_error *er
     return status;
 }
 
-/* A copy of this process's environment in one block, for swx_free.  Made with the GIL: assignments to os.environ, which move and
- * replace the strings, have it too.  NULL: out of memory. */
+/* A copy of this process's environment in one block, for swx_free.  Made with the GIL: assignments to os.environ, which
+ * move and replace the strings, have it too.  NULL: out of memory. */
 static char **copy_environ(void)
 {
     size_t count = 0, bytes = 0;
@@ -207,8 +211,8 @@ static char **copy_environ(void)
 
 static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = { "file", "argv", "environment", "directory", "input", "merge", "timeout", "output_limit", "queue",
-                             "future", NULL };
+    static char *names[] = { "file",    "argv",         "environment", "directory", "input", "merge",
+                             "timeout", "output_limit", "queue",       "future",    NULL };
     PyObject *argv_list, *environment, *directory_arg, *timeout, *queue_arg, *future;
     const char *file, *directory, *input;
     Py_ssize_t input_size, limit;
@@ -217,8 +221,9 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     swx_py_state *state = swx_py_state_of(type);
     swx_error err = { .status = SWX_ENOMEM };
     process_object *self = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOOOy#pOnOO:Process", names, &file, &argv_list, &environment, &directory_arg,
-                                     &input, &input_size, &merge, &timeout, &limit, &queue_arg, &future) ||
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOOOy#pOnOO:Process", names, &file, &argv_list, &environment,
+                                     &directory_arg, &input, &input_size, &merge, &timeout, &limit, &queue_arg,
+                                     &future) ||
         swx_py_path(directory_arg, &directory) < 0) {
         return NULL;
     }
@@ -278,14 +283,13 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
                                .owner = f };
     swx_status status = SWX_OK;
     bool entered;
-    Py_BEGIN_ALLOW_THREADS
-    entered = swx_py_home_enter(home);
+    Py_BEGIN_ALLOW_THREADS entered = swx_py_home_enter(home);
     if (entered) {
         status = start(f, &config, &err);
         swx_py_home_leave(home);
     }
-    Py_END_ALLOW_THREADS
-    if (!entered || status != SWX_OK) {
+    Py_END_ALLOW_THREADS if (!entered || status != SWX_OK)
+    {
         swx_request_unref(&f->base); /* the core never had it, */
         swx_request_unref(&f->base); /* and no node */
         entered ? swx_py_raise(&err) : swx_py_raise_gone(home, "process");
@@ -387,11 +391,11 @@ static PyObject *process_end(PyObject *object, void *unused)
 {
     (void)unused;
     const request *f = finished(object);
-    return f ? PyUnicode_FromString(f->timed_out                         ? "timeout"
-                                    : f->cancelled                       ? "cancelled"
-                                    : f->no_memory                       ? "memory"
+    return f ? PyUnicode_FromString(f->timed_out                        ? "timeout"
+                                    : f->cancelled                      ? "cancelled"
+                                    : f->no_memory                      ? "memory"
                                     : f->wait_status == SWX_STATUS_LOST ? "lost"
-                                                                         : "done")
+                                                                        : "done")
              : NULL;
 }
 
@@ -411,20 +415,26 @@ static PyMethodDef process_methods[] = {
 
 static PyGetSetDef process_attributes[] = {
     { "done", process_done, NULL, "Whether it has ended.", NULL },
-    { "mark", process_mark, NULL, "A number by which all that it started can be found, also after its end; 0: there is none.", NULL },
-    { "end", process_end, NULL, "How: done, timeout, cancelled, memory, or lost: it has ended, and nobody knows how.", NULL },
+    { "mark", process_mark, NULL,
+      "A number by which all that it started can be found, also after its end; 0: there is none.", NULL },
+    { "end", process_end, NULL, "How: done, timeout, cancelled, memory, or lost: it has ended, and nobody knows how.",
+      NULL },
     { "stdout", process_stdout, NULL, "What it wrote, in bytes.  Made anew at each access.", NULL },
     { "stderr", process_stderr, NULL, "The same for stderr; b\"\" when merged.", NULL },
     { "dropped", process_dropped, NULL, "Bytes missing in the middle because of the limit.", NULL },
-    { "returncode", process_returncode, NULL, "Exit status, or minus the signal's number; None: someone else has collected it.", NULL },
+    { "returncode", process_returncode, NULL,
+      "Exit status, or minus the signal's number; None: someone else has collected it.", NULL },
     { NULL, NULL, NULL, NULL, NULL },
 };
 
 static PyType_Slot process_slots[] = {
-    { Py_tp_doc, "Process(file, argv, environment, directory, input, merge, timeout, output_limit, queue, future)\n--\n\nA program "
-                 "with pipes, from its start to its end.\n\nfile: the program (bytes), searched in PATH when it has no slash.\nargv, environment: sequences of bytes (environment None: this "
-                 "process's own).\ntimeout: seconds or None; then it is killed with everything it started.\nOSError names "
-                 "execve or chdir when the program cannot be executed.\nThrowing the object away before the end kills." },
+    { Py_tp_doc,
+      "Process(file, argv, environment, directory, input, merge, timeout, output_limit, queue, future)\n--\n\nA "
+      "program "
+      "with pipes, from its start to its end.\n\nfile: the program (bytes), searched in PATH when it has no "
+      "slash.\nargv, environment: sequences of bytes (environment None: this "
+      "process's own).\ntimeout: seconds or None; then it is killed with everything it started.\nOSError names "
+      "execve or chdir when the program cannot be executed.\nThrowing the object away before the end kills." },
     { Py_tp_new, process_new },
     { Py_tp_dealloc, process_dealloc },
     { Py_tp_traverse, process_traverse },
@@ -441,7 +451,7 @@ static PyType_Spec process_spec = {
     .slots = process_slots,
 };
 
-/* ---- marks ----------------------------------------------------------------------------------------------------- */
+/* ---- marks ---- */
 
 /* From a sequence of ints, to be freed.  NULL: an exception is set. */
 static uint64_t *marks_of(PyObject *list, size_t *count)
@@ -473,10 +483,8 @@ static PyObject *kill_marked(PyObject *module, PyObject *list)
     if (!marks) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    found = swx_tree_kill_marked(marks, count);
-    Py_END_ALLOW_THREADS
-    swx_free(marks);
+    Py_BEGIN_ALLOW_THREADS found = swx_tree_kill_marked(marks, count);
+    Py_END_ALLOW_THREADS swx_free(marks);
     return PyLong_FromLong(found);
 }
 
@@ -494,10 +502,8 @@ static PyObject *living_marks(PyObject *module, PyObject *list)
         }
         goto done;
     }
-    Py_BEGIN_ALLOW_THREADS
-    looked = swx_tree_living(marks, count, living);
-    Py_END_ALLOW_THREADS
-    result = PyList_New(0);
+    Py_BEGIN_ALLOW_THREADS looked = swx_tree_living(marks, count, living);
+    Py_END_ALLOW_THREADS result = PyList_New(0);
     for (size_t i = 0; result && i < count; i++) {
         PyObject *mark = !looked || living[i] ? PyLong_FromUnsignedLongLong(marks[i]) : Py_NewRef(Py_None);
         if (!mark || (mark != Py_None && PyList_Append(result, mark) < 0)) {
@@ -513,10 +519,12 @@ done:
 
 static PyMethodDef mark_functions[] = {
     { "kill_marked", kill_marked, METH_O,
-      "kill_marked(marks, /)\n--\n\nKills everything that carries one of the marks.  Returns how much lived, what was killed and is not\n"
+      "kill_marked(marks, /)\n--\n\nKills everything that carries one of the marks.  Returns how much lived, what was "
+      "killed and is not\n"
       "gone yet included: ask again until it is 0.  -1: there is no /proc." },
     { "living_marks", living_marks, METH_O,
-      "living_marks(marks, /)\n--\n\nA list of those that a living process carries.  All of them when no look was possible." },
+      "living_marks(marks, /)\n--\n\nA list of those that a living process carries.  All of them when no look was "
+      "possible." },
     { NULL, NULL, 0, NULL },
 };
 

@@ -17,13 +17,13 @@ typedef struct {
     swx_py_home *home;
     swx_node *node;
     swx_session *session;
-    bool carrier; /* see swx_session.h */
+    bool carrier;    /* see swx_session.h */
     unsigned spoils; /* of swx_spoils, by the texts so far */
 } place;
 
 typedef struct {
     swx_request base; /* first */
-    swx_request news;    /* tells of output while it runs; its references are 1 while it is queued */
+    swx_request news; /* tells of output while it runs; its references are 1 while it is queued */
     atomic_bool news_queued;
     swx_op op;
     bool empty; /* a command of blanks and comments: its exit code is 0, whatever `$?` is */
@@ -46,7 +46,7 @@ typedef struct {
 
 enum { DELIVERY_LIMIT = 256 << 20 };
 
-/* ---- the node type --------------------------------------------------------------------------------------------- */
+/* ---- the node type ---- */
 
 static void node_event(void *object, unsigned which, bool readable, bool writable, int64_t now)
 {
@@ -85,9 +85,10 @@ static swx_child *node_child(void *object) { return swx_session_doomed(object); 
 
 static void unwatch(void *owner, int fd) { swx_node_unwatch(owner, fd); }
 
-static const swx_node_type session_node = { node_event, node_deadline, node_due, node_interest, NULL, node_destroy, node_slow, node_child };
+static const swx_node_type session_node = { node_event, node_deadline, node_due,  node_interest,
+                                            NULL,       node_destroy,  node_slow, node_child };
 
-/* ---- places ---------------------------------------------------------------------------------------------------- */
+/* ---- places ---- */
 
 static bool gone(const place *at) { return swx_py_home_is_gone(at->home); }
 static PyObject *raise_gone(const place *at) { return swx_py_raise_gone(at->home, "session"); }
@@ -121,7 +122,7 @@ static void place_unref(place *at)
     }
 }
 
-/* ---- requests --------------------------------------------------------------------------------------------------- */
+/* ---- requests ---- */
 
 static void flight_destroy(swx_request *base)
 {
@@ -179,8 +180,9 @@ static request *flight_new(place *at, swx_op_kind kind, swx_queue *queue)
 }
 
 /* For up to `limit` nanoseconds the calling thread does the reactor's work for this session: a short command ends
- * without any other thread being woken.  It may be `slack` nanoseconds more where it ends in vain: a timer that may be late is not
- * programmed into the clock, which on a virtual machine takes longer than the command.  Node locked, no GIL. */
+ * without any other thread being woken.  It may be `slack` nanoseconds more where it ends in vain: a timer that may be
+ * late is not programmed into the clock, which on a virtual machine takes longer than the command.  Node locked, no
+ * GIL. */
 static void work_directly(request *f, int64_t limit, int64_t slack)
 {
     swx_session *s = f->at->session;
@@ -224,8 +226,7 @@ static bool submit(request *f, int64_t direct)
     bool locked;
     f->op.typed = f->typed.data;
     f->op.typed_size = f->typed.size;
-    Py_BEGIN_ALLOW_THREADS
-    locked = lock(f->at);
+    Py_BEGIN_ALLOW_THREADS locked = lock(f->at);
     if (locked) {
         atomic_fetch_add(&f->base.references, 1); /* the core's, until it has completed */
         f->base.direct = direct > 0;
@@ -240,14 +241,13 @@ static bool submit(request *f, int64_t direct)
         }
         unlock(f->at);
     }
-    Py_END_ALLOW_THREADS
-    return locked;
+    Py_END_ALLOW_THREADS return locked;
 }
 
-/* ---- Operation ------------------------------------------------------------------------------------------------- */
+/* ---- Operation ---- */
 
-static const char *const end_names[] = { "none", "done", "matched", "timeout", "quiet", "died", "lost", "closed",
-                                         "cancelled", "memory", "costly", "system" };
+static const char *const end_names[] = { "none", "done",   "matched",   "timeout", "quiet",  "died",
+                                         "lost", "closed", "cancelled", "memory",  "costly", "system" };
 
 /* False: it has not ended, and never will. */
 static bool operation_cancel_now(operation_object *self)
@@ -255,8 +255,7 @@ static bool operation_cancel_now(operation_object *self)
     request *f = self->request;
     bool ended = atomic_load(&f->base.done);
     if (!ended) {
-        Py_BEGIN_ALLOW_THREADS
-        ended = lock(f->at);
+        Py_BEGIN_ALLOW_THREADS ended = lock(f->at);
         if (ended) {
             swx_session_cancel(f->at->session, &f->op);
             unlock(f->at);
@@ -342,14 +341,13 @@ static PyObject *operation_take(PyObject *object, PyObject *unused)
     }
     size_t size = 0;
     bool locked;
-    Py_BEGIN_ALLOW_THREADS
-    locked = lock(f->at);
+    Py_BEGIN_ALLOW_THREADS locked = lock(f->at);
     if (locked) {
         size = swx_session_take(f->at->session, &f->op, bytes, room, swx_now());
         unlock(f->at);
     }
-    Py_END_ALLOW_THREADS
-    PyObject *taken = locked ? PyBytes_FromStringAndSize((const char *)bytes, (Py_ssize_t)size) : raise_gone(f->at);
+    Py_END_ALLOW_THREADS PyObject *taken =
+        locked ? PyBytes_FromStringAndSize((const char *)bytes, (Py_ssize_t)size) : raise_gone(f->at);
     swx_free(bytes);
     return taken;
 }
@@ -496,41 +494,51 @@ static int operation_set_future(PyObject *object, PyObject *future, void *unused
 
 static PyMethodDef operation_methods[] = {
     { "release", operation_release, METH_O,
-      "release($self, checked, /)\n--\n\nLets a held command begin.  checked: 1, `bash -n` accepts it without a warning; 0, with one." },
+      "release($self, checked, /)\n--\n\nLets a held command begin.  checked: 1, `bash -n` accepts it without a "
+      "warning; 0, with one." },
     { "wait", operation_wait, METH_O,
-      "wait($self, seconds, /)\n--\n\nBlocks until it ended (True) or the time is over (False).  None: no limit.  For callers without "
+      "wait($self, seconds, /)\n--\n\nBlocks until it ended (True) or the time is over (False).  None: no limit.  For "
+      "callers without "
       "an event loop." },
     { "cancel", operation_cancel, METH_NOARGS,
-      "cancel($self, /)\n--\n\nEnds it as `cancelled`.  A command that it started goes on.  No effect when it ended before." },
+      "cancel($self, /)\n--\n\nEnds it as `cancelled`.  A command that it started goes on.  No effect when it ended "
+      "before." },
     { "take", operation_take, METH_NOARGS,
-      "take($self, /)\n--\n\nRaw output that was not taken yet, at most 256 KiB at a time; b\"\" when there is none now." },
+      "take($self, /)\n--\n\nRaw output that was not taken yet, at most 256 KiB at a time; b\"\" when there is none "
+      "now." },
     { NULL, NULL, 0, NULL },
 };
 
 static PyGetSetDef operation_attributes[] = {
     { "future", operation_future, operation_set_future,
-      "What Completions.take returns when it has ended, or None.  May be set until then, by the thread that takes.", NULL },
+      "What Completions.take returns when it has ended, or None.  May be set until then, by the thread that takes.",
+      NULL },
     { "done", operation_done, NULL, "Whether it has ended.", NULL },
     { "held", operation_held, NULL,
-      "Whether it keeps its place in the queue until release(), because bash has to be asked about the command.", NULL },
+      "Whether it keeps its place in the queue until release(), because bash has to be asked about the command.",
+      NULL },
     { "end", operation_end, NULL,
       "How it ended: done, matched, timeout, quiet, died, lost, closed, cancelled, memory or system.", NULL },
     { "code", operation_code, NULL, "The exit code, when end is done or died; -1: the shell's was lost.", NULL },
-    { "signal", operation_signal, NULL, "The signal that ended the shell, when end is died; 0: it exited by itself.", NULL },
+    { "signal", operation_signal, NULL, "The signal that ended the shell, when end is died; 0: it exited by itself.",
+      NULL },
     { "output", operation_output, NULL, "The output as text.  Made anew at each access, unless make() has.", NULL },
     { "dropped", operation_dropped, NULL, "Bytes missing in the middle of output because of the limit.", NULL },
     { "hit", operation_hit, NULL, "Index of the pattern, when end is matched.", NULL },
     { "typed", operation_typed, NULL, "Whether the command was given to the shell at all.", NULL },
-    { "begun", operation_begun, NULL, "Whether the shell has begun to run the command, or the script of a start.", NULL },
+    { "begun", operation_begun, NULL, "Whether the shell has begun to run the command, or the script of a start.",
+      NULL },
     { "ended", operation_ended, NULL, "After a match: whether the command has ended, so that it has a code.", NULL },
     { "error", operation_error, NULL, "What was wrong, when end is system.", NULL },
-    { "errno", operation_errno, NULL, "The number of the system call's error, when end is system; 0: it was none.", NULL },
+    { "errno", operation_errno, NULL, "The number of the system call's error, when end is system; 0: it was none.",
+      NULL },
     { NULL, NULL, NULL, NULL, NULL },
 };
 
 static PyType_Slot operation_slots[] = {
-    { Py_tp_doc, "One thing a session was asked to do.  Made by the methods of Session.\n\nThrowing it away before it ended "
-                 "cancels it." },
+    { Py_tp_doc,
+      "One thing a session was asked to do.  Made by the methods of Session.\n\nThrowing it away before it ended "
+      "cancels it." },
     { Py_tp_dealloc, operation_dealloc },
     { Py_tp_traverse, operation_traverse },
     { Py_tp_clear, operation_clear },
@@ -546,7 +554,7 @@ static PyType_Spec operation_spec = {
     .slots = operation_slots,
 };
 
-/* ---- Session --------------------------------------------------------------------------------------------------- */
+/* ---- Session ---- */
 
 /* Steals the request.  matcher, future and news may be None. */
 static PyObject *launch(session_object *self, request *f, PyObject *matcher, PyObject *future, PyObject *news,
@@ -585,8 +593,8 @@ static PyObject *launch(session_object *self, request *f, PyObject *matcher, PyO
     return (PyObject *)op;
 }
 
-/* The bytes of a command: UTF-8, with lone surrogates from surrogateescape as the bytes they stand for.  A new reference
- * in *keep (or NULL) owns them. */
+/* The bytes of a command: UTF-8, with lone surrogates from surrogateescape as the bytes they stand for.  A new
+ * reference in *keep (or NULL) owns them. */
 static const char *command_bytes(PyObject *command, Py_ssize_t *size, PyObject **keep)
 {
     *keep = NULL;
@@ -639,7 +647,8 @@ static bool assigns_prompt(const char *text, size_t size)
     return false;
 }
 
-/* Whether a command that mentions exec holds a redirection of standard error, but for one to where standard output goes anyway. */
+/* Whether a command that mentions exec holds a redirection of standard error, but for one to where standard output goes
+ * anyway. */
 static bool redirects_stderr(const char *text, size_t size)
 {
     const char *end = text + size, *at = text;
@@ -682,11 +691,13 @@ static bool has_shell_wait(const char *text, size_t size)
 /* What the session has to know about a command before it runs. */
 static unsigned hints_of(const swx_scan *scan, const char *text, size_t size, bool carrier)
 {
-    unsigned hints = ((scan->flags & SWX_SCAN_STTY) ? SWX_HINT_STTY : 0) | ((scan->flags & SWX_SCAN_JOBS) ? SWX_HINT_JOBS : 0) |
+    unsigned hints = ((scan->flags & SWX_SCAN_STTY) ? SWX_HINT_STTY : 0) |
+                     ((scan->flags & SWX_SCAN_JOBS) ? SWX_HINT_JOBS : 0) |
                      ((scan->flags & SWX_SCAN_PROMPT) && assigns_prompt(text, size) ? SWX_HINT_PROMPT : 0);
     hints |= (scan->flags & SWX_SCAN_EXEC) && redirects_stderr(text, size) ? SWX_HINT_STDERR : 0;
     hints |= (scan->flags & SWX_SCAN_EXEC) && (hints & SWX_HINT_PROMPT) && memchr(text, '<', size) ? SWX_HINT_LAST : 0;
-    hints |= (scan->flags & SWX_SCAN_EXEC ? SWX_HINT_EXEC : 0) | (scan->flags & SWX_SCAN_BACKGROUND ? SWX_HINT_STARTS : 0);
+    hints |=
+        (scan->flags & SWX_SCAN_EXEC ? SWX_HINT_EXEC : 0) | (scan->flags & SWX_SCAN_BACKGROUND ? SWX_HINT_STARTS : 0);
     bool hides = (scan->flags & SWX_SCAN_PROMPT) || (hints & SWX_HINT_STDERR);
     hints |= hides && !(scan->flags & SWX_SCAN_UNKNOWN) && !has_shell_wait(text, size) ? SWX_HINT_HIDES : 0;
     if (!carrier) {
@@ -714,13 +725,14 @@ static int deliver(swx_buf *typed, swx_op *op, bool *empty, const char *text, si
     op->hints = hints_of(&scan, text, size, at->carrier) | (spoils & SWX_SPOILS_BRACE ? SWX_HINT_BRACE : 0);
     swx_delivery way = swx_command_delivery(&scan, checked > 0);
     if (way == SWX_DELIVERY_RAW && at->carrier) { /* its terminal stays in canonical mode */
-        bool group = (scan.flags & SWX_SCAN_MULTILINE) && !(scan.flags & SWX_SCAN_EDITING) && !(at->spoils & SWX_SPOILS_BRACE);
+        bool group =
+            (scan.flags & SWX_SCAN_MULTILINE) && !(scan.flags & SWX_SCAN_EDITING) && !(at->spoils & SWX_SPOILS_BRACE);
         way = group ? SWX_DELIVERY_TOGETHER : SWX_DELIVERY_EVAL;
     }
     way = swx_command_unspoilt(&scan, way, at->spoils);
     at->spoils |= spoils;
     swx_status status = way == SWX_DELIVERY_NONE ? swx_buf_append(typed, "\n", 1)
-                                            : swx_command_encode(way, (const uint8_t *)text, size, typed);
+                                                 : swx_command_encode(way, (const uint8_t *)text, size, typed);
     if (status != SWX_OK) {
         swx_error err = { .status = status, .text = "the command is too long" };
         swx_py_raise(&err);
@@ -755,8 +767,7 @@ static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
     }
     Py_CLEAR(self->command);
     bool locked;
-    Py_BEGIN_ALLOW_THREADS
-    locked = lock(f->at);
+    Py_BEGIN_ALLOW_THREADS locked = lock(f->at);
     if (locked) {
         f->op.typed = f->typed.data;
         f->op.typed_size = f->typed.size;
@@ -766,8 +777,7 @@ static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
         swx_session_release(f->at->session, &f->op, swx_now());
         unlock(f->at);
     }
-    Py_END_ALLOW_THREADS
-    return locked ? Py_NewRef(Py_None) : raise_gone(f->at);
+    Py_END_ALLOW_THREADS return locked ? Py_NewRef(Py_None) : raise_gone(f->at);
 }
 
 static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t count)
@@ -777,8 +787,8 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
     PyObject *keep;
     Py_ssize_t size;
     if (count < 9 || count > 11) {
-        PyErr_SetString(PyExc_TypeError,
-                        "run() takes command, checked, timeout, quiet, matcher, queue, future, news, direct and perhaps slack and grace");
+        PyErr_SetString(PyExc_TypeError, "run() takes command, checked, timeout, quiet, matcher, queue, future, news, "
+                                         "direct and perhaps slack and grace");
         return NULL;
     }
     long checked = PyLong_AsLong(args[1]);
@@ -817,8 +827,8 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
 
 /* start(), line() and interrupt() differ in kind and limits only. */
 static PyObject *launch_text(session_object *self, swx_op_kind kind, PyObject *text, PyObject *timeout, PyObject *quiet,
-                             PyObject *patience, PyObject *matcher, PyObject *queue_arg, PyObject *future, PyObject *news,
-                             int64_t direct)
+                             PyObject *patience, PyObject *matcher, PyObject *queue_arg, PyObject *future,
+                             PyObject *news, int64_t direct)
 {
     swx_queue *queue = swx_py_queue_get(swx_py_state_of(Py_TYPE((PyObject *)self)), queue_arg);
     char *bytes;
@@ -858,8 +868,8 @@ static PyObject *session_start(PyObject *object, PyObject *args)
     if (!PyArg_ParseTuple(args, "OOOO|OI:start", &script, &timeout, &queue, &future, &patience, &direct)) {
         return NULL;
     }
-    return launch_text((session_object *)object, SWX_OP_START, script, timeout, Py_None, patience, Py_None, queue, future, Py_None,
-                       (int64_t)direct * 1000);
+    return launch_text((session_object *)object, SWX_OP_START, script, timeout, Py_None, patience, Py_None, queue,
+                       future, Py_None, (int64_t)direct * 1000);
 }
 
 static PyObject *session_line(PyObject *object, PyObject *args)
@@ -868,8 +878,8 @@ static PyObject *session_line(PyObject *object, PyObject *args)
     if (!PyArg_ParseTuple(args, "OOOOOOO:line", &text, &timeout, &quiet, &matcher, &queue, &future, &news)) {
         return NULL;
     }
-    return launch_text((session_object *)object, SWX_OP_LINE, text, timeout, quiet, Py_None, matcher, queue, future, news,
-                       0);
+    return launch_text((session_object *)object, SWX_OP_LINE, text, timeout, quiet, Py_None, matcher, queue, future,
+                       news, 0);
 }
 
 static PyObject *session_interrupt(PyObject *object, PyObject *args)
@@ -925,16 +935,12 @@ static PyObject *session_type(PyObject *object, PyObject *bytes_object)
     if (!usable(self) || PyBytes_AsStringAndSize(bytes_object, &bytes, &size) < 0) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    locked = lock(self->at);
+    Py_BEGIN_ALLOW_THREADS locked = lock(self->at);
     if (locked) {
         status = swx_session_type(self->at->session, (const uint8_t *)bytes, (size_t)size, swx_now());
         unlock(self->at);
     }
-    Py_END_ALLOW_THREADS
-    if (!locked) {
-        return raise_gone(self->at);
-    }
+    Py_END_ALLOW_THREADS if (!locked) { return raise_gone(self->at); }
     if (status == SWX_ENOMEM) {
         return PyErr_NoMemory();
     }
@@ -949,14 +955,12 @@ static PyObject *session_resync(PyObject *object, PyObject *commands_object)
     if (PyErr_Occurred() || !usable(self)) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    locked = lock(self->at);
+    Py_BEGIN_ALLOW_THREADS locked = lock(self->at);
     if (locked) {
         asked = swx_session_resync(self->at->session, commands, swx_now());
         unlock(self->at);
     }
-    Py_END_ALLOW_THREADS
-    return locked ? PyBool_FromLong(asked) : raise_gone(self->at);
+    Py_END_ALLOW_THREADS return locked ? PyBool_FromLong(asked) : raise_gone(self->at);
 }
 
 static PyObject *session_attach(PyObject *object, PyObject *attached)
@@ -967,14 +971,12 @@ static PyObject *session_attach(PyObject *object, PyObject *attached)
     if (on < 0 || !usable(self)) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    locked = lock(self->at);
+    Py_BEGIN_ALLOW_THREADS locked = lock(self->at);
     if (locked) {
         swx_session_attach(self->at->session, on);
         unlock(self->at);
     }
-    Py_END_ALLOW_THREADS
-    return locked ? Py_NewRef(Py_None) : raise_gone(self->at);
+    Py_END_ALLOW_THREADS return locked ? Py_NewRef(Py_None) : raise_gone(self->at);
 }
 
 static PyObject *session_resize(PyObject *object, PyObject *args)
@@ -987,16 +989,12 @@ static PyObject *session_resize(PyObject *object, PyObject *args)
     if (!PyArg_ParseTuple(args, "II:resize", &rows, &columns) || !usable(self)) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    locked = lock(self->at);
+    Py_BEGIN_ALLOW_THREADS locked = lock(self->at);
     if (locked) {
         status = swx_session_resize(self->at->session, rows, columns, &err);
         unlock(self->at);
     }
-    Py_END_ALLOW_THREADS
-    if (!locked) {
-        return raise_gone(self->at);
-    }
+    Py_END_ALLOW_THREADS if (!locked) { return raise_gone(self->at); }
     if (status != SWX_OK) {
         err.status = status;
         return swx_py_raise(&err);
@@ -1014,24 +1012,19 @@ static PyObject *session_facts(PyObject *object, PyObject *unused)
     if (!usable(self)) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    locked = lock(self->at);
+    Py_BEGIN_ALLOW_THREADS locked = lock(self->at);
     if (locked) {
         facts = swx_session_look(self->at->session);
         pid = (int)swx_session_pid(self->at->session);
         unlock(self->at);
     }
-    Py_END_ALLOW_THREADS
-    if (!locked) {
-        return raise_gone(self->at);
-    }
+    Py_END_ALLOW_THREADS if (!locked) { return raise_gone(self->at); }
     return Py_BuildValue("{sOsOsOsOsOsOsisLsKsKsKsi}", "kernel_proof", facts.kernel_proof ? Py_True : Py_False, "idle",
                          facts.idle ? Py_True : Py_False, "dead", facts.dead ? Py_True : Py_False, "closed",
                          facts.closed ? Py_True : Py_False, "doubtful", facts.doubtful ? Py_True : Py_False, "hides",
                          facts.hides ? Py_True : Py_False, "wait_status", facts.wait_status, "commenced",
-                         (long long)facts.commenced, "commands",
-                         (unsigned long long)facts.commands, "questions", (unsigned long long)facts.questions, "late",
-                         (unsigned long long)facts.late, "pid", pid);
+                         (long long)facts.commenced, "commands", (unsigned long long)facts.commands, "questions",
+                         (unsigned long long)facts.questions, "late", (unsigned long long)facts.late, "pid", pid);
 }
 
 static swx_status start(place *at, const swx_session_config *config, swx_error *err)
@@ -1100,8 +1093,7 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         atomic_init(&at->references, 1);
         at->home = home;
         at->carrier = argv != NULL;
-        Py_BEGIN_ALLOW_THREADS
-        entered = swx_py_home_enter(home);
+        Py_BEGIN_ALLOW_THREADS entered = swx_py_home_enter(home);
         if (entered) {
             status = start(at, &config, &err);
             swx_py_home_leave(home);
@@ -1135,31 +1127,44 @@ static void session_dealloc(PyObject *object)
 
 static PyMethodDef session_methods[] = {
     { "start", session_start, METH_VARARGS,
-      "start($self, script, timeout, queue, future, patience=None, direct=0, /)\n--\n\nRuns the startup script (bytes, whole lines).  Call it once, first.\n\n"
-      "timeout: seconds for the script, from the shell's first prompt on; None: no limit.\npatience: seconds for a carrier to show "
+      "start($self, script, timeout, queue, future, patience=None, direct=0, /)\n--\n\nRuns the startup script (bytes, "
+      "whole lines).  Call it once, first.\n\n"
+      "timeout: seconds for the script, from the shell's first prompt on; None: no limit.\npatience: seconds for a "
+      "carrier to show "
       "that prompt; None: as many.\ndirect: as for run(); for a shell that is at its prompt already." },
     { "run", (PyCFunction)(void (*)(void))session_run, METH_FASTCALL,
-      "run($self, command, checked, timeout, quiet, matcher, queue, future, news, direct, slack=0, grace=0, /)\n--\n\nRuns a command.\n\n"
-      "checked: 1, `bash -n` accepts it without a warning; 0, with a warning; -1, nobody asked: then the operation is `held` "
-      "when bash has to be asked.\ntimeout, quiet: seconds or None.  news: what Completions.take returns when there is output.\n"
-      "direct: microseconds that this call itself waits for the end, without the GIL.\nslack: microseconds more that it may take to "
-      "give up waiting, which makes the wait cheaper.\ngrace: milliseconds for it to end after a match, so that it has an exit code." },
+      "run($self, command, checked, timeout, quiet, matcher, queue, future, news, direct, slack=0, grace=0, "
+      "/)\n--\n\nRuns a command.\n\n"
+      "checked: 1, `bash -n` accepts it without a warning; 0, with a warning; -1, nobody asked: then the operation is "
+      "`held` "
+      "when bash has to be asked.\ntimeout, quiet: seconds or None.  news: what Completions.take returns when there is "
+      "output.\n"
+      "direct: microseconds that this call itself waits for the end, without the GIL.\nslack: microseconds more that "
+      "it may take to "
+      "give up waiting, which makes the wait cheaper.\ngrace: milliseconds for it to end after a match, so that it has "
+      "an exit code." },
     { "line", session_line, METH_VARARGS,
-      "line($self, text, timeout, quiet, matcher, queue, future, news, /)\n--\n\nTypes bytes, as they are, to whatever reads the "
+      "line($self, text, timeout, quiet, matcher, queue, future, news, /)\n--\n\nTypes bytes, as they are, to whatever "
+      "reads the "
       "terminal; ends with a match or when the shell is back." },
     { "interrupt", session_interrupt, METH_VARARGS,
-      "interrupt($self, step, tries, matcher, queue, future, silent=False, /)\n--\n\nSends SIGINT up to `tries` times, `step` seconds apart, then "
-      "kills what is in the foreground (behind a carrier it ends as `timeout` instead).  Overtakes what waits.\nsilent: the caller sends the "
+      "interrupt($self, step, tries, matcher, queue, future, silent=False, /)\n--\n\nSends SIGINT up to `tries` times, "
+      "`step` seconds apart, then "
+      "kills what is in the foreground (behind a carrier it ends as `timeout` instead).  Overtakes what "
+      "waits.\nsilent: the caller sends the "
       "signal to what runs behind the carrier; this ends when that does, or when it is cancelled." },
     { "close", session_close, METH_VARARGS,
       "close($self, queue, future, /)\n--\n\nEnds the shell and everything it started." },
     { "type", session_type, METH_O,
-      "type($self, data, /)\n--\n\nTypes raw bytes to what runs in the session, at once.  False: nothing runs, nothing was typed." },
+      "type($self, data, /)\n--\n\nTypes raw bytes to what runs in the session, at once.  False: nothing runs, nothing "
+      "was typed." },
     { "resync", session_resync, METH_O,
-      "resync($self, commands, /)\n--\n\nThe shell behind the carrier was seen at its prompt, after facts() had said `doubtful` and so many "
+      "resync($self, commands, /)\n--\n\nThe shell behind the carrier was seen at its prompt, after facts() had said "
+      "`doubtful` and so many "
       "commands: if no end was heard since, it is asked.  False: there is no doubt." },
     { "attach", session_attach, METH_O,
-      "attach($self, attached, /)\n--\n\nWhether a person's terminal is attached, which answers queries and from which lines may be "
+      "attach($self, attached, /)\n--\n\nWhether a person's terminal is attached, which answers queries and from which "
+      "lines may be "
       "typed ahead." },
     { "resize", session_resize, METH_VARARGS, "resize($self, rows, columns, /)\n--\n\nSets the size of the screen." },
     { "facts", session_facts, METH_NOARGS, "facts($self, /)\n--\n\nA dict of what is known about the session now." },
@@ -1167,10 +1172,13 @@ static PyMethodDef session_methods[] = {
 };
 
 static PyType_Slot session_slots[] = {
-    { Py_tp_doc, "Session(shell, environment, directory, rows, columns, output_limit, argv=None)\n--\n\nA bash on a terminal of its "
-                 "own.\n\nshell: path (bytes); environment: sequence of b\"K=V\"; directory: bytes or None.\nargv: list of bytes, a program that "
-                 "carries the terminal of a bash elsewhere (see swx_session.h); None: shell itself runs here.\nOSError names "
-                 "the call that failed.  Throwing the object away ends the shell and all it started." },
+    { Py_tp_doc,
+      "Session(shell, environment, directory, rows, columns, output_limit, argv=None)\n--\n\nA bash on a terminal of "
+      "its "
+      "own.\n\nshell: path (bytes); environment: sequence of b\"K=V\"; directory: bytes or None.\nargv: list of bytes, "
+      "a program that "
+      "carries the terminal of a bash elsewhere (see swx_session.h); None: shell itself runs here.\nOSError names "
+      "the call that failed.  Throwing the object away ends the shell and all it started." },
     { Py_tp_new, session_new },
     { Py_tp_dealloc, session_dealloc },
     { Py_tp_methods, session_methods },

@@ -6,8 +6,8 @@
 #include "swx_strip.h"
 
 PyDoc_STRVAR(strip_doc,
-"strip(data, crlf=False, /)\n--\n\n"
-"The bytes `data` without terminal control sequences; with crlf, CR LF becomes LF. See swx_strip.h.");
+             "strip(data, crlf=False, /)\n--\n\n"
+             "The bytes `data` without terminal control sequences; with crlf, CR LF becomes LF. See swx_strip.h.");
 
 static PyObject *py_strip(PyObject *module, PyObject *args)
 {
@@ -24,16 +24,14 @@ static PyObject *py_strip(PyObject *module, PyObject *args)
     if (!copy) {
         return PyErr_NoMemory();
     }
-    Py_BEGIN_ALLOW_THREADS
-    memcpy(copy, data, (size_t)size);
+    Py_BEGIN_ALLOW_THREADS memcpy(copy, data, (size_t)size);
     size = (Py_ssize_t)swx_strip_whole(copy, (size_t)size, crlf);
-    Py_END_ALLOW_THREADS
-    result = PyBytes_FromStringAndSize((const char *)copy, size);
+    Py_END_ALLOW_THREADS result = PyBytes_FromStringAndSize((const char *)copy, size);
     swx_free(copy);
     return result;
 }
 
-/* ---- Strip: the same for output that comes in pieces -------------------------------------------------------------- */
+/* ---- Strip: the same for output that comes in pieces ---- */
 
 typedef struct {
     PyObject_HEAD
@@ -98,13 +96,16 @@ static PyObject *strip_finish(PyObject *object, PyObject *unused)
 }
 
 static PyMethodDef strip_methods[] = {
-    { "feed", strip_feed, METH_O, "feed($self, data, /)\n--\n\nThe text in `data` (bytes), less what may still become a sequence." },
-    { "finish", strip_finish, METH_NOARGS, "finish($self, /)\n--\n\nThe end of the stream: the text of what was held back." },
+    { "feed", strip_feed, METH_O,
+      "feed($self, data, /)\n--\n\nThe text in `data` (bytes), less what may still become a sequence." },
+    { "finish", strip_finish, METH_NOARGS,
+      "finish($self, /)\n--\n\nThe end of the stream: the text of what was held back." },
     { NULL, NULL, 0, NULL },
 };
 
 static PyType_Slot strip_slots[] = {
-    { Py_tp_doc, "Strip(crlf=False)\n--\n\nTakes terminal control sequences out of a stream.  Not for two threads at once." },
+    { Py_tp_doc,
+      "Strip(crlf=False)\n--\n\nTakes terminal control sequences out of a stream.  Not for two threads at once." },
     { Py_tp_new, strip_new },
     { Py_tp_dealloc, strip_dealloc },
     { Py_tp_methods, strip_methods },

@@ -15,16 +15,16 @@
 
 typedef enum {
     SWX_OK = 0,
-    SWX_MORE,     /* more input is needed; not an error */
-    SWX_ENOMEM,   /* an allocation failed; the object is unchanged or sticky, as its header says */
-    SWX_EINVAL,   /* the caller's input cannot be accepted; the text says why */
-    SWX_ELIMIT,   /* a documented limit would be exceeded */
-    SWX_ESYS,     /* a system call failed: see swx_error.call and .sys_errno */
-    SWX_EFORMAT,  /* bytes from a peer do not follow the format */
+    SWX_MORE,         /* more input is needed; not an error */
+    SWX_ENOMEM,       /* an allocation failed; the object is unchanged or sticky, as its header says */
+    SWX_EINVAL,       /* the caller's input cannot be accepted; the text says why */
+    SWX_ELIMIT,       /* a documented limit would be exceeded */
+    SWX_ESYS,         /* a system call failed: see swx_error.call and .sys_errno */
+    SWX_EFORMAT,      /* bytes from a peer do not follow the format */
     SWX_EUNSUPPORTED, /* valid input outside of what this room handles (a caller may fall back) */
-    SWX_ECLOSED,  /* the object was closed */
-    SWX_EFORKED,  /* used in a child process after fork(); the reactor thread lives in the parent only */
-    SWX_EBUSY     /* the object cannot take this operation now */
+    SWX_ECLOSED,      /* the object was closed */
+    SWX_EFORKED,      /* used in a child process after fork(); the reactor thread lives in the parent only */
+    SWX_EBUSY         /* the object cannot take this operation now */
 } swx_status;
 
 /* What failed, for a caller that wants to tell a person.  `call` and `text` point to static strings. */

@@ -26,10 +26,7 @@ static void *counted(void *memory)
     return memory;
 }
 
-void *swx_malloc(size_t size)
-{
-    return refuse() ? NULL : counted(malloc(size ? size : 1));
-}
+void *swx_malloc(size_t size) { return refuse() ? NULL : counted(malloc(size ? size : 1)); }
 
 void *swx_calloc(size_t count, size_t size)
 {

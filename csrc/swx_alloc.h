@@ -27,10 +27,7 @@ unsigned long swx_alloc_count(void);
 long swx_alloc_live(void);
 #else
 static inline void *swx_malloc(size_t size) { return malloc(size ? size : 1); }
-static inline void *swx_calloc(size_t count, size_t size)
-{
-    return count && size ? calloc(count, size) : calloc(1, 1);
-}
+static inline void *swx_calloc(size_t count, size_t size) { return count && size ? calloc(count, size) : calloc(1, 1); }
 static inline void *swx_realloc(void *old, size_t size) { return realloc(old, size ? size : 1); }
 static inline void swx_free(void *memory) { free(memory); }
 #endif

@@ -9,10 +9,7 @@ enum { FIRST_CAPACITY = 512, KEPT_CAPACITY = 64 * 1024 };
 static size_t head_size(const swx_buf *buf) { return buf->limit - buf->limit / 2; }
 static size_t tail_size(const swx_buf *buf) { return buf->limit / 2; }
 
-void swx_buf_init(swx_buf *buf, size_t limit)
-{
-    *buf = (swx_buf){ .limit = limit < 2 ? 2 : limit };
-}
+void swx_buf_init(swx_buf *buf, size_t limit) { *buf = (swx_buf){ .limit = limit < 2 ? 2 : limit }; }
 
 void swx_buf_free(swx_buf *buf)
 {

@@ -44,8 +44,8 @@ swx_status swx_buf_append(swx_buf *buf, const void *bytes, size_t size);
  * cleared, but not appended to. */
 void swx_buf_chop(swx_buf *buf, size_t size);
 
-/* Makes *to a buffer that holds of another one what it would hold with this smaller limit, which is less than what that holds.
- * SWX_OK or SWX_ENOMEM (then there is nothing to free). */
+/* Makes *to a buffer that holds of another one what it would hold with this smaller limit, which is less than what that
+ * holds. SWX_OK or SWX_ENOMEM (then there is nothing to free). */
 swx_status swx_buf_narrow(swx_buf *to, const swx_buf *from, size_t limit);
 
 /* Whether the contents end with these bytes. */

@@ -36,7 +36,7 @@ int swx_child_open_pidfd(pid_t pid)
 #endif
 }
 
-/* ---- starting -------------------------------------------------------------------------------------------------- */
+/* ---- starting ---- */
 
 enum { CANDIDATES = 4096, PATH_ROOM = 64 * 1024, STACK_SIZE = 32 * 1024 };
 
@@ -46,12 +46,13 @@ typedef struct {
     char *const *environment;
     const char **programs; /* NULL-terminated: what to try to execute, in order */
     struct rlimit64 limit; /* the mark */
-    bool possible[SWX_COUNT(SWX_MARK_LIMITS)]; /* a limit that means something stays as it is, also where root could lift it */
+    /* a limit that means something stays as it is, also where root could lift it */
+    bool possible[SWX_COUNT(SWX_MARK_LIMITS)];
     pid_t parent;
-    bool marked;           /* out: it is in force, in one of the limits at least */
-    const char *failed;    /* out: the call that failed, NULL while all is well */
+    bool marked;        /* out: it is in force, in one of the limits at least */
+    const char *failed; /* out: the call that failed, NULL while all is well */
     int sys_errno;
-    int pidfd;             /* out: -1 where clone makes none */
+    int pidfd;                          /* out: -1 where clone makes none */
     alignas(16) char stack[STACK_SIZE]; /* of the child */
 } preparation;
 
@@ -80,7 +81,8 @@ static const char **find_programs(const char *file)
     for (size_t i = 0; i < count; i++) {
         size_t length = path ? strcspn(path, ":") : 0;
         programs[i] = text;
-        text += path ? sprintf(text, "%.*s%s%s", (int)length, path, length ? "/" : "./", file) + 1 : sprintf(text, "%s", file) + 1;
+        text += path ? sprintf(text, "%.*s%s%s", (int)length, path, length ? "/" : "./", file) + 1
+                     : sprintf(text, "%s", file) + 1;
         path = path ? path + length + (path[length] == ':') : NULL;
     }
     programs[count] = NULL;
@@ -97,7 +99,8 @@ bool swx_child_may_mark(int resource, uint64_t value)
     return false;
 }
 
-/* A limit below those in force, random, and too large to mean anything.  Without one limit stays 0: none can be set here. */
+/* A limit below those in force, random, and too large to mean anything.  Without one limit stays 0: none can be set
+ * here. */
 static void draw_mark(preparation *p)
 {
     uint64_t random, top = SWX_MARKS_END;
@@ -209,7 +212,8 @@ static int child_begin(void *argument)
         p->marked = (p->possible[i] && prlimit64(0, SWX_MARK_LIMITS[i], &p->limit, NULL) == 0) || p->marked;
     }
     pid_t parent = getppid();
-    if (parent && parent != p->parent) { /* it ended before there was a mark to be found by; 0: in another pid namespace */
+    if (parent &&
+        parent != p->parent) { /* it ended before there was a mark to be found by; 0: in another pid namespace */
         return 127;
     }
     if (p->spawn->directory && chdir(p->spawn->directory) != 0) {
@@ -277,7 +281,8 @@ static pid_t collect(swx_child *child, int options)
         return failed ? -1 : 0;
     }
     bool exited = info.si_code == CLD_EXITED;
-    child->wait_status = exited ? (info.si_status & 0xFF) << 8 : info.si_status | (info.si_code == CLD_DUMPED ? 0x80 : 0);
+    child->wait_status =
+        exited ? (info.si_status & 0xFF) << 8 : info.si_status | (info.si_code == CLD_DUMPED ? 0x80 : 0);
     return child->pid;
 }
 
@@ -316,7 +321,7 @@ swx_status swx_child_start(swx_child *child, const swx_spawn *spawn, swx_error *
     return SWX_OK;
 }
 
-/* ---- its end --------------------------------------------------------------------------------------------------- */
+/* ---- its end ---- */
 
 /* As linux/pidfd.h has it since 6.15. */
 typedef struct {
@@ -363,7 +368,8 @@ int swx_child_code(const swx_child *child)
 void swx_child_signal(const swx_child *child, int signal_number)
 {
     if (child->pid > 0 && !child->reaped) {
-        /* A session leader never leaves its group.  One signal: a second SIGHUP would end a shell that saves its history. */
+        /* A session leader never leaves its group.  One signal: a second SIGHUP would end a shell that saves its
+         * history. */
         kill(-child->pid, signal_number);
     }
 }

@@ -2,9 +2,9 @@
  *
  * Start: in a new session, every signal back to its default and unblocked, so that a parent that ignores SIGPIPE or
  * blocks SIGINT does not hand that down; no descriptor but 0-2 is handed down.  It is clone (as vfork) and exec, as
- * posix_spawn is inside, with nothing but system calls between the two: fork is never used, because the parent has threads.
- * posix_spawn itself cannot set a limit (next paragraph), and set from outside after it, the mark comes too late on a
- * busy machine: one program in ten had forked by then.
+ * posix_spawn is inside, with nothing but system calls between the two: fork is never used, because the parent has
+ * threads. posix_spawn itself cannot set a limit (next paragraph), and set from outside after it, the mark comes too
+ * late on a busy machine: one program in ten had forked by then.
  *
  * The whole tree: a process that calls setsid, forks twice or clears its environment is no longer tied to its
  * starter by group, session, parent or variable.  What it cannot shed by accident is its resource limits, which
@@ -13,17 +13,19 @@
  * 2^60 us are 36,000 years).  prlimit(2) reads it back from any process of the same user for 0.3 us, so that a
  * look at every process of the machine costs less than a millisecond per thousand.  The same number stands in
  * RLIMIT_LOCKS, which no kernel since 2.6 heeds, for those that set the first one themselves (`ulimit -R`).
- * These are the hard limits.  The soft ones have the mark of the program, near 2^59, by which swx_supervisor.h finds all that
- * its children left.  Where a program runs in another's session, RLIMIT_LOCKS keeps the marks of the outermost.
+ * These are the hard limits.  The soft ones have the mark of the program, near 2^59, by which swx_supervisor.h finds
+ * all that its children left.  Where a program runs in another's session, RLIMIT_LOCKS keeps the marks of the
+ * outermost.
  *
- * What has set both, or gets new limits with a login (su, sudo), is still found as a child of what has the mark, or as a
- * member of the session while its leader was not reaped.  What escapes: a process that has set both limits, *and* is in
- * another session, *and* has no living ancestor that is found; and processes that may not be signalled, of other users.
+ * What has set both, or gets new limits with a login (su, sudo), is still found as a child of what has the mark, or as
+ * a member of the session while its leader was not reaped.  What escapes: a process that has set both limits, *and* is
+ * in another session, *and* has no living ancestor that is found; and processes that may not be signalled, of other
+ * users.
  *
- * The end: an application that ignores SIGCHLD, or waits for whatever child ends, takes the status away.  (An exit signal
- * other than SIGCHLD would hide the child from both, but exec puts SIGCHLD back.)  Since Linux 6.15 whoever holds a pidfd is
- * told the status nonetheless; the pidfd is there from the start on, made by clone itself.  On an older kernel it is lost,
- * and no number stands for it.
+ * The end: an application that ignores SIGCHLD, or waits for whatever child ends, takes the status away.  (An exit
+ * signal other than SIGCHLD would hide the child from both, but exec puts SIGCHLD back.)  Since Linux 6.15 whoever
+ * holds a pidfd is told the status nonetheless; the pidfd is there from the start on, made by clone itself.  On an
+ * older kernel it is lost, and no number stands for it.
  *
  * Not thread-safe; the owner locks.
  */
@@ -44,14 +46,15 @@ typedef struct {
     int wait_status; /* as from waitpid(2), or SWX_STATUS_LOST; valid when reaped */
 } swx_child;
 
-/* The limits in which a mark is kept, and the numbers that can be one.  A program's mark is a soft limit, which is at most the hard
- * one: up to the lowest number that is a child's. */
+/* The limits in which a mark is kept, and the numbers that can be one.  A program's mark is a soft limit, which is at
+ * most the hard one: up to the lowest number that is a child's. */
 static const int SWX_MARK_LIMITS[] = { RLIMIT_RTTIME, RLIMIT_LOCKS };
 #define SWX_LOWEST_PROGRAM_MARK (UINT64_C(1) << 59)
 #define SWX_LOWEST_MARK (UINT64_C(1) << 60)
 #define SWX_MARKS_END (UINT64_C(1) << 62)
 
-/* Someone else has reaped the child, and the kernel does not tell how it ended.  To WIFEXITED and WIFSIGNALED it is neither. */
+/* Someone else has reaped the child, and the kernel does not tell how it ended.  To WIFEXITED and WIFSIGNALED it is
+ * neither. */
 enum { SWX_STATUS_LOST = -1 };
 
 typedef struct {

@@ -5,8 +5,8 @@
 #include <signal.h>
 
 enum { CLOSE_SWEEPS = 400 };
-enum { SHORT_SWEEPS = 20 }; /* after which they come less often */
-static const int64_t CLOSE_GRACE = 1000 * MS; /* for the shell to end by itself: it may be saving its history */
+enum { SHORT_SWEEPS = 20 };                          /* after which they come less often */
+static const int64_t CLOSE_GRACE = 1000 * MS;        /* for the shell to end by itself: it may be saving its history */
 static const int64_t CARRIED_CLOSE_GRACE = 300 * MS; /* for a carrier to hear that its shell has ended */
 static const int64_t CLOSE_LOOK = 20 * MS;
 
@@ -96,7 +96,8 @@ void swx_close_begin(swx_session *s, int64_t now)
 /* Not back at its prompt, or it cannot be seen for want of a descriptor. */
 static bool may_be_ending(swx_session *s)
 {
-    return swx_kernel_unpark(&s->kernel, s->child.pid, NULL) != SWX_OK || swx_kernel_look(&s->kernel) == SWX_SHELL_ELSEWHERE;
+    return swx_kernel_unpark(&s->kernel, s->child.pid, NULL) != SWX_OK ||
+           swx_kernel_look(&s->kernel) == SWX_SHELL_ELSEWHERE;
 }
 
 void swx_close_step(swx_session *s, int64_t now)
@@ -105,7 +106,8 @@ void swx_close_step(swx_session *s, int64_t now)
         s->close_step = now + CLOSE_LOOK;
         return;
     }
-    if (s->sweeps == SHORT_SWEEPS) { /* a look at all processes takes a descriptor, and there may be none to be had but these */
+    if (s->sweeps ==
+        SHORT_SWEEPS) { /* a look at all processes takes a descriptor, and there may be none to be had but these */
         give_up_shell(s);
     }
     bool gone = swx_tree_kill(&s->child);

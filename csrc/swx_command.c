@@ -25,7 +25,7 @@ typedef struct {
     unsigned counted; /* pairs of parentheses around us that bash closes by counting, blind to expansions in them */
     bool frozen;      /* inside of a substitution of a command whose here-document is pending: no newline may come */
     bool dot, background;
-    bool unknown;     /* a command is none of those that are known to neither read nor wait in the shell itself */
+    bool unknown; /* a command is none of those that are known to neither read nor wait in the shell itself */
     const uint8_t *function; /* the name of the last one that is defined */
     size_t function_size;
     heredoc heredocs[SWX_COMMAND_HEREDOCS];
@@ -37,15 +37,52 @@ enum { BLANK = 1, META = 2, SPECIAL = 4, NAME = 8, DIGIT = 16, CONTROL = 32 };
 
 #define X4(v) v, v, v, v
 static const uint8_t CLASS[256] = {
-    [0x00] = X4(CONTROL), X4(CONTROL), CONTROL, ['\n' + 1] = CONTROL,
-    [0x0c] = X4(CONTROL), X4(CONTROL), X4(CONTROL), X4(CONTROL), X4(CONTROL),
-    [0x7f] = CONTROL, [' '] = BLANK, ['\t'] = BLANK,
-    ['\n'] = META, [';'] = META, ['&'] = META, ['|'] = META, ['<'] = META, ['>'] = META, ['('] = META, [')'] = META,
-    ['\\'] = SPECIAL, ['\''] = SPECIAL, ['"'] = SPECIAL, ['$'] = SPECIAL, ['`'] = SPECIAL,
-    ['0'] = X4(NAME | DIGIT), X4(NAME | DIGIT), NAME | DIGIT, NAME | DIGIT,
-    ['A'] = X4(NAME), X4(NAME), X4(NAME), X4(NAME), X4(NAME), X4(NAME), NAME, NAME,
+    [0x00] = X4(CONTROL),
+    X4(CONTROL),
+    CONTROL,
+    ['\n' + 1] = CONTROL,
+    [0x0c] = X4(CONTROL),
+    X4(CONTROL),
+    X4(CONTROL),
+    X4(CONTROL),
+    X4(CONTROL),
+    [0x7f] = CONTROL,
+    [' '] = BLANK,
+    ['\t'] = BLANK,
+    ['\n'] = META,
+    [';'] = META,
+    ['&'] = META,
+    ['|'] = META,
+    ['<'] = META,
+    ['>'] = META,
+    ['('] = META,
+    [')'] = META,
+    ['\\'] = SPECIAL,
+    ['\''] = SPECIAL,
+    ['"'] = SPECIAL,
+    ['$'] = SPECIAL,
+    ['`'] = SPECIAL,
+    ['0'] = X4(NAME | DIGIT),
+    X4(NAME | DIGIT),
+    NAME | DIGIT,
+    NAME | DIGIT,
+    ['A'] = X4(NAME),
+    X4(NAME),
+    X4(NAME),
+    X4(NAME),
+    X4(NAME),
+    X4(NAME),
+    NAME,
+    NAME,
     ['_'] = NAME,
-    ['a'] = X4(NAME), X4(NAME), X4(NAME), X4(NAME), X4(NAME), X4(NAME), NAME, NAME,
+    ['a'] = X4(NAME),
+    X4(NAME),
+    X4(NAME),
+    X4(NAME),
+    X4(NAME),
+    X4(NAME),
+    NAME,
+    NAME,
 };
 #undef X4
 
@@ -53,10 +90,7 @@ static bool is_name(uint8_t c) { return CLASS[c] & NAME; }
 static bool is_name_start(uint8_t c) { return (CLASS[c] & (NAME | DIGIT)) == NAME; }
 
 /* The byte `ahead` of the current one; NUL past the end (a NUL byte in the text has ended the scan before). */
-static uint8_t peek(const parser *p, size_t ahead)
-{
-    return (size_t)(p->end - p->at) > ahead ? p->at[ahead] : 0;
-}
+static uint8_t peek(const parser *p, size_t ahead) { return (size_t)(p->end - p->at) > ahead ? p->at[ahead] : 0; }
 
 static bool at_end(const parser *p) { return p->at == p->end; }
 
@@ -68,10 +102,7 @@ static bool joins(const parser *p) { return peek(p, 0) == '\\' && peek(p, 1) == 
 static bool at_angle(const parser *p) { return peek(p, 0) == '<' || peek(p, 0) == '>'; }
 
 /* At <( or >( . */
-static bool opens_process(const parser *p)
-{
-    return at_angle(p) && peek(p, 1) == '(';
-}
+static bool opens_process(const parser *p) { return at_angle(p) && peek(p, 1) == '('; }
 
 static bool descend(parser *p) { return p->depth++ < SWX_COMMAND_DEPTH; }
 
@@ -452,26 +483,13 @@ static bool dollar(parser *p, bool in_quotes)
             return descend(p) && arithmetic(p, &semicolons) && ascend(p);
         }
         return substitution(p);
-    case '{':
-        p->at += 2;
-        return braces(p, in_quotes);
-    case '[': /* old arithmetic */
-        return false;
-    case '\\':
-        p->at++;
-        return peek(p, 1) != '\n'; /* the next line could complete the expansion */
-    case '$':
-        p->at += 2;
-        return true;
-    case '\'':
-        p->at++;
-        return in_quotes || escaped_until(p, '\'');
-    case '"':
-        p->at++;
-        return in_quotes || double_quotes(p);
-    default:
-        p->at++;
-        return true;
+    case '{': p->at += 2; return braces(p, in_quotes);
+    case '[': /* old arithmetic */ return false;
+    case '\\': p->at++; return peek(p, 1) != '\n'; /* the next line could complete the expansion */
+    case '$': p->at += 2; return true;
+    case '\'': p->at++; return in_quotes || escaped_until(p, '\'');
+    case '"': p->at++; return in_quotes || double_quotes(p);
+    default: p->at++; return true;
     }
 }
 
@@ -601,17 +619,10 @@ static bool read_word(parser *p, word_kind kind, word *w)
             fine = p->end - p->at > 1;
             p->at += fine ? 2 : 0;
             break;
-        case '\'':
-            fine = single_quotes(p);
-            break;
-        case '"':
-            fine = double_quotes(p);
-            break;
-        case '`':
-            fine = escaped_until(p, '`');
-            break;
-        default:
-            fine = dollar(p, false);
+        case '\'': fine = single_quotes(p); break;
+        case '"': fine = double_quotes(p); break;
+        case '`': fine = escaped_until(p, '`'); break;
+        default: fine = dollar(p, false);
         }
         if (!fine) {
             return false;
@@ -760,20 +771,15 @@ static bool pattern_group(parser *p)
             fine = peek(p, 1) && peek(p, 1) != '\n';
             p->at += fine ? 2 : 0;
             break;
-        case '"':
-            fine = double_quotes(p);
-            break;
-        case '$':
-            fine = counted_dollar(p);
-            break;
-        case '\'':
-            fine = single_quotes(p);
-            break;
-        case '\n': case '`': case '#': case '<': case '>':
-            fine = false;
-            break;
-        default:
-            p->at++;
+        case '"': fine = double_quotes(p); break;
+        case '$': fine = counted_dollar(p); break;
+        case '\'': fine = single_quotes(p); break;
+        case '\n':
+        case '`':
+        case '#':
+        case '<':
+        case '>': fine = false; break;
+        default: p->at++;
         }
         if (!fine) {
             return false;
@@ -817,8 +823,9 @@ static bool cond_list(parser *p);
 
 static bool cond_term(parser *p)
 {
-    static const char *const unary[] = { "-a", "-b", "-c", "-d", "-e", "-f", "-g", "-h", "-k", "-n", "-p", "-r", "-s",
-                                         "-t", "-u", "-v", "-w", "-x", "-z", "-G", "-L", "-N", "-O", "-R", "-S", "-o", NULL };
+    static const char *const unary[] = { "-a", "-b", "-c", "-d", "-e", "-f", "-g", "-h", "-k",
+                                         "-n", "-p", "-r", "-s", "-t", "-u", "-v", "-w", "-x",
+                                         "-z", "-G", "-L", "-N", "-O", "-R", "-S", "-o", NULL };
     static const char *const numeric[] = { "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-nt", "-ot", "-ef", NULL };
     static const char *const pattern[] = { "=", "==", "!=", NULL };
     word w;
@@ -1113,10 +1120,7 @@ static result subshell(parser *p)
     return joins(p) ? BAD : COMPOUND;
 }
 
-static bool cond_command(parser *p)
-{
-    return CLASS[peek(p, 0)] & BLANK && cond_list(p) && keyword(p, "]]");
-}
+static bool cond_command(parser *p) { return CLASS[peek(p, 0)] & BLANK && cond_list(p) && keyword(p, "]]"); }
 
 /* FOUND: no keyword, an ordinary word. */
 static result after_keyword(parser *p, const word *w)
@@ -1161,8 +1165,8 @@ static result after_keyword(parser *p, const word *w)
 static bool command_word(parser *p, const word *w, bool *declares)
 {
     static const char *const declarations[] = { "declare", "typeset", "local", "export", "readonly", NULL };
-    static const char *const known[] = { "unset", "exec", "set", "cd", "echo", "printf", "test", "[", ":", "true", "false", "sleep",
-                                         "trap", NULL };
+    static const char *const known[] = { "unset", "exec", "set",  "cd",    "echo",  "printf", "test",
+                                         "[",     ":",    "true", "false", "sleep", "trap",   NULL };
     *declares = in_set(w, declarations);
     p->dot |= is_word(w, ".");
     if (!p->unknown && !p->substitutions && !*declares) {
@@ -1209,8 +1213,7 @@ static result simple(parser *p, const word *first)
                 return BAD;
             }
             const uint8_t *after = p->at;
-            if (w.literal && w.size <= 8 && memchr("iwufscted}{[!]", w.start[0], 14) &&
-                after_keyword(p, &w) != FOUND) {
+            if (w.literal && w.size <= 8 && memchr("iwufscted}{[!]", w.start[0], 14) && after_keyword(p, &w) != FOUND) {
                 return BAD; /* a keyword after an assignment or a redirection is an ordinary word: ask */
             }
             p->at = after;
@@ -1383,22 +1386,38 @@ enum { SEEN_SET = 1 << 30, SEEN_EDITOR = 1 << 29 };
 static unsigned mentioned(const uint8_t *start, size_t size)
 {
     static const mention words[] = {
-        { "alias", SWX_SCAN_PARSE_STATE },  { "unalias", SWX_SCAN_PARSE_STATE },
-        { "BASH_ALIASES", SWX_SCAN_PARSE_STATE }, { "shopt", SWX_SCAN_PARSE_STATE },
-        { "posix", SWX_SCAN_PARSE_STATE },  { "POSIXLY_CORRECT", SWX_SCAN_PARSE_STATE },
-        { "eval", SWX_SCAN_PARSE_STATE },   { "source", SWX_SCAN_PARSE_STATE },
-        { "exec", SWX_SCAN_EXEC },          { "stty", SWX_SCAN_STTY },
-        { "reset", SWX_SCAN_STTY },         { "tput", SWX_SCAN_STTY },
-        { "PS0", SWX_SCAN_PROMPT },         { "PS1", SWX_SCAN_PROMPT },
-        { "PS2", SWX_SCAN_PROMPT },         { "PROMPT_COMMAND", SWX_SCAN_PROMPT },
-        { "promptvars", SWX_SCAN_PROMPT },  { "activate", SWX_SCAN_PROMPT },
-        { "deactivate", SWX_SCAN_PROMPT },  { "conda", SWX_SCAN_PROMPT },
-        { "mamba", SWX_SCAN_PROMPT },       { "micromamba", SWX_SCAN_PROMPT },
-        { "starship", SWX_SCAN_PROMPT },    { "set", SEEN_SET },
-        { "emacs", SEEN_EDITOR },           { "vi", SEEN_EDITOR },
-        { "jobs", SWX_SCAN_JOBS },          { "wait", SWX_SCAN_JOBS },
-        { "fg", SWX_SCAN_JOBS },            { "bg", SWX_SCAN_JOBS },
-        { "disown", SWX_SCAN_JOBS },        { "CHLD", SWX_SCAN_CHLD },
+        { "alias", SWX_SCAN_PARSE_STATE },
+        { "unalias", SWX_SCAN_PARSE_STATE },
+        { "BASH_ALIASES", SWX_SCAN_PARSE_STATE },
+        { "shopt", SWX_SCAN_PARSE_STATE },
+        { "posix", SWX_SCAN_PARSE_STATE },
+        { "POSIXLY_CORRECT", SWX_SCAN_PARSE_STATE },
+        { "eval", SWX_SCAN_PARSE_STATE },
+        { "source", SWX_SCAN_PARSE_STATE },
+        { "exec", SWX_SCAN_EXEC },
+        { "stty", SWX_SCAN_STTY },
+        { "reset", SWX_SCAN_STTY },
+        { "tput", SWX_SCAN_STTY },
+        { "PS0", SWX_SCAN_PROMPT },
+        { "PS1", SWX_SCAN_PROMPT },
+        { "PS2", SWX_SCAN_PROMPT },
+        { "PROMPT_COMMAND", SWX_SCAN_PROMPT },
+        { "promptvars", SWX_SCAN_PROMPT },
+        { "activate", SWX_SCAN_PROMPT },
+        { "deactivate", SWX_SCAN_PROMPT },
+        { "conda", SWX_SCAN_PROMPT },
+        { "mamba", SWX_SCAN_PROMPT },
+        { "micromamba", SWX_SCAN_PROMPT },
+        { "starship", SWX_SCAN_PROMPT },
+        { "set", SEEN_SET },
+        { "emacs", SEEN_EDITOR },
+        { "vi", SEEN_EDITOR },
+        { "jobs", SWX_SCAN_JOBS },
+        { "wait", SWX_SCAN_JOBS },
+        { "fg", SWX_SCAN_JOBS },
+        { "bg", SWX_SCAN_JOBS },
+        { "disown", SWX_SCAN_JOBS },
+        { "CHLD", SWX_SCAN_CHLD },
         { "SIGCHLD", SWX_SCAN_CHLD },
     };
     for (size_t i = 0; i < SWX_COUNT(words); i++) {
@@ -1414,10 +1433,16 @@ static unsigned mentioned(const uint8_t *start, size_t size)
 static unsigned mentions(const uint8_t *text, size_t size)
 {
     static const uint32_t sizes[256] = {
-        ['a'] = 1 << 5 | 1 << 8, ['u'] = 1 << 7, ['B'] = 1 << 12, ['s'] = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 8,
-        ['p'] = 1 << 5 | 1 << 10, ['P'] = 1 << 3 | 1 << 14 | 1 << 15, ['e'] = 1 << 4 | 1 << 5, ['r'] = 1 << 5,
-        ['t'] = 1 << 4, ['d'] = 1 << 6 | 1 << 10, ['c'] = 1 << 5, ['m'] = 1 << 5 | 1 << 10, ['v'] = 1 << 2,
-        ['j'] = 1 << 4, ['w'] = 1 << 4, ['f'] = 1 << 2, ['b'] = 1 << 2, ['C'] = 1 << 4, ['S'] = 1 << 7,
+        ['a'] = 1 << 5 | 1 << 8,  ['u'] = 1 << 7,
+        ['B'] = 1 << 12,          ['s'] = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 8,
+        ['p'] = 1 << 5 | 1 << 10, ['P'] = 1 << 3 | 1 << 14 | 1 << 15,
+        ['e'] = 1 << 4 | 1 << 5,  ['r'] = 1 << 5,
+        ['t'] = 1 << 4,           ['d'] = 1 << 6 | 1 << 10,
+        ['c'] = 1 << 5,           ['m'] = 1 << 5 | 1 << 10,
+        ['v'] = 1 << 2,           ['j'] = 1 << 4,
+        ['w'] = 1 << 4,           ['f'] = 1 << 2,
+        ['b'] = 1 << 2,           ['C'] = 1 << 4,
+        ['S'] = 1 << 7,
     };
     const uint8_t *at = text, *end = text + size;
     unsigned found = 0, classes = 0;
@@ -1525,7 +1550,8 @@ void swx_command_scan(const uint8_t *text, size_t size, swx_scan *out)
     }
     if (out->verdict == SWX_UNSURE) {
         const uint8_t *start = text + out->body_start, *end = start + out->body_size;
-        const uint8_t *stop = text + out->stop; /* in the last line: no here-document has begun there, or it would be at the end */
+        /* in the last line: no here-document has begun there, or it would be at the end */
+        const uint8_t *stop = text + out->stop;
         out->flags |= odd_backslashes(start, end) ? SWX_SCAN_BACKSLASH_END : 0;
         out->flags |= stop < end && !memchr(stop, '\n', (size_t)(end - stop)) ? SWX_SCAN_LINE_END : 0;
         out->flags |= memchr(text, '&', size) ? SWX_SCAN_BACKGROUND : 0;
@@ -1569,7 +1595,8 @@ unsigned swx_command_spoils(const swx_scan *scan, const uint8_t *text, size_t si
     unsigned spoils = scan->flags & SWX_SCAN_CHLD ? SWX_SPOILS_GROUP : 0;
     if (scan->flags & SWX_SCAN_PARSE_STATE) {
         spoils |= memchr(text, '{', size) && (names(text, size, "alias") || names(text, size, "BASH_ALIASES"))
-                      ? SWX_SPOILS_GROUP | SWX_SPOILS_BRACE : 0;
+                      ? SWX_SPOILS_GROUP | SWX_SPOILS_BRACE
+                      : 0;
         spoils |= names(text, size, "eval") && names(text, size, "enable") ? SWX_SPOILS_EVAL : 0;
     }
     return spoils;
@@ -1618,14 +1645,16 @@ static swx_status deliver_eval(swx_delivery way, const uint8_t *text, size_t siz
     uint8_t line[PIECE + 16];
     /* Quoted, because an alias may have any name. */
     const char *start = way == SWX_DELIVERY_SOURCE ? "\\builtin source <(\\builtin printf %s $'"
-                        : size && text[0] == '-' ? "\\builtin eval -- $'"
-                                                 : "\\builtin eval $'";
+                        : size && text[0] == '-'   ? "\\builtin eval -- $'"
+                                                   : "\\builtin eval $'";
     const char *end = way == SWX_DELIVERY_SOURCE ? "')\n" : "'\n";
     size_t used = strlen(start), at = 0;
     swx_status status = SWX_OK;
     /* At the end of an eval a backslash that quotes nothing makes bash 5.2 go on reading at the terminal, with a stale
      * prompt.  Twice it is one; in a here-document it is text, and a newline ends its line. */
-    const char *ending = way == SWX_DELIVERY_SOURCE || !odd_backslashes(text, text + size) ? "" : way == SWX_DELIVERY_DOCUMENT ? "\\n" : "\\\\";
+    const char *ending = way == SWX_DELIVERY_SOURCE || !odd_backslashes(text, text + size) ? ""
+                         : way == SWX_DELIVERY_DOCUMENT                                    ? "\\n"
+                                                                                           : "\\\\";
     memcpy(line, start, used);
     while (status == SWX_OK) {
         while (at < size && used < PIECE) {
@@ -1687,7 +1716,7 @@ swx_status swx_command_encode(swx_delivery way, const uint8_t *text, size_t size
     uint64_t total = out->total;
     swx_status status = way == SWX_DELIVERY_TOGETHER ? deliver_together(text, size, out)
                         : way >= SWX_DELIVERY_EVAL   ? deliver_eval(way, text, size, out)
-                                                : deliver_body(way, text, size, out);
+                                                     : deliver_body(way, text, size, out);
     if (status != SWX_OK) {
         out->size = held;
         out->total = total;

@@ -2,13 +2,14 @@
  *
  * Two questions are answered without starting a process:
  *
- *   text --- swx_command_scan ---> verdict + flags --- swx_command_delivery ---> way --- swx_command_encode ---> bytes to type
+ *   text --- swx_command_scan ---> verdict + flags --- swx_command_delivery ---> way --- swx_command_encode ---> bytes
+ * to type
  *
  * The scanner is a recursive-descent parser of the part of bash's grammar that people and agents write.  It is
- * conservative: whatever it does not know for certain is SWX_UNSURE, and the caller asks `bash -n`.  The rules follow the
- * POSIX shell grammar, the Bash Reference Manual, and the behaviour of bash 5.2 (the differential tests hold the two
- * together).  It assumes bash's default parsing: no aliases, no posix mode, no extglob outside of [[ ]], and a locale in
- * which ASCII bytes are never part of a longer character (UTF-8, ISO 8859, C; not Shift-JIS, GBK or Big5).
+ * conservative: whatever it does not know for certain is SWX_UNSURE, and the caller asks `bash -n`.  The rules follow
+ * the POSIX shell grammar, the Bash Reference Manual, and the behaviour of bash 5.2 (the differential tests hold the
+ * two together).  It assumes bash's default parsing: no aliases, no posix mode, no extglob outside of [[ ]], and a
+ * locale in which ASCII bytes are never part of a longer character (UTF-8, ISO 8859, C; not Shift-JIS, GBK or Big5).
  *
  * Time is linear in the text (a few passes of memory speed, one of parsing); no memory is allocated by the scan.
  * Everything here is a pure function of its arguments and may be called from any thread.
@@ -28,24 +29,27 @@ typedef enum {
 /* Facts about the text, each independent of the verdict.  A "mention" is a maximal run of letters, digits and
  * underscores anywhere in the text, in quotes and comments too: too many rather than too few. */
 enum {
-    SWX_SCAN_MULTILINE = 1 << 0,   /* the body (see swx_scan) holds a newline: more than one line would be typed */
-    SWX_SCAN_CONTROL = 1 << 1,     /* a byte below 0x20 other than tab and newline, or 0x7f */
-    SWX_SCAN_NUL = 1 << 2,         /* a NUL byte: no shell can be given this text */
-    SWX_SCAN_LONG_LINE = 1 << 3,   /* a line of the body exceeds SWX_LINE_MAX with its newline */
+    SWX_SCAN_MULTILINE = 1 << 0,     /* the body (see swx_scan) holds a newline: more than one line would be typed */
+    SWX_SCAN_CONTROL = 1 << 1,       /* a byte below 0x20 other than tab and newline, or 0x7f */
+    SWX_SCAN_NUL = 1 << 2,           /* a NUL byte: no shell can be given this text */
+    SWX_SCAN_LONG_LINE = 1 << 3,     /* a line of the body exceeds SWX_LINE_MAX with its newline */
     SWX_SCAN_BACKSLASH_END = 1 << 4, /* the body ends in an odd number of backslashes and not in a comment */
-    SWX_SCAN_PARSE_STATE = 1 << 5, /* mentions alias, unalias, BASH_ALIASES, shopt, posix, POSIXLY_CORRECT, eval, source,
-                                      or runs `.`: a later line may have to be parsed after an earlier one has run */
-    SWX_SCAN_EXEC = 1 << 6,        /* mentions exec */
-    SWX_SCAN_STTY = 1 << 7,        /* mentions stty, reset, tput */
-    SWX_SCAN_PROMPT = 1 << 8,      /* mentions PS0, PS1, PS2, PROMPT_COMMAND, promptvars, activate, deactivate, conda,
-                                      mamba, micromamba, starship */
-    SWX_SCAN_BACKGROUND = 1 << 9,  /* runs something with `&` (when UNSURE: holds any `&`) */
-    SWX_SCAN_CHLD = 1 << 12,       /* mentions CHLD, SIGCHLD: may trap it */
-    SWX_SCAN_JOBS = 1 << 11,       /* mentions jobs, wait, fg, bg, disown: may print job lines itself, or end a job without one */
-    SWX_SCAN_UNKNOWN = 1 << 13,    /* runs something that may read or wait in the shell itself: a function of elsewhere, an alias, `read` */
-    SWX_SCAN_LINE_END = 1 << 14,   /* with BACKSLASH_END: that is in a command's line, and in no here-document */
-    SWX_SCAN_EDITING = 1 << 10     /* mentions set together with emacs or vi: may turn readline on; never put it into an
-                                      eval (bash 5.2 crashes there) when another way is open */
+    SWX_SCAN_PARSE_STATE =
+        1 << 5,                   /* mentions alias, unalias, BASH_ALIASES, shopt, posix, POSIXLY_CORRECT, eval, source,
+                                     or runs `.`: a later line may have to be parsed after an earlier one has run */
+    SWX_SCAN_EXEC = 1 << 6,       /* mentions exec */
+    SWX_SCAN_STTY = 1 << 7,       /* mentions stty, reset, tput */
+    SWX_SCAN_PROMPT = 1 << 8,     /* mentions PS0, PS1, PS2, PROMPT_COMMAND, promptvars, activate, deactivate, conda,
+                                     mamba, micromamba, starship */
+    SWX_SCAN_BACKGROUND = 1 << 9, /* runs something with `&` (when UNSURE: holds any `&`) */
+    SWX_SCAN_CHLD = 1 << 12,      /* mentions CHLD, SIGCHLD: may trap it */
+    /* mentions jobs, wait, fg, bg, disown: may print job lines itself, or end a job without one */
+    SWX_SCAN_JOBS = 1 << 11,
+    /* runs something that may read or wait in the shell itself: a function of elsewhere, an alias, `read` */
+    SWX_SCAN_UNKNOWN = 1 << 13,
+    SWX_SCAN_LINE_END = 1 << 14, /* with BACKSLASH_END: that is in a command's line, and in no here-document */
+    SWX_SCAN_EDITING = 1 << 10   /* mentions set together with emacs or vi: may turn readline on; never put it into an
+                                    eval (bash 5.2 crashes there) when another way is open */
 };
 
 /* A canonical terminal cuts longer lines without a word (Linux: N_TTY_BUF_SIZE 4096). Bytes, newline included. */
@@ -59,8 +63,8 @@ enum {
 #define SWX_COMMAND_HEREDOCS 8
 
 /* The body is the text without leading blanks and newlines and without trailing newlines and blank lines.
- * (Blanks at the end of its last line stay, and so does a newline after a backslash: both can matter.  So do blank lines
- * where the text holds `<<`: a here-document's delimiter may be blank.) */
+ * (Blanks at the end of its last line stay, and so does a newline after a backslash: both can matter.  So do blank
+ * lines where the text holds `<<`: a here-document's delimiter may be blank.) */
 typedef struct {
     swx_verdict verdict;
     unsigned flags;
@@ -78,13 +82,15 @@ typedef enum {
     SWX_DELIVERY_NONE,  /* nothing to type: the text runs nothing */
     SWX_DELIVERY_PLAIN, /* the body as one line */
     SWX_DELIVERY_GROUP, /* `{`, the body, `}` on lines of their own: parsed whole before anything of it runs */
-    SWX_DELIVERY_RAW,   /* the same bytes as GROUP, typed while the terminal is in raw mode: lines of any length, control bytes */
-    SWX_DELIVERY_EVAL,  /* eval $'...' in lines that a terminal can carry: any bytes, any length; each line is parsed after the
-                      one before has run, as in a script */
-    SWX_DELIVERY_TOGETHER, /* EVAL of what GROUP types: parsed whole, and what ends one of its commands ends all of it */
+    /* the same bytes as GROUP, typed while the terminal is in raw mode: lines of any length, control bytes */
+    SWX_DELIVERY_RAW,
+    SWX_DELIVERY_EVAL, /* eval $'...' in lines that a terminal can carry: any bytes, any length; each line is parsed
+                     after the one before has run, as in a script */
+    /* EVAL of what GROUP types: parsed whole, and what ends one of its commands ends all of it */
+    SWX_DELIVERY_TOGETHER,
     SWX_DELIVERY_DOCUMENT, /* EVAL of a text that ends in a backslash inside of a here-document */
-    SWX_DELIVERY_SOURCE, /* as EVAL, but source <(builtin printf %s $'...'): for a shell whose eval is disabled */
-    SWX_DELIVERY_REFUSE /* holds a NUL byte */
+    SWX_DELIVERY_SOURCE,   /* as EVAL, but source <(builtin printf %s $'...'): for a shell whose eval is disabled */
+    SWX_DELIVERY_REFUSE    /* holds a NUL byte */
 } swx_delivery;
 
 /* Chooses the way in.  accepted: `bash -n` accepted the text without a warning (in particular without "here-document
@@ -100,22 +106,24 @@ typedef enum {
  *   several lines                                              -> GROUP                                             */
 swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted);
 
-/* What a text may do to the words by which later ones are typed: GROUP, it defines an alias and holds a brace (then BRACE too), or a
- * trap on SIGCHLD, which makes bash 5.2 take a reserved word at a line's beginning for a command; EVAL, it disables eval. */
+/* What a text may do to the words by which later ones are typed: GROUP, it defines an alias and holds a brace (then
+ * BRACE too), or a trap on SIGCHLD, which makes bash 5.2 take a reserved word at a line's beginning for a command;
+ * EVAL, it disables eval. */
 typedef enum { SWX_SPOILS_GROUP = 1, SWX_SPOILS_EVAL = 2, SWX_SPOILS_BRACE = 4 } swx_spoils;
 unsigned swx_command_spoils(const swx_scan *scan, const uint8_t *text, size_t size);
 
 /* The way in for a shell of which the texts so far may have spoilt that. */
 swx_delivery swx_command_unspoilt(const swx_scan *scan, swx_delivery way, unsigned spoils);
 
-/* Appends the exact bytes to type, final newline included, to out.  PLAIN, GROUP and RAW type the body, the others the whole text.
+/* Appends the exact bytes to type, final newline included, to out.  PLAIN, GROUP and RAW type the body, the others the
+ * whole text.
  *
- * EVAL types `\builtin eval $'...'\`, newline, `$'...'\`, ... : pieces of ANSI-C quoting joined by backslash-newline outside of the
- * quotes.  Printable ASCII other than ' and \ stands for itself, newline and tab are \n and \t, all other bytes are three
- * octal digits: always three, so that a following digit cannot join, and octal gives the byte itself in every locale.
- * No byte outside of 0x20..0x7e and newline is typed and no line exceeds SWX_LINE_MAX.  A text that begins with `-` gets
- * `builtin eval -- `.  One that ends in an odd number of backslashes gets another one, DOCUMENT a newline: at its very end a backslash
- * that quotes nothing would make bash go on reading at the terminal.
+ * EVAL types `\builtin eval $'...'\`, newline, `$'...'\`, ... : pieces of ANSI-C quoting joined by backslash-newline
+ * outside of the quotes.  Printable ASCII other than ' and \ stands for itself, newline and tab are \n and \t, all
+ * other bytes are three octal digits: always three, so that a following digit cannot join, and octal gives the byte
+ * itself in every locale. No byte outside of 0x20..0x7e and newline is typed and no line exceeds SWX_LINE_MAX.  A text
+ * that begins with `-` gets `builtin eval -- `.  One that ends in an odd number of backslashes gets another one,
+ * DOCUMENT a newline: at its very end a backslash that quotes nothing would make bash go on reading at the terminal.
  *
  * SWX_OK; SWX_EINVAL: a NUL byte, or way is NONE or REFUSE; SWX_ELIMIT: swx_command_bound bytes exceed what is left of
  * out->limit; SWX_ENOMEM.  On an error out is as it was. */

@@ -9,19 +9,20 @@
 
 #include "swx_job_notice.h"
 
-enum { LOOKS_AT_ONCE = 12 }; /* a shell needs some microseconds from its prompt to its read */
+enum { LOOKS_AT_ONCE = 12 };     /* a shell needs some microseconds from its prompt to its read */
 enum { NOTICE_LIMIT = 1 << 20 }; /* output that is searched for job notices */
-enum { SYNC_NEWLINES = 8 }; /* empty lines that are typed for those who may read the terminal besides the shell */
+enum { SYNC_NEWLINES = 8 };      /* empty lines that are typed for those who may read the terminal besides the shell */
 static const int64_t CALM = 5 * MS;
 static const int64_t HELPER_LIMIT = 1000 * MS; /* for the reader of the shell's stdout to begin: it may never do */
-static const int64_t HELPER_END = 3000 * MS; /* for all of it: others may print without end */
-static const int64_t LEARN_LIMIT = 2000 * MS;   /* for a shell that showed its prompt to go to its read */
-static const int64_t STRIKE_GRACE = 10 * MS; /* for the second prompt of a ^C that came when the command had just ended */
-static const int64_t UNREAD_GRACE = 250 * MS; /* for the START mark behind a prompt of nobody's that came first */
-static const int64_t SYNC_GRACE = 250 * MS;  /* for the shell to answer an empty line, before another one is typed */
-static const int64_t START_GRACE = 20 * MS;     /* for a START mark, once the command was read */
-static const int64_t PROMPT_LIMIT = 1000 * MS;  /* for a prompt that shows behind its mark, on a machine that is busy */
-static const int64_t START_WORK = 20 * MS;      /* of the shell's own, for the same */
+static const int64_t HELPER_END = 3000 * MS;   /* for all of it: others may print without end */
+static const int64_t LEARN_LIMIT = 2000 * MS;  /* for a shell that showed its prompt to go to its read */
+/* for the second prompt of a ^C that came when the command had just ended */
+static const int64_t STRIKE_GRACE = 10 * MS;
+static const int64_t UNREAD_GRACE = 250 * MS;  /* for the START mark behind a prompt of nobody's that came first */
+static const int64_t SYNC_GRACE = 250 * MS;    /* for the shell to answer an empty line, before another one is typed */
+static const int64_t START_GRACE = 20 * MS;    /* for a START mark, once the command was read */
+static const int64_t PROMPT_LIMIT = 1000 * MS; /* for a prompt that shows behind its mark, on a machine that is busy */
+static const int64_t START_WORK = 20 * MS;     /* of the shell's own, for the same */
 
 /* The command has ended, and more is to be typed. */
 void swx_completion_apply_modes(swx_session *s)
@@ -39,7 +40,7 @@ void swx_completion_take_held(swx_session *s)
     swx_output_take_plain(s, s->marks.held, size);
 }
 
-/* ---- job notices, and what prompts of the user's print --------------------------------------------------------------- */
+/* ---- job notices, and what prompts of the user's print ---- */
 
 /* Takes job notices out of the output, but for what a reader has taken already: see swx_session_take. */
 void swx_completion_remove_notices(swx_session *s)
@@ -51,7 +52,8 @@ void swx_completion_remove_notices(swx_session *s)
 
 bool swx_completion_asks_about_notices(const swx_session *s)
 {
-    return (s->jobs || s->owed) && !(s->hints & SWX_HINT_JOBS) && s->output.size <= NOTICE_LIMIT && !swx_buf_dropped(&s->output);
+    return (s->jobs || s->owed) && !(s->hints & SWX_HINT_JOBS) && s->output.size <= NOTICE_LIMIT &&
+           !swx_buf_dropped(&s->output);
 }
 
 /* Bash reports ended jobs in the output of whatever runs when it notices, mostly right before its prompt.  Where lines
@@ -133,11 +135,12 @@ bool swx_completion_holds_start(const swx_session *s)
         return false;
     }
     size_t notices = leading_notices(s), rest = s->output.size - notices;
-    bool may_be_notice = swx_completion_asks_about_notices(s) && rest && swx_job_notice_begin(s->output.data + notices, rest) == 0;
+    bool may_be_notice =
+        swx_completion_asks_about_notices(s) && rest && swx_job_notice_begin(s->output.data + notices, rest) == 0;
     return s->state == RESYNC || may_be_notice || rest < s->parts[3].size + s->lines * s->parts[4].size;
 }
 
-/* ---- the end of a command -------------------------------------------------------------------------------------------- */
+/* ---- the end of a command ---- */
 
 /* After `exec > >(tee log)` and the like. */
 static bool stdout_is_pipe(const swx_session *s)
@@ -236,7 +239,8 @@ static bool asks_carrier(const swx_session *s, const candidate *found)
 }
 
 /* A program that an interrupt left behind may still wait in a read of the terminal, which it began while it was in the
- * foreground, and would take the next line that is typed.  It may have an empty one; the shell answers that with a prompt. */
+ * foreground, and would take the next line that is typed.  It may have an empty one; the shell answers that with a
+ * prompt. */
 static void type_empty_line(swx_session *s, int64_t now)
 {
     s->sync_newline_at = now;
@@ -296,7 +300,8 @@ static void conclude_from_mark(swx_session *s, int64_t now)
     }
     s->number = found.number ? found.number : s->number;
     s->lost_prompts = 0;
-    s->start_misses += missed_start; /* after two PS0 cannot be kept: the session goes on without, and knows what it prints */
+    /* after two PS0 cannot be kept: the session goes on without, and knows what it prints */
+    s->start_misses += missed_start;
     if (missed_start || s->readline_seen) {
         swx_resync_begin(s, now, false);
         return;
@@ -317,10 +322,10 @@ void swx_completion_look_again(swx_session *s, int64_t now)
     s->backoff = earlier(s->backoff * 2, LONGEST_CHECK);
 }
 
-/* ---- looks at the shell ---------------------------------------------------------------------------------------------- */
+/* ---- looks at the shell ---- */
 
-/* Whether the shell has read all and gone on: it waits for something, or has worked for longer than to parse that.  Time alone
- * says nothing: on a busy machine it may not have had a processor. */
+/* Whether the shell has read all and gone on: it waits for something, or has worked for longer than to parse that. Time
+ * alone says nothing: on a busy machine it may not have had a processor. */
 static bool is_past_start(swx_session *s, int64_t now)
 {
     if (now - s->delivered <= START_GRACE || !typed_all(s) || !swx_pty_input_consumed(&s->pty)) {
@@ -356,12 +361,13 @@ static void begin_without_mark(swx_session *s)
     swx_buf_free(&so_far);
 }
 
-/* A ^C that is typed to a carrier may find the command ended, and the shell then shows a second prompt: behind this command's, or
- * before the next one's START.  Neither must decide. */
+/* A ^C that is typed to a carrier may find the command ended, and the shell then shows a second prompt: behind this
+ * command's, or before the next one's START.  Neither must decide. */
 static bool is_early(const swx_session *s, int64_t now)
 {
     bool unread = s->found.rank == 1 && s->current && s->current->runs && s->expects_start && !s->begun;
-    return (s->interrupted_at && now - s->interrupted_at < STRIKE_GRACE) || (unread && now - s->delivered < UNREAD_GRACE);
+    return (s->interrupted_at && now - s->interrupted_at < STRIKE_GRACE) ||
+           (unread && now - s->delivered < UNREAD_GRACE);
 }
 
 /* A prompt that nobody can change comes behind the guard's mark, and is not to be the next command's output. */
@@ -371,12 +377,13 @@ bool swx_completion_shows_prompt(const swx_session *s, int64_t now)
     return s->prompt_follows_guard && s->found.rank && now - s->last_data < (missing ? PROMPT_LIMIT : CALM);
 }
 
-/* A shell in the place of ours (`exec bash`, `exec zsh`) is at a prompt of its own, of which our marks know nothing: a bash is asked, and
- * with another one nothing can be done.  A bash waits in readline there, or reads as ours does; else it is for a `read`.  One that was
- * told what to run may wait so too. */
+/* A shell in the place of ours (`exec bash`, `exec zsh`) is at a prompt of its own, of which our marks know nothing: a
+ * bash is asked, and with another one nothing can be done.  A bash waits in readline there, or reads as ours does; else
+ * it is for a `read`.  One that was told what to run may wait so too. */
 static bool meets_another_shell(swx_session *s, int64_t now)
 {
-    if (s->pty.carrier || !s->begun || now - s->last_data <= UNHEARD || !swx_shell_is_replaced(s) || !swx_evidence_is_still(s, now, true)) {
+    if (s->pty.carrier || !s->begun || now - s->last_data <= UNHEARD || !swx_shell_is_replaced(s) ||
+        !swx_evidence_is_still(s, now, true)) {
         return false;
     }
     swx_shell_kind kind = swx_kernel_shell_of(s->child.pid);
@@ -458,14 +465,14 @@ static void check_running(swx_session *s, int64_t now, bool fresh)
     swx_completion_look_again(s, now);
 }
 
-/* Where the kernel does not tell and no mark comes: the shell is asked once it has been still for a while, if the command may
- * have hidden its prompts, or an interrupt has ended whatever it may have read by itself.  Else it is more likely to be reading
- * something, which must not get the question. */
+/* Where the kernel does not tell and no mark comes: the shell is asked once it has been still for a while, if the
+ * command may have hidden its prompts, or an interrupt has ended whatever it may have read by itself.  Else it is more
+ * likely to be reading something, which must not get the question. */
 static bool asks_unheard(swx_session *s, int64_t now)
 {
     bool unread = s->expects_start && !s->begun; /* the shell waits for more of it, in an open quote of an alias's */
-    bool may = !s->pty.carrier && !has_evidence(s) && !s->found.rank && !s->attached && !s->notices && !swx_output_is_held(s) &&
-               (unread || (s->hints & SWX_HINT_HIDES) || s->stopped == s->child.pid);
+    bool may = !s->pty.carrier && !has_evidence(s) && !s->found.rank && !s->attached && !s->notices &&
+               !swx_output_is_held(s) && (unread || (s->hints & SWX_HINT_HIDES) || s->stopped == s->child.pid);
     int64_t worked = may && swx_evidence_is_still(s, now, true) ? swx_kernel_worked(s->child.pid) : 0;
     bool again = worked && worked == s->still;
     s->still = worked;
@@ -547,9 +554,7 @@ static void check_reply(swx_session *s, int64_t now)
 void swx_completion_check(swx_session *s, int64_t now, bool fresh)
 {
     switch (s->state) {
-    case STARTING:
-        check_starting(s, now);
-        break;
+    case STARTING: check_starting(s, now); break;
     case RUNNING:
         if (s->shell_may_have_piece) {
             swx_session_lose(s);
@@ -572,15 +577,11 @@ void swx_completion_check(swx_session *s, int64_t now, bool fresh)
             }
         }
         break;
-    case RESYNC:
-        swx_resync_check(s, now);
-        break;
+    case RESYNC: swx_resync_check(s, now); break;
     case IDLE:
         s->check = SWX_NEVER;
         swx_session_begin(s, now);
         break;
-    default:
-        s->check = SWX_NEVER;
-        break;
+    default: s->check = SWX_NEVER; break;
     }
 }

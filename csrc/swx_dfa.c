@@ -39,7 +39,10 @@ static size_t pool_bytes(const swx_dfa_pool *p) { return p->count * p->width; }
 static uint32_t *row_at(const swx_dfa *dfa, uint32_t row) { return (uint32_t *)dfa->rows.items + row; }
 static state *state_at(const swx_dfa *dfa, size_t number) { return (state *)dfa->states.items + number; }
 static const state *state_of_row(const swx_dfa *dfa, uint32_t row) { return state_at(dfa, row / dfa->counts.letters); }
-static const uint32_t *keys_of(const swx_dfa *dfa, const state *s) { return (const uint32_t *)dfa->keys.items + s->first; }
+static const uint32_t *keys_of(const swx_dfa *dfa, const state *s)
+{
+    return (const uint32_t *)dfa->keys.items + s->first;
+}
 
 /* ---- contexts ---- */
 
@@ -65,7 +68,8 @@ static unsigned context_after(const swx_dfa *dfa, uint32_t letter)
 typedef enum { FOLLOWS_UNKNOWN, FOLLOWS_LETTER, FOLLOWS_END } following;
 
 /* Whether an assertion holds between `context` and what follows.  *later is set when that cannot be known yet. */
-static bool holds(const swx_dfa *dfa, uint32_t assertion, unsigned context, following what, uint32_t letter, bool *later)
+static bool holds(const swx_dfa *dfa, uint32_t assertion, unsigned context, following what, uint32_t letter,
+                  bool *later)
 {
     bool before, after;
     *later = false;
@@ -121,8 +125,7 @@ static void close_over(swx_dfa *dfa, uint32_t start, unsigned context, following
                 out->items[out->count++] = index;
             }
             break;
-        default:
-            out->items[out->count++] = index;
+        default: out->items[out->count++] = index;
         }
     }
 }
@@ -166,7 +169,8 @@ static uint32_t pattern_ending(swx_dfa *dfa, const uint32_t *items, size_t count
 /* ---- one step of the subset construction ---- */
 
 /* Appends to next what the NFA states of one group become by reading the letter.  Returns how many. */
-static size_t step_group(swx_dfa *dfa, const uint32_t *items, size_t count, unsigned context, uint32_t letter, unsigned after)
+static size_t step_group(swx_dfa *dfa, const uint32_t *items, size_t count, unsigned context, uint32_t letter,
+                         unsigned after)
 {
     size_t begin = dfa->next.count;
     dfa->now.count = 0;
@@ -253,9 +257,11 @@ static bool grow_table(swx_dfa *dfa)
 }
 
 /* Adds a state with an empty row behind table slot `slot`. */
-static bool add_state(swx_dfa *dfa, size_t slot, const uint32_t *items, size_t count, size_t groups, unsigned context, uint32_t hash)
+static bool add_state(swx_dfa *dfa, size_t slot, const uint32_t *items, size_t count, size_t groups, unsigned context,
+                      uint32_t hash)
 {
-    if (!pool_reserve(&dfa->rows, dfa->counts.letters) || !pool_reserve(&dfa->states, 1) || !pool_reserve(&dfa->keys, count + 1)) {
+    if (!pool_reserve(&dfa->rows, dfa->counts.letters) || !pool_reserve(&dfa->states, 1) ||
+        !pool_reserve(&dfa->keys, count + 1)) {
         return false;
     }
     uint32_t *keys = (uint32_t *)dfa->keys.items + dfa->keys.count;

@@ -18,9 +18,9 @@ typedef struct {
 /* A transition that moves registers or is a hit. */
 typedef struct {
     uint32_t row;
-    uint32_t map;    /* maps[map .. map+groups): for each new group the old one, or SWX_DFA_FRESH */
+    uint32_t map; /* maps[map .. map+groups): for each new group the old one, or SWX_DFA_FRESH */
     uint16_t groups;
-    uint16_t from;   /* of a hit: the old group, or SWX_DFA_FRESH */
+    uint16_t from;    /* of a hit: the old group, or SWX_DFA_FRESH */
     uint32_t pattern; /* of a hit, + 1; 0: no hit */
 } swx_dfa_move;
 
@@ -42,8 +42,8 @@ typedef struct {
     const uint32_t *starts, *sets;
     uint32_t newline; /* letter */
 
-    uint8_t watched; /* the contexts that some assertion asks for */
-    bool late;       /* some assertion asks for what follows */
+    uint8_t watched;                  /* the contexts that some assertion asks for */
+    bool late;                        /* some assertion asks for what follows */
     swx_dfa_list fresh[SWX_CONTEXTS]; /* the starts, per context */
 
     size_t budget;                                /* bytes of the cache */
@@ -70,7 +70,10 @@ bool swx_dfa_init(swx_dfa *dfa);
 void swx_dfa_free(swx_dfa *dfa);
 
 /* The row at the beginning of a stream, and of any other place where nothing is alive. */
-static inline uint32_t swx_dfa_first_row(const swx_dfa *dfa) { return dfa->watched & SWX_AT_START ? dfa->idle_rows : 0; }
+static inline uint32_t swx_dfa_first_row(const swx_dfa *dfa)
+{
+    return dfa->watched & SWX_AT_START ? dfa->idle_rows : 0;
+}
 
 /* Empties the cache but for the states in which nothing is alive, which come first.  False: out of memory. */
 bool swx_dfa_start_cache(swx_dfa *dfa);

@@ -4,12 +4,16 @@
 
 #include <stdio.h>
 
-static const int64_t SILENCE = 20 * MS, CARRIED_SILENCE = 2000 * MS; /* after it nothing more is on its way, near and far */
-static const int64_t FORK_TIME = MS / 10, FORK_WORK = MS / 25; /* no shell forks in less: a fork is 60 to 400 us of its own */
-static const int64_t READER_AHEAD_AFTER = 20 * MS;  /* so long a command may have brought back a job of before without a fork */
-static const int64_t READER_AHEAD_LIMIT = 2000 * MS; /* for a read ahead of the shell's to end when its process is killed */
+/* after it nothing more is on its way, near and far */
+static const int64_t SILENCE = 20 * MS, CARRIED_SILENCE = 2000 * MS;
+/* no shell forks in less: a fork is 60 to 400 us of its own */
+static const int64_t FORK_TIME = MS / 10, FORK_WORK = MS / 25;
+/* so long a command may have brought back a job of before without a fork */
+static const int64_t READER_AHEAD_AFTER = 20 * MS;
+/* for a read ahead of the shell's to end when its process is killed */
+static const int64_t READER_AHEAD_LIMIT = 2000 * MS;
 
-/* ---- the shell's program --------------------------------------------------------------------------------------------- */
+/* ---- the shell's program ---- */
 
 bool swx_shell_is_program_of(const swx_session *s, pid_t pid)
 {
@@ -35,15 +39,15 @@ bool swx_shell_is_replaced(const swx_session *s)
     return stack && stack != s->stack;
 }
 
-/* ---- is the shell at its prompt? ------------------------------------------------------------------------------------- */
+/* ---- is the shell at its prompt? ---- */
 
 bool swx_evidence_is_silent(const swx_session *s, int64_t now)
 {
     return now - s->last_data > (s->pty.carrier ? CARRIED_SILENCE : SILENCE);
 }
 
-/* Where the kernel does not tell of system calls: what the shell does that is no wait for input at its own terminal, as running
- * something in the foreground, or computing.  Who prints a mark then is not the shell at its prompt. */
+/* Where the kernel does not tell of system calls: what the shell does that is no wait for input at its own terminal, as
+ * running something in the foreground, or computing.  Who prints a mark then is not the shell at its prompt. */
 static bool is_seen_elsewhere(swx_session *s)
 {
     return !s->pty.carrier && (swx_pty_foreground(&s->pty) != s->child.pid ||
@@ -57,32 +61,32 @@ where swx_evidence_look(swx_session *s, unsigned looks)
     }
     for (unsigned i = 0; i < looks; i++) {
         switch (swx_kernel_look(&s->kernel)) {
-        case SWX_SHELL_PROMPT:
-            return AT_PROMPT;
+        case SWX_SHELL_PROMPT: return AT_PROMPT;
         case SWX_SHELL_READLINE:
             if (swx_pty_foreground(&s->pty) != s->child.pid) {
                 return NOT_YET;
             }
             s->readline_seen = true;
             return AT_PROMPT;
-        case SWX_SHELL_UNKNOWN: /* readline's prompt is one in raw mode; a program may have left that too, and no harm is done */
+        case SWX_SHELL_UNKNOWN: /* readline's prompt is one in raw mode; a program may have left that too, and no harm
+                                   is done */
             if (!has_evidence(s) && is_seen_elsewhere(s)) {
                 break;
             }
-            s->readline_seen = s->readline_seen || (s->found.rank && s->state == RUNNING && !s->arriving && !s->attached &&
-                                                    !swx_pty_is_canonical(&s->pty));
+            s->readline_seen = s->readline_seen || (s->found.rank && s->state == RUNNING && !s->arriving &&
+                                                    !s->attached && !swx_pty_is_canonical(&s->pty));
             return NO_EVIDENCE;
-        case SWX_SHELL_ELSEWHERE:
-            break;
+        case SWX_SHELL_ELSEWHERE: break;
         }
     }
     return NOT_YET;
 }
 
-/* To be asked when the shell was seen in its read with nothing to read, and no mark says that it has read what was typed: more of
- * that may be on its way.  The kernel's worker brings as much of a long text as there is room for; the shell that has taken the
- * last of that puts it to work again, and until it has done that the shell is asleep in its read too, but in the kernel's
- * business (D) and not in the wait for input (S).  One that has not worked meanwhile was in the same sleep all the time. */
+/* To be asked when the shell was seen in its read with nothing to read, and no mark says that it has read what was
+ * typed: more of that may be on its way.  The kernel's worker brings as much of a long text as there is room for; the
+ * shell that has taken the last of that puts it to work again, and until it has done that the shell is asleep in its
+ * read too, but in the kernel's business (D) and not in the wait for input (S).  One that has not worked meanwhile was
+ * in the same sleep all the time. */
 bool swx_evidence_waits_for_input(const swx_session *s)
 {
     int64_t worked = swx_kernel_worked(s->child.pid);
@@ -104,11 +108,11 @@ bool swx_evidence_drained(swx_session *s, int64_t now)
     return !more && s->state == was && s->phase == phase;
 }
 
-/* ---- another reader of the terminal ---------------------------------------------------------------------------------- */
+/* ---- another reader of the terminal ---- */
 
-/* Whether the shell may have started something since its terminal was last known to be its own.  Not where nobody has started
- * anything, nor where it has not worked enough for a fork: with many sessions at once a command takes longer than one, and the
- * shell may work as long.  From there on the next command counts, and not many together. */
+/* Whether the shell may have started something since its terminal was last known to be its own.  Not where nobody has
+ * started anything, nor where it has not worked enough for a fork: with many sessions at once a command takes longer
+ * than one, and the shell may work as long.  From there on the next command counts, and not many together. */
 static bool may_have_left(swx_session *s, int64_t now)
 {
     if (s->stopped > 0 || s->found.code > 128 || now - s->delivered > READER_AHEAD_AFTER) {
@@ -130,16 +134,17 @@ static bool may_have_left(swx_session *s, int64_t now)
     return false;
 }
 
-/* Something that the command left behind, as a pager that outlived the program that opened it, may be in a read of the terminal
- * that began in the foreground.  It would take the next command or our question, or, worse, their first letter.  Asked before
- * either is typed, and only where it may be: a look costs a short command a tenth. */
+/* Something that the command left behind, as a pager that outlived the program that opened it, may be in a read of the
+ * terminal that began in the foreground.  It would take the next command or our question, or, worse, their first
+ * letter.  Asked before either is typed, and only where it may be: a look costs a short command a tenth. */
 bool swx_evidence_is_reader_ahead(swx_session *s, where at, int64_t now)
 {
     if (s->pty.carrier || !may_have_left(s, now)) {
         return false;
     }
     int64_t last = swx_kernel_last_start(); /* before the look: what is started after it counts */
-    bool proved = at == AT_PROMPT, tells = (proved || !has_evidence(s)) && !s->attached; /* else a person may be typing, to whatever it is */
+    /* else a person may be typing, to whatever it is */
+    bool proved = at == AT_PROMPT, tells = (proved || !has_evidence(s)) && !s->attached;
     swx_kernel_turn turn = tells ? swx_kernel_turn_of(s->child.pid) : SWX_TURN_UNKNOWN;
     if (turn == SWX_TURN_UNKNOWN && s->stopped > 0 && s->stopped != s->child.pid) {
         swx_tree_kill_readers(&s->child, s->stopped, s->pty.path);
@@ -161,7 +166,8 @@ bool swx_evidence_is_reader_ahead(swx_session *s, where at, int64_t now)
     } else if (proved) {
         swx_tree_kill_readers(&s->child, 0, s->pty.path);
         swx_session_check_in(s, now, MS / 5);
-    } else { /* the kernel does not tell which one: it is given an empty line, to which the shell would but show its prompt */
+    } else { /* the kernel does not tell which one: it is given an empty line, to which the shell would but show its
+                prompt */
         swx_completion_apply_modes(s);
         if (swx_session_type_bytes(s, "\n", 1)) {
             swx_session_check_in(s, now, MS);
@@ -172,11 +178,11 @@ bool swx_evidence_is_reader_ahead(swx_session *s, where at, int64_t now)
     return true;
 }
 
-/* A shell whose prompts do not show is silent, has its terminal for itself, and has read all that was typed.  alone: and does
- * not wait for another process of its group, see swx_kernel_may_await_input. */
+/* A shell whose prompts do not show is silent, has its terminal for itself, and has read all that was typed.  alone:
+ * and does not wait for another process of its group, see swx_kernel_may_await_input. */
 bool swx_evidence_is_still(swx_session *s, int64_t now, bool alone)
 {
-    return now - s->last_data > UNHEARD && now - s->delivered > UNHEARD && typed_all(s) && swx_pty_input_consumed(&s->pty) &&
-           swx_pty_foreground(&s->pty) == s->child.pid &&
+    return now - s->last_data > UNHEARD && now - s->delivered > UNHEARD && typed_all(s) &&
+           swx_pty_input_consumed(&s->pty) && swx_pty_foreground(&s->pty) == s->child.pid &&
            swx_kernel_may_await_input(&s->kernel, s->child.pid, alone && !has_evidence(s));
 }

@@ -15,22 +15,23 @@
 typedef struct swx_exec swx_exec;
 
 typedef struct {
-    const char *file;         /* as in swx_spawn; borrowed during new, like all below */
+    const char *file; /* as in swx_spawn; borrowed during new, like all below */
     char *const *argv;
     char *const *environment; /* NULL: the caller's own */
     const char *directory;    /* NULL: the caller's */
     const uint8_t *input;     /* what stdin gives; size 0: end-of-file at once */
     size_t input_size;
-    bool merge;               /* stderr goes into stdout, in the order of writing */
-    int64_t deadline;         /* INT64_MAX: none */
-    size_t output_limit;      /* bytes kept per stream */
-    uint64_t program_mark;    /* as in swx_spawn */
-    void (*done)(swx_exec *); /* once */
+    bool merge;                           /* stderr goes into stdout, in the order of writing */
+    int64_t deadline;                     /* INT64_MAX: none */
+    size_t output_limit;                  /* bytes kept per stream */
+    uint64_t program_mark;                /* as in swx_spawn */
+    void (*done)(swx_exec *);             /* once */
     void (*unwatch)(void *owner, int fd); /* called right before a watched descriptor is closed; may be NULL */
     void *owner;
 } swx_exec_config;
 
-/* Starts the program.  SWX_ESYS with call "execve" (or "chdir") and its errno when it cannot be executed (ENOENT, EACCES). */
+/* Starts the program.  SWX_ESYS with call "execve" (or "chdir") and its errno when it cannot be executed (ENOENT,
+ * EACCES). */
 swx_status swx_exec_new(swx_exec **out, const swx_exec_config *config, swx_error *err);
 
 /* Closes and frees; kills everything it started that still lives when it has not ended.  NULL is legal. */

@@ -25,16 +25,12 @@ typedef struct {
 
 /* First bytes 0xc0 to 0xdf. */
 static const format FORMATS[32] = {
-    { SWX_NIL, 0 },   { SWX_RESERVED, 0 }, { SWX_BOOL, 0 }, { SWX_BOOL, 0 },
-    { SWX_BIN, 1 },   { SWX_BIN, 2 },      { SWX_BIN, 4 },
-    { SWX_EXT, 0 },   { SWX_EXT, 0 },      { SWX_EXT, 0 },  /* refused, whatever its length is */
-    { SWX_FLOAT, 4 }, { SWX_FLOAT, 8 },
-    { SWX_UINT, 1 },  { SWX_UINT, 2 },     { SWX_UINT, 4 }, { SWX_UINT, 8 },
-    { SWX_INT, 1 },   { SWX_INT, 2 },      { SWX_INT, 4 },  { SWX_INT, 8 },
-    { SWX_EXT, 0 },   { SWX_EXT, 0 },      { SWX_EXT, 0 },  { SWX_EXT, 0 }, { SWX_EXT, 0 },
-    { SWX_STR, 1 },   { SWX_STR, 2 },      { SWX_STR, 4 },
-    { SWX_ARRAY, 2 }, { SWX_ARRAY, 4 },
-    { SWX_MAP, 2 },   { SWX_MAP, 4 },
+    { SWX_NIL, 0 },   { SWX_RESERVED, 0 }, { SWX_BOOL, 0 }, { SWX_BOOL, 0 }, { SWX_BIN, 1 },  { SWX_BIN, 2 },
+    { SWX_BIN, 4 },   { SWX_EXT, 0 },      { SWX_EXT, 0 },  { SWX_EXT, 0 }, /* refused, whatever its length is */
+    { SWX_FLOAT, 4 }, { SWX_FLOAT, 8 },    { SWX_UINT, 1 }, { SWX_UINT, 2 }, { SWX_UINT, 4 }, { SWX_UINT, 8 },
+    { SWX_INT, 1 },   { SWX_INT, 2 },      { SWX_INT, 4 },  { SWX_INT, 8 },  { SWX_EXT, 0 },  { SWX_EXT, 0 },
+    { SWX_EXT, 0 },   { SWX_EXT, 0 },      { SWX_EXT, 0 },  { SWX_STR, 1 },  { SWX_STR, 2 },  { SWX_STR, 4 },
+    { SWX_ARRAY, 2 }, { SWX_ARRAY, 4 },    { SWX_MAP, 2 },  { SWX_MAP, 4 },
 };
 
 static double number_of(uint64_t bits, size_t width)
@@ -167,7 +163,8 @@ static swx_status take_from_chunk(swx_frame_stream *stream, const uint8_t **byte
     return SWX_OK;
 }
 
-swx_status swx_frame_take(swx_frame_stream *stream, const uint8_t **bytes, size_t *size, swx_span *payload, swx_error *err)
+swx_status swx_frame_take(swx_frame_stream *stream, const uint8_t **bytes, size_t *size, swx_span *payload,
+                          swx_error *err)
 {
     *payload = (swx_span){ NULL, 0 };
     if (!stream->size && take_from_chunk(stream, bytes, size, payload) == SWX_OK) {

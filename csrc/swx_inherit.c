@@ -18,15 +18,35 @@ enum { TEXT_ROOM = 16384 };
 
 /* The lines of /proc/PID/status that a child has from its parent.  Source: proc(5). */
 static const char *const STATUS_LINES[] = {
-    "Umask:", "Uid:", "Gid:", "Groups:", "CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:", "NoNewPrivs:", "Seccomp:",
-    "Seccomp_filters:", "Speculation_Store_Bypass:", "SpeculationIndirectBranch:", "Cpus_allowed:", "Mems_allowed:",
+    "Umask:",
+    "Uid:",
+    "Gid:",
+    "Groups:",
+    "CapInh:",
+    "CapPrm:",
+    "CapEff:",
+    "CapBnd:",
+    "CapAmb:",
+    "NoNewPrivs:",
+    "Seccomp:",
+    "Seccomp_filters:",
+    "Speculation_Store_Bypass:",
+    "SpeculationIndirectBranch:",
+    "Cpus_allowed:",
+    "Mems_allowed:",
     "THP_enabled:",
 };
 
 /* For a process, and for the calling thread, whose children may go elsewhere than it is itself. */
 static const char *const NAMESPACES[][2] = {
-    { "cgroup", "cgroup" }, { "ipc", "ipc" }, { "mnt", "mnt" }, { "net", "net" }, { "pid", "pid_for_children" },
-    { "time", "time_for_children" }, { "user", "user" }, { "uts", "uts" },
+    { "cgroup", "cgroup" },
+    { "ipc", "ipc" },
+    { "mnt", "mnt" },
+    { "net", "net" },
+    { "pid", "pid_for_children" },
+    { "time", "time_for_children" },
+    { "user", "user" },
+    { "uts", "uts" },
 };
 
 typedef struct {
@@ -54,8 +74,8 @@ static swx_status read_file(int directory, const char *name, char text[TEXT_ROOM
     if (fd < 0) {
         return swx_fail_sys(err, "open(/proc)", errno);
     }
-    /* Each of them is one record, which the kernel gives whole where there is room.  What is longer than that is cut, for
-     * everyone alike. */
+    /* Each of them is one record, which the kernel gives whole where there is room.  What is longer than that is cut,
+     * for everyone alike. */
     ssize_t got = read(fd, text, TEXT_ROOM - 1);
     int failed = errno;
     close(fd);
@@ -79,7 +99,8 @@ static swx_status add_status(const look *l)
     char text[TEXT_ROOM];
     size_t size, kept = 0;
     swx_status status = read_file(l->directory, "status", text, &size, l->err);
-    for (char *line = text, *end; status == SWX_OK && (end = memchr(line, '\n', (size_t)(text + size - line))); line = end + 1) {
+    for (char *line = text, *end; status == SWX_OK && (end = memchr(line, '\n', (size_t)(text + size - line)));
+         line = end + 1) {
         if (is_inherited(line)) {
             memmove(text + kept, line, (size_t)(end + 1 - line));
             kept += (size_t)(end + 1 - line);
@@ -169,7 +190,9 @@ static swx_status add_all(const look *l)
     status = status == SWX_OK ? add_file(l, l->directory, "cgroup") : status;
     status = status == SWX_OK ? add_file(l, l->directory, "oom_score_adj") : status;
     /* It belongs to the memory, and threads have no file of it. */
-    status = status == SWX_OK ? add_file(l, l->pid ? l->directory : AT_FDCWD, l->pid ? "coredump_filter" : "/proc/self/coredump_filter") : status;
+    status = status == SWX_OK ? add_file(l, l->pid ? l->directory : AT_FDCWD,
+                                         l->pid ? "coredump_filter" : "/proc/self/coredump_filter")
+                              : status;
     status = status == SWX_OK ? add_namespaces(l) : status;
     status = status == SWX_OK ? add_place(l, "root", "/") : status;
     status = status == SWX_OK ? add_place(l, "cwd", ".") : status;

@@ -6,29 +6,35 @@
 #include <signal.h>
 #include <unistd.h>
 
-enum { FORK_LOOKS = 400 }; /* at a shell that starts programs all the time: enough to see one of them, however late they come */
-enum { REPEATS = 64 }; /* in one attempt: a strike at a child of a fast loop ends that loop in every second to fifth case */
-static const char HELD_BY_SHELL[] = "the shell itself runs the command, and ignores or traps SIGINT, or repeats it without end. Close the "
-                                    "session and create another one";
-static const char HELD_BY_PROGRAM[] = "a program ignores SIGINT and cannot be killed: it belongs to another user, or waits for the kernel. End "
-                                      "it yourself, or close the session";
-static const int64_t DELIVERY_GRACE = 50 * MS; /* an interrupt waits that long for a command to begin */
-static const int64_t CARRIED_GRACE = 1000 * MS; /* behind a carrier that may be far away */
+/* at a shell that starts programs all the time: enough to see one of them, however late they come */
+enum { FORK_LOOKS = 400 };
+/* in one attempt: a strike at a child of a fast loop ends that loop in every second to fifth case */
+enum { REPEATS = 64 };
+static const char HELD_BY_SHELL[] =
+    "the shell itself runs the command, and ignores or traps SIGINT, or repeats it without end. Close the "
+    "session and create another one";
+static const char HELD_BY_PROGRAM[] =
+    "a program ignores SIGINT and cannot be killed: it belongs to another user, or waits for the kernel. End "
+    "it yourself, or close the session";
+static const int64_t DELIVERY_GRACE = 50 * MS;   /* an interrupt waits that long for a command to begin */
+static const int64_t CARRIED_GRACE = 1000 * MS;  /* behind a carrier that may be far away */
 static const int64_t ARRIVAL_LIMIT = 10000 * MS; /* or until the shell has read it, as long as it reads at all */
-static const int64_t BUSY_GRACE = 20 * MS; /* for a shell that may be about to start a program */
+static const int64_t BUSY_GRACE = 20 * MS;       /* for a shell that may be about to start a program */
 static const int64_t BUSY_LOOK = MS / 2;
-static const int64_t FORK_LIMIT = 2000 * MS; /* for one that does so all the time */
+static const int64_t FORK_LIMIT = 2000 * MS;                      /* for one that does so all the time */
 static const int64_t FIRST_LOOK = MS / 4, LONGEST_LOOK = 20 * MS; /* at what became of an interrupt */
 static const int64_t REPEAT_LIMIT = 1000 * MS; /* so much longer may an attempt take that has to strike again */
-static const int64_t SHORT_GRACE = 20 * MS; /* for a program of a loop that is being killed to die of SIGINT, which ends the loop */
+/* for a program of a loop that is being killed to die of SIGINT, which ends the loop */
+static const int64_t SHORT_GRACE = 20 * MS;
 static const int64_t KILL_GRACE = 1000 * MS;
 
-/* Bash 5.2 does not survive a SIGINT that comes between a command of its own and the child that it starts for the next one: it
- * goes back to its prompt, the child takes the terminal after that, and the shell's next read fails with EIO, which ends it.
- * So a shell that computes, or waits for a child that has not taken the terminal yet, gets time to come past that point: as
- * long as it starts programs, because one of those will be seen in the foreground, else until it has computed for a moment
- * without having started any.  That is told by its own time and by that of its children, not by the clock: they may not have
- * had a processor; for the same reason the looks are counted before this is given up.  One that reads is not there. */
+/* Bash 5.2 does not survive a SIGINT that comes between a command of its own and the child that it starts for the next
+ * one: it goes back to its prompt, the child takes the terminal after that, and the shell's next read fails with EIO,
+ * which ends it. So a shell that computes, or waits for a child that has not taken the terminal yet, gets time to come
+ * past that point: as long as it starts programs, because one of those will be seen in the foreground, else until it
+ * has computed for a moment without having started any.  That is told by its own time and by that of its children, not
+ * by the clock: they may not have had a processor; for the same reason the looks are counted before this is given up.
+ * One that reads is not there. */
 static bool may_be_forking(const swx_session *s, swx_op *op, int64_t now)
 {
     bool computes = swx_kernel_computes(&s->kernel);
@@ -53,9 +59,10 @@ static bool may_be_forking(const swx_session *s, swx_op *op, int64_t now)
 
 static bool is_program(const swx_session *s, pid_t group) { return group > 0 && group != s->child.pid; }
 
-/* Who has the terminal; but if it is the shell, which waits for the group that was interrupted_at, then those.  A child of bash's that
- * dies of SIGINT before it is a program of its own hands the terminal back, while another one of the same pipeline may have
- * forgotten that SIGINT at its birth: in one of 1,500 interrupts of `sleep 100 | cat` some milliseconds after it was typed. */
+/* Who has the terminal; but if it is the shell, which waits for the group that was interrupted_at, then those.  A child
+ * of bash's that dies of SIGINT before it is a program of its own hands the terminal back, while another one of the
+ * same pipeline may have forgotten that SIGINT at its birth: in one of 1,500 interrupts of `sleep 100 | cat` some
+ * milliseconds after it was typed. */
 static pid_t in_front(const swx_session *s)
 {
     pid_t group = swx_pty_foreground(&s->pty), interrupted_at = s->stopped;
@@ -66,8 +73,8 @@ static pid_t in_front(const swx_session *s)
     return leaders >= 0 && leaders != s->child.pid ? group : interrupted_at;
 }
 
-/* As ^C: to the foreground group.  To a group of programs directly, so that it cannot hit the shell when they end in this
- * very moment; with the terminal's own authority where they belong to another user. */
+/* As ^C: to the foreground group.  To a group of programs directly, so that it cannot hit the shell when they end in
+ * this very moment; with the terminal's own authority where they belong to another user. */
 static void signal_foreground(swx_session *s, swx_op *op, pid_t group, int64_t now)
 {
     if (s->pty.carrier) { /* the key itself is all that gets there */
@@ -128,9 +135,11 @@ static void release_shell(swx_session *s, swx_op *op, int64_t now)
     op->interrupted_at = now;
     op->look = FIRST_LOOK;
     op->missed = op->unborn = false;
-    bool reads = swx_tree_child_reads(&s->child, s->pty.path); /* first: by then it may have come to its prompt, which the look tells */
+    /* first: by then it may have come to its prompt, which the look tells */
+    bool reads = swx_tree_child_reads(&s->child, s->pty.path);
     swx_shell_at at = swx_kernel_look(&s->kernel);
-    if (at == SWX_SHELL_PROMPT || at == SWX_SHELL_READLINE || (swx_kernel_reads(&s->kernel) && swx_shell_is_replaced(s))) {
+    if (at == SWX_SHELL_PROMPT || at == SWX_SHELL_READLINE ||
+        (swx_kernel_reads(&s->kernel) && swx_shell_is_replaced(s))) {
         return;
     }
     if (reads) {
@@ -155,30 +164,36 @@ static void begin_attempt(const swx_session *s, swx_op *op, int64_t length, int6
     op->next = s->pty.carrier ? op->until : earlier(op->until, now + op->look);
 }
 
-/* An attempt is under way.  What it interrupted_at may have ended in that very moment, or have been too young to die of it, and the
- * shell is busy with the next program: then that is interrupted_at in its place.  The one that was interrupted_at is left alone. */
+/* An attempt is under way.  What it interrupted_at may have ended in that very moment, or have been too young to die of
+ * it, and the shell is busy with the next program: then that is interrupted_at in its place.  The one that was
+ * interrupted_at is left alone. */
 static void watch_attempt(swx_session *s, swx_op *op, pid_t group, int64_t now)
 {
-    bool gone = group != op->target && now - op->interrupted_at < REPEAT_LIMIT; /* and the next one may be a short one */
+    /* and the next one may be a short one */
+    bool gone = group != op->target && now - op->interrupted_at < REPEAT_LIMIT;
     op->look = earlier(2 * op->look, gone ? BUSY_LOOK : LONGEST_LOOK);
     if (s->found.rank) {
         op->missed = false; /* the shell has shown its prompt */
     } else if (op->unborn && group == op->target && !swx_kernel_is_over(group) && !swx_shell_is_program_of(s, group)) {
-        op->unborn = false; /* it was a child of bash's still, which forgets a signal when it becomes a program; not so the others */
+        /* it was a child of bash's still, which forgets a signal when it becomes a program; not so the others */
+        op->unborn = false;
         kill(group, SIGINT);
     } else if (is_program(s, group) && group != op->target && op->repeats) {
         signal_foreground(s, op, group, now);
         op->repeats -= !op->missed;
-        op->until = earlier(now + op->length, op->since + op->length + REPEAT_LIMIT); /* as much time as the first one had */
+        /* as much time as the first one had */
+        op->until = earlier(now + op->length, op->since + op->length + REPEAT_LIMIT);
     } else if (is_program(s, group) && op->killed && now - op->interrupted_at > SHORT_GRACE) {
         kill_foreground(s, op, group, now);
-    } else if (op->killed && op->target == s->child.pid && group == s->child.pid && now - op->interrupted_at > SHORT_GRACE) {
+    } else if (op->killed && op->target == s->child.pid && group == s->child.pid &&
+               now - op->interrupted_at > SHORT_GRACE) {
         release_shell(s, op, now);
     } else if (!is_program(s, group) && op->missed && swx_kernel_look(&s->kernel) != SWX_SHELL_PROMPT &&
                !may_be_forking(s, op, now)) {
         signal_foreground(s, op, group, now);
     }
-    if (gone && !s->found.rank && op->until - now < BUSY_GRACE && may_be_forking(s, op, now)) { /* a next one will come */
+    if (gone && !s->found.rank && op->until - now < BUSY_GRACE &&
+        may_be_forking(s, op, now)) { /* a next one will come */
         op->until = earlier(now + BUSY_GRACE, op->since + op->length + REPEAT_LIMIT);
     }
     op->next = earlier(op->until, now + op->look);
@@ -254,7 +269,8 @@ void swx_interrupt_step(swx_session *s, int64_t now)
     for (swx_op **at = &s->interrupts; *at;) {
         swx_op *op = *at;
         if (op->next <= now && (s->state == RESYNC || s->state == STARTING)) {
-            op->next = now + 5 * MS; /* the command has ended, and the shell is being asked how; or it would die of it */
+            /* the command has ended, and the shell is being asked how; or it would die of it */
+            op->next = now + 5 * MS;
         }
         bool tries = op->next > now || interrupt_once(s, op, now);
         if (s->state == RESYNC && !s->answered && now - op->since > question_patience(op)) {

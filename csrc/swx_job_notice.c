@@ -11,13 +11,32 @@ static bool begins(const uint8_t *at, const uint8_t *end, const char *word)
 /* The rest of a line, without its newline. */
 static bool is_notice(const uint8_t *at, const uint8_t *end)
 {
-    static const char *const states[] = { "Done", "Exit ", "Hangup", "Interrupt", "Quit", "Killed", "Terminated",
-                                          "Aborted", "Segmentation fault", "Broken pipe", "Alarm clock",
-                                          "User defined signal 1", "User defined signal 2", "Bus error",
-                                          "Illegal instruction", "Floating point exception", "Trace/breakpoint trap",
-                                          "Bad system call", "CPU time limit exceeded", "File size limit exceeded",
-                                          "Virtual timer expired", "Profiling timer expired", "Power failure",
-                                          "Stack fault", "I/O possible", "Real-time signal " };
+    static const char *const states[] = { "Done",
+                                          "Exit ",
+                                          "Hangup",
+                                          "Interrupt",
+                                          "Quit",
+                                          "Killed",
+                                          "Terminated",
+                                          "Aborted",
+                                          "Segmentation fault",
+                                          "Broken pipe",
+                                          "Alarm clock",
+                                          "User defined signal 1",
+                                          "User defined signal 2",
+                                          "Bus error",
+                                          "Illegal instruction",
+                                          "Floating point exception",
+                                          "Trace/breakpoint trap",
+                                          "Bad system call",
+                                          "CPU time limit exceeded",
+                                          "File size limit exceeded",
+                                          "Virtual timer expired",
+                                          "Profiling timer expired",
+                                          "Power failure",
+                                          "Stack fault",
+                                          "I/O possible",
+                                          "Real-time signal " };
     enum { STATE_WIDTH = 24 };
     if (at == end || *at++ != '[') {
         return false;
@@ -72,8 +91,8 @@ static const uint8_t *line_end(const uint8_t *at, const uint8_t *end)
     return newline ? newline + 1 : end;
 }
 
-/* The notice in a whole line, up to whose end it goes, or NULL.  Of several the last, because what stands before it may be a
- * program's. */
+/* The notice in a whole line, up to whose end it goes, or NULL.  Of several the last, because what stands before it may
+ * be a program's. */
 static const uint8_t *notice_of_line(const uint8_t *line, const uint8_t *next)
 {
     const uint8_t *at = next;
@@ -111,7 +130,8 @@ size_t swx_job_notice_begin(const uint8_t *text, size_t size)
     }
     for (const uint8_t *at = text, *end = text + size; (at = memchr(at, '[', (size_t)(end - at))); at++) {
         const uint8_t *next = line_end(at, end);
-        bool may_be = next[-1] != '\n' && next - at < SWX_JOB_NOTICE_HEAD ? is_head(at, next) : is_notice(at, next - (next[-1] == '\n'));
+        bool may_be = next[-1] != '\n' && next - at < SWX_JOB_NOTICE_HEAD ? is_head(at, next)
+                                                                          : is_notice(at, next - (next[-1] == '\n'));
         if (may_be) {
             return (size_t)(at - text);
         }

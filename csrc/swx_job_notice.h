@@ -1,9 +1,10 @@
 /* swx_job_notice.h: bash's job notices ("[1]+  Done                    sleep 1") in a command's output.
  *
- * Bash prints them right before its prompt and when it has waited for a program, wherever the cursor is, so a job that an earlier
- * command started reports itself in the output of whichever command runs then, behind half a line of it perhaps.  The forms are those of
- * bash's jobs.c (pretty_print_job): "[N]", one of "+", "-" or blank, then the state in a column of 24, then the job's command up to
- * the end of the line; and, where that was started in another directory, a line "(wd now: ...)".
+ * Bash prints them right before its prompt and when it has waited for a program, wherever the cursor is, so a job that
+ * an earlier command started reports itself in the output of whichever command runs then, behind half a line of it
+ * perhaps.  The forms are those of bash's jobs.c (pretty_print_job): "[N]", one of "+", "-" or blank, then the state in
+ * a column of 24, then the job's command up to the end of the line; and, where that was started in another directory, a
+ * line "(wd now: ...)".
  */
 #ifndef SWX_JOB_NOTICE_H
 #define SWX_JOB_NOTICE_H

@@ -14,7 +14,7 @@
 
 #define LAST_PID "/proc/sys/kernel/ns_last_pid"
 
-enum { LINE_SIZE = 256 }; /* of /proc/PID/syscall */
+enum { LINE_SIZE = 256 };       /* of /proc/PID/syscall */
 enum { READLINE_STACK = 2048 }; /* what readline needs on the stack between the prompt and its wait: 536 bytes seen */
 static const int64_t NEWBORN = 2000000; /* a child of bash's takes the terminal within 0.3 ms of its own time */
 
@@ -54,8 +54,8 @@ static ssize_t read_file(const char *path, char *text, size_t room)
     return size;
 }
 
-/* Under user-mode emulation (qemu-user, Rosetta) the file has the system calls of the machine below, which are numbered as they please:
- * that is told from a read of the own. */
+/* Under user-mode emulation (qemu-user, Rosetta) the file has the system calls of the machine below, which are numbered
+ * as they please: that is told from a read of the own. */
 static bool has_foreign_numbers(void)
 {
     static atomic_int known; /* 0: not asked yet, 1: no, 2: yes */
@@ -387,7 +387,8 @@ static bool has_company(pid_t group)
     return found;
 }
 
-static const char reading[] = "wait_woken", locked[] = "n_tty_read"; /* who has the terminal's lock, and who waits for it */
+/* who has the terminal's lock, and who waits for it */
+static const char reading[] = "wait_woken", locked[] = "n_tty_read";
 
 bool swx_kernel_may_await_input(swx_kernel *kernel, pid_t pid, bool alone)
 {

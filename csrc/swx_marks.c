@@ -14,12 +14,14 @@ enum {
 };
 
 /* Five bits a digit.  The first digits of the two numbers differ, so that a mark's first one tells which it is. */
-static void to_digits(const uint8_t bytes[RANDOM_BYTES], char nonce[SWX_NONCE_DIGITS + 1], char start[SWX_START_DIGITS + 1])
+static void to_digits(const uint8_t bytes[RANDOM_BYTES], char nonce[SWX_NONCE_DIGITS + 1],
+                      char start[SWX_START_DIGITS + 1])
 {
     static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUV";
     uint8_t values[DIGITS];
     for (unsigned i = 0; i < DIGITS; i++) {
-        unsigned bit = i * 5, two = (unsigned)bytes[bit / 8] << 8 | (bit / 8 + 1 < RANDOM_BYTES ? bytes[bit / 8 + 1] : 0u);
+        unsigned bit = i * 5,
+                 two = (unsigned)bytes[bit / 8] << 8 | (bit / 8 + 1 < RANDOM_BYTES ? bytes[bit / 8 + 1] : 0u);
         values[i] = two >> (11 - bit % 8) & 31;
     }
     values[SWX_NONCE_DIGITS] ^= values[SWX_NONCE_DIGITS] == values[0] ? 16 : 0;
@@ -60,8 +62,8 @@ void swx_marks_ps0(const swx_marks *marks, char *out) { memcpy(out, marks->ps0, 
 
 void swx_marks_ps1(const swx_marks *marks, char *out)
 {
-    /* Its length tells when something was put before or behind this text.  A length of PS0 would cost the shell half as much again
-     * as PS0 itself, which is what else makes a mark ours: its digits are not those of the nonce. */
+    /* Its length tells when something was put before or behind this text.  A length of PS0 would cost the shell half as
+     * much again as PS0 itself, which is what else makes a mark ours: its digits are not those of the nonce. */
     snprintf(out, SWX_MARKS_TEXT, "\\e]7733;%s;%d;$?;\\#;\\j;${#PS1};${PS0-}\\a", marks->nonce, SWX_MARK_PROMPT);
 }
 
@@ -133,7 +135,8 @@ static bool parse_mark(const swx_marks *marks, const char *text, size_t size, sw
         if (!take_byte(&text, ';')) {
             return false;
         }
-        mark->ps0_kept = (size_t)(end - text) == sizeof(marks->ps0) - 1 && memcmp(text, marks->ps0, sizeof(marks->ps0) - 1) == 0;
+        mark->ps0_kept =
+            (size_t)(end - text) == sizeof(marks->ps0) - 1 && memcmp(text, marks->ps0, sizeof(marks->ps0) - 1) == 0;
         return true;
     case SWX_MARK_GUARD:
     case SWX_MARK_REPORT:
@@ -146,13 +149,13 @@ static bool parse_mark(const swx_marks *marks, const char *text, size_t size, sw
             return false;
         }
         mark->no_stderr = value == 0; /* whether it is a terminal */
-        for (; text < end && ((*text >= 'a' && *text <= 'z') || (*text >= 'A' && *text <= 'Z')); text++) { /* attributes of PS1 */
+        for (; text < end && ((*text >= 'a' && *text <= 'z') || (*text >= 'A' && *text <= 'Z'));
+             text++) { /* attributes of PS1 */
             mark->fixed_prompt = mark->fixed_prompt || *text == 'r';
         }
         break;
     case SWX_MARK_START:
-    case SWX_MARK_VALUE:
-        break;
+    case SWX_MARK_VALUE: break;
     }
     return text == end;
 }
@@ -162,7 +165,10 @@ static size_t fitting(const swx_marks *marks, const uint8_t *bytes, size_t size)
 {
     size_t at = marks->held_size, count = 0;
     bool is_start = at > COMMON && marks->held[COMMON] == (uint8_t)marks->start[0];
-    size_t whole = at < COMMON ? COMMON : is_start ? SWX_START_HEAD : at < SWX_MARKS_HEAD ? SWX_MARKS_HEAD : SWX_MARK_MAX - 1;
+    size_t whole = at < COMMON           ? COMMON
+                   : is_start            ? SWX_START_HEAD
+                   : at < SWX_MARKS_HEAD ? SWX_MARKS_HEAD
+                                         : SWX_MARK_MAX - 1;
     size = size < whole - at ? size : whole - at;
     if (at == COMMON && size) {
         return bytes[0] == marks->head[COMMON] || bytes[0] == (uint8_t)marks->start[0];
@@ -174,7 +180,8 @@ static size_t fitting(const swx_marks *marks, const uint8_t *bytes, size_t size)
         }
         return count;
     }
-    /* The last field of a prompt's mark is a text of the user's when PS0 is.  But an escape may begin the true mark behind half of one. */
+    /* The last field of a prompt's mark is a text of the user's when PS0 is.  But an escape may begin the true mark
+     * behind half of one. */
     if (at > SWX_MARKS_HEAD && marks->held[SWX_MARKS_HEAD] == '0' + SWX_MARK_PROMPT) {
         while (count < size && bytes[count] != BEL && bytes[count] != ESC) {
             count++;

@@ -5,15 +5,15 @@
  *      ESC ] 7733 ; NONCE ; KIND [ ; FIELD ]... BEL    sixteen digits
  *      ESC ] 7733 ; START BEL                          of kind START: six others
  *
- * Bash spends 325 instructions on each character of a prompt, but 110 on one that comes out of a variable, so the marks are no longer
- * than they have to be.  The last field of a PROMPT mark is PS0 as it stands in the shell, which tells whether that was changed, and
- * whose digits make 22 with the nonce's (110 bits): without them a mark leads to a question at most.  A START mark decides no end,
- * and forging one gains nothing, because what is printed behind the true one is the command's output too: its digits only tell it
- * from other output.
+ * Bash spends 325 instructions on each character of a prompt, but 110 on one that comes out of a variable, so the marks
+ * are no longer than they have to be.  The last field of a PROMPT mark is PS0 as it stands in the shell, which tells
+ * whether that was changed, and whose digits make 22 with the nonce's (110 bits): without them a mark leads to a
+ * question at most.  A START mark decides no end, and forging one gains nothing, because what is printed behind the
+ * true one is the command's output too: its digits only tell it from other output.
  *
- * Digits, capital letters and control bytes survive `stty olcuc`.  The texts for the shell are unexpanded (`\e`, `$?`), so that
- * printing the variables that hold them shows nothing that matches; only what the shell itself expands does.
- * Of a mark with a wrong nonce nothing is taken: it is ordinary output.
+ * Digits, capital letters and control bytes survive `stty olcuc`.  The texts for the shell are unexpanded (`\e`, `$?`),
+ * so that printing the variables that hold them shows nothing that matches; only what the shell itself expands does. Of
+ * a mark with a wrong nonce nothing is taken: it is ordinary output.
  *
  * The recogniser works on any chunking.  It holds back at most SWX_MARK_MAX bytes that may become a mark.
  * Nothing here allocates or fails, but for drawing the nonce.
@@ -55,12 +55,12 @@ typedef struct {
 typedef struct {
     char nonce[SWX_NONCE_DIGITS + 1], start[SWX_START_DIGITS + 1];
     char ps0[2 + 6 + SWX_START_DIGITS + 2 + 1]; /* \e]7733;START\a, unexpanded */
-    uint8_t head[SWX_MARKS_HEAD]; /* the bytes every mark of this nonce begins with */
-    uint8_t start_head[SWX_START_HEAD]; /* a START mark, but for its BEL */
-    uint8_t held[SWX_MARK_MAX];   /* the beginning of what may be a mark */
+    uint8_t head[SWX_MARKS_HEAD];               /* the bytes every mark of this nonce begins with */
+    uint8_t start_head[SWX_START_HEAD];         /* a START mark, but for its BEL */
+    uint8_t held[SWX_MARK_MAX];                 /* the beginning of what may be a mark */
     size_t held_size;
-    uint32_t ps1_size;            /* of the text for the shell: a mark that counts another says that it was changed */
-    size_t released;              /* leading bytes of `held` that were given out as plain and wait to be forgotten */
+    uint32_t ps1_size; /* of the text for the shell: a mark that counts another says that it was changed */
+    size_t released;   /* leading bytes of `held` that were given out as plain and wait to be forgotten */
 } swx_marks;
 
 /* Draws a nonce.  SWX_ESYS (getrandom). Forgets what was held back. */

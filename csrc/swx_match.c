@@ -192,18 +192,14 @@ static swx_status take_byte(swx_match *match, const uint8_t *bytes, size_t *at, 
         match->owed = match->pending;
         match->pending = 0;
         return SWX_MORE;
-    case DECODE_INVALID:
-        ++*at;
-        return take(match, match->invalid, place, place + 1, hit);
+    case DECODE_INVALID: ++*at; return take(match, match->invalid, place, place + 1, hit);
     case DECODE_CHARACTER:
         ++*at;
         start = place + 1 - match->pending;
         match->pending = 0;
         return take(match, letter_of(match, match->code_point), start, place + 1, hit);
     case DECODE_MORE:
-    default:
-        ++*at;
-        return SWX_MORE;
+    default: ++*at; return SWX_MORE;
     }
 }
 

@@ -1,8 +1,9 @@
 /* swx_match.h: which of several patterns completes first in a byte stream.
  *
  * The patterns come as a program, the NFA that swerex_c/engine/patterns.py makes of Python's regular expressions.  The
- * stream is read as Python's bytes.decode("utf-8", "surrogateescape") would read it: well-formed sequences are characters,
- * and every byte that belongs to none is a character of its own (U+DC80..U+DCFF), which `.` and negated classes match.
+ * stream is read as Python's bytes.decode("utf-8", "surrogateescape") would read it: well-formed sequences are
+ * characters, and every byte that belongs to none is a character of its own (U+DC80..U+DCFF), which `.` and negated
+ * classes match.
  *
  * Semantics: characters arrive one at a time, and after each the text is what has arrived so far.
  *     The match that completes first wins; among those the one that starts first; then the order of the list.
@@ -24,8 +25,9 @@
  * the loop over such entries is all that happens for most bytes.  So each byte is read once, and none is kept.
  *
  * States are made when first needed and kept in a bounded cache.  When it is full it is emptied, and the search goes on
- * from the state at hand: time stays linear in the bytes, at worst with the size of the NFA as the factor.  Making states
- * is work, counted in states of the NFA that are looked at; a stream that needs too much of it ends with SWX_ELIMIT.
+ * from the state at hand: time stays linear in the bytes, at worst with the size of the NFA as the factor.  Making
+ * states is work, counted in states of the NFA that are looked at; a stream that needs too much of it ends with
+ * SWX_ELIMIT.
  *
  * Not thread-safe; one matcher serves one stream at a time.
  */
@@ -38,8 +40,9 @@
 #define SWX_MATCH_MAX_LETTERS 4096u
 #define SWX_MATCH_CACHE (4u << 20) /* bytes; one state more may be over it */
 
-/* How much work a stream may need, at 20 ns each: to make the states of a large list of patterns, and for each byte.  Both together
- * keep the reactor's thread, in which all sessions are read, a third of a second at most before it looks at the others. */
+/* How much work a stream may need, at 20 ns each: to make the states of a large list of patterns, and for each byte.
+ * Both together keep the reactor's thread, in which all sessions are read, a third of a second at most before it looks
+ * at the others. */
 #define SWX_MATCH_WORK 4000000u
 #define SWX_MATCH_WORK_PER_BYTE 40u
 

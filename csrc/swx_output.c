@@ -12,7 +12,8 @@ enum {
     SHORT_READ = 2048
 };
 
-/* Whose output it is that comes now: of the running command's operation, else of the first interrupt that waits for its end. */
+/* Whose output it is that comes now: of the running command's operation, else of the first interrupt that waits for its
+ * end. */
 static swx_op *claimant(const swx_session *s) { return s->current ? s->current : s->interrupts; }
 
 static void unlink_claimant(swx_session *s)
@@ -26,8 +27,8 @@ static void unlink_claimant(swx_session *s)
     }
 }
 
-/* The operation stays the one that runs until the command has ended, or has had its time: whoever waits behind it must not begin
- * before its exit code is known. */
+/* The operation stays the one that runs until the command has ended, or has had its time: whoever waits behind it must
+ * not begin before its exit code is known. */
 static void keep_for_code(swx_session *s, swx_op *op)
 {
     op->matched = true;
@@ -86,7 +87,8 @@ static void answer_queries(swx_session *s, const uint8_t *bytes, size_t size)
         } else if (byte >= '0' && byte <= '9' && s->query < 2 + sizeof(s->query_text)) {
             s->query_text[s->query++ - 2] = (char)byte;
         } else {
-            s->modes_may_differ = s->modes_may_differ || (s->pty.carrier && s->query == 2 && byte == '?'); /* what uses the screen sets modes */
+            /* what uses the screen sets modes */
+            s->modes_may_differ = s->modes_may_differ || (s->pty.carrier && s->query == 2 && byte == '?');
             size_t digits = s->query - 2;
             int value = digits == 1 ? s->query_text[0] - '0' : digits ? -1 : 0;
             const char *answer = byte == 'n' && value == 6   ? "\033[1;1R"
@@ -150,7 +152,8 @@ void swx_output_take_plain(swx_session *s, const uint8_t *bytes, size_t size)
         swx_output_take_output(s, bytes, size);
         break;
     case RESYNC:
-        if (s->phase == ASK && s->owner_saw_end && !s->answered) { /* was on its way when the shell was seen at its prompt */
+        if (s->phase == ASK && s->owner_saw_end &&
+            !s->answered) { /* was on its way when the shell was seen at its prompt */
             s->give_up = s->last_data + RESYNC_LIMIT;
             swx_output_take_output(s, bytes, size);
         } else if (s->phase == ASK) {
@@ -164,15 +167,14 @@ void swx_output_take_plain(swx_session *s, const uint8_t *bytes, size_t size)
             swx_output_take_output(s, bytes, size);
         }
         break;
-    default:
-        s->facts.late += size;
-        break;
+    default: s->facts.late += size; break;
     }
 }
 
 static void take_start(swx_session *s)
 {
-    if (s->state == RUNNING && s->begun && !s->start_dropped) { /* PS0 is ours after all: what it printed before was put back */
+    if (s->state == RUNNING && s->begun &&
+        !s->start_dropped) { /* PS0 is ours after all: what it printed before was put back */
         swx_buf_clear(&s->parts[3]);
         s->start_dropped = !s->output.total;
         swx_completion_drop_start(s);
@@ -214,11 +216,13 @@ static void take_prompt(swx_session *s, const swx_mark *mark)
     int rank = rank_of(s, mark);
     candidate *found = &s->found;
     bool passes = rank == 1 || (rank && mark->kind == SWX_MARK_GUARD);
-    if (s->empty_line_before && passes && !has_evidence(s)) { /* the empty line's: without evidence it would pass for the command's own */
+    if (s->empty_line_before && passes &&
+        !has_evidence(s)) { /* the empty line's: without evidence it would pass for the command's own */
         s->empty_line_before = false;
         return;
     }
-    s->number_too_high = s->number_too_high || (s->state == RUNNING && !s->numbers_may_skip && mark->number > s->number + 1);
+    s->number_too_high =
+        s->number_too_high || (s->state == RUNNING && !s->numbers_may_skip && mark->number > s->number + 1);
     bool late = s->state == RESYNC && s->phase == ASK && s->owner_saw_end && !s->answered;
     bool awaited = s->state == RUNNING || s->state == STARTING || late || (s->state == RESYNC && s->phase == RESTORE);
     if (!awaited || !rank || rank < found->rank) {
@@ -244,13 +248,9 @@ static void take_prompt(swx_session *s, const swx_mark *mark)
 static void take_mark(swx_session *s, const swx_mark *mark, int64_t now)
 {
     switch (mark->kind) {
-    case SWX_MARK_START:
-        take_start(s);
-        break;
+    case SWX_MARK_START: take_start(s); break;
     case SWX_MARK_PROMPT:
-    case SWX_MARK_GUARD:
-        take_prompt(s, mark);
-        break;
+    case SWX_MARK_GUARD: take_prompt(s, mark); break;
     case SWX_MARK_REPORT:
         if (s->state == RESYNC && s->phase == ASK) {
             if (!s->answered) {
@@ -267,9 +267,7 @@ static void take_mark(swx_session *s, const swx_mark *mark, int64_t now)
             s->part = 1;
         }
         break;
-    case SWX_MARK_VALUE:
-        s->part += s->part && s->part < PARTS - 1;
-        break;
+    case SWX_MARK_VALUE: s->part += s->part && s->part < PARTS - 1; break;
     case SWX_MARK_END:
         if (s->state == RESYNC && s->phase == ASK && s->answered) {
             s->report.no_stderr = mark->no_stderr;
@@ -293,19 +291,15 @@ static void take(swx_session *s, const uint8_t *bytes, size_t size, int64_t now)
     s->last_data = now;
     for (;;) {
         switch (swx_marks_next(&s->marks, &bytes, &size, &plain, &plain_size, &mark)) {
-        case SWX_MARKS_MORE:
-            return;
-        case SWX_MARKS_PLAIN:
-            swx_output_take_plain(s, plain, plain_size);
-            break;
-        case SWX_MARKS_MARK:
-            take_mark(s, &mark, now);
-            break;
+        case SWX_MARKS_MORE: return;
+        case SWX_MARKS_PLAIN: swx_output_take_plain(s, plain, plain_size); break;
+        case SWX_MARKS_MARK: take_mark(s, &mark, now); break;
         }
     }
 }
 
-/* Undoes what a terminal does that cannot be told to leave "\n" alone: exactly, because a "\r\n" that a program wrote came as
+/* Undoes what a terminal does that cannot be told to leave "\n" alone: exactly, because a "\r\n" that a program wrote
+ * came as
  * "\r\r\n".  There is room for a byte before `bytes`, for a CR of the last time.  Returns where they begin now. */
 static uint8_t *uncook(swx_session *s, uint8_t *bytes, size_t *size)
 {
@@ -325,14 +319,19 @@ static uint8_t *uncook(swx_session *s, uint8_t *bytes, size_t *size)
     return bytes;
 }
 
-/* ---- a reader that is behind ----------------------------------------------------------------------------------- */
+/* ---- a reader that is behind ---- */
 
-/* What a reader has yet to take is in the head or the tail of the buffer as long as it is no more than half of the limit. */
-static uint64_t most_behind(const swx_session *s, bool whole) { return whole ? s->output.limit / 2 - MARGIN : s->output.limit / 4; }
+/* What a reader has yet to take is in the head or the tail of the buffer as long as it is no more than half of the
+ * limit. */
+static uint64_t most_behind(const swx_session *s, bool whole)
+{
+    return whole ? s->output.limit / 2 - MARGIN : s->output.limit / 4;
+}
 
 static bool streams(const swx_session *s)
 {
-    return s->current && s->current->stream && !s->current->matched && s->state == RUNNING && (s->begun || !s->expects_start);
+    return s->current && s->current->stream && !s->current->matched && s->state == RUNNING &&
+           (s->begun || !s->expects_start);
 }
 
 static uint64_t behind(const swx_session *s)
@@ -353,7 +352,10 @@ static bool is_to_end(const swx_session *s)
 
 bool swx_output_is_held(const swx_session *s) { return s->reader_is_behind && streams(s) && !is_to_end(s); }
 
-bool swx_session_wants_read(const swx_session *s) { return s->state != CLOSED && !s->hung_up && !swx_output_is_held(s); }
+bool swx_session_wants_read(const swx_session *s)
+{
+    return s->state != CLOSED && !s->hung_up && !swx_output_is_held(s);
+}
 
 void swx_output_make_room(swx_session *s, int64_t now)
 {
@@ -364,7 +366,8 @@ void swx_output_make_room(swx_session *s, int64_t now)
     }
 }
 
-/* Whether another read has to wait for the reader.  whole: of what is left of a command, for which there is the margin. */
+/* Whether another read has to wait for the reader.  whole: of what is left of a command, for which there is the margin.
+ */
 static bool has_no_room(swx_session *s, bool whole)
 {
     if (!streams(s)) {
@@ -418,7 +421,8 @@ bool swx_session_readable(swx_session *s, int64_t now)
         return false;
     }
     bool rests = s->pty.slave < 0, more = swx_output_read(s, false, now);
-    if (rests && (s->hung_up || s->pty.slave >= 0)) { /* it was hung up; without a pidfd nothing else tells that the shell ended */
+    if (rests && (s->hung_up ||
+                  s->pty.slave >= 0)) { /* it was hung up; without a pidfd nothing else tells that the shell ended */
         swx_session_ended(s, now);
     }
     if (s->found.rank || s->state == RESYNC) {

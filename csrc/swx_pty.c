@@ -29,7 +29,9 @@ static void hand_over(int socket, const int ends[ENDS], int failed)
         message.msg_control = &c;
         message.msg_controllen = sizeof(c);
         struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        *header = (struct cmsghdr){ .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(ENDS * sizeof(int)) };
+        *header = (struct cmsghdr){ .cmsg_level = SOL_SOCKET,
+                                    .cmsg_type = SCM_RIGHTS,
+                                    .cmsg_len = CMSG_LEN(ENDS * sizeof(int)) };
         memcpy(CMSG_DATA(header), ends, ENDS * sizeof(int));
     }
     sendmsg(socket, &message, MSG_NOSIGNAL);
@@ -61,7 +63,8 @@ static int take_over(int socket, int ends[ENDS])
 }
 
 /* What the child does to this frame the parent finds when it goes on. */
-__attribute__((noinline)) static pid_t open_in_child(int socket, const struct termios *modes, const struct winsize *size)
+__attribute__((noinline)) static pid_t open_in_child(int socket, const struct termios *modes,
+                                                     const struct winsize *size)
 {
     sigset_t all, before;
     sigfillset(&all);
@@ -79,8 +82,9 @@ __attribute__((noinline)) static pid_t open_in_child(int socket, const struct te
     return pid;
 }
 
-/* Both ends are close-on-exec from the start.  openpty has no flag for that, and what another thread starts in between would get
- * them: so it runs in a child that has all in common with this process but the descriptors.  Returns an errno, or 0. */
+/* Both ends are close-on-exec from the start.  openpty has no flag for that, and what another thread starts in between
+ * would get them: so it runs in a child that has all in common with this process but the descriptors.  Returns an
+ * errno, or 0. */
 static int open_pair(int ends[ENDS], const struct termios *modes, const struct winsize *size)
 {
     int sockets[2];
@@ -113,9 +117,13 @@ static struct termios session_modes(void)
     modes.c_oflag = ONLCR; /* without OPOST it has no effect until a program asks for both */
     modes.c_cflag = CS8 | CREAD | HUPCL;
     modes.c_lflag = ISIG | ICANON | IEXTEN;
-    const struct { int index; cc_t value; } keys[] = {
-        { VINTR, 3 }, { VQUIT, 28 }, { VERASE, 127 }, { VKILL, 21 }, { VEOF, 4 }, { VSTART, 17 }, { VSTOP, 19 },
-        { VSUSP, 26 }, { VREPRINT, 18 }, { VDISCARD, 15 }, { VWERASE, 23 }, { VLNEXT, 22 }, { VMIN, 1 }, { VTIME, 0 },
+    const struct {
+        int index;
+        cc_t value;
+    } keys[] = {
+        { VINTR, 3 },    { VQUIT, 28 },  { VERASE, 127 }, { VKILL, 21 },    { VEOF, 4 },
+        { VSTART, 17 },  { VSTOP, 19 },  { VSUSP, 26 },   { VREPRINT, 18 }, { VDISCARD, 15 },
+        { VWERASE, 23 }, { VLNEXT, 22 }, { VMIN, 1 },     { VTIME, 0 },
     };
     for (size_t i = 0; i < SWX_COUNT(keys); i++) {
         modes.c_cc[keys[i].index] = keys[i].value;
@@ -182,7 +190,8 @@ bool swx_pty_park(swx_pty *pty)
     return true;
 }
 
-/* By the master, because the path may lead elsewhere by now: this process may have another root, or /dev been mounted anew. */
+/* By the master, because the path may lead elsewhere by now: this process may have another root, or /dev been mounted
+ * anew. */
 static int open_slave(const swx_pty *pty, const char **call)
 {
     const int flags = O_RDWR | O_NOCTTY | O_CLOEXEC;
@@ -221,10 +230,13 @@ static struct termios typing_modes(const swx_pty *pty, struct termios modes)
     return modes;
 }
 
-/* Whether this kernel's terminals quote a newline.  Where they do not (gVisor), the end of input behind it would end the shell. */
+/* Whether this kernel's terminals quote a newline.  Where they do not (gVisor), the end of input behind it would end
+ * the shell. */
 static bool quotes_newlines(void)
 {
-    static const struct { const char *typed, *read; } steps[] = { { SWX_QUOTED_NEWLINE, "" }, { "\004", "\n" } };
+    static const struct {
+        const char *typed, *read;
+    } steps[] = { { SWX_QUOTED_NEWLINE, "" }, { "\004", "\n" } };
     struct termios modes = session_modes();
     int ends[ENDS];
     bool right = open_pair(ends, &modes, NULL) == 0;
@@ -236,8 +248,9 @@ static bool quotes_newlines(void)
         char got[8];
         struct pollfd waiting = { .fd = slave, .events = POLLIN };
         ssize_t size = (ssize_t)strlen(steps[i].typed), wanted = (ssize_t)strlen(steps[i].read);
-        right = write(master, steps[i].typed, (size_t)size) == size && poll(&waiting, 1, 0) == (wanted > 0) &&
-                (!wanted || (read(slave, got, sizeof(got)) == wanted && memcmp(got, steps[i].read, (size_t)wanted) == 0));
+        right =
+            write(master, steps[i].typed, (size_t)size) == size && poll(&waiting, 1, 0) == (wanted > 0) &&
+            (!wanted || (read(slave, got, sizeof(got)) == wanted && memcmp(got, steps[i].read, (size_t)wanted) == 0));
     }
     close(slave);
     close(master);
@@ -262,7 +275,8 @@ bool swx_pty_apply_modes(swx_pty *pty, bool keep, bool attached)
         pty->plain = typing_modes(pty, ours);
         pty->baseline = same_modes(&pty->plain, &ours) || quotes_newlines() ? ours : pty->plain;
     }
-    const struct termios *wanted = attached ? &pty->baseline : &pty->plain; /* a person's are looked at before the next command */
+    /* a person's are looked at before the next command */
+    const struct termios *wanted = attached ? &pty->baseline : &pty->plain;
     if (!same_modes(&now, wanted)) {
         tcsetattr(pty->master, TCSANOW, wanted);
     }

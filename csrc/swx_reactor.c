@@ -50,8 +50,8 @@ struct swx_reactor {
     bool started, stop;
     bool working; /* the worker will look at its queue again */
     int64_t wakes_at;
-    swx_node *nodes;     /* in use */
-    swx_node *graveyard; /* removed, not yet unwatched */
+    swx_node *nodes;             /* in use */
+    swx_node *graveyard;         /* removed, not yet unwatched */
     swx_node *queue, *queue_end; /* for the worker */
     size_t count;
     swx_node **heap; /* by due, smallest first; room for every node */
@@ -65,7 +65,7 @@ int64_t swx_now(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* ---- the heap of deadlines (reactor locked) -------------------------------------------------------------------- */
+/* ---- the heap of deadlines (reactor locked) ---- */
 
 static void place(swx_reactor *r, size_t index, swx_node *node)
 {
@@ -153,7 +153,7 @@ static bool heap_reserve(swx_reactor *r)
     return true;
 }
 
-/* ---- interest -------------------------------------------------------------------------------------------------- */
+/* ---- interest ---- */
 
 static void wake_thread(const swx_reactor *r)
 {
@@ -162,9 +162,9 @@ static void wake_thread(const swx_reactor *r)
     (void)ignored;
 }
 
-/* Node locked.  The object has unwatched what it has closed.  What is removed stays unwatched, whatever a late event of the
- * same round does with it: nothing may name it when it is destroyed.  Returns the errno of a descriptor that cannot be
- * watched, or 0. */
+/* Node locked.  The object has unwatched what it has closed.  What is removed stays unwatched, whatever a late event of
+ * the same round does with it: nothing may name it when it is destroyed.  Returns the errno of a descriptor that cannot
+ * be watched, or 0. */
 static int watch(swx_node *node)
 {
     int failed = 0;
@@ -195,7 +195,8 @@ static int watch(swx_node *node)
 static void reschedule(swx_node *node)
 {
     swx_reactor *r = node->reactor;
-    int64_t due = node->paused || node->working ? INT64_MAX : node->type->deadline(node->object); /* else it would stay due for ever */
+    /* else it would stay due for ever */
+    int64_t due = node->paused || node->working ? INT64_MAX : node->type->deadline(node->object);
     pthread_mutex_lock(&r->lock);
     if (!atomic_load(&node->removed) && (due != INT64_MAX || node->heap_index != SIZE_MAX)) {
         heap_set(r, node, due);
@@ -256,7 +257,7 @@ static bool is_due(const swx_node *node, int64_t now)
     return !node->paused && !atomic_load(&node->removed) && node->type->deadline(node->object) <= now;
 }
 
-/* ---- the thread ------------------------------------------------------------------------------------------------ */
+/* ---- the thread ---- */
 
 static void handle(swx_reactor *r, const struct epoll_event *event, int64_t now)
 {
@@ -448,7 +449,7 @@ static void run_due(swx_reactor *r, int64_t now)
             return;
         }
         pthread_mutex_lock(&node->lock); /* it lives: only this thread buries */
-        bool due = is_due(node, now); /* and was not moved meanwhile */
+        bool due = is_due(node, now);    /* and was not moved meanwhile */
         if (due && is_slow(node)) {
             unwatch_all(node);
             if (hand_to_worker(r, node, false)) {
@@ -516,7 +517,7 @@ static swx_status start_thread(swx_reactor *r, swx_error *err)
     return SWX_OK;
 }
 
-/* ---- forks: how many lie between the first process with a reactor and this one --------------------------------- */
+/* ---- forks: how many lie between the first process with a reactor and this one ---- */
 
 static pthread_once_t forks_once = PTHREAD_ONCE_INIT;
 static atomic_uint forks;
@@ -525,7 +526,7 @@ static bool forks_seen; /* written once, before there is a reactor */
 static void count_fork(void) { atomic_fetch_add(&forks, 1); }
 static void watch_forks(void) { forks_seen = pthread_atfork(NULL, NULL, count_fork) == 0; }
 
-/* ---- nodes and the reactor itself ------------------------------------------------------------------------------ */
+/* ---- nodes and the reactor itself ---- */
 
 swx_status swx_reactor_new(swx_reactor **out, swx_error *err)
 {
@@ -607,7 +608,10 @@ void swx_reactor_abandon(swx_reactor *r)
 }
 
 /* Asked for each command, and getpid is a system call. */
-bool swx_reactor_is_forked(const swx_reactor *r) { return forks_seen ? r->forks != atomic_load(&forks) : r->owner != getpid(); }
+bool swx_reactor_is_forked(const swx_reactor *r)
+{
+    return forks_seen ? r->forks != atomic_load(&forks) : r->owner != getpid();
+}
 
 /* The type of a node whose object was given back to the caller: nothing to watch, nothing to do. */
 static void discarded_event(void *object, unsigned which, bool readable, bool writable, int64_t now)
@@ -632,8 +636,9 @@ static void discarded_interest(const void *object, unsigned which, int *fd, bool
 
 static void discarded_destroy(void *object) { (void)object; }
 
-static const swx_node_type discarded = { discarded_event, discarded_deadline, discarded_due, discarded_interest, NULL,
-                                         discarded_destroy, NULL, NULL };
+static const swx_node_type discarded = {
+    discarded_event, discarded_deadline, discarded_due, discarded_interest, NULL, discarded_destroy, NULL, NULL
+};
 
 swx_status swx_reactor_add(swx_reactor *r, swx_node **out, const swx_node_type *type, void *object, swx_error *err)
 {

@@ -1,9 +1,9 @@
 /* swx_reactor.h: one thread that watches the descriptors and deadlines of many things.
  *
- * A thing is a node: an object with a lock, some descriptors and a deadline.  The thread calls the node's functions with
- * the node's lock held; other threads take the same lock (swx_node_lock) to talk to the object and say afterwards what
- * it wants now (swx_node_unlock re-reads interest and deadline).  The reactor knows nothing of what its nodes are, but that a child
- * may have to end with one.
+ * A thing is a node: an object with a lock, some descriptors and a deadline.  The thread calls the node's functions
+ * with the node's lock held; other threads take the same lock (swx_node_lock) to talk to the object and say afterwards
+ * what it wants now (swx_node_unlock re-reads interest and deadline).  The reactor knows nothing of what its nodes are,
+ * but that a child may have to end with one.
  *
  * Locks, outermost first: node -> reactor -> (queue, by the node's own doing).  Never two nodes at once.
  * The thread starts with the first node and ends with swx_reactor_free.  After fork() the child has no thread:
@@ -30,17 +30,17 @@ typedef struct {
     /* What to watch: the descriptor number `which` (-1: nothing), and whether for reading and for writing.  See
      * swx_node_unwatch. */
     void (*interest)(const void *object, unsigned which, int *fd, bool *read, bool *write);
-    /* Nothing will happen to it any more and nobody but the reactor knows it: the thread removes the node.  Asked with the
-     * node locked, after each event.  May be NULL. */
+    /* Nothing will happen to it any more and nobody but the reactor knows it: the thread removes the node.  Asked with
+     * the node locked, after each event.  May be NULL. */
     bool (*finished)(const void *object);
-    /* The node was removed and nobody uses the object any more.  Runs without locks, in the reactor's thread, or in that
-     * of swx_reactor_free. */
+    /* The node was removed and nobody uses the object any more.  Runs without locks, in the reactor's thread, or in
+     * that of swx_reactor_free. */
     void (*destroy)(void *object);
-    /* Whether due would keep the thread from other nodes for long: another thread, which lives as long as there is something slow
-     * to do, calls it then, and nothing of the node is watched meanwhile.  May be NULL. */
+    /* Whether due would keep the thread from other nodes for long: another thread, which lives as long as there is
+     * something slow to do, calls it then, and nothing of the node is watched meanwhile.  May be NULL. */
     bool (*slow)(const void *object);
-    /* What is to end with its whole tree before the object is destroyed, which is slow too: that other thread does both, and ends
-     * trees for many objects at once.  NULL: nothing.  May be NULL. */
+    /* What is to end with its whole tree before the object is destroyed, which is slow too: that other thread does
+     * both, and ends trees for many objects at once.  NULL: nothing.  May be NULL. */
     swx_child *(*child)(void *object);
 } swx_node_type;
 
@@ -54,7 +54,8 @@ void swx_reactor_free(swx_reactor *reactor);
 void swx_reactor_abandon(swx_reactor *reactor);
 bool swx_reactor_is_forked(const swx_reactor *reactor);
 
-/* Adds an object; starts the thread if needed.  *out is set before the object's first event.  On failure the object stays the caller's. */
+/* Adds an object; starts the thread if needed.  *out is set before the object's first event.  On failure the object
+ * stays the caller's. */
 swx_status swx_reactor_add(swx_reactor *reactor, swx_node **out, const swx_node_type *type, void *object,
                            swx_error *err);
 

@@ -6,10 +6,11 @@
 
 #include "swx_job_notice.h"
 
-enum { LOOKS_AT_ONCE = 12 }; /* a shell needs some microseconds from its prompt to its read */
+enum { LOOKS_AT_ONCE = 12 };     /* a shell needs some microseconds from its prompt to its read */
 enum { CHALLENGE_ATTEMPTS = 3 }; /* to get a mark shown at all */
 static const int64_t CALM = 5 * MS;
-static const int64_t ARRIVAL = 1500 * MS; /* for a command without a START mark to be read: a look has come there and back meanwhile */
+/* for a command without a START mark to be read: a look has come there and back meanwhile */
+static const int64_t ARRIVAL = 1500 * MS;
 
 static bool contains(const uint8_t *text, size_t size, const char *part)
 {
@@ -31,19 +32,19 @@ static bool ends_with(const uint8_t *text, size_t size, const char *part)
     return size >= length && memcmp(text + size - length, part, length) == 0;
 }
 
-/* ---- what our own elements of PROMPT_COMMAND show -------------------------------------------------------------------- */
+/* ---- what our own elements of PROMPT_COMMAND show ---- */
 
 /* Where our text begins in a line, behind what a command has left there without a newline.  NULL: it is not there,
  * or the user's own look at PROMPT_COMMAND. */
 static const uint8_t *find_own(const swx_session *s, const uint8_t *line, size_t size)
 {
-    static const struct { const char *head, *end; bool group; } texts[] = {
-        { SWX_REASSERT_GROUP, SWX_GROUP_END, true },
-        { SWX_GUARD_GROUP, SWX_GROUP_END, true },
-        { SWX_REASSERT, SWX_REASSERT_END, false },
-        { SWX_REASSERT, SWX_REASSERT_TRACED, false },
-        { SWX_REASSERT, SWX_REASSERT_BARE, false },
-        { SWX_REASSERT, SWX_BARE_END, false },
+    static const struct {
+        const char *head, *end;
+        bool group;
+    } texts[] = {
+        { SWX_REASSERT_GROUP, SWX_GROUP_END, true }, { SWX_GUARD_GROUP, SWX_GROUP_END, true },
+        { SWX_REASSERT, SWX_REASSERT_END, false },   { SWX_REASSERT, SWX_REASSERT_TRACED, false },
+        { SWX_REASSERT, SWX_REASSERT_BARE, false },  { SWX_REASSERT, SWX_BARE_END, false },
         { SWX_GUARD, SWX_GUARD_END, false },
     };
     if (contains(line, size, "PROMPT_COMMAND") || !contains(line, size, s->marks.nonce)) {
@@ -72,7 +73,8 @@ static const uint8_t *find_own(const swx_session *s, const uint8_t *line, size_t
 void swx_resync_drop_own(swx_session *s)
 {
     swx_buf *output = &s->output;
-    while ((s->reassert || s->guard) && !swx_buf_dropped(output) && output->size && output->data[output->size - 1] == '\n') {
+    while ((s->reassert || s->guard) && !swx_buf_dropped(output) && output->size &&
+           output->data[output->size - 1] == '\n') {
         const uint8_t *before = memrchr(output->data, '\n', output->size - 1);
         const uint8_t *line = before ? before + 1 : output->data;
         size_t size = output->size - (size_t)(line - output->data);
@@ -84,10 +86,10 @@ void swx_resync_drop_own(swx_session *s)
     }
 }
 
-/* ---- the question ---------------------------------------------------------------------------------------------------- */
+/* ---- the question ---- */
 
-/* What is to be asked about a carrier's terminal.  Bash itself puts its modes back when a job dies of a signal, but not when
- * one exits and leaves them. */
+/* What is to be asked about a carrier's terminal.  Bash itself puts its modes back when a job dies of a signal, but not
+ * when one exits and leaves them. */
 static swx_modes_question modes_question(const swx_session *s)
 {
     if (!s->pty.carrier || (s->adds_cr && !s->nonce_is_exposed)) {
@@ -121,8 +123,7 @@ static void type_question(swx_session *s, int64_t now)
     s->question = modes_question(s);
     swx_completion_apply_modes(s);
     bool typed = (s->owner_saw_end || swx_marks_init(&s->marks, NULL) == SWX_OK) && swx_session_drop_input(s) &&
-                 swx_shelltext_question(&line, &s->marks, s->question) == SWX_OK &&
-                 type_line(s, &line);
+                 swx_shelltext_question(&line, &s->marks, s->question) == SWX_OK && type_line(s, &line);
     s->nonce_is_exposed = s->modes_may_differ = false;
     swx_buf_free(&line);
     if (!typed) {
@@ -172,11 +173,12 @@ void swx_resync_begin(swx_session *s, int64_t now, bool prompt_missing)
 
 bool swx_resync_is_needed(const swx_session *s)
 {
-    /* A START mark came: what was typed has been read. Without one it may be on its way yet, behind a shell at its prompt, and
-     * the question would become the input of what is read before it. Nor is it typed behind another one of ours.  Where no START
-     * mark can come, behind a guard, with a readonly PS0 or for a line that a program was typed, time has to do. */
-    return s->pty.carrier && s->state == RUNNING && s->begun && !s->found.rank && !s->attached &&
-           !s->sync_newline_at && !s->notices && typed_all(s) && !swx_output_is_held(s);
+    /* A START mark came: what was typed has been read. Without one it may be on its way yet, behind a shell at its
+     * prompt, and the question would become the input of what is read before it. Nor is it typed behind another one of
+     * ours.  Where no START mark can come, behind a guard, with a readonly PS0 or for a line that a program was typed,
+     * time has to do. */
+    return s->pty.carrier && s->state == RUNNING && s->begun && !s->found.rank && !s->attached && !s->sync_newline_at &&
+           !s->notices && typed_all(s) && !swx_output_is_held(s);
 }
 
 bool swx_session_resync(swx_session *s, uint64_t commands, int64_t now)
@@ -223,9 +225,10 @@ void swx_resync_end_doubt(swx_session *s)
     }
 }
 
-/* ---- the answer ------------------------------------------------------------------------------------------------------ */
+/* ---- the answer ---- */
 
-/* The last part of the answer: a line end, a digit when it is the first, and the modes.  True: they have to be put back. */
+/* The last part of the answer: a line end, a digit when it is the first, and the modes.  True: they have to be put
+ * back. */
 static bool take_modes(swx_session *s)
 {
     if (!s->parts[5].size) { /* not even printf: nothing is known */
@@ -280,9 +283,11 @@ static void type_restore(swx_session *s, int64_t now)
      * do not, they may be readonly.  Where stderr is elsewhere they go there, and the kernel tells more than
      * PROMPT_COMMAND could. */
     bool silent = s->report.no_stderr, told = has_evidence(s), far = !told && s->prompt_missing;
-    bool last = s->attempt > (far ? 1 : 2); /* where only silence tells each try takes its time: the first two are one */
+    /* where only silence tells each try takes its time: the first two are one */
+    bool last = s->attempt > (far ? 1 : 2);
     s->guard = s->guard || (!told && (silent || last));
-    s->prompt_follows_guard = !told && (s->prompt_follows_guard || last || (s->guard && s->report.fixed_prompt)) && !silent;
+    s->prompt_follows_guard =
+        !told && (s->prompt_follows_guard || last || (s->guard && s->report.fixed_prompt)) && !silent;
     s->marks_impossible = s->marks_impossible || (told && (silent || last));
     if (s->marks_impossible) {
         s->reassert = s->reassert && !told;
@@ -311,17 +316,17 @@ static void type_restore(swx_session *s, int64_t now)
         .modes_size = changed ? s->modes.size : 0,
     };
     s->keeps_modes = restore.keep_modes;
-    bool fresh = !s->owner_saw_end || swx_marks_init(&s->marks, NULL) == SWX_OK; /* its prompt may come yet, and is not to count */
+    /* its prompt may come yet, and is not to count */
+    bool fresh = !s->owner_saw_end || swx_marks_init(&s->marks, NULL) == SWX_OK;
     s->owner_saw_end = false;
-    bool typed = fresh && swx_shelltext_restore(&line, &s->marks, &restore) == SWX_OK &&
-                 type_line(s, &line);
+    bool typed = fresh && swx_shelltext_restore(&line, &s->marks, &restore) == SWX_OK && type_line(s, &line);
     swx_buf_free(&line);
     if (!typed) {
         swx_session_lose(s);
     }
 }
 
-/* ---- the end --------------------------------------------------------------------------------------------------------- */
+/* ---- the end ---- */
 
 static bool is_digit(uint8_t byte) { return byte >= '0' && byte <= '9'; }
 
@@ -361,8 +366,8 @@ static size_t find_prompt(const swx_buf *output, const uint8_t *prompt, size_t s
     return output->size - at;
 }
 
-/* What the user's own prompt printed at the output's end: all of it if it holds no mark of ours, else what stands before
- * the mark. */
+/* What the user's own prompt printed at the output's end: all of it if it holds no mark of ours, else what stands
+ * before the mark. */
 static void drop_prompt(swx_session *s)
 {
     static const char head[] = "\033]7733;";
@@ -408,7 +413,9 @@ static void conclude_resync(swx_session *s, int64_t now)
     /* A prompt that is right but for PS0 says that PS0 cannot be kept. */
     s->start_marks = !s->guard && !s->marks_impossible && s->found.ps0_kept && s->start_misses < 2;
     s->readline_seen = false;
-    uint32_t notices = s->found.rank && swx_completion_asks_about_notices(s) ? swx_job_notice_count(s->output.data, s->output.size) : 0;
+    uint32_t notices = s->found.rank && swx_completion_asks_about_notices(s)
+                           ? swx_job_notice_count(s->output.data, s->output.size)
+                           : 0;
     if (notices && s->jobs + s->owed >= s->found.jobs + notices) {
         swx_completion_remove_notices(s);
     }
@@ -420,7 +427,8 @@ static void conclude_resync(swx_session *s, int64_t now)
     swx_completion_conclude(s, s->report.code, s->found.rank ? s->found.jobs : s->jobs, unread, now);
 }
 
-/* The question was for nobody: it waits to be read as long as the shell does not read, and something else may have taken it. */
+/* The question was for nobody: it waits to be read as long as the shell does not read, and something else may have
+ * taken it. */
 static bool was_in_vain(swx_session *s, int64_t now)
 {
     if (s->pty.carrier || !s->owner_saw_end || s->answered) {
@@ -448,7 +456,8 @@ void swx_resync_check(swx_session *s, int64_t now)
     if (s->phase == ASK) { /* the answer's last mark moves on; without it the line was not understood */
         where at = swx_evidence_look(s, 1);
         bool waits = at == AT_PROMPT ? swx_evidence_is_silent(s, now) && swx_evidence_waits_for_input(s)
-                                     : at == NO_EVIDENCE && !s->pty.carrier && !s->owner_saw_end && swx_evidence_is_still(s, now, true);
+                                     : at == NO_EVIDENCE && !s->pty.carrier && !s->owner_saw_end &&
+                                           swx_evidence_is_still(s, now, true);
         if (waits && swx_evidence_drained(s, now) && s->phase == ASK) {
             if (s->ask_again) {
                 s->ask_again = false;
@@ -473,7 +482,9 @@ void swx_resync_check(swx_session *s, int64_t now)
     bool ahead = s->pty.carrier && s->phase == AWAIT_PROMPT;
     bool arrived = s->found.rank || s->phase != RESTORE || at != AT_PROMPT || swx_evidence_waits_for_input(s);
     bool alone = s->phase != AWAIT_PROMPT; /* one that has answered has nothing left to run */
-    bool still = at == NO_EVIDENCE && (s->found.rank || ahead || (s->pty.carrier ? swx_evidence_is_silent(s, now) : swx_evidence_is_still(s, now, alone)));
+    bool still =
+        at == NO_EVIDENCE && (s->found.rank || ahead ||
+                              (s->pty.carrier ? swx_evidence_is_silent(s, now) : swx_evidence_is_still(s, now, alone)));
     bool evident = (at == AT_PROMPT && arrived) || still;
     if (!evident || !swx_evidence_drained(s, now)) {
         if (s->state == RESYNC) {

@@ -1,4 +1,5 @@
-/* The queue of operations: what is begun when, and when it has waited long enough.  See swx_session_private.h for the whole. */
+/* The queue of operations: what is begun when, and when it has waited long enough.  See swx_session_private.h for the
+ * whole. */
 #include "swx_session_private.h"
 #include "swx_tree.h"
 
@@ -13,30 +14,29 @@
 #include "swx_job_notice.h"
 
 enum {
-    LINE_MAX = 4095, /* of a terminal in canonical mode; what is longer is cut silently */
-    SHELL_READ = 1024, /* bytes that bash reads at a time */
+    LINE_MAX = 4095,    /* of a terminal in canonical mode; what is longer is cut silently */
+    SHELL_READ = 1024,  /* bytes that bash reads at a time */
     PACED_PIECE = 2000, /* of a longer one: less than half of that */
-    PROMPT_MOST = 4096, HELD_MOST = 64 * 1024, /* bytes that are kept from the reader of a stream */
+    PROMPT_MOST = 4096,
+    HELD_MOST = 64 * 1024,    /* bytes that are kept from the reader of a stream */
     UNCLAIMED_LIMIT = 1 << 20 /* output kept of a command that runs for nobody */
 };
 
 static const int64_t SHELL_START_LIMIT = 60000 * MS;
 
-/* ---- time and small things ------------------------------------------------------------------------------------- */
+/* ---- time and small things ---- */
 
-void swx_session_check_in(swx_session *s, int64_t now, int64_t delay)
-{
-    s->check = now + delay;
-}
+void swx_session_check_in(swx_session *s, int64_t now, int64_t delay) { s->check = now + delay; }
 
-/* ---- rest -------------------------------------------------------------------------------------------------------- *
+/* ---- rest ----
  *
- * A session that has been idle for a while keeps two descriptors, the master and the shell's pidfd: output is read and the
- * end of the shell is noticed as ever.  The two others (see swx_pty.h and swx_kernel.h) come back with the next command.
+ * A session that has been idle for a while keeps two descriptors, the master and the shell's pidfd: output is read and
+ * the end of the shell is noticed as ever.  The two others (see swx_pty.h and swx_kernel.h) come back with the next
+ * command.
  *
- * It is not asked who has the terminal open meanwhile.  A shell at its prompt has, and so has a carrier that runs; should
- * nobody have it, then nobody is there to whom it could matter, all that was written is read before the hang-up is seen, and
- * a descriptor of ours ends that at once. */
+ * It is not asked who has the terminal open meanwhile.  A shell at its prompt has, and so has a carrier that runs;
+ * should nobody have it, then nobody is there to whom it could matter, all that was written is read before the hang-up
+ * is seen, and a descriptor of ours ends that at once. */
 
 void swx_session_become_idle(swx_session *s, int64_t now)
 {
@@ -86,7 +86,7 @@ void swx_session_end_hangup(swx_session *s)
     s->hung_up = s->state == CLOSING || swx_pty_unpark(&s->pty, NULL) != SWX_OK;
 }
 
-/* ---- the ends of operations ---------------------------------------------------------------------------------------- */
+/* ---- the ends of operations ---- */
 
 /* The output begins anew, and the offsets that refer to it. */
 void swx_session_restart_output(swx_session *s)
@@ -108,8 +108,9 @@ void swx_session_finish(swx_session *s, swx_op *op, swx_end end, int code, bool 
         op->error = (swx_error){ .status = SWX_ECLOSED, .text = s->loss };
     }
     op->limit = s->output_limit;
-    /* Without START marks a shell that left its terminal, and has ended of that, looks as one that ended by this command: only the
-     * kernel's word, or a guard's mark, which comes by the shell's own input, tells that it read from its terminal before. */
+    /* Without START marks a shell that left its terminal, and has ended of that, looks as one that ended by this
+     * command: only the kernel's word, or a guard's mark, which comes by the shell's own input, tells that it read from
+     * its terminal before. */
     bool told = s->expects_start || s->guard || has_evidence(s) || op->kind != SWX_OP_RUN;
     op->begun = with_output && s->begun && op->typed_out && told;
     op->signal = end == SWX_END_DIED && WIFSIGNALED(s->child.wait_status) ? WTERMSIG(s->child.wait_status) : 0;
@@ -177,7 +178,7 @@ void swx_session_lose(swx_session *s)
     swx_session_finish_all(s, SWX_END_LOST, 0);
 }
 
-/* ---- typing ---------------------------------------------------------------------------------------------------- */
+/* ---- typing ---- */
 
 /* In canonical mode the kernel cuts a line that is too long and passes the rest on as if it were whole; and a
  * program may go to that mode at any time.  So a piece is written when the one before was read.  One without an end
@@ -186,7 +187,8 @@ void swx_session_lose(swx_session *s)
  * When the shell is at its prompt the rest was for a program that is gone, and nobody knows who has read the pieces. */
 static bool has_reader(const swx_session *s)
 {
-    return has_evidence(s) ? swx_tree_has_reader(&s->child, s->pty.path) : swx_kernel_group_awaits_input(swx_pty_foreground(&s->pty));
+    return has_evidence(s) ? swx_tree_has_reader(&s->child, s->pty.path)
+                           : swx_kernel_group_awaits_input(swx_pty_foreground(&s->pty));
 }
 
 static void flush_paced(swx_session *s)
@@ -283,7 +285,7 @@ bool swx_session_drop_input(swx_session *s)
     return !half || swx_session_type_bytes(s, "\025", 1); /* the key that kills a line */
 }
 
-/* ---- beginning a command --------------------------------------------------------------------------------------- */
+/* ---- beginning a command ---- */
 
 static void expect_end(swx_session *s, int64_t now, bool at_prompt)
 {
@@ -303,28 +305,34 @@ static void expect_end(swx_session *s, int64_t now, bool at_prompt)
     s->start_dropped = s->start_marks || s->report.no_stderr; /* then nothing of it comes */
     s->helper_until = 0;
     s->delivered = s->last_data = now;
-    s->readline_seen = s->pty.carrier && (s->hints & SWX_HINT_EDITING); /* readline cannot be seen there, so it may be on */
+    /* readline cannot be seen there, so it may be on */
+    s->readline_seen = s->pty.carrier && (s->hints & SWX_HINT_EDITING);
     s->interrupted_at = s->sync_newline_at = s->still = 0;
     s->notices = 0;
     s->backoff = FIRST_CHECK;
     swx_session_check_in(s, now, s->backoff);
 }
 
-static bool put(swx_session *s, const void *bytes, size_t size) { return swx_buf_append(&s->pending, bytes, size) == SWX_OK; }
+static bool put(swx_session *s, const void *bytes, size_t size)
+{
+    return swx_buf_append(&s->pending, bytes, size) == SWX_OK;
+}
 
 /* The startup script in a brace group, between what makes the prompts ours alone and what puts them back when the
  * script has changed them.  (Bash would report new mail right before a prompt, in the output of any command.)
- * HISTFILE: `history -a` in somebody's PROMPT_COMMAND complains if it is empty.  Before bash 5, root's `history -w` renames
- * /dev/null. */
+ * HISTFILE: `history -a` in somebody's PROMPT_COMMAND complains if it is empty.  Before bash 5, root's `history -w`
+ * renames /dev/null. */
 static bool type_startup(swx_session *s, const swx_op *op)
 {
     static const char head[] = "{\nbuiltin set +H; builtin export -n PS0 PS1 PS2 HISTFILE; "
                                "((BASH_VERSINFO[0] < 5)) || HISTFILE=/dev/null; builtin unset MAILCHECK; ";
-    static const char tail[] = "\nbuiltin history -d -1 2>/dev/null || builtin :\n}\n"; /* this group is not the user's */
+    /* this group is not the user's */
+    static const char tail[] = "\nbuiltin history -d -1 2>/dev/null || builtin :\n}\n";
     static const char plain[] = "builtin set +o emacs +o vi\n"; /* nobody would see that readline is on */
     bool typed = put(s, head, sizeof(head) - 1) && (!s->pty.carrier || swx_shelltext_modes(&s->pending) == SWX_OK) &&
                  put(s, "\n", 1) && put(s, op->typed, op->typed_size) && put(s, "\n", 1) &&
-                 (!s->pty.carrier || put(s, plain, sizeof(plain) - 1)) && swx_shelltext_prompts(&s->pending, &s->marks) == SWX_OK;
+                 (!s->pty.carrier || put(s, plain, sizeof(plain) - 1)) &&
+                 swx_shelltext_prompts(&s->pending, &s->marks) == SWX_OK;
     if (!has_evidence(s)) { /* a prompt that somebody else has made would never be noticed */
         s->reassert = true;
         typed = typed && put(s, "\n", 1) && swx_shelltext_reassert(&s->pending, &s->marks, false) == SWX_OK;
@@ -410,20 +418,22 @@ static bool may_hide_prompts(const swx_session *s, const swx_op *op)
     return op->kind == SWX_OP_RUN && (op->hints & SWX_HINT_STDERR) && !s->guard;
 }
 
-/* Whether the terminal may have modes after this command in which no question can be typed, such as a letter that erases. */
+/* Whether the terminal may have modes after this command in which no question can be typed, such as a letter that
+ * erases. */
 static bool may_spoil_typing(const swx_session *s, const swx_op *op)
 {
     return s->pty.carrier && op->kind == SWX_OP_RUN && (op->hints & SWX_HINT_STTY) && !s->adds_cr && !s->keeps_modes;
 }
 
-/* Where nothing tells that the prompts are gone, or nobody could be asked, PROMPT_COMMAND puts them back or marks the ends itself, but
- * with a carrier only once something may take them. */
+/* Where nothing tells that the prompts are gone, or nobody could be asked, PROMPT_COMMAND puts them back or marks the
+ * ends itself, but with a carrier only once something may take them. */
 static bool has_to_arm(const swx_session *s, const swx_op *op)
 {
     bool may_touch = op->kind == SWX_OP_RUN ? (op->hints & (SWX_HINT_PROMPT | SWX_HINT_SOURCE)) != 0
                                             : op->kind == SWX_OP_LINE && op->typed_size;
     bool unarmed = s->pty.carrier && !s->reassert && !s->guard;
-    bool last = op->kind == SWX_OP_RUN && (op->hints & SWX_HINT_LAST) && !s->reassert && !s->guard && !s->marks_impossible;
+    bool last =
+        op->kind == SWX_OP_RUN && (op->hints & SWX_HINT_LAST) && !s->reassert && !s->guard && !s->marks_impossible;
     return s->state == IDLE && (last || (!has_evidence(s) && ((unarmed && may_touch) || may_hide_prompts(s, op) ||
                                                               may_spoil_typing(s, op))));
 }
@@ -437,13 +447,15 @@ static const char *refusal(const swx_session *s, const swx_op *op)
     return s->pty.carrier && op->raw ? "a carrier's terminal cannot be put into raw mode for a command" : NULL;
 }
 
-/* An empty line before a command lets the shell report jobs that ended meanwhile, and run a trap on SIGCHLD.  Bash 5.2 loses a line
- * that it reads in several parts when such a trap waits: where nothing tells of jobs, or the line is a long one, it has to have run. */
+/* An empty line before a command lets the shell report jobs that ended meanwhile, and run a trap on SIGCHLD.  Bash 5.2
+ * loses a line that it reads in several parts when such a trap waits: where nothing tells of jobs, or the line is a
+ * long one, it has to have run. */
 static bool wants_pause(const swx_session *s, const swx_op *op)
 {
     bool silent = s->marks_impossible && s->report.no_stderr; /* nothing of what the line shows is seen */
     bool parts = op->kind == SWX_OP_RUN && has_long_line(op->typed, op->typed_size, 0, SHELL_READ - 1);
-    return silent || (s->start_marks && (s->jobs || s->owed)) || ((s->start_marks || (s->guard && !s->prompt_follows_guard && !s->pty.carrier)) && parts);
+    return silent || (s->start_marks && (s->jobs || s->owed)) ||
+           ((s->start_marks || (s->guard && !s->prompt_follows_guard && !s->pty.carrier)) && parts);
 }
 
 static void begin_first(swx_session *s, int64_t now)
@@ -467,7 +479,8 @@ static void begin_first(swx_session *s, int64_t now)
         }
         return;
     }
-    bool spoils = at_prompt && !s->brace_may_be_alias && (op->hints & SWX_HINT_BRACE), rewrites = spoils && (s->reassert || s->guard || s->marks_impossible);
+    bool spoils = at_prompt && !s->brace_may_be_alias && (op->hints & SWX_HINT_BRACE),
+         rewrites = spoils && (s->reassert || s->guard || s->marks_impossible);
     s->brace_may_be_alias = s->brace_may_be_alias || spoils;
     if (has_to_arm(s, op)) { /* without a mark: `$?`, `$_` and PIPESTATUS are as they were when it is done */
         s->keeps_modes = may_spoil_typing(s, op);
@@ -540,7 +553,8 @@ static void begin_first(swx_session *s, int64_t now)
     }
 }
 
-/* Called whenever something went away that others may wait for, and at the end of each call that may have ended something. */
+/* Called whenever something went away that others may wait for, and at the end of each call that may have ended
+ * something. */
 void swx_session_begin(swx_session *s, int64_t now)
 {
     while (can_begin(s)) {
@@ -548,7 +562,7 @@ void swx_session_begin(swx_session *s, int64_t now)
     }
 }
 
-/* ---- deadlines ------------------------------------------------------------------------------------------------- */
+/* ---- deadlines ---- */
 
 static int64_t quiet_deadline(const swx_session *s, const swx_op *op)
 {
@@ -666,7 +680,7 @@ void swx_session_due(swx_session *s, int64_t now)
     }
 }
 
-/* ---- operations ------------------------------------------------------------------------------------------------ */
+/* ---- operations ---- */
 
 static void push(swx_op **list, swx_op *op)
 {
@@ -712,26 +726,23 @@ void swx_session_submit(swx_session *s, swx_op *op, int64_t now)
     switch (s->state) {
     case DEAD:
         if (s->idle_since && s->facts.wait_status != SWX_STATUS_LOST && WIFEXITED(s->facts.wait_status)) {
-            op->error = (swx_error){ .status = SWX_ECLOSED, .text = "it did so while no command ran, as TMOUT makes a shell do" };
+            op->error = (swx_error){ .status = SWX_ECLOSED,
+                                     .text = "it did so while no command ran, as TMOUT makes a shell do" };
         }
         swx_session_finish(s, op, SWX_END_DIED, swx_child_code(&s->child), false);
         return;
-    case LOST:
-        swx_session_finish(s, op, SWX_END_LOST, 0, false);
-        return;
+    case LOST: swx_session_finish(s, op, SWX_END_LOST, 0, false); return;
     case CLOSING:
-    case CLOSED:
-        swx_session_finish(s, op, SWX_END_CLOSED, 0, false);
-        return;
-    default:
-        break;
+    case CLOSED: swx_session_finish(s, op, SWX_END_CLOSED, 0, false); return;
+    default: break;
     }
     if (op->kind == SWX_OP_INTERRUPT) {
         submit_interrupt(s, op, now);
         return;
     }
     if (op->kind == SWX_OP_START && s->pty.carrier && s->state == STARTING) {
-        int64_t limit = op->patience ? op->patience : op->step; /* it may wait for a password, or for a place that is frozen */
+        /* it may wait for a password, or for a place that is frozen */
+        int64_t limit = op->patience ? op->patience : op->step;
         s->give_up = limit < SWX_NEVER - now ? earlier(s->give_up, now + limit) : s->give_up;
     }
     s->expiry = s->first ? earlier(s->expiry, op->deadline) : op->deadline;
@@ -780,12 +791,13 @@ void swx_session_cancel(swx_session *s, swx_op *op)
     }
 }
 
-/* How many more bytes a reader may have while the command runs.  What may be taken out of the output at its end is kept from it: what
- * looks like a job notice with all that is behind it, and the end where a changed prompt may be. */
+/* How many more bytes a reader may have while the command runs.  What may be taken out of the output at its end is kept
+ * from it: what looks like a job notice with all that is behind it, and the end where a changed prompt may be. */
 static uint64_t may_take(const swx_session *s, const swx_op *op)
 {
     uint64_t size = s->output.total > op->taken ? s->output.total - op->taken : 0;
-    bool prompt = (s->hints & SWX_HINT_PROMPT) || s->marks_impossible || s->prompt_follows_guard || (!s->pty.carrier && (s->hints & SWX_HINT_SOURCE));
+    bool prompt = (s->hints & SWX_HINT_PROMPT) || s->marks_impossible || s->prompt_follows_guard ||
+                  (!s->pty.carrier && (s->hints & SWX_HINT_SOURCE));
     if (s->attached) {
         return size;
     }
@@ -820,7 +832,8 @@ size_t swx_session_take(swx_session *s, swx_op *op, uint8_t *out, size_t room, i
         if (i == 1) {
             at += dropped;
         }
-        if (i > 0 && spans[i].size > 0 && op->taken < at) { /* the reader was too far behind: it is told what it misses */
+        if (i > 0 && spans[i].size > 0 &&
+            op->taken < at) { /* the reader was too far behind: it is told what it misses */
             char note[sizeof(SWX_DROPPED_NOTE) + 20];
             int size = snprintf(note, sizeof(note), SWX_DROPPED_NOTE, (unsigned long long)(at - op->taken));
             if ((size_t)size > room - copied) {
@@ -878,7 +891,7 @@ swx_status swx_session_resize(swx_session *s, unsigned rows, unsigned columns, s
     return s->pty.master < 0 ? SWX_ECLOSED : swx_pty_resize(&s->pty, rows, columns, err);
 }
 
-/* ---- birth and end of the object ------------------------------------------------------------------------------- */
+/* ---- birth and end of the object ---- */
 
 static size_t count_strings(char *const *list)
 {
@@ -895,8 +908,8 @@ static swx_status start_shell(swx_session *s, const swx_session_config *config, 
 {
     char ps0[SWX_MARKS_TEXT + 4] = "PS0=", ps1[SWX_MARKS_TEXT + 4] = "PS1=", ps2[] = "PS2=";
     char histfile[] = "HISTFILE=";
-    char *argv[] = { (char[]){ "bash" }, (char[]){ "--noprofile" }, (char[]){ "--norc" }, (char[]){ "--noediting" },
-                     (char[]){ "-i" }, NULL };
+    char *argv[] = { (char[]){ "bash" },        (char[]){ "--noprofile" }, (char[]){ "--norc" },
+                     (char[]){ "--noediting" }, (char[]){ "-i" },          NULL };
     size_t count = count_strings(config->environment);
     char **environment = swx_malloc((count + 5) * sizeof(*environment));
     if (!environment) {

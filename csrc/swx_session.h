@@ -14,9 +14,9 @@
  * and PIPESTATUS as they were.  Where the kernel's word cannot be had, nonce and number decide alone.
  *
  * At rest.  A session that is IDLE for a second keeps two descriptors, the terminal's master and the shell's pidfd; two
- * more are open while something is done with it: the terminal's slave and /proc/PID/syscall.  An operation for which they
- * cannot be had ends with SWX_END_SYSTEM, was not typed, and leaves the session as it was.  Closing does without them.
- * A session whose shell has ended keeps the terminal's two at most.
+ * more are open while something is done with it: the terminal's slave and /proc/PID/syscall.  An operation for which
+ * they cannot be had ends with SWX_END_SYSTEM, was not typed, and leaves the session as it was.  Closing does without
+ * them. A session whose shell has ended keeps the terminal's two at most.
  *
  * Nothing here waits, starts threads or locks: every call does what can be done now and returns; the owner (a reactor,
  * or a test) calls swx_session_readable/_writable/_ended when the descriptors say so, and swx_session_due at the time
@@ -48,15 +48,15 @@ typedef enum {
 } swx_op_kind;
 
 typedef enum {
-    SWX_END_NONE,      /* not ended yet */
-    SWX_END_DONE,      /* the shell is at its prompt; code is its exit code */
-    SWX_END_MATCHED,   /* a pattern of `match` was seen; hit says which; the command may go on.  The output ends where the match begins,
-                          however it was cut on its way; what comes behind it belongs to nobody */
-    SWX_END_TIMEOUT,   /* the deadline passed; the command may go on */
-    SWX_END_QUIET,     /* no output for `quiet`; the command may go on */
-    SWX_END_DIED,      /* the shell ended; code is its exit code (128 + signal) */
-    SWX_END_LOST,      /* synchronisation could not be proved; the session is of no more use */
-    SWX_END_CLOSED,    /* the session was closed before or meanwhile */
+    SWX_END_NONE,    /* not ended yet */
+    SWX_END_DONE,    /* the shell is at its prompt; code is its exit code */
+    SWX_END_MATCHED, /* a pattern of `match` was seen; hit says which; the command may go on.  The output ends where the
+                        match begins, however it was cut on its way; what comes behind it belongs to nobody */
+    SWX_END_TIMEOUT, /* the deadline passed; the command may go on */
+    SWX_END_QUIET,   /* no output for `quiet`; the command may go on */
+    SWX_END_DIED,    /* the shell ended; code is its exit code (128 + signal) */
+    SWX_END_LOST,    /* synchronisation could not be proved; the session is of no more use */
+    SWX_END_CLOSED,  /* the session was closed before or meanwhile */
     SWX_END_CANCELLED, /* swx_session_cancel */
     SWX_END_MEMORY,    /* out of memory */
     SWX_END_COSTLY,    /* the patterns of `match` take too long on this output (SWX_ELIMIT); the command may go on */
@@ -64,22 +64,23 @@ typedef enum {
 } swx_end;
 
 typedef enum {
-    SWX_HINT_STTY = 1, /* the command may change terminal modes on purpose */
-    SWX_HINT_JOBS = 2, /* the command may print job lines itself: leave them alone */
-    SWX_HINT_SETTLE = 4, /* the command may send the shell's output through a helper process; with a carrier: it does, as far as
-                            its text tells */
+    SWX_HINT_STTY = 1,   /* the command may change terminal modes on purpose */
+    SWX_HINT_JOBS = 2,   /* the command may print job lines itself: leave them alone */
+    SWX_HINT_SETTLE = 4, /* the command may send the shell's output through a helper process; with a carrier: it does,
+                            as far as its text tells */
     SWX_HINT_PROMPT = 8, /* the command assigns to PS1: the next prompt may be a copy of an old mark */
-    SWX_HINT_SOURCE = 16, /* the command may change prompts, itself or, with a carrier, by what it reads and evaluates */
+    /* the command may change prompts, itself or, with a carrier, by what it reads and evaluates */
+    SWX_HINT_SOURCE = 16,
     SWX_HINT_EDITING = 32, /* the command may turn readline on; for a carrier only */
-    SWX_HINT_STDERR = 64, /* the command may send the shell's standard error elsewhere, where its prompts go */
-    SWX_HINT_HIDES = 128, /* the command speaks of prompts or sends standard error elsewhere, and runs nothing that may read
-                            or wait in the shell itself (SWX_SCAN_UNKNOWN): one that is silent after it is at its prompt; where the
-                            kernel does not tell */
+    SWX_HINT_STDERR = 64,  /* the command may send the shell's standard error elsewhere, where its prompts go */
+    SWX_HINT_HIDES = 128,  /* the command speaks of prompts or sends standard error elsewhere, and runs nothing that may
+                             read  or wait in the shell itself (SWX_SCAN_UNKNOWN): one that is silent after it is at its
+                             prompt; where the  kernel does not tell */
     SWX_HINT_STARTS = 256, /* the command starts jobs */
-    SWX_HINT_EXEC = 512, /* the command may send the shell's standard error anywhere, back to the terminal too */
+    SWX_HINT_EXEC = 512,   /* the command may send the shell's standard error anywhere, back to the terminal too */
     SWX_HINT_BRACE = 1024, /* the command may make an alias of a brace */
-    SWX_HINT_LAST = 2048 /* the command assigns to PS1 and may take the shell's input away: its prompt would be the last thing that is
-                            seen of the shell, which can be asked nothing any more */
+    SWX_HINT_LAST = 2048 /* the command assigns to PS1 and may take the shell's input away: its prompt would be the last
+                            thing that is seen of the shell, which can be asked nothing any more */
 } swx_hint;
 
 /* An operation.  The caller owns it, fills the first part, and keeps it alive and untouched until `done` was called. */
@@ -87,54 +88,59 @@ struct swx_op {
     swx_op_kind kind;
     const uint8_t *typed; /* START: script text for inside of a brace group; RUN, LINE: the bytes to type; borrowed */
     size_t typed_size;
-    bool held;            /* keeps its place in the queue, and is not begun before swx_session_release */
-    bool runs;            /* RUN: something of it has to run, so that the shell's count of commands rises */
-    bool raw;             /* RUN: `typed` is a brace group with bytes that only a terminal in raw mode passes on */
-    unsigned hints;       /* of swx_hint */
-    swx_match *match;     /* patterns to wait for, or NULL; borrowed, used by the session until done */
-    int64_t grace;        /* RUN with a match: nanoseconds that it waits for the command's end after the match; see `ended` */
-    int64_t deadline;     /* SWX_NEVER: none */
-    int64_t quiet;        /* nanoseconds without output after which it ends, 0: no such limit */
-    int64_t step;         /* INTERRUPT: nanoseconds between attempts; START: time for the script, SWX_NEVER: any */
-    int64_t patience;     /* START with a carrier: nanoseconds for the first prompt; 0: as many as for the script */
-    unsigned tries;       /* INTERRUPT: attempts before the foreground processes are killed.  A program gets one SIGINT in each;
-                             if it ends and the shell goes on with another one, as in a loop, that gets one too, at once */
-    bool silent;          /* INTERRUPT with a carrier: types nothing, and ends with what runs or when it is cancelled.  The
-                             owner sends the signal inside: unlike ^C that can be kept from a shell that is about to fork,
-                             which would end it */
-    bool stream;          /* call news when there is more output, and lose none of it: see swx_session_wants_read */
+    bool held;        /* keeps its place in the queue, and is not begun before swx_session_release */
+    bool runs;        /* RUN: something of it has to run, so that the shell's count of commands rises */
+    bool raw;         /* RUN: `typed` is a brace group with bytes that only a terminal in raw mode passes on */
+    unsigned hints;   /* of swx_hint */
+    swx_match *match; /* patterns to wait for, or NULL; borrowed, used by the session until done */
+    /* RUN with a match: nanoseconds that it waits for the command's end after the match; see `ended` */
+    int64_t grace;
+    int64_t deadline; /* SWX_NEVER: none */
+    int64_t quiet;    /* nanoseconds without output after which it ends, 0: no such limit */
+    int64_t step;     /* INTERRUPT: nanoseconds between attempts; START: time for the script, SWX_NEVER: any */
+    int64_t patience; /* START with a carrier: nanoseconds for the first prompt; 0: as many as for the script */
+    unsigned
+        tries;   /* INTERRUPT: attempts before the foreground processes are killed.  A program gets one SIGINT in each;
+                    if it ends and the shell goes on with another one, as in a loop, that gets one too, at once */
+    bool silent; /* INTERRUPT with a carrier: types nothing, and ends with what runs or when it is cancelled.  The
+                    owner sends the signal inside: unlike ^C that can be kept from a shell that is about to fork,
+                    which would end it */
+    bool stream; /* call news when there is more output, and lose none of it: see swx_session_wants_read */
     void (*done)(swx_op *);
     void (*news)(swx_op *); /* may be NULL */
     void *owner;
 
     swx_end end;
-    int code;        /* DONE, DIED; of a shell whose status is lost: -1 */
-    int signal;      /* DIED: what ended the shell, 0 when it exited by itself */
-    bool matched;    /* a pattern was seen; what comes now is not for it */
-    bool ended;      /* MATCHED: the command ended within `grace`, and code is its exit code */
-    swx_hit hit;     /* MATCHED; offsets in output, which ends where the match starts */
-    swx_buf output;  /* the caller's after done: free it.  A stream's may hold more than `limit`, for who is behind with taking */
-    size_t limit;    /* of the session: bytes of output that an answer has at most */
-    bool processed;  /* the terminal turned "\n" into "\r\n" when the command ended */
-    bool typed_out;  /* the operation reached the shell (else it only waited for an earlier command) */
-    bool begun;      /* the shell has begun to run the command, or the script of a START: false where it ended before that */
+    int code;     /* DONE, DIED; of a shell whose status is lost: -1 */
+    int signal;   /* DIED: what ended the shell, 0 when it exited by itself */
+    bool matched; /* a pattern was seen; what comes now is not for it */
+    bool ended;   /* MATCHED: the command ended within `grace`, and code is its exit code */
+    swx_hit hit;  /* MATCHED; offsets in output, which ends where the match starts */
+    /* the caller's after done: free it.  A stream's may hold more than `limit`, for who is behind with taking */
+    swx_buf output;
+    size_t limit;   /* of the session: bytes of output that an answer has at most */
+    bool processed; /* the terminal turned "\n" into "\r\n" when the command ended */
+    bool typed_out; /* the operation reached the shell (else it only waited for an earlier command) */
+    /* the shell has begun to run the command, or the script of a START: false where it ended before that */
+    bool begun;
     swx_error error; /* SYSTEM; DIED, LOST: what is known of why, if anything */
 
-    uint64_t base;   /* offset in the output where the search for patterns began */
-    uint64_t taken;  /* bytes that swx_session_take gave out */
-    int64_t next;    /* INTERRUPT: when to look again */
-    int64_t since;   /* INTERRUPT: when the present attempt began */
-    int64_t length;  /* INTERRUPT: how long it takes, if it has not to strike again */
-    int64_t until;   /* INTERRUPT: when it ends, 0: it has not interrupted_at yet */
-    int64_t look;    /* INTERRUPT: nanoseconds between looks at what became of it */
-    int64_t calm;    /* INTERRUPT: since when the shell has not been seen to start programs, 0: not looked at */
+    uint64_t base;        /* offset in the output where the search for patterns began */
+    uint64_t taken;       /* bytes that swx_session_take gave out */
+    int64_t next;         /* INTERRUPT: when to look again */
+    int64_t since;        /* INTERRUPT: when the present attempt began */
+    int64_t length;       /* INTERRUPT: how long it takes, if it has not to strike again */
+    int64_t until;        /* INTERRUPT: when it ends, 0: it has not interrupted_at yet */
+    int64_t look;         /* INTERRUPT: nanoseconds between looks at what became of it */
+    int64_t calm;         /* INTERRUPT: since when the shell has not been seen to start programs, 0: not looked at */
     swx_kernel_pace pace; /* INTERRUPT: what the shell had done by then */
-    unsigned looks;  /* INTERRUPT: how often the present attempt has found that the shell may be about to start a program */
-    pid_t target;    /* INTERRUPT: the group that was interrupted_at last, 0: none */
-    int64_t interrupted_at;  /* INTERRUPT: when */
-    unsigned repeats; /* INTERRUPT: how often the present attempt may still strike another one in its place */
-    bool missed;     /* INTERRUPT: nobody has got a SIGINT by that: its leader had ended, or it was killed */
-    bool unborn;     /* INTERRUPT: what was interrupted_at was to become a program yet */
+    /* INTERRUPT: how often the present attempt has found that the shell may be about to start a program */
+    unsigned looks;
+    pid_t target;           /* INTERRUPT: the group that was interrupted_at last, 0: none */
+    int64_t interrupted_at; /* INTERRUPT: when */
+    unsigned repeats;       /* INTERRUPT: how often the present attempt may still strike another one in its place */
+    bool missed;            /* INTERRUPT: nobody has got a SIGINT by that: its leader had ended, or it was killed */
+    bool unborn;            /* INTERRUPT: what was interrupted_at was to become a program yet */
     bool killed;
     swx_op *link;
 };
@@ -144,35 +150,35 @@ typedef struct {
     char *const *environment; /* NULL-terminated "K=V"; must not contain PS0, PS1, PS2; borrowed during new */
     const char *directory;    /* or NULL */
     unsigned rows, columns;
-    size_t output_limit;      /* bytes of output kept per operation */
-    bool unproven;            /* the kernel is not asked about the shell, as where it does not tell */
-    char *const *argv;        /* NULL-terminated, of a carrier; borrowed during new.  NULL: shell itself runs here */
-    uint64_t program_mark;    /* as in swx_spawn */
+    size_t output_limit;   /* bytes of output kept per operation */
+    bool unproven;         /* the kernel is not asked about the shell, as where it does not tell */
+    char *const *argv;     /* NULL-terminated, of a carrier; borrowed during new.  NULL: shell itself runs here */
+    uint64_t program_mark; /* as in swx_spawn */
 } swx_session_config;
 
-/* A carrier is a program that gives this session the terminal of a bash that runs elsewhere: `docker exec -it`, `podman exec -it`,
- * `kubectl exec -it`, `ssh -tt`, bwrap, or anything that puts its own terminal into raw mode and carries bytes.  What it starts
- * has to be `bash --noprofile --norc --noediting -i` (4.4 or newer), with TERM, PS0, PS1 and PS2 as they are in the carrier's
- * environment; passing those on is the business of its argv (`docker exec -e PS0 -e PS1 -e PS2 -e TERM`).  Then all is as with a
- * bash of this machine, but for this:
- * - Neither the kernel nor the terminal's modes can be looked at.  Marks alone tell the end of a command.  The modes are asked for
- *   by `stty` inside, and put back, when there is a reason to (see SWX_HINT_STTY, and what swx_completion.c calls touched); a program
- *   that leaves the terminal raw and gives no such reason is not noticed.
+/* A carrier is a program that gives this session the terminal of a bash that runs elsewhere: `docker exec -it`, `podman
+ * exec -it`, `kubectl exec -it`, `ssh -tt`, bwrap, or anything that puts its own terminal into raw mode and carries
+ * bytes.  What it starts has to be `bash --noprofile --norc --noediting -i` (4.4 or newer), with TERM, PS0, PS1 and PS2
+ * as they are in the carrier's environment; passing those on is the business of its argv (`docker exec -e PS0 -e PS1 -e
+ * PS2 -e TERM`).  Then all is as with a bash of this machine, but for this:
+ * - Neither the kernel nor the terminal's modes can be looked at.  Marks alone tell the end of a command.  The modes
+ * are asked for by `stty` inside, and put back, when there is a reason to (see SWX_HINT_STTY, and what swx_completion.c
+ * calls touched); a program that leaves the terminal raw and gives no such reason is not noticed.
  * - Where there is no stty, the terminal's "\r\n" are made "\n" here.
  * - The first nonce is in two environments for others to read, so that the end of the start script draws a new one.
- * - PROMPT_COMMAND puts the prompts back only where the startup files or a hint (SWX_HINT_PROMPT, SWX_HINT_SOURCE) give reason to,
- *   and marks the ends of commands itself from the first on that has SWX_HINT_STDERR.  Out of reach, so that they time out unless
- *   their START mark was heard and the owner calls swx_session_resync: the same as with `unproven` (`exec bash`, readonly prompts, `unset PROMPT_COMMAND PS1`; `exec
- *   2>file` in a file that is sourced), and a file that turns readline on when it is sourced after the start (bash shows no prompt
- *   then).
+ * - PROMPT_COMMAND puts the prompts back only where the startup files or a hint (SWX_HINT_PROMPT, SWX_HINT_SOURCE) give
+ * reason to, and marks the ends of commands itself from the first on that has SWX_HINT_STDERR.  Out of reach, so that
+ * they time out unless their START mark was heard and the owner calls swx_session_resync: the same as with `unproven`
+ * (`exec bash`, readonly prompts, `unset PROMPT_COMMAND PS1`; `exec 2>file` in a file that is sourced), and a file that
+ * turns readline on when it is sourced after the start (bash shows no prompt then).
  * - A command cannot be typed in raw mode (op->raw ends with SWX_END_SYSTEM).
- * - An interrupt is a ^C that is typed.  A reader that it leaves behind would take the next thing that is typed: so an empty line
- *   is, until the shell answers that with a prompt.  After its tries it ends with SWX_END_TIMEOUT and kills nothing: the owner kills
- *   inside, in a way of its own, and then waits with a SWX_OP_LINE of no bytes.
- * - If the carrier ends before the first prompt, the START operation ends with SWX_END_DIED, the carrier's exit code and what it
- *   printed; if no prompt comes in time, with SWX_END_LOST and what it printed.
- * - Closing tells an idle shell the end of its input, and then ends the carrier with its processes on this machine.  What still
- *   runs inside is the owner's to end.
+ * - An interrupt is a ^C that is typed.  A reader that it leaves behind would take the next thing that is typed: so an
+ * empty line is, until the shell answers that with a prompt.  After its tries it ends with SWX_END_TIMEOUT and kills
+ * nothing: the owner kills inside, in a way of its own, and then waits with a SWX_OP_LINE of no bytes.
+ * - If the carrier ends before the first prompt, the START operation ends with SWX_END_DIED, the carrier's exit code
+ * and what it printed; if no prompt comes in time, with SWX_END_LOST and what it printed.
+ * - Closing tells an idle shell the end of its input, and then ends the carrier with its processes on this machine.
+ * What still runs inside is the owner's to end.
  */
 
 /* Starts bash on a new terminal.  `now` as everywhere below is the current time. */
@@ -182,8 +188,8 @@ swx_status swx_session_new(swx_session **out, const swx_session_config *config, 
  * it well). Operations that have not ended are dropped without a call.  NULL is legal. */
 void swx_session_free(swx_session *session);
 
-/* Whether swx_session_due would now look at all processes: with many of the session's own that compute, on a busy machine, this
- * takes tenths of a second. */
+/* Whether swx_session_due would now look at all processes: with many of the session's own that compute, on a busy
+ * machine, this takes tenths of a second. */
 bool swx_session_is_slow(const swx_session *session);
 
 /* What swx_session_free ends with its whole tree; NULL: nothing, or swx_tree_end_all has done it. */
@@ -192,20 +198,21 @@ swx_child *swx_session_doomed(swx_session *session);
 /* In a process that came from fork: closes this copy's descriptors and frees, and touches nothing else. */
 void swx_session_abandon(swx_session *session);
 
-/* Descriptors to watch: the terminal (readable when swx_session_wants_read, writable when swx_session_wants_write), and the
- * end of the shell (readable; -1 when it has ended, or where the kernel has none, then call swx_session_ended at deadlines). */
+/* Descriptors to watch: the terminal (readable when swx_session_wants_read, writable when swx_session_wants_write), and
+ * the end of the shell (readable; -1 when it has ended, or where the kernel has none, then call swx_session_ended at
+ * deadlines). */
 int swx_session_terminal(const swx_session *session);
 int swx_session_pidfd(const swx_session *session);
 pid_t swx_session_pid(const swx_session *session);
 bool swx_session_wants_write(const swx_session *session);
 
-/* False: the reader of a stream is a quarter of the session's limit behind (or of SWX_STREAM_LEAST, if that is more), and the
- * terminal is not to be read until swx_session_take has made room.  The program waits meanwhile, as on any slow terminal: nothing
- * of its output is lost.  There is more room for the end of a command: when the shell is at its prompt or has ended, or a deadline
- * passes, what the terminal still holds is read.  Nothing else waits for a reader: while there is an interrupt, or a SWX_OP_LINE of
- * no bytes waits for the end, all is read, and only what there is no room for then is dropped from the middle, with a note.  What
- * runs for nobody is read as ever.
- * False too when a terminal at rest is hung up, which poll would say for ever, and no descriptor was left to end that. */
+/* False: the reader of a stream is a quarter of the session's limit behind (or of SWX_STREAM_LEAST, if that is more),
+ * and the terminal is not to be read until swx_session_take has made room.  The program waits meanwhile, as on any slow
+ * terminal: nothing of its output is lost.  There is more room for the end of a command: when the shell is at its
+ * prompt or has ended, or a deadline passes, what the terminal still holds is read.  Nothing else waits for a reader:
+ * while there is an interrupt, or a SWX_OP_LINE of no bytes waits for the end, all is read, and only what there is no
+ * room for then is dropped from the middle, with a note.  What runs for nobody is read as ever. False too when a
+ * terminal at rest is hung up, which poll would say for ever, and no descriptor was left to end that. */
 bool swx_session_wants_read(const swx_session *session);
 
 /* Hands over an operation.  Ends at once (done is called inside) when the session is dead, lost or closed. */
@@ -218,8 +225,8 @@ void swx_session_release(swx_session *session, swx_op *op, int64_t now);
 /* Ends an operation with SWX_END_CANCELLED.  A command that it started goes on; nothing happens if it ended before. */
 void swx_session_cancel(swx_session *session, swx_op *op);
 
-/* Copies output that `op` has not given out yet, while it runs.  Returns the number of bytes, at most room, which is 100
- * or more.  Where bytes had to be dropped before they were asked for, SWX_DROPPED_NOTE stands for them.  What may
+/* Copies output that `op` has not given out yet, while it runs.  Returns the number of bytes, at most room, which is
+ * 100 or more.  Where bytes had to be dropped before they were asked for, SWX_DROPPED_NOTE stands for them.  What may
  * still turn out not to be the command's (a job notice, a prompt) is not given out before the end. */
 size_t swx_session_take(swx_session *session, swx_op *op, uint8_t *out, size_t room, int64_t now);
 
@@ -236,18 +243,20 @@ void swx_session_set_unwatch(swx_session *session, void (*unwatch)(void *owner, 
 int64_t swx_session_deadline(const swx_session *session);
 void swx_session_due(swx_session *session, int64_t now);
 
-/* A person's terminal is attached: it answers by itself what programs ask a terminal, and what the person types ahead may
- * run at the prompts before the one that ends the command. */
+/* A person's terminal is attached: it answers by itself what programs ask a terminal, and what the person types ahead
+ * may run at the prompts before the one that ends the command. */
 void swx_session_attach(swx_session *session, bool attached);
 
-/* Types raw bytes to what runs in the session, now (for an attached person).  SWX_EBUSY: nothing runs, or the command itself
- * is still being typed, and the bytes were not typed, because the shell would take them for a command of nobody. */
+/* Types raw bytes to what runs in the session, now (for an attached person).  SWX_EBUSY: nothing runs, or the command
+ * itself is still being typed, and the bytes were not typed, because the shell would take them for a command of nobody.
+ */
 swx_status swx_session_type(swx_session *session, const uint8_t *bytes, size_t size, int64_t now);
 
-/* Of a carrier, whose owner has seen with eyes of its own that the shell waits at its prompt.  Before it looked, swx_session_look
- * had to say `doubtful`: else what it saw may be the shell that has not read the command yet.  `commands` is from there too: if none
- * has ended since, and the end of the running one was still not heard, the shell is asked, and its prompts are put back or made up
- * for.  Output that is on its way meanwhile is the command's.  False: there is no doubt, and nothing was typed. */
+/* Of a carrier, whose owner has seen with eyes of its own that the shell waits at its prompt.  Before it looked,
+ * swx_session_look had to say `doubtful`: else what it saw may be the shell that has not read the command yet.
+ * `commands` is from there too: if none has ended since, and the end of the running one was still not heard, the shell
+ * is asked, and its prompts are put back or made up for.  Output that is on its way meanwhile is the command's.  False:
+ * there is no doubt, and nothing was typed. */
 bool swx_session_resync(swx_session *session, uint64_t commands, int64_t now);
 swx_status swx_session_resize(swx_session *session, unsigned rows, unsigned columns, swx_error *err);
 
@@ -256,13 +265,14 @@ typedef struct {
     bool idle;         /* at the prompt, nothing queued */
     bool dead;         /* the shell ended: wait_status is valid */
     bool closed;
-    bool doubtful;     /* behind a carrier: the shell has read the command that runs, and its end was not heard; see swx_session_resync */
-    bool hides;        /* the command that runs has SWX_HINT_HIDES */
-    int wait_status;   /* of waitpid(2), or SWX_STATUS_LOST */
-    int64_t commenced;   /* when the last command was typed */
-    uint64_t commands;   /* finished */
+    /* behind a carrier: the shell has read the command that runs, and its end was not heard; see swx_session_resync */
+    bool doubtful;
+    bool hides;         /* the command that runs has SWX_HINT_HIDES */
+    int wait_status;    /* of waitpid(2), or SWX_STATUS_LOST */
+    int64_t commenced;  /* when the last command was typed */
+    uint64_t commands;  /* finished */
     uint64_t questions; /* asked */
-    uint64_t late;       /* bytes of output that came when no operation waited for them */
+    uint64_t late;      /* bytes of output that came when no operation waited for them */
 } swx_session_state;
 swx_session_state swx_session_look(const swx_session *session);
 

@@ -16,8 +16,8 @@
  *                                        in doubt        --> question --> restore --> conclude
  *
  * Behind a carrier the same question does three more things: it replaces the nonce of the start, which stands in two
- * environments, it asks for and restores the terminal's modes, and it arms PROMPT_COMMAND before a command that may touch the
- * prompts (armed at all times it would cost each command a quarter).
+ * environments, it asks for and restores the terminal's modes, and it arms PROMPT_COMMAND before a command that may
+ * touch the prompts (armed at all times it would cost each command a quarter).
  */
 #ifndef SWX_SESSION_PRIVATE_H
 #define SWX_SESSION_PRIVATE_H
@@ -34,9 +34,9 @@
 #define MS INT64_C(1000000)
 
 enum {
-    PART_LIMIT = 64 * 1024,   /* of an answer to a question */
+    PART_LIMIT = 64 * 1024, /* of an answer to a question */
     PARTS = 6,
-    RAW_TAIL = 2,             /* "}" and newline: typed when the terminal is itself again */
+    RAW_TAIL = 2, /* "}" and newline: typed when the terminal is itself again */
 };
 
 static const int64_t PARK_AFTER = 1000 * MS; /* without a command */
@@ -49,10 +49,10 @@ typedef enum { ASK, AWAIT_PROMPT, RESTORE } resync_phase;
 
 /* The best mark so far for the end of the running command. */
 typedef struct {
-    int rank; /* 0 none, 1 the number did not advance (an empty command), 2 the expected number or a guard */
-    int code; /* -1: not expanded */
+    int rank;      /* 0 none, 1 the number did not advance (an empty command), 2 the expected number or a guard */
+    int code;      /* -1: not expanded */
     bool conflict; /* marks of the same rank had different codes */
-    bool altered;       /* PS1 or PS0 are no longer what we made them */
+    bool altered;  /* PS1 or PS0 are no longer what we made them */
     bool ps0_kept; /* PS0 is */
     uint64_t number;
     uint32_t jobs;
@@ -70,68 +70,71 @@ struct swx_session {
     const char *loss;    /* why the session is lost, if that is known */
 
     swx_op *first, *last; /* waiting, in order */
-    int64_t expiry;     /* no waiting operation has an earlier deadline; some may have had */
+    int64_t expiry;       /* no waiting operation has an earlier deadline; some may have had */
     swx_op *current;      /* whose command runs, or NULL when it runs for nobody */
     swx_op *interrupts;   /* overtaking ones */
     swx_op *closer;
-    pid_t stopped;        /* the group that an interrupt was sent to, 0: none since the command began */
-    pid_t newborn;        /* the group of a child that was no program yet when it was sent one; 0: there was none */
+    pid_t stopped;      /* the group that an interrupt was sent to, 0: none since the command began */
+    pid_t newborn;      /* the group of a child that was no program yet when it was sent one; 0: there was none */
     int64_t worked;     /* the shell's own processor time when its terminal was last known to be its own */
     int64_t last_start; /* of any process then, see swx_kernel_last_start */
-    int64_t reader_ahead; /* since when another process's read of the terminal is seen ahead of the shell's; 0: it is not */
+    /* since when another process's read of the terminal is seen ahead of the shell's; 0: it is not */
+    int64_t reader_ahead;
 
-    swx_buf pending;   /* typed and not yet written */
-    size_t written;    /* bytes of it that are */
-    size_t column;     /* bytes of the last line that was typed to a program */
-    bool paced;         /* that has a line which is longer than a terminal keeps: it is written in pieces, see flush_paced */
-    bool passed_on;     /* the last piece is a part of a line */
+    swx_buf pending; /* typed and not yet written */
+    size_t written;  /* bytes of it that are */
+    size_t column;   /* bytes of the last line that was typed to a program */
+    /* that has a line which is longer than a terminal keeps: it is written in pieces, see flush_paced */
+    bool paced;
+    bool passed_on;            /* the last piece is a part of a line */
     bool shell_may_have_piece; /* and the shell may have it: nothing else may be typed, nor be called ended */
-    int64_t pace;       /* when to look whether the last piece was read */
-    swx_buf output;    /* of the running command */
-    bool reader_is_behind; /* the reader of that is too far behind; see swx_session_wants_read */
+    int64_t pace;              /* when to look whether the last piece was read */
+    swx_buf output;            /* of the running command */
+    bool reader_is_behind;     /* the reader of that is too far behind; see swx_session_wants_read */
 
     /* the running command */
     candidate found;
-    bool begun;         /* its START mark came, or none is expected */
+    bool begun; /* its START mark came, or none is expected */
     bool expects_start;
-    bool started;       /* a START mark came: the shell's count has to go up */
-    bool start_dropped; /* see swx_completion_drop_start */
-    bool number_too_high; /* a mark had a number that is too high: somebody else may have typed a command */
-    uint64_t base;     /* the shell's count before it */
-    bool numbers_may_skip; /* lines typed to programs: numbers may advance by more than one */
+    bool started;           /* a START mark came: the shell's count has to go up */
+    bool start_dropped;     /* see swx_completion_drop_start */
+    bool number_too_high;   /* a mark had a number that is too high: somebody else may have typed a command */
+    uint64_t base;          /* the shell's count before it */
+    bool numbers_may_skip;  /* lines typed to programs: numbers may advance by more than one */
     bool empty_line_before; /* an empty line was typed before it, whose prompt is still to come */
-    bool arriving;      /* its text is typed, but for its end, which waits until the shell has read the rest */
-    bool raw;           /* with the terminal in raw mode */
-    bool hidden;        /* and the end is to be typed without a trace, see swx_pty_hide */
-    swx_buf tail;      /* that end */
-    bool attached;      /* to a person's terminal */
+    bool arriving;          /* its text is typed, but for its end, which waits until the shell has read the rest */
+    bool raw;               /* with the terminal in raw mode */
+    bool hidden;            /* and the end is to be typed without a trace, see swx_pty_hide */
+    swx_buf tail;           /* that end */
+    bool attached;          /* to a person's terminal */
     bool readline_seen;
-    bool replied;       /* a query of its was answered, and it was not seen to read that: the shell may have */
+    bool replied; /* a query of its was answered, and it was not seen to read that: the shell may have */
     unsigned hints;
-    unsigned lines;     /* that were typed for it */
+    unsigned lines;      /* that were typed for it */
     uint32_t notices;    /* job notices in the output that are being verified */
     uint64_t notice_end; /* where the output ended then */
-    int64_t delivered; /* when it was typed, or the last line for its program */
-    int64_t commenced; /* when it was typed itself */
-    int64_t newest;     /* the process that was started last before that, as far as the shell had jobs then */
+    int64_t delivered;   /* when it was typed, or the last line for its program */
+    int64_t commenced;   /* when it was typed itself */
+    int64_t newest;      /* the process that was started last before that, as far as the shell had jobs then */
     int64_t last_data;
     int64_t check;      /* when to look at the shell again */
     int64_t idle_since; /* valid while it is; of a dead shell 0 if it was not */
-    int64_t park_at;    /* when to look whether it may go to rest: not moved with every command.  SWX_NEVER: it rests, or cannot */
-    bool hung_up;       /* the terminal is hung up, and no descriptor was left to end that: it is not to be watched */
+    /* when to look whether it may go to rest: not moved with every command.  SWX_NEVER: it rests, or cannot */
+    int64_t park_at;
+    bool hung_up; /* the terminal is hung up, and no descriptor was left to end that: it is not to be watched */
     int64_t backoff;
 
     /* what holds for the shell */
-    uint64_t number;   /* of the last prompt */
-    uint32_t jobs;     /* at the last prompt */
-    uint32_t owed;     /* how many of those at the one before may have ended without that bash has told of it yet */
-    bool start_marks;   /* PS0 works */
+    uint64_t number;  /* of the last prompt */
+    uint32_t jobs;    /* at the last prompt */
+    uint32_t owed;    /* how many of those at the one before may have ended without that bash has told of it yet */
+    bool start_marks; /* PS0 works */
     bool guard, reassert;
     bool brace_may_be_alias; /* a brace may be an alias: what PROMPT_COMMAND gets does without */
-    int code;          /* of the last command */
-    bool helper;        /* the shell's stdout is a pipe: what it prints comes through another process */
-    int64_t helper_busy; /* when it was last seen not to have read all */
-    int64_t helper_until; /* how long the end of this command waits for it; 0: the end was not seen yet */
+    int code;                /* of the last command */
+    bool helper;             /* the shell's stdout is a pipe: what it prints comes through another process */
+    int64_t helper_busy;     /* when it was last seen not to have read all */
+    int64_t helper_until;    /* how long the end of this command waits for it; 0: the end was not seen yet */
     unsigned start_misses;
     unsigned lost_prompts; /* questions in a row because the prompt carried no mark */
 
@@ -139,40 +142,48 @@ struct swx_session {
     resync_phase phase;
     unsigned attempt;
     int64_t give_up;
-    int doubted;   /* rank of the mark that was in doubt */
-    bool answered; /* report holds the truth about the command */
-    int64_t read_before; /* bytes that the shell had read when the command was typed, where no START mark will tell that it began;
-                          * -1: not known */
-    bool command_thrown_away; /* when the question was typed it had read no more: something has taken the command from the terminal */
+    int doubted;         /* rank of the mark that was in doubt */
+    bool answered;       /* report holds the truth about the command */
+    int64_t read_before; /* bytes that the shell had read when the command was typed, where no START mark will tell that
+                          * it began; -1: not known */
+    /* when the question was typed it had read no more: something has taken the command from the terminal */
+    bool command_thrown_away;
     bool prompt_missing; /* the reason: a prompt without a mark */
-    bool marks_impossible; /* our marks cannot be kept at all: only the kernel tells the end, and each time the shell is asked */
-    bool owner_saw_end; /* the owner says that the command has ended: what comes before the answer is its output, on its way */
+    /* our marks cannot be kept at all: only the kernel tells the end, and each time the shell is asked */
+    bool marks_impossible;
+    /* the owner says that the command has ended: what comes before the answer is its output, on its way */
+    bool owner_saw_end;
     bool unexpanded;
-    int64_t still;      /* what the shell had worked when it was seen silent where the kernel does not tell, or to have read a
-                          * command whose START mark did not come; 0: it was not */
+    int64_t still; /* what the shell had worked when it was seen silent where the kernel does not tell, or to have read
+                    * a command whose START mark did not come; 0: it was not */
     bool interrupted_once;
     int told;       /* the exit code that a mark told before that, -1: none did */
     bool ask_again; /* once the shell is back from that: what comes with a signal may be lost with it */
     swx_mark report;
-    int part; /* 0: noise, 1: PIPESTATUS and `$_`, 2: what PS1 prints, 3: what PS0 prints, 4: what PS2 prints, 5: the terminal's modes */
+    /* 0: noise, 1: PIPESTATUS and `$_`, 2: what PS1 prints, 3: what PS0 prints, 4: what PS2 prints, 5: the terminal's
+     * modes */
+    int part;
     swx_buf parts[PARTS];
 
     /* behind a carrier, where the shell's terminal cannot be looked at */
     bool nonce_is_exposed; /* the nonce stands in the carrier's environment and the shell's, for others to read */
-    bool adds_cr;       /* its "\n" comes as "\r\n", and there is no stty that could change it */
-    bool cut;           /* a CR was the last that was read: it may be the first half of that */
-    bool half_line_typed; /* half a line was typed to a program, and may lie there unread */
-    bool modes_may_differ; /* its modes may have changed: somebody typed, it was interrupted, or a program used the screen */
-    bool processed;     /* the answer to a question: "\n" came as "\r\n" after the command */
-    bool keeps_modes;   /* PROMPT_COMMAND puts them back, because what runs may set some in which nothing can be typed */
-    bool arms_prompt;   /* this question is there to arm PROMPT_COMMAND for the command that waits */
-    bool prompt_follows_guard; /* with a guard: the prompt shows behind it all the same, and nothing can be done about that */
-    int64_t interrupted_at; /* when ^C was typed for the running command, or sent; 0: not at all */
-    int64_t sync_newline_at; /* when an empty line was typed to see who reads the terminal after that; 0: not yet */
-    unsigned sync_newlines; /* how many */
-    candidate before;  /* the prompt before the first of them */
+    bool adds_cr;          /* its "\n" comes as "\r\n", and there is no stty that could change it */
+    bool cut;              /* a CR was the last that was read: it may be the first half of that */
+    bool half_line_typed;  /* half a line was typed to a program, and may lie there unread */
+    /* its modes may have changed: somebody typed, it was interrupted, or a program used the screen */
+    bool modes_may_differ;
+    bool processed; /* the answer to a question: "\n" came as "\r\n" after the command */
+    /* PROMPT_COMMAND puts them back, because what runs may set some in which nothing can be typed */
+    bool keeps_modes;
+    bool arms_prompt; /* this question is there to arm PROMPT_COMMAND for the command that waits */
+    /* with a guard: the prompt shows behind it all the same, and nothing can be done about that */
+    bool prompt_follows_guard;
+    int64_t interrupted_at;      /* when ^C was typed for the running command, or sent; 0: not at all */
+    int64_t sync_newline_at;     /* when an empty line was typed to see who reads the terminal after that; 0: not yet */
+    unsigned sync_newlines;      /* how many */
+    candidate before;            /* the prompt before the first of them */
     swx_modes_question question; /* of the question */
-    swx_buf modes;     /* as `stty -g` prints them: those that commands start with; empty until they are known */
+    swx_buf modes; /* as `stty -g` prints them: those that commands start with; empty until they are known */
 
     int64_t learn_until;
     int64_t close_step, close_limit;
@@ -225,8 +236,9 @@ bool swx_session_type_bytes(swx_session *s, const void *bytes, size_t size);
 /* Types the end of a command, and gives the terminal the modes in which it runs.  False: out of memory. */
 bool swx_session_type_end(swx_session *s);
 
-/* Drops half a line that the shell at its prompt would take for the beginning of what is typed next: it was typed to a program that
- * is gone, or a process has put it into the terminal's input.  Of a carrier: what was typed to a program.  False: out of memory. */
+/* Drops half a line that the shell at its prompt would take for the beginning of what is typed next: it was typed to a
+ * program that is gone, or a process has put it into the terminal's input.  Of a carrier: what was typed to a program.
+ * False: out of memory. */
 bool swx_session_drop_input(swx_session *s);
 
 /* A carrier that ends or keeps silent before the first prompt: what it said goes to whoever waits for the start. */
@@ -239,7 +251,8 @@ void swx_session_begin(swx_session *s, int64_t now);
 
 typedef enum { NOT_YET, AT_PROMPT, NO_EVIDENCE } where;
 
-/* Remembers the shell's program.  Whether a process is that still, and whether another program is in the shell's own (exec). */
+/* Remembers the shell's program.  Whether a process is that still, and whether another program is in the shell's own
+ * (exec). */
 void swx_shell_remember(swx_session *s);
 bool swx_shell_is_program_of(const swx_session *s, pid_t pid);
 bool swx_shell_is_replaced(const swx_session *s);
@@ -250,14 +263,15 @@ where swx_evidence_look(swx_session *s, unsigned looks);
 /* Whether the shell, which was seen in its read, waits there for input: nothing that was typed is on its way. */
 bool swx_evidence_waits_for_input(const swx_session *s);
 
-/* Reads until the terminal has nothing more: then all that was written before is here.  False: something else happened. */
+/* Reads until the terminal has nothing more: then all that was written before is here.  False: something else happened.
+ */
 bool swx_evidence_drained(swx_session *s, int64_t now);
 
 /* Nothing came for a while. */
 bool swx_evidence_is_silent(const swx_session *s, int64_t now);
 
-/* A shell whose prompts do not show is silent, has its terminal for itself, and has read all that was typed.  alone: and does
- * not wait for another process of its group, see swx_kernel_may_await_input. */
+/* A shell whose prompts do not show is silent, has its terminal for itself, and has read all that was typed.  alone:
+ * and does not wait for another process of its group, see swx_kernel_may_await_input. */
 bool swx_evidence_is_still(swx_session *s, int64_t now, bool alone);
 
 /* Another process may read the terminal ahead of the shell; it is killed. */
@@ -289,14 +303,16 @@ void swx_completion_look_again(swx_session *s, int64_t now);
 /* Whether the prompt shows, or may still do so. */
 bool swx_completion_shows_prompt(const swx_session *s, int64_t now);
 
-/* Looks whether what runs has come to its end.  fresh: right after output, when the shell may be on its way to its prompt. */
+/* Looks whether what runs has come to its end.  fresh: right after output, when the shell may be on its way to its
+ * prompt. */
 void swx_completion_check(swx_session *s, int64_t now, bool fresh);
 
 /* ---- swx_resync.c ---- */
 
 /* Asks the shell how its last command ended.  prompt_missing: because its prompt carried no mark. */
 void swx_resync_begin(swx_session *s, int64_t now, bool prompt_missing);
-void swx_resync_ask(swx_session *s, int64_t now, bool prompt_missing); /* the same, of a shell that may be asked meanwhile */
+/* the same, of a shell that may be asked meanwhile */
+void swx_resync_ask(swx_session *s, int64_t now, bool prompt_missing);
 
 /* Looks whether the question is answered, and goes on to what follows. */
 void swx_resync_check(swx_session *s, int64_t now);
@@ -330,16 +346,16 @@ void swx_output_take_output(swx_session *s, const uint8_t *bytes, size_t size);
 /* Bytes that are no mark: output, part of an answer, or noise, as the state has it. */
 void swx_output_take_plain(swx_session *s, const uint8_t *bytes, size_t size);
 
-/* Reads what is there, some hundred KiB at most.  whole: until a read finds nothing, which also flushes the kernel's queues;
- * else a short read is taken for the end, because a further one would only do that.  True: there may be more.
+/* Reads what is there, some hundred KiB at most.  whole: until a read finds nothing, which also flushes the kernel's
+ * queues; else a short read is taken for the end, because a further one would only do that.  True: there may be more.
  * Where a reader is behind it reads as far as there is room, of which there is more for `whole`. */
 bool swx_output_read(swx_session *s, bool whole, int64_t now);
 
 /* ---- swx_interrupt.c ---- */
 
-/* Bash 5.2 may go to its prompt on a SIGINT around the birth of a child, which forgets that signal, runs all the same and takes the
- * terminal.  The shell then waits for it behind the next command, whose exit code would be that child's: so it is asked something, and
- * the child, once it is a program, is sent another SIGINT while the shell waits. */
+/* Bash 5.2 may go to its prompt on a SIGINT around the birth of a child, which forgets that signal, runs all the same
+ * and takes the terminal.  The shell then waits for it behind the next command, whose exit code would be that child's:
+ * so it is asked something, and the child, once it is a program, is sent another SIGINT while the shell waits. */
 bool swx_interrupt_left_newborn(swx_session *s);
 void swx_interrupt_end_newborn(swx_session *s);
 

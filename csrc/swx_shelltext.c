@@ -8,8 +8,9 @@ enum { LINE_ROOM = 1024, PIECE = 4000, MODES_MAX = 400 };
 
 #define STTY "builtin command -p stty " /* the user may have changed PATH */
 
-/* As swx_pty_apply_modes has it: what is typed arrives as lines, and no letter is a key.  Echo, too, because here nothing could put it out of
- * sight while a command is typed.  What only some implementations know comes last, each by itself. */
+/* As swx_pty_apply_modes has it: what is typed arrives as lines, and no letter is a key.  Echo, too, because here
+ * nothing could put it out of sight while a command is typed.  What only some implementations know comes last, each by
+ * itself. */
 #define KEPT_LINES "icanon isig icrnl -igncr -inlcr -istrip -echo -echonl noflsh"
 #define KEPT_KEYS "intr '^C' quit '^\\' erase '^?' kill '^U' eof '^D' start '^Q' stop '^S' susp '^Z'"
 #define MORE_KEPT "iexten -parmrk -inpck -iuclc lnext '^V' werase '^W' rprnt '^R' eol '^-' eol2 '^-'"
@@ -37,7 +38,8 @@ swx_status swx_shelltext_prompts(swx_buf *out, const swx_marks *marks)
     return add(out, "builtin declare -g +ilux 'PS0=%s' 'PS1=%s' 'PS2=' || builtin :", ps0, ps1);
 }
 
-/* A group of which nothing is shown; where its first word may be an alias, simple commands that are each without stdout and stderr. */
+/* A group of which nothing is shown; where its first word may be an alias, simple commands that are each without stdout
+ * and stderr. */
 #define OPEN(bare) ((bare) ? "" : "{ ")
 #define CLOSE(bare) ((bare) ? SWX_BARE_CLOSE : SWX_GROUP_CLOSE)
 
@@ -75,7 +77,8 @@ bool swx_shelltext_is_modes(const uint8_t *text, size_t size)
     for (size_t i = 0; i < size; i++) {
         uint8_t letter = text[i] | 0x20;
         any = any || text[i] == ':';
-        if (!(text[i] >= '0' && text[i] <= '9') && !(letter >= 'a' && letter <= 'z') && text[i] != ':' && text[i] != '=') {
+        if (!(text[i] >= '0' && text[i] <= '9') && !(letter >= 'a' && letter <= 'z') && text[i] != ':' &&
+            text[i] != '=') {
             return false;
         }
     }
@@ -87,7 +90,8 @@ static swx_status add_modes_question(swx_buf *out, const swx_marks *marks, swx_m
     swx_status status = add(out, "builtin printf '\\033]7733;%%s;%d\\007\\n' %s >&0; ", SWX_MARK_VALUE, marks->nonce);
     if (status == SWX_OK && question == SWX_MODES_FIRST) {
         status = add(out, "case ${#PROMPT_COMMAND[@]}:$(builtin declare -f; builtin alias; builtin trap) in "
-                          "1:*PS[01]*|1:*PROMPT_*) builtin echo 1;; 1:*) builtin echo 0;; *) builtin echo 1;; esac >&0 2>/dev/null; ");
+                          "1:*PS[01]*|1:*PROMPT_*) builtin echo 1;; 1:*) builtin echo 0;; *) builtin echo 1;; esac >&0 "
+                          "2>/dev/null; ");
     }
     if (status == SWX_OK && question == SWX_MODES_KEEP) {
         status = add(out, STTY KEPT_LINES " " KEPT_KEYS " -opost >&0 2>/dev/null || builtin :; ");
@@ -99,20 +103,25 @@ static swx_status add_modes_question(swx_buf *out, const swx_marks *marks, swx_m
 swx_status swx_shelltext_question(swx_buf *out, const swx_marks *marks, swx_modes_question question)
 {
     /* The nonce is an argument of printf, so that the line itself, if it is ever echoed, holds no mark. */
-    swx_status status = add(out, SWX_QUESTION "\\033]7733;%%s;%d;%%s\\007%%s %%q\\033]7733;%%s;%d\\007%%s\\033]7733;%%s;%d\\007%%s"
-                            "\\033]7733;%%s;%d\\007%%s' %s \"$?\" \"${PIPESTATUS[*]@A}\"",
-                            SWX_MARK_REPORT, SWX_MARK_VALUE, SWX_MARK_VALUE, SWX_MARK_VALUE, marks->nonce);
+    swx_status status =
+        add(out,
+            SWX_QUESTION "\\033]7733;%%s;%d;%%s\\007%%s %%q\\033]7733;%%s;%d\\007%%s\\033]7733;%%s;%d\\007%%s"
+                         "\\033]7733;%%s;%d\\007%%s' %s \"$?\" \"${PIPESTATUS[*]@A}\"",
+            SWX_MARK_REPORT, SWX_MARK_VALUE, SWX_MARK_VALUE, SWX_MARK_VALUE, marks->nonce);
     /* PS1 may be unset, which is an error under `set -u`. */
     if (status == SWX_OK) {
-        status = add(out, " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\" %s \"${PS2+${PS2@P}}\" >&0; ", marks->nonce,
-                     marks->nonce, marks->nonce);
+        status = add(out, " \"$_\" %s \"${PS1+${PS1@P}}\" %s \"${PS0+${PS0@P}}\" %s \"${PS2+${PS2@P}}\" >&0; ",
+                     marks->nonce, marks->nonce, marks->nonce);
     }
     if (status == SWX_OK && question != SWX_MODES_SKIP) {
         status = add_modes_question(out, marks, question);
     }
     char end[64];
     snprintf(end, sizeof(end), "builtin printf '\\033]7733;%%s;%d;%%s\\007' %s", SWX_MARK_END, marks->nonce);
-    return status == SWX_OK ? add(out, "builtin test -t 2 || builtin [ -t 2 ] && %s \"1${PS1+${PS1@a}}\" >&0 || %s 0 >&0\n", end, end) : status;
+    return status == SWX_OK
+               ? add(out, "builtin test -t 2 || builtin [ -t 2 ] && %s \"1${PS1+${PS1@a}}\" >&0 || %s 0 >&0\n", end,
+                     end)
+               : status;
 }
 
 /* The next code in `[0]="1" [1]="0")`, behind which *at is then; -1: there is none. */
@@ -145,8 +154,8 @@ static swx_status add_status(swx_buf *out, const swx_restore *restore)
     return status == SWX_OK ? add(out, restore->code ? " && builtin :\n" : " || builtin :\n") : status;
 }
 
-/* Whether the text is one word as `printf %q` writes it.  Where another process has written between the marks it is not, and
- * must not be typed. */
+/* Whether the text is one word as `printf %q` writes it.  Where another process has written between the marks it is
+ * not, and must not be typed. */
 static bool is_quoted_word(const uint8_t *text, size_t size)
 {
     bool ansi = size > 2 && text[0] == '$' && text[1] == '\'';
@@ -155,7 +164,8 @@ static bool is_quoted_word(const uint8_t *text, size_t size)
     }
     size_t at = ansi ? 2 : 0, end = ansi ? size - 1 : size;
     for (; at < end; at++) {
-        if (text[at] < ' ' || text[at] == 0x7f || (ansi ? text[at] == '\'' : strchr(" '\"$`;&|<>()*?[]{}!^,", text[at]) != NULL)) {
+        if (text[at] < ' ' || text[at] == 0x7f ||
+            (ansi ? text[at] == '\'' : strchr(" '\"$`;&|<>()*?[]{}!^,", text[at]) != NULL)) {
             return false;
         }
         at += text[at] == '\\';
@@ -172,7 +182,8 @@ static size_t behind_character(const uint8_t *text, size_t size, size_t at, bool
         return at;
     }
     size_t digits = 0;
-    while (ansi && digits < 3 && at + 1 + digits < size && text[at + 1 + digits] >= '0' && text[at + 1 + digits] <= '7') {
+    while (ansi && digits < 3 && at + 1 + digits < size && text[at + 1 + digits] >= '0' &&
+           text[at + 1 + digits] <= '7') {
         digits++;
     }
     return at + 1 + (digits ? digits : 1);
@@ -205,7 +216,8 @@ swx_status swx_shelltext_restore(swx_buf *out, const swx_marks *marks, const swx
         status = add(out, "builtin shopt -s promptvars; ");
     }
     if (status == SWX_OK && restore->modes_size && swx_shelltext_is_modes(restore->modes, restore->modes_size)) {
-        status = add(out, STTY "%.*s 2>/dev/null <&0 || builtin :; ", (int)restore->modes_size, (const char *)restore->modes);
+        status = add(out, STTY "%.*s 2>/dev/null <&0 || builtin :; ", (int)restore->modes_size,
+                     (const char *)restore->modes);
     }
     if (status == SWX_OK && restore->disarm) {
         status = add(out, "builtin unset PROMPT_COMMAND; ");
@@ -226,10 +238,11 @@ swx_status swx_shelltext_restore(swx_buf *out, const swx_marks *marks, const swx
                                   : add(out, "builtin declare -g +ilux PS0='' PS1='' PS2='' || builtin :");
     }
     if (status == SWX_OK && restore->guard) { /* whoever sets them and wherever stderr goes later */
-        status = add(out,
-                     "; builtin declare -ga 'PROMPT_COMMAND[7733]=%sbuiltin printf '\\''\\033]7733;%%s;%d;%%s\\007'\\'' %s "
-                     "\"$?\" >&0; builtin declare -g +ilux '\\''PS0='\\'' '\\''PS1='\\'' '\\''PS2='\\''%s' || builtin :",
-                     OPEN(restore->brace_may_be_alias), SWX_MARK_GUARD, marks->nonce, CLOSE(restore->brace_may_be_alias));
+        status =
+            add(out,
+                "; builtin declare -ga 'PROMPT_COMMAND[7733]=%sbuiltin printf '\\''\\033]7733;%%s;%d;%%s\\007'\\'' %s "
+                "\"$?\" >&0; builtin declare -g +ilux '\\''PS0='\\'' '\\''PS1='\\'' '\\''PS2='\\''%s' || builtin :",
+                OPEN(restore->brace_may_be_alias), SWX_MARK_GUARD, marks->nonce, CLOSE(restore->brace_may_be_alias));
     }
     if (status == SWX_OK && restore->reassert) {
         status = add(out, "; ");

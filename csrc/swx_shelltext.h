@@ -20,8 +20,8 @@ swx_status swx_shelltext_prompts(swx_buf *out, const swx_marks *marks);
 swx_status swx_shelltext_reassert(swx_buf *out, const swx_marks *marks, bool bare);
 
 /* How our elements of PROMPT_COMMAND and their commands begin and end, wherever the shell shows them; the nonce is
- * in each.  Each is a group whose stdout and stderr are closed, so that neither a DEBUG trap nor `set -x` can show them, or, where
- * a brace may be an alias, bare commands. */
+ * in each.  Each is a group whose stdout and stderr are closed, so that neither a DEBUG trap nor `set -x` can show
+ * them, or, where a brace may be an alias, bare commands. */
 #define SWX_REASSERT "builtin declare -g +ilux 'PS0="
 #define SWX_REASSERT_END "'PS2='\n"
 #define SWX_REASSERT_TRACED " PS2=\n"
@@ -35,8 +35,9 @@ swx_status swx_shelltext_reassert(swx_buf *out, const swx_marks *marks, bool bar
 #define SWX_BARE_END "'PS2='" SWX_BARE_CLOSE "\n"
 #define SWX_REASSERT_BARE "'PS2=' 1>&- 2>&-\n"
 
-/* The first line of a carrier's startup script: the shell's terminal gets the modes that a session counts on (lines, signals,
- * no echo, bytes as programs write them, nothing flushed by an interrupt).  Where there is no stty nothing happens. */
+/* The first line of a carrier's startup script: the shell's terminal gets the modes that a session counts on (lines,
+ * signals, no echo, bytes as programs write them, nothing flushed by an interrupt).  Where there is no stty nothing
+ * happens. */
 swx_status swx_shelltext_modes(swx_buf *out);
 
 /* What a question asks about a terminal that cannot be looked at from here. */
@@ -47,35 +48,35 @@ typedef enum {
     SWX_MODES_FIRST /* how it is; and whether anything there may change the prompts without a hint */
 } swx_modes_question;
 
-/* The question: one line of simple commands (a trap on SIGCHLD may keep bash from knowing a reserved word at its beginning, and an alias
- * anywhere), and short: where such a trap waits to be run, bash loses a line that takes it several reads (1,024 bytes each).  The
- * answer is a REPORT mark (exit code), the declaration of PIPESTATUS, a blank, the last argument `$_` in the
- * shell's own quoting, a VALUE mark, the text that the user's prompt printed, a VALUE mark, what PS0 prints, the same for PS2, and an END mark (is stderr
- * the terminal, and the attributes of PS1).
- * All is expanded before anything is run, and goes to the terminal through fd 0, whatever stdout and stderr are.
+/* The question: one line of simple commands (a trap on SIGCHLD may keep bash from knowing a reserved word at its
+ * beginning, and an alias anywhere), and short: where such a trap waits to be run, bash loses a line that takes it
+ * several reads (1,024 bytes each).  The answer is a REPORT mark (exit code), the declaration of PIPESTATUS, a blank,
+ * the last argument `$_` in the shell's own quoting, a VALUE mark, the text that the user's prompt printed, a VALUE
+ * mark, what PS0 prints, the same for PS2, and an END mark (is stderr the terminal, and the attributes of PS1). All is
+ * expanded before anything is run, and goes to the terminal through fd 0, whatever stdout and stderr are.
  *
- * A question about modes adds a part before the END mark: a newline as the terminal made it before anything was put back; for
- * SWX_MODES_FIRST a line, 0 or 1: PROMPT_COMMAND has elements that are not ours, or functions, aliases or traps speak of
- * prompts; and the modes as `stty -g` prints them, nothing where there is no stty. */
+ * A question about modes adds a part before the END mark: a newline as the terminal made it before anything was put
+ * back; for SWX_MODES_FIRST a line, 0 or 1: PROMPT_COMMAND has elements that are not ours, or functions, aliases or
+ * traps speak of prompts; and the modes as `stty -g` prints them, nothing where there is no stty. */
 swx_status swx_shelltext_question(swx_buf *out, const swx_marks *marks, swx_modes_question question);
 
 typedef struct {
-    int code;               /* the exit status to restore */
+    int code;                  /* the exit status to restore */
     const uint8_t *pipestatus; /* as bash declares it: ([0]="0" [1]="1"); may be empty */
     size_t pipestatus_size;
-    const uint8_t *last;    /* `$_` in the shell's quoting; size 0: leave it */
+    const uint8_t *last; /* `$_` in the shell's quoting; size 0: leave it */
     size_t last_size;
-    bool prompt_variables;  /* switch prompt expansion on again */
-    bool readline;          /* switch readline off again */
-    bool silent;            /* prompts stay empty, because they would go where stderr goes, into the user's file */
-    bool guard;             /* mark the end of commands from PROMPT_COMMAND, because prompts are not seen */
-    bool reassert;          /* set PS1 again from PROMPT_COMMAND, because the user's PROMPT_COMMAND sets it each time */
-    bool unreassert;        /* take its element out again */
-    bool brace_may_be_alias;              /* a brace may be an alias: what PROMPT_COMMAND gets does without */
-    bool disarm;            /* take that out again: PROMPT_COMMAND is ours alone, and nothing needs it */
-    bool keep_modes;        /* have PROMPT_COMMAND put back the modes in which the shell can be typed to */
-    bool unkeep_modes;      /* take that out again */
-    const uint8_t *modes;   /* what the terminal is to be put back to, as `stty -g` printed it; size 0: leave it */
+    bool prompt_variables; /* switch prompt expansion on again */
+    bool readline;         /* switch readline off again */
+    bool silent;           /* prompts stay empty, because they would go where stderr goes, into the user's file */
+    bool guard;            /* mark the end of commands from PROMPT_COMMAND, because prompts are not seen */
+    bool reassert;         /* set PS1 again from PROMPT_COMMAND, because the user's PROMPT_COMMAND sets it each time */
+    bool unreassert;       /* take its element out again */
+    bool brace_may_be_alias; /* a brace may be an alias: what PROMPT_COMMAND gets does without */
+    bool disarm;             /* take that out again: PROMPT_COMMAND is ours alone, and nothing needs it */
+    bool keep_modes;         /* have PROMPT_COMMAND put back the modes in which the shell can be typed to */
+    bool unkeep_modes;       /* take that out again */
+    const uint8_t *modes;    /* what the terminal is to be put back to, as `stty -g` printed it; size 0: leave it */
     size_t modes_size;
 } swx_restore;
 
@@ -87,7 +88,7 @@ enum {
     SWX_PIPE_MAX = 100        /* stages of a pipeline whose codes are */
 };
 
-/* What puts prompts and state back after a question: one line, or several joined by backslashes where `$_` is long.  The
+/* What puts prompts and state back after a question: one line, or several joined by backslashes where `$_` is long. The
  * shell's `$?`, `$_` and PIPESTATUS (of up to SWX_PIPE_MAX stages) are then what the user's command left. */
 swx_status swx_shelltext_restore(swx_buf *out, const swx_marks *marks, const swx_restore *restore);
 

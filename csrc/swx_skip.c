@@ -125,7 +125,8 @@ static size_t find_bytewise(const swx_skip *skip, const uint8_t *bytes, size_t f
 }
 
 #if defined(__x86_64__)
-__attribute__((target("ssse3"))) static inline __m128i buckets_at(const swx_skip *skip, unsigned depth, const uint8_t *bytes)
+__attribute__((target("ssse3"))) static inline __m128i buckets_at(const swx_skip *skip, unsigned depth,
+                                                                  const uint8_t *bytes)
 {
     const __m128i low_half = _mm_set1_epi8(0x0F);
     __m128i low_table = _mm_loadu_si128((const __m128i *)(const void *)skip->nibbles[depth][0]);
@@ -137,12 +138,14 @@ __attribute__((target("ssse3"))) static inline __m128i buckets_at(const swx_skip
 }
 
 /* Reads 18 bytes per block of 16 places, so it stops early enough. */
-__attribute__((target("ssse3"))) static size_t find_vector(const swx_skip *skip, const uint8_t *bytes, size_t from, size_t size)
+__attribute__((target("ssse3"))) static size_t find_vector(const swx_skip *skip, const uint8_t *bytes, size_t from,
+                                                           size_t size)
 {
     size_t at = from;
     for (; size - at >= 16 + SWX_SKIP_FAST - 1; at += 16) {
-        __m128i all = _mm_and_si128(buckets_at(skip, 0, bytes + at),
-                                    _mm_and_si128(buckets_at(skip, 1, bytes + at + 1), buckets_at(skip, 2, bytes + at + 2)));
+        __m128i all =
+            _mm_and_si128(buckets_at(skip, 0, bytes + at),
+                          _mm_and_si128(buckets_at(skip, 1, bytes + at + 1), buckets_at(skip, 2, bytes + at + 2)));
         unsigned hits = ~(unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(all, _mm_setzero_si128())) & 0xFFFF;
         for (; hits; hits &= hits - 1) {
             size_t place = at + (unsigned)__builtin_ctz(hits);

@@ -2,8 +2,8 @@
  *
  * Each pattern says which bytes may be its first, its second, and so on.  Patterns share eight buckets, one bit each; a
  * place is a candidate when one bucket allows each of the bytes there.  With SSSE3 sixteen places are tested at once on
- * three bytes each, by looking up the two halves of a byte in tables of sixteen (the idea is "Teddy", of Hyperscan); what
- * passes is checked against the exact tables of all SWX_SKIP_DEPTH bytes.
+ * three bytes each, by looking up the two halves of a byte in tables of sixteen (the idea is "Teddy", of Hyperscan);
+ * what passes is checked against the exact tables of all SWX_SKIP_DEPTH bytes.
  */
 #ifndef SWX_SKIP_H
 #define SWX_SKIP_H

@@ -23,14 +23,13 @@ static bool within(uint8_t c, uint8_t first, uint8_t last) { return c >= first &
 static phase after_escape(uint8_t c)
 {
     switch (c) {
-    case '[':
-        return PARAMETERS;
-    case ']':
-        return OSC;
-    case 'P': case 'X': case '^': case '_':
-        return STRING;
-    default:
-        return within(c, 0x20, 0x2f) ? CHARSET : within(c, 0x30, 0x7e) ? DONE : BROKEN;
+    case '[': return PARAMETERS;
+    case ']': return OSC;
+    case 'P':
+    case 'X':
+    case '^':
+    case '_': return STRING;
+    default: return within(c, 0x20, 0x2f) ? CHARSET : within(c, 0x30, 0x7e) ? DONE : BROKEN;
     }
 }
 
@@ -38,23 +37,17 @@ static phase after_escape(uint8_t c)
 static phase next_phase(phase now, uint8_t c)
 {
     switch (now) {
-    case ESCAPE:
-        return after_escape(c);
+    case ESCAPE: return after_escape(c);
     case PARAMETERS:
         if (within(c, 0x30, 0x3f)) {
             return PARAMETERS;
         }
         /* fall through */
-    case INTERMEDIATE:
-        return within(c, 0x20, 0x2f) ? INTERMEDIATE : within(c, 0x40, 0x7e) ? DONE : BROKEN;
-    case CHARSET:
-        return within(c, 0x20, 0x2f) ? CHARSET : within(c, 0x30, 0x7e) ? DONE : BROKEN;
-    case OSC:
-        return c == BEL ? DONE : c == ESC ? OSC_END : c == CAN || c == SUB || c == '\n' ? BROKEN : OSC;
-    case STRING:
-        return c == ESC ? STRING_END : c == CAN || c == SUB ? BROKEN : STRING;
-    default: /* OSC_END, STRING_END */
-        return c == '\\' ? DONE : BROKEN;
+    case INTERMEDIATE: return within(c, 0x20, 0x2f) ? INTERMEDIATE : within(c, 0x40, 0x7e) ? DONE : BROKEN;
+    case CHARSET: return within(c, 0x20, 0x2f) ? CHARSET : within(c, 0x30, 0x7e) ? DONE : BROKEN;
+    case OSC: return c == BEL ? DONE : c == ESC ? OSC_END : c == CAN || c == SUB || c == '\n' ? BROKEN : OSC;
+    case STRING: return c == ESC ? STRING_END : c == CAN || c == SUB ? BROKEN : STRING;
+    default: /* OSC_END, STRING_END */ return c == '\\' ? DONE : BROKEN;
     }
 }
 

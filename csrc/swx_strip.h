@@ -1,26 +1,26 @@
 /* swx_strip.h: plain text from terminal output, as a stream.
  *
- * Removed, whole, wherever the input is cut (ECMA-48 sections 5.3 to 5.6; ECMA-35 for nF; xterm's ctlseqs for BEL as the
- * end of an OSC):
+ * Removed, whole, wherever the input is cut (ECMA-48 sections 5.3 to 5.6; ECMA-35 for nF; xterm's ctlseqs for BEL as
+ * the end of an OSC):
  *
  *   CSI      ESC [  parameters 0x30-0x3f, intermediates 0x20-0x2f, one final byte 0x40-0x7e
  *   strings  ESC ] (OSC), ESC P (DCS), ESC X (SOS), ESC ^ (PM), ESC _ (APC), up to ESC \; an OSC also up to BEL
  *   nF       ESC, one or more of 0x20-0x2f, one final byte 0x30-0x7e
  *   others   ESC and one byte of 0x30-0x7e (Fp, Fe, Fs), such as ESC 7, ESC =, ESC c, ESC M
  *
- * The result has no ESC and no C1 control but NEL (U+0085, an end of a line), so that nothing in it can act on a terminal, and
- * filtering it again changes nothing:
+ * The result has no ESC and no C1 control but NEL (U+0085, an end of a line), so that nothing in it can act on a
+ * terminal, and filtering it again changes nothing:
  *
- *   - Of what is no such sequence only the ESC goes; its text stays.  A CSI, nF or two-byte sequence ends before the first
- *     byte that cannot continue it (CAN, SUB and newlines among them).  A string ends before CAN, SUB, an ESC that no
- *     backslash follows and, if it is an OSC, a newline.  Any sequence ends when SWX_STRIP_HELD bytes of it have come and
- *     its end has not (a large image, for example), and at the end of the stream.  Reading goes on with the byte before
+ *   - Of what is no such sequence only the ESC goes; its text stays.  A CSI, nF or two-byte sequence ends before the
+ * first byte that cannot continue it (CAN, SUB and newlines among them).  A string ends before CAN, SUB, an ESC that no
+ *     backslash follows and, if it is an OSC, a newline.  Any sequence ends when SWX_STRIP_HELD bytes of it have come
+ * and its end has not (a large image, for example), and at the end of the stream.  Reading goes on with the byte before
  *     which it ended; an ESC there begins a new sequence.
- *   - A C1 control in UTF-8 (C2 and 80-9f, not 85) loses the C2.  What is left is invalid UTF-8, as a bare byte 80-9f of the input
- *     is, which a decoder shows as \x9b.  Where that would make another C1 with a C2 before it, it goes whole.
+ *   - A C1 control in UTF-8 (C2 and 80-9f, not 85) loses the C2.  What is left is invalid UTF-8, as a bare byte 80-9f
+ * of the input is, which a decoder shows as \x9b.  Where that would make another C1 with a C2 before it, it goes whole.
  *
- * Everything else passes through: BEL, BS, a lone CR, NUL, invalid UTF-8.  With crlf, each CR LF of the result becomes LF;
- * other CRs stay.
+ * Everything else passes through: BEL, BS, a lone CR, NUL, invalid UTF-8.  With crlf, each CR LF of the result becomes
+ * LF; other CRs stay.
  *
  * No allocation.  A state belongs to one caller at a time; different states are independent.
  */

@@ -28,7 +28,8 @@ typedef struct {
     alignas(16) char stacks[2][STACK_SIZE]; /* of the child and its child */
 } preparation;
 
-/* ---- in the child and its child, which share our memory and end or become a program before we go on: system calls only ---- */
+/* ---- in the child and its child, which share our memory and end or become a program before we go on: system calls
+ * only ---- */
 
 static void fail(preparation *p, const char *call)
 {
@@ -70,9 +71,10 @@ static int start_grandchild(void *argument)
     return 0;
 }
 
-/* ---- in the program -------------------------------------------------------------------------------------------- */
+/* ---- in the program ---- */
 
-/* What is short now may be there later; all else stays so: no executable, no pidfds, a system call that is forbidden. */
+/* What is short now may be there later; all else stays so: no executable, no pidfds, a system call that is forbidden.
+ */
 static swx_status judge_failure(const char *call, int sys_errno, swx_error *err)
 {
     bool is_short = sys_errno == EMFILE || sys_errno == ENFILE || sys_errno == ENOMEM || sys_errno == EAGAIN;
@@ -86,7 +88,8 @@ swx_status swx_supervisor_start(const char *executable, uint64_t *mark, swx_erro
     preparation p = { .executable = executable, .argv = argv };
     sigset_t all, before;
     *mark = 0;
-    if (getpid() == 1) { /* the kernel ends all of a pid namespace with its first process, whose child the supervisor would be */
+    if (getpid() ==
+        1) { /* the kernel ends all of a pid namespace with its first process, whose child the supervisor would be */
         return SWX_OK;
     }
     p.program = swx_child_open_pidfd(getpid());
@@ -109,7 +112,7 @@ swx_status swx_supervisor_start(const char *executable, uint64_t *mark, swx_erro
     return SWX_OK;
 }
 
-/* ---- the executable -------------------------------------------------------------------------------------------- */
+/* ---- the executable ---- */
 
 static time_t seconds(void)
 {

@@ -39,13 +39,18 @@ static swx_status read_stat(pid_t pid, process_stat *stat)
     }
     text[size] = 0;
     const char *name_end = strrchr(text, ')'); /* the name may hold anything */
-    const char *fields = " %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld %*s %llu"; /* 3, 4, 20, 22 */
-    int found = name_end ? sscanf(name_end + 1, fields, &stat->state, &stat->parent, &stat->threads, &stat->started) : 0;
+    /* 3, 4, 20, 22 */
+    const char *fields = " %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld %*s %llu";
+    int found =
+        name_end ? sscanf(name_end + 1, fields, &stat->state, &stat->parent, &stat->threads, &stat->started) : 0;
     return found == 4 ? SWX_OK : SWX_ESYS;
 }
 
 /* A process whose first thread has ended also says Z, but has other threads. */
-static bool is_dead(const process_stat *stat) { return (stat->state == 'Z' || stat->state == 'X') && stat->threads < 2; }
+static bool is_dead(const process_stat *stat)
+{
+    return (stat->state == 'Z' || stat->state == 'X') && stat->threads < 2;
+}
 
 /* Which of the marks the process carries; count: none. */
 static size_t find_mark(pid_t pid, const uint64_t *marks, size_t count)
@@ -77,7 +82,7 @@ typedef struct {
     const uint64_t *marks;
     size_t count;
     const pid_t *sessions; /* as many as marks, or NULL: whose members belong to it too; 0: none */
-    bool all;      /* what belongs to it by a sign is killed; else only the orphans that descend from that */
+    bool all;              /* what belongs to it by a sign is killed; else only the orphans that descend from that */
     orphan *orphans;
     size_t orphan_count, orphan_room;
     pid_t *children; /* of the process that is looked at */
@@ -209,8 +214,8 @@ static int64_t microseconds(void)
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-/* Until then it may be in the middle of a fork.  False: it still waits for a processor to stop on.  What sleeps all the same (frozen,
- * or in the kernel) may not stop for long, and starts nothing meanwhile. */
+/* Until then it may be in the middle of a fork.  False: it still waits for a processor to stop on.  What sleeps all the
+ * same (frozen, or in the kernel) may not stop for long, and starts nothing meanwhile. */
 static bool await_stop(hunt *h, pid_t pid)
 {
     process_stat stat;
@@ -224,8 +229,8 @@ static bool await_stop(hunt *h, pid_t pid)
     return !goes_on || stat.state != 'R';
 }
 
-/* All are listed before one is looked at, which takes longer than a fork: a parent that is not stopped would have new ones
- * for ever.  False: it was to be stopped, is not yet, and may have more children than these. */
+/* All are listed before one is looked at, which takes longer than a fork: a parent that is not stopped would have new
+ * ones for ever.  False: it was to be stopped, is not yet, and may have more children than these. */
 static bool take_children(hunt *h, pid_t parent, bool stopped)
 {
     bool complete = true;
@@ -243,7 +248,7 @@ static bool take_children(hunt *h, pid_t parent, bool stopped)
 static void take_grandchildren(hunt *h)
 {
     for (size_t i = 0; i < h->orphan_count; i++) { /* it grows meanwhile */
-        await_stop(h, h->orphans[i].pid); /* what it forks has no sign either */
+        await_stop(h, h->orphans[i].pid);          /* what it forks has no sign either */
         take_children(h, h->orphans[i].pid, false);
     }
 }
@@ -264,8 +269,8 @@ static long kill_orphans(const hunt *h)
     return found;
 }
 
-/* The sign is read again through a handle of the process, so that a reused pid is never hit.  Nothing slow comes before the
- * first signal, because a process that forks and leaves all the time is gone in a moment; what is stopped keeps its
+/* The sign is read again through a handle of the process, so that a reused pid is never hit.  Nothing slow comes before
+ * the first signal, because a process that forks and leaves all the time is gone in a moment; what is stopped keeps its
  * children until they are known.  Returns whether it was alive. */
 static bool kill_one(hunt *h, pid_t pid)
 {
@@ -282,7 +287,8 @@ static bool kill_one(hunt *h, pid_t pid)
     }
     if (alive) {
         send_signal(fd, pid, SIGSTOP);
-        /* Where it had no processor to stop on, the next look kills it: who is killed leaves children that nobody finds. */
+        /* Where it had no processor to stop on, the next look kills it: who is killed leaves children that nobody
+         * finds. */
         alive = !take_children(h, pid, true) || send_signal(fd, pid, SIGKILL);
     }
     close_handle(fd);

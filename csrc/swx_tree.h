@@ -4,14 +4,16 @@
 
 #include "swx_child.h"
 
-/* Looks at all processes and kills (SIGKILL) everything that carries one of the marks, and what descends from it.  Each is
- * stopped before it is killed, until its children are known.  Returns how many living processes were found, killed ones
- * that are not gone yet included: ask again until it is 0, which is only said after two looks.  1 also when no look was
- * possible now, for want of descriptors or memory; -1 when there is no /proc.  Numbers that cannot be marks find nothing.
- * A look takes about 30 us of CPU for each process that is found, and 20 ms at most of waiting for some to stop. */
+/* Looks at all processes and kills (SIGKILL) everything that carries one of the marks, and what descends from it.  Each
+ * is stopped before it is killed, until its children are known.  Returns how many living processes were found, killed
+ * ones that are not gone yet included: ask again until it is 0, which is only said after two looks.  1 also when no
+ * look was possible now, for want of descriptors or memory; -1 when there is no /proc.  Numbers that cannot be marks
+ * find nothing. A look takes about 30 us of CPU for each process that is found, and 20 ms at most of waiting for some
+ * to stop. */
 long swx_tree_kill_marked(const uint64_t *marks, size_t count);
 
-/* Which of the marks a living process carries: living[i] for marks[i].  False: no look was possible now, nothing is set. */
+/* Which of the marks a living process carries: living[i] for marks[i].  False: no look was possible now, nothing is
+ * set. */
 bool swx_tree_living(const uint64_t *marks, size_t count, bool *living);
 
 /* One step of ending the child with everything it started: kills what lives of it.  True when nothing does any more and
@@ -20,18 +22,18 @@ bool swx_tree_kill(swx_child *child);
 
 enum { SWX_CHILDREN_AT_ONCE = 64 };
 
-/* All of its steps, for up to SWX_CHILDREN_AT_ONCE children at once, which takes hardly longer than for one: what a look takes is the
- * machine's other processes.  Ends when for a second no fewer live than before; then the children alone are killed and reaped, which
- * may take another second. */
+/* All of its steps, for up to SWX_CHILDREN_AT_ONCE children at once, which takes hardly longer than for one: what a
+ * look takes is the machine's other processes.  Ends when for a second no fewer live than before; then the children
+ * alone are killed and reaped, which may take another second. */
 void swx_tree_end_all(swx_child *const *children, size_t count);
 
 /* Kills what descends from the child and has shed all other signs of that.  For before its parents are told to end. */
 void swx_tree_kill_orphans(const swx_child *child);
 
-/* Kills, of the child's processes in that group (0: in any), those of which a thread is blocked in a read of the terminal,
- * and waits (100 ms at most) until each is gone.  For those that have lost the foreground: a read that began before does
- * not notice that, and would take the next input from the shell.  One that was just woken is on a processor, and is not
- * found until it sleeps again: see swx_kernel_turn_of. */
+/* Kills, of the child's processes in that group (0: in any), those of which a thread is blocked in a read of the
+ * terminal, and waits (100 ms at most) until each is gone.  For those that have lost the foreground: a read that began
+ * before does not notice that, and would take the next input from the shell.  One that was just woken is on a
+ * processor, and is not found until it sleeps again: see swx_kernel_turn_of. */
 void swx_tree_kill_readers(const swx_child *child, pid_t group, const char *terminal);
 
 /* Whether the process itself sleeps in a read of that terminal.  False too where the kernel does not tell. */

@@ -1,5 +1,6 @@
-/* A carrier and sessions behind it, for the tests of those: a program of them is its own carrier.  `test_NAME carry PROGRAM...` puts its
- * terminal into raw mode and carries bytes to and from a terminal of PROGRAM's own, as `docker exec -it` does. */
+/* A carrier and sessions behind it, for the tests of those: a program of them is its own carrier.  `test_NAME carry
+ * PROGRAM...` puts its terminal into raw mode and carries bytes to and from a terminal of PROGRAM's own, as `docker
+ * exec -it` does. */
 #ifndef SWX_TEST_CARRIED_H
 #define SWX_TEST_CARRIED_H
 
@@ -12,7 +13,7 @@
 
 #include "turns.h"
 
-/* ---- the carrier ----------------------------------------------------------------------------------------------- */
+/* ---- the carrier ---- */
 
 static volatile sig_atomic_t resized;
 
@@ -71,15 +72,18 @@ static inline int carry(char **argv)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* ---- sessions behind it ---------------------------------------------------------------------------------------- */
+/* ---- sessions behind it ---- */
 
-static char *const carried[] = { (char[]){ "/proc/self/exe" }, (char[]){ "carry" }, (char[]){ "bash" }, (char[]){ "--noprofile" },
-                                 (char[]){ "--norc" }, (char[]){ "--noediting" }, (char[]){ "-i" }, NULL };
+static char *const carried[] = {
+    (char[]){ "/proc/self/exe" }, (char[]){ "carry" },       (char[]){ "bash" }, (char[]){ "--noprofile" },
+    (char[]){ "--norc" },         (char[]){ "--noediting" }, (char[]){ "-i" },   NULL
+};
 
 static inline swx_session *begin(char *const *argv)
 {
-    swx_session_config config = { .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 4 << 20,
-                                  .argv = argv };
+    swx_session_config config = {
+        .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 4 << 20, .argv = argv
+    };
     swx_session *s;
     swx_error err;
     CHECK(swx_session_new(&s, &config, now(), &err) == SWX_OK);

@@ -1,5 +1,5 @@
-/* A stream from the input, after a byte that says how it is cut: any cut gives the same payloads and the same error at the
- * same place, and no value reaches beyond its payload. */
+/* A stream from the input, after a byte that says how it is cut: any cut gives the same payloads and the same error at
+ * the same place, and no value reaches beyond its payload. */
 #include "harness.h"
 #include "swx_frame.h"
 
@@ -37,7 +37,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             other = swx_frame_take(&cut, &in, &rest, &same, &err);
             unread -= chunk - rest;
             if (other == SWX_OK) {
-                CHECK(status == SWX_OK && same.size == payload.size && memcmp(same.bytes, payload.bytes, same.size) == 0);
+                CHECK(status == SWX_OK && same.size == payload.size &&
+                      memcmp(same.bytes, payload.bytes, same.size) == 0);
             }
             free(copy);
         }

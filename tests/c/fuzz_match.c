@@ -73,7 +73,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         }
         at += consumed;
         CHECK(status == other && at == cut_at);
-        CHECK(status != SWX_OK || (hit.index == expected.index && hit.start == expected.start && hit.end == expected.end));
+        CHECK(status != SWX_OK ||
+              (hit.index == expected.index && hit.start == expected.start && hit.end == expected.end));
         if (status == SWX_OK && !consumed && hit.start == hit.end) {
             break;
         }

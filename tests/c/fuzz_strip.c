@@ -1,4 +1,5 @@
-/* The stream gives the same at every cut, in place as well; no ESC and no C1 is left, and nothing of plain text is lost. */
+/* The stream gives the same at every cut, in place as well; no ESC and no C1 is left, and nothing of plain text is
+ * lost. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,7 +47,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (size_t i = 0; i < total; i++) {
         require(out[i] != 0x1b && (i == 0 || out[i - 1] != 0xc2 || out[i] < 0x80 || out[i] > 0x9f || out[i] == 0x85));
     }
-    require(!swx_strip_needed(out, total) && swx_strip_whole(out, total, false) == total && memcmp(place, out, total) == 0);
+    require(!swx_strip_needed(out, total) && swx_strip_whole(out, total, false) == total &&
+            memcmp(place, out, total) == 0);
     free(out);
     free(place);
     return 0;

@@ -8,12 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(condition)                                                                     \
-    do {                                                                                     \
-        if (!(condition)) {                                                                  \
+#define CHECK(condition)                                                                          \
+    do {                                                                                          \
+        if (!(condition)) {                                                                       \
             fprintf(stderr, "%s:%d: %s: failed: %s\n", __FILE__, __LINE__, __func__, #condition); \
-            exit(1);                                                                         \
-        }                                                                                    \
+            exit(1);                                                                              \
+        }                                                                                         \
     } while (0)
 
 /* Of this process, and always the same three more: what reads them, "." and "..". */
@@ -31,15 +31,15 @@ static inline size_t open_descriptors(void)
 
 typedef void (*swx_test)(void);
 
-#define TEST_MAIN(...)                                                    \
-    int main(void)                                                        \
-    {                                                                     \
-        const swx_test tests[] = { __VA_ARGS__ };                         \
-        for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {   \
-            tests[i]();                                                   \
-        }                                                                 \
+#define TEST_MAIN(...)                                                      \
+    int main(void)                                                          \
+    {                                                                       \
+        const swx_test tests[] = { __VA_ARGS__ };                           \
+        for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {     \
+            tests[i]();                                                     \
+        }                                                                   \
         printf("%zu passed, 0 failed\n", sizeof(tests) / sizeof(tests[0])); \
-        return 0;                                                         \
+        return 0;                                                           \
     }
 
 #endif

@@ -62,7 +62,10 @@ static inline builder new_builder(void)
 /* The end of the next pattern. */
 static inline uint32_t end_of(builder *b) { return state(b, SWX_MATCH, b->counts.patterns, 0); }
 
-static inline uint32_t read_of(builder *b, const char *members, uint32_t out) { return state(b, SWX_READ, set(b, members), out); }
+static inline uint32_t read_of(builder *b, const char *members, uint32_t out)
+{
+    return state(b, SWX_READ, set(b, members), out);
+}
 
 /* A text in front of `out`. */
 static inline uint32_t text_of(builder *b, const char *text, uint32_t out)

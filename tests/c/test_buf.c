@@ -54,7 +54,8 @@ static void test_chop_takes_the_end_off(void)
                 swx_buf_init(&buf, limit);
                 CHECK(swx_buf_append(&buf, all, size) == SWX_OK);
                 size_t tail = size < 10 ? size : 10;
-                CHECK(swx_buf_ends_with(&buf, all + size - tail, tail) == (buf.size >= tail && (size <= limit || limit / 2 >= tail)));
+                CHECK(swx_buf_ends_with(&buf, all + size - tail, tail) ==
+                      (buf.size >= tail && (size <= limit || limit / 2 >= tail)));
                 swx_buf_chop(&buf, off);
                 size_t held = (size <= limit ? size : limit) - off;
                 CHECK(buf.size == held && buf.total == size - off);
@@ -125,7 +126,8 @@ static void test_narrow(void)
             for (size_t size = limit + 1; size < sizeof(all); size += 1 + size / 20) {
                 swx_buf buf, narrow;
                 swx_buf_init(&buf, wide);
-                CHECK(swx_buf_append(&buf, all, size / 3) == SWX_OK && swx_buf_append(&buf, all + size / 3, size - size / 3) == SWX_OK);
+                CHECK(swx_buf_append(&buf, all, size / 3) == SWX_OK &&
+                      swx_buf_append(&buf, all + size / 3, size - size / 3) == SWX_OK);
                 CHECK(swx_buf_narrow(&narrow, &buf, limit) == SWX_OK);
                 expect_held(&narrow, all, size);
                 expect_held(&buf, all, size);
@@ -141,5 +143,5 @@ static void test_narrow(void)
     }
 }
 
-TEST_MAIN(test_every_limit_and_chunk, test_narrow, test_chop_takes_the_end_off, test_clear_starts_again, test_clear_gives_large_memory_back,
-          test_failing_allocation_changes_nothing)
+TEST_MAIN(test_every_limit_and_chunk, test_narrow, test_chop_takes_the_end_off, test_clear_starts_again,
+          test_clear_gives_large_memory_back, test_failing_allocation_changes_nothing)

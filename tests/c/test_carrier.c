@@ -19,7 +19,9 @@ static void expect_hinted(swx_session *s, const char *line, unsigned hints, int 
 }
 
 /* Some of the modes inside, sorted by stty. */
-#define MODES "stty -a | grep -o -w -e '-*echo' -e '-*icanon' -e '-*opost' -e '-*isig' -e '-*noflsh' -e '-*ixany' | tr '\\n' ' '\n"
+#define MODES                                                                                                          \
+    "stty -a | grep -o -w -e '-*echo' -e '-*icanon' -e '-*opost' -e '-*isig' -e '-*noflsh' -e '-*ixany' | tr '\\n' ' " \
+    "'\n"
 static const char usual[] = "isig icanon -echo noflsh -opost -ixany ";
 
 static void expect_modes(swx_session *s, const char *wanted)
@@ -80,7 +82,8 @@ static void test_commands(void)
 static void test_fresh_nonce(void)
 {
     swx_session *s = open_carried();
-    expect_run(s, "n=${PS1#*7733;}; n=${n%%;*}; echo ${#n}; tr '\\0' '\\n' </proc/$$/environ | grep -c \"$n\"\n", 1, "16\n0\n");
+    expect_run(s, "n=${PS1#*7733;}; n=${n%%;*}; echo ${#n}; tr '\\0' '\\n' </proc/$$/environ | grep -c \"$n\"\n", 1,
+               "16\n0\n");
     expect_run(s, "tr '\\0' '\\n' </proc/$PPID/environ | grep -c -e '^PS1=.*7733;'\n", 0, "1\n");
     close_session(s);
 }
@@ -95,7 +98,8 @@ static void test_startup(void)
     expect_run(s, "echo hi\n", 0, "hi\n");
     close_session(s);
     char *const missing[] = { carried[0], carried[1], (char[]){ "/no/such/bash" }, NULL };
-    char *const refuses[] = { (char[]){ "sh" }, (char[]){ "-c" }, (char[]){ "echo 'No such container: x' >&2; exit 126" }, NULL };
+    char *const refuses[] = { (char[]){ "sh" }, (char[]){ "-c" },
+                              (char[]){ "echo 'No such container: x' >&2; exit 126" }, NULL };
     char *const silent[] = { (char[]){ "sh" }, (char[]){ "-c" }, (char[]){ "printf Password:; exec sleep 50" }, NULL };
     s = begin(missing);
     start = operation(SWX_OP_START, ":");
@@ -133,7 +137,9 @@ static void test_startup(void)
     EXPECT(&start, SWX_END_TIMEOUT, 0, "up\n");
     close_session(s);
     char *const none[] = { (char[]){ "/no/such/carrier" }, NULL };
-    swx_session_config config = { .shell = "bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 100, .argv = none };
+    swx_session_config config = {
+        .shell = "bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 100, .argv = none
+    };
     swx_error err;
     CHECK(swx_session_new(&s, &config, now(), &err) == SWX_ESYS && s == NULL);
 }
@@ -168,7 +174,8 @@ static void test_interrupts(void)
         expect_run(s, "echo $?\n", 0, "130\n");
     }
     /* What ignores it is its owner's to kill; then one waits. */
-    swx_op op = operation(SWX_OP_RUN, "sh -c 'trap \"\" INT; echo $$; exec sleep 100'\n"), stop = operation(SWX_OP_INTERRUPT, "");
+    swx_op op = operation(SWX_OP_RUN, "sh -c 'trap \"\" INT; echo $$; exec sleep 100'\n"),
+           stop = operation(SWX_OP_INTERRUPT, "");
     submit(s, &op);
     pid_t pid = number_from(s, &op);
     stop.step = 20 * MS;
@@ -203,7 +210,8 @@ static void test_readers_that_stay(void)
     const char *counts[] = { "1", "1 2", "1 2 3 4" };
     for (size_t i = 0; i < SWX_COUNT(counts); i++) {
         char line[200];
-        snprintf(line, sizeof(line), "bash -c 'exec 3<&0; for i in %s; do read -r x <&3 & done; echo up; exec sleep 50'\n", counts[i]);
+        snprintf(line, sizeof(line),
+                 "bash -c 'exec 3<&0; for i in %s; do read -r x <&3 & done; echo up; exec sleep 50'\n", counts[i]);
         swx_op op = operation(SWX_OP_RUN, line), stop = operation(SWX_OP_INTERRUPT, "");
         submit(s, &op);
         wait_for_output(s, &op, 3);
@@ -223,7 +231,8 @@ static void test_interrupts_at_the_end(void)
 {
     swx_session *s = open_carried();
     for (int i = 0; i < 30; i++) {
-        swx_op op = operation(SWX_OP_RUN, "sleep 0.03\n"), stop = operation(SWX_OP_INTERRUPT, ""), after = operation(SWX_OP_RUN, "echo after\n");
+        swx_op op = operation(SWX_OP_RUN, "sleep 0.03\n"), stop = operation(SWX_OP_INTERRUPT, ""),
+               after = operation(SWX_OP_RUN, "echo after\n");
         submit(s, &op);
         submit(s, &after);
         rest(s, 25 * MS + i * MS / 3);
@@ -249,14 +258,16 @@ static void test_prompts(void)
     /* Armed before the first command that may touch them, with nothing changed by it. */
     expect_hinted(s, "echo $? ${PIPESTATUS[@]}; x=y; PS1=\"$x \"\n", SWX_HINT_PROMPT | SWX_HINT_SOURCE, 0, "4 1 0 4\n");
     CHECK(swx_session_look(s).questions == questions + 2 && swx_session_look(s).commands == commands + 1);
-    const char *prompts[] = { "PS1='$ '\n", "unset PS1 PS0\n", "PS1='(venv) '$PS1\n", "PROMPT_COMMAND='PS1=x PS0=y PS2=z'\n", "PS1=; PS0=\n" };
+    const char *prompts[] = { "PS1='$ '\n", "unset PS1 PS0\n", "PS1='(venv) '$PS1\n",
+                              "PROMPT_COMMAND='PS1=x PS0=y PS2=z'\n", "PS1=; PS0=\n" };
     for (size_t i = 0; i < SWX_COUNT(prompts); i++) {
         expect_hinted(s, prompts[i], SWX_HINT_SOURCE, 0, "");
         expect_run(s, "echo one; (exit 5)\n", 5, "one\n");
         expect_run(s, "{\necho two $?\n}\n", 0, "two 5\n");
     }
     close_session(s);
-    static const char *const startup[] = { "PROMPT_COMMAND='PS1=user\\>'", "activate() { PS1='(venv) '; }", "alias activate='PS1=x'",
+    static const char *const startup[] = { "PROMPT_COMMAND='PS1=user\\>'", "activate() { PS1='(venv) '; }",
+                                           "alias activate='PS1=x'",
                                            "trap 'PS1=x' USR1; activate() { kill -USR1 $$; }" };
     for (size_t i = 0; i < SWX_COUNT(startup); i++) {
         s = open_with(startup[i]);
@@ -393,8 +404,9 @@ static void test_ends(void)
 /* A start and a command while allocation number i fails.  True when it did not come to that. */
 static bool session_with_failure(unsigned long i)
 {
-    swx_session_config config = { .shell = "bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 1 << 20,
-                                  .argv = carried };
+    swx_session_config config = {
+        .shell = "bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 1 << 20, .argv = carried
+    };
     swx_session *s;
     swx_error err;
     swx_alloc_fail_at(i, 0);
@@ -403,7 +415,8 @@ static bool session_with_failure(unsigned long i)
         CHECK(err.status == SWX_ENOMEM);
         return false;
     }
-    swx_op start = operation(SWX_OP_START, ":"), op = operation(SWX_OP_RUN, "echo hi; PS1=; (exit 3)\n"), stop = operation(SWX_OP_CLOSE, "");
+    swx_op start = operation(SWX_OP_START, ":"), op = operation(SWX_OP_RUN, "echo hi; PS1=; (exit 3)\n"),
+           stop = operation(SWX_OP_CLOSE, "");
     op.hints = SWX_HINT_PROMPT | SWX_HINT_STTY;
     submit(s, &start);
     wait_for(s, &start);
@@ -414,7 +427,8 @@ static bool session_with_failure(unsigned long i)
     bool good = swx_alloc_count() < i;
     swx_alloc_fail_at(0, 0);
     CHECK(start.end == SWX_END_DONE || start.end == SWX_END_MEMORY || start.end == SWX_END_LOST);
-    CHECK(op.end == SWX_END_DONE ? op.code == 3 : op.end == SWX_END_MEMORY || op.end == SWX_END_LOST || op.end == SWX_END_NONE);
+    CHECK(op.end == SWX_END_DONE ? op.code == 3
+                                 : op.end == SWX_END_MEMORY || op.end == SWX_END_LOST || op.end == SWX_END_NONE);
     CHECK(!good || op.end == SWX_END_DONE);
     submit(s, &stop);
     wait_for(s, &stop);
@@ -437,7 +451,9 @@ static void test_no_memory(void)
 #endif
 }
 
-static const swx_test tests[] = { test_commands, test_fresh_nonce, test_startup, test_interrupts, test_readers_that_stay,
-                                  test_interrupts_at_the_end, test_prompts, test_modes, test_lines, test_ends, test_no_memory };
+static const swx_test tests[] = {
+    test_commands, test_fresh_nonce, test_startup, test_interrupts, test_readers_that_stay, test_interrupts_at_the_end,
+    test_prompts,  test_modes,       test_lines,   test_ends,       test_no_memory
+};
 
 int main(int argc, char **argv) { return run_or_carry(tests, SWX_COUNT(tests), argc, argv); }

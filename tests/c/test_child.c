@@ -85,19 +85,31 @@ static void test_codes(void)
     expect_script("kill -9 $$", 128 + 9, "");
     expect_script("kill -TERM $$", 128 + 15, "");
     expect_script("cat; echo err >&2", 0, "err\n");
-    expect_script("test $(ps -o pid=,pgid=,sid= -p $$ | tr -s ' ' '\\n' | sort -u | grep -c .) = 1", 0, ""); /* leads all three */
+    /* leads all three */
+    expect_script("test $(ps -o pid=,pgid=,sid= -p $$ | tr -s ' ' '\\n' | sort -u | grep -c .) = 1", 0, "");
 }
 
 static void test_failures(void)
 {
     int null = null_fd();
     char *argv[] = { "x", NULL };
-    const struct { const char *file, *directory; int failed; } cases[] = {
-        { "/nonexistent/program", NULL, ENOENT }, { "/etc/passwd", NULL, EACCES }, { "/bin/true", "/nonexistent", ENOENT },
-        { "no-such-program-in-path", NULL, ENOENT }, { "/", NULL, EACCES },
+    const struct {
+        const char *file, *directory;
+        int failed;
+    } cases[] = {
+        { "/nonexistent/program", NULL, ENOENT },
+        { "/etc/passwd", NULL, EACCES },
+        { "/bin/true", "/nonexistent", ENOENT },
+        { "no-such-program-in-path", NULL, ENOENT },
+        { "/", NULL, EACCES },
     };
     for (size_t i = 0; i < SWX_COUNT(cases); i++) {
-        swx_spawn spawn = { .file = cases[i].file, .argv = argv, .directory = cases[i].directory, .input = null, .output = null, .error = null };
+        swx_spawn spawn = { .file = cases[i].file,
+                            .argv = argv,
+                            .directory = cases[i].directory,
+                            .input = null,
+                            .output = null,
+                            .error = null };
         swx_child child;
         swx_error err;
         CHECK(swx_child_start(&child, &spawn, &err) == SWX_ESYS);
@@ -116,7 +128,13 @@ static void test_directory_and_environment(void)
     CHECK(pipe2(pair, O_CLOEXEC) == 0);
     char *argv[] = { "sh", "-c", "pwd; echo $A; env | wc -l", NULL };
     char *environment[] = { "A=b c", "PATH=/usr/bin:/bin", "PWD=/", NULL };
-    swx_spawn spawn = { .file = "/bin/sh", .argv = argv, .environment = environment, .directory = "/usr", .input = null, .output = pair[1], .error = pair[1] };
+    swx_spawn spawn = { .file = "/bin/sh",
+                        .argv = argv,
+                        .environment = environment,
+                        .directory = "/usr",
+                        .input = null,
+                        .output = pair[1],
+                        .error = pair[1] };
     swx_child child;
     char got[256];
     CHECK(swx_child_start(&child, &spawn, NULL) == SWX_OK);
@@ -185,7 +203,8 @@ static void test_low_descriptors(void)
         output = pair[0];
         slurp(output, got[0], sizeof(got[0]));
         slurp(error[0], got[1], sizeof(got[1]));
-        dprintf(report, "%s", strcmp(got[0], "out\n") || strcmp(got[1], "err\n") ? "low descriptors: wrong output\n" : "");
+        dprintf(report, "%s",
+                strcmp(got[0], "out\n") || strcmp(got[1], "err\n") ? "low descriptors: wrong output\n" : "");
         _exit(strcmp(got[0], "out\n") || strcmp(got[1], "err\n") ? 3 : 0);
     }
     int status;
@@ -197,7 +216,8 @@ static void test_terminal(void)
     swx_pty pty;
     swx_child child;
     CHECK(swx_pty_open(&pty, false, 24, 80, NULL) == SWX_OK);
-    char *argv[] = { "bash", "-c", "test -t 0 && test -t 1 && test -t 2 && echo tty >/dev/tty; sleep 100; exit 3", NULL };
+    char *argv[] = { "bash", "-c", "test -t 0 && test -t 1 && test -t 2 && echo tty >/dev/tty; sleep 100; exit 3",
+                     NULL };
     swx_spawn spawn = { .file = "bash", .argv = argv, .terminal = pty.path };
     CHECK(swx_child_start(&child, &spawn, NULL) == SWX_OK);
     struct pollfd ready = { .fd = pty.master, .events = POLLIN };
@@ -274,7 +294,8 @@ static void test_strays(void)
 {
     static const char *const scripts[] = {
         "bash -c 'ulimit -R 1000; ulimit -x 1000; exec setsid sh -c \"echo ready; sleep 1000 & wait\"' & wait",
-        "setsid bash -c 'ulimit -R 1000; ulimit -x 1000; setsid sh -c \"setsid sleep 1000 & setsid sleep 1000 & echo ready; wait\"; true' & wait",
+        "setsid bash -c 'ulimit -R 1000; ulimit -x 1000; setsid sh -c \"setsid sleep 1000 & setsid sleep 1000 & echo "
+        "ready; wait\"; true' & wait",
         "(bash -c 'ulimit -R 1000; ulimit -x 1000; set -m; sleep 1000 & echo ready' &) ; exec sleep 1000",
         "ulimit -R 1000; ulimit -x 1000; setsid sh -c 'sleep 1000 & echo ready; wait'; true",
     };
@@ -358,7 +379,8 @@ static void test_marks_are_own(void)
     CHECK(swx_tree_kill_marked(&children[1].mark, 1) == 1);
     await_end(&children[1]);
     CHECK(swx_tree_living(some, 3, living) && !living[0] && living[1] && !living[2]);
-    CHECK(swx_child_code(&children[1]) == 128 + SIGKILL && !swx_child_ended(&children[0]) && !swx_child_ended(&children[2]));
+    CHECK(swx_child_code(&children[1]) == 128 + SIGKILL && !swx_child_ended(&children[0]) &&
+          !swx_child_ended(&children[2]));
     const uint64_t rest[] = { children[2].mark, children[0].mark };
     CHECK(swx_tree_kill_marked(rest, 2) == 2);
     for (int i = 0; i < 3; i++) {
@@ -445,7 +467,7 @@ static void test_reaped_by_others(void)
     swx_child_close(&child);
 }
 
-TEST_MAIN(test_codes, test_failures, test_directory_and_environment, test_signals_are_reset, test_no_descriptor_leaks_in,
-          test_low_descriptors, test_terminal, test_group_signal, test_escapees, test_strays,
-          test_leaderless_process, test_marks_are_own,
-          test_without_descriptors, test_reaped_by_the_kernel, test_reaped_by_others)
+TEST_MAIN(test_codes, test_failures, test_directory_and_environment, test_signals_are_reset,
+          test_no_descriptor_leaks_in, test_low_descriptors, test_terminal, test_group_signal, test_escapees,
+          test_strays, test_leaderless_process, test_marks_are_own, test_without_descriptors, test_reaped_by_the_kernel,
+          test_reaped_by_others)

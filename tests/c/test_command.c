@@ -35,17 +35,54 @@ static swx_scan scan_guarded(const guarded *g, const char *text, size_t size)
 }
 
 static const char *const COMPLETE[] = {
-    "a", "a b|c&&d||e;f&g", "a 'x' \"y $(z \"w\") ${v:-u} `t \\` s`\" $'r\\'q' $\"p\"", "a=1 b[2]+=3 c=(4 [5]=6 #7\n8) d",
-    "cat <<E <<-'F'>g\nx\nE\n\ty\n\tF\nh", "cat <<E\n\\\\\nx\\\ny\nE", "if a;then b;elif c;then d;else e;fi>f",
-    "while a;do b;done;until c\ndo d;done", "for a in b c;do d;done;for e;do f;done;for((;;));do g;done",
-    "select a in b;do c;done", "case a in(b|c)d;;e)f;&*);;&'g h')i\nesac", "{ a;};(b);((c+(d)*2))", "a(){ b;};function c { d;}",
-    "[[ -f a && ! ( b = c* || d =~ ^(e|f)+$ ) ]]", "[[ a -nt b\n]]", "[[ a ]]", "[[ a ]]&&b", "! a|b;time c", "a $((1+$(b)*${#c[@]}))",
-    "a <(b) >(c) 2>&1 3<&- >|d &>e <<<f <>g", "a \\\n b\\\nc", "a#b # c", "a $$ $? ${!b} ${c//d/e} ${f[@]} $",
+    "a",
+    "a b|c&&d||e;f&g",
+    "a 'x' \"y $(z \"w\") ${v:-u} `t \\` s`\" $'r\\'q' $\"p\"",
+    "a=1 b[2]+=3 c=(4 [5]=6 #7\n8) d",
+    "cat <<E <<-'F'>g\nx\nE\n\ty\n\tF\nh",
+    "cat <<E\n\\\\\nx\\\ny\nE",
+    "if a;then b;elif c;then d;else e;fi>f",
+    "while a;do b;done;until c\ndo d;done",
+    "for a in b c;do d;done;for e;do f;done;for((;;));do g;done",
+    "select a in b;do c;done",
+    "case a in(b|c)d;;e)f;&*);;&'g h')i\nesac",
+    "{ a;};(b);((c+(d)*2))",
+    "a(){ b;};function c { d;}",
+    "[[ -f a && ! ( b = c* || d =~ ^(e|f)+$ ) ]]",
+    "[[ a -nt b\n]]",
+    "[[ a ]]",
+    "[[ a ]]&&b",
+    "! a|b;time c",
+    "a $((1+$(b)*${#c[@]}))",
+    "a <(b) >(c) 2>&1 3<&- >|d &>e <<<f <>g",
+    "a \\\n b\\\nc",
+    "a#b # c",
+    "a $$ $? ${!b} ${c//d/e} ${f[@]} $",
 };
 
 static const char *const UNSURE[] = {
-    "fi", "a &&", "(a", "a)", "{ a }", "cat <<E", "cat <<E\nE\\\n", "echo 'a", "a=(", "x=$(cat <<E\nE)", "a >2>b", "${a",
-    "for((;));do a;done", "[[ a ]", "a $(( 1 ) )", "a ${b<(c}", "case a in esac)", "a(b)", "((a)", "coproc a", "a\\", "@(a)",
+    "fi",
+    "a &&",
+    "(a",
+    "a)",
+    "{ a }",
+    "cat <<E",
+    "cat <<E\nE\\\n",
+    "echo 'a",
+    "a=(",
+    "x=$(cat <<E\nE)",
+    "a >2>b",
+    "${a",
+    "for((;));do a;done",
+    "[[ a ]",
+    "a $(( 1 ) )",
+    "a ${b<(c}",
+    "case a in esac)",
+    "a(b)",
+    "((a)",
+    "coproc a",
+    "a\\",
+    "@(a)",
 };
 
 static void test_verdicts_of_every_prefix_between_guard_pages(void)
@@ -77,7 +114,8 @@ static void test_empty(void)
 
 static void test_depth_is_bounded(void)
 {
-    static const char *const openers[] = { "$(", "\"$(", "${a:-", "( ", "{ ", "if ", "a=(", "[[ (", "$((", "a[$(", "f() { " };
+    static const char *const openers[] = { "$(",  "\"$(", "${a:-", "( ",   "{ ",    "if ",
+                                           "a=(", "[[ (", "$((",   "a[$(", "f() { " };
     for (size_t i = 0; i < SWX_COUNT(openers); i++) {
         size_t one = strlen(openers[i]), size = one * 100000;
         uint8_t *text = malloc(size);
@@ -106,7 +144,10 @@ static void test_typed_bytes(void)
     expect_typed(SWX_DELIVERY_PLAIN, "\n a b \n\n", "a b \n");
     expect_typed(SWX_DELIVERY_GROUP, "a\nb # c\n", "{\na\nb # c\n}\n");
     expect_typed(SWX_DELIVERY_GROUP, "a \\\n", "{\na \\\n\n}\n");
-    expect_typed(SWX_DELIVERY_EVAL, "a 'b' \\\t!\n\x03" "1\xff", "\\builtin eval $'a \\'b\\' \\\\\\t!\\n\\0031\\377'\n");
+    expect_typed(SWX_DELIVERY_EVAL,
+                 "a 'b' \\\t!\n\x03"
+                 "1\xff",
+                 "\\builtin eval $'a \\'b\\' \\\\\\t!\\n\\0031\\377'\n");
     expect_typed(SWX_DELIVERY_EVAL, "-a", "\\builtin eval -- $'-a'\n");
     expect_typed(SWX_DELIVERY_EVAL, "", "\\builtin eval $''\n");
     expect_typed(SWX_DELIVERY_EVAL, "a \\", "\\builtin eval $'a \\\\\\\\'\n");
@@ -181,4 +222,5 @@ static void test_failing_allocations_change_nothing(void) {}
 #endif
 
 TEST_MAIN(test_verdicts_of_every_prefix_between_guard_pages, test_empty, test_depth_is_bounded, test_typed_bytes,
-          test_typed_lines_and_bound_at_every_size, test_refusals_change_nothing, test_failing_allocations_change_nothing)
+          test_typed_lines_and_bound_at_every_size, test_refusals_change_nothing,
+          test_failing_allocations_change_nothing)

@@ -137,7 +137,8 @@ static void test_answers(void)
 
 static void test_input(void)
 {
-    expect((swx_exec_config){ .input = (const uint8_t *)"a\0b\n", .input_size = 4 }, "od -An -c", 0, "   a  \\0   b  \\n\n", "");
+    expect((swx_exec_config){ .input = (const uint8_t *)"a\0b\n", .input_size = 4 }, "od -An -c", 0,
+           "   a  \\0   b  \\n\n", "");
     enum { SIZE = 3 << 20 };
     uint8_t *much = malloc(SIZE);
     CHECK(much);
@@ -149,8 +150,8 @@ static void test_input(void)
 
 static void test_merge_keeps_order(void)
 {
-    expect((swx_exec_config){ .merge = true },
-           "for i in 1 2 3 4 5; do echo o$i; echo e$i >&2; done", 0, "o1\ne1\no2\ne2\no3\ne3\no4\ne4\no5\ne5\n", "");
+    expect((swx_exec_config){ .merge = true }, "for i in 1 2 3 4 5; do echo o$i; echo e$i >&2; done", 0,
+           "o1\ne1\no2\ne2\no3\ne3\no4\ne4\no5\ne5\n", "");
 }
 
 static void test_large_output(void)
@@ -170,23 +171,34 @@ static void test_large_output(void)
     e = start((swx_exec_config){ .output_limit = 8 << 20 }, &o, "seq 500000; seq 500000 >&2");
     wait_for(e);
     result = swx_exec_answer(e);
-    CHECK(result.output->size == 3388895 && result.error->size == 3388895 && memcmp(result.output->data, result.error->data, 3388895) == 0);
+    CHECK(result.output->size == 3388895 && result.error->size == 3388895 &&
+          memcmp(result.output->data, result.error->data, 3388895) == 0);
     swx_exec_free(e);
 }
 
 static void test_cannot_be_executed(void)
 {
     char *argv[] = { "x", NULL };
-    const struct { const char *file, *directory; int failed; } cases[] = {
-        { "/nonexistent/x", NULL, ENOENT }, { "/etc/passwd", NULL, EACCES }, { "/bin/true", "/nonexistent", ENOENT },
+    const struct {
+        const char *file, *directory;
+        int failed;
+    } cases[] = {
+        { "/nonexistent/x", NULL, ENOENT },
+        { "/etc/passwd", NULL, EACCES },
+        { "/bin/true", "/nonexistent", ENOENT },
     };
     size_t before = open_descriptors();
     for (size_t i = 0; i < SWX_COUNT(cases); i++) {
         swx_exec *e;
         swx_error err;
         owner o = { 0 };
-        swx_exec_config config = { .file = cases[i].file, .argv = argv, .directory = cases[i].directory, .deadline = INT64_MAX,
-                                   .output_limit = 100, .done = noted, .owner = &o };
+        swx_exec_config config = { .file = cases[i].file,
+                                   .argv = argv,
+                                   .directory = cases[i].directory,
+                                   .deadline = INT64_MAX,
+                                   .output_limit = 100,
+                                   .done = noted,
+                                   .owner = &o };
         CHECK(swx_exec_new(&e, &config, &err) == SWX_ESYS && !e && err.sys_errno == cases[i].failed && err.call);
         CHECK(o.done == 0);
     }
@@ -226,7 +238,8 @@ static void test_timeout_kills_all(void)
         wait_for(e);
         int64_t took = now() - began;
         swx_exec_result result = swx_exec_answer(e);
-        CHECK(result.timed_out && !result.cancelled && holds(result.output, "begin\n") && result.wait_status == SIGKILL);
+        CHECK(result.timed_out && !result.cancelled && holds(result.output, "begin\n") &&
+              result.wait_status == SIGKILL);
         CHECK(took >= 1000 * MS);
         CHECK(swx_exec_fd(e, 0) == -1 && swx_exec_fd(e, 1) == -1 && swx_exec_fd(e, 2) == -1);
         close(alive[1]);
@@ -263,7 +276,8 @@ static void test_cancel(void)
     int begun[2];
     char script[512];
     CHECK(pipe(begun) == 0);
-    snprintf(script, sizeof(script), "echo begin; echo >/proc/%d/fd/%d; setsid sleep 1000 & sleep 1000", (int)getpid(), begun[1]);
+    snprintf(script, sizeof(script), "echo begin; echo >/proc/%d/fd/%d; setsid sleep 1000 & sleep 1000", (int)getpid(),
+             begun[1]);
     swx_exec *e = start(NONE, &o, script);
     CHECK(poll(&(struct pollfd){ .fd = begun[0], .events = POLLIN }, 1, 60000) == 1);
     close(begun[0]);
@@ -308,7 +322,8 @@ static void test_background_grandchild(void)
     int answer[2];
     char script[512], got[16] = { 0 };
     CHECK(pipe(answer) == 0);
-    snprintf(script, sizeof(script), "exec 9>/proc/%d/fd/%d; echo now; (sleep 1; seq 100000; seq 100000 >&2; echo alive >&9) & exit 7",
+    snprintf(script, sizeof(script),
+             "exec 9>/proc/%d/fd/%d; echo now; (sleep 1; seq 100000; seq 100000 >&2; echo alive >&9) & exit 7",
              (int)getpid(), answer[1]);
     swx_exec *e = start(NONE, &o, script);
     wait_for(e);
@@ -338,8 +353,9 @@ static void test_free(void)
         char script[512];
         size_t before = open_descriptors();
         CHECK(pipe(alive) == 0);
-        snprintf(script, sizeof(script), "exec 9>/proc/%d/fd/%d; setsid sh -c 'setsid sleep 1000 & sleep 1000' & echo; %s", (int)getpid(), alive[1],
-                 round == 2 ? "" : "sleep 1000");
+        snprintf(script, sizeof(script),
+                 "exec 9>/proc/%d/fd/%d; setsid sh -c 'setsid sleep 1000 & sleep 1000' & echo; %s", (int)getpid(),
+                 alive[1], round == 2 ? "" : "sleep 1000");
         swx_exec *e = start(NONE, &o, script);
         struct pollfd ready = { .fd = swx_exec_fd(e, 0), .events = POLLIN };
         CHECK(poll(&ready, 1, 60000) == 1);
@@ -348,7 +364,8 @@ static void test_free(void)
             swx_exec_cancel(e, now());
             swx_exec_due(e, now());
             usleep(20000);
-        } else if (round == 2) { /* ended, though nobody has asked yet; then it is cancelled: what it started goes, too */
+        } else if (round ==
+                   2) { /* ended, though nobody has asked yet; then it is cancelled: what it started goes, too */
             swx_exec_cancel(e, now());
         }
         swx_exec_free(e);
@@ -371,7 +388,9 @@ static void test_no_memory(void)
         char *argv[] = { "sh", "-c", "seq 20000; echo err >&2", NULL };
         swx_exec *e;
         swx_error err;
-        swx_exec_config config = { .file = "sh", .argv = argv, .deadline = INT64_MAX, .output_limit = 1 << 20, .done = noted, .owner = &o };
+        swx_exec_config config = {
+            .file = "sh", .argv = argv, .deadline = INT64_MAX, .output_limit = 1 << 20, .done = noted, .owner = &o
+        };
         swx_alloc_fail_at(i, 0);
         swx_status status = swx_exec_new(&e, &config, &err);
         if (status == SWX_OK) {
@@ -392,5 +411,6 @@ static void test_no_memory(void)
 #endif
 }
 
-TEST_MAIN(test_answers, test_input, test_merge_keeps_order, test_large_output, test_cannot_be_executed, test_timeout_kills_all,
-          test_in_time_after_all, test_cancel, test_no_spinning_while_killing, test_background_grandchild, test_free, test_no_memory)
+TEST_MAIN(test_answers, test_input, test_merge_keeps_order, test_large_output, test_cannot_be_executed,
+          test_timeout_kills_all, test_in_time_after_all, test_cancel, test_no_spinning_while_killing,
+          test_background_grandchild, test_free, test_no_memory)

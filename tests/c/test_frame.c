@@ -70,13 +70,27 @@ static void test_bodies_and_containers(void)
         uint32_t count;
     } values[] = {
         { "\xa0", 1, SWX_STR, 1, 0 },
-        { "\xa2""ab", 3, SWX_STR, 1, 0 },
-        { "\xd9\x02""ab", 4, SWX_STR, 2, 0 },
-        { "\xda\x00\x02""ab", 5, SWX_STR, 3, 0 },
-        { "\xdb\x00\x00\x00\x02""ab", 7, SWX_STR, 5, 0 },
-        { "\xc4\x01""a", 3, SWX_BIN, 2, 0 },
-        { "\xc5\x00\x01""a", 4, SWX_BIN, 3, 0 },
-        { "\xc6\x00\x00\x00\x01""a", 6, SWX_BIN, 5, 0 },
+        { "\xa2"
+          "ab",
+          3, SWX_STR, 1, 0 },
+        { "\xd9\x02"
+          "ab",
+          4, SWX_STR, 2, 0 },
+        { "\xda\x00\x02"
+          "ab",
+          5, SWX_STR, 3, 0 },
+        { "\xdb\x00\x00\x00\x02"
+          "ab",
+          7, SWX_STR, 5, 0 },
+        { "\xc4\x01"
+          "a",
+          3, SWX_BIN, 2, 0 },
+        { "\xc5\x00\x01"
+          "a",
+          4, SWX_BIN, 3, 0 },
+        { "\xc6\x00\x00\x00\x01"
+          "a",
+          6, SWX_BIN, 5, 0 },
         { "\x9f", 1, SWX_ARRAY, 1, 15 },
         { "\xdc\x01\x00", 3, SWX_ARRAY, 3, 256 },
         { "\xdd\xff\xff\xff\xff", 5, SWX_ARRAY, 5, UINT32_MAX },
@@ -188,7 +202,8 @@ static void test_a_whole_frame_is_not_copied(void)
     swx_error err;
     for (size_t i = 0; i < FRAMES; i++) {
         const uint8_t *begin = at;
-        CHECK(swx_frame_take(&stream, &at, &left, &payload, &err) == SWX_OK && payload.bytes == begin + SWX_FRAME_HEADER);
+        CHECK(swx_frame_take(&stream, &at, &left, &payload, &err) == SWX_OK &&
+              payload.bytes == begin + SWX_FRAME_HEADER);
     }
     CHECK(!stream.data && !left);
 }
@@ -202,7 +217,8 @@ static void test_memory(void)
     swx_error err;
     const uint8_t *at = (const uint8_t *)"\xff\xff\xff\xffx";
     size_t left = 5;
-    CHECK(swx_frame_take(&stream, &at, &left, &payload, &err) == SWX_MORE && stream.size == 5 && stream.capacity <= 512);
+    CHECK(swx_frame_take(&stream, &at, &left, &payload, &err) == SWX_MORE && stream.size == 5 &&
+          stream.capacity <= 512);
     swx_frame_reset(&stream);
     for (int round = 0; round < 2; round++) { /* one of 1 MiB in two parts */
         memcpy(bytes, "\0\x0f\xff\xfc", SWX_FRAME_HEADER);
@@ -211,7 +227,8 @@ static void test_memory(void)
         CHECK(swx_frame_take(&stream, &at, &left, &payload, &err) == SWX_MORE);
         at = bytes + sizeof(bytes) - 1;
         left = 1;
-        CHECK(swx_frame_take(&stream, &at, &left, &payload, &err) == SWX_OK && payload.size == sizeof(bytes) - SWX_FRAME_HEADER);
+        CHECK(swx_frame_take(&stream, &at, &left, &payload, &err) == SWX_OK &&
+              payload.size == sizeof(bytes) - SWX_FRAME_HEADER);
         CHECK(stream.capacity >= sizeof(bytes) && stream.capacity < sizeof(bytes) + 512);
     }
     at = (const uint8_t *)"\0\0\0\x01x";
@@ -246,4 +263,5 @@ static void test_every_allocation_may_fail(void) {}
 #endif
 
 TEST_MAIN(test_scalars, test_bodies_and_containers, test_what_is_refused_is_never_cut_short, test_every_chunk_size,
-          test_bad_lengths_at_every_chunk_size, test_a_whole_frame_is_not_copied, test_memory, test_every_allocation_may_fail)
+          test_bad_lengths_at_every_chunk_size, test_a_whole_frame_is_not_copied, test_memory,
+          test_every_allocation_may_fail)

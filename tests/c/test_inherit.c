@@ -120,8 +120,8 @@ static bool change_score(void)
 
 static void test_changes(void)
 {
-    bool (*changes[])(void) = { change_umask, change_directory, change_priority, change_privileges, change_limit,
-                                change_processors, change_namespace, change_score };
+    bool (*changes[])(void) = { change_umask, change_directory,  change_priority,  change_privileges,
+                                change_limit, change_processors, change_namespace, change_score };
     for (size_t i = 0; i < SWX_COUNT(changes); i++) {
         check_change(changes[i]);
     }
@@ -186,7 +186,8 @@ static void test_failing_allocations(void)
         swx_error err = { .status = SWX_OK };
         swx_buf_init(&seen, LIMIT);
         swx_alloc_fail_at(1, 0);
-        CHECK((i ? swx_inherit_look(0, &seen, &err) : swx_inherit_own(&seen, &err)) == SWX_ENOMEM && err.status == SWX_ENOMEM);
+        CHECK((i ? swx_inherit_look(0, &seen, &err) : swx_inherit_own(&seen, &err)) == SWX_ENOMEM &&
+              err.status == SWX_ENOMEM);
         swx_alloc_fail_at(0, 0);
         swx_buf_free(&seen);
     }

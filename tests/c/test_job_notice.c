@@ -15,7 +15,10 @@ static const struct {
     { "(wd now: /tmp)\n", "[1]+  Done                    sleep 0.1\n", 1 },
     { "two [1]+  Done    c\n", "", 0 }, /* not in its column */
     { "out\n", "[1]+  Done                    sleep 1\n", 1 },
-    { "out\n", "[1]   Done                    sleep 1\n[2]-  Exit 3                  (exit 3)\n[13]+  Killed                  x\n", 3 },
+    { "out\n",
+      "[1]   Done                    sleep 1\n[2]-  Exit 3                  (exit 3)\n[13]+  Killed                  "
+      "x\n",
+      3 },
     { "", "[1]+  Done(2)                 sleep 1 | false\n", 1 },
     { "[1]+  Done\n", "", 0 },
     { "", "[1]+  Segmentation fault      (core dumped) ./crash\n", 1 },
@@ -26,8 +29,8 @@ static const struct {
     { "", "[1]+  File size limit exceeded(core dumped) x\n", 1 },
     { "", "[1]+  Virtual timer expired   x\n", 1 },
     { "", "[1]+  Real-time signal 3      x\n", 1 },
-    { "[1]+  Done                    sleep 1", "", 0 },            /* not a whole line */
-    { "[1]+  Stopped                 cat\n", "", 0 },              /* the job is still there */
+    { "[1]+  Done                    sleep 1", "", 0 }, /* not a whole line */
+    { "[1]+  Stopped                 cat\n", "", 0 },   /* the job is still there */
     { "[1]+  Running                 cat &\n", "", 0 },
     { "[1]+  Donegal                 x\n", "", 0 },
     { "[1]+ Done                     x\n", "", 0 },
@@ -54,7 +57,8 @@ static void test_lines(void)
         uint32_t lines = swx_job_notice_count(text, head + tail);
         size_t got = head + tail - swx_job_notice_remove(text, head + tail);
         if (got != tail || lines != cases[i].lines || memcmp(text, cases[i].before, head) != 0) {
-            fprintf(stderr, "case %zu: %zu bytes in %u lines, wanted %zu in %u\n", i, got, (unsigned)lines, tail, (unsigned)cases[i].lines);
+            fprintf(stderr, "case %zu: %zu bytes in %u lines, wanted %zu in %u\n", i, got, (unsigned)lines, tail,
+                    (unsigned)cases[i].lines);
             exit(1);
         }
         free(text);
@@ -64,7 +68,8 @@ static void test_lines(void)
 
 static void test_lines_anywhere(void)
 {
-    char text[] = "[1]+  Done                    a\none\n[2]   Exit 3                  b\ntwo [1]+  Done    c\n[3]-  Killed                  d\n[1]+  Done    e";
+    char text[] = "[1]+  Done                    a\none\n[2]   Exit 3                  b\ntwo [1]+  Done    c\n[3]-  "
+                  "Killed                  d\n[1]+  Done    e";
     CHECK(swx_job_notice_count((uint8_t *)text, sizeof(text) - 1) == 3);
     size_t size = swx_job_notice_remove((uint8_t *)text, sizeof(text) - 1);
     const char *rest = "one\ntwo [1]+  Done    c\n[1]+  Done    e";
@@ -80,8 +85,10 @@ static void test_begin(void)
             CHECK(swx_job_notice_begin((const uint8_t *)lines[i], size) == 1);
         }
     }
-    const char *others[] = { "[user@host]$ ", "In [1]: x", "[1]x", "[]", "[1]+  Running                 cat\n", "[1]*", "[ 50%] Building\n",
-                             "[1]+  Done x\n" };
+    const char *others[] = {
+        "[user@host]$ ", "In [1]: x",         "[1]x",          "[]", "[1]+  Running                 cat\n",
+        "[1]*",          "[ 50%] Building\n", "[1]+  Done x\n"
+    };
     for (size_t i = 0; i < SWX_COUNT(others); i++) {
         CHECK(swx_job_notice_begin((const uint8_t *)others[i], strlen(others[i])) == strlen(others[i]));
     }
@@ -90,7 +97,8 @@ static void test_begin(void)
 
 static void test_lead(void)
 {
-    const char *notices = "[1]+  Done                    sleep 1\n[2]-  Exit 127                a b\n", *lines[] = { "", "x", "[1]", "X[1]+  Done                    sleep 1\n" };
+    const char *notices = "[1]+  Done                    sleep 1\n[2]-  Exit 127                a b\n",
+               *lines[] = { "", "x", "[1]", "X[1]+  Done                    sleep 1\n" };
     for (size_t i = 0; i < SWX_COUNT(lines); i++) {
         char text[200];
         snprintf(text, sizeof(text), "%s%s", notices, lines[i]);
@@ -110,7 +118,8 @@ static void test_any_bytes(void)
             CHECK(text);
             memcpy(text, line + cut, size - cut);
             text[(size - cut) / 2] = (uint8_t)byte;
-            CHECK(swx_job_notice_count(text, size - cut) <= 2 && swx_job_notice_begin(text, size - cut) <= size - cut && swx_job_notice_remove(text, size - cut) <= size - cut);
+            CHECK(swx_job_notice_count(text, size - cut) <= 2 && swx_job_notice_begin(text, size - cut) <= size - cut &&
+                  swx_job_notice_remove(text, size - cut) <= size - cut);
             free(text);
         }
     }

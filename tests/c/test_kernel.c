@@ -33,12 +33,13 @@ static void test_parse(void)
     const char *line = "0 0x0 0x55d2c8a3b010 0x400 0x0 0x1 0x2 0x7ffd5 0x7f2\n";
     CHECK(parse(line, &number, a) && number == 0 && a[0] == 0 && a[1] == 0x55d2c8a3b010 && a[2] == 0x400);
     CHECK(parse("270 0x1 0xffffffffffffffff 0xA", &number, a) == false);
-    CHECK(parse("270 0x1 0xffffffffffffffff 0xa 0x0 0x0 0x0 0x7f 0x1", &number, a) && number == 270 && a[1] == UINT64_MAX && a[2] == 10 &&
-          a[6] == 0x7f && a[7] == 1);
+    CHECK(parse("270 0x1 0xffffffffffffffff 0xa 0x0 0x0 0x0 0x7f 0x1", &number, a) && number == 270 &&
+          a[1] == UINT64_MAX && a[2] == 10 && a[6] == 0x7f && a[7] == 1);
     CHECK(!parse("270 0x1 0x2 0xa 0x0 0x0 0x0 0x7f", &number, a));
     CHECK(!parse("running\n", &number, a));
     CHECK(!parse("-1 0x7ffd5 0x7f2\n", &number, a));
-    CHECK(!parse("", &number, a) && !parse("0", &number, a) && !parse("0 0x", &number, a) && !parse("0 0x1 0x2 ", &number, a));
+    CHECK(!parse("", &number, a) && !parse("0", &number, a) && !parse("0 0x", &number, a) &&
+          !parse("0 0x1 0x2 ", &number, a));
     CHECK(!parse("0 1 2 3", &number, a) && !parse("12345678 0x1 0x2 0x3", &number, a));
     CHECK(!parse("0 0x11112222333344445 0x2 0x3 0x0 0x0 0x0 0x7f 0x1", &number, a)); /* more than 64 bits */
     for (size_t cut = 0; cut < strlen(line); cut++) {
@@ -60,10 +61,13 @@ static void test_a_read_as_at_the_prompt(void)
 {
     swx_kernel kernel = { .fd = says("0 0x0 0x55d2c8a3b010 0x400 0x0 0x1 0x2 0x7ffd10000000 0x7f2210000000\n") };
     CHECK(swx_kernel_learn(&kernel) == SWX_OK && swx_kernel_reads_as_prompt(&kernel));
-    static const struct { const char *line; bool prompt; } cases[] = {
-        { "0 0x0 0x55d2c8a3c010 0x400 0x0 0x1 0x2 0x7ffd0fff8000 0x7f2210000000\n", true }, /* another bash's */
+    static const struct {
+        const char *line;
+        bool prompt;
+    } cases[] = {
+        { "0 0x0 0x55d2c8a3c010 0x400 0x0 0x1 0x2 0x7ffd0fff8000 0x7f2210000000\n", true },   /* another bash's */
         { "0 0x0 0x55d2c8a3c010 0x1000 0x0 0x1 0x2 0x7ffd0fff8000 0x7f2210000000\n", false }, /* `read x` */
-        { "270 0x1 0x55d2c8a3c010 0x0 0x0 0x0 0x2 0x7ffd0fff8000 0x7f2210100000\n", false }, /* `read -e x` */
+        { "270 0x1 0x55d2c8a3c010 0x0 0x0 0x0 0x2 0x7ffd0fff8000 0x7f2210100000\n", false },  /* `read -e x` */
         { "running\n", false },
     };
     for (size_t i = 0; i < SWX_COUNT(cases); i++) {
@@ -85,7 +89,8 @@ static void await(const swx_kernel *kernel, swx_shell_at wanted)
     CHECK(swx_kernel_look(kernel) == wanted);
 }
 
-/* SIGINT until the shell is back at its prompt: one that comes while a child is not yet in the foreground meets nobody. */
+/* SIGINT until the shell is back at its prompt: one that comes while a child is not yet in the foreground meets nobody.
+ */
 static void interrupt(const swx_pty *pty, const swx_kernel *kernel)
 {
     for (int tries = 0; tries < 50 && swx_kernel_look(kernel) != SWX_SHELL_PROMPT; tries++) {
@@ -130,7 +135,8 @@ static void test_a_shell(void)
     }
     CHECK(status == SWX_OK && kernel.buffer);
     CHECK(swx_kernel_look(&kernel) == SWX_SHELL_PROMPT);
-    const char *const lines[] = { "read x\n", "sleep 100\n", "while :; do :; done\n", "wait $(sleep 100)\n", "/bin/cat\n" };
+    const char *const lines[] = { "read x\n", "sleep 100\n", "while :; do :; done\n", "wait $(sleep 100)\n",
+                                  "/bin/cat\n" };
     for (size_t i = 0; i < SWX_COUNT(lines); i++) {
         CHECK(write(pty.master, lines[i], strlen(lines[i])) == (ssize_t)strlen(lines[i]));
         await(&kernel, SWX_SHELL_ELSEWHERE);
@@ -252,7 +258,8 @@ static void test_newborn(void)
     CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
 }
 
-/* Who waits for input sleeps; who computes, or waits for what no signal ends (as for a child between vfork and exec), does not. */
+/* Who waits for input sleeps; who computes, or waits for what no signal ends (as for a child between vfork and exec),
+ * does not. */
 static void test_sleeps(void)
 {
     int input[2];
@@ -275,5 +282,5 @@ static void test_sleeps(void)
     CHECK(waitpid(child, NULL, 0) == child && swx_kernel_sleeps(child)); /* nothing is known of it */
 }
 
-TEST_MAIN(test_parse, test_a_read_as_at_the_prompt, test_a_shell, test_no_process, test_closed_behind_it,
-          test_pace, test_newborn, test_sleeps)
+TEST_MAIN(test_parse, test_a_read_as_at_the_prompt, test_a_shell, test_no_process, test_closed_behind_it, test_pace,
+          test_newborn, test_sleeps)

@@ -15,9 +15,7 @@ static void tell(swx_marks *marks, const uint8_t *bytes, size_t size, story *out
         size_t plain_size;
         swx_mark mark;
         switch (swx_marks_next(marks, &bytes, &size, &plain, &plain_size, &mark)) {
-        case SWX_MARKS_MORE:
-            CHECK(size == 0);
-            return;
+        case SWX_MARKS_MORE: CHECK(size == 0); return;
         case SWX_MARKS_PLAIN:
             CHECK(plain_size > 0 && out->size + plain_size < sizeof(out->text));
             memcpy(out->text + out->size, plain, plain_size);
@@ -58,8 +56,10 @@ static void test_marks_in_output(void)
     CHECK(swx_marks_init(&marks, NULL) == SWX_OK);
     snprintf(h, sizeof(h), "\033]7733;%s;", marks.nonce);
     snprintf(start, sizeof(start), "\033]7733;%s", marks.start);
-    int size = snprintf(bytes, sizeof(bytes), "a%s\007b\n%s1;130;17;2;70;60\007%s1;$?;1;0;${#PS1};${PS0-}\007c%s2;7\007%s3;1\007x%s4\007y%s5;1\007%s5;0\007z",
-                        start, h, h, h, h, h, h, h);
+    int size = snprintf(
+        bytes, sizeof(bytes),
+        "a%s\007b\n%s1;130;17;2;70;60\007%s1;$?;1;0;${#PS1};${PS0-}\007c%s2;7\007%s3;1\007x%s4\007y%s5;1\007%s5;0\007z",
+        start, h, h, h, h, h, h, h);
     expect_story(&marks, bytes, (size_t)size,
                  "a<0:-1:0:0:0>b\n<1:130:17:2:0><1:-1:1:0:0>c<2:7:0:0:0><3:1:0:0:0>x<4:-1:0:0:0>y<5:-1:0:0:0>"
                  "<5:-1:0:0:1>z");
@@ -73,8 +73,23 @@ static void test_what_is_not_a_mark_is_output(void)
     CHECK(swx_marks_init(&marks, NULL) == SWX_OK);
     snprintf(h, sizeof(h), "\033]7733;%s;", marks.nonce);
     const char *forms[] = {
-        "%s1;1;1;1\007", "%s1;1;1;1;\007", "%s1;1;1;1;5\007", "%s9\007", "%s1\007", "%s0\007", "%s1;256;1;1\007", "%s1;1;1;1;1\007", "%s1;1;x;1\007", "%s\007", "%s0", "%s0\033", "%s1;0;1\n;0\007",
-        "\033%s0x\007", "%s3;1;0\007", "%s1;-1;1;1\007", "%s1;99999999999999999999;1;1\007",
+        "%s1;1;1;1\007",
+        "%s1;1;1;1;\007",
+        "%s1;1;1;1;5\007",
+        "%s9\007",
+        "%s1\007",
+        "%s0\007",
+        "%s1;256;1;1\007",
+        "%s1;1;1;1;1\007",
+        "%s1;1;x;1\007",
+        "%s\007",
+        "%s0",
+        "%s0\033",
+        "%s1;0;1\n;0\007",
+        "\033%s0x\007",
+        "%s3;1;0\007",
+        "%s1;-1;1;1\007",
+        "%s1;99999999999999999999;1;1\007",
     };
     for (size_t i = 0; i < SWX_COUNT(forms); i++) {
         int size = snprintf(bytes, sizeof(bytes), forms[i], h);
@@ -158,7 +173,8 @@ static void test_nonces_differ(void)
     char seen[256] = { 0 };
     for (int i = 0; i < 1000; i++) { /* each digit at each place: no bit of what was drawn is lost */
         char both[SWX_NONCE_DIGITS + SWX_START_DIGITS + 1];
-        CHECK(swx_marks_init(&b, NULL) == SWX_OK && strlen(b.nonce) == SWX_NONCE_DIGITS && strlen(b.start) == SWX_START_DIGITS);
+        CHECK(swx_marks_init(&b, NULL) == SWX_OK && strlen(b.nonce) == SWX_NONCE_DIGITS &&
+              strlen(b.start) == SWX_START_DIGITS);
         CHECK(b.nonce[0] != b.start[0]);
         snprintf(both, sizeof(both), "%s%s", b.nonce, b.start);
         for (size_t at = 0; at < sizeof(both) - 1; at++) {
@@ -185,5 +201,5 @@ static void test_held_back_is_bounded(void)
     CHECK(got.size + marks.held_size == SWX_MARKS_HEAD + 1000);
 }
 
-TEST_MAIN(test_marks_in_output, test_lengths_of_the_texts, test_changed_ps0, test_what_is_not_a_mark_is_output, test_texts_do_not_match_themselves,
-          test_nonces_differ, test_held_back_is_bounded)
+TEST_MAIN(test_marks_in_output, test_lengths_of_the_texts, test_changed_ps0, test_what_is_not_a_mark_is_output,
+          test_texts_do_not_match_themselves, test_nonces_differ, test_held_back_is_bounded)

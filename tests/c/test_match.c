@@ -1,5 +1,5 @@
-/* What the automaton does with a program, at every chunk size and with each allocation failing.  That programs mean what
- * Python's `re` means is asked in tests/core/test_match.py. */
+/* What the automaton does with a program, at every chunk size and with each allocation failing.  That programs mean
+ * what Python's `re` means is asked in tests/core/test_match.py. */
 #include "swx_match.h"
 #include "harness.h"
 #include "programs.h"
@@ -27,11 +27,13 @@ static builder several(void)
     b.states[loop][2] = read_of(&b, "ab", loop);
     begins(&b, loop);
     begins(&b, state(&b, SWX_ASSERT, SWX_AT_BOUNDARY, read_of(&b, "x", end_of(&b))));
-    begins(&b, state(&b, SWX_ASSERT, SWX_AT_LINE_BEGIN, read_of(&b, "k", state(&b, SWX_ASSERT, SWX_AT_LINE_END, end_of(&b)))));
+    begins(&b, state(&b, SWX_ASSERT, SWX_AT_LINE_BEGIN,
+                     read_of(&b, "k", state(&b, SWX_ASSERT, SWX_AT_LINE_END, end_of(&b)))));
     return b;
 }
 
-static swx_status feed_chunks(swx_match *match, const uint8_t *bytes, size_t size, size_t chunk, size_t *read, swx_hit *hit)
+static swx_status feed_chunks(swx_match *match, const uint8_t *bytes, size_t size, size_t chunk, size_t *read,
+                              swx_hit *hit)
 {
     swx_status status = SWX_MORE;
     *read = 0;
@@ -54,10 +56,28 @@ static void test_examples_at_every_chunk_size(void)
         const char *text;
         int index, start, end; /* index -1: no hit */
     } examples[] = {
-        { "--- \xe2\x82\xac" "aac", 0, 7, 10 },   { "--- a\xe2\x82\xac" "c", 0, 4, 9 }, { "a\xe2\x82" "c", -1, 0, 0 },
-        { "a\xed\xa0\x80" "cc", -1, 0, 0 },       { "a\xe9" "c", 0, 0, 3 },             { "yx x", 2, 3, 4 },
-        { "\xc3\xa9x", 2, 2, 3 },                 { "ck\nk", 3, 3, 4 },                 { "k\nnone", 3, 0, 1 },
-        { "\xe2\x82\nk", 3, 3, 4 },               { "nothing of it", -1, 0, 0 },        { "cbx", 0, 1, 2 },
+        { "--- \xe2\x82\xac"
+          "aac",
+          0, 7, 10 },
+        { "--- a\xe2\x82\xac"
+          "c",
+          0, 4, 9 },
+        { "a\xe2\x82"
+          "c",
+          -1, 0, 0 },
+        { "a\xed\xa0\x80"
+          "cc",
+          -1, 0, 0 },
+        { "a\xe9"
+          "c",
+          0, 0, 3 },
+        { "yx x", 2, 3, 4 },
+        { "\xc3\xa9x", 2, 2, 3 },
+        { "ck\nk", 3, 3, 4 },
+        { "k\nnone", 3, 0, 1 },
+        { "\xe2\x82\nk", 3, 3, 4 },
+        { "nothing of it", -1, 0, 0 },
+        { "cbx", 0, 1, 2 },
     };
     const builder b = several();
     swx_match *match = compiled(&b);
@@ -68,8 +88,9 @@ static void test_examples_at_every_chunk_size(void)
             swx_match_reset(match);
             swx_status status = feed_chunks(match, (const uint8_t *)examples[i].text, size, chunk, &read, &hit);
             CHECK((status == SWX_MORE) == (examples[i].index < 0));
-            CHECK(status == SWX_MORE || (hit.index == (size_t)examples[i].index && hit.start == (uint64_t)examples[i].start &&
-                                         hit.end == (uint64_t)examples[i].end));
+            CHECK(status == SWX_MORE ||
+                  (hit.index == (size_t)examples[i].index && hit.start == (uint64_t)examples[i].start &&
+                   hit.end == (uint64_t)examples[i].end));
         }
     }
     swx_match_free(match);
@@ -85,7 +106,8 @@ static void test_search_goes_on_after_a_hit(void)
     size_t consumed;
     const uint8_t *text = (const uint8_t *)"abbab";
     CHECK(swx_match_feed(match, text, 5, &consumed, &hit) == SWX_OK && hit.end == 2 && consumed == 2 && hit.index == 0);
-    CHECK(swx_match_feed(match, text + 2, 3, &consumed, &hit) == SWX_OK && hit.start == 2 && hit.end == 3 && hit.index == 1);
+    CHECK(swx_match_feed(match, text + 2, 3, &consumed, &hit) == SWX_OK && hit.start == 2 && hit.end == 3 &&
+          hit.index == 1);
     CHECK(swx_match_feed(match, text + 3, 2, &consumed, &hit) == SWX_OK && hit.start == 3 && hit.end == 5);
     CHECK(swx_match_feed(match, text, 1, &consumed, &hit) == SWX_MORE);
     swx_match_reset(match);
@@ -124,7 +146,7 @@ static void test_tiny_cache_changes_nothing(void)
     for (int round = 0; round < 3000; round++) {
         uint8_t text[40];
         for (size_t i = 0; i < sizeof(text); i++) {
-            text[i] = (uint8_t)"aaaaaaaaaacxyz\nk\xc3"[roll(&seed) % 17];
+            text[i] = (uint8_t) "aaaaaaaaaacxyz\nk\xc3"[roll(&seed) % 17];
         }
         for (size_t at = 0; at < sizeof(text);) {
             swx_hit one, other;
@@ -155,7 +177,7 @@ static void test_hits_at_every_place_of_a_block(void)
             swx_hit hit;
             size_t read;
             for (size_t k = 0; k < sizeof(text); k++) {
-                text[k] = (uint8_t)"ne xc\xc3\n"[(k * k + place) % 7];
+                text[k] = (uint8_t) "ne xc\xc3\n"[(k * k + place) % 7];
             }
             memcpy(text + place, "needle", 6);
             swx_match_reset(match);
@@ -289,5 +311,5 @@ static void test_work_is_limited(void)
 }
 
 TEST_MAIN(test_examples_at_every_chunk_size, test_search_goes_on_after_a_hit, test_hit_inside_a_broken_sequence,
-          test_tiny_cache_changes_nothing, test_hits_at_every_place_of_a_block, test_broken_programs, test_work_is_limited,
-          test_every_allocation_may_fail)
+          test_tiny_cache_changes_nothing, test_hits_at_every_place_of_a_block, test_broken_programs,
+          test_work_is_limited, test_every_allocation_may_fail)

@@ -204,7 +204,8 @@ static void test_modes(void)
     CHECK(!swx_pty_apply_modes(&pty, true, false) && !swx_pty_is_canonical(&pty) && swx_pty_foreground(&pty) == -1);
 }
 
-/* A line that is typed to a terminal with echo, of every length that it takes: whole, at once, in its modes, and not echoed. */
+/* A line that is typed to a terminal with echo, of every length that it takes: whole, at once, in its modes, and not
+ * echoed. */
 static void test_hidden_line(void)
 {
     static char line[4096], got[4096];
@@ -291,4 +292,5 @@ static void test_carrier(void)
     swx_pty_close(&pty);
 }
 
-TEST_MAIN(test_open_and_close, test_nobody_inherits, test_no_descriptors, test_bytes_are_left_alone, test_input_consumed, test_modes, test_hidden_line, test_raw, test_size, test_carrier)
+TEST_MAIN(test_open_and_close, test_nobody_inherits, test_no_descriptors, test_bytes_are_left_alone,
+          test_input_consumed, test_modes, test_hidden_line, test_raw, test_size, test_carrier)

@@ -112,8 +112,14 @@ static swx_child *thing_child(void *object)
     return ((const thing *)object)->slow ? &ended : NULL;
 }
 
-static const swx_node_type type = { .event = thing_event, .deadline = thing_deadline, .due = thing_due, .interest = thing_interest,
-                                    .finished = thing_finished, .destroy = thing_destroy, .slow = thing_slow, .child = thing_child };
+static const swx_node_type type = { .event = thing_event,
+                                    .deadline = thing_deadline,
+                                    .due = thing_due,
+                                    .interest = thing_interest,
+                                    .finished = thing_finished,
+                                    .destroy = thing_destroy,
+                                    .slow = thing_slow,
+                                    .child = thing_child };
 
 static thing *new_thing(atomic_int *destroyed)
 {
@@ -149,18 +155,18 @@ static swx_node *add(swx_reactor *r, thing *t)
 static void nap(void) { nanosleep(&(struct timespec){ .tv_nsec = 500000 }, NULL); }
 
 /* Waits up to ten seconds for something that holds under the node's lock. */
-#define AWAIT(node, condition)                              \
-    do {                                                    \
-        bool holds = false;                                 \
+#define AWAIT(node, condition)                                  \
+    do {                                                        \
+        bool holds = false;                                     \
         for (int tries = 0; !holds && tries < 20000; tries++) { \
-            swx_node_lock(node);                            \
-            holds = (condition);                            \
-            swx_node_unlock(node);                          \
-            if (!holds) {                                   \
-                nap();                                      \
-            }                                               \
-        }                                                   \
-        CHECK(holds);                                       \
+            swx_node_lock(node);                                \
+            holds = (condition);                                \
+            swx_node_unlock(node);                              \
+            if (!holds) {                                       \
+                nap();                                          \
+            }                                                   \
+        }                                                       \
+        CHECK(holds);                                           \
     } while (0)
 
 static void await_count(const atomic_int *count, int wanted)
@@ -320,7 +326,8 @@ static void test_heap(void)
     CHECK(atomic_load(&destroyed) == COUNT);
 }
 
-/* While paused neither events of its first descriptor nor deadlines reach the object, the thread does not spin, and others are served. */
+/* While paused neither events of its first descriptor nor deadlines reach the object, the thread does not spin, and
+ * others are served. */
 static void test_pause(void)
 {
     atomic_int destroyed = 0;
@@ -583,8 +590,8 @@ static void test_ready_at_once(void)
     swx_reactor_free(r);
 }
 
-/* Two events of one round, and the second one's node is removed while the first is being handled.  A copy of its descriptor
- * lives on, so that closing it would not end a watch. */
+/* Two events of one round, and the second one's node is removed while the first is being handled.  A copy of its
+ * descriptor lives on, so that closing it would not end a watch. */
 static atomic_int gate; /* 1: in the first event; 2: go on */
 
 static void gate_event(void *object, unsigned which, bool readable, bool writable, int64_t now)
@@ -598,8 +605,11 @@ static void gate_event(void *object, unsigned which, bool readable, bool writabl
 
 static void test_removed_between_two_events(void)
 {
-    static const swx_node_type gate_type = { .event = gate_event, .deadline = thing_deadline, .due = thing_due,
-                                             .interest = thing_interest, .destroy = thing_destroy };
+    static const swx_node_type gate_type = { .event = gate_event,
+                                             .deadline = thing_deadline,
+                                             .due = thing_due,
+                                             .interest = thing_interest,
+                                             .destroy = thing_destroy };
     atomic_int destroyed = 0;
     swx_reactor *r = new_reactor();
     thing *first = new_thing(&destroyed), *second = new_thing(&destroyed);
@@ -805,7 +815,8 @@ static void test_no_descriptors(void)
         CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
         swx_status status = swx_reactor_new(&r, &err);
         CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
-        CHECK(status == SWX_ESYS && err.sys_errno == EMFILE && strcmp(err.call, room ? "eventfd" : "epoll_create1") == 0 && !r);
+        CHECK(status == SWX_ESYS && err.sys_errno == EMFILE &&
+              strcmp(err.call, room ? "eventfd" : "epoll_create1") == 0 && !r);
         CHECK(open_descriptors() == before);
     }
 }
@@ -842,5 +853,8 @@ static void test_no_memory(void)
 #endif
 }
 
-TEST_MAIN(test_empty, test_what_cannot_be_watched, test_events_and_deadlines, test_removed_inside_of_its_own_call, test_heap, test_pause, test_nodes_that_finish, test_slow_to_destroy, test_slow_when_due, test_slow_and_due_again, test_ready_at_once, test_removed_between_two_events, test_threads, test_free_while_busy,
-          test_fork, test_descriptors_held_by_a_fork, test_refused_system_call, test_no_descriptors, test_no_memory)
+TEST_MAIN(test_empty, test_what_cannot_be_watched, test_events_and_deadlines, test_removed_inside_of_its_own_call,
+          test_heap, test_pause, test_nodes_that_finish, test_slow_to_destroy, test_slow_when_due,
+          test_slow_and_due_again, test_ready_at_once, test_removed_between_two_events, test_threads,
+          test_free_while_busy, test_fork, test_descriptors_held_by_a_fork, test_refused_system_call,
+          test_no_descriptors, test_no_memory)

@@ -79,7 +79,8 @@ static void test_descriptors(void)
     }
 }
 
-/* It does not go to rest behind each command, nor while one runs or is held, and the time for it is not set with each. */
+/* It does not go to rest behind each command, nor while one runs or is held, and the time for it is not set with each.
+ */
 static void test_when(void)
 {
     size_t before = open_descriptors();
@@ -204,7 +205,8 @@ static void test_first_commands(void)
     CHECK(open_descriptors() == before);
 }
 
-/* What goes on in the background is heard during a rest, and is nobody's output; the jobs that end are reported to nobody. */
+/* What goes on in the background is heard during a rest, and is nobody's output; the jobs that end are reported to
+ * nobody. */
 static void test_jobs(void)
 {
     size_t before = open_descriptors();
@@ -221,7 +223,8 @@ static void test_jobs(void)
     close_session(s);
 }
 
-/* Told as ever, without delay, and nothing is reported again and again.  Bytes that were written before are not lost. */
+/* Told as ever, without delay, and nothing is reported again and again.  Bytes that were written before are not lost.
+ */
 static void test_death(void)
 {
     size_t before = open_descriptors();
@@ -276,7 +279,8 @@ static void test_without_descriptors(void)
     expect_run(s, "x=5; (exit 4)\n", 4, "");
     check_rest(s, before, 2);
     for (rlim_t room = 0; room < 2; room++) {
-        swx_op op = operation(SWX_OP_RUN, "echo\n"), line = operation(SWX_OP_LINE, "echo\n"), asks = operation(SWX_OP_LINE, "");
+        swx_op op = operation(SWX_OP_RUN, "echo\n"), line = operation(SWX_OP_LINE, "echo\n"),
+               asks = operation(SWX_OP_LINE, "");
         swx_op stop = operation(SWX_OP_INTERRUPT, "");
         take_descriptors_away(room);
         submit(s, &op);
@@ -310,7 +314,8 @@ static void test_without_descriptors(void)
 /* Everything ends, what ignores that too, and the shell gets its time. */
 static void test_closing_without_descriptors(void)
 {
-    static const char *const lines[] = { "trap '' HUP; sleep 1000 & setsid sleep 1000 &\n", "trap 'sleep 0.1; echo saved >&9' EXIT\n" };
+    static const char *const lines[] = { "trap '' HUP; sleep 1000 & setsid sleep 1000 &\n",
+                                         "trap 'sleep 0.1; echo saved >&9' EXIT\n" };
     for (size_t i = 0; i < SWX_COUNT(lines); i++) {
         size_t before = open_descriptors();
         int alive[2];
@@ -357,7 +362,8 @@ static void test_closing(void)
     char line[96], text[16] = { 0 };
     CHECK(pipe2(said, O_CLOEXEC) == 0);
     swx_session *s = open_session(1 << 20);
-    snprintf(line, sizeof(line), "exec 9>/proc/%d/fd/%d; trap 'sleep 0.1; echo saved >&9' EXIT\n", (int)getpid(), said[1]);
+    snprintf(line, sizeof(line), "exec 9>/proc/%d/fd/%d; trap 'sleep 0.1; echo saved >&9' EXIT\n", (int)getpid(),
+             said[1]);
     expect_run(s, line, 0, "");
     close(said[1]);
     send_to_rest(s);
@@ -371,7 +377,8 @@ static void test_exclusive(void)
 {
     size_t before = open_descriptors();
     swx_session *s = open_session(1 << 20);
-    expect_run(s, "perl -e 'ioctl(STDIN, 0x540C, 0) or die' || python3 -c 'import fcntl; fcntl.ioctl(0, 0x540C)'\n", 0, "");
+    expect_run(s, "perl -e 'ioctl(STDIN, 0x540C, 0) or die' || python3 -c 'import fcntl; fcntl.ioctl(0, 0x540C)'\n", 0,
+               "");
     check_rest(s, before, 4);
     expect_run(s, "echo lives\n", 0, "lives\n");
     check_rest(s, before, 4);
@@ -397,8 +404,10 @@ static void let_go(int number)
     }
 }
 
-static char *const letting_go[] = { (char[]){ "/proc/self/exe" }, (char[]){ "let-go" }, (char[]){ "bash" }, (char[]){ "--noprofile" },
-                                    (char[]){ "--norc" }, (char[]){ "--noediting" }, (char[]){ "-i" }, NULL };
+static char *const letting_go[] = {
+    (char[]){ "/proc/self/exe" }, (char[]){ "let-go" },      (char[]){ "bash" }, (char[]){ "--noprofile" },
+    (char[]){ "--norc" },         (char[]){ "--noediting" }, (char[]){ "-i" },   NULL
+};
 
 static swx_session *open_letting_go(void)
 {
@@ -475,9 +484,18 @@ static void test_hangup(void)
     CHECK(open_descriptors() == before);
 }
 
-static const swx_test tests[] = { test_descriptors, test_when, test_first_commands, test_jobs, test_death,
-                                  test_death_that_nobody_saw, test_without_descriptors, test_closing_without_descriptors,
-                                  test_closing, test_exclusive, test_carried, test_hangup };
+static const swx_test tests[] = { test_descriptors,
+                                  test_when,
+                                  test_first_commands,
+                                  test_jobs,
+                                  test_death,
+                                  test_death_that_nobody_saw,
+                                  test_without_descriptors,
+                                  test_closing_without_descriptors,
+                                  test_closing,
+                                  test_exclusive,
+                                  test_carried,
+                                  test_hangup };
 
 int main(int argc, char **argv)
 {

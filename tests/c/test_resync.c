@@ -29,8 +29,8 @@ static void wait_for_read(swx_session *s, pid_t pid)
         FILE *file = fopen(name, "r");
         CHECK(file);
         unsigned long number = 0, descriptor = 1;
-        reads = fgets(call, sizeof(call), file) && sscanf(call, "%lu 0x%lx", &number, &descriptor) == 2 && descriptor == 0 &&
-                (number == 0 || number == 3 || number == 63);
+        reads = fgets(call, sizeof(call), file) && sscanf(call, "%lu 0x%lx", &number, &descriptor) == 2 &&
+                descriptor == 0 && (number == 0 || number == 3 || number == 63);
         fclose(file);
         if (s) {
             rest(s, MS);
@@ -65,9 +65,11 @@ static pid_t shell_of(swx_session *s)
 /* The end of a command after which no prompt shows, and what comes after it. */
 static void test_prompts_are_gone(void)
 {
-    static const char *const lines[] = { GONE "echo out; (exit 7)\n", "unset PROMPT_COMMAND PS0 PS2; PS1='mine> '; echo out; (exit 7)\n",
-                                         "unset PROMPT_COMMAND; readonly PS1='mine> '; echo out; (exit 7)\n",
-                                         "unset PROMPT_COMMAND; readonly PS0=x PS1='mine> ' PS2=y; echo out; (exit 7)\n" };
+    static const char *const lines[] = {
+        GONE "echo out; (exit 7)\n", "unset PROMPT_COMMAND PS0 PS2; PS1='mine> '; echo out; (exit 7)\n",
+        "unset PROMPT_COMMAND; readonly PS1='mine> '; echo out; (exit 7)\n",
+        "unset PROMPT_COMMAND; readonly PS0=x PS1='mine> ' PS2=y; echo out; (exit 7)\n"
+    };
     for (size_t i = 0; i < SWX_COUNT(lines); i++) {
         swx_session *s = open_carried();
         pid_t shell = shell_of(s);
@@ -108,10 +110,12 @@ static void test_echo(void)
     close_session(s);
 }
 
-/* The shell is seen at its prompt, and what it printed is still on its way: none of it is lost, none of it is another's. */
+/* The shell is seen at its prompt, and what it printed is still on its way: none of it is lost, none of it is
+ * another's. */
 static void test_output_on_its_way(void)
 {
-    static const char *const lines[] = { "echo $$; sleep 0.5; seq 300; (exit 3)\n", "echo $$; " GONE "sleep 0.5; seq 300; (exit 3)\n",
+    static const char *const lines[] = { "echo $$; sleep 0.5; seq 300; (exit 3)\n",
+                                         "echo $$; " GONE "sleep 0.5; seq 300; (exit 3)\n",
                                          "echo $$; PS1='mine> '$PS1; sleep 0.5; seq 300; (exit 3)\n" };
     char wanted[4096];
     for (size_t i = 0; i < SWX_COUNT(lines); i++) {
@@ -141,7 +145,8 @@ static void test_output_on_its_way(void)
     }
 }
 
-/* What is typed is on its way, and the shell waits at its prompt for it: that is no doubt, or the question would be read by the command. */
+/* What is typed is on its way, and the shell waits at its prompt for it: that is no doubt, or the question would be
+ * read by the command. */
 static void test_command_on_its_way(void)
 {
     swx_session *s = open_carried();
@@ -162,7 +167,8 @@ static void test_command_on_its_way(void)
     close_session(s);
 }
 
-/* Where nothing tells that a command was read, as PROMPT_COMMAND marks the ends instead, it may be on its way for some time. */
+/* Where nothing tells that a command was read, as PROMPT_COMMAND marks the ends instead, it may be on its way for some
+ * time. */
 static void test_without_start(void)
 {
     swx_session *s = open_carried();
@@ -207,7 +213,7 @@ static void test_no_carrier(void)
     close_session(s);
 }
 
-static const swx_test tests[] = { test_prompts_are_gone, test_echo, test_output_on_its_way, test_command_on_its_way,
-                                  test_without_start, test_no_carrier };
+static const swx_test tests[] = { test_prompts_are_gone,   test_echo,          test_output_on_its_way,
+                                  test_command_on_its_way, test_without_start, test_no_carrier };
 
 int main(int argc, char **argv) { return run_or_carry(tests, SWX_COUNT(tests), argc, argv); }

@@ -1,4 +1,5 @@
-/* Trees that resist: hundreds that have shed their marks, parents that start such ones without end, limits that are meant. */
+/* Trees that resist: hundreds that have shed their marks, parents that start such ones without end, limits that are
+ * meant. */
 #include "swx_child.h"
 #include "swx_tree.h"
 
@@ -41,7 +42,7 @@ __attribute__((constructor)) static void be_hunted(void)
     bool flood = strcmp(how, "flood") == 0;
     for (int i = 0; i < (flood ? FLOOD : STRAYS); i++) {
         if (fork() == 0) {
-            alarm(60); /* should they outlive a test that has failed */
+            alarm(60);                      /* should they outlive a test that has failed */
             if (strcmp(how, "late") == 0) { /* anywhere in the look that comes meanwhile */
                 usleep((unsigned)(getpid() * 7919 % 12000));
                 shed_marks();
@@ -187,4 +188,5 @@ static void test_no_mark(void)
     }
 }
 
-TEST_MAIN(test_many_strays, test_flood_of_strays, test_strays_that_have_just_become_ones, test_limits_that_are_meant, test_no_mark)
+TEST_MAIN(test_many_strays, test_flood_of_strays, test_strays_that_have_just_become_ones, test_limits_that_are_meant,
+          test_no_mark)

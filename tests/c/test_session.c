@@ -72,7 +72,8 @@ static void test_without_the_kernel(void)
     CHECK(!swx_session_look(s).kernel_proof);
     expect_run(s, "echo hi; (exit 3)\n", 3, "hi\n");
     expect_run(s, "echo $?\n", 0, "3\n");
-    const char *prompts[] = { "PS1='$ '\n", "unset PS1 PS0\n", "PS1='(venv) '$PS1\n", "PROMPT_COMMAND='PS1=x PS0=y PS2=z'\n", "PS1=; PS0=\n" };
+    const char *prompts[] = { "PS1='$ '\n", "unset PS1 PS0\n", "PS1='(venv) '$PS1\n",
+                              "PROMPT_COMMAND='PS1=x PS0=y PS2=z'\n", "PS1=; PS0=\n" };
     for (size_t i = 0; i < SWX_COUNT(prompts); i++) {
         expect_run(s, prompts[i], 0, "");
         expect_run(s, "echo one; (exit 5)\n", 5, "one\n");
@@ -109,8 +110,10 @@ static void test_forged_marks(void)
 {
     swx_session *s = open_session(1 << 20);
     char line[512];
-    expect_run(s, "N=${PS1#*7733;}; N=${N%%;*}; mark() { local a=${PS1@P}; a=${a#*;*;*;*;}; "
-                  "printf 'x\\e]7733;%s;1;%d;%d;0;%d;%s\\a' $N $1 $(( ${a%%;*} + $2 )) ${#PS1} \"$PS0\"; }\n", 0, "");
+    expect_run(s,
+               "N=${PS1#*7733;}; N=${N%%;*}; mark() { local a=${PS1@P}; a=${a#*;*;*;*;}; "
+               "printf 'x\\e]7733;%s;1;%d;%d;0;%d;%s\\a' $N $1 $(( ${a%%;*} + $2 )) ${#PS1} \"$PS0\"; }\n",
+               0, "");
     for (int ahead = 0; ahead < 3; ahead++) {
         uint64_t questions = swx_session_look(s).questions;
         snprintf(line, sizeof(line), "mark 42 %d; sleep 0.1; printf end; (exit 5)\n", ahead);
@@ -134,8 +137,8 @@ static void test_jobs(void)
     CHECK(op.end == SWX_END_DONE && op.output.size > 4);
     swx_buf_free(&op.output);
     rest(s, 70 * MS);
-    expect_run(s, "echo x\n", 0, "x\n");           /* one ended while nothing ran */
-    expect_run(s, "sleep 0.1\n", 0, "");           /* the other one meanwhile */
+    expect_run(s, "echo x\n", 0, "x\n"); /* one ended while nothing ran */
+    expect_run(s, "sleep 0.1\n", 0, ""); /* the other one meanwhile */
     op = operation(SWX_OP_RUN, "sleep 10 &\n");
     swx_session_submit(s, &op, now());
     wait_for(s, &op);
@@ -218,7 +221,8 @@ static void test_patterns(void)
     const char *const texts[] = { "never", "Password: ", "name?" };
     swx_match *match = patterns(texts, 3);
     swx_session *s = open_session(1 << 20);
-    swx_op op = operation(SWX_OP_RUN, "echo begin; printf 'na'; sleep 0.05; printf 'me?'; read x; printf 'Password: '; read y; echo $x-$y; (exit 4)\n");
+    swx_op op = operation(SWX_OP_RUN, "echo begin; printf 'na'; sleep 0.05; printf 'me?'; read x; printf 'Password: '; "
+                                      "read y; echo $x-$y; (exit 4)\n");
     op.match = match;
     submit(s, &op);
     wait_for(s, &op);
@@ -251,7 +255,11 @@ static void test_code_after_a_match(void)
 {
     swx_session *s = open_session(65536);
     swx_match *match = patterns((const char *[]){ "PAT" }, 1);
-    const struct { const char *typed; bool ended; int code; } cases[] = {
+    const struct {
+        const char *typed;
+        bool ended;
+        int code;
+    } cases[] = {
         { "printf 'aaa PAT bbb'; (exit 3)\n", true, 3 },
         { "printf 'aaa PAT'; seq 30000; (exit 4)\n", true, 4 },
         { "printf 'aaa PAT'; sleep 20\n", false, 0 },
@@ -341,8 +349,8 @@ static void test_streaming(void)
 static void test_cancel(void)
 {
     swx_session *s = open_session(1 << 20);
-    swx_op first = operation(SWX_OP_RUN, "echo begin; sleep 1; echo late\n"), second = operation(SWX_OP_RUN, "echo never\n"),
-           third = operation(SWX_OP_RUN, "echo third\n");
+    swx_op first = operation(SWX_OP_RUN, "echo begin; sleep 1; echo late\n"),
+           second = operation(SWX_OP_RUN, "echo never\n"), third = operation(SWX_OP_RUN, "echo third\n");
     submit(s, &first);
     submit(s, &second);
     submit(s, &third);
@@ -491,7 +499,8 @@ static void test_nested_programs(void)
     swx_match_free(x);
 }
 
-/* A program leaves the rest of a long line to the shell, and its end is read before any deadline: no other command gets that rest. */
+/* A program leaves the rest of a long line to the shell, and its end is read before any deadline: no other command gets
+ * that rest. */
 static void test_the_rest_of_a_long_line_is_noticed_at_once(void)
 {
     const char *const texts[] = { "ready" };
@@ -526,7 +535,8 @@ static void test_output_limit(void)
     swx_op op = operation(SWX_OP_RUN, "printf begin; seq 300000; printf end; (exit 8)\n");
     submit(s, &op);
     wait_for(s, &op);
-    CHECK(op.output.size == 1000 && op.output.total == 5 + 1988895 + 3 && swx_buf_dropped(&op.output) == op.output.total - 1000);
+    CHECK(op.output.size == 1000 && op.output.total == 5 + 1988895 + 3 &&
+          swx_buf_dropped(&op.output) == op.output.total - 1000);
     swx_buf_copy(&op.output, got);
     CHECK(memcmp(got, "begin1\n2\n", 9) == 0 && memcmp(got + 990, "300000\nend", 10) == 0);
     EXPECT(&op, SWX_END_DONE, 8, NULL);
@@ -542,7 +552,8 @@ static void test_modes(void)
     submit(s, &op);
     wait_for(s, &op);
     EXPECT(&op, SWX_END_DONE, 0, "");
-    expect_run(s, "stty -a | grep -owE -- '-?(ixon|echo)'\n", 0, "-ixon\necho\n"); /* kept, and the echo is not output */
+    /* kept, and the echo is not output */
+    expect_run(s, "stty -a | grep -owE -- '-?(ixon|echo)'\n", 0, "-ixon\necho\n");
     expect_run(s, "printf '%s\\n' a b\n", 0, "a\nb\n");
     op = operation(SWX_OP_RUN, "stty -echo\n");
     op.hints = SWX_HINT_STTY;
@@ -550,7 +561,8 @@ static void test_modes(void)
     wait_for(s, &op);
     swx_buf_free(&op.output);
     expect_run(s, "stty raw echo olcuc; true\n", 0, ""); /* as a program leaves it that died */
-    expect_run(s, "stty -a | grep -owE -- '-?(icanon|isig|echo|olcuc|ixon)' | tr '\\n' ' '\n", 0, "-ixon -olcuc isig icanon -echo ");
+    expect_run(s, "stty -a | grep -owE -- '-?(icanon|isig|echo|olcuc|ixon)' | tr '\\n' ' '\n", 0,
+               "-ixon -olcuc isig icanon -echo ");
     op = operation(SWX_OP_RUN, "stty opost onlcr; echo x; (exit 3)\n");
     submit(s, &op);
     wait_for(s, &op);
@@ -567,11 +579,16 @@ static void test_modes(void)
 static void test_queries(void)
 {
     swx_session *s = open_session(1 << 20);
-    expect_run(s, "ask() { local old=$(stty -g) x; stty raw -echo; printf \"$1\"; IFS= read -r -d \"$2\" -t 5 x; stty $old; printf '%q\\n' \"$x\"; }\n", 0, "");
+    expect_run(s,
+               "ask() { local old=$(stty -g) x; stty raw -echo; printf \"$1\"; IFS= read -r -d \"$2\" -t 5 x; stty "
+               "$old; printf '%q\\n' \"$x\"; }\n",
+               0, "");
     expect_run(s, "ask '\\e[6n' R\n", 0, "\033[6n$'\\E[1;1'\n");
     expect_run(s, "ask '\\e[5n' n\n", 0, "\033[5n$'\\E[0'\n");
     expect_run(s, "ask 'a\\e[31mb\\e[c' c\n", 0, "a\033[31mb\033[c$'\\E[?1;2'\n");
-    expect_run(s, "old=$(stty -g); stty raw; printf '\\e['; sleep 0.02; printf 6; sleep 0.02; printf n; IFS= read -r -d R -t 5 x; stty $old; printf '%q\\n' \"$x\"\n",
+    expect_run(s,
+               "old=$(stty -g); stty raw; printf '\\e['; sleep 0.02; printf 6; sleep 0.02; printf n; IFS= read -r -d R "
+               "-t 5 x; stty $old; printf '%q\\n' \"$x\"\n",
                0, "\033[6n$'\\E[1;1'\n");
     expect_run(s, "printf '\\e[6n'; read -t 0.1 x; echo $?-$x\n", 0, "\033[6n142-\n"); /* nobody waits for a key */
     expect_run(s, "echo clean\n", 0, "clean\n");
@@ -671,7 +688,9 @@ static void test_interrupts(void)
 static void test_interrupt_at_the_start(void)
 {
     for (int delay = 0; delay < 6; delay++) {
-        swx_session_config config = { .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 1 << 20 };
+        swx_session_config config = {
+            .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 1 << 20
+        };
         swx_session *s;
         CHECK(swx_session_new(&s, &config, now(), NULL) == SWX_OK);
         swx_op start = operation(SWX_OP_START, ":"), stop = operation(SWX_OP_INTERRUPT, "");
@@ -702,12 +721,17 @@ static void test_close_takes_all(void)
     swx_session *s = open_session(1 << 20);
     snprintf(line, sizeof(line), "exec 9>/proc/%d/fd/%d; set +m\n", (int)getpid(), alive[1]);
     expect_run(s, line, 0, "");
-    expect_run(s, "trap '' HUP TERM; (setsid sleep 1000 &); setsid nohup env -i sleep 1000 </dev/null >/dev/null 2>&1 & sleep 1000 & disown -a\n", 0, NULL);
-    swx_op running = operation(SWX_OP_RUN, "echo begin; trap '' INT; (trap '' HUP TERM INT; sleep 1000)\n"), queued = operation(SWX_OP_RUN, "echo\n");
+    expect_run(s,
+               "trap '' HUP TERM; (setsid sleep 1000 &); setsid nohup env -i sleep 1000 </dev/null >/dev/null 2>&1 & "
+               "sleep 1000 & disown -a\n",
+               0, NULL);
+    swx_op running = operation(SWX_OP_RUN, "echo begin; trap '' INT; (trap '' HUP TERM INT; sleep 1000)\n"),
+           queued = operation(SWX_OP_RUN, "echo\n");
     submit(s, &running);
     submit(s, &queued);
     wait_for_output(s, &running, 6);
-    swx_op first = operation(SWX_OP_CLOSE, ""), second = operation(SWX_OP_CLOSE, ""), after = operation(SWX_OP_RUN, "echo\n");
+    swx_op first = operation(SWX_OP_CLOSE, ""), second = operation(SWX_OP_CLOSE, ""),
+           after = operation(SWX_OP_RUN, "echo\n");
     submit(s, &first);
     EXPECT(&running, SWX_END_CLOSED, 0, "begin\n");
     EXPECT(&queued, SWX_END_CLOSED, 0, "");
@@ -735,7 +759,9 @@ static void test_free(void)
 {
     size_t before = open_descriptors();
     for (int round = 0; round < 3; round++) {
-        swx_session_config config = { .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 1 << 20 };
+        swx_session_config config = {
+            .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 1 << 20
+        };
         swx_session *s;
         if (round == 0) {
             CHECK(swx_session_new(&s, &config, now(), NULL) == SWX_OK);
@@ -757,7 +783,9 @@ static void test_free(void)
 static void test_startup_failures(void)
 {
     size_t before = open_descriptors();
-    swx_session_config config = { .shell = "/nonexistent/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 1 << 20 };
+    swx_session_config config = {
+        .shell = "/nonexistent/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 1 << 20
+    };
     swx_session *s;
     swx_error err;
     CHECK(swx_session_new(&s, &config, now(), &err) == SWX_ESYS && !s && err.sys_errno == ENOENT && err.call);
@@ -766,7 +794,10 @@ static void test_startup_failures(void)
     CHECK(swx_session_new(&s, &config, now(), &err) == SWX_ESYS && !s && err.sys_errno == ENOENT);
     CHECK(open_descriptors() == before);
     config.directory = NULL;
-    const struct { const char *shell; int code; } shells[] = { { "/bin/false", 1 }, { "/bin/true", 0 } };
+    const struct {
+        const char *shell;
+        int code;
+    } shells[] = { { "/bin/false", 1 }, { "/bin/true", 0 } };
     for (size_t i = 0; i < SWX_COUNT(shells); i++) {
         config.shell = shells[i].shell;
         CHECK(swx_session_new(&s, &config, now(), &err) == SWX_OK);
@@ -821,7 +852,8 @@ static void test_the_queue_goes_on(void)
     EXPECT(&held, SWX_END_TIMEOUT, 0, "");
     EXPECT(&op, SWX_END_DONE, 0, "after\n");
     for (int how = 0; how < 4; how++) {
-        const char *text = how == 1 ? "printf ready; read x; echo got $x; (exit 4)\n" : "read x; echo got $x; (exit 4)\n";
+        const char *text =
+            how == 1 ? "printf ready; read x; echo got $x; (exit 4)\n" : "read x; echo got $x; (exit 4)\n";
         swx_op first = operation(SWX_OP_RUN, text), second = operation(SWX_OP_RUN, "echo never\n");
         swx_op line = operation(SWX_OP_LINE, "text\n");
         first.deadline = how == 0 || how == 3 ? now() + 50 * MS : SWX_NEVER;
@@ -916,7 +948,9 @@ static void test_pattern_of_an_interrupt(void)
     const char *const texts[] = { "ready" };
     swx_match *match = patterns(texts, 1);
     swx_session *s = open_session(1 << 20);
-    swx_op op = operation(SWX_OP_RUN, "bash -c 'trap \"sleep 1; echo abc ready; sleep 100\" INT; echo 0123456789; while :; do sleep 0.01; done'\n");
+    swx_op op = operation(
+        SWX_OP_RUN,
+        "bash -c 'trap \"sleep 1; echo abc ready; sleep 100\" INT; echo 0123456789; while :; do sleep 0.01; done'\n");
     swx_op stop = operation(SWX_OP_INTERRUPT, "");
     submit(s, &op);
     wait_for_output(s, &op, 11);
@@ -967,7 +1001,9 @@ static void test_much_output_without_a_start(void)
 /* One session and one command while allocation number i fails.  True: nothing failed. */
 static bool session_with_failure(unsigned long i, int forever, const char *line)
 {
-    swx_session_config config = { .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 1 << 20 };
+    swx_session_config config = {
+        .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 1 << 20
+    };
     swx_session *s;
     swx_error err;
     bool good = false;
@@ -981,7 +1017,8 @@ static bool session_with_failure(unsigned long i, int forever, const char *line)
         wait_for(s, &op);
         /* A wrong exit code, or a part of the output as if it were all, is never told. */
         if (op.end == SWX_END_DONE && (op.code != 3 || op.output.size != 108894)) {
-            fprintf(stderr, "allocation %lu: start ended %d, code %d, %zu bytes\n", i, (int)start.end, op.code, op.output.size);
+            fprintf(stderr, "allocation %lu: start ended %d, code %d, %zu bytes\n", i, (int)start.end, op.code,
+                    op.output.size);
             exit(1);
         }
         good = start.end == SWX_END_DONE && op.end == SWX_END_DONE && swx_alloc_count() < i;
@@ -992,7 +1029,8 @@ static bool session_with_failure(unsigned long i, int forever, const char *line)
     swx_buf_free(&start.output);
     swx_buf_free(&op.output);
     if (s) {
-        op = operation(SWX_OP_RUN, "echo again; (exit 4)\n"); /* with memory it works as ever, or says that it does not */
+        /* with memory it works as ever, or says that it does not */
+        op = operation(SWX_OP_RUN, "echo again; (exit 4)\n");
         submit(s, &op);
         wait_for(s, &op);
         if (op.end != SWX_END_LOST) {
@@ -1073,15 +1111,12 @@ static void test_a_start_mark_that_was_not_read_yet(void)
     close_session(s);
 }
 
-TEST_MAIN(test_commands, test_without_the_kernel, test_prompts_are_taken_away, test_forged_marks, test_jobs, test_timeout_and_interrupt, test_death,
-          test_patterns, test_code_after_a_match, test_pattern_of_own_text, test_streaming, test_cancel, test_quiet, test_resize, test_typed_bytes,
-          test_typed_ahead, test_nested_programs, test_the_rest_of_a_long_line_is_noticed_at_once, test_output_limit, test_modes, test_queries,
-          test_queue, test_many_wait_at_the_cost_of_one, test_interrupts,
-          test_interrupt_at_the_start, test_close_takes_all, test_free, test_startup_failures, test_abandon,
-          test_the_queue_goes_on,
-          test_endless_output,
-          test_nothing_is_typed_into_a_command,
-          test_half_a_line_is_forgotten, test_no_memory_for_patterns,
-          test_pattern_of_an_interrupt,
-          test_last_bytes,
+TEST_MAIN(test_commands, test_without_the_kernel, test_prompts_are_taken_away, test_forged_marks, test_jobs,
+          test_timeout_and_interrupt, test_death, test_patterns, test_code_after_a_match, test_pattern_of_own_text,
+          test_streaming, test_cancel, test_quiet, test_resize, test_typed_bytes, test_typed_ahead,
+          test_nested_programs, test_the_rest_of_a_long_line_is_noticed_at_once, test_output_limit, test_modes,
+          test_queries, test_queue, test_many_wait_at_the_cost_of_one, test_interrupts, test_interrupt_at_the_start,
+          test_close_takes_all, test_free, test_startup_failures, test_abandon, test_the_queue_goes_on,
+          test_endless_output, test_nothing_is_typed_into_a_command, test_half_a_line_is_forgotten,
+          test_no_memory_for_patterns, test_pattern_of_an_interrupt, test_last_bytes,
           test_a_start_mark_that_was_not_read_yet, test_much_output_without_a_start, test_no_memory)

@@ -27,8 +27,8 @@ static char *text_of(const swx_buf *buf)
     return text;
 }
 
-/* Runs a script in `bash -i`, with a file as its stdin (fd 0, where the answers go, appended).  Returns all that the file then holds
- * behind the script. */
+/* Runs a script in `bash -i`, with a file as its stdin (fd 0, where the answers go, appended).  Returns all that the
+ * file then holds behind the script. */
 static char *run_bash(const char *script)
 {
     char path[] = "/tmp/swx-shelltext-XXXXXX";
@@ -92,7 +92,8 @@ static void expect_answer(const char *before, int code, const char *pipestatus, 
         sprintf(state + strlen(state), "%s[%d]=\"%.*s\"", i ? " " : "", i, (int)strcspn(at, " "), at);
     }
     sprintf(state + strlen(state), ") %s", last);
-    for (swx_marks_event event; (event = swx_marks_next(&marks, &bytes, &size, &plain, &plain_size, &mark)) != SWX_MARKS_MORE;) {
+    for (swx_marks_event event;
+         (event = swx_marks_next(&marks, &bytes, &size, &plain, &plain_size, &mark)) != SWX_MARKS_MORE;) {
         if (event == SWX_MARKS_MARK) {
             CHECK(part < 5);
             found[part++] = mark;
@@ -101,12 +102,12 @@ static void expect_answer(const char *before, int code, const char *pipestatus, 
             memcpy(parts[part] + strlen(parts[part]), plain, plain_size);
         }
     }
-    if (part != 5 || found[0].kind != SWX_MARK_REPORT || found[1].kind != SWX_MARK_VALUE || found[2].kind != SWX_MARK_VALUE ||
-        found[3].kind != SWX_MARK_VALUE || found[4].kind != SWX_MARK_END || strcmp(parts[3], start) != 0 ||
-        found[0].code != code || strcmp(parts[1], state) != 0 ||
+    if (part != 5 || found[0].kind != SWX_MARK_REPORT || found[1].kind != SWX_MARK_VALUE ||
+        found[2].kind != SWX_MARK_VALUE || found[3].kind != SWX_MARK_VALUE || found[4].kind != SWX_MARK_END ||
+        strcmp(parts[3], start) != 0 || found[0].code != code || strcmp(parts[1], state) != 0 ||
         strcmp(parts[2], prompt) != 0 || parts[0][0] || !found[4].no_stderr) {
-        fprintf(stderr, "after <%s>: %u marks, code %d state <%s> prompt <%s>\nanswer <%s>\n", before, part, found[0].code,
-                parts[1], parts[2], answer);
+        fprintf(stderr, "after <%s>: %u marks, code %d state <%s> prompt <%s>\nanswer <%s>\n", before, part,
+                found[0].code, parts[1], parts[2], answer);
         exit(1);
     }
     free(answer);
@@ -157,7 +158,8 @@ static void expect_state(const char *before, const swx_restore *restore, const c
     size_t room = strlen(before) + strlen(text) + 256;
     char *script = malloc(room);
     CHECK(script);
-    snprintf(script, room, "%s\n%s%s", before, text, "{ builtin printf '%s - %s - %s' \"$?\" \"${PIPESTATUS[*]}\" \"$_\" >&0; exit; }\n");
+    snprintf(script, room, "%s\n%s%s", before, text,
+             "{ builtin printf '%s - %s - %s' \"$?\" \"${PIPESTATUS[*]}\" \"$_\" >&0; exit; }\n");
     char *answer = run_bash(script);
     if (strcmp(answer, wanted) != 0) {
         fprintf(stderr, "<%s>: <%s>, wanted <%s>\n", text, answer, wanted);
@@ -172,38 +174,71 @@ static void test_restore(void)
 {
     const uint8_t *last = (const uint8_t *)"$'a\\tb c'";
     size_t size = strlen((const char *)last);
-    expect_state(":", &(swx_restore){ .code = 0, CODES("[0]=\"0\""), .last = last, .last_size = size }, "0 - 0 - a\tb c");
-    expect_state(":", &(swx_restore){ .code = 5, CODES("[0]=\"0\" [1]=\"1\" [2]=\"5\""), .last = last, .last_size = size }, "5 - 0 1 5 - a\tb c");
-    expect_state("set -e; trap 'echo ERR >&0' ERR", &(swx_restore){ .code = 5, CODES("[0]=\"5\""), .last = last, .last_size = size },
-                 "5 - 5 - a\tb c");
+    expect_state(":", &(swx_restore){ .code = 0, CODES("[0]=\"0\""), .last = last, .last_size = size },
+                 "0 - 0 - a\tb c");
+    expect_state(":",
+                 &(swx_restore){ .code = 5, CODES("[0]=\"0\" [1]=\"1\" [2]=\"5\""), .last = last, .last_size = size },
+                 "5 - 0 1 5 - a\tb c");
+    expect_state("set -e; trap 'echo ERR >&0' ERR",
+                 &(swx_restore){ .code = 5, CODES("[0]=\"5\""), .last = last, .last_size = size }, "5 - 5 - a\tb c");
     expect_state("set -eo pipefail; trap 'echo ERR >&0' ERR",
-                 &(swx_restore){ .code = 1, CODES("[0]=\"1\" [1]=\"0\""), .last = last, .last_size = size }, "1 - 1 - a\tb c");
-    expect_state("set -u", &(swx_restore){ .code = 255, CODES(""), .last = last, .last_size = size }, "255 - 255 - a\tb c");
-    expect_state(":", &(swx_restore){ .code = 3, CODES("[0]=\"1\" [1]=\"2\""), .guard = true, .reassert = true, .prompt_variables = true, .readline = true,
-                                      .last = last, .last_size = size }, "3 - 3 - a\tb c");
-    expect_state(":", &(swx_restore){ .code = 8, CODES("[0]=\"9\" [1]=\"0\" [2]=\"999\""), .last = last, .last_size = size }, "8 - 8 - a\tb c");
+                 &(swx_restore){ .code = 1, CODES("[0]=\"1\" [1]=\"0\""), .last = last, .last_size = size },
+                 "1 - 1 - a\tb c");
+    expect_state("set -u", &(swx_restore){ .code = 255, CODES(""), .last = last, .last_size = size },
+                 "255 - 255 - a\tb c");
+    expect_state(":",
+                 &(swx_restore){ .code = 3,
+                                 CODES("[0]=\"1\" [1]=\"2\""),
+                                 .guard = true,
+                                 .reassert = true,
+                                 .prompt_variables = true,
+                                 .readline = true,
+                                 .last = last,
+                                 .last_size = size },
+                 "3 - 3 - a\tb c");
+    expect_state(":",
+                 &(swx_restore){ .code = 8, CODES("[0]=\"9\" [1]=\"0\" [2]=\"999\""), .last = last, .last_size = size },
+                 "8 - 8 - a\tb c");
     static char many[SWX_LAST_MAX + 2], wanted[SWX_LAST_MAX + 20];
     memset(many, 'x', SWX_LAST_MAX + 1);
-    expect_state("true kept", &(swx_restore){ .code = 0, CODES("[0]=\"0\""), .last = (uint8_t *)many, .last_size = SWX_LAST_MAX + 1 },
-                 "0 - 0 - PS2=");
+    expect_state(
+        "true kept",
+        &(swx_restore){ .code = 0, CODES("[0]=\"0\""), .last = (uint8_t *)many, .last_size = SWX_LAST_MAX + 1 },
+        "0 - 0 - PS2=");
     snprintf(wanted, sizeof(wanted), "7 - 0 7 - %.*s", (int)SWX_LAST_MAX, many);
-    expect_state("true kept", &(swx_restore){ .code = 7, CODES("[0]=\"0\" [1]=\"7\""), .last = (uint8_t *)many, .last_size = SWX_LAST_MAX,
-                                              .guard = true, .reassert = true }, wanted);
+    expect_state("true kept",
+                 &(swx_restore){ .code = 7,
+                                 CODES("[0]=\"0\" [1]=\"7\""),
+                                 .last = (uint8_t *)many,
+                                 .last_size = SWX_LAST_MAX,
+                                 .guard = true,
+                                 .reassert = true },
+                 wanted);
     for (int shift = 0; shift < 8; shift++) { /* no character is cut, wherever a line ends */
-        int length = sprintf(many, "$'%.*s", shift, "xxxxxxx"), shown = sprintf(wanted, "3 - 3 - %.*s", shift, "xxxxxxx");
+        int length = sprintf(many, "$'%.*s", shift, "xxxxxxx"),
+            shown = sprintf(wanted, "3 - 3 - %.*s", shift, "xxxxxxx");
         for (int i = 0; i < 2000; i++) {
             length += sprintf(many + length, "\\0017\\'");
             shown += sprintf(wanted + shown, "\0017'");
         }
         length += sprintf(many + length, "'");
-        expect_state("true kept", &(swx_restore){ .code = 3, CODES("[0]=\"3\""), .last = (uint8_t *)many, .last_size = (size_t)length }, wanted);
+        expect_state(
+            "true kept",
+            &(swx_restore){ .code = 3, CODES("[0]=\"3\""), .last = (uint8_t *)many, .last_size = (size_t)length },
+            wanted);
     }
-    const char *const foreign[] = { "x; false", "x\nfalse", "$'x'; false", "$'x", "x y", "x\\", "$(false)", "x`false`", "'x" };
+    const char *const foreign[] = { "x; false", "x\nfalse", "$'x'; false", "$'x", "x y",
+                                    "x\\",      "$(false)", "x`false`",    "'x" };
     for (size_t i = 0; i < SWX_COUNT(foreign); i++) { /* what no %q writes was written by somebody else */
-        expect_state("true kept", &(swx_restore){ .code = 0, CODES("[0]=\"0\""), .last = (const uint8_t *)foreign[i],
-                                                  .last_size = strlen(foreign[i]) }, "0 - 0 - PS2=");
+        expect_state(
+            "true kept",
+            &(swx_restore){
+                .code = 0, CODES("[0]=\"0\""), .last = (const uint8_t *)foreign[i], .last_size = strlen(foreign[i]) },
+            "0 - 0 - PS2=");
     }
-    expect_state("readonly PS1 PS0 PS2", &(swx_restore){ .code = 4, CODES("[0]=\"0\" [1]=\"4\""), .last = last, .last_size = size }, "4 - 0 4 - a\tb c");
+    expect_state("readonly PS1 PS0 PS2",
+                 &(swx_restore){ .code = 4, CODES("[0]=\"0\" [1]=\"4\""), .last = last, .last_size = size },
+                 "4 - 0 4 - a\tb c");
 }
 
 /* The prompts are in force and are not handed to children. */
@@ -217,7 +252,10 @@ static void test_prompts(void)
     char ps0[SWX_MARKS_TEXT], ps1[SWX_MARKS_TEXT];
     swx_marks_ps0(&marks, ps0);
     swx_marks_ps1(&marks, ps1);
-    snprintf(script, sizeof(script), "export PS0=a PS1=b PS2=c\n%s\n{ printf '%%s|%%s|%%s|' \"$PS0\" \"$PS1\" \"$PS2\"; env | grep -c ^PS; } >&0; exit\n", text);
+    snprintf(script, sizeof(script),
+             "export PS0=a PS1=b PS2=c\n%s\n{ printf '%%s|%%s|%%s|' \"$PS0\" \"$PS1\" \"$PS2\"; env | grep -c ^PS; } "
+             ">&0; exit\n",
+             text);
     snprintf(wanted, sizeof(wanted), "%s|%s||0\n", ps0, ps1);
     char *answer = run_bash(script);
     CHECK(strcmp(answer, wanted) == 0);
@@ -230,9 +268,17 @@ static void test_no_memory(void)
 {
 #ifdef SWX_ALLOC_TEST
     swx_marks marks = new_marks();
-    const swx_restore restore = { .code = 1, CODES("[0]=\"0\" [1]=\"1\""), .last = (const uint8_t *)"x", .last_size = 1, .guard = true,
-                                  .reassert = true, .readline = true, .prompt_variables = true, .disarm = true,
-                                  .modes = (const uint8_t *)"500:5", .modes_size = 5 };
+    const swx_restore restore = { .code = 1,
+                                  CODES("[0]=\"0\" [1]=\"1\""),
+                                  .last = (const uint8_t *)"x",
+                                  .last_size = 1,
+                                  .guard = true,
+                                  .reassert = true,
+                                  .readline = true,
+                                  .prompt_variables = true,
+                                  .disarm = true,
+                                  .modes = (const uint8_t *)"500:5",
+                                  .modes_size = 5 };
     for (int which = 0; which < 3; which++) {
         swx_status status = SWX_ENOMEM;
         for (unsigned long i = 1; status != SWX_OK; i++) {

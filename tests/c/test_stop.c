@@ -16,7 +16,8 @@ static uint32_t draw(void)
     return seed >> 8;
 }
 
-/* Interrupts it as often as asked, each time in another moment. One in some 13,000 ends bash itself, which must be said. */
+/* Interrupts it as often as asked, each time in another moment. One in some 13,000 ends bash itself, which must be
+ * said. */
 static void interrupt_loop(const char *line, unsigned count)
 {
     int64_t longest = 0;
@@ -38,7 +39,8 @@ static void interrupt_loop(const char *line, unsigned count)
             continue;
         }
         if (stop.end != SWX_END_DONE || op.end != SWX_END_DONE || op.code != 130) {
-            fprintf(stderr, "%sround %u: the interrupt ends %d, the command %d with code %d\n", line, i, (int)stop.end, (int)op.end, op.code);
+            fprintf(stderr, "%sround %u: the interrupt ends %d, the command %d with code %d\n", line, i, (int)stop.end,
+                    (int)op.end, op.code);
             exit(1);
         }
         swx_buf_free(&stop.output);
@@ -75,14 +77,16 @@ static void test_handlers(void)
 {
     static const char *const lines[] = {
         "bash -c 'n=0; trap \"n=\\$((n+1))\" INT; echo up; while ((n < 1)); do sleep 0.01; done; sleep 0.3; exit $n'\n",
-        "true | bash -c 'n=0; trap \"n=\\$((n+1))\" INT; echo up; while ((n < 1)); do sleep 0.01; done; sleep 0.3; exit $n'\n",
+        "true | bash -c 'n=0; trap \"n=\\$((n+1))\" INT; echo up; while ((n < 1)); do sleep 0.01; done; sleep 0.3; "
+        "exit $n'\n",
     };
     swx_session *s = open_session(1 << 20);
     for (size_t i = 0; i < SWX_COUNT(lines); i++) {
         swx_op op = operation(SWX_OP_RUN, lines[i]), stop = operation(SWX_OP_INTERRUPT, "");
         submit(s, &op);
         wait_for_output(s, &op, 3);
-        rest(s, 200 * MS); /* the leader of the pipeline has become a program, too: what was none yet is interrupted_at twice */
+        /* the leader of the pipeline has become a program, too: what was none yet is interrupted_at twice */
+        rest(s, 200 * MS);
         stop.step = 15000 * MS;
         stop.tries = 1;
         submit(s, &stop);

@@ -1,4 +1,5 @@
-/* Streams whose reader is slow, stops, or goes away: nothing of the output is lost, and nobody else waits for that reader. */
+/* Streams whose reader is slow, stops, or goes away: nothing of the output is lost, and nobody else waits for that
+ * reader. */
 #include "programs.h"
 #include "carried.h"
 
@@ -8,7 +9,11 @@ enum { LIMIT = 1 << 20 };
 
 static swx_session *open_limited(size_t limit, bool unproven)
 {
-    swx_session_config config = { .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = limit,
+    swx_session_config config = { .shell = "/bin/bash",
+                                  .environment = environ,
+                                  .rows = 24,
+                                  .columns = 80,
+                                  .output_limit = limit,
                                   .unproven = unproven };
     swx_session *s;
     swx_error err;
@@ -201,7 +206,8 @@ static void test_deadline_while_held(void)
 
 static void test_interrupt_while_held(void)
 {
-    static const char *const lines[] = { "seq 100000000\n", "trap 'echo; exit 5' INT; i=0; while :; do echo $((++i)); done\n",
+    static const char *const lines[] = { "seq 100000000\n",
+                                         "trap 'echo; exit 5' INT; i=0; while :; do echo $((++i)); done\n",
                                          "(trap '' INT; seq 100000000)\n" };
     for (size_t i = 0; i < SWX_COUNT(lines); i++) {
         bool dies = i == 1, ignores = i == 2;
@@ -357,7 +363,8 @@ static void test_a_wait_for_the_end(void)
     while ((part = swx_session_take(s, &op, bytes + size, 100000, now()))) {
         size += part;
     }
-    CHECK(size < 2 * LIMIT && memmem(bytes, size, "bytes of output were dropped here", 33)); /* it is told what it misses */
+    /* it is told what it misses */
+    CHECK(size < 2 * LIMIT && memmem(bytes, size, "bytes of output were dropped here", 33));
     CHECK(size > 8 && memcmp(bytes + size - 8, "\n400000\n", 8) == 0);
     free(bytes);
     swx_buf_free(&op.output);
@@ -394,7 +401,8 @@ static void test_a_notice_that_was_taken(void)
         text[size] = 0;
         size_t notice = strlen(whole) - 8, shown = had[i] <= 4 ? 0 : had[i] - 4 < notice ? had[i] - 4 : notice;
         snprintf(wanted, sizeof(wanted), "one\n%.*stwo\n", (int)shown, whole + 4);
-        bool late = strncmp(text, "one\ntwo\n", 8) == 0; /* of a machine that is busy: then it comes before the prompt */
+        /* of a machine that is busy: then it comes before the prompt */
+        bool late = strncmp(text, "one\ntwo\n", 8) == 0;
         CHECK(late || strcmp(text, wanted) == 0);
         swx_buf_free(&op.output);
         close_session(s);
@@ -428,9 +436,16 @@ static void test_behind_a_carrier(void)
     close_session(s);
 }
 
-static const swx_test tests[] = { test_a_slow_reader_gets_every_byte, test_the_end_is_heard_while_held, test_deadline_while_held,
-                                  test_interrupt_while_held, test_given_up_while_held, test_ends_while_held,
-                                  test_silence_is_not_what_is_not_heard, test_a_pattern_behind_what_is_held, test_a_wait_for_the_end,
-                                  test_a_notice_that_was_taken, test_behind_a_carrier };
+static const swx_test tests[] = { test_a_slow_reader_gets_every_byte,
+                                  test_the_end_is_heard_while_held,
+                                  test_deadline_while_held,
+                                  test_interrupt_while_held,
+                                  test_given_up_while_held,
+                                  test_ends_while_held,
+                                  test_silence_is_not_what_is_not_heard,
+                                  test_a_pattern_behind_what_is_held,
+                                  test_a_wait_for_the_end,
+                                  test_a_notice_that_was_taken,
+                                  test_behind_a_carrier };
 
 int main(int argc, char **argv) { return run_or_carry(tests, SWX_COUNT(tests), argc, argv); }

@@ -15,23 +15,44 @@ static const example EXAMPLES[] = {
     { E "]0;title\ax" E "]8;;http://a/" E "\\link" E "]8;;" E "\\", "xlink" },
     { E "Pq#0\nsixel" E "\\a" E "X1" E "\\b" E "^2" E "\\c" E "_3" E "\\d", "abcd" },
     { E "(B" E "#8" E "%G" E " Fx" E "7" E "8" E "=" E ">" E "c" E "My" E "\\z", "xyz" },
-    { E "[12\nx", "[12\nx" },                          /* of what is no sequence only the ESC goes */
-    { E "[1" E "[2mx", "[1x" },                        /* the second is one */
-    { E "[1 2mx", "[1 2mx" },                          /* a parameter after an intermediate */
+    { E "[12\nx", "[12\nx" },   /* of what is no sequence only the ESC goes */
+    { E "[1" E "[2mx", "[1x" }, /* the second is one */
+    { E "[1 2mx", "[1 2mx" },   /* a parameter after an intermediate */
     { E E E "[mx", "x" },
-    { E E "[m]52;c;YQ==\a", "]52;c;YQ==\a" },          /* taking one out does not make another */
+    { E E "[m]52;c;YQ==\a", "]52;c;YQ==\a" }, /* taking one out does not make another */
     { E "[" E "[m31mx" E "]" E "[m0;t\a", "[31mx]0;t\a" },
-    { E "]0;no end\nx" E "[m", "]0;no end\nx" },       /* a newline ends an OSC */
+    { E "]0;no end\nx" E "[m", "]0;no end\nx" }, /* a newline ends an OSC */
     { E "]0;no end" E "[mx" E "]1;\a", "]0;no endx" },
-    { E "Pabc\x18" "d" E "[1\x1a" "e", "Pabc\x18" "d[1\x1a" "e" },
-    { E "Pabc", "Pabc" }, { E "]abc" E, "]abc" },      /* unfinished at the end */
+    { E "Pabc\x18"
+        "d" E "[1\x1a"
+        "e",
+      "Pabc\x18"
+      "d[1\x1a"
+      "e" },
+    { E "Pabc", "Pabc" },
+    { E "]abc" E, "]abc" }, /* unfinished at the end */
     { "x" E, "x" },
     { E "\n" E "\xc3\xa9" E "\x7f", "\n\xc3\xa9\x7f" },
-    { "\x9b" "31m\xff\x80", "\x9b" "31m\xff\x80" },    /* no 8-bit controls in UTF-8 */
-    { "\xc2\x9b" "31m\xc2\x80\xc2\x9f\xc2\xa0\xc2", "\x9b" "31m\x80\x9f\xc2\xa0\xc2" }, /* C1 */
-    { "\xc2" E "[m\x9b", "\x9b" }, { "\xc2\xc2\xa9", "\xc2\xc2\xa9" }, { "\xc2\xc2" "a\x9b", "\xc2\xc2" "a\x9b" },
-    { "\xc2\xc2\x9b\x9bx", "\xc2x" }, { "\xc2\xc2\x9b\xc2\xc2\x9b\x85y\x85", "\xc2\xc2\x85y\x85" },
-    { "a\xc2\x85" "b\xc2", "a\xc2\x85" "b\xc2" }, /* NEL */
+    { "\x9b"
+      "31m\xff\x80",
+      "\x9b"
+      "31m\xff\x80" }, /* no 8-bit controls in UTF-8 */
+    { "\xc2\x9b"
+      "31m\xc2\x80\xc2\x9f\xc2\xa0\xc2",
+      "\x9b"
+      "31m\x80\x9f\xc2\xa0\xc2" }, /* C1 */
+    { "\xc2" E "[m\x9b", "\x9b" },
+    { "\xc2\xc2\xa9", "\xc2\xc2\xa9" },
+    { "\xc2\xc2"
+      "a\x9b",
+      "\xc2\xc2"
+      "a\x9b" },
+    { "\xc2\xc2\x9b\x9bx", "\xc2x" },
+    { "\xc2\xc2\x9b\xc2\xc2\x9b\x85y\x85", "\xc2\xc2\x85y\x85" },
+    { "a\xc2\x85"
+      "b\xc2",
+      "a\xc2\x85"
+      "b\xc2" }, /* NEL */
     { E "]\xc2\x9bx\n", "]\x9bx\n" },
 };
 

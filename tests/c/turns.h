@@ -1,4 +1,5 @@
-/* A session and its event loop in one thread, for the tests of sessions: every function here is one turn of it, or several. */
+/* A session and its event loop in one thread, for the tests of sessions: every function here is one turn of it, or
+ * several. */
 #ifndef SWX_TEST_TURNS_H
 #define SWX_TEST_TURNS_H
 
@@ -29,7 +30,8 @@ static inline void turn(swx_session *s, int64_t limit)
     int64_t due = swx_session_deadline(s), t = now();
     due = due < limit ? due : limit;
     struct pollfd fds[2] = {
-        { .fd = swx_session_terminal(s), .events = (swx_session_wants_read(s) ? POLLIN : 0) | (swx_session_wants_write(s) ? POLLOUT : 0) },
+        { .fd = swx_session_terminal(s),
+          .events = (swx_session_wants_read(s) ? POLLIN : 0) | (swx_session_wants_write(s) ? POLLOUT : 0) },
         { .fd = swx_session_pidfd(s), .events = swx_session_look(s).dead ? 0 : POLLIN },
     };
     fds[0].fd = fds[0].events ? fds[0].fd : -1; /* poll tells of a hang-up to who asks for nothing */
@@ -104,7 +106,11 @@ static inline swx_op operation(swx_op_kind kind, const char *typed)
 /* A session that has shown its first prompt.  unproven: without the kernel's word on it. */
 static inline swx_session *open_configured(size_t limit, bool unproven)
 {
-    swx_session_config config = { .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = limit,
+    swx_session_config config = { .shell = "/bin/bash",
+                                  .environment = environ,
+                                  .rows = 24,
+                                  .columns = 80,
+                                  .output_limit = limit,
                                   .unproven = unproven };
     swx_session *s;
     swx_error err;
@@ -158,8 +164,8 @@ static inline void check_ended(int line, swx_op *op, swx_end end, int code, cons
     CHECK(op->output.size < sizeof(got));
     swx_buf_copy(&op->output, (uint8_t *)got);
     if (op->end != end || op->code != code || (output && strcmp(got, output) != 0)) {
-        fprintf(stderr, "line %d: end %d code %d output <%s>, wanted %d %d <%s>\n", line, (int)op->end, op->code, got, (int)end, code,
-                output ? output : "(any)");
+        fprintf(stderr, "line %d: end %d code %d output <%s>, wanted %d %d <%s>\n", line, (int)op->end, op->code, got,
+                (int)end, code, output ? output : "(any)");
         exit(1);
     }
     swx_buf_free(&op->output);
