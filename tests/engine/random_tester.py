@@ -155,6 +155,9 @@ KNOWN = [
     Known("19", "PROMPT_COMMAND is readonly, and a letter is a control character",
           ["declare -r PROMPT_COMMAND", "stty (eof|intr|erase|kill|quit|susp) .*"],
           [Step("declare -r PROMPT_COMMAND"), Step("stty eof b")], "place"),
+    Known("new", "bash takes an assigned list for an error behind a trap on SIGCHLD that runs at its prompt",
+          ["trap .* CHLD", r"PROMPT_COMMAND=\(.*"],
+          [Step("PROMPT_COMMAND='(exit 9)'"), Step("trap : CHLD"), Step("PROMPT_COMMAND=('PS1=a' 'PS1=b')")], "local"),
     Known("new", "the last prompt of a shell whose input ends is output", [".*PS1.*", ".*exec <.*"],
           [Step("declare -r PS1='$ '"), Step("exec </dev/null", dies=True)]),
 ]  # fmt: skip
