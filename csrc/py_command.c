@@ -43,7 +43,8 @@ static int scan_object(PyObject *command, PyObject **bytes, swx_scan *scan)
     if (size < LONG_TEXT) {
         swx_command_scan((const uint8_t *)data, (size_t)size, scan);
     } else {
-        Py_BEGIN_ALLOW_THREADS swx_command_scan((const uint8_t *)data, (size_t)size, scan);
+        Py_BEGIN_ALLOW_THREADS
+        swx_command_scan((const uint8_t *)data, (size_t)size, scan);
         Py_END_ALLOW_THREADS
     }
     return 0;
@@ -119,18 +120,15 @@ static PyObject *py_quote(PyObject *module, PyObject *args)
         goto done;
     }
     swx_delivery way = way_of(name);
-    Py_BEGIN_ALLOW_THREADS status = swx_command_encode(way, (const uint8_t *)data, (size_t)size, &out);
-    Py_END_ALLOW_THREADS if (status == SWX_OK)
-    {
+    Py_BEGIN_ALLOW_THREADS
+    status = swx_command_encode(way, (const uint8_t *)data, (size_t)size, &out);
+    Py_END_ALLOW_THREADS
+    if (status == SWX_OK) {
         result = PyBytes_FromStringAndSize((const char *)out.data, (Py_ssize_t)out.size);
-    }
-    else if (status == SWX_EINVAL)
-    {
+    } else if (status == SWX_EINVAL) {
         PyErr_SetString(PyExc_ValueError, way == SWX_DELIVERY_REFUSE ? "way is 'plain', 'group' or 'eval'"
                                                                      : "a command cannot hold a NUL byte");
-    }
-    else
-    {
+    } else {
         PyErr_NoMemory();
     }
 done:

@@ -241,10 +241,14 @@ int swx_request_wait(swx_request *request, int64_t deadline)
         }
         int64_t left = deadline - now;
         struct timespec wait = { .tv_sec = left / 1000000000, .tv_nsec = left % 1000000000 };
-        Py_BEGIN_ALLOW_THREADS atomic_fetch_add(&request->waiters, 1);
+        Py_BEGIN_ALLOW_THREADS
+        atomic_fetch_add(&request->waiters, 1);
         syscall(SYS_futex, &request->done, FUTEX_WAIT_PRIVATE, 0, deadline == INT64_MAX ? NULL : &wait, NULL, 0);
         atomic_fetch_sub(&request->waiters, 1);
-        Py_END_ALLOW_THREADS if (PyErr_CheckSignals() != 0) { return -1; }
+        Py_END_ALLOW_THREADS
+        if (PyErr_CheckSignals() != 0) {
+            return -1;
+        }
     }
     return 1;
 }
@@ -259,7 +263,8 @@ static PyObject *core_shutdown(PyObject *module, PyObject *unused)
     state->home = NULL;
     if (home && !swx_reactor_is_forked(home->reactor)) {
         atomic_store(&home->ended, true);
-        Py_BEGIN_ALLOW_THREADS await_leaving(home);
+        Py_BEGIN_ALLOW_THREADS
+        await_leaving(home);
         swx_reactor_free(home->reactor);
         Py_END_ALLOW_THREADS
     }
@@ -323,10 +328,11 @@ static PyObject *core_inherited(PyObject *module, PyObject *pid_object)
     swx_error err = { .status = SWX_ENOMEM };
     swx_status status;
     swx_buf_init(&seen, LOOK_LIMIT);
-    Py_BEGIN_ALLOW_THREADS status = swx_inherit_look(pid, &seen, &err);
-    Py_END_ALLOW_THREADS PyObject *bytes =
-        status == SWX_OK ? PyBytes_FromStringAndSize((const char *)seen.data, (Py_ssize_t)seen.size)
-                         : swx_py_raise(&err);
+    Py_BEGIN_ALLOW_THREADS
+    status = swx_inherit_look(pid, &seen, &err);
+    Py_END_ALLOW_THREADS
+    PyObject *bytes = status == SWX_OK ? PyBytes_FromStringAndSize((const char *)seen.data, (Py_ssize_t)seen.size)
+                                       : swx_py_raise(&err);
     swx_buf_free(&seen);
     return bytes;
 }

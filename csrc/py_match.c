@@ -99,7 +99,8 @@ static PyObject *matcher_feed(PyObject *object, PyObject *data)
     if (view.len < LONG_FEED) {
         status = swx_match_feed(self->match, bytes, (size_t)view.len, &self->consumed, &hit);
     } else {
-        Py_BEGIN_ALLOW_THREADS status = swx_match_feed(self->match, bytes, (size_t)view.len, &self->consumed, &hit);
+        Py_BEGIN_ALLOW_THREADS
+        status = swx_match_feed(self->match, bytes, (size_t)view.len, &self->consumed, &hit);
         Py_END_ALLOW_THREADS
     }
     atomic_store(&self->busy, false);

@@ -79,7 +79,7 @@ static const swx_node_type process_node = { node_event,    node_deadline, node_d
 
 static bool gone(const request *f) { return swx_py_home_is_gone(f->home); }
 
-static void flight_destroy(swx_request *base)
+static void request_destroy(swx_request *base)
 {
     request *f = (request *)base;
     swx_buf_free(&f->output);
@@ -108,8 +108,8 @@ static void exec_done(swx_exec *exec)
 static void cancel_now(request *f)
 {
     if (!atomic_load(&f->base.done)) {
-        Py_BEGIN_ALLOW_THREADS if (swx_py_home_enter(f->home))
-        {
+        Py_BEGIN_ALLOW_THREADS
+        if (swx_py_home_enter(f->home)) {
             swx_node_lock(f->node);
             swx_exec_cancel(f->exec, swx_now());
             swx_node_unlock(f->node);
@@ -124,8 +124,8 @@ static void cancel_now(request *f)
  * on. */
 static void give_up(request *f)
 {
-    Py_BEGIN_ALLOW_THREADS if (swx_py_home_enter(f->home))
-    {
+    Py_BEGIN_ALLOW_THREADS
+    if (swx_py_home_enter(f->home)) {
         swx_node_lock(f->node);
         swx_exec_event(f->exec, 2, swx_now()); /* it may have ended */
         if (atomic_load(&f->base.done)) {
@@ -209,6 +209,52 @@ static char **copy_environ(void)
     return copy;
 }
 
+/* A request for a program, or NULL with MemoryError.  future: borrowed. */
+static request *request_new(swx_py_home *home, swx_queue *queue, PyObject *future)
+{
+    request *f = swx_calloc(1, sizeof(*f));
+    if (!f) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    f->base.destroy = request_destroy;
+    atomic_init(&f->base.references, 3);
+    atomic_init(&f->base.done, false);
+    f->home = home;
+    swx_py_home_ref(home);
+    swx_buf_init(&f->output, 2);
+    swx_buf_init(&f->error, 2);
+    if (queue) {
+        swx_queue_ref(queue);
+        f->base.queue = queue;
+    }
+    f->base.future = future == Py_None ? NULL : future;
+    return f;
+}
+
+/* 0, or -1 with an exception. */
+static int begin(request *f, const swx_exec_config *config)
+{
+    swx_error err = { .status = SWX_ENOMEM };
+    swx_status status = SWX_OK;
+    bool entered;
+    Py_BEGIN_ALLOW_THREADS
+    entered = swx_py_home_enter(f->home);
+    if (entered) {
+        status = start(f, config, &err);
+        swx_py_home_leave(f->home);
+    }
+    Py_END_ALLOW_THREADS
+    if (entered && status == SWX_OK) {
+        return 0;
+    }
+    swx_py_home *home = f->home;
+    swx_request_unref(&f->base); /* the core never had it, */
+    swx_request_unref(&f->base); /* and no node */
+    entered ? swx_py_raise(&err) : swx_py_raise_gone(home, "process");
+    return -1;
+}
+
 static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = { "file",    "argv",         "environment", "directory", "input", "merge",
@@ -219,7 +265,6 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     int merge;
     char **argv = NULL, **strings = NULL;
     swx_py_state *state = swx_py_state_of(type);
-    swx_error err = { .status = SWX_ENOMEM };
     process_object *self = NULL;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "yOOOy#pOnOO:Process", names, &file, &argv_list, &environment,
                                      &directory_arg, &input, &input_size, &merge, &timeout, &limit, &queue_arg,
@@ -248,25 +293,11 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     }
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     self = (process_object *)allocate(type, 0);
-    request *f = swx_calloc(1, sizeof(*f));
-    if (!self || !f) {
-        swx_free(f);
-        swx_py_raise(&err);
+    request *f = self ? request_new(home, queue, future) : NULL;
+    if (!f) {
         goto failed;
     }
-    f->base.destroy = flight_destroy;
-    atomic_init(&f->base.references, 3);
-    atomic_init(&f->base.done, false);
-    f->home = home;
-    swx_py_home_ref(home);
-    swx_buf_init(&f->output, 2);
-    swx_buf_init(&f->error, 2);
-    if (queue) {
-        swx_queue_ref(queue);
-        f->base.queue = queue;
-    }
     self->future = Py_NewRef(future);
-    f->base.future = future == Py_None ? NULL : future;
     self->request = f;
     swx_exec_config config = { .file = file,
                                .argv = argv,
@@ -281,18 +312,7 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
                                .done = exec_done,
                                .unwatch = unwatch,
                                .owner = f };
-    swx_status status = SWX_OK;
-    bool entered;
-    Py_BEGIN_ALLOW_THREADS entered = swx_py_home_enter(home);
-    if (entered) {
-        status = start(f, &config, &err);
-        swx_py_home_leave(home);
-    }
-    Py_END_ALLOW_THREADS if (!entered || status != SWX_OK)
-    {
-        swx_request_unref(&f->base); /* the core never had it, */
-        swx_request_unref(&f->base); /* and no node */
-        entered ? swx_py_raise(&err) : swx_py_raise_gone(home, "process");
+    if (begin(f, &config) < 0) {
         goto failed;
     }
     swx_free(argv);
@@ -483,8 +503,10 @@ static PyObject *kill_marked(PyObject *module, PyObject *list)
     if (!marks) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS found = swx_tree_kill_marked(marks, count);
-    Py_END_ALLOW_THREADS swx_free(marks);
+    Py_BEGIN_ALLOW_THREADS
+    found = swx_tree_kill_marked(marks, count);
+    Py_END_ALLOW_THREADS
+    swx_free(marks);
     return PyLong_FromLong(found);
 }
 
@@ -502,8 +524,10 @@ static PyObject *living_marks(PyObject *module, PyObject *list)
         }
         goto done;
     }
-    Py_BEGIN_ALLOW_THREADS looked = swx_tree_living(marks, count, living);
-    Py_END_ALLOW_THREADS result = PyList_New(0);
+    Py_BEGIN_ALLOW_THREADS
+    looked = swx_tree_living(marks, count, living);
+    Py_END_ALLOW_THREADS
+    result = PyList_New(0);
     for (size_t i = 0; result && i < count; i++) {
         PyObject *mark = !looked || living[i] ? PyLong_FromUnsignedLongLong(marks[i]) : Py_NewRef(Py_None);
         if (!mark || (mark != Py_None && PyList_Append(result, mark) < 0)) {

@@ -124,7 +124,7 @@ static void place_unref(place *at)
 
 /* ---- requests ---- */
 
-static void flight_destroy(swx_request *base)
+static void request_destroy(swx_request *base)
 {
     request *f = (request *)base;
     swx_buf_free(&f->op.output);
@@ -156,14 +156,14 @@ static void op_news(swx_op *op)
     }
 }
 
-static request *flight_new(place *at, swx_op_kind kind, swx_queue *queue)
+static request *request_new(place *at, swx_op_kind kind, swx_queue *queue)
 {
     request *f = swx_calloc(1, sizeof(*f));
     if (!f) {
         PyErr_NoMemory();
         return NULL;
     }
-    f->base.destroy = flight_destroy;
+    f->base.destroy = request_destroy;
     f->news.destroy = news_destroy;
     atomic_init(&f->base.references, 1);
     atomic_init(&f->base.done, false);
@@ -226,7 +226,8 @@ static bool submit(request *f, int64_t direct)
     bool locked;
     f->op.typed = f->typed.data;
     f->op.typed_size = f->typed.size;
-    Py_BEGIN_ALLOW_THREADS locked = lock(f->at);
+    Py_BEGIN_ALLOW_THREADS
+    locked = lock(f->at);
     if (locked) {
         atomic_fetch_add(&f->base.references, 1); /* the core's, until it has completed */
         f->base.direct = direct > 0;
@@ -241,7 +242,8 @@ static bool submit(request *f, int64_t direct)
         }
         unlock(f->at);
     }
-    Py_END_ALLOW_THREADS return locked;
+    Py_END_ALLOW_THREADS
+    return locked;
 }
 
 /* ---- Operation ---- */
@@ -255,7 +257,8 @@ static bool operation_cancel_now(operation_object *self)
     request *f = self->request;
     bool ended = atomic_load(&f->base.done);
     if (!ended) {
-        Py_BEGIN_ALLOW_THREADS ended = lock(f->at);
+        Py_BEGIN_ALLOW_THREADS
+        ended = lock(f->at);
         if (ended) {
             swx_session_cancel(f->at->session, &f->op);
             unlock(f->at);
@@ -341,13 +344,14 @@ static PyObject *operation_take(PyObject *object, PyObject *unused)
     }
     size_t size = 0;
     bool locked;
-    Py_BEGIN_ALLOW_THREADS locked = lock(f->at);
+    Py_BEGIN_ALLOW_THREADS
+    locked = lock(f->at);
     if (locked) {
         size = swx_session_take(f->at->session, &f->op, bytes, room, swx_now());
         unlock(f->at);
     }
-    Py_END_ALLOW_THREADS PyObject *taken =
-        locked ? PyBytes_FromStringAndSize((const char *)bytes, (Py_ssize_t)size) : raise_gone(f->at);
+    Py_END_ALLOW_THREADS
+    PyObject *taken = locked ? PyBytes_FromStringAndSize((const char *)bytes, (Py_ssize_t)size) : raise_gone(f->at);
     swx_free(bytes);
     return taken;
 }
@@ -767,7 +771,8 @@ static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
     }
     Py_CLEAR(self->command);
     bool locked;
-    Py_BEGIN_ALLOW_THREADS locked = lock(f->at);
+    Py_BEGIN_ALLOW_THREADS
+    locked = lock(f->at);
     if (locked) {
         f->op.typed = f->typed.data;
         f->op.typed_size = f->typed.size;
@@ -777,7 +782,8 @@ static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
         swx_session_release(f->at->session, &f->op, swx_now());
         unlock(f->at);
     }
-    Py_END_ALLOW_THREADS return locked ? Py_NewRef(Py_None) : raise_gone(f->at);
+    Py_END_ALLOW_THREADS
+    return locked ? Py_NewRef(Py_None) : raise_gone(f->at);
 }
 
 static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t count)
@@ -803,7 +809,7 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
     if (!text) {
         return NULL;
     }
-    request *f = flight_new(self->at, SWX_OP_RUN, queue);
+    request *f = request_new(self->at, SWX_OP_RUN, queue);
     int delivered = -1;
     if (f && set_limits(f, args[2], args[3]) == 0) {
         delivered = deliver(&f->typed, &f->op, &f->empty, text, (size_t)size, (int)checked, self->at);
@@ -840,7 +846,7 @@ static PyObject *launch_text(session_object *self, swx_op_kind kind, PyObject *t
         PyErr_SetString(PyExc_ValueError, "a terminal cannot be sent a NUL byte here");
         return NULL;
     }
-    request *f = flight_new(self->at, kind, queue);
+    request *f = request_new(self->at, kind, queue);
     if (!f) {
         return NULL;
     }
@@ -900,7 +906,7 @@ static PyObject *session_interrupt(PyObject *object, PyObject *args)
         PyErr_SetString(PyExc_ValueError, "the timeout of an interrupt is a number of seconds that is not negative");
         return NULL;
     }
-    request *f = flight_new(self->at, SWX_OP_INTERRUPT, queue);
+    request *f = request_new(self->at, SWX_OP_INTERRUPT, queue);
     if (!f) {
         return NULL;
     }
@@ -921,7 +927,7 @@ static PyObject *session_close(PyObject *object, PyObject *args)
     if (PyErr_Occurred() || !usable(self)) {
         return NULL;
     }
-    request *f = flight_new(self->at, SWX_OP_CLOSE, queue);
+    request *f = request_new(self->at, SWX_OP_CLOSE, queue);
     return f ? launch(self, f, Py_None, future, Py_None, 0) : NULL;
 }
 
@@ -935,12 +941,16 @@ static PyObject *session_type(PyObject *object, PyObject *bytes_object)
     if (!usable(self) || PyBytes_AsStringAndSize(bytes_object, &bytes, &size) < 0) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS locked = lock(self->at);
+    Py_BEGIN_ALLOW_THREADS
+    locked = lock(self->at);
     if (locked) {
         status = swx_session_type(self->at->session, (const uint8_t *)bytes, (size_t)size, swx_now());
         unlock(self->at);
     }
-    Py_END_ALLOW_THREADS if (!locked) { return raise_gone(self->at); }
+    Py_END_ALLOW_THREADS
+    if (!locked) {
+        return raise_gone(self->at);
+    }
     if (status == SWX_ENOMEM) {
         return PyErr_NoMemory();
     }
@@ -955,12 +965,14 @@ static PyObject *session_resync(PyObject *object, PyObject *commands_object)
     if (PyErr_Occurred() || !usable(self)) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS locked = lock(self->at);
+    Py_BEGIN_ALLOW_THREADS
+    locked = lock(self->at);
     if (locked) {
         asked = swx_session_resync(self->at->session, commands, swx_now());
         unlock(self->at);
     }
-    Py_END_ALLOW_THREADS return locked ? PyBool_FromLong(asked) : raise_gone(self->at);
+    Py_END_ALLOW_THREADS
+    return locked ? PyBool_FromLong(asked) : raise_gone(self->at);
 }
 
 static PyObject *session_attach(PyObject *object, PyObject *attached)
@@ -971,12 +983,14 @@ static PyObject *session_attach(PyObject *object, PyObject *attached)
     if (on < 0 || !usable(self)) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS locked = lock(self->at);
+    Py_BEGIN_ALLOW_THREADS
+    locked = lock(self->at);
     if (locked) {
         swx_session_attach(self->at->session, on);
         unlock(self->at);
     }
-    Py_END_ALLOW_THREADS return locked ? Py_NewRef(Py_None) : raise_gone(self->at);
+    Py_END_ALLOW_THREADS
+    return locked ? Py_NewRef(Py_None) : raise_gone(self->at);
 }
 
 static PyObject *session_resize(PyObject *object, PyObject *args)
@@ -989,12 +1003,16 @@ static PyObject *session_resize(PyObject *object, PyObject *args)
     if (!PyArg_ParseTuple(args, "II:resize", &rows, &columns) || !usable(self)) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS locked = lock(self->at);
+    Py_BEGIN_ALLOW_THREADS
+    locked = lock(self->at);
     if (locked) {
         status = swx_session_resize(self->at->session, rows, columns, &err);
         unlock(self->at);
     }
-    Py_END_ALLOW_THREADS if (!locked) { return raise_gone(self->at); }
+    Py_END_ALLOW_THREADS
+    if (!locked) {
+        return raise_gone(self->at);
+    }
     if (status != SWX_OK) {
         err.status = status;
         return swx_py_raise(&err);
@@ -1012,13 +1030,17 @@ static PyObject *session_facts(PyObject *object, PyObject *unused)
     if (!usable(self)) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS locked = lock(self->at);
+    Py_BEGIN_ALLOW_THREADS
+    locked = lock(self->at);
     if (locked) {
         facts = swx_session_look(self->at->session);
         pid = (int)swx_session_pid(self->at->session);
         unlock(self->at);
     }
-    Py_END_ALLOW_THREADS if (!locked) { return raise_gone(self->at); }
+    Py_END_ALLOW_THREADS
+    if (!locked) {
+        return raise_gone(self->at);
+    }
     return Py_BuildValue("{sOsOsOsOsOsOsisLsKsKsKsi}", "kernel_proof", facts.kernel_proof ? Py_True : Py_False, "idle",
                          facts.idle ? Py_True : Py_False, "dead", facts.dead ? Py_True : Py_False, "closed",
                          facts.closed ? Py_True : Py_False, "doubtful", facts.doubtful ? Py_True : Py_False, "hides",
@@ -1093,7 +1115,8 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         atomic_init(&at->references, 1);
         at->home = home;
         at->carrier = argv != NULL;
-        Py_BEGIN_ALLOW_THREADS entered = swx_py_home_enter(home);
+        Py_BEGIN_ALLOW_THREADS
+        entered = swx_py_home_enter(home);
         if (entered) {
             status = start(at, &config, &err);
             swx_py_home_leave(home);

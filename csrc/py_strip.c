@@ -24,9 +24,11 @@ static PyObject *py_strip(PyObject *module, PyObject *args)
     if (!copy) {
         return PyErr_NoMemory();
     }
-    Py_BEGIN_ALLOW_THREADS memcpy(copy, data, (size_t)size);
+    Py_BEGIN_ALLOW_THREADS
+    memcpy(copy, data, (size_t)size);
     size = (Py_ssize_t)swx_strip_whole(copy, (size_t)size, crlf);
-    Py_END_ALLOW_THREADS result = PyBytes_FromStringAndSize((const char *)copy, size);
+    Py_END_ALLOW_THREADS
+    result = PyBytes_FromStringAndSize((const char *)copy, size);
     swx_free(copy);
     return result;
 }

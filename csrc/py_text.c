@@ -49,8 +49,10 @@ PyObject *swx_py_text(const swx_buf *buf, bool crlf)
         return PyErr_NoMemory();
     }
     size_t size;
-    Py_BEGIN_ALLOW_THREADS size = write_plain(buf, crlf, text);
-    Py_END_ALLOW_THREADS PyObject *str = decode(text, size);
+    Py_BEGIN_ALLOW_THREADS
+    size = write_plain(buf, crlf, text);
+    Py_END_ALLOW_THREADS
+    PyObject *str = decode(text, size);
     swx_free(text);
     return str;
 }

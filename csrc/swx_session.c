@@ -458,27 +458,10 @@ static bool wants_pause(const swx_session *s, const swx_op *op)
            ((s->start_marks || (s->guard && !s->prompt_follows_guard && !s->pty.carrier)) && parts);
 }
 
-static void begin_first(swx_session *s, int64_t now)
+/* What has to be done to the shell before the first operation may be typed: it is asked, so that its prompts are set
+ * anew. True: that has begun. */
+static bool arms_first(swx_session *s, const swx_op *op, bool at_prompt, int64_t now)
 {
-    swx_op *op = s->first;
-    bool at_prompt = s->state == IDLE, asks = at_prompt && op->kind == SWX_OP_LINE && !op->typed_size;
-    swx_error failed;
-    const char *refused = refusal(s, op);
-    if (refused) { /* before anything is changed of what runs */
-        take_first(s);
-        op->error = (swx_error){ .status = SWX_ELIMIT, .text = refused };
-        swx_session_finish(s, op, SWX_END_SYSTEM, 0, false);
-        return;
-    }
-    if (at_prompt && !asks && unpark(s, now, &failed) != SWX_OK) {
-        swx_session_ended(s, now); /* if it ended in this very moment, that is what is told */
-        if (s->first == op) {
-            take_first(s);
-            op->error = failed;
-            swx_session_finish(s, op, SWX_END_SYSTEM, 0, false);
-        }
-        return;
-    }
     bool spoils = at_prompt && !s->brace_may_be_alias && (op->hints & SWX_HINT_BRACE),
          rewrites = spoils && (s->reassert || s->guard || s->marks_impossible);
     s->brace_may_be_alias = s->brace_may_be_alias || spoils;
@@ -492,18 +475,13 @@ static void begin_first(swx_session *s, int64_t now)
         s->arms_prompt = true;
         s->found = (candidate){ 0 };
         swx_resync_begin(s, now, false);
-        return;
     }
-    take_first(s);
-    if (asks) { /* only how the last command ended */
-        op->typed_out = true;
-        swx_session_finish(s, op, SWX_END_DONE, s->code, true);
-        return;
-    }
-    if (at_prompt && !swx_session_drop_input(s)) {
-        swx_session_finish(s, op, SWX_END_MEMORY, 0, false);
-        return;
-    }
+    return rewrites;
+}
+
+/* The operation is the one whose command runs: what is known of the running command begins anew. */
+static void make_current(swx_session *s, swx_op *op, bool at_prompt, int64_t now)
+{
     s->current = op;
     s->hints = at_prompt ? op->hints : s->hints | op->hints;
     s->numbers_may_skip = op->kind == SWX_OP_LINE || s->attached;
@@ -529,6 +507,10 @@ static void begin_first(swx_session *s, int64_t now)
     if (op->match) {
         swx_match_reset(op->match);
     }
+}
+
+static void type_current(swx_session *s, swx_op *op, bool at_prompt, int64_t now)
+{
     bool typed = true;
     if (op->kind == SWX_OP_START) {
         op->deadline = op->step < SWX_NEVER - now ? now + op->step : SWX_NEVER;
@@ -550,6 +532,47 @@ static void begin_first(swx_session *s, int64_t now)
     } else if (s->arriving) {
         s->backoff = MS / 20;
         swx_session_check_in(s, now, s->backoff);
+    }
+}
+
+/* Ends the first operation, before anything is changed of what runs. */
+static void refuse_first(swx_session *s, swx_error why)
+{
+    swx_op *op = s->first;
+    take_first(s);
+    op->error = why;
+    swx_session_finish(s, op, SWX_END_SYSTEM, 0, false);
+}
+
+static void begin_first(swx_session *s, int64_t now)
+{
+    swx_op *op = s->first;
+    bool at_prompt = s->state == IDLE, asks = at_prompt && op->kind == SWX_OP_LINE && !op->typed_size;
+    swx_error failed;
+    const char *refused = refusal(s, op);
+    if (refused) {
+        refuse_first(s, (swx_error){ .status = SWX_ELIMIT, .text = refused });
+        return;
+    }
+    if (at_prompt && !asks && unpark(s, now, &failed) != SWX_OK) {
+        swx_session_ended(s, now); /* if it ended in this very moment, that is what is told */
+        if (s->first == op) {
+            refuse_first(s, failed);
+        }
+        return;
+    }
+    if (arms_first(s, op, at_prompt, now)) {
+        return;
+    }
+    take_first(s);
+    if (asks) { /* only how the last command ended */
+        op->typed_out = true;
+        swx_session_finish(s, op, SWX_END_DONE, s->code, true);
+    } else if (at_prompt && !swx_session_drop_input(s)) {
+        swx_session_finish(s, op, SWX_END_MEMORY, 0, false);
+    } else {
+        make_current(s, op, at_prompt, now);
+        type_current(s, op, at_prompt, now);
     }
 }
 

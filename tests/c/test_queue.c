@@ -17,7 +17,7 @@ static bool readable(const swx_queue *w)
     return poll(&fd, 1, 0) == 1;
 }
 
-static swx_queue *new_waker(void)
+static swx_queue *new_queue(void)
 {
     swx_queue *w;
     CHECK(swx_queue_new(&w, NULL) == SWX_OK);
@@ -26,7 +26,7 @@ static swx_queue *new_waker(void)
 
 static void test_order_and_descriptor(void)
 {
-    swx_queue *w = new_waker();
+    swx_queue *w = new_queue();
     item items[3] = { { .number = 0 }, { .number = 1 }, { .number = 2 } };
     CHECK(!readable(w) && swx_queue_take(w) == NULL);
     for (unsigned round = 0; round < 3; round++) {
@@ -44,7 +44,7 @@ static void test_order_and_descriptor(void)
 
 static void test_close(void)
 {
-    swx_queue *w = new_waker();
+    swx_queue *w = new_queue();
     item a = { .number = 1 }, b = { .number = 2 };
     CHECK(swx_queue_push(w, &a.link));
     CHECK(swx_queue_close(w) == &a.link && a.link.next == NULL && !readable(w));
@@ -78,7 +78,7 @@ static void *push_all(void *argument)
 /* Nothing is lost, the order of each thread is kept, and no wake-up is missed: poll without a time limit returns. */
 static void test_threads(void)
 {
-    swx_queue *w = new_waker();
+    swx_queue *w = new_queue();
     static item items[THREADS][EACH];
     pthread_t threads[THREADS];
     pusher pushers[THREADS];
@@ -114,7 +114,7 @@ static void test_no_memory(void)
     CHECK(swx_queue_new(&w, &err) == SWX_ENOMEM && err.status == SWX_ENOMEM && !w);
     swx_alloc_fail_at(0, 0);
     CHECK(swx_alloc_live() == live);
-    w = new_waker();
+    w = new_queue();
     swx_queue_unref(w);
     CHECK(swx_alloc_live() == live);
 #endif
