@@ -3,25 +3,16 @@
 #include "swx_session_private.h"
 #include "swx_tree.h"
 
-#include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "swx_alloc.h"
 #include "swx_job_notice.h"
 
-enum {
-    LINE_MAX = 4095,    /* of a terminal in canonical mode; what is longer is cut silently */
-    SHELL_READ = 1024,  /* bytes that bash reads at a time */
-    PACED_PIECE = 2000, /* of a longer one: less than half of that */
-    PROMPT_MOST = 4096,
-    HELD_MOST = 64 * 1024,    /* bytes that are kept from the reader of a stream */
-    UNCLAIMED_LIMIT = 1 << 20 /* output kept of a command that runs for nobody */
-};
-
+enum { PROMPT_MOST = 4096 };
+enum { HELD_MOST = 64 * 1024 };     /* bytes that are kept from the reader of a stream */
+enum { UNCLAIMED_LIMIT = 1 << 20 }; /* output kept of a command that runs for nobody */
 static const int64_t SHELL_START_LIMIT = 60000 * MS;
 
 /* ---- time and small things ---- */
@@ -62,7 +53,7 @@ static void park(swx_session *s, int64_t now)
 }
 
 /* On failure it is at rest as before. */
-static swx_status unpark(swx_session *s, int64_t now, swx_error *err)
+swx_status swx_session_unpark(swx_session *s, int64_t now, swx_error *err)
 {
     if (s->pty.slave >= 0 && !s->kernel.rests) {
         return SWX_OK;
@@ -154,7 +145,7 @@ void swx_session_finish_all(swx_session *s, swx_end end, int code)
     s->last = NULL;
 }
 
-static void take_first(swx_session *s)
+void swx_session_take_first(swx_session *s)
 {
     swx_op *op = s->first;
     s->first = op->link;
@@ -168,7 +159,7 @@ void swx_session_claim_start(swx_session *s)
 {
     if (s->pty.carrier && s->state == STARTING && s->first && s->first->kind == SWX_OP_START) {
         s->current = s->first;
-        take_first(s);
+        swx_session_take_first(s);
     }
 }
 
@@ -176,413 +167,6 @@ void swx_session_lose(swx_session *s)
 {
     s->state = LOST;
     swx_session_finish_all(s, SWX_END_LOST, 0);
-}
-
-/* ---- typing ---- */
-
-/* In canonical mode the kernel cuts a line that is too long and passes the rest on as if it were whole; and a
- * program may go to that mode at any time.  So a piece is written when the one before was read.  One without an end
- * waits until somebody waits for it, who cannot change the mode meanwhile, and the key that ends the input passes it
- * on: else it would lie there for whoever takes the terminal from that mode and back, and leaves it to the shell.
- * When the shell is at its prompt the rest was for a program that is gone, and nobody knows who has read the pieces. */
-static bool has_reader(const swx_session *s)
-{
-    return has_evidence(s) ? swx_tree_has_reader(&s->child, s->pty.path)
-                           : swx_kernel_group_awaits_input(swx_pty_foreground(&s->pty));
-}
-
-static void flush_paced(swx_session *s)
-{
-    while (!typed_all(s) && swx_pty_input_consumed(&s->pty)) {
-        bool at_prompt = has_evidence(s) ? swx_kernel_look(&s->kernel) == SWX_SHELL_PROMPT : s->found.rank > 0;
-        if (at_prompt && s->begun) {
-            s->written = s->pending.size;
-            s->shell_may_have_piece = s->passed_on;
-            s->check = 0;
-            return;
-        }
-        size_t part = s->pending.size - s->written < PACED_PIECE ? s->pending.size - s->written : PACED_PIECE;
-        const uint8_t *from = s->pending.data + s->written, *end = memrchr(from, '\n', part);
-        part = end ? (size_t)(end + 1 - from) : part;
-        bool canonical = swx_pty_is_canonical(&s->pty);
-        if (!end && canonical && (!has_reader(s) || !swx_pty_is_canonical(&s->pty))) {
-            return;
-        }
-        ssize_t size = write(s->pty.master, from, part);
-        if (size <= 0) {
-            return;
-        }
-        s->written += (size_t)size;
-        s->passed_on = from[size - 1] != '\n';
-        uint8_t key = swx_pty_end_of_input(&s->pty);
-        if (s->passed_on && canonical && write(s->pty.master, &key, 1) != 1) {
-            return;
-        }
-        if (!has_evidence(s)) { /* what the shell has said before it reads that is to be heard first */
-            return;
-        }
-    }
-}
-
-void swx_session_flush_pending(swx_session *s)
-{
-    if (s->paced) {
-        flush_paced(s);
-        if (!typed_all(s)) {
-            return;
-        }
-    }
-    while (s->written < s->pending.size) {
-        ssize_t size = write(s->pty.master, s->pending.data + s->written, s->pending.size - s->written);
-        if (size < 0 && errno == EINTR) {
-            continue;
-        }
-        if (size <= 0) {
-            return; /* full: writable will come; anything worse shows as the shell's end */
-        }
-        s->written += (size_t)size;
-    }
-    swx_buf_clear(&s->pending);
-    s->written = 0;
-    s->paced = false;
-}
-
-bool swx_session_type_bytes(swx_session *s, const void *bytes, size_t size)
-{
-    if (swx_buf_append(&s->pending, bytes, size) != SWX_OK) {
-        return false;
-    }
-    swx_session_flush_pending(s);
-    return true;
-}
-
-bool swx_session_type_end(swx_session *s)
-{
-    const uint8_t *text = s->tail.data, *end = s->hidden ? memchr(text, '\n', s->tail.size) : NULL;
-    size_t line = end ? (size_t)(end - text) : s->tail.size;
-    bool typed = swx_session_type_bytes(s, text, line) &&
-                 (!end || swx_session_type_bytes(s, SWX_QUOTED_NEWLINE, sizeof(SWX_QUOTED_NEWLINE) - 1));
-    if (s->hidden) {
-        swx_pty_show(&s->pty);
-    }
-    if (end) {
-        typed = typed && swx_session_type_bytes(s, &s->pty.shown.c_cc[VEOF], 1) &&
-                swx_session_type_bytes(s, end + 1, s->tail.size - line - 1);
-    }
-    s->hidden = s->raw = false;
-    swx_buf_clear(&s->tail);
-    return typed;
-}
-
-bool swx_session_drop_input(swx_session *s)
-{
-    bool half = s->half_line_typed;
-    s->half_line_typed = false;
-    if (!s->pty.carrier) {
-        swx_pty_forget_input(&s->pty);
-        return true;
-    }
-    return !half || swx_session_type_bytes(s, "\025", 1); /* the key that kills a line */
-}
-
-/* ---- beginning a command ---- */
-
-static void expect_end(swx_session *s, int64_t now, bool at_prompt)
-{
-    s->state = RUNNING;
-    s->found = (candidate){ 0 };
-    s->expects_start = at_prompt && s->start_marks;
-    s->begun = !s->expects_start;
-    if (at_prompt) {
-        s->started = s->replied = false;
-        s->base = s->number;
-        s->read_before = s->expects_start || !has_evidence(s) ? -1 : swx_kernel_bytes_read(s->child.pid);
-        s->commenced = now;
-        s->newest = s->jobs ? swx_kernel_last_start() : 0;
-        s->newest = s->newest < 0 ? INT64_MAX : s->newest;
-    }
-    s->number_too_high = s->empty_line_before = false;
-    s->start_dropped = s->start_marks || s->report.no_stderr; /* then nothing of it comes */
-    s->helper_until = 0;
-    s->delivered = s->last_data = now;
-    /* readline cannot be seen there, so it may be on */
-    s->readline_seen = s->pty.carrier && (s->hints & SWX_HINT_EDITING);
-    s->interrupted_at = s->sync_newline_at = s->still = 0;
-    s->notices = 0;
-    s->backoff = FIRST_CHECK;
-    swx_session_check_in(s, now, s->backoff);
-}
-
-static bool put(swx_session *s, const void *bytes, size_t size)
-{
-    return swx_buf_append(&s->pending, bytes, size) == SWX_OK;
-}
-
-/* The startup script in a brace group, between what makes the prompts ours alone and what puts them back when the
- * script has changed them.  (Bash would report new mail right before a prompt, in the output of any command.)
- * HISTFILE: `history -a` in somebody's PROMPT_COMMAND complains if it is empty.  Before bash 5, root's `history -w`
- * renames /dev/null. */
-static bool type_startup(swx_session *s, const swx_op *op)
-{
-    static const char head[] = "{\nbuiltin set +H; builtin export -n PS0 PS1 PS2 HISTFILE; "
-                               "((BASH_VERSINFO[0] < 5)) || HISTFILE=/dev/null; builtin unset MAILCHECK; ";
-    /* this group is not the user's */
-    static const char tail[] = "\nbuiltin history -d -1 2>/dev/null || builtin :\n}\n";
-    static const char plain[] = "builtin set +o emacs +o vi\n"; /* nobody would see that readline is on */
-    bool typed = put(s, head, sizeof(head) - 1) && (!s->pty.carrier || swx_shelltext_modes(&s->pending) == SWX_OK) &&
-                 put(s, "\n", 1) && put(s, op->typed, op->typed_size) && put(s, "\n", 1) &&
-                 (!s->pty.carrier || put(s, plain, sizeof(plain) - 1)) &&
-                 swx_shelltext_prompts(&s->pending, &s->marks) == SWX_OK;
-    if (!has_evidence(s)) { /* a prompt that somebody else has made would never be noticed */
-        s->reassert = true;
-        typed = typed && put(s, "\n", 1) && swx_shelltext_reassert(&s->pending, &s->marks, false) == SWX_OK;
-    }
-    typed = typed && put(s, tail, sizeof(tail) - 1);
-    if (typed) { /* all at once: a shell that is woken by the first line would have to sleep again */
-        swx_session_flush_pending(s);
-    }
-    return typed;
-}
-
-static bool has_long_line(const uint8_t *bytes, size_t size, size_t column, size_t most)
-{
-    for (size_t i = 0; i < size; i++) {
-        column = bytes[i] == '\n' ? 0 : column + 1;
-        if (column > most) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Bytes for a program: it may change the modes, and may leave the last of them unread. */
-static void note_typed(swx_session *s, const uint8_t *bytes, size_t size)
-{
-    s->modes_may_differ = s->pty.carrier;
-    s->half_line_typed = size ? bytes[size - 1] != '\n' && bytes[size - 1] != '\r' : s->half_line_typed;
-    const uint8_t *end = size ? memrchr(bytes, '\n', size) : NULL;
-    if (!s->paced && !s->pty.carrier && has_long_line(bytes, size, s->column, LINE_MAX)) {
-        s->paced = true;
-        s->passed_on = false;
-    }
-    s->column = end ? size - (size_t)(end + 1 - bytes) : s->column + size;
-}
-
-static size_t last_line(const uint8_t *text, size_t size)
-{
-    const uint8_t *before = size > 1 ? memrchr(text, '\n', size - 1) : NULL;
-    return before ? (size_t)(before + 1 - text) : 0;
-}
-
-/* Types a command, or a part of it: the rest when the shell has read that. */
-static bool type_command(swx_session *s, const swx_op *op, bool at_prompt)
-{
-    size_t part = op->typed_size;
-    s->hidden = at_prompt && part && swx_pty_hide(&s->pty, s->attached);
-    s->raw = at_prompt && op->raw && part > RAW_TAIL;
-    if (s->raw) {
-        part -= RAW_TAIL;
-    } else if (s->hidden) {
-        part = op->kind == SWX_OP_RUN ? last_line(op->typed, part) : 0;
-    }
-    if (part < op->typed_size && swx_buf_append(&s->tail, op->typed + part, op->typed_size - part) != SWX_OK) {
-        return false;
-    }
-    s->arriving = s->raw || (s->hidden && (part || s->empty_line_before));
-    if (s->raw) {
-        swx_pty_set_raw(&s->pty, true);
-    }
-    return swx_session_type_bytes(s, op->typed, part) && (s->arriving || !s->tail.size || swx_session_type_end(s));
-}
-
-static unsigned count_lines(const uint8_t *text, size_t size)
-{
-    unsigned lines = 0;
-    for (const uint8_t *end = text + size; text < end && (text = memchr(text, '\n', (size_t)(end - text))); text++) {
-        lines++;
-    }
-    return lines;
-}
-
-/* Whether the first of those who wait can begin now. */
-static bool can_begin(const swx_session *s)
-{
-    const swx_op *op = s->first;
-    return op && !op->held && !s->current && !s->shell_may_have_piece &&
-           (s->state == IDLE || (s->state == RUNNING && !s->arriving && op->kind == SWX_OP_LINE));
-}
-
-/* Whether the shell's prompts may be out of sight from this command on. */
-static bool may_hide_prompts(const swx_session *s, const swx_op *op)
-{
-    return op->kind == SWX_OP_RUN && (op->hints & SWX_HINT_STDERR) && !s->guard;
-}
-
-/* Whether the terminal may have modes after this command in which no question can be typed, such as a letter that
- * erases. */
-static bool may_spoil_typing(const swx_session *s, const swx_op *op)
-{
-    return s->pty.carrier && op->kind == SWX_OP_RUN && (op->hints & SWX_HINT_STTY) && !s->adds_cr && !s->keeps_modes;
-}
-
-/* Where nothing tells that the prompts are gone, or nobody could be asked, PROMPT_COMMAND puts them back or marks the
- * ends itself, but with a carrier only once something may take them. */
-static bool has_to_arm(const swx_session *s, const swx_op *op)
-{
-    bool may_touch = op->kind == SWX_OP_RUN ? (op->hints & (SWX_HINT_PROMPT | SWX_HINT_SOURCE)) != 0
-                                            : op->kind == SWX_OP_LINE && op->typed_size;
-    bool unarmed = s->pty.carrier && !s->reassert && !s->guard;
-    bool last =
-        op->kind == SWX_OP_RUN && (op->hints & SWX_HINT_LAST) && !s->reassert && !s->guard && !s->marks_impossible;
-    return s->state == IDLE && (last || (!has_evidence(s) && ((unarmed && may_touch) || may_hide_prompts(s, op) ||
-                                                              may_spoil_typing(s, op))));
-}
-
-/* Why the text cannot be typed at all, or NULL. */
-static const char *refusal(const swx_session *s, const swx_op *op)
-{
-    if (s->pty.carrier && op->kind == SWX_OP_LINE && has_long_line(op->typed, op->typed_size, 0, LINE_MAX)) {
-        return "a line for a carrier's terminal has at most 4095 bytes";
-    }
-    return s->pty.carrier && op->raw ? "a carrier's terminal cannot be put into raw mode for a command" : NULL;
-}
-
-/* An empty line before a command lets the shell report jobs that ended meanwhile, and run a trap on SIGCHLD.  Bash 5.2
- * loses a line that it reads in several parts when such a trap waits: where nothing tells of jobs, or the line is a
- * long one, it has to have run. */
-static bool wants_pause(const swx_session *s, const swx_op *op)
-{
-    bool silent = s->marks_impossible && s->report.no_stderr; /* nothing of what the line shows is seen */
-    bool parts = op->kind == SWX_OP_RUN && has_long_line(op->typed, op->typed_size, 0, SHELL_READ - 1);
-    return silent || (s->start_marks && (s->jobs || s->owed)) ||
-           ((s->start_marks || (s->guard && !s->prompt_follows_guard && !s->pty.carrier)) && parts);
-}
-
-/* What has to be done to the shell before the first operation may be typed: it is asked, so that its prompts are set
- * anew. True: that has begun. */
-static bool arms_first(swx_session *s, const swx_op *op, bool at_prompt, int64_t now)
-{
-    bool spoils = at_prompt && !s->brace_may_be_alias && (op->hints & SWX_HINT_BRACE),
-         rewrites = spoils && (s->reassert || s->guard || s->marks_impossible);
-    s->brace_may_be_alias = s->brace_may_be_alias || spoils;
-    if (has_to_arm(s, op)) { /* without a mark: `$?`, `$_` and PIPESTATUS are as they were when it is done */
-        s->keeps_modes = may_spoil_typing(s, op);
-        s->guard = s->guard || (!has_evidence(s) && may_hide_prompts(s, op));
-        s->reassert = s->reassert || !s->keeps_modes || (op->hints & (SWX_HINT_PROMPT | SWX_HINT_SOURCE));
-        rewrites = true;
-    }
-    if (rewrites) {
-        s->arms_prompt = true;
-        s->found = (candidate){ 0 };
-        swx_resync_begin(s, now, false);
-    }
-    return rewrites;
-}
-
-/* The operation is the one whose command runs: what is known of the running command begins anew. */
-static void make_current(swx_session *s, swx_op *op, bool at_prompt, int64_t now)
-{
-    s->current = op;
-    s->hints = at_prompt ? op->hints : s->hints | op->hints;
-    s->numbers_may_skip = op->kind == SWX_OP_LINE || s->attached;
-    s->column = at_prompt ? 0 : s->column;
-    if (op->kind == SWX_OP_LINE && op->typed_size) {
-        note_typed(s, op->typed, op->typed_size);
-    }
-    size_t limit = op->stream && s->output_limit < SWX_STREAM_LEAST ? SWX_STREAM_LEAST : s->output_limit;
-    s->reader_is_behind = false;
-    if (s->output.limit == limit) {
-        swx_buf_clear(&s->output);
-    } else {
-        swx_buf_free(&s->output);
-        swx_buf_init(&s->output, limit);
-    }
-    swx_session_restart_output(s);
-    if (at_prompt || op->typed_size) { /* one that only waits for the end changes nothing that is known of it */
-        expect_end(s, now, at_prompt);
-    }
-    s->lines = count_lines(op->typed, op->typed_size);
-    op->typed_out = true;
-    op->base = 0;
-    if (op->match) {
-        swx_match_reset(op->match);
-    }
-}
-
-static void type_current(swx_session *s, swx_op *op, bool at_prompt, int64_t now)
-{
-    bool typed = true;
-    if (op->kind == SWX_OP_START) {
-        op->deadline = op->step < SWX_NEVER - now ? now + op->step : SWX_NEVER;
-        typed = type_startup(s, op);
-        op->typed_size = 0;
-    }
-    if (at_prompt && wants_pause(s, op)) {
-        typed = swx_session_type_bytes(s, "\n", 1);
-        s->empty_line_before = true;
-    }
-    if (!typed || !type_command(s, op, at_prompt)) {
-        s->current = NULL;
-        if (s->raw) {
-            swx_pty_set_raw(&s->pty, false);
-        }
-        s->arriving = s->raw = s->hidden = false;
-        swx_buf_clear(&s->tail);
-        swx_session_finish(s, op, SWX_END_MEMORY, 0, false);
-    } else if (s->arriving) {
-        s->backoff = MS / 20;
-        swx_session_check_in(s, now, s->backoff);
-    }
-}
-
-/* Ends the first operation, before anything is changed of what runs. */
-static void refuse_first(swx_session *s, swx_error why)
-{
-    swx_op *op = s->first;
-    take_first(s);
-    op->error = why;
-    swx_session_finish(s, op, SWX_END_SYSTEM, 0, false);
-}
-
-static void begin_first(swx_session *s, int64_t now)
-{
-    swx_op *op = s->first;
-    bool at_prompt = s->state == IDLE, asks = at_prompt && op->kind == SWX_OP_LINE && !op->typed_size;
-    swx_error failed;
-    const char *refused = refusal(s, op);
-    if (refused) {
-        refuse_first(s, (swx_error){ .status = SWX_ELIMIT, .text = refused });
-        return;
-    }
-    if (at_prompt && !asks && unpark(s, now, &failed) != SWX_OK) {
-        swx_session_ended(s, now); /* if it ended in this very moment, that is what is told */
-        if (s->first == op) {
-            refuse_first(s, failed);
-        }
-        return;
-    }
-    if (arms_first(s, op, at_prompt, now)) {
-        return;
-    }
-    take_first(s);
-    if (asks) { /* only how the last command ended */
-        op->typed_out = true;
-        swx_session_finish(s, op, SWX_END_DONE, s->code, true);
-    } else if (at_prompt && !swx_session_drop_input(s)) {
-        swx_session_finish(s, op, SWX_END_MEMORY, 0, false);
-    } else {
-        make_current(s, op, at_prompt, now);
-        type_current(s, op, at_prompt, now);
-    }
-}
-
-/* Called whenever something went away that others may wait for, and at the end of each call that may have ended
- * something. */
-void swx_session_begin(swx_session *s, int64_t now)
-{
-    while (can_begin(s)) {
-        begin_first(s, now);
-    }
 }
 
 /* ---- deadlines ---- */
@@ -809,7 +393,7 @@ void swx_session_cancel(swx_session *s, swx_op *op)
         op->link = NULL;
         swx_session_finish(s, op, SWX_END_CANCELLED, 0, false);
     }
-    if (can_begin(s)) {
+    if (swx_typing_can_begin(s)) {
         s->check = 0; /* it was what the others waited for */
     }
 }
@@ -899,7 +483,7 @@ swx_status swx_session_type(swx_session *s, const uint8_t *bytes, size_t size, i
     }
     s->numbers_may_skip = true;
     s->delivered = now;
-    note_typed(s, bytes, size);
+    swx_typing_note(s, bytes, size);
     return swx_session_type_bytes(s, bytes, size) ? SWX_OK : SWX_ENOMEM;
 }
 

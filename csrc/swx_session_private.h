@@ -1,6 +1,7 @@
 /* swx_session_private.h: the inside of the session room, shared by its own files and by nothing else.
  *
- *      swx_session.c     the queue: what is begun when, typing, deadlines
+ *      swx_session.c     the queue: operations, deadlines, rest
+ *      swx_typing.c      what is typed, and how a command begins
  *      swx_output.c      what the terminal says: output, marks, matches
  *      swx_evidence.c    what tells that the shell is at its prompt
  *      swx_completion.c  has the command ended, and how?
@@ -227,6 +228,17 @@ void swx_session_finish_all(swx_session *s, swx_end end, int code);
 /* Synchronisation cannot be proved: everything ends as LOST, and the session is of no more use. */
 void swx_session_lose(swx_session *s);
 
+/* A carrier that ends or keeps silent before the first prompt: what it said goes to whoever waits for the start. */
+void swx_session_claim_start(swx_session *s);
+
+/* Takes the first of the waiting operations off their list. */
+void swx_session_take_first(swx_session *s);
+
+/* Gets back what a session at rest has let go of. */
+swx_status swx_session_unpark(swx_session *s, int64_t now, swx_error *err);
+
+/* ---- swx_typing.c ---- */
+
 /* Writes what the terminal takes now. */
 void swx_session_flush_pending(swx_session *s);
 
@@ -241,11 +253,14 @@ bool swx_session_type_end(swx_session *s);
  * False: out of memory. */
 bool swx_session_drop_input(swx_session *s);
 
-/* A carrier that ends or keeps silent before the first prompt: what it said goes to whoever waits for the start. */
-void swx_session_claim_start(swx_session *s);
-
 /* Begins waiting operations as far as the state allows. */
 void swx_session_begin(swx_session *s, int64_t now);
+
+/* Whether a waiting operation may begin now. */
+bool swx_typing_can_begin(const swx_session *s);
+
+/* Notes what was typed to a program. */
+void swx_typing_note(swx_session *s, const uint8_t *bytes, size_t size);
 
 /* ---- swx_evidence.c ---- */
 

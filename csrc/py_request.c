@@ -1,0 +1,269 @@
+/* A request to a session on its way: the session's node, and what both objects do with it. */
+#include "py_session.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <sys/prctl.h>
+
+#include "swx_alloc.h"
+#include "swx_command.h"
+#include "swx_hints.h"
+
+enum { DELIVERY_LIMIT = 256 << 20 };
+
+/* ---- the node type ---- */
+
+static void node_event(void *object, unsigned which, bool readable, bool writable, int64_t now)
+{
+    swx_session *s = object;
+    if (which == 1) {
+        swx_session_ended(s, now);
+        return;
+    }
+    if (readable) {
+        swx_session_readable(s, now);
+    }
+    if (writable) {
+        swx_session_writable(s, now);
+    }
+}
+
+static int64_t node_deadline(const void *object) { return swx_session_deadline(object); }
+static void node_due(void *object, int64_t now) { swx_session_due(object, now); }
+
+static void node_interest(const void *object, unsigned which, int *fd, bool *read, bool *write)
+{
+    const swx_session *s = object;
+    if (which == 0) {
+        *fd = swx_session_terminal(s);
+        *read = swx_session_wants_read(s);
+        *write = swx_session_wants_write(s);
+    } else if (which == 1) {
+        *fd = swx_session_look(s).dead ? -1 : swx_session_pidfd(s);
+        *read = true;
+    }
+}
+
+static void node_destroy(void *object) { swx_session_free(object); }
+static bool node_slow(const void *object) { return swx_session_is_slow(object); }
+static swx_child *node_child(void *object) { return swx_session_doomed(object); }
+
+void swx_py_place_unwatch(void *owner, int fd) { swx_node_unwatch(owner, fd); }
+
+const swx_node_type swx_py_session_node = { node_event, node_deadline, node_due,  node_interest,
+                                            NULL,       node_destroy,  node_slow, node_child };
+
+/* ---- places ---- */
+
+bool swx_py_place_is_gone(const place *at) { return swx_py_home_is_gone(at->home); }
+PyObject *swx_py_place_raise_gone(const place *at) { return swx_py_raise_gone(at->home, "session"); }
+
+/* As swx_node_lock, to be called without the GIL.  False: it is gone, and nothing is locked.  (In a forked child the
+ * lock may be held by a thread that is not there.) */
+bool swx_py_place_lock(place *at)
+{
+    if (!swx_py_home_enter(at->home)) {
+        return false;
+    }
+    swx_node_lock(at->node);
+    return true;
+}
+
+void swx_py_place_unlock(place *at)
+{
+    swx_node_unlock(at->node);
+    swx_py_home_leave(at->home);
+}
+
+void swx_py_place_unref(place *at)
+{
+    if (atomic_fetch_sub(&at->references, 1) == 1) {
+        if (swx_py_home_enter(at->home)) {
+            swx_reactor_remove(at->node);
+            swx_py_home_leave(at->home);
+        }
+        swx_py_home_unref(at->home);
+        swx_free(at);
+    }
+}
+
+/* ---- requests ---- */
+
+static void request_destroy(swx_request *base)
+{
+    request *f = (request *)base;
+    swx_buf_free(&f->op.output);
+    swx_buf_free(&f->typed);
+    swx_py_place_unref(f->at);
+    swx_free(f);
+}
+
+static void news_destroy(swx_request *news)
+{
+    request *f = (request *)((char *)news - offsetof(request, news));
+    atomic_store(&f->news_queued, false);
+    swx_request_unref(&f->base);
+}
+
+static void op_done(swx_op *op) { swx_request_completed(&((request *)op->owner)->base); }
+
+void swx_py_request_tell_news(swx_op *op)
+{
+    request *f = op->owner;
+    if (f->base.queue && !f->base.direct && !atomic_exchange(&f->news_queued, true)) {
+        atomic_store(&f->news.references, 1);
+        atomic_fetch_add(&f->base.references, 1);
+        swx_queue_ref(f->base.queue); /* given back when the reference above is */
+        f->news.queue = f->base.queue;
+        if (!swx_queue_push(f->base.queue, &f->news.wake)) {
+            swx_request_unref(&f->news);
+        }
+    }
+}
+
+request *swx_py_request_new(place *at, swx_op_kind kind, swx_queue *queue)
+{
+    request *f = swx_calloc(1, sizeof(*f));
+    if (!f) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    f->base.destroy = request_destroy;
+    f->news.destroy = news_destroy;
+    atomic_init(&f->base.references, 1);
+    atomic_init(&f->base.done, false);
+    if (queue) {
+        swx_queue_ref(queue);
+        f->base.queue = queue;
+    }
+    f->op = (swx_op){ .kind = kind, .deadline = SWX_NEVER, .done = op_done, .owner = f };
+    swx_buf_init(&f->typed, DELIVERY_LIMIT);
+    swx_buf_init(&f->op.output, 2);
+    f->at = at;
+    atomic_fetch_add(&at->references, 1);
+    return f;
+}
+
+/* For up to `limit` nanoseconds the calling thread does the reactor's work for this session: a short command ends
+ * without any other thread being woken.  It may be `slack` nanoseconds more where it ends in vain: a timer that may be
+ * late is not programmed into the clock, which on a virtual machine takes longer than the command.  Node locked, no
+ * GIL. */
+static void work_directly(request *f, int64_t limit, int64_t slack)
+{
+    swx_session *s = f->at->session;
+    int before = slack > 0 ? prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0) : 0;
+    if (before > 0) {
+        prctl(PR_SET_TIMERSLACK, (unsigned long)slack, 0, 0, 0);
+    }
+    int64_t until = swx_now() + limit;
+    while (!atomic_load(&f->base.done)) {
+        int64_t now = swx_now(), due = swx_session_deadline(s);
+        if (now >= until) {
+            break;
+        }
+        due = due < until ? due : until;
+        struct pollfd terminal = { .fd = swx_session_terminal(s), .events = swx_session_wants_read(s) ? POLLIN : 0 };
+        if (swx_session_wants_write(s)) {
+            terminal.events |= POLLOUT;
+        }
+        int64_t left = due > now ? due - now : 0;
+        struct timespec wait = { .tv_sec = left / 1000000000, .tv_nsec = left % 1000000000 };
+        int count = ppoll(&terminal, 1, &wait, NULL);
+        now = swx_now();
+        if (count < 0 && errno != EINTR) {
+            break;
+        }
+        if (count > 0) {
+            node_event(s, 0, terminal.revents & (POLLIN | POLLHUP | POLLERR), terminal.revents & POLLOUT, now);
+        }
+        if (swx_session_deadline(s) <= now) {
+            swx_session_due(s, now);
+        }
+    }
+    if (before > 0) {
+        prctl(PR_SET_TIMERSLACK, (unsigned long)before, 0, 0, 0);
+    }
+}
+
+/* False: it is gone, and the core has never had the request. */
+bool swx_py_request_submit(request *f, int64_t direct)
+{
+    bool locked;
+    f->op.typed = f->typed.data;
+    f->op.typed_size = f->typed.size;
+    Py_BEGIN_ALLOW_THREADS
+    locked = swx_py_place_lock(f->at);
+    if (locked) {
+        atomic_fetch_add(&f->base.references, 1); /* the core's, until it has completed */
+        f->base.direct = direct > 0;
+        if (direct > 0) {
+            swx_node_pause(f->at->node, true);
+        }
+        swx_session_submit(f->at->session, &f->op, swx_now());
+        if (direct > 0) {
+            work_directly(f, direct, f->slack);
+            f->base.direct = false;
+            swx_node_pause(f->at->node, false);
+        }
+        swx_py_place_unlock(f->at);
+    }
+    Py_END_ALLOW_THREADS
+    return locked;
+}
+
+/* ---- commands ---- */
+
+/* The bytes of a command: UTF-8, with lone surrogates from surrogateescape as the bytes they stand for.  A new
+ * reference in *keep (or NULL) owns them. */
+const char *swx_py_command_bytes(PyObject *command, Py_ssize_t *size, PyObject **keep)
+{
+    *keep = NULL;
+    const char *bytes = PyUnicode_AsUTF8AndSize(command, size);
+    if (bytes || !PyUnicode_Check(command)) {
+        return bytes;
+    }
+    PyErr_Clear();
+    char *data = NULL;
+    *keep = PyUnicode_AsEncodedString(command, "utf-8", "surrogateescape");
+    if (*keep && PyBytes_AsStringAndSize(*keep, &data, size) < 0) {
+        Py_CLEAR(*keep);
+    }
+    return data;
+}
+
+/* 1: what to type is in `typed`, and how, in `op`; 0: bash must be asked about the command first; -1: exception. */
+int swx_py_request_encode(swx_buf *typed, swx_op *op, bool *empty, const char *text, size_t size, int checked,
+                          place *at)
+{
+    swx_scan scan;
+    swx_command_scan((const uint8_t *)text, size, &scan);
+    if (scan.flags & SWX_SCAN_NUL) {
+        PyErr_SetString(PyExc_ValueError, "a command cannot contain a NUL byte: no shell can be given one");
+        return -1;
+    }
+    if (scan.verdict == SWX_UNSURE && checked < 0) {
+        return 0;
+    }
+    unsigned spoils = swx_command_spoils(&scan, (const uint8_t *)text, size);
+    op->hints = swx_hints_of(&scan, text, size, at->carrier) | (spoils & SWX_SPOILS_BRACE ? SWX_HINT_BRACE : 0);
+    swx_delivery way = swx_command_delivery(&scan, checked > 0);
+    if (way == SWX_DELIVERY_RAW && at->carrier) { /* its terminal stays in canonical mode */
+        bool group =
+            (scan.flags & SWX_SCAN_MULTILINE) && !(scan.flags & SWX_SCAN_EDITING) && !(at->spoils & SWX_SPOILS_BRACE);
+        way = group ? SWX_DELIVERY_TOGETHER : SWX_DELIVERY_EVAL;
+    }
+    way = swx_command_unspoilt(&scan, way, at->spoils);
+    at->spoils |= spoils;
+    swx_status status = way == SWX_DELIVERY_NONE ? swx_buf_append(typed, "\n", 1)
+                                                 : swx_command_encode(way, (const uint8_t *)text, size, typed);
+    if (status != SWX_OK) {
+        swx_error err = { .status = status, .text = "the command is too long" };
+        swx_py_raise(&err);
+        return -1;
+    }
+    op->raw = way == SWX_DELIVERY_RAW;
+    op->runs = way != SWX_DELIVERY_NONE;
+    *empty = way == SWX_DELIVERY_NONE;
+    return 1;
+}

@@ -1,0 +1,76 @@
+/* py_session.h: what the files of the session's binding share: py_request.c, py_operation.c, py_session.c. */
+#ifndef SWX_PY_SESSION_H
+#define SWX_PY_SESSION_H
+
+#include <stdatomic.h>
+
+#include "py_core.h"
+#include "py_match.h"
+#include "swx_session.h"
+
+/* A session in the reactor.  Shared by the Session object and by every operation under way. */
+typedef struct {
+    atomic_int references;
+    swx_py_home *home;
+    swx_node *node;
+    swx_session *session;
+    bool carrier;    /* see swx_session.h */
+    unsigned spoils; /* of swx_spoils, by the texts so far */
+} place;
+
+typedef struct {
+    swx_request base; /* first */
+    swx_request news; /* tells of output while it runs; its references are 1 while it is queued */
+    atomic_bool news_queued;
+    swx_op op;
+    bool empty; /* a command of blanks and comments: its exit code is 0, whatever `$?` is */
+    swx_buf typed;
+    int64_t slack; /* nanoseconds that the caller may wait longer than it said */
+    place *at;
+} request;
+
+typedef struct {
+    PyObject_HEAD
+    request *request;
+    PyObject *matcher, *future, *news;
+    PyObject *command; /* while it is held; else NULL */
+} operation_object;
+
+typedef struct {
+    PyObject_HEAD
+    place *at;
+} session_object;
+
+extern const swx_node_type swx_py_session_node;
+extern PyType_Spec swx_py_operation_spec;
+
+bool swx_py_place_is_gone(const place *at);
+
+PyObject *swx_py_place_raise_gone(const place *at);
+
+/* As swx_node_lock, to be called without the GIL.  False: it is gone, and nothing is locked.  (In a forked child the
+ * lock may be held by a thread that is not there.) */
+bool swx_py_place_lock(place *at);
+
+void swx_py_place_unlock(place *at);
+
+void swx_py_place_unref(place *at);
+
+void swx_py_place_unwatch(void *owner, int fd);
+
+void swx_py_request_tell_news(swx_op *op);
+
+request *swx_py_request_new(place *at, swx_op_kind kind, swx_queue *queue);
+
+/* False: it is gone, and the core has never had the request. */
+bool swx_py_request_submit(request *f, int64_t direct);
+
+/* The bytes of a command: UTF-8, with lone surrogates from surrogateescape as the bytes they stand for.  A new
+ * reference in *keep (or NULL) owns them. */
+const char *swx_py_command_bytes(PyObject *command, Py_ssize_t *size, PyObject **keep);
+
+/* 1: what to type is in `typed`, and how, in `op`; 0: bash must be asked about the command first; -1: exception. */
+int swx_py_request_encode(swx_buf *typed, swx_op *op, bool *empty, const char *text, size_t size, int checked,
+                          place *at);
+
+#endif
