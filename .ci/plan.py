@@ -134,6 +134,7 @@ GATE = [
 
 ASAN = """
     tree=$PWD/.cache/ci/asan python=$PWD/.venv/bin/python
+    rm -rf "$tree"
     mkdir -p "$tree"
     git ls-files -z | tar --null -T - -cf - | tar -C "$tree" -xf -
     cd "$tree"
@@ -157,6 +158,7 @@ CONTROL = """
     $venv/bin/python -m pip install --quiet swe-rex==1.4.0 aiohttp \\
         hypothesis pytest pytest-asyncio pytest-timeout pytest-xdist
     python=$PWD/$venv/bin/python
+    rm -rf "$tree"
     mkdir -p "$tree"
     git ls-files -z tests pyproject.toml | tar --null -T - -cf - | tar -C "$tree" -xf -
     cd "$tree"

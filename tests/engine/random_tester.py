@@ -155,6 +155,10 @@ KNOWN = [
     Known("19", "PROMPT_COMMAND is readonly, and a letter is a control character",
           ["declare -r PROMPT_COMMAND", "stty (eof|intr|erase|kill|quit|susp) .*"],
           [Step("declare -r PROMPT_COMMAND"), Step("stty eof b")], "place"),
+    Known("19", "the prompt of the empty line before a long one is output, where prompts were hidden and show again",
+          [r"PROMPT_COMMAND\+=.*", "exec 2>(/dev/null|&-)", "exec 2>.*tty", r"(?s).*.{5000,}"],
+          [Step("PROMPT_COMMAND+=('PS1=y')"), Step("exec 2>/dev/null"), Step("exec 2>/dev/tty"),
+           Step(": " + "x" * 5000)], "closed"),
     Known("new", "bash takes an assigned list for an error behind a trap on SIGCHLD that runs at its prompt",
           ["trap .* CHLD", r"PROMPT_COMMAND=\(.*"],
           [Step("PROMPT_COMMAND='(exit 9)'"), Step("trap : CHLD"), Step("PROMPT_COMMAND=('PS1=a' 'PS1=b')")], "local"),
@@ -314,7 +318,7 @@ class Run:
         begun = replace(step, command=command, output="")
         await self.ask(begun, is_interactive_command=True, expect=[step.match])
         seen = await self.runtime.run_in_session(self.action(line, is_interactive_quit=True))
-        self.compare(step, seen.output.strip(), None)
+        self.compare(replace(step, output=f"{step.output}\n"), f"{seen.output.strip()}\n", None)
 
 
 class Search:
