@@ -49,7 +49,7 @@ class _Facts(TypedDict):
     wait_status: int  # as waitpid gives it, when dead; -1: someone else has collected it
     commands: int
     commenced: int  # when the last command was typed: nanoseconds of the monotonic clock
-    challenges: int  # how often the shell had to be asked anew where it is
+    questions: int  # how often the shell had to be asked anew where it is
     late: int  # bytes that came while nobody asked for output
     pid: int
 

@@ -187,11 +187,11 @@ async def test_no_question_for_who_reads_in_a_place(environment: dict[str, str],
         said = asyncio.create_task(shell.say(command, 4))
         core = shell.runtime.sessions["default"].core
         await until_async(lambda: core.facts()["doubtful"])
-        before = core.facts()["challenges"]
+        before = core.facts()["questions"]
         with pytest.raises(CommandTimeoutError) as late:
             await said
         assert "got" not in late.value.output
-        assert core.facts()["challenges"] == before
+        assert core.facts()["questions"] == before
 
 
 @pytest.mark.parametrize("away", ["exec </dev/null", "exec <&-"])
