@@ -16,6 +16,7 @@
 
 #include "py_frame.h"
 #include "py_match.h"
+#include "py_object.h"
 #include "py_strip.h"
 #include "py_command.h"
 #include "swx_alloc.h"
@@ -364,8 +365,7 @@ static PyObject *core_model(PyObject *module, PyObject *const *args, Py_ssize_t 
     }
     PyTypeObject *type = (PyTypeObject *)args[0];
     PyObject *set = PySet_New(args[2]);
-    allocfunc allocate = set ? (allocfunc)PyType_GetSlot(type, Py_tp_alloc) : NULL;
-    PyObject *model = allocate ? allocate(type, 0) : NULL, *values[] = { args[1], set, Py_None, Py_None };
+    PyObject *model = set ? swx_py_allocate(type) : NULL, *values[] = { args[1], set, Py_None, Py_None };
     for (size_t i = 0; model && i < SWX_COUNT(values); i++) {
         if (PyObject_GenericSetAttr(model, state->model_names[i], values[i]) < 0) {
             Py_CLEAR(model);

@@ -50,20 +50,6 @@ int swx_py_frame_read_limits(PyObject *args, PyObject *kwargs, swx_py_frame_limi
     return read_limit(items, names[2], UINT32_MAX, &limits->max_items);
 }
 
-PyObject *swx_py_frame_allocate(PyTypeObject *type)
-{
-    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    return alloc(type, 0);
-}
-
-void swx_py_frame_deallocate(PyObject *object)
-{
-    PyTypeObject *type = Py_TYPE(object);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
-}
-
 /* ---- module ---- */
 
 static int add_error(PyObject *module)

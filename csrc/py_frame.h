@@ -25,10 +25,6 @@ int swx_py_frame_read_limits(PyObject *args, PyObject *kwargs, swx_py_frame_limi
 /* Raises FrameError.  type: one of these; frames may be NULL. */
 void swx_py_frame_raise(PyTypeObject *type, const char *text, size_t position, PyObject *frames);
 
-/* An instance of a type, all zeros but for its header. */
-PyObject *swx_py_frame_allocate(PyTypeObject *type);
-void swx_py_frame_deallocate(PyObject *object);
-
 /* Adds FrameError, FrameEncoder, FrameDecoder and msgpack_version (a str) to a module made by multi-phase init.
  * 0, or -1 with an exception set. */
 int swx_py_frame_init(PyObject *module);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "py_frame.h"
+#include "py_object.h"
 #include "swx_frame.h"
 
 /* Frames have the same few words again and again, above all as keys: the last ones are kept, each in the place that its
@@ -194,7 +195,7 @@ static PyObject *read_payload(FrameDecoder *self, swx_span payload, swx_error *e
 }
 
 /* Raises for an error.  Returns NULL. */
-static PyObject *raise(FrameDecoder *self, const swx_error *err, PyObject *frames)
+static PyObject *raise_error(FrameDecoder *self, const swx_error *err, PyObject *frames)
 {
     if (err->status == SWX_ENOMEM) {
         return PyErr_NoMemory();
@@ -270,7 +271,7 @@ static PyObject *decoder_feed(PyObject *object, PyObject *data)
     }
     PyObject *frames = PyList_New(0);
     if (frames && !read_frames(self, bytes, size, frames)) {
-        raise(self, &self->failed, frames);
+        raise_error(self, &self->failed, frames);
         Py_CLEAR(frames);
     }
     self->busy = false;
@@ -315,7 +316,7 @@ static PyObject *decoder_decode(PyObject *object, PyObject *data)
         err.position += SWX_FRAME_HEADER;
     }
     if (!value) {
-        raise(self, &err, NULL);
+        raise_error(self, &err, NULL);
     }
     Py_DECREF(chunk);
     return value;
@@ -346,7 +347,7 @@ static PyObject *decoder_pending(PyObject *object, void *closure)
 static PyObject *decoder_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     swx_py_frame_limits limits;
-    PyObject *object = swx_py_frame_read_limits(args, kwargs, &limits) < 0 ? NULL : swx_py_frame_allocate(type);
+    PyObject *object = swx_py_frame_read_limits(args, kwargs, &limits) < 0 ? NULL : swx_py_allocate(type);
     if (object) {
         ((FrameDecoder *)object)->limits = limits;
         ((FrameDecoder *)object)->stream.max_frame = limits.max_frame;
@@ -361,7 +362,7 @@ static void decoder_dealloc(PyObject *object)
     for (size_t i = 0; i < WORDS; i++) {
         Py_XDECREF(self->words[i].text);
     }
-    swx_py_frame_deallocate(object);
+    swx_py_deallocate(object);
 }
 
 PyDoc_STRVAR(decoder_doc, "FrameDecoder(*, max_frame=67108864, max_depth=32, max_items=1000000)\n--\n\n"

@@ -5,6 +5,7 @@
 #include <msgpack.h>
 
 #include "py_frame.h"
+#include "py_object.h"
 #include "swx_alloc.h"
 #include "swx_frame.h"
 
@@ -374,7 +375,7 @@ static PyObject *encoder_encode(PyObject *object, PyObject *value)
 static PyObject *encoder_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     swx_py_frame_limits limits;
-    PyObject *object = swx_py_frame_read_limits(args, kwargs, &limits) < 0 ? NULL : swx_py_frame_allocate(type);
+    PyObject *object = swx_py_frame_read_limits(args, kwargs, &limits) < 0 ? NULL : swx_py_allocate(type);
     if (object) {
         ((FrameEncoder *)object)->limits = limits;
     }
@@ -395,7 +396,7 @@ static PyMethodDef encoder_methods[] = {
 static PyType_Slot encoder_slots[] = {
     { Py_tp_doc, (void *)encoder_doc },
     { Py_tp_new, encoder_new },
-    { Py_tp_dealloc, swx_py_frame_deallocate },
+    { Py_tp_dealloc, swx_py_deallocate },
     { Py_tp_methods, encoder_methods },
     { 0, NULL },
 };

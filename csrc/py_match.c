@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "py_object.h"
 #include "swx_alloc.h"
 
 enum { LONG_FEED = 64 * 1024 }; /* bytes from which on letting other threads run is worth its cost */
@@ -45,8 +46,7 @@ static PyObject *matcher_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     if (!match) {
         return NULL;
     }
-    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    Matcher *self = (Matcher *)allocate(type, 0);
+    Matcher *self = (Matcher *)swx_py_allocate(type);
     if (self) {
         self->match = match;
         atomic_init(&self->busy, false);
@@ -58,11 +58,8 @@ static PyObject *matcher_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 
 static void matcher_dealloc(PyObject *object)
 {
-    PyTypeObject *type = Py_TYPE(object);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     swx_match_free(((Matcher *)object)->match);
-    release(object);
-    Py_DECREF(type);
+    swx_py_deallocate(object);
 }
 
 /* ---- use ---- */

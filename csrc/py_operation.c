@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "py_object.h"
 #include "swx_alloc.h"
 #include "swx_command.h"
 
@@ -56,7 +57,6 @@ static int operation_clear(PyObject *object)
 static void operation_dealloc(PyObject *object)
 {
     operation_object *self = (operation_object *)object;
-    PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     operation_clear(object);
     if (self->request) {
@@ -67,9 +67,7 @@ static void operation_dealloc(PyObject *object)
         }
         swx_request_unref(&self->request->base);
     }
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    swx_py_deallocate(object);
 }
 
 static PyObject *operation_wait(PyObject *object, PyObject *seconds)

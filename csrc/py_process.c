@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "py_core.h"
+#include "py_object.h"
 #include "swx_tree.h"
 #include "swx_alloc.h"
 #include "swx_exec.h"
@@ -159,7 +160,6 @@ static int process_clear(PyObject *object)
 static void process_dealloc(PyObject *object)
 {
     process_object *self = (process_object *)object;
-    PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     process_clear(object);
     if (self->request) {
@@ -168,9 +168,7 @@ static void process_dealloc(PyObject *object)
         }
         swx_request_unref(&self->request->base);
     }
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    swx_py_deallocate(object);
 }
 
 static swx_status start(request *f, const swx_exec_config *config, swx_error *err)
@@ -291,8 +289,7 @@ static PyObject *process_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         PyErr_SetString(PyExc_ValueError, "the command is empty");
         goto failed;
     }
-    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    self = (process_object *)allocate(type, 0);
+    self = (process_object *)swx_py_allocate(type);
     request *f = self ? request_new(home, queue, future) : NULL;
     if (!f) {
         goto failed;

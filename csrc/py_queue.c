@@ -1,6 +1,8 @@
 /* Completions: what an event loop watches to learn of ended operations. */
 #include "py_core.h"
 
+#include "py_object.h"
+
 typedef struct {
     PyObject_HEAD
     swx_queue *queue;
@@ -14,8 +16,7 @@ static PyObject *queue_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         }
         return NULL;
     }
-    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    queue_object *self = (queue_object *)allocate(type, 0);
+    queue_object *self = (queue_object *)swx_py_allocate(type);
     swx_error err;
     if (self && swx_queue_new(&self->queue, &err) != SWX_OK) {
         swx_py_raise(&err);
@@ -36,15 +37,12 @@ static void drop_all(swx_wake *item)
 
 static void queue_dealloc(PyObject *object)
 {
-    PyTypeObject *type = Py_TYPE(object);
     queue_object *self = (queue_object *)object;
     if (self->queue) {
         drop_all(swx_queue_close(self->queue));
         swx_queue_unref(self->queue);
     }
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(self);
-    Py_DECREF(type);
+    swx_py_deallocate(object);
 }
 
 static PyObject *queue_fileno(queue_object *self, PyObject *unused)

@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "py_object.h"
 #include "swx_alloc.h"
 #include "swx_command.h"
 
@@ -12,8 +13,7 @@ static PyObject *launch(session_object *self, request *f, PyObject *matcher, PyO
                         int64_t direct)
 {
     swx_py_state *state = swx_py_state_of(Py_TYPE((PyObject *)self));
-    allocfunc allocate = (allocfunc)PyType_GetSlot(state->operation_type, Py_tp_alloc);
-    operation_object *op = (operation_object *)allocate(state->operation_type, 0);
+    operation_object *op = (operation_object *)swx_py_allocate(state->operation_type);
     if (!op) {
         swx_request_unref(&f->base);
         return NULL;
@@ -379,8 +379,7 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         swx_py_home_unref(home);
         return NULL;
     }
-    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    session_object *self = (session_object *)allocate(type, 0);
+    session_object *self = (session_object *)swx_py_allocate(type);
     place *at = swx_calloc(1, sizeof(*at));
     swx_session_config config = { .shell = shell,
                                   .environment = strings,
@@ -420,13 +419,10 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 static void session_dealloc(PyObject *object)
 {
     session_object *self = (session_object *)object;
-    PyTypeObject *type = Py_TYPE(object);
     if (self->at) {
         swx_py_place_unref(self->at);
     }
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    swx_py_deallocate(object);
 }
 
 static PyMethodDef session_methods[] = {

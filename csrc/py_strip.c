@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "py_object.h"
 #include "swx_alloc.h"
 #include "swx_strip.h"
 
@@ -47,20 +48,11 @@ static PyObject *strip_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|p:Strip", names, &crlf)) {
         return NULL;
     }
-    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    PyObject *object = allocate(type, 0);
+    PyObject *object = swx_py_allocate(type);
     if (object) {
         swx_strip_init(&((strip_object *)object)->state, crlf);
     }
     return object;
-}
-
-static void strip_dealloc(PyObject *object)
-{
-    PyTypeObject *type = Py_TYPE(object);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
 }
 
 /* The filter's answer to some input, or to its end. */
@@ -109,7 +101,7 @@ static PyType_Slot strip_slots[] = {
     { Py_tp_doc,
       "Strip(crlf=False)\n--\n\nTakes terminal control sequences out of a stream.  Not for two threads at once." },
     { Py_tp_new, strip_new },
-    { Py_tp_dealloc, strip_dealloc },
+    { Py_tp_dealloc, swx_py_deallocate },
     { Py_tp_methods, strip_methods },
     { 0, NULL },
 };

@@ -62,7 +62,7 @@ typedef struct {
     uint64_t work;     /* states of the NFA that were looked at, ever */
 } swx_dfa;
 
-/* Bytes of a set of letters, in words. */
+/* Words of a set of letters, a bit a letter. */
 static inline size_t swx_dfa_width(const swx_dfa *dfa) { return ((size_t)dfa->counts.letters + 31) / 32; }
 
 /* Makes the first states, once the program is set.  False: out of memory; swx_dfa_free is legal after any result. */

@@ -1,4 +1,4 @@
-/* swx_session_private.h: the inside of the session room, shared by its own files and by nothing else.
+/* swx_session_private.h: the inside of a session, shared by its own files and by nothing else.
  *
  *      swx_session.c     the queue: operations, deadlines, rest
  *      swx_typing.c      what is typed, and how a command begins

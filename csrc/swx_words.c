@@ -1,17 +1,9 @@
 /* Characters, blanks, here-documents, quotes and expansions, words, redirections. */
 #include "swx_grammar.h"
 
-#define X4(v) v, v, v, v
 const uint8_t swx_class[256] = {
-    [0x00] = X4(CONTROL),
-    X4(CONTROL),
-    CONTROL,
-    ['\n' + 1] = CONTROL,
-    [0x0c] = X4(CONTROL),
-    X4(CONTROL),
-    X4(CONTROL),
-    X4(CONTROL),
-    X4(CONTROL),
+    [0x00 ... 0x08] = CONTROL,
+    [0x0b ... 0x1f] = CONTROL,
     [0x7f] = CONTROL,
     [' '] = BLANK,
     ['\t'] = BLANK,
@@ -28,29 +20,11 @@ const uint8_t swx_class[256] = {
     ['"'] = SPECIAL,
     ['$'] = SPECIAL,
     ['`'] = SPECIAL,
-    ['0'] = X4(NAME | DIGIT),
-    X4(NAME | DIGIT),
-    NAME | DIGIT,
-    NAME | DIGIT,
-    ['A'] = X4(NAME),
-    X4(NAME),
-    X4(NAME),
-    X4(NAME),
-    X4(NAME),
-    X4(NAME),
-    NAME,
-    NAME,
+    ['0' ... '9'] = NAME | DIGIT,
+    ['A' ... 'Z'] = NAME,
     ['_'] = NAME,
-    ['a'] = X4(NAME),
-    X4(NAME),
-    X4(NAME),
-    X4(NAME),
-    X4(NAME),
-    X4(NAME),
-    NAME,
-    NAME,
+    ['a' ... 'z'] = NAME,
 };
-#undef X4
 
 /* ---- characters ---- */
 
