@@ -221,7 +221,8 @@ def test_output_cannot_forge_an_end(here: Any) -> None:
 def test_left_children_print_into_no_other_answer(either: Any) -> None:
     number = seconds()
     noisy = f"(trap '' PIPE; while :; do echo noise; echo noise >&2; done & exec sleep {number}) & echo mine"
-    noisy += f"; (sleep {number}; echo late) & setsid sh -c 'echo late; exec sleep {number}' & sleep 0.05"
+    late = f'trap "" PIPE; echo late; exec sleep {number}'
+    noisy += f"; (sleep {number}; echo late) & setsid sh -c '{late}' & sleep 0.05"
     answer = sh(either, noisy)
     assert answer.stdout.startswith(("mine\n", "noise")) and answer.exit_code == 0
     for count in range(15):
