@@ -285,9 +285,11 @@ static void type_restore(swx_session *s, int64_t now)
     bool silent = s->report.no_stderr, told = has_evidence(s), far = !told && s->prompt_missing;
     /* where only silence tells each try takes its time: the first two are one */
     bool last = s->attempt > (far ? 1 : 2);
+    bool set_behind_guard = s->guard && s->parts[2].size; /* by a later element, or a PS1 that cannot be set */
     s->guard = s->guard || (!told && (silent || last));
     s->prompt_follows_guard =
-        !told && (s->prompt_follows_guard || last || (s->guard && s->report.fixed_prompt)) && !silent;
+        !told && !silent &&
+        (s->prompt_follows_guard || last || set_behind_guard || (s->guard && s->report.fixed_prompt));
     s->marks_impossible = s->marks_impossible || (told && (silent || last));
     if (s->marks_impossible) {
         s->reassert = s->reassert && !told;

@@ -59,6 +59,18 @@ def test_hidden_prompts_strand_nothing(sh: Shell, hide: str) -> None:
     sh.gives('echo "${PIPESTATUS[@]}"', "0 1 0\n")
 
 
+@pytest.mark.parametrize("last", ["PS1=y", "PS1='$ '"])
+def test_the_prompt_of_an_empty_line_is_no_output(sh: Shell, last: str) -> None:
+    """An empty line is typed before a long one, and its prompt shows again what was hidden."""
+    for command in (f'PROMPT_COMMAND+=("{last}")', "exec 2>/dev/null", "exec 2>/dev/tty"):
+        sh.gives(command, "")
+    long = ": " + "x" * 5000
+    sh.gives(long, "")
+    sh.gives(f"{long}; echo a; (exit 3)", "a\n", 3)
+    sh.gives("unset PROMPT_COMMAND; printf b", "b")
+    sh.gives(f"{long}; printf b", "b")
+
+
 @pytest.mark.parametrize("mode", ["emacs", "vi"])
 @pytest.mark.parametrize("hide", ["exec 2>/dev/null", "readonly PS1='$ '", "unset PS1 PROMPT_COMMAND"])
 @pytest.mark.parametrize("joint", ["\n", "; "])
