@@ -59,18 +59,18 @@ static bool may_be_forking(const swx_session *s, swx_op *op, int64_t now)
 
 static bool is_program(const swx_session *s, pid_t group) { return group > 0 && group != s->child.pid; }
 
-/* Who has the terminal; but if it is the shell, which waits for the group that was interrupted_at, then those.  A child
+/* Who has the terminal; but if it is the shell, which waits for the group that was interrupted, then those.  A child
  * of bash's that dies of SIGINT before it is a program of its own hands the terminal back, while another one of the
  * same pipeline may have forgotten that SIGINT at its birth: in one of 1,500 interrupts of `sleep 100 | cat` some
  * milliseconds after it was typed. */
 static pid_t in_front(const swx_session *s)
 {
-    pid_t group = swx_pty_foreground(&s->pty), interrupted_at = s->stopped;
-    if (group != s->child.pid || s->found.rank || !is_program(s, interrupted_at) || kill(-interrupted_at, 0) != 0) {
+    pid_t group = swx_pty_foreground(&s->pty), interrupted = s->stopped;
+    if (group != s->child.pid || s->found.rank || !is_program(s, interrupted) || kill(-interrupted, 0) != 0) {
         return group;
     }
-    pid_t leaders = getsid(interrupted_at); /* none if its leader is gone; another's if the number is */
-    return leaders >= 0 && leaders != s->child.pid ? group : interrupted_at;
+    pid_t leaders = getsid(interrupted); /* none if its leader is gone; another's if the number is */
+    return leaders >= 0 && leaders != s->child.pid ? group : interrupted;
 }
 
 /* As ^C: to the foreground group.  To a group of programs directly, so that it cannot hit the shell when they end in
@@ -113,7 +113,7 @@ void swx_interrupt_end_newborn(swx_session *s)
     }
 }
 
-/* SIGKILL ends no loop: the shell, or its next program, is to be interrupted_at then. */
+/* SIGKILL ends no loop: the shell, or its next program, is to be interrupted then. */
 static void kill_foreground(swx_session *s, swx_op *op, pid_t group, int64_t now)
 {
     s->stopped = op->target = group;
@@ -164,9 +164,9 @@ static void begin_attempt(const swx_session *s, swx_op *op, int64_t length, int6
     op->next = s->pty.carrier ? op->until : earlier(op->until, now + op->look);
 }
 
-/* An attempt is under way.  What it interrupted_at may have ended in that very moment, or have been too young to die of
- * it, and the shell is busy with the next program: then that is interrupted_at in its place.  The one that was
- * interrupted_at is left alone. */
+/* An attempt is under way.  What it interrupted may have ended in that very moment, or have been too young to die of
+ * it, and the shell is busy with the next program: then that is interrupted in its place.  The one that was
+ * interrupted is left alone. */
 static void watch_attempt(swx_session *s, swx_op *op, pid_t group, int64_t now)
 {
     /* and the next one may be a short one */

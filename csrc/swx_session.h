@@ -130,17 +130,17 @@ struct swx_op {
     int64_t next;         /* INTERRUPT: when to look again */
     int64_t since;        /* INTERRUPT: when the present attempt began */
     int64_t length;       /* INTERRUPT: how long it takes, if it has not to strike again */
-    int64_t until;        /* INTERRUPT: when it ends, 0: it has not interrupted_at yet */
+    int64_t until;        /* INTERRUPT: when it ends, 0: nothing was interrupted yet */
     int64_t look;         /* INTERRUPT: nanoseconds between looks at what became of it */
     int64_t calm;         /* INTERRUPT: since when the shell has not been seen to start programs, 0: not looked at */
     swx_kernel_pace pace; /* INTERRUPT: what the shell had done by then */
     /* INTERRUPT: how often the present attempt has found that the shell may be about to start a program */
     unsigned looks;
-    pid_t target;           /* INTERRUPT: the group that was interrupted_at last, 0: none */
+    pid_t target;           /* INTERRUPT: the group that was interrupted last, 0: none */
     int64_t interrupted_at; /* INTERRUPT: when */
     unsigned repeats;       /* INTERRUPT: how often the present attempt may still strike another one in its place */
     bool missed;            /* INTERRUPT: nobody has got a SIGINT by that: its leader had ended, or it was killed */
-    bool unborn;            /* INTERRUPT: what was interrupted_at was to become a program yet */
+    bool unborn;            /* INTERRUPT: what was interrupted was to become a program yet */
     bool killed;
     swx_op *link;
 };

@@ -138,6 +138,17 @@ def __getattr__(name: str) -> object:
             from importlib import import_module
 
             return getattr(import_module(f"swerex_c.{module}"), name)
+    if name == "_core":  # not imported yet, or not built
+        import os.path
+        from importlib import import_module
+
+        try:
+            return import_module("swerex_c._core")
+        except ModuleNotFoundError as error:
+            raise ImportError(
+                f"{os.path.dirname(__path__[0])} is a checkout whose C extension was not built: run `pip install -e .` "
+                "there, or leave that directory to import the installed package"
+            ) from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import swerex_c
 from tests.support.original import original_python, our_environment, python_json, python_output
 
 TIME = """if True:
@@ -95,3 +99,13 @@ def test_the_version_is_the_apis() -> None:
     assert theirs.split() == [swerex_c.__version__, swerex_c.PACKAGE_NAME, swerex_c.REMOTE_EXECUTABLE_NAME]
     assert tuple(map(int, swerex_c.__version__.split("."))) >= (1, 2, 0)
     assert own != swerex_c.__version__
+
+
+@pytest.mark.parametrize("way", [["-c", "from swerex_c import LocalRuntime; LocalRuntime()"], ["-m", "swerex_c", "-V"]])
+def test_a_checkout_that_was_not_built_says_so(tmp_path: Path, way: list[str]) -> None:
+    ignored = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(Path(swerex_c.__file__).parent, tmp_path / "swerex_c", ignore=ignored)
+    done = subprocess.run([sys.executable, *way], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert f"{tmp_path} is a checkout whose C extension was not built: run `pip install -e .`" in done.stderr
+    assert way[0] == "-c" or done.stderr.count("\n") == 1

@@ -85,7 +85,7 @@ static void test_handlers(void)
         swx_op op = operation(SWX_OP_RUN, lines[i]), stop = operation(SWX_OP_INTERRUPT, "");
         submit(s, &op);
         wait_for_output(s, &op, 3);
-        /* the leader of the pipeline has become a program, too: what was none yet is interrupted_at twice */
+        /* the leader of the pipeline has become a program, too: what was none yet is interrupted twice */
         rest(s, 200 * MS);
         stop.step = 15000 * MS;
         stop.tries = 1;
