@@ -65,9 +65,12 @@ async def open_source(
     headers = {KIND: "tree" if file is None else "file", MODE: f"{stat.S_IMODE(status.st_mode):o}"}
     if file is not None:
         size = status.st_size or None  # files of /proc have content, and no size
-        with file:
-            async with contextlib.aclosing(_read(file, size)) as pieces:
+        turns = OrderedCalls()
+        try:
+            async with contextlib.aclosing(_read(file, size, turns)) as pieces:
                 yield headers, size, pieces
+        finally:
+            await turns.end(file.close)
         return
     async with contextlib.aclosing(packed(pack, path)) as pieces:
         first = await anext(pieces)  # errors that are known beforehand are raised here
@@ -86,16 +89,25 @@ def _open(path: str) -> tuple[BinaryIO | None, os.stat_result]:
     return file, os.fstat(file.fileno())
 
 
-async def _read(file: BinaryIO, size: int | None) -> AsyncGenerator[bytes, None]:
-    """Yield `size` bytes of a file, or all; raise OSError if the file has become shorter."""
-    while size is None or size:
-        data = await in_file_thread(file.read, _PIECE if size is None else min(size, _PIECE))
-        if not data and size is None:
-            return
-        if not data:
-            raise OSError(f"{file.name!r} became shorter while it was sent")
-        size = None if size is None else size - len(data)
-        yield data
+async def _read(file: BinaryIO, size: int | None, turns: OrderedCalls) -> AsyncGenerator[bytes, None]:
+    """Yield `size` bytes of a file, or all; raise OSError if the file has become shorter.
+
+    The next piece is read while the caller sends one.
+    """
+
+    def next_piece() -> asyncio.Task[bytes]:
+        return asyncio.ensure_future(turns.call(file.read, _PIECE if size is None else min(size, _PIECE)))
+
+    reading = next_piece()
+    try:
+        while data := await reading:
+            size = None if size is None else size - len(data)
+            reading = next_piece()
+            yield data
+    finally:
+        reading.cancel()
+    if size:
+        raise OSError(f"{file.name!r} became shorter while it was sent")
 
 
 async def prepended(first: Data, rest: AsyncGenerator[Data, None]) -> AsyncGenerator[Data, None]:
