@@ -17,7 +17,7 @@ import pytest
 
 from swerex_c.exceptions import ProtocolError, SwerexException, UploadError
 from swerex_c.remote.client.calls import ClientChannel
-from swerex_c.remote.wire.protocol import CREDIT, DATA, DOWN, END, ERROR, RESULT, UP
+from swerex_c.remote.wire.protocol import CREDIT, DATA, DOWN, END, ERROR, GOODBYE, RESULT, UP
 from tests.support.frames_tools import (
     Served,
     channel_to,
@@ -207,7 +207,7 @@ async def test_client_that_is_gone(served: Served, tmp_path: Path) -> None:
         peer.send(request(1, "upload", {"target_path": str(tmp_path / "target")}))
         peer.send([DATA, 1, UP, 0, b'{"kind": "file", "name": "x", "mode": 420}\n' + bytes(1000)])
         await until_async(lambda: len(os.listdir(tmp_path)) == 2)
-        peer.send([11, ""])
+        peer.send([GOODBYE, ""])
         await peer.ended()
     await until_async(lambda: os.listdir(tmp_path) == ["home"])
     assert not served.registry.channels

@@ -111,7 +111,7 @@ class Line:
 def test_sender_keeps_to_its_window() -> None:
     data = bytes(range(256)) * (WINDOW // 256 * 2)
     sender, line = Sender(1, UP), Line()
-    sender.attach(line, 0)
+    sender.attach(line)
     sender.write(data)
     sender.finish()
     assert WINDOW <= len(line.bytes) < WINDOW + PIECE
@@ -125,40 +125,50 @@ def test_sender_keeps_to_its_window() -> None:
     assert sender.held == 0
 
 
+@pytest.mark.parametrize("credit_comes_first", [False, True])
 @pytest.mark.parametrize("written", [7, PIECE, 3 * PIECE + 5])
-def test_sender_goes_on_at_any_byte(written: int) -> None:
-    """From what was credited last to what was written, over a connection that takes all or pauses in between."""
+async def test_another_connection_goes_on_after_the_last_credit(written: int, credit_comes_first: bool) -> None:
+    """The receiver drops what it has, whether the credit that was lost comes before the first piece or not."""
     data = os.urandom(written)
-    for credit in {0, 1, written // 2, written}:
-        for offset in {credit, (credit + written) // 2, written - 1, written}:
-            if offset < credit:
-                continue
-            sender, first, second = Sender(1, UP), Line(), Line()
-            sender.attach(first, 0)
-            for start in range(0, written, 100_000):
-                sender.write(data[start : start + 100_000])
-            sender.finish()
-            sender.credit(credit)
-            sender.detach()
-            second.paused = True
-            sender.attach(second, offset)
-            assert not sender.through or offset == written
-            second.paused = False
-            for pump in second.waiting:
-                pump()
-            assert second.bytes == data[offset:]
-            assert second.frames == [[END, 1, UP, written]]
-            assert sender.through
-            sender.credit(written)
-            assert sender.held == 0
-    for wrong in (-1, written + 1, 1.0, None):
-        with pytest.raises((ProtocolError, TypeError)):
-            sender.attach(Line(), wrong)  # type: ignore[arg-type]
+    for taken in range(0, written + 1, max(1, written // 7)):
+        sender, first, second = Sender(1, UP), Line(), Line()
+        receiver = Receiver(1, UP)
+        sender.attach(first)
+        for start in range(0, written, 100_000):
+            sender.write(data[start : start + 100_000])
+        sender.finish()
+        got = b""
+        for offset, piece in first.pieces:
+            if offset + len(piece) <= taken:
+                receiver.data(offset, piece)
+                got += await receiver.read()
+        sender.credit(taken // 2)
+        sender.detach()
+        second.paused = True
+        sender.attach(second)
+        assert not second.pieces
+        if credit_comes_first:
+            sender.credit(len(got))
+        second.paused = False
+        for pump in second.waiting:
+            pump()
+        assert second.frames == [[END, 1, UP, written]]
+        for offset, piece in second.pieces:
+            receiver.data(offset, piece)
+            while receiver._waiting:
+                got += await receiver.read()
+        receiver.end(written)
+        assert got == data
+        sender.credit(written)
+        assert sender.held == 0
+        for wrong in (written + 1, 1.0, None):
+            with pytest.raises(ProtocolError):
+                sender.credit(wrong)  # type: ignore[arg-type]
 
 
 def test_many_small_pieces_take_no_longer_each() -> None:
     sender, line = Sender(1, DOWN), Line()
-    sender.attach(line, 0)
+    sender.attach(line)
     begin = time.process_time()
     for _ in range(100_000):
         sender.write(b"x\n")

@@ -39,7 +39,6 @@ from swerex_c.remote.wire.protocol import (
     PONG,
     REQUEST,
     RESULT,
-    RESUME,
     TEXT,
     UP,
     VERSION,
@@ -87,14 +86,13 @@ def arities() -> list[tuple[str, list[Any]]]:
         2: [2, 1],
         RESULT: [RESULT, 1, {}],
         ERROR: [ERROR, 1, {}],
-        RESUME: [RESUME, 1, 0],
         DATA: [DATA, 1, UP, 0, b"x"],
         END: [END, 1, UP, 0],
         CREDIT: [CREDIT, 1, DOWN, 0],
         PING: [PING, 0],
         PONG: [PONG],
         GOODBYE: [GOODBYE, ""],
-        12: [12],
+        11: [11],
         -1: [-1],
     }
     found: list[tuple[str, list[Any]]] = []
@@ -438,15 +436,12 @@ async def test_wrong_answers(what: str) -> None:
 
 
 @pytest.mark.parametrize("offset", [1 << 40, 5_000_000, -1, 1.5, "x", None])
-@pytest.mark.parametrize("kind", [CREDIT, RESUME])
-async def test_wrong_places_in_uploads(tmp_path: Path, kind: int, offset: Any) -> None:
-    """Credit, or a place to go on at, that there cannot be."""
+async def test_wrong_credit_for_uploads(tmp_path: Path, offset: Any) -> None:
     source = tmp_path / "source"
     source.write_bytes(bytes(3_000_000))
 
     def respond(asked: list[Any]) -> list[Any]:
-        frame = [CREDIT, asked[1], UP, offset] if kind == CREDIT else [RESUME, asked[1], offset]
-        return [frame, [ERROR, asked[1], {"message": "no", "class_path": "builtins.OSError"}]]
+        return [[CREDIT, asked[1], UP, offset], [ERROR, asked[1], {"message": "no", "class_path": "builtins.OSError"}]]
 
     async with raw_server(lambda peer: keep_answering(peer, respond)) as port, channel_to(port, 1) as channel:
         with pytest.raises((SwerexException, OSError)):
@@ -475,7 +470,7 @@ async def test_answers_to_others() -> None:
     def respond(asked: list[Any]) -> list[Any]:
         others = [[RESULT, n, 5] for n in (0, 99, -1, 1 << 63, "x", None)]
         others += [[DATA, 99, lane, 7, "x"] for lane in (UP, DOWN, TEXT, "x")]
-        others += [[END, 99, 0, 5], [CREDIT, 99, 0, 1 << 60], [RESUME, 99, 7], [PING, 0], [PONG], [ERROR, 99, None]]
+        others += [[END, 99, 0, 5], [CREDIT, 99, 0, 1 << 60], [PING, 0], [PONG], [ERROR, 99, None]]
         return [*others, [RESULT, asked[1], {"is_alive": True}]]
 
     async with raw_server(lambda peer: keep_answering(peer, respond)) as port, channel_to(port) as channel:
@@ -493,7 +488,8 @@ async def test_no_answer() -> None:
 
 STREAMS: dict[str, list[list[Any]]] = {
     "gap": [[DATA, 1, DOWN, 1, b"x"]],
-    "twice": [[DATA, 1, DOWN, 0, b"x"], [DATA, 1, DOWN, 0, b"x"]],
+    "partly twice": [[DATA, 1, DOWN, 0, b"x"], [DATA, 1, DOWN, 0, b"xy"]],
+    "before its beginning": [[DATA, 1, DOWN, -1, b"x"]],
     "text": [[DATA, 1, DOWN, 0, "x"]],
     "list": [[DATA, 1, DOWN, 0, []]],
     "end elsewhere": [[DATA, 1, DOWN, 0, b"x"], [END, 1, DOWN, 5]],

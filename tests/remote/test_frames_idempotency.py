@@ -23,7 +23,7 @@ from swerex_c.remote.client.frames import Address, WireClient
 from swerex_c.remote.server import calls as server_channel
 from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.wire.exceptions import from_wire
-from swerex_c.remote.wire.protocol import CANCEL, ERROR, PING, RESULT, RESUME
+from swerex_c.remote.wire.protocol import CANCEL, ERROR, PING, PONG, RESULT
 from swerex_c.runtime.abstract import IsAliveResponse, ReadFileRequest, ReadFileResponse
 from tests.support.frames_tools import KEY, SESSION, Proxy, Served, bash, channel_to, raw_client, request, serving
 from tests.support.processes import Family
@@ -43,10 +43,6 @@ async def served(family: Family) -> AsyncIterator[Served]:
 def count(ran: Path, sleep: float = 0.0) -> dict[str, Any]:
     """A command whose runs can be counted."""
     return {"command": f"echo x >> {ran}; sleep {sleep}; echo y", "shell": True}
-
-
-def again(number: int, payload: Any, floor: int = 1) -> list[Any]:
-    return request(number, "execute", payload, floor, [], [0, 0])
 
 
 def is_lost(answer: Any) -> bool:
@@ -73,15 +69,14 @@ async def test_twice_when_it_is_done(served: Served, tmp_path: Path) -> None:
 
 
 async def test_over_another_connection(served: Served, tmp_path: Path) -> None:
-    """While it runs, and when it is done; it says what it has of the request."""
+    """While it runs, and when it is done."""
     ran = tmp_path / "ran"
     async with raw_client(served.port) as peer:
         peer.send(request(1, "execute", count(ran, 0.3)))
         await until_async(ran.exists)
     for _ in range(3):
         async with raw_client(served.port, resumes=True) as peer:
-            peer.send(again(1, count(ran, 0.3)))
-            assert await peer.frame() == [RESUME, 1, 0]
+            peer.send(request(1, "execute", count(ran, 0.3)))
             assert (await peer.answer(1))[2]["stdout"] == "y\n"
     assert ran.read_text() == "x\n"
 
@@ -92,13 +87,13 @@ async def test_done_while_nobody_was_there(served: Served, tmp_path: Path) -> No
         peer.send(request(1, "execute", count(ran)))
         await until_async(lambda: ran.exists() and served.running == 0)
     async with raw_client(served.port, resumes=True) as peer:
-        peer.send(again(1, count(ran)))
+        peer.send(request(1, "execute", count(ran)))
         assert (await peer.answer(1))[2]["stdout"] == "y\n"
     assert ran.read_text() == "x\n"
 
 
 async def test_answers_wait_for_the_question(served: Served, tmp_path: Path) -> None:
-    """Over a new connection comes nothing of an exchange before the client has said how much it has of it."""
+    """Over a new connection comes nothing of an exchange before the client has asked again."""
     payload = {"command": "sleep 0.2; head -c 500000 /dev/zero | tr '\\0' x", "shell": True}
     async with raw_client(served.port) as peer:
         peer.send(request(1, "execute", payload))
@@ -106,9 +101,8 @@ async def test_answers_wait_for_the_question(served: Served, tmp_path: Path) -> 
     async with raw_client(served.port, resumes=True) as peer:
         await until_async(lambda: served.running == 0)
         peer.send([PING, 0])
-        assert await peer.frame() == [10]
-        peer.send(again(1, payload))
-        assert await peer.frame() == [RESUME, 1, 0]
+        assert await peer.frame() == [PONG]
+        peer.send(request(1, "execute", payload))
         offsets = 0
         while (frame := await peer.frame())[0] != RESULT:
             assert frame[3] == offsets
@@ -126,7 +120,7 @@ async def test_forgotten(served: Served, tmp_path: Path) -> None:
         await peer.answer(2)
         assert served.calls == 1
         peer.send([PING, 3])
-        assert await peer.frame() == [10]
+        assert await peer.frame() == [PONG]
         assert served.calls == 0
         for number in (1, 2):
             peer.send(request(number, "execute", count(ran), 3))
@@ -192,7 +186,7 @@ async def test_taken_over(served: Served, tmp_path: Path) -> None:
         await until_async(ran.exists)
         async with raw_client(served.port, resumes=True) as new:
             await old.ended()
-            new.send(again(1, count(ran, 0.3)))
+            new.send(request(1, "execute", count(ran, 0.3)))
             assert (await new.answer(1))[2]["stdout"] == "y\n"
             assert len(served.registry.connections) == 1
     assert ran.read_text() == "x\n"

@@ -106,9 +106,7 @@ async def test_stream(served: Served, way: str) -> None:
                 assert answer is not None and answer["exit_code"] == 0
 
 
-@pytest.mark.parametrize(
-    "text", ["x" * 3_000_000, "\u20ac" * 500_000, "caf\udce9"], ids=["ascii", "wide", "surrogate"]
-)
+@pytest.mark.parametrize("text", ["x" * 3_000_000, "\u20ac" * 500_000, "caf\udce9"], ids=["ascii", "wide", "surrogate"])
 async def test_stream_of_a_long_text(served: Served, text: str) -> None:
     """What run_in_session takes, over a connection that is cut before the text is there, while it comes, and after."""
     command = f"t='{text}'; echo ${{#t}}; printf '%s\\n' \"$t\" | sha256sum; (exit 7)"
@@ -245,7 +243,7 @@ async def test_half_closed(served: Served) -> None:
         peer.writer.write_eof()
         await peer.ended()
     async with raw_client(served.port, resumes=True) as peer:
-        peer.send(request(1, "execute", {"command": "sleep 0.2; echo y", "shell": True}, 1, [], [0, 0]))
+        peer.send(request(1, "execute", {"command": "sleep 0.2; echo y", "shell": True}))
         answer = await peer.answer(1)
         assert answer[2]["stdout"] == "y\n"
 

@@ -45,7 +45,6 @@ from swerex_c.remote.wire.protocol import (
     PING,
     REQUEST,
     RESULT,
-    RESUME,
     TEXT,
     UP,
     VERSION,
@@ -271,6 +270,7 @@ class ClientChannel:
             self._connect()
 
     def _send_request(self, connection: ClientConnection, call: _Call) -> None:
+        """Send a request, for the first time or again, and continue its streams."""
         floor = next(iter(self._calls))
         frame = [REQUEST, call.id, call.method, call.payload, floor]
         if call.texts:
@@ -283,10 +283,9 @@ class ClientChannel:
                 return
             connection.send([*frame[:3], call.payload, floor, call.texts])
         call.sent = True
-        if call.up is not None:
-            call.up.attach(connection, 0)
-        if call.down is not None:
-            call.down.attach(connection)
+        for lane in (call.up, call.down, call.text):
+            if lane is not None:
+                lane.attach(connection)
 
     def _take_texts(self, call: _Call) -> bool:
         """Move strings that UTF-8 cannot encode from the payload to a stream; return whether there were any."""
@@ -460,19 +459,9 @@ class ClientChannel:
             for number in given_up:
                 connection.send([CANCEL, number])
         for call in list(self._calls.values()):
-            if call.sent:
-                self._send_again(connection, call)
-            else:
-                self._send_request(connection, call)
+            self._send_request(connection, call)
         if self._heartbeat is None:
             self._heartbeat = self.loop.call_later(HEARTBEAT, self._beat, False)
-
-    def _send_again(self, connection: ClientConnection, call: _Call) -> None:
-        got = [0 if lane is None else lane.received for lane in (call.down, call.text)]
-        connection.send([REQUEST, call.id, call.method, call.payload, next(iter(self._calls)), call.texts, got])
-        for lane in (call.down, call.text):
-            if lane is not None:
-                lane.attach(connection)
 
     def lost(self, connection: ClientConnection, error: BaseException) -> None:
         """Detach the streams from a lost connection, and reconnect if calls are waiting."""
@@ -586,7 +575,7 @@ class ClientChannel:
                 if self._connection is not None:
                     call.text.attach(self._connection)
             assert call.long is not None
-            if call.long.size + len(data) > self._answer_limit:
+            if offset + len(data) > self._answer_limit:
                 self._refuse(call)
                 return
             call.text.data(offset, data)
@@ -613,12 +602,6 @@ class ClientChannel:
         call = self._calls.get(number)
         if call is not None and call.up is not None:
             call.up.credit(offset)
-
-    def resume(self, frame: list[Any]) -> None:
-        _, number, received = frame
-        call = self._calls.get(number)
-        if call is not None and call.up is not None and self._connection is not None:
-            call.up.attach(self._connection, received)
 
 
 class ClientConnection(FrameConnection):
@@ -714,7 +697,6 @@ class ClientConnection(FrameConnection):
                 DATA: channel.data,
                 END: channel.end,
                 CREDIT: channel.credit,
-                RESUME: channel.resume,
             }
         )
         if not self.ready.done():

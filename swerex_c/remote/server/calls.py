@@ -54,7 +54,6 @@ from swerex_c.remote.wire.protocol import (
     PING,
     REQUEST,
     RESULT,
-    RESUME,
     TEXT,
     UP,
     VERSION,
@@ -276,7 +275,7 @@ class ServerCall(Request):
     def _sender(self, lane: int) -> Sender:
         sender = Sender(self.id, lane)
         if self.connection is not None:
-            sender.attach(self.connection, 0)
+            sender.attach(self.connection)
         return sender
 
     # -- the answer
@@ -330,21 +329,13 @@ class ServerCall(Request):
 
     # -- connections
 
-    def attach(self, connection: ServerConnection, got: list[int]) -> None:
-        """Continue over the connection on which the client asked again.
-
-        Args:
-            got: numbers of bytes of DOWN and TEXT that the client has.
-        """
+    def attach(self, connection: ServerConnection) -> None:
+        """Continue over the connection on which the client asked again."""
         self.connection = connection
         self.answered = False
-        connection.send([RESUME, self.id, 0 if self.up is None else self.up.received])
-        if self.up is not None:
-            self.up.attach(connection)
-        if self.down is not None:
-            self.down.attach(connection, got[0])
-        if self.text is not None:
-            self.text.attach(connection, got[1])
+        for lane in (self.up, self.down, self.text):
+            if lane is not None:
+                lane.attach(connection)
         if self.down is None and self.text is None:
             self.send_answer()
 
@@ -406,12 +397,11 @@ class ServerChannel:
         number, method, payload, floor = frame[1:5]
         if number.__class__ is not int or number < 1 or floor.__class__ is not int or method.__class__ is not str:
             raise ProtocolError("The client sent an invalid request")
-        again = frame[6] if len(frame) > 6 else None
         self.forget(floor)
         call = self.calls.get(number)
         assert self.connection is not None
         if call is not None:
-            call.attach(self.connection, again or [0, 0])
+            call.attach(self.connection)
             return
         if number <= self.highest and method != "is_alive":
             msg = "The request was received before; its result is no longer kept"
@@ -425,8 +415,6 @@ class ServerChannel:
             call.start(frame[5] if len(frame) > 5 else None)
         except SwerexException as error:
             call.finish(ERROR, to_wire(error))
-        if again is not None:
-            self.connection.send([RESUME, number, 0])
 
     def _check_room(self, method: str) -> None:
         """Check the limits on unfinished requests and on responses that the client has not taken: incomplete requests

@@ -4,18 +4,18 @@ A connection transports frames in both directions (`csrc/swx_frame.h`: a length 
 array whose first item is its kind. A client opens a *channel*, named by 16 random bytes, and numbers its requests on it
 from 1 up. A request and all frames that belong to it are an *exchange*. A channel outlives its connection: a client
 that lost the connection opens another one, names the channel, and resends the unanswered requests. The server executes
-a request number only once; if the number arrives again, its streams continue where they stopped.
+a request number only once. If the number arrives again, both ends send its streams again from the last credit on, and
+drop what they have.
 
     client to server
       HELLO    version, channel, resumes       the first frame; `resumes`: the channel was open before
       REQUEST  id, method, payload, floor      floor: the lowest id whose response the client still waits for
-               [, texts [, got]]               texts: see below; got: (if resent) bytes received of each lane
+               [, texts]                       texts: see below
       CANCEL   id                              the client no longer waits for the request; the server ends it
     server to client
       HELLO    version, boot, known, options   boot: `Service.instance_id`; known: the server still has the channel
       RESULT   id, payload [, texts]           sent after the DATA of its texts
       ERROR    id, payload [, texts]           payload: see `exceptions`
-      RESUME   id, received                    answers a resent request; received: bytes that the server has of UP
     both
       DATA     id, lane, offset, bytes         a piece of a byte stream; offset: position of its first byte
       END      id, lane, offset                offset: length of the stream; not sent for texts
@@ -67,7 +67,6 @@ __all__ = [
     "PONG",
     "REQUEST",
     "RESULT",
-    "RESUME",
     "TEXT",
     "UP",
     "UPGRADE",
@@ -86,7 +85,7 @@ UPGRADE = "swerex-frames"
 SERVER_HEADER = "X-Swerex-Server"
 """HTTP header with a server process's `Service.instance_id`; in a request, of the only process that may execute it."""
 
-HELLO, REQUEST, CANCEL, RESULT, ERROR, RESUME, DATA, END, CREDIT, PING, PONG, GOODBYE = range(12)
+HELLO, REQUEST, CANCEL, RESULT, ERROR, DATA, END, CREDIT, PING, PONG, GOODBYE = range(11)
 UP, DOWN, TEXT = range(3)
 
 WINDOW = 4 << 20

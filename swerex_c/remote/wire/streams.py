@@ -1,7 +1,8 @@
-"""Ordered byte streams with flow control, resumable over another connection.
+"""Ordered byte streams with flow control that continue over another connection.
 
-A `Sender` keeps sent bytes until the receiver has consumed them, and a `Receiver` counts the bytes that it received.
-So no byte is lost or duplicated if the connection breaks. Both objects belong to one event loop.
+A `Sender` keeps sent pieces until the receiver has consumed them. Over another connection, it goes back to the last
+credit; the `Receiver` drops what it has. So no byte is lost or duplicated if the connection breaks. Both objects belong
+to one event loop.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class FrameSink(Protocol):
 class Sender:
     """Sending end of a stream.
 
-    It sends at most WINDOW bytes ahead of the receiver's credit.
+    It sends at most WINDOW bytes ahead of the receiver's credit. Credit counts when it covers a whole piece.
     """
 
     def __init__(self, exchange: int, lane: int):
@@ -48,6 +49,7 @@ class Sender:
         self._later: deque[Iterator[bytes]] = deque()  # not sent yet, up to `_written`; encoded for sending
         self._done = 0
         self._sent = 0
+        self._furthest = 0  # the most that `_sent` was, over any connection
         self._written = 0
         self._finished = False
         self._ended = False  # END was sent over the current connection
@@ -112,29 +114,26 @@ class Sender:
             await self._room.wait()
 
     def credit(self, offset: int) -> None:
-        """Drop the bytes before `offset`, which the receiver has consumed, and send more.
+        """Drop the pieces before `offset`, which the receiver has consumed, and send more.
 
         Raises:
             ProtocolError: if some of these bytes were never sent.
         """
-        if offset.__class__ is not int or offset > self._sent:
+        if offset.__class__ is not int or offset > self._furthest:
             raise ProtocolError("A CREDIT frame is for bytes that were never sent")
-        self._drop(offset)
+        for pieces in (self._gone, self._pieces):  # the receiver may have them over the connection before
+            while pieces and self._done + len(pieces[0]) <= offset:
+                self._done += len(pieces.popleft())
+        self._sent = max(self._sent, self._done)
         if self._room is not None and self.held < WINDOW:
             self._room.set()
         self._pump()
 
-    def attach(self, sink: FrameSink, offset: int) -> None:
-        """Send over the connection `sink`, from the byte at `offset` on.
-
-        The receiver needs this byte next.
-
-        Raises:
-            ProtocolError: if the byte at `offset` was dropped already, or `offset` is beyond the written bytes.
-        """
-        if offset.__class__ is not int or not self._done <= offset <= self._written:
-            raise ProtocolError("A stream cannot resume at a byte that was consumed or never written")
-        self._rewind(offset)
+    def attach(self, sink: FrameSink) -> None:
+        """Send over the connection `sink`, from the last credit on."""
+        self._pieces.extendleft(reversed(self._gone))
+        self._gone.clear()
+        self._sent = self._done
         self._ended = self._told = False
         self._sink = sink
         self._pump()
@@ -142,26 +141,6 @@ class Sender:
     def detach(self) -> None:
         """Stop sending, because the connection is lost."""
         self._sink = None
-
-    def _drop(self, offset: int) -> None:
-        while self._gone and self._done + len(self._gone[0]) <= offset:
-            self._done += len(self._gone.popleft())
-        if self._gone and offset > self._done:
-            self._gone[0] = self._gone[0][offset - self._done :]
-            self._done = offset
-
-    def _rewind(self, offset: int) -> None:
-        """Make `offset` the next byte to send, whether or not a lost connection has sent it."""
-        self._pieces.extendleft(reversed(self._gone))
-        self._gone.clear()
-        self._sent = self._done
-        while self._sent < offset:
-            piece = self._next()
-            if len(piece) > offset - self._sent:
-                self._pieces.appendleft(piece[offset - self._sent :])
-                piece = piece[: offset - self._sent]
-            self._gone.append(piece)
-            self._sent += len(piece)
 
     def _next(self) -> memoryview:
         """Return the next piece to send, and remove it from the queue."""
@@ -186,6 +165,7 @@ class Sender:
             self._gone.append(piece)
             offset = self._sent
             self._sent += len(piece)
+            self._furthest = max(self._furthest, self._sent)
             sink.send_piece(self._exchange, self._lane, offset, piece)
         if self._finished and not self._ended:
             self._ended = True
@@ -226,21 +206,23 @@ class Receiver:
         self._sink = None
 
     def data(self, offset: int, data: bytes | memoryview) -> None:
-        """Add a received piece.
+        """Add a received piece, or drop it if it came before, over another connection.
 
         Raises:
-            ProtocolError: if it is not the next piece, exceeds the credit, comes after END, or is not bytes.
+            ProtocolError: if pieces between are missing, it exceeds the credit, comes after END, or is not bytes.
         """
-        if data.__class__ is not bytes and data.__class__ is not memoryview:
-            raise ProtocolError("A piece of a stream is not bytes")
+        if data.__class__ not in (bytes, memoryview) or offset.__class__ is not int or offset < 0:
+            raise ProtocolError("A piece of a stream is not bytes at an offset")
+        if offset + len(data) <= self.received:
+            self.release(data)
+            return
         if offset != self.received or self.received + len(data) > self._credited + WINDOW + PIECE:
             raise ProtocolError("A stream has a gap, or exceeds its credit")
         if self.total is not None:
             raise ProtocolError("A stream continues after its end")
-        if data:
-            self.received += len(data)
-            self._waiting.append(data)
-            self._tell()
+        self.received += len(data)
+        self._waiting.append(data)
+        self._tell()
 
     def end(self, offset: int) -> None:
         """Mark the end of the stream, at `offset`.
