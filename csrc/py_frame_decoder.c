@@ -66,7 +66,7 @@ static Py_ssize_t decode_fault(void)
 
 static PyObject *read_str(reader *r, const uint8_t *bytes, size_t size)
 {
-    PyObject *text = PyUnicode_FromStringAndSize((const char *)bytes, (Py_ssize_t)size);
+    PyObject *text = PyUnicode_DecodeUTF8((const char *)bytes, (Py_ssize_t)size, "surrogatepass");
     if (text) {
         return text;
     }
@@ -371,7 +371,7 @@ PyDoc_STRVAR(decoder_doc, "FrameDecoder(*, max_frame=67108864, max_depth=32, max
                           "memory grows with bytes that\n"
                           "came, not with a length that was announced. Refused too: ext types, map keys that are not "
                           "str or come twice, str that is\n"
-                          "not UTF-8, and a payload that is not exactly one value.");
+                          "not UTF-8 (surrogates may stand in it), and a payload that is not exactly one value.");
 
 static PyMethodDef decoder_methods[] = {
     { "feed", decoder_feed, METH_O, feed_doc },

@@ -23,7 +23,7 @@ typedef struct {
     size_t offset;
     const char *bytes;
     size_t size;
-    PyObject *text; /* whose bytes they are; NULL: view is held */
+    PyObject *owner; /* str or bytes, whose bytes they are; NULL: view is held */
     Py_buffer view;
 } piece;
 
@@ -125,17 +125,8 @@ static piece *add_piece(writer *w, const char *bytes, size_t size)
     return added;
 }
 
-static int pack_str(writer *w, PyObject *value)
+static int pack_text(writer *w, PyObject *owner, const char *text, Py_ssize_t size)
 {
-    Py_ssize_t size;
-    const char *text = PyUnicode_AsUTF8AndSize(value, &size);
-    if (!text) {
-        if (PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) {
-            PyErr_Clear();
-            refuse(w, "a str holds a surrogate, which UTF-8 cannot carry");
-        }
-        return -1;
-    }
     if (msgpack_pack_str(TO(w), (size_t)size)) {
         return -1;
     }
@@ -144,9 +135,26 @@ static int pack_str(writer *w, PyObject *value)
     }
     piece *added = add_piece(w, text, (size_t)size);
     if (added) {
-        added->text = Py_NewRef(value);
+        added->owner = Py_NewRef(owner);
     }
     return added ? 0 : -1;
+}
+
+static int pack_str(writer *w, PyObject *value)
+{
+    Py_ssize_t size;
+    const char *text = PyUnicode_AsUTF8AndSize(value, &size);
+    if (text) {
+        return pack_text(w, value, text, size);
+    }
+    if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) {
+        return -1;
+    }
+    PyErr_Clear();
+    PyObject *bytes = PyUnicode_AsEncodedString(value, "utf-8", "surrogatepass");
+    int result = bytes ? pack_text(w, bytes, PyBytes_AsString(bytes), PyBytes_Size(bytes)) : -1;
+    Py_XDECREF(bytes);
+    return result;
 }
 
 static int pack_view(writer *w, Py_buffer *view)
@@ -335,8 +343,8 @@ static PyObject *put_together(const writer *w)
 static void free_writer(writer *w)
 {
     for (size_t i = 0; i < w->piece_count; i++) {
-        if (w->pieces[i].text) {
-            Py_DECREF(w->pieces[i].text);
+        if (w->pieces[i].owner) {
+            Py_DECREF(w->pieces[i].owner);
         } else {
             PyBuffer_Release(&w->pieces[i].view);
         }
@@ -349,8 +357,7 @@ PyDoc_STRVAR(
     encode_doc,
     "encode($self, value, /)\n--\n\n"
     "One frame (bytes, its length included) that holds `value`.\n\n"
-    "None, bool, int in [-2**63, 2**64), float, str without surrogates, bytes, bytearray and contiguous memoryview "
-    "(all\n"
+    "None, bool, int in [-2**63, 2**64), float, str, bytes, bytearray and contiguous memoryview (all\n"
     "three come back as bytes), list and tuple (both come back as list), dict with str keys; subclasses count as "
     "their\n"
     "base. Raises FrameError for any other value and for one that passes a limit; `position` is the byte of the "

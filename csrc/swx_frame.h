@@ -6,9 +6,9 @@
  *      | length: 4 bytes, big-endian | payload: `length` bytes |
  *
  * What a payload may hold, the same for both directions: nil, bool, integers in [-2^63, 2^64), float (32 bits are read,
- * 64 are written), str, bin, array, map.  str is valid UTF-8.  Map keys are str, and none comes twice.  ext types,
- * timestamps among them, and the reserved byte 0xc1 are refused.  Integers and lengths need not be in their shortest
- * form when read; they are when written.
+ * 64 are written), str, bin, array, map.  str is UTF-8, in which surrogates may stand, as Python's "surrogatepass" has
+ * it.  Map keys are str, and none comes twice.  ext types, timestamps among them, and the reserved byte 0xc1 are
+ * refused.  Integers and lengths need not be in their shortest form when read; they are when written.
  *
  * msgpack-c packs.  It does not read, because its unpacker makes room for whatever a header announces: here a caller
  * asks its limits before it makes anything of a value.  Memory grows with bytes that arrived, never with a length that

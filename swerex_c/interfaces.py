@@ -172,13 +172,6 @@ class AbstractRuntime(ABC):
             OSError: if the file cannot be read, such as FileNotFoundError.
         """
 
-    def streamed_read_limit(self) -> int | None:
-        """Return the size limit in bytes for files that a server reads by itself.
-
-        The server may send such a file while it reads it. None means that it has to call `read_file`.
-        """
-        return None
-
     @abstractmethod
     async def write_file(self, request: WriteFileRequest) -> WriteFileResponse:
         """Write a text file, and create its missing parent directories."""

@@ -86,7 +86,7 @@ def test_the_package_names_the_same_things_three_times() -> None:
         assert getattr(swerex_c, name) is not None
 
 
-ASYNCHRONOUS = {"is_alive_now", "streamed_read_limit", "add_hook"}
+ASYNCHRONOUS = {"is_alive_now", "add_hook"}
 """Methods of which there is no other form: for the package itself, or called before `SyncDeployment` is made."""
 
 

@@ -103,9 +103,6 @@ class LocalRuntime(SessionsRuntime):
         message = "The runtime was closed" if self._closed else ""
         return IsAliveResponse(is_alive=not self._closed, message=message)
 
-    def streamed_read_limit(self) -> int | None:
-        return self._config.read_limit if type(self).read_file is LocalRuntime.read_file else None
-
     async def execute(self, command: models.Command) -> models.CommandResponse:
         """Run a command outside of sessions, with its standard input at the end.
 

@@ -28,6 +28,7 @@ from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.service import Service
 from swerex_c.remote.wire import protocol
 from swerex_c.remote.wire.protocol import (
+    ANSWER,
     CREDIT,
     DATA,
     DOWN,
@@ -39,7 +40,6 @@ from swerex_c.remote.wire.protocol import (
     PONG,
     REQUEST,
     RESULT,
-    TEXT,
     UP,
     VERSION,
 )
@@ -135,8 +135,8 @@ async def wrong_frames(served: Served, caplog: pytest.LogCaptureFixture) -> None
     [
         [5], [-1], ["x"], [b"\x01\x05\x06\x07\x08"], [{}], [{"a": 1}], [None], [[]], [[[]]], [1.5],
         [[HELLO, VERSION, NAME, False]],
-        [request(1, "execute", {"command": "true"}, 1, [[["command"], -1]])],
-        [request(1, "execute", {"command": "true"}, 1, [[[], 0], [["x", "y"], 0]]), [DATA, 1, UP, 5, b"x"]],
+        [request(1, "execute", -1)],
+        [request(1, "execute", 10), [DATA, 1, UP, 5, b"x"]],
         [request(1, "upload", {"target_path": "/x"}), [DATA, 1, UP, 1, b"x"]],
         [request(1, "upload", {"target_path": "/x"}), [END, 1, UP, 7]],
         [request(1, "upload", {"target_path": "/x"}), [END, 1, UP, 0], [DATA, 1, UP, 0, b"x"]],
@@ -244,7 +244,18 @@ async def test_credit_beyond(served: Served) -> None:
 
 async def test_requests_with_bad_payloads(served: Served) -> None:
     """They are answered with errors of ours; the connection stays."""
-    payloads: list[Any] = [None, 5, "x", [], {}, {"command": 5}, {"command": []}, {"command": ["\0"]}, b"", {"x": {}}]
+    payloads: list[Any] = [
+        None,
+        True,
+        "x",
+        [],
+        {},
+        {"command": 5},
+        {"command": []},
+        {"command": ["\0"]},
+        b"",
+        {"x": {}},
+    ]
     methods = ["execute", "run_in_session", "read_file", "upload", "download", "stream_in_session", "nothing", "", "_x"]
     async with channel_to(served.port) as channel, raw_client(served.port) as peer:
         number = 0
@@ -381,9 +392,9 @@ def test_any_frames_at_a_client(frames: list[Any], step: int, hello: bool) -> No
 # Servers
 
 
-def texts(size: Any, data: bytes = b"abc", path: Any = None) -> Callable[[list[Any]], list[Any]]:
-    where = ["message"] if path is None else path
-    return lambda frame: [[DATA, frame[1], TEXT, 0, data], [RESULT, frame[1], {"message": ""}, [[where, size]]]]
+def long(data: bytes, size: Any) -> Callable[[list[Any]], list[Any]]:
+    """An answer that comes as a stream."""
+    return lambda asked: [[DATA, asked[1], ANSWER, 0, data], [RESULT, asked[1], size]]
 
 
 def one(*frame: Any) -> Callable[[list[Any]], list[Any]]:
@@ -392,26 +403,24 @@ def one(*frame: Any) -> Callable[[list[Any]], list[Any]]:
 
 
 ANSWERS: dict[str, Callable[[list[Any]], list[Any]]] = {
-    "texts too short": texts(5),
-    "texts too long": texts(2),
-    "negative texts": texts(-3),
-    "huge texts": texts(1 << 63),
-    "texts elsewhere": texts(3, path=["a", "b", 5]),
-    "texts nowhere": texts(3, path=[]),
-    "texts in a text": texts(3, path=["message", 0]),
-    "texts with no path": texts(3, path=5),
-    "texts of no text": texts(3, b"\xff\xfe\xfd"),
-    "texts are no list": one(RESULT, {}, {"a": 1}),
-    "texts are numbers": one(RESULT, {}, [1, 2]),
-    "texts without data": one(RESULT, {"message": ""}, [[["message"], 3]]),
-    "a text is a str": lambda asked: [[DATA, asked[1], TEXT, 0, "abc"]],
-    "result is a number": one(RESULT, 5),
+    "too short": long(b"abc", 5),
+    "too long": long(encode({}) + b"x", 5),
+    "longer than announced": long(encode({}), 2),
+    "negative size": long(b"abc", -3),
+    "huge size": long(b"abc", 1 << 63),
+    "nothing of it came": one(RESULT, 5),
+    "no size": one(RESULT, 0),
+    "no payload": long(b"\xff\xfe\xfd", 3),
+    "a number": long(encode(5), len(encode(5))),
+    "an error that is none": lambda asked: [[DATA, asked[1], ANSWER, 0, b"abc"], [ERROR, asked[1], 3]],
+    "a text": lambda asked: [[DATA, asked[1], ANSWER, 0, "abc"]],
+    "a member too many": one(RESULT, {}, 5),
     "result is a list": one(RESULT, []),
     "result is nothing": one(RESULT, None),
     "result is missing": one(RESULT),
     "result as bytes": lambda asked: [b"\x00\x00\x00\x05\xc4\x03\x03\x01\x07"],
-    "gap": lambda asked: [[DATA, asked[1], TEXT, 5, b"x"]],
-    "negative place": lambda asked: [[DATA, asked[1], TEXT, -5, b"x"]],
+    "gap": lambda asked: [[DATA, asked[1], ANSWER, 5, b"x"]],
+    "negative place": lambda asked: [[DATA, asked[1], ANSWER, -5, b"x"]],
     "bytes that nobody asked for": lambda asked: [[DATA, asked[1], DOWN, 0, b"x"], [RESULT, asked[1], 5]],
     "unhashable number": lambda asked: [[RESULT, [], {}]],
     "a second hello": lambda asked: [[HELLO, VERSION, "boot", False, {}]],
@@ -420,7 +429,7 @@ ANSWERS: dict[str, Callable[[list[Any]], list[Any]]] = {
     "no kind": lambda asked: [[]],
     "no list": lambda asked: [5],
     "garbage": lambda asked: [random.Random(5).randbytes(1000)],
-    "too long": lambda asked: [b"\xff\xff\xff\xff"],
+    "a frame too long": lambda asked: [b"\xff\xff\xff\xff"],
     "nested": lambda asked: [b"\x00\x00\x01\x00" + b"\x91" * 256],
 }
 
@@ -469,7 +478,7 @@ async def test_answers_to_others() -> None:
 
     def respond(asked: list[Any]) -> list[Any]:
         others = [[RESULT, n, 5] for n in (0, 99, -1, 1 << 63, "x", None)]
-        others += [[DATA, 99, lane, 7, "x"] for lane in (UP, DOWN, TEXT, "x")]
+        others += [[DATA, 99, lane, 7, "x"] for lane in (UP, DOWN, ANSWER, "x")]
         others += [[END, 99, 0, 5], [CREDIT, 99, 0, 1 << 60], [PING, 0], [PONG], [ERROR, 99, None]]
         return [*others, [RESULT, asked[1], {"is_alive": True}]]
 
@@ -610,7 +619,7 @@ async def test_floods(family: Family, tmp_path: Path) -> None:
 async def test_one_too_many(served: Served) -> None:
     """A request that is larger than a server takes is refused; the connection goes on."""
     async with raw_client(served.port) as peer:
-        peer.send(request(1, "execute", {"command": ""}, 1, [[["command"], 2 << 30]]))
+        peer.send(request(1, "execute", 2 << 30))
         answer = await peer.answer(1)
         assert answer[0] == ERROR and "ServerLimitError" in str(answer[2])
         peer.send(request(2))

@@ -23,7 +23,7 @@ from swerex_c.remote.client.frames import Address, WireClient
 from swerex_c.remote.server import calls as server_channel
 from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.wire.exceptions import from_wire
-from swerex_c.remote.wire.protocol import CANCEL, ERROR, PING, PONG, RESULT
+from swerex_c.remote.wire.protocol import CANCEL, ERROR, PING, PONG, RESULT, decode_payload
 from swerex_c.runtime.abstract import IsAliveResponse, ReadFileRequest, ReadFileResponse
 from tests.support.frames_tools import KEY, SESSION, Proxy, Served, bash, channel_to, raw_client, request, serving
 from tests.support.processes import Family
@@ -103,11 +103,11 @@ async def test_answers_wait_for_the_question(served: Served, tmp_path: Path) -> 
         peer.send([PING, 0])
         assert await peer.frame() == [PONG]
         peer.send(request(1, "execute", payload))
-        offsets = 0
+        data = b""
         while (frame := await peer.frame())[0] != RESULT:
-            assert frame[3] == offsets
-            offsets += len(frame[4])
-        assert offsets == 500000
+            assert frame[3] == len(data)
+            data += frame[4]
+        assert frame == [RESULT, 1, len(data)] and decode_payload(data)["stdout"] == "x" * 500_000
 
 
 async def test_forgotten(served: Served, tmp_path: Path) -> None:

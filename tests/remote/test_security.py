@@ -284,7 +284,7 @@ async def test_what_was_given_up_while_there_was_no_connection_ends() -> None:
 async def test_requests_that_never_become_whole_are_limited() -> None:
     async with serving(Limits(requests=8)) as served, raw_client(served.port) as peer:
         for number in range(1, 21):
-            peer.send(request(number, "execute", {"command": ""}, 1, [[["command"], 100]]))
+            peer.send(request(number, "execute", 100))
         assert (await peer.answer(20))[2]["class_path"].endswith(ServerLimitError.__name__)
         assert served.running <= 9
 

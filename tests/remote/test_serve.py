@@ -31,7 +31,7 @@ from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.listeners import Listeners, ServeOptions
 from swerex_c.remote.server.serve import serve
 from swerex_c.remote.server.service import Service
-from swerex_c.remote.wire.protocol import ERROR, GOODBYE, HELLO, RESULT, VERSION, new_decoder, new_encoder
+from swerex_c.remote.wire.protocol import ERROR, GOODBYE, HELLO, RESULT, VERSION, encode, new_decoder
 from swerex_c.runtime.abstract import Command, CommandResponse
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.frames_tools import Frames
@@ -973,7 +973,7 @@ def test_both_event_loops_serve_the_same(tmp_path: Path, loop: str) -> None:
     places = ("--loop", loop, "--port", "0", "--host", "127.0.0.1", "--unix", str(path))
     with serving(tmp_path / "log", *places) as server:
         assert server.post("/execute", command="echo hi", shell=True).json()["stdout"] == "hi\n"
-        hello = new_encoder().encode([HELLO, VERSION, bytes(16), False])
+        hello = encode([HELLO, VERSION, bytes(16), False])
         for wire in (socket.create_connection(("127.0.0.1", server.port)), socket.socket(socket.AF_UNIX)):
             with wire:
                 if wire.family == socket.AF_UNIX:

@@ -21,7 +21,7 @@ from swerex_c.remote.server.requests import RequestTable
 from swerex_c.remote.wire.protocol import ERROR
 from swerex_c.runtime.abstract import CloseBashSessionRequest, CreateBashSessionRequest
 from swerex_c.runtime.remote import RemoteRuntime
-from tests.support.frames_tools import raw_client, request
+from tests.support.frames_tools import long_request, raw_client
 from tests.support.server_process import KEY, REMOTE, Server, open_files, serving, upgrade
 from tests.support.wait import DEADLINE, until
 
@@ -121,8 +121,8 @@ async def test_an_invalid_request_is_refused_in_few_words(patient: Server, bad: 
         assert answer.status_code == 422 and len(answer.content) < 5000
     else:
         async with raw_client(patient.port, key=KEY, name=os.urandom(16)) as peer:
-            peer.send(request(1, method, payload))
-            kind, _, error, *_ = await peer.answer(1)
+            peer.send(*long_request(1, method, payload))
+            kind, _, error = await peer.answer(1)
             assert kind == ERROR and error["class_path"] == "swerex.exceptions.InvalidInputError"
             assert "is not valid" in error["message"] and len(str(error)) < 20_000
     assert cpu_seconds(patient) - used < 3

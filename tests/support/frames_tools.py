@@ -21,14 +21,7 @@ from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.serve import ServeOptions, serve
 from swerex_c.remote.server.service import Service
 from swerex_c.remote.wire import protocol
-from swerex_c.remote.wire.protocol import (
-    HELLO,
-    PONG,
-    REQUEST,
-    VERSION,
-    new_decoder,
-    new_encoder,
-)
+from swerex_c.remote.wire.protocol import DATA, HELLO, PIECE, PONG, REQUEST, UP, VERSION, new_decoder
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.wait import DEADLINE, until_async
 
@@ -38,7 +31,7 @@ UPGRADE = "GET /wire HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: swer
 SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: swerex-frames\r\n\r\n"
 SESSION = {"session": "default", "session_type": "bash", "startup_source": []}
 
-encode = _core.FrameEncoder(max_frame=protocol.MAX_FRAME).encode
+encode = _core.FrameEncoder(max_frame=2 * protocol.MAX_FRAME).encode
 
 
 def bash(command: str, timeout: float | None = 20, **more: Any) -> dict[str, Any]:
@@ -295,8 +288,15 @@ async def raw_client(
         peer.close()
 
 
-def request(number: int, method: str = "is_alive", payload: Any = None, floor: int = 1, *more: Any) -> list[Any]:
-    return [REQUEST, number, method, {} if payload is None else payload, floor, *more]
+def request(number: int, method: str = "is_alive", payload: Any = None, floor: Any = 1) -> list[Any]:
+    return [REQUEST, number, method, floor, {} if payload is None else payload]
+
+
+def long_request(number: int, method: str, payload: Any) -> list[list[Any]]:
+    """The frames of a request whose payload comes as a stream; it has less than WINDOW."""
+    data = encode(payload)
+    starts = range(0, len(data), PIECE)
+    return [request(number, method, len(data)), *[[DATA, number, UP, at, data[at : at + PIECE]] for at in starts]]
 
 
 @contextlib.asynccontextmanager
@@ -366,7 +366,6 @@ class Frames:
 
     def __init__(self, process: subprocess.Popen[bytes]):
         self.process = process
-        self.encode = new_encoder().encode
         self.decoder = new_decoder()
         self.frames: list[Any] = []
         self.send([HELLO, VERSION, bytes(16), False])
@@ -374,10 +373,10 @@ class Frames:
 
     def send(self, frame: list[Any]) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(self.encode(frame))
+        self.process.stdin.write(encode(frame))
 
     def request(self, number: int, method: str, **payload: Any) -> None:
-        self.send([REQUEST, number, method, payload, number])
+        self.send(request(number, method, payload, number))
 
     def receive(self, kind: int) -> list[Any]:
         """The next frame, which must be of this kind. Nothing but frames may come."""

@@ -13,6 +13,7 @@ import contextlib
 import math
 import os
 from collections.abc import AsyncGenerator, Awaitable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from swerex_c import _core
@@ -33,6 +34,7 @@ from swerex_c.remote.wire import file_transfer
 from swerex_c.remote.wire.connection import FrameConnection
 from swerex_c.remote.wire.exceptions import from_wire
 from swerex_c.remote.wire.protocol import (
+    ANSWER,
     CANCEL,
     CREDIT,
     DATA,
@@ -45,12 +47,10 @@ from swerex_c.remote.wire.protocol import (
     PING,
     REQUEST,
     RESULT,
-    TEXT,
     UP,
     VERSION,
-    LongTexts,
-    split_texts,
-    texts_size,
+    decode_payload,
+    encode_message,
 )
 from swerex_c.remote.wire.streams import Receiver, Sender
 
@@ -77,40 +77,29 @@ _STEADY = 1.0
 """Seconds after which a connection counts as successful even without a response."""
 
 
+@dataclass(eq=False, slots=True)
 class _Call:
     """Client-side state of one call."""
 
-    __slots__ = (
-        "down",
-        "future",
-        "id",
-        "long",
-        "method",
-        "patient",
-        "payload",
-        "seconds",
-        "sent",
-        "text",
-        "texts",
-        "until",
-        "up",
-    )
+    id: int
+    method: str
+    payload: dict[str, Any] | int
+    """The request, or the size in bytes of one that is sent as a stream."""
+    future: asyncio.Future[Any]
+    patient: bool = True
+    seconds: float = 0.0
+    until: float = math.inf
+    """Deadline of the call in the loop's time: `seconds` after the wait began, or infinite."""
+    sent: bool = False
+    up: Sender | None = None
+    down: Receiver | None = None
+    answer: Receiver | None = None
+    long: bytearray = field(default_factory=bytearray)
+    """What came of a response that is sent as a stream."""
 
-    def __init__(self, number: int, method: str, payload: dict[str, Any], future: asyncio.Future[Any]):
-        self.id = number
-        self.method = method
-        self.payload = payload
-        self.future = future
-        self.patient = True
-        self.seconds = 0.0
-        self.until = math.inf
-        """Deadline of the call in the loop's time: `seconds` after the wait began, or infinite."""
-        self.sent = False
-        self.texts: list[Any] = []
-        self.up: Sender | None = None
-        self.down: Receiver | None = None
-        self.text: Receiver | None = None
-        self.long: LongTexts | None = None
+    @property
+    def lanes(self) -> list[Sender | Receiver]:
+        return [lane for lane in (self.up, self.down, self.answer) if lane is not None]
 
 
 class ClientChannel:
@@ -243,17 +232,7 @@ class ClientChannel:
 
     def _new(self, method: str, payload: dict[str, Any]) -> _Call:
         self._last_id = number = self._last_id + 1
-        call = _Call(number, method, payload, self.loop.create_future())
-        rest, texts, chunks = split_texts(payload)
-        if texts:
-            self._with_texts(call, rest, texts, chunks)
-        return call
-
-    def _with_texts(self, call: _Call, rest: dict[str, Any], texts: list[Any], chunks: list[str | bytes]) -> None:
-        call.payload, call.texts = rest, texts
-        call.up = Sender(call.id, UP)
-        for chunk in chunks:
-            call.up.write(chunk)
+        return _Call(number, method, payload, self.loop.create_future())
 
     def _submit(self, call: _Call) -> None:
         if self.closed:
@@ -271,28 +250,21 @@ class ClientChannel:
 
     def _send_request(self, connection: ClientConnection, call: _Call) -> None:
         """Send a request, for the first time or again, and continue its streams."""
-        floor = next(iter(self._calls))
-        frame = [REQUEST, call.id, call.method, call.payload, floor]
-        if call.texts:
-            frame.append(call.texts)
         try:
-            connection.send(frame)
-        except _core.FrameError as error:
-            if call.texts or not self._take_texts(call):
-                self._settle(call, InvalidInputError(f"The request cannot be sent: {error}"))
-                return
-            connection.send([*frame[:3], call.payload, floor, call.texts])
+            frame, long = encode_message(REQUEST, call.id, call.method, next(iter(self._calls)), call.payload)
+            if long is not None and call.up is not None:
+                raise InvalidInputError(f"The path for {call.method} is too long")
+        except (_core.FrameError, InvalidInputError) as error:
+            self._settle(call, InvalidInputError(f"The request cannot be sent: {error}"))
+            return
+        if long is not None:
+            call.payload = len(long)
+            call.up = Sender(call.id, UP)
+            call.up.write(long)
+        connection.send_encoded(frame)
         call.sent = True
-        for lane in (call.up, call.down, call.text):
-            if lane is not None:
-                lane.attach(connection)
-
-    def _take_texts(self, call: _Call) -> bool:
-        """Move strings that UTF-8 cannot encode from the payload to a stream; return whether there were any."""
-        rest, texts, chunks = split_texts(call.payload, all_of=True)
-        if texts:
-            self._with_texts(call, rest, texts, chunks)
-        return bool(texts)
+        for lane in call.lanes:
+            lane.attach(connection)
 
     async def _in_time(self, call: _Call, seconds: float | None, what: Awaitable[T]) -> T:
         if seconds is not None:
@@ -472,9 +444,8 @@ class ClientChannel:
             self._heartbeat.cancel()
             self._heartbeat = None
         for call in list(self._calls.values()):
-            for lane in (call.up, call.down, call.text):
-                if lane is not None:
-                    lane.detach()
+            for lane in call.lanes:
+                lane.detach()
         if isinstance(error, ProtocolError):
             self._fail_all(error)
         if self._outage_began is None or self.loop.time() - self._opened_at >= _STEADY:
@@ -542,52 +513,45 @@ class ClientChannel:
     # -- frames
 
     def result(self, frame: list[Any]) -> None:
-        call = self._calls.get(frame[1])
+        kind, number, payload = frame
+        call = self._calls.get(number)
         if call is not None:
             if self._outage_began is not None:
                 self._recovered()
-            payload = frame[2]
-            if frame[0] == RESULT and payload.__class__ is not dict:
-                raise ProtocolError("The server sent an invalid response")
-            if len(frame) > 3:
-                self._insert(call, payload, frame[3])
-            if frame[0] == RESULT:
+            if payload.__class__ is int:
+                if payload != len(call.long):
+                    raise ProtocolError("A response does not have its announced size")
+                payload = decode_payload(call.long)
+                if call.answer is not None:
+                    call.answer.close()
+            if kind == ERROR:
+                self._settle(call, from_wire(payload))
+            elif payload.__class__ is dict:
                 self._settle(call, payload)
             else:
-                self._settle(call, from_wire(payload))
-
-    def _insert(self, call: _Call, payload: Any, texts: Any) -> None:
-        long = call.long or LongTexts()
-        if texts_size(texts) != long.size:
-            raise ProtocolError("The texts of a response do not have their announced size")
-        long.insert(payload, texts)
-        if call.text is not None:
-            call.text.close()
+                raise ProtocolError("The server sent an invalid response")
 
     def data(self, frame: list[Any]) -> None:
         _, number, lane, offset, data = frame
         call = self._calls.get(number)
         if call is None:
             return
-        if lane == TEXT:
-            if call.text is None:
-                call.text, call.long = Receiver(number, TEXT), LongTexts()
+        if lane == ANSWER:
+            if call.answer is None:
+                call.answer = Receiver(number, ANSWER)
                 if self._connection is not None:
-                    call.text.attach(self._connection)
-            assert call.long is not None
+                    call.answer.attach(self._connection)
             if offset + len(data) > self._answer_limit:
                 self._refuse(call)
                 return
-            call.text.data(offset, data)
-            call.text.drain(call.long.feed)
+            call.answer.data(offset, data)
+            call.answer.drain(call.long)
         elif lane == DOWN and call.down is not None:
             call.down.data(offset, data)
 
     def _refuse(self, call: _Call) -> None:
         """Fail a call whose response is too long, and tell the server to cancel it."""
         self._settle(call, too_long(call.method, self._answer_limit))
-        if call.text is not None:
-            call.text.close()
         if self._connection is not None:
             self._connection.send([CANCEL, call.id])
 

@@ -19,7 +19,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Coroutine
-from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
@@ -29,7 +28,6 @@ from swerex_c._version import __version__
 from swerex_c.exceptions import (
     InvalidInputError,
     ProtocolError,
-    ResourceError,
     ResultLostError,
     ServerLimitError,
     SwerexException,
@@ -41,6 +39,7 @@ from swerex_c.remote.wire import file_transfer
 from swerex_c.remote.wire.connection import FrameConnection
 from swerex_c.remote.wire.exceptions import to_wire
 from swerex_c.remote.wire.protocol import (
+    ANSWER,
     CANCEL,
     CREDIT,
     DATA,
@@ -54,13 +53,10 @@ from swerex_c.remote.wire.protocol import (
     PING,
     REQUEST,
     RESULT,
-    TEXT,
     UP,
     VERSION,
-    LongTexts,
-    new_encoder,
-    split_texts,
-    texts_size,
+    decode_payload,
+    encode_message,
 )
 from swerex_c.remote.wire.streams import Receiver, Sender
 
@@ -85,9 +81,6 @@ _RUNS = ("run_in_session", "stream_in_session")
 
 _ENDING = "The server shuts down"
 
-_BEGUN = "begun"
-"""Field of an error that holds the part of a text that was sent before the error occurred."""
-
 logger = logs.LOGGER
 
 
@@ -98,15 +91,13 @@ class ServerCall(Request):
         "answer",
         "answered",
         "channel",
+        "connection",
         "down",
         "given_up",
         "id",
-        "connection",
+        "long",
         "method",
         "payload",
-        "streamed",
-        "text",
-        "texts",
         "up",
     )
 
@@ -125,31 +116,26 @@ class ServerCall(Request):
         self.answered = False
         """True if `answer` was sent over the current connection."""
         self.up: Receiver | None = None
+        """Stream of the client; None also when the request has all of it."""
         self.down: Sender | None = None
-        self.text: Sender | None = None
-        self.texts: list[Any] = []
-        self.streamed: list[Any] = []
-        """Paths and sizes of texts of the response that were sent before it was complete; see `protocol`."""
+        self.long: Sender | None = None
+        """Stream of a response that is too long for a frame."""
 
     # -- the request
 
-    def start(self, texts: list[Any] | None) -> None:
-        """Start the task that executes the request.
-
-        The task receives the long texts first, if there are any.
+    def start(self) -> None:
+        """Start the task that executes the request, as soon as its payload is there.
 
         Raises:
             InvalidInputError: if there is no such method, or the payload is not valid for it.
-            ServerLimitError: if the texts have more than `Limits.body` bytes.
-            ProtocolError: if `texts` is not a list of paths and sizes.
+            ServerLimitError: if the payload has more than `Limits.body` bytes.
         """
-        if texts:
-            size = texts_size(texts)
-            if size > (most := self.channel.registry.service.limits.body):
+        if self.payload.__class__ is int:
+            size, most = self.payload, self.channel.registry.service.limits.body
+            if size > most:
                 raise ServerLimitError(f"The request has {size} bytes; the server takes {most}")
             self.up = self._receiver()
-            self.texts = texts
-            work = self._with_texts(size)
+            work = self._after_payload(self.up, size)
         else:
             work = self._work()
         self.task = self.channel.registry.loop.create_task(self._run(work))
@@ -157,9 +143,6 @@ class ServerCall(Request):
     def _work(self) -> Coroutine[Any, Any, Any]:
         """Return the coroutine that executes the request, once its payload is complete."""
         service = self.channel.registry.service
-        if self.method == "read_file" and (limit := service.streamed_read_limit()) is not None:
-            request = service.validate(self.method, self.payload)
-            return service.count(self.method, partial(self._read_file, request, limit))
         if self.method in METHODS:
             return service.call(self.method, service.validate(self.method, self.payload))
         if self.method == "stream_in_session":
@@ -201,19 +184,24 @@ class ServerCall(Request):
             seconds = time.perf_counter() - begin
             logs.request_done(self.method, seconds, outcome or "done", client, str(self.id), bool(outcome))
 
-    async def _with_texts(self, size: int) -> BaseModel | dict[str, Any]:
-        assert self.up is not None
-        long = LongTexts()
-        while long.size < size:
-            await self.up.news()
-            if self.up.received == long.size:
-                raise ProtocolError("A request's texts are shorter than announced")
-            self.up.drain(long.feed)
-        long.insert(self.payload, self.texts)
-        self.up.close()
-        self.texts = []
-        if self.method in ("upload", "download"):
-            raise InvalidInputError(f"{self.method} takes no long texts")
+    async def _after_payload(self, up: Receiver, size: int) -> BaseModel | dict[str, Any]:
+        """Receive the payload of `size` bytes, then execute the request."""
+        data = bytearray()
+        while len(data) < size:
+            await up.news()
+            if up.received == len(data):
+                break  # at the end of the stream
+            up.drain(data)
+        up.close()
+        self.up = None
+        if len(data) != size:
+            raise InvalidInputError("The request does not have its announced size")
+        if self.method == "upload":
+            raise InvalidInputError("The path is too long")
+        try:
+            self.payload = decode_payload(data)
+        except _core.FrameError as error:
+            raise InvalidInputError(f"The request cannot be read: {error}") from None
         return await self._work()  # type: ignore[no-any-return]
 
     async def _stream(self) -> dict[str, Any]:
@@ -249,29 +237,6 @@ class ServerCall(Request):
         self.down.finish()
         return {}
 
-    async def _read_file(self, request: Any, limit: int) -> Any:
-        """Read a text file, and send a long text while reading; decoding errors are those of `runtime.read_file`."""
-        runtime = self.channel.registry.service.runtime
-        sender = self._sender(TEXT)
-
-        def begins() -> None:
-            self.text = sender
-
-        try:
-            if (await runtime.is_alive()).is_alive:
-                found = await file_transfer.send_text(
-                    request.path, request.encoding, request.errors, limit, sender, begins
-                )
-                if isinstance(found, str):
-                    return {"content": found}
-                if found:
-                    self.streamed = [[["content"], sender.written]]
-                    return {"content": ""}
-            return await runtime.read_file(request)
-        except UnicodeError:
-            await runtime.read_file(request)
-            raise ResourceError(f"{request.path} changed while it was read: try again") from None
-
     def _sender(self, lane: int) -> Sender:
         sender = Sender(self.id, lane)
         if self.connection is not None:
@@ -282,45 +247,27 @@ class ServerCall(Request):
 
     def finish(self, kind: int, payload: dict[str, Any]) -> None:
         """Encode the response, keep it, and send it after the streams."""
-        if kind == ERROR and self.text is not None:
-            payload = {**payload, _BEGUN: ""}
-            self.streamed = [[[_BEGUN], self.text.written]]
-        answer, chunks = self._encode(kind, payload)
-        self.answer = answer
-        size = len(answer) + (sum(map(len, chunks)) if self.text is None else self.text.held)
+        try:
+            self.answer, long = encode_message(kind, self.id, payload)
+        except _core.FrameError as error:
+            refused = ServerLimitError(f"The answer cannot be sent: {error}")
+            self.answer, long = encode_message(ERROR, self.id, to_wire(refused))
         self.payload = None
         self.task = None
-        if chunks:
-            self.text = self.text or self._sender(TEXT)
-            for chunk in chunks:
-                self.text.write(chunk)
-        if self.text is not None:
-            self.text.when_sent(self.send_answer)
-        if self.down is not None:
-            self.down.when_sent(self.send_answer)
-        elif self.text is None:
-            self.send_answer()
-        self.channel.requests.finished(self, size)
+        if long is not None:
+            self.long = self._sender(ANSWER)
+            self.long.write(long)
+        self.send_answer()
+        for lane in (self.down, self.long):
+            if lane is not None:
+                lane.when_sent(self.send_answer)
+        self.channel.requests.finished(self, len(self.answer) + len(long or b""))
         if self.channel.ended or self.method == "is_alive":  # which the client may ask again
             self.channel.requests.drop(self)
 
-    def _encode(self, kind: int, payload: dict[str, Any]) -> tuple[bytes, list[str | bytes]]:
-        encode = self.channel.registry.encode
-        try:
-            rest, texts, chunks = split_texts(payload)
-            texts = [*self.streamed, *texts]
-            return encode([kind, self.id, rest, texts] if texts else [kind, self.id, rest]), chunks
-        except _core.FrameError:
-            pass
-        try:  # again, with strings that UTF-8 cannot encode moved to `texts`
-            rest, texts, chunks = split_texts(payload, all_of=True)
-            return encode([kind, self.id, rest, [*self.streamed, *texts]]), chunks
-        except _core.FrameError as error:
-            return encode([ERROR, self.id, to_wire(ServerLimitError(f"The answer cannot be sent: {error}"))]), []
-
     def send_answer(self) -> None:
-        """Send the response if all of its streams and texts were sent."""
-        for lane in (self.down, self.text):
+        """Send the response if all of its streams were sent."""
+        for lane in (self.down, self.long):
             if lane is not None and not lane.through:
                 return
         if self.connection is not None and self.answer is not None and not self.answered:
@@ -333,22 +280,21 @@ class ServerCall(Request):
         """Continue over the connection on which the client asked again."""
         self.connection = connection
         self.answered = False
-        for lane in (self.up, self.down, self.text):
+        for lane in (self.up, self.down, self.long):
             if lane is not None:
                 lane.attach(connection)
-        if self.down is None and self.text is None:
-            self.send_answer()
+        self.send_answer()
 
     def detach(self) -> None:
         self.connection = None
-        for lane in (self.up, self.down, self.text):
+        for lane in (self.up, self.down, self.long):
             if lane is not None:
                 lane.detach()
 
     @property
     def owed(self) -> bool:
         """True if the client is connected and has not yet taken all bytes of the streams."""
-        return self.connection is not None and any(lane is not None and lane.held for lane in (self.down, self.text))
+        return self.connection is not None and any(lane is not None and lane.held for lane in (self.down, self.long))
 
     def dropped(self) -> None:
         del self.channel.calls[self.id]
@@ -356,9 +302,7 @@ class ServerCall(Request):
     @property
     def waits_for_client(self) -> bool:
         """True if the request runs and may need the client to send or receive data."""
-        if self.task is None:
-            return False
-        return bool(self.texts) or self.down is not None or self.text is not None or self.method == "upload"
+        return self.task is not None and (self.up is not None or self.down is not None)
 
     def cancel(self) -> None:
         """Cancel the request after its task has begun.
@@ -394,9 +338,11 @@ class ServerChannel:
         """Tasks of cancelled requests that run commands in sessions, until they end."""
 
     def request(self, frame: list[Any]) -> None:
-        number, method, payload, floor = frame[1:5]
+        _, number, method, floor, payload = frame
         if number.__class__ is not int or number < 1 or floor.__class__ is not int or method.__class__ is not str:
             raise ProtocolError("The client sent an invalid request")
+        if payload.__class__ is int and payload < 0:
+            raise ProtocolError("A request has a negative size")
         self.forget(floor)
         call = self.calls.get(number)
         assert self.connection is not None
@@ -412,7 +358,7 @@ class ServerChannel:
         self.requests.add(call)
         try:
             self._check_room(method)
-            call.start(frame[5] if len(frame) > 5 else None)
+            call.start()
         except SwerexException as error:
             call.finish(ERROR, to_wire(error))
 
@@ -474,7 +420,7 @@ class ServerChannel:
     def credit(self, frame: list[Any]) -> None:
         _, number, lane, offset = frame
         call = self.calls.get(number)
-        sender = None if call is None else call.down if lane == DOWN else call.text
+        sender = None if call is None else call.down if lane == DOWN else call.long
         if sender is not None:
             sender.credit(offset)
 
@@ -522,7 +468,6 @@ class Registry:
         self.loop = asyncio.get_running_loop()
         self.logs_all = logs.LOGGER.isEnabledFor(logging.DEBUG)
         """True if successful requests are logged too."""
-        self.encode = new_encoder().encode
         self.channels: dict[bytes, ServerChannel] = {}
         self.connections: set[ServerConnection] = set()
         self.ending = False

@@ -223,14 +223,6 @@ class Service:
             run: Callable[..., Awaitable[BaseModel]] = getattr(self.holder.runtime, method)
             return await (run() if request is None else run(request))
 
-    def streamed_read_limit(self) -> int | None:
-        """Return the runtime's `streamed_read_limit`.
-
-        Return None also if the runtime is not an `AbstractRuntime`.
-        """
-        runtime = self.holder.runtime
-        return runtime.streamed_read_limit() if isinstance(runtime, AbstractRuntime) else None
-
     async def _create_session(self, request: Any) -> BaseModel:
         """Create a session; count it against `Limits.sessions` before the first await."""
         occupied = {*getattr(self.holder.runtime, "sessions", ()), *self._creating}

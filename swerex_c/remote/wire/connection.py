@@ -18,7 +18,7 @@ from typing import Any
 
 from swerex_c import _core
 from swerex_c.exceptions import ConnectionLostError, ProtocolError
-from swerex_c.remote.wire.protocol import DATA, PIECE, PING, PONG, new_decoder, new_encoder
+from swerex_c.remote.wire.protocol import DATA, PIECE, PING, PONG, encode, new_decoder
 
 __all__ = ["FdTransport", "FrameConnection"]
 
@@ -88,7 +88,6 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._piece: _Piece | None = None
         self.error: BaseException | None = None
         self._decoder = new_decoder()
-        self._encode = new_encoder().encode
         self._batch: list[bytes] | None = None
         self._corked = False
         self._waiting: deque[Callable[[], None]] = deque()
@@ -210,7 +209,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         Raises:
             FrameError: if the frame is too large, or contains a value that frames do not support.
         """
-        self.send_encoded(self._encode(frame))
+        self.send_encoded(encode(frame))
 
     def send_encoded(self, data: bytes) -> None:
         """Send an encoded frame."""

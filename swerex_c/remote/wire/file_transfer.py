@@ -6,24 +6,17 @@ A stream begins with a line of JSON: `{"kind": "file", "name": ..., "mode": ...}
 
 from __future__ import annotations
 
-import codecs
 import contextlib
-import io
 import json
-import locale
 import os
-import stat
-import threading
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 
 from swerex_c.exceptions import ProtocolError, SwerexException, UploadError
-from swerex_c.files import local, tar
-from swerex_c.files.writing import BLOCK
+from swerex_c.files import tar
 from swerex_c.remote.wire import file_body
 from swerex_c.remote.wire.streams import Receiver, Sender
-from swerex_c.utils.threads import OrderedCalls
 
-__all__ = ["Progress", "receive", "send", "send_text"]
+__all__ = ["Progress", "receive", "send"]
 
 Progress = Callable[[int], None]
 """Function to call with the size in bytes of each transferred piece."""
@@ -113,86 +106,3 @@ def _parsed(line: bytes) -> tuple[str, str | None, int]:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise ProtocolError("The header of a transferred file is invalid") from None
     return kind, name, mode
-
-
-async def send_text(
-    path: str, encoding: str | None, errors: str | None, limit: int, sender: Sender, begins: Callable[[], None]
-) -> bool | str:
-    """Send a file's text to a stream, in UTF-8 that may contain surrogates.
-
-    The text is that of `local.read_text`.
-
-    Args:
-        limit: maximum size of the file in bytes.
-        begins: function to call in the event loop before the first piece is sent.
-
-    Returns:
-        The text if the file is shorter than a block; then nothing is sent. True if the text was sent. False if it is
-        not a regular file, `os.stat` fails, or the encoding is unknown or cannot be decoded in pieces.
-
-    Raises:
-        UnicodeError: if the file does not decode; the positions are not those in the file. The text before was sent.
-        OSError: if the file cannot be read.
-        ResourceError: if the file has more than `limit` bytes.
-    """
-    gone, turns = threading.Event(), OrderedCalls()
-    stack = contextlib.ExitStack()
-    try:
-        found = await turns.call(_open_text, stack, path, encoding, errors, limit, gone)
-        if isinstance(found, bool | str):
-            return found
-        begun = False
-        while (piece := await turns.call(next, found, None)) is not None:
-            if not begun:
-                begins()
-                begun = True
-            sender.write(piece)
-            await sender.room()
-        return True
-    finally:
-        gone.set()
-        await turns.end(stack.close)
-
-
-def _open_text(
-    stack: contextlib.ExitStack,
-    path: str,
-    encoding: str | None,
-    errors: str | None,
-    limit: int,
-    gone: threading.Event,
-) -> bool | str | Iterator[bytes]:
-    """Return what `send_text` returns, or the pieces of the text; `stack` closes the file. Stop when `gone` is set."""
-    errors = errors or "strict"
-    try:
-        status = os.stat(path)
-        name = codecs.lookup(encoding or locale.getpreferredencoding(False)).name
-        decoder = codecs.getincrementaldecoder(name)(errors)
-    except (LookupError, ValueError, OSError):
-        return False  # the caller then reads the file as a whole, which raises the error
-    if not stat.S_ISREG(status.st_mode):
-        return False
-    if status.st_size > limit:
-        raise local.too_long(path, limit)
-    if status.st_size < BLOCK:
-        return local.read_text(path, encoding, errors, limit=limit, gone=gone)
-    file = stack.enter_context(local.open_regular(path))
-    newlines = io.IncrementalNewlineDecoder(None, True)
-
-    def pieces(same: bool, done: int = 0) -> Iterator[bytes]:
-        while True:
-            data = file.read(BLOCK)
-            done += len(data)
-            if done > limit:  # the file grew while it was read
-                raise local.too_long(path, limit)
-            whole = not decoder.getstate()[0]
-            text = decoder.decode(data, not data)
-            whole = whole and not decoder.getstate()[0]  # the block has whole characters only
-            same = same and b"\r" not in data
-            if not same:
-                text = newlines.decode(text, not data)
-            yield data if same and whole else text.encode("utf-8", "surrogatepass")
-            if not data:
-                return
-
-    return pieces(same=name == "utf-8" and errors == "strict")  # the file's bytes can be sent unchanged

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 from swerex_c.exceptions import ProtocolError
@@ -45,8 +45,7 @@ class Sender:
         self._exchange = exchange
         self._lane = lane
         self._gone: deque[memoryview] = deque()  # sent but not consumed, from `_done` to `_sent`
-        self._pieces: deque[memoryview] = deque()  # not sent yet, from `_sent` on
-        self._later: deque[Iterator[bytes]] = deque()  # not sent yet, up to `_written`; encoded for sending
+        self._pieces: deque[memoryview] = deque()  # not sent yet, from `_sent` to `_written`
         self._done = 0
         self._sent = 0
         self._furthest = 0  # the most that `_sent` was, over any connection
@@ -59,11 +58,6 @@ class Sender:
         self._at_end: Callable[[], None] | None = None
 
     @property
-    def written(self) -> int:
-        """Number of bytes written so far."""
-        return self._written
-
-    @property
     def through(self) -> bool:
         """True if all written bytes were sent over the current connection."""
         return self._sink is not None and self._sent == self._written
@@ -73,22 +67,14 @@ class Sender:
         """Number of written bytes that the receiver has not consumed yet."""
         return self._written - self._done
 
-    def write(self, data: bytes | memoryview | str) -> None:
-        """Queue bytes, or an ASCII text, for sending.
+    def write(self, data: bytes | memoryview) -> None:
+        """Queue bytes for sending.
 
-        Bytes are not copied and must not change. A text is encoded in pieces while it is sent, to save memory. After
-        long data, await `room`.
+        They are not copied and must not change. After long data, await `room`.
         """
-        if isinstance(data, str):
-            self._later.append(data[i : i + PIECE].encode() for i in range(0, len(data), PIECE))
-        else:
-            view = memoryview(data)
-            pieces = [view[start : start + PIECE] for start in range(0, len(view), PIECE)]
-            if self._later:
-                self._later.append(map(bytes, pieces))
-            else:
-                self._pieces += pieces
-        self._written += len(data)
+        view = memoryview(data)
+        self._pieces += [view[start : start + PIECE] for start in range(0, len(view), PIECE)]
+        self._written += len(view)
         self._told = False
         self._pump()
 
@@ -142,14 +128,6 @@ class Sender:
         """Stop sending, because the connection is lost."""
         self._sink = None
 
-    def _next(self) -> memoryview:
-        """Return the next piece to send, and remove it from the queue."""
-        while not self._pieces:
-            if (piece := next(self._later[0], None)) is not None:
-                return memoryview(piece)
-            self._later.popleft()
-        return self._pieces.popleft()
-
     def _pump(self) -> None:
         sink = self._sink
         if sink is None:
@@ -161,7 +139,7 @@ class Sender:
             if sink.paused:
                 sink.wait_for_room(self._pump)
                 return
-            piece = self._next()
+            piece = self._pieces.popleft()
             self._gone.append(piece)
             offset = self._sent
             self._sent += len(piece)
@@ -300,10 +278,10 @@ class Receiver:
         self._credited = self._taken
         sink.send([CREDIT, self._exchange, self._lane, self._taken])
 
-    def drain(self, take: Callable[[bytes | memoryview], None]) -> None:
-        """Pass all unread pieces to `take`, and give the sender credit for them."""
+    def drain(self, buffer: bytearray) -> None:
+        """Append all unread pieces to `buffer`, and give the sender credit for them."""
         for piece in self.take():
-            take(piece)
+            buffer += piece
             self.release(piece)
             self.done_with(len(piece))
 
