@@ -136,7 +136,7 @@ def _parser(program: str, host: str) -> argparse.ArgumentParser:
         ("results", _count, "results kept for retries, for all clients together"),
         ("result-seconds", _seconds, "seconds for which results are kept"),
         ("result-bytes", _size, "bytes of kept results, for all clients together"),
-        ("head-seconds", _positive, "seconds to receive the head of a request"),
+        ("head-seconds", _positive, "seconds for a connection to send the key"),
     ):
         default = getattr(_DEFAULTS, name.replace("-", "_"))
         shown = f"{default >> 20}M" if kind is _size else f"{default:g}"
@@ -233,7 +233,7 @@ def _runtime(options: argparse.Namespace) -> LocalRuntime:
 
 
 def _serve_options(options: argparse.Namespace, default_host: str) -> ServeOptions:
-    from swerex_c.remote.server.serve import ServeOptions
+    from swerex_c.remote.server.listeners import ServeOptions
 
     only_unix = options.unix is not None and options.host is None and options.port is None
     return ServeOptions(
@@ -243,7 +243,6 @@ def _serve_options(options: argparse.Namespace, default_host: str) -> ServeOptio
         tls_cert=options.tls_cert,
         tls_key=options.tls_key,
         limits=_limits(options),
-        metrics=options.metrics,
         graceful=options.graceful,
         loop=options.loop,
     )
@@ -295,7 +294,7 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
             "The key is visible in the process list: use --auth-token-file or the variable %s", auth.VARIABLE
         )
 
-    from swerex_c.remote.server import serve
+    from swerex_c.remote.server.listeners import Listeners
 
     where = _serve_options(options, default_host)
 
@@ -309,9 +308,10 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
 
     gc.disable()  # imports create no garbage
     # Listen before the slow imports, so that a port in use is reported at once.
-    with contextlib.closing(serve.Listeners(where)) as listeners:
+    with contextlib.closing(Listeners(where)) as listeners:
         # Typed as Any, because callers may set the module's globals to other values.
         server: Any = importlib.import_module("swerex_c.server")
+        from swerex_c.remote.server import serve
         from swerex_c.remote.server.app import create_app
         from swerex_c.remote.server.service import Service
 
@@ -319,7 +319,7 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
         if options.warm_sessions:
             server.runtime = _runtime(options)
         service = Service(server, where.limits)
-        server.app = create_app(service)
+        server.app = create_app(service, metrics=options.metrics)
         serve.run(service, server.app, where, listeners=listeners, ready=ready)
 
 

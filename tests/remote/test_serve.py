@@ -1,4 +1,4 @@
-"""The server process: who gets in, what a connection may do, and how it ends."""
+"""The server process: its options, its key, where it listens, and how it ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import select
 import shutil
 import signal
@@ -17,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,13 +26,10 @@ import requests
 
 from swerex_c.exceptions import InvalidInputError, ResourceError
 from swerex_c.remote.server import auth as keys
-from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.listeners import Listeners, ServeOptions
-from swerex_c.remote.server.serve import serve
 from swerex_c.remote.server.service import Service
 from swerex_c.remote.wire.protocol import ERROR, GOODBYE, HELLO, RESULT, VERSION, encode, new_decoder
 from swerex_c.runtime.abstract import Command, CommandResponse
-from swerex_c.runtime.local import LocalRuntime
 from tests.support.frames_tools import Frames
 from tests.support.processes import Family
 from tests.support.server_process import (
@@ -51,420 +47,9 @@ from tests.support.server_process import (
     threads_of,
     upgrade,
 )
-from tests.support.wait import DEADLINE, settle, until, until_async
+from tests.support.wait import DEADLINE, until
 
 pytestmark = pytest.mark.slow
-
-# The door, in this process, with an app that says what it got and a protocol that sends back what it gets
-
-
-class Echo(asyncio.BufferedProtocol):
-    def __init__(self, peers: Echoes):
-        self.peers = peers
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-        self.peers.open.add(self)
-        self.peers.service.connections += 1
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.peers.open.discard(self)
-        self.peers.service.connections -= 1
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        self.buffer = bytearray(5)
-        return memoryview(self.buffer)
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(self.buffer[:nbytes])
-
-    def data_received(self, data: bytes | bytearray) -> None:
-        self.transport.write(bytes(data).upper())
-
-
-class Echoes:
-    """What speaks to upgraded connections, in the place of a `Registry`."""
-
-    def __init__(self, service: Service):
-        self.service = service
-        self.open: set[Echo] = set()
-
-    def new_connection(self) -> Echo:
-        return Echo(self)
-
-    async def shutdown(self, seconds: float = 2.0) -> None:
-        for echo in list(self.open):
-            echo.transport.write(b"BYE")
-            echo.transport.close()
-
-
-async def app(scope: Any, receive: Any, send: Any) -> None:
-    if scope["type"] != "http":
-        raise NotImplementedError  # as apps do that have no lifespan
-    size, more = 0, True
-    while more:
-        message = await receive()
-        size += len(message.get("body", b""))
-        more = message.get("more_body", False)
-    body = json.dumps({"path": scope["path"], "size": size}).encode()
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
-    await send({"type": "http.response.body", "body": body})
-
-
-class Clock:
-    """The event loop's, which can be put on: what is due is due at once, however long the machine takes."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch):
-        loop = asyncio.get_running_loop()
-        self.ahead, time = 0.0, loop.time
-        monkeypatch.setattr(loop, "time", lambda: time() + self.ahead)
-
-    def advance(self, seconds: float) -> None:
-        self.ahead += seconds
-
-
-class House:
-    """A server in this event loop."""
-
-    def __init__(self, service: Service, port: int):
-        self.service = service
-        self.port = port
-
-    async def connect(self, first: bytes = b"") -> Connection:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        connection = Connection(reader, writer)
-        await connection.send(first)
-        return connection
-
-    async def answers(self) -> bool:
-        connection = await self.connect(b"GET /fine HTTP/1.1\r\nHost: x\r\n\r\n")
-        answer = await connection.answer()
-        connection.close()
-        return answer == (200, {"path": "/fine", "size": 0})
-
-
-class Connection:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
-        self.reader = reader
-        self.writer = writer
-
-    async def send(self, data: bytes) -> None:
-        self.writer.write(data)
-        with contextlib.suppress(ConnectionError):
-            await self.writer.drain()
-
-    async def head(self) -> tuple[int, dict[str, str]]:
-        lines = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), DEADLINE)).decode().split("\r\n")
-        pairs = (line.split(": ", 1) for line in lines[1:] if line)
-        return int(lines[0].split()[1]), {name.lower(): value for name, value in pairs}
-
-    async def answer(self) -> tuple[int, Any]:
-        status, headers = await self.head()
-        return status, json.loads(await self.reader.readexactly(int(headers["content-length"])))
-
-    async def ended(self, seconds: float = DEADLINE) -> bytes:
-        """What still comes until the other end closes."""
-        try:
-            return await asyncio.wait_for(self.reader.read(), seconds)
-        except ConnectionError:
-            return b""
-
-    def close(self) -> None:
-        self.writer.close()
-
-
-@contextlib.asynccontextmanager
-async def server_state(**limits: Any) -> AsyncIterator[House]:
-    place = SimpleNamespace(runtime=LocalRuntime(), AUTH_TOKEN=KEY)
-    service = Service(place, Limits(**limits))
-    stop, ready = asyncio.Event(), asyncio.Event()
-    options = ServeOptions(port=0, limits=service.limits, graceful=2)
-    listeners = Listeners(options)
-    echoes: Any = Echoes(service)
-    served = asyncio.create_task(
-        serve(
-            service, app, options, registry=echoes, listeners=listeners,
-            ready=lambda places: ready.set(), stop=stop,
-        )
-    )  # fmt: skip
-    await asyncio.wait_for(ready.wait(), DEADLINE)
-    try:
-        assert listeners.addresses.port is not None
-        yield House(service, listeners.addresses.port)
-    finally:
-        stop.set()
-        await asyncio.wait_for(served, DEADLINE)
-        assert service.connections == 0
-
-
-@pytest.fixture(params=["httptools", "h11"], autouse=False)
-def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Which of uvicorn's two protocols is below the door."""
-    import uvicorn.protocols.http.auto as auto
-
-    if request.param == "h11":
-        from uvicorn.protocols.http.h11_impl import H11Protocol as below
-    else:
-        pytest.importorskip("httptools", reason="httptools is not installed")
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as below
-    monkeypatch.setattr(auto, "AutoHTTPProtocol", below)
-    return str(request.param)
-
-
-@pytest.mark.usefixtures("parser")
-@pytest.mark.parametrize("path", ["/wire", "/behind/a/proxy/wire", "/wire?x=1"])
-async def test_a_connection_is_handed_over_with_what_came_after_the_head(path: str) -> None:
-    async with server_state() as server:
-        for _ in range(2):
-            connection = await server.connect(upgrade(path) + b"already here ")
-            status, headers = await connection.head()
-            assert status == 101
-            assert (headers["upgrade"], headers["connection"]) == ("swerex-frames", "Upgrade")
-            assert headers["x-swerex-server"] == server.service.instance_id
-            assert await connection.reader.readexactly(13) == b"ALREADY HERE "
-            await connection.send(b"GET / HTTP/1.1\r\n\r\n")
-            assert await connection.reader.readexactly(18) == b"GET / HTTP/1.1\r\n\r\n"
-            assert server.service.connections == 1
-            connection.close()
-            await until_async(lambda: not server.service.connections)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
-async def test_an_upgrade_may_come_in_pieces(size: int) -> None:
-    async with server_state() as server:
-        connection = await server.connect()
-        connection.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        data = upgrade() + b"x"
-        for start in range(0, len(data), size):
-            await connection.send(data[start : start + size])
-            await settle()
-        assert (await connection.head())[0] == 101
-        assert await connection.reader.readexactly(1) == b"X"
-        connection.close()
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        upgrade().replace(b"Upgrade: s", b"UPGRADE:   S").replace(b"Connection", b"connection"),
-        upgrade(Connection="keep-alive, uPGRADE"),
-    ],
-)
-async def test_names_and_tokens_have_no_case(head: bytes) -> None:
-    async with server_state() as server:
-        connection = await server.connect(head)
-        assert (await connection.head())[0] == 101
-        connection.close()
-
-
-@pytest.mark.usefixtures("parser")
-@pytest.mark.parametrize(
-    "head",
-    [
-        upgrade("/wired"),
-        upgrade(Connection=""),
-        upgrade(Upgrade=""),
-        upgrade(Upgrade="websocket"),
-        upgrade(Upgrade="h2c"),
-        upgrade(version="1.0"),
-        upgrade().replace(b"GET", b"POST").replace(b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n"),
-        b"GET /wire HTTP/1.1\r\nHost: x\r\n\r\n",
-    ],
-)
-async def test_any_other_head_is_for_the_app(head: bytes) -> None:
-    async with server_state() as server:
-        connection = await server.connect(head)
-        status, content = await connection.answer()
-        assert status == 200 and content["path"] in ("/wire", "/wired")
-        connection.close()
-
-
-async def test_a_later_request_is_not_upgraded() -> None:
-    async with server_state(head_seconds=1.0) as server:
-        connection = await server.connect(b"GET /first HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert (await connection.answer())[1]["path"] == "/first"
-        await connection.send(upgrade())
-        assert (await connection.answer())[1]["path"] == "/wire"
-        connection.close()
-
-
-@pytest.mark.parametrize(
-    ("key", "status", "detail"),
-    [
-        (None, 403, "Not authenticated"),
-        ("", 403, "Not authenticated"),
-        ("wrong", 401, "Invalid API Key"),
-        (KEY + "x", 401, "Invalid API Key"),
-        ("\xe4\xff", 401, "Invalid API Key"),
-    ],
-)
-async def test_an_upgrade_needs_the_key(key: str | None, status: int, detail: str) -> None:
-    async with server_state() as server:
-        connection = await server.connect(upgrade(key=key) + b"frames that came at once")
-        assert await connection.answer() == (status, {"detail": detail})
-        assert await connection.ended() == b""
-        connection.close()
-        assert await server.answers()
-
-
-@pytest.mark.usefixtures("parser")
-async def test_http_passes_the_door_unchanged() -> None:
-    async with server_state() as server:
-        connection = await server.connect(
-            b"GET /one HTTP/1.1\r\nHost: x\r\n\r\nPOST /two HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n12345"
-        )
-        assert await connection.answer() == (200, {"path": "/one", "size": 0})
-        assert await connection.answer() == (200, {"path": "/two", "size": 5})
-        size = 3_000_000
-        await connection.send(b"POST /three HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size)
-        await connection.send(bytes(size))
-        assert await connection.answer() == (200, {"path": "/three", "size": size})
-        connection.close()
-
-
-@pytest.mark.usefixtures("parser")
-@pytest.mark.parametrize(
-    "start", [b"", b"G", b"GET /x HT", b"GET /x HTTP/1.1\r\nHost: x\r\n", b"POST /x HTTP/1.1\r\nA:", b"\r\n"]
-)
-@pytest.mark.parametrize("kept_alive", [False, True])
-async def test_a_head_that_does_not_end_ends_its_connection(
-    monkeypatch: pytest.MonkeyPatch, start: bytes, kept_alive: bool
-) -> None:
-    clock = Clock(monkeypatch)
-    async with server_state(head_seconds=2.0) as server:
-        connection = await server.connect()
-        if kept_alive:
-            await connection.send(b"GET /first HTTP/1.1\r\nHost: x\r\n\r\n")
-            await connection.answer()
-            start = start or b"G"
-        await connection.send(start)
-        await settle()
-        if start != b"\r\n":
-            assert not connection.reader.at_eof()
-            clock.advance(1.5)
-            await connection.send(b"x" if b":" in start else b"")  # what drips in gains no time
-            await settle()
-            assert not connection.reader.at_eof()
-            clock.advance(1.0)
-        await connection.ended()
-        connection.close()
-        assert await server.answers()
-
-
-@pytest.mark.usefixtures("parser")
-async def test_a_body_may_take_longer_than_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
-    async with server_state(head_seconds=2.0) as server:
-        connection = await server.connect(b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\n")
-        for _ in range(8):
-            await settle()
-            clock.advance(1.0)
-            await connection.send(b"x")
-        assert await connection.answer() == (200, {"path": "/slow", "size": 8})
-        clock.advance(2.5)  # a connection that waits for its next request is no late head
-        await settle()
-        await connection.send(b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert (await connection.answer())[1]["path"] == "/next"
-        connection.close()
-
-
-LONG = b"A: " + b"x" * 70_000
-
-
-@pytest.mark.usefixtures("parser")
-@pytest.mark.parametrize("method", [b"GET", b"POST"])
-@pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("kept_alive", [False, True])
-async def test_a_head_that_is_too_long_is_refused(parser: str, method: bytes, whole: bool, kept_alive: bool) -> None:
-    async with server_state() as server:
-        connection = await server.connect()
-        if kept_alive:
-            await connection.send(b"GET /first HTTP/1.1\r\nHost: x\r\n\r\n")
-            await connection.answer()
-        head = method + b" /x HTTP/1.1\r\nHost: x\r\n" + LONG
-        await connection.send(head + (b"\r\n\r\n" if whole else b""))
-        for _ in range(10):  # in several reads, as it may take more than one to see it
-            await connection.send(b"y" * 10_000)
-            await settle()
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            status, _ = await connection.head()
-            assert status in ({431, 400} if parser == "h11" else {431})  # h11 has its own limit, and calls it 400
-        await connection.ended()
-        connection.close()
-        assert await server.answers()
-
-
-async def test_random_bytes_harm_nothing() -> None:
-    dice = random.Random(4)
-    starts = [b"", b"GET ", b"GET /wire HTTP/1.1\r\n", b"\x16\x03\x01", upgrade()[:-2], b"POST / HTTP/1.1\r\n"]
-    async with server_state(head_seconds=1.0) as server:
-        for number in range(120):
-            data = starts[number % len(starts)] + dice.randbytes(dice.choice([1, 10, 1000, 100_000]))
-            connection = await server.connect(data)
-            if number % 3 == 0:
-                connection.writer.transport.abort()
-            elif number % 3 == 1:
-                connection.close()
-        assert await server.answers()
-        await until_async(lambda: not server.service.connections)
-
-
-async def test_more_connections_than_allowed_are_told_so() -> None:
-    async with server_state(connections=3) as server:
-        inside = [await server.connect(upgrade()) for _ in range(3)]
-        for connection in inside:
-            assert (await connection.head())[0] == 101
-        for head in (upgrade(), b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n"):
-            connection = await server.connect(head)
-            status, content = await connection.answer()
-            assert status == 511
-            assert content["swerexception"]["class_path"] == "swerex.exceptions.ServerLimitError"
-            assert "as many connections as it allows" in content["swerexception"]["message"]
-            assert await connection.ended() == b""
-            connection.close()
-        inside.pop().close()
-        await until_async(lambda: server.service.connections < 3)
-        assert await server.answers()
-        for connection in inside:
-            connection.close()
-
-
-def test_a_client_that_vanishes_is_noticed() -> None:
-    listeners = Listeners(ServeOptions(port=0))
-    with contextlib.closing(listeners), socket.create_connection(("127.0.0.1", listeners.addresses.port or 0)):
-        accepted, _ = listeners.tcp[0].accept()
-        with accepted:
-            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 120_000
-
-
-@pytest.mark.parametrize("limits", [{"connections": 2}, {"unauthenticated": 2}])
-async def test_who_shows_no_key_gives_way(limits: dict[str, int]) -> None:
-    async with server_state(**limits) as server:
-        connections = [await server.connect() for _ in range(6)]
-        inside = await server.connect(upgrade())
-        assert (await inside.head())[0] == 101
-        assert server.service.connections <= 3
-        assert await connections[0].ended() == b""
-        for connection in connections:
-            connection.close()
-        inside.close()
-        await until_async(lambda: not server.service.connections)
-        assert await server.answers()
-
-
-async def test_peers_are_told_when_the_server_ends() -> None:
-    async with server_state() as server:
-        connection = await server.connect(upgrade())
-        await connection.head()
-        idle = await server.connect(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
-        await idle.answer()
-    assert await connection.ended() == b"BYE"
-    assert await idle.ended() == b""
-    connection.close()
-    idle.close()
-
 
 # Options: every sentence and exit code
 
@@ -654,21 +239,6 @@ def test_the_front_takes_a_key(tmp_path: Path) -> None:
 # TLS
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    if shutil.which("openssl") is None:
-        pytest.skip("the machine lacks openssl")
-    place = tmp_path_factory.mktemp("tls")
-    cert, key = place / "cert.pem", place / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
-         "-keyout", key, "-out", cert],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return cert, key
-
-
 def test_tls_serves_http_and_frames(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     cert, key = certificate
     arguments = ("--tls-cert", str(cert), "--tls-key", str(key), "--max-head-seconds", "1")
@@ -705,6 +275,16 @@ def test_certificates_that_do_not_work_are_named(tmp_path: Path, certificate: tu
         done = ended("--auth-token", "a", "--port", "0", *arguments)
         assert (done.stdout, done.returncode) == ("", 1)
         assert says in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_client_that_vanishes_is_noticed() -> None:
+    listeners = Listeners(ServeOptions(port=0))
+    with contextlib.closing(listeners), socket.create_connection(("127.0.0.1", listeners.addresses.port or 0)):
+        accepted, _ = listeners.tcp[0].accept()
+        with accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 120_000
 
 
 # The unix socket

@@ -16,7 +16,9 @@ import inspect
 import json
 import logging
 import os
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
+from email.utils import formatdate
 from typing import Annotated, Any, cast
 
 from fastapi import FastAPI, File, Form, Header, Security, UploadFile
@@ -30,10 +32,11 @@ from starlette.responses import Response, StreamingResponse
 
 from swerex_c import models
 from swerex_c._version import __version__
-from swerex_c.exceptions import InvalidInputError, ServerRestartedError
+from swerex_c.exceptions import InvalidInputError, ServerLimitError, ServerRestartedError
 from swerex_c.files import zip
 from swerex_c.models import _ExceptionTransfer
-from swerex_c.remote.server import auth
+from swerex_c.remote.server import auth, logs
+from swerex_c.remote.server.connections import FirstHead
 from swerex_c.remote.server.serve import shutdown_on_signal
 from swerex_c.remote.server.service import METHODS, InvalidRequestError, Service, validate
 from swerex_c.remote.wire import file_body
@@ -92,7 +95,7 @@ class ExceptionResponse(BaseModel):
     swerexception: _ExceptionTransfer
 
 
-def create_app(service: Service, *, own_process: bool = False) -> FastAPI:
+def create_app(service: Service, *, own_process: bool = False, metrics: bool = False) -> FastAPI:
     """Create the application of a service, for any ASGI server.
 
     It reads `service.holder` for every request, so key and runtime may be replaced. On shutdown it closes the runtime.
@@ -100,6 +103,10 @@ def create_app(service: Service, *, own_process: bool = False) -> FastAPI:
     Args:
         own_process: whether the process serves this application alone. The application then takes the key from the
             environment if it has none, hides it from other processes, and ends on signals as `serve.run` does.
+        metrics: whether it answers /metrics.
+
+    Raises:
+        NotAvailableError: if `metrics` is set and prometheus-client is not installed.
     """
 
     @contextlib.asynccontextmanager
@@ -122,6 +129,10 @@ def create_app(service: Service, *, own_process: bool = False) -> FastAPI:
         app.add_api_route(
             path, _Endpoint(handler, takes), methods=[verb], response_model=gives, name=path.strip("/") or "root"
         )
+    if metrics:
+        from swerex_c.remote.server.metrics import endpoint
+
+        app.add_route("/metrics", endpoint(service), include_in_schema=False)
     app.add_exception_handler(Exception, _unforeseen)
     app.add_middleware(Gate, service=service, own_process=own_process)
     app.state.service = service
@@ -185,7 +196,10 @@ class _Route(APIRoute):
 
 
 class Gate:
-    """Middleware that checks the key, the headers and the size of each request."""
+    """Middleware that checks the key, the headers and the size of each request, and logs the request.
+
+    It admits the connection of a request with the key, if the server is ours and so passes the `FirstHead` on.
+    """
 
     def __init__(self, app: Any, service: Service, own_process: bool):
         self._app = app
@@ -199,12 +213,33 @@ class Gate:
         """Names of the request headers that are read; each may occur once."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            if scope["type"] == "lifespan":
-                await self._live(scope, receive, send)
-            elif scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1008, "reason": ""})
-            return
+        if scope["type"] == "lifespan":
+            await self._live(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008, "reason": ""})
+        else:
+            await self._logged(scope, receive, send)
+
+    async def _logged(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begin = time.perf_counter()
+        status = 0
+
+        async def send_named(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                named = [*message.get("headers", ()), self._instance_header]
+                if not self._own_process:  # other ASGI servers do this themselves
+                    named.append((b"date", formatdate(usegmt=True).encode()))
+                message["headers"] = named
+            await send(message)
+
+        try:
+            await self._answer(scope, receive, send_named)
+        finally:
+            logs.answered(scope, status, time.perf_counter() - begin)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         received = 0
 
@@ -217,22 +252,17 @@ class Gate:
                 raise _too_large(self._service)
             return message
 
-        async def send_named(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), self._instance_header]
-            await send(message)
-
         try:
             self._check(scope, path)
         except HTTPException as refusal:
             if refusal.headers is _CLOSE:
                 await _drain(receive)
-            await _refusal(refusal)(scope, receive, send_named)
-        except ServerRestartedError as error:
-            await _failure(error)(scope, receive, send_named)
+            await _refusal(refusal)(scope, receive, send)
+        except (ServerLimitError, ServerRestartedError) as error:
+            await _failure(error, _CLOSE)(scope, receive, send)
         else:
             with contextlib.suppress(ClientDisconnect):
-                await self._app(scope, counted, send_named)
+                await self._app(scope, counted, send)
 
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle the lifespan of the application; fail its startup without a key."""
@@ -265,6 +295,9 @@ class Gate:
         refused = service.refusal(found[b"x-api-key"])
         if refused is not None:
             raise HTTPException(*refused, _CLOSE)
+        connection: FirstHead | None = scope.get("state", {}).get("connection")
+        if connection is not None:
+            connection.admit()
         size = found[b"content-length"]
         if size is not None and found[b"transfer-encoding"] is not None:
             raise HTTPException(400, "Content-Length and Transfer-Encoding exclude each other", _CLOSE)
@@ -505,8 +538,8 @@ def _answer(model: BaseModel) -> Response:
         return _json(200, model.model_dump())
 
 
-def _failure(error: Exception) -> Response:
-    return _json(511, {"swerexception": to_wire(error)})
+def _failure(error: Exception, headers: dict[str, str] | None = None) -> Response:
+    return _json(511, {"swerexception": to_wire(error)}, headers)
 
 
 def _refusal(error: HTTPException) -> Response:

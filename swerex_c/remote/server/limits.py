@@ -24,7 +24,7 @@ class Limits:
     """Maximum number of requests in flight, for all clients together."""
 
     connections: int = 4096
-    """Maximum number of open connections."""
+    """Maximum number of open connections; half of the process's file descriptors if those are fewer."""
 
     unauthenticated: int = 256
     """Maximum number of open connections that have not sent the authentication key yet."""
@@ -39,4 +39,4 @@ class Limits:
     """Maximum bytes of kept results of all clients together; the oldest are dropped first."""
 
     head_seconds: float = 10.0
-    """Seconds for a connection to send the head of a request, and for a TLS handshake."""
+    """Seconds for a new connection to send the key, TLS handshake included."""

@@ -40,8 +40,6 @@ class ServeOptions:
     """File with the private key, unless `tls_cert` contains it."""
 
     limits: Limits = field(default_factory=Limits)
-    metrics: bool = False
-    """True if the server answers /metrics."""
 
     graceful: float = 5.0
     """Maximum number of seconds for the shutdown, whatever clients do."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import Any
 
 from swerex_c.exceptions import NotAvailableError
 from swerex_c.remote.server import output
 from swerex_c.utils.visible import visible
 
-__all__ = ["FORMATS", "LOGGER", "connected", "listening", "request_done", "set_up"]
+__all__ = ["FORMATS", "LOGGER", "answered", "connected", "listening", "request_done", "set_up"]
 
 FORMATS = ("text", "json")
 
@@ -79,9 +80,23 @@ def listening(addresses: str) -> None:
     LOGGER.handle(record)
 
 
-def connected(client: str, wire: str) -> None:
-    """Log that a client has connected. `wire`: name of the protocol."""
+def connected(peer: Any, wire: str) -> None:
+    """Log that a client has connected. `peer`: its address, if it has one; `wire`: name of the protocol."""
+    client = _client_name(peer)
     LOGGER.info("%s connected (%s)", client, wire, extra={"client": client, "wire": wire})
+
+
+def answered(scope: Any, status: int, seconds: float) -> None:
+    """Log that a server has dealt with a request of HTTP. `status`: that of the response; 0 if there was none."""
+    failed = not 200 <= status < 400
+    if LOGGER.isEnabledFor(logging.INFO if failed else logging.DEBUG):
+        what = f"{scope['method']} {scope['path'][:200]}"
+        request_id = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        request_done(what, seconds, str(status or "no answer"), _client_name(scope.get("client")), request_id, failed)
+
+
+def _client_name(peer: Any) -> str:
+    return f"{peer[0]}:{peer[1]}" if peer else "unix"
 
 
 def request_done(method: str, seconds: float, outcome: str, client: str, request_id: str, failed: bool) -> None:

@@ -6,9 +6,12 @@ It needs the optional package prometheus-client. This module counts nothing: it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import Response
 
 from swerex_c.exceptions import NotAvailableError
 from swerex_c.remote.server import output
@@ -16,14 +19,13 @@ from swerex_c.remote.server import output
 if TYPE_CHECKING:
     from swerex_c.remote.server.service import Histogram, Service
 
-__all__ = ["Page", "page"]
+__all__ = ["endpoint"]
 
-Page = Callable[[str], tuple[str, bytes]]
-"""A function from the Accept header of a request to the content type and body of the response."""
+_Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-def page(service: Service) -> Page:
-    """Return the function that answers /metrics for a service.
+def endpoint(service: Service) -> _Endpoint:
+    """Return the endpoint that answers /metrics for a service, in the format that the request prefers.
 
     Raises:
         NotAvailableError: if prometheus-client is not installed.
@@ -38,11 +40,11 @@ def page(service: Service) -> Page:
     ProcessCollector(registry=registry)
     registry.register(_Collector(service))
 
-    def answer(accept: str) -> tuple[str, bytes]:
-        encode, content_type = choose_encoder(accept)
-        return content_type, encode(registry)
+    async def metrics(request: Request) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return Response(encode(registry), headers={"Content-Type": content_type})
 
-    return answer
+    return metrics
 
 
 class _Collector:

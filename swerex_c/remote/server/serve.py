@@ -7,29 +7,27 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
+
+from uvicorn.config import Config
 
 from swerex_c.exceptions import NotAvailableError, ResourceError
 from swerex_c.remote.server import logs, output
 from swerex_c.remote.server.accept import Acceptor
-from swerex_c.remote.server.connections import (
-    HEAD_BYTES,
-    AccessLog,
-    App,
-    ServerState,
-    upgrade_handler,
-)
+from swerex_c.remote.server.connections import HEAD_BYTES, Connections
 from swerex_c.remote.server.listeners import ListenAddresses, Listeners, ServeOptions
 
 if TYPE_CHECKING:
-    from uvicorn.config import Config
-
     from swerex_c.remote.server.calls import Registry
     from swerex_c.remote.server.service import Service
 
-__all__ = ["Listeners", "ListenAddresses", "ServeOptions", "shutdown_on_signal", "run", "run_stdio", "serve"]
+__all__ = ["App", "Listeners", "ListenAddresses", "ServeOptions", "shutdown_on_signal", "run", "run_stdio", "serve"]
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
+"""An ASGI application."""
 
 KEEP_ALIVE_SECONDS = 75
 """Seconds that an idle HTTP connection stays open for the next request."""
@@ -56,25 +54,26 @@ async def serve(
 
     Raises:
         ResourceError: if the server cannot listen, see `Listeners`, or the app does not start.
-        NotAvailableError: if `options.metrics` is set and prometheus-client is not installed.
     """
     from swerex_c.remote.server import calls
 
     with contextlib.closing(listeners or Listeners(options)) as listeners:
-        page = None
-        if options.metrics:
-            from swerex_c.remote.server import metrics
-
-            page = metrics.page(service)
-        server_state = ServerState(service, options.limits, registry or calls.Registry(service))
-        config = _config(AccessLog(app, server_state, page), server_state)
+        connections = Connections(service, registry or calls.Registry(service), options.limits)
+        config = Config(
+            app, ws="none", interface="asgi3", log_config=None, access_log=False, proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS, h11_max_incomplete_event_size=HEAD_BYTES,
+        )  # fmt: skip
+        config.load()
+        uvicorns: Any = config.http_protocol_class
+        connections.new_http = partial(uvicorns, config, connections.http, _loop=asyncio.get_running_loop())
         lifespan = config.lifespan_class(config)
         acceptor: Acceptor | None = None
         try:
             await lifespan.startup()
             if lifespan.should_exit:
                 raise ResourceError("The server's application did not start")
-            acceptor = _start(listeners, config, server_state, lifespan.state)
+            tls = {} if listeners.tls is None else {"ssl": listeners.tls, "ssl_shutdown_timeout": 2.0}
+            acceptor = Acceptor(listeners.all, connections, **tls)
             if ready is not None:
                 ready(listeners.addresses)
             await (stop or asyncio.Event()).wait()
@@ -82,59 +81,31 @@ async def serve(
             if acceptor is not None:
                 acceptor.close()
             listeners.close()
-            await _end(server_state, options.graceful)
+            await _end(connections, options.graceful)
             if not lifespan.should_exit:
                 await lifespan.shutdown()
 
 
-def _config(app: App, server_state: ServerState) -> Config:
-    from uvicorn.config import Config
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol
-
-    config = Config(
-        app=app, http=upgrade_handler(AutoHTTPProtocol, server_state), ws="none", interface="asgi3", log_config=None,
-        access_log=False,
-        proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_SECONDS, h11_max_incomplete_event_size=HEAD_BYTES,
-    )  # fmt: skip
-    config.load()
-    return config
-
-
-def _start(listeners: Listeners, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> Acceptor:
-    loop = asyncio.get_running_loop()
-
-    protocol: Any = config.http_protocol_class
-
-    def connection() -> Any:
-        return protocol(config=config, server_state=server_state, app_state=app_state, _loop=loop)
-
-    tls: dict[str, Any] = {}
-    if listeners.tls is not None:
-        head_seconds = server_state.limits.head_seconds
-        tls = {"ssl": listeners.tls, "ssl_handshake_timeout": head_seconds, "ssl_shutdown_timeout": 2.0}
-    return Acceptor(listeners.all, connection, server_state, **tls)
-
-
-async def _end(server_state: ServerState, graceful: float) -> None:
+async def _end(connections: Connections, graceful: float) -> None:
     """End the runtime, answer open requests, and close all connections, within `graceful` seconds."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + graceful * 0.8
-    server_state.ending = True
-    for connection in list(server_state.connections):
+    service, http = connections.service, connections.http
+    for connection in list(http.connections):
         connection.shutdown()  # idle connections close now, the others after their response
     try:
         async with asyncio.timeout_at(deadline):
-            await server_state.service.shutdown()
-            while server_state.service.in_flight:
+            await service.shutdown()
+            while service.in_flight:
                 await asyncio.sleep(0.005)
     except TimeoutError:
         logs.LOGGER.warning("Some requests did not end in time")
     except Exception:
         logs.LOGGER.exception("Cannot close the runtime")
-    await server_state.registry.shutdown(max(0.1, min(2.0, deadline - loop.time())))
-    while server_state.connections and loop.time() < deadline:
+    await connections.registry.shutdown(max(0.1, min(2.0, deadline - loop.time())))
+    while http.connections and loop.time() < deadline:
         await asyncio.sleep(0.005)
-    await server_state.abort_all()
+    await connections.abort()
 
 
 # The process
