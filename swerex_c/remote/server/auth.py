@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import secrets
 import stat
 import warnings
@@ -16,8 +17,8 @@ __all__ = ["VARIABLE", "checked", "from_file", "hide", "new", "protect", "take_f
 VARIABLE = "SWEREX_AUTH_TOKEN"
 """Name of the environment variable from which a server reads its key."""
 
-
 _PR_SET_DUMPABLE = 4
+"""Operation of prctl(2)."""
 
 
 def new() -> str:
@@ -85,21 +86,22 @@ def hide(key: str) -> bool:
 
     Returns: whether the key is hidden; False if the system does not let the process write to that memory.
     """
+    secret = re.escape(key.encode())
     # Match only whole arguments, and the one variable: the process still uses the rest of that memory.
-    arguments = (b"\0" + key.encode() + b"\0", b"=" + key.encode() + b"\0")
-    variables = (VARIABLE.encode() + b"=" + key.encode() + b"\0",)
+    argument = rb"[\0=](%b)(?=\0)" % secret
+    variable = rb"(?:\A|\0)%b=(%b)(?=\0)" % (VARIABLE.encode(), secret)
     try:
         # proc(5), /proc/PID/stat: arg_start, arg_end, env_start and env_end are the fields 48 to 51. The second field
         # is the program's name in parentheses and may hold any text, so fields are counted after its end.
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        arg_start, arg_end, env_start, env_end = (int(text) for text in fields[45:49])
+        arg_start, arg_end, env_start, env_end = map(int, fields[45:49])
         with open("/proc/self/mem", "r+b", buffering=0) as memory:
-            _overwrite(memory.fileno(), arg_start, arg_end, arguments, key)
-            _overwrite(memory.fileno(), env_start, env_end, variables, key)
-        shown = Path("/proc/self/cmdline").read_bytes() + b"\0" + Path("/proc/self/environ").read_bytes()
-        return not any(pattern in shown for pattern in (*arguments, *variables))
-    except (OSError, ValueError):
+            for start, end, pattern in ((arg_start, arg_end, argument), (env_start, env_end, variable)):
+                for found in re.finditer(pattern, os.pread(memory.fileno(), end - start, start)):
+                    os.pwrite(memory.fileno(), b"*" * len(key), start + found.start(1))
+    except OSError:
         return False
+    return True
 
 
 def protect() -> None:
@@ -109,12 +111,3 @@ def protect() -> None:
     affected.
     """
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-
-
-def _overwrite(memory: int, start: int, end: int, patterns: tuple[bytes, ...], key: str) -> None:
-    data = os.pread(memory, end - start, start)
-    for pattern in patterns:
-        at = data.find(pattern)
-        while at >= 0:
-            os.pwrite(memory, b"*" * len(key), start + at + pattern.index(key.encode()))
-            at = data.find(pattern, at + 1)
