@@ -5,13 +5,14 @@ Modules that `--version` and wrong options do not need are imported later, so th
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import gc
 import importlib
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from swerex_c._version import API_VERSION
@@ -22,8 +23,6 @@ from swerex_c.utils.child_signal import restore_child_signal
 from swerex_c.utils.visible import visible
 
 if TYPE_CHECKING:
-    import argparse
-
     from swerex_c.remote.server.listeners import ListenAddresses, ServeOptions
     from swerex_c.runtime.local import LocalRuntime
 
@@ -64,17 +63,12 @@ def main(
     """
     restore_child_signal()
     open_closed_streams()
-    words = list(sys.argv[1:] if arguments is None else arguments)
     with exit_on_lost_output(program):
-        if not {"-v", "--version"}.isdisjoint(words):
-            if len(words) > 1:
-                print("Error: --version cannot be combined with other arguments")
-                raise SystemExit(FAILED)
+        options = _parser(program, host).parse_args(arguments)
+        if options.version:
             print(API_VERSION)
             return
-        options = _parser(program, host).parse_args(words)
     try:
-        _check(options)
         if options.stdio:
             _serve_stdio(options)
         else:
@@ -95,17 +89,16 @@ def _fail(program: str, message: str, code: int) -> NoReturn:
 # Options
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        _fail(self.prog, f"{message} (see {self.prog} --help)", USAGE)
+
+    def print_help(self, file: Any = None) -> None:
+        print(self.format_help(), end="", file=file)  # argparse ignores errors of the write
+
+
 def _parser(program: str, host: str) -> argparse.ArgumentParser:
-    import argparse
-
-    class Parser(argparse.ArgumentParser):
-        def error(self, message: str) -> NoReturn:
-            _fail(program, f"{message} (see {program} --help)", USAGE)
-
-        def print_help(self, file: Any = None) -> None:
-            print(self.format_help(), end="", file=file)  # argparse ignores errors of the write
-
-    parser = Parser(
+    parser = _Parser(
         prog=program,
         description="Serve sessions, commands and files of this machine to clients that have the key.",
         epilog=_EPILOG,
@@ -116,34 +109,31 @@ def _parser(program: str, host: str) -> argparse.ArgumentParser:
 
     where = parser.add_argument_group("where to listen")
     where.add_argument("--host", help=f"host name or address (default: {host}; with --unix and without --port: none)")
-    where.add_argument("--port", type=_port, help="port; 0: any free port (default: 8000)")
+    where.add_argument("--port", type=_number(int, 0, 65535), help="port; 0: any free port (default: 8000)")
     where.add_argument("--unix", metavar="PATH", help="path of a unix socket, accessible to this user only")
     where.add_argument("--stdio", action="store_true", help="serve one client on stdin and stdout; needs no key")
     where.add_argument("--tls-cert", metavar="FILE", help="TLS certificate (PEM); enables https")
     where.add_argument("--tls-key", metavar="FILE", help="private key of the certificate, unless in the same file")
 
     who = parser.add_argument_group("the key (one of these, or the variable SWEREX_AUTH_TOKEN)")
-    who.add_argument("--auth-token", metavar="KEY", help="the key itself")
-    who.add_argument("--auth-token-file", metavar="FILE", help="file that contains the key")
+    one = who.add_mutually_exclusive_group()
+    one.add_argument("--auth-token", metavar="KEY", help="the key itself")
+    one.add_argument("--auth-token-file", metavar="FILE", help="file that contains the key")
 
     limits = parser.add_argument_group("limits (bytes may end in K, M, G)")
     for name, kind, text in (
-        ("body", _size, "bytes per request, except uploads"),
-        ("sessions", _count, "open sessions"),
-        ("requests", _count, "concurrent requests"),
-        ("connections", _count, "open connections"),
-        ("unauthenticated", _count, "open connections that have not sent the key yet"),
-        ("results", _count, "results kept for retries, for all clients together"),
-        ("result-seconds", _seconds, "seconds for which results are kept"),
-        ("result-bytes", _size, "bytes of kept results, for all clients together"),
-        ("head-seconds", _positive, "seconds for a connection to send the key"),
+        ("body", _bytes, "bytes per request, except uploads"),
+        ("sessions", int, "open sessions"),
+        ("requests", int, "concurrent requests"),
+        ("connections", int, "open connections"),
     ):
-        default = getattr(_DEFAULTS, name.replace("-", "_"))
-        shown = f"{default >> 20}M" if kind is _size else f"{default:g}"
-        limits.add_argument(f"--max-{name}", type=kind, metavar="N", help=f"{text} (default: {shown})")
+        default = getattr(_DEFAULTS, name)
+        shown = f"{default >> 20}M" if kind is _bytes else default
+        text = f"{text} (default: {shown})"
+        limits.add_argument(f"--max-{name}", type=_number(kind, 1), default=default, metavar="N", help=text)
 
     warm = parser.add_argument_group("shells started ahead of time")
-    warm.add_argument("--warm-sessions", type=_number, default=0, metavar="N", help="number of shells (default: 0)")
+    warm.add_argument("--warm-sessions", type=_number(int, 0), default=0, metavar="N", help="number (default: 0)")
     warm.add_argument("--warm-startup-files", action="store_true", help="read their startup files ahead of time, too")
 
     log = parser.add_argument_group("logs and metrics")
@@ -152,78 +142,35 @@ def _parser(program: str, host: str) -> argparse.ArgumentParser:
     log.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", type=str.lower)
     loops = ("auto", "asyncio", "uvloop")
     add("--loop", choices=loops, default="auto", help="event loop; auto: uvloop if it is installed (default: auto)")
-    add("--graceful", type=_seconds, default=5.0, metavar="SECONDS", help="time limit of the shutdown (default: 5)")
+    seconds = "time limit of the shutdown (default: 5)"
+    add("--graceful", type=_number(float, 0, 1e9), default=5.0, metavar="SECONDS", help=seconds)
     return parser
 
 
-def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port <= 65535:
-        raise ValueError
-    return port
+def _number(kind: Callable[[str], float], least: float, most: float = 1 << 50) -> Callable[[str], float]:
+    """Return the type of an option: a number from `least` to `most`, which `kind` parses."""
 
+    def number(text: str) -> float:
+        value = kind(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text} is not between {least} and {most}")
+        return value
 
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise ValueError
-    return count
-
-
-def _number(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError
     return number
 
 
-def _size(text: str) -> int:
+def _bytes(text: str) -> int:
     unit = _UNITS.get(text[-1:].lower(), 1)
-    return _count(text if unit == 1 else text[:-1]) * unit
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1e9:
-        raise ValueError
-    return value
-
-
-def _positive(text: str) -> float:
-    value = _seconds(text)
-    if value <= 0:
-        raise ValueError
-    return value
-
-
-for _function, _name in (
-    (_port, "port (0 to 65535)"), (_count, "count"), (_number, "count"), (_size, "number of bytes"),
-    (_seconds, "number"), (_positive, "number"),
-):  # fmt: skip
-    _function.__name__ = _name  # argparse shows it: "invalid count value: 'x'"
-
-
-def _check(options: argparse.Namespace) -> None:
-    """Check for options that exclude each other.
-
-    Raises:
-        InvalidInputError: if there are any; its text names them.
-    """
-    if options.stdio:
-        for name in ("host", "port", "unix", "tls_cert", "tls_key", "auth_token", "auth_token_file"):
-            if getattr(options, name) is not None:
-                raise InvalidInputError(f"--stdio cannot be combined with --{name.replace('_', '-')}")
-        if options.metrics:
-            raise InvalidInputError("--stdio cannot be combined with --metrics")
-    if options.auth_token is not None and options.auth_token_file is not None:
-        raise InvalidInputError("--auth-token cannot be combined with --auth-token-file")
+    return int(text if unit == 1 else text[:-1]) * unit
 
 
 def _limits(options: argparse.Namespace) -> Limits:
-    from dataclasses import fields
-
-    given = {one.name: getattr(options, f"max_{one.name}") for one in fields(Limits)}
-    return Limits(**{name: value for name, value in given.items() if value is not None})
+    return Limits(
+        body=options.max_body,
+        sessions=options.max_sessions,
+        requests=options.max_requests,
+        connections=options.max_connections,
+    )
 
 
 def _runtime(options: argparse.Namespace) -> LocalRuntime:
@@ -349,8 +296,16 @@ To use it from Python:
 
 
 def _serve_stdio(options: argparse.Namespace) -> None:
-    """Serve frames on standard input and output; other output of the process goes to standard error."""
+    """Serve frames on standard input and output; other output of the process goes to standard error.
+
+    Raises:
+        InvalidInputError: if there are options that only a server with an address has.
+    """
     from types import SimpleNamespace
+
+    for name in ("host", "port", "unix", "tls_cert", "tls_key", "auth_token", "auth_token_file", "metrics"):
+        if (given := getattr(options, name)) is not None and given is not False:
+            raise InvalidInputError(f"--stdio cannot be combined with --{name.replace('_', '-')}")
 
     from swerex_c.remote.server import auth, logs
     from swerex_c.remote.server.first_process import leave_first_process

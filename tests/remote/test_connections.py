@@ -391,13 +391,22 @@ async def test_who_shows_no_key_gives_way(first: bytes) -> None:
         assert await server.answers()
 
 
-async def test_who_begins_no_handshake_gives_way(certificate: tuple[Path, Path]) -> None:
+async def test_a_crowd_with_the_key_is_not_cut() -> None:
+    """More at once than may be without the key."""
+    async with serving(unauthenticated=8) as server:
+        assert all(await asyncio.gather(*(server.answers() for _ in range(200))))
+
+
+async def test_who_begins_no_handshake_is_cut(monkeypatch: pytest.MonkeyPatch, certificate: tuple[Path, Path]) -> None:
+    clock = Clock(monkeypatch)
     tls = {"ssl": ssl.create_default_context(cafile=certificate[0]), "server_hostname": "localhost"}
-    async with serving(certificate, unauthenticated=2) as server:
+    async with serving(certificate, unauthenticated=2, head_seconds=2.0) as server:
         strangers = [await server.connect() for _ in range(6)]
-        assert await server.answers(**tls)
+        assert await server.answers(**tls), "others give way"
         await strangers[0].ended()
+        clock.advance(2.5)
         for connection in strangers:
+            await connection.ended()
             connection.close()
 
 

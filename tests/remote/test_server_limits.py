@@ -252,15 +252,3 @@ def test_connections_with_the_key_leave_descriptors(tmp_path: Path) -> None:
         assert server.post("/execute", command="echo on", shell=True).json()["stdout"] == "on\n"
         ran = server.post("/run_in_session", action_type="bash", command="echo on")
         assert ran.json()["output"].strip() == "on"
-
-
-def test_a_crowd_with_the_key_is_not_cut(tmp_path: Path) -> None:
-    """More at once than may be without the key."""
-    with serving(tmp_path / "log", "--max-unauthenticated", "8") as server:
-        head = f"GET /is_alive HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\n\r\n".encode()
-        with contextlib.ExitStack() as stack:
-            connections = []
-            for _ in range(200):
-                connections.append(stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 30)))
-                connections[-1].sendall(head)
-            assert {connection.recv(12) for connection in connections} == {b"HTTP/1.1 200"}

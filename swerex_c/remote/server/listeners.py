@@ -8,8 +8,8 @@ import os
 import socket
 import ssl
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from swerex_c.exceptions import InvalidInputError, ResourceError
 from swerex_c.remote.server.limits import Limits
@@ -74,78 +74,36 @@ class Listeners:
     def __init__(self, options: ServeOptions):
         if options.host is None and options.unix is None:
             raise InvalidInputError("The server is to listen neither on a port nor on a unix socket")
-        self.tls = _tls_context(options)
-        self.tcp = [] if options.host is None else _bind_tcp(options.host, options.port)
-        self.unix: socket.socket | None = None
-        self._identity: tuple[int, int] | None = None
-        self._unix_path = options.unix
-        port = int(self.tcp[0].getsockname()[1]) if self.tcp else None
-        try:
+        if options.tls_cert is None and options.tls_key is not None:
+            raise InvalidInputError("A TLS key was given without a certificate")
+        self.tls = None if options.tls_cert is None else _tls_context(options.tls_cert, options.tls_key)
+        self.all: list[socket.socket] = []
+        url = port = unix = None
+        with contextlib.ExitStack() as stack:
+            if options.host is not None:
+                self.all += map(stack.enter_context, _bind_tcp(options.host, options.port))
+                port = int(self.all[0].getsockname()[1])
+                host = f"[{options.host}]" if ":" in options.host else options.host
+                url = f"{'https' if self.tls else 'http'}://{host}:{port}"
             if options.unix is not None:
-                self._bind_unix(options.unix)
-        except BaseException:
-            self.close()
-            raise
-        unix = options.unix and os.path.abspath(options.unix)
-        self.addresses = ListenAddresses(self._url(options.host, port), port, unix)
-
-    def _url(self, host: str | None, port: int | None) -> str | None:
-        if host is None:
-            return None
-        return f"{'https' if self.tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
-
-    def _bind_unix(self, path: str) -> None:
-        self.unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        _remove_stale(path)
-        old = os.umask(0o177)
-        try:
-            self.unix.bind(path)
-        except OSError as error:
-            why = "the path is too long" if error.errno is None else os.strerror(error.errno)
-            raise ResourceError(f"Cannot listen on the unix socket {path}: {why}", errno=error.errno) from None
-        finally:
-            os.umask(old)
-        found = os.stat(path)
-        self._identity = (found.st_dev, found.st_ino)
-        self.unix.listen(BACKLOG)
-
-    @property
-    def all(self) -> list[socket.socket]:
-        return [*self.tcp, *filter(None, [self.unix])]
+                self.all.append(stack.enter_context(_unix_listener(options.unix)))
+                unix = os.path.abspath(options.unix)
+            self._opened = stack.pop_all()
+        self.addresses = ListenAddresses(url, port, unix)
 
     def close(self) -> None:
-        """Close all sockets, and remove the unix socket's file.
-
-        The file stays if another server has replaced it.
-        """
-        for listener in self.all:
-            listener.close()
-        if self._identity is not None and self._unix_path is not None:
-            with contextlib.suppress(OSError):
-                found = os.stat(self._unix_path)
-                if (found.st_dev, found.st_ino) == self._identity:
-                    os.unlink(self._unix_path)
-            self._identity = None
+        """Close all sockets, and remove the unix socket's file, unless another server has replaced it."""
+        self._opened.close()
 
 
-def _tls_context(options: ServeOptions) -> ssl.SSLContext | None:
-    if options.tls_cert is None:
-        if options.tls_key is not None:
-            raise InvalidInputError("A TLS key was given without a certificate")
-        return None
-    for path in filter(None, (options.tls_cert, options.tls_key)):
-        try:
-            open(path, "rb").close()
-        except OSError as error:
-            raise ResourceError(f"The TLS file {path} cannot be read: {error.strerror}", errno=error.errno) from None
+def _tls_context(cert: str, key: str | None) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(options.tls_cert, options.tls_key, password=lambda: "")
-    except (ssl.SSLError, OSError, ValueError) as error:
-        files = " and ".join(filter(None, (options.tls_cert, options.tls_key)))
-        reason = getattr(error, "reason", None) or str(error)
-        msg = f"No TLS certificate with its key (without a passphrase) is in {files}: {reason}"
-        raise ResourceError(msg) from None
+        context.load_cert_chain(cert, key, password=lambda: "")
+    except (OSError, ValueError) as error:
+        files = " and ".join(filter(None, (cert, key)))
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        raise ResourceError(f"No TLS certificate with its key (without a passphrase) is in {files}: {reason}") from None
     return context
 
 
@@ -157,38 +115,51 @@ def _bind_tcp(host: str, port: int) -> list[socket.socket]:
         raise ResourceError(f"Cannot listen on {host}: {getattr(error, 'strerror', None) or error}") from None
     with contextlib.ExitStack() as stack:
         sockets: list[socket.socket] = []
-        for family, kind, number, _, address in dict.fromkeys(found):
+        for family, _, _, _, address in dict.fromkeys(found):
             at = (address[0], port, *address[2:])
             try:
-                sockets.append(stack.enter_context(socket.socket(family, kind, number)))
-                _listen_on(sockets[-1], at)
+                listener = stack.enter_context(socket.create_server(at, family=family, backlog=BACKLOG))
             except OSError as error:
                 if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL) and len(found) > 1:
-                    sockets.pop().close()
-                    continue
-                why = "it is taken by another process" if error.errno == errno.EADDRINUSE else error.strerror
-                msg = f"Cannot listen on port {port} of {address[0]}: {why}"
+                    continue  # such as the IPv6 address of localhost in a container without IPv6
+                msg = f"Cannot listen on port {port} of {address[0]}: {os.strerror(error.errno or 0)}"
                 raise ResourceError(msg, errno=error.errno) from None
-            port = port or int(sockets[-1].getsockname()[1])
+            # Accepted connections inherit these on Linux. They detect a vanished client, and keep a connection without
+            # other traffic alive in the network during a long command. In seconds, but TCP_USER_TIMEOUT in ms.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 120_000)
+            sockets.append(listener)
+            port = port or int(listener.getsockname()[1])
         if not sockets:
             raise ResourceError(f"Cannot listen on {host}: it has no address of this machine")
         stack.pop_all()
     return sockets
 
 
-def _listen_on(listener: socket.socket, address: Any) -> None:
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if listener.family == socket.AF_INET6:
-        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-    # Accepted connections inherit these on Linux. They detect a vanished client, and keep a connection without other
-    # traffic alive in the network during a long command. In seconds, but TCP_USER_TIMEOUT in milliseconds.
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 120_000)
-    listener.bind(address)
-    listener.listen(BACKLOG)
+@contextlib.contextmanager
+def _unix_listener(path: str) -> Iterator[socket.socket]:
+    """Listen on a unix socket that only this user may connect to; in the end, remove its file if it is still there."""
+    _remove_stale(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        old = os.umask(0o177)
+        try:
+            listener.bind(path)
+        except OSError as error:
+            why = "the path is too long" if error.errno is None else os.strerror(error.errno)
+            raise ResourceError(f"Cannot listen on the unix socket {path}: {why}", errno=error.errno) from None
+        finally:
+            os.umask(old)
+        made = os.stat(path)
+        try:
+            listener.listen(BACKLOG)
+            yield listener
+        finally:
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.stat(path), made):
+                    os.unlink(path)
 
 
 def _remove_stale(path: str) -> None:
