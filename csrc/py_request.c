@@ -247,13 +247,7 @@ int swx_py_request_encode(swx_buf *typed, swx_op *op, bool *empty, const char *t
     }
     unsigned spoils = swx_command_spoils(&scan, (const uint8_t *)text, size);
     op->hints = swx_hints_of(&scan, text, size, at->carrier) | (spoils & SWX_SPOILS_BRACE ? SWX_HINT_BRACE : 0);
-    swx_delivery way = swx_command_delivery(&scan, checked > 0);
-    if (way == SWX_DELIVERY_RAW && at->carrier) { /* its terminal stays in canonical mode */
-        bool group =
-            (scan.flags & SWX_SCAN_MULTILINE) && !(scan.flags & SWX_SCAN_EDITING) && !(at->spoils & SWX_SPOILS_BRACE);
-        way = group ? SWX_DELIVERY_TOGETHER : SWX_DELIVERY_EVAL;
-    }
-    way = swx_command_unspoilt(&scan, way, at->spoils);
+    swx_delivery way = swx_command_delivery(&scan, checked > 0, at->spoils, at->carrier);
     at->spoils |= spoils;
     swx_status status = way == SWX_DELIVERY_NONE ? swx_buf_append(typed, "\n", 1)
                                                  : swx_command_encode(way, (const uint8_t *)text, size, typed);

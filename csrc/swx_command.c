@@ -5,106 +5,105 @@
 
 #include "swx_grammar.h"
 
-/* ---- what needs no parser ---- */
+/* ---- the facts ---- */
+
+enum { SEEN_SET = 1 << 30, SEEN_EDITOR = 1 << 29 };
 
 typedef struct {
     const char *text;
     unsigned flags;
 } mention;
 
-enum { SEEN_SET = 1 << 30, SEEN_EDITOR = 1 << 29 };
-
 static unsigned mentioned(const uint8_t *start, size_t size)
 {
-    static const mention words[] = {
-        { "alias", SWX_SCAN_PARSE_STATE },
-        { "unalias", SWX_SCAN_PARSE_STATE },
-        { "BASH_ALIASES", SWX_SCAN_PARSE_STATE },
-        { "shopt", SWX_SCAN_PARSE_STATE },
-        { "posix", SWX_SCAN_PARSE_STATE },
-        { "POSIXLY_CORRECT", SWX_SCAN_PARSE_STATE },
-        { "eval", SWX_SCAN_PARSE_STATE },
-        { "source", SWX_SCAN_PARSE_STATE },
-        { "exec", SWX_SCAN_EXEC },
-        { "stty", SWX_SCAN_STTY },
-        { "reset", SWX_SCAN_STTY },
-        { "tput", SWX_SCAN_STTY },
-        { "PS0", SWX_SCAN_PROMPT },
-        { "PS1", SWX_SCAN_PROMPT },
-        { "PS2", SWX_SCAN_PROMPT },
-        { "PROMPT_COMMAND", SWX_SCAN_PROMPT },
-        { "promptvars", SWX_SCAN_PROMPT },
-        { "activate", SWX_SCAN_PROMPT },
-        { "deactivate", SWX_SCAN_PROMPT },
-        { "conda", SWX_SCAN_PROMPT },
-        { "mamba", SWX_SCAN_PROMPT },
-        { "micromamba", SWX_SCAN_PROMPT },
-        { "starship", SWX_SCAN_PROMPT },
-        { "set", SEEN_SET },
-        { "emacs", SEEN_EDITOR },
-        { "vi", SEEN_EDITOR },
-        { "jobs", SWX_SCAN_JOBS },
-        { "wait", SWX_SCAN_JOBS },
-        { "fg", SWX_SCAN_JOBS },
-        { "bg", SWX_SCAN_JOBS },
-        { "disown", SWX_SCAN_JOBS },
-        { "CHLD", SWX_SCAN_CHLD },
-        { "SIGCHLD", SWX_SCAN_CHLD },
+    enum {
+        PARSE = SWX_SCAN_PARSE_STATE,
+        STTY = SWX_SCAN_STTY,
+        PROMPT = SWX_SCAN_PROMPT,
+        JOBS = SWX_SCAN_JOBS,
+        READS = SWX_SCAN_UNKNOWN,
+        CHLD = SWX_SCAN_CHLD
     };
-    for (size_t i = 0; i < SWX_COUNT(words); i++) {
-        if (same(start, size, words[i].text)) {
-            return words[i].flags;
+    static const mention words[16][9] = {
+        /* by their size */
+        [2] = { { "fg", JOBS }, { "bg", JOBS }, { "vi", SEEN_EDITOR } },
+        [3] = { { "set", SEEN_SET }, { "PS0", PROMPT }, { "PS1", PROMPT }, { "PS2", PROMPT } },
+        [4] = { { "eval", PARSE },
+                { "exec", SWX_SCAN_EXEC },
+                { "stty", STTY },
+                { "tput", STTY },
+                { "jobs", JOBS },
+                { "wait", JOBS | READS },
+                { "read", READS },
+                { "CHLD", CHLD } },
+        [5] = { { "alias", PARSE },
+                { "shopt", PARSE },
+                { "posix", PARSE },
+                { "reset", STTY },
+                { "conda", PROMPT },
+                { "mamba", PROMPT },
+                { "emacs", SEEN_EDITOR } },
+        [6] = { { "source", PARSE }, { "disown", JOBS }, { "select", READS } },
+        [7] = { { "unalias", PARSE }, { "mapfile", READS }, { "SIGCHLD", CHLD } },
+        [8] = { { "activate", PROMPT }, { "starship", PROMPT } },
+        [9] = { { "readarray", READS } },
+        [10] = { { "promptvars", PROMPT }, { "deactivate", PROMPT }, { "micromamba", PROMPT } },
+        [12] = { { "BASH_ALIASES", PARSE } },
+        [14] = { { "PROMPT_COMMAND", PROMPT } },
+        [15] = { { "POSIXLY_CORRECT", PARSE } },
+    };
+    for (const mention *word = words[size < SWX_COUNT(words) ? size : 0]; word->text; word++) {
+        if (*word->text == (char)*start && memcmp(word->text, start, size) == 0) {
+            return word->flags;
         }
     }
     return 0;
 }
 
-/* Bit n of sizes[c]: one of the words has n letters and begins with c.  Few words of a text get past it.
- * Control bytes are noticed on the way. */
+/* The words of the text, and on the way its control bytes. */
 static unsigned mentions(const uint8_t *text, size_t size)
 {
-    static const uint32_t sizes[256] = {
-        ['a'] = 1 << 5 | 1 << 8,  ['u'] = 1 << 7,
-        ['B'] = 1 << 12,          ['s'] = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 8,
-        ['p'] = 1 << 5 | 1 << 10, ['P'] = 1 << 3 | 1 << 14 | 1 << 15,
-        ['e'] = 1 << 4 | 1 << 5,  ['r'] = 1 << 5,
-        ['t'] = 1 << 4,           ['d'] = 1 << 6 | 1 << 10,
-        ['c'] = 1 << 5,           ['m'] = 1 << 5 | 1 << 10,
-        ['v'] = 1 << 2,           ['j'] = 1 << 4,
-        ['w'] = 1 << 4,           ['f'] = 1 << 2,
-        ['b'] = 1 << 2,           ['C'] = 1 << 4,
-        ['S'] = 1 << 7,
-    };
     const uint8_t *at = text, *end = text + size;
     unsigned found = 0, classes = 0;
     while (at < end) {
-        uint8_t class = swx_class[*at];
-        if (!(class & NAME)) {
-            classes |= class;
-            at++;
-            continue;
-        }
         const uint8_t *start = at;
         while (at < end && swx_class[*at] & NAME) {
             at++;
         }
-        size_t length = (size_t)(at - start);
-        if (length < 16 && sizes[*start] & (uint32_t)1 << length) {
-            found |= mentioned(start, length);
+        if (at == start) {
+            classes |= swx_class[*at++];
+        } else {
+            found |= mentioned(start, (size_t)(at - start));
         }
     }
-    return found | (classes & CONTROL ? SWX_SCAN_CONTROL : 0);
+    if (found & SEEN_SET && found & SEEN_EDITOR) {
+        found |= SWX_SCAN_EDITING;
+    }
+    return (found & ~(unsigned)(SEEN_SET | SEEN_EDITOR)) | (classes & CONTROL ? SWX_SCAN_CONTROL : 0);
 }
 
-/* A `.` that could be the command: only asked for when the parser did not get to know. */
+static bool ends_in_backslash(const uint8_t *start, const uint8_t *end)
+{
+    const uint8_t *at = end;
+    while (at > start && at[-1] == '\\') {
+        at--;
+    }
+    return (end - at) & 1;
+}
+
+/* A `.` that could be the command: only asked for when the reader did not get to know. */
 static bool maybe_dot(const uint8_t *text, size_t size)
 {
-    const uint8_t *at = text, *end = text + size;
-    while ((at = memchr(at, '.', (size_t)(end - at)))) {
-        if ((at == text || swx_class[at[-1]] & (BLANK | META)) && at + 1 < end && swx_class[at[1]] & BLANK) {
-            return true;
+    for (size_t i = 0; i < size; i++) {
+        if (text[i] == '.' && (i == 0 || swx_class[text[i - 1]] & (BLANK | META))) {
+            size_t next = i + 1;
+            while (next < size && swx_class[text[next]] & BLANK) {
+                next++;
+            }
+            if (next > i + 1 && next < size && !(swx_class[text[next]] & META) && text[next] != '-') {
+                return true; /* unlike `find . -name` */
+            }
         }
-        at++;
     }
     return false;
 }
@@ -127,7 +126,7 @@ static void trim(const uint8_t *text, size_t size, swx_scan *out)
         while (!documents && at > start && swx_class[text[at - 1]] & BLANK) {
             at--;
         }
-        if (at == start || text[at - 1] != '\n' || odd_backslashes(text + start, text + at - 1)) {
+        if (at == start || text[at - 1] != '\n' || ends_in_backslash(text + start, text + at - 1)) {
             break;
         }
         end = at - 1;
@@ -136,85 +135,40 @@ static void trim(const uint8_t *text, size_t size, swx_scan *out)
     out->body_size = end - start;
 }
 
-static void measure_lines(const uint8_t *text, swx_scan *out)
+static unsigned line_flags(const uint8_t *at, const uint8_t *end)
 {
-    const uint8_t *at = text + out->body_start, *end = at + out->body_size;
+    unsigned flags = 0;
     while (at < end) {
         const uint8_t *found = memchr(at, '\n', (size_t)(end - at));
-        size_t size = (size_t)((found ? found : end) - at) + 1;
-        out->longest = size > out->longest ? size : out->longest;
-        out->flags |= found ? SWX_SCAN_MULTILINE : 0;
+        flags |= found ? SWX_SCAN_MULTILINE : 0;
+        flags |= (found ? found : end) - at >= SWX_LINE_MAX ? SWX_SCAN_LONG_LINE : 0;
         at = found ? found + 1 : end;
     }
-    out->flags |= out->longest > SWX_LINE_MAX ? SWX_SCAN_LONG_LINE : 0;
-}
-
-static void parse(const uint8_t *text, size_t size, swx_scan *out)
-{
-    parser p = { .at = text, .end = text + size };
-    size_t count = 0;
-    bool fine = swx_parse_list(&p, &count) && at_end(&p) && !p.pending;
-    out->verdict = !fine ? SWX_UNSURE : count ? SWX_COMPLETE : SWX_EMPTY;
-    out->stop = (size_t)(p.at - text);
-    out->flags |= p.dot ? SWX_SCAN_PARSE_STATE : 0;
-    out->flags |= p.background ? SWX_SCAN_BACKGROUND : 0;
-    out->flags |= p.unknown || !fine ? SWX_SCAN_UNKNOWN : 0;
+    return flags;
 }
 
 void swx_command_scan(const uint8_t *text, size_t size, swx_scan *out)
 {
     static const uint8_t nothing[1] = { 0 };
     text = size ? text : nothing;
-    *out = (swx_scan){ .verdict = SWX_UNSURE };
     trim(text, size, out);
-    measure_lines(text, out);
-    unsigned found = mentions(text, size);
-    if (found & SEEN_SET && found & SEEN_EDITOR) {
-        out->flags |= SWX_SCAN_EDITING;
-    }
-    out->flags |= found & ~(unsigned)(SEEN_SET | SEEN_EDITOR);
-    if (out->flags & SWX_SCAN_CONTROL && memchr(text, 0, size)) {
-        out->flags |= SWX_SCAN_NUL;
-    } else {
-        parse(text, size, out);
-        out->verdict = out->body_size ? out->verdict : SWX_EMPTY;
-    }
+    const uint8_t *start = text + out->body_start, *end = start + out->body_size;
+    out->flags = mentions(text, size) | line_flags(start, end);
+    out->flags |= memchr(text, 0, size) ? SWX_SCAN_NUL : 0;
+    size_t stop = 0;
+    out->verdict = out->flags & SWX_SCAN_NUL ? SWX_UNSURE : swx_grammar_read(start, out->body_size, &out->flags, &stop);
     if (out->verdict == SWX_UNSURE) {
-        const uint8_t *start = text + out->body_start, *end = start + out->body_size;
+        out->flags |= SWX_SCAN_UNKNOWN;
+        out->flags |= ends_in_backslash(start, end) ? SWX_SCAN_BACKSLASH_END : 0;
         /* in the last line: no here-document has begun there, or it would be at the end */
-        const uint8_t *stop = text + out->stop;
-        out->flags |= odd_backslashes(start, end) ? SWX_SCAN_BACKSLASH_END : 0;
-        out->flags |= stop < end && !memchr(stop, '\n', (size_t)(end - stop)) ? SWX_SCAN_LINE_END : 0;
+        out->flags |=
+            stop < out->body_size && !memchr(start + stop, '\n', out->body_size - stop) ? SWX_SCAN_LINE_END : 0;
         out->flags |= memchr(text, '&', size) ? SWX_SCAN_BACKGROUND : 0;
         out->flags |= maybe_dot(text, size) ? SWX_SCAN_PARSE_STATE : 0;
     }
 }
 
 /* ---- delivery ---- */
-
-swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted)
-{
-    if (scan->flags & SWX_SCAN_NUL) {
-        return SWX_DELIVERY_REFUSE;
-    }
-    if (scan->verdict == SWX_EMPTY) {
-        return SWX_DELIVERY_NONE;
-    }
-    if (scan->flags & SWX_SCAN_BACKSLASH_END && !(scan->flags & SWX_SCAN_LINE_END) && !accepted) {
-        return SWX_DELIVERY_DOCUMENT; /* bash accepts it but for a here-document that the text's end ends */
-    }
-    if (scan->flags & SWX_SCAN_BACKSLASH_END || (scan->verdict != SWX_COMPLETE && !accepted)) {
-        return SWX_DELIVERY_EVAL;
-    }
-    const unsigned late = scan->flags & (SWX_SCAN_PARSE_STATE | SWX_SCAN_EDITING);
-    if (scan->flags & SWX_SCAN_MULTILINE && late == SWX_SCAN_PARSE_STATE) {
-        return SWX_DELIVERY_EVAL;
-    }
-    if (scan->flags & (SWX_SCAN_CONTROL | SWX_SCAN_LONG_LINE)) {
-        return SWX_DELIVERY_RAW;
-    }
-    return scan->flags & SWX_SCAN_MULTILINE ? SWX_DELIVERY_GROUP : SWX_DELIVERY_PLAIN;
-}
 
 static bool names(const uint8_t *text, size_t size, const char *part)
 {
@@ -233,25 +187,32 @@ unsigned swx_command_spoils(const swx_scan *scan, const uint8_t *text, size_t si
     return spoils;
 }
 
-swx_delivery swx_command_unspoilt(const swx_scan *scan, swx_delivery way, unsigned spoils)
+swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted, unsigned spoils, bool carrier)
 {
-    bool group = way == SWX_DELIVERY_GROUP || way == SWX_DELIVERY_RAW;
-    if (group && (spoils & SWX_SPOILS_GROUP) && !(scan->flags & SWX_SCAN_EDITING)) {
+    const unsigned flags = scan->flags;
+    const bool editing = flags & SWX_SCAN_EDITING, several = flags & SWX_SCAN_MULTILINE;
+    if (scan->verdict == SWX_EMPTY) {
+        return SWX_DELIVERY_NONE;
+    }
+    swx_delivery way = several ? SWX_DELIVERY_GROUP : SWX_DELIVERY_PLAIN;
+    if (flags & SWX_SCAN_BACKSLASH_END && !(flags & SWX_SCAN_LINE_END) && !accepted) {
+        way = SWX_DELIVERY_DOCUMENT; /* bash accepts it but for a here-document that the text's end ends */
+    } else if (flags & SWX_SCAN_BACKSLASH_END || (scan->verdict != SWX_COMPLETE && !accepted) ||
+               (several && flags & SWX_SCAN_PARSE_STATE && !editing)) {
+        way = SWX_DELIVERY_EVAL;
+    } else if (flags & (SWX_SCAN_CONTROL | SWX_SCAN_LONG_LINE)) {
+        way = SWX_DELIVERY_RAW;
+        if (carrier) { /* its terminal stays in canonical mode */
+            way = several && !editing && !(spoils & SWX_SPOILS_BRACE) ? SWX_DELIVERY_TOGETHER : SWX_DELIVERY_EVAL;
+        }
+    }
+    if ((way == SWX_DELIVERY_GROUP || way == SWX_DELIVERY_RAW) && spoils & SWX_SPOILS_GROUP && !editing) {
         way = spoils & SWX_SPOILS_BRACE ? SWX_DELIVERY_EVAL : SWX_DELIVERY_TOGETHER;
     }
-    return (spoils & SWX_SPOILS_EVAL) && way >= SWX_DELIVERY_EVAL ? SWX_DELIVERY_SOURCE : way;
+    return way >= SWX_DELIVERY_EVAL && spoils & SWX_SPOILS_EVAL ? SWX_DELIVERY_SOURCE : way;
 }
 
-enum { PIECE = 4000 /* bytes of a typed line before its end; the longest escape and `'\` newline fit above */ };
-
-size_t swx_command_bound(swx_delivery way, size_t size)
-{
-    if (size > SIZE_MAX / 8) {
-        return SIZE_MAX;
-    }
-    size += 4; /* the group's */
-    return way >= SWX_DELIVERY_EVAL ? 4 * size + 4 * size / (PIECE - 16) * 5 + 64 : size + 1;
-}
+enum { PIECE = 4000 /* bytes of a typed line before its end; the longest escape, ending and `'\` newline fit above */ };
 
 /* Writes one byte of a $'...' piece, returns the bytes written, at most 4. */
 static size_t escape(uint8_t c, uint8_t *out)
@@ -271,86 +232,58 @@ static size_t escape(uint8_t c, uint8_t *out)
     return 4;
 }
 
-static swx_status deliver_eval(swx_delivery way, const uint8_t *text, size_t size, swx_buf *out)
+static swx_status append(swx_buf *out, const char *text) { return swx_buf_append(out, text, strlen(text)); }
+
+static swx_status encode_quoted(swx_delivery way, const uint8_t *text, size_t size, swx_buf *out)
 {
-    uint8_t line[PIECE + 16];
+    const bool source = way == SWX_DELIVERY_SOURCE;
     /* Quoted, because an alias may have any name. */
-    const char *start = way == SWX_DELIVERY_SOURCE ? "\\builtin source <(\\builtin printf %s $'"
-                        : size && text[0] == '-'   ? "\\builtin eval -- $'"
-                                                   : "\\builtin eval $'";
-    const char *end = way == SWX_DELIVERY_SOURCE ? "')\n" : "'\n";
-    size_t used = strlen(start), at = 0;
-    swx_status status = SWX_OK;
-    /* At the end of an eval a backslash that quotes nothing makes bash 5.2 go on reading at the terminal, with a stale
-     * prompt.  Twice it is one; in a here-document it is text, and a newline ends its line. */
-    const char *ending = way == SWX_DELIVERY_SOURCE || !odd_backslashes(text, text + size) ? ""
-                         : way == SWX_DELIVERY_DOCUMENT                                    ? "\\n"
-                                                                                           : "\\\\";
-    memcpy(line, start, used);
-    while (status == SWX_OK) {
+    swx_status status = append(out, source                   ? "\\builtin source <(\\builtin printf %s $'"
+                                    : size && text[0] == '-' ? "\\builtin eval -- $'"
+                                                             : "\\builtin eval $'");
+    uint8_t line[PIECE + 4];
+    for (size_t at = 0; status == SWX_OK && at < size;) {
+        size_t used = 0;
+        status = at ? append(out, "'\\\n$'") : SWX_OK;
         while (at < size && used < PIECE) {
             used += escape(text[at++], line + used);
         }
-        bool last = at == size;
-        if (last) {
-            memcpy(line + used, ending, strlen(ending));
-            used += strlen(ending);
-        }
-        const char *rest = last ? end : "'\\\n";
-        memcpy(line + used, rest, strlen(rest));
-        status = swx_buf_append(out, line, used + strlen(rest));
-        if (last) {
-            break;
-        }
-        memcpy(line, "$'", 2);
-        used = 2;
+        status = status == SWX_OK ? swx_buf_append(out, line, used) : status;
     }
-    return status;
+    /* At the end of an eval a backslash that quotes nothing makes bash 5.2 go on reading at the terminal, with a stale
+     * prompt.  Twice it is one; in a here-document it is text, and a newline ends its line. */
+    if (status == SWX_OK && !source && ends_in_backslash(text, text + size)) {
+        status = append(out, way == SWX_DELIVERY_DOCUMENT ? "\\n" : "\\\\");
+    }
+    return status == SWX_OK ? append(out, source ? "')\n" : "'\n") : status;
 }
 
-static swx_status deliver_body(swx_delivery way, const uint8_t *text, size_t size, swx_buf *out)
+static swx_status encode_body(swx_delivery way, const uint8_t *text, size_t size, swx_buf *out)
 {
-    swx_scan scan = { 0 };
+    swx_scan scan;
     trim(text, size, &scan);
-    bool group = way != SWX_DELIVERY_PLAIN;
-    swx_status status = group ? swx_buf_append(out, "{\n", 2) : SWX_OK;
-    if (status == SWX_OK) {
-        status = swx_buf_append(out, text + scan.body_start, scan.body_size);
-    }
-    if (status == SWX_OK) {
-        status = group ? swx_buf_append(out, "\n}\n", 3) : swx_buf_append(out, "\n", 1);
-    }
-    return status;
-}
-
-static swx_status deliver_together(const uint8_t *text, size_t size, swx_buf *out)
-{
-    swx_buf group;
-    swx_buf_init(&group, out->limit);
-    swx_status status = deliver_body(SWX_DELIVERY_GROUP, text, size, &group);
-    status = status == SWX_OK ? deliver_eval(SWX_DELIVERY_EVAL, group.data, group.size - 1, out) : status;
-    swx_buf_free(&group);
-    return status;
+    const bool group = way != SWX_DELIVERY_PLAIN;
+    swx_status status = append(out, group ? "{\n" : "");
+    status = status == SWX_OK ? swx_buf_append(out, text + scan.body_start, scan.body_size) : status;
+    return status == SWX_OK ? append(out, group ? "\n}\n" : "\n") : status;
 }
 
 swx_status swx_command_encode(swx_delivery way, const uint8_t *text, size_t size, swx_buf *out)
 {
-    if (way < SWX_DELIVERY_PLAIN || way > SWX_DELIVERY_SOURCE || (size && memchr(text, 0, size))) {
-        return SWX_EINVAL;
-    }
-    if (swx_buf_dropped(out) || swx_command_bound(way, size) > out->limit - out->size) {
-        return SWX_ELIMIT;
-    }
     static const uint8_t nothing[1] = { 0 };
     text = size ? text : nothing;
-    size_t held = out->size;
-    uint64_t total = out->total;
-    swx_status status = way == SWX_DELIVERY_TOGETHER ? deliver_together(text, size, out)
-                        : way >= SWX_DELIVERY_EVAL   ? deliver_eval(way, text, size, out)
-                                                     : deliver_body(way, text, size, out);
-    if (status != SWX_OK) {
-        out->size = held;
-        out->total = total;
+    if (way == SWX_DELIVERY_NONE || memchr(text, 0, size)) {
+        return SWX_EINVAL;
     }
-    return status;
+    swx_status status;
+    if (way == SWX_DELIVERY_TOGETHER) {
+        swx_buf group;
+        swx_buf_init(&group, out->limit);
+        status = encode_body(SWX_DELIVERY_GROUP, text, size, &group);
+        status = status == SWX_OK ? encode_quoted(SWX_DELIVERY_EVAL, group.data, group.size - 1, out) : status;
+        swx_buf_free(&group);
+    } else {
+        status = (way >= SWX_DELIVERY_EVAL ? encode_quoted : encode_body)(way, text, size, out);
+    }
+    return status == SWX_OK && swx_buf_dropped(out) ? SWX_ELIMIT : status;
 }

@@ -1,18 +1,13 @@
 /* swx_command.h: is this text a complete bash command, and how does it get to a shell that reads a terminal?
  *
- * Two questions are answered without starting a process:
+ *   text --- swx_command_scan ---> verdict, flags --- swx_command_delivery ---> way --- swx_command_encode ---> bytes
  *
- *   text --- swx_command_scan ---> verdict + flags --- swx_command_delivery ---> way --- swx_command_encode ---> bytes
- * to type
+ * No process is started for this.  The scan is conservative: whatever swx_grammar.h does not prove is SWX_UNSURE, and
+ * the caller asks `bash -n`.  It assumes bash's default parsing: no aliases, no posix mode, no extglob, and a locale in
+ * which ASCII bytes are never part of a longer character (UTF-8, ISO 8859, C; not Shift-JIS, GBK or Big5).
  *
- * The scanner is a recursive-descent parser of the part of bash's grammar that people and agents write.  It is
- * conservative: whatever it does not know for certain is SWX_UNSURE, and the caller asks `bash -n`.  The rules follow
- * the POSIX shell grammar, the Bash Reference Manual, and the behaviour of bash 5.2 (the differential tests hold the
- * two together).  It assumes bash's default parsing: no aliases, no posix mode, no extglob outside of [[ ]], and a
- * locale in which ASCII bytes are never part of a longer character (UTF-8, ISO 8859, C; not Shift-JIS, GBK or Big5).
- *
- * Time is linear in the text (a few passes of memory speed, one of parsing); no memory is allocated by the scan.
- * Everything here is a pure function of its arguments and may be called from any thread.
+ * Time is linear in the text, and the scan allocates nothing.  Everything here is a pure function of its arguments and
+ * may be called from any thread.
  */
 #ifndef SWX_COMMAND_H
 #define SWX_COMMAND_H
@@ -23,7 +18,7 @@
 typedef enum {
     SWX_EMPTY,    /* blanks, newlines and comments only: nothing would run */
     SWX_COMPLETE, /* `bash -n` accepts it without a warning, and it needs no further line */
-    SWX_UNSURE    /* wrong, incomplete, or outside of what the scanner knows: ask bash */
+    SWX_UNSURE    /* wrong, incomplete, or outside of what is proved: ask bash */
 } swx_verdict;
 
 /* Facts about the text, each independent of the verdict.  A "mention" is a maximal run of letters, digits and
@@ -33,34 +28,25 @@ enum {
     SWX_SCAN_CONTROL = 1 << 1,       /* a byte below 0x20 other than tab and newline, or 0x7f */
     SWX_SCAN_NUL = 1 << 2,           /* a NUL byte: no shell can be given this text */
     SWX_SCAN_LONG_LINE = 1 << 3,     /* a line of the body exceeds SWX_LINE_MAX with its newline */
-    SWX_SCAN_BACKSLASH_END = 1 << 4, /* the body ends in an odd number of backslashes and not in a comment */
-    SWX_SCAN_PARSE_STATE =
-        1 << 5,                   /* mentions alias, unalias, BASH_ALIASES, shopt, posix, POSIXLY_CORRECT, eval, source,
-                                     or runs `.`: a later line may have to be parsed after an earlier one has run */
-    SWX_SCAN_EXEC = 1 << 6,       /* mentions exec */
-    SWX_SCAN_STTY = 1 << 7,       /* mentions stty, reset, tput */
-    SWX_SCAN_PROMPT = 1 << 8,     /* mentions PS0, PS1, PS2, PROMPT_COMMAND, promptvars, activate, deactivate, conda,
-                                     mamba, micromamba, starship */
-    SWX_SCAN_BACKGROUND = 1 << 9, /* runs something with `&` (when UNSURE: holds any `&`) */
-    SWX_SCAN_CHLD = 1 << 12,      /* mentions CHLD, SIGCHLD: may trap it */
-    /* mentions jobs, wait, fg, bg, disown: may print job lines itself, or end a job without one */
-    SWX_SCAN_JOBS = 1 << 11,
-    /* runs something that may read or wait in the shell itself: a function of elsewhere, an alias, `read` */
-    SWX_SCAN_UNKNOWN = 1 << 13,
-    SWX_SCAN_LINE_END = 1 << 14, /* with BACKSLASH_END: that is in a command's line, and in no here-document */
-    SWX_SCAN_EDITING = 1 << 10   /* mentions set together with emacs or vi: may turn readline on; never put it into an
-                                    eval (bash 5.2 crashes there) when another way is open */
+    SWX_SCAN_BACKSLASH_END = 1 << 4, /* UNSURE, and the body ends in an odd number of backslashes */
+    SWX_SCAN_LINE_END = 1 << 5,      /* with BACKSLASH_END: that is in a command's line, and in no here-document */
+    SWX_SCAN_BACKGROUND = 1 << 6,    /* runs something with `&` (when UNSURE: holds any `&`) */
+    SWX_SCAN_PARSE_STATE = 1 << 7,   /* mentions what changes how later lines are parsed (alias, shopt, eval, source and
+                                        their like), or runs `.`: the text may have to be parsed line by line */
+    SWX_SCAN_EXEC = 1 << 8,          /* mentions exec */
+    SWX_SCAN_STTY = 1 << 9,          /* mentions stty, reset, tput */
+    SWX_SCAN_PROMPT = 1 << 10,       /* mentions a prompt's variable, or what sets one (activate, conda, ...) */
+    SWX_SCAN_CHLD = 1 << 11,         /* mentions CHLD, SIGCHLD: may trap it */
+    SWX_SCAN_JOBS = 1 << 12,         /* mentions jobs, wait, fg, bg, disown: may print job lines itself, or end a job
+                                        without one */
+    SWX_SCAN_UNKNOWN = 1 << 13, /* may read or wait in the shell itself: mentions read, wait and their like, or runs
+                                   what may be a function or an alias; or UNSURE */
+    SWX_SCAN_EDITING = 1 << 14  /* mentions set together with emacs or vi: may turn readline on; never put it into
+                                   an eval (bash 5.2 crashes there) when another way is open */
 };
 
 /* A canonical terminal cuts longer lines without a word (Linux: N_TTY_BUF_SIZE 4096). Bytes, newline included. */
 #define SWX_LINE_MAX 4095
-
-/* Nesting of compound commands, substitutions and parameter expansions that is followed; deeper is SWX_UNSURE.
- * One level costs at most about 1 KiB of stack. */
-#define SWX_COMMAND_DEPTH 48
-
-/* Here-documents that may be open at the same newline; more is SWX_UNSURE. */
-#define SWX_COMMAND_HEREDOCS 8
 
 /* The body is the text without leading blanks and newlines and without trailing newlines and blank lines.
  * (Blanks at the end of its last line stay, and so does a newline after a backslash: both can matter.  So do blank
@@ -70,8 +56,6 @@ typedef struct {
     unsigned flags;
     size_t body_start; /* offset of the body in the text */
     size_t body_size;  /* its bytes, no newline at the end */
-    size_t longest;    /* bytes of the body's longest line, newline included */
-    size_t stop;       /* offset at which an UNSURE parse gave up; the text's size otherwise */
 } swx_scan;
 
 /* Never fails.  text may be NULL when size is 0. */
@@ -89,22 +73,8 @@ typedef enum {
     /* EVAL of what GROUP types: parsed whole, and what ends one of its commands ends all of it */
     SWX_DELIVERY_TOGETHER,
     SWX_DELIVERY_DOCUMENT, /* EVAL of a text that ends in a backslash inside of a here-document */
-    SWX_DELIVERY_SOURCE,   /* as EVAL, but source <(builtin printf %s $'...'): for a shell whose eval is disabled */
-    SWX_DELIVERY_REFUSE    /* holds a NUL byte */
+    SWX_DELIVERY_SOURCE    /* as EVAL, but source <(builtin printf %s $'...'): for a shell whose eval is disabled */
 } swx_delivery;
-
-/* Chooses the way in.  accepted: `bash -n` accepted the text without a warning (in particular without "here-document
- * delimited by end-of-file"); only asked for when the verdict is SWX_UNSURE.
- *
- *   NUL byte                                                   -> REFUSE
- *   EMPTY                                                      -> NONE
- *   a final backslash in a here-document, not accepted          -> DOCUMENT
- *   a final backslash, or neither COMPLETE nor accepted         -> EVAL
- *   several lines and PARSE_STATE (and not EDITING)            -> EVAL
- *   control bytes or a long line                               -> RAW
- *   one line                                                   -> PLAIN
- *   several lines                                              -> GROUP                                             */
-swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted);
 
 /* What a text may do to the words by which later ones are typed: GROUP, it defines an alias and holds a brace (then
  * BRACE too), or a trap on SIGCHLD, which makes bash 5.2 take a reserved word at a line's beginning for a command;
@@ -112,8 +82,23 @@ swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted);
 typedef enum { SWX_SPOILS_GROUP = 1, SWX_SPOILS_EVAL = 2, SWX_SPOILS_BRACE = 4 } swx_spoils;
 unsigned swx_command_spoils(const swx_scan *scan, const uint8_t *text, size_t size);
 
-/* The way in for a shell of which the texts so far may have spoilt that. */
-swx_delivery swx_command_unspoilt(const swx_scan *scan, swx_delivery way, unsigned spoils);
+/* Chooses the way in for a text without a NUL byte.
+ *
+ * accepted: `bash -n` accepted the text without a warning (in particular without "here-document delimited by
+ * end-of-file"); only asked for when the verdict is SWX_UNSURE.  spoils: what the texts so far have spoilt.
+ * carrier: the terminal is that of a carrier, which is never in raw mode.
+ *
+ *   EMPTY                                              -> NONE
+ *   a final backslash in a here-document, not accepted -> DOCUMENT
+ *   a final backslash, or neither COMPLETE nor accepted -> EVAL
+ *   several lines and PARSE_STATE (and not EDITING)    -> EVAL
+ *   control bytes or a long line                       -> RAW, behind a carrier TOGETHER
+ *   several lines                                      -> GROUP
+ *   one line                                           -> PLAIN
+ *
+ * Where GROUP is spoilt, it and RAW become TOGETHER unless EDITING.  TOGETHER is EVAL where BRACE is spoilt, and behind
+ * a carrier for one line and with EDITING.  Where EVAL is spoilt, all that is made of it becomes SOURCE. */
+swx_delivery swx_command_delivery(const swx_scan *scan, bool accepted, unsigned spoils, bool carrier);
 
 /* Appends the exact bytes to type, final newline included, to out.  PLAIN, GROUP and RAW type the body, the others the
  * whole text.
@@ -125,11 +110,8 @@ swx_delivery swx_command_unspoilt(const swx_scan *scan, swx_delivery way, unsign
  * that begins with `-` gets `builtin eval -- `.  One that ends in an odd number of backslashes gets another one,
  * DOCUMENT a newline: at its very end a backslash that quotes nothing would make bash go on reading at the terminal.
  *
- * SWX_OK; SWX_EINVAL: a NUL byte, or way is NONE or REFUSE; SWX_ELIMIT: swx_command_bound bytes exceed what is left of
- * out->limit; SWX_ENOMEM.  On an error out is as it was. */
+ * SWX_OK; SWX_EINVAL: a NUL byte, or way is NONE; SWX_ELIMIT: it exceeds out->limit; SWX_ENOMEM.  After an error out
+ * may hold a part of it. */
 swx_status swx_command_encode(swx_delivery way, const uint8_t *text, size_t size, swx_buf *out);
-
-/* The most bytes that swx_command_encode appends for a text of this size; SIZE_MAX when that overflows. */
-size_t swx_command_bound(swx_delivery way, size_t size);
 
 #endif

@@ -651,3 +651,17 @@ bool swx_parse_list(parser *p, size_t *count)
         }
     }
 }
+
+swx_verdict swx_grammar_read(const uint8_t *text, size_t size, unsigned *flags, size_t *stop)
+{
+    parser p = { .at = text, .end = text + size };
+    size_t count = 0;
+    bool fine = swx_parse_list(&p, &count) && at_end(&p) && !p.pending;
+    *stop = (size_t)(p.at - text);
+    if (!fine) {
+        return SWX_UNSURE;
+    }
+    *flags |= (p.dot ? SWX_SCAN_PARSE_STATE : 0) | (p.background ? SWX_SCAN_BACKGROUND : 0) |
+              (p.unknown ? SWX_SCAN_UNKNOWN : 0);
+    return count ? SWX_COMPLETE : SWX_EMPTY;
+}

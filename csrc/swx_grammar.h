@@ -10,6 +10,13 @@
 
 #include "swx_command.h"
 
+/* Nesting of compound commands, substitutions and parameter expansions that is followed; deeper is SWX_UNSURE.
+ * One level costs at most about 1 KiB of stack. */
+#define SWX_COMMAND_DEPTH 48
+
+/* Here-documents that may be open at the same newline; more is SWX_UNSURE. */
+#define SWX_COMMAND_HEREDOCS 8
+
 typedef struct {
     const uint8_t *start; /* the delimiter, its quotes taken off */
     size_t size;
@@ -84,6 +91,7 @@ static inline bool same(const uint8_t *text, size_t size, const char *literal)
     return size && *text == (uint8_t)*literal && size == strlen(literal) && memcmp(text, literal, size) == 0;
 }
 
+/* Whether a text ends in an odd number of backslashes. */
 static inline bool odd_backslashes(const uint8_t *start, const uint8_t *end)
 {
     const uint8_t *at = end;
@@ -144,5 +152,11 @@ bool swx_parse_redirections(parser *p, bool *any);
 
 /* Commands up to the end, a closing word, `)`, or `;;`, none of them consumed. */
 bool swx_parse_list(parser *p, size_t *count);
+
+/* Reads a text that has no NUL byte; text is not NULL.
+ *
+ * EMPTY or COMPLETE: adds to *flags what it has seen of SWX_SCAN_BACKGROUND, SWX_SCAN_PARSE_STATE (it runs `.`) and
+ * SWX_SCAN_UNKNOWN.  UNSURE: *stop is the offset at which it gave up. */
+swx_verdict swx_grammar_read(const uint8_t *text, size_t size, unsigned *flags, size_t *stop);
 
 #endif

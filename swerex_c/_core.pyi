@@ -13,7 +13,6 @@ from typing_extensions import Buffer
 _End: TypeAlias = Literal[
     "none", "done", "matched", "timeout", "quiet", "died", "lost", "closed", "cancelled", "memory", "costly", "system"
 ]
-_Way: TypeAlias = Literal["plain", "group", "eval"]
 
 # ---- the module
 
@@ -225,12 +224,9 @@ class Strip:
 
 # ---- commands
 
-# (verdict, SCAN_* flags, body_start, body_size, longest, stop); the numbers are bytes of the UTF-8 text.
-def scan(command: str | bytes, /) -> tuple[Literal["empty", "complete", "unsure"], int, int, int, int, int]: ...
-def delivery(
-    command: str | bytes, accepted: bool = False, /
-) -> Literal["none", "plain", "group", "eval", "refuse"]: ...
-def quote(way: _Way, command: str | bytes, /) -> bytes: ...  # ValueError for a NUL byte
+# (verdict, SCAN_* flags)
+def scan(command: str | bytes, /) -> tuple[Literal["empty", "complete", "unsure"], int]: ...
+def quote(command: str | bytes, /) -> bytes: ...  # what is typed to eval it; ValueError for a NUL byte
 
 SCAN_MULTILINE: Final[int]
 SCAN_CONTROL: Final[int]

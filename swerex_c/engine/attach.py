@@ -451,7 +451,7 @@ class _Verdict(Enum):
 def _judge(text: str) -> tuple[_Verdict, bytes]:
     """Return the verdict on the lines so far, and the message of bash about them."""
     data = os.fsencode(text)
-    verdict, flags = _core.scan(data)[:2]
+    verdict, flags = _core.scan(data)
     if flags & _core.SCAN_NUL:
         return _Verdict.WRONG, b"a command cannot contain a NUL byte\n"
     if flags & _core.SCAN_BACKSLASH_END:

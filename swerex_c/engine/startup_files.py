@@ -138,12 +138,12 @@ def sandbox_startup_script(request: CreateBashSessionRequest, missing: str) -> b
         lines.append("builtin export " + " ".join(f"{k}={shlex.quote(v)}" for k, v in variables.items()))
     if request.cwd is not None:
         lines.append(f"builtin cd -- {shlex.quote(request.cwd)} 2>/dev/null || {fail % 0}; builtin unset OLDPWD")
-    script = b"".join(_core.quote("eval", encode(line)) for line in lines) + encode(_STARTUP)
+    script = b"".join(_core.quote(encode(line)) for line in lines) + encode(_STARTUP)
     for number, name in enumerate(request.startup_source, 1):
         file = _quoted_path(name)
         otherwise = ":" if _may_be_missing(name) else fail % number
         line = f"if [[ -e {file} ]]; then . {file}; else {otherwise}; fi"
-        script += _core.quote("eval", encode(line)) if len(line) > 900 else encode(line + "\n")
+        script += _core.quote(encode(line)) if len(line) > 900 else encode(line + "\n")
     return script + encode(_NO_LOGOUT + "\n")
 
 

@@ -133,7 +133,7 @@ def split_bash_command(inpt: str) -> list[str]:
     for line in inpt.strip().splitlines():
         pending.append(line)
         text = "\n".join(pending)
-        verdict, flags = _core.scan(encode(text))[:2]
+        verdict, flags = _core.scan(encode(text))
         if flags & _core.SCAN_BACKSLASH_END:
             continue
         if verdict == "empty":

@@ -29,8 +29,8 @@ static swx_scan scan_guarded(const guarded *g, const char *text, size_t size)
     swx_command_scan(place, size, &at_end);
     memmove(g->pages + g->page, place, size);
     swx_command_scan(g->pages + g->page, size, &at_start);
-    CHECK(at_end.verdict == at_start.verdict && at_end.flags == at_start.flags && at_end.stop == at_start.stop);
-    CHECK(at_end.stop <= size && at_end.body_start + at_end.body_size <= size);
+    CHECK(at_end.verdict == at_start.verdict && at_end.flags == at_start.flags);
+    CHECK(at_end.body_start + at_end.body_size <= size);
     return at_end;
 }
 
@@ -107,9 +107,84 @@ static void test_empty(void)
     swx_scan scan;
     swx_command_scan(NULL, 0, &scan);
     CHECK(scan.verdict == SWX_EMPTY && scan.flags == 0 && scan.body_size == 0);
-    CHECK(swx_command_delivery(&scan, false) == SWX_DELIVERY_NONE);
     swx_command_scan((const uint8_t *)" # a\n\t\n", 7, &scan);
     CHECK(scan.verdict == SWX_EMPTY && scan.body_start == 1 && scan.body_size == 3);
+    swx_command_scan((const uint8_t *)"\n \n a \nb  \n\n \n", 14, &scan);
+    CHECK(scan.verdict == SWX_COMPLETE && scan.body_start == 4 && scan.body_size == 6);
+}
+
+static void test_mentions(void)
+{
+    static const struct {
+        unsigned flags;
+        const char *words;
+    } mentions[] = {
+        { SWX_SCAN_PARSE_STATE, "alias unalias BASH_ALIASES shopt posix POSIXLY_CORRECT eval source" },
+        { SWX_SCAN_EXEC, "exec" },
+        { SWX_SCAN_STTY, "stty reset tput" },
+        { SWX_SCAN_PROMPT,
+          "PS0 PS1 PS2 PROMPT_COMMAND promptvars starship activate deactivate conda mamba micromamba" },
+        { SWX_SCAN_JOBS, "jobs wait fg bg disown" },
+        { SWX_SCAN_UNKNOWN, "wait read readarray mapfile select" },
+        { SWX_SCAN_CHLD, "CHLD SIGCHLD" },
+    };
+    for (size_t i = 0; i < SWX_COUNT(mentions); i++) {
+        char words[128], *rest = words;
+        strcpy(words, mentions[i].words);
+        for (char *word; (word = strsep(&rest, " "));) {
+            char text[64];
+            swx_scan scan;
+            snprintf(text, sizeof(text), "echo 'a/%s-'", word);
+            swx_command_scan((const uint8_t *)text, strlen(text), &scan);
+            CHECK((scan.flags & mentions[i].flags) == mentions[i].flags);
+            snprintf(text, sizeof(text), "echo x%s _%s %sx", word, word, word);
+            swx_command_scan((const uint8_t *)text, strlen(text), &scan);
+            CHECK(scan.flags == 0);
+        }
+    }
+}
+
+static void expect_way(const char *text, bool accepted, unsigned spoils, bool carrier, swx_delivery way)
+{
+    swx_scan scan;
+    swx_command_scan((const uint8_t *)text, strlen(text), &scan);
+    CHECK(swx_command_delivery(&scan, accepted, spoils, carrier) == way);
+}
+
+static void test_delivery(void)
+{
+    static char line[4097], two[4099];
+    const unsigned spoilt = SWX_SPOILS_GROUP, brace = SWX_SPOILS_GROUP | SWX_SPOILS_BRACE;
+    memset(line, 'x', 4095);
+    snprintf(two, sizeof(two), "%s\ny", line);
+    expect_way("", false, 0, false, SWX_DELIVERY_NONE);
+    expect_way("# only\n# comments", false, 0, false, SWX_DELIVERY_NONE);
+    expect_way(" \\\n", false, 0, false, SWX_DELIVERY_NONE);
+    expect_way("echo hi", false, 0, false, SWX_DELIVERY_PLAIN);
+    expect_way(line + 1, false, 0, false, SWX_DELIVERY_PLAIN);
+    expect_way("coproc x", false, 0, false, SWX_DELIVERY_EVAL);
+    expect_way("coproc x", true, 0, false, SWX_DELIVERY_PLAIN);
+    expect_way("coproc x\ny", true, 0, false, SWX_DELIVERY_GROUP);
+    expect_way("a\nb", false, 0, false, SWX_DELIVERY_GROUP);
+    expect_way("a\nb", false, spoilt, false, SWX_DELIVERY_TOGETHER);
+    expect_way("a\nb", false, brace, false, SWX_DELIVERY_EVAL);
+    expect_way("alias a=b; a", false, 0, false, SWX_DELIVERY_PLAIN);
+    expect_way("alias a=b\na", false, 0, false, SWX_DELIVERY_EVAL);
+    expect_way("alias a=b\na", false, SWX_SPOILS_EVAL, false, SWX_DELIVERY_SOURCE);
+    expect_way("alias a=b\nset -o vi", false, 0, false, SWX_DELIVERY_GROUP);
+    expect_way("alias a=b\nset -o vi", false, brace, false, SWX_DELIVERY_GROUP);
+    expect_way("a\rb", false, 0, false, SWX_DELIVERY_RAW);
+    expect_way("a\rb\nalias x", false, 0, false, SWX_DELIVERY_EVAL);
+    expect_way("a \\", true, 0, false, SWX_DELIVERY_EVAL);
+    expect_way("a <<E \\", false, 0, false, SWX_DELIVERY_EVAL);
+    expect_way("a <<E\nb\\", false, 0, false, SWX_DELIVERY_DOCUMENT);
+    expect_way(line, false, 0, false, SWX_DELIVERY_RAW);
+    expect_way(line, false, 0, true, SWX_DELIVERY_EVAL);
+    expect_way(line, false, SWX_SPOILS_EVAL, true, SWX_DELIVERY_SOURCE);
+    expect_way(line, false, spoilt, false, SWX_DELIVERY_TOGETHER);
+    expect_way(two, false, 0, false, SWX_DELIVERY_RAW);
+    expect_way(two, false, spoilt, true, SWX_DELIVERY_TOGETHER);
+    expect_way(two, false, brace, true, SWX_DELIVERY_EVAL);
 }
 
 static void test_depth_is_bounded(void)
@@ -135,7 +210,6 @@ static void expect_typed(swx_delivery way, const char *text, const char *typed)
     swx_buf_init(&out, 1 << 20);
     CHECK(swx_command_encode(way, (const uint8_t *)text, strlen(text), &out) == SWX_OK);
     CHECK(out.size == strlen(typed) && memcmp(out.data, typed, out.size) == 0);
-    CHECK(out.size <= swx_command_bound(way, strlen(text)));
     swx_buf_free(&out);
 }
 
@@ -158,7 +232,7 @@ static void test_typed_bytes(void)
     expect_typed(SWX_DELIVERY_DOCUMENT, "a <<b\\", "\\builtin eval $'a <<b\\\\\\n'\n");
 }
 
-static void test_typed_lines_and_bound_at_every_size(void)
+static void test_typed_lines_at_every_size(void)
 {
     static const char fillers[] = { 'x', '\'', '\x03' };
     static uint8_t text[9000];
@@ -169,7 +243,6 @@ static void test_typed_lines_and_bound_at_every_size(void)
             size_t line = 0;
             swx_buf_init(&out, 1 << 20);
             CHECK(swx_command_encode(SWX_DELIVERY_EVAL, text, size, &out) == SWX_OK);
-            CHECK(out.size <= swx_command_bound(SWX_DELIVERY_EVAL, size));
             for (size_t i = 0; i < out.size; i++) {
                 line = out.data[i] == '\n' ? 0 : line + 1;
                 CHECK(line < SWX_LINE_MAX);
@@ -180,35 +253,33 @@ static void test_typed_lines_and_bound_at_every_size(void)
     }
 }
 
-static void test_refusals_change_nothing(void)
+static void test_refusals(void)
 {
     swx_buf out;
     swx_buf_init(&out, 64);
-    CHECK(swx_buf_append(&out, "abc", 3) == SWX_OK);
     CHECK(swx_command_encode(SWX_DELIVERY_EVAL, (const uint8_t *)"a\0b", 3, &out) == SWX_EINVAL);
     CHECK(swx_command_encode(SWX_DELIVERY_NONE, (const uint8_t *)"a", 1, &out) == SWX_EINVAL);
-    CHECK(swx_command_encode(SWX_DELIVERY_REFUSE, (const uint8_t *)"a", 1, &out) == SWX_EINVAL);
-    CHECK(swx_command_encode(SWX_DELIVERY_EVAL, (const uint8_t *)"aaaaaaaaaaaaaaaa", 16, &out) == SWX_ELIMIT);
-    CHECK(out.size == 3 && out.total == 3);
-    CHECK(swx_command_bound(SWX_DELIVERY_EVAL, SIZE_MAX) == SIZE_MAX);
-    swx_buf_free(&out);
+    for (swx_delivery way = SWX_DELIVERY_PLAIN; way <= SWX_DELIVERY_SOURCE; way++) {
+        uint8_t text[64] = { 0 };
+        memset(text, 'a', sizeof(text));
+        CHECK(swx_command_encode(way, text, sizeof(text), &out) == SWX_ELIMIT);
+        swx_buf_free(&out);
+    }
 }
 
 #ifdef SWX_ALLOC_TEST
-static void test_failing_allocations_change_nothing(void)
+static void test_failing_allocations(void)
 {
     static uint8_t text[20000];
     memset(text, 'x', sizeof(text));
-    for (swx_delivery way = SWX_DELIVERY_PLAIN; way <= SWX_DELIVERY_DOCUMENT; way++) {
+    for (swx_delivery way = SWX_DELIVERY_PLAIN; way <= SWX_DELIVERY_SOURCE; way++) {
         for (unsigned long n = 1;; n++) {
             swx_buf out;
             swx_buf_init(&out, 1 << 20);
-            CHECK(swx_buf_append(&out, "abc", 3) == SWX_OK);
             swx_alloc_fail_at(n, 0);
             swx_status status = swx_command_encode(way, text, sizeof(text), &out);
             swx_alloc_fail_at(0, 0);
-            CHECK(status == SWX_OK || (status == SWX_ENOMEM && out.size == 3 && out.total == 3));
-            CHECK(memcmp(out.data, "abc", 3) == 0);
+            CHECK(status == SWX_OK || status == SWX_ENOMEM);
             swx_buf_free(&out);
             if (status == SWX_OK) {
                 break;
@@ -218,9 +289,9 @@ static void test_failing_allocations_change_nothing(void)
     CHECK(swx_alloc_live() == 0);
 }
 #else
-static void test_failing_allocations_change_nothing(void) {}
+static void test_failing_allocations(void) {}
 #endif
 
-TEST_MAIN(test_verdicts_of_every_prefix_between_guard_pages, test_empty, test_depth_is_bounded, test_typed_bytes,
-          test_typed_lines_and_bound_at_every_size, test_refusals_change_nothing,
-          test_failing_allocations_change_nothing)
+TEST_MAIN(test_verdicts_of_every_prefix_between_guard_pages, test_empty, test_mentions, test_delivery,
+          test_depth_is_bounded, test_typed_bytes, test_typed_lines_at_every_size, test_refusals,
+          test_failing_allocations)

@@ -1,4 +1,4 @@
-"""The scanner is held against bash itself, and what delivery types is typed."""
+"""The scanner is held against bash itself, and so is the quoting of what is typed."""
 
 from __future__ import annotations
 
@@ -126,7 +126,6 @@ def test_empty(text: str) -> None:
     assert verdict(text) == "empty"
     result = subprocess.run(["bash", "-c", text], capture_output=True, env=ENV)
     assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
-    assert _core.delivery(text) == "none"
 
 
 @pytest.mark.parametrize(
@@ -196,53 +195,20 @@ def test_flags(text: str, expected: set[str]) -> None:
     assert flags(text) == expected
 
 
-def test_body_and_longest_line() -> None:
-    text = "\n \n  echo a \nbcd  \n\n \n"
-    _, _, start, size, longest, _ = _core.scan(text)
-    assert text[start : start + size] == "echo a \nbcd  " and longest == 8
-
-
-@pytest.mark.parametrize(
-    ("text", "accepted", "way"),
-    [
-        ("echo hi", False, "plain"),
-        ("coproc x", False, "eval"),
-        ("coproc x", True, "plain"),
-        ("coproc x\ny", True, "group"),
-        ("a\nb", False, "group"),
-        ("alias a=b; a", False, "plain"),
-        ("alias a=b\na", False, "eval"),
-        ("alias a=b\nset -o vi", False, "group"),
-        ("a\rb", False, "raw"),
-        ("a\rb\nalias x", False, "eval"),
-        ("a \\", True, "eval"),
-        ("x" * 4094, False, "plain"),
-        ("x" * 4095, False, "raw"),
-        ("x" * 4095 + "\ny", False, "raw"),
-        ("# only\n# comments", False, "none"),
-        ("a\0", True, "refuse"),
-    ],
-)
-def test_delivery(text: str, accepted: bool, way: str) -> None:
-    assert _core.delivery(text, accepted) == way
-
-
 def check_lines(typed: bytes) -> None:
     assert typed.endswith(b"\n")
     assert max(map(len, typed.split(b"\n"))) + 1 <= 4095
     assert not re.search(rb"[^\n\x20-\x7e]", typed)
 
 
-def ending(text: bytes, way: str) -> bytes:
+def ending(text: bytes) -> bytes:
     """Return what is added so that no backslash at the very end quotes nothing."""
-    if (len(text) - len(text.rstrip(b"\\"))) % 2 == 0:
-        return b""
-    return b"\n" if way == "document" else b"\\"
+    return b"\\" * ((len(text) - len(text.rstrip(b"\\"))) % 2)
 
 
-def printed_back(text: bytes, locale: str, way: str = "eval") -> bytes:
+def printed_back(text: bytes, locale: str) -> bytes:
     """Return what `printf %s` in a bash of that locale makes of the quoted text."""
-    typed = _core.quote(way, text)
+    typed = _core.quote(text)
     check_lines(typed)
     script = re.sub(rb"^\\builtin eval (-- )?", b"builtin printf %s ", typed)
     return subprocess.run(["bash", "--norc"], input=script, capture_output=True, env={**ENV, "LC_ALL": locale}).stdout
@@ -252,10 +218,9 @@ def printed_back(text: bytes, locale: str, way: str = "eval") -> bytes:
 @given(
     st.binary(max_size=300).map(lambda data: data.replace(b"\0", b"\x01")),
     st.sampled_from(["C", "C.UTF-8"]),
-    st.sampled_from(["eval", "document"]),
 )
-def test_quoting_is_byte_exact(text: bytes, locale: str, way: str) -> None:
-    assert printed_back(text, locale, way) == text + ending(text, way)
+def test_quoting_is_byte_exact(text: bytes, locale: str) -> None:
+    assert printed_back(text, locale) == text + ending(text)
 
 
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
@@ -264,18 +229,16 @@ def test_quoting_is_byte_exact_for_every_pair_of_bytes(locale: str) -> None:
     assert printed_back(text, locale) == text
     for size in (30_000, 30_001):
         text = b"\\" * size
-        assert printed_back(text, locale) == text + ending(text, "eval")
+        assert printed_back(text, locale) == text + ending(text)
 
 
 def test_quote_refuses() -> None:
     with pytest.raises(ValueError, match="NUL"):
-        _core.quote("eval", "a\0b")
-    with pytest.raises(ValueError, match="way"):
-        _core.quote("none", "a")
+        _core.quote("a\0b")
     with pytest.raises(TypeError):
         _core.scan(3)
 
 
 def test_str_and_bytes() -> None:
     assert _core.scan("echo \u00e9 \udcff") == _core.scan(b"echo \xc3\xa9 \xff")
-    assert _core.quote("eval", "\u00e9") == b"\\builtin eval $'\\303\\251'\n"
+    assert _core.quote("\u00e9") == b"\\builtin eval $'\\303\\251'\n"
