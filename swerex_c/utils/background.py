@@ -23,7 +23,9 @@ from typing import Any, TypeVar
 from swerex_c.exceptions import ResourceError
 from swerex_c.utils.threads import cancellable, check_cancelled, start_thread
 
-__all__ = ["Turn", "disconnect_after_fork", "is_running_loop", "iterate", "run", "run_blocking", "spawn", "turn"]
+__all__ = [
+    "Call", "Turn", "disconnect_after_fork", "is_running_loop", "iterate", "run", "run_blocking", "spawn", "turn",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -130,12 +132,39 @@ def is_running_loop() -> bool:
     return asyncio.get_running_loop() is _loop
 
 
-def spawn(work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-    """Schedule a coroutine in the loop. Thread-safe.
+class Call(concurrent.futures.Future[T]):
+    """A coroutine in the loop. The future is done when the coroutine has ended, also after `cancel`."""
 
-    Cancelling the future cancels the coroutine.
-    """
-    return asyncio.run_coroutine_threadsafe(work, _running())
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
+        super().__init__()
+        self.set_running_or_notify_cancel()
+        self._loop = loop
+        loop.call_soon_threadsafe(self._begin, work)
+
+    def cancel(self) -> bool:
+        """Cancel the coroutine, whose cleanup is not waited for. Thread-safe."""
+        self._loop.call_soon_threadsafe(lambda: self._task.cancel())
+        return True
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> None:
+        self._task = self._loop.create_task(work)
+        self._task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        error = concurrent.futures.CancelledError() if task.cancelled() else task.exception()
+        if error is None:
+            self.set_result(task.result())
+        else:
+            self.set_exception(error)
+
+
+def spawn(work: Coroutine[Any, Any, T]) -> Call[T]:
+    """Schedule a coroutine in the loop. Thread-safe."""
+    try:
+        return Call(_running(), work)
+    except BaseException:
+        work.close()
+        raise
 
 
 async def run(work: Coroutine[Any, Any, T]) -> T:
@@ -143,42 +172,25 @@ async def run(work: Coroutine[Any, Any, T]) -> T:
 
     If the caller is cancelled, the coroutine is cancelled, and it has ended when the cancellation is raised.
     """
-    caller = asyncio.get_running_loop()
-    try:
-        home = _running()
-    except BaseException:
-        work.close()
-        raise
-    if home is caller:
+    if is_running_loop():
         return await work
-    ended: asyncio.Future[None] = caller.create_future()
-    tasks: list[asyncio.Task[T]] = []
-
-    def begin() -> None:
-        tasks.append(home.create_task(work))
-        tasks[0].add_done_callback(report)
-
-    def report(task: asyncio.Task[T]) -> None:
-        with contextlib.suppress(RuntimeError):  # the caller's loop is closed
-            caller.call_soon_threadsafe(ended.set_result, None)
-
-    home.call_soon_threadsafe(begin)
+    call = spawn(work)
+    ended = asyncio.wrap_future(call)
+    ended.add_done_callback(lambda it: it.cancelled() or it.exception())  # otherwise it may be reported as lost
     cancelled = False
     while not ended.done():
         try:
             await asyncio.wait([ended])
         except asyncio.CancelledError:
             if not cancelled:  # the cleanup is not interrupted by a second one
-                home.call_soon_threadsafe(lambda: tasks[0].cancel())
+                call.cancel()
             cancelled = True
         except GeneratorExit:  # the caller's loop is gone
-            home.call_soon_threadsafe(lambda: tasks[0].cancel())
+            call.cancel()
             raise
-    if not cancelled:
-        return tasks[0].result()
-    if not tasks[0].cancelled():
-        tasks[0].exception()  # otherwise it is reported as lost
-    raise asyncio.CancelledError
+    if cancelled:
+        raise asyncio.CancelledError
+    return ended.result()
 
 
 async def iterate(items: AsyncGenerator[T, None]) -> AsyncIterator[T]:
@@ -198,10 +210,11 @@ async def iterate(items: AsyncGenerator[T, None]) -> AsyncIterator[T]:
 def run_blocking(work: Coroutine[Any, Any, T], timeout: float | None = None, *, patience: float = 0.0) -> T:
     """Run a coroutine in the loop from another thread. Blocks.
 
-    In a call of `in_cancellable_thread` a cancellation cancels the coroutine.
+    The coroutine has ended when this returns or raises. In a call of `in_cancellable_thread` a cancellation cancels the
+    coroutine.
 
     Args:
-        timeout: maximum number of seconds; None means no limit.
+        timeout: seconds after which the coroutine is cancelled; None means no limit.
         patience: seconds to let the coroutine end after a cancellation, because the result of its request is known only
             then. If it ends in that time, its result is returned.
 
@@ -209,22 +222,24 @@ def run_blocking(work: Coroutine[Any, Any, T], timeout: float | None = None, *, 
         the result of the coroutine; its exception is raised.
 
     Raises:
-        TimeoutError: after `timeout` seconds. The coroutine is cancelled, but not waited for.
-        concurrent.futures.CancelledError: if the call was cancelled. The coroutine is not waited for either.
+        TimeoutError: if the coroutine was cancelled after `timeout` seconds.
+        concurrent.futures.CancelledError: if the call was cancelled.
     """
     try:
         check_cancelled()
-        future = spawn(work)
     except BaseException:
         work.close()
         raise
+    call, late = spawn(work), False
     try:
-        with cancellable(future.cancel, patience):
-            return future.result(timeout)
-    except concurrent.futures.TimeoutError:
-        if not future.cancel():  # the coroutine has just ended, or raised TimeoutError itself
-            return future.result()
-        raise TimeoutError(f"No answer within {timeout:g} seconds") from None
-    except BaseException:
-        future.cancel()
+        with cancellable(call.cancel, patience):
+            late = not concurrent.futures.wait([call], timeout).done
+            if late:
+                call.cancel()
+            return call.result()
+    except BaseException as error:
+        call.cancel()
+        concurrent.futures.wait([call])
+        if late and isinstance(error, concurrent.futures.CancelledError):
+            raise TimeoutError(f"No answer within {timeout:g} seconds") from None
         raise
