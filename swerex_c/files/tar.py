@@ -103,17 +103,12 @@ class Packer:
             return
         self._begin(member)
 
-    def make(self, name: str, mode: int, data: bytes | None = None) -> None:
-        """Add a file with these bytes, or a directory if `data` is None.
-
-        The file or directory does not exist on this machine.
-        """
+    def make(self, name: str, mode: int, data: bytes) -> None:
+        """Add a file with these bytes, which does not exist on this machine."""
         member = tarfile.TarInfo(name)
-        member.mode, member.mtime, member.size = mode, int(time.time()), len(data or b"")
-        if data is None:
-            member.type = tarfile.DIRTYPE
+        member.mode, member.mtime, member.size = mode, int(time.time()), len(data)
         self._begin(member)
-        self._put((data or b"") + bytes(-member.size % tarfile.BLOCKSIZE))
+        self._put(data + bytes(-member.size % tarfile.BLOCKSIZE))
 
     def _begin(self, member: tarfile.TarInfo) -> None:
         if self._change is not None:

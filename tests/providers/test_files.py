@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import io
 import os
@@ -29,17 +30,21 @@ from swerex_c.exceptions import (
     UploadError,
 )
 from swerex_c.providers.docker.backend import DockerBackend
+from swerex_c.sandbox import file_scripts
 from swerex_c.sandbox import files as _files
 from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.sandbox import Sandbox
+from swerex_c.utils import background
 from tests.support import needs
 from tests.support.docker_engine import Engine
 from tests.support.sandboxes import Blocking, Local
 from tests.support.trees import assert_no_leftovers, everything, make_tree
+from tests.support.wait import DEADLINE, settle, until_async
 
 OPEN_SECONDS = 60.0
 
 files: Any = Blocking(_files)
+scripts: Any = Blocking(file_scripts)
 
 
 class There:
@@ -77,8 +82,6 @@ class There:
         return everything(to / os.path.basename(path))
 
 
-
-
 CONTAINERS = ("bash_min", "no_tar", "debian_py")
 
 
@@ -92,7 +95,7 @@ def there(request: pytest.FixtureRequest, docker: Engine) -> Iterator[There]:
     there = There(DockerBackend(name, environment=docker.environment), "/root", local=False)
     if request.param == "no_tar":
         there.place.programs = {
-            name: command for name, command in files.find_programs(there.place).items() if name != "tar"
+            name: command for name, command in scripts.find_programs(there.place).items() if name != "tar"
         }
     yield there
     there.close()
@@ -116,7 +119,7 @@ def machine(here: Path) -> Iterator[Callable[..., There]]:
         there = There(Local(os.environ | ({"PATH": f"{path}:{os.environ['PATH']}"} if path else {})), ".", local=True)
         opened.append(there)
         if programs is not None:
-            known = files.find_programs(there.place)
+            known = scripts.find_programs(there.place)
             there.place.programs = {name: known[name] for name in programs}
         return there
 
@@ -336,18 +339,17 @@ def test_what_lacks_programs_says_so(machine: Callable[..., There], here: Path) 
 def test_bytes_that_are_cut_off_change_nothing(machine: Callable[..., There], here: Path) -> None:
     there = machine()
     (here / "f").write_text("old")
-    programs = files.find_programs(there.place)
     for words, given in ((("9", "", "", "1"), b"new"), (("", "", "", "2"), b"8\nnew"), (("", "", "", "3"), b"3\nnew")):
-        answer = there.place.run(_files._text(programs, "put_file"), "./f", *words, input=given)
-        failure = _files.failure(there.place.it, answer.code, answer.stderr, "f", "Writing")
+        answer = there.place.run(scripts.text(there.place, "put_file"), "./f", *words, input=given)
+        failure = file_scripts.failure(there.place.it, answer.code, answer.stderr, "f", "Writing")
         assert isinstance(failure, UploadError)
     (here / "d").mkdir()
     begin = io.BytesIO()
     with tarfile.open(fileobj=begin, mode="w") as tar:
         tar.add("d", "it")
         tar.add("f", "it/f")
-    answer = there.place.run(_files._text(programs, "put_tree"), "./t", "4", "755", "", input=begin.getvalue())
-    assert isinstance(_files.failure(there.place.it, answer.code, answer.stderr, "t", "Copying"), UploadError)
+    answer = there.place.run(scripts.text(there.place, "put_tree"), "./t", "4", input=begin.getvalue())
+    assert isinstance(file_scripts.failure(there.place.it, answer.code, answer.stderr, "t", "Copying"), UploadError)
     assert sorted(os.listdir()) == ["d", "f"] and Path("f").read_text() == "old"
 
 
@@ -385,6 +387,33 @@ def test_a_source_that_fails_leaves_nothing(
     monkeypatch.setattr("swerex_c.files.local.open_regular", fail)
     with raises(PermissionError, errno.EACCES, "s/closed"):
         files.upload(place, "s", "t")
+    assert os.listdir() == ["s"]
+
+
+@pytest.mark.parametrize("what", ["upload a file", "upload a tree", "download"])
+async def test_a_cancelled_copy_leaves_nothing(machine: Callable[..., There], here: Path, what: str) -> None:
+    """Neither there nor here, as soon as the cancellation is raised."""
+    place = machine().place.it
+    (here / "s").mkdir()
+    with (here / "s/big").open("wb") as file:
+        file.truncate(1 << 30)
+    begun, may_end = threading.Event(), threading.Event()
+
+    def progress(done: int, size: int | None) -> None:
+        if done > 1 << 20:
+            begun.set()
+            assert may_end.wait(DEADLINE)
+
+    copy = _files.download if what == "download" else _files.upload
+    source = "s" if what == "upload a tree" else "s/big"
+    copying = asyncio.ensure_future(background.run(copy(place, source, "t", progress)))
+    await until_async(begun.is_set)
+    copying.cancel()
+    await settle()
+    assert not copying.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await copying
     assert os.listdir() == ["s"]
 
 

@@ -1,4 +1,4 @@
-# Functions of the scripts that read, write and copy files; see `file_ops`.
+# Functions of the scripts that read, write and copy files; see `file_scripts.py`.
 #
 # `copy` and `take` replace cat in bash. `copy` uses `-d ''` to find NULs, which no variable can hold. `take` reads
 # frames with `read -N`, which reads in blocks; NULs and backslashes are escaped for printf's %b. `sweep` removes files
@@ -10,6 +10,14 @@ LC_ALL=C
 export LC_ALL
 unset -v TAR_OPTIONS POSIXLY_CORRECT
 refuse() { printf '\0%s\0%s\0' "$1" "$2" >&2; exit 90; }
+need() {
+  local name lacks=
+  for name; do
+    local -n program=$name
+    ((${#program[@]})) || lacks+=", $name"
+  done
+  [[ ! $lacks ]] || refuse lack "${lacks:2}"
+}
 say() { printf '%s\n' "$1" >&2; exit 91; }
 copy() {
   local x
@@ -39,7 +47,7 @@ special() {
 }
 above() {
   if [[ ! -d ${1:-/} ]]; then
-    ((${#mkdir[@]})) || refuse lack mkdir
+    need mkdir
     said=$("${mkdir[@]}" -p "$1" 2>&1) || refuse above "$said"
   fi
 }

@@ -1,13 +1,14 @@
 # Write a file: its contents are the last argument, escaped for printf's %b, or else standard input.
 #
-# Arguments: a path; the file's size ("" for framed input, which needs neither cat nor stat); its mode ("" to keep the
-# old file's mode); its name if the path may be a directory that gets it ("" if not allowed); a random string; contents.
+# Arguments: a path; the size of plain input ("" for framed input, which needs neither cat nor stat); the file's mode ("" to
+# keep the old file's mode); its name if the path may be a directory that gets it ("" if not allowed); a random string;
+# contents.
 . file_lib.bash
 p=$1 size=$2 mode=$3 name=$4 word=$6 given=$# t= in_place=0 new=1 old= inside=0
 if [[ $name ]]; then
   if [[ -d $p ]]; then
     p=${p%/}/$name inside=1
-    [[ ! -d $p ]] || refuse directory "$p"
+    [[ ! -d $p ]] || refuse directory "$name"
   elif [[ $p == */ ]]; then refuse ENOTDIR ''
   fi
 fi

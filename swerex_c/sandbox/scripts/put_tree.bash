@@ -1,9 +1,11 @@
 # Unpack a tree from standard input beside the target, then move it there by the rules of uploads. The input is an
-# archive if the sandbox has tar, else records: the tree below "it", and at last "end", which tells that it is complete.
+# archive if the sandbox has tar, else records: the tree "it", and at last the file "end", which tells that it is complete.
+# That file has pairs of a mode and a directory below "it" ("" is the root, others end with a slash), each word with a NUL:
+# a directory gets its mode last, if it did not exist before the upload.
 #
-# Arguments: a path; a random string; pairs of a mode and a directory ("" is the root, others end with a slash). A
-# directory gets its mode last, if it did not exist before the upload.
+# Arguments: a path; a random string.
 . file_lib.bash
+need mkdir mv rm
 t=$1
 if [[ -e $t || -L $t ]] && [[ ! -d $t ]]; then refuse file ''; fi
 parent=${t%/*}
@@ -23,7 +25,7 @@ fi
 trap 'cd /; "${rm[@]}" -rf "$spool"' EXIT
 cd "$spool" || exit 91
 if ((${#tar[@]})); then
-  "${tar[@]}" -x -p -o -f - || { code=$?; [[ -d end ]] || exit $code; exit 91; }
+  "${tar[@]}" -x -p -o -f - || exit 91
 else
   umask 077
   files=() modes=()
@@ -33,8 +35,10 @@ else
          "${mkdir[@]}" "./$n" || exit 91
          [[ $m == 700 ]] || modes[8#$m]+=" ${#files[@]}"
          files+=("./$n") ;;
-      l) IFS= read -r -d '' n && IFS= read -r -d '' to && "${ln[@]}" -s -- "$to" "./$n" || exit 91 ;;
+      l) need ln
+         IFS= read -r -d '' n && IFS= read -r -d '' to && "${ln[@]}" -s -- "$to" "./$n" || exit 91 ;;
       f) IFS= read -r -d '' n && IFS= read -r -d '' m || refuse short ''
+         ((!(8#$m & 01111))) || need chmod
          ((${#chmod[@]})) || umask "$(printf %04o $((0777 & ~8#$m)))"
          take >"./$n" || { code=$?; ((code != 92)) || refuse short ''; exit 91; }
          ((${#chmod[@]} == 0)) || [[ $m == 600 ]] || modes[8#$m]+=" ${#files[@]}"
@@ -50,7 +54,8 @@ else
     ((${#some[@]} == 0)) || "${chmod[@]}" "$(printf %o "$m")" "${some[@]}" || exit 91
   done
 fi
-[[ -d end && -d it ]] || refuse short ''
+[[ -f end && -d it ]] || refuse short ''
+mapfile -d '' -t last <end
 shopt -s nullglob dotglob
 declare -A kept=()
 levels=()
@@ -71,7 +76,7 @@ while ((${#stack[@]})); do
       elif [[ -e $to ]]; then refuse file "$above$n"
       fi
     elif [[ -d $to && ! -L $to ]]; then refuse directory "$above$n"
-    elif [[ ! -L $to ]] && special "$to"; then refuse special "$above$n"
+    elif [[ ! -L $to ]] && special "$to"; then refuse 'special file' "$above$n"
     fi
   done
 done
@@ -96,8 +101,8 @@ for above in "${levels[@]}"; do
   done
   flush
 done
-for ((i = 3; i < $#; i += 2)); do
-  j=$((i + 1))
-  [[ ${kept["./${!j}"]-} ]] || ((${#chmod[@]} == 0)) || { enter "${!j}" && "${chmod[@]}" "${!i}" .; } || exit 91
+for ((i = 0; i < ${#last[@]}; i += 2)); do
+  below=${last[i + 1]}
+  [[ ${kept["./$below"]-} ]] || ((${#chmod[@]} == 0)) || { enter "$below" && "${chmod[@]}" "${last[i]}" .; } || exit 91
 done
 exit 0
