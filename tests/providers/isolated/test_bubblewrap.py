@@ -245,9 +245,9 @@ def test_a_file_below_tmp_is_hidden(bwrap: str, tmp_path: Path, root: str) -> No
 @pytest.mark.parametrize("root", ["read-only", "overlay"])
 def test_what_is_asked_for_is_shown(bwrap: str, here: Path, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of paths in each other the longest counts."""
-    for name in ("home/tools", "home/work/private", "home/beside"):
+    for name in ("home/tools", "home/yard/private", "home/beside"):
         (here / name).mkdir(parents=True)
-    for name in ("home/tools/tool", "home/work/code", "home/work/key", "home/work/private/one", "home/beside/two"):
+    for name in ("home/tools/tool", "home/yard/code", "home/yard/key", "home/yard/private/one", "home/beside/two"):
         (here / name).write_text(f"{name}\n")
     monkeypatch.setenv("HOME", str(here / "home"))
     monkeypatch.setenv("ASKED_FOR", "yes")
@@ -255,16 +255,16 @@ def test_what_is_asked_for_is_shown(bwrap: str, here: Path, root: str, monkeypat
     backend = BwrapBackend(
         root=root,  # type: ignore[arg-type]
         shown=[here / "home/tools"],
-        writable=[here / "home/work"],
-        hidden=[here / "home/work/private", here / "home/work/key"],
+        writable=[here / "home/yard"],
+        hidden=[here / "home/yard/private", here / "home/yard/key"],
         variables=["ASKED_FOR"],
     )
     run_blocking(backend.open(), 60)
     try:
-        script = 'cd "$1/home" && echo new >work/code; find . -type f -size +0 | sort | xargs cat; env | grep ASK'
+        script = 'cd "$1/home" && echo new >yard/code; find . -type f -size +0 | sort | xargs cat; env | grep ASK'
         seen = run(backend, script, str(here))
         assert seen.stdout == "home/tools/tool\nnew\nASKED_FOR=yes\n", seen
-        assert (here / "home/work/code").read_text() == "new\n"
+        assert (here / "home/yard/code").read_text() == "new\n"
     finally:
         run_blocking(backend.close())
     with pytest.raises(SandboxLostError, match="should be shown .* does not exist"):
