@@ -40,8 +40,10 @@ typedef struct {
     bool finish_at_eof, finished, removes_itself;
     bool slow; /* both its due and its destruction */
     int until; /* when each of them ends: when this can be read; 0: at once */
-    atomic_int *destroyed;
 } thing;
+
+static atomic_int destroyed; /* of this test's */
+static atomic_int waiting;   /* that have begun to wait in their due */
 
 static void thing_event(void *object, unsigned which, bool readable, bool writable, int64_t now)
 {
@@ -64,8 +66,6 @@ static void thing_event(void *object, unsigned which, bool readable, bool writab
 }
 
 static int64_t thing_deadline(const void *object) { return ((const thing *)object)->deadline; }
-
-static atomic_int waiting; /* that have begun to wait in their due */
 
 static void thing_due(void *object, int64_t now)
 {
@@ -100,7 +100,7 @@ static void thing_destroy(void *object)
     if (t->writer >= 0) {
         close(t->writer);
     }
-    atomic_fetch_add(t->destroyed, 1);
+    atomic_fetch_add(&destroyed, 1);
     free(t);
 }
 
@@ -121,24 +121,39 @@ static const swx_node_type type = { .event = thing_event,
                                     .slow = thing_slow,
                                     .child = thing_child };
 
-static thing *new_thing(atomic_int *destroyed)
+static thing *new_thing(void)
 {
     int pair[2];
     thing *t = calloc(1, sizeof(*t));
     CHECK(t && pipe2(pair, O_CLOEXEC | O_NONBLOCK) == 0);
-    *t = (thing){ .fd = pair[0], .writer = pair[1], .deadline = INT64_MAX, .destroyed = destroyed };
+    *t = (thing){ .fd = pair[0], .writer = pair[1], .deadline = INT64_MAX };
     return t;
 }
 
-static swx_reactor *new_reactor(void)
+static size_t descriptors; /* at the beginning of this test */
+static int gates[2];       /* a pipe, for what is slow */
+
+static swx_reactor *begin(void)
 {
     struct rlimit files;
     CHECK(getrlimit(RLIMIT_NOFILE, &files) == 0); /* a test may be far ahead of the reactor, which closes */
     CHECK(setrlimit(RLIMIT_NOFILE, &(struct rlimit){ files.rlim_max, files.rlim_max }) == 0);
+    atomic_store(&destroyed, 0);
+    descriptors = open_descriptors();
+    CHECK(pipe2(gates, O_CLOEXEC) == 0);
     swx_reactor *r;
     swx_error err;
     CHECK(swx_reactor_new(&r, &err) == SWX_OK);
     return r;
+}
+
+/* Frees the reactor: so many things are destroyed, and no descriptor is left. */
+static void end(swx_reactor *r, int things)
+{
+    swx_reactor_free(r);
+    close(gates[0]);
+    close(gates[1]);
+    CHECK(atomic_load(&destroyed) == things && open_descriptors() == descriptors);
 }
 
 static swx_node *add(swx_reactor *r, thing *t)
@@ -150,6 +165,20 @@ static swx_node *add(swx_reactor *r, thing *t)
     t->node = node;
     swx_node_unlock(node);
     return node;
+}
+
+static void set_deadline(swx_node *node, thing *t, int64_t deadline)
+{
+    swx_node_lock(node);
+    t->deadline = deadline;
+    swx_node_unlock(node);
+}
+
+static void set_paused(swx_node *node, bool paused)
+{
+    swx_node_lock(node);
+    swx_node_pause(node, paused);
+    swx_node_unlock(node);
 }
 
 static void nap(void) { nanosleep(&(struct timespec){ .tv_nsec = 500000 }, NULL); }
@@ -198,22 +227,18 @@ static void check_calm_at(int line)
 
 static void test_empty(void)
 {
-    size_t before = open_descriptors();
-    swx_reactor *r = new_reactor();
+    swx_reactor *r = begin();
     CHECK(swx_reactor_count(r) == 0 && !swx_reactor_is_forked(r));
-    swx_reactor_free(r);
+    end(r, 0);
     swx_reactor_free(NULL);
     swx_reactor_abandon(NULL);
-    CHECK(open_descriptors() == before);
 }
 
 /* A regular file cannot be watched: the failure is told, and the object stays the caller's. */
 static void test_what_cannot_be_watched(void)
 {
-    atomic_int destroyed = 0;
-    size_t before = open_descriptors();
-    swx_reactor *r = new_reactor();
-    thing *t = new_thing(&destroyed);
+    swx_reactor *r = begin();
+    thing *t = new_thing();
     int pipe_end = t->fd;
     swx_node *node;
     swx_error err;
@@ -223,53 +248,40 @@ static void test_what_cannot_be_watched(void)
     CHECK(swx_reactor_count(r) == 0 && destroyed == 0);
     close(pipe_end);
     thing_destroy(t);
-    swx_reactor_free(r);
-    CHECK(destroyed == 1 && open_descriptors() == before);
+    end(r, 1);
 }
 
 static void test_events_and_deadlines(void)
 {
-    atomic_int destroyed = 0;
-    size_t before = open_descriptors();
-    swx_reactor *r = new_reactor();
-    thing *t = new_thing(&destroyed);
+    swx_reactor *r = begin();
+    thing *t = new_thing();
     swx_node *node = add(r, t);
     CHECK(swx_reactor_count(r) == 1);
     CHECK(write(t->writer, "abc", 3) == 3);
     AWAIT(node, t->bytes == 3);
     check_calm_at(__LINE__);
-    swx_node_lock(node);
-    int64_t wanted = t->deadline = swx_now() + 30 * MS;
-    swx_node_unlock(node);
+    int64_t wanted = swx_now() + 30 * MS;
+    set_deadline(node, t, wanted);
     AWAIT(node, t->dues == 1);
     CHECK(t->called_at >= wanted);
     check_calm_at(__LINE__);
-    swx_node_lock(node); /* moved away before it comes, then a second one sooner */
-    t->deadline = swx_now() + 30 * MS;
-    swx_node_unlock(node);
-    swx_node_lock(node);
-    t->deadline = INT64_MAX;
-    swx_node_unlock(node);
+    set_deadline(node, t, swx_now() + 30 * MS); /* moved away before it comes, then a second one sooner */
+    set_deadline(node, t, INT64_MAX);
     usleep(60000);
     AWAIT(node, t->dues == 1);
-    swx_node_lock(node);
-    t->deadline = INT64_MIN; /* long ago */
-    swx_node_unlock(node);
+    set_deadline(node, t, INT64_MIN); /* long ago */
     AWAIT(node, t->dues == 2);
     swx_reactor_remove(node);
     await_count(&destroyed, 1);
     CHECK(swx_reactor_count(r) == 0);
-    swx_reactor_free(r);
-    CHECK(open_descriptors() == before);
+    end(r, 1);
 }
 
 /* The last reference may go inside of a call on the node, in either thread. */
 static void test_removed_inside_of_its_own_call(void)
 {
-    size_t before = open_descriptors();
-    atomic_int destroyed = 0;
-    swx_reactor *r = new_reactor();
-    thing *t = new_thing(&destroyed);
+    swx_reactor *r = begin();
+    thing *t = new_thing();
     int writer = t->writer;
     t->writer = -1;
     t->removes_itself = true;
@@ -277,28 +289,26 @@ static void test_removed_inside_of_its_own_call(void)
     CHECK(write(writer, "a", 1) == 1);
     await_count(&destroyed, 1);
     close(writer);
-    swx_node *node = add(r, new_thing(&destroyed));
+    swx_node *node = add(r, new_thing());
     swx_node_lock(node);
     swx_reactor_remove(node);
     swx_node_unlock(node);
     await_count(&destroyed, 2);
     CHECK(swx_reactor_count(r) == 0);
-    swx_reactor_free(r);
-    CHECK(open_descriptors() == before);
+    end(r, 2);
 }
 
 /* Due in the order of their time, whatever the order of adding and of changes. */
 static void test_heap(void)
 {
     enum { COUNT = 200 };
-    atomic_int destroyed = 0;
-    swx_reactor *r = new_reactor();
+    swx_reactor *r = begin();
     thing *things[COUNT];
     swx_node *nodes[COUNT];
     unsigned random = 1;
     int64_t start = swx_now() + 50 * MS;
     for (int i = 0; i < COUNT; i++) {
-        things[i] = new_thing(&destroyed);
+        things[i] = new_thing();
         close(things[i]->writer);
         close(things[i]->fd);
         things[i]->writer = things[i]->fd = -1;
@@ -322,21 +332,17 @@ static void test_heap(void)
             AWAIT(nodes[i], things[i]->dues == 1);
         }
     }
-    swx_reactor_free(r);
-    CHECK(atomic_load(&destroyed) == COUNT);
+    end(r, COUNT);
 }
 
 /* While paused neither events of its first descriptor nor deadlines reach the object, the thread does not spin, and
  * others are served. */
 static void test_pause(void)
 {
-    atomic_int destroyed = 0;
-    swx_reactor *r = new_reactor();
-    thing *t = new_thing(&destroyed), *other = new_thing(&destroyed);
+    swx_reactor *r = begin();
+    thing *t = new_thing(), *other = new_thing();
     swx_node *node = add(r, t), *other_node = add(r, other);
-    swx_node_lock(node);
-    swx_node_pause(node, true);
-    swx_node_unlock(node);
+    set_paused(node, true);
     CHECK(write(t->writer, "abc", 3) == 3);
     check_calm_at(__LINE__);
     swx_node_lock(node);
@@ -353,23 +359,18 @@ static void test_pause(void)
     t->writer = -1;
     swx_node_unlock(node);
     check_calm_at(__LINE__);
-    swx_node_lock(node);
-    swx_node_pause(node, false);
-    swx_node_unlock(node);
+    set_paused(node, false);
     AWAIT(node, t->bytes == 3 && t->dues == 1 && t->fd == -1);
     check_calm_at(__LINE__);
-    swx_reactor_free(r);
-    CHECK(atomic_load(&destroyed) == 2);
+    end(r, 2);
 }
 
 static void test_nodes_that_finish(void)
 {
     enum { COUNT = 300 };
-    atomic_int destroyed = 0;
-    size_t before = open_descriptors();
-    swx_reactor *r = new_reactor();
+    swx_reactor *r = begin();
     for (int i = 0; i < COUNT; i++) {
-        thing *t = new_thing(&destroyed);
+        thing *t = new_thing();
         int writer = t->writer;
         t->writer = -1;
         t->finish_at_eof = true;
@@ -379,29 +380,24 @@ static void test_nodes_that_finish(void)
     }
     await_count(&destroyed, COUNT);
     CHECK(swx_reactor_count(r) == 0);
-    swx_reactor_free(r);
-    CHECK(open_descriptors() == before);
+    end(r, COUNT);
 }
 
 /* Others go on while one is destroyed; all are when the reactor is freed. */
 static void test_slow_to_destroy(void)
 {
-    atomic_int destroyed = 0;
-    size_t before = open_descriptors();
-    swx_reactor *r = new_reactor();
-    int gates[2];
-    CHECK(pipe2(gates, O_CLOEXEC) == 0);
+    swx_reactor *r = begin();
     for (int round = 0; round < 3; round++) {
         int base = atomic_load(&destroyed);
-        thing *slow[2], *other = new_thing(&destroyed);
+        thing *slow[2], *other = new_thing();
         swx_node *node = add(r, other);
         for (int i = 0; i < 2; i++) {
-            slow[i] = new_thing(&destroyed);
+            slow[i] = new_thing();
             slow[i]->slow = true;
             slow[i]->until = gates[0];
             swx_reactor_remove(add(r, slow[i]));
         }
-        swx_reactor_remove(add(r, new_thing(&destroyed)));
+        swx_reactor_remove(add(r, new_thing()));
         await_count(&destroyed, base + 1);
         CHECK(write(other->writer, "abc", 3) == 3);
         AWAIT(node, other->bytes == 3);
@@ -411,37 +407,22 @@ static void test_slow_to_destroy(void)
             await_count(&destroyed, base + 4);
         }
     }
-    swx_reactor_free(r);
-    CHECK(atomic_load(&destroyed) == 12);
-    close(gates[0]);
-    close(gates[1]);
-    CHECK(open_descriptors() == before);
-}
-
-static void make_due(swx_node *node, thing *t)
-{
-    swx_node_lock(node);
-    t->deadline = swx_now();
-    swx_node_unlock(node);
+    end(r, 12);
 }
 
 /* Others go on while one does what it has to do, and it is not watched meanwhile; then it is, or it is destroyed. */
 static void test_slow_when_due(void)
 {
-    atomic_int destroyed = 0;
-    size_t before = open_descriptors();
-    swx_reactor *r = new_reactor();
-    int gates[2];
-    CHECK(pipe2(gates, O_CLOEXEC) == 0);
+    swx_reactor *r = begin();
     for (int round = 0; round < 4; round++) {
         int base = atomic_load(&destroyed);
-        thing *slow = new_thing(&destroyed), *later = new_thing(&destroyed), *other = new_thing(&destroyed);
+        thing *slow = new_thing(), *later = new_thing(), *other = new_thing();
         slow->slow = later->slow = true;
         slow->until = gates[0];
         swx_node *slow_node = add(r, slow), *later_node = add(r, later), *node = add(r, other);
-        make_due(slow_node, slow);
+        set_deadline(slow_node, slow, swx_now());
         await_count(&waiting, round + 1);
-        make_due(later_node, later);
+        set_deadline(later_node, later, swx_now());
         CHECK(write(slow->writer, "abc", 3) == 3 && write(other->writer, "abc", 3) == 3);
         AWAIT(node, other->bytes == 3);
         if (round == 1) {
@@ -471,23 +452,18 @@ static void test_slow_when_due(void)
         swx_reactor_remove(node);
         await_count(&destroyed, base + 3);
     }
-    swx_reactor_free(r);
-    CHECK(atomic_load(&destroyed) == 12);
-    close(gates[0]);
-    close(gates[1]);
-    CHECK(open_descriptors() == before);
+    end(r, 12);
 }
 
 /* Another thread leaves it while the reactor waits for its lock: it is due twice, and the worker gets it once. */
 static void test_slow_and_due_again(void)
 {
-    atomic_int destroyed = 0;
-    swx_reactor *r = new_reactor();
+    swx_reactor *r = begin();
     for (int i = 0; i < 3000; i++) {
-        thing *t = new_thing(&destroyed);
+        thing *t = new_thing();
         t->slow = true;
         swx_node *node = add(r, t);
-        make_due(node, t);
+        set_deadline(node, t, swx_now());
         for (int j = 0; j < 8; j++) {
             swx_node_lock(node);
             sched_yield();
@@ -496,7 +472,7 @@ static void test_slow_and_due_again(void)
         swx_reactor_remove(node);
     }
     await_count(&destroyed, 3000);
-    swx_reactor_free(r);
+    end(r, 3000);
 }
 
 /* ---- many threads ---- */
@@ -506,7 +482,6 @@ enum { THREADS = 4, ROUNDS = 300, KEPT = 16 };
 typedef struct {
     swx_reactor *reactor;
     unsigned seed;
-    atomic_int *destroyed;
     int added;
 } worker;
 
@@ -519,7 +494,7 @@ static void *work(void *argument)
         w->seed = w->seed * 1103515245 + 12345;
         unsigned random = w->seed >> 16, i = random % KEPT;
         if (!nodes[i]) {
-            things[i] = new_thing(w->destroyed);
+            things[i] = new_thing();
             things[i]->period = random % 3 ? 0 : 2 * MS;
             things[i]->deadline = random % 5 ? swx_now() + MS : INT64_MAX;
             things[i]->slow = random & 1;
@@ -537,9 +512,7 @@ static void *work(void *argument)
             swx_node_pause(nodes[i], true);
             things[i]->deadline = swx_now() - 1;
             swx_node_unlock(nodes[i]);
-            swx_node_lock(nodes[i]);
-            swx_node_pause(nodes[i], false);
-            swx_node_unlock(nodes[i]);
+            set_paused(nodes[i], false);
             break;
         case 2: /* a descriptor replaced, perhaps by one of the same number */
             swx_node_lock(nodes[i]);
@@ -574,20 +547,16 @@ static void *work(void *argument)
 /* What is ready when it is added may end at once: its node is known by then. */
 static void test_ready_at_once(void)
 {
-    atomic_int destroyed = 0;
-    swx_reactor *r = new_reactor();
+    swx_reactor *r = begin();
     for (int i = 0; i < 2000; i++) {
-        thing *t = new_thing(&destroyed);
+        thing *t = new_thing();
         close(t->writer);
         t->writer = -1;
         t->finish_at_eof = true;
         CHECK(swx_reactor_add(r, &t->node, &type, t, NULL) == SWX_OK);
     }
-    for (int tries = 0; destroyed < 2000 && tries < 20000; tries++) {
-        nap();
-    }
-    CHECK(destroyed == 2000);
-    swx_reactor_free(r);
+    await_count(&destroyed, 2000);
+    end(r, 2000);
 }
 
 /* Two events of one round, and the second one's node is removed while the first is being handled.  A copy of its
@@ -598,76 +567,60 @@ static void gate_event(void *object, unsigned which, bool readable, bool writabl
 {
     thing_event(object, which, readable, writable, now);
     atomic_store(&gate, 1);
-    while (atomic_load(&gate) != 2) {
-        nap();
-    }
+    await_count(&gate, 2);
 }
 
 static void test_removed_between_two_events(void)
 {
-    static const swx_node_type gate_type = { .event = gate_event,
-                                             .deadline = thing_deadline,
-                                             .due = thing_due,
-                                             .interest = thing_interest,
-                                             .destroy = thing_destroy };
-    atomic_int destroyed = 0;
-    swx_reactor *r = new_reactor();
-    thing *first = new_thing(&destroyed), *second = new_thing(&destroyed);
+    swx_node_type gate_type = type;
+    swx_reactor *r = begin();
+    thing *first = new_thing(), *second = new_thing();
     int first_end = first->writer, second_end = dup(second->writer), copy = dup(second->fd);
+    gate_type.event = gate_event;
     CHECK(swx_reactor_add(r, &first->node, &gate_type, first, NULL) == SWX_OK);
     swx_node *node = add(r, second);
     CHECK(write(first_end, "x", 1) == 1);
-    while (atomic_load(&gate) != 1) {
-        nap();
-    }
+    await_count(&gate, 1);
     CHECK(write(first_end, "x", 1) == 1 && write(second_end, "x", 1) == 1); /* both wait for the next round */
     atomic_store(&gate, 0);
     atomic_store(&gate, 2);
-    while (atomic_load(&gate) != 1) {
-        nap();
-    }
+    await_count(&gate, 1);
     swx_reactor_remove(node);
     atomic_store(&gate, 2);
-    for (int tries = 0; destroyed < 1 && tries < 20000; tries++) {
-        nap();
-    }
+    await_count(&destroyed, 1);
     close(second_end); /* a hang-up, which is told even to who asks for nothing */
     for (int i = 0; i < 20; i++) {
         nap();
     }
     CHECK(destroyed == 1 && swx_reactor_count(r) == 1);
     close(copy);
-    swx_reactor_free(r);
+    end(r, 2);
 }
 
 static void test_threads(void)
 {
-    atomic_int destroyed = 0;
-    size_t before = open_descriptors();
-    swx_reactor *r = new_reactor();
+    swx_reactor *r = begin();
     pthread_t threads[THREADS];
     worker workers[THREADS];
     int added = 0;
     for (unsigned i = 0; i < THREADS; i++) {
-        workers[i] = (worker){ .reactor = r, .seed = i + 1, .destroyed = &destroyed };
+        workers[i] = (worker){ .reactor = r, .seed = i + 1 };
         CHECK(pthread_create(&threads[i], NULL, work, &workers[i]) == 0);
     }
     for (unsigned i = 0; i < THREADS; i++) {
         pthread_join(threads[i], NULL);
         added += workers[i].added;
     }
-    swx_reactor_free(r);
-    CHECK(atomic_load(&destroyed) == added && open_descriptors() == before);
+    end(r, added);
 }
 
 static void test_free_while_busy(void)
 {
     for (int round = 0; round < 20; round++) {
         enum { COUNT = 20 };
-        atomic_int destroyed = 0;
-        swx_reactor *r = new_reactor();
+        swx_reactor *r = begin();
         for (int i = 0; i < COUNT; i++) {
-            thing *t = new_thing(&destroyed);
+            thing *t = new_thing();
             int writer = t->writer;
             t->period = MS / 10;
             t->deadline = swx_now();
@@ -675,19 +628,15 @@ static void test_free_while_busy(void)
             CHECK(write(writer, "abcdefgh", 8) == 8);
         }
         usleep((useconds_t)(round * 50));
-        swx_reactor_free(r);
-        CHECK(atomic_load(&destroyed) == COUNT);
+        end(r, COUNT);
     }
 }
-
-/* ---- fork ---- */
 
 static void test_fork(void)
 {
 #ifndef UNDER_TSAN /* which does not follow a fork of several threads */
-    atomic_int destroyed = 0;
-    swx_reactor *r = new_reactor();
-    thing *t = new_thing(&destroyed);
+    swx_reactor *r = begin();
+    thing *t = new_thing();
     swx_node *node = add(r, t);
     AWAIT(node, true);
     pid_t pid = fork();
@@ -701,33 +650,26 @@ static void test_fork(void)
     CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
     CHECK(!swx_reactor_is_forked(r) && write(t->writer, "a", 1) == 1);
     AWAIT(node, t->bytes == 1); /* the parent's goes on */
-    swx_reactor_free(r);
-    CHECK(atomic_load(&destroyed) == 1);
+    end(r, 1);
 #endif
 }
 
-/* A child that fork has made holds our descriptors open, so that closing ours does not take them out of epoll. */
-static void test_descriptors_held_by_a_fork(void)
+/* Copies, as a child that fork has made has them, hold our descriptors open: closing ours does not take them out of
+ * epoll. */
+static void test_descriptors_that_are_held_open(void)
 {
-#ifndef UNDER_TSAN
     enum { COUNT = 8 };
-    atomic_int destroyed = 0;
-    swx_reactor *r = new_reactor();
+    swx_reactor *r = begin();
     swx_node *nodes[COUNT];
     thing *things[COUNT];
-    int writers[COUNT];
+    int writers[COUNT], copies[COUNT];
     for (int i = 0; i < COUNT; i++) {
-        things[i] = new_thing(&destroyed);
+        things[i] = new_thing();
         nodes[i] = add(r, things[i]);
         writers[i] = dup(things[i]->writer);
+        copies[i] = dup(things[i]->fd);
     }
     AWAIT(nodes[0], true);
-    pid_t pid = fork();
-    if (pid == 0) {
-        for (;;) {
-            pause();
-        }
-    }
     for (int i = 0; i < COUNT; i++) {
         swx_node_lock(nodes[i]);
         swx_node_unwatch(nodes[i], -1);
@@ -741,18 +683,17 @@ static void test_descriptors_held_by_a_fork(void)
     for (int i = 0; i < COUNT; i++) {
         CHECK(write(writers[i], "stale", 5) == 5);
     }
-    thing *t = new_thing(&destroyed);
+    thing *t = new_thing();
     swx_node *node = add(r, t);
     CHECK(write(t->writer, "a", 1) == 1);
     AWAIT(node, t->bytes == 1);
     check_calm_at(__LINE__);
     CHECK(t->events == 1);
-    swx_reactor_free(r);
-    CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
     for (int i = 0; i < COUNT; i++) {
         close(writers[i]);
+        close(copies[i]);
     }
-#endif
+    end(r, COUNT + 1);
 }
 
 /* ---- what a machine may refuse ---- */
@@ -769,19 +710,17 @@ static int run_refused(void)
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
         return 77;
     }
-    atomic_int destroyed = 0;
-    swx_reactor *r = new_reactor();
-    thing *t = new_thing(&destroyed);
+    swx_reactor *r = begin();
+    thing *t = new_thing();
     swx_node *node = add(r, t);
     check_calm_at(__LINE__);
     CHECK(write(t->writer, "a", 1) == 1);
     AWAIT(node, t->bytes == 1);
-    swx_node_lock(node);
-    int64_t wanted = t->deadline = swx_now() + 10 * MS;
-    swx_node_unlock(node);
+    int64_t wanted = swx_now() + 10 * MS;
+    set_deadline(node, t, wanted);
     AWAIT(node, t->dues == 1);
     CHECK(t->called_at >= wanted);
-    swx_reactor_free(r);
+    end(r, 1);
     return 0;
 }
 
@@ -803,7 +742,7 @@ static void test_refused_system_call(void)
 
 static void test_no_descriptors(void)
 {
-    struct rlimit limit, none;
+    struct rlimit limit;
     CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
     int next = dup(0);
     close(next);
@@ -811,8 +750,7 @@ static void test_no_descriptors(void)
         swx_reactor *r;
         swx_error err;
         size_t before = open_descriptors();
-        none = (struct rlimit){ .rlim_cur = (rlim_t)(next + room), .rlim_max = limit.rlim_max };
-        CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+        CHECK(setrlimit(RLIMIT_NOFILE, &(struct rlimit){ (rlim_t)(next + room), limit.rlim_max }) == 0);
         swx_status status = swx_reactor_new(&r, &err);
         CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
         CHECK(status == SWX_ESYS && err.sys_errno == EMFILE &&
@@ -827,11 +765,11 @@ static void test_no_memory(void)
     long live = swx_alloc_live();
     bool succeeded = false;
     for (unsigned long i = 1; !succeeded; i++) {
-        atomic_int destroyed = 0;
         swx_reactor *r;
         swx_node *node;
         swx_error err;
-        thing *t = new_thing(&destroyed);
+        thing *t = new_thing();
+        atomic_store(&destroyed, 0);
         swx_alloc_fail_at(i, 0);
         swx_status status = swx_reactor_new(&r, &err);
         if (status == SWX_OK) {
@@ -856,5 +794,5 @@ static void test_no_memory(void)
 TEST_MAIN(test_empty, test_what_cannot_be_watched, test_events_and_deadlines, test_removed_inside_of_its_own_call,
           test_heap, test_pause, test_nodes_that_finish, test_slow_to_destroy, test_slow_when_due,
           test_slow_and_due_again, test_ready_at_once, test_removed_between_two_events, test_threads,
-          test_free_while_busy, test_fork, test_descriptors_held_by_a_fork, test_refused_system_call,
+          test_free_while_busy, test_fork, test_descriptors_that_are_held_open, test_refused_system_call,
           test_no_descriptors, test_no_memory)
