@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 LEFT_OUT = (
     # Neither the prompt nor PROMPT_COMMAND can carry a mark, and of commands that say nothing of prompts only the
     # kernel tells whether a silent shell reads something by itself: they time out.
-    "test_state.py::test_readonly_prompts[readonly PS1='a ' PS2='b ' PS0='c ' PROMPT_COMMAND=:]",
+    "test_prompts.py::test_readonly_prompts[readonly PS1='a ' PS2='b ' PS0='c ' PROMPT_COMMAND=:]",
     "test_redefinitions.py::test_answers_stay_right[spoils5]",
     # The element of PROMPT_COMMAND is a command: a DEBUG trap that counts counts it.
     "test_state.py::test_steps[debug trap that counts]",
@@ -108,7 +108,8 @@ def test_an_emulator_shows_the_system_calls_of_the_machine_below(
 
 
 _ROOMS = [
-    ("state", 140),
+    ("state", 90),
+    ("prompts", 65),
     ("lifecycle", 40),
     ("concurrency", 12),
     ("hidden_prompts", 20),

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.slow
 
 
 _ROOMS = [
-    ("state", 140),
+    ("state", 90),
+    ("prompts", 65),
     ("lifecycle", 30),
     ("concurrency", 12),
     ("hidden_prompts", 20),

@@ -42,7 +42,7 @@ LEFT_OUT = (
     "test_text_in.py::test_what_a_program_leaves_of_a_long_line_is_no_",
     # A command that a terminal does not carry is typed as an eval, whose trace, `$_` and PIPESTATUS are its own.
     "test_state.py::test_steps[last argument that cannot be typed",
-    "test_state.py::test_long_last_argument_outlives_a_question",
+    "test_prompts.py::test_long_last_argument_outlives_a_question",
     "test_state.py::test_steps[pipestatus that cannot be typed",
     "test_state.py::test_trace_of_a_command_that_cannot_be_typed",
     # What comes through a helper of the shell's standard output cannot be waited for.
