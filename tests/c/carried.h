@@ -81,11 +81,10 @@ static char *const carried[] = {
 
 static inline swx_session *begin(char *const *argv)
 {
-    swx_session_config config = {
-        .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 4 << 20, .argv = argv
-    };
+    swx_session_config config = configuration(4 << 20);
     swx_session *s;
     swx_error err;
+    config.argv = argv;
     CHECK(swx_session_new(&s, &config, now(), &err) == SWX_OK);
     return s;
 }
@@ -94,8 +93,7 @@ static inline swx_session *open_with(const char *script)
 {
     swx_session *s = begin(carried);
     swx_op start = operation(SWX_OP_START, script);
-    submit(s, &start);
-    wait_for(s, &start);
+    complete(s, &start);
     EXPECT(&start, SWX_END_DONE, 0, "");
     CHECK(!swx_session_look(s).kernel_proof && swx_session_look(s).questions == 1);
     return s;

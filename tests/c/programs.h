@@ -120,4 +120,14 @@ static inline swx_status match_of(const builder *b, swx_match **match)
     return status;
 }
 
+/* Of one text; free it. */
+static inline swx_match *pattern(const char *text)
+{
+    builder b = new_builder();
+    swx_match *match;
+    add_text(&b, text);
+    CHECK(match_of(&b, &match) == SWX_OK);
+    return match;
+}
+
 #endif

@@ -7,8 +7,7 @@ static swx_op run_hinted(swx_session *s, const char *line, unsigned hints)
     swx_op op = operation(SWX_OP_RUN, line);
     op.hints = hints;
     op.runs = true;
-    submit(s, &op);
-    wait_for(s, &op);
+    complete(s, &op);
     return op;
 }
 
@@ -29,8 +28,7 @@ static void expect_modes(swx_session *s, const char *wanted)
     static const char *const names[] = { "isig", "icanon", "echo", "noflsh", "opost", "ixany" };
     swx_op op = operation(SWX_OP_RUN, MODES);
     char got[256] = { 0 }, word[16];
-    submit(s, &op);
-    wait_for(s, &op);
+    complete(s, &op);
     CHECK(op.end == SWX_END_DONE && op.output.size < sizeof(got) - 1);
     got[0] = ' ';
     swx_buf_copy(&op.output, (uint8_t *)got + 1);
@@ -62,8 +60,7 @@ static void test_commands(void)
     expect_modes(s, usual);
     CHECK(swx_session_look(s).questions == 1);
     swx_op op = operation(SWX_OP_RUN, "head -c 3000000 /dev/zero | tr '\\0' x\n");
-    submit(s, &op);
-    wait_for(s, &op);
+    complete(s, &op);
     CHECK(op.end == SWX_END_DONE && op.output.total == 3000000);
     swx_buf_free(&op.output);
     swx_error err;
@@ -92,8 +89,7 @@ static void test_startup(void)
 {
     swx_session *s = begin(carried);
     swx_op start = operation(SWX_OP_START, "echo said; printf 'and\\n' >&2; PS1='$ '");
-    submit(s, &start);
-    wait_for(s, &start);
+    complete(s, &start);
     EXPECT(&start, SWX_END_DONE, 0, "said\nand\n");
     expect_run(s, "echo hi\n", 0, "hi\n");
     close_session(s);
@@ -103,22 +99,19 @@ static void test_startup(void)
     char *const silent[] = { (char[]){ "sh" }, (char[]){ "-c" }, (char[]){ "printf Password:; exec sleep 50" }, NULL };
     s = begin(missing);
     start = operation(SWX_OP_START, ":");
-    submit(s, &start);
-    wait_for(s, &start);
+    complete(s, &start);
     EXPECT(&start, SWX_END_DIED, 127, "carrier: exec: \"/no/such/bash\": executable file not found\r\n");
     CHECK(!start.typed_out);
     close_session(s);
     s = begin(refuses);
     start = operation(SWX_OP_START, ":");
-    submit(s, &start);
-    wait_for(s, &start);
+    complete(s, &start);
     EXPECT(&start, SWX_END_DIED, 126, "No such container: x\n");
     close_session(s);
     s = begin(silent);
     start = operation(SWX_OP_START, ":");
     start.step = 2000 * MS;
-    submit(s, &start);
-    wait_for(s, &start);
+    complete(s, &start);
     EXPECT(&start, SWX_END_LOST, 0, "Password:");
     close_session(s);
     char *slow[16] = { (char[]){ "sh" }, (char[]){ "-c" }, (char[]){ "sleep 2.2; exec \"$@\"" }, (char[]){ "sh" } };
@@ -132,14 +125,12 @@ static void test_startup(void)
     start = operation(SWX_OP_START, "echo up; sleep 50");
     start.step = 2000 * MS; /* counts from the first prompt on */
     start.patience = 20000 * MS;
-    submit(s, &start);
-    wait_for(s, &start);
+    complete(s, &start);
     EXPECT(&start, SWX_END_TIMEOUT, 0, "up\n");
     close_session(s);
     char *const none[] = { (char[]){ "/no/such/carrier" }, NULL };
-    swx_session_config config = {
-        .shell = "bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 100, .argv = none
-    };
+    swx_session_config config = configuration(100);
+    config.argv = none;
     swx_error err;
     CHECK(swx_session_new(&s, &config, now(), &err) == SWX_ESYS && s == NULL);
 }
@@ -179,13 +170,11 @@ static void test_interrupts(void)
     submit(s, &op);
     pid_t pid = number_from(s, &op);
     stop.step = 20 * MS;
-    submit(s, &stop);
-    wait_for(s, &stop);
+    complete(s, &stop);
     EXPECT(&stop, SWX_END_TIMEOUT, 0, "");
     CHECK(op.end == SWX_END_NONE && kill(pid, SIGKILL) == 0);
     swx_op end = operation(SWX_OP_LINE, "");
-    submit(s, &end);
-    wait_for(s, &end);
+    complete(s, &end);
     swx_buf_free(&op.output);
     CHECK(op.end == SWX_END_DONE && op.code == 137);
     EXPECT(&end, SWX_END_DONE, 137, "");
@@ -195,10 +184,7 @@ static void test_interrupts(void)
     submit(s, &op);
     expire(s, &op, 5);
     EXPECT(&op, SWX_END_TIMEOUT, 0, "part\n");
-    stop = operation(SWX_OP_INTERRUPT, "");
-    submit(s, &stop);
-    wait_for(s, &stop);
-    EXPECT(&stop, SWX_END_DONE, 130, NULL);
+    CHECK(interrupt(s) == 130);
     expect_run(s, "echo $?\n", 0, "130\n");
     close_session(s);
 }
@@ -212,14 +198,12 @@ static void test_readers_that_stay(void)
         char line[200];
         snprintf(line, sizeof(line),
                  "bash -c 'exec 3<&0; for i in %s; do read -r x <&3 & done; echo up; exec sleep 50'\n", counts[i]);
-        swx_op op = operation(SWX_OP_RUN, line), stop = operation(SWX_OP_INTERRUPT, "");
+        swx_op op = operation(SWX_OP_RUN, line);
         submit(s, &op);
         wait_for_output(s, &op, 3);
         rest(s, 100 * MS);
-        submit(s, &stop);
-        wait_for(s, &stop);
+        CHECK(interrupt(s) == 130);
         wait_for(s, &op);
-        EXPECT(&stop, SWX_END_DONE, 130, "");
         EXPECT(&op, SWX_END_DONE, 130, "up\n\n");
         expect_run(s, "echo after $?\n", 0, "after 130\n");
     }
@@ -318,41 +302,34 @@ static void test_lines(void)
     swx_session *s = open_carried();
     swx_op op = operation(SWX_OP_RUN, "read -r x; echo got $x\n");
     op.deadline = now() + 100 * MS;
-    submit(s, &op);
-    wait_for(s, &op);
+    complete(s, &op);
     EXPECT(&op, SWX_END_TIMEOUT, 0, "");
     op = operation(SWX_OP_LINE, "a line\n");
-    submit(s, &op);
-    wait_for(s, &op);
+    complete(s, &op);
     EXPECT(&op, SWX_END_DONE, 0, "got a line\n");
     /* What is refused changes nothing: neither the program's line nor its output. */
     op = operation(SWX_OP_RUN, "read -r x; echo got $x\n");
     op.deadline = now() + 100 * MS;
-    submit(s, &op);
-    wait_for(s, &op);
+    complete(s, &op);
     EXPECT(&op, SWX_END_TIMEOUT, 0, "");
     char much[5001];
     memset(much, 'y', sizeof(much) - 1);
     much[sizeof(much) - 1] = 0;
     op = operation(SWX_OP_LINE, much);
-    submit(s, &op);
-    wait_for(s, &op);
+    complete(s, &op);
     CHECK(op.error.status == SWX_ELIMIT && !op.typed_out);
     EXPECT(&op, SWX_END_SYSTEM, 0, "");
     op = operation(SWX_OP_LINE, "a line\n");
-    submit(s, &op);
-    wait_for(s, &op);
+    complete(s, &op);
     EXPECT(&op, SWX_END_DONE, 0, "got a line\n");
     /* Half a line for a program that ends without reading it is no beginning of the next command. */
     op = operation(SWX_OP_RUN, "sleep 1\n");
     op.deadline = now() + 50 * MS;
-    submit(s, &op);
-    wait_for(s, &op);
+    complete(s, &op);
     EXPECT(&op, SWX_END_TIMEOUT, 0, "");
     op = operation(SWX_OP_LINE, "half a line");
     op.deadline = now() + 50 * MS;
-    submit(s, &op);
-    wait_for(s, &op);
+    complete(s, &op);
     EXPECT(&op, SWX_END_TIMEOUT, 0, "");
     expect_run(s, "echo fine\n", 0, "fine\n");
     /* What programs ask the terminal stays unanswered: in canonical mode an answer would be typed. */
@@ -365,8 +342,7 @@ static void test_ends(void)
 {
     swx_session *s = open_carried();
     swx_op op = operation(SWX_OP_RUN, "echo bye; exit 3\n");
-    submit(s, &op);
-    wait_for(s, &op);
+    complete(s, &op);
     EXPECT(&op, SWX_END_DIED, 3, NULL);
     op = operation(SWX_OP_RUN, "true\n");
     submit(s, &op);
@@ -404,9 +380,8 @@ static void test_ends(void)
 /* A start and a command while allocation number i fails.  True when it did not come to that. */
 static bool session_with_failure(unsigned long i)
 {
-    swx_session_config config = {
-        .shell = "bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 1 << 20, .argv = carried
-    };
+    swx_session_config config = configuration(1 << 20);
+    config.argv = carried;
     swx_session *s;
     swx_error err;
     swx_alloc_fail_at(i, 0);
@@ -418,11 +393,9 @@ static bool session_with_failure(unsigned long i)
     swx_op start = operation(SWX_OP_START, ":"), op = operation(SWX_OP_RUN, "echo hi; PS1=; (exit 3)\n"),
            stop = operation(SWX_OP_CLOSE, "");
     op.hints = SWX_HINT_PROMPT | SWX_HINT_STTY;
-    submit(s, &start);
-    wait_for(s, &start);
+    complete(s, &start);
     if (start.end == SWX_END_DONE) { /* else half of the script may have been typed */
-        submit(s, &op);
-        wait_for(s, &op);
+        complete(s, &op);
     }
     bool good = swx_alloc_count() < i;
     swx_alloc_fail_at(0, 0);
@@ -430,8 +403,7 @@ static bool session_with_failure(unsigned long i)
     CHECK(op.end == SWX_END_DONE ? op.code == 3
                                  : op.end == SWX_END_MEMORY || op.end == SWX_END_LOST || op.end == SWX_END_NONE);
     CHECK(!good || op.end == SWX_END_DONE);
-    submit(s, &stop);
-    wait_for(s, &stop);
+    complete(s, &stop);
     swx_buf_free(&start.output);
     swx_buf_free(&op.output);
     swx_buf_free(&stop.output);

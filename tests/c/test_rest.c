@@ -131,8 +131,7 @@ static void run_raw(swx_session *s)
     snprintf(text + size + 12000, sizeof(text) - size - 12000, " | wc -c; printf 'a\tb'\n}\n");
     swx_op op = operation(SWX_OP_RUN, text);
     op.raw = op.runs = true;
-    submit(s, &op);
-    wait_for(s, &op);
+    complete(s, &op);
     EXPECT(&op, SWX_END_DONE, 0, "12001\na\tb");
 }
 
@@ -143,10 +142,7 @@ static void run_interrupted(swx_session *s)
     EXPECT(&stop, SWX_END_DONE, 0, "");
     submit(s, &op);
     wait_for_output(s, &op, 6);
-    stop = operation(SWX_OP_INTERRUPT, "");
-    submit(s, &stop);
-    wait_for(s, &stop);
-    EXPECT(&stop, SWX_END_DONE, 130, "");
+    CHECK(interrupt(s) == 130);
     EXPECT(&op, SWX_END_DONE, 130, "begin\n\n");
 }
 
@@ -338,8 +334,7 @@ static void test_closing_without_descriptors(void)
         }
         CHECK(count < 256);
         swx_op op = operation(SWX_OP_CLOSE, "");
-        submit(s, &op);
-        wait_for(s, &op);
+        complete(s, &op);
         while (count) {
             close(filled[--count]);
         }
@@ -413,8 +408,7 @@ static swx_session *open_letting_go(void)
 {
     swx_session *s = begin(letting_go);
     swx_op start = operation(SWX_OP_START, ":");
-    submit(s, &start);
-    wait_for(s, &start);
+    complete(s, &start);
     EXPECT(&start, SWX_END_DONE, 0, "");
     return s;
 }
@@ -435,8 +429,7 @@ static void test_carried(void)
     EXPECT(&op, SWX_END_SYSTEM, 0, "");
     op = operation(SWX_OP_RUN, "echo $?; PS1=x\n"); /* for which PROMPT_COMMAND is armed first */
     op.hints = SWX_HINT_PROMPT | SWX_HINT_STTY;
-    submit(s, &op);
-    wait_for(s, &op);
+    complete(s, &op);
     EXPECT(&op, SWX_END_DONE, 0, "3\n");
     check_rest(s, before, 2);
     expect_run(s, "echo $?\n", 0, "0\n");

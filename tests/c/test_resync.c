@@ -52,8 +52,7 @@ static pid_t shell_of(swx_session *s)
 {
     swx_op op = operation(SWX_OP_RUN, "echo $$\n");
     char text[32] = { 0 };
-    submit(s, &op);
-    wait_for(s, &op);
+    complete(s, &op);
     CHECK(op.end == SWX_END_DONE && op.output.size < sizeof(text));
     swx_buf_copy(&op.output, (uint8_t *)text);
     swx_buf_free(&op.output);
@@ -96,8 +95,7 @@ static void test_echo(void)
     pid_t shell = shell_of(s);
     swx_op op = operation(SWX_OP_RUN, "stty echo\n");
     op.hints = SWX_HINT_STTY;
-    submit(s, &op);
-    wait_for(s, &op);
+    complete(s, &op);
     EXPECT(&op, SWX_END_DONE, 0, "");
     op = operation(SWX_OP_RUN, "unset PROMPT_COMMAND PS0 PS2; PS1='mine> '; echo out; (exit 7)\n");
     submit(s, &op);
@@ -174,8 +172,7 @@ static void test_without_start(void)
     swx_session *s = open_carried();
     swx_op op = operation(SWX_OP_RUN, "exec 2>/dev/null\n");
     op.hints = SWX_HINT_STDERR;
-    submit(s, &op);
-    wait_for(s, &op);
+    complete(s, &op);
     EXPECT(&op, SWX_END_DONE, 0, "");
     op = operation(SWX_OP_RUN, "read -r x; echo got $x\n");
     submit(s, &op);
@@ -202,8 +199,7 @@ static void test_no_carrier(void)
 {
     swx_session *s = begin(NULL);
     swx_op start = operation(SWX_OP_START, ":"), op = operation(SWX_OP_RUN, "read -r -t 0.2 x; echo \"<$x>\"\n");
-    submit(s, &start);
-    wait_for(s, &start);
+    complete(s, &start);
     EXPECT(&start, SWX_END_DONE, 0, "");
     submit(s, &op);
     rest(s, 50 * MS);

@@ -24,8 +24,7 @@ static void test_trace_behind_unfinished_lines(void)
     expect_run(s, "set +v\n", 0, "");
     expect_run(s, "declare -p PROMPT_COMMAND | grep -c PROMPT_COMMAND\n", 0, "1\n");
     swx_op op = operation(SWX_OP_RUN, "echo a; declare -p PROMPT_COMMAND\n");
-    swx_session_submit(s, &op, now());
-    wait_for(s, &op);
+    complete(s, &op);
     CHECK(op.end == SWX_END_DONE && op.output.size > 30); /* who asks for it gets it */
     swx_buf_free(&op.output);
     close_session(s);
@@ -44,8 +43,7 @@ static void test_noise_beside_a_helper(void)
             swx_op op = operation(SWX_OP_RUN, lines[j]);
             op.hints = j ? 0 : SWX_HINT_SETTLE;
             op.deadline = now() + 8000 * MS;
-            swx_session_submit(s, &op, now());
-            wait_for(s, &op);
+            complete(s, &op);
             CHECK(op.end == SWX_END_DONE && op.code == 0);
             swx_buf_free(&op.output);
         }

@@ -7,42 +7,14 @@
 #include "turns.h"
 #include "swx_alloc.h"
 
-static void test_commands(void)
+/* A prompt of the user's costs one question, and the prompts of PROMPT_COMMAND do not cost one each. */
+static void test_questions_about_prompts(void)
 {
     swx_session *s = open_session(1 << 20);
-    expect_run(s, "true\n", 0, "");
-    expect_run(s, "echo hi\n", 0, "hi\n");
-    expect_run(s, "(exit 3)\n", 3, "");
-    expect_run(s, "echo $?\n", 0, "3\n");
-    expect_run(s, "\n", 0, "");
-    expect_run(s, "false\n", 1, "");
-    expect_run(s, "# nothing\n", 1, "");
-    expect_run(s, "{\necho 'a\tb' !x\ncat <<E\nin\nE\n}\n", 0, "a\tb !x\nin\n");
-    expect_run(s, "printf x\n", 0, "x");
-    expect_run(s, "seq 20000 | tail -1; /bin/echo out; sleep 0.01\n", 0, "20000\nout\n");
     expect_run(s, "env | grep -c '^PS[012]='\n", 1, "0\n");
     CHECK(swx_session_look(s).kernel_proof && swx_session_look(s).questions == 0);
-    close_session(s);
-}
-
-static void test_prompts_are_taken_away(void)
-{
-    swx_session *s = open_session(1 << 20);
     expect_run(s, "printf out; PS1='$ '; (exit 7)\n", 7, "out");
     CHECK(swx_session_look(s).questions == 1);
-    expect_run(s, "echo $?\n", 0, "7\n");
-    expect_run(s, "unset PS0\n", 0, "");
-    expect_run(s, "echo a\n", 0, "a\n");
-    expect_run(s, "false | true | (exit 4); PS1='> '\n", 0, "");
-    expect_run(s, "true a b | false; PS1=x PS0=y PS2=z\n", 0, "");
-    expect_run(s, "PS1=; false | true\n", 0, "");
-    expect_run(s, "echo ${PIPESTATUS[@]}\n", 0, "1 0\n");
-    expect_run(s, "shopt -u promptvars; (exit 9)\n", 9, "");
-    expect_run(s, "echo $?\n", 0, "9\n");
-    expect_run(s, "readonly PS1='ro> '\n", 0, "");
-    expect_run(s, "echo still; (exit 6)\n", 6, "still\n");
-    close_session(s);
-    s = open_session(1 << 20);
     expect_run(s, "PROMPT_COMMAND='PS1=mine\\>'\n", 0, "");
     expect_run(s, "echo one\n", 0, "one\n");
     expect_run(s, "echo two; (exit 5)\n", 5, "two\n");
@@ -51,17 +23,8 @@ static void test_prompts_are_taken_away(void)
     CHECK(swx_session_look(s).questions == questions);
     close_session(s);
     s = open_session(1 << 20);
-    expect_run(s, "exec 2>/dev/null\n", 0, "");
-    expect_run(s, "echo quiet; (exit 2)\n", 2, "quiet\n");
-    expect_run(s, "exec >/dev/null; echo none\n", 0, "");
-    expect_run(s, "(exit 3)\n", 3, "");
-    close_session(s);
-    s = open_session(1 << 20);
     expect_run(s, "set -o emacs; false\n", 1, "\033[?2004h"); /* readline wakes up: a sequence, no text */
     expect_run(s, "echo 'a\tb'\n", 0, "a\tb\n");
-    expect_run(s, "set -e\n", 0, "");
-    expect_run(s, "PS1=\n", 0, "");
-    expect_run(s, "echo lives\n", 0, "lives\n");
     close_session(s);
 }
 
@@ -92,15 +55,10 @@ static void test_without_the_kernel(void)
     expect_run(s, "printf '%s.' a\tb; [[ -o emacs ]]\n", 1, "a.b.");
     swx_op op = operation(SWX_OP_RUN, "sleep 100\n");
     op.deadline = now() + 30 * MS;
-    swx_session_submit(s, &op, now());
-    wait_for(s, &op);
+    complete(s, &op);
     CHECK(op.end == SWX_END_TIMEOUT);
     swx_buf_free(&op.output);
-    swx_op stop = operation(SWX_OP_INTERRUPT, "");
-    swx_session_submit(s, &stop, now());
-    wait_for(s, &stop);
-    CHECK(stop.end == SWX_END_DONE);
-    swx_buf_free(&stop.output);
+    CHECK(interrupt(s) == 130);
     expect_run(s, "echo $?\n", 0, "130\n");
     close_session(s);
 }
@@ -128,133 +86,13 @@ static void test_forged_marks(void)
     close_session(s);
 }
 
-static void test_jobs(void)
-{
-    swx_session *s = open_session(1 << 20);
-    swx_op op = operation(SWX_OP_RUN, "sleep 0.05 & sleep 0.1 &\n");
-    swx_session_submit(s, &op, now());
-    wait_for(s, &op);
-    CHECK(op.end == SWX_END_DONE && op.output.size > 4);
-    swx_buf_free(&op.output);
-    rest(s, 70 * MS);
-    expect_run(s, "echo x\n", 0, "x\n"); /* one ended while nothing ran */
-    expect_run(s, "sleep 0.1\n", 0, ""); /* the other one meanwhile */
-    op = operation(SWX_OP_RUN, "sleep 10 &\n");
-    swx_session_submit(s, &op, now());
-    wait_for(s, &op);
-    swx_buf_free(&op.output);
-    expect_run(s, "printf '[1]+  Done                    sleep 1\\n'\n", 0, "[1]+  Done                    sleep 1\n");
-    close_session(s);
-}
-
-static void test_timeout_and_interrupt(void)
-{
-    swx_session *s = open_session(1 << 20);
-    swx_op op = operation(SWX_OP_RUN, "echo begin; sleep 100\n");
-    swx_session_submit(s, &op, now());
-    expire(s, &op, 6);
-    CHECK(op.end == SWX_END_TIMEOUT && op.output.size == 6);
-    swx_buf_free(&op.output);
-    op = operation(SWX_OP_RUN, "echo never\n");
-    op.deadline = now() + 50 * MS;
-    swx_session_submit(s, &op, now());
-    wait_for(s, &op);
-    CHECK(op.end == SWX_END_TIMEOUT && !op.typed_out && op.output.size == 0);
-    swx_op stop = operation(SWX_OP_INTERRUPT, "");
-    swx_session_submit(s, &stop, now());
-    wait_for(s, &stop);
-    CHECK(stop.end == SWX_END_DONE);
-    swx_buf_free(&stop.output);
-    expect_run(s, "echo $?\n", 0, "130\n");
-    op = operation(SWX_OP_RUN, "trap '' INT; echo set; sleep 100\n");
-    swx_session_submit(s, &op, now());
-    expire(s, &op, 4);
-    swx_buf_free(&op.output);
-    stop = operation(SWX_OP_INTERRUPT, "");
-    stop.step = 20 * MS;
-    swx_session_submit(s, &stop, now());
-    wait_for(s, &stop);
-    CHECK(stop.end == SWX_END_DONE);
-    swx_buf_free(&stop.output);
-    expect_run(s, "echo $?; trap - INT\n", 0, "137\n");
-    close_session(s);
-}
-
-static void test_death(void)
-{
-    swx_session *s = open_session(1 << 20);
-    swx_op op = operation(SWX_OP_RUN, "echo last; exit 3\n");
-    swx_session_submit(s, &op, now());
-    wait_for(s, &op);
-    CHECK(op.end == SWX_END_DIED && op.code == 3 && op.output.size >= 5);
-    swx_buf_free(&op.output);
-    op = operation(SWX_OP_RUN, "echo\n");
-    swx_session_submit(s, &op, now());
-    CHECK(op.end == SWX_END_DIED && op.code == 3);
-    close_session(s);
-    s = open_session(1 << 20);
-    op = operation(SWX_OP_RUN, "setsid sleep 1000 & (setsid sleep 1000 &) ; kill -9 $$\n");
-    swx_session_submit(s, &op, now());
-    wait_for(s, &op);
-    CHECK(op.end == SWX_END_DIED && op.code == 128 + SIGKILL);
-    swx_buf_free(&op.output);
-    close_session(s);
-}
-
-/* ---- operations of every kind ---- */
-
-static swx_match *patterns(const char *const *texts, size_t count)
-{
-    builder b = new_builder();
-    swx_match *match;
-    for (size_t i = 0; i < count; i++) {
-        add_text(&b, texts[i]);
-    }
-    CHECK(match_of(&b, &match) == SWX_OK);
-    return match;
-}
-
 static void check_no_children(void) { CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD); }
-
-static void test_patterns(void)
-{
-    const char *const texts[] = { "never", "Password: ", "name?" };
-    swx_match *match = patterns(texts, 3);
-    swx_session *s = open_session(1 << 20);
-    swx_op op = operation(SWX_OP_RUN, "echo begin; printf 'na'; sleep 0.05; printf 'me?'; read x; printf 'Password: '; "
-                                      "read y; echo $x-$y; (exit 4)\n");
-    op.match = match;
-    submit(s, &op);
-    wait_for(s, &op);
-    CHECK(op.hit.index == 2 && op.hit.start == 6 && op.hit.end == 11);
-    EXPECT(&op, SWX_END_MATCHED, 0, "begin\n");
-    CHECK(!swx_session_look(s).idle);
-    op = operation(SWX_OP_LINE, "me\n");
-    op.match = match;
-    submit(s, &op);
-    wait_for(s, &op);
-    CHECK(op.hit.index == 1 && op.hit.start == 0 && op.hit.end == 10);
-    EXPECT(&op, SWX_END_MATCHED, 0, "");
-    op = operation(SWX_OP_LINE, "secret\n");
-    op.match = match;
-    submit(s, &op);
-    wait_for(s, &op);
-    EXPECT(&op, SWX_END_DONE, 4, "me-secret\n");
-    op = operation(SWX_OP_RUN, "echo nothing of it\n");
-    op.match = match;
-    submit(s, &op);
-    wait_for(s, &op);
-    EXPECT(&op, SWX_END_DONE, 0, "nothing of it\n");
-    expect_run(s, "echo after $?\n", 0, "after 0\n");
-    close_session(s);
-    swx_match_free(match);
-}
 
 /* After a match the operation may wait for the command's end.  The output ends where the match begins in any case. */
 static void test_code_after_a_match(void)
 {
     swx_session *s = open_session(65536);
-    swx_match *match = patterns((const char *[]){ "PAT" }, 1);
+    swx_match *match = pattern("PAT");
     const struct {
         const char *typed;
         bool ended;
@@ -266,17 +104,14 @@ static void test_code_after_a_match(void)
         { "printf 'aaa PAT'; exit 5\n", false, 0 },
     };
     for (size_t i = 0; i < SWX_COUNT(cases); i++) {
-        swx_op op = operation(SWX_OP_RUN, cases[i].typed), stop = operation(SWX_OP_INTERRUPT, "");
+        swx_op op = operation(SWX_OP_RUN, cases[i].typed);
         op.match = match;
         op.grace = (cases[i].ended ? 20000 : 50) * MS;
-        submit(s, &op);
-        wait_for(s, &op);
+        complete(s, &op);
         CHECK(op.ended == cases[i].ended && (!op.ended || op.code == cases[i].code));
         EXPECT(&op, SWX_END_MATCHED, op.code, "aaa ");
         if (i == 2) {
-            submit(s, &stop);
-            wait_for(s, &stop);
-            swx_buf_free(&stop.output);
+            interrupt(s);
         } else if (i < 2) {
             expect_run(s, "echo $?\n", 0, i ? "4\n" : "3\n");
         }
@@ -285,149 +120,37 @@ static void test_code_after_a_match(void)
     swx_match_free(match);
 }
 
-/* What is typed to bash itself is no output, whatever the pattern says. */
-static void test_pattern_of_own_text(void)
-{
-    const char *const texts[] = { "7733", "echo", "PS1" };
-    swx_match *match = patterns(texts, 3);
-    swx_session *s = open_session(1 << 20);
-    swx_op op = operation(SWX_OP_RUN, "stty echo; set -v\n");
-    op.hints = SWX_HINT_STTY;
-    submit(s, &op);
-    wait_for(s, &op);
-    EXPECT(&op, SWX_END_DONE, 0, "");
-    for (int i = 0; i < 3; i++) {
-        op = operation(SWX_OP_RUN, "printf x\n");
-        op.match = match;
-        submit(s, &op);
-        wait_for(s, &op);
-        CHECK(op.end == SWX_END_DONE && op.code == 0);
-        swx_buf_free(&op.output);
-    }
-    close_session(s);
-    swx_match_free(match);
-}
-
-static unsigned news_count;
-static void count_news(swx_op *op)
-{
-    (void)op;
-    news_count++;
-}
-
-static void test_streaming(void)
+/* The end of the queue moves back, and what comes next stands there. */
+static void test_the_last_of_the_queue_is_cancelled(void)
 {
     swx_session *s = open_session(1 << 20);
-    swx_op op = operation(SWX_OP_RUN, "for i in 1 2 3; do echo line $i; sleep 0.3; done; seq 3000\n");
-    uint8_t got[32768], wanted[32768] = "line 1\nline 2\nline 3\n";
-    size_t size = 0, room = strlen((char *)wanted), part;
-    for (int i = 1; i <= 3000; i++) {
-        room += (size_t)sprintf((char *)wanted + room, "%d\n", i);
-    }
-    op.stream = true;
-    op.news = count_news;
-    news_count = 0;
-    CHECK(swx_session_take(s, &op, got, 7, now()) == 0);
-    submit(s, &op);
-    int64_t limit = now() + PATIENCE;
-    while (op.end == SWX_END_NONE) {
-        CHECK(now() < limit);
-        turn(s, limit);
-        part = swx_session_take(s, &op, got + size, 7, now()); /* slower than it comes */
-        CHECK(memcmp(got + size, wanted + size, part) == 0);
-        size += part;
-    }
-    CHECK(op.end == SWX_END_DONE && news_count >= 3 && size >= 7 && size < room);
-    while ((part = swx_session_take(s, &op, got + size, 1000, now())) > 0) {
-        size += part;
-    }
-    CHECK(size == room && memcmp(got, wanted, room) == 0 && op.output.size == room);
-    swx_buf_free(&op.output);
-    close_session(s);
-}
-
-static void test_cancel(void)
-{
-    swx_session *s = open_session(1 << 20);
-    swx_op first = operation(SWX_OP_RUN, "echo begin; sleep 1; echo late\n"),
-           second = operation(SWX_OP_RUN, "echo never\n"), third = operation(SWX_OP_RUN, "echo third\n");
+    swx_op first = operation(SWX_OP_RUN, "read x\n"), second = operation(SWX_OP_RUN, "echo second\n"),
+           dropped = operation(SWX_OP_RUN, "echo no\n"), kept = operation(SWX_OP_RUN, "echo kept\n");
     submit(s, &first);
     submit(s, &second);
-    submit(s, &third);
-    wait_for_output(s, &first, 6);
-    swx_session_cancel(s, &second);
-    EXPECT(&second, SWX_END_CANCELLED, 0, "");
-    swx_session_cancel(s, &second);
-    swx_session_cancel(s, &first);
-    EXPECT(&first, SWX_END_CANCELLED, 0, "begin\n");
-    swx_session_cancel(s, &first);
-    CHECK(third.end == SWX_END_NONE);
-    wait_for(s, &third);
-    EXPECT(&third, SWX_END_DONE, 0, "third\n"); /* not "late" */
-    swx_session_cancel(s, &third);
-    CHECK(third.end == SWX_END_DONE && swx_session_look(s).late == 5);
-    swx_op last = operation(SWX_OP_RUN, "sleep 0.2\n"), kept = operation(SWX_OP_RUN, "echo kept\n");
-    swx_op dropped = operation(SWX_OP_RUN, "echo no\n");
-    submit(s, &last);
     submit(s, &dropped);
-    swx_session_cancel(s, &dropped); /* the end of the queue moves back */
+    swx_session_cancel(s, &dropped);
+    swx_session_cancel(s, &dropped);
+    EXPECT(&dropped, SWX_END_CANCELLED, 0, "");
     submit(s, &kept);
+    rest(s, 20 * MS);
+    CHECK(swx_session_type(s, (const uint8_t *)"\n", 1, now()) == SWX_OK);
     wait_for(s, &kept);
-    EXPECT(&last, SWX_END_DONE, 0, "");
+    EXPECT(&first, SWX_END_DONE, 0, NULL);
+    EXPECT(&second, SWX_END_DONE, 0, "second\n");
     EXPECT(&kept, SWX_END_DONE, 0, "kept\n");
     close_session(s);
 }
 
-static void test_quiet(void)
+static void test_a_closed_session_takes_nothing(void)
 {
     swx_session *s = open_session(1 << 20);
-    swx_op op = operation(SWX_OP_RUN, "echo a; sleep 0.05; echo b; sleep 100\n");
-    int64_t began = now();
-    op.quiet = 1000 * MS;
-    submit(s, &op);
-    wait_for(s, &op);
-    CHECK(now() - began >= 1050 * MS);
-    EXPECT(&op, SWX_END_QUIET, 0, "a\nb\n");
-    swx_op stop = operation(SWX_OP_INTERRUPT, "");
-    submit(s, &stop);
-    wait_for(s, &stop);
-    EXPECT(&stop, SWX_END_DONE, 130, NULL);
-    op = operation(SWX_OP_RUN, "for i in 1 2 3 4 5; do sleep 0.3; echo $i; done\n");
-    op.quiet = 5000 * MS; /* the machine may be busy */
-    submit(s, &op);
-    wait_for(s, &op);
-    EXPECT(&op, SWX_END_DONE, 0, "1\n2\n3\n4\n5\n");
-    close_session(s);
-}
-
-static void test_resize(void)
-{
-    swx_session *s = open_session(1 << 20);
-    expect_run(s, "stty size\n", 0, "24 80\n");
-    CHECK(swx_session_resize(s, 50, 132, NULL) == SWX_OK);
-    expect_run(s, "stty size\n", 0, "50 132\n");
     swx_op close = operation(SWX_OP_CLOSE, "");
-    submit(s, &close);
-    wait_for(s, &close);
+    complete(s, &close);
     CHECK(swx_session_resize(s, 1, 1, NULL) == SWX_ECLOSED);
     CHECK(swx_session_type(s, (const uint8_t *)"x", 1, now()) == SWX_ECLOSED);
     swx_buf_free(&close.output);
     swx_session_free(s);
-}
-
-static void test_typed_bytes(void)
-{
-    swx_session *s = open_session(1 << 20);
-    swx_op op = operation(SWX_OP_RUN, "read x; echo got $x; cat\n");
-    submit(s, &op);
-    for (const char *at = "some words\nto cat\n\4"; *at; at++) {
-        CHECK(swx_session_type(s, (const uint8_t *)at, 1, now()) == SWX_OK);
-        rest(s, 2 * MS);
-    }
-    wait_for(s, &op);
-    EXPECT(&op, SWX_END_DONE, 0, "got some words\nto cat\n");
-    expect_run(s, "echo on\n", 0, "on\n");
-    close_session(s);
 }
 
 /* At the prompt bytes would be a command of nobody.  An attached person may type ahead: that belongs to what runs. */
@@ -449,67 +172,15 @@ static void test_typed_ahead(void)
     close_session(s);
 }
 
-static void expect_line(swx_session *s, const char *line, swx_match *match, swx_end end, int code, const char *output)
-{
-    swx_op op = operation(SWX_OP_LINE, line);
-    op.match = match;
-    submit(s, &op);
-    wait_for(s, &op);
-    CHECK(op.typed_out);
-    check_ended(__LINE__, &op, end, code, output);
-}
-
-static void test_nested_programs(void)
-{
-    const char *const texts[] = { ">>> ", "x\n" };
-    swx_match *prompt = patterns(texts, 1), *x = patterns(texts + 1, 1);
-    swx_session *s = open_session(1 << 20);
-    swx_op op = operation(SWX_OP_RUN, "cat; echo end; (exit 2)\n");
-    op.deadline = now() + 100 * MS;
-    submit(s, &op);
-    wait_for(s, &op);
-    EXPECT(&op, SWX_END_TIMEOUT, 0, "");
-    expect_line(s, "x\n", x, SWX_END_MATCHED, 0, "");
-    expect_line(s, "one x\n", x, SWX_END_MATCHED, 0, "one ");
-    expect_line(s, "\4", NULL, SWX_END_DONE, 2, "end\n");
-    expect_line(s, "", NULL, SWX_END_DONE, 2, "");
-    expect_line(s, "echo as a command; (exit 3)\n", NULL, SWX_END_DONE, 3, "as a command\n");
-    expect_run(s, "echo $?\n", 0, "3\n");
-    op = operation(SWX_OP_RUN, "TERM=dumb python3 -q -i\n");
-    op.match = prompt;
-    submit(s, &op);
-    wait_for(s, &op);
-    EXPECT(&op, SWX_END_MATCHED, 0, NULL);
-    expect_line(s, "6 * 7\n", prompt, SWX_END_MATCHED, 0, NULL);
-    expect_line(s, "exit(9)\n", prompt, SWX_END_DONE, 9, NULL);
-    expect_run(s, "echo $?\n", 0, "9\n");
-    char *much = malloc(5002);
-    CHECK(much);
-    memset(much, 'y', 5000);
-    memcpy(much + 5000, "\n", 2);
-    op = operation(SWX_OP_LINE, much);
-    submit(s, &op);
-    wait_for(s, &op);
-    CHECK(op.output.total == 5000 + strlen("bash: : command not found\n"));
-    EXPECT(&op, SWX_END_DONE, 127, NULL);
-    expect_run(s, "echo still there\n", 0, "still there\n");
-    free(much);
-    close_session(s);
-    swx_match_free(prompt);
-    swx_match_free(x);
-}
-
 /* A program leaves the rest of a long line to the shell, and its end is read before any deadline: no other command gets
  * that rest. */
 static void test_the_rest_of_a_long_line_is_noticed_at_once(void)
 {
-    const char *const texts[] = { "ready" };
-    swx_match *ready = patterns(texts, 1);
+    swx_match *ready = pattern("ready");
     swx_session *s = open_session(1 << 20);
     swx_op op = operation(SWX_OP_RUN, "sh -c 'printf ready; head -c 10; echo'\n");
     op.match = ready;
-    submit(s, &op);
-    wait_for(s, &op);
+    complete(s, &op);
     EXPECT(&op, SWX_END_MATCHED, 0, "");
     char *much = malloc(9002);
     CHECK(much);
@@ -533,46 +204,13 @@ static void test_output_limit(void)
     swx_session *s = open_session(1000);
     uint8_t got[1000];
     swx_op op = operation(SWX_OP_RUN, "printf begin; seq 300000; printf end; (exit 8)\n");
-    submit(s, &op);
-    wait_for(s, &op);
+    complete(s, &op);
     CHECK(op.output.size == 1000 && op.output.total == 5 + 1988895 + 3 &&
           swx_buf_dropped(&op.output) == op.output.total - 1000);
     swx_buf_copy(&op.output, got);
     CHECK(memcmp(got, "begin1\n2\n", 9) == 0 && memcmp(got + 990, "300000\nend", 10) == 0);
     EXPECT(&op, SWX_END_DONE, 8, NULL);
     expect_run(s, "echo small\n", 0, "small\n");
-    close_session(s);
-}
-
-static void test_modes(void)
-{
-    swx_session *s = open_session(1 << 20);
-    swx_op op = operation(SWX_OP_RUN, "stty -ixon echo\n");
-    op.hints = SWX_HINT_STTY;
-    submit(s, &op);
-    wait_for(s, &op);
-    EXPECT(&op, SWX_END_DONE, 0, "");
-    /* kept, and the echo is not output */
-    expect_run(s, "stty -a | grep -owE -- '-?(ixon|echo)'\n", 0, "-ixon\necho\n");
-    expect_run(s, "printf '%s\\n' a b\n", 0, "a\nb\n");
-    op = operation(SWX_OP_RUN, "stty -echo\n");
-    op.hints = SWX_HINT_STTY;
-    submit(s, &op);
-    wait_for(s, &op);
-    swx_buf_free(&op.output);
-    expect_run(s, "stty raw echo olcuc; true\n", 0, ""); /* as a program leaves it that died */
-    expect_run(s, "stty -a | grep -owE -- '-?(icanon|isig|echo|olcuc|ixon)' | tr '\\n' ' '\n", 0,
-               "-ixon -olcuc isig icanon -echo ");
-    op = operation(SWX_OP_RUN, "stty opost onlcr; echo x; (exit 3)\n");
-    submit(s, &op);
-    wait_for(s, &op);
-    CHECK(op.processed);
-    EXPECT(&op, SWX_END_DONE, 3, "x\r\n");
-    op = operation(SWX_OP_RUN, "echo x\n");
-    submit(s, &op);
-    wait_for(s, &op);
-    CHECK(!op.processed);
-    EXPECT(&op, SWX_END_DONE, 0, "x\n");
     close_session(s);
 }
 
@@ -647,50 +285,11 @@ static void test_many_wait_at_the_cost_of_one(void)
     CHECK(ops[0].end == SWX_END_CLOSED && ops[PARTS * PART - 1].end == SWX_END_CLOSED);
 }
 
-static void test_interrupts(void)
-{
-    swx_session *s = open_session(1 << 20);
-    swx_op stop = operation(SWX_OP_INTERRUPT, "");
-    submit(s, &stop);
-    EXPECT(&stop, SWX_END_DONE, 0, "");
-    rest(s, 20 * MS);
-    expect_run(s, "echo unharmed\n", 0, "unharmed\n");
-    swx_op op = operation(SWX_OP_RUN, "echo begin; sleep 100; echo not this; (exit 5)\n");
-    submit(s, &op);
-    wait_for_output(s, &op, 6);
-    stop = operation(SWX_OP_INTERRUPT, "");
-    submit(s, &stop);
-    wait_for(s, &stop);
-    EXPECT(&op, SWX_END_DONE, 130, "begin\n\n"); /* the waiting command gets its answer; bash moves to a new line */
-    EXPECT(&stop, SWX_END_DONE, 130, "");
-    const char *const texts[] = { "ready" };
-    swx_match *match = patterns(texts, 1);
-    op = operation(SWX_OP_RUN, "bash -c 'trap \"echo caught\" INT; printf ready; while :; do sleep 0.05; done'\n");
-    op.match = match;
-    submit(s, &op);
-    wait_for(s, &op);
-    EXPECT(&op, SWX_END_MATCHED, 0, "");
-    stop = operation(SWX_OP_INTERRUPT, ""); /* ignored three times, then killed */
-    stop.step = 60 * MS;
-    submit(s, &stop);
-    wait_for(s, &stop);
-    EXPECT(&stop, SWX_END_DONE, 137, NULL);
-    expect_run(s, "yes | cat >/dev/null & true\n", 0, NULL);
-    stop = operation(SWX_OP_INTERRUPT, "");
-    submit(s, &stop);
-    EXPECT(&stop, SWX_END_DONE, 0, "");
-    expect_run(s, "kill %1; wait\n", 0, NULL); /* a group in the background is left alone */
-    close_session(s);
-    swx_match_free(match);
-}
-
 /* Before the shell is there: it must not be the one that is interrupted. */
 static void test_interrupt_at_the_start(void)
 {
     for (int delay = 0; delay < 6; delay++) {
-        swx_session_config config = {
-            .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 1 << 20
-        };
+        swx_session_config config = configuration(1 << 20);
         swx_session *s;
         CHECK(swx_session_new(&s, &config, now(), NULL) == SWX_OK);
         swx_op start = operation(SWX_OP_START, ":"), stop = operation(SWX_OP_INTERRUPT, "");
@@ -698,8 +297,7 @@ static void test_interrupt_at_the_start(void)
             submit(s, &start);
         }
         rest(s, delay / 2 * MS);
-        submit(s, &stop);
-        wait_for(s, &stop);
+        complete(s, &stop);
         CHECK(stop.end == SWX_END_DONE);
         swx_buf_free(&stop.output);
         if (delay % 2) {
@@ -759,9 +357,7 @@ static void test_free(void)
 {
     size_t before = open_descriptors();
     for (int round = 0; round < 3; round++) {
-        swx_session_config config = {
-            .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 1 << 20
-        };
+        swx_session_config config = configuration(1 << 20);
         swx_session *s;
         if (round == 0) {
             CHECK(swx_session_new(&s, &config, now(), NULL) == SWX_OK);
@@ -783,46 +379,14 @@ static void test_free(void)
 static void test_startup_failures(void)
 {
     size_t before = open_descriptors();
-    swx_session_config config = {
-        .shell = "/nonexistent/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 1 << 20
-    };
+    swx_session_config config = configuration(1 << 20);
     swx_session *s;
     swx_error err;
+    config.shell = "/nonexistent/bash";
     CHECK(swx_session_new(&s, &config, now(), &err) == SWX_ESYS && !s && err.sys_errno == ENOENT && err.call);
     config.shell = "/bin/bash";
     config.directory = "/nonexistent";
     CHECK(swx_session_new(&s, &config, now(), &err) == SWX_ESYS && !s && err.sys_errno == ENOENT);
-    CHECK(open_descriptors() == before);
-    config.directory = NULL;
-    const struct {
-        const char *shell;
-        int code;
-    } shells[] = { { "/bin/false", 1 }, { "/bin/true", 0 } };
-    for (size_t i = 0; i < SWX_COUNT(shells); i++) {
-        config.shell = shells[i].shell;
-        CHECK(swx_session_new(&s, &config, now(), &err) == SWX_OK);
-        swx_op start = operation(SWX_OP_START, ":"), op = operation(SWX_OP_RUN, "echo\n");
-        submit(s, &start);
-        submit(s, &op);
-        wait_for(s, &start);
-        EXPECT(&start, SWX_END_DIED, shells[i].code, NULL);
-        EXPECT(&op, SWX_END_DIED, shells[i].code, "");
-        close_session(s);
-    }
-    config.shell = "/bin/bash"; /* a startup script that ends the shell, and one that does not end */
-    CHECK(swx_session_new(&s, &config, now(), &err) == SWX_OK);
-    swx_op start = operation(SWX_OP_START, "echo why; exit 5");
-    submit(s, &start);
-    wait_for(s, &start);
-    EXPECT(&start, SWX_END_DIED, 5, "why\nexit\n"); /* as an interactive bash says */
-    close_session(s);
-    CHECK(swx_session_new(&s, &config, now(), &err) == SWX_OK);
-    start = operation(SWX_OP_START, "echo waits; sleep 1000");
-    start.step = 1500 * MS;
-    submit(s, &start);
-    wait_for(s, &start);
-    EXPECT(&start, SWX_END_TIMEOUT, 0, "waits\n");
-    close_session(s);
     CHECK(open_descriptors() == before);
     check_no_children();
 }
@@ -840,15 +404,13 @@ static void test_abandon(void)
 /* Whoever waits is begun when what it waited for goes away, and not only when something new is asked. */
 static void test_the_queue_goes_on(void)
 {
-    const char *const texts[] = { "ready" };
-    swx_match *match = patterns(texts, 1);
+    swx_match *match = pattern("ready");
     swx_session *s = open_session(1 << 20);
     swx_op held = operation(SWX_OP_RUN, ""), op = operation(SWX_OP_RUN, "echo after\n");
     held.held = true;
     held.deadline = now() + 20 * MS;
     submit(s, &held);
-    submit(s, &op);
-    wait_for(s, &op);
+    complete(s, &op);
     EXPECT(&held, SWX_END_TIMEOUT, 0, "");
     EXPECT(&op, SWX_END_DONE, 0, "after\n");
     for (int how = 0; how < 4; how++) {
@@ -887,8 +449,7 @@ static void test_endless_output(void)
     for (int i = 0; i < 3; i++) {
         swx_op op = operation(SWX_OP_RUN, "(exit 5)\n");
         op.deadline = now() + PATIENCE / 2;
-        submit(s, &op);
-        wait_for(s, &op);
+        complete(s, &op);
         CHECK(op.end == SWX_END_DONE && op.code == 5);
         swx_buf_free(&op.output);
     }
@@ -910,8 +471,7 @@ static void test_nothing_is_typed_into_a_command(void)
     op.deadline = now();
     submit(s, &op);
     CHECK(swx_session_type(s, (const uint8_t *)"two\n", 4, now()) == SWX_EBUSY);
-    submit(s, &line);
-    wait_for(s, &line);
+    complete(s, &line);
     EXPECT(&op, SWX_END_TIMEOUT, 0, "");
     EXPECT(&line, SWX_END_DONE, 6, "got one\n");
     close_session(s);
@@ -927,8 +487,7 @@ static void test_half_a_line_is_forgotten(void)
         op.deadline = how ? now() + 20 * MS : SWX_NEVER;
         submit(s, &op);
         if (how) {
-            submit(s, &line);
-            wait_for(s, &line);
+            complete(s, &line);
             EXPECT(&line, SWX_END_DONE, 0, "");
         } else {
             rest(s, 20 * MS);
@@ -945,8 +504,7 @@ static void test_half_a_line_is_forgotten(void)
  * output before. */
 static void test_pattern_of_an_interrupt(void)
 {
-    const char *const texts[] = { "ready" };
-    swx_match *match = patterns(texts, 1);
+    swx_match *match = pattern("ready");
     swx_session *s = open_session(1 << 20);
     swx_op op = operation(
         SWX_OP_RUN,
@@ -971,8 +529,7 @@ static void test_last_bytes(void)
 {
     swx_session *s = open_session(1 << 20);
     swx_op op = operation(SWX_OP_RUN, "printf 'last\\e]77'; kill -9 $$\n");
-    submit(s, &op);
-    wait_for(s, &op);
+    complete(s, &op);
     EXPECT(&op, SWX_END_DIED, 128 + SIGKILL, "last\033]77");
     close_session(s);
 }
@@ -980,16 +537,14 @@ static void test_last_bytes(void)
 /* PS0 is gone, so that nothing says where the command began: what the limit dropped meanwhile is still counted. */
 static void test_much_output_without_a_start(void)
 {
-    const char *const texts[] = { "never to be seen" };
-    swx_match *match = patterns(texts, 1);
+    swx_match *match = pattern("never to be seen");
     for (int with = 0; with < 2; with++) {
         swx_session *s = open_session(1000);
         expect_run(s, "trap 'PS0=' USR1; set +m; { sleep 0.1; kill -USR1 $$; } & true\n", 0, NULL);
         rest(s, 300 * MS); /* at the prompt, behind the mark that says that all is well */
         swx_op op = operation(SWX_OP_RUN, "seq 2000; sleep 0.3; echo end\n");
         op.match = with ? match : NULL;
-        submit(s, &op);
-        wait_for(s, &op);
+        complete(s, &op);
         CHECK(op.end == SWX_END_DONE && op.output.total == 8893 + 4);
         swx_buf_free(&op.output);
         close_session(s);
@@ -1001,9 +556,7 @@ static void test_much_output_without_a_start(void)
 /* One session and one command while allocation number i fails.  True: nothing failed. */
 static bool session_with_failure(unsigned long i, int forever, const char *line)
 {
-    swx_session_config config = {
-        .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = 1 << 20
-    };
+    swx_session_config config = configuration(1 << 20);
     swx_session *s;
     swx_error err;
     bool good = false;
@@ -1011,10 +564,8 @@ static bool session_with_failure(unsigned long i, int forever, const char *line)
     swx_alloc_fail_at(i, forever);
     swx_status status = swx_session_new(&s, &config, now(), &err);
     if (status == SWX_OK) {
-        submit(s, &start);
-        wait_for(s, &start);
-        submit(s, &op);
-        wait_for(s, &op);
+        complete(s, &start);
+        complete(s, &op);
         /* A wrong exit code, or a part of the output as if it were all, is never told. */
         if (op.end == SWX_END_DONE && (op.code != 3 || op.output.size != 108894)) {
             fprintf(stderr, "allocation %lu: start ended %d, code %d, %zu bytes\n", i, (int)start.end, op.code,
@@ -1031,8 +582,7 @@ static bool session_with_failure(unsigned long i, int forever, const char *line)
     if (s) {
         /* with memory it works as ever, or says that it does not */
         op = operation(SWX_OP_RUN, "echo again; (exit 4)\n");
-        submit(s, &op);
-        wait_for(s, &op);
+        complete(s, &op);
         if (op.end != SWX_END_LOST) {
             EXPECT(&op, SWX_END_DONE, 4, "again\n");
         }
@@ -1051,19 +601,17 @@ static void count_end(swx_op *op) { ++*(int *)op->owner; }
 static void test_no_memory_for_patterns(void)
 {
 #ifdef SWX_ALLOC_TEST
-    const char *const texts[] = { "ready" };
     bool good = false;
     for (unsigned long i = 1; !good; i++) {
         int ends = 0;
-        swx_match *match = patterns(texts, 1);
+        swx_match *match = pattern("ready");
         swx_session *s = open_session(1 << 20);
         swx_op op = operation(SWX_OP_RUN, "printf 'some text ready and more'; (exit 3)\n");
         op.match = match;
         op.done = count_end;
         op.owner = &ends;
         swx_alloc_fail_at(i, 0);
-        submit(s, &op);
-        wait_for(s, &op);
+        complete(s, &op);
         rest(s, 5 * MS);
         good = swx_alloc_count() < i;
         swx_alloc_fail_at(0, 0);
@@ -1111,12 +659,11 @@ static void test_a_start_mark_that_was_not_read_yet(void)
     close_session(s);
 }
 
-TEST_MAIN(test_commands, test_without_the_kernel, test_prompts_are_taken_away, test_forged_marks, test_jobs,
-          test_timeout_and_interrupt, test_death, test_patterns, test_code_after_a_match, test_pattern_of_own_text,
-          test_streaming, test_cancel, test_quiet, test_resize, test_typed_bytes, test_typed_ahead,
-          test_nested_programs, test_the_rest_of_a_long_line_is_noticed_at_once, test_output_limit, test_modes,
-          test_queries, test_queue, test_many_wait_at_the_cost_of_one, test_interrupts, test_interrupt_at_the_start,
-          test_close_takes_all, test_free, test_startup_failures, test_abandon, test_the_queue_goes_on,
-          test_endless_output, test_nothing_is_typed_into_a_command, test_half_a_line_is_forgotten,
-          test_no_memory_for_patterns, test_pattern_of_an_interrupt, test_last_bytes,
-          test_a_start_mark_that_was_not_read_yet, test_much_output_without_a_start, test_no_memory)
+TEST_MAIN(test_without_the_kernel, test_questions_about_prompts, test_forged_marks, test_code_after_a_match,
+          test_the_last_of_the_queue_is_cancelled, test_a_closed_session_takes_nothing, test_typed_ahead,
+          test_the_rest_of_a_long_line_is_noticed_at_once, test_output_limit, test_queries, test_queue,
+          test_many_wait_at_the_cost_of_one, test_interrupt_at_the_start, test_close_takes_all, test_free,
+          test_startup_failures, test_abandon, test_the_queue_goes_on, test_endless_output,
+          test_nothing_is_typed_into_a_command, test_half_a_line_is_forgotten, test_no_memory_for_patterns,
+          test_pattern_of_an_interrupt, test_last_bytes, test_a_start_mark_that_was_not_read_yet,
+          test_much_output_without_a_start, test_no_memory)

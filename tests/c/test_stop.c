@@ -27,8 +27,7 @@ static void interrupt_loop(const char *line, unsigned count)
         submit(s, &op);
         rest(s, 3 * MS + draw() % (20 * MS));
         int64_t start = now();
-        submit(s, &stop);
-        wait_for(s, &stop);
+        complete(s, &stop);
         longest = now() - start > longest ? now() - start : longest;
         if (op.end == SWX_END_DIED && deaths++ < 1 + rounds / 100) {
             fprintf(stderr, "%sround %u: it has ended bash\n", line, i);
@@ -89,8 +88,7 @@ static void test_handlers(void)
         rest(s, 200 * MS);
         stop.step = 15000 * MS;
         stop.tries = 1;
-        submit(s, &stop);
-        wait_for(s, &stop);
+        complete(s, &stop);
         EXPECT(&stop, SWX_END_DONE, 1, "");
         EXPECT(&op, SWX_END_DONE, 1, NULL);
     }
@@ -108,8 +106,7 @@ static void test_loops_that_ignore_it(void)
         stop.tries = 0;
         submit(s, &op);
         rest(s, 50 * MS);
-        submit(s, &stop);
-        wait_for(s, &stop);
+        complete(s, &stop);
         EXPECT(&stop, SWX_END_DONE, 130, NULL);
         EXPECT(&op, SWX_END_DONE, 130, NULL);
         expect_run(s, "echo lives\n", 0, "lives\n");

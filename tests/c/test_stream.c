@@ -7,31 +7,11 @@
 
 enum { LIMIT = 1 << 20 };
 
-static swx_session *open_limited(size_t limit, bool unproven)
-{
-    swx_session_config config = { .shell = "/bin/bash",
-                                  .environment = environ,
-                                  .rows = 24,
-                                  .columns = 80,
-                                  .output_limit = limit,
-                                  .unproven = unproven };
-    swx_session *s;
-    swx_error err;
-    CHECK(swx_session_new(&s, &config, now(), &err) == SWX_OK);
-    swx_op start = operation(SWX_OP_START, ":");
-    submit(s, &start);
-    wait_for(s, &start);
-    EXPECT(&start, SWX_END_DONE, 0, "");
-    return s;
-}
-
-static void ignore_news(swx_op *op) { (void)op; }
-
 static swx_op streamed(const char *line)
 {
     swx_op op = operation(SWX_OP_RUN, line);
     op.stream = true;
-    op.news = ignore_news;
+    op.news = noted;
     return op;
 }
 
@@ -100,18 +80,9 @@ static void wait_until_back(swx_session *s)
 
 static void expect_works(swx_session *s) { expect_run(s, "echo works; (exit 3)\n", 3, "works\n"); }
 
-static void stop(swx_session *s)
-{
-    swx_op op = operation(SWX_OP_INTERRUPT, "");
-    submit(s, &op);
-    wait_for(s, &op);
-    CHECK(op.end == SWX_END_DONE);
-    swx_buf_free(&op.output);
-}
-
 static void read_slowly(size_t limit, bool unproven)
 {
-    swx_session *s = open_limited(limit, unproven);
+    swx_session *s = open_configured(limit, unproven);
     swx_op op = streamed("seq 400000; (exit 4)\n");
     counted c = { 0 };
     unsigned held = 0;
@@ -143,12 +114,11 @@ static void test_a_slow_reader_gets_every_byte(void)
 /* The command is over, and what the terminal holds fits: nobody has to wait for the reader to learn that. */
 static void test_the_end_is_heard_while_held(void)
 {
-    swx_session *s = open_limited(LIMIT, false);
+    swx_session *s = open_session(LIMIT);
     for (int i = 0; i < 2; i++) {
         swx_op op = streamed("seq 46500; (exit 4)\n"); /* 268 kB */
         counted c = { 0 };
-        submit(s, &op);
-        wait_for(s, &op);
+        complete(s, &op);
         CHECK(op.end == SWX_END_DONE && op.code == 4);
         take_all(s, &op, &c);
         CHECK(c.next == 46500);
@@ -161,7 +131,7 @@ static void test_the_end_is_heard_while_held(void)
 static void test_deadline_while_held(void)
 {
     for (int unproven = 0; unproven < 2; unproven++) {
-        swx_session *s = open_limited(LIMIT, unproven);
+        swx_session *s = open_configured(LIMIT, unproven);
         swx_op op = streamed("seq 100000000\n");
         counted c = { 0 };
         submit(s, &op);
@@ -175,14 +145,13 @@ static void test_deadline_while_held(void)
         CHECK(swx_session_wants_read(s)); /* it runs for nobody now */
         swx_op next = operation(SWX_OP_RUN, "echo never\n");
         next.deadline = now() + 100 * MS;
-        submit(s, &next);
-        wait_for(s, &next);
+        complete(s, &next);
         CHECK(!next.typed_out);
         EXPECT(&next, SWX_END_TIMEOUT, 0, "");
         for (int64_t limit = now() + PATIENCE; !swx_session_look(s).late; turn(s, limit)) {
             CHECK(now() < limit);
         }
-        stop(s);
+        interrupt(s);
         expect_works(s);
         /* It is over, but only the terminal knows: the deadline hears of it. */
         op = streamed("seq 46500; (exit 4)\n");
@@ -211,18 +180,17 @@ static void test_interrupt_while_held(void)
                                          "(trap '' INT; seq 100000000)\n" };
     for (size_t i = 0; i < SWX_COUNT(lines); i++) {
         bool dies = i == 1, ignores = i == 2;
-        swx_session *s = open_limited(LIMIT, false);
+        swx_session *s = open_session(LIMIT);
         swx_op op = streamed(lines[i]);
         counted c = { 0 };
         submit(s, &op);
         wait_until_held(s);
-        swx_op interrupt = operation(SWX_OP_INTERRUPT, "");
-        interrupt.step = ignores ? 20 * MS : interrupt.step;
-        submit(s, &interrupt);
-        wait_for(s, &interrupt);
+        swx_op stop = operation(SWX_OP_INTERRUPT, "");
+        stop.step = ignores ? 20 * MS : stop.step;
+        complete(s, &stop);
         CHECK(op.end == (dies ? SWX_END_DIED : SWX_END_DONE));
         CHECK(op.code == (dies ? 5 : ignores ? 137 : 130));
-        swx_buf_free(&interrupt.output);
+        swx_buf_free(&stop.output);
         if (!dies && !ignores) { /* what was on its way when the signal came is all there */
             uint8_t *bytes = malloc(2 * LIMIT);
             size_t size = 0, part;
@@ -247,7 +215,7 @@ static void test_interrupt_while_held(void)
 
 static void test_given_up_while_held(void)
 {
-    swx_session *s = open_limited(LIMIT, false);
+    swx_session *s = open_session(LIMIT);
     swx_op op = streamed("seq 400000\n"), next = operation(SWX_OP_RUN, "echo next\n");
     counted c = { 0 };
     submit(s, &op);
@@ -266,7 +234,7 @@ static void test_given_up_while_held(void)
 
 static void test_ends_while_held(void)
 {
-    swx_session *s = open_limited(LIMIT, false);
+    swx_session *s = open_session(LIMIT);
     swx_op op = streamed("seq 100000000\n");
     submit(s, &op);
     wait_until_held(s);
@@ -274,7 +242,7 @@ static void test_ends_while_held(void)
     CHECK(op.end == SWX_END_CLOSED);
     swx_buf_free(&op.output);
 
-    s = open_limited(LIMIT, false);
+    s = open_session(LIMIT);
     op = streamed("trap '' HUP; seq 100000000\n");
     counted c = { 0 };
     submit(s, &op);
@@ -287,7 +255,7 @@ static void test_ends_while_held(void)
     swx_buf_free(&op.output);
     close_session(s);
 
-    s = open_limited(LIMIT, false);
+    s = open_session(LIMIT);
     op = streamed("seq 100000000\n");
     submit(s, &op);
     wait_until_held(s);
@@ -297,7 +265,7 @@ static void test_ends_while_held(void)
 /* A program that nobody hears is not silent. */
 static void test_silence_is_not_what_is_not_heard(void)
 {
-    swx_session *s = open_limited(LIMIT, false);
+    swx_session *s = open_session(LIMIT);
     swx_op op = streamed("seq 400000; sleep 100\n");
     counted c = { 0 };
     submit(s, &op);
@@ -314,18 +282,15 @@ static void test_silence_is_not_what_is_not_heard(void)
     wait_for(s, &op);
     CHECK(op.end == SWX_END_QUIET && c.next == 400000);
     swx_buf_free(&op.output);
-    stop(s);
+    interrupt(s);
     expect_works(s);
     close_session(s);
 }
 
 static void test_a_pattern_behind_what_is_held(void)
 {
-    builder b = new_builder();
-    add_text(&b, "399999\n");
-    swx_match *match;
-    CHECK(match_of(&b, &match) == SWX_OK);
-    swx_session *s = open_limited(LIMIT, false);
+    swx_match *match = pattern("399999\n");
+    swx_session *s = open_session(LIMIT);
     swx_op op = streamed("seq 400000; sleep 100\n");
     counted c = { 0 };
     op.match = match;
@@ -339,7 +304,7 @@ static void test_a_pattern_behind_what_is_held(void)
     take_all(s, &op, &c);
     CHECK(op.end == SWX_END_MATCHED && c.next == 399998);
     swx_buf_free(&op.output);
-    stop(s);
+    interrupt(s);
     expect_works(s);
     close_session(s);
     swx_match_free(match);
@@ -348,7 +313,7 @@ static void test_a_pattern_behind_what_is_held(void)
 /* Who waits for the end of what runs does not wait for its reader. */
 static void test_a_wait_for_the_end(void)
 {
-    swx_session *s = open_limited(LIMIT, false);
+    swx_session *s = open_session(LIMIT);
     swx_op op = streamed("seq 400000; (exit 4)\n"), wait = operation(SWX_OP_LINE, "");
     submit(s, &op);
     wait_until_held(s);
@@ -378,10 +343,9 @@ static void test_a_notice_that_was_taken(void)
     static const char whole[] = "one\n[1]+  Done                    sleep 0.05\r\ntwo\n";
     static const size_t had[] = { 5, sizeof(whole) - 6, sizeof(whole) - 5 };
     for (size_t i = 0; i < SWX_COUNT(had); i++) {
-        swx_session *s = open_limited(LIMIT, false);
+        swx_session *s = open_session(LIMIT);
         swx_op op = operation(SWX_OP_RUN, "set -b; sleep 0.05 &\n");
-        submit(s, &op);
-        wait_for(s, &op);
+        complete(s, &op);
         swx_buf_free(&op.output);
         op = streamed("echo one; sleep 0.15; echo two\n");
         submit(s, &op);
@@ -429,7 +393,7 @@ static void test_behind_a_carrier(void)
     c = (counted){ 0 };
     submit(s, &op);
     wait_until_held(s);
-    stop(s);
+    interrupt(s);
     CHECK(op.end == SWX_END_DONE && op.code == 130);
     swx_buf_free(&op.output);
     expect_works(s);

@@ -65,6 +65,14 @@ static inline void wait_for(swx_session *s, const swx_op *op)
     }
 }
 
+static inline void submit(swx_session *s, swx_op *op) { swx_session_submit(s, op, now()); }
+
+static inline void complete(swx_session *s, swx_op *op)
+{
+    submit(s, op);
+    wait_for(s, op);
+}
+
 static inline void rest(swx_session *s, int64_t length)
 {
     int64_t until = now() + length;
@@ -103,22 +111,24 @@ static inline swx_op operation(swx_op_kind kind, const char *typed)
                      .done = noted };
 }
 
+static inline swx_session_config configuration(size_t limit)
+{
+    return (swx_session_config){
+        .shell = "/bin/bash", .environment = environ, .rows = 24, .columns = 80, .output_limit = limit
+    };
+}
+
 /* A session that has shown its first prompt.  unproven: without the kernel's word on it. */
 static inline swx_session *open_configured(size_t limit, bool unproven)
 {
-    swx_session_config config = { .shell = "/bin/bash",
-                                  .environment = environ,
-                                  .rows = 24,
-                                  .columns = 80,
-                                  .output_limit = limit,
-                                  .unproven = unproven };
+    swx_session_config config = configuration(limit);
     swx_session *s;
     swx_error err;
+    config.unproven = unproven;
     CHECK(setenv("TERM", "xterm", 1) == 0); /* readline says more on some terminals than on others */
     CHECK(swx_session_new(&s, &config, now(), &err) == SWX_OK);
     swx_op start = operation(SWX_OP_START, ":");
-    swx_session_submit(s, &start, now());
-    wait_for(s, &start);
+    complete(s, &start);
     CHECK(start.end == SWX_END_DONE);
     swx_buf_free(&start.output);
     return s;
@@ -129,46 +139,46 @@ static inline swx_session *open_session(size_t limit) { return open_configured(l
 static inline void close_session(swx_session *s)
 {
     swx_op close = operation(SWX_OP_CLOSE, "");
-    swx_session_submit(s, &close, now());
-    wait_for(s, &close);
+    complete(s, &close);
     swx_buf_free(&close.output);
     swx_session_free(s);
 }
 
-/* Runs a line and compares what came. */
-static inline void expect_run(swx_session *s, const char *line, int code, const char *output)
-{
-    swx_op op = operation(SWX_OP_RUN, line);
-    swx_session_submit(s, &op, now());
-    wait_for(s, &op);
-    char got[65536] = { 0 };
-    CHECK(op.output.size < sizeof(got));
-    swx_buf_copy(&op.output, (uint8_t *)got);
-    if (op.end != SWX_END_DONE || op.code != code || (output && strcmp(got, output) != 0)) {
-        fprintf(stderr, "%s: end %d code %d output <%s>, wanted %d <%s>\n", line, (int)op.end, op.code, got, code,
-                output ? output : "(any)");
-        exit(1);
-    }
-    swx_buf_free(&op.output);
-}
-
-static inline void submit(swx_session *s, swx_op *op) { swx_session_submit(s, op, now()); }
-
 /* Compares an ended operation with what it should be, and frees its output. */
-#define EXPECT(op, wanted_end, wanted_code, wanted_output) \
-    check_ended(__LINE__, op, wanted_end, wanted_code, wanted_output)
-
-static inline void check_ended(int line, swx_op *op, swx_end end, int code, const char *output)
+static inline void check_ended(const char *which, swx_op *op, swx_end end, int code, const char *output)
 {
     char got[65536] = { 0 };
     CHECK(op->output.size < sizeof(got));
     swx_buf_copy(&op->output, (uint8_t *)got);
     if (op->end != end || op->code != code || (output && strcmp(got, output) != 0)) {
-        fprintf(stderr, "line %d: end %d code %d output <%s>, wanted %d %d <%s>\n", line, (int)op->end, op->code, got,
+        fprintf(stderr, "%s: end %d code %d output <%s>, wanted %d %d <%s>\n", which, (int)op->end, op->code, got,
                 (int)end, code, output ? output : "(any)");
         exit(1);
     }
     swx_buf_free(&op->output);
+}
+
+#define PLACE_OF(line) "line " #line
+#define PLACE(line) PLACE_OF(line)
+#define EXPECT(op, wanted_end, wanted_code, wanted_output) \
+    check_ended(PLACE(__LINE__), op, wanted_end, wanted_code, wanted_output)
+
+/* Runs a line and compares what came. */
+static inline void expect_run(swx_session *s, const char *line, int code, const char *output)
+{
+    swx_op op = operation(SWX_OP_RUN, line);
+    complete(s, &op);
+    check_ended(line, &op, SWX_END_DONE, code, output);
+}
+
+/* Interrupts what runs, and returns its exit code. */
+static inline int interrupt(swx_session *s)
+{
+    swx_op op = operation(SWX_OP_INTERRUPT, "");
+    complete(s, &op);
+    CHECK(op.end == SWX_END_DONE);
+    swx_buf_free(&op.output);
+    return op.code;
 }
 
 #endif
