@@ -190,7 +190,10 @@ async def run(work: Coroutine[Any, Any, T]) -> T:
             raise
     if cancelled:
         raise asyncio.CancelledError
-    return ended.result()
+    try:
+        return call.result()  # that of asyncio's future would make a TimeoutError anew
+    except concurrent.futures.CancelledError:
+        raise asyncio.CancelledError from None
 
 
 async def iterate(items: AsyncGenerator[T, None]) -> AsyncIterator[T]:

@@ -759,7 +759,9 @@ async def test_a_server_has_them(way: str, tmp_path: Path) -> None:
 
 def test_metrics_name_them() -> None:
     pytest.importorskip("prometheus_client")
-    from swerex_c.remote.server.metrics import page
+    from starlette.requests import Request
+
+    from swerex_c.remote.server.metrics import endpoint
     from swerex_c.remote.server.service import Service
 
     runtime = LocalRuntime(warm_sessions=SIZE)
@@ -771,7 +773,9 @@ def test_metrics_name_them() -> None:
         assert await runtime.wait_until_warm()
 
     asyncio.run(use())
-    lines = page(Service(SimpleNamespace(runtime=runtime, AUTH_TOKEN="")))("")[1].decode().splitlines()
+    metrics = endpoint(Service(SimpleNamespace(runtime=runtime, AUTH_TOKEN="")))
+    answer = asyncio.run(metrics(Request({"type": "http", "headers": []})))
+    lines = bytes(answer.body).decode().splitlines()
     assert {
         "swerex_warm_sessions 2.0",
         "swerex_warm_sessions_taken_total 1.0",
