@@ -599,6 +599,7 @@ async def test_large_answers_and_requests(client: JsonClient, tmp_path: Path) ->
     assert read.content == text == (tmp_path / "f").read_text()
 
 
+@pytest.mark.idle
 def test_a_kept_connection_is_quicker_than_the_originals_way(our_server: Server) -> None:
     """The original opens an HTTP session and a connection for each request."""
     client = JsonClient(our_server.url, HEADERS)
