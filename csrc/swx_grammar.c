@@ -1,667 +1,611 @@
-/* [[ ]], compound commands, simple commands, lists. */
+/* A recursive reader of the part of bash's grammar that people and agents write most.
+ *
+ * Each function moves `at` past its construct and returns true, or returns false as soon as anything is not certainly
+ * right.  False ends the whole reading, so nothing is ever undone, and a function may leave anything behind then. */
 #include "swx_grammar.h"
+
+#include <string.h>
+
+const uint8_t swx_class[256] = {
+    [0x00 ... 0x08] = CONTROL,
+    [0x0b ... 0x1f] = CONTROL,
+    [0x7f] = CONTROL,
+    [' '] = BLANK,
+    ['\t'] = BLANK,
+    ['\n'] = META,
+    [';'] = META,
+    ['&'] = META,
+    ['|'] = META,
+    ['<'] = META,
+    ['>'] = META,
+    ['('] = META,
+    [')'] = META,
+    ['\\'] = SPECIAL,
+    ['\''] = SPECIAL,
+    ['"'] = SPECIAL,
+    ['$'] = SPECIAL,
+    ['`'] = SPECIAL,
+    ['0' ... '9'] = NAME | DIGIT,
+    ['A' ... 'Z'] = NAME,
+    ['_'] = NAME,
+    ['a' ... 'z'] = NAME,
+};
+
+/* Nesting of commands and of ${ }; one level costs less than 1 KiB of stack. */
+#define DEPTH 48
+
+typedef struct {
+    const uint8_t *start;
+    size_t size;
+    bool literal; /* no quotes, no expansions */
+} word;
+
+typedef struct {
+    const uint8_t *at, *end;
+    unsigned depth;
+    unsigned substitutions; /* $( ) around us */
+    bool pending;           /* the body of a here-document begins after the next newline */
+    bool dashed;            /* it is one of <<- : leading tabs do not count */
+    word delimiter;         /* of it; literal: backslash-newline joins its lines */
+    unsigned flags;         /* SWX_SCAN_... */
+} reader;
+
+/* ---- characters ---- */
+
+static bool at_end(const reader *r) { return r->at == r->end; }
+
+/* The byte `ahead` of the current one; NUL past the end. */
+static uint8_t peek(const reader *r, size_t ahead) { return (size_t)(r->end - r->at) > ahead ? r->at[ahead] : 0; }
+
+static bool is_name(uint8_t c) { return swx_class[c] & NAME; }
+static bool is_digit(uint8_t c) { return swx_class[c] & DIGIT; }
+static bool is_blank(uint8_t c) { return swx_class[c] & BLANK; }
+static bool is_one_of(uint8_t c, const char *set) { return c && strchr(set, c); }
+
+/* A word cannot go on here, nor begin. */
+static bool at_boundary(const reader *r) { return at_end(r) || swx_class[*r->at] & (BLANK | META); }
+
+static bool at_angle(const reader *r) { return peek(r, 0) == '<' || peek(r, 0) == '>'; }
+
+/* Blanks, joined lines and a comment, up to the next token or newline. */
+static bool blanks(reader *r)
+{
+    for (;; r->at++) {
+        if (peek(r, 0) == '\\' && peek(r, 1) == '\n') {
+            /* Elsewhere than between blanks it could join two halves of one token. */
+            bool apart = is_blank(r->at[-1]) || r->at[-1] == '\n';
+            if (!apart || r->pending || r->end - r->at == 2) {
+                return false;
+            }
+            r->at++;
+        } else if (peek(r, 0) == '#') {
+            const uint8_t *newline = memchr(r->at, '\n', (size_t)(r->end - r->at));
+            r->at = newline ? newline : r->end;
+            return true;
+        } else if (!is_blank(peek(r, 0))) {
+            return true;
+        }
+    }
+}
+
+/* ---- here-documents ---- */
+
+/* The body, up to and with the line that is its delimiter. */
+static bool heredoc_body(reader *r)
+{
+    const word *delimiter = &r->delimiter;
+    while (!at_end(r)) {
+        const uint8_t *line = r->at;
+        const uint8_t *newline = memchr(line, '\n', (size_t)(r->end - line));
+        const uint8_t *stop = newline ? newline : r->end;
+        r->at = newline ? newline + 1 : r->end;
+        while (r->dashed && line < stop && *line == '\t') {
+            line++;
+        }
+        size_t size = (size_t)(stop - line);
+        if (size && delimiter->literal && stop[-1] == '\\') { /* joined lines may hold the delimiter or hide it */
+            r->at = r->end;
+            return false;
+        }
+        if (size >= delimiter->size && memcmp(line, delimiter->start, delimiter->size) == 0) {
+            if (size == delimiter->size) {
+                return true;
+            }
+            if (r->substitutions) { /* bash ends the body at `EOF)` there */
+                return false;
+            }
+        }
+    }
+    return false;
+}
+
+/* The delimiter after << : WORD, 'WORD' or "WORD" of harmless characters, no digit first: that may be a redirection's.
+ */
+static bool heredoc_start(reader *r)
+{
+    uint8_t quote = peek(r, 0);
+    bool quoted = quote == '\'' || quote == '"';
+    r->at += quoted;
+    const uint8_t *start = r->at;
+    if (r->pending || is_digit(peek(r, 0))) {
+        return false;
+    }
+    while (is_name(peek(r, 0)) || is_one_of(peek(r, 0), "-.")) {
+        r->at++;
+    }
+    r->delimiter = (word){ start, (size_t)(r->at - start), !quoted };
+    r->pending = true;
+    if (quoted && peek(r, 0) != quote) {
+        return false;
+    }
+    r->at += quoted;
+    return r->delimiter.size && at_boundary(r);
+}
+
+/* Any number of blanks, comments and newlines, with the here-documents that begin after the first of these. */
+static bool newlines(reader *r)
+{
+    while (blanks(r)) {
+        if (peek(r, 0) != '\n') {
+            return true;
+        }
+        r->at++;
+        if (r->pending && !heredoc_body(r)) {
+            return false;
+        }
+        r->pending = false;
+    }
+    return false;
+}
+
+/* ---- quotes and expansions ---- */
+
+static bool list(reader *r);
+static bool dollar(reader *r, bool in_quotes);
+
+/* Text up to `close` in which a backslash takes the next byte: $'...' and `...`, and "..." with its expansions. */
+static bool quoted(reader *r, uint8_t close)
+{
+    bool fine = true;
+    r->at++;
+    while (fine && !at_end(r)) {
+        uint8_t c = *r->at;
+        if (c == close) {
+            r->at++;
+            return true;
+        }
+        if (c == '\\') {
+            fine = r->end - r->at > 1;
+            r->at += fine ? 2 : 0;
+        } else if (close == '"' && (c == '$' || c == '`')) {
+            fine = c == '$' ? dollar(r, true) : quoted(r, '`');
+        } else {
+            r->at++;
+        }
+    }
+    return false;
+}
+
+/* What begins with one of the special bytes. */
+static bool special(reader *r, bool in_quotes)
+{
+    uint8_t c = *r->at, next = peek(r, 1);
+    if (c == '$') {
+        return dollar(r, in_quotes);
+    }
+    if (c == '"' || c == '`') {
+        return quoted(r, c);
+    }
+    if (c == '\\') {
+        bool fine = next && next != '\n';
+        r->at += fine ? 2 : 0;
+        return fine;
+    }
+    const uint8_t *close = memchr(r->at + 1, '\'', (size_t)(r->end - r->at - 1));
+    r->at = close ? close + 1 : r->at;
+    return close && !in_quotes; /* within "${...}" the operator decides whether it quotes */
+}
+
+/* $( ); `at` is after the opening parenthesis. */
+static bool substitution(reader *r)
+{
+    bool pending = r->pending;
+    r->substitutions++;
+    if (!newlines(r) || (peek(r, 0) != ')' && !list(r)) || peek(r, 0) != ')' || r->pending != pending) {
+        return false;
+    }
+    r->at++;
+    r->substitutions--;
+    return true;
+}
+
+/* ${...}; `at` is after the brace.  What is in it is bash's business when it runs, but for where it ends. */
+static bool braces(reader *r, bool in_quotes)
+{
+    if (r->depth++ == DEPTH || !(is_name(peek(r, 0)) || is_one_of(peek(r, 0), "@*#?-$!"))) {
+        return false;
+    }
+    while (peek(r, 0) != '}') {
+        if (at_end(r) || *r->at == '\n' || (at_angle(r) && peek(r, 1) == '(')) {
+            return false;
+        }
+        if (!(swx_class[*r->at] & SPECIAL)) {
+            r->at++;
+        } else if (!special(r, in_quotes)) {
+            return false;
+        }
+    }
+    r->at++;
+    r->depth--;
+    return true;
+}
+
+/* $(( )) and (( )) of numbers, names and operators; `at` is after the opening parentheses. */
+static bool arithmetic(reader *r)
+{
+    for (size_t open = 2; open; r->at++) {
+        uint8_t c = peek(r, 0), next = peek(r, 1);
+        if (c == '(') {
+            open++;
+        } else if ((c == '<' || c == '>') && next == '(') {
+            return false;
+        } else if (c == ')') {
+            open--;
+            if (open == 1 && next != ')') { /* a subshell in a substitution */
+                return false;
+            }
+        } else if (!is_name(c) && !is_one_of(c, " +-*/%<>=!&|^~?:,") && !(c == '$' && is_name(next))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Everything that begins with a dollar. */
+static bool dollar(reader *r, bool in_quotes)
+{
+    uint8_t c = peek(r, 1);
+    r->at++;
+    switch (c) {
+    case '(': r->at++; return peek(r, 0) == '(' ? r->at++ && arithmetic(r) : substitution(r);
+    case '{': r->at++; return braces(r, in_quotes);
+    case '[': return false;               /* old arithmetic */
+    case '\\': return peek(r, 1) != '\n'; /* the next line could complete the expansion */
+    case '$': r->at++; return true;
+    case '\'':
+    case '"': return in_quotes || quoted(r, c);
+    default: return true;
+    }
+}
+
+/* ---- words ---- */
+
+/* The next word; false, too, when there is none. */
+static bool read_word(reader *r, word *w)
+{
+    if (!blanks(r) || at_boundary(r)) {
+        return false;
+    }
+    *w = (word){ .start = r->at, .literal = true };
+    while (!at_boundary(r)) {
+        if (!(swx_class[*r->at] & SPECIAL)) {
+            r->at++;
+        } else {
+            w->literal = false;
+            if (!special(r, false)) {
+                return false;
+            }
+        }
+    }
+    w->size = (size_t)(r->at - w->start);
+    /* where a here-document waits for a newline, one within a word would begin it or not */
+    return !r->pending || !memchr(w->start, '\n', w->size);
+}
+
+static bool is_word(const word *w, const char *text)
+{
+    return w->literal && *w->start == (uint8_t)*text && w->size == strlen(text) && memcmp(w->start, text, w->size) == 0;
+}
+
+static bool is_in(const word *w, const char *const *set)
+{
+    while (*set && !is_word(w, *set)) {
+        set++;
+    }
+    return *set;
+}
+
+/* Bytes of the name that a word begins with. */
+static size_t name_size(const word *w)
+{
+    size_t size = 0;
+    while (size < w->size && is_name(w->start[size]) && !is_digit(*w->start)) {
+        size++;
+    }
+    return size;
+}
+
+/* The given keyword, whole and unquoted. */
+static bool keyword(reader *r, const char *text)
+{
+    size_t size = strlen(text);
+    if (peek(r, 0) != (uint8_t)*text || (size_t)(r->end - r->at) < size || memcmp(r->at, text, size) != 0) {
+        return false;
+    }
+    const uint8_t *start = r->at;
+    r->at += size;
+    if (!at_boundary(r)) {
+        r->at = start;
+    }
+    return r->at != start;
+}
+
+/* ---- redirections ---- */
+
+static bool at_redirection(const reader *r)
+{
+    size_t digits = 0;
+    while (is_digit(peek(r, digits))) {
+        digits++;
+    }
+    uint8_t c = peek(r, digits);
+    return c == '<' || c == '>' || (c == '&' && !digits && peek(r, 1) == '>');
+}
+
+static bool redirection(reader *r)
+{
+    word w;
+    bool duplicates = false;
+    while (is_digit(*r->at)) {
+        r->at++;
+    }
+    uint8_t c = *r->at++;
+    if (c == '&') {
+        r->at += peek(r, 1) == '>' ? 2 : 1;
+    } else if (c == '<' && peek(r, 0) == '<') {
+        r->at++;
+        if (peek(r, 0) != '<') {
+            r->dashed = peek(r, 0) == '-';
+            r->at += r->dashed;
+            return blanks(r) && heredoc_start(r);
+        }
+        r->at++;
+    } else if (peek(r, 0) == '&') {
+        r->at++;
+        duplicates = true;
+    } else if (peek(r, 0) == '>' || (c == '>' && peek(r, 0) == '|')) {
+        r->at++;
+    }
+    if (!read_word(r, &w) || at_angle(r)) { /* >2>x : the number belongs to the second, and the first has no target */
+        return false;
+    }
+    return !duplicates || *w.start != '-' || w.size == 1; /* >&-x closes, and x is another word */
+}
 
 /* ---- [[ ]] ---- */
 
-static bool in_set(const word *w, const char *const *set)
-{
-    for (; *set; set++) {
-        if (is_word(w, *set)) {
-            return true;
-        }
-    }
-    return false;
-}
+static bool condition_word(reader *r, word *w) { return read_word(r, w) && !is_word(w, "]]") && is_blank(peek(r, 0)); }
 
-static bool cond_word(parser *p, word *w)
+/* One test, perhaps with a `!`: an operator and a word, or two words with an operator between them. */
+static bool condition(reader *r)
 {
-    if (!swx_parse_blanks(p) || !at_word(p) || *p->at == '<' || *p->at == '>' || !swx_parse_word(p, PLAIN, w)) {
-        return false;
-    }
-    uint8_t c = peek(p, 0);
-    return c == ')' || c == '\n' || swx_class[c] & BLANK;
-}
-
-/* ( ... ) in a pattern or a regular expression, where blanks and | stand for themselves. */
-static bool pattern_group(parser *p)
-{
-    size_t open = 0;
-    while (!at_end(p)) {
-        uint8_t c = *p->at;
-        bool fine = true;
-        switch (c) {
-        case '(':
-            open++;
-            p->at++;
-            break;
-        case ')':
-            p->at++;
-            if (!--open) {
-                return true;
-            }
-            break;
-        case '\\':
-            fine = peek(p, 1) && peek(p, 1) != '\n';
-            p->at += fine ? 2 : 0;
-            break;
-        case '"': fine = swx_parse_double_quotes(p); break;
-        case '$': fine = swx_parse_counted_dollar(p); break;
-        case '\'': fine = swx_parse_single_quotes(p); break;
-        case '\n':
-        case '`':
-        case '#':
-        case '<':
-        case '>': fine = false; break;
-        default: p->at++;
-        }
-        if (!fine) {
-            return false;
-        }
-    }
-    return false;
-}
-
-/* The right side of == and =~. */
-static bool cond_pattern(parser *p, bool regex)
-{
-    const uint8_t *start;
+    static const char *const operators[] = { "=",   "==",  "!=",  "-eq", "-ne", "-lt", "-le",
+                                             "-gt", "-ge", "-nt", "-ot", "-ef", NULL };
     word w;
-    if (!swx_parse_blanks(p)) {
+    if (!is_blank(peek(r, 0)) || !condition_word(r, &w) || (is_word(&w, "!") && !condition_word(r, &w))) {
         return false;
     }
-    for (start = p->at; !at_end(p);) {
-        uint8_t c = *p->at;
-        if (c == '(') {
-            if (!regex && (p->at == start || !memchr("?*+@!", p->at[-1], 5))) {
-                return false;
-            }
-            if (!pattern_group(p)) {
-                return false;
-            }
-        } else if (c == '|' && regex && p->at != start) {
-            p->at++;
-        } else if (swx_class[c] & (BLANK | META)) {
-            break;
-        } else if (joins(p) || !swx_parse_word(p, PLAIN, &w)) {
-            return false;
-        } else if (joins(p)) {
-            return false;
-        }
+    bool unary = w.literal && w.size == 2 && *w.start == '-' && is_one_of(w.start[1], "abcdefghknoprstuvwxzGLNORS");
+    if (!unary && !(condition_word(r, &w) && is_in(&w, operators))) {
+        return false;
     }
-    uint8_t c = peek(p, 0);
-    return p->at != start && (c == ')' || c == '\n' || swx_class[c] & BLANK);
+    return condition_word(r, &w) && blanks(r) && keyword(r, "]]");
 }
 
-static bool cond_list(parser *p);
+/* ---- commands ---- */
 
-static bool cond_term(parser *p)
-{
-    static const char *const unary[] = { "-a", "-b", "-c", "-d", "-e", "-f", "-g", "-h", "-k",
-                                         "-n", "-p", "-r", "-s", "-t", "-u", "-v", "-w", "-x",
-                                         "-z", "-G", "-L", "-N", "-O", "-R", "-S", "-o", NULL };
-    static const char *const numeric[] = { "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-nt", "-ot", "-ef", NULL };
-    static const char *const pattern[] = { "=", "==", "!=", NULL };
-    word w;
-    if (!swx_parse_newlines(p)) {
-        return false;
-    }
-    while (peek(p, 0) == '!' && swx_class[peek(p, 1)] & BLANK) {
-        p->at++;
-        if (!swx_parse_newlines(p)) {
-            return false;
-        }
-    }
-    if (peek(p, 0) == '(') {
-        p->at++;
-        if (joins(p) || !descend(p) || !cond_list(p) || peek(p, 0) != ')') {
-            return false;
-        }
-        p->at++;
-        return ascend(p) && swx_parse_newlines(p);
-    }
-    if (!cond_word(p, &w) || is_word(&w, "]]") || is_word(&w, "!")) {
-        return false;
-    }
-    if (in_set(&w, unary)) {
-        return cond_word(p, &w) && !is_word(&w, "]]") && swx_parse_newlines(p);
-    }
-    if (!swx_parse_blanks(p)) {
-        return false;
-    }
-    uint8_t c = peek(p, 0);
-    if (c == '\n') {
-        return swx_parse_newlines(p);
-    }
-    if ((c == '<' || c == '>') && swx_class[peek(p, 1)] & BLANK) {
-        p->at++;
-        return cond_word(p, &w) && !is_word(&w, "]]") && swx_parse_newlines(p);
-    }
-    if (swx_class[c] & META) {
-        return true;
-    }
-    if (c == ']' && peek(p, 1) == ']') {
-        return true;
-    }
-    if (!cond_word(p, &w)) {
-        return false;
-    }
-    if (in_set(&w, numeric)) {
-        return cond_word(p, &w) && !is_word(&w, "]]") && swx_parse_newlines(p);
-    }
-    bool regex = is_word(&w, "=~");
-    if (!regex && !in_set(&w, pattern)) {
-        return false;
-    }
-    if (!cond_pattern(p, regex)) {
-        return false;
-    }
-    return swx_parse_newlines(p);
-}
-
-static bool cond_list(parser *p)
-{
-    for (;;) {
-        if (!cond_term(p)) {
-            return false;
-        }
-        uint8_t c = peek(p, 0);
-        if ((c != '&' && c != '|') || peek(p, 1) != c) {
-            return true;
-        }
-        p->at += 2;
-    }
-}
-
-/* ---- compound commands ---- */
-
-typedef enum {
-    BAD,
-    CLOSER,   /* a word such as `done` that ends the list around; not consumed */
-    SIMPLE,   /* also every compound after which a closing keyword needs a separator */
-    COMPOUND, /* ends in a keyword or parenthesis, after which a closing keyword may follow at once */
-    FOUND     /* see command() */
-} result;
-
-static result command(parser *p);
-
-static bool filled_list(parser *p)
-{
-    size_t count = 0;
-    return swx_parse_list(p, &count) && count;
-}
-
-static bool body(parser *p, const char *open, const char *close)
-{
-    return swx_parse_keyword(p, open) && filled_list(p) && swx_parse_keyword(p, close);
-}
-
-static bool if_command(parser *p)
+static bool if_command(reader *r)
 {
     do {
-        if (!filled_list(p) || !swx_parse_keyword(p, "then") || !filled_list(p)) {
+        if (!list(r) || !keyword(r, "then") || !list(r)) {
             return false;
         }
-    } while (swx_parse_keyword(p, "elif"));
-    if (swx_parse_keyword(p, "else") && !filled_list(p)) {
-        return false;
-    }
-    return swx_parse_keyword(p, "fi");
+    } while (keyword(r, "elif"));
+    return (!keyword(r, "else") || list(r)) && keyword(r, "fi");
 }
 
-static bool is_identifier(const word *w)
-{
-    if (!w->literal || !w->size || !is_name_start(w->start[0])) {
-        return false;
-    }
-    for (size_t i = 1; i < w->size; i++) {
-        if (!is_name(w->start[i])) {
-            return false;
-        }
-    }
-    return true;
-}
+static bool do_group(reader *r) { return keyword(r, "do") && list(r) && keyword(r, "done"); }
 
-/* `;` or newline, then newlines. */
-static bool separator(parser *p)
-{
-    if (!swx_parse_blanks(p)) {
-        return false;
-    }
-    if (peek(p, 0) == ';') {
-        p->at++;
-        return !joins(p) && swx_parse_newlines(p);
-    }
-    return peek(p, 0) == '\n' && swx_parse_newlines(p);
-}
-
-static bool for_command(parser *p, bool select)
+static bool for_command(reader *r)
 {
     word w;
-    size_t semicolons;
-    if (!swx_parse_blanks(p)) {
+    if (!read_word(r, &w) || name_size(&w) != w.size || !blanks(r)) {
         return false;
     }
-    if (!select && peek(p, 0) == '(' && peek(p, 1) == '(') {
-        p->at += 2;
-        return swx_parse_arithmetic(p, &semicolons) && semicolons == 2 && separator(p) && body(p, "do", "done");
-    }
-    if (!at_word(p) || !swx_parse_word(p, PLAIN, &w) || !is_identifier(&w) || !swx_parse_blanks(p)) {
-        return false;
-    }
-    if (swx_parse_keyword(p, "in")) {
-        for (;;) {
-            if (!swx_parse_blanks(p)) {
-                return false;
-            }
-            if (!at_word(p)) {
-                break;
-            }
-            if (!swx_parse_word(p, PLAIN, &w)) {
+    if (keyword(r, "in")) {
+        while (blanks(r) && !at_boundary(r)) {
+            if (!read_word(r, &w)) {
                 return false;
             }
         }
     }
-    return separator(p) && body(p, "do", "done");
-}
-
-/* One or more patterns and the parenthesis. */
-static bool case_patterns(parser *p)
-{
-    word w;
-    if (peek(p, 0) == '(') {
-        p->at++;
-        if (joins(p)) {
-            return false;
-        }
-    }
-    for (;;) {
-        if (!swx_parse_blanks(p) || !at_word(p) || *p->at == '<' || *p->at == '>' || !swx_parse_word(p, PLAIN, &w) ||
-            is_word(&w, "esac") || !swx_parse_blanks(p)) {
-            return false;
-        }
-        if (peek(p, 0) == ')') {
-            p->at++;
-            return !joins(p);
-        }
-        if (peek(p, 0) != '|' || peek(p, 1) == '|' || peek(p, 1) == '&') {
-            return false;
-        }
-        p->at++;
-        if (joins(p)) {
-            return false;
-        }
-    }
-}
-
-static bool case_command(parser *p)
-{
-    word w;
-    if (!swx_parse_blanks(p) || !at_word(p) || !swx_parse_word(p, PLAIN, &w) || !swx_parse_newlines(p) ||
-        !swx_parse_keyword(p, "in")) {
+    if (peek(r, 0) == ';') {
+        r->at++;
+    } else if (peek(r, 0) != '\n') {
         return false;
     }
-    for (;;) {
-        size_t count = 0;
-        if (!swx_parse_newlines(p)) {
-            return false;
-        }
-        if (swx_parse_keyword(p, "esac")) {
-            return true;
-        }
-        if (!case_patterns(p) || !swx_parse_list(p, &count)) {
-            return false;
-        }
-        if (peek(p, 0) != ';') {
-            return swx_parse_keyword(p, "esac");
-        }
-        p->at++; /* list() stops at ;; and ;& only */
-        if (*p->at++ == ';' && peek(p, 0) == '&') {
-            p->at++;
-        }
-        if (joins(p)) {
-            return false;
-        }
+    return newlines(r) && do_group(r);
+}
+
+static bool subshell(reader *r)
+{
+    r->at++;
+    if (peek(r, 0) == '(') {
+        r->at++;
+        return arithmetic(r);
+    }
+    return list(r) && peek(r, 0) == ')' && r->at++;
+}
+
+/* Notes what matters about the name of a command. */
+static void note_name(reader *r, const word *w)
+{
+    static const char *const known[] = { "unset",   "exec",  "set",    "cd",       "echo",  "printf", "test",
+                                         "[",       ":",     "true",   "false",    "sleep", "trap",   "declare",
+                                         "typeset", "local", "export", "readonly", NULL };
+    if (is_word(w, ".")) {
+        r->flags |= SWX_SCAN_PARSE_STATE;
+    }
+    if (!r->substitutions && !is_in(w, known)) {
+        r->flags |= SWX_SCAN_UNKNOWN;
     }
 }
 
-/* Nothing that extglob, aliases or posix mode could read in another way. */
-static bool is_function_name(const word *w)
+/* Assignments, words and redirections in any order. */
+static bool simple(reader *r)
 {
-    if (!w->literal || !w->size || !is_name_start(w->start[0])) {
-        return false;
-    }
-    for (size_t i = 1; i < w->size; i++) {
-        if (!is_name(w->start[i]) && !memchr("-.:", w->start[i], 3)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool function_parentheses(parser *p)
-{
-    p->at++;
-    if (joins(p) || !swx_parse_blanks(p) || peek(p, 0) != ')') {
-        return false;
-    }
-    p->at++;
-    return !joins(p);
-}
-
-/* What follows the name: a compound command. */
-static result function_body(parser *p, const word *name)
-{
-    p->function = name->start;
-    p->function_size = name->size;
-    if (!swx_parse_newlines(p) || !descend(p)) {
-        return BAD;
-    }
-    uint8_t c = peek(p, 0);
-    if (c != '(' && !(c == '{' && (swx_class[peek(p, 1)] & BLANK || peek(p, 1) == '\n'))) {
-        return BAD;
-    }
-    if (command(p) == BAD) {
-        return BAD;
-    }
-    ascend(p);
-    return SIMPLE;
-}
-
-static result function_command(parser *p)
-{
+    static const char *const keywords[] = { "if",   "then", "elif",   "else", "fi",     "while", "until", "do",
+                                            "done", "for",  "case",   "esac", "select", "in",    "time",  "function",
+                                            "{",    "}",    "coproc", "[[",   "]]",     "!",     NULL };
+    const uint8_t *start = r->at;
+    bool named = false;
     word w;
-    if (!swx_parse_blanks(p) || !at_word(p) || !swx_parse_word(p, PLAIN, &w) || !is_function_name(&w) ||
-        !swx_parse_blanks(p)) {
-        return BAD;
-    }
-    if (peek(p, 0) == '(' && !function_parentheses(p)) {
-        return BAD;
-    }
-    return function_body(p, &w);
-}
-
-static result subshell(parser *p)
-{
-    size_t semicolons;
-    p->at++;
-    if (peek(p, 0) == '(') {
-        p->at++;
-        return swx_parse_arithmetic(p, &semicolons) ? SIMPLE : BAD;
-    }
-    if (joins(p) || !filled_list(p) || peek(p, 0) != ')') {
-        return BAD;
-    }
-    p->at++;
-    return joins(p) ? BAD : COMPOUND;
-}
-
-static bool cond_command(parser *p)
-{
-    return swx_class[peek(p, 0)] & BLANK && cond_list(p) && swx_parse_keyword(p, "]]");
-}
-
-/* FOUND: no keyword, an ordinary word. */
-static result after_keyword(parser *p, const word *w)
-{
-    static const char *const closers[] = { "then", "elif", "else", "fi", "do", "done", "esac", "}", NULL };
-    static const char *const unknown[] = { "in", "]]", "coproc", "time", "!", NULL };
-    uint8_t c = w->start[0];
-    if (!w->literal || w->size > 8 || !memchr("iwufscted}{[!]", c, 14)) {
-        return FOUND;
-    }
-    if (is_word(w, "if")) {
-        return if_command(p) ? COMPOUND : BAD;
-    }
-    if (is_word(w, "while") || is_word(w, "until")) {
-        return filled_list(p) && body(p, "do", "done") ? COMPOUND : BAD;
-    }
-    if (is_word(w, "for") || is_word(w, "select")) {
-        return for_command(p, c == 's') ? COMPOUND : BAD;
-    }
-    if (is_word(w, "case")) {
-        return case_command(p) ? COMPOUND : BAD;
-    }
-    if (is_word(w, "{")) {
-        return filled_list(p) && swx_parse_keyword(p, "}") ? COMPOUND : BAD;
-    }
-    if (is_word(w, "[[")) {
-        return cond_command(p) ? SIMPLE : BAD;
-    }
-    if (is_word(w, "function")) {
-        return function_command(p);
-    }
-    if (in_set(w, closers)) {
-        p->at = w->start;
-        return CLOSER;
-    }
-    return in_set(w, unknown) ? BAD : FOUND;
-}
-
-/* ---- simple commands and lists ---- */
-
-/* Notes what matters about the name of a command; returns true. */
-static bool command_word(parser *p, const word *w, bool *declares)
-{
-    static const char *const declarations[] = { "declare", "typeset", "local", "export", "readonly", NULL };
-    static const char *const known[] = { "unset", "exec", "set",  "cd",    "echo",  "printf", "test",
-                                         "[",     ":",    "true", "false", "sleep", "trap",   NULL };
-    *declares = in_set(w, declarations);
-    p->dot |= is_word(w, ".");
-    if (!p->unknown && !p->substitutions && !*declares) {
-        bool defined = p->function && w->size == p->function_size && memcmp(w->start, p->function, w->size) == 0;
-        p->unknown = !defined && !in_set(w, known);
-    }
-    return true;
-}
-
-/* The rest of a simple command; `w` is its first word, or size 0 when it begins with a redirection. */
-static result simple(parser *p, const word *first)
-{
-    word w = *first;
-    bool named = false, declares = false;
-    if (w.size && !w.assignment) {
-        if (*w.start == '{' && at_angle(p)) {
-            return BAD; /* {name}> : a redirection, and the command is still to come */
+    while (blanks(r)) {
+        if (at_redirection(r)) {
+            if (!redirection(r)) {
+                return false;
+            }
+            continue;
         }
-        if (all_digits(&w) && at_angle(p)) {
-            named = false;
-        } else {
-            if (!swx_parse_blanks(p)) {
-                return BAD;
-            }
-            if (peek(p, 0) == '(') {
-                return is_function_name(&w) && function_parentheses(p) ? function_body(p, &w) : BAD;
-            }
-            named = command_word(p, &w, &declares);
+        if (at_boundary(r)) { /* ( would be a function, a list or a pattern */
+            return r->at != start && peek(r, 0) != '(';
+        }
+        if (!read_word(r, &w) || (at_angle(r) && *w.start == '{')) { /* {name}> is a redirection */
+            return false;
+        }
+        if (named) {
+            continue;
+        }
+        size_t size = name_size(&w);
+        uint8_t next = size && size < w.size ? w.start[size] : 0;
+        if (next == '[' || is_in(&w, keywords)) {
+            return false;
+        }
+        if (next != '=' && !(next == '+' && size + 1 < w.size && w.start[size + 1] == '=')) {
+            named = true;
+            note_name(r, &w);
         }
     }
-    for (;;) {
-        if (!swx_parse_blanks(p)) {
-            return BAD;
-        }
-        uint8_t c = peek(p, 0);
-        if (at_word(p)) {
-            if (!swx_parse_word(p, named ? declares ? DECLARATION : PLAIN : FIRST, &w)) {
-                return BAD;
-            }
-            if (named || w.assignment || (all_digits(&w) && at_angle(p))) {
-                continue;
-            }
-            if (*w.start == '{' && at_angle(p)) {
-                return BAD;
-            }
-            const uint8_t *after = p->at;
-            if (w.literal && w.size <= 8 && memchr("iwufscted}{[!]", w.start[0], 14) && after_keyword(p, &w) != FOUND) {
-                return BAD; /* a keyword after an assignment or a redirection is an ordinary word: ask */
-            }
-            p->at = after;
-            named = command_word(p, &w, &declares);
-        } else if (c == '<' || c == '>' || (c == '&' && peek(p, 1) == '>')) {
-            declares = false; /* bash, too, forgets it here */
-            if (!swx_parse_redirection(p)) {
-                return BAD;
-            }
-        } else {
-            return c == '(' ? BAD : SIMPLE;
-        }
+    return false;
+}
+
+static bool compound_or_simple(reader *r)
+{
+    if (peek(r, 0) == '(') {
+        return subshell(r);
     }
+    if (keyword(r, "if")) {
+        return if_command(r);
+    }
+    if (keyword(r, "while") || keyword(r, "until")) {
+        return list(r) && do_group(r);
+    }
+    if (keyword(r, "for")) {
+        return for_command(r);
+    }
+    if (keyword(r, "{")) {
+        return list(r) && keyword(r, "}");
+    }
+    if (keyword(r, "[[")) {
+        return condition(r);
+    }
+    return simple(r);
 }
 
 /* One command with its redirections; `at` is on its first byte. */
-static result command(parser *p)
+static bool command(reader *r)
 {
-    word w = { 0 };
-    result found;
-    bool redirected;
-    uint8_t c = peek(p, 0);
-    if (at_end(p) || !descend(p)) {
-        return BAD;
-    }
-    if (c == '(') {
-        found = subshell(p);
-    } else if (!at_word(p)) {
-        found = c == '<' || c == '>' || (c == '&' && peek(p, 1) == '>') ? simple(p, &w) : BAD;
-        ascend(p);
-        return found;
-    } else {
-        if (!swx_parse_word(p, FIRST, &w)) {
-            return BAD;
-        }
-        found = w.assignment ? FOUND : after_keyword(p, &w);
-        if (found == FOUND) {
-            found = simple(p, &w);
-            ascend(p);
-            return found;
-        }
-    }
-    if (found == BAD || found == CLOSER) {
-        ascend(p);
-        return found;
-    }
-    if (!swx_parse_redirections(p, &redirected)) {
-        return BAD;
-    }
-    ascend(p);
-    return redirected ? SIMPLE : found;
-}
-
-/* `!` or `time` in front of a pipeline, with a blank and a command after it. */
-static bool prefix(parser *p, bool *any)
-{
-    const uint8_t *start = p->at;
-    *any = swx_parse_keyword(p, "!") || swx_parse_keyword(p, "time");
-    if (!*any) { /* `!\` newline: may be the keyword */
-        return !(peek(p, 0) == '!' && peek(p, 1) == '\\');
-    }
-    if (!(swx_class[peek(p, 0)] & BLANK) || !swx_parse_blanks(p) || !(at_word(p) || peek(p, 0) == '(')) {
+    if (r->depth++ == DEPTH || !compound_or_simple(r)) {
         return false;
     }
-    uint8_t next = *p->at;
-    return next != '!' && !(next == '-' && *start == 't') && next != '\\';
-}
-
-static result pipeline(parser *p)
-{
-    bool prefixed;
-    if (!prefix(p, &prefixed)) {
-        return BAD;
-    }
-    result found = command(p);
-    if (found == CLOSER && prefixed) {
-        return BAD;
-    }
-    while (found == SIMPLE || found == COMPOUND) {
-        if (!swx_parse_blanks(p)) {
-            return BAD;
-        }
-        if (peek(p, 0) != '|' || peek(p, 1) == '|') {
-            return found;
-        }
-        p->at += peek(p, 1) == '&' ? 2 : 1;
-        if (joins(p) || !swx_parse_newlines(p)) {
-            return BAD;
-        }
-        found = command(p);
-        if (found == CLOSER) {
-            return BAD;
-        }
-    }
-    return found;
-}
-
-static result and_or(parser *p)
-{
-    result found = pipeline(p);
-    while (found == SIMPLE || found == COMPOUND) {
-        uint8_t c = peek(p, 0);
-        if ((c != '&' && c != '|') || peek(p, 1) != c) {
-            return found;
-        }
-        p->at += 2;
-        if (!swx_parse_newlines(p)) {
-            return BAD;
-        }
-        found = pipeline(p);
-        if (found == CLOSER) {
-            return BAD;
-        }
-    }
-    return found;
-}
-
-/* Commands up to the end, a closing word, `)`, or `;;`, none of them consumed. */
-bool swx_parse_list(parser *p, size_t *count)
-{
-    bool must_close = false; /* `fi done`: a command may not follow, only a closing word */
-    for (;;) {
-        if (!swx_parse_newlines(p)) {
-            return false;
-        }
-        uint8_t c = peek(p, 0), next = peek(p, 1);
-        if (at_end(p) || c == ')' || (c == ';' && (next == ';' || next == '&'))) {
-            return !must_close;
-        }
-        result found = and_or(p);
-        if (found == BAD || (must_close && found != CLOSER)) {
-            return false;
-        }
-        if (found == CLOSER) {
+    r->depth--;
+    while (blanks(r)) {
+        if (!at_redirection(r)) {
             return true;
         }
-        (*count)++;
-        c = peek(p, 0);
-        next = peek(p, 1);
-        must_close = false;
-        if (c == ';' && next != ';' && next != '&') {
-            p->at++;
-            if (joins(p)) {
-                return false;
-            }
-        } else if (c == '&') {
-            p->background = true;
-            p->at++;
-            if (joins(p)) {
-                return false;
-            }
-        } else if (!at_end(p) && c != '\n' && c != ')' && c != ';') {
-            if (found != COMPOUND || swx_class[c] & META) {
-                return false;
-            }
-            must_close = true;
+        if (!redirection(r)) {
+            return false;
         }
     }
+    return false;
+}
+
+/* `!` or `time`, and the beginning of a command that is no option, no other `!` and no redirection. */
+static bool prefix(reader *r)
+{
+    if (!keyword(r, "!") && !keyword(r, "time")) {
+        return true;
+    }
+    return is_blank(peek(r, 0)) && blanks(r) && (is_name(peek(r, 0)) || is_one_of(peek(r, 0), "([{./$\"'"));
+}
+
+/* Commands joined by | and |&, and pipelines joined by && and ||. */
+static bool pipelines(reader *r)
+{
+    for (bool begins = true; (!begins || prefix(r)) && command(r) && blanks(r);) {
+        uint8_t c = peek(r, 0), next = peek(r, 1);
+        begins = (c == '&' || c == '|') && next == c;
+        if (!begins && c != '|') {
+            return true;
+        }
+        r->at += begins || next == '&' ? 2 : 1;
+        if (!newlines(r)) {
+            return false;
+        }
+    }
+    return false;
+}
+
+/* At a word that ends the list around it: looked for with a copy of the reader. */
+static bool at_closer(reader r)
+{
+    return keyword(&r, "then") || keyword(&r, "elif") || keyword(&r, "else") || keyword(&r, "fi") ||
+           keyword(&r, "do") || keyword(&r, "done") || keyword(&r, "}");
+}
+
+/* Commands, at least one, up to the end, a closing word after `;`, `&` or a newline, or `)`, none of these consumed. */
+static bool list(reader *r)
+{
+    if (!newlines(r)) {
+        return false;
+    }
+    do {
+        if (!pipelines(r)) {
+            return false;
+        }
+        uint8_t c = peek(r, 0);
+        if (c != ';' && c != '&' && c != '\n') {
+            return at_end(r) || c == ')';
+        }
+        if (c == ';' && peek(r, 1) == '&') { /* the end of a case's clause */
+            return false;
+        }
+        r->flags |= c == '&' ? SWX_SCAN_BACKGROUND : 0;
+        r->at += c != '\n';
+        if (!newlines(r)) {
+            return false;
+        }
+    } while (!at_end(r) && *r->at != ')' && !at_closer(*r));
+    return true;
 }
 
 swx_verdict swx_grammar_read(const uint8_t *text, size_t size, unsigned *flags, size_t *stop)
 {
-    parser p = { .at = text, .end = text + size };
-    size_t count = 0;
-    bool fine = swx_parse_list(&p, &count) && at_end(&p) && !p.pending;
-    *stop = (size_t)(p.at - text);
-    if (!fine) {
-        return SWX_UNSURE;
-    }
-    *flags |= (p.dot ? SWX_SCAN_PARSE_STATE : 0) | (p.background ? SWX_SCAN_BACKGROUND : 0) |
-              (p.unknown ? SWX_SCAN_UNKNOWN : 0);
-    return count ? SWX_COMPLETE : SWX_EMPTY;
+    reader r = { .at = text, .end = text + size };
+    bool fine = newlines(&r);
+    bool empty = fine && at_end(&r);
+    bool complete = !empty && fine && list(&r) && at_end(&r) && !r.pending;
+    *flags |= empty || complete ? r.flags : 0;
+    *stop = (size_t)(r.at - text);
+    return empty ? SWX_EMPTY : complete ? SWX_COMPLETE : SWX_UNSURE;
 }
