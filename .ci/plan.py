@@ -171,7 +171,7 @@ DEPENDENCIES = """
         venv=.cache/ci/$which lowest=
         [ $which = newest ] || lowest=--lowest
         .venv/bin/python -m venv --clear $venv
-        .venv/bin/python .ci/requirements $lowest fast metrics logs >$venv/bounds.txt
+        .venv/bin/python .ci/requirements $lowest fast metrics logs patterns >$venv/bounds.txt
         .venv/bin/python .ci/requirements test >$venv/requirements.txt
         $venv/bin/python -m pip install --quiet -r $venv/bounds.txt -r $venv/requirements.txt
         $venv/bin/python -m pip check

@@ -62,7 +62,9 @@ static void operation_dealloc(PyObject *object)
     if (self->request) {
         bool ended = operation_cancel_now(self), dies = atomic_load(&self->request->at->home->ended);
         if (self->matcher && (ended || !dies)) { /* else the reactor may still use it */
-            swx_py_match_give_back(self->matcher);
+            if (self->request->op.match) {
+                swx_py_match_give_back(self->matcher);
+            }
             Py_DECREF(self->matcher);
         }
         swx_request_unref(&self->request->base);
@@ -113,6 +115,47 @@ static PyObject *operation_take(PyObject *object, PyObject *unused)
         locked ? PyBytes_FromStringAndSize((const char *)bytes, (Py_ssize_t)size) : swx_py_place_raise_gone(f->at);
     swx_free(bytes);
     return taken;
+}
+
+static PyObject *operation_unsearched(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    request *f = ((operation_object *)object)->request;
+    swx_buf bytes = { 0 };
+    uint64_t at = 0;
+    bool locked;
+    Py_BEGIN_ALLOW_THREADS
+    locked = swx_py_place_lock(f->at);
+    if (locked) {
+        swx_session_take_unsearched(f->at->session, &f->op, &bytes, &at, swx_now());
+        swx_py_place_unlock(f->at);
+    }
+    Py_END_ALLOW_THREADS
+    PyObject *taken = locked ? Py_BuildValue("(Ky#)", (unsigned long long)at, bytes.size ? (char *)bytes.data : "",
+                                             (Py_ssize_t)bytes.size)
+                             : swx_py_place_raise_gone(f->at);
+    swx_buf_free(&bytes);
+    return taken;
+}
+
+static PyObject *operation_found(PyObject *object, PyObject *found)
+{
+    request *f = ((operation_object *)object)->request;
+    Py_ssize_t index = 0;
+    unsigned long long start = 0, end = 0;
+    if (found != Py_None && !PyArg_ParseTuple(found, "nKK:found", &index, &start, &end)) {
+        return NULL;
+    }
+    swx_hit hit = { .index = (size_t)index, .start = start, .end = end };
+    bool locked;
+    Py_BEGIN_ALLOW_THREADS
+    locked = swx_py_place_lock(f->at);
+    if (locked) {
+        swx_session_found(f->at->session, &f->op, found == Py_None ? NULL : &hit, swx_now());
+        swx_py_place_unlock(f->at);
+    }
+    Py_END_ALLOW_THREADS
+    return locked ? Py_NewRef(Py_None) : swx_py_place_raise_gone(f->at);
 }
 
 static request *finished(PyObject *object)
@@ -306,6 +349,13 @@ static PyMethodDef operation_methods[] = {
     { "take", operation_take, METH_NOARGS,
       "take($self, /)\n--\n\nRaw output that was not taken yet, at most 256 KiB at a time; b\"\" when there is none "
       "now." },
+    { "unsearched", operation_unsearched, METH_NOARGS,
+      "unsearched($self, /)\n--\n\nOutput that the caller has to search and has not taken yet, behind its offset in "
+      "all "
+      "of that; 0 again when the search begins anew." },
+    { "found", operation_found, METH_O,
+      "found($self, hit, /)\n--\n\nEnds it as `matched`: (index of the pattern, start, end), offsets in what was taken "
+      "by unsearched(). None: as `costly`." },
     { NULL, NULL, 0, NULL },
 };
 

@@ -94,6 +94,8 @@ static void request_destroy(swx_request *base)
 {
     request *f = (request *)base;
     swx_buf_free(&f->op.output);
+    swx_buf_free(&f->op.heard);
+    swx_buf_free(&f->op.unsearched);
     swx_buf_free(&f->typed);
     swx_py_place_unref(f->at);
     swx_free(f);

@@ -8,6 +8,21 @@
 #include "swx_alloc.h"
 #include "swx_command.h"
 
+/* Gives a request its patterns: a Matcher, or a tuple of what tells the caller of output that it has to search itself,
+ * which is borrowed.  0, or -1 with an exception set. */
+static int set_patterns(operation_object *op, PyObject *patterns)
+{
+    request *f = op->request;
+    if (PyTuple_Check(patterns)) {
+        f->news.future = PyTuple_GetItem(patterns, 0);
+        f->op.searched_by_owner = true;
+        f->op.news = swx_py_request_tell_news;
+        return f->news.future ? 0 : -1;
+    }
+    f->op.match = swx_py_match_take(patterns);
+    return f->op.match ? 0 : -1;
+}
+
 /* Steals the request.  matcher, future and news may be None. */
 static PyObject *launch(session_object *self, request *f, PyObject *matcher, PyObject *future, PyObject *news,
                         int64_t direct)
@@ -19,20 +34,17 @@ static PyObject *launch(session_object *self, request *f, PyObject *matcher, PyO
         return NULL;
     }
     op->request = f;
-    if (matcher != Py_None) {
-        f->op.match = swx_py_match_take(matcher);
-        if (!f->op.match) {
-            atomic_store(&f->base.done, true); /* nothing to cancel */
-            Py_DECREF((PyObject *)op);
-            return NULL;
-        }
-        op->matcher = Py_NewRef(matcher);
+    if (matcher != Py_None && set_patterns(op, matcher) < 0) {
+        atomic_store(&f->base.done, true); /* nothing to cancel */
+        Py_DECREF((PyObject *)op);
+        return NULL;
     }
+    op->matcher = Py_NewRef(matcher);
     op->future = Py_NewRef(future);
     f->base.future = future == Py_None ? NULL : future;
     op->news = Py_NewRef(news);
-    f->news.future = news == Py_None ? NULL : news;
-    if (f->news.future) {
+    if (news != Py_None) {
+        f->news.future = news;
         f->op.stream = true;
         f->op.news = swx_py_request_tell_news;
     }

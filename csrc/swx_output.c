@@ -9,7 +9,8 @@ enum {
     READ_SIZE = 4096, /* a terminal gives no more at a time; threads of callers may have 64 KiB of stack */
     READS_PER_CALL = 64,
     MARGIN = 128 * 1024, /* bytes that a reader may be further behind while the last of a command is read */
-    SHORT_READ = 2048
+    SHORT_READ = 2048,
+    UNSEARCHED_LIMIT = 64 << 20 /* bytes that a search by the owner may be behind where reading does not wait for it */
 };
 
 /* Whose output it is that comes now: of the running command's operation, else of the first interrupt that waits for its
@@ -67,7 +68,22 @@ static void take_hit(swx_session *s, swx_op *op, swx_hit hit)
 swx_op *swx_output_matching(const swx_session *s)
 {
     swx_op *op = claimant(s);
-    return op && op->match && !op->matched && (s->begun || !s->expects_start) ? op : NULL;
+    bool searches = op && (op->match || op->searched_by_owner);
+    return searches && !op->matched && (s->begun || !s->expects_start) ? op : NULL;
+}
+
+void swx_output_begin_search(const swx_session *s, swx_op *op, uint64_t base)
+{
+    op->base = base;
+    op->searched = 0;
+    if (op->match) {
+        swx_match_reset(op->match);
+    } else if (op->searched_by_owner) {
+        swx_buf_free(&op->heard);
+        swx_buf_free(&op->unsearched);
+        swx_buf_init(&op->heard, s->output_limit + SWX_SEARCH_BEHIND);
+        swx_buf_init(&op->unsearched, UNSEARCHED_LIMIT);
+    }
 }
 
 /* Answers to what a program may ask its terminal (ECMA-48 DSR and DA), so that none waits for ever. */
@@ -116,6 +132,18 @@ static void run_out_of_memory(swx_session *s)
     swx_session_restart_output(s);
 }
 
+static swx_status keep_for_owner(swx_op *op, const uint8_t *bytes, size_t size)
+{
+    swx_status status = swx_buf_append(&op->unsearched, bytes, size);
+    if (status == SWX_OK) {
+        status = swx_buf_append(&op->heard, bytes, size);
+    }
+    if (status == SWX_OK) {
+        status = swx_buf_dropped(&op->unsearched) ? SWX_ELIMIT : SWX_MORE;
+    }
+    return status;
+}
+
 void swx_output_take_output(swx_session *s, const uint8_t *bytes, size_t size)
 {
     while (size) {
@@ -123,9 +151,11 @@ void swx_output_take_output(swx_session *s, const uint8_t *bytes, size_t size)
         size_t part = size;
         swx_hit hit;
         swx_status status = SWX_MORE;
-        if (op) {
+        if (op && op->match) {
             status = swx_match_feed(op->match, bytes, size, &part, &hit);
             part = status == SWX_ENOMEM || status == SWX_ELIMIT ? size : part;
+        } else if (op) {
+            status = keep_for_owner(op, bytes, size);
         }
         if (!claimant(s)) {
             s->facts.late += part;
@@ -190,10 +220,7 @@ static void take_start(swx_session *s)
     swx_op *op = s->current;
     if (op) {
         op->taken = 0;
-        op->base = 0;
-        if (op->match) {
-            swx_match_reset(op->match);
-        }
+        swx_output_begin_search(s, op, 0);
     }
 }
 
@@ -350,7 +377,16 @@ static bool is_to_end(const swx_session *s)
     return s->interrupts;
 }
 
-bool swx_output_is_held(const swx_session *s) { return s->reader_is_behind && streams(s) && !is_to_end(s); }
+/* Of what the owner searches: `more` bytes than it may be behind. */
+static bool search_is_behind(const swx_session *s, size_t more)
+{
+    return s->current && s->current->unsearched.size >= SWX_STREAM_LEAST + more;
+}
+
+bool swx_output_is_held(const swx_session *s)
+{
+    return ((s->reader_is_behind && streams(s)) || search_is_behind(s, 0)) && !is_to_end(s);
+}
 
 bool swx_session_wants_read(const swx_session *s)
 {
@@ -370,6 +406,9 @@ void swx_output_make_room(swx_session *s, int64_t now)
  */
 static bool has_no_room(swx_session *s, bool whole)
 {
+    if (search_is_behind(s, whole ? MARGIN : 0)) {
+        return !is_to_end(s);
+    }
     if (!streams(s)) {
         return false;
     }
@@ -407,10 +446,70 @@ bool swx_output_read(swx_session *s, bool whole, int64_t now)
     return true;
 }
 
+/* ---- a search by the owner ---- */
+
+void swx_session_take_unsearched(swx_session *s, swx_op *op, swx_buf *bytes, uint64_t *at, int64_t now)
+{
+    *bytes = op->unsearched;
+    *at = op->searched;
+    op->searched += op->unsearched.size;
+    if (op == s->current && search_is_behind(s, 0)) {
+        s->last_data = now; /* it was not silent: it was not heard */
+    }
+    swx_buf_init(&op->unsearched, UNSEARCHED_LIMIT);
+}
+
+/* It ended as the search was on its way through the last of its output. */
+static void take_late_hit(swx_op *op, const swx_hit *hit)
+{
+    bool heard_all = op->end == SWX_END_DONE || op->end == SWX_END_DIED || op->end == SWX_END_LOST ||
+                     op->end == SWX_END_TIMEOUT || op->end == SWX_END_QUIET;
+    if (!hit) {
+        op->end = op->end == SWX_END_DONE ? SWX_END_COSTLY : op->end;
+        return;
+    }
+    if (!heard_all) {
+        return;
+    }
+    op->ended = op->end == SWX_END_DONE;
+    op->end = SWX_END_MATCHED;
+    op->hit = *hit;
+    if (op->kind != SWX_OP_INTERRUPT) { /* whose output began before the search */
+        swx_buf_chop(&op->heard, (size_t)(op->heard.total - hit->start));
+        swx_buf_free(&op->output);
+        op->output = op->heard;
+        swx_buf_init(&op->heard, 2);
+    }
+}
+
+void swx_session_found(swx_session *s, swx_op *op, const swx_hit *hit, int64_t now)
+{
+    if (op->matched || (hit && hit->end > op->searched)) { /* the search has begun anew meanwhile */
+        return;
+    }
+    if (op->end != SWX_END_NONE) {
+        take_late_hit(op, hit);
+        return;
+    }
+    if (op != claimant(s)) {
+        return;
+    }
+    swx_buf_free(&op->unsearched);
+    if (hit) {
+        take_hit(s, op, *hit);
+    } else {
+        unlink_claimant(s);
+        swx_session_finish(s, op, SWX_END_COSTLY, 0, true);
+    }
+    s->check = earlier(s->check, now);
+}
+
+/* ---- calls of the owner ---- */
+
 void swx_output_tell_news(swx_session *s)
 {
-    swx_op *op = s->current;
-    if (streams(s) && op->news && behind(s)) {
+    swx_op *op = claimant(s);
+    if (op && op->news && (op->unsearched.size || (streams(s) && behind(s)))) {
         op->news(op);
     }
 }

@@ -308,10 +308,7 @@ static void submit_interrupt(swx_session *s, swx_op *op, int64_t now)
     op->target = 0;
     op->looks = 0;
     op->killed = op->missed = op->unborn = false;
-    op->base = s->output.total;
-    if (op->match) {
-        swx_match_reset(op->match);
-    }
+    swx_output_begin_search(s, op, s->output.total);
     push(&s->interrupts, op);
     swx_interrupt_step(s, now);
 }

@@ -33,7 +33,10 @@
 
 #define SWX_NEVER INT64_MAX
 
-enum { SWX_STREAM_LEAST = 1 << 20 }; /* bytes of output that a stream may hold, if the session's limit is less */
+enum {
+    SWX_STREAM_LEAST = 1 << 20, /* bytes of output that a stream may hold, if the session's limit is less */
+    SWX_SEARCH_BEHIND = 4 << 20 /* most bytes that an owner's search is behind, but for interrupts */
+};
 
 typedef struct swx_session swx_session;
 typedef struct swx_op swx_op;
@@ -93,7 +96,10 @@ struct swx_op {
     bool raw;         /* RUN: `typed` is a brace group with bytes that only a terminal in raw mode passes on */
     unsigned hints;   /* of swx_hint */
     swx_match *match; /* patterns to wait for, or NULL; borrowed, used by the session until done */
-    /* RUN with a match: nanoseconds that it waits for the command's end after the match; see `ended` */
+    /* Instead of a match: the owner itself searches the output, see swx_session_take_unsearched; news is called when
+     * there is some */
+    bool searched_by_owner;
+    /* RUN with patterns: nanoseconds that it waits for the command's end after the match; see `ended` */
     int64_t grace;
     int64_t deadline; /* SWX_NEVER: none */
     int64_t quiet;    /* nanoseconds without output after which it ends, 0: no such limit */
@@ -126,6 +132,9 @@ struct swx_op {
     swx_error error; /* SYSTEM; DIED, LOST: what is known of why, if anything */
 
     uint64_t base;        /* offset in the output where the search for patterns began */
+    swx_buf heard;        /* searched by the owner: output since then, as it came; the owner frees it */
+    swx_buf unsearched;   /* of that what the owner has not taken yet; the owner frees it */
+    uint64_t searched;    /* and how much it has */
     uint64_t taken;       /* bytes that swx_session_take gave out */
     int64_t next;         /* INTERRUPT: when to look again */
     int64_t since;        /* INTERRUPT: when the present attempt began */
@@ -229,6 +238,15 @@ void swx_session_cancel(swx_session *session, swx_op *op);
  * 100 or more.  Where bytes had to be dropped before they were asked for, SWX_DROPPED_NOTE stands for them.  What may
  * still turn out not to be the command's (a job notice, a prompt) is not given out before the end. */
 size_t swx_session_take(swx_session *session, swx_op *op, uint8_t *out, size_t room, int64_t now);
+
+/* What a search by the owner has to look at next: moves it to *bytes, an empty buffer, which the owner frees.  *at is
+ * its offset in what is searched: 0 when that begins anew.  While the owner is SWX_STREAM_LEAST behind, the terminal is
+ * not read, as for a stream's reader; where that cannot be kept up, the operation ends with SWX_END_COSTLY. */
+void swx_session_take_unsearched(swx_session *session, swx_op *op, swx_buf *bytes, uint64_t *at, int64_t now);
+
+/* The owner has found a match in what it took: the same becomes of it as of one of `match`.  An operation that ended
+ * meanwhile, with output that had to be searched yet, is one that matched.  hit: NULL, if the search takes too long. */
+void swx_session_found(swx_session *session, swx_op *op, const swx_hit *hit, int64_t now);
 
 /* Reads what is there, at most some hundred KiB.  True: there may be more. */
 bool swx_session_readable(swx_session *session, int64_t now);

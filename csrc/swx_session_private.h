@@ -346,6 +346,9 @@ void swx_resync_drop_own(swx_session *s);
 /* The operation whose patterns the output is searched for, or NULL. */
 swx_op *swx_output_matching(const swx_session *s);
 
+/* The search for an operation's patterns begins at that offset of the output. */
+void swx_output_begin_search(const swx_session *s, swx_op *op, uint64_t base);
+
 /* Whether the terminal is not read because of who reads the output. */
 bool swx_output_is_held(const swx_session *s);
 

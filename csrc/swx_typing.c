@@ -322,6 +322,8 @@ static void make_current(swx_session *s, swx_op *op, bool at_prompt, int64_t now
         swx_typing_note(s, op->typed, op->typed_size);
     }
     size_t limit = op->stream && s->output_limit < SWX_STREAM_LEAST ? SWX_STREAM_LEAST : s->output_limit;
+    limit +=
+        op->searched_by_owner ? SWX_SEARCH_BEHIND : 0; /* what comes behind a match must not push out what is before */
     s->reader_is_behind = false;
     if (s->output.limit == limit) {
         swx_buf_clear(&s->output);
@@ -335,10 +337,7 @@ static void make_current(swx_session *s, swx_op *op, bool at_prompt, int64_t now
     }
     s->lines = count_lines(op->typed, op->typed_size);
     op->typed_out = true;
-    op->base = 0;
-    if (op->match) {
-        swx_match_reset(op->match);
-    }
+    swx_output_begin_search(s, op, 0);
 }
 
 static void type_current(swx_session *s, swx_op *op, bool at_prompt, int64_t now)

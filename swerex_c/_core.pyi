@@ -14,6 +14,9 @@ _End: TypeAlias = Literal[
     "none", "done", "matched", "timeout", "quiet", "died", "lost", "closed", "cancelled", "memory", "costly", "system"
 ]
 
+# How the output is searched: (news,): by the caller, with Operation.unsearched when Completions.take returns `news`.
+_Patterns: TypeAlias = "Matcher | tuple[object] | None"
+
 # ---- the module
 
 msgpack_version: str  # of the msgpack-c that is loaded, such as "4.0.0"
@@ -60,6 +63,10 @@ class Operation:
     def release(self, checked: int, /) -> None: ...  # lets a held command begin; checked as in run()
     def cancel(self) -> None: ...  # ends it as "cancelled"; a command that it started goes on
     def take(self) -> bytes: ...  # raw output not taken yet, at most 256 KiB; b"" when there is none now
+    # For a caller that searches the output itself: what it has not taken yet, behind its offset in all of that, which
+    # is 0 again when the search begins anew.
+    def unsearched(self) -> tuple[int, bytes]: ...
+    def found(self, hit: tuple[int, int, int] | None, /) -> None: ...  # (index, start, end); None: it takes too long
     future: object  # what Completions.take returns when it has ended; may be set until then, by the thread that takes
     @property
     def done(self) -> bool: ...
@@ -120,7 +127,7 @@ class Session:
         checked: int,  # 1: bash -n accepts it without a warning; 0: with a warning; -1: nobody asked
         timeout: float | None,
         quiet: float | None,  # seconds without any output
-        matcher: Matcher | None,
+        matcher: _Patterns,
         queue: Completions | None,
         future: object,
         news: object,  # given to the queue when there is output, which is to be taken then; None: it is not taken
@@ -135,7 +142,7 @@ class Session:
         text: bytes,
         timeout: float | None,
         quiet: float | None,
-        matcher: Matcher | None,
+        matcher: _Patterns,
         queue: Completions | None,
         future: object,
         news: object,
@@ -147,7 +154,7 @@ class Session:
         self,
         step: float,
         tries: int,
-        matcher: Matcher | None,
+        matcher: _Patterns,
         queue: Completions | None,
         future: object,
         silent: bool = False,

@@ -2,6 +2,8 @@
 
 `re` itself parses them, so they mean what they mean there. Its syntax tree becomes a Thompson NFA whose input are
 letters: all characters that no set of the patterns tells apart are one letter. `csrc/swx_match.h` has the format.
+
+Of a pattern that is not regular the NFA is wider than the pattern: it is only looked at. `search.py` searches for it.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
-from typing import Any
+from typing import Any, NamedTuple
 
 from swerex_c import _core
-from swerex_c.exceptions import InvalidInputError
+from swerex_c.engine.search import IrregularPattern, Search, compile_irregular
+from swerex_c.exceptions import InvalidInputError, NotAvailableError
 
 __all__ = ["make_matcher"]
 
@@ -29,6 +32,7 @@ MAX_LETTERS = 4096
 
 READ, SPLIT, ASSERT, MATCH = range(4)  # kinds of states
 BEGIN, LINE_BEGIN, END, LAST_LINE, LINE_END, BOUNDARY, NO_BOUNDARY, ASCII_BOUNDARY, ASCII_NO_BOUNDARY = range(9)
+NOT_AHEAD = 9  # a negative look-ahead: never in a program
 IN_EMPTY_TEXT = {BEGIN, LINE_BEGIN, END, LAST_LINE, LINE_END, *([NO_BOUNDARY] if re.fullmatch(r"\B", "") else [])}
 
 LAST = 0x10FFFF
@@ -39,25 +43,44 @@ DEPTH = 8  # first bytes of a match that a pattern tells
 EVERY_BYTE = (1 << 256) - 1
 
 
-def make_matcher(patterns: Sequence[str]) -> _core.Matcher:
-    """Return an automaton that searches output for the patterns in linear time.
+def make_matcher(patterns: Sequence[str]) -> _core.Matcher | Search:
+    """Return an automaton that searches output for the patterns in linear time, or a search if some are not regular.
 
     Raises:
-        InvalidInputError: if a pattern is no valid regular expression, is not regular (look-around, back-references),
-            is too large, or matches the empty text, which would end every action at once. The message names it.
+        InvalidInputError: if a pattern is no valid regular expression, is too large, would have to be decided by later
+            text, or matches the empty text, which would end every action at once. The message names it.
+        NotAvailableError: if a pattern is not regular (look-around, back-references), and `regex` is not installed.
     """
-    return _core.Matcher(_compile(tuple(patterns)))
+    compiled = _compile(tuple(patterns))
+    matcher = _core.Matcher(compiled.program)
+    if not compiled.irregular:
+        return matcher
+    return Search(matcher, compiled.regular, [IrregularPattern(*each) for each in compiled.irregular])
+
+
+class _Compiled(NamedTuple):
+    program: bytes
+    regular: list[int]
+    """Numbers of the program's patterns in the list of all."""
+    irregular: list[tuple[int, Any, int, bool]]
+    """Arguments of `IrregularPattern`."""
 
 
 @lru_cache(maxsize=64)
-def _compile(patterns: tuple[str, ...]) -> bytes:
+def _compile(patterns: tuple[str, ...]) -> _Compiled:
     compiler, left = _Compiler(), MAX_CHARACTERS
+    regular, irregular = list[int](), list[tuple[int, Any, int, bool]]()
     for index, pattern in enumerate(patterns):
         left -= len(pattern)
         try:
             if left < 0 or index == MAX_PATTERNS:
                 raise _RefusedError(f"more than {MAX_PATTERNS} patterns, or {MAX_CHARACTERS} characters, are too many")
-            compiler.add_pattern(pattern)
+            if compiler.add_pattern(pattern):
+                regular.append(index)
+            else:
+                irregular.append((index, compiler.compile_irregular(pattern), compiler.look_behind, compiler.stepwise))
+        except NotAvailableError as error:
+            raise NotAvailableError(f"expect[{index}], {pattern!r:.1000}, {error}") from None
         except (re.error, OverflowError, FutureWarning) as error:
             why = f"is not a valid regular expression: {error}"
         except RecursionError:
@@ -67,7 +90,7 @@ def _compile(patterns: tuple[str, ...]) -> bytes:
         else:
             continue
         raise InvalidInputError(f"expect[{index}], {pattern!r:.1000}, {why}")
-    return compiler.program()
+    return _Compiled(compiler.program(), regular, irregular)
 
 
 class _RefusedError(Exception):
@@ -168,16 +191,8 @@ _AT = {
     op.AT_END: (LAST_LINE, LINE_END),
     op.AT_END_STRING: (END, END),
 }
-_LOOK_AROUND = "look-around: write what stands there into the pattern itself"
-_REFUSED = {
-    op.GROUPREF: "a back-reference: write what it may be, or look for it in the output",
-    op.GROUPREF_EXISTS: "a conditional: write two patterns",
-    op.ASSERT: _LOOK_AROUND,
-    op.ASSERT_NOT: _LOOK_AROUND,
-    op.ATOMIC_GROUP: "an atomic group: write (?:...)",
-    op.POSSESSIVE_REPEAT: "a possessive repeat: leave its last + out",
-}
-_LATER = "a $, \\b or \\B that later text would have to decide: write what comes behind it"
+_LATER = "a $, \\b, \\B or (?!...) that later text would have to decide: write what comes behind it"
+_EMPTY = "it matches the empty text, so it would end every action at once"
 
 
 class _Compiler:
@@ -190,14 +205,29 @@ class _Compiler:
         self.classes: dict[tuple[Any, ...], int] = {}  # the set of each class, as it is written
         self.words: list[Ranges | None] = [None, None]  # \w, and \w under (?a), where a boundary needs it
 
-    def add_pattern(self, pattern: str) -> None:
+    def add_pattern(self, pattern: str) -> bool:
+        """Add a pattern. Returns False, and adds nothing, if it is not regular."""
         first = len(self.states)
         tree = _parser.parse(pattern, int(re.DOTALL))
+        self.irregular = self.stepwise = False
+        self.look_behind = self.captures = 0
+        self.widths = tree.state.groupwidths
         start = self._sequence(tree, tree.state.flags, self._add(MATCH, len(self.starts), 0))
-        if self._matches_empty(start):
-            raise _RefusedError("it matches the empty text, so it would end every action at once")
+        if not self.irregular and self._matches_empty(start):
+            raise _RefusedError(_EMPTY)
         self._check_assertions(first, start)
-        self.starts.append(start)
+        if self.irregular:
+            self.stepwise |= any(kind == ASSERT and value >= END for kind, value, _ in self.states[first:])
+            del self.states[first:]
+        else:
+            self.starts.append(start)
+        return not self.irregular
+
+    def compile_irregular(self, pattern: str) -> Any:
+        compiled = compile_irregular(pattern)
+        if compiled.search("", timeout=1.0) is not None:
+            raise _RefusedError(_EMPTY)
+        return compiled
 
     def _add(self, kind: int, value: int, out: int) -> int:
         if len(self.states) == MAX_STATES:
@@ -230,7 +260,8 @@ class _Compiler:
         if kind is op.AT:
             return self._add(ASSERT, self._assertion(value, flags), out)
         if kind is op.SUBPATTERN:
-            _, added, removed, inner = value
+            group, added, removed, inner = value
+            self.captures += group is not None
             if added & (re.ASCII | re.UNICODE):
                 flags &= ~(re.ASCII | re.UNICODE)
             return self._sequence(inner, (flags | added) & ~removed, out)
@@ -243,7 +274,34 @@ class _Compiler:
         if kind in (op.MAX_REPEAT, op.MIN_REPEAT):
             least, most, inner = value
             return self._repeat(least, most, inner, flags, out)
-        raise _RefusedError(_REFUSED.get(kind, f"{kind}: look for it in the output"))
+        self.irregular = True
+        return self._irregular_item(kind, value, flags, out)
+
+    def _irregular_item(self, kind: Any, value: Any, flags: int, out: int) -> int:
+        """Return states that read at least what the item does."""
+        if kind is op.GROUPREF:
+            least = min(1, self.widths[value][0])
+            return self._repeat(least, op.MAXREPEAT, [(op.IN, [(op.NEGATE, None)])], flags, out)
+        if kind is op.GROUPREF_EXISTS:
+            _, yes, no = value
+            return self._item(op.BRANCH, (None, [yes, no or []]), flags, out)
+        if kind in (op.ASSERT, op.ASSERT_NOT) and value[0] < 0:
+            self.look_behind = max(self.look_behind, value[1].getwidth()[1])
+            return out
+        if kind is op.ASSERT:
+            before = self.captures
+            self._sequence(value[1], flags, out)
+            self.stepwise |= self.captures > before  # of the ways to capture it keeps the first, which more may change
+            return out
+        self.stepwise = True
+        if kind is op.ASSERT_NOT:
+            return self._add(ASSERT, NOT_AHEAD, out)
+        if kind is op.ATOMIC_GROUP:
+            return self._sequence(value, flags, out)
+        if kind is op.POSSESSIVE_REPEAT:
+            least, most, inner = value
+            return self._repeat(least, most, inner, flags, out)
+        raise _RefusedError(f"{kind}: look for it in the output")
 
     def _repeat(self, least: int, most: int, inner: Any, flags: int, out: int) -> int:
         entry = out
@@ -320,13 +378,15 @@ class _Compiler:
             if kind == ASSERT and value == LAST_LINE and -2 in reach[out]:
                 raise _RefusedError(_LATER)
             for boundary in reach[out] if kind == READ else ():
+                if boundary == NOT_AHEAD:
+                    raise _RefusedError(_LATER)
                 word = self.words[boundary >= ASCII_BOUNDARY] if boundary >= BOUNDARY else None
                 outside = boundary in (NO_BOUNDARY, ASCII_NO_BOUNDARY)
                 if word and not _is_within(sets[value], _complement(word) if outside else word):
                     raise _RefusedError(_LATER)
 
     def program(self) -> bytes:
-        """Return what `_core.Matcher` takes."""
+        """Return what `_core.Matcher` takes: a program for the patterns that are regular."""
         edges: dict[int, int] = {0: 0}  # the sets that begin or end at a code point, a bit each
         for ranges, number in self.sets.items():
             for low, high in ranges:

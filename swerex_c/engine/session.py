@@ -35,6 +35,7 @@ from swerex_c.engine.outcomes import (
 from swerex_c.engine.output import OutputStream
 from swerex_c.engine.patterns import make_matcher
 from swerex_c.engine.prompt_hook import HookProbe, first_probe
+from swerex_c.engine.search import Search, finish_search, patterns_of
 from swerex_c.engine.spawner import spawner
 from swerex_c.engine.startup_files import (
     READ_BY_BASH,
@@ -501,22 +502,25 @@ class BashSession(Session):
         """Wait until the shell is idle. The returned operation has the output that belongs to no other operation."""
         return await self._complete(lambda core, *notify: core.line(b"", seconds, None, None, *notify, None))
 
-    async def _interrupt(self, action: BashInterruptAction, matcher: _core.Matcher | None) -> _core.Operation:
-        seconds, tries = min(action.timeout, 3600.0), action.n_retry
-        return await self._complete(lambda core, *notify: core.interrupt(seconds, tries, matcher, *notify))
+    async def _interrupt(self, action: BashInterruptAction, matcher: _core.Matcher | Search | None) -> _core.Operation:
+        seconds, tries, patterns = min(action.timeout, 3600.0), action.n_retry, patterns_of(matcher)
+        return await self._complete(lambda core, *notify: core.interrupt(seconds, tries, patterns, *notify), matcher)
 
-    async def _complete(self, begin: Callable[..., _core.Operation]) -> _core.Operation:
+    async def _complete(
+        self, begin: Callable[..., _core.Operation], matcher: _core.Matcher | Search | None = None
+    ) -> _core.Operation:
         """Begin an operation of the core, and return it when it has ended.
 
         Args:
             begin: called with the core's session, and the queue and the future for the notification of the end.
+            matcher: what the operation's output is searched with.
         """
         completions = current_completions()
         future = completions.create_future()
         core = self.core
         with translated():
             operation = begin(core, completions.core, future)
-        await finish(operation, future)
+        await finish_search(matcher, operation, finish(operation, future))
         return operation
 
     async def _run_normal(self, action: BashAction, stream: OutputStream | None) -> BashObservation:
@@ -569,15 +573,17 @@ class BashSession(Session):
         if timeout is not None or quiet is not None:
             validate_seconds(timeout, "timeout")
             validate_seconds(quiet, "no_output_timeout")
-        matcher = None
+        matcher = patterns = None
         grace = 0
         news = stream.news if stream is not None else None
         if values["expect"]:
             matcher = make_matcher(values["expect"])
+            patterns = patterns_of(matcher, news)
             grace = _GRACE[values["check"]]
+        searches = isinstance(matcher, Search)
         completions = current_completions()
         direct = slack = 0
-        if not completions.ready and not completions.pending and news is None:  # the loop has no other work
+        if not completions.ready and not completions.pending and news is None and not searches:  # no other work
             if self._inline_waits_to_skip:
                 self._inline_waits_to_skip -= 1
             else:
@@ -588,11 +594,11 @@ class BashSession(Session):
         checked = self._checked.get(command, -1) if self._checked else -1
         try:
             operation = core.run(
-                command, checked, timeout, quiet, matcher, completions.core, None, news, direct, slack, grace
+                command, checked, timeout, quiet, patterns, completions.core, None, news, direct, slack, grace
             )
         except (ValueError, OSError, MemoryError, RuntimeError) as e:
             raise start_error(e) from e
-        if operation.done and not operation.held:
+        if operation.done and not operation.held and not searches:
             if direct:
                 self._inline_wait_pause = 0
                 self._short_commands += 1
@@ -607,18 +613,19 @@ class BashSession(Session):
                 future = completions.create_future()
                 with translated():
                     operation = core.run(
-                        command, checked, timeout, quiet, matcher, completions.core, future, news, 0, 0, grace
+                        command, checked, timeout, quiet, patterns, completions.core, future, news, 0, 0, grace
                     )
         if stream is not None:
             stream.source.set_result(operation)
-        if operation.done:
+        if operation.done and not searches:
             if direct:
                 self._inline_wait_pause = 0
             return operation
         self._short_commands = 0
         if direct:  # the command was not short, and the next ones may not be either
             self._inline_wait_pause = self._inline_waits_to_skip = min(2 * self._inline_wait_pause + 1, 63)
-        await self._wait_for(operation, future, completions)
+        waiting = self._wait_for(operation, future, completions)
+        await (finish_search(matcher, operation, waiting) if searches else waiting)
         return operation
 
     async def _wait_for(
@@ -697,15 +704,16 @@ class BashSession(Session):
         line = encode(action.command) + b"\n"
         matcher = make_matcher(action.expect) if action.expect else None
         news = stream.news if stream is not None else None
+        patterns = patterns_of(matcher, news)
         completions = current_completions()
         future = completions.create_future()
         core = self.core
         with translated():
             limits = action.timeout, action.no_output_timeout
-            operation = core.line(line, *limits, matcher, completions.core, future, news)
+            operation = core.line(line, *limits, patterns, completions.core, future, news)
         if stream is not None:
             stream.source.set_result(operation)
-        await finish(operation, future)
+        await finish_search(matcher, operation, finish(operation, future))
         end = operation.end
         output = operation.output
         if not action.is_interactive_quit:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from swerex_c import _core
 from swerex_c.engine.completions import current_completions
 from swerex_c.engine.outcomes import finish, retrieve_exception
+from swerex_c.engine.search import Search, finish_search, patterns_of
 from swerex_c.engine.session import TRANSPORT_BASH, TRANSPORT_VARIABLES, BashSession, translated
 from swerex_c.engine.startup_files import SET_BY_CORE
 from swerex_c.exceptions import (
@@ -339,14 +340,21 @@ class SandboxSession(BashSession):
 
     # -- interrupting and ending
 
-    async def _interrupt(self, action: BashInterruptAction, matcher: _core.Matcher | None) -> _core.Operation:
+    async def _interrupt(self, action: BashInterruptAction, matcher: _core.Matcher | Search | None) -> _core.Operation:
         """Send SIGINT to the foreground processes from inside the sandbox; if that is impossible, type ^C."""
         completions = current_completions()
         future = completions.create_future()
         step, tries = min(action.timeout, 3600.0), action.n_retry
         core = self.core
         with translated():
-            waiting = core.interrupt(step, tries, matcher, completions.core, future, True)
+            waiting = core.interrupt(step, tries, patterns_of(matcher), completions.core, future, True)
+        await finish_search(matcher, waiting, self._try_interrupts(waiting, future, step, tries))
+        return waiting if waiting.end != "cancelled" else await self._type_interrupt(0)
+
+    async def _try_interrupts(
+        self, waiting: _core.Operation, future: asyncio.Future[None], step: float, tries: int
+    ) -> None:
+        """Interrupt what runs until an operation has ended that waits for that, and cancel it if it has not."""
         try:
             inside = True
             for _ in range(tries):
@@ -357,14 +365,9 @@ class SandboxSession(BashSession):
                 elif not waiting.done:
                     await self._type_interrupt(step)
                 if waiting.done:
-                    return waiting
+                    return
+        finally:
             waiting.cancel()
-            if waiting.end != "cancelled":
-                return waiting
-        except BaseException:
-            waiting.cancel()
-            raise
-        return await self._type_interrupt(0)
 
     async def _type_interrupt(self, step: float) -> _core.Operation:
         """Type one ^C and wait `step` seconds; with 0 type nothing and return the result of a failed interrupt."""

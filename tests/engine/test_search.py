@@ -1,0 +1,302 @@
+"""Patterns of `expect` that are not regular: the rules are those of regular ones, and the search holds nobody up."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from typing import Any
+
+import pytest
+
+from swerex_c.engine.patterns import make_matcher
+from swerex_c.engine.search import Search
+from swerex_c.exceptions import CommandTimeoutError, InvalidInputError, NotAvailableError
+from swerex_c.models import BashAction, BashInterruptAction, CreateBashSessionRequest
+from swerex_c.runtime.local import LocalRuntime
+from tests.support.local_backend import runtime_in
+from tests.support.patterns import CATASTROPHIC, NOT_REGULAR, Hit, first_hit
+from tests.support.session import Gate, Shell
+from tests.support.wait import DEADLINE
+
+
+def search_of(patterns: list[str]) -> Search:
+    search = make_matcher(patterns)
+    assert isinstance(search, Search)
+    return search
+
+
+def find(patterns: list[str], text: bytes, cuts: list[int]) -> Hit | None:
+    """What is found in the text that comes in the pieces between the cuts, as `first_hit` returns it."""
+    search = search_of(patterns)
+    places = sorted({0, len(text), *cuts})
+    for begin, end in zip(places, places[1:], strict=False):
+        if (hit := search._find(begin, text[begin:end])) is not None:
+            return hit[2], hit[1], hit[0]
+    return None
+
+
+CASES = [
+    *[
+        r"<(\w+)>[^<]*</\1>",
+        r"b(?=\n)",
+        r"(?<=\n)b",
+        r"(?<!a)b",
+        r"a(?!b)c",
+        r"(?!a)[ab]c",
+        r"(a+)-\1",
+        r"(?P<n>a|b)(?P=n)",
+    ],
+    *[
+        r"(?>ab?)c",
+        r"(?>a|ab)c",
+        r"a++b",
+        r"a*+c",
+        r"(?:ab)?+c",
+        r"(a)?(?(1)b|c)",
+        r"(a)\1?c",
+        r"(?i)(A)\1b",
+        r"(.)\1\1",
+    ],
+    *[r"(?<=a)b$", r"(?m)^(a|b)\1$", r"\A(.).*\1\Z", r"(?<=-)\b(a)\1?", r"(?=a(b|c))a\1b", r"(?=(a+))\1c", r"(?<!\A)b"],
+    *[
+        r"(?<=[^\x00-\x7f])b",
+        r"(é)\1",
+        r"(a)\1{e}",
+        r"(a){b}(?<=})",
+        r"[{](?<=a{)",
+        r"(?x) (a) \1 # {",
+        r"(?s:(a).*\1)b",
+    ],
+    *[
+        r"a(?=b.)",
+        r"(?<=\n)b|(a)\1c",
+        r"(?<=a)(?<!ba)c",
+        r"(?:(?<=a)b|a)+c",
+        r"(?:a(?=b)|b(?=c))+",
+        r"((?:a|b)(?!c))+b",
+    ],
+]
+
+
+@pytest.mark.parametrize("pattern", CASES)
+def test_what_it_means_is_what_re_says_after_each_character(pattern: str) -> None:
+    rng = random.Random(pattern)
+    parts = ["a", "b", "c", "-", "\n", "é", "A", "<a>", "</a>", "{e}", "{b}", "a{"]
+    near = [part for part in parts if set(part) & set(pattern)] or parts
+    found = 0
+    for _ in range(300):
+        few = rng.sample(near, min(len(near), 3))
+        text = "".join(rng.choices(rng.choice((few, parts)), k=rng.randrange(1, 10))).encode()
+        expected = first_hit([pattern], text.decode())
+        cuts = [rng.randrange(len(text) + 1) for _ in range(rng.randrange(4))]
+        assert find([pattern], text, cuts) == expected, text
+        assert find([pattern], text, list(range(len(text)))) == expected, text
+        found += expected is not None
+    assert found
+
+
+def test_regular_ones_beside_it_keep_their_place() -> None:
+    rng = random.Random(1)
+    regular = ["ab", "b-", "a+c", "[^a]b", "é", "(?m)^c", "bb|cc"]
+    for _ in range(500):
+        patterns = [rng.choice(CASES), *rng.sample(regular, rng.randrange(1, 4))]
+        rng.shuffle(patterns)
+        text = "".join(rng.choices("abc-\né", k=rng.randrange(1, 15))).encode()
+        cuts = [rng.randrange(len(text) + 1) for _ in range(rng.randrange(4))]
+        assert find(patterns, text, cuts) == first_hit(patterns, text.decode()), (patterns, text, cuts)
+
+
+@pytest.mark.parametrize("turned", ["(?<!\\x00)(?:{})", "(?!\\x00)(?:{})"])
+def test_it_finds_what_the_core_finds(turned: str) -> None:
+    rng = random.Random(2)
+    regular = ["ab", "a.c", "a+?b", "(?:a|b){2}c", "[^a-b]c", r"\w\W", r"a\b.", "é.", "(?i:B)a", "a|bc|cab"]
+    for _ in range(400):
+        patterns = rng.sample(regular, 3)
+        text = b"".join(rng.choices([b"ab", b"\xc3", "é".encode(), b"c-ab", b"\xff", b"\x80", b"\x1b"], k=8))
+        cuts = [rng.randrange(len(text) + 1) for _ in range(rng.randrange(4))]
+        assert find([turned.format(each) for each in patterns], text, cuts) == make_matcher(patterns).feed(text)
+
+
+def test_output_without_end_needs_no_memory() -> None:
+    search = search_of([r"(?<!\d)x(\d)\1", "never"])
+    block = b"x12 " * 16_384
+    at = 0
+    for _ in range(40):
+        assert search._find(at, block) is None
+        at += len(block)
+    assert len(search._text) < 3 * len(block)
+    assert search._find(at, b" x11") == (at + 4, at + 1, 0)
+
+
+# ---- refused
+
+
+@pytest.mark.parametrize("bad", ["a(?!b)", "a(?!b)c*", r"(a)\1(?!b)", r"(?<=a)[\w.]\b", r"(?<=a+)b", "(?!a)", "(?=a)?"])
+def test_what_later_text_would_decide_is_refused(sh: Shell, bad: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"^expect\[0\]"):
+        sh.run("sent=yes", expect=[bad])
+    sh.gives('echo "${sent-no}"', "no\n")
+
+
+def test_it_is_named_what_has_to_be_installed(sh: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "regex", None)
+    with pytest.raises(NotAvailableError, match=r"^expect\[1\].*pip install 'swerex-c\[patterns\]'$"):
+        sh.run("sent=yes", expect=["good", r"(here)-\1 is no module"])
+    sh.gives('echo "${sent-no}"', "no\n")
+
+
+# ---- in sessions
+
+
+@pytest.mark.parametrize("check", ["raise", "silent", "ignore"])
+def test_the_answer_is_that_of_a_regular_pattern(sh: Shell, gate: Gate, check: str) -> None:
+    escape = r"\e[31mred\e[0m"
+    for command in (
+        f"printf 'one\\n{escape} go'; {gate.pass_}",
+        f"printf '{escape} \\xff \\xc3 go'; printf more; {gate.pass_}; true",
+        "printf 'one\\r\\ntwo go three'; true",
+        "printf 'one go'",
+    ):
+        if check == "raise" and gate.pass_ in command:
+            continue
+        gate.open()
+        regular = sh.run(command, check=check, expect=["never", " go"])
+        sh.run("true")
+        gate.open()
+        for pattern in (r"(?<!q) go", r"(?!q) go", r"( )go(?<!\1)"):
+            irregular = sh.run(command, check=check, expect=["never", pattern])
+            sh.run("true")
+            gate.open()
+            assert irregular.expect_string == pattern
+            assert irregular.output == regular.output
+            assert regular.exit_code is None or irregular.exit_code == regular.exit_code
+
+
+def test_the_end_of_a_command_waits_for_the_search(sh: Shell) -> None:
+    for number in range(30):
+        seen = sh.run(f"printf 'a{number} xx'; (exit 5)", expect=[r"(x)\1"])
+        assert (seen.output, seen.exit_code, seen.expect_string) == (f"a{number} ", 5, r"(x)\1")
+        seen = sh.run(f"printf 'a{number} xy'; (exit 5)", expect=[r"(x)\1"])
+        assert (seen.output, seen.exit_code) == (f"a{number} xy", 5)
+
+
+def test_the_end_of_the_shell_waits_for_the_search(sh: Shell) -> None:
+    sh.ended = True
+    seen = sh.run("printf 'bye xx'; exit 5", expect=[r"(x)\1"])
+    assert (seen.output, seen.exit_code, seen.expect_string) == ("bye ", None, r"(x)\1")
+
+
+def test_a_program_and_its_prompts(sh: Shell) -> None:
+    prompt, more = r"(?<![^\n])>>> ", r"(?<![^\n])\.\.\. "
+    seen = sh.talk("PYTHON_BASIC_REPL=1 python3 -q", prompt, more)
+    assert seen.expect_string == prompt
+    seen = sh.talk("print('no >>> here')", prompt, more)
+    assert (seen.output, seen.expect_string) == ("no >>> here", prompt)
+    assert sh.talk("if True:", prompt, more).expect_string == more
+    assert sh.talk("  print(6 * 7)", prompt, more).expect_string == more
+    assert sh.talk("", prompt, more).output == "42"
+    with pytest.raises(CommandTimeoutError):
+        sh.talk("import time; time.sleep(1000)", prompt, timeout=1)
+    seen = sh.interrupt(expect=[prompt])
+    assert seen.expect_string == prompt
+    assert "KeyboardInterrupt" in seen.output
+    sh.leave("quit()")
+
+
+def test_an_interrupt(sh: Shell) -> None:
+    sh.begin("""bash -c 'trap "printf abcc; sleep 1000" INT; echo ready; while :; do sleep 0.01; done'""", "ready")
+    seen = sh.interrupt(timeout=DEADLINE, expect=["never", r"([a-z])\1"])
+    assert (seen.output, seen.expect_string) == ("ab", r"([a-z])\1")
+    sh.interrupt()
+
+
+def test_a_stream(sh: Shell) -> None:
+    async def read() -> tuple[str, Any]:
+        *pieces, last = [item async for item in sh.aio.stream_in_session(action)]
+        return "".join(pieces), last
+
+    action = sh.action("seq 100000; printf 'xx'; sleep 1000", expect=[r"(x)\1"])
+    text, last = sh.wait(read())
+    assert last.output == "".join(f"{number}\n" for number in range(1, 100_001))
+    assert text.startswith(last.output[:-20])
+    sh.interrupt()
+
+
+def test_a_timeout_and_a_cancellation(sh: Shell) -> None:
+    with pytest.raises(CommandTimeoutError) as caught:
+        sh.run("echo one; sleep 1000", timeout=0.5, expect=[r"(x)\1"])
+    assert caught.value.output in ("one\n", "")
+    sh.interrupt()
+
+    async def cancel() -> None:
+        running = asyncio.ensure_future(sh.go("sleep 1000", expect=[r"(x)\1"]))
+        await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait([running])
+        assert running.cancelled()
+
+    sh.wait(cancel())
+    sh.interrupt()
+    sh.gives("echo next", "next\n")
+
+
+def test_a_limit_of_output() -> None:
+    async def answer() -> Any:
+        async with LocalRuntime(output_limit=1024) as runtime:
+            await runtime.create_session()
+            command = "seq 200000; printf 'xx'; seq 10"
+            return await runtime.run_in_session(BashAction(command=command, check="silent", expect=[r"(x)\1"]))
+
+    seen = asyncio.run(answer())
+    assert (seen.exit_code, seen.expect_string, seen.output_dropped) == (0, r"(x)\1", 1_288_895 - 1024)
+    assert seen.output.endswith("\n199999\n200000\n")
+
+
+async def test_in_a_sandbox() -> None:
+    trapped = """bash -c 'trap "printf abcc; sleep 1000" INT; printf xx; while :; do sleep 0.01; done'"""
+    pattern = r"([a-z])\1"
+    async with runtime_in("here") as runtime:
+        await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
+        seen = await runtime.run_in_session(
+            BashAction(command="printf 'up xx'; (exit 3)", check="silent", expect=[pattern])
+        )
+        assert (seen.output, seen.exit_code, seen.expect_string) == ("up ", 3, pattern)
+        seen = await runtime.run_in_session(BashAction(command=trapped, check="ignore", expect=[pattern]))
+        assert (seen.output, seen.exit_code) == ("", None)
+        seen = await runtime.run_in_session(BashInterruptAction(timeout=DEADLINE, expect=["never", pattern]))
+        assert (seen.output, seen.expect_string) == ("ab", pattern)
+        await runtime.run_in_session(BashInterruptAction())
+
+
+# ---- its cost
+
+
+def test_a_catastrophic_one_ends_its_action_only(sh: Shell) -> None:
+    async def work(name: str) -> int:
+        await sh.aio.create_session(sh.creation(session=name))
+        done = 0
+        while not costly.done():
+            assert (await sh.go(f"echo {name}", session=name)).output == f"{name}\n"
+            done += 1
+        return done
+
+    async def all_of_them() -> list[int]:
+        nonlocal costly
+        costly = asyncio.ensure_future(sh.go(f"printf {'x' * 60}w; sleep 1000", expect=["never", CATASTROPHIC]))
+        counts = await asyncio.gather(*(work(f"other-{number}") for number in range(10)))
+        with pytest.raises(CommandTimeoutError, match="simpler"):
+            await costly
+        return counts
+
+    costly: asyncio.Future[Any] = asyncio.Future(loop=sh.runner.get_loop())
+    assert min(sh.wait(all_of_them())) > 1
+    sh.interrupt()
+    with pytest.raises(CommandTimeoutError, match="simpler"):  # also where the command has ended before
+        sh.run(f"printf {'x' * 60}w", expect=[CATASTROPHIC])
+
+
+@pytest.mark.parametrize("pattern", NOT_REGULAR)
+def test_much_output_is_searched(sh: Shell, pattern: str) -> None:
+    seen = sh.run("seq 50000", expect=[pattern])
+    assert (seen.exit_code, len(seen.output)) == (0, 288_894)
