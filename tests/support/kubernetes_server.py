@@ -79,7 +79,6 @@ class ApiServer:
         self.refusals: list[Callable[[web.Request, Pod | None], web.StreamResponse | None]] = []
         self.asked: list[str] = []
         self.deleted: list[str] = []
-        self.at_once = self.most_at_once = 0
         self.delay: Callable[[web.Request], float] = lambda _: 0.0
         self.after_create: Callable[[], Awaitable[None]] | None = None
         self.watching = 0
@@ -259,14 +258,8 @@ class ApiServer:
         for refusal in list(self.refusals):
             if (refused := refusal(request, body)) is not None:
                 return refused
-        counted = "watch" not in request.query and not request.path.endswith("/exec")
-        self.at_once += counted
-        self.most_at_once = max(self.most_at_once, self.at_once)
-        try:
-            await asyncio.sleep(self.delay(request))
-            return await handler(request)  # type: ignore[no-any-return]
-        finally:
-            self.at_once -= counted
+        await asyncio.sleep(self.delay(request))
+        return await handler(request)  # type: ignore[no-any-return]
 
     async def _versions(self, _: web.Request) -> web.Response:
         return web.json_response({"kind": "APIVersions", "versions": ["v1"]})

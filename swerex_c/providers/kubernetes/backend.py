@@ -24,9 +24,6 @@ __all__ = ["KubernetesBackend"]
 _START_SECONDS = 30.0
 """Seconds to wait for a program to start."""
 
-_ASK_SECONDS = 60.0
-"""Maximum seconds of a request about the pod or its node; callers wait for less."""
-
 _CLOSE_SECONDS = 5.0
 """Seconds to wait until the connections are closed."""
 
@@ -126,7 +123,7 @@ class KubernetesBackend(ApiBackend):
         """Return why the container is lost, as `why_lost` does; `opening` stores the container that runs."""
         try:
             cluster = await self._connected()
-            pod = await cluster.get(self.namespace or cluster.namespace, self.pod, timeout=_ASK_SECONDS)
+            pod = await cluster.get(self.namespace or cluster.namespace, self.pod)
         except ClusterError as error:
             if isinstance(error, ApiError) and error.code == 404:
                 return pods.not_found_message(self.name)
@@ -145,7 +142,7 @@ class KubernetesBackend(ApiBackend):
         if not node or pods.condition(pod, "Ready").get("status") == "True":
             return None
         try:
-            ready = pods.condition(await cluster.node(str(node), timeout=_ASK_SECONDS), "Ready")
+            ready = pods.condition(await cluster.node(str(node)), "Ready")
         except ClusterError as error:
             gone = isinstance(error, ApiError) and error.code == 404
             return f"The node {node} of the {self.name} is gone" if gone else None

@@ -1,8 +1,8 @@
 """Requests to the API server of a Kubernetes cluster, over shared connections.
 
     Access ==> Cluster.shared() -- one object per cluster, shared by its users until the last one releases it
-                 send()              sends a request: renews expired credentials, retries one that was not begun
-                 ask(), get(), ...   requests: JSON in and out, on a bounded number of connections
+                 send()              sends a request: renews expired credentials, repeats a failed one
+                 ask(), get(), ...   requests: JSON in and out
                  watch()             changes of the pods of a namespace
 
 All code here runs in the event loop of `swerex_c.utils.background`. The library makes URLs, headers and TLS; its
@@ -17,6 +17,7 @@ import functools
 import json
 import os
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlencode
@@ -28,6 +29,7 @@ from swerex_c._version import __version__
 from swerex_c.providers.kubernetes.access import Access, load_configuration, require
 from swerex_c.providers.kubernetes.errors import (
     ApiError,
+    ClusterError,
     UnreachableError,
     UnusableConfigError,
     api_error,
@@ -43,17 +45,18 @@ T = TypeVar("T")
 EXEC_PROTOCOL = "v5.channel.k8s.io"
 """The protocol of a program's WebSocket. It can tell the end of the input; Kubernetes knows it since 1.30."""
 
-_MAX_REQUESTS = 16
-"""Maximum number of concurrent requests to a cluster. Watches and programs have additional connections."""
-
 _TIMEOUT = 30.0
-"""Seconds to wait for a response, unless the caller sets a timeout."""
+"""Seconds to wait for one response, and for a request with its retries unless the caller sets a timeout."""
 
 _WATCH_SECONDS = 240
 """Seconds after which the server ends a watch. This limits the wait for a watch that broke unnoticed."""
 
-_CONNECT_PAUSES = (0.2, 1.0)
-"""Seconds between attempts to connect. A server that restarts refuses connections for a moment."""
+_PAUSES = (0.2, 0.5, 1.0, 2.0)
+"""Seconds to pause before each retry of a request that failed. A server that restarts refuses connections for a
+moment."""
+
+_BUSY_SECONDS = 0.5
+"""Seconds to pause before a retry if the server is busy and does not say for how long."""
 
 
 class Cluster:
@@ -86,7 +89,6 @@ class Cluster:
         self._configuration: Any = None
         self._clients: list[Any] = []  # also former ones, whose connections programs still use
         self._renewing = asyncio.Lock()
-        self._slots = asyncio.Semaphore(_MAX_REQUESTS)
 
     @classmethod
     async def shared(cls, access: Access) -> Cluster:
@@ -140,49 +142,49 @@ class Cluster:
             client.configuration = configuration
 
     def _add_clients(self, configuration: Any) -> None:
-        configuration.connection_pool_maxsize = 0  # `ask` limits the number of requests
+        configuration.connection_pool_maxsize = 0  # no limit: each program and each watch has a connection of its own
         client = require().client
         requests, sockets = client.ApiClient(configuration), client.ApiClient(configuration)
         sockets.request = functools.partial(_open_socket, sockets)
-        # aiohttp retries requests that it takes for idempotent, such as the GET that starts a program.
-        session = sockets.rest_client.pool_manager
-        if hasattr(session, "_retry_connection"):
-            session._retry_connection = False
         requests.user_agent = sockets.user_agent = f"swerex-c/{__version__}"
         self._clients += [requests, sockets]
         self.request_api, self.socket_api = client.CoreV1Api(requests), client.CoreV1Api(sockets)
 
     # Sending
 
-    async def send(self, request: Callable[[], Awaitable[T]], timeout: float, *, busy: tuple[float, ...] = ()) -> T:
-        """Return the result of a request, which is retried if it was certainly not begun.
+    async def send(self, request: Callable[[], Awaitable[T]], timeout: float = _TIMEOUT) -> T:
+        """Return the result of a request, which is repeated while it fails in a way that may pass.
+
+        Any of our requests may be carried out twice: we choose the name of a pod to create, there may be nothing to
+        delete, and a program to start is an idle bash, which ends with its connection.
 
         Args:
-            timeout: seconds for each call.
-            busy: seconds to pause before each retry while the server is busy (status 429).
+            timeout: seconds for the request with its retries.
 
         Raises:
             ClusterError
         """
-        renewed, pauses, busy_pauses = False, iter(_CONNECT_PAUSES), iter(busy)
+        deadline, pauses = time.monotonic() + timeout, iter(_PAUSES)
+        renewed = may_have_run = False
         await self._renew(None)
         while True:
             configuration = self._configuration
+            limit = max(0.0, min(_TIMEOUT, deadline - time.monotonic()))
             try:
-                with self._converting_errors(timeout):
-                    async with asyncio.timeout(timeout):
+                with self._converting_errors(limit):
+                    async with asyncio.timeout(limit):
                         return await request()
-            except ApiError as error:
-                if error.code == 401 and not renewed:
+            except ClusterError as error:
+                error.may_have_run = may_have_run = may_have_run or error.may_have_run
+                if isinstance(error, ApiError) and error.code == 401 and not renewed:
                     renewed = True
                     await self._renew(configuration)
                     continue
-                pause = next(busy_pauses, None) if error.code == 429 else None
-                if pause is None:
-                    raise
-            except UnreachableError as error:
-                pause = next(pauses, None) if _is_temporary(error.__cause__) else None
-                if pause is None:
+                if isinstance(error, ApiError) and error.is_busy:
+                    pause: float | None = error.retry_after or _BUSY_SECONDS
+                else:
+                    pause = next(pauses, None) if error.may_pass else None
+                if pause is None or time.monotonic() + pause > deadline:
                     raise
             await asyncio.sleep(pause)
 
@@ -200,7 +202,8 @@ class Cluster:
             if isinstance(error, TimeoutError) and not str(error):
                 raise UnreachableError(f"{host} did not answer within {timeout:g} seconds") from error
             connected = not isinstance(error, aiohttp.ClientConnectorError)
-            raise UnreachableError(f"{host} cannot be reached: {one_line(error)}", may_have_run=connected) from error
+            message = f"{host} cannot be reached: {one_line(error)}"
+            raise UnreachableError(message, may_have_run=connected, may_pass=not _is_wrong(error)) from error
         except require().config.ConfigException as error:
             raise self.access.unusable(error) from error
         except RuntimeError as error:
@@ -222,7 +225,7 @@ class Cluster:
 
         Args:
             method: name of the method.
-            timeout: seconds for each attempt.
+            timeout: seconds for the request with its retries.
             args, parameters: arguments of the method.
 
         Raises:
@@ -236,15 +239,19 @@ class Cluster:
             finally:
                 response.release()
 
-        async with self._slots:
-            return await self.send(request, timeout)
+        return await self.send(request, timeout)
 
     async def get(self, namespace: str, name: str, *, timeout: float = _TIMEOUT) -> dict[str, Any]:
         """Return a pod."""
         return parse_object(await self.ask("read_namespaced_pod", name, namespace, timeout=timeout))
 
-    async def create(self, namespace: str, pod: Mapping[str, Any]) -> None:
-        await self.ask("create_namespaced_pod", namespace, dict(pod))
+    async def create(self, namespace: str, pod: Mapping[str, Any], *, timeout: float) -> None:
+        """Create a pod. It is no error if there is already one of its name, which is ours."""
+        try:
+            await self.ask("create_namespaced_pod", namespace, dict(pod), timeout=timeout)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
 
     async def delete(self, namespace: str, name: str, grace: int) -> bool:
         """Delete a pod, and return whether there was one.
@@ -305,7 +312,7 @@ class Cluster:
             "timeout_seconds": _WATCH_SECONDS,
             "_request_timeout": _WATCH_SECONDS + _TIMEOUT,
         }
-        response = await self.send(lambda: self._respond("list_namespaced_pod", (namespace,), parameters), _TIMEOUT)
+        response = await self.send(lambda: self._respond("list_namespaced_pod", (namespace,), parameters))
         turn = background.turn()
         try:
             with self._converting_errors(_WATCH_SECONDS):
@@ -320,12 +327,10 @@ class Cluster:
             response.close()
 
 
-def _is_temporary(error: BaseException | None) -> bool:
-    """Check whether `error` is a failure to connect that may pass. A wrong name or certificate does not."""
+def _is_wrong(error: BaseException) -> bool:
+    """Check whether `error` is a failure to connect that does not pass: a wrong name or certificate."""
     wrong = (aiohttp.ClientConnectorDNSError, aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)
-    if not isinstance(error, aiohttp.ClientConnectorError) or isinstance(error, wrong):
-        return False
-    return not isinstance(error.os_error, ssl.SSLError)
+    return isinstance(error, wrong) or isinstance(getattr(error, "os_error", None), ssl.SSLError)
 
 
 async def _open_socket(client: Any, method: str, url: str, **request: Any) -> Any:

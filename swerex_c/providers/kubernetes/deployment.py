@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from swerex_c.exceptions import DeploymentNotStartedError, PodStartupError, SandboxLostError
@@ -14,7 +13,7 @@ from swerex_c.providers.kubernetes import pod_spec
 from swerex_c.providers.kubernetes.access import Access, require
 from swerex_c.providers.kubernetes.cluster import Cluster
 from swerex_c.providers.kubernetes.config import KubernetesDeploymentConfig, KubernetesKeywords
-from swerex_c.providers.kubernetes.errors import ApiError, ClusterError, UnreachableError, startup_error
+from swerex_c.providers.kubernetes.errors import ClusterError, startup_error
 from swerex_c.providers.kubernetes.readiness import PodWait
 from swerex_c.providers.sandbox_deployment import SandboxDeployment
 from swerex_c.utils import background
@@ -35,12 +34,6 @@ _UNSURE_SECONDS = 2.0
 
 _DELETE_SECONDS = 30.0
 """Seconds to try to delete a pod."""
-
-_PAUSES = (0.3, 1.0, 2.0, 4.0)
-"""Seconds to pause before each retry of a request that got no response, or a server error."""
-
-_BUSY_SECONDS = 0.5
-"""Seconds to pause before a retry if the server is busy, and does not say for how long."""
 
 _MARGIN_SECONDS = 2.0
 """Seconds of the startup timeout that are reserved for finding out why the pod does not run."""
@@ -158,23 +151,13 @@ class KubernetesDeployment(SandboxDeployment):
         return self._cluster
 
     async def _create(self, cluster: Cluster, namespace: str, pod: dict[str, Any]) -> None:
-        """Create the pod. We choose its name, so a request without a response can be repeated."""
-        self._pod = pod["metadata"]["name"]
-
-        async def request() -> None:
-            before, self._unsure = self._unsure, True
-            try:
-                await cluster.create(namespace, pod)
-            except ClusterError as error:
-                self._unsure = before or error.may_have_run
-                raise
-
+        self._pod, self._unsure = pod["metadata"]["name"], True
         try:
-            await _repeat(request, check=self._seconds_left)
+            await cluster.create(namespace, pod, timeout=self._seconds_left())
         except ClusterError as error:
-            if not isinstance(error, ApiError) or error.reason != "AlreadyExists":
-                self._pod = self._pod if self._unsure else None
-                raise
+            self._unsure = error.may_have_run
+            self._pod = self._pod if self._unsure else None
+            raise
         self._unsure = False
 
     # Ending
@@ -202,37 +185,7 @@ class KubernetesDeployment(SandboxDeployment):
 
     async def _delete(self, cluster: Cluster, namespace: str, name: str) -> None:
         unsure_until = time.monotonic() + (_UNSURE_SECONDS if self._unsure else 0.0)
-        delete = functools.partial(cluster.delete, namespace, name, self._config.grace_period)
-        while not await _repeat(delete, unreachable=True) and time.monotonic() < unsure_until:
+        while not await cluster.delete(namespace, name, self._config.grace_period):
+            if time.monotonic() >= unsure_until:
+                break
             await asyncio.sleep(0.2)
-
-
-async def _repeat(
-    request: Callable[[], Awaitable[T]],
-    *,
-    check: Callable[[], float] = lambda: _DELETE_SECONDS,
-    unreachable: bool = False,
-) -> T:
-    """Return the result of a request that may be sent again. Send it again if the server is busy or fails.
-
-    Args:
-        check: returns how many seconds are left, or raises an error to give up.
-        unreachable: whether to repeat it also while the server refuses connections.
-
-    Raises:
-        ClusterError
-    """
-    pauses = iter(_PAUSES)
-    while True:
-        check()
-        try:
-            return await request()
-        except ClusterError as error:
-            pause = None
-            if isinstance(error, ApiError) and error.is_busy:
-                pause = error.retry_after or _BUSY_SECONDS
-            elif error.may_have_run or (unreachable and isinstance(error, UnreachableError)):
-                pause = next(pauses, None)
-            if pause is None:
-                raise
-        await asyncio.sleep(min(pause, check()))

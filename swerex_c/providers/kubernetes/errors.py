@@ -25,6 +25,9 @@ class ClusterError(Exception):
     may_have_run = False
     """True if the server may have carried out the request nevertheless."""
 
+    may_pass = False
+    """True if the same request may succeed a moment later."""
+
 
 class UnusableConfigError(ClusterError):
     """A missing or unusable configuration, or a failure of its way to get credentials."""
@@ -33,9 +36,9 @@ class UnusableConfigError(ClusterError):
 class UnreachableError(ClusterError):
     """A missing, late or invalid response of the API server."""
 
-    def __init__(self, message: str, *, may_have_run: bool = True) -> None:
+    def __init__(self, message: str, *, may_have_run: bool = True, may_pass: bool = True) -> None:
         super().__init__(message)
-        self.may_have_run = may_have_run
+        self.may_have_run, self.may_pass = may_have_run, may_pass
 
 
 class ApiError(ClusterError):
@@ -54,11 +57,11 @@ class ApiError(ClusterError):
         self.code = code
         self.reason = reason
         self.retry_after = retry_after
-        self.may_have_run = code >= 500
+        self.may_have_run = self.may_pass = code >= 500
 
     @property
     def is_busy(self) -> bool:
-        """True if the same request may succeed later.
+        """True if the same request succeeds when the server has less to do.
 
         A conflict with other users of a quota passes.
         """

@@ -49,9 +49,6 @@ _CLOSE_SECONDS = 2.0
 
 _TOO_OLD = f"The API server does not speak {EXEC_PROTOCOL}: Kubernetes 1.30 or later is needed"
 
-_BUSY_PAUSES = (0.5, 1.0, 2.0, 4.0)
-"""Seconds to pause before each retry of starting a program while the server is busy."""
-
 
 class ExecProgram(Process):
     """A program in a container, connected by an exec WebSocket."""
@@ -172,7 +169,7 @@ async def connect(
 ) -> aiohttp.ClientWebSocketResponse:
     """Start a program in a container, and return the WebSocket to it.
 
-    The request is retried only if the program was certainly not started. `timeout` is in seconds for each attempt.
+    `timeout` is in seconds, for the request with its retries.
 
     Raises:
         ClusterError
@@ -191,7 +188,7 @@ async def connect(
             raise api_error(error.status, b"") from error
 
     try:
-        opened = await cluster.send(request, timeout, busy=_BUSY_PAUSES)
+        opened = await cluster.send(request, timeout)
     except ApiError as error:
         raise await _refusal(cluster, namespace, pod, parameters, error) from error.__cause__
     if opened.protocol != EXEC_PROTOCOL:

@@ -42,13 +42,10 @@ async def test_its_environment_and_its_log(where: Where) -> None:
 
 async def test_thirty_at_once(where: Where) -> None:
     server = where.server
-    if server:
-        server.delay = lambda request: 0.1 if request.method == "POST" else 0.0
     all = [where.deployment(requests={"cpu": "1m"}) for _ in range(30)]
     await asyncio.gather(*(it.start() for it in all))
     if server:
         assert len(server.pods) == 30
-        assert 8 <= server.most_at_once <= 16
         assert len([it for it in server.asked if it == "GET /api/v1/namespaces/default/pods"]) <= 12  # not one for each
     answers = await asyncio.gather(*(it.runtime.execute(Command(command="echo $HOSTNAME", shell=True)) for it in all))
     assert len({it.stdout for it in answers}) == 30 or server is None
