@@ -346,8 +346,11 @@ class ApiServer:
     def _selected(self, request: web.Request) -> Callable[[Pod], bool]:
         words = [it for it in request.query.get("labelSelector", "").split(",") if it]
         namespace = request.match_info.get("namespace")
+        name = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
 
         def selected(pod: Pod) -> bool:
+            if name not in ("", pod["metadata"]["name"]):
+                return False
             labels = pod["metadata"].get("labels") or {}
             pairs = (it.partition("=") for it in words)
             fits = all(name in labels and (not equals or labels[name] == value) for name, equals, value in pairs)
@@ -366,6 +369,7 @@ class ApiServer:
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         selected = self._selected(request)
         at = int(request.query.get("resourceVersion", self.version))
+        until = self._loop.time() + float(request.query.get("timeoutSeconds", 3600))
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
 
@@ -389,7 +393,9 @@ class ApiServer:
                             await tell(kind, pod)
                 async with self._news:
                     if at >= max((it[0] for it in self._history), default=0) and at >= self.oldest:
-                        await self._news.wait()
+                        await asyncio.wait_for(self._news.wait(), max(0.0, until - self._loop.time()))
+        except TimeoutError:
+            return response
         finally:
             self.watching -= 1
 

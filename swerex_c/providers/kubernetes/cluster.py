@@ -3,7 +3,7 @@
     Access ==> Cluster.shared() -- one object per cluster, shared by its users until the last one releases it
                  send()              sends a request: renews expired credentials, repeats a failed one
                  ask(), get(), ...   requests: JSON in and out
-                 watch()             changes of the pods of a namespace
+                 watch()             changes of a pod
 
 All code here runs in the event loop of `swerex_c.utils.background`. The library makes URLs, headers and TLS; its
 models are not used, because a cluster may be newer than they are.
@@ -15,10 +15,11 @@ import asyncio
 import contextlib
 import functools
 import json
+import math
 import os
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlencode
 
@@ -48,9 +49,6 @@ EXEC_PROTOCOL = "v5.channel.k8s.io"
 _TIMEOUT = 30.0
 """Seconds to wait for one response, and for a request with its retries unless the caller sets a timeout."""
 
-_WATCH_SECONDS = 240
-"""Seconds after which the server ends a watch. This limits the wait for a watch that broke unnoticed."""
-
 _PAUSES = (0.2, 0.5, 1.0, 2.0)
 """Seconds to pause before each retry of a request that failed. A server that restarts refuses connections for a
 moment."""
@@ -77,9 +75,6 @@ class Cluster:
 
     def _reset(self) -> None:
         """Reset to the state without connections and credentials."""
-        self.watches: dict[str, Any] = {}
-        """The watches of `swerex_c.providers.kubernetes.readiness`, by namespace."""
-
         self.request_api: Any = None
         """The library's `CoreV1Api` that sends HTTP requests."""
 
@@ -292,30 +287,29 @@ class Cluster:
         return parse_object(await self.ask("read_node", name, timeout=timeout))
 
     async def watch(
-        self, namespace: str, selector: str, version: str | None
-    ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """Yield the changes of pods since a version, as pairs of kind and pod.
+        self, namespace: str, name: str, version: str, seconds: float
+    ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+        """Yield the changes of a pod since a version, as pairs of kind and pod, until the server ends the watch.
 
-        The kind is `ADDED`, `MODIFIED`, `DELETED` or `BOOKMARK`. Without a version, the first changes are an `ADDED`
-        for each pod. Return when the server ends the watch.
+        The kind is `ADDED`, `MODIFIED` or `DELETED`.
+
+        Args:
+            seconds: time after which the server ends it.
 
         Raises:
-            ApiError: with code 410 if the version is too old.
-            ClusterError
+            ClusterError: also if the version is too old.
             KeyError, TypeError, ValueError: if an event does not have the form of one.
         """
         parameters = {
-            "label_selector": selector,
+            "field_selector": f"metadata.name={name}",
             "resource_version": version,
             "watch": True,
-            "allow_watch_bookmarks": True,
-            "timeout_seconds": _WATCH_SECONDS,
-            "_request_timeout": _WATCH_SECONDS + _TIMEOUT,
+            "timeout_seconds": math.ceil(seconds),
         }
         response = await self.send(lambda: self._respond("list_namespaced_pod", (namespace,), parameters))
         turn = background.turn()
         try:
-            with self._converting_errors(_WATCH_SECONDS):
+            with self._converting_errors(seconds):
                 while line := await response.content.readline():
                     event = parse_object(line)
                     if event["type"] == "ERROR":

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
-import os
 import re
 import secrets
 from collections.abc import Mapping
@@ -17,16 +15,13 @@ from swerex_c.providers import ownership
 if TYPE_CHECKING:
     from swerex_c.providers.kubernetes.config import KubernetesDeploymentConfig
 
-__all__ = ["OWNER", "facts", "manifest", "name_for", "selector_of_host", "selector_of_process"]
+__all__ = ["OWNER", "facts", "manifest", "name_for", "selector_of_host"]
 
 OWNER = "swerex_c"
 """Label of every pod that this package creates; its value is the pod's name."""
 
 _HOST = "swerex_c.host"
 """Label with the id of the machine whose process created the pod."""
-
-_PROCESS = "swerex_c.process"
-"""Label with a unique id of that process."""
 
 _WAIT = "trap 'exit 0' TERM INT HUP; exec 9<> <(:) || exec sleep 2147483647; while :; do read -r -t 5 -u 9; (:); done"
 """Script of the container's main process: it reads from a pipe that is always empty, which needs no program but bash.
@@ -42,16 +37,6 @@ def name_for(image: str) -> str:
     tail = secrets.token_hex(8)
     last = re.sub(r"[^a-z0-9]+", "-", image.partition("@")[0].rpartition("/")[2].lower()).strip("-")
     return f"{last[: _MAX_NAME - len(tail) - 1].strip('-') or 'pod'}-{tail}"
-
-
-@functools.cache
-def _process(_: int) -> str:
-    return secrets.token_hex(8)
-
-
-def selector_of_process() -> str:
-    """Return a label selector for the pods of this process."""
-    return f"{_PROCESS}={_process(os.getpid())}"
 
 
 def selector_of_host() -> str:
@@ -101,7 +86,7 @@ def manifest(config: KubernetesDeploymentConfig, name: str) -> dict[str, Any]:
     pod = _read_template(config.pod_template)
     metadata, spec = pod["metadata"], pod["spec"]
     owner = ownership.labels(name, keep=False)
-    labels = {OWNER: name, _HOST: owner[_HOST], _PROCESS: _process(os.getpid())}
+    labels = {OWNER: name, _HOST: owner[_HOST]}
     # Annotations hold the facts that identify the process, because labels cannot hold all of them.
     facts_of_owner = {key: value for key, value in owner.items() if key != OWNER}
     metadata.pop("generateName", None)

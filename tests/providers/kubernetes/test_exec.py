@@ -609,7 +609,7 @@ def test_an_error_of_the_libraries_is_told_alike_whatever_was_asked(
             return Answer()
 
     async def watched(cluster: Cluster) -> None:
-        async for _ in cluster.watch("default", "", "1"):
+        async for _ in cluster.watch("default", "pod", "1", 10.0):
             pass
 
     async def each() -> list[Exception]:

@@ -46,7 +46,6 @@ async def test_thirty_at_once(where: Where) -> None:
     await asyncio.gather(*(it.start() for it in all))
     if server:
         assert len(server.pods) == 30
-        assert len([it for it in server.asked if it == "GET /api/v1/namespaces/default/pods"]) <= 12  # not one for each
     answers = await asyncio.gather(*(it.runtime.execute(Command(command="echo $HOSTNAME", shell=True)) for it in all))
     assert len({it.stdout for it in answers}) == 30 or server is None
     await asyncio.gather(*(it.stop() for it in all))

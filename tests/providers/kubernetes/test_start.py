@@ -358,7 +358,7 @@ async def test_why_it_did_not_in_time(server: ApiServer, state: str, cause: str,
 
 async def test_a_registry_that_goes_on_failing_is_given_up(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "_PERSISTS_SECONDS", 0.3)
-    monkeypatch.setattr(readiness, "_READ_SECONDS", 0.1)
+    monkeypatch.setattr(readiness, "_WATCH_SECONDS", 0.1)
     server.kubelets["tests"] = scripted(wait("ErrImagePull", "dial tcp: i/o timeout"))
     with pytest.raises(PodStartupError, match="i/o timeout") as caught:
         await deployment(server).start()
@@ -508,7 +508,7 @@ async def test_credentials_that_are_no_good(server: ApiServer) -> None:
 async def test_a_watch_whose_version_is_too_old_begins_anew(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readiness, "_READ_SECONDS", 1000.0)  # the pod is not asked for
+    monkeypatch.setattr(readiness, "_WATCH_SECONDS", 1000.0)  # the pod is not asked for
 
     async def kubelet(server: ApiServer, pod: Pod) -> None:
         await server.schedule(pod)
@@ -537,7 +537,7 @@ async def test_without_a_watch_the_pod_is_asked_for(
     server.kubelets["tests"] = kubelet
     if how == "silent":
         server.silent_watch = True
-        monkeypatch.setattr(readiness, "_READ_SECONDS", 0.5)
+        monkeypatch.setattr(readiness, "_WATCH_SECONDS", 0.5)
     else:
         words = 'pods is forbidden: User "a" cannot list resource "pods"'
 
