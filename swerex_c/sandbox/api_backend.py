@@ -1,23 +1,23 @@
-"""Base class for sandboxes that a library reaches, and its relay server.
+"""Base class for sandboxes that a library reaches, and the server that the clients of their sessions connect to.
 
 Such a library is the client of the Kubernetes API or a cloud SDK. The engine runs programs on this machine. The client
-of such a sandbox is therefore a small program, `relay.py`, that forwards its streams over a socket to this process,
-which calls the library in the event loop of `background`.
+of such a session is therefore a small program, `terminal_client.py`, which hands its terminal over a socket to this
+process. This process forwards the terminal by calls of the library, in the event loop of `background`.
 
-    engine == terminal or pipes ==> relay.py -- unix socket --> ApiBackend -- library calls --> sandbox
+    engine == terminal of terminal_client.py == ApiBackend -- library calls --> sandbox
 
-Frames on the socket, in both directions: one byte for the frame type, the length as 4 bytes in little-endian order, and
-the payload. From the relay: `H` the head, `I` standard input, `E` end of input. To the relay: `O` and `R` the two
-outputs, `A` a number of input bytes that were consumed (the relay may send as many more), `X` the exit code, `F` why
-there is none (text). Numbers are decimal. The head has words with NULs between them: the backend's token, the rows and
-columns of the terminal (empty for pipes), the number of variables, each as NAME=value, and the command line to run.
-Only this user (or root) with the token may connect.
+The client sends the length of its head as 4 bytes in little-endian order, with the terminal's descriptor, and the head:
+words with NULs between them. They are the backend's token, the rows and columns of the terminal, the number of
+variables, each as NAME=value, and the command line to run. The answer is one byte, the exit code. Only this user (or
+root) with the token may connect.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import io
 import os
 import secrets
 import socket
@@ -26,17 +26,28 @@ import sys
 import threading
 import weakref
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from swerex_c.exceptions import ResourceError, SandboxLostError
 from swerex_c.sandbox.backend import Backend, Process
-from swerex_c.sandbox.relay import HEAD, PIECE, WINDOW
+from swerex_c.sandbox.terminal_client import SIZE, UNKNOWN
 from swerex_c.utils import background
+from swerex_c.utils.threads import in_thread
 
 __all__ = ["ApiBackend"]
 
-_RELAY = str(Path(__file__).with_name("relay.py"))
+_CLIENT = str(Path(__file__).with_name("terminal_client.py"))
+
+_PIECE = 64 << 10
+"""Maximum number of bytes to read from a terminal at once."""
+
+_HEAD_SECONDS = 10.0
+"""Maximum seconds for a client to send its head."""
+
+_PAUSE_SECONDS = 1.0
+"""Seconds until connections are accepted again if there is no descriptor for one."""
 
 _ABANDON_SECONDS = 10.0
 """Maximum seconds for `Process.close`."""
@@ -62,25 +73,22 @@ class ApiBackend(Backend):
         """
 
     def terminal(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
-        return _relay_server.command(self, "t", argv, names)
-
-    def pipes(self, argv: Sequence[str], names: Sequence[str]) -> list[str]:
-        """Return the command line of a client as `terminal` does, on three pipes."""
-        return _relay_server.command(self, "p", argv, names)
+        return _server.command(self, argv, names)
 
 
-class _RelayServer:
-    """The socket server that relays connect to, with the backend of each token."""
+class _Server:
+    """The socket server that clients connect to, with the backend of each token."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._address: str | None = None
-        self._listening: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._descriptors: set[int] = set()
         self._backends: weakref.WeakValueDictionary[str, ApiBackend] = weakref.WeakValueDictionary()
         self._tokens: weakref.WeakKeyDictionary[ApiBackend, str] = weakref.WeakKeyDictionary()
 
-    def command(self, backend: ApiBackend, kind: str, argv: Sequence[str], names: Sequence[str]) -> list[str]:
-        """Return the command line of a relay that connects to this process. Thread-safe."""
+    def command(self, backend: ApiBackend, argv: Sequence[str], names: Sequence[str]) -> list[str]:
+        """Return the command line of a client that connects to this process. Thread-safe."""
         with self._lock:
             if self._address is None:
                 self._address = self._listen()
@@ -90,7 +98,7 @@ class _RelayServer:
                 self._backends[token] = backend
             address = self._address
         # -I and -S skip the user's settings and site-packages, which halves the start time.
-        return [sys.executable, "-I", "-S", _RELAY, address, token, kind, " ".join(names), *argv]
+        return [sys.executable, "-I", "-S", _CLIENT, address, token, *argv, " ".join(names)]
 
     def _listen(self) -> str:
         """Start to listen; return the address. The address is abstract: no socket file is left behind."""
@@ -100,153 +108,192 @@ class _RelayServer:
             listening.bind(f"\0{name}")
             listening.listen(4096)
             listening.setblocking(False)
-            self._listening = background.run_blocking(asyncio.start_unix_server(self._serve, sock=listening), None)
+            background.run_blocking(self._spawn(self._accept(listening)))
         except BaseException:
             listening.close()
             raise
         return name
 
     def disconnect(self) -> None:
-        """Disconnect the server in a forked child: relays belong to the parent."""
-        if self._listening is not None:
-            background.disconnect_after_fork(each.fileno() for each in self._listening.sockets)
+        """Disconnect all clients in a forked child: they belong to the parent."""
+        background.disconnect_after_fork(self._descriptors)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    @contextlib.contextmanager
+    def _owned(self, file: socket.socket | io.FileIO) -> Iterator[None]:
+        """Close a file after the block, and have it disconnected in a child that is forked meanwhile."""
+        descriptor = file.fileno()
+        self._descriptors.add(descriptor)
         try:
-            with contextlib.suppress(OSError, EOFError):
-                await _Relay(reader, writer).serve(self._backends)
+            yield
         finally:
-            writer.close()
+            self._descriptors.discard(descriptor)
+            file.close()
 
+    async def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-class _Relay:
-    """A connection from a relay, and the program whose streams it forwards."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-        self._turn = background.turn()
-
-    async def serve(self, backends: Mapping[str, ApiBackend]) -> None:
-        """Start the requested program, and forward its streams until either end ends."""
-        if _peer(self._writer) not in (os.geteuid(), 0):
-            return
-        kind, data = await self._read_frame()
-        if kind != b"H":
-            return
-        token, rows, columns, count, *words = (os.fsdecode(word) for word in data.split(b"\0"))
-        backend = backends.get(token)
-        if backend is None:
-            await self._send_frame(b"F", b"The sandbox was closed")
-            return
-        variables, argv = words[: int(count)], words[int(count) :]
-        environment = dict(each.split("=", 1) for each in variables)
-        size = (int(rows), int(columns)) if rows else None
-        starting = asyncio.ensure_future(backend.exec(argv, environment, size))
-        inputs: asyncio.Queue[bytes | None] = asyncio.Queue()  # bounded by the window
-        reading = asyncio.ensure_future(self._read_frames(inputs))
-        try:
-            await asyncio.wait((starting, reading), return_when=asyncio.FIRST_COMPLETED)
-            if not starting.done() and reading.done() and not reading.cancelled():
-                # The relay was killed. The program may have been started already: it is abandoned below.
-                await asyncio.wait((starting,), timeout=_ABANDON_SECONDS)
-                return
-            try:
-                program = await starting
-            except Exception as error:
-                await self._send_frame(b"F", _words(error))
-                return
-            await self._forward(program, inputs, reading)
-        finally:
-            await _end(reading)
-            if not starting.done():
-                await _end(starting)
-            if not starting.cancelled() and starting.exception() is None:
-                with contextlib.suppress(Exception):
-                    await asyncio.wait_for(starting.result().close(), _ABANDON_SECONDS)
-
-    async def _forward(
-        self, program: Process, inputs: asyncio.Queue[bytes | None], reading: asyncio.Future[None]
-    ) -> None:
-        writing = asyncio.ensure_future(self._write_input(program, inputs))
-        sending = asyncio.ensure_future(self._send_output(program))
-        try:
-            while not sending.done() and not reading.done():
-                await asyncio.wait((sending, reading), return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
+    async def _accept(self, listening: socket.socket) -> None:
+        with self._owned(listening):
+            while True:
                 try:
-                    code = await sending
-                except Exception as error:  # may also come from a relay that is gone and cannot be told
-                    await self._send_frame(b"F", _words(error))
+                    connection, _ = await asyncio.get_running_loop().sock_accept(listening)
+                except OSError:
+                    await asyncio.sleep(_PAUSE_SECONDS)
                 else:
-                    await self._send_frame(b"X", b"%d" % code)
-        finally:
-            await _end(writing)
-            await _end(sending)
+                    await self._spawn(self._serve(connection))
 
-    async def _read_frames(self, inputs: asyncio.Queue[bytes | None]) -> None:
-        """Read frames from the relay until it disconnects. It sends at most one window of input, so this never waits
-        for the program, and notices the relay's end at once."""
-        while True:
-            try:
-                kind, data = await self._read_frame()
-            except (EOFError, OSError):
-                return
-            inputs.put_nowait(data if kind == b"I" else None)
-            await self._turn.over()
+    async def _serve(self, connection: socket.socket) -> None:
+        """Serve one client until its program or it itself has ended."""
+        loop = asyncio.get_running_loop()
+        with self._owned(connection), contextlib.suppress(OSError):
+            words, terminal = await in_thread(_receive_head, connection)
+            with self._owned(terminal):
+                running = asyncio.ensure_future(self._run(words, terminal))
+                gone = asyncio.ensure_future(loop.sock_recv(connection, 1))
+                await asyncio.wait((running, gone), return_when=asyncio.FIRST_COMPLETED)
+                await _end(gone)
+                await _end(running)
+            if not running.cancelled():
+                await loop.sock_sendall(connection, bytes([running.result()]))
 
-    async def _write_input(self, program: Process, inputs: asyncio.Queue[bytes | None]) -> None:
+    async def _run(self, words: Sequence[str], terminal: io.FileIO) -> int:
+        """Run a client's program on its terminal, and return the exit code for the client."""
         try:
-            while (data := await inputs.get()) is not None:
-                await program.send(data)
-                await self._send_frame(b"A", b"%d" % len(data))
-            await program.end_input()
-        except Exception:
-            return  # the program takes no more input; `_send_output` reports its outputs and its end
-
-    async def _send_output(self, program: Process) -> int:
-        while (output := await program.receive()) is not None:
-            stream, data = output
-            kind = b"R" if stream == 2 else b"O"
-            for i in range(0, len(data), PIECE):
-                await self._send_frame(kind, data[i : i + PIECE])
-        return await program.wait()
-
-    async def _read_frame(self) -> tuple[bytes, bytes]:
-        kind, length = struct.unpack(HEAD, await self._reader.readexactly(struct.calcsize(HEAD)))
-        return kind, await self._reader.readexactly(length)
-
-    async def _send_frame(self, kind: bytes, data: bytes) -> None:
-        self._writer.write(struct.pack(HEAD, kind, len(data)) + data)
-        await self._writer.drain()
-        await self._turn.over()
+            token, rows, columns, count, *words = words
+            variables, argv = words[: int(count)], words[int(count) :]
+            environment = dict(each.split("=", 1) for each in variables)
+            backend = self._backends.get(token)
+            if backend is None:
+                raise SandboxLostError("The sandbox was closed")
+            async with _started(backend.exec(argv, environment, (int(rows), int(columns)))) as program:
+                code = await _forward(program, terminal)
+            if 0 <= code < 256:  # the system would keep only the lowest 8 bits, which may mean success
+                return code
+            raise ResourceError(f"The sandbox reports an exit code outside 0 to 255: {code}")
+        except Exception as error:
+            text = " ".join(str(error).split()) or type(error).__name__
+            with contextlib.suppress(OSError):
+                await _write(terminal, text.encode(errors="replace")[:4000] + b"\r\n")
+            return UNKNOWN
 
 
-def _peer(writer: asyncio.StreamWriter) -> int:
-    """Return the user ID of the process at the other end."""
-    connection = writer.get_extra_info("socket")
+def _receive_head(connection: socket.socket) -> tuple[list[str], io.FileIO]:
+    """Return the words of a client's head, and its terminal. Blocks.
+
+    Raises:
+        OSError: if the client is another user's, or sends something else.
+    """
     size = struct.calcsize("3i")
     _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-    return int(user)
+    if user not in (os.geteuid(), 0):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+    connection.settimeout(_HEAD_SECONDS)
+    length, descriptors, _, _ = socket.recv_fds(connection, struct.calcsize(SIZE), 1)
+    if len(descriptors) != 1 or len(length) != struct.calcsize(SIZE):
+        raise ConnectionError(errno.EPROTO, os.strerror(errno.EPROTO))
+    terminal = io.FileIO(descriptors[0], "r+")
+    try:
+        os.set_blocking(terminal.fileno(), False)
+        with connection.makefile("rb") as file:
+            data = file.read(struct.unpack(SIZE, length)[0])
+        connection.setblocking(False)
+        return [os.fsdecode(word) for word in data.split(b"\0")], terminal
+    except BaseException:
+        terminal.close()
+        raise
+
+
+@contextlib.asynccontextmanager
+async def _started(work: Coroutine[Any, Any, Process]) -> AsyncIterator[Process]:
+    """Yield a program that starts, and close it after the block.
+
+    If the client ends during the start, the program may run already: it is waited for, and closed.
+    """
+    starting = asyncio.ensure_future(work)
+    try:
+        yield await asyncio.shield(starting)
+    finally:
+        await asyncio.wait((starting,), timeout=_ABANDON_SECONDS)
+        await _end(starting)
+        if not starting.cancelled() and starting.exception() is None:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(starting.result().close(), _ABANDON_SECONDS)
+
+
+async def _forward(program: Process, terminal: io.FileIO) -> int:
+    """Forward a terminal until the program ends; return its exit code. If the terminal is hung up first, any other."""
+    reading = asyncio.ensure_future(_send_input(program, terminal))
+    writing = asyncio.ensure_future(_send_output(program, terminal))
+    try:
+        await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
+        if not writing.done():
+            return UNKNOWN
+        await writing
+        return await program.wait()
+    finally:
+        await _end(reading)
+        await _end(writing)
+
+
+async def _send_input(program: Process, terminal: io.FileIO) -> None:
+    turn = background.turn()
+    with contextlib.suppress(OSError):  # it is hung up
+        while (data := terminal.read(_PIECE)) != b"":
+            if data is None:
+                await _ready(terminal)
+                continue
+            with contextlib.suppress(Exception):  # the program takes no more input, and its end comes with its output
+                await program.send(data)
+            await turn.over()
+
+
+async def _send_output(program: Process, terminal: io.FileIO) -> None:
+    turn = background.turn()
+    while (output := await program.receive()) is not None:
+        await _write(terminal, output[1])
+        await turn.over()
+
+
+async def _write(terminal: io.FileIO, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        written = terminal.write(left)
+        if written is None:
+            await _ready(terminal, write=True)
+        else:
+            left = left[written:]
+
+
+async def _ready(terminal: io.FileIO, *, write: bool = False) -> None:
+    """Wait until a terminal can be read, or written."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    add, remove = (loop.add_writer, loop.remove_writer) if write else (loop.add_reader, loop.remove_reader)
+    add(terminal.fileno(), _wake, ready)
+    try:
+        await ready
+    finally:
+        remove(terminal.fileno())
+
+
+def _wake(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
 
 
 async def _end(task: asyncio.Future[Any]) -> None:
+    """Cancel a task, unless it is done, and wait for its end."""
     task.cancel()
-    with contextlib.suppress(BaseException):
-        await task
-
-
-def _words(error: BaseException) -> bytes:
-    text = " ".join(str(error).split())
-    return (text or type(error).__name__).encode(errors="replace")[:4000]
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _reset() -> None:
-    global _relay_server
-    _relay_server.disconnect()
-    _relay_server = _RelayServer()
+    global _server
+    _server.disconnect()
+    _server = _Server()
 
 
-_relay_server = _RelayServer()
+_server = _Server()
 os.register_at_fork(after_in_child=_reset)
-
-assert WINDOW >= PIECE

@@ -1,4 +1,4 @@
-"""Client programs of this machine that run a program in a sandbox and relay its streams.
+"""Client programs of this machine that run a program in a sandbox and forward its streams.
 
     class Chroot(CommandBackend):
         name = "the directory /srv/root"

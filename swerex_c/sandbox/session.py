@@ -1,4 +1,4 @@
-"""Persistent bash session in a sandbox; a client relays its terminal."""
+"""Persistent bash session in a sandbox; a client forwards its terminal."""
 
 from __future__ import annotations
 

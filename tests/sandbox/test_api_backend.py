@@ -1,20 +1,24 @@
-"""Places that are reached by calls: the relays, and what becomes of them when either end goes."""
+"""Places that are reached by calls: the clients of their terminals, and what becomes of them when either end goes."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
 import contextlib
+import fcntl
 import gc
 import os
+import pty
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
-from collections.abc import Iterator
+import tty
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +39,10 @@ from swerex_c.runtime.abstract import (
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.api_backend import ApiBackend
 from swerex_c.sandbox.backend import Process
-from swerex_c.sandbox.relay import HEAD
 from swerex_c.utils import background
 from swerex_c.utils.threads import Cancellation, in_cancellable_thread
 from tests.support.local_api_backend import Here, HereProgram
-from tests.support.wait import DEADLINE, until, until_async
+from tests.support.wait import DEADLINE, until_async
 
 
 @pytest.fixture
@@ -55,42 +58,82 @@ async def runtime(here: Here) -> Any:
     await until_async(lambda: all(it.abandoned == 1 for it in here.programs))
 
 
-def by_relay(here: Here, *argv: str, input: bytes = b"", **variables: str) -> subprocess.CompletedProcess[bytes]:
-    line = here.pipes(argv, list(variables))
-    return subprocess.run(line, input=input, capture_output=True, env=os.environ | variables, timeout=DEADLINE)
+class Client:
+    """A client of a backend, on a terminal of its own."""
+
+    def __init__(self, here: ApiBackend, *argv: str, **variables: str) -> None:
+        self.line = here.terminal(argv, list(variables))
+        self.environment = os.environ | variables
+
+    def __enter__(self) -> Client:
+        self.master, slave = pty.openpty()
+        tty.setraw(slave)
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 33, 99, 0, 0))
+        self.process = subprocess.Popen(
+            self.line, stdin=slave, stdout=slave, stderr=slave, env=self.environment, start_new_session=True
+        )
+        os.close(slave)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.master)
+        self.process.kill()
+        self.process.wait()
+
+    def read(self) -> bytes:
+        """Return the next output; b"" at the end."""
+        with contextlib.suppress(OSError):
+            return os.read(self.master, 65536)
+        return b""
+
+    def end(self) -> tuple[bytes, int]:
+        """Return the rest of the output, and the exit code."""
+        output = b""
+        while data := self.read():
+            output += data
+        return output, self.process.wait(DEADLINE)
 
 
-def test_streams_stay_apart_and_the_code_arrives(here: Here) -> None:
-    done = by_relay(here, "sh", "-c", "echo out; echo err >&2; exit 7")
-    assert (done.stdout, done.stderr, done.returncode) == (b"out\n", b"err\n", 7)
+def on_terminal(here: ApiBackend, *argv: str, **variables: str) -> tuple[bytes, int]:
+    """Run a program, whose terminal passes bytes as they are, to its end."""
+    with Client(here, "sh", "-c", 'stty raw; "$@"', "sh", *argv, **variables) as client:
+        return client.end()
+
+
+def test_output_and_the_code_arrive(here: Here) -> None:
+    assert on_terminal(here, "sh", "-c", "echo out; echo err >&2; stty size; exit 7") == (b"out\nerr\n33 99\n", 7)
 
 
 def test_a_signal_is_told_as_shells_tell_it(here: Here) -> None:
-    assert by_relay(here, "sh", "-c", "kill -9 $$").returncode == 137
+    with Client(here, "sh", "-c", "kill -9 $$") as client:
+        assert client.end() == (b"", 137)
 
 
 @pytest.mark.parametrize("size", [0, 1, 65535, 65536, 65537, 3_000_000])
 def test_every_byte_passes_both_ways(here: Here, size: int) -> None:
     data = (bytes(range(256)) * (size // 256 + 1))[:size]
-    assert by_relay(here, "cat", input=data).stdout == data
+    with Client(here, "sh", "-c", f"stty raw -echo; echo; head -c {size}; exit 5") as client:
+        assert client.read() == b"\n"
+        writing = threading.Thread(target=lambda: open(client.master, "wb", closefd=False).write(data))
+        writing.start()
+        assert client.end() == (data, 5)
+        writing.join()
 
 
 def test_variables_pass_whatever_is_in_them(here: Here) -> None:
     value = "a\"b\\c\n\x01 \udc80 \u20ac '$x"
-    done = by_relay(here, "sh", "-c", 'printf %s "$ODD"', ODD=value)
-    assert done.stdout == os.fsencode(value)
+    assert on_terminal(here, "sh", "-c", 'printf %s "$ODD"', ODD=value) == (os.fsencode(value), 0)
 
 
 def test_words_pass_whatever_is_in_them(here: Here) -> None:
     words = ["", " ", '"', "\\", "\n", "\udcff", "\u20ac", "*"]
-    done = by_relay(here, "sh", "-c", 'for w; do printf "%s|" "$w"; done', "sh", *words)
-    assert done.stdout == os.fsencode("".join(f"{it}|" for it in words))
+    output, _ = on_terminal(here, "sh", "-c", 'for w; do printf "%s|" "$w"; done', "sh", *words)
+    assert output == os.fsencode("".join(f"{it}|" for it in words))
 
 
 def test_a_refusal_is_told(here: Here) -> None:
     here.refuses = "no\nroom"
-    done = by_relay(here, "true")
-    assert (done.stdout, done.stderr, done.returncode) == (b"", b"no room\n", 255)
+    assert on_terminal(here, "true") == (b"no room\r\n", 255)
 
 
 def test_why_the_end_is_not_known_is_told(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,8 +144,7 @@ def test_why_the_end_is_not_known_is_told(here: Here, monkeypatch: pytest.Monkey
         raise TimeoutError("the place was silent")
 
     monkeypatch.setattr(HereProgram, "wait", broken)
-    done = by_relay(here, "echo", "a")
-    assert (done.stdout, done.stderr, done.returncode) == (b"a\n", b"the place was silent\n", 255)
+    assert on_terminal(here, "echo", "a") == (b"a\nthe place was silent\r\n", 255)
 
 
 @pytest.mark.parametrize("code", [256, -1])
@@ -112,40 +154,56 @@ def test_an_exit_code_that_is_none_is_no_success(here: Here, monkeypatch: pytest
         return code
 
     monkeypatch.setattr(HereProgram, "wait", odd)
-    done = by_relay(here, "true")
-    assert (done.stderr, done.returncode) == (b"The sandbox reports an exit code outside 0 to 255: %d\n" % code, 255)
+    assert on_terminal(here, "true") == (b"The sandbox reports an exit code outside 0 to 255: %d\r\n" % code, 255)
 
 
-def test_a_place_that_was_dropped_lets_no_relay_in(tmp_path: Path) -> None:
-    line = Here(tmp_path).pipes(["true"], [])
+def test_a_place_that_was_dropped_lets_no_client_in(tmp_path: Path) -> None:
+    client = Client(Here(tmp_path), "true")
     gc.collect()
-    done = subprocess.run(line, capture_output=True, timeout=DEADLINE)
-    assert (done.stderr, done.returncode) == (b"The sandbox was closed\n", 255)
+    with client:
+        assert client.end() == (b"The sandbox was closed\r\n", 255)
 
 
 def test_a_wrong_token_is_not_let_in(here: Here) -> None:
-    line = here.pipes(["true"], [])
-    line[5] = "0" * 32
-    assert subprocess.run(line, capture_output=True, timeout=DEADLINE).returncode == 255
+    client = Client(here, "true")
+    client.line[5] = "0" * 32
+    with client:
+        assert client.end()[1] == 255
     assert not here.programs
 
 
-async def test_a_relay_that_is_killed_lets_go_of_the_program(here: Here) -> None:
-    """Also while the program takes no input: the end of the relay is noticed nevertheless."""
-    with subprocess.Popen(here.pipes(["sleep", "1000"], []), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as relay:
-        assert relay.stdin is not None
+def test_a_client_without_a_server_says_so(here: Here) -> None:
+    client = Client(here, "true")
+    client.line[4] += "0"
+    with client:
+        assert client.end() == (b"The process that reaches the sandbox is gone\r\n", 255)
+
+
+async def test_a_client_that_is_killed_lets_go_of_the_program(here: Here) -> None:
+    """Also while the program takes no input: the end of the client is noticed nevertheless."""
+    with Client(here, "sleep", "1000") as client:
         await until_async(lambda: here.programs)
-        os.set_blocking(relay.stdin.fileno(), False)
+        os.set_blocking(client.master, False)
         with pytest.raises(BlockingIOError):
-            for _ in range(1000):
-                os.write(relay.stdin.fileno(), bytes(65536))
-        relay.kill()
-        relay.wait()
+            while True:
+                os.write(client.master, bytes(65536))
+        client.process.kill()
         await until_async(lambda: here.programs[0].abandoned == 1)
-        relay.stdin = None
 
 
-async def test_a_relay_that_is_killed_before_the_start_is_told(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_terminal_that_is_hung_up_lets_go_of_the_program(here: Here) -> None:
+    """Also if its client ignores that."""
+    client = Client(here, "sleep", "1000")
+    client.line[:0] = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"]
+    with client:
+        await until_async(lambda: here.programs)
+        os.close(client.master)
+        await until_async(lambda: here.programs[0].abandoned == 1)
+        assert await asyncio.to_thread(client.process.wait, DEADLINE) == 255
+        client.master = os.open(os.devnull, os.O_RDONLY)
+
+
+async def test_a_client_that_is_killed_before_the_start_is_told(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program runs already, and would keep its open input."""
     start = here.exec
 
@@ -155,19 +213,16 @@ async def test_a_relay_that_is_killed_before_the_start_is_told(here: Here, monke
         return program
 
     monkeypatch.setattr(here, "exec", slowly)
-    with subprocess.Popen(here.pipes(["cat"], []), stdin=subprocess.PIPE) as relay:
+    with Client(here, "cat") as client:
         await until_async(lambda: here.programs)
-        relay.kill()
-        relay.wait()
+        client.process.kill()
         await until_async(lambda: here.programs[0].abandoned == 1)
 
 
 def test_output_that_nobody_reads_stops_the_program(here: Here) -> None:
     """What is on its way is bounded at every step."""
-    line = here.pipes(["sh", "-c", "yes & echo $! >pid; wait"], [])
-    with subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as relay:
-        assert relay.stdout is not None
-        assert relay.stdout.read(4) == b"y\ny\n"
+    with Client(here, "sh", "-c", "yes & echo $! >pid; wait") as client:
+        assert client.read().startswith(b"y\r\n")
         pid = int((here.directory / "pid").read_text())
         before = -1
         end = time.monotonic() + DEADLINE
@@ -176,7 +231,6 @@ def test_output_that_nobody_reads_stops_the_program(here: Here) -> None:
             before = now
             time.sleep(0.3)
         os.kill(pid, signal.SIGKILL)
-        relay.kill()
 
 
 async def test_the_end_of_the_place_is_told(here: Here, runtime: SandboxRuntime) -> None:
@@ -240,7 +294,7 @@ async def _note_end(ended: list[str], seconds: float = 1000) -> str:
 def test_a_call_that_takes_too_long_is_cancelled(ended: list[str]) -> None:
     with pytest.raises(TimeoutError):
         background.run_blocking(_note_end(ended), 0.05)
-    until(lambda: ended == ["cancelled"])
+    assert ended == ["cancelled"]
 
 
 def test_a_cancellation_of_a_thread_cancels_the_coroutine_that_it_waits_for(ended: list[str]) -> None:
@@ -248,7 +302,7 @@ def test_a_cancellation_of_a_thread_cancels_the_coroutine_that_it_waits_for(ende
     threading.Timer(0.1, calls.cancel).start()
     with pytest.raises(concurrent.futures.CancelledError):
         calls.run(lambda: background.run_blocking(_note_end(ended)))
-    until(lambda: ended == ["cancelled"])
+    assert ended == ["cancelled"]
     with pytest.raises(concurrent.futures.CancelledError):
         calls.run(lambda: background.run_blocking(_note_end(ended)))
     assert ended == ["cancelled"]
@@ -267,7 +321,7 @@ def test_a_cancellation_ends_a_coroutine_that_is_not_done_in_time(ended: list[st
     threading.Timer(0.1, calls.cancel).start()
     with pytest.raises(concurrent.futures.CancelledError):
         calls.run(lambda: background.run_blocking(_note_end(ended), patience=0.1))
-    until(lambda: ended == ["cancelled"])
+    assert ended == ["cancelled"]
 
 
 def test_a_call_in_a_thread_ends_with_a_task_that_has_no_time_left(ended: list[str]) -> None:
@@ -277,50 +331,47 @@ def test_a_call_in_a_thread_ends_with_a_task_that_has_no_time_left(ended: list[s
 
     with pytest.raises(TimeoutError):
         asyncio.run(wait())
-    until(lambda: ended == ["cancelled"])
+    assert ended == ["cancelled"]
 
 
 def test_a_forked_process_has_a_loop_of_its_own(here: Here) -> None:
-    assert by_relay(here, "echo", "a").stdout == b"a\n"
+    assert on_terminal(here, "echo", "a") == (b"a\n", 0)
     child = os.fork()
     if child == 0:
         try:
-            os._exit(0 if by_relay(Here(here.directory), "echo", "b").stdout == b"b\n" else 1)
+            os._exit(0 if on_terminal(Here(here.directory), "echo", "b") == (b"b\n", 0) else 1)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 FORKS = """
-import os, subprocess, sys, time
+import os, sys, time
 from pathlib import Path
-from tests.support.local_api_backend import Here
-from swerex_c.utils import background as loops
-here = Here(Path(sys.argv[1]))
-relay = subprocess.Popen(here.pipes(["sh", "-c", "echo; exec sleep 1000"], []), stdin=-3, stdout=-1)
-relay.stdout.read(1)
-address = here.pipes([], [])[4]
-ours = os.fork()
-if not ours:
+from tests.sandbox.test_api_backend import Client, Here
+with Client(Here(Path(sys.argv[1])), "sh", "-c", "echo; exec sleep 1000") as client:
+    client.read()
+    ours = os.fork()
+    if not ours:
+        time.sleep(1000)
+    print(client.process.pid, ours, client.line[4], flush=True)
     time.sleep(1000)
-print(relay.pid, ours, address, flush=True)
-time.sleep(1000)
 """
 
 
-async def test_a_forked_process_keeps_no_relay_when_its_parent_dies(tmp_path: Path) -> None:
+async def test_a_forked_process_keeps_no_client_when_its_parent_dies(tmp_path: Path) -> None:
     """Nor the address, at which others would wait for an answer."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     parent = subprocess.Popen(
         [sys.executable, "-c", FORKS, str(tmp_path)], stdout=subprocess.PIPE, env=environment, text=True
     )
     assert parent.stdout is not None
-    relay, child, address = parent.stdout.readline().split()
+    client, child, address = parent.stdout.readline().split()
     try:
         parent.kill()
         parent.wait()
         parent.stdout.close()
-        assert await until_async(lambda: not _lives(relay)) and _lives(child)
+        assert await until_async(lambda: not _lives(client)) and _lives(child)
         await until_async(lambda: _refuses(address))  # its last thread may have it a moment longer
     finally:
         os.kill(int(child), signal.SIGKILL)
@@ -394,8 +445,8 @@ async def _turns(within: list[float], over: asyncio.Event) -> None:
         before = now
 
 
-def _with_turns(line: list[str], work: Any) -> float:
-    """How much of the loop's work was done in long turns, of 0 to 1, while `work` talks to it as a relay would.
+def _with_turns(place: Chatty, work: Callable[[int], object]) -> float:
+    """How much of the loop's work was done in long turns, of 0 to 1, while `work` has the terminal of a client.
 
     One long turn is no sign: the garbage collector may have had it.
     """
@@ -403,12 +454,8 @@ def _with_turns(line: list[str], work: Any) -> float:
     over = asyncio.Event()
     looking = background.spawn(_turns(within, over))
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(DEADLINE)
-            connection.connect(f"\0{line[4]}")
-            head = b"\0".join([line[5].encode(), b"", b"", b"0", b"true"])
-            connection.sendall(struct.pack(HEAD, b"H", len(head)) + head)
-            work(connection)
+        with Client(place, "true") as client:
+            work(client.master)
     finally:
         background.run_blocking(_set(over), DEADLINE)
         looking.result(DEADLINE)
@@ -421,28 +468,13 @@ async def _set(event: asyncio.Event) -> None:
 
 @pytest.mark.idle
 def test_a_flood_of_small_outputs_leaves_others_their_turns() -> None:
-    place = Chatty(50_000)
     got = bytearray()
 
-    def read(connection: socket.socket) -> None:
-        while data := connection.recv(1 << 20):
-            got.extend(data)
+    def read(master: int) -> None:
+        with contextlib.suppress(OSError):
+            while data := os.read(master, 1 << 20):
+                got.extend(data)
 
-    held = _with_turns(place.pipes(["true"], []), read)
-    size = struct.calcsize(HEAD) + 1
-    assert bytes(got[: size * 50_000]) == (struct.pack(HEAD, b"O", 1) + b"x") * 50_000
-    assert bytes(got[size * 50_000 :]) == struct.pack(HEAD, b"X", 1) + b"7"
+    held = _with_turns(Chatty(50_000), read)
+    assert bytes(got) == b"x" * 50_000
     assert held < 0.4
-
-
-@pytest.mark.idle
-def test_a_flood_of_small_inputs_leaves_others_their_turns() -> None:
-    """Of one who does not keep to the window either."""
-    place = Chatty(-1)
-
-    def write(connection: socket.socket) -> None:
-        connection.sendall((struct.pack(HEAD, b"I", 1) + b"x") * 50_000)
-        connection.shutdown(socket.SHUT_WR)
-        assert connection.recv(1) == b"" and place.program.abandoned.wait(DEADLINE)
-
-    assert _with_turns(place.pipes(["true"], []), write) < 0.4

@@ -156,7 +156,7 @@ class _Process(Process):
             await self._outputs.put(None)
 
     async def send(self, data: bytes) -> None:
-        # A request holds at most 16 MB, far more than a relay sends at a time.
+        # A request holds at most 16 MB, far more than is sent at a time.
         self._process.stdin.write(data)
         await _unless_lost(self._process.stdin.drain.aio(), self._lost)
 

@@ -7,7 +7,6 @@ import contextlib
 import os
 import secrets
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -34,12 +33,14 @@ from swerex_c.runtime.abstract import (
     CreateBashSessionRequest,
 )
 from swerex_c.runtime.sandbox import SandboxRuntime
+from swerex_c.sandbox.backend import Process
 from swerex_c.utils import background
 from swerex_c.utils.background import run_blocking
+from tests.support.direct_programs import collect, run, started
 from tests.support.harness import needs
 from tests.support.kubernetes_fixtures import server
 from tests.support.kubernetes_server import ApiServer, status
-from tests.support.wait import DEADLINE, until
+from tests.support.wait import DEADLINE, until, until_async
 
 __all__ = ["server"]
 
@@ -72,11 +73,6 @@ def begin(server: ApiServer, *containers: str, **annotations: str) -> str:
     return name
 
 
-def run(backend: KubernetesBackend, *argv: str, input: bytes = b"", **variables: str) -> Any:
-    line = backend.pipes(argv, list(variables))
-    return subprocess.run(line, input=input, capture_output=True, env=os.environ | variables, timeout=60, check=False)
-
-
 async def working(server: ApiServer, pod: str) -> tuple[SandboxRuntime, list[asyncio.Future[Any]], Path]:
     """A runtime with a command that runs in a session and one beside it; each has added a line to the file."""
     runtime = SandboxRuntime(KubernetesBackend(pod, kubeconfig=server.kubeconfig))
@@ -92,15 +88,16 @@ async def working(server: ApiServer, pod: str) -> tuple[SandboxRuntime, list[asy
 
 
 def test_an_input_that_ends_late_is_not_ended_before(backend: KubernetesBackend) -> None:
-    line = backend.pipes(["bash", "-c", "read a; echo got $a; read b || echo end"], [])
-    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(b"one\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == b"got one\n"
-        assert process.poll() is None
-        process.stdin.close()
-        assert process.stdout.read() == b"end\n"
+    async def work() -> None:
+        argv = ["bash", "-c", "read a; echo got $a; read b || echo end"]
+        async with started(backend, *argv) as process:
+            await process.send(b"one\n")
+            assert await process.receive() == (1, b"got one\n")
+            await process.end_input()
+            outputs = {1: b"", 2: b""}
+            assert (await collect(process, outputs), outputs[1]) == (0, b"end\n")
+
+    run_blocking(work(), 60)
 
 
 @pytest.mark.parametrize("protocol", ["v3.channel.k8s.io", "v4.channel.k8s.io"])
@@ -176,9 +173,7 @@ async def test_a_command_is_run_once_when_the_start_of_its_shell_is_repeated(ser
     await runtime.close()
 
 
-def test_an_idle_connection_is_kept_busy(
-    server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_connection_is_kept_busy(server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exec_program, "_QUIET_SECONDS", 0.1)
     monkeypatch.setattr(exec_program, "_PONG_SECONDS", 0.3)
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
@@ -410,25 +405,36 @@ def test_connections_are_closed_with_their_last_user(server: ApiServer, pod: str
     assert not [it for it in Cluster._known.values() if it.access.kubeconfig == server.kubeconfig]
 
 
-def test_a_client_that_is_killed_lets_go_of_its_program(server: ApiServer, pod: str) -> None:
+def test_a_program_that_is_closed_is_let_go(server: ApiServer, pod: str) -> None:
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
-    with subprocess.Popen(backend.pipes(["cat"], []), stdin=subprocess.PIPE) as client:
-        until(lambda: server.programs == 1)
-        client.kill()
-        client.wait()
-        until(lambda: server.programs == 0)
-        client.stdin = None
+
+    async def work() -> None:
+        async with started(backend, "cat"):
+            await until_async(lambda: server.programs == 1)
+        await until_async(lambda: server.programs == 0)
+
+    run_blocking(work(), 60)
     run_blocking(backend.close())
 
 
 def test_many_at_once(server: ApiServer, pod: str) -> None:
     """More than a pool of connections would hold."""
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
-    lines = [backend.pipes(["bash", "-c", f"read a; echo {i} $a"], []) for i in range(40)]
-    clients = [subprocess.Popen(it, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for it in lines]
-    until(lambda: server.programs == 40)
-    said = [client.communicate(b"x\n", timeout=60)[0] for client in clients]
-    assert said == [f"{i} x\n".encode() for i in range(40)]
+
+    async def answer(process: Process) -> bytes:
+        await process.send(b"x\n")
+        outputs = {1: b"", 2: b""}
+        await collect(process, outputs)
+        return outputs[1]
+
+    async def work() -> list[bytes]:
+        async with contextlib.AsyncExitStack() as stack:
+            programs = [started(backend, "bash", "-c", f"read a; echo {i} $a") for i in range(40)]
+            processes = await asyncio.gather(*map(stack.enter_async_context, programs))
+            await until_async(lambda: server.programs == 40)
+            return await asyncio.gather(*map(answer, processes))
+
+    assert run_blocking(work(), 60) == [f"{i} x\n".encode() for i in range(40)]
     run_blocking(backend.close())
 
 
@@ -436,17 +442,17 @@ def test_a_forked_process_keeps_no_connection_of_its_parents(server: ApiServer, 
     """One that outlives its parent would keep what runs in pods, as if somebody still wanted it."""
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
     run_blocking(backend.open(), 60)
-    with subprocess.Popen(backend.pipes(["sleep", "1000"], []), stdin=subprocess.DEVNULL) as client:
-        try:
-            until(lambda: server.programs)
-            assert _connections_to(server.port) >= 2
-            child = os.fork()
-            if child == 0:
-                os._exit(_connections_to(server.port))
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-            assert _connections_to(server.port) >= 2 and run(backend, "echo", "a").stdout == b"a\n"
-        finally:
-            client.kill()
+    sleeping = run_blocking(backend.exec(["sleep", "1000"], {}), 60)
+    try:
+        until(lambda: server.programs)
+        assert _connections_to(server.port) >= 2
+        child = os.fork()
+        if child == 0:
+            os._exit(_connections_to(server.port))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert _connections_to(server.port) >= 2 and run(backend, "echo", "a").stdout == b"a\n"
+    finally:
+        run_blocking(sleeping.close(), 60)
     run_blocking(backend.close())
 
 

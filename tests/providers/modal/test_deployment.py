@@ -7,7 +7,6 @@ import gc
 import logging
 import os
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -43,8 +42,9 @@ from swerex_c.runtime.abstract import (
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.utils import background
 from swerex_c.utils.background import run_blocking
+from tests.support import direct_programs
 from tests.support.modal_fixtures import ModalWorld, modal_world  # noqa: F401
-from tests.support.wait import DEADLINE, until
+from tests.support.wait import DEADLINE, until, until_async
 
 
 @pytest.fixture
@@ -563,19 +563,19 @@ async def test_nothing_stays_in_the_sandbox_when_the_runtime_is_closed(
     assert (await started.runtime.execute(look)).stdout == ""
 
 
-async def test_a_client_that_is_killed_ends_the_input_of_its_program(
-    world: ModalWorld, started: ModalDeployment
-) -> None:
+async def test_a_program_that_is_closed_gets_the_end_of_its_input(world: ModalWorld, started: ModalDeployment) -> None:
     """So that a shell there that waits for its next script ends too."""
     from swerex_c.providers.modal.backend import ModalBackend
 
     backend = ModalBackend(started.sandbox)
     directory = Path(world.order("look")["sandboxes"][started.sandbox.object_id]["directory"])
-    line = backend.pipes(["sh", "-c", "echo >began; cat; echo >ended"], [])
-    with subprocess.Popen(line, stdin=subprocess.PIPE) as client:
-        await asyncio.to_thread(until, (directory / "began").exists)
-        client.kill()
-    await asyncio.to_thread(until, (directory / "ended").exists)
+
+    async def work() -> None:
+        async with direct_programs.started(backend, "sh", "-c", "echo >began; cat; echo >ended"):
+            await until_async((directory / "began").exists)
+        await until_async((directory / "ended").exists)
+
+    await background.run(work())
     run_blocking(backend.close())
 
 
@@ -584,18 +584,19 @@ async def test_output_that_nobody_reads_stops_the_program(world: ModalWorld, sta
     from swerex_c.providers.modal.backend import ModalBackend
 
     backend = ModalBackend(started.sandbox)
-    line = backend.pipes(["sh", "-c", "yes & echo $! >pid; wait"], [])
     directory = Path(world.order("look")["sandboxes"][started.sandbox.object_id]["directory"])
-    with subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as client:
-        assert client.stdout is not None
-        assert await asyncio.to_thread(client.stdout.read, 4) == b"y\ny\n"
-        file = Path(f"/proc/{(directory / 'pid').read_text().strip()}/io")
-        before = -1
-        while (now := int(file.read_text().split()[3])) != before:  # wchar
-            assert now < 100_000_000
-            before = now
-            await asyncio.sleep(1)
-        client.kill()
+
+    async def work() -> None:
+        async with direct_programs.started(backend, "sh", "-c", "yes & echo $! >pid; wait") as process:
+            assert (await process.receive() or (1, b""))[1].startswith(b"y\ny\n")
+            file = Path(f"/proc/{(directory / 'pid').read_text().strip()}/io")
+            before = -1
+            while (now := int(file.read_text().split()[3])) != before:  # wchar
+                assert now < 100_000_000
+                before = now
+                await asyncio.sleep(1)
+
+    await background.run(work())
     run_blocking(backend.close())
 
 
