@@ -11,8 +11,6 @@ import platform
 import pty
 import re
 import select
-import signal
-import socket
 import subprocess
 import sys
 import time
@@ -35,18 +33,15 @@ from swerex_c.exceptions import (
     StartupTimeoutError,
     SwerexException,
 )
-from swerex_c.providers import ownership, server_bundle
+from swerex_c.providers import ownership
 from swerex_c.providers.docker.engine import Engine as Client
 from swerex_c.runtime.abstract import (
     BashAction,
     Command,
     CreateBashSessionRequest,
-    IsAliveResponse,
     ReadFileRequest,
     WriteFileRequest,
 )
-from swerex_c.runtime.config import RemoteRuntimeConfig
-from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.sandbox import loader_pool
 from swerex_c.sandbox.session import probe
 from swerex_c.utils import background
@@ -444,114 +439,6 @@ async def test_an_engine_that_goes_away(
         await deployment.stop()
 
 
-# Owners
-
-
-def test_a_dropped_deployment_removes_its_container(make: Callable[..., DockerDeployment], reach: Engine) -> None:
-    deployment = DockerDeployment(image="swx-test/bash-only", pull="never", docker_args=NO_NETWORK)
-    asyncio.run(deployment.start())
-    assert len(names(reach)) == 1
-    del deployment
-    gc.collect()
-    until(lambda: names(reach) == [])
-
-
-STARTED = """if True:
-    import asyncio, sys, time
-    from swerex_c.deployment.docker import DockerDeployment
-    kept = [
-        DockerDeployment(image="swx-test/bash-only", pull="never", docker_args=["--network", "none"], **fields)
-        for fields in ({}, {"remove_container": False})
-    ]
-    async def start():
-        await asyncio.gather(*(deployment.start() for deployment in kept))
-    asyncio.run(start())
-    print(*(deployment.container_name for deployment in kept), flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_what_a_dead_process_left_is_pruned_and_nothing_else(
-    make: Callable[..., DockerDeployment], reach: Engine, container: Callable[..., str], bash_only: str
-) -> None:
-    def prune(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "swerex_c", "prune", *words], env=our_environment(), capture_output=True,
-            text=True, timeout=90, cwd="/",
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    alive = make()
-    asyncio.run(alive.start())
-    another = {"swerex_c.host": "another", "swerex_c.pid": "4194305"}
-    others_facts = {**ownership.labels("of-another-host", keep=False), **another}
-    given = ["--name", "of-another-host", *(f"--label={name}={value}" for name, value in others_facts.items())]
-    foreign = [container(bash_only), container(bash_only, *given)]
-    quiet = {**our_environment(), "SWE_REX_LOG_STREAM_LEVEL": "ERROR"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", STARTED], env=quiet, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        first, second = process.stdout.readline().split()
-        assert "docker has no container of a dead process" in prune()
-        process.kill()
-        process.wait()
-        assert {first, second} < set(names(reach))
-        told = prune("--dry-run")
-        assert f"removed: {first}" in told and f"stopped but kept: {second}" in told
-        assert len(told.splitlines()) == 2 and f"process {process.pid}" in told
-        assert {first, second} < set(names(reach))
-        prune("--container-runtime", "docker")
-        assert first not in names(reach) and alive.container_name in names(reach)
-        assert reach.docker("inspect", "-f", "{{.State.Running}}", second, *foreign) == "false\ntrue\ntrue"
-        assert "docker has no container of a dead process" in prune()
-        assert asyncio.run(alive.is_alive(timeout=60))
-    finally:
-        process.kill()
-        process.communicate()
-        reach.docker("rm", "-f", *(name for name in names(reach, ownership.KEEP)), check=False)
-
-
-def test_a_process_that_ends_in_the_normal_way_leaves_nothing(
-    make: Callable[..., DockerDeployment], reach: Engine
-) -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", STARTED], env={**our_environment(), "SWE_REX_LOG_STREAM_LEVEL": "ERROR"},
-        input="", capture_output=True, text=True, timeout=90,
-    )  # fmt: skip
-    said = [line for line in done.stderr.splitlines() if not line.startswith("Executing <")]  # a busy machine
-    assert (done.returncode, said) == (0, [])
-    first, second = done.stdout.split()
-    assert first not in names(reach)
-    assert reach.docker("inspect", "-f", "{{.State.Running}}", second) == "false"
-    reach.docker("rm", second)
-
-
-def test_who_lives() -> None:
-    mine = ownership.labels("it", keep=False)
-    assert ownership.is_owner_alive(mine) is True
-    dead = subprocess.Popen(["true"])
-    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
-    assert ownership.is_owner_alive({**mine, "swerex_c.pid": str(dead.pid)}) is False  # ended, and not waited for
-    dead.wait()
-    for change, answer in (
-        ({"swerex_c.pid": str(dead.pid)}, False),
-        ({"swerex_c.pid": str(1 << 40)}, False),
-        ({"swerex_c.started": "1"}, False),  # the number is another process's by now
-        ({"swerex_c.boot": "an earlier one"}, False),
-        ({"swerex_c.host": "another"}, None),
-        ({"swerex_c.host": "another", "swerex_c.boot": "another"}, None),
-        ({"swerex_c.pidns": "another"}, None),
-        ({"swerex_c.pid": ""}, None),
-        ({"swerex_c.boot": ""}, None),
-    ):
-        assert ownership.is_owner_alive({**mine, **change}) is answer, change
-    assert ownership.is_owner_alive({}) is None
-    assert ownership.KEEP in ownership.labels("it", keep=True)
-
-
 # Many
 
 
@@ -618,168 +505,6 @@ def test_progress_is_shown_on_a_terminal_only(reach: Engine) -> None:
     os.close(master)
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=60)
     assert (done.stdout, done.stderr) == (b"refused\n", b"")
-
-
-# The shell of the caller's choice
-
-SHELL = ["bash", "-c", 'export SEEN="by the shell"; eval "$0"']
-
-
-@pytest.mark.parametrize("more", [[], ["-t"]])
-async def test_programs_are_started_by_the_callers_shell(
-    make: Callable[..., DockerDeployment], reach: Engine, more: list[str]
-) -> None:
-    deployment = make(exec_shell=SHELL, docker_args=[*NO_NETWORK, *more])
-    await deployment.start()
-    runtime = deployment.runtime
-    assert await said(deployment, 'echo "$SEEN"') == "by the shell\n"
-    assert "SEEN=by the shell" in await said(deployment, "mapfile -d '' a </proc/1/environ; printf '%s,' \"${a[@]}\"")
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    for command, output in (('echo "$SEEN"', "by the shell\n"), ('echo "a\'b\\\\c!@"', "a'b\\c!@\n")):
-        assert (await runtime.run_in_session(BashAction(command=command, timeout=60))).output == output
-    await runtime.write_file(WriteFileRequest(path="/tmp/f", content="text\n"))
-    assert (await runtime.read_file(ReadFileRequest(path="/tmp/f"))).content == "text\n"
-    await deployment.stop()
-
-
-async def test_a_shell_that_is_not_there(make: Callable[..., DockerDeployment], reach: Engine) -> None:
-    deployment = make(exec_shell=["/no/such/shell", "-c"])
-    with pytest.raises(DeploymentStartupError, match="/no/such/shell"):
-        await deployment.start()
-    assert names(reach) == []
-
-
-def test_the_servers_command_is_run_by_the_callers_shell() -> None:
-    deployment = DockerDeployment(exec_shell=["/bin/bash", "-lc"])
-    *shell, text = deployment._get_swerex_start_cmd("the-key")
-    assert shell == ["/bin/bash", "-lc"] and text.startswith("swerex-remote --auth-token the-key")
-    with pytest.raises(ValueError, match="exec_shell"):
-        DockerDeployment(exec_shell=[])
-
-
-# A server in the container
-
-
-def fits(engine: Engine, image: str) -> bool:
-    """Whether the image's Python is this one."""
-    code = "import sys, platform; print(sys.implementation.cache_tag, platform.machine())"
-    command = ["run", "--rm", "--pull", "never", "--network", "none", image, "python3", "-c", code]
-    return engine.docker(*command) == f"{sys.implementation.cache_tag} {platform.machine()}"
-
-
-async def test_the_server_is_carried_into_the_container(
-    make: Callable[..., DockerDeployment], reach: Engine, debian_py: str
-) -> None:
-    deployment = make(
-        image=debian_py, server=True, docker_args=["--network", "host"], startup_timeout=90, exec_shell=SHELL
-    )
-    if not fits(reach, debian_py):
-        # It is not tried with a network: the server's own is turned off.
-        deployment = make(image=debian_py, server=True, startup_timeout=90)
-        with pytest.raises(DeploymentStartupError, match="(?s)Container process terminated.*no suitable Python"):
-            await deployment.start()
-        return
-    await deployment.start()
-    assert isinstance(deployment.runtime, RemoteRuntime) and deployment._config.port
-    assert await deployment.is_alive(timeout=60)
-    assert await said(deployment, "echo $((6 * 7)); echo ${SWEREX_AUTH_TOKEN-none} $SEEN") == "42\nnone by the shell\n"
-    await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    assert (await deployment.runtime.run_in_session(BashAction(command="echo hi", timeout=60))).output == "hi\n"
-    key = deployment.runtime._config.auth_token
-    assert key not in reach.docker("inspect", "-f", "{{.Config.Cmd}}", str(deployment.container_name))
-    reach.docker("kill", str(deployment.container_name))
-    until(lambda: deployment._container_process.poll() is not None)
-    with pytest.raises(SandboxLostError, match="(?s)Container process terminated.*Listening on"):
-        await deployment.is_alive(timeout=60)
-    await deployment.stop()
-    assert names(reach) == []
-
-
-async def test_a_server_that_cannot_be(make: Callable[..., DockerDeployment], reach: Engine, bash_min: str) -> None:
-    with pytest.raises(DeploymentStartupError, match="(?s)Container process terminated.*no suitable Python"):
-        await make(image=bash_min, server=True).start()
-    for server in (True, None):  # None: the subclass says enough
-        with pytest.raises(
-            DeploymentStartupError, match="(?s)Container process terminated.*stderr:\nsaid by the caller"
-        ):
-            await make(Silent, image=bash_min, server=server).start()
-    deployment = make(Silent, image=bash_min, startup_timeout=2)
-    deployment.words = "echo waits >&2; sleep 1000"
-    with pytest.raises(StartupTimeoutError, match="Runtime did not start within"):
-        await deployment.start()
-    deployment = make(Silent, image=bash_min, server=False)
-    await deployment.start()
-    assert await said(deployment, "echo none is started") == "none is started\n"
-    await deployment.stop()
-    assert names(reach) == []
-
-
-class Silent(DockerDeployment):
-    words = "echo said by the caller >&2; exit 3"
-
-    def _get_swerex_start_cmd(self, token: str) -> list[str]:
-        return ["/bin/sh", "-c", self.words]
-
-
-async def test_who_replaces_the_methods_of_the_class_is_heard(
-    make: Callable[..., DockerDeployment], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deployment = make()
-    command = deployment._get_swerex_start_cmd("the-key")
-    assert command[:2] == ["/bin/sh", "-c"] and "swerex-remote --auth-token the-key || " in command[2]
-    assert not deployment._serves
-    monkeypatch.setattr(DockerDeployment, "_get_swerex_start_cmd", lambda self, token: ["/bin/sh", "-c", "exit 3"])
-    assert deployment._serves and make(server=False)._serves is False
-    monkeypatch.undo()
-    deployment._get_swerex_start_cmd = lambda token: []  # type: ignore[method-assign]
-    assert deployment._serves
-
-
-async def test_a_subclass_with_a_start_of_its_own(make: Callable[..., DockerDeployment], tmp_path: Path) -> None:
-    """It does what the original's `start` does, by the same private names, with a server that is no container's."""
-
-    class Own(DockerDeployment):
-        async def start(self) -> None:  # type: ignore[override]
-            self._pull_image()
-            self._container_name = self._get_container_name()
-            self._hooks.on_custom_step("Starting runtime")
-            token = self._get_token()
-            server = [sys.executable, "-m", "swerex_c.server", "--auth-token", token, "--port", str(self._config.port)]
-            self._container_process = subprocess.Popen(
-                [*server, "--host", "127.0.0.1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=our_environment()
-            )
-            self._runtime = RemoteRuntime.from_config(
-                RemoteRuntimeConfig(port=self._config.port, timeout=self._runtime_timeout, auth_token=token)
-            )
-            await self._wait_until_alive(timeout=60)
-
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    deployment = make(Own, port=port)
-    with pytest.raises(RuntimeError):
-        await deployment.is_alive()
-    await deployment.start()
-    assert await deployment.is_alive(timeout=60) == IsAliveResponse(is_alive=True)
-    process = deployment._container_process
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    with pytest.raises(RuntimeError, match="Container process terminated"):
-        await deployment.is_alive(timeout=60)
-    await deployment.stop()
-    assert deployment._container_process is None and deployment._container_name is None
-
-
-def test_the_carried_server_has_what_it_needs_and_only_that() -> None:
-    import io
-    import tarfile
-
-    with tarfile.open(fileobj=io.BytesIO(server_bundle.archive())) as tar:
-        found = tar.getnames()
-        assert tar.getmember(".swerex_c/lib/swerex_c/_supervisor").mode == 0o755
-    top = {name.split("/")[2] for name in found if name.startswith(".swerex_c/lib/")}
-    assert {"swerex_c", "pydantic_core", "fastapi", "uvicorn", "starlette"} <= top
-    assert not {"aiohttp", "pytest", "rich", "typer"} & top and "bin" not in top
-    assert all(name.startswith(".swerex_c/") and ".." not in name for name in found)
 
 
 # podman

@@ -1,0 +1,124 @@
+"""Containers whose owner is gone: dropped, ended, or dead."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+from swerex_c.deployment.docker import DockerDeployment
+from swerex_c.providers import ownership
+from tests.support.docker_deployments import NO_NETWORK, make, names, reach
+from tests.support.docker_engine import Engine
+from tests.support.original import our_environment
+from tests.support.wait import until
+
+__all__ = ["make", "reach"]
+
+
+def test_a_dropped_deployment_removes_its_container(make: Callable[..., DockerDeployment], reach: Engine) -> None:
+    deployment = DockerDeployment(image="swx-test/bash-only", pull="never", docker_args=NO_NETWORK)
+    asyncio.run(deployment.start())
+    assert len(names(reach)) == 1
+    del deployment
+    gc.collect()
+    until(lambda: names(reach) == [])
+
+
+STARTED = """if True:
+    import asyncio, sys, time
+    from swerex_c.deployment.docker import DockerDeployment
+    kept = [
+        DockerDeployment(image="swx-test/bash-only", pull="never", docker_args=["--network", "none"], **fields)
+        for fields in ({}, {"remove_container": False})
+    ]
+    async def start():
+        await asyncio.gather(*(deployment.start() for deployment in kept))
+    asyncio.run(start())
+    print(*(deployment.container_name for deployment in kept), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_a_dead_process_left_is_pruned_and_nothing_else(
+    make: Callable[..., DockerDeployment], reach: Engine, container: Callable[..., str], bash_only: str
+) -> None:
+    def prune(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "swerex_c", "prune", *words], env=our_environment(), capture_output=True,
+            text=True, timeout=90, cwd="/",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    alive = make()
+    asyncio.run(alive.start())
+    another = {"swerex_c.host": "another", "swerex_c.pid": "4194305"}
+    others_facts = {**ownership.labels("of-another-host", keep=False), **another}
+    given = ["--name", "of-another-host", *(f"--label={name}={value}" for name, value in others_facts.items())]
+    foreign = [container(bash_only), container(bash_only, *given)]
+    quiet = {**our_environment(), "SWE_REX_LOG_STREAM_LEVEL": "ERROR"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", STARTED], env=quiet, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        first, second = process.stdout.readline().split()
+        assert "docker has no container of a dead process" in prune()
+        process.kill()
+        process.wait()
+        assert {first, second} < set(names(reach))
+        told = prune("--dry-run")
+        assert f"removed: {first}" in told and f"stopped but kept: {second}" in told
+        assert len(told.splitlines()) == 2 and f"process {process.pid}" in told
+        assert {first, second} < set(names(reach))
+        prune("--container-runtime", "docker")
+        assert first not in names(reach) and alive.container_name in names(reach)
+        assert reach.docker("inspect", "-f", "{{.State.Running}}", second, *foreign) == "false\ntrue\ntrue"
+        assert "docker has no container of a dead process" in prune()
+        assert asyncio.run(alive.is_alive(timeout=60))
+    finally:
+        process.kill()
+        process.communicate()
+        reach.docker("rm", "-f", *(name for name in names(reach, ownership.KEEP)), check=False)
+
+
+def test_a_process_that_ends_in_the_normal_way_leaves_nothing(
+    make: Callable[..., DockerDeployment], reach: Engine
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", STARTED], env={**our_environment(), "SWE_REX_LOG_STREAM_LEVEL": "ERROR"},
+        input="", capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    said = [line for line in done.stderr.splitlines() if not line.startswith("Executing <")]  # a busy machine
+    assert (done.returncode, said) == (0, [])
+    first, second = done.stdout.split()
+    assert first not in names(reach)
+    assert reach.docker("inspect", "-f", "{{.State.Running}}", second) == "false"
+    reach.docker("rm", second)
+
+
+def test_who_lives() -> None:
+    mine = ownership.labels("it", keep=False)
+    assert ownership.is_owner_alive(mine) is True
+    dead = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
+    assert ownership.is_owner_alive({**mine, "swerex_c.pid": str(dead.pid)}) is False  # ended, and not waited for
+    dead.wait()
+    for change, answer in (
+        ({"swerex_c.pid": str(dead.pid)}, False),
+        ({"swerex_c.pid": str(1 << 40)}, False),
+        ({"swerex_c.started": "1"}, False),  # the number is another process's by now
+        ({"swerex_c.boot": "an earlier one"}, False),
+        ({"swerex_c.host": "another"}, None),
+        ({"swerex_c.host": "another", "swerex_c.boot": "another"}, None),
+        ({"swerex_c.pidns": "another"}, None),
+        ({"swerex_c.pid": ""}, None),
+        ({"swerex_c.boot": ""}, None),
+    ):
+        assert ownership.is_owner_alive({**mine, **change}) is answer, change
+    assert ownership.is_owner_alive({}) is None
+    assert ownership.KEEP in ownership.labels("it", keep=True)
