@@ -6,7 +6,6 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -283,39 +282,6 @@ static PyObject *core_node_count(PyObject *module, PyObject *unused)
     return PyLong_FromSize_t(count);
 }
 
-/* A signal interrupts a call only if it has a handler. */
-static void on_interruption(int number) { (void)number; }
-
-/* Not a handler of Python's: that would run between an exception and the code which looks for it. */
-static PyObject *core_interrupt_thread(PyObject *module, PyObject *thread)
-{
-    (void)module;
-    struct sigaction before, action = { .sa_handler = on_interruption };
-    unsigned long ident = PyLong_AsUnsignedLong(thread);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
-    sigemptyset(&action.sa_mask);
-    if (sigaction(SIGURG, NULL, &before) == 0 && before.sa_handler == SIG_DFL) {
-        sigaction(SIGURG, &action, NULL);
-    }
-    pthread_kill((pthread_t)ident, SIGURG);
-    Py_RETURN_NONE;
-}
-
-/* Only a handler of ours: what others have set is theirs, also where Python does not know of it. */
-static PyObject *core_interrupt_no_more(PyObject *module, PyObject *unused)
-{
-    (void)module;
-    (void)unused;
-    struct sigaction before, action = { .sa_handler = SIG_DFL };
-    sigemptyset(&action.sa_mask);
-    if (sigaction(SIGURG, NULL, &before) == 0 && before.sa_handler == on_interruption) {
-        sigaction(SIGURG, &action, NULL);
-    }
-    Py_RETURN_NONE;
-}
-
 enum { LOOK_LIMIT = 1 << 16 };
 
 static PyObject *core_inherited(PyObject *module, PyObject *pid_object)
@@ -386,13 +352,6 @@ static PyMethodDef core_functions[] = {
       "say nothing but whether two looks are equal; see swx_inherit.h.  OSError if the kernel does not show it all." },
     { "inherited_own", core_inherited_own, METH_NOARGS,
       "inherited_own()\n--\n\nThe same of what only the calling thread itself can be asked for." },
-    { "interrupt_thread", core_interrupt_thread, METH_O,
-      "interrupt_thread(ident, /)\n--\n\nInterrupts the system call in which a thread of this process sleeps (EINTR), "
-      "as a signal does\n"
-      "that means nothing.  It must be alive.  Gives SIGURG a handler if it has none." },
-    { "interrupt_no_more", core_interrupt_no_more, METH_NOARGS,
-      "interrupt_no_more()\n--\n\nTakes the handler away again that interrupt_thread has given to SIGURG, if it is "
-      "still there." },
     { "_shutdown", core_shutdown, METH_NOARGS,
       "_shutdown()\n--\n\nEnds the reactor's thread and every session and process in it.  Called at interpreter "
       "exit." },

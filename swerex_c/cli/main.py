@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -35,9 +34,6 @@ app = typer.Typer(
 
 SourceOption = Annotated[
     list[Path] | None, typer.Option("--startup-source", metavar="FILE", help="Startup file to source; may be repeated.")
-]
-StartupTimeoutOption = Annotated[
-    float | None, typer.Option(min=0, metavar="SECONDS", help="Time limit of the startup files (default: 60).")
 ]
 CwdOption = Annotated[
     str | None, typer.Option("--cwd", "-C", metavar="DIRECTORY", help="Directory in which the session starts.")
@@ -199,7 +195,9 @@ def exec_(
         float | None, typer.Option(min=0, metavar="SECONDS", help="Limit of the time without output.")
     ] = None,
     startup_source: SourceOption = None,
-    startup_timeout: StartupTimeoutOption = None,
+    startup_timeout: Annotated[
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Time limit of the startup files (default: 60).")
+    ] = None,
     cwd: CwdOption = None,
     env: EnvOption = None,
     image: ImageOption = None,
@@ -265,7 +263,6 @@ def _target(
 @app.command()
 def shell(
     startup_source: SourceOption = None,
-    startup_timeout: StartupTimeoutOption = None,
     cwd: CwdOption = None,
     env: EnvOption = None,
     image: ImageOption = None,
@@ -273,25 +270,18 @@ def shell(
     host: HostOption = None,
     deployment: DeploymentOption = None,
 ) -> None:
-    """Open a new session interactively in this terminal.
+    """Open an interactive bash in this terminal, as a session starts it.
 
-    A container is removed when the session ends.
+    A container is removed when it ends.
     """
     from swerex_c.cli import sessions
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         fail("shell needs a terminal: use exec to run commands from a file or a pipe", Exit.USAGE)
     target = _target(host, image, deployment, container_runtime)
-    if target is not None and startup_timeout is not None:
-        fail("--startup-timeout works on this machine only: in a sandbox, ^C ends a slow startup file", Exit.USAGE)
-    size = shutil.get_terminal_size()
-    request = sessions.session_request(startup_source, startup_timeout, cwd, env)
-    request.rows, request.columns = size.lines, size.columns
+    request = sessions.session_request(startup_source, None, cwd, env)
     with sessions.exit_on_errors():
-        if target is None:
-            code = sessions.run_shell(request)
-        else:
-            code = sessions.ended_by_signals(sessions.run_shell_in(target, request))
+        code = sessions.ended_by_signals(sessions.run_shell(target, request))
     raise typer.Exit(code)
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -40,7 +40,6 @@ __all__ = [
     "print_piece",
     "run_command",
     "run_shell",
-    "run_shell_in",
     "session_request",
 ]
 
@@ -48,6 +47,9 @@ _NO_INPUT = "/dev/null"
 
 _REMOVE_SECONDS = 10.0
 """Seconds for the removal of an uploaded file."""
+
+_HANG_UP_SECONDS = 5.0
+"""Seconds for a shell to end after SIGHUP, before it is killed."""
 
 _MISSING = "swerex-c: this does not exist in the sandbox, --cwd being 0 and the first --startup-source 1: "
 
@@ -277,51 +279,56 @@ async def run_command(
 def _nothing(_text: str) -> None: ...
 
 
-def run_shell(request: CreateBashSessionRequest) -> int:
-    """Run an interactive session outside of an event loop, which would catch ^C."""
+async def run_shell(target: Target | None, request: CreateBashSessionRequest) -> int:
+    """Run an interactive bash, which takes over this terminal, and return its exit code.
 
-    def end(number: int, _frame: Any) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, end)
-    runtime = _quiet_runtime()
-    try:
-        print_piece(asyncio.run(runtime.create_session(request)).output)
-        attached: Any = runtime.sessions[request.session]
-        code: int = attached.interact(0, 1)
-        return code
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    finally:
-        asyncio.run(runtime.close())
-
-
-async def run_shell_in(target: Target, request: CreateBashSessionRequest) -> int:
-    """Run an interactive bash in a sandbox by a client of its backend, which takes over this terminal."""
+    Args:
+        target: place of the bash, which a client of its backend runs; None is this machine.
+    """
     from swerex_c.cli.targets import opened
-    from swerex_c.engine.startup_files import sandbox_startup_script
+    from swerex_c.engine.startup_files import check_request, sandbox_startup_script, startup_script
+    from swerex_c.engine.syntax import find_bash
     from swerex_c.runtime.sandbox import SandboxRuntime
     from swerex_c.sandbox.processes import MARK, new_mark
 
+    if target is None:
+        check_request(request, in_sandbox=False)
+        bash = [find_bash(), *_interactive_bash(startup_script(request))[1:]]
+        return await _run_on_terminal(bash, {**os.environ, **(request.env or {})}, request.cwd)
     async with opened(target) as runtime:
         if not isinstance(runtime, SandboxRuntime):
             fail(f"{target.name} has no terminal to open a shell in: use `swerex-c exec`", Exit.USAGE)
         sandbox = runtime.sandbox
-        script = sandbox_startup_script(request, _MISSING).decode("utf-8", "surrogateescape")
-        start = 'exec bash --rcfile <(builtin printf "%s" "$1") -i'
-        argv = sandbox.backend.terminal(("bash", "-c", start, "bash", script), ("TERM", MARK))
-        variables = {"TERM": "xterm", **sandbox.backend.environment(), MARK: new_mark(sandbox.mark)}
-        modes = termios.tcgetattr(0)
-        process = await asyncio.create_subprocess_exec(*argv, env=variables)
-        try:
-            code = await process.wait()
-        finally:
-            if process.returncode is None:
+        bash = _interactive_bash(sandbox_startup_script(request, _MISSING))
+        argv = sandbox.backend.terminal(bash, ("TERM", MARK))
+        return await _run_on_terminal(
+            argv, {"TERM": "xterm", **sandbox.backend.environment(), MARK: new_mark(sandbox.mark)}
+        )
+
+
+def _interactive_bash(script: bytes) -> list[str]:
+    start = 'exec bash --rcfile <(builtin printf "%s" "$1") -i'
+    return ["bash", "-c", start, "bash", script.decode("utf-8", "surrogateescape")]
+
+
+async def _run_on_terminal(argv: list[str], variables: dict[str, str], directory: str | None = None) -> int:
+    """Run a program on this terminal, whose modes are restored afterwards, and return its exit code."""
+    modes = termios.tcgetattr(0)
+    process = await asyncio.create_subprocess_exec(*argv, env=variables, cwd=directory)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a bash that was killed has left the terminal to its own group
+    try:
+        code = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGHUP)  # bash passes it on to its jobs
+            try:
+                await asyncio.wait_for(process.wait(), _HANG_UP_SECONDS)
+            except TimeoutError:
                 process.kill()
                 await process.wait()
+        with contextlib.suppress(termios.error):  # the terminal is gone
             termios.tcsetattr(0, termios.TCSADRAIN, modes)
-        return code if code >= 0 else 128 - code
+    return code if code >= 0 else 128 - code
 
 
 def print_piece(text: str) -> None:

@@ -10,8 +10,6 @@ import select
 import struct
 from collections.abc import Iterator
 
-from swerex_c.engine.terminal_modes import terminal_path
-
 __all__ = ["reader_of_terminal"]
 
 _READ, _SELECT, _PSELECT, _POLL, _PPOLL = range(5)
@@ -31,23 +29,23 @@ def reader_of_terminal(shell: int) -> int | None:
     None means that there is none, or that it is not known.
     """
     try:
-        terminal, foreground = terminal_path(shell), _groups(shell)[1]
+        _, terminal, foreground = _terminal_of(shell)
     except (OSError, ValueError, IndexError):
         return None
     for pid in _family(shell):
         try:
-            if _groups(pid)[0] == foreground and _waits_for(pid, terminal):
+            if _terminal_of(pid)[0] == foreground and _waits_for(pid, terminal):
                 return pid
         except (OSError, ValueError, IndexError, struct.error):  # it has ended, or its calls are not shown
             continue
     return None
 
 
-def _groups(pid: int) -> tuple[int, int]:
-    """Return the process group of a process, and the one in the foreground of its terminal."""
+def _terminal_of(pid: int) -> tuple[int, str, int]:
+    """Return the process group of a process, the path of its pseudo-terminal, and the group in its foreground."""
     with open(f"/proc/{pid}/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()
-    return int(fields[2]), int(fields[5])
+        group, _, device, foreground = map(int, file.read().rpartition(b")")[2].split()[2:6])
+    return group, f"/dev/pts/{device & 0xFF | device >> 12 & 0xFFF00}", foreground
 
 
 def _family(pid: int) -> Iterator[int]:

@@ -411,10 +411,9 @@ class BashSession(Session):
                 await asyncio.shield(future)  # if this is cancelled, the core still ends the session
 
     def interact(self, input_fd: int = 0, output_fd: int = 1) -> int:
-        """Attach a person to the session until the end of input or of the shell.
+        """Run an interactive bash in the idle session, on a person's terminal; see `attach`. Blocks.
 
-        Reads lines from `input_fd` and shows output on `output_fd`. Blocks. A running command receives every key
-        unchanged. Returns the exit code of the last command.
+        Returns its exit code.
         """
         from swerex_c.engine.attach import attach
 

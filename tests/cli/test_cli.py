@@ -8,7 +8,6 @@ import json
 import os
 import pty
 import re
-import select
 import signal
 import socket
 import subprocess
@@ -302,33 +301,6 @@ def test_exec_prints_json_whatever_ends_it() -> None:
 def test_shell_needs_a_terminal() -> None:
     done = cli("shell")
     assert done.returncode == 2 and "needs a terminal" in done.stderr
-
-
-def test_shell_is_a_shell_in_a_terminal(family: Family) -> None:
-    pid, master = pty.fork()
-    if pid == 0:
-        os.execvpe(COMMAND[0], [*COMMAND, "shell"], our_environment())
-    said = b""
-
-    def hear(text: bytes) -> None:
-        nonlocal said
-        deadline = time.monotonic() + DEADLINE
-        while text not in said:
-            assert select.select([master], [], [], max(0, deadline - time.monotonic()))[0], said
-            said += os.read(master, 65536)
-
-    os.write(master, b"echo $((6 * 7))-here; stty size\n")
-    hear(b"42-here")
-    hear(b"24 80")
-    os.write(master, b"sleep 1000\n")
-    until(lambda: "sleep 1000" in map(str.rstrip, family.living().values()))
-    os.write(master, b"\x03")
-    os.write(master, b"echo again-$((1 + 1))\n")
-    hear(b"again-2")
-    os.write(master, b"exit 5\n")
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
-    os.close(master)
-    assert not family.left()
 
 
 # doctor

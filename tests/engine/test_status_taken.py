@@ -55,7 +55,6 @@ threading.Thread(target=collect, daemon=True).start()
 HOST = """
 import asyncio, json, os, signal, subprocess, sys, threading
 {taking}
-from swerex_c.engine.attach import attach
 from swerex_c.engine.syntax import check_bash_command
 from swerex_c.exceptions import SwerexException
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
@@ -84,10 +83,6 @@ async def work():
     for command in ("(exit 4)", "echo $(", "exit 3", "true"):
         action = BashAction(command=command, check="silent")
         answers["session: " + command] = await outcome(runtime.run_in_session(action))
-    try:
-        answers["attach"] = attach(runtime.sessions["default"].core, 0, 1)
-    except SwerexException as error:
-        answers["attach"] = told(error)
     try:
         check_bash_command("echo $(")
     except SwerexException as error:
@@ -134,7 +129,7 @@ def answers_of(taking: str, **variables: str) -> dict[str, Any]:
     return answers
 
 
-CODES = {"true": 0, "echo said; exit 3": 3, "kill -KILL $$": -9, "exit 255": 255, "session: exit 3": 3, "attach": 3}
+CODES = {"true": 0, "echo said; exit 3": 3, "kill -KILL $$": -9, "exit 255": 255, "session: exit 3": 3}
 
 
 @pytest.mark.skipif(not kernel_tells(), reason="needs Linux 6.15")
