@@ -47,6 +47,7 @@ typedef struct {
     bool pending;           /* the body of a here-document begins after the next newline */
     bool dashed;            /* it is one of <<- : leading tabs do not count */
     word delimiter;         /* of it; literal: backslash-newline joins its lines */
+    word function;          /* the name of the last one that is defined */
     unsigned flags;         /* SWX_SCAN_... */
 } reader;
 
@@ -62,10 +63,15 @@ static bool is_digit(uint8_t c) { return swx_class[c] & DIGIT; }
 static bool is_blank(uint8_t c) { return swx_class[c] & BLANK; }
 static bool is_one_of(uint8_t c, const char *set) { return c && strchr(set, c); }
 
-/* A word cannot go on here, nor begin. */
+/* A word cannot go on here. */
 static bool at_boundary(const reader *r) { return at_end(r) || swx_class[*r->at] & (BLANK | META); }
 
 static bool at_angle(const reader *r) { return peek(r, 0) == '<' || peek(r, 0) == '>'; }
+
+/* At <( or >( , with which a word may begin. */
+static bool at_process(const reader *r) { return at_angle(r) && peek(r, 1) == '('; }
+
+static bool at_word(const reader *r) { return !at_boundary(r) || at_process(r); }
 
 /* Blanks, joined lines and a comment, up to the next token or newline. */
 static bool blanks(reader *r)
@@ -161,6 +167,7 @@ static bool newlines(reader *r)
 /* ---- quotes and expansions ---- */
 
 static bool list(reader *r);
+static bool command(reader *r);
 static bool dollar(reader *r, bool in_quotes);
 
 /* Text up to `close` in which a backslash takes the next byte: $'...' and `...`, and "..." with its expansions. */
@@ -206,7 +213,7 @@ static bool special(reader *r, bool in_quotes)
     return close && !in_quotes; /* within "${...}" the operator decides whether it quotes */
 }
 
-/* $( ); `at` is after the opening parenthesis. */
+/* $( ) <( ) >( ); `at` is after the opening parenthesis. */
 static bool substitution(reader *r)
 {
     bool pending = r->pending;
@@ -226,7 +233,7 @@ static bool braces(reader *r, bool in_quotes)
         return false;
     }
     while (peek(r, 0) != '}') {
-        if (at_end(r) || *r->at == '\n' || (at_angle(r) && peek(r, 1) == '(')) {
+        if (at_end(r) || *r->at == '\n' || at_process(r)) {
             return false;
         }
         if (!(swx_class[*r->at] & SPECIAL)) {
@@ -283,10 +290,16 @@ static bool dollar(reader *r, bool in_quotes)
 /* The next word; false, too, when there is none. */
 static bool read_word(reader *r, word *w)
 {
-    if (!blanks(r) || at_boundary(r)) {
+    if (!blanks(r) || !at_word(r)) {
         return false;
     }
-    *w = (word){ .start = r->at, .literal = true };
+    *w = (word){ .start = r->at, .literal = !at_process(r) };
+    if (at_process(r)) {
+        r->at += 2;
+        if (!substitution(r)) {
+            return false;
+        }
+    }
     while (!at_boundary(r)) {
         if (!(swx_class[*r->at] & SPECIAL)) {
             r->at++;
@@ -299,7 +312,7 @@ static bool read_word(reader *r, word *w)
     }
     w->size = (size_t)(r->at - w->start);
     /* where a here-document waits for a newline, one within a word would begin it or not */
-    return !r->pending || !memchr(w->start, '\n', w->size);
+    return !at_process(r) && (!r->pending || !memchr(w->start, '\n', w->size));
 }
 
 static bool is_word(const word *w, const char *text)
@@ -323,6 +336,15 @@ static size_t name_size(const word *w)
         size++;
     }
     return size;
+}
+
+/* What ends the name at a word's beginning: `=`, `+` of +=, `[`; NUL for anything else. */
+static uint8_t byte_after_name(const word *w)
+{
+    size_t size = name_size(w);
+    uint8_t c = size && size < w->size ? w->start[size] : 0;
+    bool appends = c == '+' && size + 1 < w->size && w->start[size + 1] == '=';
+    return c == '=' || c == '[' || appends ? c : 0;
 }
 
 /* The given keyword, whole and unquoted. */
@@ -349,7 +371,8 @@ static bool at_redirection(const reader *r)
         digits++;
     }
     uint8_t c = peek(r, digits);
-    return c == '<' || c == '>' || (c == '&' && !digits && peek(r, 1) == '>');
+    bool angle = c == '<' || c == '>';
+    return angle ? peek(r, digits + 1) != '(' : c == '&' && !digits && peek(r, 1) == '>';
 }
 
 static bool redirection(reader *r)
@@ -384,7 +407,10 @@ static bool redirection(reader *r)
 
 /* ---- [[ ]] ---- */
 
-static bool condition_word(reader *r, word *w) { return read_word(r, w) && !is_word(w, "]]") && is_blank(peek(r, 0)); }
+static bool condition_word(reader *r, word *w)
+{
+    return blanks(r) && !at_angle(r) && read_word(r, w) && !is_word(w, "]]") && is_blank(peek(r, 0));
+}
 
 /* One test, perhaps with a `!`: an operator and a word, or two words with an operator between them. */
 static bool condition(reader *r)
@@ -423,7 +449,7 @@ static bool for_command(reader *r)
         return false;
     }
     if (keyword(r, "in")) {
-        while (blanks(r) && !at_boundary(r)) {
+        while (blanks(r) && at_word(r)) {
             if (!read_word(r, &w)) {
                 return false;
             }
@@ -456,9 +482,37 @@ static void note_name(reader *r, const word *w)
     if (is_word(w, ".")) {
         r->flags |= SWX_SCAN_PARSE_STATE;
     }
-    if (!r->substitutions && !is_in(w, known)) {
+    bool defined = w->size == r->function.size && memcmp(w->start, r->function.start, w->size) == 0;
+    if (!r->substitutions && !defined && !is_in(w, known)) {
         r->flags |= SWX_SCAN_UNKNOWN;
     }
+}
+
+/* name() { } and name() ( ); `at` is after the name. */
+static bool function(reader *r, const word *name)
+{
+    if (name_size(name) != name->size || peek(r, 1) != ')') {
+        return false;
+    }
+    r->at += 2;
+    r->function = *name;
+    return newlines(r) && (peek(r, 0) == '(' || (peek(r, 0) == '{' && (is_blank(peek(r, 1)) || peek(r, 1) == '\n'))) &&
+           command(r);
+}
+
+/* The values of name=( ), without indices, on one line; `at` is after the word before them. */
+static bool assigned_list(reader *r, const word *before)
+{
+    word w;
+    if (memchr(before->start, '=', before->size) != r->at++ - 1) {
+        return false;
+    }
+    while (blanks(r) && at_word(r)) {
+        if (!read_word(r, &w) || *w.start == '[' || byte_after_name(&w) == '[') {
+            return false;
+        }
+    }
+    return peek(r, 0) == ')' && r->at++ && at_boundary(r);
 }
 
 /* Assignments, words and redirections in any order. */
@@ -477,7 +531,7 @@ static bool simple(reader *r)
             }
             continue;
         }
-        if (at_boundary(r)) { /* ( would be a function, a list or a pattern */
+        if (!at_word(r)) {
             return r->at != start && peek(r, 0) != '(';
         }
         if (!read_word(r, &w) || (at_angle(r) && *w.start == '{')) { /* {name}> is a redirection */
@@ -486,12 +540,17 @@ static bool simple(reader *r)
         if (named) {
             continue;
         }
-        size_t size = name_size(&w);
-        uint8_t next = size && size < w.size ? w.start[size] : 0;
+        uint8_t next = byte_after_name(&w);
         if (next == '[' || is_in(&w, keywords)) {
             return false;
         }
-        if (next != '=' && !(next == '+' && size + 1 < w.size && w.start[size + 1] == '=')) {
+        if (next == '=' || next == '+') {
+            if (peek(r, 0) == '(' && !assigned_list(r, &w)) {
+                return false;
+            }
+        } else if (peek(r, 0) == '(') {
+            return w.start == start && function(r, &w);
+        } else {
             named = true;
             note_name(r, &w);
         }

@@ -1,9 +1,9 @@
 /* swx_grammar.h: proves that a text is whole bash commands, by reading it as bash would.
  *
- * Proved are words with quotes, $name, ${ }, $( ) and `...`; $(( )) and (( )) of names and numbers; redirections and
- * here-documents; pipelines and lists; ( ), { }, if, while, until, for, and [[ ]] of one test of plain words.  About
- * all else bash has to be asked: case, functions, arrays, select, coproc, <( ), =~, extended patterns, two
- * here-documents in a line, a line joined in the middle of a word. */
+ * Proved are words with quotes, $name, ${ }, $( ), <( ) and `...`; $(( )) and (( )) of names and numbers; name=( ) of
+ * words on one line; redirections and here-documents; pipelines and lists; ( ), { }, if, while, until, for, name(), and
+ * [[ ]] of one test of plain words.  About all else bash has to be asked: case, indices, select, coproc, =~, extended
+ * patterns, two here-documents in a line, a line joined in the middle of a word. */
 #ifndef SWX_GRAMMAR_H
 #define SWX_GRAMMAR_H
 

@@ -60,7 +60,7 @@ def test_most_realistic_commands_are_proved_and_bash_agrees(capsys: pytest.Captu
     accepted = [text for text in REALISTIC if verdict(text) != "unsure"]
     with capsys.disabled():
         print(f"\nscanner: {len(accepted)} of {len(REALISTIC)} realistic commands proved without bash")
-    assert len(REALISTIC) > 200 and len(accepted) >= 0.8 * len(REALISTIC)
+    assert len(REALISTIC) > 200 and len(accepted) >= 0.85 * len(REALISTIC)
     expect_right(accepted)
 
 
