@@ -93,7 +93,7 @@ def test_a_key_may_come_only_once(served: Server) -> None:
     for keys in (["wrong", KEY], [KEY, "wrong"], [KEY, KEY]):
         said = answer_to(served, "GET /is_alive HTTP/1.1", "Host: x", *(f"X-API-Key: {key}" for key in keys))
         assert said.startswith(b"HTTP/1.1 400 ")
-        wire = ("Connection: upgrade", "Upgrade: swerex-frames")
+        wire = ("Connection: upgrade", "Upgrade: swerex-frames/1")
         said = answer_to(served, "GET /wire HTTP/1.1", "Host: x", *wire, *(f"X-API-Key: {key}" for key in keys))
         assert said[:13] in (b"HTTP/1.1 400 ", b"HTTP/1.1 401 ")
 

@@ -35,11 +35,11 @@ class Echo(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
-        self.peers.open.add(self)
+        self.peers.echoes.add(self)
         self.peers.service.connections += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.peers.open.discard(self)
+        self.peers.echoes.discard(self)
         self.peers.service.connections -= 1
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -58,13 +58,16 @@ class Echoes:
 
     def __init__(self, service: Service):
         self.service = service
-        self.open: set[Echo] = set()
+        self.echoes: set[Echo] = set()
 
     def new_connection(self) -> Echo:
         return Echo(self)
 
+    def open(self, name: str, connection: Echo) -> bool:
+        return False
+
     async def shutdown(self, seconds: float = 2.0) -> None:
-        for echo in list(self.open):
+        for echo in list(self.echoes):
             echo.transport.write(b"BYE")
             echo.transport.close()
 
@@ -201,7 +204,7 @@ async def test_a_connection_is_handed_over_with_what_came_after_the_head(path: s
             connection = await server.connect(upgrade(path) + b"already here ")
             status, headers = await connection.head()
             assert status == 101
-            assert (headers["upgrade"], headers["connection"]) == ("swerex-frames", "Upgrade")
+            assert (headers["upgrade"], headers["connection"]) == ("swerex-frames/1", "Upgrade")
             assert headers["x-swerex-server"] == server.service.instance_id
             assert await connection.reader.readexactly(13) == b"ALREADY HERE "
             await connection.send(b"GET / HTTP/1.1\r\n\r\n")
@@ -237,6 +240,9 @@ async def test_an_upgrade_may_come_in_pieces(size: int) -> None:
         (upgrade(Upgrade="websocket"), 426),
         (upgrade(Upgrade="h2c"), 426),
         (upgrade(version="1.0"), 426),
+        (upgrade(channel=""), 426),
+        (upgrade(channel="0123456789ABCDEF" * 2), 426),
+        (upgrade(channel="0" * 33), 426),
         (upgrade().replace(b"GET", b"POST").replace(b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n"), 426),
         (head("/wire"), 426),
         (upgrade(**{f"A{number}": "x" for number in range(200)}), 426),

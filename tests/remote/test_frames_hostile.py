@@ -29,19 +29,18 @@ from swerex_c.remote.server.service import Service
 from swerex_c.remote.wire import protocol
 from swerex_c.remote.wire.protocol import (
     ANSWER,
+    CANCEL,
     CREDIT,
     DATA,
     DOWN,
     END,
     ERROR,
     GOODBYE,
-    HELLO,
     PING,
     PONG,
     REQUEST,
     RESULT,
     UP,
-    VERSION,
 )
 from swerex_c.runtime.abstract import IsAliveResponse
 from tests.support.frames_tools import (
@@ -81,9 +80,8 @@ async def served(family: Family) -> AsyncIterator[Served]:
 def arities() -> list[tuple[str, list[Any]]]:
     """Each kind of frame with too few and too many members, and each member of a wrong type."""
     good: dict[int, list[Any]] = {
-        HELLO: [HELLO, VERSION, NAME, False],
         REQUEST: request(2),
-        2: [2, 1],
+        CANCEL: [CANCEL, 1],
         RESULT: [RESULT, 1, {}],
         ERROR: [ERROR, 1, {}],
         DATA: [DATA, 1, UP, 0, b"x"],
@@ -92,7 +90,7 @@ def arities() -> list[tuple[str, list[Any]]]:
         PING: [PING, 0],
         PONG: [PONG],
         GOODBYE: [GOODBYE, ""],
-        11: [11],
+        10: [10],
         -1: [-1],
     }
     found: list[tuple[str, list[Any]]] = []
@@ -134,7 +132,7 @@ async def wrong_frames(served: Served, caplog: pytest.LogCaptureFixture) -> None
     "frames",
     [
         [5], [-1], ["x"], [b"\x01\x05\x06\x07\x08"], [{}], [{"a": 1}], [None], [[]], [[[]]], [1.5],
-        [[HELLO, VERSION, NAME, False]],
+        [[RESULT, 1, {}]],
         [request(1, "execute", -1)],
         [request(1, "execute", 10), [DATA, 1, UP, 5, b"x"]],
         [request(1, "upload", {"target_path": "/x"}), [DATA, 1, UP, 1, b"x"]],
@@ -179,46 +177,16 @@ async def test_refused(served: Served, frames: list[Any]) -> None:
     ids=lambda data: repr(data)[:40],
 )
 async def test_garbage(served: Served, data: bytes) -> None:
-    for name in (NAME, None):
-        async with raw_client(served.port, name=name) as bad:
-            bad.writer.write(data)
-            await bad.ended()
+    async with raw_client(served.port) as bad:
+        bad.writer.write(data)
+        await bad.ended()
     await until_async(lambda: not served.registry.connections)
-
-
-@pytest.mark.parametrize(
-    "frame",
-    [
-        request(1), [PING, 0], [CREDIT, 1, 1, 0], [HELLO], [HELLO, 2, NAME, False], [HELLO, VERSION, NAME[:15], False],
-        [HELLO, VERSION, "0123456789abcdef", False], [HELLO, VERSION, None, False], [GOODBYE, ""],
-        [HELLO, "x", NAME, 1],
-    ],
-    ids=repr,
-)  # fmt: skip
-async def test_before_hello(served: Served, frame: list[Any]) -> None:
-    """Nothing is done for a client that has not said which channel it is; a ping before is answered."""
-    async with raw_client(served.port, name=None) as peer:
-        peer.send(frame)
-        if frame[0] == PING:
-            assert await peer.frame() == [PONG]
-        else:
-            await peer.ended()
-    assert not served.registry.channels
-
-
-async def test_no_hello_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_channel, "_SWEEP", 0.02)
-    monkeypatch.setattr(server_channel, "_FIRST_FRAME", 0.1)
-    async with serving() as served:
-        async with raw_client(served.port, name=None) as peer:
-            await peer.ended()
-        await until_async(lambda: not served.registry.connections)
 
 
 async def test_after_goodbye(served: Served) -> None:
     """What comes in one piece with a good-bye is not looked at."""
     async with raw_client(served.port) as peer:
-        peer.send([GOODBYE, "done"], request(1), [DATA, 1, UP, 0, b"x"], [HELLO, VERSION, NAME, False])
+        peer.send([GOODBYE, "done"], request(1), [DATA, 1, UP, 0, b"x"])
         await peer.ended()
     await until_async(lambda: not served.registry.connections)
     assert not served.registry.channels
@@ -320,8 +288,8 @@ quick = settings(max_examples=150, deadline=None, suppress_health_check=list(Hea
 
 
 @quick
-@given(st.lists(st.one_of(frames_of, values), max_size=8), st.integers(1, 50), st.booleans())
-def test_any_frames_at_a_server(frames: list[Any], step: int, hello: bool) -> None:
+@given(st.lists(st.one_of(frames_of, values), max_size=8), st.integers(1, 50))
+def test_any_frames_at_a_server(frames: list[Any], step: int) -> None:
     """Whatever comes, in whatever pieces: no exception leaves the protocol, and nothing is left running."""
 
     async def main() -> None:
@@ -329,9 +297,10 @@ def test_any_frames_at_a_server(frames: list[Any], step: int, hello: bool) -> No
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
         registry = Registry(Service(SimpleNamespace(runtime=Stub(), AUTH_TOKEN="")))  # type: ignore[arg-type]
         connection, pipe = registry.new_connection(), Pipe()
+        registry.open(NAME.hex(), connection)
         connection.connection_made(pipe)
-        first = [[HELLO, VERSION, NAME, False], request(1, "upload", {"target_path": "/nonexistent/y"})]
-        data = b"".join(map(encode, [*(first if hello else []), *frames]))
+        upload = request(1, "upload", {"target_path": "/nonexistent/y"})
+        data = b"".join(map(encode, [upload, *frames]))
         for start in range(0, len(data), step):
             if pipe.ended:
                 break
@@ -348,22 +317,22 @@ def test_any_frames_at_a_server(frames: list[Any], step: int, hello: bool) -> No
 
 @quick
 @given(st.lists(st.one_of(frames_of, values), max_size=8), st.integers(1, 50), st.booleans())
-def test_any_frames_at_a_client(frames: list[Any], step: int, hello: bool) -> None:
+def test_any_frames_at_a_client(frames: list[Any], step: int, attached: bool) -> None:
     """Whatever comes: each call ends with a result or an error of ours, once the connection is gone."""
 
     async def main() -> None:
         told: list[Any] = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
         channel = ClientChannel(Address(port=1), 0.0)
-        connection, pipe = ClientConnection(channel, None), Pipe()
+        connection, pipe = ClientConnection(channel, b""), Pipe()
         connection.connection_made(pipe)
         calls = [channel._new("is_alive", {}), channel._new("write_file", {"content": "x" * 100_000})]
         stream = channel._new("stream_in_session", {})
         stream.down = client_channel.Receiver(stream.id, DOWN)
         for call in [*calls, stream]:
             channel._calls[call.id] = call
-        if hello:
-            connection.data_received(encode([HELLO, VERSION, "boot", False, {}]))
+        connection.data_received(SWITCHING)
+        if attached:
             channel._attach(connection)
         data = b"".join(map(encode, frames))
         for start in range(0, len(data), step):
@@ -423,7 +392,7 @@ ANSWERS: dict[str, Callable[[list[Any]], list[Any]]] = {
     "negative place": lambda asked: [[DATA, asked[1], ANSWER, -5, b"x"]],
     "bytes that nobody asked for": lambda asked: [[DATA, asked[1], DOWN, 0, b"x"], [RESULT, asked[1], 5]],
     "unhashable number": lambda asked: [[RESULT, [], {}]],
-    "a second hello": lambda asked: [[HELLO, VERSION, "boot", False, {}]],
+    "a second head": lambda asked: [SWITCHING],
     "a request": lambda asked: [request(1)],
     "unknown kind": lambda asked: [[99, 1]],
     "no kind": lambda asked: [[]],
@@ -531,7 +500,7 @@ HEADS: dict[str, bytes] = {
     "garbage": bytes(range(256)) * 4,
     "garbage after 101": SWITCHING + bytes(range(200, 250)) * 10,
     "text after 101": SWITCHING + b"hello, world",
-    "another protocol": SWITCHING.replace(b"swerex-frames", b"websocket"),
+    "another protocol": SWITCHING.replace(b"swerex-frames/1", b"websocket"),
     "status of 5000 digits": b"HTTP/1.1 " + b"1" * 5000 + b" x\r\n\r\n",
     "no status": b"HTTP/1.1\r\n\r\n",
     "empty head": b"\r\n\r\n",
@@ -541,13 +510,11 @@ HEADS: dict[str, bytes] = {
     "refused": b"HTTP/1.1 401 Unauthorized\r\n\r\n",
     "busy": b"HTTP/1.1 503 Busy\r\n\r\n",
     "limit": b"HTTP/1.1 511 Limit\r\n\r\n",
-    "hello of another version": SWITCHING + encode([HELLO, 2, "boot", False, {}]),
-    "hello with numbers": SWITCHING + encode([HELLO, VERSION, 5, False, {}]),
-    "short hello": SWITCHING + encode([HELLO, VERSION]),
-    "result first": SWITCHING + encode([RESULT, 1, {}]),
+    "another version": SWITCHING.replace(b"swerex-frames/1", b"swerex-frames/2"),
+    "no server": SWITCHING.replace(b"X-Swerex-Server", b"X-Server"),
+    "no channel": SWITCHING.replace(b"X-Swerex-Channel", b"X-Channel"),
     "good-bye first": SWITCHING + encode([GOODBYE, "full"]),
-    "hello and garbage": SWITCHING + encode([HELLO, VERSION, "boot", False, {}]) + b"\xff\xff\xff\xff",
-    "hello and good-bye": SWITCHING + encode([HELLO, VERSION, "boot", False, {}]) + encode([GOODBYE, None]),
+    "good-bye of nothing": SWITCHING + encode([GOODBYE, None]),
 }
 
 
@@ -566,7 +533,7 @@ async def test_wrong_beginnings(what: str, after: str, monkeypatch: pytest.Monke
         if after == "stay":
             await peer.reader.read()
 
-    async with raw_server(script, hello=False) as port, channel_to(port, 0.3) as channel:
+    async with raw_server(script, upgrades=False) as port, channel_to(port, 0.3) as channel:
         with pytest.raises((SwerexException, NotFrames)):
             await asyncio.wait_for(channel.call("is_alive", {}), 30)
         with pytest.raises((SwerexException, NotFrames)):

@@ -75,7 +75,7 @@ async def test_over_another_connection(served: Served, tmp_path: Path) -> None:
         peer.send(request(1, "execute", count(ran, 0.3)))
         await until_async(ran.exists)
     for _ in range(3):
-        async with raw_client(served.port, resumes=True) as peer:
+        async with raw_client(served.port, known=True) as peer:
             peer.send(request(1, "execute", count(ran, 0.3)))
             assert (await peer.answer(1))[2]["stdout"] == "y\n"
     assert ran.read_text() == "x\n"
@@ -86,7 +86,7 @@ async def test_done_while_nobody_was_there(served: Served, tmp_path: Path) -> No
     async with raw_client(served.port) as peer:
         peer.send(request(1, "execute", count(ran)))
         await until_async(lambda: ran.exists() and served.running == 0)
-    async with raw_client(served.port, resumes=True) as peer:
+    async with raw_client(served.port, known=True) as peer:
         peer.send(request(1, "execute", count(ran)))
         assert (await peer.answer(1))[2]["stdout"] == "y\n"
     assert ran.read_text() == "x\n"
@@ -98,7 +98,7 @@ async def test_answers_wait_for_the_question(served: Served, tmp_path: Path) -> 
     async with raw_client(served.port) as peer:
         peer.send(request(1, "execute", payload))
         await until_async(lambda: served.running == 1)
-    async with raw_client(served.port, resumes=True) as peer:
+    async with raw_client(served.port, known=True) as peer:
         await until_async(lambda: served.running == 0)
         peer.send([PING, 0])
         assert await peer.frame() == [PONG]
@@ -184,7 +184,7 @@ async def test_taken_over(served: Served, tmp_path: Path) -> None:
     async with raw_client(served.port) as old:
         old.send(request(1, "execute", count(ran, 0.3)))
         await until_async(ran.exists)
-        async with raw_client(served.port, resumes=True) as new:
+        async with raw_client(served.port, known=True) as new:
             await old.ended()
             new.send(request(1, "execute", count(ran, 0.3)))
             assert (await new.answer(1))[2]["stdout"] == "y\n"
@@ -275,10 +275,10 @@ async def test_results_have_a_limit_for_all_clients_together(limits: Limits) -> 
                     assert (await peer.answer(number))[0] == RESULT
             await until_async(lambda: not served.registry.connections)
         assert 0 < len(table) <= 6 and table.kept_bytes < 70_000
-        async with raw_client(served.port, name=bytes(16), resumes=True) as peer:
+        async with raw_client(served.port, name=bytes(16), known=True) as peer:
             peer.send(request(1, "execute", echo))
             assert (await peer.answer(1))[2]["class_path"].endswith("ResultLostError")
-        async with raw_client(served.port, name=bytes([3]) * 16, resumes=True) as peer:
+        async with raw_client(served.port, name=bytes([3]) * 16, known=True) as peer:
             peer.send(request(4, "execute", echo))
             assert len((await peer.answer(4))[2]["stdout"]) == 10_000
 

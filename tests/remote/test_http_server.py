@@ -133,7 +133,7 @@ def test_every_answer_names_the_process(our_server: Server) -> None:
 
 def test_wire_wants_an_upgrade(our_server: Server) -> None:
     answer = ask(our_server, "GET", "/wire")
-    assert (answer.status, answer.headers["upgrade"]) == (426, "swerex-frames")
+    assert (answer.status, answer.headers["upgrade"]) == (426, "swerex-frames/1")
     assert ask(our_server, "GET", "/is_alive").status == 200
 
 

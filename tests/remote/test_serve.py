@@ -28,7 +28,7 @@ from swerex_c.exceptions import InvalidInputError, ResourceError
 from swerex_c.remote.server import auth as keys
 from swerex_c.remote.server.listeners import Listeners, ServeOptions
 from swerex_c.remote.server.service import Service
-from swerex_c.remote.wire.protocol import ERROR, GOODBYE, HELLO, RESULT, VERSION, encode, new_decoder
+from swerex_c.remote.wire.protocol import ERROR, GOODBYE, PING, PONG, RESULT, encode, new_decoder
 from swerex_c.runtime.abstract import Command, CommandResponse
 from tests.support.frames_tools import Frames
 from tests.support.processes import Family
@@ -543,17 +543,16 @@ def test_both_event_loops_serve_the_same(tmp_path: Path, loop: str) -> None:
     places = ("--loop", loop, "--port", "0", "--host", "127.0.0.1", "--unix", str(path))
     with serving(tmp_path / "log", *places) as server:
         assert server.post("/execute", command="echo hi", shell=True).json()["stdout"] == "hi\n"
-        hello = encode([HELLO, VERSION, bytes(16), False])
         for wire in (socket.create_connection(("127.0.0.1", server.port)), socket.socket(socket.AF_UNIX)):
             with wire:
                 if wire.family == socket.AF_UNIX:
                     wire.connect(str(path))
                 wire.settimeout(DEADLINE)
-                wire.sendall(upgrade() + hello)
+                wire.sendall(upgrade() + encode([PING, 0]))
                 said = b""
                 while not said.partition(b"\r\n\r\n")[2]:
                     said += wire.recv(65536)
-                assert new_decoder().feed(said.partition(b"\r\n\r\n")[2])[0][:2] == [HELLO, VERSION]
+                assert new_decoder().feed(said.partition(b"\r\n\r\n")[2]) == [[PONG]]
         assert server.terminate() == 0
 
 

@@ -21,14 +21,27 @@ from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.serve import ServeOptions, serve
 from swerex_c.remote.server.service import Service
 from swerex_c.remote.wire import protocol
-from swerex_c.remote.wire.protocol import DATA, HELLO, PIECE, PONG, REQUEST, UP, VERSION, new_decoder
+from swerex_c.remote.wire.protocol import (
+    CHANNEL_HEADER,
+    DATA,
+    PIECE,
+    PONG,
+    REQUEST,
+    SERVER_HEADER,
+    UP,
+    UPGRADE,
+    new_decoder,
+)
 from swerex_c.runtime.local import LocalRuntime
+from tests.support.server_process import upgrade
 from tests.support.wait import DEADLINE, until_async
 
 KEY = "the key of the frames"
 NAME = b"0123456789abcdef"
-UPGRADE = "GET /wire HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: swerex-frames\r\nX-API-Key: {}\r\n\r\n"
-SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: swerex-frames\r\n\r\n"
+SWITCHING = (
+    f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {UPGRADE}\r\n"
+    f"{SERVER_HEADER}: the server\r\n{CHANNEL_HEADER}: new\r\n\r\n"
+).encode()
 SESSION = {"session": "default", "session_type": "bash", "startup_source": []}
 
 encode = _core.FrameEncoder(max_frame=2 * protocol.MAX_FRAME).encode
@@ -270,19 +283,15 @@ class Peer:
 
 
 @contextlib.asynccontextmanager
-async def raw_client(
-    port: int, name: bytes | None = NAME, resumes: bool = False, key: str = KEY
-) -> AsyncIterator[Peer]:
-    """A client that was let in; it has said HELLO, and been answered, unless `name` is None."""
+async def raw_client(port: int, name: bytes = NAME, known: bool = False, key: str = KEY) -> AsyncIterator[Peer]:
+    """A client that was let in; the server knows its channel or not."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     peer = Peer(reader, writer)
     try:
-        writer.write(UPGRADE.format(key).encode())
+        writer.write(upgrade(key=key, channel=name.hex()))
         head = await reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 101 ")
-        if name is not None:
-            peer.send([HELLO, VERSION, name, resumes])
-            assert (await peer.frame())[:2] == [HELLO, VERSION]
+        assert f"\r\n{CHANNEL_HEADER}: {'known' if known else 'new'}\r\n".encode() in head
         yield peer
     finally:
         peer.close()
@@ -300,19 +309,17 @@ def long_request(number: int, method: str, payload: Any) -> list[list[Any]]:
 
 
 @contextlib.asynccontextmanager
-async def raw_server(script: Callable[[Peer], Awaitable[None]], hello: bool = True) -> AsyncIterator[int]:
-    """A server whose connections do what `script` does, after the upgrade and (`hello`) HELLO; yields its port."""
+async def raw_server(script: Callable[[Peer], Awaitable[None]], upgrades: bool = True) -> AsyncIterator[int]:
+    """A server whose connections do what `script` does, after the upgrade if it `upgrades`; yields its port."""
     tasks: set[Any] = set()
 
     async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks.add(asyncio.current_task())
         peer = Peer(reader, writer)
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            if hello:
+            if upgrades:
                 await reader.readuntil(b"\r\n\r\n")
                 writer.write(SWITCHING)
-                assert (await peer.frame())[0] == HELLO
-                peer.send([HELLO, VERSION, "the boot", False, {}])
             await script(peer)
         writer.close()
 
@@ -368,8 +375,12 @@ class Frames:
         self.process = process
         self.decoder = new_decoder()
         self.frames: list[Any] = []
-        self.send([HELLO, VERSION, bytes(16), False])
-        assert self.receive(HELLO)[1] == VERSION
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(upgrade())
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += os.read(process.stdout.fileno(), 1)
+        assert head.startswith(b"HTTP/1.1 101 ")
 
     def send(self, frame: list[Any]) -> None:
         assert self.process.stdin is not None

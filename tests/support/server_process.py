@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -146,8 +147,15 @@ class Background(threading.Thread):
             self.answer = error
 
 
-def upgrade(path: str = "/wire", key: str | None = KEY, version: str = "1.1", **headers: str) -> bytes:
-    fields = {"Host": "x", "Connection": "Upgrade", "Upgrade": "swerex-frames", **headers}
+_channels = itertools.count(1)
+
+
+def upgrade(
+    path: str = "/wire", key: str | None = KEY, version: str = "1.1", channel: str | None = None, **headers: str
+) -> bytes:
+    """The request for frames on a channel, which is a new one without a name."""
+    fields = {"Host": "x", "Connection": "Upgrade", "Upgrade": "swerex-frames/1", **headers}
+    fields.setdefault("X-Swerex-Channel", f"{next(_channels):032x}" if channel is None else channel)
     if key is not None:
         fields["X-API-Key"] = key
     given = {name: value for name, value in fields.items() if value or name == "X-API-Key"}

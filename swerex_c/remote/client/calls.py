@@ -28,7 +28,7 @@ from swerex_c.exceptions import (
     SwerexException,
 )
 from swerex_c.remote.client.base import ANSWER_LIMIT, at_loop_shutdown, too_long
-from swerex_c.remote.client.connect import LONGEST_HEAD, Address, NotFrames, connect, upgrade_error, upgrade_request
+from swerex_c.remote.client.connect import Address, NotFrames, check_upgrade, connect, upgrade_request
 from swerex_c.remote.client.errors import advice
 from swerex_c.remote.wire import file_transfer
 from swerex_c.remote.wire.connection import FrameConnection
@@ -43,12 +43,10 @@ from swerex_c.remote.wire.protocol import (
     ERROR,
     GOODBYE,
     HEARTBEAT,
-    HELLO,
     PING,
     REQUEST,
     RESULT,
     UP,
-    VERSION,
     decode_payload,
     encode_message,
 )
@@ -59,7 +57,7 @@ __all__ = ["ClientChannel"]
 T = TypeVar("T")
 
 _CONNECT_SECONDS = 10.0
-"""Timeout of one attempt to connect, until the server's HELLO, in seconds."""
+"""Timeout of one attempt to connect, until the server has upgraded the connection, in seconds."""
 
 _GOODBYE_SECONDS = 0.5
 """Seconds to wait after GOODBYE for the server to close the connection, before the client aborts it."""
@@ -111,7 +109,7 @@ class ClientChannel:
         self.instance_id: str | None = None
         """Id of the server process; None before the first connection."""
         self._reconnect_seconds = reconnect_seconds
-        self._name = os.urandom(16)
+        self._name = os.urandom(16).hex()
         self._calls: dict[int, _Call] = {}
         self._last_id = 0
         self._given_up: list[int] = []
@@ -119,7 +117,6 @@ class ClientChannel:
         self._connection: ClientConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._skip_pause = asyncio.Event()
-        self._opened = False
         self.closed = False
         """True if the channel was closed, by the runtime or at the end of its loop."""
         self._outage_began: float | None = None
@@ -390,9 +387,9 @@ class ClientChannel:
                 self._settle(call, error)
 
     async def _open(self) -> ClientConnection:
-        """Open a connection and wait for the server's HELLO."""
+        """Open a connection and wait until the server has upgraded it."""
         address = self.address
-        connection = ClientConnection(self, upgrade_request(address))
+        connection = ClientConnection(self, upgrade_request(address, self._name))
         try:
             await connect(self.loop, address, connection)
             await connection.ready
@@ -419,7 +416,6 @@ class ClientChannel:
                 msg = f"The server {self.address} no longer knows of this {call.method}; it may have been carried out"
                 self._settle(call, ResultLostError(msg))
         self.instance_id = instance_id
-        self._opened = True
         if self.closed:
             connection.abort()
             return
@@ -571,49 +567,35 @@ class ClientChannel:
 class ClientConnection(FrameConnection):
     """Client end of one frame connection, including the HTTP upgrade."""
 
-    def __init__(self, channel: ClientChannel, request: bytes | None):
-        super().__init__()
+    def __init__(self, channel: ClientChannel, request: bytes):
+        super().__init__(b"HTTP/")
         self._channel = channel
         self._request = request
-        self._head: bytearray | None = None if request is None else bytearray()
         self.instance_id = ""
         self.known = False
         self.gone = asyncio.Event()
         self.ready: asyncio.Future[None] = channel.loop.create_future()
-        self.handlers[HELLO] = self._hello
-        self.handlers[GOODBYE] = self._goodbye
+        self.handlers |= {
+            RESULT: channel.result,
+            ERROR: channel.result,
+            DATA: channel.data,
+            END: channel.end,
+            CREDIT: channel.credit,
+            GOODBYE: self._goodbye,
+        }
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        if self._request is not None:
-            transport.write(self._request)
-        else:
-            self._say_hello()
+        transport.write(self._request)
 
-    def _say_hello(self) -> None:
-        self.send([HELLO, VERSION, self._channel._name, self._channel._opened])
-
-    def data_received(self, data: bytes | memoryview) -> None:
-        if self.closing:
-            return
-        if self._head is None:
-            FrameConnection.data_received(self, data)
-            return
-        self._head += data
-        end = self._head.find(b"\r\n\r\n")
-        if end < 0:
-            if len(self._head) > LONGEST_HEAD or not self._head.startswith(b"HTTP/"[: len(self._head)]):
-                self.fail(NotFrames("The server's response is not HTTP"))
-            return
-        head, rest = bytes(self._head[:end]), bytes(self._head[end + 4 :])
-        error = upgrade_error(head, rest)
-        if error is not None:
+    def head_received(self, head: bytes, rest: bytes) -> None:
+        try:
+            self.instance_id, self.known = check_upgrade(head, rest)
+        except (NotFrames, SwerexException) as error:
             self.fail(error)
-            return
-        self._head = None
-        self._say_hello()
-        if rest:
-            FrameConnection.data_received(self, rest)
+        else:
+            if not self.ready.done():
+                self.ready.set_result(None)
 
     def lost(self, error: BaseException) -> None:
         self.gone.set()
@@ -623,13 +605,15 @@ class ClientConnection(FrameConnection):
         self._channel.lost(self, error)
 
     def _explained(self, error: BaseException) -> BaseException:
-        """Return the error for a missing HELLO, with the likely cause if there is one."""
+        """Return the error for a missing head, with the likely cause if there is one."""
         address = self._channel.address
-        if address.command and isinstance(error, ProtocolError):
+        if address.command:
+            if isinstance(error, ConnectionLostError):
+                return ConnectionLostError("the program ended without a response; its standard error may say why")
             hint = "does it, or a startup file there, print something?"
             return ProtocolError(f"What came from {address} is not what `swerex-remote --stdio` says ({hint}): {error}")
-        if address.command and isinstance(error, ConnectionLostError):
-            return ConnectionLostError("the program ended without a response; its standard error may say why")
+        if isinstance(error, ProtocolError):
+            return NotFrames(str(error))
         nothing_came = self._head is not None and not self._head
         if nothing_came and not address.tls and isinstance(error, ConnectionLostError):
             return ConnectionLostError("the connection was closed without a response; an https server needs https://")
@@ -646,25 +630,6 @@ class ClientConnection(FrameConnection):
             self._flush()
             self.closing = True
             self._loop.call_later(_GOODBYE_SECONDS, self.transport.abort)
-
-    def _hello(self, frame: list[Any]) -> None:
-        _, version, instance_id, known, _ = frame
-        if version != VERSION or not isinstance(instance_id, str):
-            raise ProtocolError(f"The server speaks version {version!r:.20} of the protocol; this is {VERSION}")
-        self.instance_id, self.known = instance_id, bool(known)
-        channel = self._channel
-        del self.handlers[HELLO]
-        self.handlers.update(
-            {
-                RESULT: channel.result,
-                ERROR: channel.result,
-                DATA: channel.data,
-                END: channel.end,
-                CREDIT: channel.credit,
-            }
-        )
-        if not self.ready.done():
-            self.ready.set_result(None)
 
     def _goodbye(self, frame: list[Any]) -> None:
         self.fail(ConnectionLostError(f"the server ended it: {frame[1]!s:.300}"))

@@ -15,16 +15,13 @@ from swerex_c.exceptions import AuthenticationError, ConnectionLostError, Invali
 from swerex_c.remote.client.base import is_loopback
 from swerex_c.remote.client.errors import NotFrames
 from swerex_c.remote.wire.connection import FdTransport, FrameConnection
-from swerex_c.remote.wire.protocol import UPGRADE
+from swerex_c.remote.wire.protocol import CHANNEL_HEADER, SERVER_HEADER, UPGRADE
 from swerex_c.utils.threads import start_thread
 
-__all__ = ["LONGEST_HEAD", "Address", "NotFrames", "behind_proxy", "connect", "upgrade_error", "upgrade_request"]
+__all__ = ["Address", "NotFrames", "behind_proxy", "check_upgrade", "connect", "upgrade_request"]
 
 _NEXT_ADDRESS = 0.25
 """Seconds to wait for a connection to one address of a host before the next one is tried as well (RFC 8305)."""
-
-LONGEST_HEAD = 64 << 10
-"""Maximum size of the status line and headers of an HTTP response, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -66,22 +63,19 @@ class Address:
         return self.unix or f"{self.host}:{self.port}"
 
 
-def upgrade_request(address: Address) -> bytes | None:
-    """Return the HTTP upgrade request for frames (RFC 9110, section 7.8).
-
-    Return None for a program, which needs none.
+def upgrade_request(address: Address, channel: str) -> bytes:
+    """Return the HTTP upgrade request for frames on a channel.
 
     Raises:
         InvalidInputError: if the address or a header contains a line break or NUL.
     """
-    if address.command:
-        return None
     host = f"[{address.host}]" if ":" in address.host else address.host
     lines = [
         f"GET {address.path.rstrip('/')}/wire HTTP/1.1",
-        f"Host: {host or 'localhost'}:{address.port}" if not address.unix else "Host: localhost",
+        f"Host: {host}:{address.port}" if not address.unix and not address.command else "Host: localhost",
         "Connection: Upgrade",
         f"Upgrade: {UPGRADE}",
+        f"{CHANNEL_HEADER}: {channel}",
         *(f"{name}: {value}" for name, value in address.headers.items()),
     ]
     text = "\r\n".join(lines)
@@ -90,26 +84,30 @@ def upgrade_request(address: Address) -> bytes | None:
     return text.encode("utf-8", "surrogateescape") + b"\r\n\r\n"
 
 
-def upgrade_error(head: bytes, rest: bytes) -> BaseException | None:
-    """Return the error for a refused upgrade, or None if `head` accepts it.
+def check_upgrade(head: bytes, rest: bytes) -> tuple[str, bool]:
+    """Return the server's instance id from its response to an upgrade request, and whether it knows the channel.
 
     Args:
         rest: the part of the body received so far.
+
+    Raises:
+        NotFrames: if the server does not support frames.
+        AuthenticationError: if it refuses the key.
+        ConnectionLostError: if it has no room now.
     """
-    lines = head.split(b"\r\n")
-    words = lines[0].split(b" ", 2)
-    if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit() or len(words[1]) != 3:
-        return NotFrames("The server's response is not HTTP")
-    status = int(words[1])
-    names = [line.partition(b":") for line in lines[1:]]
-    if status == 101 and any(n.lower() == b"upgrade" and v.strip() == UPGRADE.encode() for n, _, v in names):
-        return None
-    if status in (401, 403):
-        return AuthenticationError(f"The server refuses the key (HTTP status {status})")
-    if status in (429, 502, 503, 504, 511):
+    status_line, *lines = head.decode("latin-1").split("\r\n")
+    words = status_line.split(" ", 2)
+    status = words[1] if len(words) > 1 else ""
+    if status in ("401", "403"):
+        raise AuthenticationError(f"The server refuses the key (HTTP status {status})")
+    if status in ("429", "502", "503", "504", "511"):
         text = rest[:300].decode(errors="replace")
-        return ConnectionLostError(f"the server is too busy (HTTP status {status}) {text}")
-    return NotFrames(f"HTTP status {status}")
+        raise ConnectionLostError(f"the server is too busy (HTTP status {status}) {text}")
+    fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    server, channel = fields.get(SERVER_HEADER.lower()), fields.get(CHANNEL_HEADER.lower())
+    if status != "101" or fields.get("upgrade") != UPGRADE or not server or not channel:
+        raise NotFrames(f"HTTP status {status[:100]}")
+    return server, channel == "known"
 
 
 def behind_proxy(url: str) -> bool:

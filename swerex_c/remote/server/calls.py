@@ -24,7 +24,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from swerex_c import _core
-from swerex_c._version import __version__
 from swerex_c.exceptions import (
     InvalidInputError,
     ProtocolError,
@@ -48,13 +47,10 @@ from swerex_c.remote.wire.protocol import (
     ERROR,
     GOODBYE,
     HEARTBEAT,
-    HELLO,
     PIECE,
-    PING,
     REQUEST,
     RESULT,
     UP,
-    VERSION,
     decode_payload,
     encode_message,
 )
@@ -73,9 +69,6 @@ _AT_ONCE = 64
 
 _SHARE = 4
 """A client may have this part of `Limits.result_bytes` in responses that it has not read, whatever other clients do."""
-
-_FIRST_FRAME = 10.0
-"""Seconds for a new connection to send HELLO, which names its channel."""
 
 _RUNS = ("run_in_session", "stream_in_session")
 
@@ -324,7 +317,7 @@ class ServerCall(Request):
 class ServerChannel:
     """The requests of one client and their responses, over successive connections."""
 
-    def __init__(self, registry: Registry, name: bytes, connection: ServerConnection):
+    def __init__(self, registry: Registry, name: str, connection: ServerConnection):
         self.registry = registry
         self.name = name
         self.connection: ServerConnection | None = connection
@@ -468,7 +461,7 @@ class Registry:
         self.loop = asyncio.get_running_loop()
         self.logs_all = logs.LOGGER.isEnabledFor(logging.DEBUG)
         """True if successful requests are logged too."""
-        self.channels: dict[bytes, ServerChannel] = {}
+        self.channels: dict[str, ServerChannel] = {}
         self.connections: set[ServerConnection] = set()
         self.ending = False
         """True if the server is shutting down. It then refuses channels: their requests are being cancelled."""
@@ -477,18 +470,23 @@ class Registry:
     def new_connection(self) -> ServerConnection:
         return ServerConnection(self)
 
-    def open(self, name: bytes, connection: ServerConnection) -> tuple[ServerChannel, bool]:
-        """Return the channel of this name, and whether it existed before."""
+    def open(self, name: str, connection: ServerConnection) -> bool:
+        """Make `connection` that of the channel `name`; return whether the channel existed before.
+
+        Raises:
+            ServerLimitError: if there are too many channels, or the server shuts down.
+        """
         if self.ending:
             raise ServerLimitError(_ENDING)
         channel = self.channels.get(name)
-        if channel is not None:
+        if known := channel is not None:
             channel.attach(connection)
-            return channel, True
-        if len(self.channels) >= 2 * self.service.limits.connections:
-            self._forget_oldest()
-        channel = self.channels[name] = ServerChannel(self, name, connection)
-        return channel, False
+        else:
+            if len(self.channels) >= 2 * self.service.limits.connections:
+                self._forget_oldest()
+            channel = self.channels[name] = ServerChannel(self, name, connection)
+        connection.use(channel)
+        return known
 
     def _forget_oldest(self) -> None:
         lonely = [channel for channel in self.channels.values() if channel.connection is None and channel.idle]
@@ -547,8 +545,8 @@ class Registry:
 class ServerConnection(FrameConnection):
     """The server's end of one connection, after authentication."""
 
-    def __init__(self, registry: Registry):
-        super().__init__()
+    def __init__(self, registry: Registry, head: bytes | None = None):
+        super().__init__(head)
         self.registry = registry
         self.channel: ServerChannel | None = None
         self.client = ""
@@ -556,7 +554,6 @@ class ServerConnection(FrameConnection):
         self._last = time.monotonic()
         self._backlog: deque[Any] = deque()
         """Received frames that are not handled yet; reading is paused while there are any."""
-        self.handlers[HELLO] = self._hello
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -612,7 +609,7 @@ class ServerConnection(FrameConnection):
         if self.heard:
             self.heard = False
             self._last = now
-        elif now - self._last > (_SILENCE if self.channel is not None else _FIRST_FRAME):
+        elif now - self._last > _SILENCE:
             self.abort()
 
     def shutdown(self) -> None:
@@ -620,32 +617,19 @@ class ServerConnection(FrameConnection):
             self.send([GOODBYE, _ENDING])
             self.close()
 
-    # -- frames
+    def use(self, channel: ServerChannel) -> None:
+        """Pass the frames to `channel`."""
+        self.channel = channel
+        self.handlers |= {
+            REQUEST: channel.request,
+            CANCEL: channel.cancel,
+            CREDIT: channel.credit,
+            DATA: channel.data,
+            END: channel.end_of_stream,
+            GOODBYE: self._goodbye,
+        }
 
-    def _hello(self, frame: list[Any]) -> None:
-        _, version, name, _ = frame
-        if version != VERSION or not isinstance(name, bytes) or len(name) != 16:
-            raise ProtocolError(f"The client speaks version {version!r:.20} of the protocol; this is {VERSION}")
-        self.handlers.pop(HELLO)
-        service = self.registry.service
-        try:
-            self.channel, known = self.registry.open(name, self)
-        except ServerLimitError as error:
-            self.send([GOODBYE, str(error)])
-            self.close()
-            return
-        self.send([HELLO, VERSION, service.instance_id, known, {"version": __version__}])
-        self.handlers.update(
-            {
-                REQUEST: self.channel.request,
-                CANCEL: self.channel.cancel,
-                CREDIT: self.channel.credit,
-                DATA: self.channel.data,
-                END: self.channel.end_of_stream,
-                PING: self._ping,
-                GOODBYE: self._goodbye,
-            }
-        )
+    # -- frames
 
     def _ping(self, frame: list[Any]) -> None:
         super()._ping(frame)

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.client
-import io
 import resource
 import socket
 from collections.abc import Callable
@@ -23,17 +21,15 @@ from uvicorn.server import ServerState
 
 from swerex_c.exceptions import ServerLimitError
 from swerex_c.remote.server import logs
-from swerex_c.remote.wire.protocol import SERVER_HEADER, UPGRADE
+from swerex_c.remote.server.upgrade import switching, upgrade_fields
+from swerex_c.remote.wire.protocol import CHANNEL_HEADER, HEAD_BYTES
 
 if TYPE_CHECKING:
     from swerex_c.remote.server.calls import Registry
     from swerex_c.remote.server.limits import Limits
     from swerex_c.remote.server.service import Service
 
-__all__ = ["HEAD_BYTES", "Connections", "FirstHead"]
-
-HEAD_BYTES = 64 << 10
-"""Maximum size of the first head of a connection, in bytes."""
+__all__ = ["Connections", "FirstHead"]
 
 _TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
@@ -104,6 +100,8 @@ class FirstHead(asyncio.Protocol):
         self._socket = accepted
         self._received = bytearray()
         self._http: Any = None
+        self._refusal: ServerLimitError | None = None
+        """Why the connection cannot stay, for the answer of the app."""
         self._timer = connections.enter(self)
 
     def admit(self) -> None:
@@ -112,6 +110,8 @@ class FirstHead(asyncio.Protocol):
         Raises:
             ServerLimitError: if the server has as many such connections as it allows.
         """
+        if self._refusal is not None:
+            raise self._refusal
         if self in self._connections.waiting:
             self._connections.admit(self)
             self._timer.cancel()
@@ -165,55 +165,43 @@ class FirstHead(asyncio.Protocol):
             self.transport.close()
         elif end < 0 and received[:1].isupper():
             return  # the head is incomplete
-        elif self._is_upgrade(received[:end]):
-            self._upgrade(received[end + len(_HEAD_END) :])
+        elif (fields := self._upgrade_with_key(received[:end])) and (head := self._open(fields)):
+            self._hand_over(head, received[end + len(_HEAD_END) :])
         else:  # uvicorn also answers what is no HTTP at all
             self._received.clear()
             self._http = self._connections.new_http({"connection": self})
             self._http.connection_made(self.transport)
             self._http.data_received(received)
 
-    def _is_upgrade(self, head: bytes) -> bool:
-        """Admit the connection if the head asks for frames and has the key; the app refuses all others."""
-        fields = _upgrade_fields(head)
+    def _upgrade_with_key(self, head: bytes) -> Message | None:
+        """Return the headers if the head asks for frames and has the key; the app refuses all others."""
+        fields = upgrade_fields(head)
         keys = [] if fields is None else fields.get_all("X-API-Key", [])
         if len(keys) != 1 or self._connections.service.refusal(keys[0].strip().encode("latin-1")) is not None:
-            return False
+            return None
+        return fields
+
+    def _open(self, fields: Message) -> bytes:
+        """Open the channel that an upgrade request names; return the response, or nothing if the app is to refuse."""
+        registry = self._connections.registry
+        self._frames = registry.new_connection()
         try:
             self.admit()
-        except ServerLimitError:
-            return False
-        return True
+            return switching(self._connections.service.instance_id, registry.open(fields[CHANNEL_HEADER], self._frames))
+        except ServerLimitError as error:
+            self._refusal = error
+            return b""
 
-    def _upgrade(self, rest: bytes) -> None:
+    def _hand_over(self, head: bytes, rest: bytes) -> None:
+        """Give the connection to the protocol of frames."""
         self.leave()
-        transport, service = self.transport, self._connections.service
+        transport = self.transport
         logs.connected(transport.get_extra_info("peername"), "frames")
-        lines = ("HTTP/1.1 101 Switching Protocols", "Connection: Upgrade", f"Upgrade: {UPGRADE}",
-                 f"{SERVER_HEADER}: {service.instance_id}", "", "")  # fmt: skip
-        transport.write("\r\n".join(lines).encode())
-        connection = self._connections.registry.new_connection()
+        transport.write(head)
         # A transport may choose how it reads from its protocol when reading begins, so pause during the change.
         transport.pause_reading()
-        transport.set_protocol(connection)
-        connection.connection_made(transport)
+        transport.set_protocol(self._frames)
+        self._frames.connection_made(transport)
         transport.resume_reading()
         if rest:
-            connection.data_received(rest)
-
-
-def _upgrade_fields(head: bytes) -> Message | None:
-    """Return the headers if the head asks for the frame protocol, else None."""
-    request, _, fields = head.partition(b"\r\n")
-    words = request.split(b" ")
-    if len(words) != 3 or words[0] != b"GET" or words[2] != b"HTTP/1.1":
-        return None
-    if not words[1].partition(b"?")[0].endswith(b"/wire"):
-        return None
-    try:
-        headers = http.client.parse_headers(io.BytesIO(fields + _HEAD_END))
-    except http.client.HTTPException:
-        return None
-    tokens = ",".join(headers.get_all("Connection", [])).lower().split(",")
-    asked = headers.get("Upgrade", "").strip().lower() == UPGRADE and "upgrade" in map(str.strip, tokens)
-    return headers if asked else None
+            self._frames.data_received(rest)

@@ -17,8 +17,9 @@ from uvicorn.config import Config
 from swerex_c.exceptions import NotAvailableError, ResourceError
 from swerex_c.remote.server import logs, output
 from swerex_c.remote.server.accept import Acceptor
-from swerex_c.remote.server.connections import HEAD_BYTES, Connections
+from swerex_c.remote.server.connections import Connections
 from swerex_c.remote.server.listeners import ListenAddresses, Listeners, ServeOptions
+from swerex_c.remote.wire.protocol import HEAD_BYTES
 
 if TYPE_CHECKING:
     from swerex_c.remote.server.calls import Registry

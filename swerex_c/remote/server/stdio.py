@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import asyncio
 
+from swerex_c.exceptions import ProtocolError
 from swerex_c.remote.server.calls import Registry, ServerConnection
 from swerex_c.remote.server.service import Service
+from swerex_c.remote.server.upgrade import switching, upgrade_fields
 from swerex_c.remote.wire.connection import FdTransport
+from swerex_c.remote.wire.protocol import CHANNEL_HEADER
 
 __all__ = ["serve_stdio"]
 
@@ -18,8 +21,16 @@ class _OnlyConnection(ServerConnection):
     """The only connection of a server; it sets `gone` when it is lost."""
 
     def __init__(self, registry: Registry):
-        super().__init__(registry)
+        super().__init__(registry, b"GET ")
         self.gone = asyncio.Event()
+
+    def head_received(self, head: bytes, rest: bytes) -> None:
+        fields = upgrade_fields(head)
+        if fields is None:
+            self.fail(ProtocolError("The request is not one for frames"))
+        else:
+            known = self.registry.open(fields[CHANNEL_HEADER], self)
+            self.transport.write(switching(self.registry.service.instance_id, known))
 
     def lost(self, error: BaseException) -> None:
         super().lost(error)

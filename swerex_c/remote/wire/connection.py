@@ -18,7 +18,7 @@ from typing import Any
 
 from swerex_c import _core
 from swerex_c.exceptions import ConnectionLostError, ProtocolError
-from swerex_c.remote.wire.protocol import DATA, PIECE, PING, PONG, encode, new_decoder
+from swerex_c.remote.wire.protocol import DATA, HEAD_BYTES, PIECE, PING, PONG, encode, new_decoder
 
 __all__ = ["FdTransport", "FrameConnection"]
 
@@ -72,12 +72,16 @@ _buffers = _Buffers()
 class FrameConnection(asyncio.BufferedProtocol):
     """Connection that sends and receives frames.
 
-    A subclass adds `handlers`, by kind of frame, and overrides `lost`.
+    A subclass adds `handlers`, by kind of frame, and overrides `lost`; and `head_received` if an HTTP head comes before
+    the frames.
+
+    Args:
+        head: how the head begins that comes first; None if there is none.
     """
 
     handlers: dict[int, Callable[[list[Any]], None]]
 
-    def __init__(self) -> None:
+    def __init__(self, head: bytes | None = None) -> None:
         self.transport: Any = None
         self.paused = False
         self.heard = True
@@ -85,6 +89,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         self.closing = False
         self.spare: deque[bytearray] = deque(maxlen=_SPARE)
         """Buffers to reuse for long pieces. Users of the pieces append them, from any thread."""
+        self._head_start = head
+        self._head: bytearray | None = None if head is None else bytearray()
         self._piece: _Piece | None = None
         self.error: BaseException | None = None
         self._decoder = new_decoder()
@@ -120,7 +126,11 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def data_received(self, data: bytes | memoryview) -> None:
         """Decode and handle received bytes. `data` is not used after the call."""
+        if self.closing:
+            return  # TLS still delivers buffered data
         self.heard = True
+        if self._head is not None:
+            data = self._read_head(data)
         if (piece := self._piece) is not None:
             data = piece.take(data)
             if piece.rest:
@@ -137,6 +147,18 @@ class FrameConnection(asyncio.BufferedProtocol):
         if _DATA_HEADER.size <= decoder.pending <= len(data):
             self._begin_piece(data[-decoder.pending :])
         self.handle(frames)
+
+    def _read_head(self, data: bytes | memoryview) -> bytes:
+        """Collect the head, pass it on when it is complete, and return what came behind it."""
+        assert self._head is not None and self._head_start is not None
+        self._head += data
+        head, end, rest = bytes(self._head).partition(b"\r\n\r\n")
+        if not head.startswith(self._head_start[: len(head)]) or len(head) > HEAD_BYTES:
+            self.fail(ProtocolError(f"What came is no HTTP head: {head[:60]!r}"))
+        elif end:
+            self._head = None
+            self.head_received(head, rest)
+        return rest if not self.closing else b""
 
     def _begin_piece(self, data: bytes | memoryview) -> None:
         """Start to receive a long piece without the decoder; `data` is the incomplete frame that the decoder holds."""
@@ -194,6 +216,9 @@ class FrameConnection(asyncio.BufferedProtocol):
             self._waiting.popleft()()
 
     # -- methods for subclasses and users of the connection
+
+    def head_received(self, head: bytes, rest: bytes) -> None:
+        """Handle the HTTP head that came before the frames; `rest` came with it."""
 
     def lost(self, error: BaseException) -> None:
         """Handle the end of the connection, for the reason `error`.

@@ -1,18 +1,20 @@
 """Frame protocol between client and server: frames, constants and payloads.
 
-A connection transports frames in both directions (`csrc/swx_frame.h`: a length and one msgpack value). Each frame is an
-array whose first item is its kind. A client opens a *channel*, named by 16 random bytes, and numbers its requests on it
-from 1 up. A request and all frames that belong to it are an *exchange*. A channel outlives its connection: a client
-that lost the connection opens another one, names the channel, and resends the unanswered requests. The server executes
-a request number only once. If the number arrives again, both ends send its streams again from the last credit on, and
-drop what they have.
+A client asks in an HTTP upgrade request (RFC 9110, section 7.8) to the path `wire` for a connection, also over a unix
+socket or the standard streams of a program. Behind the heads, the connection transports frames in both directions
+(`csrc/swx_frame.h`: a length and one msgpack value). Each frame is an array whose first item is its kind.
+
+The request names a *channel* by 32 hexadecimal digits in CHANNEL_HEADER, and the client numbers its requests on it from
+1 up. The response says there whether the channel is "new" or "known", and in SERVER_HEADER which server process it is.
+A request and all frames that belong to it are an *exchange*. A channel outlives its connection: a client that lost the
+connection opens another one, names the channel, and resends the unanswered requests. The server executes a request
+number only once. If the number arrives again, both ends send its streams again from the last credit on, and drop what
+they have.
 
     client to server
-      HELLO    version, channel, resumes       the first frame; `resumes`: the channel was open before
       REQUEST  id, method, floor, payload      floor: the lowest id whose response the client still waits for
       CANCEL   id                              the client no longer waits for the request; the server ends it
     server to client
-      HELLO    version, boot, known, options   boot: `Service.instance_id`; known: the server still has the channel
       RESULT   id, payload                     sent after the DATA of DOWN and ANSWER
       ERROR    id, payload                     likewise; payload: see `exceptions`
     both
@@ -44,8 +46,8 @@ from swerex_c import _core
 
 __all__ = [
     "ANSWER",
-    "SERVER_HEADER",
     "CANCEL",
+    "CHANNEL_HEADER",
     "CREDIT",
     "DATA",
     "DOWN",
@@ -53,7 +55,7 @@ __all__ = [
     "ERROR",
     "GOODBYE",
     "HEARTBEAT",
-    "HELLO",
+    "HEAD_BYTES",
     "INLINE",
     "MAX_FRAME",
     "PIECE",
@@ -61,9 +63,9 @@ __all__ = [
     "PONG",
     "REQUEST",
     "RESULT",
+    "SERVER_HEADER",
     "UP",
     "UPGRADE",
-    "VERSION",
     "WINDOW",
     "decode_payload",
     "encode",
@@ -71,14 +73,19 @@ __all__ = [
     "new_decoder",
 ]
 
-VERSION = 1
-UPGRADE = "swerex-frames"
-"""Protocol name in the HTTP upgrade request (RFC 9110, section 7.8) that a client sends to the path `wire`."""
+UPGRADE = "swerex-frames/1"
+"""Protocol name and version in the HTTP upgrade request."""
+
+CHANNEL_HEADER = "X-Swerex-Channel"
+"""HTTP header with the name of a channel; in a response, "new" or "known"."""
 
 SERVER_HEADER = "X-Swerex-Server"
 """HTTP header with a server process's `Service.instance_id`; in a request, of the only process that may execute it."""
 
-HELLO, REQUEST, CANCEL, RESULT, ERROR, DATA, END, CREDIT, PING, PONG, GOODBYE = range(11)
+HEAD_BYTES = 64 << 10
+"""Maximum bytes of the head of an HTTP request or response."""
+
+REQUEST, CANCEL, RESULT, ERROR, DATA, END, CREDIT, PING, PONG, GOODBYE = range(10)
 UP, DOWN, ANSWER = range(3)
 
 WINDOW = 4 << 20
