@@ -9,9 +9,9 @@
 
 #include "swx_job_notice.h"
 
-enum { LOOKS_AT_ONCE = 12 };     /* a shell needs some microseconds from its prompt to its read */
-enum { NOTICE_LIMIT = 1 << 20 }; /* output that is searched for job notices */
-enum { SYNC_NEWLINES = 8 };      /* empty lines that are typed for those who may read the terminal besides the shell */
+enum { LOOKS_AT_ONCE = 12 };      /* a shell needs some microseconds from its prompt to its read */
+enum { NOTICE_LIMIT = 16 << 20 }; /* output that is searched for job notices, which takes some milliseconds */
+enum { SYNC_NEWLINES = 8 };       /* empty lines that are typed for those who may read the terminal besides the shell */
 static const int64_t CALM = 5 * MS;
 static const int64_t HELPER_LIMIT = 1000 * MS; /* for the reader of the shell's stdout to begin: it may never do */
 static const int64_t HELPER_END = 3000 * MS;   /* for all of it: others may print without end */
