@@ -139,9 +139,10 @@ class Connection:
 class Served:
     """A server in this event loop."""
 
-    def __init__(self, service: Service, port: int):
+    def __init__(self, service: Service, port: int, stop: asyncio.Event):
         self.service = service
         self.port = port
+        self.stop = stop
 
     async def connect(self, first: bytes = b"", **tls: Any) -> Connection:
         connection = Connection(*await asyncio.open_connection("127.0.0.1", self.port, **tls))
@@ -172,7 +173,7 @@ async def serving(tls: tuple[Path, Path] | None = None, **limits: Any) -> AsyncI
     await asyncio.wait_for(ready.wait(), DEADLINE)
     try:
         assert listeners.addresses.port is not None
-        yield Served(service, listeners.addresses.port)
+        yield Served(service, listeners.addresses.port, stop)
     finally:
         stop.set()
         await asyncio.wait_for(served, DEADLINE)
@@ -426,3 +427,17 @@ async def test_peers_are_told_when_the_server_ends() -> None:
     assert await idle.ended() == b""
     connection.close()
     idle.close()
+
+
+@pytest.mark.usefixtures("parser")
+async def test_who_asks_while_the_server_ends_is_answered_and_goes() -> None:
+    async with serving() as server:
+        connection = await server.connect(head("/late")[:-2])
+        await settle()
+        with server.service.counted("execute"):  # the server waits for it
+            server.stop.set()
+            await until_async(lambda: server.service.ending)
+            await connection.send(b"\r\n")
+            assert await connection.answer() == (200, {"path": "/late", "size": 0})
+            assert await connection.ended() == b""
+    connection.close()

@@ -49,6 +49,7 @@ class Connections:
         """Connections that have not sent the key, the oldest first, with the loop time at which each was accepted."""
         self.http = ServerState()
         """The connections that uvicorn's protocols have, and the tasks of their requests."""
+        self.ending = False
         self.new_http: Callable[[dict[str, Any]], asyncio.Protocol]
         """Factory of uvicorn's protocol for one connection; its argument is the `state` of each request's scope."""
 
@@ -74,6 +75,12 @@ class Connections:
         if self.service.connections - len(self.waiting) >= min(self._limits.connections, self._descriptors // 2):
             raise ServerLimitError("The server has as many connections as it allows: try again later")
         del self.waiting[connection]
+
+    def shutdown(self) -> None:
+        """Close idle HTTP connections now, and the others after their next response."""
+        self.ending = True
+        for uvicorns in list(self.http.connections):
+            uvicorns.shutdown()
 
     async def abort(self) -> None:
         """Abort all HTTP connections, then cancel requests that still run.
@@ -165,13 +172,15 @@ class FirstHead(asyncio.Protocol):
             self.transport.close()
         elif end < 0 and received[:1].isupper():
             return  # the head is incomplete
-        elif (fields := self._upgrade_with_key(received[:end])) and (head := self._open(fields)):
+        elif end >= 0 and (fields := self._upgrade_with_key(received[:end])) and (head := self._open(fields)):
             self._hand_over(head, received[end + len(_HEAD_END) :])
         else:  # uvicorn also answers what is no HTTP at all
             self._received.clear()
             self._http = self._connections.new_http({"connection": self})
             self._http.connection_made(self.transport)
             self._http.data_received(received)
+            if self._connections.ending:
+                self._http.shutdown()
 
     def _upgrade_with_key(self, head: bytes) -> Message | None:
         """Return the headers if the head asks for frames and has the key; the app refuses all others."""

@@ -92,8 +92,7 @@ async def _end(connections: Connections, graceful: float) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + graceful * 0.8
     service, http = connections.service, connections.http
-    for connection in list(http.connections):
-        connection.shutdown()  # idle connections close now, the others after their response
+    connections.shutdown()
     try:
         async with asyncio.timeout_at(deadline):
             await service.shutdown()
