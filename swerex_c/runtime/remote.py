@@ -7,9 +7,7 @@ libraries are imported with the first call.
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from urllib.parse import urlsplit, urlunsplit
 
@@ -40,9 +38,6 @@ _ORDINARY = (SwerexException, OSError, UnicodeError)
 
 _REFUSALS = 3
 """Number of refusals of the key in a row before it counts as wrong: an earlier server may have had the same address."""
-
-_FRAMES_AGAIN = (5.0, 300.0)
-"""Initial and maximum seconds until frames are retried with a server that did not support them; doubled each time."""
 
 
 class KeyRefusedError(AuthenticationError, TimeoutError):
@@ -79,12 +74,8 @@ class RemoteRuntime(AbstractRuntime):
         self.logger = logger or get_logger("rex-runtime")
         self._json_client: JsonClient | None = None
         self._wire_client: WireClient | None = None
-        self._wire_key: tuple[Any, ...] = ()
         self._speaks_frames = self._config.wire != "json"
-        self._frames_again = math.inf
-        """Monotonic time at which to retry frames with a server that did not support them: that may have been another
-        server, or one that was about to exit."""
-        self._frames_pause = 0.0
+        """False once a server that did not support frames has answered over HTTP."""
         if not self._config.host.startswith(("http://", "https://", "unix://")):
             self.logger.warning("Host %s does not start with http, adding http://", self._config.host)
             self._config.host = f"http://{self._config.host}"
@@ -111,64 +102,44 @@ class RemoteRuntime(AbstractRuntime):
         return urlunsplit(parts._replace(netloc=f"{parts.netloc}:{self._config.port}"))
 
     @property
-    def _wire(self) -> WireClient | None:
-        """Return the client for frames; None if the server or a proxy supports HTTP only."""
-        if not self._speaks_frames:
-            if time.monotonic() < self._frames_again:
-                return None
-            self._speaks_frames = True
-        config = self._config
-        key = (config.host, config.port, config.auth_token)
-        if self._wire_client is None or self._wire_key != key:
+    def _wire(self) -> WireClient:
+        if self._wire_client is None:
+            from swerex_c.remote.client.connect import Address
+            from swerex_c.remote.client.frames import WireClient
+
+            config = self._config
+            command = config.command
+            address = Address.of(self._api_url, self._headers) if command is None else Address(command=tuple(command))
             with _creating:
-                if self._wire_client is None or self._wire_key != key:
-                    self._wire_client = self._new_wire()
-                    self._wire_key = key
+                if self._wire_client is None:
+                    self._wire_client = WireClient(address, config.reconnect_timeout, config.answer_limit)
         return self._wire_client
-
-    def _new_wire(self) -> WireClient | None:
-        from swerex_c.remote.client.connect import Address, behind_proxy
-        from swerex_c.remote.client.frames import WireClient
-
-        config = self._config
-        if config.command is not None:
-            return WireClient(Address(command=tuple(config.command)), config.reconnect_timeout, config.answer_limit)
-        address = Address.of(self._api_url, self._headers)
-        if config.wire == "auto" and behind_proxy(self._api_url):
-            self._speaks_frames = False
-            return None
-        return WireClient(address, config.reconnect_timeout, config.answer_limit)
-
-    def _fall_back(self, error: Exception) -> None:
-        """Switch to JSON because the server does not support frames, or raise if the configuration forbids JSON."""
-        if self._config.wire == "msgpack" or self._config.command is not None or self._api_url.startswith("unix:"):
-            from swerex_c.exceptions import NotSupportedError
-
-            raise NotSupportedError(f"The server {self._api_url} does not speak msgpack frames: {error}") from None
-        if not self._speaks_frames:  # a concurrent call has already switched
-            return
-        self._frames_pause = min(2 * self._frames_pause, _FRAMES_AGAIN[1]) or _FRAMES_AGAIN[0]
-        self._frames_again = time.monotonic() + self._frames_pause
-        self._speaks_frames = False
-        self.logger.debug(
-            "The server %s speaks HTTP/JSON only: %s; frames are tried again in %g seconds",
-            self._api_url,
-            error,
-            self._frames_pause,
-        )
 
     @property
     def _client(self) -> JsonClient:
-        url, headers = self._api_url, self._headers
         if self._json_client is None:
             from swerex_c.remote.client.http import JsonClient
 
             with _creating:
-                self._json_client = self._json_client or JsonClient(url, headers, self._config.answer_limit)
-        client = self._json_client
-        if client.url != url or client.headers != headers:
-            client.url, client.headers = url, headers
-        return client
+                if self._json_client is None:
+                    self._json_client = JsonClient(self._api_url, self._headers, self._config.answer_limit)
+        return self._json_client
+
+    def _tries_frames(self) -> bool:
+        """Return whether to send the next request in frames. Proxies of the environment do not pass them."""
+        if self._speaks_frames and self._config.wire == "auto" and self._wire_client is None:
+            from swerex_c.remote.client.connect import behind_proxy
+
+            self._speaks_frames = self._config.command is not None or not behind_proxy(self._api_url)
+        return self._speaks_frames
+
+    def _require_http(self, error: Exception) -> None:
+        """Raise an error if HTTP may not take the place of frames, which the server does not support."""
+        if self._config.wire == "msgpack" or self._config.command is not None or self._api_url.startswith("unix:"):
+            from swerex_c.exceptions import NotSupportedError
+
+            raise NotSupportedError(f"The server {self._api_url} does not speak msgpack frames: {error}") from None
+        self.logger.debug("The server %s does not speak frames: %s; trying HTTP/JSON", self._api_url, error)
 
     # Errors
 
@@ -176,9 +147,8 @@ class RemoteRuntime(AbstractRuntime):
         """Raise the exception that was raised on the server."""
         from swerex_c.remote.wire.exceptions import from_wire
 
-        error = from_wire(exc_transfer.model_dump())
-        self._log_remote(error)
-        raise error
+        with self._logged():
+            raise from_wire(exc_transfer.model_dump())
 
     async def _handle_response_errors(self, response: aiohttp.ClientResponse) -> None:
         """Raise the exception in an HTTP response, or why the request was refused."""
@@ -190,37 +160,31 @@ class RemoteRuntime(AbstractRuntime):
         with self._logged():
             check_status(response.status, body)
 
-    def _log_remote(self, error: Exception) -> None:
-        """Log the server's traceback of an unexpected exception; each exception has it as `remote_traceback`."""
-        remote = getattr(error, "remote_traceback", None)
-        if remote and not isinstance(error, _ORDINARY):
-            self.logger.critical("Traceback of the server:\n%s", remote)
-
     @contextlib.contextmanager
     def _logged(self) -> Iterator[None]:
-        """Log the server's traceback of an exception raised in this context."""
+        """Log the server's traceback of an unexpected exception; each exception has it as `remote_traceback`."""
         try:
             yield
         except Exception as error:
-            self._log_remote(error)
+            remote = getattr(error, "remote_traceback", None)
+            if remote and not isinstance(error, _ORDINARY):
+                self.logger.critical("Traceback of the server:\n%s", remote)
             raise
 
     # Requests
 
     async def _by(self, call: Callable[[WireClient | JsonClient], Awaitable[T]]) -> T:
         """Return the result of `call` with the client for frames if the server supports frames, else with HTTP's."""
-        try:
-            if (wire := self._wire) is not None:
+        with self._logged():
+            if self._tries_frames():
                 try:
-                    answer = await call(wire)
-                    self._frames_pause = 0.0
-                    return answer
+                    return await call(self._wire)
                 except NotFrames as error:
-                    self._fall_back(error)
-            return await call(self._client)
-        except Exception as error:
-            self._log_remote(error)
-            raise
+                    self._require_http(error)
+            answer = await call(self._client)
+            if getattr(answer, "is_alive", True):
+                self._speaks_frames = False
+            return answer
 
     async def _request(
         self, endpoint: str, payload: BaseModel | None, output_class: Callable[..., Any], num_retries: int = 0
@@ -255,8 +219,8 @@ class RemoteRuntime(AbstractRuntime):
         async def is_alive(timeout: float | None) -> models.IsAliveResponse:
             nonlocal refused
             answer = await self.is_alive(timeout=timeout)
-            client = self._wire_client if self._speaks_frames else self._json_client
-            refused = refused + 1 if client is not None and client.refuses_key else 0
+            clients = (self._wire_client, self._json_client)
+            refused = refused + 1 if any(client is not None and client.refuses_key for client in clients) else 0
             if refused == _REFUSALS:
                 raise KeyRefusedError(
                     f"Runtime did not start within {seconds}s, and would not have: the server is there and refuses the "
@@ -295,14 +259,14 @@ class RemoteRuntime(AbstractRuntime):
         """
         from swerex_c.models import BashObservation
 
-        if (wire := self._wire) is not None:
+        if self._tries_frames():
             try:
                 with self._logged():
-                    async for item in wire.stream(action, BashObservation):
+                    async for item in self._wire.stream(action, BashObservation):
                         yield item
                 return
             except NotFrames as error:
-                self._fall_back(error)
+                self._require_http(error)
         observation = await self.run_in_session(action)
         if observation.output:
             yield observation.output

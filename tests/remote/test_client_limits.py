@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import gzip
 import logging
-import math
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -54,21 +52,27 @@ async def test_a_deployment_stops_when_its_key_is_refused(our_server: Server) ->
     await deployment.stop()
 
 
+NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+
+
 class Front:
-    """Stands before a server, passes everything on, and can answer wishes for frames itself."""
+    """Stands before a server, passes everything on, and can have nothing there itself."""
 
     def __init__(self, port: int):
         self.port = port
-        self.answer: bytes | None = None
+        """The server's."""
+        self.own_port = 0
+        self.has_frames = self.has_http = True
         self.wishes = 0
+        """How often it was asked for frames."""
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.IncompleteReadError):
             head = await reader.readuntil(b"\r\n\r\n")
             wish = b"/wire HTTP" in head
             self.wishes += wish
-            if wish and self.answer is not None:
-                writer.write(self.answer)
+            if not (self.has_frames if wish else self.has_http):
+                writer.write(NOT_FOUND)
                 await writer.drain()
                 return
             there, back = await asyncio.open_connection("127.0.0.1", self.port)
@@ -88,8 +92,8 @@ class Front:
 async def front(server: Server) -> AsyncIterator[tuple[Front, RemoteRuntime]]:
     before = Front(server.port)
     listener = await asyncio.start_server(before, "127.0.0.1")
-    port = listener.sockets[0].getsockname()[1]
-    runtime = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=port, timeout=10)
+    before.own_port = listener.sockets[0].getsockname()[1]
+    runtime = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=before.own_port, timeout=10)
     try:
         yield before, runtime
     finally:
@@ -99,43 +103,41 @@ async def front(server: Server) -> AsyncIterator[tuple[Front, RemoteRuntime]]:
         listener.close()
 
 
-async def test_one_odd_answer_to_the_wish_for_frames_is_not_for_ever(our_server: Server) -> None:
+async def test_frames_are_given_up_when_http_is_answered(our_server: Server) -> None:
     async with front(our_server) as (before, runtime):
-        before.answer = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n"
-        for _ in range(3):
+        before.has_frames = before.has_http = False
+        assert not (await runtime.is_alive()).is_alive
+        before.has_http = True
+        for wishes in (2, 2, 2):
             assert (await runtime.is_alive()).is_alive
-        assert before.wishes == 1, "it is not asked with each request"
-        first = runtime._frames_again - time.monotonic()
-        assert 0 < first <= 5
+            assert before.wishes == wishes, "they are not asked for with each request"
 
-        runtime._frames_again = 0.0  # the time has come
+
+async def test_frames_that_were_not_there_at_first_are_used(our_server: Server) -> None:
+    async with front(our_server) as (before, runtime):
+        before.has_frames = before.has_http = False
+        assert not (await runtime.is_alive()).is_alive
+        before.has_frames = True
         assert (await runtime.is_alive()).is_alive
-        assert before.wishes == 2
-        assert first < runtime._frames_again - time.monotonic() <= 10
-
-        before.answer = None
-        runtime._frames_again = 0.0
-        for _ in range(3):
-            assert (await runtime.is_alive()).is_alive
-        assert before.wishes == 3
-        assert runtime._speaks_frames
         assert runtime._wire_client is not None
         assert (await runtime._wire_client.channel()).instance_id
 
 
-async def test_calls_at_once_count_as_one_refusal(our_server: Server) -> None:
+async def test_calls_at_once_that_get_no_frames_are_answered(our_server: Server) -> None:
     async with front(our_server) as (before, runtime):
-        before.answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+        before.has_frames = False
         assert all(answer.is_alive for answer in await asyncio.gather(*(runtime.is_alive() for _ in range(20))))
-        assert runtime._frames_again - time.monotonic() <= 5
+        wishes = before.wishes
+        assert (await runtime.is_alive()).is_alive
+        assert before.wishes == wishes
 
 
 async def test_json_that_was_asked_for_stays(our_server: Server) -> None:
-    runtime = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=our_server.port, timeout=10, wire="json")
-    assert (await runtime.is_alive()).is_alive
-    assert runtime._frames_again == math.inf
-    assert runtime._wire_client is None
-    await runtime._client.close()
+    async with front(our_server) as (before, _):
+        runtime = RemoteRuntime(auth_token=KEY, host="http://127.0.0.1", port=before.own_port, timeout=10, wire="json")
+        assert (await runtime.is_alive()).is_alive
+        assert before.wishes == 0
+        await runtime._client.close()
 
 
 @pytest.mark.parametrize("wire", ["msgpack", "json"])

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from swerex_c.exceptions import ConnectionLostError, ResultLostError, RuntimeClosedError, SessionDoesNotExistError
+from swerex_c.remote.client import base
 from swerex_c.remote.client.http import _GIVE_UP_SECONDS, JsonClient
 from swerex_c.remote.server import requests as requests_module
 from swerex_c.remote.server.app import create_app
@@ -192,11 +193,15 @@ def test_the_first_call_of_a_client(our_server: Server, run: Run, sleep: str) ->
     run(work())
 
 
-def test_what_takes_longer_than_its_caller_waits(our_server: Server, run: Run, sleep: str) -> None:
+def test_what_takes_longer_than_its_caller_waits(
+    our_server: Server, run: Run, sleep: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "MARGIN", -59.5)
+
     async def work() -> None:
         client = JsonClient(our_server.url, {"X-API-Key": KEY})
         with pytest.raises(ConnectionLostError, match="no answer within"):
-            await client.call("execute", Command(command=sleep, shell=True), CommandResponse, timeout=0.5)
+            await client.call("execute", Command(command=sleep, shell=True, timeout=60), CommandResponse)
         await until_async(lambda: not running(sleep))
         await client.close()
 

@@ -93,7 +93,7 @@ class JsonClient:
         """Create a client, which connects at its first call.
 
         Args:
-            url: the server's URL, with scheme, port and optional path prefix. It and `headers` may be changed later.
+            url: the server's URL, with scheme, port and optional path prefix.
             headers: headers of every request, including the key.
             answer_limit: maximum size of one response, in bytes; it does not apply to downloaded files.
         """
@@ -141,14 +141,7 @@ class JsonClient:
         message = f"Status code {status} from {self.url}/is_alive. Message: {detail}"
         return IsAliveResponse(is_alive=False, message=message)
 
-    async def call(
-        self,
-        method: str,
-        request: BaseModel | None,
-        response_type: Callable[..., M],
-        *,
-        timeout: float | None = None,
-    ) -> M:
+    async def call(self, method: str, request: BaseModel | None, response_type: Callable[..., M]) -> M:
         """Call a method of the server, and return or raise its outcome.
 
         A request whose connection failed is resent if it cannot run twice: to a swerex_c server with the same id, by
@@ -156,8 +149,6 @@ class JsonClient:
 
         Args:
             response_type: called with the fields of the response.
-            timeout: seconds to wait for the response; None means the request's own timeout plus `MARGIN`, or forever
-                if it has none.
 
         Raises:
             ConnectionLostError: if there is no response.
@@ -165,14 +156,11 @@ class JsonClient:
             AuthenticationError, ServerLimitError, ProtocolError: for a refusal by the server, or an invalid response.
         """
         body = b"" if request is None else _encode(request)
-        wait = patience(request) if timeout is None else timeout
-        instance_id, answer = await background.run(self._call(method, request, body, wait))
+        instance_id, answer = await background.run(self._call(method, request, body))
         self._instances.note(method, request, instance_id)
         return _decode(answer, response_type)
 
-    async def _call(
-        self, method: str, request: BaseModel | None, body: bytes, wait: float | None
-    ) -> tuple[str | None, bytes]:
+    async def _call(self, method: str, request: BaseModel | None, body: bytes) -> tuple[str | None, bytes]:
         """Return the id of the server process that executed the call, and the body of its response."""
         headers = {"X-Request-ID": str(uuid.uuid4())}
         if request is not None:
@@ -181,7 +169,7 @@ class JsonClient:
             # An interrupt that overtakes the cancellation of a queued command could let that command start.
             await _have_ended(self._ending)
         try:
-            status, answer_headers, answer = await self._persist(method, body, headers, wait)
+            status, answer_headers, answer = await self._persist(method, body, headers, patience(request))
         except asyncio.CancelledError:
             await self._give_up(headers["X-Request-ID"])
             raise
@@ -339,21 +327,17 @@ class JsonClient:
 
     async def _read(self, response: aiohttp.ClientResponse, method: str) -> bytes:
         """Return the body of a response, which may be compressed or of unknown length, within the limit."""
-        size, limit = response.content_length, self._answer_limit
-        if size is not None and size <= limit and "Content-Encoding" not in response.headers:
-            with _explained(None):
-                return await response.read()
         parts: list[bytes] = []
-        left = limit
-        if size is None or size <= limit:
+        size = 0
+        if (response.content_length or 0) <= self._answer_limit:
             async for part in _received(response.content.iter_any()):
                 parts.append(part)
-                left -= len(part)
-                if left < 0:
+                size += len(part)
+                if size > self._answer_limit:
                     break
-        if left < 0 or size is not None and size > limit:
-            raise too_long(method, limit)
-        return b"".join(parts)
+            else:
+                return b"".join(parts)
+        raise too_long(method, self._answer_limit)
 
     @contextlib.asynccontextmanager
     async def _request(
