@@ -13,6 +13,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from swerex_c._version import API_VERSION
@@ -191,7 +192,6 @@ def _serve_options(options: argparse.Namespace, default_host: str) -> ServeOptio
         tls_key=options.tls_key,
         limits=_limits(options),
         graceful=options.graceful,
-        loop=options.loop,
     )
 
 
@@ -258,8 +258,9 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
     with contextlib.closing(Listeners(where)) as listeners:
         # Typed as Any, because callers may set the module's globals to other values.
         server: Any = importlib.import_module("swerex_c.server")
-        from swerex_c.remote.server import serve
         from swerex_c.remote.server.app import create_app
+        from swerex_c.remote.server.process import run
+        from swerex_c.remote.server.serve import serve
         from swerex_c.remote.server.service import Service
 
         server.AUTH_TOKEN = secret
@@ -267,7 +268,8 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
             server.runtime = _runtime(options)
         service = Service(server, where.limits)
         server.app = create_app(service, metrics=options.metrics)
-        serve.run(service, server.app, where, listeners=listeners, ready=ready)
+        main = partial(serve, service, server.app, where, listeners=listeners, ready=ready)
+        run(main, options.graceful, options.loop)
 
 
 def _print_key(addresses: ListenAddresses, secret: str) -> None:
@@ -320,8 +322,9 @@ def _serve_stdio(options: argparse.Namespace) -> None:
     os.dup2(2, 1)
     logs.set_up(options.log_format, options.log_level)
 
-    from swerex_c.remote.server import serve
+    from swerex_c.remote.server.process import run
     from swerex_c.remote.server.service import Service
+    from swerex_c.remote.server.stdio import serve_stdio
 
-    place = SimpleNamespace(runtime=_runtime(options), AUTH_TOKEN="")
-    serve.run_stdio(Service(place, _limits(options)), read_fd, write_fd, options.graceful, options.loop)
+    service = Service(SimpleNamespace(runtime=_runtime(options), AUTH_TOKEN=""), _limits(options))
+    run(partial(serve_stdio, service, read_fd, write_fd, options.graceful), options.graceful, options.loop)

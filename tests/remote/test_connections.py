@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from swerex_c.remote.server.app import Gate
+from swerex_c.remote.server.gate import Gate
 from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.listeners import Listeners, ServeOptions
 from swerex_c.remote.server.serve import serve

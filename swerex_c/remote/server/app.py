@@ -2,9 +2,8 @@
 
     Gate ── FastAPI's router ── handler ── RequestTable ── Service ──> runtime
 
-`Gate` checks the key, the headers and the size of each request, whatever its path. FastAPI describes the endpoints
-(OpenAPI) and finds the route; a handler then reads the request itself, because FastAPI's dependencies and response
-validation would take longer than a command in a session.
+FastAPI describes the endpoints (OpenAPI) and finds the route; a handler then reads the request itself, because
+FastAPI's dependencies and response validation would take longer than a command in a session.
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ import inspect
 import json
 import logging
 import os
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
-from email.utils import formatdate
+import signal
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from functools import partial
 from typing import Annotated, Any, cast
 
-from fastapi import FastAPI, File, Form, Header, Security, UploadFile
+from fastapi import FastAPI, Form, Header, Security, UploadFile
 from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader
 from pydantic import BaseModel, TypeAdapter
@@ -32,32 +32,23 @@ from starlette.responses import Response, StreamingResponse
 
 from swerex_c import models
 from swerex_c._version import __version__
-from swerex_c.exceptions import InvalidInputError, ServerLimitError, ServerRestartedError
 from swerex_c.files import zip
 from swerex_c.models import _ExceptionTransfer
-from swerex_c.remote.server import auth, logs
-from swerex_c.remote.server.connections import FirstHead
-from swerex_c.remote.server.serve import shutdown_on_signal
+from swerex_c.remote.server.gate import Gate, failure, json_response, refusal
+from swerex_c.remote.server.process import first_signal
 from swerex_c.remote.server.service import METHODS, InvalidRequestError, Service, validate
 from swerex_c.remote.wire import file_body
-from swerex_c.remote.wire.exceptions import to_wire
-from swerex_c.remote.wire.protocol import SERVER_HEADER, UPGRADE
 
 __all__ = ["create_app"]
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+Handler = Callable[[Request], Coroutine[Any, Any, Any]]
+"""A function that returns the response to a request, or its model, or raises an exception."""
 
-_CLOSE = {"Connection": "close"}
+_GRACEFUL_SECONDS = 5.0
+"""Maximum number of seconds from a signal to the end of the process."""
 
 _FEED = 1 << 20
 """Bytes of a form's file to read at once."""
-
-_DRAIN_SECONDS = 5.0
-"""Seconds to read the rest of a refused body, so that the client can read the refusal."""
 
 _logger = logging.getLogger("swerex_c.server")
 
@@ -102,7 +93,7 @@ def create_app(service: Service, *, own_process: bool = False, metrics: bool = F
 
     Args:
         own_process: whether the process serves this application alone. The application then takes the key from the
-            environment if it has none, hides it from other processes, and ends on signals as `serve.run` does.
+            environment if it has none, hides it from other processes, and ends on signals as `process.run` does.
         metrics: whether it answers /metrics.
 
     Raises:
@@ -111,7 +102,7 @@ def create_app(service: Service, *, own_process: bool = False, metrics: bool = F
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        with shutdown_on_signal(service) if own_process else contextlib.nullcontext():
+        with _shutdown_on_signal(service) if own_process else contextlib.nullcontext():
             yield
         await service.close()
         await service.requests.close()
@@ -137,6 +128,22 @@ def create_app(service: Service, *, own_process: bool = False, metrics: bool = F
     app.add_middleware(Gate, service=service, own_process=own_process)
     app.state.service = service
     return app
+
+
+@contextlib.contextmanager
+def _shutdown_on_signal(service: Service) -> Iterator[None]:
+    """Shut the service down on a signal, before the ASGI server waits.
+
+    Without this, the ASGI server waits for open requests before it tells the app. The signal handlers that it has set
+    are called after that. Outside of the main thread this context manager does nothing.
+    """
+    tasks: list[asyncio.Task[None]] = []
+    found = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    then = {number: handler for number, handler in found.items() if callable(handler)}
+    if threading.current_thread() is not threading.main_thread():
+        then = {}
+    with first_signal(then, lambda: tasks.append(asyncio.create_task(service.shutdown())), _GRACEFUL_SECONDS):
+        yield
 
 
 class _App(FastAPI):
@@ -173,18 +180,28 @@ class _Endpoint:
     """A handler with a signature, from which FastAPI makes the OpenAPI description."""
 
     def __init__(self, handler: Handler, takes: Any):
+        """Args: `takes`: the type of the body, or a function whose parameters describe the request, or None."""
         self.handler = handler
-        if not isinstance(takes, dict):
-            takes = {} if takes is None else {"request": (takes, inspect.Parameter.empty)}
-        self.__signature__ = inspect.Signature(
-            [
-                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-                for name, (kind, default) in takes.items()
-            ]
-        )
+        if takes is None or inspect.isfunction(takes):
+            self.__signature__ = inspect.signature(takes or _nothing, eval_str=True)
+        else:
+            body = inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=takes)
+            self.__signature__ = inspect.Signature([body])
 
     async def __call__(self) -> None:
         """Make the object a coroutine function for FastAPI; the route calls `handler`."""
+
+
+def _nothing() -> None:
+    """Describe a request without a body."""
+
+
+def _form(*, file: UploadFile, target_path: Annotated[str, Form()], unzip: Annotated[bool, Form()] = False) -> None:
+    """Describe the form of an upload."""
+
+
+def _cancelled(*, x_request_id: Annotated[str, Header(min_length=1, description="That of the request to end")]) -> None:
+    """Describe the request to cancel another one."""
 
 
 class _Route(APIRoute):
@@ -192,125 +209,13 @@ class _Route(APIRoute):
 
     def get_route_handler(self) -> Handler:
         endpoint = self.endpoint
-        return endpoint.handler if isinstance(endpoint, _Endpoint) else super().get_route_handler()
+        if not isinstance(endpoint, _Endpoint):
+            return super().get_route_handler()
 
+        async def handle(request: Request) -> Response:
+            return await _outcome(endpoint.handler(request))
 
-class Gate:
-    """Middleware that checks the key, the headers and the size of each request, and logs the request.
-
-    It admits the connection of a request with the key, if the server is ours and so passes the `FirstHead` on.
-    """
-
-    def __init__(self, app: Any, service: Service, own_process: bool):
-        self._app = app
-        self._own_process = own_process
-        self._service = service
-        self._instance_header: tuple[bytes, bytes] = (SERVER_HEADER.lower().encode(), service.instance_id.encode())
-        self._single_headers = (
-            b"x-api-key", b"content-length", b"transfer-encoding", b"content-type", b"x-request-id",
-            self._instance_header[0],
-        )  # fmt: skip
-        """Names of the request headers that are read; each may occur once."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._live(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008, "reason": ""})
-        else:
-            await self._logged(scope, receive, send)
-
-    async def _logged(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begin = time.perf_counter()
-        status = 0
-
-        async def send_named(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                named = [*message.get("headers", ()), self._instance_header]
-                if not self._own_process:  # other ASGI servers do this themselves
-                    named.append((b"date", formatdate(usegmt=True).encode()))
-                message["headers"] = named
-            await send(message)
-
-        try:
-            await self._answer(scope, receive, send_named)
-        finally:
-            logs.answered(scope, status, time.perf_counter() - begin)
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
-        received = 0
-
-        async def counted() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > self._service.limits.body and path != "/upload":
-                await _drain(receive)
-                raise _too_large(self._service)
-            return message
-
-        try:
-            self._check(scope, path)
-        except HTTPException as refusal:
-            if refusal.headers is _CLOSE:
-                await _drain(receive)
-            await _refusal(refusal)(scope, receive, send)
-        except (ServerLimitError, ServerRestartedError) as error:
-            await _failure(error, _CLOSE)(scope, receive, send)
-        else:
-            with contextlib.suppress(ClientDisconnect):
-                await self._app(scope, counted, send)
-
-    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle the lifespan of the application; fail its startup without a key."""
-        holder = self._service.holder
-        problem = None
-        if self._own_process:
-            try:
-                if not holder.AUTH_TOKEN and (given := auth.take_from_environment()) is not None:
-                    holder.AUTH_TOKEN = auth.checked(given, auth.VARIABLE)
-            except InvalidInputError as error:
-                problem = str(error)
-            if holder.AUTH_TOKEN:
-                auth.hide(holder.AUTH_TOKEN)
-                auth.protect()
-        if not holder.AUTH_TOKEN:
-            problem = problem or f"A key is needed: set the variable {auth.VARIABLE}, or AUTH_TOKEN before the start"
-            await receive()
-            await send({"type": "lifespan.startup.failed", "message": problem})
-            return
-        await self._app(scope, receive, send)
-
-    def _check(self, scope: Scope, path: str) -> None:
-        service = self._service
-        found = dict.fromkeys(self._single_headers)
-        for name, value in scope["headers"]:
-            if name in found:
-                if found[name] is not None:  # a proxy may have read the other one, or it is a trailer
-                    raise HTTPException(400, f"The header {name.decode()} may come only once", _CLOSE)
-                found[name] = value
-        refused = service.refusal(found[b"x-api-key"])
-        if refused is not None:
-            raise HTTPException(*refused, _CLOSE)
-        connection: FirstHead | None = scope.get("state", {}).get("connection")
-        if connection is not None:
-            connection.admit()
-        size = found[b"content-length"]
-        if size is not None and found[b"transfer-encoding"] is not None:
-            raise HTTPException(400, "Content-Length and Transfer-Encoding exclude each other", _CLOSE)
-        instance_id = found[self._instance_header[0]]
-        if instance_id is not None and instance_id != self._instance_header[1]:
-            raise ServerRestartedError(
-                "The server is not the one that the request was first sent to: it was restarted, "
-                "and whether the request was carried out before is not known"
-            )
-        if size is not None and path != "/upload" and int(size) > service.limits.body:
-            raise _too_large(service)
-        if path == "/wire":
-            raise HTTPException(426, f"Upgrade to {UPGRADE}", {"Upgrade": UPGRADE, "Connection": "upgrade"})
+        return handle
 
 
 class _Handlers:
@@ -330,50 +235,48 @@ class _Handlers:
             self._method("execute", models.Command, models.CommandResponse),
             self._method("read_file", models.ReadFileRequest, models.ReadFileResponse),
             self._method("write_file", models.WriteFileRequest, models.WriteFileResponse),
-            ("POST", "/upload", self._upload, _UPLOAD, models.UploadResponse),
+            ("POST", "/upload", self._upload, _form, models.UploadResponse),
             ("POST", "/download", self._download, DownloadRequest, None),
             self._method("close", None, models.CloseResponse),
-            ("POST", "/cancel", self._cancel, _CANCEL, None),
+            ("POST", "/cancel", self._cancel, _cancelled, None),
         ]
 
     def _method(self, name: str, takes: Any, gives: Any) -> tuple[str, str, Handler, Any, Any]:
-        async def handler(request: Request) -> Response:
-            return await self._call(name, request)
+        return "POST", "/" + name, partial(self._call, name), takes, gives
 
-        return "POST", "/" + name, handler, takes, gives
+    async def _root(self, request: Request) -> Any:
+        return HelloResponse()
 
-    async def _root(self, request: Request) -> Response:
-        return _answer(HelloResponse())
+    async def _is_alive(self, request: Request) -> Any:
+        return await self._service.call("is_alive", None)
 
-    async def _is_alive(self, request: Request) -> Response:
-        return await _outcome(self._service.call("is_alive", None))
-
-    async def _call(self, method: str, request: Request) -> Response:
+    async def _call(self, method: str, request: Request) -> Any:
         body = await request.body()
-        request_id = _request_id(request)
 
         async def work() -> Response:
+            # The table keeps a response. It would not count the memory that an exception holds.
             return await _outcome(self._execute(method, request, body))
 
+        request_id = _request_id(request)
         if request_id is None:
             return await work()
         keep = method != "read_file"  # which is safe to repeat
-        return await _once(self._service.requests.run(request_id, hash((method, body)), work, _size, keep=keep))
+        return await self._service.requests.run(request_id, hash((method, body)), work, _size, keep=keep)
 
     async def _execute(self, method: str, request: Request, body: bytes) -> BaseModel:
         return await self._service.call(method, _parse(METHODS[method], request, body))
 
-    async def _cancel(self, request: Request) -> Response:
+    async def _cancel(self, request: Request) -> Any:
         request_id = _request_id(request)
         if request_id is None:
             raise _invalid([{"type": "missing", "loc": ["header", "x-request-id"], "msg": "Field required"}])
         await self._service.requests.cancel(request_id)
-        return _json(200, {})
+        return json_response(200, {})
 
     # Files
 
-    async def _upload(self, request: Request) -> Response:
-        return await _outcome(self._service.count("upload", lambda: self._store(request)))
+    async def _upload(self, request: Request) -> Any:
+        return await self._service.count("upload", lambda: self._store(request))
 
     @staticmethod
     async def _store(request: Request) -> BaseModel:
@@ -398,13 +301,9 @@ class _Handlers:
             raise _invalid([_problem("value_error", (), f"The form cannot be read: {detail}")]) from None
         return models.UploadResponse()
 
-    async def _download(self, request: Request) -> Response:
-        path = _parse(_DOWNLOAD, request, await request.body()).path
-        stream = self._stream(path)
-        try:
-            headers: Any = await anext(stream)
-        except Exception as error:
-            return _failure(error)
+    async def _download(self, request: Request) -> Any:
+        stream = self._stream(_parse(_DOWNLOAD, request, await request.body()).path)
+        headers: Any = await anext(stream)
         return _Download(stream, headers=headers, media_type="application/octet-stream")
 
     async def _stream(self, path: str) -> AsyncGenerator[Any, None]:
@@ -430,21 +329,6 @@ class _Download(StreamingResponse):
 
 _DOWNLOAD = TypeAdapter(DownloadRequest)
 _FORM = TypeAdapter(UploadForm)
-_CANCEL = {
-    "x_request_id": (
-        Annotated[str, Header(min_length=1, description="That of the request to end")],
-        inspect.Parameter.empty,
-    )
-}
-_UPLOAD = {"file": (UploadFile, File()), "target_path": (str, Form()), "unzip": (bool, Form(False))}
-
-
-async def _drain(receive: Receive) -> None:
-    """Read the rest of a refused body for some time, because a client that is still sending may not read."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_DRAIN_SECONDS):
-            while (message := await receive())["type"] == "http.request" and message.get("more_body"):
-                pass
 
 
 def _request_id(request: Request) -> str | None:
@@ -503,52 +387,30 @@ async def _pieces(file: UploadFile) -> AsyncIterator[bytes]:
         yield data
 
 
-async def _outcome(work: Awaitable[BaseModel]) -> Response:
+async def _outcome(work: Awaitable[Any]) -> Response:
     """Return the response for what `work` returns or raises."""
     try:
-        return _answer(await work)
-    except HTTPException as refusal:
-        return _refusal(refusal)
+        result = await work
+    except HTTPException as error:
+        return refusal(error)
     except ClientDisconnect:
         raise
     except Exception as error:
-        return _failure(error)
-
-
-async def _once(response: Awaitable[Response]) -> Response:
-    try:
-        return await response
-    except Exception as error:  # of the table
-        return _failure(error)
+        return failure(error)
+    return result if isinstance(result, Response) else _answer(result)
 
 
 def _size(response: Response) -> int:
     return len(response.body)
 
 
-def _json(status: int, value: Any, headers: dict[str, str] | None = None) -> Response:
-    """Return a response in ASCII JSON, in which lone surrogates are escapes."""
-    return Response(json.dumps(value).encode(), status, headers, "application/json")
-
-
 def _answer(model: BaseModel) -> Response:
     try:
         return Response(model.__pydantic_serializer__.to_json(model), media_type="application/json")
     except Exception:  # it holds lone surrogates, which UTF-8 cannot encode
-        return _json(200, model.model_dump())
-
-
-def _failure(error: Exception, headers: dict[str, str] | None = None) -> Response:
-    return _json(511, {"swerexception": to_wire(error)}, headers)
-
-
-def _refusal(error: HTTPException) -> Response:
-    return _json(error.status_code, {"detail": error.detail}, dict(error.headers or {}))
-
-
-def _too_large(service: Service) -> HTTPException:
-    return HTTPException(413, f"The server takes requests of up to {service.limits.body} bytes", _CLOSE)
+        return json_response(200, model.model_dump())
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
-    return _failure(error)
+    """Respond to an exception in an endpoint that somebody has added to the application."""
+    return failure(error)

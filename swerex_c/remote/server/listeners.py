@@ -22,7 +22,7 @@ BACKLOG = 2048
 
 @dataclass(slots=True)
 class ServeOptions:
-    """Options of a server: addresses, TLS, limits and event loop."""
+    """Options of a server: addresses, TLS and limits."""
 
     host: str | None = "127.0.0.1"
     """Host name or address to listen on; None to listen on no TCP port."""
@@ -43,9 +43,6 @@ class ServeOptions:
 
     graceful: float = 5.0
     """Maximum number of seconds for the shutdown, whatever clients do."""
-
-    loop: str = "auto"
-    """Event loop: "asyncio", "uvloop", or "auto", which is uvloop if it is installed."""
 
 
 @dataclass(frozen=True, slots=True)

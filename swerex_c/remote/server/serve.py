@@ -1,21 +1,17 @@
-"""Server in its event loop: startup, graceful shutdown and signal handling."""
+"""Server in its event loop: startup and graceful shutdown."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.config import Config
 
-from swerex_c.exceptions import NotAvailableError, ResourceError
-from swerex_c.remote.server import logs, output
+from swerex_c.exceptions import ResourceError
+from swerex_c.remote.server import logs
 from swerex_c.remote.server.accept import Acceptor
 from swerex_c.remote.server.connections import Connections
 from swerex_c.remote.server.listeners import ListenAddresses, Listeners, ServeOptions
@@ -25,7 +21,7 @@ if TYPE_CHECKING:
     from swerex_c.remote.server.calls import Registry
     from swerex_c.remote.server.service import Service
 
-__all__ = ["App", "Listeners", "ListenAddresses", "ServeOptions", "shutdown_on_signal", "run", "run_stdio", "serve"]
+__all__ = ["App", "ListenAddresses", "ServeOptions", "serve"]
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 """An ASGI application."""
@@ -106,143 +102,3 @@ async def _end(connections: Connections, graceful: float) -> None:
     while http.connections and loop.time() < deadline:
         await asyncio.sleep(0.005)
     await connections.abort()
-
-
-# The process
-
-
-def run(
-    service: Service,
-    app: App,
-    options: ServeOptions,
-    *,
-    listeners: Listeners | None = None,
-    ready: Callable[[ListenAddresses], None] | None = None,
-) -> None:
-    """Run `serve` until a signal.
-
-    The first signal ends the process gracefully, within `options.graceful` seconds even if something hangs; a second
-    signal ends it at once. Call this function from the main thread, as the last call.
-    """
-
-    async def main(stop: asyncio.Event) -> None:
-        await serve(service, app, options, listeners=listeners, ready=ready, stop=stop)
-
-    _run(main, options.graceful, options.loop)
-
-
-def run_stdio(service: Service, read_fd: int, write_fd: int, graceful: float = 5.0, loop: str = "auto") -> None:
-    """Serve one client with frames over two descriptors; see `run`.
-
-    It ends when the client disconnects or a signal comes.
-
-    Args:
-        graceful, loop: see `ServeOptions`.
-    """
-    from swerex_c.remote.server.stdio import serve_stdio
-
-    async def main(stop: asyncio.Event) -> None:
-        served = asyncio.ensure_future(serve_stdio(service, read_fd, write_fd))
-        stopped = asyncio.ensure_future(stop.wait())
-        try:
-            await asyncio.wait((served, stopped), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            _exit_after(graceful)
-            stopped.cancel()
-            await service.shutdown()
-            while service.in_flight:
-                await asyncio.sleep(0.005)
-            if not served.done():
-                await asyncio.sleep(0.05)  # let the responses be written
-                served.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await served
-
-    _run(main, graceful, loop)
-
-
-def _run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], graceful: float, loop: str) -> None:
-    async def work() -> None:
-        stop = asyncio.Event()
-        _end_by_signals(stop, graceful)
-        await main(stop)
-
-    with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
-        runner.run(work())
-
-
-def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return the factory for `ServeOptions.loop`; None for the default of asyncio.
-
-    Raises:
-        NotAvailableError: if the name is "uvloop", and uvloop is not installed.
-    """
-    if name == "asyncio":
-        return None
-    try:
-        from uvloop import new_event_loop
-    except ImportError:
-        if name == "uvloop":
-            raise NotAvailableError("--loop uvloop needs the package uvloop: pip install 'swerex-c[fast]'") from None
-        return None
-    return new_event_loop
-
-
-def _end_by_signals(stop: asyncio.Event, graceful: float) -> None:
-    loop = asyncio.get_running_loop()
-    numbers = [signal.SIGTERM, signal.SIGINT]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # it is ignored under nohup
-        numbers.append(signal.SIGHUP)
-
-    def end() -> None:
-        for number in numbers:
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)
-        _exit_after(graceful)
-        stop.set()
-
-    for number in numbers:
-        loop.add_signal_handler(number, end)
-
-
-@contextlib.contextmanager
-def shutdown_on_signal(service: Service, graceful: float = 5.0) -> Iterator[None]:
-    """Shut the service down on a signal, before the ASGI server waits.
-
-    Without this, the ASGI server waits for open requests before it tells the app. The signal handlers that the server
-    has set are wrapped. The process ends within `graceful` seconds even if something hangs, and at once on a second
-    signal. Outside of the main thread this context manager does nothing.
-    """
-    loop = asyncio.get_running_loop()
-    handlers: dict[int, Any] = {}
-    tasks: list[asyncio.Task[None]] = []
-
-    def end(number: int, frame: FrameType | None) -> None:
-        for wrapped in handlers:
-            signal.signal(wrapped, signal.SIG_DFL)
-        _exit_after(graceful)
-        loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(service.shutdown())))
-        handlers[number](number, frame)
-
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGINT):
-            if callable(handler := signal.getsignal(number)):
-                handlers[number] = handler
-                signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for wrapped, handler in handlers.items():
-            signal.signal(wrapped, handler)
-
-
-def _exit_after(seconds: float) -> None:
-    """Exit the process with status 1 after `seconds`, even if Python would wait for a hanging thread."""
-
-    def leave() -> None:
-        output.end(0.2)
-        os._exit(1)
-
-    timer = threading.Timer(seconds, leave)
-    timer.daemon = True
-    timer.start()

@@ -9,6 +9,7 @@ import asyncio
 
 from swerex_c.exceptions import ProtocolError
 from swerex_c.remote.server.calls import Registry, ServerConnection
+from swerex_c.remote.server.process import exit_after
 from swerex_c.remote.server.service import Service
 from swerex_c.remote.server.upgrade import switching, upgrade_fields
 from swerex_c.remote.wire.connection import FdTransport
@@ -18,11 +19,11 @@ __all__ = ["serve_stdio"]
 
 
 class _OnlyConnection(ServerConnection):
-    """The only connection of a server; it sets `gone` when it is lost."""
+    """The only connection of a server, which stops when it is lost."""
 
-    def __init__(self, registry: Registry):
+    def __init__(self, registry: Registry, stop: asyncio.Event):
         super().__init__(registry, b"GET ")
-        self.gone = asyncio.Event()
+        self._stop = stop
 
     def head_received(self, head: bytes, rest: bytes) -> None:
         fields = upgrade_fields(head)
@@ -34,19 +35,26 @@ class _OnlyConnection(ServerConnection):
 
     def lost(self, error: BaseException) -> None:
         super().lost(error)
-        self.gone.set()
+        self._stop.set()
 
 
-async def serve_stdio(service: Service, read_fd: int = 0, write_fd: int = 1) -> None:
-    """Serve one client over two descriptors until it disconnects.
+async def serve_stdio(
+    service: Service, read_fd: int, write_fd: int, graceful: float = 5.0, *, stop: asyncio.Event
+) -> None:
+    """Serve one client over two descriptors until it disconnects or `stop` is set, then shut down gracefully.
 
-    The function takes ownership of the descriptors and closes them. Nothing else may use them. The caller ends what the
-    client started, with `service.shutdown`.
+    The function takes ownership of the descriptors and closes them. Nothing else may use them.
+
+    Args:
+        graceful: seconds from then on until the process exits, even if something hangs.
     """
     registry = Registry(service)
-    connection = _OnlyConnection(registry)
-    FdTransport(asyncio.get_running_loop(), read_fd, write_fd, connection)
+    FdTransport(asyncio.get_running_loop(), read_fd, write_fd, _OnlyConnection(registry, stop))
     try:
-        await connection.gone.wait()
+        await stop.wait()
+        exit_after(graceful)
+        await service.shutdown()
+        while service.in_flight:
+            await asyncio.sleep(0.005)
     finally:
         await registry.shutdown(0.5)

@@ -1,0 +1,195 @@
+"""The gate before the HTTP/JSON application: it checks the key, the headers and the size of each request.
+
+What it refuses never reaches the application, whatever the path. It also logs the requests, and fails the start of an
+application without a key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from email.utils import formatdate
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from swerex_c.exceptions import InvalidInputError, ServerLimitError, ServerRestartedError
+from swerex_c.remote.server import auth, logs
+from swerex_c.remote.server.connections import FirstHead
+from swerex_c.remote.server.service import Service
+from swerex_c.remote.wire.exceptions import to_wire
+from swerex_c.remote.wire.protocol import SERVER_HEADER, UPGRADE
+
+__all__ = ["Gate", "failure", "json_response", "refusal"]
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+_CLOSE = {"Connection": "close"}
+
+_DRAIN_SECONDS = 5.0
+"""Seconds to read the rest of a refused body, so that the client can read the refusal."""
+
+
+class Gate:
+    """ASGI middleware that lets only requests with the key pass.
+
+    If the server is ours, and so passes the `FirstHead` of a connection on, the gate admits the connection.
+    """
+
+    def __init__(self, app: Any, service: Service, own_process: bool):
+        """Args: as for `create_app`."""
+        self._app = app
+        self._own_process = own_process
+        self._service = service
+        self._instance_header: tuple[bytes, bytes] = (SERVER_HEADER.lower().encode(), service.instance_id.encode())
+        self._single_headers = (
+            b"x-api-key", b"content-length", b"transfer-encoding", b"content-type", b"x-request-id",
+            self._instance_header[0],
+        )  # fmt: skip
+        """Names of the request headers that are read; each may occur once."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008, "reason": ""})
+        else:
+            await self._logged(scope, receive, send)
+
+    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle the lifespan of the application; fail its startup without a key."""
+        try:
+            self._require_key()
+        except InvalidInputError as error:
+            await receive()
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+        else:
+            await self._app(scope, receive, send)
+
+    def _require_key(self) -> None:
+        holder = self._service.holder
+        if self._own_process and not holder.AUTH_TOKEN and (given := auth.take_from_environment()) is not None:
+            holder.AUTH_TOKEN = auth.checked(given, auth.VARIABLE)
+        if not holder.AUTH_TOKEN:
+            raise InvalidInputError(
+                f"A key is needed: set the variable {auth.VARIABLE}, or AUTH_TOKEN before the start"
+            )
+        if self._own_process:
+            auth.hide(holder.AUTH_TOKEN)
+            auth.protect()
+
+    async def _logged(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection: FirstHead | None = scope.get("state", {}).get("connection")
+        begin = time.perf_counter()
+        status = 0
+
+        async def send_named(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                named = [*message.get("headers", ()), self._instance_header]
+                if connection is not None:  # other ASGI servers do this themselves
+                    named.append((b"date", formatdate(usegmt=True).encode()))
+                message["headers"] = named
+            await send(message)
+
+        try:
+            path = scope["path"].removeprefix(scope.get("root_path", ""))
+            refused = self._refused(scope, path, connection)
+            if refused is None:
+                with contextlib.suppress(ClientDisconnect):
+                    await self._app(scope, self._counted(path, receive), send_named)
+            else:
+                if refused.headers.get("connection") == "close":
+                    await _drain(receive)
+                await refused(scope, receive, send_named)
+        finally:
+            logs.answered(scope, status, time.perf_counter() - begin)
+
+    def _refused(self, scope: Scope, path: str, connection: FirstHead | None) -> Response | None:
+        """Return the response to a request that may not pass, else None."""
+        try:
+            self._check(scope, path, connection)
+        except HTTPException as error:
+            return refusal(error)
+        except (ServerLimitError, ServerRestartedError) as error:
+            return failure(error, _CLOSE)
+        return None
+
+    def _check(self, scope: Scope, path: str, connection: FirstHead | None) -> None:
+        service = self._service
+        found = dict.fromkeys(self._single_headers)
+        for name, value in scope["headers"]:
+            if name in found:
+                if found[name] is not None:  # a proxy may have read the other one, or it is a trailer
+                    raise HTTPException(400, f"The header {name.decode()} may come only once", _CLOSE)
+                found[name] = value
+        if (reason := service.refusal(found[b"x-api-key"])) is not None:
+            raise HTTPException(*reason, _CLOSE)
+        if connection is not None:
+            connection.admit()
+        size = found[b"content-length"]
+        if size is not None and found[b"transfer-encoding"] is not None:
+            raise HTTPException(400, "Content-Length and Transfer-Encoding exclude each other", _CLOSE)
+        instance_id = found[self._instance_header[0]]
+        if instance_id is not None and instance_id != self._instance_header[1]:
+            raise ServerRestartedError(
+                "The server is not the one that the request was first sent to: it was restarted, "
+                "and whether the request was carried out before is not known"
+            )
+        if size is not None and path != "/upload" and int(size) > service.limits.body:
+            raise self._too_large()
+        if path == "/wire":
+            raise HTTPException(426, f"Upgrade to {UPGRADE}", {"Upgrade": UPGRADE, "Connection": "upgrade"})
+
+    def _too_large(self) -> HTTPException:
+        return HTTPException(413, f"The server takes requests of up to {self._service.limits.body} bytes", _CLOSE)
+
+    def _counted(self, path: str, receive: Receive) -> Receive:
+        """Return a `receive` that refuses a body which is too large; files have no limit."""
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._service.limits.body:
+                await _drain(receive)
+                raise self._too_large()
+            return message
+
+        return receive if path == "/upload" else counted
+
+
+async def _drain(receive: Receive) -> None:
+    """Read the rest of a refused body for some time, because a client that is still sending may not read."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            while (message := await receive())["type"] == "http.request" and message.get("more_body"):
+                pass
+
+
+# Responses
+
+
+def json_response(status: int, value: Any, headers: dict[str, str] | None = None) -> Response:
+    """Return a response in ASCII JSON, in which lone surrogates are escapes."""
+    return Response(json.dumps(value).encode(), status, headers, "application/json")
+
+
+def failure(error: Exception, headers: dict[str, str] | None = None) -> Response:
+    """Return the response that carries an exception."""
+    return json_response(511, {"swerexception": to_wire(error)}, headers)
+
+
+def refusal(error: HTTPException) -> Response:
+    """Return the response to a request that is refused."""
+    return json_response(error.status_code, {"detail": error.detail}, dict(error.headers or {}))

@@ -1,0 +1,102 @@
+"""Process of a server: its event loop, its signals, and a limit for the time that its end takes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from types import FrameType
+from typing import Any, Protocol
+
+from swerex_c.exceptions import NotAvailableError
+from swerex_c.remote.server import output
+
+__all__ = ["Main", "exit_after", "first_signal", "run"]
+
+
+class Main(Protocol):
+    """A coroutine function that serves until `stop` is set, then shuts down."""
+
+    def __call__(self, *, stop: asyncio.Event) -> Coroutine[Any, Any, None]: ...
+
+
+def run(main: Main, graceful: float, loop: str) -> None:
+    """Run `main` until it ends or a signal comes; see `first_signal`. Call this from the main thread, as the last call.
+
+    Args:
+        graceful: maximum number of seconds from the signal to the end.
+        loop: name of the event loop: "asyncio", "uvloop", or "auto", which is uvloop if it is installed.
+
+    Raises:
+        NotAvailableError: if the loop is "uvloop", and uvloop is not installed.
+    """
+
+    async def work() -> None:
+        stop = asyncio.Event()
+        numbers = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # it is ignored under nohup
+            numbers.append(signal.SIGHUP)
+        with first_signal(dict.fromkeys(numbers), stop.set, graceful):
+            await main(stop=stop)
+
+    with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
+        runner.run(work())
+
+
+def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if name == "asyncio":
+        return None
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        if name == "uvloop":
+            raise NotAvailableError("--loop uvloop needs the package uvloop: pip install 'swerex-c[fast]'") from None
+        return None
+    return new_event_loop
+
+
+@contextlib.contextmanager
+def first_signal(
+    then: Mapping[signal.Signals, Callable[[int, FrameType | None], Any] | None],
+    begin: Callable[[], object],
+    graceful: float,
+) -> Iterator[None]:
+    """At the first of some signals, call `begin` in the event loop; a second signal ends the process at once.
+
+    The process ends within `graceful` seconds of the first signal, even if something hangs.
+
+    Args:
+        then: the signals, and what to call in the signal handler after that, if anything.
+    """
+    loop = asyncio.get_running_loop()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for each in then:
+            signal.signal(each, signal.SIG_DFL)
+        exit_after(graceful)
+        loop.call_soon_threadsafe(begin)
+        if (handler := then[signal.Signals(number)]) is not None:
+            handler(number, frame)
+
+    before = {number: signal.signal(number, end) for number in then}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is end:
+                signal.signal(number, handler)
+
+
+def exit_after(seconds: float) -> None:
+    """Exit the process with status 1 after `seconds`, even if Python would wait for a hanging thread."""
+
+    def leave() -> None:
+        output.end(0.2)
+        os._exit(1)
+
+    timer = threading.Timer(seconds, leave)
+    timer.daemon = True
+    timer.start()
