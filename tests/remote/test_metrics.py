@@ -58,22 +58,9 @@ def test_metrics_count_what_was_done(tmp_path: Path) -> None:
             assert samples(server.get("/metrics").text)["swerex_connections",] == 2
         until(lambda: samples(server.get("/metrics").text)["swerex_connections",] == 1)
 
-
-def test_metrics_come_as_openmetrics_to_who_asks(tmp_path: Path) -> None:
-    with serving(tmp_path / "log", "--metrics") as server:
         answer = server.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
         assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
         assert answer.text.endswith("# EOF\n")
-
-
-def test_metrics_are_behind_the_key_and_only_on_demand(tmp_path: Path) -> None:
-    with serving(tmp_path / "log", "--metrics") as server:
-        for key, status in ((None, 403), ("wrong", 401)):
-            server.client.headers["X-API-Key"] = key  # type: ignore[assignment]
-            answer = server.get("/metrics")
-            assert answer.status_code == status and "swerex" not in answer.text
-    with serving(tmp_path / "log") as server:
-        assert server.get("/metrics").status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -147,6 +134,7 @@ def test_the_log_at_debug_has_every_request(tmp_path: Path) -> None:
 
 def test_the_log_as_text_is_a_line_each(tmp_path: Path) -> None:
     with serving(tmp_path / "log", "--log-level", "error") as server:
+        assert server.get("/metrics").status_code == 404, "only on demand"
         make_some(server)
         assert server.terminate() == 0
         assert server.said().count("\n") == 1 and "Listening on http://127.0.0.1:" in server.said()
