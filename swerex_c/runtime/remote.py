@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["RemoteRuntime", "RemoteRuntimeConfig"]
 
 T = TypeVar("T")
+M = TypeVar("M", bound="BaseModel")
 
 _ORDINARY = (SwerexException, OSError, UnicodeError)
 """Exceptions that the server raises in normal operation, and whose traceback is not logged."""
@@ -187,8 +188,8 @@ class RemoteRuntime(AbstractRuntime):
             return answer
 
     async def _request(
-        self, endpoint: str, payload: BaseModel | None, output_class: Callable[..., Any], num_retries: int = 0
-    ) -> Any:
+        self, endpoint: str, payload: BaseModel | None, output_class: Callable[..., M], num_retries: int = 0
+    ) -> M:
         """Send a request to an endpoint and return the response.
 
         Args:
@@ -236,8 +237,7 @@ class RemoteRuntime(AbstractRuntime):
 
         reject_text(request, "create_session", "CreateBashSessionRequest(session={})")
         request = CreateBashSessionRequest() if request is None else request
-        answer: CreateBashSessionResponse = await self._request("create_session", request, CreateBashSessionResponse)
-        return answer
+        return await self._request("create_session", request, CreateBashSessionResponse)
 
     async def run_in_session(self, action: models.Action) -> models.Observation:
         """Run a command in its session; see `AbstractRuntime.run_in_session`."""
@@ -248,8 +248,7 @@ class RemoteRuntime(AbstractRuntime):
         reject_text(action, "run_in_session", "BashAction(command={})")
         if isinstance(action, BashInterruptAction):
             await asyncio.sleep(0)  # the server learns first of commands that were cancelled just before
-        answer: BashObservation = await self._request("run_in_session", action, BashObservation)
-        return answer
+        return await self._request("run_in_session", action, BashObservation)
 
     async def stream_in_session(self, action: models.Action) -> AsyncIterator[str | models.BashObservation]:
         """Run a command and yield its complete output as it arrives, then its observation.
@@ -276,31 +275,27 @@ class RemoteRuntime(AbstractRuntime):
         """End a session with everything it started."""
         from swerex_c.models import CloseBashSessionResponse
 
-        answer: CloseBashSessionResponse = await self._request("close_session", request, CloseBashSessionResponse)
-        return answer
+        return await self._request("close_session", request, CloseBashSessionResponse)
 
     async def execute(self, command: models.Command) -> models.CommandResponse:
         """Run a command outside of sessions, with its standard input at the end."""
         from swerex_c.models import CommandResponse
 
         reject_text(command, "execute", "Command(command={}, shell=True)")
-        answer: CommandResponse = await self._request("execute", command, CommandResponse)
-        return answer
+        return await self._request("execute", command, CommandResponse)
 
     async def read_file(self, request: models.ReadFileRequest) -> models.ReadFileResponse:
         """Read a text file. A relative path is relative to the server's process."""
         from swerex_c.models import ReadFileResponse
 
         reject_text(request, "read_file", "ReadFileRequest(path={})")
-        answer: ReadFileResponse = await self._request("read_file", request, ReadFileResponse)
-        return answer
+        return await self._request("read_file", request, ReadFileResponse)
 
     async def write_file(self, request: models.WriteFileRequest) -> models.WriteFileResponse:
         """Write a text file, creating the directories above it."""
         from swerex_c.models import WriteFileResponse
 
-        answer: WriteFileResponse = await self._request("write_file", request, WriteFileResponse)
-        return answer
+        return await self._request("write_file", request, WriteFileResponse)
 
     async def upload(self, request: models.UploadRequest) -> models.UploadResponse:
         """Copy a file or a tree to the server's machine.
@@ -334,8 +329,7 @@ class RemoteRuntime(AbstractRuntime):
         from swerex_c.models import CloseResponse
 
         try:
-            answer: CloseResponse = await self._request("close", None, CloseResponse)
-            return answer
+            return await self._request("close", None, CloseResponse)
         finally:
             if self._wire_client is not None:
                 await self._wire_client.close()

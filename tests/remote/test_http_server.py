@@ -178,26 +178,16 @@ def appending(path: Path, seconds: float = 0.0) -> dict[str, Any]:
 
 
 def test_an_id_runs_once(our_server: Server, tmp_path: Path) -> None:
-    body, headers = appending(tmp_path / "runs"), {"X-Request-ID": str(uuid.uuid4())}
-    answers = [ask(our_server, "POST", "/execute", body, headers) for _ in range(3)]
-    assert [answer.json()["stdout"] for answer in answers] == ["done\n"] * 3
-    assert (tmp_path / "runs").read_text() == "run\n"
-    ask(our_server, "POST", "/execute", body, {"X-Request-ID": str(uuid.uuid4())})
-    assert (tmp_path / "runs").read_text() == "run\nrun\n"
-
-
-def test_nothing_is_remembered_without_an_id(our_server: Server, tmp_path: Path) -> None:
-    for _ in range(3):
-        assert ask(our_server, "POST", "/execute", appending(tmp_path / "runs")).json()["stdout"] == "done\n"
-    assert (tmp_path / "runs").read_text() == "run\n" * 3
-
-
-def test_an_id_runs_once_for_those_that_come_together(our_server: Server, tmp_path: Path) -> None:
+    """For those that come together, and for one that comes later; and nothing is remembered without one."""
     body, headers = appending(tmp_path / "runs", 0.3), {"X-Request-ID": str(uuid.uuid4())}
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: ask(our_server, "POST", "/execute", body, headers), range(8)))
+    answers.append(ask(our_server, "POST", "/execute", body, headers))
     assert {answer.json()["stdout"] for answer in answers} == {"done\n"}
     assert (tmp_path / "runs").read_text() == "run\n"
+    for more in ({"X-Request-ID": str(uuid.uuid4())}, {}, {}):
+        assert ask(our_server, "POST", "/execute", body, more).json()["stdout"] == "done\n"
+    assert (tmp_path / "runs").read_text() == "run\n" * 4
 
 
 def test_a_result_waits_for_who_lost_the_connection(our_server: Server, tmp_path: Path) -> None:
@@ -447,51 +437,39 @@ def test_garbage_is_no_upload(our_server: Server, body: bytes, kind: str) -> Non
     assert ask(our_server, "GET", "/is_alive").status == 200
 
 
-@pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/../../out", "a/b/../../../out", "..", "a/.."])
-def test_no_archive_leads_out(our_server: Server, tmp_path: Path, name: str) -> None:
-    target = tmp_path / "target"
-    parts = (("file", "z.zip", zipped(("good", b"x", 0o644), (name, b"x", 0o644))), ("unzip", None, b"true"))
-    body, headers = form(("target_path", None, str(target).encode()), *parts)
-    answer = ask(our_server, "POST", "/upload", body, headers)
-    assert answer.error["class_path"] == "swerex.exceptions.InvalidInputError"
-    assert os.listdir(tmp_path) == []
+WHOLE = [("old", b"new", 0o644), ("other", b"y" * 1000, 0o644)]
 
 
+@pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize(
-    "entries",
+    ("entries", "end"),
     [
-        [("link", b"/tmp", 0o120777), ("link/out", b"x", 0o644)],
-        [("link/out", b"x", 0o644), ("link", b"/tmp", 0o120777)],
-        [("file", b"x", 0o644), ("file/in", b"x", 0o644)],
-        [("twice", b"x", 0o100644), ("twice", b"y", 0o100644)],
-        [("link", b"a\0b", 0o120777)],
-        [("link", b"", 0o120777)],
-        [("link", b"x" * 5000, 0o120777)],
-        [("fifo", b"", 0o010644)],
-        [("device", b"", 0o060644)],
+        *(
+            ([("good", b"x", 0o644), (name, b"x", 0o644)], None)
+            for name in ("../out", "/tmp/out", "a/../../out", "a/b/../../../out", "..", "a/..")
+        ),
+        ([("link", b"/tmp", 0o120777), ("link/out", b"x", 0o644)], None),
+        ([("link/out", b"x", 0o644), ("link", b"/tmp", 0o120777)], None),
+        ([("file", b"x", 0o644), ("file/in", b"x", 0o644)], None),
+        ([("twice", b"x", 0o100644), ("twice", b"y", 0o100644)], None),
+        ([("link", b"a\0b", 0o120777)], None),
+        ([("link", b"", 0o120777)], None),
+        ([("link", b"x" * 5000, 0o120777)], None),
+        ([("fifo", b"", 0o010644)], None),
+        ([("device", b"", 0o060644)], None),
+        *((WHOLE, end) for end in (0, 10, 40, -30, -1)),
     ],
 )
-def test_archives_that_are_odd_are_refused(our_server: Server, tmp_path: Path, entries: Any) -> None:
-    target = tmp_path / "target"
-    with pytest.warns() if entries[0][0] == "twice" else threading.Lock():
-        archive = zipped(*entries)
-    body, headers = form(("target_path", None, str(target).encode()), ("file", "z", archive), ("unzip", None, b"1"))
-    answer = ask(our_server, "POST", "/upload", body, headers)
-    assert answer.error["class_path"].rpartition(".")[2] in ("InvalidInputError", "UploadError")
-    assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize("cut", [0, 10, 40, -30, -1])
-def test_a_damaged_archive_changes_nothing(our_server: Server, tmp_path: Path, cut: int) -> None:
+def test_an_archive_that_is_odd_or_damaged_changes_nothing(
+    our_server: Server, tmp_path: Path, entries: Any, end: int | None
+) -> None:
     target = tmp_path / "target"
     target.mkdir()
     (target / "old").write_text("old")
-    archive = zipped(("old", b"new", 0o644), ("other", b"y" * 1000, 0o644))
-    damaged = archive[:cut] if cut else b"no archive"
-    body, headers = form(("target_path", None, str(target).encode()), ("file", "z", damaged), ("unzip", None, b"1"))
-    assert (
-        ask(our_server, "POST", "/upload", body, headers).error["class_path"] == "swerex.exceptions.InvalidInputError"
-    )
+    archive = zipped(*entries)[:end]
+    body, headers = form(("target_path", None, str(target).encode()), ("file", "z", archive), ("unzip", None, b"1"))
+    answer = ask(our_server, "POST", "/upload", body, headers)
+    assert answer.error["class_path"].rpartition(".")[2] in ("InvalidInputError", "UploadError")
     assert os.listdir(target) == ["old"] and (target / "old").read_text() == "old"
     assert os.listdir(tmp_path) == ["target"]
 

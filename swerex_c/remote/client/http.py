@@ -550,10 +550,9 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 def _socket(info: Any) -> socket.socket:
     """Create a socket that detects a lost peer within two minutes, however long a response takes."""
     made = socket.socket(*info[:3])
-    made.setblocking(False)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 90000)):
-        if hasattr(socket, option):
-            with contextlib.suppress(OSError):
-                made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 90_000)
     return made
