@@ -201,7 +201,8 @@ class _Compiler:
     def __init__(self) -> None:
         self.states: list[tuple[int, int, int]] = []  # kind, value, and the state that comes next
         self.starts: list[int] = []
-        self.sets: dict[Ranges, int] = {NEWLINE: 0, SURROGATES: 1}
+        self.sets: list[Ranges] = [NEWLINE, SURROGATES]
+        self.numbers: dict[Ranges, int] = {NEWLINE: 0, SURROGATES: 1}  # of the sets
         self.classes: dict[tuple[Any, ...], int] = {}  # the set of each class, as it is written
         self.words: list[Ranges | None] = [None, None]  # \w, and \w under (?a), where a boundary needs it
 
@@ -235,10 +236,16 @@ class _Compiler:
         self.states.append((kind, value, out))
         return len(self.states) - 1
 
+    def _number(self, ranges: Ranges) -> int:
+        if ranges not in self.numbers:
+            self.numbers[ranges] = len(self.sets)
+            self.sets.append(ranges)
+        return self.numbers[ranges]
+
     def _read(self, items: Sequence[tuple[Any, Any]], flags: int, out: int) -> int:
         written = *items, flags & (re.ASCII | re.IGNORECASE)
         if written not in self.classes:
-            self.classes[written] = self.sets.setdefault(_set_of(items, flags), len(self.sets))
+            self.classes[written] = self._number(_set_of(items, flags))
         return self._add(READ, self.classes[written], out)
 
     def _sequence(self, items: Any, flags: int, out: int) -> int:
@@ -329,7 +336,7 @@ class _Compiler:
             return _AT[at][bool(flags & re.MULTILINE)]
         ascii_only = bool(flags & re.ASCII)
         word = self.words[ascii_only] = _categories(ascii_only)["w"]
-        self.sets.setdefault(word, len(self.sets))
+        self._number(word)
         return BOUNDARY + 2 * ascii_only + (at is op.AT_NON_BOUNDARY)
 
     def _matches_empty(self, start: int) -> bool:
@@ -353,7 +360,6 @@ class _Compiler:
         """
         if not any(kind == ASSERT and value >= LAST_LINE for kind, value, _ in self.states[first:]):
             return
-        sets = list(self.sets)
         reach: dict[int, frozenset[int]] = {}  # per state the boundaries before the end, MATCH as -1, newline as -2
         nothing: frozenset[int] = frozenset()
         changed = True
@@ -365,7 +371,7 @@ class _Compiler:
                 if kind == MATCH:
                     now = frozenset([-1])
                 elif kind == READ:
-                    now = frozenset([-2]) if _is_within(NEWLINE, sets[value]) else nothing
+                    now = frozenset([-2]) if _is_within(NEWLINE, self.sets[value]) else nothing
                 elif kind == SPLIT:
                     now |= reach.get(value, nothing)
                 elif value >= BOUNDARY and -1 in now:
@@ -382,13 +388,13 @@ class _Compiler:
                     raise _RefusedError(_LATER)
                 word = self.words[boundary >= ASCII_BOUNDARY] if boundary >= BOUNDARY else None
                 outside = boundary in (NO_BOUNDARY, ASCII_NO_BOUNDARY)
-                if word and not _is_within(sets[value], _complement(word) if outside else word):
+                if word and not _is_within(self.sets[value], _complement(word) if outside else word):
                     raise _RefusedError(_LATER)
 
     def program(self) -> bytes:
         """Return what `_core.Matcher` takes: a program for the patterns that are regular."""
         edges: dict[int, int] = {0: 0}  # the sets that begin or end at a code point, a bit each
-        for ranges, number in self.sets.items():
+        for number, ranges in enumerate(self.sets):
             for low, high in ranges:
                 edges[low] = edges.get(low, 0) ^ 1 << number
                 edges[high + 1] = edges.get(high + 1, 0) ^ 1 << number
@@ -406,7 +412,7 @@ class _Compiler:
                 sets[members.bit_length() - 1] |= 1 << letter
                 members ^= 1 << members.bit_length() - 1
         width = (len(numbers) + 31) // 32
-        words = [0 if word is None else self.sets[word] + 1 for word in self.words]
+        words = [0 if word is None else self.numbers[word] + 1 for word in self.words]
         header = [len(self.states), len(self.starts), len(bounds), len(numbers), len(sets), *words]
         parts = [header, *self.states, self.starts, bounds, letters]
         parts += [_words(each, width) for each in sets]
@@ -415,7 +421,6 @@ class _Compiler:
 
     def _first_bytes(self, start: int) -> list[int]:
         """Return the bytes that may be the first, the second and so on of a match, a bit each."""
-        sets = list(self.sets)
         masks = [0] * DEPTH
         stack, seen = [(start, 0)], set()
         while stack:
@@ -430,12 +435,12 @@ class _Compiler:
                 stack += [(out, level)] if value != BEGIN else []
             elif kind == MATCH:
                 masks[level:] = [EVERY_BYTE] * (DEPTH - level)
-            elif len(bytes_of := _encode_one(sets[value])) > 1:
+            elif len(bytes_of := _encode_one(self.sets[value])) > 1:
                 for place, byte in enumerate(bytes_of[: DEPTH - level], level):
                     masks[place] |= 1 << byte
                 stack.append((out, min(level + len(bytes_of), DEPTH)))
             else:
-                ascii_bytes, leads = _leading_bytes(sets[value])
+                ascii_bytes, leads = _leading_bytes(self.sets[value])
                 masks[level] |= ascii_bytes | leads
                 if ascii_bytes:
                     stack.append((out, level + 1))
