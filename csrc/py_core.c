@@ -342,21 +342,11 @@ static PyObject *core_model(PyObject *module, PyObject *const *args, Py_ssize_t 
 }
 
 static PyMethodDef core_functions[] = {
-    { "model", (PyCFunction)(void (*)(void))core_model, METH_FASTCALL,
-      "model(cls, values, names, /)\n--\n\nAn object of a pydantic model with these values, which nobody looks at, and "
-      "which becomes its own.\n"
-      "names: of the fields that count as set." },
-    { "inherited", core_inherited, METH_O,
-      "inherited(pid, /)\n--\n\nA look at what a program inherits that this process starts, or with 0 the calling "
-      "thread, as bytes that\n"
-      "say nothing but whether two looks are equal; see swx_inherit.h.  OSError if the kernel does not show it all." },
-    { "inherited_own", core_inherited_own, METH_NOARGS,
-      "inherited_own()\n--\n\nThe same of what only the calling thread itself can be asked for." },
-    { "_shutdown", core_shutdown, METH_NOARGS,
-      "_shutdown()\n--\n\nEnds the reactor's thread and every session and process in it.  Called at interpreter "
-      "exit." },
-    { "node_count", core_node_count, METH_NOARGS,
-      "node_count()\n--\n\nSessions and processes that the reactor watches in this process." },
+    { "model", (PyCFunction)(void (*)(void))core_model, METH_FASTCALL, "model(cls, values, names, /)\n--\n\n" },
+    { "inherited", core_inherited, METH_O, "inherited(pid, /)\n--\n\n" },
+    { "inherited_own", core_inherited_own, METH_NOARGS, "inherited_own()\n--\n\n" },
+    { "_shutdown", core_shutdown, METH_NOARGS, "_shutdown()\n--\n\n" },
+    { "node_count", core_node_count, METH_NOARGS, "node_count()\n--\n\n" },
     { NULL, NULL, 0, NULL },
 };
 

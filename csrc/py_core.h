@@ -5,6 +5,8 @@
  *     Operation (Python) --ref--> request (C) <--ref-- session, until done; then the queue, until taken
  *
  * The reactor's thread touches requests only, never a Python object and never the GIL.
+ *
+ * What the objects are to Python is told in swerex_c/_core.pyi alone: a docstring is a signature.
  */
 #ifndef SWX_PY_CORE_H
 #define SWX_PY_CORE_H

@@ -250,15 +250,6 @@ static bool claim(FrameDecoder *self)
     return self->busy = true;
 }
 
-PyDoc_STRVAR(feed_doc,
-             "feed($self, data, /)\n--\n\n"
-             "The values of the frames that `data` (bytes-like) completes, in order; often an empty list.\n\n"
-             "Any cut of the stream gives the same values. Raises FrameError when the stream is not what it should be: "
-             "the error's\n"
-             "`position` is the byte of the stream and its `frames` the values before it that this call decoded. The "
-             "same error\n"
-             "comes again, without values, until reset(). Not for use by two threads at once (RuntimeError).");
-
 static PyObject *decoder_feed(PyObject *object, PyObject *data)
 {
     FrameDecoder *self = (FrameDecoder *)object;
@@ -278,12 +269,6 @@ static PyObject *decoder_feed(PyObject *object, PyObject *data)
     Py_DECREF(chunk);
     return frames;
 }
-
-PyDoc_STRVAR(decode_doc, "decode($self, frame, /)\n--\n\n"
-                         "The value of one frame (bytes-like, its length included), as encode() makes it.\n\n"
-                         "Has nothing to do with the stream of feed(). Raises FrameError when `frame` is not exactly "
-                         "one frame that feed() would\n"
-                         "take; its `position` is the byte of `frame`.");
 
 /* The payload of the only frame in these bytes. */
 static swx_status take_one(const swx_py_frame_limits *limits, const uint8_t *bytes, size_t size, swx_span *payload,
@@ -321,9 +306,6 @@ static PyObject *decoder_decode(PyObject *object, PyObject *data)
     Py_DECREF(chunk);
     return value;
 }
-
-PyDoc_STRVAR(reset_doc, "reset($self, /)\n--\n\n"
-                        "Forgets the stream and its error; the next byte is the first of a new stream.");
 
 static PyObject *decoder_reset(PyObject *object, PyObject *unused)
 {
@@ -365,18 +347,10 @@ static void decoder_dealloc(PyObject *object)
     swx_py_deallocate(object);
 }
 
-PyDoc_STRVAR(decoder_doc, "FrameDecoder(*, max_frame=67108864, max_depth=32, max_items=1000000)\n--\n\n"
-                          "Takes the frames that a FrameEncoder makes out of a byte stream, however it is cut.\n\n"
-                          "The limits mean what they mean there, and are asked before room is made for anything; "
-                          "memory grows with bytes that\n"
-                          "came, not with a length that was announced. Refused too: ext types, map keys that are not "
-                          "str or come twice, str that is\n"
-                          "not UTF-8 (surrogates may stand in it), and a payload that is not exactly one value.");
-
 static PyMethodDef decoder_methods[] = {
-    { "feed", decoder_feed, METH_O, feed_doc },
-    { "decode", decoder_decode, METH_O, decode_doc },
-    { "reset", decoder_reset, METH_NOARGS, reset_doc },
+    { "feed", decoder_feed, METH_O, "feed($self, data, /)\n--\n\n" },
+    { "decode", decoder_decode, METH_O, "decode($self, frame, /)\n--\n\n" },
+    { "reset", decoder_reset, METH_NOARGS, "reset($self, /)\n--\n\n" },
     { NULL, NULL, 0, NULL },
 };
 
@@ -387,8 +361,12 @@ static PyGetSetDef decoder_getset[] = {
 };
 
 static PyType_Slot decoder_slots[] = {
-    { Py_tp_doc, (void *)decoder_doc }, { Py_tp_new, decoder_new },       { Py_tp_dealloc, decoder_dealloc },
-    { Py_tp_methods, decoder_methods }, { Py_tp_getset, decoder_getset }, { 0, NULL },
+    { Py_tp_doc, "FrameDecoder(*, max_frame=67108864, max_depth=32, max_items=1000000)\n--\n\n" },
+    { Py_tp_new, decoder_new },
+    { Py_tp_dealloc, decoder_dealloc },
+    { Py_tp_methods, decoder_methods },
+    { Py_tp_getset, decoder_getset },
+    { 0, NULL },
 };
 
 PyType_Spec swx_py_decoder_spec = {

@@ -353,17 +353,6 @@ static void free_writer(writer *w)
     swx_free(w->data == w->first ? NULL : w->data);
 }
 
-PyDoc_STRVAR(
-    encode_doc,
-    "encode($self, value, /)\n--\n\n"
-    "One frame (bytes, its length included) that holds `value`.\n\n"
-    "None, bool, int in [-2**63, 2**64), float, str, bytes, bytearray and contiguous memoryview (all\n"
-    "three come back as bytes), list and tuple (both come back as list), dict with str keys; subclasses count as "
-    "their\n"
-    "base. Raises FrameError for any other value and for one that passes a limit; `position` is the byte of the "
-    "payload\n"
-    "where it would have been. A failed call leaves nothing behind. May be called from several threads at once.");
-
 static PyObject *encoder_encode(PyObject *object, PyObject *value)
 {
     writer w; /* without its first bytes, which would be set for nothing */
@@ -389,19 +378,13 @@ static PyObject *encoder_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     return object;
 }
 
-PyDoc_STRVAR(encoder_doc, "FrameEncoder(*, max_frame=67108864, max_depth=32, max_items=1000000)\n--\n\n"
-                          "Makes frames: a length of 4 bytes, big-endian, and one msgpack value of that many bytes.\n\n"
-                          "max_frame is bytes of payload, max_depth (at most 128) counts lists and dicts inside each "
-                          "other, max_items counts\n"
-                          "values, keys and containers of a frame.");
-
 static PyMethodDef encoder_methods[] = {
-    { "encode", encoder_encode, METH_O, encode_doc },
+    { "encode", encoder_encode, METH_O, "encode($self, value, /)\n--\n\n" },
     { NULL, NULL, 0, NULL },
 };
 
 static PyType_Slot encoder_slots[] = {
-    { Py_tp_doc, (void *)encoder_doc },
+    { Py_tp_doc, "FrameEncoder(*, max_frame=67108864, max_depth=32, max_items=1000000)\n--\n\n" },
     { Py_tp_new, encoder_new },
     { Py_tp_dealloc, swx_py_deallocate },
     { Py_tp_methods, encoder_methods },

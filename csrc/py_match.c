@@ -73,12 +73,6 @@ static int lock(Matcher *self)
     return 0;
 }
 
-PyDoc_STRVAR(feed_doc, "feed($self, data, /)\n--\n\n"
-                       "Reads bytes up to the end of a hit: (index, start, end), or None when there is none yet.\n\n"
-                       "start and end are offsets in the stream since the last reset. After a hit feed data[consumed:] "
-                       "to go on; the search\n"
-                       "starts anew at the end of the hit.");
-
 static PyObject *matcher_feed(PyObject *object, PyObject *data)
 {
     Matcher *self = (Matcher *)object;
@@ -115,8 +109,6 @@ static PyObject *matcher_feed(PyObject *object, PyObject *data)
     return Py_BuildValue("nKK", (Py_ssize_t)hit.index, (unsigned long long)hit.start, (unsigned long long)hit.end);
 }
 
-PyDoc_STRVAR(reset_doc, "reset($self, /)\n--\n\nA new stream: offset 0, nothing read.");
-
 static PyObject *matcher_reset(PyObject *object, PyObject *ignored)
 {
     Matcher *self = (Matcher *)object;
@@ -136,8 +128,8 @@ static PyObject *matcher_consumed(PyObject *object, void *closure)
 }
 
 static PyMethodDef METHODS[] = {
-    { "feed", matcher_feed, METH_O, feed_doc },
-    { "reset", matcher_reset, METH_NOARGS, reset_doc },
+    { "feed", matcher_feed, METH_O, "feed($self, data, /)\n--\n\n" },
+    { "reset", matcher_reset, METH_NOARGS, "reset($self, /)\n--\n\n" },
     { NULL, NULL, 0, NULL },
 };
 
@@ -146,16 +138,13 @@ static PyGetSetDef PROPERTIES[] = {
     { NULL, NULL, NULL, NULL, NULL },
 };
 
-PyDoc_STRVAR(
-    matcher_doc,
-    "Matcher(program)\n--\n\n"
-    "Which of several patterns completes first in a stream of bytes. swerex_c.engine.patterns makes the program.\n\n"
-    "A matcher serves one stream at a time; used by two at once it raises RuntimeError. swx_match.h has the "
-    "semantics.");
-
 static PyType_Slot SLOTS[] = {
-    { Py_tp_doc, (void *)matcher_doc }, { Py_tp_new, (void *)matcher_new }, { Py_tp_dealloc, (void *)matcher_dealloc },
-    { Py_tp_methods, METHODS },         { Py_tp_getset, PROPERTIES },       { 0, NULL },
+    { Py_tp_doc, "Matcher(program)\n--\n\n" },
+    { Py_tp_new, (void *)matcher_new },
+    { Py_tp_dealloc, (void *)matcher_dealloc },
+    { Py_tp_methods, METHODS },
+    { Py_tp_getset, PROPERTIES },
+    { 0, NULL },
 };
 
 static PyType_Spec SPEC = {

@@ -16,17 +16,15 @@ static const char *const end_names[] = { "none", "done",   "matched",   "timeout
 static bool operation_cancel_now(operation_object *self)
 {
     request *f = self->request;
-    bool ended = atomic_load(&f->base.done);
-    if (!ended) {
-        Py_BEGIN_ALLOW_THREADS
-        ended = swx_py_place_lock(f->at);
-        if (ended) {
-            swx_session_cancel(f->at->session, &f->op);
-            swx_py_place_unlock(f->at);
-        }
-        Py_END_ALLOW_THREADS
+    if (atomic_load(&f->base.done)) {
+        return true;
     }
-    return ended;
+    PyThreadState *thread = swx_py_place_enter(f->at);
+    if (thread) {
+        swx_session_cancel(f->at->session, &f->op);
+        swx_py_place_leave(f->at, thread);
+    }
+    return thread;
 }
 
 static int operation_traverse(PyObject *object, visitproc visit, void *arg)
@@ -102,17 +100,14 @@ static PyObject *operation_take(PyObject *object, PyObject *unused)
     if (!bytes) {
         return PyErr_NoMemory();
     }
-    size_t size = 0;
-    bool locked;
-    Py_BEGIN_ALLOW_THREADS
-    locked = swx_py_place_lock(f->at);
-    if (locked) {
-        size = swx_session_take(f->at->session, &f->op, bytes, room, swx_now());
-        swx_py_place_unlock(f->at);
+    PyThreadState *thread = swx_py_place_enter(f->at);
+    if (!thread) {
+        swx_free(bytes);
+        return swx_py_place_raise_gone(f->at);
     }
-    Py_END_ALLOW_THREADS
-    PyObject *taken =
-        locked ? PyBytes_FromStringAndSize((const char *)bytes, (Py_ssize_t)size) : swx_py_place_raise_gone(f->at);
+    size_t size = swx_session_take(f->at->session, &f->op, bytes, room, swx_now());
+    swx_py_place_leave(f->at, thread);
+    PyObject *taken = PyBytes_FromStringAndSize((const char *)bytes, (Py_ssize_t)size);
     swx_free(bytes);
     return taken;
 }
@@ -121,19 +116,16 @@ static PyObject *operation_unsearched(PyObject *object, PyObject *unused)
 {
     (void)unused;
     request *f = ((operation_object *)object)->request;
-    swx_buf bytes = { 0 };
-    uint64_t at = 0;
-    bool locked;
-    Py_BEGIN_ALLOW_THREADS
-    locked = swx_py_place_lock(f->at);
-    if (locked) {
-        swx_session_take_unsearched(f->at->session, &f->op, &bytes, &at, swx_now());
-        swx_py_place_unlock(f->at);
+    swx_buf bytes;
+    uint64_t at;
+    PyThreadState *thread = swx_py_place_enter(f->at);
+    if (!thread) {
+        return swx_py_place_raise_gone(f->at);
     }
-    Py_END_ALLOW_THREADS
-    PyObject *taken = locked ? Py_BuildValue("(Ky#)", (unsigned long long)at, bytes.size ? (char *)bytes.data : "",
-                                             (Py_ssize_t)bytes.size)
-                             : swx_py_place_raise_gone(f->at);
+    swx_session_take_unsearched(f->at->session, &f->op, &bytes, &at, swx_now());
+    swx_py_place_leave(f->at, thread);
+    PyObject *taken =
+        Py_BuildValue("(Ky#)", (unsigned long long)at, bytes.size ? (char *)bytes.data : "", (Py_ssize_t)bytes.size);
     swx_buf_free(&bytes);
     return taken;
 }
@@ -147,26 +139,16 @@ static PyObject *operation_found(PyObject *object, PyObject *found)
         return NULL;
     }
     swx_hit hit = { .index = (size_t)index, .start = start, .end = end };
-    bool locked;
-    Py_BEGIN_ALLOW_THREADS
-    locked = swx_py_place_lock(f->at);
-    if (locked) {
-        swx_session_found(f->at->session, &f->op, found == Py_None ? NULL : &hit, swx_now());
-        swx_py_place_unlock(f->at);
+    PyThreadState *thread = swx_py_place_enter(f->at);
+    if (!thread) {
+        return swx_py_place_raise_gone(f->at);
     }
-    Py_END_ALLOW_THREADS
-    return locked ? Py_NewRef(Py_None) : swx_py_place_raise_gone(f->at);
+    swx_session_found(f->at->session, &f->op, found == Py_None ? NULL : &hit, swx_now());
+    swx_py_place_leave(f->at, thread);
+    Py_RETURN_NONE;
 }
 
-static request *finished(PyObject *object)
-{
-    request *f = ((operation_object *)object)->request;
-    if (!atomic_load(&f->base.done)) {
-        PyErr_SetString(PyExc_RuntimeError, "the operation has not ended yet");
-        return NULL;
-    }
-    return f;
-}
+/* ---- attributes ---- */
 
 static PyObject *operation_done(PyObject *object, void *unused)
 {
@@ -174,97 +156,56 @@ static PyObject *operation_done(PyObject *object, void *unused)
     return PyBool_FromLong(atomic_load(&((operation_object *)object)->request->base.done));
 }
 
-static PyObject *operation_end(PyObject *object, void *unused)
+static PyObject *output_of(const swx_op *op)
 {
-    (void)unused;
-    const request *f = finished(object);
-    return f ? PyUnicode_FromString(end_names[f->op.end]) : NULL;
-}
-
-static PyObject *operation_code(PyObject *object, void *unused)
-{
-    (void)unused;
-    const request *f = finished(object);
-    return f ? PyLong_FromLong(f->empty && f->op.end == SWX_END_DONE ? 0 : f->op.code) : NULL;
-}
-
-static PyObject *operation_signal(PyObject *object, void *unused)
-{
-    (void)unused;
-    const request *f = finished(object);
-    return f ? PyLong_FromLong(f->op.signal) : NULL;
-}
-
-static PyObject *operation_output(PyObject *object, void *unused)
-{
-    (void)unused;
-    const request *f = finished(object);
-    if (!f || f->op.output.size <= f->op.limit) {
-        return f ? swx_py_text(&f->op.output, f->op.processed) : NULL;
+    if (op->output.size <= op->limit) {
+        return swx_py_text(&op->output, op->processed);
     }
     swx_buf answer;
-    if (swx_buf_narrow(&answer, &f->op.output, f->op.limit) != SWX_OK) {
+    if (swx_buf_narrow(&answer, &op->output, op->limit) != SWX_OK) {
         return PyErr_NoMemory();
     }
-    PyObject *text = swx_py_text(&answer, f->op.processed);
+    PyObject *text = swx_py_text(&answer, op->processed);
     swx_buf_free(&answer);
     return text;
 }
 
-static PyObject *operation_dropped(PyObject *object, void *unused)
+static PyObject *error_of(const swx_error *error)
 {
-    (void)unused;
-    const request *f = finished(object);
-    if (!f) {
+    if (error->status == SWX_ESYS) {
+        return PyUnicode_FromFormat("%s: %s", error->call, strerror(error->sys_errno));
+    }
+    return PyUnicode_FromString(error->text ? error->text : "");
+}
+
+/* What is known when it has ended. */
+typedef enum { END, CODE, SIGNAL, OUTPUT, DROPPED, HIT, ENDED, TYPED, BEGUN, ERROR, ERRNO } fact;
+
+static PyObject *operation_fact(PyObject *object, void *which)
+{
+    const request *f = ((operation_object *)object)->request;
+    const swx_op *op = &f->op;
+    if (!atomic_load(&f->base.done)) {
+        PyErr_SetString(PyExc_RuntimeError, "the operation has not ended yet");
         return NULL;
     }
-    size_t more = f->op.output.size > f->op.limit ? f->op.output.size - f->op.limit : 0;
-    return PyLong_FromUnsignedLongLong(swx_buf_dropped(&f->op.output) + more);
-}
-
-static PyObject *operation_hit(PyObject *object, void *unused)
-{
-    (void)unused;
-    const request *f = finished(object);
-    return f ? PyLong_FromSize_t(f->op.hit.index) : NULL;
-}
-
-static PyObject *operation_ended(PyObject *object, void *unused)
-{
-    (void)unused;
-    const request *f = finished(object);
-    return f ? PyBool_FromLong(f->op.ended) : NULL;
-}
-
-static PyObject *operation_typed(PyObject *object, void *unused)
-{
-    (void)unused;
-    const request *f = finished(object);
-    return f ? PyBool_FromLong(f->op.typed_out) : NULL;
-}
-
-static PyObject *operation_begun(PyObject *object, void *unused)
-{
-    (void)unused;
-    const request *f = finished(object);
-    return f ? PyBool_FromLong(f->op.begun) : NULL;
-}
-
-static PyObject *operation_error(PyObject *object, void *unused)
-{
-    (void)unused;
-    const request *f = finished(object);
-    if (f && f->op.error.status == SWX_ESYS) {
-        return PyUnicode_FromFormat("%s: %s", f->op.error.call, strerror(f->op.error.sys_errno));
+    switch ((fact)(intptr_t)which) {
+    case END: return PyUnicode_FromString(end_names[op->end]);
+    case CODE: return PyLong_FromLong(f->empty && op->end == SWX_END_DONE ? 0 : op->code);
+    case SIGNAL: return PyLong_FromLong(op->signal);
+    case OUTPUT: return output_of(op);
+    case DROPPED: {
+        size_t more = op->output.size > op->limit ? op->output.size - op->limit : 0;
+        return PyLong_FromUnsignedLongLong(swx_buf_dropped(&op->output) + more);
     }
-    return f ? PyUnicode_FromString(f->op.error.text ? f->op.error.text : "") : NULL;
-}
-
-static PyObject *operation_errno(PyObject *object, void *unused)
-{
-    (void)unused;
-    const request *f = finished(object);
-    return f ? PyLong_FromLong(f->op.error.sys_errno) : NULL;
+    case HIT: return PyLong_FromSize_t(op->hit.index);
+    case ENDED: return PyBool_FromLong(op->ended);
+    case TYPED: return PyBool_FromLong(op->typed_out);
+    case BEGUN: return PyBool_FromLong(op->begun);
+    case ERROR: return error_of(&op->error);
+    case ERRNO: return PyLong_FromLong(op->error.sys_errno);
+    }
+    Py_UNREACHABLE();
 }
 
 static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
@@ -290,20 +231,18 @@ static PyObject *operation_release(PyObject *object, PyObject *checked_arg)
         return NULL;
     }
     Py_CLEAR(self->command);
-    bool locked;
-    Py_BEGIN_ALLOW_THREADS
-    locked = swx_py_place_lock(f->at);
-    if (locked) {
-        f->op.typed = f->typed.data;
-        f->op.typed_size = f->typed.size;
-        f->op.raw = wanted.raw;
-        f->op.runs = wanted.runs;
-        f->op.hints = wanted.hints;
-        swx_session_release(f->at->session, &f->op, swx_now());
-        swx_py_place_unlock(f->at);
+    PyThreadState *thread = swx_py_place_enter(f->at);
+    if (!thread) {
+        return swx_py_place_raise_gone(f->at);
     }
-    Py_END_ALLOW_THREADS
-    return locked ? Py_NewRef(Py_None) : swx_py_place_raise_gone(f->at);
+    f->op.typed = f->typed.data;
+    f->op.typed_size = f->typed.size;
+    f->op.raw = wanted.raw;
+    f->op.runs = wanted.runs;
+    f->op.hints = wanted.hints;
+    swx_session_release(f->at->session, &f->op, swx_now());
+    swx_py_place_leave(f->at, thread);
+    Py_RETURN_NONE;
 }
 
 static PyObject *operation_held(PyObject *object, void *unused)
@@ -336,65 +275,41 @@ static int operation_set_future(PyObject *object, PyObject *future, void *unused
 }
 
 static PyMethodDef operation_methods[] = {
-    { "release", operation_release, METH_O,
-      "release($self, checked, /)\n--\n\nLets a held command begin.  checked: 1, `bash -n` accepts it without a "
-      "warning; 0, with one." },
-    { "wait", operation_wait, METH_O,
-      "wait($self, seconds, /)\n--\n\nBlocks until it ended (True) or the time is over (False).  None: no limit.  For "
-      "callers without "
-      "an event loop." },
-    { "cancel", operation_cancel, METH_NOARGS,
-      "cancel($self, /)\n--\n\nEnds it as `cancelled`.  A command that it started goes on.  No effect when it ended "
-      "before." },
-    { "take", operation_take, METH_NOARGS,
-      "take($self, /)\n--\n\nRaw output that was not taken yet, at most 256 KiB at a time; b\"\" when there is none "
-      "now." },
-    { "unsearched", operation_unsearched, METH_NOARGS,
-      "unsearched($self, /)\n--\n\nOutput that the caller has to search and has not taken yet, behind its offset in "
-      "all "
-      "of that; 0 again when the search begins anew." },
-    { "found", operation_found, METH_O,
-      "found($self, hit, /)\n--\n\nEnds it as `matched`: (index of the pattern, start, end), offsets in what was taken "
-      "by unsearched(). None: as `costly`." },
+    { "release", operation_release, METH_O, "release($self, checked, /)\n--\n\n" },
+    { "wait", operation_wait, METH_O, "wait($self, seconds, /)\n--\n\n" },
+    { "cancel", operation_cancel, METH_NOARGS, "cancel($self, /)\n--\n\n" },
+    { "take", operation_take, METH_NOARGS, "take($self, /)\n--\n\n" },
+    { "unsearched", operation_unsearched, METH_NOARGS, "unsearched($self, /)\n--\n\n" },
+    { "found", operation_found, METH_O, "found($self, hit, /)\n--\n\n" },
     { NULL, NULL, 0, NULL },
 };
 
+#define FACT(name, which)                                           \
+    {                                                               \
+        name, operation_fact, NULL, NULL, (void *)(intptr_t)(which) \
+    }
+
 static PyGetSetDef operation_attributes[] = {
-    { "future", operation_future, operation_set_future,
-      "What Completions.take returns when it has ended, or None.  May be set until then, by the thread that takes.",
-      NULL },
-    { "done", operation_done, NULL, "Whether it has ended.", NULL },
-    { "held", operation_held, NULL,
-      "Whether it keeps its place in the queue until release(), because bash has to be asked about the command.",
-      NULL },
-    { "end", operation_end, NULL,
-      "How it ended: done, matched, timeout, quiet, died, lost, closed, cancelled, memory or system.", NULL },
-    { "code", operation_code, NULL, "The exit code, when end is done or died; -1: the shell's was lost.", NULL },
-    { "signal", operation_signal, NULL, "The signal that ended the shell, when end is died; 0: it exited by itself.",
-      NULL },
-    { "output", operation_output, NULL, "The output as text.  Made anew at each access, unless make() has.", NULL },
-    { "dropped", operation_dropped, NULL, "Bytes missing in the middle of output because of the limit.", NULL },
-    { "hit", operation_hit, NULL, "Index of the pattern, when end is matched.", NULL },
-    { "typed", operation_typed, NULL, "Whether the command was given to the shell at all.", NULL },
-    { "begun", operation_begun, NULL, "Whether the shell has begun to run the command, or the script of a start.",
-      NULL },
-    { "ended", operation_ended, NULL, "After a match: whether the command has ended, so that it has a code.", NULL },
-    { "error", operation_error, NULL, "What was wrong, when end is system.", NULL },
-    { "errno", operation_errno, NULL, "The number of the system call's error, when end is system; 0: it was none.",
-      NULL },
+    { "future", operation_future, operation_set_future, NULL, NULL },
+    { "done", operation_done, NULL, NULL, NULL },
+    { "held", operation_held, NULL, NULL, NULL },
+    FACT("end", END),
+    FACT("code", CODE),
+    FACT("signal", SIGNAL),
+    FACT("output", OUTPUT),
+    FACT("dropped", DROPPED),
+    FACT("hit", HIT),
+    FACT("ended", ENDED),
+    FACT("typed", TYPED),
+    FACT("begun", BEGUN),
+    FACT("error", ERROR),
+    FACT("errno", ERRNO),
     { NULL, NULL, NULL, NULL, NULL },
 };
 
 static PyType_Slot operation_slots[] = {
-    { Py_tp_doc,
-      "One thing a session was asked to do.  Made by the methods of Session.\n\nThrowing it away before it ended "
-      "cancels it." },
-    { Py_tp_dealloc, operation_dealloc },
-    { Py_tp_traverse, operation_traverse },
-    { Py_tp_clear, operation_clear },
-    { Py_tp_methods, operation_methods },
-    { Py_tp_getset, operation_attributes },
-    { 0, NULL },
+    { Py_tp_dealloc, operation_dealloc }, { Py_tp_traverse, operation_traverse }, { Py_tp_clear, operation_clear },
+    { Py_tp_methods, operation_methods }, { Py_tp_getset, operation_attributes }, { 0, NULL },
 };
 
 PyType_Spec swx_py_operation_spec = {

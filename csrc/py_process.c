@@ -345,16 +345,6 @@ static PyObject *process_cancel(PyObject *object, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static request *finished(PyObject *object)
-{
-    request *f = ((process_object *)object)->request;
-    if (!atomic_load(&f->base.done)) {
-        PyErr_SetString(PyExc_RuntimeError, "the process has not ended yet");
-        return NULL;
-    }
-    return f;
-}
-
 static PyObject *bytes_of(const swx_buf *buf)
 {
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)buf->size);
@@ -370,50 +360,41 @@ static PyObject *process_done(PyObject *object, void *unused)
     return PyBool_FromLong(atomic_load(&((process_object *)object)->request->base.done));
 }
 
-static PyObject *process_stdout(PyObject *object, void *unused)
+static PyObject *returncode_of(int wait_status)
 {
-    (void)unused;
-    const request *f = finished(object);
-    return f ? bytes_of(&f->output) : NULL;
-}
-
-static PyObject *process_stderr(PyObject *object, void *unused)
-{
-    (void)unused;
-    const request *f = finished(object);
-    return f ? bytes_of(&f->error) : NULL;
-}
-
-static PyObject *process_dropped(PyObject *object, void *unused)
-{
-    (void)unused;
-    const request *f = finished(object);
-    return f ? PyLong_FromUnsignedLongLong(swx_buf_dropped(&f->output) + swx_buf_dropped(&f->error)) : NULL;
-}
-
-static PyObject *process_returncode(PyObject *object, void *unused)
-{
-    (void)unused;
-    const request *f = finished(object);
-    if (!f) {
-        return NULL;
-    }
-    if (f->wait_status == SWX_STATUS_LOST) {
+    if (wait_status == SWX_STATUS_LOST) {
         Py_RETURN_NONE;
     }
-    return PyLong_FromLong(WIFEXITED(f->wait_status) ? WEXITSTATUS(f->wait_status) : -WTERMSIG(f->wait_status));
+    return PyLong_FromLong(WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : -WTERMSIG(wait_status));
 }
 
-static PyObject *process_end(PyObject *object, void *unused)
+static const char *end_of(const request *f)
 {
-    (void)unused;
-    const request *f = finished(object);
-    return f ? PyUnicode_FromString(f->timed_out                        ? "timeout"
-                                    : f->cancelled                      ? "cancelled"
-                                    : f->no_memory                      ? "memory"
-                                    : f->wait_status == SWX_STATUS_LOST ? "lost"
-                                                                        : "done")
-             : NULL;
+    return f->timed_out                        ? "timeout"
+           : f->cancelled                      ? "cancelled"
+           : f->no_memory                      ? "memory"
+           : f->wait_status == SWX_STATUS_LOST ? "lost"
+                                               : "done";
+}
+
+/* What is known when it has ended. */
+typedef enum { END, STDOUT, STDERR, DROPPED, RETURNCODE } fact;
+
+static PyObject *process_fact(PyObject *object, void *which)
+{
+    const request *f = ((process_object *)object)->request;
+    if (!atomic_load(&f->base.done)) {
+        PyErr_SetString(PyExc_RuntimeError, "the process has not ended yet");
+        return NULL;
+    }
+    switch ((fact)(intptr_t)which) {
+    case END: return PyUnicode_FromString(end_of(f));
+    case STDOUT: return bytes_of(&f->output);
+    case STDERR: return bytes_of(&f->error);
+    case DROPPED: return PyLong_FromUnsignedLongLong(swx_buf_dropped(&f->output) + swx_buf_dropped(&f->error));
+    case RETURNCODE: return returncode_of(f->wait_status);
+    }
+    Py_UNREACHABLE();
 }
 
 static PyObject *process_mark(PyObject *object, void *unused)
@@ -424,34 +405,30 @@ static PyObject *process_mark(PyObject *object, void *unused)
 }
 
 static PyMethodDef process_methods[] = {
-    { "wait", process_wait, METH_O,
-      "wait($self, seconds, /)\n--\n\nBlocks until it ended (True) or the time is over (False).  None: no limit." },
-    { "cancel", process_cancel, METH_NOARGS, "cancel($self, /)\n--\n\nKills it with everything it started." },
+    { "wait", process_wait, METH_O, "wait($self, seconds, /)\n--\n\n" },
+    { "cancel", process_cancel, METH_NOARGS, "cancel($self, /)\n--\n\n" },
     { NULL, NULL, 0, NULL },
 };
 
+#define FACT(name, which)                                         \
+    {                                                             \
+        name, process_fact, NULL, NULL, (void *)(intptr_t)(which) \
+    }
+
 static PyGetSetDef process_attributes[] = {
-    { "done", process_done, NULL, "Whether it has ended.", NULL },
-    { "mark", process_mark, NULL,
-      "A number by which all that it started can be found, also after its end; 0: there is none.", NULL },
-    { "end", process_end, NULL, "How: done, timeout, cancelled, memory, or lost: it has ended, and nobody knows how.",
-      NULL },
-    { "stdout", process_stdout, NULL, "What it wrote, in bytes.  Made anew at each access.", NULL },
-    { "stderr", process_stderr, NULL, "The same for stderr; b\"\" when merged.", NULL },
-    { "dropped", process_dropped, NULL, "Bytes missing in the middle because of the limit.", NULL },
-    { "returncode", process_returncode, NULL,
-      "Exit status, or minus the signal's number; None: someone else has collected it.", NULL },
+    { "done", process_done, NULL, NULL, NULL },
+    { "mark", process_mark, NULL, NULL, NULL },
+    FACT("end", END),
+    FACT("stdout", STDOUT),
+    FACT("stderr", STDERR),
+    FACT("dropped", DROPPED),
+    FACT("returncode", RETURNCODE),
     { NULL, NULL, NULL, NULL, NULL },
 };
 
 static PyType_Slot process_slots[] = {
     { Py_tp_doc,
-      "Process(file, argv, environment, directory, input, merge, timeout, output_limit, queue, future)\n--\n\nA "
-      "program "
-      "with pipes, from its start to its end.\n\nfile: the program (bytes), searched in PATH when it has no "
-      "slash.\nargv, environment: sequences of bytes (environment None: this "
-      "process's own).\ntimeout: seconds or None; then it is killed with everything it started.\nOSError names "
-      "execve or chdir when the program cannot be executed.\nThrowing the object away before the end kills." },
+      "Process(file, argv, environment, directory, input, merge, timeout, output_limit, queue, future)\n--\n\n" },
     { Py_tp_new, process_new },
     { Py_tp_dealloc, process_dealloc },
     { Py_tp_traverse, process_traverse },
@@ -539,13 +516,8 @@ done:
 }
 
 static PyMethodDef mark_functions[] = {
-    { "kill_marked", kill_marked, METH_O,
-      "kill_marked(marks, /)\n--\n\nKills everything that carries one of the marks.  Returns how much lived, what was "
-      "killed and is not\n"
-      "gone yet included: ask again until it is 0.  -1: there is no /proc." },
-    { "living_marks", living_marks, METH_O,
-      "living_marks(marks, /)\n--\n\nA list of those that a living process carries.  All of them when no look was "
-      "possible." },
+    { "kill_marked", kill_marked, METH_O, "kill_marked(marks, /)\n--\n\n" },
+    { "living_marks", living_marks, METH_O, "living_marks(marks, /)\n--\n\n" },
     { NULL, NULL, 0, NULL },
 };
 

@@ -68,19 +68,13 @@ static PyObject *queue_take(queue_object *self, PyObject *unused)
 }
 
 static PyMethodDef queue_methods[] = {
-    { "fileno", (PyCFunction)(void (*)(void))queue_fileno, METH_NOARGS,
-      "fileno($self, /)\n--\n\nA descriptor that is readable while something waits to be taken.  Valid as long as the "
-      "object." },
-    { "take", (PyCFunction)(void (*)(void))queue_take, METH_NOARGS,
-      "take($self, /)\n--\n\nThe `future` objects of all operations that ended, or have news, since the last call, "
-      "oldest first." },
+    { "fileno", (PyCFunction)(void (*)(void))queue_fileno, METH_NOARGS, "fileno($self, /)\n--\n\n" },
+    { "take", (PyCFunction)(void (*)(void))queue_take, METH_NOARGS, "take($self, /)\n--\n\n" },
     { NULL, NULL, 0, NULL },
 };
 
 static PyType_Slot queue_slots[] = {
-    { Py_tp_doc,
-      "Completions()\n--\n\nCollects ended operations for one event loop.\n\nAny thread may end operations; one loop "
-      "watches fileno() and calls take()." },
+    { Py_tp_doc, "Completions()\n--\n\n" },
     { Py_tp_new, queue_new },
     { Py_tp_dealloc, queue_dealloc },
     { Py_tp_methods, queue_methods },

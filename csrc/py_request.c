@@ -59,21 +59,22 @@ const swx_node_type swx_py_session_node = { node_event, node_deadline, node_due,
 bool swx_py_place_is_gone(const place *at) { return swx_py_home_is_gone(at->home); }
 PyObject *swx_py_place_raise_gone(const place *at) { return swx_py_raise_gone(at->home, "session"); }
 
-/* As swx_node_lock, to be called without the GIL.  False: it is gone, and nothing is locked.  (In a forked child the
- * lock may be held by a thread that is not there.) */
-bool swx_py_place_lock(place *at)
+PyThreadState *swx_py_place_enter(place *at)
 {
-    if (!swx_py_home_enter(at->home)) {
-        return false;
+    PyThreadState *thread = PyEval_SaveThread();
+    if (swx_py_home_enter(at->home)) {
+        swx_node_lock(at->node);
+        return thread;
     }
-    swx_node_lock(at->node);
-    return true;
+    PyEval_RestoreThread(thread);
+    return NULL;
 }
 
-void swx_py_place_unlock(place *at)
+void swx_py_place_leave(place *at, PyThreadState *thread)
 {
     swx_node_unlock(at->node);
     swx_py_home_leave(at->home);
+    PyEval_RestoreThread(thread);
 }
 
 void swx_py_place_unref(place *at)
@@ -188,36 +189,31 @@ static void work_directly(request *f, int64_t limit, int64_t slack)
     }
 }
 
-/* False: it is gone, and the core has never had the request. */
 bool swx_py_request_submit(request *f, int64_t direct)
 {
-    bool locked;
     f->op.typed = f->typed.data;
     f->op.typed_size = f->typed.size;
-    Py_BEGIN_ALLOW_THREADS
-    locked = swx_py_place_lock(f->at);
-    if (locked) {
-        atomic_fetch_add(&f->base.references, 1); /* the core's, until it has completed */
-        f->base.direct = direct > 0;
-        if (direct > 0) {
-            swx_node_pause(f->at->node, true);
-        }
-        swx_session_submit(f->at->session, &f->op, swx_now());
-        if (direct > 0) {
-            work_directly(f, direct, f->slack);
-            f->base.direct = false;
-            swx_node_pause(f->at->node, false);
-        }
-        swx_py_place_unlock(f->at);
+    PyThreadState *thread = swx_py_place_enter(f->at);
+    if (!thread) {
+        return false;
     }
-    Py_END_ALLOW_THREADS
-    return locked;
+    atomic_fetch_add(&f->base.references, 1); /* the core's, until it has completed */
+    f->base.direct = direct > 0;
+    if (direct > 0) {
+        swx_node_pause(f->at->node, true);
+    }
+    swx_session_submit(f->at->session, &f->op, swx_now());
+    if (direct > 0) {
+        work_directly(f, direct, f->slack);
+        f->base.direct = false;
+        swx_node_pause(f->at->node, false);
+    }
+    swx_py_place_leave(f->at, thread);
+    return true;
 }
 
 /* ---- commands ---- */
 
-/* The bytes of a command: UTF-8, with lone surrogates from surrogateescape as the bytes they stand for.  A new
- * reference in *keep (or NULL) owns them. */
 const char *swx_py_command_bytes(PyObject *command, Py_ssize_t *size, PyObject **keep)
 {
     *keep = NULL;
@@ -234,7 +230,6 @@ const char *swx_py_command_bytes(PyObject *command, Py_ssize_t *size, PyObject *
     return data;
 }
 
-/* 1: what to type is in `typed`, and how, in `op`; 0: bash must be asked about the command first; -1: exception. */
 int swx_py_request_encode(swx_buf *typed, swx_op *op, bool *empty, const char *text, size_t size, int checked,
                           place *at)
 {

@@ -69,6 +69,16 @@ static bool usable(const session_object *self)
     return true;
 }
 
+/* As swx_py_place_enter.  NULL with an exception set: the session cannot be used. */
+static PyThreadState *enter(const session_object *self)
+{
+    PyThreadState *thread = usable(self) ? swx_py_place_enter(self->at) : NULL;
+    if (!thread && !PyErr_Occurred()) {
+        swx_py_place_raise_gone(self->at);
+    }
+    return thread;
+}
+
 static int set_limits(request *f, PyObject *timeout, PyObject *quiet)
 {
     int64_t now = swx_now(), silent;
@@ -229,61 +239,39 @@ static PyObject *session_type(PyObject *object, PyObject *bytes_object)
     session_object *self = (session_object *)object;
     char *bytes;
     Py_ssize_t size;
-    bool locked;
-    swx_status status = SWX_OK;
-    if (!usable(self) || PyBytes_AsStringAndSize(bytes_object, &bytes, &size) < 0) {
+    PyThreadState *thread;
+    if (PyBytes_AsStringAndSize(bytes_object, &bytes, &size) < 0 || !(thread = enter(self))) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    locked = swx_py_place_lock(self->at);
-    if (locked) {
-        status = swx_session_type(self->at->session, (const uint8_t *)bytes, (size_t)size, swx_now());
-        swx_py_place_unlock(self->at);
-    }
-    Py_END_ALLOW_THREADS
-    if (!locked) {
-        return swx_py_place_raise_gone(self->at);
-    }
-    if (status == SWX_ENOMEM) {
-        return PyErr_NoMemory();
-    }
-    return PyBool_FromLong(status == SWX_OK);
+    swx_status status = swx_session_type(self->at->session, (const uint8_t *)bytes, (size_t)size, swx_now());
+    swx_py_place_leave(self->at, thread);
+    return status == SWX_ENOMEM ? PyErr_NoMemory() : PyBool_FromLong(status == SWX_OK);
 }
 
 static PyObject *session_resync(PyObject *object, PyObject *commands_object)
 {
     session_object *self = (session_object *)object;
     unsigned long long commands = PyLong_AsUnsignedLongLong(commands_object);
-    bool locked, asked = false;
-    if (PyErr_Occurred() || !usable(self)) {
+    PyThreadState *thread;
+    if (PyErr_Occurred() || !(thread = enter(self))) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    locked = swx_py_place_lock(self->at);
-    if (locked) {
-        asked = swx_session_resync(self->at->session, commands, swx_now());
-        swx_py_place_unlock(self->at);
-    }
-    Py_END_ALLOW_THREADS
-    return locked ? PyBool_FromLong(asked) : swx_py_place_raise_gone(self->at);
+    bool asked = swx_session_resync(self->at->session, commands, swx_now());
+    swx_py_place_leave(self->at, thread);
+    return PyBool_FromLong(asked);
 }
 
 static PyObject *session_attach(PyObject *object, PyObject *attached)
 {
     session_object *self = (session_object *)object;
     int on = PyObject_IsTrue(attached);
-    bool locked;
-    if (on < 0 || !usable(self)) {
+    PyThreadState *thread;
+    if (on < 0 || !(thread = enter(self))) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    locked = swx_py_place_lock(self->at);
-    if (locked) {
-        swx_session_attach(self->at->session, on);
-        swx_py_place_unlock(self->at);
-    }
-    Py_END_ALLOW_THREADS
-    return locked ? Py_NewRef(Py_None) : swx_py_place_raise_gone(self->at);
+    swx_session_attach(self->at->session, on);
+    swx_py_place_leave(self->at, thread);
+    Py_RETURN_NONE;
 }
 
 static PyObject *session_resize(PyObject *object, PyObject *args)
@@ -291,49 +279,26 @@ static PyObject *session_resize(PyObject *object, PyObject *args)
     session_object *self = (session_object *)object;
     unsigned rows, columns;
     swx_error err = { .status = SWX_OK };
-    swx_status status = SWX_OK;
-    bool locked;
-    if (!PyArg_ParseTuple(args, "II:resize", &rows, &columns) || !usable(self)) {
+    PyThreadState *thread;
+    if (!PyArg_ParseTuple(args, "II:resize", &rows, &columns) || !(thread = enter(self))) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    locked = swx_py_place_lock(self->at);
-    if (locked) {
-        status = swx_session_resize(self->at->session, rows, columns, &err);
-        swx_py_place_unlock(self->at);
-    }
-    Py_END_ALLOW_THREADS
-    if (!locked) {
-        return swx_py_place_raise_gone(self->at);
-    }
-    if (status != SWX_OK) {
-        err.status = status;
-        return swx_py_raise(&err);
-    }
-    Py_RETURN_NONE;
+    err.status = swx_session_resize(self->at->session, rows, columns, &err);
+    swx_py_place_leave(self->at, thread);
+    return err.status == SWX_OK ? Py_NewRef(Py_None) : swx_py_raise(&err);
 }
 
 static PyObject *session_facts(PyObject *object, PyObject *unused)
 {
     (void)unused;
     session_object *self = (session_object *)object;
-    swx_session_state facts = { 0 };
-    int pid = 0;
-    bool locked;
-    if (!usable(self)) {
+    PyThreadState *thread = enter(self);
+    if (!thread) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    locked = swx_py_place_lock(self->at);
-    if (locked) {
-        facts = swx_session_look(self->at->session);
-        pid = (int)swx_session_pid(self->at->session);
-        swx_py_place_unlock(self->at);
-    }
-    Py_END_ALLOW_THREADS
-    if (!locked) {
-        return swx_py_place_raise_gone(self->at);
-    }
+    swx_session_state facts = swx_session_look(self->at->session);
+    int pid = (int)swx_session_pid(self->at->session);
+    swx_py_place_leave(self->at, thread);
     return Py_BuildValue("{sOsOsOsOsOsOsisLsKsKsKsi}", "kernel_proof", facts.kernel_proof ? Py_True : Py_False, "idle",
                          facts.idle ? Py_True : Py_False, "dead", facts.dead ? Py_True : Py_False, "closed",
                          facts.closed ? Py_True : Py_False, "doubtful", facts.doubtful ? Py_True : Py_False, "hides",
@@ -439,58 +404,25 @@ static void session_dealloc(PyObject *object)
 
 static PyMethodDef session_methods[] = {
     { "start", session_start, METH_VARARGS,
-      "start($self, script, timeout, queue, future, patience=None, direct=0, /)\n--\n\nRuns the startup script (bytes, "
-      "whole lines).  Call it once, first.\n\n"
-      "timeout: seconds for the script, from the shell's first prompt on; None: no limit.\npatience: seconds for a "
-      "carrier to show "
-      "that prompt; None: as many.\ndirect: as for run(); for a shell that is at its prompt already." },
+      "start($self, script, timeout, queue, future, patience=None, direct=0, /)\n--\n\n" },
     { "run", (PyCFunction)(void (*)(void))session_run, METH_FASTCALL,
       "run($self, command, checked, timeout, quiet, matcher, queue, future, news, direct, slack=0, grace=0, "
-      "/)\n--\n\nRuns a command.\n\n"
-      "checked: 1, `bash -n` accepts it without a warning; 0, with a warning; -1, nobody asked: then the operation is "
-      "`held` "
-      "when bash has to be asked.\ntimeout, quiet: seconds or None.  news: what Completions.take returns when there is "
-      "output.\n"
-      "direct: microseconds that this call itself waits for the end, without the GIL.\nslack: microseconds more that "
-      "it may take to "
-      "give up waiting, which makes the wait cheaper.\ngrace: milliseconds for it to end after a match, so that it has "
-      "an exit code." },
+      "/)\n--\n\n" },
     { "line", session_line, METH_VARARGS,
-      "line($self, text, timeout, quiet, matcher, queue, future, news, /)\n--\n\nTypes bytes, as they are, to whatever "
-      "reads the "
-      "terminal; ends with a match or when the shell is back." },
+      "line($self, text, timeout, quiet, matcher, queue, future, news, /)\n--\n\n" },
     { "interrupt", session_interrupt, METH_VARARGS,
-      "interrupt($self, step, tries, matcher, queue, future, silent=False, /)\n--\n\nSends SIGINT up to `tries` times, "
-      "`step` seconds apart, then "
-      "kills what is in the foreground (behind a carrier it ends as `timeout` instead).  Overtakes what "
-      "waits.\nsilent: the caller sends the "
-      "signal to what runs behind the carrier; this ends when that does, or when it is cancelled." },
-    { "close", session_close, METH_VARARGS,
-      "close($self, queue, future, /)\n--\n\nEnds the shell and everything it started." },
-    { "type", session_type, METH_O,
-      "type($self, data, /)\n--\n\nTypes raw bytes to what runs in the session, at once.  False: nothing runs, nothing "
-      "was typed." },
-    { "resync", session_resync, METH_O,
-      "resync($self, commands, /)\n--\n\nThe shell behind the carrier was seen at its prompt, after facts() had said "
-      "`doubtful` and so many "
-      "commands: if no end was heard since, it is asked.  False: there is no doubt." },
-    { "attach", session_attach, METH_O,
-      "attach($self, attached, /)\n--\n\nWhether a person's terminal is attached, which answers queries and from which "
-      "lines may be "
-      "typed ahead." },
-    { "resize", session_resize, METH_VARARGS, "resize($self, rows, columns, /)\n--\n\nSets the size of the screen." },
-    { "facts", session_facts, METH_NOARGS, "facts($self, /)\n--\n\nA dict of what is known about the session now." },
+      "interrupt($self, step, tries, matcher, queue, future, silent=False, /)\n--\n\n" },
+    { "close", session_close, METH_VARARGS, "close($self, queue, future, /)\n--\n\n" },
+    { "type", session_type, METH_O, "type($self, data, /)\n--\n\n" },
+    { "resync", session_resync, METH_O, "resync($self, commands, /)\n--\n\n" },
+    { "attach", session_attach, METH_O, "attach($self, attached, /)\n--\n\n" },
+    { "resize", session_resize, METH_VARARGS, "resize($self, rows, columns, /)\n--\n\n" },
+    { "facts", session_facts, METH_NOARGS, "facts($self, /)\n--\n\n" },
     { NULL, NULL, 0, NULL },
 };
 
 static PyType_Slot session_slots[] = {
-    { Py_tp_doc,
-      "Session(shell, environment, directory, rows, columns, output_limit, argv=None)\n--\n\nA bash on a terminal of "
-      "its "
-      "own.\n\nshell: path (bytes); environment: sequence of b\"K=V\"; directory: bytes or None.\nargv: list of bytes, "
-      "a program that "
-      "carries the terminal of a bash elsewhere (see swx_session.h); None: shell itself runs here.\nOSError names "
-      "the call that failed.  Throwing the object away ends the shell and all it started." },
+    { Py_tp_doc, "Session(shell, environment, directory, rows, columns, output_limit, argv=None)\n--\n\n" },
     { Py_tp_new, session_new },
     { Py_tp_dealloc, session_dealloc },
     { Py_tp_methods, session_methods },

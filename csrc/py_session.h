@@ -48,11 +48,10 @@ bool swx_py_place_is_gone(const place *at);
 
 PyObject *swx_py_place_raise_gone(const place *at);
 
-/* As swx_node_lock, to be called without the GIL.  False: it is gone, and nothing is locked.  (In a forked child the
- * lock may be held by a thread that is not there.) */
-bool swx_py_place_lock(place *at);
-
-void swx_py_place_unlock(place *at);
+/* Locks the session's node, without the GIL, until swx_py_place_leave.  NULL: it is gone, which
+ * swx_py_place_raise_gone raises.  (In a forked child the lock may be held by a thread that is not there.) */
+PyThreadState *swx_py_place_enter(place *at);
+void swx_py_place_leave(place *at, PyThreadState *thread);
 
 void swx_py_place_unref(place *at);
 
@@ -62,7 +61,8 @@ void swx_py_request_tell_news(swx_op *op);
 
 request *swx_py_request_new(place *at, swx_op_kind kind, swx_queue *queue);
 
-/* False: it is gone, and the core has never had the request. */
+/* For up to `direct` nanoseconds the calling thread waits itself.  False: the session is gone, and the core has
+ * never had the request. */
 bool swx_py_request_submit(request *f, int64_t direct);
 
 /* The bytes of a command: UTF-8, with lone surrogates from surrogateescape as the bytes they stand for.  A new

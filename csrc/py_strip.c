@@ -6,10 +6,6 @@
 #include "swx_alloc.h"
 #include "swx_strip.h"
 
-PyDoc_STRVAR(strip_doc,
-             "strip(data, crlf=False, /)\n--\n\n"
-             "The bytes `data` without terminal control sequences; with crlf, CR LF becomes LF. See swx_strip.h.");
-
 static PyObject *py_strip(PyObject *module, PyObject *args)
 {
     char *data;
@@ -90,16 +86,13 @@ static PyObject *strip_finish(PyObject *object, PyObject *unused)
 }
 
 static PyMethodDef strip_methods[] = {
-    { "feed", strip_feed, METH_O,
-      "feed($self, data, /)\n--\n\nThe text in `data` (bytes), less what may still become a sequence." },
-    { "finish", strip_finish, METH_NOARGS,
-      "finish($self, /)\n--\n\nThe end of the stream: the text of what was held back." },
+    { "feed", strip_feed, METH_O, "feed($self, data, /)\n--\n\n" },
+    { "finish", strip_finish, METH_NOARGS, "finish($self, /)\n--\n\n" },
     { NULL, NULL, 0, NULL },
 };
 
 static PyType_Slot strip_slots[] = {
-    { Py_tp_doc,
-      "Strip(crlf=False)\n--\n\nTakes terminal control sequences out of a stream.  Not for two threads at once." },
+    { Py_tp_doc, "Strip(crlf=False)\n--\n\n" },
     { Py_tp_new, strip_new },
     { Py_tp_dealloc, swx_py_deallocate },
     { Py_tp_methods, strip_methods },
@@ -114,7 +107,7 @@ static PyType_Spec strip_spec = {
 };
 
 static PyMethodDef functions[] = {
-    { "strip", py_strip, METH_VARARGS, strip_doc },
+    { "strip", py_strip, METH_VARARGS, "strip(data, crlf=False, /)\n--\n\n" },
     { NULL, NULL, 0, NULL },
 };
 

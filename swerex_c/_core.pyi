@@ -23,7 +23,8 @@ msgpack_version: str  # of the msgpack-c that is loaded, such as "4.0.0"
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
-def model(cls: type[_Model], values: dict[str, Any], names: Set[str], /) -> _Model: ...  # without looking at the values
+# Without looking at the values, whose dict becomes the model's own. names: of the fields that count as set.
+def model(cls: type[_Model], values: dict[str, Any], names: Set[str], /) -> _Model: ...
 def node_count() -> int: ...  # sessions and processes that the reactor watches in this process
 def inherited(pid: int, /) -> bytes: ...  # what its programs inherit, 0: the calling thread's; to be compared only
 def inherited_own() -> bytes: ...  # the same of what only the calling thread can be asked for
@@ -188,7 +189,7 @@ class Process:
     @property
     def done(self) -> bool: ...
     @property
-    def end(self) -> Literal["done", "timeout", "cancelled", "memory"]: ...
+    def end(self) -> Literal["done", "timeout", "cancelled", "memory", "lost"]: ...
     @property
     def stdout(self) -> bytes: ...
     @property
@@ -222,7 +223,7 @@ class Matcher:
 def strip(data: bytes, crlf: bool = False, /) -> bytes: ...  # without control sequences; crlf: CR LF becomes LF
 
 @final
-class Strip:
+class Strip:  # not for two threads at once
     def __new__(cls, crlf: bool = False) -> Strip: ...
     def feed(self, data: bytes, /) -> bytes: ...  # less what may still become a sequence
     def finish(self) -> bytes: ...  # the end of the stream: what was held back
@@ -245,7 +246,7 @@ SCAN_PROMPT: Final[int]
 SCAN_BACKGROUND: Final[int]
 SCAN_EDITING: Final[int]
 
-# ---- frames
+# ---- frames: a length of 4 bytes, big-endian, and one msgpack value of that many bytes
 
 class FrameError(ValueError):
     position: int  # the byte at fault, in the stream or in the payload
@@ -260,11 +261,17 @@ class FrameEncoder:
         max_depth: int = 32,  # lists and dicts inside each other, at most 128
         max_items: int = 1000000,  # values, keys and containers of a frame
     ) -> FrameEncoder: ...
+    # Takes None, bool, int in [-2**63, 2**64), float, str without surrogates, bytes, bytearray and contiguous
+    # memoryview (all three come back as bytes), list and tuple (as list), and dict with str keys; subclasses count as
+    # their base. FrameError for other values and beyond a limit. May be called by several threads at once.
     def encode(self, value: object, /) -> bytes: ...  # its length included
 
 @final
 class FrameDecoder:
     def __new__(cls, *, max_frame: int = 67108864, max_depth: int = 32, max_items: int = 1000000) -> FrameDecoder: ...
+    # Limits are asked before room is made: memory grows with the bytes that came. FrameError also for ext types, keys
+    # that are not str or come twice, str that is not UTF-8, and a payload that is not one value; it comes again until
+    # reset(). Not for two threads at once: RuntimeError.
     def feed(self, data: Buffer, /) -> list[Any]: ...  # the values of the frames that are complete now
     def decode(self, frame: Buffer, /) -> Any: ...  # one frame, its length included; apart from the stream
     def reset(self) -> None: ...
