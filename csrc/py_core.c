@@ -211,6 +211,17 @@ char **swx_py_strings(PyObject *sequence)
 
 /* ---- requests ---- */
 
+void swx_request_init(swx_request *request, void (*destroy)(swx_request *), int references, swx_queue *queue)
+{
+    request->destroy = destroy;
+    atomic_init(&request->references, references);
+    atomic_init(&request->done, false);
+    if (queue) {
+        swx_queue_ref(queue);
+        request->queue = queue;
+    }
+}
+
 void swx_request_unref(swx_request *request)
 {
     if (atomic_fetch_sub(&request->references, 1) == 1) {

@@ -91,6 +91,8 @@ struct swx_request {
     _Atomic int waiters; /* on which so many threads sleep */
     bool direct;         /* the submitting thread still waits by itself: no wake-up; under the node's lock */
 };
+/* Of memory that is all zeros.  queue may be NULL. */
+void swx_request_init(swx_request *request, void (*destroy)(swx_request *), int references, swx_queue *queue);
 void swx_request_unref(swx_request *request);
 
 /* Called by the core when it is done, without the GIL: hands the core's reference to the queue, or drops it. */

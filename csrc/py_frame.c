@@ -1,6 +1,9 @@
 #include "py_frame.h"
 
 #include <msgpack.h>
+#include <stdbool.h>
+
+#include "py_object.h"
 
 enum { MAX_DEPTH = 128 /* the most that max_depth can be */ };
 
@@ -69,19 +72,12 @@ static int add_error(PyObject *module)
     return result;
 }
 
-static int add_type(PyObject *module, PyType_Spec *spec)
-{
-    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
-    int result = type ? PyModule_AddType(module, (PyTypeObject *)type) : -1;
-    Py_XDECREF(type);
-    return result;
-}
-
 int swx_py_frame_init(PyObject *module)
 {
-    if (add_error(module) < 0 || add_type(module, &swx_py_encoder_spec) < 0 ||
-        add_type(module, &swx_py_decoder_spec) < 0) {
-        return -1;
-    }
-    return PyModule_AddStringConstant(module, "msgpack_version", MSGPACK_VERSION);
+    PyTypeObject *encoder = swx_py_add_type(module, &swx_py_encoder_spec);
+    PyTypeObject *decoder = swx_py_add_type(module, &swx_py_decoder_spec);
+    bool added = encoder && decoder && add_error(module) == 0;
+    Py_XDECREF((PyObject *)encoder);
+    Py_XDECREF((PyObject *)decoder);
+    return added ? PyModule_AddStringConstant(module, "msgpack_version", MSGPACK_VERSION) : -1;
 }

@@ -11,8 +11,6 @@
 
 enum { REFERRED = 2 * 1024 }; /* bytes from which on a str or bin is not copied before the frame is put together */
 
-static const char TOO_LONG[] = "the frame is longer than max_frame";
-
 typedef struct {
     PyObject_HEAD
     swx_py_frame_limits limits;
@@ -33,7 +31,7 @@ typedef struct {
     swx_py_frame_limits limits;
     uint8_t *data; /* first, or its own memory: all but the pieces */
     size_t size, capacity;
-    size_t referred; /* bytes of the pieces */
+    uint32_t left; /* bytes of the payload that may still come */
     piece *pieces;
     size_t piece_count, piece_capacity;
     uint32_t depth;
@@ -42,7 +40,7 @@ typedef struct {
 } writer;
 
 /* Bytes of the payload so far. */
-static size_t payload_size(const writer *w) { return w->size - SWX_FRAME_HEADER + w->referred; }
+static size_t payload_size(const writer *w) { return w->limits.max_frame - w->left; }
 
 static int refuse(writer *w, const char *text)
 {
@@ -64,15 +62,19 @@ static int refuse_type(writer *w, const char *format, PyObject *value)
     return -1;
 }
 
-/* Room for so many more bytes: 0, or -1 with an exception. */
-static int make_room(writer *w, size_t size)
+/* So many more bytes come: 0, or -1 with an exception. */
+static inline int claim(writer *w, size_t size)
 {
-    if (size > w->limits.max_frame - payload_size(w)) {
-        return refuse(w, TOO_LONG);
+    if (size > w->left) {
+        return refuse(w, "the frame is longer than max_frame");
     }
-    if (size <= w->capacity - w->size) {
-        return 0;
-    }
+    w->left -= (uint32_t)size;
+    return 0;
+}
+
+/* Makes room for so many more bytes: 0, or -1 with an exception. */
+static int grow(writer *w, size_t size)
+{
     size_t capacity = 2 * (w->size + size);
     uint8_t *data = swx_realloc(w->data == w->first ? NULL : w->data, capacity);
     if (!data) {
@@ -91,7 +93,7 @@ static int make_room(writer *w, size_t size)
 static inline int append(void *to, const char *bytes, size_t size)
 {
     writer *w = to;
-    if ((size > w->capacity - w->size || size > w->limits.max_frame - payload_size(w)) && make_room(w, size) < 0) {
+    if (claim(w, size) < 0 || (size > w->capacity - w->size && grow(w, size) < 0)) {
         return -1;
     }
     memcpy(w->data + w->size, bytes, size);
@@ -105,8 +107,7 @@ static inline int append(void *to, const char *bytes, size_t size)
 /* A place for bytes that are not copied yet, or NULL with an exception. */
 static piece *add_piece(writer *w, const char *bytes, size_t size)
 {
-    if (size > w->limits.max_frame - payload_size(w)) {
-        refuse(w, TOO_LONG);
+    if (claim(w, size) < 0) {
         return NULL;
     }
     if (w->piece_count == w->piece_capacity) {
@@ -119,7 +120,6 @@ static piece *add_piece(writer *w, const char *bytes, size_t size)
         w->pieces = pieces;
         w->piece_capacity = capacity;
     }
-    w->referred += size;
     piece *added = &w->pieces[w->piece_count++];
     *added = (piece){ .offset = w->size, .bytes = bytes, .size = size };
     return added;
@@ -319,8 +319,8 @@ static int pack(writer *w, PyObject *value)
 
 static PyObject *put_together(const writer *w)
 {
-    size_t total = w->size + w->referred, at = 0, length = total - SWX_FRAME_HEADER;
-    PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+    size_t length = payload_size(w), at = 0;
+    PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(SWX_FRAME_HEADER + length));
     if (!result) {
         return NULL;
     }
@@ -359,6 +359,7 @@ static PyObject *encoder_encode(PyObject *object, PyObject *value)
     memset(&w, 0, offsetof(writer, first));
     w.type = Py_TYPE(object);
     w.limits = ((FrameEncoder *)object)->limits;
+    w.left = w.limits.max_frame;
     w.data = w.first;
     w.capacity = sizeof(w.first);
     w.size = SWX_FRAME_HEADER;

@@ -8,8 +8,6 @@
 
 enum { LONG_FEED = 64 * 1024 }; /* bytes from which on letting other threads run is worth its cost */
 
-#define TYPE_NAME "Matcher"
-
 typedef struct {
     PyObject_HEAD
     swx_match *match;
@@ -148,7 +146,7 @@ static PyType_Slot SLOTS[] = {
 };
 
 static PyType_Spec SPEC = {
-    .name = "swerex_c._core." TYPE_NAME,
+    .name = "swerex_c._core.Matcher",
     .basicsize = sizeof(Matcher),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = SLOTS,
@@ -156,10 +154,9 @@ static PyType_Spec SPEC = {
 
 int swx_py_match_init(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &SPEC, NULL);
-    int result = type ? PyModule_AddObjectRef(module, TYPE_NAME, type) : -1;
-    Py_XDECREF(type);
-    return result;
+    PyTypeObject *type = swx_py_add_type(module, &SPEC);
+    Py_XDECREF((PyObject *)type);
+    return type ? 0 : -1;
 }
 
 /* The type is known by its destructor, not by its name in the module, which anyone may bind to something else. */

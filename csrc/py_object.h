@@ -21,4 +21,14 @@ static inline void swx_py_deallocate(PyObject *object)
     Py_DECREF(type);
 }
 
+/* Makes a type and adds it to the module.  A new reference, or NULL with an exception set. */
+static inline PyTypeObject *swx_py_add_type(PyObject *module, PyType_Spec *spec)
+{
+    PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    if (type && PyModule_AddType(module, type) < 0) {
+        Py_CLEAR(type);
+    }
+    return type;
+}
+
 #endif

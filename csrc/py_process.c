@@ -215,17 +215,11 @@ static request *request_new(swx_py_home *home, swx_queue *queue, PyObject *futur
         PyErr_NoMemory();
         return NULL;
     }
-    f->base.destroy = request_destroy;
-    atomic_init(&f->base.references, 3);
-    atomic_init(&f->base.done, false);
+    swx_request_init(&f->base, request_destroy, 3, queue);
     f->home = home;
     swx_py_home_ref(home);
     swx_buf_init(&f->output, 2);
     swx_buf_init(&f->error, 2);
-    if (queue) {
-        swx_queue_ref(queue);
-        f->base.queue = queue;
-    }
     f->base.future = future == Py_None ? NULL : future;
     return f;
 }
@@ -523,8 +517,6 @@ static PyMethodDef mark_functions[] = {
 
 int swx_py_process_init(PyObject *module, swx_py_state *state)
 {
-    state->process_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &process_spec, NULL);
-    return state->process_type && PyModule_AddFunctions(module, mark_functions) == 0
-               ? PyModule_AddType(module, state->process_type)
-               : -1;
+    state->process_type = swx_py_add_type(module, &process_spec);
+    return state->process_type ? PyModule_AddFunctions(module, mark_functions) : -1;
 }

@@ -90,8 +90,8 @@ static PyType_Spec queue_spec = {
 
 int swx_py_queue_init(PyObject *module, swx_py_state *state)
 {
-    state->queue_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &queue_spec, NULL);
-    return state->queue_type ? PyModule_AddType(module, state->queue_type) : -1;
+    state->queue_type = swx_py_add_type(module, &queue_spec);
+    return state->queue_type ? 0 : -1;
 }
 
 swx_queue *swx_py_queue_get(swx_py_state *state, PyObject *object)

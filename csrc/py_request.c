@@ -132,14 +132,8 @@ request *swx_py_request_new(place *at, swx_op_kind kind, swx_queue *queue)
         PyErr_NoMemory();
         return NULL;
     }
-    f->base.destroy = request_destroy;
+    swx_request_init(&f->base, request_destroy, 1, queue);
     f->news.destroy = news_destroy;
-    atomic_init(&f->base.references, 1);
-    atomic_init(&f->base.done, false);
-    if (queue) {
-        swx_queue_ref(queue);
-        f->base.queue = queue;
-    }
     f->op = (swx_op){ .kind = kind, .deadline = SWX_NEVER, .done = op_done, .owner = f };
     swx_buf_init(&f->typed, DELIVERY_LIMIT);
     swx_buf_init(&f->op.output, 2);

@@ -438,10 +438,7 @@ static PyType_Spec session_spec = {
 
 int swx_py_session_init(PyObject *module, swx_py_state *state)
 {
-    state->operation_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &swx_py_operation_spec, NULL);
-    if (!state->operation_type || PyModule_AddType(module, state->operation_type) < 0) {
-        return -1;
-    }
-    state->session_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &session_spec, NULL);
-    return state->session_type ? PyModule_AddType(module, state->session_type) : -1;
+    state->operation_type = swx_py_add_type(module, &swx_py_operation_spec);
+    state->session_type = swx_py_add_type(module, &session_spec);
+    return state->operation_type && state->session_type ? 0 : -1;
 }

@@ -113,8 +113,7 @@ static PyMethodDef functions[] = {
 
 int swx_py_strip_init(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &strip_spec, NULL);
-    int failed = !type || PyModule_AddType(module, (PyTypeObject *)type) < 0;
-    Py_XDECREF(type);
-    return failed ? -1 : PyModule_AddFunctions(module, functions);
+    PyTypeObject *type = swx_py_add_type(module, &strip_spec);
+    Py_XDECREF((PyObject *)type);
+    return type ? PyModule_AddFunctions(module, functions) : -1;
 }
