@@ -573,13 +573,14 @@ class BashSession(Session):
             validate_seconds(timeout, "timeout")
             validate_seconds(quiet, "no_output_timeout")
         matcher = patterns = None
+        searches = False
         grace = 0
         news = stream.news if stream is not None else None
         if values["expect"]:
             matcher = make_matcher(values["expect"])
             patterns = patterns_of(matcher, news)
+            searches = isinstance(matcher, Search)
             grace = _GRACE[values["check"]]
-        searches = isinstance(matcher, Search)
         completions = current_completions()
         direct = slack = 0
         if not completions.ready and not completions.pending and news is None and not searches:  # no other work
