@@ -62,14 +62,14 @@ class _Compiled(NamedTuple):
     program: bytes
     regular: list[int]
     """Numbers of the program's patterns in the list of all."""
-    irregular: list[tuple[int, Any, int, bool]]
+    irregular: list[tuple[int, Any, str, int, bool]]
     """Arguments of `IrregularPattern`."""
 
 
 @lru_cache(maxsize=64)
 def _compile(patterns: tuple[str, ...]) -> _Compiled:
     compiler, left = _Compiler(), MAX_CHARACTERS
-    regular, irregular = list[int](), list[tuple[int, Any, int, bool]]()
+    regular, irregular = list[int](), list[tuple[int, Any, str, int, bool]]()
     for index, pattern in enumerate(patterns):
         left -= len(pattern)
         try:
@@ -78,7 +78,8 @@ def _compile(patterns: tuple[str, ...]) -> _Compiled:
             if compiler.add_pattern(pattern):
                 regular.append(index)
             else:
-                irregular.append((index, compiler.compile_irregular(pattern), compiler.look_behind, compiler.stepwise))
+                compiled = compiler.compile_irregular(pattern)
+                irregular.append((index, compiled, compiler.first, compiler.look_behind, compiler.stepwise))
         except NotAvailableError as error:
             raise NotAvailableError(f"expect[{index}], {pattern!r:.1000}, {error}") from None
         except (re.error, OverflowError, FutureWarning) as error:
@@ -219,6 +220,7 @@ class _Compiler:
         self._check_assertions(first, start)
         if self.irregular:
             self.stepwise |= any(kind == ASSERT and value >= END for kind, value, _ in self.states[first:])
+            self.first = _class_of(self._first_bytes(start)[0])
             del self.states[first:]
         else:
             self.starts.append(start)
@@ -469,6 +471,13 @@ def _leading_bytes(ranges: Ranges) -> tuple[int, int]:
                 first, last = chr(first).encode()[0], chr(last).encode()[0]
             bits[beyond] |= (1 << last + 1) - (1 << first)
     return bits[0], bits[1]
+
+
+def _class_of(first_bytes: int) -> str:
+    """Return a regular expression for the characters that begin with these bytes, a bit each."""
+    characters = "".join(f"\\x{byte:02x}" for byte in range(128) if first_bytes >> byte & 1)
+    others = r"\x80-\U0010ffff" if first_bytes >> 128 else ""
+    return f"[{characters}{others}]" if first_bytes else "(?!)"
 
 
 def _words(mask: int, count: int) -> list[int]:

@@ -35,6 +35,9 @@ _PIECE = 64 << 10
 _PIECE_SECONDS = 2.0
 """Seconds of computation for a piece. The slowest usual patterns, which look at each character, need a tenth of it."""
 
+_LATE_SECONDS = 1.0
+"""Seconds to search what came last, if the caller's time is over."""
+
 _TRIM = 64 << 10
 """Characters that no match can need any more, from which on they are dropped."""
 
@@ -64,12 +67,13 @@ def compile_irregular(pattern: str) -> Any:
 class IrregularPattern:
     """A pattern that is not regular, in the search of one operation's output."""
 
-    def __init__(self, index: int, compiled: Any, look_behind: int, stepwise: bool):
+    def __init__(self, index: int, compiled: Any, first: str, look_behind: int, stepwise: bool):
         """Create a pattern.
 
         Args:
             index: its number in the list of patterns.
             compiled: what `compile_irregular` returns.
+            first: regular expression for the characters that a match can begin with, but for one that begins the text.
             look_behind: characters that it may need before a match.
             stepwise: whether it may match a text and not the same text with more behind it.
         """
@@ -77,6 +81,7 @@ class IrregularPattern:
         self.look_behind = look_behind
         self.low = 0  # no match begins before this character
         self._compiled = compiled
+        self._first = re.compile(first, re.DOTALL)
         self._stepwise = stepwise
 
     def find(self, text: str, begin: int, deadline: float) -> tuple[int, int] | None:
@@ -90,8 +95,7 @@ class IrregularPattern:
             TimeoutError: at the deadline.
         """
         if self._stepwise:
-            ends = range(begin + 1, len(text) + 1)
-            return next(((end, found) for end in ends if (found := self._match(text, end, deadline)) is not None), None)
+            return self._step(text, begin, deadline)
         if self._match(text, len(text), deadline) is None:
             return None
         ends = range(begin + 1, len(text))
@@ -100,6 +104,20 @@ class IrregularPattern:
         found = self._match(text, end, deadline)
         assert found is not None
         return end, found
+
+    def _step(self, text: str, end: int, deadline: float) -> tuple[int, int] | None:
+        while end < len(text):
+            if 0 < self.low == end:  # nothing has begun to match; `first` does not tell of what begins the text
+                first = self._first.search(text, end)
+                if first is None:
+                    self.low = len(text)
+                    return None
+                self.low = end = first.start()
+            end += 1
+            found = self._match(text, end, deadline)
+            if found is not None:
+                return end, found
+        return None
 
     def _match(self, text: str, end: int, deadline: float) -> int | None:
         """Return where the first match begins in the text up to `end`."""
@@ -152,8 +170,11 @@ class Search:
         try:
             await waiting
             self._ended = True
-            self.news.set()
-            await task  # what came last
+            self.news.set()  # what came last is to be searched
+            is_late = operation.end in ("timeout", "quiet")
+            await asyncio.wait({task}, timeout=_LATE_SECONDS if is_late else None)
+            if task.done():
+                await task
         finally:
             task.cancel()
 

@@ -60,6 +60,7 @@ CASES = [
     ],
     *[r"(?<=a)b$", r"(?m)^(a|b)\1$", r"\A(.).*\1\Z", r"(?<=-)\b(a)\1?", r"(?=a(b|c))a\1b", r"(?=(a+))\1c", r"(?<!\A)b"],
     *[
+        r"^a(?!b)c",
         r"(?<=[^\x00-\x7f])b",
         r"(é)\1",
         r"(a)\1{e}",
@@ -294,6 +295,12 @@ def test_a_catastrophic_one_ends_its_action_only(sh: Shell) -> None:
     sh.interrupt()
     with pytest.raises(CommandTimeoutError, match="simpler"):  # also where the command has ended before
         sh.run(f"printf {'x' * 60}w", expect=[CATASTROPHIC])
+
+
+def test_a_catastrophic_one_does_not_outlast_its_timeout(sh: Shell) -> None:
+    with pytest.raises(CommandTimeoutError, match="timeout after 0.2 seconds"):
+        sh.run(f"printf {'x' * 60}w; sleep 1000", timeout=0.2, expect=[CATASTROPHIC])
+    sh.interrupt()
 
 
 @pytest.mark.parametrize("pattern", NOT_REGULAR)
