@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from swerex_c.exceptions import DeploymentNotStartedError, PodStartupError, SandboxLostError
+from swerex_c.exceptions import DeploymentNotStartedError, SandboxLostError
 from swerex_c.providers.kubernetes import pod_spec
 from swerex_c.providers.kubernetes.access import Access, require
 from swerex_c.providers.kubernetes.cluster import Cluster
@@ -18,22 +18,18 @@ from swerex_c.providers.kubernetes.readiness import PodWait
 from swerex_c.providers.sandbox_deployment import SandboxDeployment
 from swerex_c.utils import background
 from swerex_c.utils.load import ConfigSignature
+from swerex_c.utils.threads import in_thread
 
 if TYPE_CHECKING:
     from swerex_c.providers.kubernetes.backend import KubernetesBackend
 
 __all__ = ["KubernetesDeployment", "KubernetesDeploymentConfig"]
 
-T = TypeVar("T")
-
 _SETTLE_SECONDS = 10.0
 """Seconds to wait for the server's answer whether an abandoned pod was created."""
 
 _UNSURE_SECONDS = 2.0
 """Seconds to keep trying to delete a pod that is not found, where it is unknown whether it was created."""
-
-_DELETE_SECONDS = 30.0
-"""Seconds to try to delete a pod."""
 
 _MARGIN_SECONDS = 2.0
 """Seconds of the startup timeout that are reserved for finding out why the pod does not run."""
@@ -103,29 +99,26 @@ class KubernetesDeployment(SandboxDeployment):
 
     # Starting
 
-    def _begin(self) -> KubernetesBackend:
+    async def _start_sandbox(self) -> KubernetesBackend:
         from swerex_c.providers.kubernetes.backend import KubernetesBackend
 
         config = self._config
         name = pod_spec.name_for(config.image)
-        pod = pod_spec.manifest(config, name)
-        self._unsure = False
-        self._hooks.on_custom_step("Connecting to the cluster")
-        cluster = self._run(self._connect(), name)
-        self._namespace = namespace = config.namespace or cluster.namespace
-        self.logger.info(f"Creating pod {name} in {namespace} with image {config.image}")
-        self._hooks.on_custom_step("Creating pod")
-        self._run(self._create(cluster, namespace, pod), name, patience=_SETTLE_SECONDS)
-        self._hooks.on_custom_step("Waiting for pod")
-        began = time.monotonic()
-        left = self._leave_limit()
-        wait = PodWait(cluster, namespace, name, config.container_name)
+        pod = await in_thread(pod_spec.manifest, config, name)
         try:
-            self._run(wait.ready(began + left - min(_MARGIN_SECONDS, left / 5)), name, left)
-        except PodStartupError:
-            raise
-        except TimeoutError as error:
-            raise wait.late() from error
+            await self._step("Connecting to the cluster")
+            access = Access(config.context, config.kubeconfig, config.in_cluster)
+            self._cluster = cluster = await Cluster.shared(access)
+            self._namespace = namespace = config.namespace or cluster.namespace
+            self.logger.info(f"Creating pod {name} in {namespace} with image {config.image}")
+            await self._step("Creating pod")
+            await self._create(cluster, namespace, pod)
+        except ClusterError as error:
+            raise startup_error(error, f"make the pod {name}") from error
+        await self._step("Waiting for pod")
+        began, left = time.monotonic(), self._leave_limit()
+        wait = PodWait(cluster, namespace, name, config.container_name)
+        await wait.ready(began + left - min(_MARGIN_SECONDS, left / 5))
         self.logger.info(f"Pod {name} runs after {time.monotonic() - began:.2f}s")
         return KubernetesBackend(
             name,
@@ -136,24 +129,15 @@ class KubernetesDeployment(SandboxDeployment):
             in_cluster=config.in_cluster,
         )
 
-    def _run(
-        self, work: Coroutine[Any, Any, T], name: str, timeout: float | None = None, *, patience: float = 0.0
-    ) -> T:
-        """Run a coroutine of a start. Convert an error of the cluster to a `PodStartupError` with its cause."""
-        try:
-            return background.run_blocking(work, timeout, patience=patience)
-        except ClusterError as error:
-            raise startup_error(error, f"make the pod {name}") from error
-
-    async def _connect(self) -> Cluster:
-        config = self._config
-        self._cluster = await Cluster.shared(Access(config.context, config.kubeconfig, config.in_cluster))
-        return self._cluster
-
     async def _create(self, cluster: Cluster, namespace: str, pod: dict[str, Any]) -> None:
         self._pod, self._unsure = pod["metadata"]["name"], True
+        creating = asyncio.ensure_future(cluster.create(namespace, pod, timeout=self._seconds_left()))
         try:
-            await cluster.create(namespace, pod, timeout=self._seconds_left())
+            await asyncio.shield(creating)
+        except asyncio.CancelledError:
+            with contextlib.suppress(ClusterError, TimeoutError):
+                await asyncio.wait_for(creating, _SETTLE_SECONDS)
+            raise
         except ClusterError as error:
             self._unsure = error.may_have_run
             self._pod = self._pod if self._unsure else None
@@ -162,26 +146,23 @@ class KubernetesDeployment(SandboxDeployment):
 
     # Ending
 
-    def _has_begun(self) -> bool:
-        return super()._has_begun() or self._cluster is not None
-
-    def _end(self) -> None:
+    async def _end_sandbox(self) -> None:
         cluster, name, namespace = self._cluster, self._pod, self._namespace
+        self._cluster = self._pod = self._namespace = None
         if cluster is None:
             return
-        if name is not None and namespace is not None:
-            try:
-                background.run_blocking(self._delete(cluster, namespace, name), _DELETE_SECONDS)
-            except (ClusterError, TimeoutError) as error:
-                seconds = self._config.time_to_live
-                self.logger.warning(
-                    f"Failed to delete pod {name} in {namespace}: {error}. "
-                    + ("It stays until it is deleted" if seconds is None else f"It ends after {seconds:g} seconds")
-                    + "; `swerex-c prune --cloud kubernetes` deletes it when this process has ended."
-                )
-        self._pod = self._namespace = None
-        self._cluster = None
-        background.spawn(cluster.release())
+        try:
+            if name is not None and namespace is not None:
+                await self._delete(cluster, namespace, name)
+        except ClusterError as error:
+            seconds = self._config.time_to_live
+            self.logger.warning(
+                f"Failed to delete pod {name} in {namespace}: {error}. "
+                + ("It stays until it is deleted" if seconds is None else f"It ends after {seconds:g} seconds")
+                + "; `swerex-c prune --cloud kubernetes` deletes it when this process has ended."
+            )
+        finally:
+            await cluster.release()
 
     async def _delete(self, cluster: Cluster, namespace: str, name: str) -> None:
         unsure_until = time.monotonic() + (_UNSURE_SECONDS if self._unsure else 0.0)
