@@ -47,11 +47,14 @@ EXEC_PROTOCOL = "v5.channel.k8s.io"
 """The protocol of a program's WebSocket. It can tell the end of the input; Kubernetes knows it since 1.30."""
 
 _TIMEOUT = 30.0
-"""Seconds to wait for one response, and for a request with its retries unless the caller sets a timeout."""
+"""Seconds to wait for a response, unless the caller sets a timeout."""
 
-_PAUSES = (0.2, 0.5, 1.0, 2.0)
-"""Seconds to pause before each retry of a request that failed. A server that restarts refuses connections for a
-moment."""
+_PATIENCE = 2.0
+"""Seconds to repeat a failed request, unless the caller has more patience. A server that restarts refuses connections
+for a moment; a node that is lost makes requests fail too, and that has to be told soon."""
+
+_MAX_PAUSE = 2.0
+"""Maximum seconds to pause before a failed request is repeated."""
 
 _BUSY_SECONDS = 0.5
 """Seconds to pause before a retry if the server is busy and does not say for how long."""
@@ -147,27 +150,29 @@ class Cluster:
 
     # Sending
 
-    async def send(self, request: Callable[[], Awaitable[T]], timeout: float = _TIMEOUT) -> T:
+    async def send(
+        self, request: Callable[[], Awaitable[T]], timeout: float = _TIMEOUT, *, patience: float = _PATIENCE
+    ) -> T:
         """Return the result of a request, which is repeated while it fails in a way that may pass.
 
         Any of our requests may be carried out twice: we choose the name of a pod to create, there may be nothing to
         delete, and a program to start is an idle bash, which ends with its connection.
 
         Args:
-            timeout: seconds for the request with its retries.
+            timeout: seconds for each response. A busy server is asked again for at least that long.
+            patience: seconds for which the request is repeated after other failures.
 
         Raises:
             ClusterError
         """
-        deadline, pauses = time.monotonic() + timeout, iter(_PAUSES)
+        began, pause = time.monotonic(), 0.1
         renewed = may_have_run = False
         await self._renew(None)
         while True:
             configuration = self._configuration
-            limit = max(0.0, min(_TIMEOUT, deadline - time.monotonic()))
             try:
-                with self._converting_errors(limit):
-                    async with asyncio.timeout(limit):
+                with self._converting_errors(timeout):
+                    async with asyncio.timeout(timeout):
                         return await request()
             except ClusterError as error:
                 error.may_have_run = may_have_run = may_have_run or error.may_have_run
@@ -175,11 +180,10 @@ class Cluster:
                     renewed = True
                     await self._renew(configuration)
                     continue
+                pause, limit = min(2 * pause, _MAX_PAUSE), patience
                 if isinstance(error, ApiError) and error.is_busy:
-                    pause: float | None = error.retry_after or _BUSY_SECONDS
-                else:
-                    pause = next(pauses, None) if error.may_pass else None
-                if pause is None or time.monotonic() + pause > deadline:
+                    pause, limit = error.retry_after or _BUSY_SECONDS, max(timeout, patience)
+                if not error.may_pass or time.monotonic() + pause > began + limit:
                     raise
             await asyncio.sleep(pause)
 
@@ -215,12 +219,14 @@ class Cluster:
 
     # Requests
 
-    async def ask(self, method: str, *args: Any, timeout: float = _TIMEOUT, **parameters: Any) -> bytes:
+    async def ask(
+        self, method: str, *args: Any, timeout: float = _TIMEOUT, patience: float = _PATIENCE, **parameters: Any
+    ) -> bytes:
         """Call a method of the library's `CoreV1Api`; return the body of the response.
 
         Args:
             method: name of the method.
-            timeout: seconds for the request with its retries.
+            timeout, patience: as of `send`, in seconds.
             args, parameters: arguments of the method.
 
         Raises:
@@ -234,21 +240,21 @@ class Cluster:
             finally:
                 response.release()
 
-        return await self.send(request, timeout)
+        return await self.send(request, timeout, patience=patience)
 
     async def get(self, namespace: str, name: str, *, timeout: float = _TIMEOUT) -> dict[str, Any]:
         """Return a pod."""
         return parse_object(await self.ask("read_namespaced_pod", name, namespace, timeout=timeout))
 
-    async def create(self, namespace: str, pod: Mapping[str, Any], *, timeout: float) -> None:
+    async def create(self, namespace: str, pod: Mapping[str, Any], *, patience: float) -> None:
         """Create a pod. It is no error if there is already one of its name, which is ours."""
         try:
-            await self.ask("create_namespaced_pod", namespace, dict(pod), timeout=timeout)
+            await self.ask("create_namespaced_pod", namespace, dict(pod), patience=patience)
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
 
-    async def delete(self, namespace: str, name: str, grace: int) -> bool:
+    async def delete(self, namespace: str, name: str, grace: int, *, patience: float = _PATIENCE) -> bool:
         """Delete a pod, and return whether there was one.
 
         Args:
@@ -256,7 +262,7 @@ class Cluster:
         """
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": grace}
         try:
-            await self.ask("delete_namespaced_pod", name, namespace, body=options)
+            await self.ask("delete_namespaced_pod", name, namespace, body=options, patience=patience)
         except ApiError as error:
             if error.code != 404:
                 raise

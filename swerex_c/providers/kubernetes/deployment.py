@@ -31,6 +31,9 @@ _SETTLE_SECONDS = 10.0
 _UNSURE_SECONDS = 2.0
 """Seconds to keep trying to delete a pod that is not found, where it is unknown whether it was created."""
 
+_DELETE_SECONDS = 10.0
+"""Seconds to repeat the deletion of a pod while the server fails or cannot be reached."""
+
 _MARGIN_SECONDS = 2.0
 """Seconds of the startup timeout that are reserved for finding out why the pod does not run."""
 
@@ -131,7 +134,7 @@ class KubernetesDeployment(SandboxDeployment):
 
     async def _create(self, cluster: Cluster, namespace: str, pod: dict[str, Any]) -> None:
         self._pod, self._unsure = pod["metadata"]["name"], True
-        creating = asyncio.ensure_future(cluster.create(namespace, pod, timeout=self._seconds_left()))
+        creating = asyncio.ensure_future(cluster.create(namespace, pod, patience=self._seconds_left()))
         try:
             await asyncio.shield(creating)
         except asyncio.CancelledError:
@@ -166,7 +169,7 @@ class KubernetesDeployment(SandboxDeployment):
 
     async def _delete(self, cluster: Cluster, namespace: str, name: str) -> None:
         unsure_until = time.monotonic() + (_UNSURE_SECONDS if self._unsure else 0.0)
-        while not await cluster.delete(namespace, name, self._config.grace_period):
+        while not await cluster.delete(namespace, name, self._config.grace_period, patience=_DELETE_SECONDS):
             if time.monotonic() >= unsure_until:
                 break
             await asyncio.sleep(0.2)

@@ -57,15 +57,11 @@ class ApiError(ClusterError):
         self.code = code
         self.reason = reason
         self.retry_after = retry_after
-        self.may_have_run = self.may_pass = code >= 500
+        self.may_have_run = code >= 500
+        self.is_busy = code == 429 or (code == 409 and reason == "Conflict")
+        """True if the server has too much to do, or there is a conflict with other users of a quota."""
 
-    @property
-    def is_busy(self) -> bool:
-        """True if the same request succeeds when the server has less to do.
-
-        A conflict with other users of a quota passes.
-        """
-        return self.code == 429 or (self.code == 409 and self.reason == "Conflict")
+        self.may_pass = self.may_have_run or self.is_busy
 
 
 def api_error(code: int, body: bytes, retry_after: str | None = None) -> ApiError:

@@ -169,7 +169,7 @@ async def connect(
 ) -> aiohttp.ClientWebSocketResponse:
     """Start a program in a container, and return the WebSocket to it.
 
-    `timeout` is in seconds, for the request with its retries.
+    `timeout` is in seconds, for each attempt.
 
     Raises:
         ClusterError
