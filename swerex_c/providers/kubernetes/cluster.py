@@ -124,20 +124,12 @@ class Cluster:
     # Credentials
 
     async def _renew(self, stale: Any) -> None:
-        """Read the configuration, unless it was already read since `stale` was in use."""
-        if self._configuration is stale:
-            async with self._renewing:
-                if self._configuration is stale:
-                    async with load_configuration(self.access) as (configuration, self.namespace):
-                        self._use(configuration)
-
-    def _use(self, configuration: Any) -> None:
-        """Use new credentials. A new certificate or server needs new connections; a new token does not."""
-        before, self._configuration = self._configuration, configuration
-        if before is None or configuration.cert_file or configuration.host != before.host:
-            self._add_clients(configuration)
-        for client in self._clients[-2:]:
-            client.configuration = configuration
+        """Read the configuration and make clients with it, unless that was done since `stale` was in use."""
+        async with self._renewing:
+            if self._configuration is stale:
+                async with load_configuration(self.access) as (configuration, self.namespace):
+                    self._add_clients(configuration)
+                self._configuration = configuration
 
     def _add_clients(self, configuration: Any) -> None:
         configuration.connection_pool_maxsize = 0  # no limit: each program and each watch has a connection of its own
