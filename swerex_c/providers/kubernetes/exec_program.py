@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import socket
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,8 +34,8 @@ _MAX_INPUT = 32768
 _QUIET_SECONDS = 15.0
 """Seconds without a message before a ping is sent, so that no proxy closes the connection as idle."""
 
-_PONG_SECONDS = 45.0
-"""Seconds to wait for a pong. A server that waits for the program to read its input sends none."""
+_MAX_PINGS = 3
+"""Number of pings in a row without any message after them, before the server is given up."""
 
 _PING_SECONDS = 1.0
 """Seconds that sending a ping or pong may wait behind unsent input. Outputs are not read meanwhile."""
@@ -59,9 +58,8 @@ class ExecProgram(Process):
         self._turn = background.turn()
         self._status = b""
         self._lost = ""  # why the connection broke
-        self._sent = self._read = 0  # bytes of input that were sent, and that the server has certainly read
-        self._sending = False
-        self._pinged: tuple[float, int] | None = None  # time of the unanswered ping, and `_sent` at that time
+        self._sent = self._read = 0  # messages of input that were sent, and that the server has certainly read
+        self._pings = 0  # since the last message
 
     async def resize(self, rows: int, columns: int) -> None:
         await self._websocket.send_bytes(bytes([_RESIZE]) + json.dumps({"Width": columns, "Height": rows}).encode())
@@ -69,12 +67,9 @@ class ExecProgram(Process):
     # Methods of `Process`
 
     async def send(self, data: bytes) -> None:
-        self._sending = True
         for i in range(0, len(data), _MAX_INPUT):
-            piece = data[i : i + _MAX_INPUT]
-            self._sent += len(piece)
-            await self._websocket.send_bytes(bytes([_STDIN]) + piece)
-        self._sending = False
+            self._sent += 1
+            await self._websocket.send_bytes(bytes([_STDIN]) + data[i : i + _MAX_INPUT])
 
     async def end_input(self) -> None:
         await self._websocket.send_bytes(bytes([_CLOSE, _STDIN]))
@@ -91,6 +86,7 @@ class ExecProgram(Process):
             except (aiohttp.ClientError, OSError, RuntimeError) as error:
                 self._lost = one_line(error)
                 return None
+            self._pings = 0
             if message.type is aiohttp.WSMsgType.BINARY:
                 channel, data = message.data[:1], message.data[1:]
                 if channel == bytes([_STATUS]):
@@ -101,8 +97,8 @@ class ExecProgram(Process):
                 with contextlib.suppress(aiohttp.ClientError, OSError):  # TimeoutError is an OSError
                     async with asyncio.timeout(_PING_SECONDS):
                         await self._websocket.pong(message.data)
-            elif message.type is aiohttp.WSMsgType.PONG:
-                self._take_pong(bytes(message.data or b""))
+            elif message.type is aiohttp.WSMsgType.PONG and message.data.isdigit():
+                self._read = int(message.data)  # the server has read what was sent before the ping
             elif message.type is aiohttp.WSMsgType.ERROR:
                 self._lost = str(message.data)
                 return None
@@ -124,31 +120,19 @@ class ExecProgram(Process):
         if connection is not None and connection.transport is not None:
             connection.transport.abort()
 
-    # Pings
-
-    def _take_pong(self, data: bytes) -> None:
-        """Handle a pong: it holds the number of bytes that were sent before its ping, which the server has read."""
-        if data.isdigit():
-            self._read = max(self._read, int(data))
-            if self._pinged is not None and self._read >= self._pinged[1]:
-                self._pinged = None
-
     async def _ping(self) -> bool:
         """Ping the server after a silence, and return whether it may still be there.
 
-        The ping also keeps proxies from closing the connection as idle. A missing pong proves nothing while input is
-        in transit, because a program may read it at any time: then the kernel detects that the peer is gone.
+        The ping also keeps proxies from closing the connection as idle. A server that waits for the program to read its
+        input sends no pong, so that silence proves nothing then: the kernel detects that the peer is gone.
         """
-        now = time.monotonic()
-        since, sent = self._pinged = self._pinged or (now, self._sent)
-        if now - since > _PONG_SECONDS and sent == self._read:
-            self._lost = f"nothing was heard from the server for {now - since:.0f} seconds"
+        if self._pings >= _MAX_PINGS and self._sent == self._read:
+            self._lost = f"nothing was heard from the server for {(self._pings + 1) * _QUIET_SECONDS:g} seconds"
             return False
-        if self._sending:
-            return True
+        self._pings += 1
         try:
             async with asyncio.timeout(_PING_SECONDS):
-                await self._websocket.ping(str(self._sent).encode())
+                await self._websocket.ping(b"%d" % self._sent)
         except TimeoutError:
             return True  # the ping is queued behind input that the program may read once its output is read
         except (aiohttp.ClientError, OSError) as error:

@@ -175,7 +175,6 @@ async def test_a_command_is_run_once_when_the_start_of_its_shell_is_repeated(ser
 
 def test_an_idle_connection_is_kept_busy(server: ApiServer, pod: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exec_program, "_QUIET_SECONDS", 0.1)
-    monkeypatch.setattr(exec_program, "_PONG_SECONDS", 0.3)
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
     done = run(backend, "bash", "-c", "sleep 1.5; echo late; exit 4")
     assert (done.stdout, done.returncode) == (b"late\n", 4)
@@ -187,7 +186,6 @@ def test_a_program_that_takes_its_input_late_is_not_given_up(
 ) -> None:
     """While it does, the server reads nothing, and so answers no ping."""
     monkeypatch.setattr(exec_program, "_QUIET_SECONDS", 0.1)
-    monkeypatch.setattr(exec_program, "_PONG_SECONDS", 0.3)
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
     data = os.urandom(3_000_000)
     done = run(backend, "bash", "-c", "sleep 1.5; exec cat", input=data)
@@ -205,7 +203,6 @@ def test_a_server_that_says_nothing_any_more_is_given_up(
 
     monkeypatch.setattr(ExecProgram, "run", silent)
     monkeypatch.setattr(exec_program, "_QUIET_SECONDS", 0.1)
-    monkeypatch.setattr(exec_program, "_PONG_SECONDS", 0.3)
     backend = KubernetesBackend(pod, kubeconfig=server.kubeconfig)
     done = run(backend, "true")
     assert done.returncode == 255 and b"broke before its end was told: nothing was heard" in done.stderr
