@@ -7,16 +7,18 @@ the client. In the sandbox a bash removes them from the arguments, exports them 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from swerex_c.utils.shell_script import read_script
 
-__all__ = ["command_as_words", "command_as_text", "quote_for_any_shell"]
+__all__ = ["as_words", "command_as_words", "command_as_text", "quote_for_any_shell"]
 
 _AS_WORDS = read_script("sandbox/scripts/env_as_words.sh")
 _AS_TEXT = read_script("sandbox/scripts/env_as_text.sh")
 
-_UNPACK = 'n=$1; shift; a=("${@:1:n}"); shift "$n"; for v; do export "$v"; done; exec "${a[@]}"'
+_UNPACK = (
+    'swx_n=$1; shift; swx_a=("${@:1:swx_n}"); shift "$swx_n"; for swx_v; do export "$swx_v"; done; exec "${swx_a[@]}"'
+)
 
 # Characters that a login shell interprets even inside single quotes: in sh, bash and zsh the quote, in fish also the
 # backslash, in csh also the exclamation mark and the newline.
@@ -27,6 +29,14 @@ _DECODE = (
     'printf -v b %q " ";b=${b% }x;a=();n=$1;shift;for w;do printf -v w %b "${w//@/$b}";'
     'if ((n-->0));then a+=("$w");else export "$w";fi;done;exec "${a[@]}"'
 )
+
+
+def as_words(argv: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """Return a command that exports the variables in the sandbox and becomes `argv`."""
+    if not environment:
+        return list(argv)
+    variables = (f"{name}={value}" for name, value in environment.items())
+    return ["bash", "-c", _UNPACK, "bash", str(len(argv)), *argv, *variables]
 
 
 def command_as_words(client: Sequence[str], argv: Sequence[str], names: Sequence[str]) -> list[str]:

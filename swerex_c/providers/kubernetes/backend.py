@@ -18,6 +18,7 @@ from swerex_c.providers.kubernetes.errors import ApiError, ClusterError, Unusabl
 from swerex_c.providers.kubernetes.exec_program import ExecProgram, connect
 from swerex_c.sandbox.api_backend import ApiBackend
 from swerex_c.sandbox.backend import Process
+from swerex_c.sandbox.env_passing import as_words
 
 __all__ = ["KubernetesBackend"]
 
@@ -26,15 +27,6 @@ _START_SECONDS = 30.0
 
 _CLOSE_SECONDS = 5.0
 """Seconds to wait until the connections are closed."""
-
-_NOT_UTF8 = re.compile("[\udc80-\udcff]")
-"""Surrogate escapes in a word: bytes that are not UTF-8, which the API does not accept."""
-
-# $1 is the number of words of the program. The words follow, then the variables, each escaped for printf's %b.
-_UNPACK = (
-    'swx_n=$1; shift; swx_a=(); for swx_w; do printf -v swx_w %b "$swx_w"; if ((swx_n-- > 0)); then '
-    'swx_a+=("$swx_w"); else export "$swx_w"; fi; done; exec "${swx_a[@]}"'
-)
 
 
 class KubernetesBackend(ApiBackend):
@@ -100,7 +92,7 @@ class KubernetesBackend(ApiBackend):
                 self.namespace or cluster.namespace,
                 self.pod,
                 self.container,
-                _command(argv, env),
+                as_words(argv, env),
                 tty=terminal is not None,
                 timeout=_START_SECONDS,
             )
@@ -165,15 +157,3 @@ class KubernetesBackend(ApiBackend):
 
     async def why_lost(self) -> str | None:
         return await self._check(opening=False)
-
-
-def _command(argv: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Return a command in valid UTF-8 that exports the variables and executes `argv`."""
-    if not environment and not any(_NOT_UTF8.search(word) for word in argv):
-        return list(argv)
-    words = [*argv, *(f"{name}={value}" for name, value in environment.items())]
-    return ["bash", "-c", _UNPACK, "bash", str(len(argv)), *map(_escape, words)]
-
-
-def _escape(word: str) -> str:
-    return _NOT_UTF8.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", word.replace("\\", "\\\\"))
