@@ -174,9 +174,14 @@ async def run(work: Coroutine[Any, Any, T]) -> T:
     """
     if is_running_loop():
         return await work
-    call = spawn(work)
-    ended = asyncio.wrap_future(call)
-    ended.add_done_callback(lambda it: it.cancelled() or it.exception())  # otherwise it may be reported as lost
+    caller, call = asyncio.get_running_loop(), spawn(work)
+    ended: asyncio.Future[None] = caller.create_future()
+
+    def report(_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the caller's loop is closed
+            caller.call_soon_threadsafe(ended.set_result, None)
+
+    call.add_done_callback(report)
     cancelled = False
     while not ended.done():
         try:
@@ -191,7 +196,7 @@ async def run(work: Coroutine[Any, Any, T]) -> T:
     if cancelled:
         raise asyncio.CancelledError
     try:
-        return call.result()  # that of asyncio's future would make a TimeoutError anew
+        return call.result()
     except concurrent.futures.CancelledError:
         raise asyncio.CancelledError from None
 
