@@ -25,7 +25,7 @@ import stat
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, Self
 
 from swerex_c.exceptions import ProtocolError, SwerexException
 from swerex_c.files import tar
@@ -36,6 +36,7 @@ from swerex_c.sandbox import file_scripts
 from swerex_c.sandbox.file_scripts import escape, failure, find_programs, frames, in_place
 from swerex_c.sandbox.loader import NO_INPUT, REUSABLE
 from swerex_c.utils import background
+from swerex_c.utils.progress import adding
 from swerex_c.utils.threads import in_thread
 
 if TYPE_CHECKING:
@@ -367,8 +368,7 @@ class _Output(io.RawIOBase):
     """Output of a script, for reading in a thread."""
 
     def __init__(self, running: RunningScript, progress: Progress | None) -> None:
-        self._running, self._progress = running, progress
-        self._done = 0
+        self._running, self._add = running, adding(progress)
 
     def readable(self) -> bool:
         return True
@@ -377,9 +377,8 @@ class _Output(io.RawIOBase):
         into = memoryview(buffer)
         data = background.run_blocking(self._running.read(len(into)))
         into[: len(data)] = data
-        self._done += len(data)
-        if self._progress is not None:
-            self._progress(self._done, None)
+        if self._add is not None:
+            self._add(len(data))
         return len(data)
 
 
@@ -428,7 +427,7 @@ def _tolerable(said: str) -> bool:
     return all(any(words in line for words in _TOLERATED) for line in said.splitlines())
 
 
-def _receive_plain(head: bytes, stream: BinaryIO, staging: Staging) -> None:
+def _receive_plain(head: bytes, stream: io.BufferedReader[_Output], staging: Staging) -> None:
     """Write a file, or the records of a tree, as get.bash sends them without tar."""
 
     def exactly(size: bytes) -> bytes:
@@ -459,7 +458,7 @@ def _receive_plain(head: bytes, stream: BinaryIO, staging: Staging) -> None:
         else:
             _, mode = head.split()
             with staging.file("", _mode(mode)) as fd:
-                while data := stream.read(_BLOCK):
+                while data := stream.read1(_BLOCK):
                     write_all(fd, [data])
     except ValueError as error:
         if isinstance(error, SwerexException):
