@@ -261,7 +261,7 @@ class FrameEncoder:
         max_depth: int = 32,  # lists and dicts inside each other, at most 128
         max_items: int = 1000000,  # values, keys and containers of a frame
     ) -> FrameEncoder: ...
-    # Takes None, bool, int in [-2**63, 2**64), float, str without surrogates, bytes, bytearray and contiguous
+    # Takes None, bool, int in [-2**63, 2**64), float, str (surrogates too), bytes, bytearray and contiguous
     # memoryview (all three come back as bytes), list and tuple (as list), and dict with str keys; subclasses count as
     # their base. FrameError for other values and beyond a limit. May be called by several threads at once.
     def encode(self, value: object, /) -> bytes: ...  # its length included

@@ -238,7 +238,6 @@ async def _forward(program: Process, terminal: io.FileIO) -> int:
 
 
 async def _send_input(program: Process, terminal: io.FileIO) -> None:
-    turn = background.turn()
     with contextlib.suppress(OSError):  # it is hung up
         while (data := terminal.read(_PIECE)) != b"":
             if data is None:
@@ -246,14 +245,13 @@ async def _send_input(program: Process, terminal: io.FileIO) -> None:
                 continue
             with contextlib.suppress(Exception):  # the program takes no more input, and its end comes with its output
                 await program.send(data)
-            await turn.over()
+            await asyncio.sleep(0)
 
 
 async def _send_output(program: Process, terminal: io.FileIO) -> None:
-    turn = background.turn()
     while (output := await program.receive()) is not None:
         await _write(terminal, output[1])
-        await turn.over()
+        await asyncio.sleep(0)
 
 
 async def _write(terminal: io.FileIO, data: bytes) -> None:

@@ -5,7 +5,7 @@ the state of a sandbox and of a library, such as its connections, belongs to thi
 with files, client programs to start and functions of others run in threads.
 
 All connections share this loop. A reader of frames may find many of them ready, so that no `await` between them
-waits. Each reader therefore awaits the loop's `Turn` after every frame, to let other tasks run.
+waits. Each reader therefore awaits `asyncio.sleep(0)` after every frame, to let other tasks run.
 """
 
 from __future__ import annotations
@@ -15,22 +15,15 @@ import concurrent.futures
 import contextlib
 import os
 import threading
-import time
-import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from swerex_c.exceptions import ResourceError
 from swerex_c.utils.threads import cancellable, check_cancelled, start_thread
 
-__all__ = [
-    "Call", "Turn", "disconnect_after_fork", "is_running_loop", "iterate", "run", "run_blocking", "spawn", "turn",
-]  # fmt: skip
+__all__ = ["Call", "disconnect_after_fork", "is_running_loop", "iterate", "run", "run_blocking", "spawn"]
 
 T = TypeVar("T")
-
-_TURN_SECONDS = 0.002
-"""Seconds that all readers together may use the loop before they yield to all other ready tasks."""
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -91,40 +84,6 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
-
-
-class Turn:
-    """Time limit for the frame readers of one loop before they yield to other tasks."""
-
-    def __init__(self) -> None:
-        self._until: float | None = None
-
-    async def over(self) -> None:
-        """Yield to other tasks if the time is up. Await it after each frame.
-
-        Otherwise return without waiting.
-        """
-        if self._until is None:
-            self._until = time.monotonic() + _TURN_SECONDS
-            asyncio.get_running_loop().call_soon(self._begin)
-        elif time.monotonic() > self._until:
-            await asyncio.sleep(0)
-
-    def _begin(self) -> None:
-        """Let the next reader begin a new turn: the loop has completed an iteration."""
-        self._until = None
-
-
-_turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Turn] = weakref.WeakKeyDictionary()
-
-
-def turn() -> Turn:
-    """Return the turn of the running loop, which all readers in it share."""
-    loop = asyncio.get_running_loop()
-    found = _turns.get(loop)
-    if found is None:
-        found = _turns[loop] = Turn()
-    return found
 
 
 def is_running_loop() -> bool:

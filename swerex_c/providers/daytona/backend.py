@@ -36,7 +36,6 @@ from swerex_c.exceptions import SandboxLostError
 from swerex_c.providers.daytona.terminal import BOOTSTRAP, FAILURES, script
 from swerex_c.sandbox.api_backend import ApiBackend
 from swerex_c.sandbox.backend import Process
-from swerex_c.utils import background
 from swerex_c.utils.visible import visible
 
 __all__ = ["DaytonaBackend", "DaytonaProgram", "sentence", "state_words", "why_lost"]
@@ -92,7 +91,6 @@ class DaytonaProgram(Process):
         self._taken = asyncio.Event()  # set when the script has written the last input
         self._sending = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
-        self._turn = background.turn()
 
     async def start(
         self,
@@ -134,7 +132,7 @@ class DaytonaProgram(Process):
     async def _hear(self, data: bytes) -> None:
         """Handle output of the terminal; the SDK calls this, so it must not raise."""
         self._put(data)
-        await self._turn.over()
+        await asyncio.sleep(0)
 
     def _put(self, data: bytes) -> None:
         if not self._ready.is_set():

@@ -37,7 +37,6 @@ from swerex_c.providers.kubernetes.errors import (
     one_line,
     parse_object,
 )
-from swerex_c.utils import background
 
 __all__ = ["EXEC_PROTOCOL", "Cluster"]
 
@@ -305,7 +304,6 @@ class Cluster:
             "timeout_seconds": math.ceil(seconds),
         }
         response = await self.send(lambda: self._respond("list_namespaced_pod", (namespace,), parameters))
-        turn = background.turn()
         try:
             with self._converting_errors(seconds):
                 while line := await response.content.readline():
@@ -314,7 +312,7 @@ class Cluster:
                         status = event["object"]
                         raise api_error(int(status.get("code", 500)), json.dumps(status).encode())
                     yield str(event["type"]), event["object"]
-                    await turn.over()
+                    await asyncio.sleep(0)
         finally:
             response.close()
 

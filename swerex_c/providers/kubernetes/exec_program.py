@@ -22,7 +22,6 @@ from swerex_c.providers.kubernetes.cluster import EXEC_PROTOCOL, Cluster
 from swerex_c.providers.kubernetes.errors import ApiError, ClusterError, api_error, one_line
 from swerex_c.providers.kubernetes.pods import MAX_MESSAGE
 from swerex_c.sandbox.backend import Process
-from swerex_c.utils import background
 
 __all__ = ["ExecProgram", "connect"]
 
@@ -55,7 +54,6 @@ class ExecProgram(Process):
     def __init__(self, websocket: aiohttp.ClientWebSocketResponse, sandbox: str) -> None:
         """Take over an open WebSocket. `sandbox` is the name of the pod in messages."""
         self._websocket, self._sandbox = websocket, sandbox
-        self._turn = background.turn()
         self._status = b""
         self._lost = ""  # why the connection broke
         self._sent = self._read = 0  # messages of input that were sent, and that the server has certainly read
@@ -76,7 +74,7 @@ class ExecProgram(Process):
 
     async def receive(self) -> tuple[int, bytes] | None:
         while True:
-            await self._turn.over()
+            await asyncio.sleep(0)
             try:
                 message = await self._websocket.receive(_END_SECONDS if self._status else _QUIET_SECONDS)
             except TimeoutError:
