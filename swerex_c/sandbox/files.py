@@ -3,7 +3,7 @@
 Relative paths are relative to the directory in which the sandbox starts programs. A refusal by the sandbox's system
 raises `OSError` with `errno` and `filename`; a refusal by this package raises `UploadError`; an operation that needs a
 missing program raises `NotSupportedError`. The functions run in the private event loop; what they do with files of this
-machine, they do in threads, which have ended when a cancellation is raised.
+machine, they do in threads. When the cancellation of a copy is raised, nothing writes any more.
 
 Copies are streams, which are not held in memory. A file is copied by cat, else by bash alone, in frames. A tree is an
 archive if the sandbox has tar, else records that bash alone reads and writes. Uploads are written beside the target
