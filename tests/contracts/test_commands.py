@@ -28,13 +28,15 @@ ANSWERS: dict[str, tuple[str | list[str], dict[str, Any], tuple[str, str, int]]]
     "words": (["printf", "%s|", "a b", "é\t'\"$x", "*", "", "\\x41", "-n"], {}, ("a b|é\t'\"$x|*||\\x41|-n|", "", 0)),
     "arguments of a shell's text": (['echo "$0 $1"', "zero", "one"], {"shell": True}, ("zero one\n", "", 0)),
     "UTF-8": ("echo 'ä € 漢 😀'", {}, ("ä € 漢 😀\n", "", 0)),
+    "control characters": ("printf 'a\\tb\\r\\n\\033[31mred'", {}, ("a\tb\r\n\033[31mred", "", 0)),
+    "half a character": ("printf 'x\\346\\274'", {}, ("x\\xe6\\xbc", "", 0)),
     "bytes": ("printf 'a\\000\\377\\n'; printf '\\200' >&2", {}, ("a\0\\xff\n", "\\x80", 0)),
     "standard input is at its end": (["cat"], {}, ("", "", 0)),
     "standard input of a shell is at its end": ("read x; echo $?", {}, ("1\n", "", 0)),
     "directory": (["pwd"], {"cwd": "/"}, ("/\n", "", 0)),
     "no terminal": ("[ -t 0 ] || [ -t 1 ] || [ -t 2 ] || echo none", {}, ("none\n", "", 0)),
     "here-document": ("cat <<'E'\na $x\n\tb\nE\necho c", {}, ("a $x\n\tb\nc\n", "", 0)),
-    "a long text": (f": {'y' * 100_000}; echo done", {}, ("done\n", "", 0)),
+    "a long text": (f": {'y' * 300_000}; echo done", {}, ("done\n", "", 0)),
     "much output": (f"head -c {3 * MEGABYTE} /dev/zero | tr '\\0' x", {}, ("x" * 3 * MEGABYTE, "", 0)),
     "much of both": (
         f"zeros() {{ head -c {MEGABYTE} /dev/zero | tr '\\0' $1; }}; for i in 1 2 3; do zeros o; zeros e >&2; done",
@@ -97,8 +99,15 @@ async def test_without_an_environment_the_runtimes_own_is_there(target: Target) 
 async def test_check(target: Target) -> None:
     assert (await target.execute("exit 3", check=False)).exit_code == 3
     assert (await target.execute("true", check=True)).exit_code == 0
-    with pytest.raises(NonZeroExitCodeError, match="(?s)^it broke: .*exit code 3"):
-        await target.execute("echo out; exit 3", check=True, error_msg="it broke")
+    with pytest.raises(NonZeroExitCodeError) as caught:
+        await target.execute("echo out; echo err >&2; exit 3", check=True, error_msg="it broke")
+    assert str(caught.value) == (
+        "it broke: Command 'echo out; echo err >&2; exit 3' failed with exit code 3. "
+        "Stdout:\n'out\\n'\nStderr:\n'err\\n'"
+    )
+    with pytest.raises(NonZeroExitCodeError) as caught:
+        await target.execute(["false"], check=True)
+    assert str(caught.value) == "Command ['false'] failed with exit code 1. Stdout:\n''\nStderr:\n''"
 
 
 CANNOT_BE_RUN: dict[str, tuple[list[str], dict[str, Any], type[OSError], str]] = {
@@ -160,7 +169,7 @@ async def test_a_timeout_ends_the_whole_tree(target: Target, name: str) -> None:
     # The timeout is doubled until the tree was there by then.
     timeout = 0.3
     while True:
-        with pytest.raises(CommandTimeoutError) as caught:
+        with pytest.raises(CommandTimeoutError, match=f"{timeout}") as caught:
             await target.execute(f"touch {mark}; {slow}", timeout=timeout)
         assert "so far\\xff".startswith(caught.value.output)
         if caught.value.output or timeout > DEADLINE:

@@ -172,9 +172,13 @@ async def test_check_modes(session: Session) -> None:
     assert (await session.run("(exit 3)", check="silent")).exit_code == 3
     assert (await session.run("(exit 3)", check="ignore")).exit_code is None
     assert (await session.run("true", check="raise")).exit_code == 0
-    for command, code in (("echo out; (exit 3)", 3), ("false", 1)):
-        with pytest.raises(NonZeroExitCodeError, match=f"(?s)^it broke: .*exit code {code}"):
-            await session.run(command, check="raise", error_msg="it broke")
+    with pytest.raises(NonZeroExitCodeError) as caught:
+        await session.run("echo out; (exit 3)", check="raise", error_msg="it broke")
+    failed = "Command 'echo out; (exit 3)' failed with exit code 3. Here is the output:\n'out\\n'"
+    assert str(caught.value) == f"it broke: {failed}"
+    with pytest.raises(NonZeroExitCodeError) as caught:
+        await session.run("false", check="raise")
+    assert str(caught.value) == "Command 'false' failed with exit code 1. Here is the output:\n''"
     await session.gives("echo $?", "1\n")
 
 
@@ -462,6 +466,8 @@ async def test_a_command_that_ends_the_shell(session: Session, target: Target, n
             await session.run("true")
         how = caught.value.exit_code, caught.value.signal  # a client tells a signal by an exit code
         assert how == (code, None) or (name, how) == ("signal", (None, 9))
+    with pytest.raises(SessionDiedError):
+        await session.interrupt()
     await session.close()
     await session.create()
     await session.synced()
@@ -497,11 +503,13 @@ async def test_close_ends_everything_that_the_session_started(session: Session, 
 
 
 async def test_close_under_a_command(session: Session, target: Target) -> None:
+    """It ends with an error, and so does what stands in line behind it."""
     number = seconds()
-    running = asyncio.ensure_future(session.run(f"sleep {number}"))
+    calls = [asyncio.ensure_future(session.run(command)) for command in (f"sleep {number}", "echo never")]
     await target.until_sleeping(number, 1)
     session.ended = True
     await session.close()
-    with pytest.raises(SwerexException):
-        await asyncio.wait_for(running, DEADLINE)
+    for call in calls:
+        with pytest.raises(SwerexException):
+            await asyncio.wait_for(call, DEADLINE)
     await until(lambda: target.is_sleeping(number, 0))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.processes import running
-from tests.support.session import Engine, Gate, Shell, wrong
+from tests.support.session import Engine, Shell, wrong
 from tests.support.wait import DEADLINE, quicker_than, until, until_async
 
 
@@ -36,14 +36,6 @@ def run(box: Shell, engine: Engine) -> Any:
     return call
 
 
-def test_shell(run: Any) -> None:
-    seen = run("echo $((6*7)) | tr 2 3; echo err >&2; exit 5", shell=True)
-    assert (seen.stdout, seen.stderr, seen.exit_code) == ("43\n", "err\n", 5)
-    assert run("exit 0", shell=True).exit_code == 0
-    assert run("", shell=True).exit_code == 0
-    assert run("\n", shell=True).exit_code == 0
-
-
 def test_shell_is_sh(run: Any) -> None:
     """As `subprocess.run(shell=True)`: /bin/sh -c, not interactive; an empty text too."""
     assert run("", shell=True).exit_code == run("\n", shell=True).exit_code == 0
@@ -58,18 +50,6 @@ def test_string_without_shell_is_a_program(run: Any, tmp_path: Path) -> None:
     assert run(str(program)).stdout == "0\n"
     with pytest.raises(FileNotFoundError):
         run("echo hi")
-
-
-def test_check(run: Any, engine: Engine) -> None:
-    with pytest.raises(engine.exceptions.NonZeroExitCodeError) as caught:
-        run("echo out; echo err >&2; exit 3", shell=True, check=True, error_msg="it broke")
-    assert str(caught.value) == (
-        "it broke: Command 'echo out; echo err >&2; exit 3' failed with exit code 3. "
-        "Stdout:\n'out\\n'\nStderr:\n'err\\n'"
-    )
-    with pytest.raises(engine.exceptions.NonZeroExitCodeError) as caught:
-        run(["false"], check=True)
-    assert str(caught.value) == "Command ['false'] failed with exit code 1. Stdout:\n''\nStderr:\n''"
 
 
 @wrong("stdin is the caller's own")
@@ -98,13 +78,6 @@ def test_path_of_the_given_environment(run: Any, tmp_path: Path, monkeypatch: py
     assert run("pwd; echo $SWX_FROM_PARENT", shell=True).stdout == f"{os.getcwd()}\nyes\n"
 
 
-def test_text(run: Any) -> None:
-    assert run(["printf", "a\\xff\\xfe\\tä\\r\\n\\0b"]).stdout == "a\\xff\\xfe\tä\r\n\0b"
-    assert run(["printf", "x\\xe6\\xbc"]).stdout == "x\\xe6\\xbc"
-    assert run(["echo", "漢字 🦊"]).stdout == "漢字 🦊\n"
-    assert run(["printf", "\\033[31mred"]).stdout == "\033[31mred"
-
-
 def test_only_three_fds(run: Any, shells: Any) -> None:
     """No terminal of a session, no other command's pipe."""
     shells("neighbour")
@@ -122,20 +95,6 @@ def test_hundred_megabytes(run: Any) -> None:
     assert len(seen.stdout) == 100_000_001
     assert seen.stdout.endswith("xxx\n")
     assert seen.stderr == "err\n"
-
-
-@wrong("a shell text of 128 KiB is E2BIG")
-def test_long_shell_text(run: Any) -> None:
-    assert run(f": {'y' * 300_000}; echo done", shell=True).stdout == "done\n"
-
-
-# -- timeouts -----------------------------------------------------------------
-
-
-def test_timeout(run: Any, engine: Engine) -> None:
-    with pytest.raises(engine.exceptions.CommandTimeoutError) as caught:
-        run(["sleep", "1000"], timeout=0.2)
-    assert "0.2" in str(caught.value)
 
 
 @pytest.mark.idle
@@ -174,8 +133,6 @@ ESCAPES = {
     "double fork": "python3 -c 'import os, sys, time; p = os.fork(); p and time.sleep(60); os.setsid(); "
     "os.fork() and os._exit(0); "
     '[os.close(i) for i in range(3)]; os.chdir("/"); os.execvp("sleep", sys.argv[1:])\' {sleep}',
-    "daemon before the timeout": "(setsid setsid {sleep} >/dev/null 2>&1 &) ; sleep 0.1; {sleep}",
-    "new group each": "bash -c 'set -m; {sleep} & {sleep} & wait'",
     "stopped": "{sleep} & kill -STOP $!; wait",
     "another limit": "setsid bash -c 'ulimit -R 1000000; {sleep} & {sleep}; true' & wait",
     "another limit, and no parent": "(setsid bash -c 'ulimit -R 1000000; {sleep} & {sleep}; true' &) ; {sleep}",
@@ -211,13 +168,6 @@ def test_a_timeout_ends_the_whole_tree(box: Shell, run: Any, engine: Engine, nam
     assert not running(f"sleep {seconds}")
 
 
-def test_what_a_background_child_wrote_before_the_end_is_there(run: Any) -> None:
-    assert run("(echo one; sleep 0.1; echo two) & wait; echo three", shell=True).stdout == "one\ntwo\nthree\n"
-
-
-# -- the caller -----------------------------------------------------------------
-
-
 def test_execute_from_threads(box: Shell, engine: Engine) -> None:
     outputs: dict[int, str] = {}
 
@@ -230,60 +180,6 @@ def test_execute_from_threads(box: Shell, engine: Engine) -> None:
     for thread in threads:
         thread.join()
     assert outputs == {i: f"{i}\n" for i in range(8)}
-
-
-@wrong("execute blocks the event loop")
-def test_execute_beside_a_session(shells: Any, engine: Engine, gate: Gate) -> None:
-    """It blocks no session, and shares no state with one."""
-    sh = shells()
-    sh.out("cd /; x=session")
-
-    async def both() -> tuple[Any, Any]:
-        command = engine.abstract.Command(command=f"{gate.pass_}; pwd; echo $x", shell=True)
-        slow = asyncio.ensure_future(sh.aio.execute(command))
-        await gate.is_reached()
-        quick = await sh.go("pwd; echo $x")
-        assert not slow.done()
-        gate.open()
-        return quick, await slow
-
-    quick, slow = sh.wait(both())
-    assert quick.output == "/\nsession\n"
-    assert slow.stdout == f"{os.getcwd()}\n\n"
-
-
-def test_close_returns_when_the_programs_are_gone(engine: Engine, box: Shell) -> None:
-    async def both() -> None:
-        seconds = f"86{uuid.uuid4().int % 10**6:06d}"
-        command = engine.abstract.Command(command=f"setsid sleep {seconds} & wait", shell=True)
-        task = asyncio.ensure_future(box.aio.execute(command))
-        await until_async(lambda: len(running(f"sleep {seconds}")) > 1)  # the program's text has these words too
-        await box.aio.close()
-        assert not running(f"sleep {seconds}")
-        with pytest.raises(engine.exceptions.SwerexException):
-            await task
-
-    box.wait(both())
-
-
-LEFT = {
-    "nohup": "nohup sleep {0} >/dev/null 2>&1 &",
-    "setsid": "setsid sleep {0} >/dev/null 2>&1 </dev/null &",
-    "daemon": "(cd /; setsid setsid sleep {0} >/dev/null 2>&1 &)",
-    "holds the pipes": "sleep {0} &",
-}
-
-
-@wrong("what execute leaves in the background is never ended")
-@pytest.mark.parametrize("name", LEFT)
-def test_what_runs_in_the_background_lives_until_close(engine: Engine, box: Shell, run: Any, name: str) -> None:
-    seconds = f"85{uuid.uuid4().int % 10**6:06d}"
-    run(LEFT[name].format(seconds), shell=True)
-    until(lambda: len(running(f"sleep {seconds}")) == 1)
-    run("true")
-    assert len(running(f"sleep {seconds}")) == 1
-    box.wait(box.aio.close())
-    assert not running(f"sleep {seconds}")
 
 
 def test_what_many_programs_left_is_still_known(engine: Engine, box: Shell, run: Any) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import os
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -15,14 +14,8 @@ from typing import Any
 
 import pytest
 
-from swerex_c.exceptions import CommandTimeoutError, ResourceError, SessionDiedError
-from swerex_c.runtime.abstract import (
-    BashAction,
-    BashInterruptAction,
-    BashObservation,
-    CloseBashSessionRequest,
-    CreateBashSessionRequest,
-)
+from swerex_c.exceptions import ResourceError
+from swerex_c.runtime.abstract import BashAction, BashObservation, CloseBashSessionRequest, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
 from tests.support.harness import few_descriptors
 from tests.support.session import Gate
@@ -30,7 +23,7 @@ from tests.support.wait import DEADLINE, until, until_async
 
 pytestmark = pytest.mark.xdist_group("rest")  # they share the second that they wait
 
-NAMES = ("used", "short", "closed", "interrupted", "killed", "left", "forked", "threads")
+NAMES = ("used", "short", "closed", "forked", "threads")
 
 AT_REST = ["master", "pidfd"]
 AT_WORK = ["master", "pidfd", "slave", "syscall"]
@@ -69,10 +62,8 @@ class Shell:
     def run(self, command: str, **more: Any) -> BashObservation:
         return asyncio.run(self.act(BashAction(command=command, session=self.name, **more)))
 
-    async def act(self, action: BashAction | BashInterruptAction) -> BashObservation:
-        answer = await self.runtime.run_in_session(action)
-        assert isinstance(answer, BashObservation)
-        return answer
+    async def act(self, action: BashAction) -> BashObservation:
+        return await self.runtime.run_in_session(action)
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +74,8 @@ def shells() -> Iterator[SimpleNamespace]:
     async def begin() -> None:
         for name in NAMES:
             await runtime.create_session(CreateBashSessionRequest(session=name))
-        left = "trap '' HUP; (sleep 2; echo late) & disown; trap - HUP; x=5; (exit 3)"
         for name in NAMES:
-            command = left if name == "left" else "x=5; (exit 3)"
-            await runtime.run_in_session(BashAction(command=command, session=name, check="ignore"))
+            await runtime.run_in_session(BashAction(command="x=5; (exit 3)", session=name, check="ignore"))
 
     asyncio.run(begin())
     found = {name: Shell(runtime, name) for name in NAMES}
@@ -128,16 +117,6 @@ def test_a_command_behind_a_rest(shells: SimpleNamespace, gate: Gate) -> None:
     assert shell.run("echo again").output == "again\n"
 
 
-def test_an_interrupt(shells: SimpleNamespace) -> None:
-    shell = shells.interrupted
-    assert asyncio.run(shell.act(BashInterruptAction(session=shell.name))).output == ""
-    assert shell.held() == AT_REST, "there was nothing to interrupt"
-    with pytest.raises(CommandTimeoutError):
-        shell.run("sleep 1000", timeout=0.1)
-    asyncio.run(shell.act(BashInterruptAction(session=shell.name)))
-    assert shell.run("echo $? $x").output == "130 5\n"
-
-
 def test_no_descriptors_are_left(shells: SimpleNamespace) -> None:
     """That is a typed error that says what was missing; the session has not changed, and closing works all the same."""
     loop = asyncio.new_event_loop()  # which needs some of its own
@@ -158,20 +137,6 @@ def test_no_descriptors_are_left(shells: SimpleNamespace) -> None:
         loop.close()
     assert shells.short.held() == AT_REST
     assert shells.short.run("echo $? $x", check="ignore").output == "3 5\n"
-
-
-@pytest.mark.parametrize("name", ["killed", "left"])
-def test_a_shell_that_is_killed(shells: SimpleNamespace, name: str) -> None:
-    """It is noticed, and what is written later is heard."""
-    shell = getattr(shells, name)
-    os.kill(shell.pid, signal.SIGKILL)
-    until(lambda: shell.runtime.sessions[name].core.facts()["dead"])
-    with pytest.raises(SessionDiedError) as caught:
-        shell.run("true")
-    assert caught.value.signal == signal.SIGKILL
-    if name == "left":
-        until(lambda: shell.runtime.sessions[name].core.facts()["late"] >= len("late\n"))
-    assert len(shell.held()) <= 2
 
 
 @pytest.mark.idle

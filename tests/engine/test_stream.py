@@ -34,14 +34,6 @@ def collect(
     return sh.wait(read())
 
 
-def test_the_observation_is_that_of_run_in_session(sh: Shell) -> None:
-    for command in ("echo hi", "printf 'a\\033[31mb\\n'; false", "true", "", "# nothing", "echo a\necho b"):
-        chunks, last = collect(sh, command)
-        plain = sh.run(command)
-        assert "".join(chunks) == plain.output
-        assert last == plain
-
-
 def test_characters_and_sequences_are_whole(sh: Shell) -> None:
     """Nothing is cut: no half character, no half escape sequence, no piece of a mark."""
     text = "ä漢🦊\\x1b[31mred\\x1b]0;title\\x07.\\n"
