@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from swerex_c.exceptions import (
+    BashIncorrectSyntaxError,
     CommandTimeoutError,
     InvalidInputError,
     NotSupportedError,
@@ -143,14 +144,47 @@ async def test_everything_ends_with_its_session(place: Backend) -> None:
 # ---- containers
 
 
+_LONG = "".join(f"{i:07} ü\t!\n" for i in range(3000))
+_READ = "while IFS= read -r line; do echo \"<$line>\"; done <<'E'\none $x\n\ttwo !y\n\nE\nfalse | true"
+
+ONLY_BASH = [
+    ("echo hi; (exit 4)", "hi\n", 4),
+    ("echo $?", "4\n", 0),
+    (_READ, "<one $x>\n<\ttwo !y>\n<>\n", 0),
+    ('echo "${PIPESTATUS[@]}"', "1 0\n", 0),
+    (f"t='{_LONG}'; printf %s \"$t\"", _LONG, 0),
+    (f"printf %s {'x' * 30000}", "x" * 30000, 0),
+    ("printf '\\r\\n\\r.\\n'", "\r\n\r.\n", 0),
+    *(
+        step
+        for prompt in ("PS1='(venv) '", "eval 'PS1=$ PS2=x'", "unset PS0 PS1", "PROMPT_COMMAND='PS1=mine'")
+        for step in ((prompt, "", 0), ("echo lives", "lives\n", 0))
+    ),
+    ("unset PROMPT_COMMAND[0]", "", 0),
+]
+
+
 async def test_where_there_is_only_bash(docker_place: Callable[..., Backend], bash_only: str) -> None:
+    """There is no stty: the terminal echoes and makes "\\r\\n" all the time."""
     async with talk_in(docker_place(bash_only)) as talk:
         await talk.create()
-        assert (await talk.say("echo hi; (exit 4)")).exit_code == 4
-        with pytest.raises(CommandTimeoutError):
-            await talk.say("while :; do :; done", timeout=0.5)
+        for command, output, code in ONLY_BASH:
+            said = await talk.say(command)
+            assert (said.output, said.exit_code) == (output, code), command[:200]
+        with pytest.raises(BashIncorrectSyntaxError):
+            await talk.say("echo (")
+        with pytest.raises(CommandTimeoutError) as late:
+            await talk.say("echo part; while :; do :; done", timeout=0.5)
+        assert late.value.output == "part\n"
         await talk.interrupt()
-        assert (await talk.say("echo next")).output == "next\n"
+        assert (await talk.say("echo $? next")).output == "130 next\n"
+        with pytest.raises(CommandTimeoutError):
+            await talk.say('read -r line; echo "read $line"', timeout=0.3)
+        assert (await talk.say("a line", is_interactive_command=True)).output == "read a line"
+        assert (await talk.say("echo one; echo two; read -t 5 x", expect=["two\n$", "one\ntwo\n"])).expect_string
+        await talk.interrupt()
+        pieces = talk.runtime.stream_in_session(BashAction(command="for i in {1..5}; do echo $i; done"))
+        assert "".join([piece async for piece in pieces if isinstance(piece, str)]) == "1\n2\n3\n4\n5\n"
         await talk.say(
             "(while :; do read -t 1; done) <> <(:) & (trap '' INT TERM; while :; do read -t 1; done <> <(:)) &"
         )
@@ -361,10 +395,7 @@ def test_this_machine_is_not_hit(tmp_path: Path) -> None:
     runtime = processes.new_mark()
     marks = [processes.new_mark(runtime), processes.new_mark(runtime), processes.new_mark()]
     script = processes.TAG_LIMITS + "sleep 600; :"
-    started = [
-        subprocess.Popen(["bash", "-c", script], env={**os.environ, processes.MARK: mark})
-        for mark in marks
-    ]
+    started = [subprocess.Popen(["bash", "-c", script], env={**os.environ, processes.MARK: mark}) for mark in marks]
     try:
         argv = ["bash", "--noprofile", "--norc", "-c", processes.END_MARKED, "bash"]
         subprocess.run([*argv, marks[0], "30"], check=True, timeout=MINUTE, stdout=subprocess.DEVNULL)

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.support import needs
-from tests.support.processes import descendants
+from tests.support.processes import command_line, descendants
 
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
@@ -48,11 +48,10 @@ def storage_driver(directory: Path) -> str:
 class Engine:
     """`with Engine() as engine: engine.docker("ps")`.  start and stop may be called any number of times."""
 
-    def __init__(self, *arguments: str, network: bool = False) -> None:
-        """arguments: further ones for dockerd, like --live-restore.  network: with a bridge of its own, on which
-        containers reach each other, and with published ports of this machine; nothing beyond it."""
+    def __init__(self, *, network: bool = False) -> None:
+        """network: with a bridge of its own, on which containers reach each other, and with published ports of this
+        machine; nothing beyond it."""
         check_machine()
-        self.arguments = arguments
         self.network = network
         self.bridge = ""
         self.directory = Path(tempfile.mkdtemp(prefix="swx-engine-"))  # a socket's path has at most 107 bytes
@@ -92,7 +91,6 @@ class Engine:
             *["dockerd", "--data-root", f"{d}/data", "--exec-root", f"{d}/exec", "--pidfile", f"{d}/docker.pid"],
             *["--host", self.host, "--group", "root", "--config-file", f"{d}/daemon.json"],
             *["--exec-opt", "native.cgroupdriver=cgroupfs", "--storage-driver", storage_driver(d)],
-            *self.arguments,
         ]
         # No rules of the firewall: they would be the machine's, and another engine's too.
         command += [f"--bridge={self._make_bridge()}", "--iptables=false", "--ip6tables=false"]
@@ -116,20 +114,7 @@ class Engine:
     def shims(self) -> list[int]:
         """The processes between containerd and its containers; they outlive both daemons when those are killed."""
         address = f"{self.directory}/exec/containerd/containerd.sock"
-        return [pid for pid in needs.mentioning(address) if "shim" in _command(pid)]
-
-    def crash(self) -> None:
-        """The daemons die at once, as of a power cut; with --live-restore the containers go on."""
-        containerd = self._containerd()
-        if self.daemon is not None:
-            self.daemon.kill()
-            self.daemon.wait()
-        if containerd:
-            needs.kill(containerd, signal.SIGKILL)
-            needs.wait_until(lambda: not needs.alive(containerd), 5)
-        self.socket.unlink(missing_ok=True)
-        # Where nobody reaps it at once, the next dockerd would wait for a containerd that is none any more.
-        (self.directory / "exec/containerd/containerd.pid").unlink(missing_ok=True)
+        return [pid for pid in needs.mentioning(address) if "shim" in command_line(pid)]
 
     def _make_bridge(self) -> str:
         """The name of the bridge, which is made if it is to be and is not there."""
@@ -154,7 +139,7 @@ class Engine:
             pid = int((self.directory / "exec/containerd/containerd.pid").read_text())
         except (OSError, ValueError):
             return 0
-        return pid if str(self.directory) in _command(pid) else 0
+        return pid if str(self.directory) in command_line(pid) else 0
 
     def stop(self, *, keep: bool = False) -> None:
         """Ends the engine and all its containers.  Its directory goes too, unless it is to be started again."""
@@ -170,7 +155,7 @@ class Engine:
             except subprocess.TimeoutExpired:
                 self.daemon.kill()
                 self.daemon.wait()
-        if containerd and needs.alive(containerd):  # dockerd with --live-restore leaves it, and so does a dead one
+        if containerd and needs.alive(containerd):  # a dead dockerd leaves it
             needs.kill(containerd, signal.SIGTERM)
             if not needs.wait_until(lambda: not needs.alive(containerd), 5):
                 needs.kill(containerd, signal.SIGKILL)
@@ -191,10 +176,3 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
