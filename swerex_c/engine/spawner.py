@@ -11,42 +11,15 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 from swerex_c.engine.completions import current_completions
 
 __all__ = ["Spawner", "spawner"]
 
 T = TypeVar("T")
-
-
-class _Start(Generic[T]):
-    """One start request."""
-
-    def __init__(self, begin: Callable[[], T]):
-        self._begin = begin
-        self._loop = asyncio.get_running_loop()
-        self.tried = asyncio.Event()
-        self.result: T | None = None
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        """Call `begin` in the spawner thread, and tell the caller's event loop."""
-        try:
-            self.result = self._begin()
-        except BaseException as error:
-            self.error = error
-        try:
-            self._loop.call_soon_threadsafe(self.tried.set)
-        except RuntimeError:
-            pass  # the loop was closed, so no caller waits
-
-    def outcome(self) -> T:
-        if self.error is not None:
-            raise self.error
-        return self.result  # type: ignore[return-value]
 
 
 class Spawner:
@@ -61,9 +34,9 @@ class Spawner:
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: deque[_Start[object]] = deque()
-        self._runs = False
+        self._lock = threading.RLock()  # a callback of a cancelled request takes it again
+        self._thread: ThreadPoolExecutor | None = None
+        self._requests = 0
         self._users = 0
 
     @contextlib.contextmanager
@@ -90,51 +63,41 @@ class Spawner:
         """
         if self._users < 2 and not current_completions().pending:
             return begin()
-        start = _Start(begin)
-        if not self._put(start):
+        request = self._submit(begin)
+        if request is None:
             return begin()
-        cancelled: asyncio.CancelledError | None = None
-        while not start.tried.is_set():
-            try:
-                await start.tried.wait()
-            except asyncio.CancelledError as error:
-                if self._take_back(start):
-                    raise
-                cancelled = error
-        if cancelled is not None:
-            if start.error is None:
-                undo(start.outcome())
-            raise cancelled
-        return start.outcome()
+        try:
+            return await asyncio.wrap_future(request)
+        except asyncio.CancelledError:
+            if request.cancel():
+                raise
+            while not request.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([asyncio.wrap_future(request)])
+            if request.exception() is None:
+                undo(request.result())
+            raise
 
-    def _put(self, start: _Start[T]) -> bool:
+    def _submit(self, begin: Callable[[], T]) -> Future[T] | None:
+        """Queue a request. Returns None if no thread can be started."""
         with self._lock:
-            self._waiting.append(start)  # type: ignore[arg-type]
-            if not self._runs:
-                try:
-                    threading.Thread(target=self._run, name="swerex-starts", daemon=True).start()
-                except RuntimeError:  # no more threads can be started
-                    self._waiting.pop()
-                    return False
-                self._runs = True
-        return True
-
-    def _take_back(self, start: _Start[T]) -> bool:
-        with self._lock:
+            self._thread = self._thread or ThreadPoolExecutor(1, "swerex-starts")
             try:
-                self._waiting.remove(start)  # type: ignore[arg-type]
-            except ValueError:
-                return False
-            return True
+                request = self._thread.submit(begin)
+            except RuntimeError:
+                self._thread.shutdown(wait=False, cancel_futures=True)
+                self._thread = None
+                return None
+            self._requests += 1
+        request.add_done_callback(self._end_idle_thread)
+        return request
 
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                if not self._waiting:
-                    self._runs = False
-                    return
-                start = self._waiting.popleft()
-            start.run()
+    def _end_idle_thread(self, _: object) -> None:
+        with self._lock:
+            self._requests -= 1
+            if not self._requests and self._thread is not None:
+                self._thread.shutdown(wait=False)
+                self._thread = None
 
 
 spawner = Spawner()
