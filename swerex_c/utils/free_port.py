@@ -1,4 +1,4 @@
-"""Find free TCP ports that no other caller in this process has received."""
+"""Find free TCP ports that no other caller in this process has just received."""
 
 from __future__ import annotations
 
@@ -7,68 +7,46 @@ import errno
 import socket
 import threading
 import time
+from collections import deque
 
 from swerex_c.exceptions import ResourceError
 from swerex_c.utils.log import get_logger
 
 __all__ = ["find_free_port"]
 
-_REGISTERED_PORTS: dict[int, None] = {}
-"""Ports that were returned, oldest first."""
+_RECENT_PORTS: deque[int] = deque(maxlen=1000)
+"""Ports that were returned last; the callers may not listen on them yet."""
 
-_REGISTERED_PORTS_LOCK = threading.Lock()
+_lock = threading.Lock()
 
 
 def find_free_port(max_attempts: int = 10, sleep_between_attempts: float = 0.1) -> int:
-    """Return a free TCP port that no other call in this process has returned.
+    """Return a free TCP port that none of the last 1,000 calls in this process has returned.
 
-    The port is free on every address. If the system finds no other port, this returns a free port a second time, the
-    one that was returned longest ago. Another process can still take the port before the caller does.
+    The port is free on every address. Another process can still take it before the caller does.
 
     Args:
-        max_attempts: number of ports to try before reusing one.
+        max_attempts: number of ports to try.
         sleep_between_attempts: seconds to wait after the system had no port at all.
 
     Raises:
         ResourceError: if there is no free port.
     """
-    with _REGISTERED_PORTS_LOCK:
-        port = _new_port(max_attempts, sleep_between_attempts) or _oldest_free_port()
-        if port is None:
-            raise ResourceError(f"Failed to find a unique free port after {max_attempts} attempts")
-        _REGISTERED_PORTS.pop(port, None)
-        _REGISTERED_PORTS[port] = None
-    get_logger("free_port").debug(f"Found free port {port}")
-    return port
-
-
-def _new_port(max_attempts: int, pause: float) -> int | None:
     # Keep unsuitable ports bound until the search is over, so that the system does not offer them again.
-    with contextlib.ExitStack() as unfit:
+    with _lock, contextlib.ExitStack() as unfit:
         for _ in range(max_attempts):
-            taken = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            unfit.enter_context(taken)
+            taken = unfit.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
             try:
                 taken.bind(("", 0))
             except OSError:
-                time.sleep(pause)
+                time.sleep(sleep_between_attempts)
                 continue
             port = int(taken.getsockname()[1])
-            if port not in _REGISTERED_PORTS and _free_for_ipv6(port):
+            if port not in _RECENT_PORTS and _free_for_ipv6(port):
+                _RECENT_PORTS.append(port)
+                get_logger("free_port").debug(f"Found free port {port}")
                 return port
-    return None
-
-
-def _oldest_free_port() -> int | None:
-    for port in _REGISTERED_PORTS:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as attempt:
-            try:
-                attempt.bind(("", port))
-            except OSError:
-                continue
-        if _free_for_ipv6(port):
-            return port
-    return None
+    raise ResourceError(f"Failed to find a unique free port after {max_attempts} attempts")
 
 
 def _free_for_ipv6(port: int) -> bool:

@@ -323,14 +323,8 @@ def test_ports_are_free_and_given_once() -> None:
             pass
 
 
-def test_a_port_is_given_again_only_when_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = find_free_port(), find_free_port()
-    monkeypatch.setattr(free_port, "_REGISTERED_PORTS", {first: None, second: None})
-    monkeypatch.setattr(free_port, "_new_port", lambda *_: None)
-    with socket.create_server(("", first)):
-        assert find_free_port() == second
-    assert find_free_port() == first
-    monkeypatch.setattr(free_port, "_REGISTERED_PORTS", {})
+def test_no_free_port_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(free_port, "_free_for_ipv6", lambda port: False)
     with pytest.raises(ResourceError, match="free port after 3 attempts"):
         find_free_port(max_attempts=3)
 
