@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import resource
-import select
 import shutil
 import statistics
 import subprocess
@@ -19,15 +18,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
+from swerex_c.cli.sessions import quiet_runtime
 from swerex_c.exceptions import SwerexException
 from swerex_c.utils.visible import visible
-
-if TYPE_CHECKING:
-    import logging
 
 __all__ = ["Finding", "as_data", "examine", "print_table", "sessions_can_run"]
 
@@ -139,27 +136,6 @@ def _core() -> Iterator[Finding]:
 
 def _kernel() -> Iterator[Finding]:
     yield Finding("kernel", f"{platform.system()} {platform.release()}", note=platform.machine())
-    readable, why = _proof_by_the_kernel()
-    follows = "Confirms that a command has finished" if readable else f"Cannot confirm the end of a command: {why}"
-    yield Finding("/proc/PID/syscall", "readable" if readable else "closed", readable, follows)
-
-
-def _proof_by_the_kernel() -> tuple[bool, str]:
-    """Check on a waiting child whether the kernel shows its system call; return also the reason if not."""
-    waits = [sys.executable, "-I", "-S", "-c", "import os; os.write(1, b'.'); os.read(0, 1)"]
-    with subprocess.Popen(waits, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        if not select.select([child.stdout], [], [], _PATIENCE)[0]:
-            return False, "a child process does not answer"
-        deadline = time.monotonic() + 1
-        while time.monotonic() < deadline:
-            try:
-                shown = Path(f"/proc/{child.pid}/syscall").read_text()
-            except OSError as error:
-                return False, str(error.strerror)
-            if shown.split()[0].isdecimal():
-                return True, ""
-        return False, f"it shows {shown.strip()!r} for a waiting process"
 
 
 def _bash() -> Iterator[Finding]:
@@ -250,27 +226,20 @@ def _session() -> Iterator[Finding]:
         yield Finding("session", "failed", False, f"{type(error).__name__}: {error}", needed=True)
     else:
         yield Finding("session", f"started and answered in {seconds * 1000:.1f} ms", True, needed=True)
-        told = "The output of a program cannot fake the end of a command" if proved else "See /proc/PID/syscall above"
-        yield Finding("completion", "confirmed by the kernel" if proved else "shown by the prompt only", proved, told)
-
-
-def _quiet() -> logging.Logger:
-    """Return a logger that writes nothing: the findings say it."""
-    import logging
-
-    logger = logging.getLogger("swerex-c")
-    logger.addHandler(logging.NullHandler())
-    return logger
+        if proved:
+            how, told = "confirmed by the kernel", "The output of a program cannot fake the end of a command"
+        else:
+            how, told = "shown by the prompt only", "/proc/PID/syscall is closed or shows no system call"
+        yield Finding("completion", how, proved, told)
 
 
 async def _try_session() -> tuple[float, bool]:
     """Return seconds until a new session answers, and whether the kernel proves that its commands have finished."""
     from swerex_c.models import BashAction, CreateBashSessionRequest
-    from swerex_c.runtime.local import BashSession, LocalRuntime
+    from swerex_c.runtime.local import BashSession
 
-    runtime = LocalRuntime(logger=_quiet())
-    began = time.monotonic()
-    try:
+    async with quiet_runtime() as runtime:
+        began = time.monotonic()
         await runtime.create_session(CreateBashSessionRequest(startup_timeout=_PATIENCE))
         answer = await runtime.run_in_session(BashAction(command="echo $((6 * 7))", timeout=_PATIENCE))
         if answer.output != "42\n":
@@ -278,8 +247,6 @@ async def _try_session() -> tuple[float, bool]:
         seconds = time.monotonic() - began
         session = runtime.sessions["default"]
         return seconds, isinstance(session, BashSession) and session.core.facts()["kernel_proof"]
-    finally:
-        await runtime.close()
 
 
 _HOOKS = """\
@@ -314,10 +281,9 @@ def _startup_files() -> Iterator[Finding]:
 async def _time_hooks() -> tuple[float, list[str]]:
     """Return by how many seconds the hooks of the startup files slow a command down, and what they are."""
     from swerex_c.models import CreateBashSessionRequest
-    from swerex_c.runtime.local import LocalRuntime
 
     times: dict[str, list[float]] = {"with": [], "without": []}
-    async with LocalRuntime(logger=_quiet()) as runtime:
+    async with quiet_runtime() as runtime:
         with tempfile.NamedTemporaryFile("w", suffix=".bash") as switch:
             switch.write("unset PROMPT_COMMAND\n")
             switch.flush()

@@ -38,6 +38,7 @@ __all__ = [
     "ended_by_signals",
     "exit_on_errors",
     "print_piece",
+    "quiet_runtime",
     "run_command",
     "run_shell",
     "session_request",
@@ -159,7 +160,7 @@ async def _session(
 ) -> AsyncIterator[AbstractRuntime]:
     """Yield a runtime with one session, after showing the session's startup output."""
     if target is None:
-        async with _quiet_runtime() as runtime:
+        async with quiet_runtime() as runtime:
             show((await runtime.create_session(request)).output)
             yield runtime
         return
@@ -176,7 +177,8 @@ async def _session(
                 await there.close_session(CloseBashSessionRequest(session=request.session))
 
 
-def _quiet_runtime() -> LocalRuntime:
+def quiet_runtime() -> LocalRuntime:
+    """Return a runtime that logs nothing."""
     import logging
 
     from swerex_c.runtime.local import LocalRuntime
