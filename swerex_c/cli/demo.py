@@ -10,13 +10,9 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from swerex_c.exceptions import CommandTimeoutError, SwerexException
 from swerex_c.models import BashAction, BashInterruptAction, CreateBashSessionRequest
@@ -118,76 +114,36 @@ def _time(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms" if seconds < 0.1 else f"{seconds:.2f} s"
 
 
-def _row(step: Step, result: Result, right: bool) -> tuple[Text, ...]:
-    code = "timeout" if result.timed_out else "" if result.code is None else str(result.code)
-    return (
-        Text("ok" if right else "WRONG", style="green" if right else "bold red"),
-        Text(step.title),
-        Text(_cut(_command_of(step.action)), style="cyan"),
-        Text(result.error or _cut(result.output)),
-        Text(code),
-        Text(_time(result.seconds)),
-    )
+def _print(step: Step, result: Result, right: bool) -> None:
+    code = "timeout, " if result.timed_out else "" if result.code is None else f"exit code {result.code}, "
+    print(f"{'ok' if right else 'WRONG':5}  {step.title} ({code}{_time(result.seconds)})")
+    for sign, text in (("$", _cut(_command_of(step.action))), (" ", result.error or _cut(result.output))):
+        for line in text.splitlines():
+            shown = line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 4] + " ..."
+            print(f"       {sign} {shown}".rstrip())
+            sign = ">" if sign == "$" else sign
 
 
-def _table() -> Table:
-    table = Table(title="A bash session of swerex_c", box=None, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("")
-    table.add_column("step", overflow="fold")
-    table.add_column("command", overflow="fold")
-    table.add_column("output", overflow="fold")
-    table.add_column("exit", justify="right", no_wrap=True)
-    table.add_column("time", justify="right", no_wrap=True)
-    return table
-
-
-def _print_lines(rows: list[tuple[Text, ...]]) -> None:
-    """Print the results to a file or a pipe as lines, without columns that would wrap."""
-    for right, title, command, output, code, seconds in rows:
-        ended = f"exit code {code.plain}, " if code.plain.isdigit() else f"{code.plain}, " if code.plain else ""
-        print(f"{right.plain:5}  {title.plain} ({ended}{seconds.plain})")
-        for sign, text in (("$", command.plain), (" ", output.plain)):
-            for line in text.splitlines():
-                shown = line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 4] + " ..."
-                print(f"       {sign} {shown}".rstrip())
-                sign = ">" if sign == "$" else sign
-
-
-async def _session(work: Callable[[LocalRuntime], Awaitable[list[tuple[Step, Result]]]]) -> list[tuple[Step, Result]]:
-    runtime = LocalRuntime()
-    try:
+async def _run_steps(directory: str) -> list[tuple[Step, Result]]:
+    async with LocalRuntime() as runtime:
         await runtime.create_session(CreateBashSessionRequest())
-        return await work(runtime)
-    finally:
-        await runtime.close()
+        return [(step, await _do(runtime, step)) for step in _steps(directory)]
 
 
 def main() -> int:
     """Run the demo; return 0 if all results are as expected, else 1."""
-    console = Console()
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="swerex-c-demo-") as directory:
-
-        async def work(runtime: LocalRuntime) -> list[tuple[Step, Result]]:
-            return [(step, await _do(runtime, step)) for step in _steps(directory)]
-
         try:
-            done = asyncio.run(_session(work))
+            done = asyncio.run(_run_steps(directory))
         except SwerexException as e:
             print(f"Cannot create a session: {e}\nRun `swerex-c doctor` to see what is missing.", file=sys.stderr)
             return 1
-    wrong = sum(not _is_right(step, result) for step, result in done)
-    rows = [_row(step, result, _is_right(step, result)) for step, result in done]
-    if console.is_terminal:
-        table = _table()
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-    else:
-        _print_lines(rows)
-    right = len(done) - wrong
+    for step, result in done:
+        _print(step, result, _is_right(step, result))
+    right = sum(_is_right(step, result) for step, result in done)
     print(f"\n{right} of {len(done)} steps gave the expected result, in {time.perf_counter() - begin:.1f} s.")
-    return 1 if wrong else 0
+    return 0 if right == len(done) else 1
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -43,21 +42,6 @@ def test_it_shows_what_it_does() -> None:
     said = demo().stdout
     for part in ("hello from C", "exit code 2", "timeout", "(interrupt)", "42", "(10,000,000 characters)"):
         assert part in said
-
-
-def test_it_is_a_table_on_a_terminal() -> None:
-    pid, master = pty.fork()
-    if pid == 0:
-        os.execve(COMMAND[0], COMMAND, {**our_environment(), "TERM": "xterm", "COLUMNS": "120"})
-    said = b""
-    while True:
-        try:
-            said += os.read(master, 65536)
-        except OSError:
-            break
-    os.close(master)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert b"A bash session of swerex_c" in said and b"\x1b[" in said and b"gave the expected result" in said
 
 
 def test_it_says_what_is_wrong(tmp_path: Path) -> None:
