@@ -416,14 +416,7 @@ def bench(
     peers_python: Annotated[
         Path | None, typer.Option(help="Measure the peers that this Python interpreter has.", metavar="FILE")
     ] = None,
-    host: Annotated[
-        str | None, typer.Option(metavar="HOST", help="Also measure this host: USER@NAME for ssh, or a server's URL.")
-    ] = None,
-    port: Annotated[int | None, typer.Option(min=1, max=65535, metavar="PORT", help="Port of that host.")] = None,
-    auth_token: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", envvar="SWEREX_AUTH_TOKEN", help="Key of that server.", show_default=False),
-    ] = None,
+    host: Annotated[str | None, typer.Option(metavar="HOST", help="Also measure this host, as for exec.")] = None,
     image: Annotated[str | None, typer.Option(metavar="IMAGE", help="Also measure a container of this image.")] = None,
     container_runtime: EngineOption = ContainerRuntime.docker,
     deployment: Annotated[
@@ -440,12 +433,9 @@ def bench(
     Rows: true, bin-true, start, sessions-64, output-1, output-64, interrupt, execute.
     """
     from swerex_c.bench import command
-    from swerex_c.cli.targets import find_target
 
+    target = _target(host, image, deployment, container_runtime)
     try:
-        target = find_target(
-            host, image, deployment, container_runtime=container_runtime.value, port=port, auth_token=auth_token
-        )
         code = command.run(
             seconds or (15.0 if quick else 60.0),
             only or [],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import sys
 from collections.abc import AsyncIterator
 from typing import NamedTuple
@@ -37,52 +36,33 @@ class Target(NamedTuple):
     name: str
     """Name of the target in messages."""
 
-    @property
-    def is_server(self) -> bool:
-        """True if it is a server that others may use, too."""
-        return isinstance(self.config, RemoteDeploymentConfig)
-
 
 def find_target(
-    host: str | None,
-    image: str | None,
-    deployment: str | None,
-    *,
-    container_runtime: str = "docker",
-    port: int | None = None,
-    auth_token: str | None = None,
+    host: str | None, image: str | None, deployment: str | None, *, container_runtime: str = "docker"
 ) -> Target | None:
     """Return the target that the options specify, or None.
 
-    A given key, and for a server one in the environment, is removed from the environment and hidden.
+    The key of a server is removed from the environment and hidden.
 
     Args:
         host: URL of a server, or an ssh host as NAME or USER@NAME.
         deployment: configuration as JSON.
-        port: port of the host; without a host, that of a server on this machine.
-        auth_token: key of the server; None uses the environment variable.
 
     Raises:
         InvalidInputError: if they specify several targets, or an invalid one.
     """
-    host = host or ("http://127.0.0.1" if port is not None else None)
     if sum(it is not None for it in (host, image, deployment)) > 1:
         raise InvalidInputError("Give a host, an image or a deployment, not several")
-    is_server = host is not None and "://" in host
-    key = auth_token or (os.environ.get(auth.VARIABLE) if is_server else None)
-    if key:
-        auth.take_from_environment()
-        auth.hide(key)
     try:
-        if host is not None and is_server:
+        if host is not None and "://" in host:
+            key = auth.take_from_environment()
             if not key:
                 raise InvalidInputError(f"The server {host} needs its key in the variable {auth.VARIABLE}")
-            return Target(
-                RemoteDeploymentConfig(host=host, port=port, auth_token=key, timeout=_REQUEST_SECONDS), "server"
-            )
+            auth.hide(key)
+            return Target(RemoteDeploymentConfig(host=host, auth_token=key, timeout=_REQUEST_SECONDS), "server")
         if host is not None:
             user, _, name = host.rpartition("@")
-            return Target(SSHDeploymentConfig(host=name, user=user or None, port=port), host)
+            return Target(SSHDeploymentConfig(host=name, user=user or None), host)
         if image is not None:
             fields = {"image": image, "container_runtime": container_runtime}
             return Target(DockerDeploymentConfig.model_validate(fields), image)

@@ -206,8 +206,8 @@ def test_the_directory_of_a_killed_run_is_removed_and_a_used_one_is_not(tmp_path
     ("arguments", "says"),
     [
         (["--only", "nothing"], "no row nothing"),
-        (["--port", "8000"], "SWEREX_AUTH_TOKEN"),
-        (["--image", "x", "--port", "8000"], "not several"),
+        (["--host", "http://127.0.0.1:8000"], "SWEREX_AUTH_TOKEN"),
+        (["--image", "x", "--host", "y"], "not several"),
         (["--peers-python", "/no/such/python"], "/no/such/python"),
         (["--json", "/no/such/directory/file"], "No such file"),
         (["--seconds", "0"], "--seconds"),

@@ -85,16 +85,16 @@ def test_a_server_that_is_none() -> None:
     assert done.stderr.startswith("swerex-c: The server 127.0.0.1:1 cannot be reached")
 
 
-def test_what_the_options_mean() -> None:
-    def data(*arguments: str | None, **more: int) -> dict[str, object]:
-        target = find_target(*arguments, auth_token=KEY, **more)  # type: ignore[arg-type]
+def test_what_the_options_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    def data(*arguments: str | None) -> dict[str, object]:
+        monkeypatch.setenv("SWEREX_AUTH_TOKEN", KEY)
+        target = find_target(*arguments)  # type: ignore[arg-type]
         assert target is not None
         return target.config.model_dump(exclude_defaults=True)
 
     assert data("me@build", None, None) == {"host": "build", "user": "me"}
-    assert data("build", None, None, port=2222) == {"host": "build", "port": 2222}
     assert data("unix:///a/b", None, None) == {"host": "unix:///a/b", "auth_token": KEY, "timeout": 30}
-    assert data(None, None, None, port=8000) == {"port": 8000, "auth_token": KEY, "timeout": 30}
+    assert "SWEREX_AUTH_TOKEN" not in os.environ
     assert data(None, "debian", None) == {"image": "debian"}
     assert data(None, None, json.dumps({"type": "local"})) == {}
     assert find_target(None, None, None) is None
