@@ -28,7 +28,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <termios.h>
@@ -70,41 +69,6 @@ static uint64_t now_ns(void)
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
-static double self_cpu_us(void)
-{
-    struct rusage use;
-    getrusage(RUSAGE_SELF, &use);
-    return (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) * 1e6 +
-           (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec);
-}
-
-/* CPU of a shell (nanosecond counter of its only thread) and of the children it has waited for (clock ticks). */
-static double shell_cpu_us(pid_t pid)
-{
-    char path[64], text[1024];
-    unsigned long long run = 0, cutime = 0, cstime = 0;
-    snprintf(path, sizeof path, "/proc/%d/schedstat", (int)pid);
-    FILE *file = fopen(path, "r");
-    if (file) {
-        if (fscanf(file, "%llu", &run) != 1) {
-            run = 0;
-        }
-        fclose(file);
-    }
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    file = fopen(path, "r");
-    if (file) {
-        size_t size = fread(text, 1, sizeof text - 1, file);
-        fclose(file);
-        text[size] = 0;
-        char *after = strrchr(text, ')');
-        if (after) {
-            sscanf(after + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %llu %llu", &cutime, &cstime);
-        }
-    }
-    return (double)run / 1e3 + (double)(cutime + cstime) * 1e6 / (double)sysconf(_SC_CLK_TCK);
 }
 
 /* The environment without prompts of the caller's.  Never freed: lives for the run. */
@@ -259,11 +223,9 @@ static void start_shell(shell *sh, char *buffer)
 }
 
 /* more: further members of the object, each with a comma behind it. */
-static void print_result(size_t count, size_t wrong, double self, double children, const double *samples,
-                         const char *more)
+static void print_result(size_t count, size_t wrong, const double *samples, const char *more)
 {
-    printf("{\"count\": %zu, \"wrong\": %zu, \"cpu_self_us\": %.1f, \"cpu_children_us\": %.1f, %s\"samples_us\": [",
-           count, wrong, self, children, more);
+    printf("{\"count\": %zu, \"wrong\": %zu, %s\"samples_us\": [", count, wrong, more);
     for (size_t i = 0; i < count; i++) {
         printf(i ? ", %.2f" : "%.2f", samples[i]);
     }
@@ -289,7 +251,6 @@ static int mode_command(size_t count, uint64_t until, const char *text)
         send_text(&sh, line, length + 1);
         wait_fence(&sh, buffer, NULL);
     }
-    double children = shell_cpu_us(sh.pid), self = self_cpu_us();
     for (; goes_on(taken, count, until); taken++) {
         uint64_t start = now_ns(), got = 0;
         send_text(&sh, line, length + 1);
@@ -297,17 +258,15 @@ static int mode_command(size_t count, uint64_t until, const char *text)
         samples[taken] = (double)(now_ns() - start) / 1e3;
         wrong += code != 0 || got != 0;
     }
-    self = self_cpu_us() - self;
-    children = shell_cpu_us(sh.pid) - children;
     end_shell(&sh);
-    print_result(taken, wrong, self, children, samples, "");
+    print_result(taken, wrong, samples, "");
     return 0;
 }
 
 static int mode_start(size_t count, uint64_t until)
 {
     char **env = shell_environment(), *buffer = need(malloc(READ_SIZE));
-    double *samples = need(calloc(count, sizeof *samples)), self = self_cpu_us();
+    double *samples = need(calloc(count, sizeof *samples));
     size_t taken = 0;
     for (; goes_on(taken, count, until); taken++) {
         shell sh;
@@ -317,7 +276,7 @@ static int mode_start(size_t count, uint64_t until)
         samples[taken] = (double)(now_ns() - start) / 1e3;
         end_shell(&sh);
     }
-    print_result(taken, 0, self_cpu_us() - self, 0, samples, "");
+    print_result(taken, 0, samples, "");
     return 0;
 }
 
@@ -333,7 +292,6 @@ static int mode_output(size_t count, uint64_t until, const char *path)
     size_t length = (size_t)sprintf(line, "cat %s\n", path), wrong = 0, taken = 0;
     shell sh;
     start_shell(&sh, buffer);
-    double children = shell_cpu_us(sh.pid), self = self_cpu_us();
     for (; goes_on(taken, count, until); taken++) {
         uint64_t got = 0, start = now_ns();
         send_text(&sh, line, length);
@@ -341,11 +299,9 @@ static int mode_output(size_t count, uint64_t until, const char *path)
         samples[taken] = (double)(now_ns() - start) / 1e3;
         wrong += code != 0 || got != (uint64_t)info.st_size;
     }
-    self = self_cpu_us() - self;
-    children = shell_cpu_us(sh.pid) - children;
     end_shell(&sh);
     snprintf(more, sizeof more, "\"bytes\": %lld, ", (long long)info.st_size);
-    print_result(taken, wrong, self, children, samples, more);
+    print_result(taken, wrong, samples, more);
     return 0;
 }
 
@@ -362,7 +318,7 @@ static void wait_job(shell *sh)
 static int mode_interrupt(size_t count, uint64_t until)
 {
     char *buffer = need(malloc(READ_SIZE));
-    double *samples = need(calloc(count, sizeof *samples)), self = self_cpu_us();
+    double *samples = need(calloc(count, sizeof *samples));
     size_t wrong = 0, taken = 0;
     shell sh;
     start_shell(&sh, buffer);
@@ -378,25 +334,8 @@ static int mode_interrupt(size_t count, uint64_t until)
         samples[taken] = (double)(now_ns() - start) / 1e3;
     }
     end_shell(&sh);
-    print_result(taken, wrong, self_cpu_us() - self, 0, samples, "");
+    print_result(taken, wrong, samples, "");
     return 0;
-}
-
-/* Memory of this process in kilobytes, exactly. */
-static double memory_kb(void)
-{
-    char line[256];
-    double found = 0;
-    FILE *file = fopen("/proc/self/smaps_rollup", "r");
-    while (file && fgets(line, sizeof line, file)) {
-        if (!strncmp(line, "Rss:", 4)) {
-            found = atof(line + 4);
-        }
-    }
-    if (file) {
-        fclose(file);
-    }
-    return found;
 }
 
 static void send_true(shell *sh)
@@ -409,7 +348,7 @@ static int mode_sessions(size_t most, double seconds, size_t sessions)
 {
     enum { EACH = 4000 }; /* commands of a session at most */
     size_t room = sessions * EACH, taken = 0, wrong = 0, live = sessions;
-    double *samples = need(calloc(room, sizeof *samples)), memory = memory_kb(), children = 0, children_after = 0;
+    double *samples = need(calloc(room, sizeof *samples));
     shell *all = need(calloc(sessions, sizeof *all));
     char **env = shell_environment(), *buffer = need(malloc(READ_SIZE)), more[160];
     struct epoll_event event, ready[64];
@@ -427,11 +366,6 @@ static int mode_sessions(size_t most, double seconds, size_t sessions)
             die("epoll_ctl");
         }
     }
-    memory = memory_kb() - memory;
-    for (size_t i = 0; i < sessions; i++) {
-        children += shell_cpu_us(all[i].pid);
-    }
-    double self = self_cpu_us();
     uint64_t start = now_ns(), until = start + (uint64_t)(seconds * 1e9);
     for (size_t i = 0; i < sessions; i++) {
         send_true(&all[i]);
@@ -461,14 +395,11 @@ static int mode_sessions(size_t most, double seconds, size_t sessions)
         }
     }
     double took = (double)(now_ns() - start) / 1e9;
-    self = self_cpu_us() - self;
     for (size_t i = 0; i < sessions; i++) {
-        children_after += shell_cpu_us(all[i].pid);
         end_shell(&all[i]);
     }
-    snprintf(more, sizeof more, "\"per_second\": %.1f, \"each\": {\"memory_kb\": %.2f, \"files\": 1}, ",
-             (double)taken / took, memory / (double)sessions);
-    print_result(taken, wrong, self, children_after - children, samples, more);
+    snprintf(more, sizeof more, "\"per_second\": %.1f, ", (double)taken / took);
+    print_result(taken, wrong, samples, more);
     return 0;
 }
 

@@ -169,12 +169,10 @@ class Row:
         samples = [it for result in results for it in result["samples_us"]]
         line: Result = {"count": count, "wrong": 0, "p50_us": percentile(samples, 0.5)}
         line |= {"p99_us": percentile(samples, 0.99), "min_us": min(samples), "max_us": max(samples)}
-        line |= {key: sum(it[key] for it in results) / count for key in ("cpu_self_us", "cpu_children_us")}
         if "bytes" in results[0]:
             line |= {"bytes": results[0]["bytes"], "megabytes_per_second": results[0]["bytes"] / line["p50_us"]}
         if "per_second" in results[0]:
             line["per_second"] = statistics.median(it["per_second"] for it in results)
-            line["each"] = results[0]["each"]  # of the first turn: the memory of later ones was there already
         line["rounds"] = self.rounds(name)
         if line["rounds"] and name != self.baseline:
             line["ratio"] = statistics.median(line["rounds"].values())

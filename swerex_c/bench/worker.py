@@ -11,27 +11,23 @@ standard library.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib
 import itertools
 import json
 import os
-import re
-import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 from .engines import Answer, Engine
 
-__all__ = ["Cpu", "Operations", "Result", "memory_kb", "serve"]
+__all__ = ["Operations", "Result", "serve"]
 
 Result = dict[str, Any]
-"""Result of an operation: `count`, `wrong`, `samples_us`, and `per_second` or `bytes`; CPU in microseconds."""
+"""Result of an operation: `count`, `wrong`, `samples_us`, and `per_second` or `bytes`."""
 
 MOST = 4000
 """Maximum number of samples of a turn; more samples would add no information."""
@@ -43,63 +39,9 @@ PATIENCE = 120
 """Seconds that an operation may exceed its `seconds` before the process of a blocking engine ends itself."""
 
 
-class Cpu:
-    """Context manager that measures the CPU time of this process, and apart from it that of all descendants."""
-
-    def __enter__(self) -> Cpu:
-        self.seconds = -time.perf_counter()
-        self.own, self.others = -self._own(), -self._others()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds += time.perf_counter()
-        self.own += self._own()
-        self.others += self._others()
-
-    @contextlib.contextmanager
-    def aside(self) -> Any:
-        """Exclude the time of the block, such as a comparison, from this process's."""
-        own, seconds = self._own(), time.perf_counter()
-        try:
-            yield
-        finally:
-            self.own -= self._own() - own
-            self.seconds -= time.perf_counter() - seconds
-
-    def result(self, count: int, wrong: int, samples: list[float], **more: object) -> Result:
-        """Return the result of an operation with these samples."""
-        rounded = [round(it, 2) for it in samples]
-        cpu = {"cpu_self_us": self.own, "cpu_children_us": self.others}
-        return {"count": count, "wrong": wrong, "samples_us": rounded, **cpu, **more}
-
-    @staticmethod
-    def _own() -> float:
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        return (used.ru_utime + used.ru_stime) * 1e6
-
-    @staticmethod
-    def _others() -> float:
-        """Return the microseconds of all descendants, living and reaped."""
-        reaped = resource.getrusage(resource.RUSAGE_CHILDREN)
-        total, tick = (reaped.ru_utime + reaped.ru_stime) * 1e6, 1e6 / os.sysconf("SC_CLK_TCK")
-        pending = ["self"]
-        while pending:
-            pid = pending.pop()
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a process that ends meanwhile
-                for task in os.listdir(f"/proc/{pid}/task"):
-                    pending += Path(f"/proc/{pid}/task/{task}/children").read_text().split()
-                    if pid != "self":
-                        total += int(Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0]) / 1e3
-                if pid != "self":
-                    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                    total += (int(fields[13]) + int(fields[14])) * tick
-        return total
-
-
-def memory_kb() -> int:
-    """Return the resident memory of this process in kB."""
-    found = re.search(r"^VmRSS:\s+(\d+)", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return int(found[1]) if found else 0
+def result(count: int, samples: list[float], **more: object) -> Result:
+    """Return the result of an operation with `count` answers, of which those with a sample were right."""
+    return {"count": count, "wrong": count - len(samples), "samples_us": [round(it, 2) for it in samples], **more}
 
 
 class Operations:
@@ -125,23 +67,16 @@ class Operations:
         token = os.urandom(6).hex()
         return not self.engine.is_right(await self.engine.run(key, f"echo {token}"), f"{token}\n")
 
-    async def sample(
-        self,
-        one: Callable[[], Awaitable[tuple[float, bool]]],
-        count: int,
-        seconds: float,
-        cpu: Cpu | None = None,
-    ) -> Result:
+    async def sample(self, one: Callable[[], Awaitable[tuple[float, bool]]], count: int, seconds: float) -> Result:
         """Take samples: `one` returns its microseconds, and whether the answer was right."""
         samples: list[float] = []
         until, taken = time.perf_counter() + seconds, 0
-        with cpu or Cpu() as cpu:
-            while taken < min(count, MOST) and (not taken or time.perf_counter() < until):
-                took, right = await one()
-                taken += 1
-                if right:
-                    samples.append(took)
-        return cpu.result(taken, taken - len(samples), samples)
+        while taken < min(count, MOST) and (not taken or time.perf_counter() < until):
+            took, right = await one()
+            taken += 1
+            if right:
+                samples.append(took)
+        return result(taken, samples)
 
     async def timed(self, answer: Callable[[], Awaitable[Any]]) -> tuple[float, Any]:
         """Return the microseconds of a call, and its answer."""
@@ -189,7 +124,7 @@ class Operations:
         Args:
             patterns: regular expressions to search the output for; the last of them matches what comes behind the file.
         """
-        key, cpu = await self.session("output"), Cpu()
+        key = await self.session("output")
         if path not in self.placed:
             self.placed[path] = await self.engine.place(path)
         text = f"cat {self.placed[path]}"
@@ -201,10 +136,9 @@ class Operations:
 
         async def one() -> tuple[float, bool]:
             took, answer = await self.timed(answer_to)
-            with cpu.aside():
-                return took, self.is_file(answer, path)
+            return took, self.is_file(answer, path)
 
-        return {**await self.sample(one, count, seconds, cpu), "bytes": os.path.getsize(path)}
+        return {**await self.sample(one, count, seconds), "bytes": os.path.getsize(path)}
 
     def is_file(self, answer: Answer, path: str) -> bool:
         """Check whether a command succeeded and printed the content of a file."""
@@ -221,7 +155,6 @@ class Operations:
     async def sessions(self, number: int, count: int, seconds: float) -> Result:
         """Measure the rate of `true` in many shells at once, which are opened before and closed after it."""
         keys = [f"many{at}-{self.unique}" for at in range(number)]
-        memory, files = memory_kb(), len(os.listdir("/proc/self/fd"))
         opened: list[str] = []
 
         async def open_one(key: str) -> int:
@@ -233,14 +166,11 @@ class Operations:
             wrong = 0
             for start in range(0, number, 16):  # shells start on all processors, and none waits too long
                 wrong += sum(await asyncio.gather(*map(open_one, keys[start : start + 16])))
-            with Cpu() as cpu:
-                samples, more = await self.engine.at_once(keys, "true", count, time.perf_counter() + seconds)
-            each = {
-                "memory_kb": (memory_kb() - memory) / number,
-                "files": (len(os.listdir("/proc/self/fd")) - files) / number,
-            }
-            total, wrong = len(samples) + more, wrong + more + sum([await self.check(key) for key in keys])
-            return cpu.result(total, wrong, samples, per_second=total / cpu.seconds, each=each)
+            began = time.perf_counter()
+            samples, more = await self.engine.at_once(keys, "true", count, began + seconds)
+            total, took = len(samples) + more, time.perf_counter() - began
+            wrong += more + sum([await self.check(key) for key in keys])
+            return {**result(total, samples, per_second=total / took), "wrong": wrong}
         finally:
             for start in range(0, len(opened), 16):
                 await asyncio.gather(*map(self.engine.close, opened[start : start + 16]))

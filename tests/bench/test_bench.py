@@ -178,7 +178,7 @@ def test_an_interpreter_without_any_package_can_be_a_worker() -> None:
 
 
 def test_a_run_in_which_nothing_of_ours_was_measured_is_not_good() -> None:
-    turn = {"round": 0, "count": 1, "wrong": 0, "samples_us": [1.0], "cpu_self_us": 1.0, "cpu_children_us": 1.0}
+    turn = {"round": 0, "count": 1, "wrong": 0, "samples_us": [1.0]}
     found = Found(rows.select({rows.OURS, rows.LIMIT}, lambda row: row.key == "true"))
     found.rows[0].results[rows.LIMIT] = [turn]
     assert not report.is_good(found)
