@@ -108,7 +108,7 @@ def keep(found: Found, setting: Setting) -> None:
     data = report.as_data(found, setting, **about)
     path = record.write(data)
     tables = ["# A run of the benchmarks", "", f"Commit {about['commit']}, made by `{about['command']}`.", "", "```"]
-    path.with_name("tables.md").write_text("\n".join([*tables, *report.lines(found, setting), "```", ""]))
+    path.with_name("tables.md").write_text("\n".join([*tables, *report.lines(found), "```", ""]))
     print("", path, *pictures.draw(data, path.parent), sep="\n")
 
 
@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
         results = with_status(lambda show: measure(setting, rows, show))
     if arguments.answers:
         return answers(results)
-    print(*report.lines(results, setting), sep="\n")
+    print(*report.lines(results), sep="\n")
     if not arguments.no_record:
         keep(results, setting)
     return 130 if results.interrupted else 0 if report.is_good(results) else 1

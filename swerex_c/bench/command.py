@@ -136,7 +136,7 @@ def run(
     if target and rows.TARGET in found.absent:
         print(f"swerex-c: {name}: {found.absent[rows.TARGET]}", file=sys.stderr)
     if out is not sys.stdout:
-        print(*report.lines(found, setting, name), sep="\n")
+        print(*report.lines(found, name), sep="\n")
     if out:
         print(json.dumps(report.as_data(found, setting, target=name), indent=1), file=out, flush=True)
     if found.interrupted:

@@ -1,4 +1,4 @@
-"""Results of a benchmark: a table in 80 columns with bars, three sentences, JSON."""
+"""Results of a benchmark: a table in 80 columns with bars, and JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .machine import machine
 from .measure import NO_TIME, Found, Row, Setting
 from .rows import LIMIT, OURS, PEXPECT, PRESTARTED, SWEREX, TARGET, TUNED
 
-__all__ = ["as_data", "duration", "is_good", "lines", "sentences"]
+__all__ = ["as_data", "duration", "is_good", "lines"]
 
 NAME, TIME, RATE, RATIO, BAR = 22, 9, 12, 7, 24
 """Columns of a line's name, its times, a rate, the ratio, and the bar; 79 with the spaces between them."""
@@ -93,51 +93,6 @@ def _table(found: Found, target: str) -> Iterator[str]:
                 yield f"{'':{NAME}} {line['failed']}"
 
 
-def sentences(data: dict[str, Any]) -> list[str]:
-    """Return three sentences that need no knowledge of the field, of those for which there are results."""
-
-    def lines(key: str) -> dict[str, dict[str, Any]]:
-        found = data["rows"].get(key, {}).get("lines", {})
-        return {name: line for name, line in found.items() if "error" not in line}
-
-    def ms(us: float) -> str:
-        return f"{us / 1e3:,.0f}" if us >= 1e4 else f"{us / 1e3:.2g}"
-
-    found = []
-    true = lines("true")
-    if OURS in true:
-        parts = [f"A command takes {ms(true[OURS]['p50_us'])} ms"]
-        if TUNED in true:
-            parts.append(f"{TUNED}, takes {ms(true[TUNED]['p50_us'])} and does not know the exit code")
-        elif LIMIT in true:
-            parts.append(f"a {LIMIT} takes {ms(true[LIMIT]['p50_us'])} and proves nothing")
-        if SWEREX in true:
-            parts.append(f"{SWEREX} takes {ms(true[SWEREX]['p50_us'])}")
-        found.append("; ".join(parts) + ".")
-    start = lines("start")
-    if OURS in start:
-        text = f"A session starts in {ms(start[OURS]['p50_us'])} ms"
-        if PRESTARTED in start:
-            text += f", or in {ms(start[PRESTARTED]['p50_us'])} if its shell was started ahead of time"
-        if SWEREX in start:
-            text += f"; {SWEREX} takes {ms(start[SWEREX]['p50_us'])}"
-        found.append(text + ".")
-    many, output = lines("sessions-64"), lines("output-64")
-    parts = []
-    if OURS in many:
-        parts.append(f"64 sessions at once run {many[OURS]['per_second']:,.0f} commands a second")
-    if OURS in output:
-        parts.append(f"64 MB of output arrive in {output[OURS]['p50_us'] / 1e6:.2g} s")
-    if parts:
-        text = ", and ".join(parts)
-        beside = [f"{many[TUNED]['per_second']:,.0f} commands"] if OURS in many and TUNED in many else []
-        beside += [f"{output[TUNED]['p50_us'] / 1e6:.2g} s"] if OURS in output and TUNED in output else []
-        if beside:
-            text += f"; with {TUNED}, it is {' and '.join(beside)}"
-        found.append(text + ".")
-    return found
-
-
 def as_data(found: Found, setting: Setting, **more: Any) -> dict[str, Any]:
     """Return all results as JSON data, the format of the source tree's records."""
     rows = {row.key: {"title": row.title, "baseline": row.baseline, "lines": _lines(row)} for row in found.rows}
@@ -158,21 +113,18 @@ def is_good(found: Found) -> bool:
     return not failed and not missing and not any(row.wrong for row in found.rows)
 
 
-def lines(found: Found, setting: Setting, target: str = "") -> Iterator[str]:
-    """Yield the tables, the sentences, what the figures do not say, the machine, and the engines that are absent.
+def lines(found: Found, target: str = "") -> Iterator[str]:
+    """Yield the tables, what the figures do not say, the machine, and the engines that are absent.
 
     Args:
         target: name of the deployment that was measured, if there was one.
     """
     yield _wrapped(LEGEND)
     yield from _table(found, target)
-    data = as_data(found, setting)
-    yield ""
-    yield from map(_wrapped, sentences(data))
     measured = {turn.engine for row in found.rows for turn in row.turns if turn.name in row.results}
     if measured & {PEXPECT, TUNED}:
         yield f"\n{_wrapped(NO_CODE)}"
-    about = data["machine"]
+    about = machine()
     yield "\n" + _wrapped(
         f"{about['date']}, {about['cpu']}, {about['processors']} processors, load {found.load:.1f}, {about['kernel']}, "
         f"{about['python']}, {about['bash']}. {found.seconds:.0f} s; every answer was checked, and a line with a wrong "
