@@ -257,6 +257,9 @@ class Pipe:
 
     resume_reading = pause_reading
 
+    def set_write_buffer_limits(self, high: int) -> None:
+        """It has no buffer."""
+
     def abort(self) -> None:
         self.ended = True
 

@@ -518,8 +518,6 @@ class ClientChannel:
                 if payload != len(call.long):
                     raise ProtocolError("A response does not have its announced size")
                 payload = decode_payload(call.long)
-                if call.answer is not None:
-                    call.answer.close()
             if kind == ERROR:
                 self._settle(call, from_wire(payload))
             elif payload.__class__ is dict:
@@ -627,7 +625,7 @@ class ClientConnection(FrameConnection):
         """
         if not self.closing:
             self.send([GOODBYE, ""])
-            self._flush()
+            self._uncork()
             self.closing = True
             self._loop.call_later(_GOODBYE_SECONDS, self.transport.abort)
 

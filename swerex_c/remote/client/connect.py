@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -14,7 +15,7 @@ from aiohappyeyeballs import start_connection
 from swerex_c.exceptions import AuthenticationError, ConnectionLostError, InvalidInputError, ResourceError
 from swerex_c.remote.client.base import is_loopback
 from swerex_c.remote.client.errors import NotFrames
-from swerex_c.remote.wire.connection import FdTransport, FrameConnection
+from swerex_c.remote.wire.connection import FrameConnection
 from swerex_c.remote.wire.protocol import CHANNEL_HEADER, SERVER_HEADER, UPGRADE
 from swerex_c.utils.threads import start_thread
 
@@ -122,45 +123,27 @@ def behind_proxy(url: str) -> bool:
 async def connect(loop: asyncio.AbstractEventLoop, address: Address, connection: FrameConnection) -> None:
     """Connect to `address` with the asyncio protocol `connection`."""
     if address.command:
-        _start_program(address.command, loop, connection)
+        await loop.create_unix_connection(lambda: connection, sock=_start_program(address.command))
     elif address.unix:
-        sock = socket.socket(socket.AF_UNIX)
-        try:
-            sock.setblocking(False)
-            await loop.sock_connect(sock, address.unix)
-        except BaseException:
-            sock.close()
-            raise
-        _over(loop, sock, connection)
+        await loop.create_unix_connection(lambda: connection, address.unix)
     else:
-        await _open_tcp(loop, address, connection)
+        try:  # an IP address needs no thread
+            found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        except OSError:
+            found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        sock = await start_connection(found, happy_eyeballs_delay=_NEXT_ADDRESS)
+        tls: dict[str, Any] = {}
+        if address.tls:
+            tls = {"ssl": ssl.create_default_context(), "server_hostname": address.host}
+        await loop.create_connection(lambda: connection, sock=sock, **tls)
 
 
-def _over(loop: asyncio.AbstractEventLoop, sock: socket.socket, connection: FrameConnection) -> None:
-    """Use the descriptor of a connected socket as the transport of `connection`."""
-    fd = sock.detach()
-    FdTransport(loop, fd, fd, connection)
-
-
-async def _open_tcp(loop: asyncio.AbstractEventLoop, address: Address, connection: FrameConnection) -> None:
-    try:  # an IP address needs no thread
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    except OSError:
-        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    sock = await start_connection(found, happy_eyeballs_delay=_NEXT_ADDRESS)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if address.tls:
-        context = ssl.create_default_context()
-        await loop.create_connection(lambda: connection, sock=sock, ssl=context, server_hostname=address.host)
-    else:
-        _over(loop, sock, connection)
-
-
-def _start_program(command: tuple[str, ...], loop: asyncio.AbstractEventLoop, connection: FrameConnection) -> None:
-    """Start a program whose standard input and output are the connection. Closing it ends the program's input."""
+def _start_program(command: tuple[str, ...]) -> socket.socket:
+    """Start a program; return the socket that is its standard input and output. Closing it ends the program's input."""
     import subprocess
 
     ours, theirs = socket.socketpair()
+    ours.setblocking(False)
     with theirs:
         try:
             process = subprocess.Popen(list(command), stdin=theirs.fileno(), stdout=theirs.fileno())
@@ -174,4 +157,4 @@ def _start_program(command: tuple[str, ...], loop: asyncio.AbstractEventLoop, co
         process.kill()
         process.wait()
         raise
-    _over(loop, ours, connection)
+    return ours

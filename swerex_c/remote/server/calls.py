@@ -185,7 +185,6 @@ class ServerCall(Request):
             if up.received == len(data):
                 break  # at the end of the stream
             up.drain(data)
-        up.close()
         self.up = None
         if len(data) != size:
             raise InvalidInputError("The request does not have its announced size")

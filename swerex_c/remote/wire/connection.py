@@ -1,75 +1,35 @@
 """Frame connection for client and server, and its transport over descriptors.
 
-A `FrameConnection` is an asyncio protocol and works with any asyncio transport, such as a server's or TLS. Over plain
-descriptors (a socket, or the two standard streams of a process), `FdTransport` is its transport: it saves one copy of
-the data, and it can move from an event loop that ended to another one.
+A `FrameConnection` is an asyncio protocol and works with any asyncio transport, such as a server's or TLS. asyncio has
+no transport over two descriptors of any kind, such as the standard streams of a process: that is `FdTransport`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import struct
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from swerex_c import _core
 from swerex_c.exceptions import ConnectionLostError, ProtocolError
-from swerex_c.remote.wire.protocol import DATA, HEAD_BYTES, PIECE, PING, PONG, encode, new_decoder
+from swerex_c.remote.wire.protocol import DATA, HEAD_BYTES, PING, PONG, encode, new_decoder
 
 __all__ = ["FdTransport", "FrameConnection"]
 
 _HIGH_WATER = 1 << 20
 """Bytes in the write buffer above which senders pause."""
 
-_RECEIVE = 256 << 10
-"""Size in bytes of a receive buffer, and so of the longest read."""
+_READ = 256 << 10
+"""Maximum bytes to read at once."""
 
 _DATA_HEADER = struct.Struct(">IBBBQBBQBI")
 """Frame length, and start of the msgpack array [DATA, exchange, lane, offset, bytes], with uint 64 and bin 32."""
 
-_LONG_PIECE = 32 << 10
-"""Minimum bytes of a piece to receive directly into its own buffer; copying a shorter piece costs less."""
 
-_AFTER_PIECE = 4096
-"""Maximum bytes of the first read after a long piece, so that little of the next piece has to be copied."""
-
-_SPARE = 24
-"""Maximum number of buffers, of PIECE bytes each, that a connection keeps for reuse while a stream runs."""
-
-
-class _Piece:
-    """Long DATA frame that is being received directly into its own buffer."""
-
-    __slots__ = ("frame", "rest", "whole")
-
-    def __init__(self, exchange: int, lane: int, offset: int, whole: memoryview):
-        self.whole = whole
-        self.rest = whole
-        self.frame: list[Any] = [DATA, exchange, lane, offset, whole]
-
-    def take(self, data: bytes | memoryview) -> bytes | memoryview:
-        """Copy received data into the piece, and return the data after its end."""
-        size = min(len(data), len(self.rest))
-        self.rest[:size] = data[:size]
-        self.rest = self.rest[size:]
-        return data[size:]
-
-
-class _Buffers(threading.local):
-    """Receive buffer of a thread. Its connections share it, because received data is decoded before the next read."""
-
-    def __init__(self) -> None:
-        self.view = memoryview(bytearray(_RECEIVE))
-
-
-_buffers = _Buffers()
-
-
-class FrameConnection(asyncio.BufferedProtocol):
+class FrameConnection(asyncio.Protocol):
     """Connection that sends and receives frames.
 
     A subclass adds `handlers`, by kind of frame, and overrides `lost`; and `head_received` if an HTTP head comes before
@@ -87,15 +47,12 @@ class FrameConnection(asyncio.BufferedProtocol):
         self.heard = True
         """True if data was received since a user of the connection last set this to False."""
         self.closing = False
-        self.spare: deque[bytearray] = deque(maxlen=_SPARE)
-        """Buffers to reuse for long pieces. Users of the pieces append them, from any thread."""
+        self.error: BaseException | None = None
         self._head_start = head
         self._head: bytearray | None = None if head is None else bytearray()
-        self._piece: _Piece | None = None
-        self.error: BaseException | None = None
         self._decoder = new_decoder()
-        self._batch: list[bytes] | None = None
-        self._corked = False
+        self._corked: list[bytes] | None = None
+        """Frames to write together in the next iteration of the event loop; None if none was written in this one."""
         self._waiting: deque[Callable[[], None]] = deque()
         self._loop: asyncio.AbstractEventLoop
         self.handlers = {PING: self._ping, PONG: lambda frame: None}
@@ -105,50 +62,22 @@ class FrameConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
         self._loop = asyncio.get_running_loop()
-        self._whole_buffer = self._buffer = _buffers.view
-        self._short_buffer = self._buffer[:_AFTER_PIECE]
-        if hasattr(transport, "set_write_buffer_limits"):
-            transport.set_write_buffer_limits(high=_HIGH_WATER)
+        transport.set_write_buffer_limits(high=_HIGH_WATER)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer if self._piece is None else self._piece.rest
-
-    def buffer_updated(self, nbytes: int) -> None:
-        piece = self._piece
-        if piece is None:
-            buffer, self._buffer = self._buffer, self._whole_buffer
-            self.data_received(buffer[:nbytes])
-        else:
-            self.heard = True
-            piece.rest = piece.rest[nbytes:]
-            if not piece.rest:
-                self._end_piece(piece)
-
-    def data_received(self, data: bytes | memoryview) -> None:
-        """Decode and handle received bytes. `data` is not used after the call."""
+    def data_received(self, data: bytes) -> None:
         if self.closing:
             return  # TLS still delivers buffered data
         self.heard = True
         if self._head is not None:
             data = self._read_head(data)
-        if (piece := self._piece) is not None:
-            data = piece.take(data)
-            if piece.rest:
-                return
-            self._end_piece(piece)
-            if not data or self.closing:
-                return
-        decoder = self._decoder
         try:
-            frames = decoder.feed(data)
+            frames = self._decoder.feed(data)
         except _core.FrameError as error:
             self.fail(ProtocolError(f"The received data is not a frame of this protocol: {error}"))
-            return
-        if _DATA_HEADER.size <= decoder.pending <= len(data):
-            self._begin_piece(data[-decoder.pending :])
-        self.handle(frames)
+        else:
+            self.handle(frames)
 
-    def _read_head(self, data: bytes | memoryview) -> bytes:
+    def _read_head(self, data: bytes) -> bytes:
         """Collect the head, pass it on when it is complete, and return what came behind it."""
         assert self._head is not None and self._head_start is not None
         self._head += data
@@ -158,28 +87,10 @@ class FrameConnection(asyncio.BufferedProtocol):
         elif end:
             self._head = None
             self.head_received(head, rest)
-        return rest if not self.closing else b""
-
-    def _begin_piece(self, data: bytes | memoryview) -> None:
-        """Start to receive a long piece without the decoder; `data` is the incomplete frame that the decoder holds."""
-        length, head, kind, u1, exchange, lane, u2, offset, b, size = _DATA_HEADER.unpack_from(data)
-        if (head, kind, u1, u2, b) != (0x95, DATA, 0xCF, 0xCF, 0xC6) or lane > 0x7F:
-            return
-        if not _LONG_PIECE <= size <= PIECE or length != size + _DATA_HEADER.size - 4:
-            return
-        self._decoder.reset()
-        buffer = self.spare.pop() if self.spare else bytearray(PIECE)
-        self._piece = _Piece(exchange, lane, offset, memoryview(buffer)[:size])
-        self._piece.take(data[_DATA_HEADER.size :])
-
-    def _end_piece(self, piece: _Piece) -> None:
-        self._piece = None
-        self._buffer = self._short_buffer
-        self.handle([piece.frame])
+        return b"" if self.closing else rest
 
     def handle(self, frames: list[Any]) -> None:
-        """Handle the frames of one read, then write the frames sent meanwhile together."""
-        self._batch = []
+        """Handle received frames."""
         try:
             for frame in frames:
                 self.handlers[frame[0]](frame)
@@ -189,14 +100,6 @@ class FrameConnection(asyncio.BufferedProtocol):
             self.fail(error)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             self.fail(ProtocolError(f"The received frame is invalid: {error!r:.200}"))
-        finally:
-            batch, self._batch = self._batch, None
-            if batch:
-                self._uncork()
-                self._write_all(batch)
-
-    def eof_received(self) -> bool:
-        return False
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self.closing = True
@@ -229,19 +132,21 @@ class FrameConnection(asyncio.BufferedProtocol):
     def send(self, frame: list[Any]) -> None:
         """Send a frame.
 
-        Frames that are sent while the frames of one read are handled are written together.
-
         Raises:
             FrameError: if the frame is too large, or contains a value that frames do not support.
         """
         self.send_encoded(encode(frame))
 
     def send_encoded(self, data: bytes) -> None:
-        """Send an encoded frame."""
-        if self._batch is not None:
-            self._batch.append(data)
-        elif not self.closing:
-            self._write(data)
+        """Send an encoded frame: at once, or with others of this iteration of the event loop after a first one."""
+        if self.closing:
+            return
+        if self._corked is not None:
+            self._corked.append(data)
+        else:
+            self._corked = []
+            self._loop.call_soon(self._uncork)
+            self.transport.write(data)
 
     def send_piece(self, exchange: int, lane: int, offset: int, piece: memoryview) -> None:
         """Send a DATA frame, without a copy of the piece."""
@@ -251,7 +156,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         header = _DATA_HEADER.pack(
             size + _DATA_HEADER.size - 4, 0x95, DATA, 0xCF, exchange, lane, 0xCF, offset, 0xC6, size
         )
-        self._flush()
+        self._uncork()
         self.transport.write(header)
         self.transport.write(piece)
 
@@ -275,46 +180,24 @@ class FrameConnection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Write the queued frames, and close the connection."""
         if not self.closing:
-            self._flush()
+            self._uncork()
             self.closing = True
             self.transport.close()
 
-    def _write(self, data: bytes) -> None:
-        """Write the first frame of a loop iteration at once, and its later frames together in the next iteration."""
-        if self._corked:
-            self._cork.append(data)
-        else:
-            self._corked = True
-            self._cork: list[bytes] = []
-            self._loop.call_soon(self._uncork)
-            self.transport.write(data)
-
-    def _flush(self) -> None:
-        """Write the queued frames now, to keep their order with data that bypasses the queues."""
-        self._uncork()
-        if self._batch:
-            self._write_all(self._batch)
-            self._batch.clear()
-
     def _uncork(self) -> None:
-        if self._corked:
-            self._corked = False
-            self._write_all(self._cork)
-
-    def _write_all(self, frames: list[bytes]) -> None:
-        if frames and not self.closing:
-            self.transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+        """Write the queued frames."""
+        corked, self._corked = self._corked, None
+        if corked and not self.closing:
+            self.transport.write(b"".join(corked))
 
     def _ping(self, frame: list[Any]) -> None:
         self.send([PONG])
 
 
 class FdTransport:
-    """Transport of a `FrameConnection` over file descriptors.
+    """Transport of a `FrameConnection` over a descriptor to read and one to write, which may be of the same file.
 
-    One descriptor serves both directions, or each direction has its own.
-
-    It owns the descriptors and closes them, at the latest when it is deleted, which needs no event loop.
+    It owns the descriptors and closes them.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, read_fd: int, write_fd: int, protocol: FrameConnection):
@@ -334,8 +217,8 @@ class FdTransport:
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default
 
-    def is_closing(self) -> bool:
-        return self._closing
+    def set_write_buffer_limits(self, high: int) -> None:
+        """Do nothing: the limit is that of this module."""
 
     def pause_reading(self) -> None:
         if self._reading:
@@ -349,14 +232,14 @@ class FdTransport:
 
     def _readable(self) -> None:
         try:
-            size = os.readv(self._read_fd, [self._protocol.get_buffer(-1)])
+            data = os.read(self._read_fd, _READ)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._lost(error)
             return
-        if size:
-            self._protocol.buffer_updated(size)
+        if data:
+            self._protocol.data_received(data)
         else:
             self._lost(None)
 
@@ -419,15 +302,8 @@ class FdTransport:
         self.pause_reading()
         if self._queue:
             self._loop.remove_writer(self._write_fd)
-        self._close_fds()
-        self._loop.call_soon(self._protocol.connection_lost, error)
-
-    def _close_fds(self) -> None:
-        for fd in {self._read_fd, self._write_fd} - {-1}:
+        for fd in {self._read_fd, self._write_fd}:
             os.close(fd)
         self._read_fd = self._write_fd = -1
         self._queue.clear()
-
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError, OSError):
-            self._close_fds()
+        self._loop.call_soon(self._protocol.connection_lost, error)

@@ -22,8 +22,6 @@ class FrameSink(Protocol):
     """Interface of the connection over which streams send frames."""
 
     paused: bool
-    spare: deque[bytearray]
-    """Buffers of consumed pieces, for reuse."""
 
     def send(self, frame: list[object]) -> None:
         """Send one frame."""
@@ -154,15 +152,12 @@ class Sender:
 
 
 class Receiver:
-    """Receiving end of a stream.
-
-    Long pieces are views of buffers for reuse: the caller of `take` returns each piece with `release`.
-    """
+    """Receiving end of a stream."""
 
     def __init__(self, exchange: int, lane: int):
         self._exchange = exchange
         self._lane = lane
-        self._waiting: deque[bytes | memoryview] = deque()
+        self._waiting: deque[bytes] = deque()
         self._taken = 0
         self._credited = 0
         self._sink: FrameSink | None = None
@@ -183,16 +178,15 @@ class Receiver:
     def detach(self) -> None:
         self._sink = None
 
-    def data(self, offset: int, data: bytes | memoryview) -> None:
+    def data(self, offset: int, data: bytes) -> None:
         """Add a received piece, or drop it if it came before, over another connection.
 
         Raises:
             ProtocolError: if pieces between are missing, it exceeds the credit, comes after END, or is not bytes.
         """
-        if data.__class__ not in (bytes, memoryview) or offset.__class__ is not int or offset < 0:
+        if data.__class__ is not bytes or offset.__class__ is not int or offset < 0:
             raise ProtocolError("A piece of a stream is not bytes at an offset")
         if offset + len(data) <= self.received:
-            self.release(data)
             return
         if offset != self.received or self.received + len(data) > self._credited + WINDOW + PIECE:
             raise ProtocolError("A stream has a gap, or exceeds its credit")
@@ -230,10 +224,8 @@ class Receiver:
         if not self._waiting:
             return b""
         piece = self._waiting.popleft()
-        data = bytes(piece)
-        self.release(piece)
-        self.done_with(len(data))
-        return data
+        self.done_with(len(piece))
+        return piece
 
     async def news(self) -> None:
         """Wait for a piece to take or the end of the stream.
@@ -247,7 +239,7 @@ class Receiver:
             self._news.clear()
             await self._news.wait()
 
-    def take(self) -> list[bytes | memoryview]:
+    def take(self) -> list[bytes]:
         """Return all unread pieces.
 
         Call `done_with` when they are stored, to give the sender credit for them.
@@ -255,15 +247,6 @@ class Receiver:
         pieces = list(self._waiting)
         self._waiting.clear()
         return pieces
-
-    def release(self, piece: bytes | memoryview) -> None:
-        """Give the buffer of a piece back for reuse.
-
-        This method may be called from any thread.
-        """
-        sink = self._sink
-        if sink is not None and isinstance(piece, memoryview):
-            sink.spare.append(piece.obj)  # type: ignore[arg-type]
 
     def done_with(self, size: int) -> None:
         """Give the sender credit for `size` more bytes.
@@ -282,14 +265,8 @@ class Receiver:
         """Append all unread pieces to `buffer`, and give the sender credit for them."""
         for piece in self.take():
             buffer += piece
-            self.release(piece)
             self.done_with(len(piece))
 
     def close(self) -> None:
-        """Discard unread pieces and the connection's spare buffers.
-
-        Call this method when the stream is no longer read.
-        """
+        """Discard unread pieces, because the stream is no longer read."""
         self._waiting.clear()
-        if self._sink is not None:
-            self._sink.spare.clear()
