@@ -139,7 +139,6 @@ def test_finalizers_are_known() -> None:
             found.add((path.name, number))
     assert found == {
         ("interfaces.py", "def __del__"),
-        ("connection.py", "def __del__"),  # closes descriptors
         ("frames.py", "def __del__"),  # tells loops to close their connections
         ("sandbox.py", "weakref.finalize(self, _drop, self._shells, self._owner).atexit = False"),
         ("prestarted.py", "weakref.finalize(self, call_from_finalizer, pool.close)"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import resource
 import socket
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from uvicorn.server import ServerState
 from swerex_c.exceptions import ServerLimitError
 from swerex_c.remote.server import logs
 from swerex_c.remote.server.upgrade import switching, upgrade_fields
+from swerex_c.remote.wire.exceptions import to_wire
 from swerex_c.remote.wire.protocol import CHANNEL_HEADER, HEAD_BYTES
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["Connections", "FirstHead"]
 
 _TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+_LIMIT = b"HTTP/1.1 511 Limit\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
 
 _HEAD_END = b"\r\n\r\n"
 
@@ -107,8 +111,6 @@ class FirstHead(asyncio.Protocol):
         self._socket = accepted
         self._received = bytearray()
         self._http: Any = None
-        self._refusal: ServerLimitError | None = None
-        """Why the connection cannot stay, for the answer of the app."""
         self._timer = connections.enter(self)
 
     def admit(self) -> None:
@@ -117,8 +119,6 @@ class FirstHead(asyncio.Protocol):
         Raises:
             ServerLimitError: if the server has as many such connections as it allows.
         """
-        if self._refusal is not None:
-            raise self._refusal
         if self in self._connections.waiting:
             self._connections.admit(self)
             self._timer.cancel()
@@ -172,8 +172,8 @@ class FirstHead(asyncio.Protocol):
             self.transport.close()
         elif end < 0 and received[:1].isupper():
             return  # the head is incomplete
-        elif end >= 0 and (fields := self._upgrade_with_key(received[:end])) and (head := self._open(fields)):
-            self._hand_over(head, received[end + len(_HEAD_END) :])
+        elif end >= 0 and (fields := self._upgrade_with_key(received[:end])) is not None:
+            self._upgrade(fields[CHANNEL_HEADER], received[end + len(_HEAD_END) :])
         else:  # uvicorn also answers what is no HTTP at all
             self._received.clear()
             self._http = self._connections.new_http({"connection": self})
@@ -183,34 +183,32 @@ class FirstHead(asyncio.Protocol):
                 self._http.shutdown()
 
     def _upgrade_with_key(self, head: bytes) -> Message | None:
-        """Return the headers if the head asks for frames and has the key; the app refuses all others."""
+        """Return the headers if the head asks for frames and has the key; the app answers all others."""
         fields = upgrade_fields(head)
         keys = [] if fields is None else fields.get_all("X-API-Key", [])
         if len(keys) != 1 or self._connections.service.refusal(keys[0].strip().encode("latin-1")) is not None:
             return None
         return fields
 
-    def _open(self, fields: Message) -> bytes:
-        """Open the channel that an upgrade request names; return the response, or nothing if the app is to refuse."""
-        registry = self._connections.registry
-        self._frames = registry.new_connection()
+    def _upgrade(self, channel: str, rest: bytes) -> None:
+        """Open a channel, and give the connection to the protocol of frames."""
+        transport, registry = self.transport, self._connections.registry
+        connection = registry.new_connection()
         try:
             self.admit()
-            return switching(self._connections.service.instance_id, registry.open(fields[CHANNEL_HEADER], self._frames))
+            known = registry.open(channel, connection)
         except ServerLimitError as error:
-            self._refusal = error
-            return b""
-
-    def _hand_over(self, head: bytes, rest: bytes) -> None:
-        """Give the connection to the protocol of frames."""
+            body = json.dumps({"swerexception": to_wire(error)}).encode()
+            transport.write(_LIMIT % len(body) + body)
+            transport.close()
+            return
         self.leave()
-        transport = self.transport
         logs.connected(transport.get_extra_info("peername"), "frames")
-        transport.write(head)
+        transport.write(switching(self._connections.service.instance_id, known))
         # A transport may choose how it reads from its protocol when reading begins, so pause during the change.
         transport.pause_reading()
-        transport.set_protocol(self._frames)
-        self._frames.connection_made(transport)
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
         transport.resume_reading()
         if rest:
-            self._frames.data_received(rest)
+            connection.data_received(rest)
