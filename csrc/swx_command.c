@@ -154,7 +154,7 @@ void swx_command_scan(const uint8_t *text, size_t size, swx_scan *out)
     trim(text, size, out);
     const uint8_t *start = text + out->body_start, *end = start + out->body_size;
     out->flags = mentions(text, size) | line_flags(start, end);
-    out->flags |= memchr(text, 0, size) ? SWX_SCAN_NUL : 0;
+    out->flags |= out->flags & SWX_SCAN_CONTROL && memchr(text, 0, size) ? SWX_SCAN_NUL : 0;
     size_t stop = 0;
     out->verdict = out->flags & SWX_SCAN_NUL ? SWX_UNSURE : swx_grammar_read(start, out->body_size, &out->flags, &stop);
     if (out->verdict == SWX_UNSURE) {

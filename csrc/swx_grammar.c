@@ -347,19 +347,24 @@ static uint8_t byte_after_name(const word *w)
     return c == '=' || c == '[' || appends ? c : 0;
 }
 
-/* The given keyword, whole and unquoted. */
-static bool keyword(reader *r, const char *text)
+static bool whole_keyword(reader *r, const char *text)
 {
-    size_t size = strlen(text);
-    if (peek(r, 0) != (uint8_t)*text || (size_t)(r->end - r->at) < size || memcmp(r->at, text, size) != 0) {
-        return false;
-    }
     const uint8_t *start = r->at;
-    r->at += size;
-    if (!at_boundary(r)) {
-        r->at = start;
+    size_t size = strlen(text);
+    if ((size_t)(r->end - r->at) >= size && memcmp(r->at, text, size) == 0) {
+        r->at += size;
+        if (at_boundary(r)) {
+            return true;
+        }
     }
-    return r->at != start;
+    r->at = start;
+    return false;
+}
+
+/* The given keyword, whole and unquoted.  The first byte decides nearly always. */
+static inline bool keyword(reader *r, const char *text)
+{
+    return peek(r, 0) == (uint8_t)*text && whole_keyword(r, text);
 }
 
 /* ---- redirections ---- */
