@@ -19,7 +19,8 @@ static PyObject *to_bytes(PyObject *command)
 
 PyDoc_STRVAR(scan_doc, "scan(command, /)\n--\n\n"
                        "Whether `command` (str, or bytes) is a complete bash command by itself, and what it holds.\n\n"
-                       "Returns (verdict, flags): verdict is 'empty', 'complete' or 'unsure', flags are SCAN_* bits.\n"
+                       "Returns (verdict, flags): verdict is 'empty', 'complete' or 'unsure', flags are bits,\n"
+                       "of which those that Python asks for are SCAN_*.\n"
                        "See swx_command.h.");
 
 static PyObject *py_scan(PyObject *module, PyObject *command)
@@ -74,26 +75,8 @@ static PyMethodDef METHODS[] = {
 
 int swx_py_command_init(PyObject *module)
 {
-    static const struct {
-        const char *name;
-        long value;
-    } constants[] = {
-        { "SCAN_MULTILINE", SWX_SCAN_MULTILINE },
-        { "SCAN_CONTROL", SWX_SCAN_CONTROL },
-        { "SCAN_NUL", SWX_SCAN_NUL },
-        { "SCAN_LONG_LINE", SWX_SCAN_LONG_LINE },
-        { "SCAN_BACKSLASH_END", SWX_SCAN_BACKSLASH_END },
-        { "SCAN_PARSE_STATE", SWX_SCAN_PARSE_STATE },
-        { "SCAN_EXEC", SWX_SCAN_EXEC },
-        { "SCAN_STTY", SWX_SCAN_STTY },
-        { "SCAN_PROMPT", SWX_SCAN_PROMPT },
-        { "SCAN_BACKGROUND", SWX_SCAN_BACKGROUND },
-        { "SCAN_EDITING", SWX_SCAN_EDITING },
-    };
-    for (size_t i = 0; i < SWX_COUNT(constants); i++) {
-        if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0) {
-            return -1;
-        }
-    }
-    return PyModule_AddFunctions(module, METHODS);
+    bool fine = PyModule_AddIntConstant(module, "SCAN_BACKSLASH_END", SWX_SCAN_BACKSLASH_END) == 0 &&
+                PyModule_AddIntConstant(module, "SCAN_EXEC", SWX_SCAN_EXEC) == 0 &&
+                PyModule_AddIntConstant(module, "SCAN_PROMPT", SWX_SCAN_PROMPT) == 0;
+    return fine ? PyModule_AddFunctions(module, METHODS) : -1;
 }

@@ -234,17 +234,9 @@ class Strip:  # not for two threads at once
 def scan(command: str | bytes, /) -> tuple[Literal["empty", "complete", "unsure"], int]: ...
 def quote(command: str | bytes, /) -> bytes: ...  # what is typed to eval it; ValueError for a NUL byte
 
-SCAN_MULTILINE: Final[int]
-SCAN_CONTROL: Final[int]
-SCAN_NUL: Final[int]
-SCAN_LONG_LINE: Final[int]
 SCAN_BACKSLASH_END: Final[int]
-SCAN_PARSE_STATE: Final[int]
 SCAN_EXEC: Final[int]
-SCAN_STTY: Final[int]
 SCAN_PROMPT: Final[int]
-SCAN_BACKGROUND: Final[int]
-SCAN_EDITING: Final[int]
 
 # ---- frames: a length of 4 bytes, big-endian, and one msgpack value of that many bytes
 

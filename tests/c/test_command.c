@@ -136,6 +136,61 @@ static void test_empty(void)
     CHECK(scan.verdict == SWX_COMPLETE && scan.body_start == 4 && scan.body_size == 6);
 }
 
+static void test_flags(void)
+{
+    /* of those that do not depend on which commands are known */
+    const unsigned judged = ~(unsigned)(SWX_SCAN_UNKNOWN | SWX_SCAN_LINE_END);
+    static const struct {
+        const char *text;
+        unsigned flags;
+    } cases[] = {
+        { "echo hi", 0 },
+        { "\n  echo hi  \n \n", 0 },
+        { "a\nb", SWX_SCAN_MULTILINE },
+        { "a \\\n", SWX_SCAN_MULTILINE },
+        { "a \\", SWX_SCAN_BACKSLASH_END },
+        { "a \\\\", 0 },
+        { "a # \\", 0 },
+        { "a\rb", SWX_SCAN_CONTROL },
+        { "a\177", SWX_SCAN_CONTROL },
+        { "a\tb", 0 },
+        { "\\alias a=b", SWX_SCAN_PARSE_STATE },
+        { "shopt -s extglob", SWX_SCAN_PARSE_STATE },
+        { "'unalias'", SWX_SCAN_PARSE_STATE },
+        { "set -o posix", SWX_SCAN_PARSE_STATE },
+        { "BASH_ALIASES[a]=b", SWX_SCAN_PARSE_STATE },
+        { "eval x", SWX_SCAN_PARSE_STATE },
+        { "source x", SWX_SCAN_PARSE_STATE },
+        { ". x", SWX_SCAN_PARSE_STATE },
+        { "a=1 . x", SWX_SCAN_PARSE_STATE },
+        { "ls . x", 0 },
+        { "'; . x", SWX_SCAN_PARSE_STATE },
+        { "'; find . -name x; ls . | y", 0 },
+        { "aliases; my_alias; shopts", 0 },
+        { "exec 3>&1", SWX_SCAN_EXEC },
+        { "docker-exec", SWX_SCAN_EXEC },
+        { "stty raw; tput cols", SWX_SCAN_STTY },
+        { "reset", SWX_SCAN_STTY },
+        { "echo $PS1", SWX_SCAN_PROMPT },
+        { "PROMPT_COMMAND=x", SWX_SCAN_PROMPT },
+        { "x/bin/activate", SWX_SCAN_PROMPT },
+        { "deactivate || conda", SWX_SCAN_PROMPT },
+        { "a & b", SWX_SCAN_BACKGROUND },
+        { "(a &)", SWX_SCAN_BACKGROUND },
+        { "a && b 2>&1 &> c '&'", 0 },
+        { "'&", SWX_SCAN_BACKGROUND },
+        { "set -o emacs", SWX_SCAN_EDITING },
+        { "vi x", 0 },
+    };
+    swx_scan scan;
+    for (size_t i = 0; i < SWX_COUNT(cases); i++) {
+        swx_command_scan((const uint8_t *)cases[i].text, strlen(cases[i].text), &scan);
+        CHECK((scan.flags & judged) == cases[i].flags);
+    }
+    swx_command_scan((const uint8_t *)"a\0b", 3, &scan);
+    CHECK((scan.flags & judged) == (SWX_SCAN_CONTROL | SWX_SCAN_NUL));
+}
+
 static void test_mentions(void)
 {
     static const struct {
@@ -208,6 +263,10 @@ static void test_delivery(void)
     expect_way(two, false, 0, false, SWX_DELIVERY_RAW);
     expect_way(two, false, spoilt, true, SWX_DELIVERY_TOGETHER);
     expect_way(two, false, brace, true, SWX_DELIVERY_EVAL);
+    snprintf(two, sizeof(two), "y\n%s", line);
+    expect_way(two, false, 0, false, SWX_DELIVERY_RAW);
+    two[2 + 4094] = 0;
+    expect_way(two, false, 0, false, SWX_DELIVERY_GROUP);
 }
 
 static void test_depth_is_bounded(void)
@@ -315,6 +374,6 @@ static void test_failing_allocations(void)
 static void test_failing_allocations(void) {}
 #endif
 
-TEST_MAIN(test_verdicts_of_every_prefix_between_guard_pages, test_empty, test_mentions, test_delivery,
+TEST_MAIN(test_verdicts_of_every_prefix_between_guard_pages, test_empty, test_flags, test_mentions, test_delivery,
           test_depth_is_bounded, test_typed_bytes, test_typed_lines_at_every_size, test_refusals,
           test_failing_allocations)

@@ -30,11 +30,6 @@ def verdict(text: bytes | str) -> str:
     return str(_core.scan(text)[0])
 
 
-def flags(text: bytes | str) -> set[str]:
-    bits = _core.scan(text)[1]
-    return {name[5:] for name in dir(_core) if name.startswith("SCAN_") and getattr(_core, name) & bits}
-
-
 def wrong_verdict(text: bytes) -> str | None:
     """What bash holds against the verdict on this text, or None."""
     found = verdict(text)
@@ -143,56 +138,6 @@ def test_empty(text: str) -> None:
 )  # fmt: skip
 def test_wrong_and_incomplete_is_never_accepted(text: str) -> None:
     assert verdict(text) == "unsure"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("echo hi", set()),
-        ("\n  echo hi  \n \n", set()),
-        ("a\nb", {"MULTILINE"}),
-        ("a \\\n", {"MULTILINE"}),
-        ("a \\", {"BACKSLASH_END"}),
-        ("a \\\\", set()),
-        ("a # \\", set()),
-        ("a\rb", {"CONTROL"}),
-        ("a\x7f", {"CONTROL"}),
-        ("a\tb", set()),
-        ("a\0b", {"CONTROL", "NUL"}),
-        ("x" * 4094, set()),
-        ("x" * 4095, {"LONG_LINE"}),
-        ("y\n" + "x" * 4094 + "\nz", {"MULTILINE"}),
-        ("y\n" + "x" * 4095 + "\nz", {"MULTILINE", "LONG_LINE"}),
-        ("\\alias a=b", {"PARSE_STATE"}),
-        ("shopt -s extglob", {"PARSE_STATE"}),
-        ("'unalias'", {"PARSE_STATE"}),
-        ("set -o posix", {"PARSE_STATE"}),
-        ("BASH_ALIASES[a]=b", {"PARSE_STATE"}),
-        ("eval x", {"PARSE_STATE"}),
-        ("source x", {"PARSE_STATE"}),
-        (". x", {"PARSE_STATE"}),
-        ("a=1 . x", {"PARSE_STATE"}),
-        ("ls . x", set()),
-        ("'; . x", {"PARSE_STATE"}),
-        ("aliases; my_alias; shopts", set()),
-        ("exec 3>&1", {"EXEC"}),
-        ("docker-exec", {"EXEC"}),
-        ("stty raw; tput cols", {"STTY"}),
-        ("reset", {"STTY"}),
-        ("echo $PS1", {"PROMPT"}),
-        ("PROMPT_COMMAND=x", {"PROMPT"}),
-        ("x/bin/activate", {"PROMPT"}),
-        ("deactivate || conda", {"PROMPT"}),
-        ("a & b", {"BACKGROUND"}),
-        ("(a &)", {"BACKGROUND"}),
-        ("a && b 2>&1 &> c '&'", set()),
-        ("'&", {"BACKGROUND"}),
-        ("set -o emacs", {"EDITING"}),
-        ("vi x", set()),
-    ],
-)
-def test_flags(text: str, expected: set[str]) -> None:
-    assert flags(text) == expected
 
 
 def check_lines(typed: bytes) -> None:
