@@ -71,6 +71,15 @@ _KEEPALIVE = 3.0
 """Seconds to keep an idle connection: less than the 5 seconds after which uvicorn closes it, because a request on a
 connection that is being closed may or may not have arrived."""
 
+_REFUSALS: dict[int, type[SwerexException]] = {
+    401: AuthenticationError,
+    403: AuthenticationError,
+    413: ServerLimitError,
+    422: InvalidInputError,
+    429: ServerLimitError,
+}
+"""Errors for the statuses with which a server refuses a request; others break the protocol."""
+
 _logger = logging.getLogger("swerex_c.client")
 
 M = TypeVar("M", bound=BaseModel)
@@ -422,13 +431,7 @@ def check_status(status: int, body: bytes) -> None:
         raise from_wire(data["swerexception"])
     detail = data.get("detail")
     text = f"The server refused the request with status {status}: {str(detail)[:2000]}"
-    if status in (401, 403):
-        raise AuthenticationError(text)
-    if status in (413, 429):
-        raise ServerLimitError(text)
-    if status == 422:
-        raise InvalidInputError(text)
-    raise ProtocolError(text)
+    raise _REFUSALS.get(status, ProtocolError)(text)
 
 
 def _encode(request: BaseModel) -> bytes:

@@ -180,7 +180,11 @@ class _Endpoint:
     """A handler with a signature, from which FastAPI makes the OpenAPI description."""
 
     def __init__(self, handler: Handler, takes: Any):
-        """Args: `takes`: the type of the body, or a function whose parameters describe the request, or None."""
+        """Describe a handler.
+
+        Args:
+            takes: type of the body, or a function whose parameters describe the request, or None.
+        """
         self.handler = handler
         if takes is None or inspect.isfunction(takes):
             self.__signature__ = inspect.signature(takes or _nothing, eval_str=True)

@@ -45,7 +45,7 @@ class Gate:
     """
 
     def __init__(self, app: Any, service: Service, own_process: bool):
-        """Args: as for `create_app`."""
+        """Create the gate of an application; see `create_app` for the arguments."""
         self._app = app
         self._own_process = own_process
         self._service = service
@@ -116,39 +116,34 @@ class Gate:
 
     def _refused(self, scope: Scope, path: str, connection: FirstHead | None) -> Response | None:
         """Return the response to a request that may not pass, else None."""
-        try:
-            self._check(scope, path, connection)
-        except HTTPException as error:
-            return refusal(error)
-        except (ServerLimitError, ServerRestartedError) as error:
-            return failure(error, _CLOSE)
-        return None
-
-    def _check(self, scope: Scope, path: str, connection: FirstHead | None) -> None:
         service = self._service
         found = dict.fromkeys(self._single_headers)
         for name, value in scope["headers"]:
             if name in found:
                 if found[name] is not None:  # a proxy may have read the other one, or it is a trailer
-                    raise HTTPException(400, f"The header {name.decode()} may come only once", _CLOSE)
+                    return refusal(HTTPException(400, f"The header {name.decode()} may come only once", _CLOSE))
                 found[name] = value
         if (reason := service.refusal(found[b"x-api-key"])) is not None:
-            raise HTTPException(*reason, _CLOSE)
-        if connection is not None:
-            connection.admit()
+            return refusal(HTTPException(*reason, _CLOSE))
+        try:
+            if connection is not None:
+                connection.admit()
+        except ServerLimitError as error:
+            return failure(error, _CLOSE)
         size = found[b"content-length"]
         if size is not None and found[b"transfer-encoding"] is not None:
-            raise HTTPException(400, "Content-Length and Transfer-Encoding exclude each other", _CLOSE)
-        instance_id = found[self._instance_header[0]]
-        if instance_id is not None and instance_id != self._instance_header[1]:
-            raise ServerRestartedError(
+            return refusal(HTTPException(400, "Content-Length and Transfer-Encoding exclude each other", _CLOSE))
+        if found[self._instance_header[0]] not in (None, self._instance_header[1]):
+            msg = (
                 "The server is not the one that the request was first sent to: it was restarted, "
                 "and whether the request was carried out before is not known"
             )
+            return failure(ServerRestartedError(msg), _CLOSE)
         if size is not None and path != "/upload" and int(size) > service.limits.body:
-            raise self._too_large()
+            return refusal(self._too_large())
         if path == "/wire":
-            raise HTTPException(426, f"Upgrade to {UPGRADE}", {"Upgrade": UPGRADE, "Connection": "upgrade"})
+            return refusal(HTTPException(426, f"Upgrade to {UPGRADE}", {"Upgrade": UPGRADE, "Connection": "upgrade"}))
+        return None
 
     def _too_large(self) -> HTTPException:
         return HTTPException(413, f"The server takes requests of up to {self._service.limits.body} bytes", _CLOSE)
