@@ -448,6 +448,7 @@ _FRAMES = "Connection: Upgrade\r\nUpgrade: SWEREX-FRAMES\r\n"
         "X-API-Key: \r\n",
         "X-API-Key: wrong\r\n",
         f"X-API-Key : {KEY}\r\n",
+        f"{_FRAMES}X-API-Key : {KEY}\r\n",
         f"X-API-Key: {KEY}\r\nX-API-Key: wrong\r\n",
         f"X-API-Key: {KEY}x\r\n",
         _WEBSOCKET,
