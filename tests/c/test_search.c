@@ -1,4 +1,5 @@
 /* Patterns that the owner of an operation searches for. */
+#include "swx_alloc.h"
 #include "turns.h"
 
 enum { HEARD = 1 << 16 };
@@ -195,5 +196,29 @@ static void test_an_interrupt(void)
     close_session(s);
 }
 
+/* What could not be kept is told: nothing is found in a part of the output as if it were all. */
+static void test_without_memory(void)
+{
+#ifdef SWX_ALLOC_TEST
+    bool good = false;
+    for (unsigned long i = 1; !good; i++) {
+        swx_session *s = open_session(1 << 20);
+        swx_op op = searched(SWX_OP_RUN, "printf 'some text ready and more'; (exit 3)\n");
+        heard h = { .size = 0 };
+        swx_alloc_fail_at(i, 0);
+        submit(s, &op);
+        wait_for(s, &op);
+        good = swx_alloc_count() < i;
+        swx_alloc_fail_at(0, 0);
+        search(s, &op, &h, "ready");
+        CHECK(i < 1000 &&
+              (op.end == SWX_END_MATCHED || (!good && (op.end == SWX_END_MEMORY || op.end == SWX_END_LOST))));
+        EXPECT(&op, op.end, op.code, op.end == SWX_END_MATCHED ? "some text " : NULL);
+        free_search(&op);
+        close_session(s);
+    }
+#endif
+}
+
 TEST_MAIN(test_code_after_a_match, test_nothing_is_found, test_a_stale_hit, test_a_search_that_takes_too_long,
-          test_a_slow_search, test_an_interrupt)
+          test_a_slow_search, test_an_interrupt, test_without_memory)
