@@ -362,7 +362,7 @@ class EnvironmentLostError(SandboxLostError):
 class EnvironmentTimeLimitError(EnvironmentLostError):
     """The environment was ended because it reached a time limit.
 
-    The limit is the pool's `time_limit`, or the environment's own time limit if its first user had it.
+    The limit is the pool's `time_limit`, or the environment's own.
     """
 
 

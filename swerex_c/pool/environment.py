@@ -1,4 +1,4 @@
-"""Slot of a pool, and the environment in it as a user sees it."""
+"""Member of a pool, and its environment as a user sees it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from swerex_c.interfaces import AbstractDeployment
 if TYPE_CHECKING:
     from swerex_c.interfaces import AbstractRuntime
 
-__all__ = ["Environment", "Slot", "State"]
+__all__ = ["Environment", "Member", "State"]
 
 
 class State(Enum):
@@ -20,25 +20,30 @@ class State(Enum):
     CHECKING = "checking"
     IDLE = "idle"
     IN_USE = "in use"
-    RESETTING = "resetting"
     ENDING = "ending"
 
 
-class Slot:
-    """One of the `size` slots of a pool, with its deployment and state."""
+class Member:
+    """One of at most `size` environments of a pool, from the start of its deployment to the end of its stop."""
 
     def __init__(self, number: int):
         self.number = number
+        self.name = f"environment-{number}"
         self.state = State.STARTING
         self.begun = False
         """True if a start attempt is running, as opposed to waiting for the start limit or for the next attempt."""
 
         self.deployment: AbstractDeployment | None = None
         self.task: asyncio.Task[None] | None = None
-        """Task that starts, checks, resets or ends the deployment; None while it is idle or in use."""
+        self.wanted = asyncio.Event()
+        """Set when the member is idle no longer, but is to be checked for a user."""
 
-        self.uses = 0
         self.since = 0.0
+        """Time of the event loop since when the member is idle or in use."""
+
+        self.is_ended = False
+        """True if the pool has cancelled the task."""
+
         self.taken: type[SwerexException] | None = None
         """Exception class for the reason why the pool ended the environment while it was in use."""
 
@@ -46,32 +51,27 @@ class Slot:
 class Environment:
     """Environment that a user holds during an `async with pool.environment()` block."""
 
-    def __init__(self, slot: Slot):
-        self._slot = slot
+    def __init__(self, member: Member):
+        self._member = member
         self._returned = False
 
     @property
     def name(self) -> str:
         """Name of the environment, unique within the pool and never reused."""
-        return f"environment-{self._slot.number}"
+        return self._member.name
 
     @property
     def deployment(self) -> AbstractDeployment:
         """Deployment of the environment. The pool stops it.
 
         Raises:
-            DeploymentNotStartedError: after the block, because another user may have the environment by then.
+            DeploymentNotStartedError: after the block.
         """
-        if self._returned or self._slot.deployment is None:
+        if self._returned or self._member.deployment is None:
             raise DeploymentNotStartedError("The environment was given back to its pool")
-        return self._slot.deployment
+        return self._member.deployment
 
     @property
     def runtime(self) -> AbstractRuntime:
         """Runtime of the deployment."""
         return self.deployment.runtime
-
-    @property
-    def used_before(self) -> bool:
-        """True if the environment had an earlier user and was reset since."""
-        return self._slot.uses > 1

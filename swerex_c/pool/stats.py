@@ -57,10 +57,7 @@ class Counts:
     """Counters of a pool since it was created."""
 
     handed_out: int = 0
-    """Environments given to a caller; a reused environment counts again."""
-
-    reused: int = 0
-    """Environments given to a caller that had been used before."""
+    """Environments given to a caller."""
 
     started: int = 0
     """Environments that were started."""
@@ -72,7 +69,7 @@ class Counts:
     """Environments whose start was given up after the last attempt."""
 
     replaced: int = 0
-    """Environments that ended early: they died in use or while idle, or their reset failed."""
+    """Environments that ended early: they died in use or while idle."""
 
     time_limits: int = 0
     """Environments that were ended because they reached the pool's time limit."""
@@ -112,7 +109,7 @@ class PoolStats:
     """Environments that are starting, wait for the start limit, or wait for another attempt."""
 
     idle: int
-    """Environments that are ready and unused, are being checked, or are being reset."""
+    """Environments that are ready and unused, or are being checked."""
 
     in_use: int
     ending: int

@@ -1,4 +1,4 @@
-"""Pools of environments: places in line, starts, deaths, limits of time, reuse, closing, and what they count."""
+"""Pools of environments: places in line, starts, deaths, limits of time, closing, and what they count."""
 
 from __future__ import annotations
 
@@ -165,7 +165,6 @@ async def test_an_environment_is_an_ordinary_runtime_and_ends_with_its_block() -
             await runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
             assert (await runtime.run_in_session(BashAction(command="echo $((6*7))"))).output == "42\n"
             assert await environment.deployment.is_alive()
-            assert not environment.used_before
         with pytest.raises(DeploymentNotStartedError, match="given back"):
             _ = environment.runtime
         await until_async(lambda: pool.stats().ending == 0)
@@ -399,7 +398,7 @@ async def test_what_was_handed_to_one_who_was_just_cancelled_is_not_lost(site: S
         assert unlucky.has is None  # it is handed out, and the task does not know yet
         await unlucky.cancel()
         async with pool.environment() as environment:
-            assert site.made == 1 and not environment.used_before
+            assert site.made == 1 and environment.name == "environment-1"
         counts = pool.stats().counts
         assert (counts.handed_out, counts.gave_up) == (1, 1)
 
@@ -431,32 +430,20 @@ async def test_a_runtime_that_says_that_its_place_is_lost_is_believed(site: Site
 
 
 @pytest.mark.parametrize(
-    ("error", "first", "second"),
+    ("error", "kind"),
     [
-        (TimeLimitError("ended"), EnvironmentTimeLimitError, EnvironmentLostError),
-        (MemoryLimitError("ended"), EnvironmentMemoryLimitError, EnvironmentMemoryLimitError),
+        (TimeLimitError("ended"), EnvironmentTimeLimitError),
+        (MemoryLimitError("ended"), EnvironmentMemoryLimitError),
     ],
 )
 async def test_an_environment_that_reaches_its_own_limit_says_which(
-    site: Site, error: Exception, first: type[Exception], second: type[Exception]
+    site: Site, error: Exception, kind: type[Exception]
 ) -> None:
-    """The time of one that was used before is not the user's own."""
-
-    async def reset(environment: Environment) -> None:
-        pass
-
-    async with pooled(site, 1, reuse=1, reset=reset) as pool:
+    async with pooled(site, 1) as pool:
         with pytest.raises(EnvironmentLostError, match="environment-1 was lost.*ended") as caught:
             async with pool.environment():
                 raise error
-        assert type(caught.value) is first and caught.value.__cause__ is error
-        async with pool.environment():
-            pass
-        with pytest.raises(EnvironmentLostError) as caught:
-            async with pool.environment() as environment:
-                assert environment.used_before
-                raise error
-        assert type(caught.value) is second
+        assert type(caught.value) is kind and caught.value.__cause__ is error
 
 
 @pytest.mark.parametrize("error", [ValueError("mine"), CommandTimeoutError("late"), NonZeroExitCodeError("1")])
@@ -543,63 +530,7 @@ async def test_another_ones_cancellation_is_not_taken_for_the_time_limit(site: S
             pass
 
 
-# Using again
-
-
-async def _nothing(_: Environment) -> None: ...
-
-
-async def test_used_ones_are_given_out_again_only_after_their_reset(site: Site) -> None:
-    reset = []
-
-    async def clean(environment: Environment) -> None:
-        await environment.runtime.execute(Command(command="true", shell=True))
-        reset.append(environment.deployment)
-
-    async with pooled(site, 1, reuse=2, reset=clean) as pool:
-        numbers = []
-        for _ in range(4):
-            async with pool.environment() as environment:
-                numbers.append(environment.deployment.number)  # type: ignore[attr-defined]
-        assert numbers == [1, 1, 1, 2]
-        assert pool.stats().counts.reused == 2 and len(reset) >= 2
-
-
-async def test_one_is_not_used_again_after_an_exception_or_a_death_or_a_failed_reset(site: Site) -> None:
-    fails = False
-
-    async def clean(_: Environment) -> None:
-        if fails:
-            raise ValueError("dirty")
-
-    async with pooled(site, 1, reuse=None, reset=clean) as pool:
-
-        async def number() -> int:
-            async with pool.environment() as environment:
-                return environment.deployment.number  # type: ignore[attr-defined, no-any-return]
-
-        assert (await number(), await number()) == (1, 1)
-        with pytest.raises(ValueError):
-            async with pool.environment():
-                raise ValueError
-        assert await number() == 2
-        async with pool.environment() as environment:
-            await environment.deployment.die()  # type: ignore[attr-defined]
-        assert await number() == 3
-        await until_async(lambda: pool._idle)
-        fails = True
-        assert (await number(), await number()) == (3, 4)
-
-
-async def test_a_reset_that_hangs_is_a_failed_one(site: Site) -> None:
-    async def hangs(_: Environment) -> None:
-        await asyncio.Event().wait()
-
-    async with pooled(site, 1, reuse=1, reset=hangs, reset_timeout=0.05) as pool:
-        async with pool.environment():
-            pass
-        async with pool.environment() as environment:
-            assert environment.deployment.number == 2  # type: ignore[attr-defined]
+# Arguments
 
 
 @pytest.mark.parametrize(
@@ -607,9 +538,6 @@ async def test_a_reset_that_hangs_is_a_failed_one(site: Site) -> None:
     [
         {"size": 0},
         {"warm": -1},
-        {"reuse": 1},
-        {"reset": _nothing},
-        {"reuse": -1, "reset": _nothing},
         {"start_attempts": 0},
         {"max_waiting": -1},
         {"stop_timeout": float("inf")},
@@ -687,7 +615,7 @@ async def test_closing_goes_on_when_it_is_cancelled(site: Site) -> None:
     assert site.alive == []
 
 
-def test_a_pool_belongs_to_a_loop_and_can_be_closed_from_another_when_that_is_gone(site: Site) -> None:
+def test_a_pool_belongs_to_a_loop_and_ends_with_it(site: Site) -> None:
     pool = Pool(site.make, 2, warm=1)
 
     async def first() -> None:
@@ -708,9 +636,23 @@ def test_a_pool_belongs_to_a_loop_and_can_be_closed_from_another_when_that_is_go
         await asyncio.to_thread(elsewhere)
 
     asyncio.run(first())
-    assert len(site.alive) == 1
+    assert site.alive == [] and site.made == 2
     asyncio.run(pool.close())
-    assert site.alive == []
+
+
+def test_a_pool_starts_nothing_more_when_its_loop_ends(site: Site) -> None:
+    async def hangs(_: Tested) -> None:
+        await asyncio.Event().wait()
+
+    site.before_start = hangs
+    pool = Pool(site.make, 2, warm=1)
+
+    async def use() -> None:
+        await pool.__aenter__()
+        await until_async(lambda: site.starting)
+
+    asyncio.run(use())
+    assert site.made == 1 and site.starting == []
 
 
 def test_a_pool_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
@@ -768,7 +710,7 @@ async def test_what_a_pool_counts(site: Site) -> None:
             await user.go()
         await until_async(lambda: pool.stats().ending == 0)
         counts = pool.stats().counts
-        assert (counts.handed_out, counts.started, counts.ended, counts.reused) == (3, 3, 3, 0)
+        assert (counts.handed_out, counts.started, counts.ended) == (3, 3, 3)
         assert counts.waiting_seconds.longest > 0 and counts.use_seconds.count == 3
         assert counts.starting_seconds.count == 3 and sum(counts.use_seconds.buckets) == 3
         assert counts.use_seconds.mean == pytest.approx(counts.use_seconds.sum / 3)

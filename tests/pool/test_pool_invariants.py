@@ -75,7 +75,6 @@ class Caller:
             async with self.machine.pool.environment() as environment:
                 deployment = environment.deployment
                 assert isinstance(deployment, Gated) and deployment.exists and not deployment.users
-                assert not environment.used_before or self.machine.reuse
                 deployment.users += 1
                 self.machine.served.append(self)
                 self.environment = environment
@@ -126,22 +125,17 @@ class Machine(RuleBasedStateMachine):
         max_waiting=st.integers(0, 4),
         starts_at_once=st.integers(1, 3),
         attempts=st.integers(1, 2),
-        reuse=st.booleans(),
     )
-    def make(self, size: int, warm: int, max_waiting: int, starts_at_once: int, attempts: int, reuse: bool) -> None:
+    def make(self, size: int, warm: int, max_waiting: int, starts_at_once: int, attempts: int) -> None:
         self.loop = Loop()
         self.starts: list[asyncio.Future[None]] = []
         self.stops: list[asyncio.Future[None]] = []
         self.existing: list[Gated] = []
         self.callers: list[Caller] = []
         self.served: list[Caller] = []
-        self.reuse = reuse
         self.starts_at_once = starts_at_once
         self.trouble: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda loop, context: self.trouble.append(context))
-
-        async def reset(environment: Environment) -> None:
-            await asyncio.sleep(0)
 
         self.pool = Pool(
             lambda: Gated(self),
@@ -151,7 +145,6 @@ class Machine(RuleBasedStateMachine):
             starts_at_once=starts_at_once,
             start_attempts=attempts,
             backoff=0.0,
-            **({"reuse": 2, "reset": reset} if reuse else {}),
         )
         self.do(self.pool.__aenter__)
 
@@ -224,8 +217,6 @@ class Machine(RuleBasedStateMachine):
         assert len(self.existing) + len(self.starts) <= stats.size
         assert len(self.starts) <= self.starts_at_once
         assert stats.starting + stats.idle + stats.in_use + stats.ending <= stats.size
-        states = [place.state for place in self.pool._slots]
-        assert all(self.pool._states[state] == states.count(state) for state in self.pool._states)
         assert not self.trouble
         for caller in self.callers:
             if caller.task.done() and not caller.task.cancelled():
