@@ -14,6 +14,7 @@ from swerex_c.exceptions import (
     InvalidInputError,
     NotAvailableError,
     NotSupportedError,
+    PodStartupError,
     SwerexException,
 )
 from swerex_c.interfaces import AbstractDeployment
@@ -26,6 +27,9 @@ _LONGEST_PAUSE = 30.0
 
 _FINAL = (AuthenticationError, InvalidInputError, NotAvailableError, NotSupportedError)
 """Errors that another attempt would only raise again."""
+
+_FINAL_CAUSES = ("command", "configuration", "credentials", "forbidden", "image", "namespace", "refused")
+"""Causes of a `PodStartupError` that stay until somebody corrects them. After a timeout they may have been passing."""
 
 
 class Starter:
@@ -144,6 +148,8 @@ async def _awaited(work: Callable[[], Awaitable[object]]) -> None:
 
 
 def _is_worth_retrying(error: Exception) -> bool:
+    if isinstance(error, PodStartupError) and not isinstance(error, TimeoutError):
+        return error.cause not in _FINAL_CAUSES
     return isinstance(error, SwerexException | OSError) and not isinstance(error, _FINAL)
 
 

@@ -30,6 +30,8 @@ from swerex_c.exceptions import (
     MemoryLimitError,
     NonZeroExitCodeError,
     NotAvailableError,
+    PodStartupError,
+    PodStartupTimeoutError,
     PoolClosedError,
     PoolError,
     PoolFullError,
@@ -209,8 +211,10 @@ async def test_a_start_is_tried_again_and_what_failed_is_stopped(site: Site) -> 
     stopped = []
 
     async def flaky(deployment: Tested) -> None:
-        if deployment.number < 3:
+        if deployment.number == 1:
             raise DeploymentStartupError("not yet")
+        if deployment.number == 2:
+            raise PodStartupTimeoutError("not in time", cause="image")
 
     async def note(deployment: Tested) -> None:
         stopped.append(deployment.number)
@@ -240,7 +244,9 @@ async def test_a_start_that_fails_for_good_tells_the_last_cause(site: Site) -> N
         assert pool.stats().counts.starts_failed == 1
 
 
-@pytest.mark.parametrize("error", [NotAvailableError("no such thing"), TypeError("a bug")])
+@pytest.mark.parametrize(
+    "error", [NotAvailableError("no such thing"), TypeError("a bug"), PodStartupError("no such image", cause="image")]
+)
 async def test_what_another_attempt_would_not_mend_is_tried_once(site: Site, error: Exception) -> None:
     async def broken(_: Tested) -> None:
         raise error
