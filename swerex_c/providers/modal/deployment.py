@@ -7,12 +7,11 @@ Tested with Modal's SDK 1.6.4 against a test server that speaks Modal's protocol
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -237,41 +236,41 @@ class ModalDeployment(ServerDeployment):
             output = await in_thread(self._server_output, _TERMINATE_SECONDS)
             raise SandboxLostError(f"{error}\n{output}") from error
 
-    def _begin(self) -> ModalBackend:
-        sandbox = self._create(_WAIT, {})
+    async def _start_sandbox(self) -> ModalBackend:
+        sandbox = await self._create(_WAIT, {})
         self._backend = ModalBackend(sandbox)
         return self._backend
 
-    def _begin_server(self) -> RemoteRuntimeConfig:
+    async def _start_server(self) -> RemoteRuntimeConfig:
         from swerex_c.runtime.config import RemoteRuntimeConfig
 
         token = self._get_token()
         more: dict[str, Any] = {}
         if self._overrides("_start_swerex_cmd"):
-            text = self._start_swerex_cmd(token)
+            text = await self._in_thread(self._start_swerex_cmd, token)
         else:
             # A secret keeps the key out of the command that Modal stores and lists.
             text = f"key=${VARIABLE}; unset {VARIABLE}; " + self._server_text('"$key"')
-            more["secrets"] = [sdk().Secret.from_dict({VARIABLE: token})]
+            more["secrets"] = [(await in_thread(sdk)).Secret.from_dict({VARIABLE: token})]
         asked = [self._modal_kwargs.get(f"{kind}_ports") or () for kind in ("encrypted", "unencrypted")]
         if not any(self._port in ports for ports in asked):
             more["encrypted_ports"] = [self._port]
-        sandbox = self._create(text, more)
-        host, port = self._tunnel(sandbox)
+        sandbox = await self._create(text, more)
+        host, port = await self._tunnel(sandbox)
         return RemoteRuntimeConfig(host=host, port=port, timeout=self._runtime_timeout, auth_token=token)
 
-    def _create(self, text: str, more: dict[str, Any]) -> Any:
+    async def _create(self, text: str, more: dict[str, Any]) -> Any:
         """Create a sandbox that runs the bash script `text`. `more` has further arguments for its creation."""
         self.logger.info("Starting modal sandbox")
-        self._hooks.on_custom_step("Starting modal sandbox")
-        modal = sdk()
+        await self._step("Starting modal sandbox")
+        modal = await in_thread(sdk)
         self._limit_start(self._startup_timeout)
         if self._found_app is None:
-            self._found_app = self._asked(_look_up, timeout=_LOOKUP_SECONDS)
+            self._found_app = await self._asked(_look_up(), _LOOKUP_SECONDS)
         self._limit_start(None)  # building an image has no time limit
-        image = self._described_image()
+        image = await self._in_thread(self._described_image)
         if "image" not in self._modal_kwargs:
-            self._asked(lambda: _awaited(image.build.aio(self._found_app)))
+            await self._asked(image.build.aio(self._found_app))
         began = time.monotonic()
         self._limit_start(self._startup_timeout)
         tags = _modal_tags.new_tags()
@@ -287,20 +286,26 @@ class ModalDeployment(ServerDeployment):
             arguments[name] = [*(self._modal_kwargs.get(name) or ()), *value]
         # From the request until the response it is unknown whether the sandbox exists.
         self._unsure, self._has_ended = tags, False
-        self._sandbox = self._asked(
-            lambda: _awaited(modal.Sandbox.create.aio("/usr/bin/env", "bash", "-c", text, **arguments)),
-            patience=_SETTLE_SECONDS,
-        )
-        self._unsure = None
+        await self._asked(self._made(modal.Sandbox.create.aio("/usr/bin/env", "bash", "-c", text, **arguments)))
         self.logger.info(f"Sandbox ({self._sandbox.object_id}) created in {time.monotonic() - began:.2f}s")
         try:
-            self.logger.info(f"Check sandbox logs at {background.run_blocking(self.get_modal_log_url())}")
-        except (concurrent.futures.CancelledError, TimeoutError):
-            raise
+            self.logger.info(f"Check sandbox logs at {await self.get_modal_log_url()}")
         except Exception as error:
             self.logger.debug("Cannot get the URL of the sandbox's logs: %s", error)
         self.logger.info(f"Sandbox created with id {self._sandbox.object_id}")
         return self._sandbox
+
+    async def _made(self, work: Awaitable[Any]) -> None:
+        """Store the sandbox that a request creates. If it is cancelled, the response is waited for nevertheless."""
+        creating = asyncio.ensure_future(_awaited(work))
+        try:
+            self._sandbox = await asyncio.shield(creating)
+        except asyncio.CancelledError:
+            with contextlib.suppress(Exception):
+                self._sandbox = await asyncio.wait_for(creating, _SETTLE_SECONDS)
+                self._unsure = None
+            raise
+        self._unsure = None
 
     def _described_image(self) -> Any:
         try:
@@ -312,9 +317,9 @@ class ModalDeployment(ServerDeployment):
                 raise
             raise DeploymentStartupError(sentence(error)) from error
 
-    def _tunnel(self, sandbox: Any) -> tuple[str, int]:
+    async def _tunnel(self, sandbox: Any) -> tuple[str, int]:
         """Return the URL of the server without its port, and the port."""
-        tunnels = self._asked(lambda: _awaited(sandbox.tunnels.aio(_TUNNEL_SECONDS)))
+        tunnels = await self._asked(sandbox.tunnels.aio(_TUNNEL_SECONDS))
         tunnel = tunnels.get(self._port)
         if tunnel is None:
             raise DeploymentStartupError(f"Modal created no tunnel to the port {self._port} of the sandbox")
@@ -324,17 +329,12 @@ class ModalDeployment(ServerDeployment):
         host, port = tunnel.tls_socket
         return f"https://{host}", port
 
-    def _asked(
-        self,
-        work: Callable[[], Coroutine[Any, Any, T]],
-        *,
-        timeout: float | None = None,
-        patience: float = 0.0,
-    ) -> T:
+    async def _asked(self, work: Awaitable[T], timeout: float | None = None) -> T:
         """Return the result of a request to Modal. Convert an SDK error to a `DeploymentStartupError`."""
         try:
-            return background.run_blocking(work(), timeout, patience=patience)
-        except (concurrent.futures.CancelledError, SwerexException, TimeoutError):
+            async with asyncio.timeout(timeout):
+                return await work
+        except (SwerexException, TimeoutError):
             raise
         except Exception as error:
             if type(error).__name__ in _REFUSALS:
@@ -342,24 +342,24 @@ class ModalDeployment(ServerDeployment):
             why = None
             if self._sandbox is not None:
                 with contextlib.suppress(Exception):
-                    why = self._why_ended(_TERMINATE_SECONDS)
+                    why = await in_thread(self._why_ended, _TERMINATE_SECONDS)
             raise DeploymentStartupError(f"The sandbox has ended: {why}" if why else sentence(error)) from error
 
     def _close_seconds(self) -> float:
         return 1.0 if self._has_ended else super()._close_seconds()
 
-    def _end(self) -> None:
+    async def _end_sandbox(self) -> None:
         sandbox, self._sandbox = self._sandbox, None
         backend, self._backend = self._backend, None
         tags, self._unsure = self._unsure, None
         if backend is not None:
-            background.run_blocking(backend.close())
+            await backend.close()
         try:
-            if sandbox is not None:
-                background.run_blocking(_finish(sandbox), _TERMINATE_SECONDS)
-            elif tags is not None:
-                app = self._modal_kwargs.get("app") or self._found_app
-                background.run_blocking(_modal_tags.terminate_new(app, tags), _TERMINATE_SECONDS)
+            async with asyncio.timeout(_TERMINATE_SECONDS):
+                if sandbox is not None:
+                    await _finish(sandbox)
+                elif tags is not None:
+                    await _modal_tags.terminate_new(self._modal_kwargs.get("app") or self._found_app, tags)
         except Exception as error:
             which = "that was requested" if sandbox is None else sandbox.object_id
             self.logger.error(
@@ -405,7 +405,7 @@ async def _look_up() -> Any:
     return await sdk().App.lookup.aio(_modal_tags.APP, create_if_missing=True)
 
 
-async def _awaited(work: Any) -> Any:
+async def _awaited(work: Awaitable[T]) -> T:
     return await work
 
 
