@@ -174,7 +174,7 @@ async def iterate(items: AsyncGenerator[T, None]) -> AsyncIterator[T]:
         await run(items.aclose())
 
 
-def run_blocking(work: Coroutine[Any, Any, T], timeout: float | None = None, *, patience: float = 0.0) -> T:
+def run_blocking(work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
     """Run a coroutine in the loop from another thread. Blocks.
 
     The coroutine has ended when this returns or raises. In a call of `in_cancellable_thread` a cancellation cancels the
@@ -182,8 +182,6 @@ def run_blocking(work: Coroutine[Any, Any, T], timeout: float | None = None, *, 
 
     Args:
         timeout: seconds after which the coroutine is cancelled; None means no limit.
-        patience: seconds to let the coroutine end after a cancellation, because the result of its request is known only
-            then. If it ends in that time, its result is returned.
 
     Returns:
         the result of the coroutine; its exception is raised.
@@ -199,7 +197,7 @@ def run_blocking(work: Coroutine[Any, Any, T], timeout: float | None = None, *, 
         raise
     call, late = spawn(work), False
     try:
-        with cancellable(call.cancel, patience):
+        with cancellable(call.cancel):
             late = not concurrent.futures.wait([call], timeout).done
             if late:
                 call.cancel()

@@ -121,23 +121,16 @@ class Cancellation:
             raise concurrent.futures.CancelledError
 
     @contextlib.contextmanager
-    def interrupting(self, interrupt: Callable[[], object], patience: float) -> Iterator[None]:
+    def interrupting(self, interrupt: Callable[[], object]) -> Iterator[None]:
         """Have the block interrupted by a cancellation; see `cancellable`."""
-        later = threading.Timer(patience, interrupt)
-        later.daemon = True
         with self._lock:
-            if not self.requested:
-                self._interrupt = later.start if patience else interrupt
-            elif patience:  # what the block waits for has begun meanwhile
-                later.start()
-            else:
-                self.check()
+            self.check()
+            self._interrupt = interrupt
         try:
             yield
         finally:
             with self._lock:
                 self._interrupt = None
-            later.cancel()
 
 
 _thread = threading.local()
@@ -149,18 +142,17 @@ def check_cancelled() -> None:
         cancellation.check()
 
 
-def cancellable(interrupt: Callable[[], object], patience: float = 0.0) -> contextlib.AbstractContextManager[None]:
+def cancellable(interrupt: Callable[[], object]) -> contextlib.AbstractContextManager[None]:
     """Have the block interrupted if this thread's call is cancelled.
 
     Args:
         interrupt: called in another thread; it makes the block end soon.
-        patience: seconds from the cancellation to that call.
 
     Raises:
-        concurrent.futures.CancelledError: if the call is already cancelled and there is no patience.
+        concurrent.futures.CancelledError: if the call is already cancelled.
     """
     cancellation: Cancellation | None = getattr(_thread, "cancellation", None)
-    return contextlib.nullcontext() if cancellation is None else cancellation.interrupting(interrupt, patience)
+    return contextlib.nullcontext() if cancellation is None else cancellation.interrupting(interrupt)
 
 
 async def in_cancellable_thread(cancellation: Cancellation, function: Callable[..., T], *args: Any) -> T:

@@ -16,15 +16,15 @@ import pytest
 
 from swerex_c.sandbox.clients import CompletedCommand, run_command
 from swerex_c.utils import background
-from swerex_c.utils.threads import Cancellation, cancellable, check_cancelled, in_cancellable_thread
+from swerex_c.utils.threads import Cancellation, check_cancelled, in_cancellable_thread
 from tests.support.processes import running
 from tests.support.wait import settle, until_async
 
 
-def program(text: str, patience: float = 0.0, **how: Any) -> Callable[[], CompletedCommand]:
+def program(text: str, **how: Any) -> Callable[[], CompletedCommand]:
     def call() -> CompletedCommand:
         work = run_command(["bash", "-c", text], environment=dict(os.environ), timeout=60, **how)
-        return background.run_blocking(work, patience=patience)
+        return background.run_blocking(work)
 
     return call
 
@@ -81,24 +81,6 @@ async def test_a_program_whose_start_is_cancelled_ends_with_its_children(
         await starting
     goes_on.set()
     await until_async(lambda: not running(f"sleep 10{os.getpid()}"))
-
-
-async def test_a_patient_call_gets_the_result_of_its_program(tmp_path: Any) -> None:
-    begun, results = tmp_path / "begun", []
-    one = program(f"touch {begun}; sleep 0.5; echo done", patience=30.0)
-    await cancelled(lambda: results.append(one()), begun.exists)
-    assert [result.stdout for result in results] == [b"done\n"]
-
-
-def test_a_call_that_is_cancelled_before_it_waits_is_patient_too() -> None:
-    cancellation, interrupted = Cancellation(), threading.Event()
-
-    def work() -> None:
-        cancellation.cancel()
-        with cancellable(interrupted.set, patience=0.001):
-            assert interrupted.wait(60)
-
-    cancellation.run(work)
 
 
 async def test_a_cancelled_call_begins_no_further_step() -> None:
