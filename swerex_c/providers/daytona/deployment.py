@@ -7,14 +7,14 @@ Tested with Daytona's SDK 0.226.1 against a test server that speaks Daytona's pr
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
+import functools
 import logging
 import math
 import shlex
 import time
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from swerex_c._version import PACKAGE_NAME, REMOTE_EXECUTABLE_NAME
@@ -118,26 +118,26 @@ class DaytonaDeployment(ServerDeployment):
 
     # Starting
 
-    def _begin(self) -> DaytonaBackend:
-        return DaytonaBackend(self._create())
+    async def _start_sandbox(self) -> DaytonaBackend:
+        return DaytonaBackend(await self._create())
 
-    def _begin_server(self) -> RemoteRuntimeConfig:
+    async def _start_server(self) -> RemoteRuntimeConfig:
         from swerex_c.runtime.config import RemoteRuntimeConfig
 
-        sandbox = self._create()
+        sandbox = await self._create()
         self._auth_token = token = self._get_token()
         if self._overrides("_get_command"):
-            command = self._get_command(token=token)
+            command = await self._in_thread(functools.partial(self._get_command, token=token))
         else:  # a variable keeps the key out of the sandbox's process list
             command = f"export {VARIABLE}={shlex.quote(token)}; " + self._server_command(f'"${VARIABLE}"')
         self.logger.info("Starting SWE Rex server in Daytona sandbox...")
-        self._hooks.on_custom_step("Starting server")
+        await self._step("Starting server")
         self._session_id = f"swerex-server-{uuid.uuid4().hex[:8]}"
-        self._asked(sandbox.process.create_session(self._session_id))
+        await self._asked(sandbox.process.create_session(self._session_id))
         request = _labels.sdk().SessionExecuteRequest(command=command, run_async=True)
-        response = self._asked(sandbox.process.execute_session_command(self._session_id, request))
+        response = await self._asked(sandbox.process.execute_session_command(self._session_id, request))
         self._command_id = response.cmd_id
-        link = self._asked(sandbox.get_preview_link(self._config.port))
+        link = await self._asked(sandbox.get_preview_link(self._config.port))
         self._preview_token = link.token or ""
         return RemoteRuntimeConfig(host=link.url, auth_token=token, timeout=self._config.runtime_timeout)
 
@@ -146,33 +146,33 @@ class DaytonaDeployment(ServerDeployment):
 
         return PreviewRuntime.behind(self._preview_token, config)
 
-    def _create(self) -> Any:
+    async def _create(self) -> Any:
         """Create a sandbox."""
         began = time.monotonic()
-        self._init_daytona()
+        await self._in_thread(self._init_daytona)
         self.logger.info("Creating Daytona sandbox...")
-        self._hooks.on_custom_step("Creating sandbox")
+        await self._step("Creating sandbox")
         self._name, labels = _labels.new_labels()
         minutes = max(1, math.ceil(self._config.container_timeout / 60))
         kind = _labels.sdk().CreateSandboxFromImageParams
         limits = {"auto_stop_interval": minutes, "ephemeral": True, "ttl_minutes": minutes}
         known = {name: value for name, value in limits.items() if name in kind.model_fields}
         params = kind(image=self._config.image, name=self._name, labels=labels, **known)
-        self._sandbox = self._asked(self._made(params))
+        self._sandbox = await self._asked(self._made(params))
         self._sandbox_id = self._sandbox.id
         self.logger.info(f"Created Daytona sandbox with ID: {self._sandbox_id} in {time.monotonic() - began:.2f}s")
         return self._sandbox
 
     async def _made(self, params: Any) -> Any:
-        """Create a sandbox. Cancelling this does not cancel the creation: `_end` deletes a sandbox that results."""
+        """Create a sandbox. Cancelling this does not cancel the creation: `_finish` deletes a sandbox that results."""
         self._creating = asyncio.ensure_future(self._daytona.create(params, timeout=0))
         return await asyncio.shield(self._creating)
 
-    def _asked(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _asked(self, work: Awaitable[T]) -> T:
         """Return the result of a request to Daytona. Convert an SDK error to a `DeploymentStartupError`."""
         try:
-            return background.run_blocking(work)
-        except (concurrent.futures.CancelledError, SwerexException):
+            return await work
+        except SwerexException:
             raise
         except Exception as error:
             if isinstance(error, TimeoutError) and not type(error).__module__.startswith(("daytona", "aiohttp")):
@@ -213,7 +213,7 @@ class DaytonaDeployment(ServerDeployment):
         logs = await sandbox.process.get_session_command_logs(self._session_id, self._command_id)
         return logs.output or ""
 
-    def _end(self) -> None:
+    async def _end_sandbox(self) -> None:
         daytona, self._daytona = self._daytona, None
         sandbox, self._sandbox = self._sandbox, None
         name = self._sandbox_id or self._name
@@ -223,7 +223,8 @@ class DaytonaDeployment(ServerDeployment):
         if daytona is None:
             return
         try:
-            background.run_blocking(self._finish(daytona, sandbox), _END_SECONDS)
+            async with asyncio.timeout(_END_SECONDS):
+                await self._finish(daytona, sandbox)
         except Exception as error:
             minutes = max(1, math.ceil(self._config.container_timeout / 60))
             self.logger.error(
@@ -233,7 +234,7 @@ class DaytonaDeployment(ServerDeployment):
 
     async def _finish(self, daytona: Any, sandbox: Any) -> None:
         """Delete the sandbox, also one whose creation has no response yet, and close the connections."""
-        creating, self._creating = self._creating, None  # in the event loop, where `_made` may just have set it
+        creating, self._creating = self._creating, None
         try:
             if sandbox is None and creating is not None:
                 sandbox = await self._settled(daytona, creating)
