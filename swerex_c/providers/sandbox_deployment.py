@@ -279,16 +279,12 @@ class SandboxDeployment(ProviderDeployment):
     _born = ""
     """Start time of the sandbox's first process, which that bash has told."""
 
+    @abstractmethod
     async def _start_sandbox(self) -> Backend:
         """Start the sandbox and return its backend.
 
         If it fails, `_end_sandbox` cleans up what it has begun.
         """
-        return await self._in_thread(self._begin)
-
-    def _begin(self) -> Backend:
-        """Start the sandbox as `_start_sandbox` does. Blocks, and is interrupted as `in_cancellable_thread` says."""
-        raise NotImplementedError
 
     async def _start(self) -> None:
         importing = asyncio.ensure_future(in_thread(_import_runtime))  # slow, so while the sandbox starts

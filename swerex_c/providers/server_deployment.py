@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
+from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from swerex_c.exceptions import NotSupportedError, SandboxLostError
@@ -34,9 +35,9 @@ _OUTPUT_SECONDS = 10.0
 class ServerDeployment(SandboxDeployment):
     """A deployment that starts a sandbox with or without a server.
 
-    A subclass starts the sandbox with a server in `_begin_server`, and without one in `_begin` if that is possible. A
-    server is used if the configuration's `server` says so. If that is None or absent, a server is used if the method
-    named by `_start_command` is overridden: in a subclass, or by assignment to the class or the object.
+    A subclass starts the sandbox with a server in `_start_server`, and without one in `_start_sandbox` if that is
+    possible. A server is used if the configuration's `server` says so. If that is None or absent, a server is used if
+    the method named by `_start_command` is overridden: in a subclass, or by assignment to the class or the object.
     """
 
     _start_command: ClassVar[str] = ""
@@ -67,19 +68,15 @@ class ServerDeployment(SandboxDeployment):
 
     # To be overridden by providers
 
-    def _begin(self) -> Backend:
+    async def _start_sandbox(self) -> Backend:
         raise NotSupportedError(f"{type(self).__name__} supports runtimes with a server only")
 
+    @abstractmethod
     async def _start_server(self) -> RemoteRuntimeConfig:
         """Start the sandbox with its server, and return how to connect to it.
 
         The server need not respond yet.
         """
-        return await self._in_thread(self._begin_server)
-
-    def _begin_server(self) -> RemoteRuntimeConfig:
-        """Start the sandbox with its server as `_start_server` does. Blocks."""
-        raise NotSupportedError(f"{type(self).__name__} has no server to run")
 
     def _why_ended(self, timeout: float) -> str | None:
         """Return why the sandbox has ended, as a sentence; None if it has not. Blocks up to `timeout` seconds.

@@ -152,9 +152,9 @@ async def test_the_time_that_is_logged_is_that_of_the_whole_start(caplog: pytest
     class Slow(SandboxDeployment):
         _config = None
 
-        def _begin(self) -> Here:
+        async def _start_sandbox(self) -> Here:
             self._known = ProbeResult(False)  # as that of a container, which has said that bash runs there
-            time.sleep(0.3)
+            await asyncio.sleep(0.3)
             return Here()
 
     caplog.set_level(logging.INFO, "rex-deploy-slow")

@@ -151,6 +151,9 @@ class FargateDeployment(ServerDeployment):
         )
         self._container_name = get_container_name(config.image)
 
+    async def _start_server(self) -> RemoteRuntimeConfig:
+        return await self._in_thread(self._begin_server)
+
     def _begin_server(self) -> RemoteRuntimeConfig:
         from swerex_c.runtime.config import RemoteRuntimeConfig
 
