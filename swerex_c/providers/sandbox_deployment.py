@@ -177,6 +177,8 @@ class ProviderDeployment(ConfiguredDeployment):
         if self._owner != os.getpid():  # in a forked process the tasks are the parent's
             await self._clear(_GIVE_UP_SECONDS)
             return
+        if self._starting is not None and self._starting.done() and self._task is not None:
+            await asyncio.wait([self._task])  # the start is over, but its outcome is not noted yet
         if self._starting is not None and self._state is State.STARTING:
             self._state = State.STOPPING
             self._starting.cancel()

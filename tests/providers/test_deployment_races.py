@@ -36,6 +36,7 @@ from swerex_c.providers.docker.engine import Engine as Client
 from swerex_c.providers.docker.prune import prune
 from swerex_c.providers.ssh.backend import SSHBackend
 from swerex_c.runtime.abstract import Command
+from swerex_c.utils import background
 from swerex_c.utils.background import run_blocking
 from tests.support import hosts, needs
 from tests.support.docker_deployments import make, names, reach, said
@@ -106,6 +107,23 @@ def test_a_stop_in_another_thread_and_loop_ends_a_start(make: Make, reach: Engin
     asyncio.run(start())
     thread.join(60)
     assert not thread.is_alive() and (errors == [None] or isinstance(errors[0], RuntimeClosedError))
+    assert names(reach) == [] and deployment.container_name is None
+
+
+async def test_a_stop_just_when_a_start_is_over(make: Make, reach: Engine) -> None:
+    """It comes between the last step of the start and the note that the deployment has started."""
+
+    class Stopped(DockerDeployment):
+        async def _start(self) -> None:
+            await super()._start()
+            self.stopping = asyncio.ensure_future(self._stop())
+
+        async def stopped(self) -> None:
+            await self.stopping
+
+    deployment = make(Stopped)
+    await deployment.start()
+    await background.run(deployment.stopped())  # type: ignore[attr-defined]
     assert names(reach) == [] and deployment.container_name is None
 
 
