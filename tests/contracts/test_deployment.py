@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 from collections.abc import AsyncIterator
 
@@ -19,6 +20,7 @@ from swerex_c.exceptions import (
     SwerexException,
 )
 from swerex_c.models import Command, ReadFileRequest, WriteFileRequest
+from swerex_c.utils import background
 from tests.support.targets import DEADLINE, DEPLOYMENTS, LOST, Session, Target, seconds, until
 
 TARGETS = DEPLOYMENTS
@@ -119,6 +121,35 @@ async def test_started_again(target: Target, deployment: AbstractDeployment) -> 
     await deployment.stop()
     await deployment.start()
     assert await says(deployment, "echo third") == "third\n"
+
+
+async def test_starts_and_stops_keep_nothing_in_this_process(target: Target, deployment: AbstractDeployment) -> None:
+    """No descriptor, no thread, and no task of the loop in the background."""
+
+    async def once() -> None:
+        await deployment.start()
+        await Session(deployment.runtime).create()
+        assert await says(deployment, "echo hi") == "hi\n"
+        await deployment.stop()
+
+    async def kept() -> tuple[int, ...]:
+        gc.collect()
+        threads = [it for it in threading.enumerate() if not it.name.startswith("asyncio_")]
+        return len(os.listdir("/proc/self/fd")), len(threads), await background.run(count_tasks())
+
+    async def as_first() -> bool:
+        return all(now <= then for now, then in zip(await kept(), first, strict=True))
+
+    await kept()  # which begins the loop in the background
+    await once()
+    first = await kept()
+    await once()
+    await once()
+    await until(as_first)
+
+
+async def count_tasks() -> int:
+    return len(asyncio.all_tasks())
 
 
 async def test_as_a_context(target: Target) -> None:

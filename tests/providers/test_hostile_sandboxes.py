@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -25,7 +24,7 @@ from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.backend import Backend
 from swerex_c.sandbox.session import SandboxSession
 from tests.support.docker_engine import Engine
-from tests.support.wait import DEADLINE
+from tests.support.wait import DEADLINE, until_async
 
 Open = Callable[..., Awaitable["Talk"]]
 
@@ -211,10 +210,7 @@ async def test_calls_that_are_cancelled_at_any_moment(attacked: Open, debian_py:
             await task
         await one(24 + number)
     await asyncio.gather(*map(one, range(20)))
-    limit = asyncio.get_running_loop().time() + DEADLINE
-    while (now := len(os.listdir("/proc/self/fd"))) > before + 9:  # three shells more may be kept
-        assert asyncio.get_running_loop().time() < limit, (before, now)
-        await asyncio.sleep(0.01)
+    await until_async(lambda: len(os.listdir("/proc/self/fd")) <= before + 9)  # three shells more may be kept
 
 
 async def test_two_runtimes_in_one_container(attacked: Open, debian_py: str) -> None:
@@ -285,10 +281,7 @@ async def test_a_shell_whose_prompts_are_gone(
     await talk.runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
     session = talk.runtime.sessions["default"]
     assert isinstance(session, SandboxSession)
-    end = time.monotonic() + DEADLINE
-    while session._prompt is None and time.monotonic() < end:
-        await asyncio.sleep(0.01)  # it is learned beside
-    assert session._prompt is not None
+    await until_async(lambda: session._prompt is not None)  # it is learned beside
     if not session._prompt:
         pytest.skip("this machine lacks a /proc/PID/syscall that can be read in its containers")
 
@@ -315,7 +308,7 @@ async def test_what_reads_is_not_taken_for_the_prompt(attacked: Open, debian_py:
     talk = await attacked(debian_py)
     await talk.runtime.create_session(CreateBashSessionRequest(startup_timeout=DEADLINE))
     for waits in ("read -r -t 4 x", "read -r -e -t 4 x", "head -n 1", "wait", "sleep 4"):
-        action = BashAction(command=f"sleep 4 & {waits}; echo \"<$x>\"", check="silent", timeout=3)
+        action = BashAction(command=f'sleep 4 & {waits}; echo "<$x>"', check="silent", timeout=3)
         with pytest.raises(CommandTimeoutError) as late:
             await talk.runtime.run_in_session(action)
         assert "7733" not in late.value.output and "printf" not in late.value.output, waits

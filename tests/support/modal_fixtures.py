@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.wait import DEADLINE
+from tests.support.wait import DEADLINE, until
 
-__all__ = ["ModalWorld", "modal", "modal_world"]
-
+__all__ = ["ModalWorld", "modal", "modal_world", "world"]
 
 
 class ModalWorld:
@@ -42,6 +41,9 @@ class ModalWorld:
     def calls(self, name: str) -> list[dict[str, Any]]:
         return [request for called, request in self.order("look")["calls"][self._from :] if called == name]
 
+    def directory(self, sandbox: str) -> Path:
+        return Path(self.order("look")["sandboxes"][sandbox]["directory"])
+
     def running(self) -> list[str]:
         return [it for it, facts in self.order("look")["sandboxes"].items() if not facts["ended"]]
 
@@ -50,6 +52,14 @@ class ModalWorld:
 def modal_world() -> Iterator[ModalWorld]:
     with modal() as world:
         yield world
+
+
+@pytest.fixture
+def world(modal_world: ModalWorld) -> Iterator[ModalWorld]:
+    """The server; when a test has ended no sandbox runs there."""
+    modal_world.begin()
+    yield modal_world
+    until(lambda: not modal_world.running())
 
 
 @contextmanager

@@ -9,7 +9,10 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from swerex_c.deployment.abstract import AbstractDeployment
 
 DEADLINE = 60.0
 """Seconds after which whatever was waited for counts as hanging, on a machine however busy."""
@@ -34,6 +37,14 @@ async def until_async(condition: Callable[[], Any], what: str = "it does not com
         assert time.monotonic() < end, what
         await asyncio.sleep(PAUSE)
     return found
+
+
+async def until_dead(place: AbstractDeployment, timeout: float = 5.0) -> None:
+    """Ask whether it lives until it does not, or that raises."""
+    end = time.monotonic() + DEADLINE
+    while await place.is_alive(timeout=timeout):
+        assert time.monotonic() < end, "it lives"
+        await asyncio.sleep(PAUSE)
 
 
 async def until_ready(fd: int, *, write: bool = False) -> None:

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,14 +34,16 @@ from swerex_c.runtime.abstract import (
 )
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.utils import background
-from tests.support.daytona_fixtures import KEY, DaytonaWorld, make, server, world  # noqa: F401
+from tests.support.daytona_fixtures import KEY, DaytonaWorld, make, server, world
 from tests.support.wait import DEADLINE, until_async
+
+__all__ = ["make", "server", "world"]
 
 Make = Callable[..., DaytonaDeployment]
 
 
 @pytest.fixture
-async def started(make: Make) -> DaytonaDeployment:  # noqa: F811
+async def started(make: Make) -> DaytonaDeployment:
     deployment = make()
     await deployment.start()
     return deployment
@@ -59,7 +60,7 @@ async def run(deployment: DaytonaDeployment, command: str, **kwargs: Any) -> str
 # ---- a session
 
 
-async def test_nothing_of_a_server_is_there(world: DaytonaWorld, started: DaytonaDeployment) -> None:  # noqa: F811
+async def test_nothing_of_a_server_is_there(world: DaytonaWorld, started: DaytonaDeployment) -> None:
     await session(started)
     assert not world.sandboxes()[0]["sessions"]
     assert not world.count("preview")
@@ -68,7 +69,7 @@ async def test_nothing_of_a_server_is_there(world: DaytonaWorld, started: Dayton
 # ---- what is asked for
 
 
-async def test_what_is_asked_for(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
+async def test_what_is_asked_for(world: DaytonaWorld, make: Make) -> None:
     deployment = make(image="debian:12", target="eu", container_timeout=601)
     await deployment.start()
     (asked,) = world.asked()
@@ -80,7 +81,7 @@ async def test_what_is_asked_for(world: DaytonaWorld, make: Make) -> None:  # no
 
 
 async def test_a_key_of_the_configuration_comes_first(
-    world: DaytonaWorld, make: Make, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    world: DaytonaWorld, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DAYTONA_API_KEY", "wrong")
     await make(api_key=KEY).start()
@@ -95,7 +96,7 @@ def test_the_configuration_is_that_of_before() -> None:
     assert isinstance(deployment, DaytonaDeployment) and deployment._config == config
 
 
-async def test_what_is_logged(world: DaytonaWorld, make: Make, caplog: pytest.LogCaptureFixture) -> None:  # noqa: F811
+async def test_what_is_logged(world: DaytonaWorld, make: Make, caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("test_daytona")
     caplog.set_level(logging.INFO, "test_daytona")
     deployment = make(logger=logger)
@@ -127,7 +128,7 @@ async def test_what_is_logged(world: DaytonaWorld, make: Make, caplog: pytest.Lo
     ],
 )
 async def test_a_refusal_is_told_in_a_sentence(
-    world: DaytonaWorld, make: Make, status: int, message: str, words: str  # noqa: F811
+    world: DaytonaWorld, make: Make, status: int, message: str, words: str
 ) -> None:
     world.set(refusal={"status": status, "message": message})
     deployment = make()
@@ -138,14 +139,12 @@ async def test_a_refusal_is_told_in_a_sentence(
     await deployment.start()
 
 
-async def test_a_wrong_key_is_told(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
+async def test_a_wrong_key_is_told(world: DaytonaWorld, make: Make) -> None:
     with pytest.raises(DeploymentStartupError, match="refuses the key"):
         await make(api_key="wrong").start()
 
 
-async def test_no_key_is_told(
-    world: DaytonaWorld, make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path  # noqa: F811
-) -> None:
+async def test_no_key_is_told(world: DaytonaWorld, make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("DAYTONA_API_KEY")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DeploymentStartupError, match="DAYTONA_API_KEY"):
@@ -153,7 +152,7 @@ async def test_no_key_is_told(
 
 
 async def test_an_api_that_does_not_answer_is_told(
-    world: DaytonaWorld, make: Make, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    world: DaytonaWorld, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DAYTONA_API_URL", "http://127.0.0.1:1/api")
     with pytest.raises(DeploymentStartupError, match="cannot be reached"):
@@ -161,8 +160,8 @@ async def test_an_api_that_does_not_answer_is_told(
 
 
 async def test_an_answer_that_the_library_cannot_read_is_told(
-    world: DaytonaWorld,  # noqa: F811
-    make: Make,  # noqa: F811
+    world: DaytonaWorld,
+    make: Make,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import daytona
@@ -179,35 +178,33 @@ async def test_an_answer_that_the_library_cannot_read_is_told(
 @pytest.mark.parametrize(
     ("image", "words"), [("missing:1", "manifest for this image not found"), ("broken:1", "the runner has no room")]
 )
-async def test_a_sandbox_that_fails_is_deleted(
-    world: DaytonaWorld, make: Make, image: str, words: str  # noqa: F811
-) -> None:
+async def test_a_sandbox_that_fails_is_deleted(world: DaytonaWorld, make: Make, image: str, words: str) -> None:
     with pytest.raises(DeploymentStartupError, match=words):
         await make(image=image).start()
     assert not world.sandboxes()
 
 
-async def test_an_image_without_bash_is_told(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
+async def test_an_image_without_bash_is_told(world: DaytonaWorld, make: Make) -> None:
     with pytest.raises(DeploymentStartupError, match="no bash"):
         await make(image="bare+sh,stty,cat,dd,base64").start()
     assert not world.sandboxes()
 
 
-async def test_a_missing_library_is_told(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+async def test_a_missing_library_is_told(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("daytona", "daytona_sdk"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(DeploymentStartupError, match=r"pip install 'swerex-c\[daytona\]'"):
         await make().start()
 
 
-async def test_a_build_takes_its_time(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
+async def test_a_build_takes_its_time(world: DaytonaWorld, make: Make) -> None:
     world.set(build=1.0)
     deployment = make()
     await deployment.start()
     assert await deployment.is_alive()
 
 
-async def test_a_start_that_takes_too_long_is_undone(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
+async def test_a_start_that_takes_too_long_is_undone(world: DaytonaWorld, make: Make) -> None:
     world.set(build=1000.0)
     with pytest.raises(StartupTimeoutError, match="startup_timeout"):
         await make(startup_timeout=5).start()
@@ -225,7 +222,7 @@ async def test_a_start_that_takes_too_long_is_undone(world: DaytonaWorld, make: 
     ],
 )
 async def test_a_sandbox_that_ends_is_told(
-    world: DaytonaWorld, started: DaytonaDeployment, state: str, words: str  # noqa: F811
+    world: DaytonaWorld, started: DaytonaDeployment, state: str, words: str
 ) -> None:
     await session(started)
     running = asyncio.create_task(run(started, "echo begun; sleep 1000"))
@@ -260,7 +257,7 @@ async def run_until(directory: Path, words: str) -> None:
 
 
 async def test_a_connection_that_breaks_ends_the_session_and_not_the_sandbox(
-    world: DaytonaWorld, started: DaytonaDeployment  # noqa: F811
+    world: DaytonaWorld, started: DaytonaDeployment
 ) -> None:
     await session(started)
     running = asyncio.create_task(run(started, "sleep 1000"))
@@ -277,7 +274,7 @@ async def test_a_connection_that_breaks_ends_the_session_and_not_the_sandbox(
 
 
 @pytest.mark.parametrize("stage", ["library", "answer", "build", "shell", "ready"])
-async def test_a_start_that_is_cancelled_leaves_nothing(world: DaytonaWorld, make: Make, stage: str) -> None:  # noqa: F811
+async def test_a_start_that_is_cancelled_leaves_nothing(world: DaytonaWorld, make: Make, stage: str) -> None:
     deployment = make(image="greeting" if stage == "shell" else "debian:12")
     if stage == "answer":
         world.set(delay=2.0)
@@ -304,12 +301,11 @@ async def test_a_start_that_is_cancelled_leaves_nothing(world: DaytonaWorld, mak
     assert await deployment.is_alive()
 
 
-async def test_a_stop_ends_a_start(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
+async def test_a_stop_ends_a_start(world: DaytonaWorld, make: Make) -> None:
     world.set(build=1000.0)
     deployment = make()
     starting = asyncio.create_task(deployment.start())
-    while not world.sandboxes():
-        await asyncio.sleep(0.01)
+    await until_async(world.sandboxes)
     await deployment.stop()
     with pytest.raises(RuntimeClosedError):
         await starting
@@ -317,7 +313,7 @@ async def test_a_stop_ends_a_start(world: DaytonaWorld, make: Make) -> None:  # 
 
 
 async def test_a_sandbox_that_is_gone_already_is_no_error(
-    world: DaytonaWorld, make: Make, caplog: pytest.LogCaptureFixture  # noqa: F811
+    world: DaytonaWorld, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     deployment = make()
     await deployment.start()
@@ -326,7 +322,7 @@ async def test_a_sandbox_that_is_gone_already_is_no_error(
     assert "Failed" not in caplog.text
 
 
-async def test_a_deletion_that_is_refused_is_tried_again(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
+async def test_a_deletion_that_is_refused_is_tried_again(world: DaytonaWorld, make: Make) -> None:
     deployment = make()
     await deployment.start()
     world.set(refusal={"status": 409, "message": "Sandbox state change in progress", "deletes": True})
@@ -337,9 +333,7 @@ async def test_a_deletion_that_is_refused_is_tried_again(world: DaytonaWorld, ma
     assert not world.sandboxes()
 
 
-async def test_a_deletion_that_fails_is_told(
-    world: DaytonaWorld, make: Make, caplog: pytest.LogCaptureFixture  # noqa: F811
-) -> None:
+async def test_a_deletion_that_fails_is_told(world: DaytonaWorld, make: Make, caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("test_daytona")
     deployment = make(logger=logger)
     await deployment.start()
@@ -351,7 +345,7 @@ async def test_a_deletion_that_fails_is_told(
     world.lose(str(sandbox), "gone")
 
 
-async def test_nothing_is_left_in_this_process(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
+async def test_nothing_is_left_in_this_process(world: DaytonaWorld, make: Make) -> None:
     async def once() -> None:
         deployment = make()
         await deployment.start()
@@ -366,17 +360,14 @@ async def test_nothing_is_left_in_this_process(world: DaytonaWorld, make: Make) 
 
     before = here()
     await once()
-    deadline = time.monotonic() + DEADLINE
-    while not all(now <= then for now, then in zip(here(), before, strict=True)):
-        assert time.monotonic() < deadline, (before, here())
-        await asyncio.sleep(0.05)
+    await until_async(lambda: all(now <= then for now, then in zip(here(), before, strict=True)))
 
 
 async def _tasks() -> int:
     return len(asyncio.all_tasks())
 
 
-def test_what_a_dead_process_left_is_pruned(world: DaytonaWorld) -> None:  # noqa: F811
+def test_what_a_dead_process_left_is_pruned(world: DaytonaWorld) -> None:
     program = (
         "import asyncio, os\n"
         "from swerex_c.deployment.daytona import DaytonaDeployment\n"
@@ -401,9 +392,7 @@ def test_what_a_dead_process_left_is_pruned(world: DaytonaWorld) -> None:  # noq
     assert prune() == []
 
 
-def test_pruning_without_a_key_is_told(
-    world: DaytonaWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path  # noqa: F811
-) -> None:
+def test_pruning_without_a_key_is_told(world: DaytonaWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(DeploymentStartupError, match="refuses the key"):
         prune(api_key="wrong")
 
@@ -419,9 +408,7 @@ def port() -> int:
 
 
 @pytest.mark.parametrize("upgrades", [True, False])
-async def test_a_server_behind_a_preview_link(
-    world: DaytonaWorld, make: Make, port: int, upgrades: bool  # noqa: F811
-) -> None:
+async def test_a_server_behind_a_preview_link(world: DaytonaWorld, make: Make, port: int, upgrades: bool) -> None:
     world.set(upgrades=upgrades)
     deployment = make(server=True, port=port)
     await deployment.start()
@@ -453,7 +440,7 @@ class Overriding(DaytonaDeployment):
         return "echo of mine; " + super()._get_command(token=token)
 
 
-async def test_a_command_of_ones_own_means_a_server(world: DaytonaWorld, make: Make, port: int) -> None:  # noqa: F811
+async def test_a_command_of_ones_own_means_a_server(world: DaytonaWorld, make: Make, port: int) -> None:
     deployment = make(Overriding, port=port)
     await deployment.start()
     assert isinstance(deployment.runtime, RemoteRuntime)
@@ -461,7 +448,7 @@ async def test_a_command_of_ones_own_means_a_server(world: DaytonaWorld, make: M
     assert (await deployment.runtime.execute(Command(command="echo hi", shell=True))).stdout == "hi\n"
 
 
-async def test_a_server_that_ends_is_told_with_what_it_printed(world: DaytonaWorld, make: Make) -> None:  # noqa: F811
+async def test_a_server_that_ends_is_told_with_what_it_printed(world: DaytonaWorld, make: Make) -> None:
     deployment = make(server=True)
     deployment._get_command = lambda *, token: "echo no room here; exit 5"  # type: ignore[method-assign]
     with pytest.raises(DeploymentStartupError, match="(?s)exit code 5.*no room here"):
@@ -470,7 +457,7 @@ async def test_a_server_that_ends_is_told_with_what_it_printed(world: DaytonaWor
 
 
 async def test_a_server_that_does_not_come_is_told(
-    world: DaytonaWorld, make: Make, caplog: pytest.LogCaptureFixture  # noqa: F811
+    world: DaytonaWorld, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     deployment = make(server=True, startup_timeout=8, logger=logging.getLogger("test_daytona"))
     deployment._get_command = lambda *, token: "echo waiting for godot; sleep 1000"  # type: ignore[method-assign]

@@ -11,8 +11,10 @@ import pytest
 
 daytona = pytest.importorskip("daytona")
 
-from tests.support.daytona_fixtures import KEY, DaytonaWorld, server, world  # noqa: E402, F401
+from tests.support.daytona_fixtures import KEY, DaytonaWorld, server, world  # noqa: E402
 from tests.support.wait import DEADLINE  # noqa: E402
+
+__all__ = ["server", "world"]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_an_error_has_its_status() -> None:
     assert issubclass(daytona.DaytonaAuthenticationError, daytona.DaytonaError)
 
 
-async def test_the_tests_own_server_answers_as_the_models_want(world: DaytonaWorld) -> None:  # noqa: F811
+async def test_the_tests_own_server_answers_as_the_models_want(world: DaytonaWorld) -> None:
     """The library takes what it does not know and what is missing; the models, asked themselves, do not."""
     from daytona_api_client_async import ListSandboxesResponse, PortPreviewUrl, Sandbox
     from daytona_toolbox_api_client_async import Command, PtyListResponse, Session

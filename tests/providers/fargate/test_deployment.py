@@ -24,6 +24,7 @@ from swerex_c.runtime.abstract import (
 )
 from swerex_c.utils.free_port import find_free_port
 from tests.support.aws_fixtures import REGION, World, aws, boto3, moto
+from tests.support.wait import until_dead
 
 __all__ = ["aws", "moto"]
 
@@ -44,14 +45,6 @@ async def says(place: FargateDeployment, command: str) -> str:
     await place.runtime.create_session(CreateBashSessionRequest(session=name, startup_timeout=60))
     observation = await place.runtime.run_in_session(BashAction(session=name, command=command, timeout=20))
     return observation.output
-
-
-async def until_dead(place: FargateDeployment, timeout: float = 5) -> None:
-    """Ask whether it lives until it does not, or that raises."""
-    deadline = time.monotonic() + 20
-    while await place.is_alive(timeout=timeout):
-        assert time.monotonic() < deadline, "it lives"
-        await asyncio.sleep(0.05)
 
 
 async def test_its_task(aws: World) -> None:

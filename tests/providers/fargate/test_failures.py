@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -17,6 +16,7 @@ from swerex_c.exceptions import DeploymentStartupError, RuntimeClosedError, Star
 from swerex_c.utils import aws_client
 from swerex_c.utils.free_port import find_free_port
 from tests.support.aws_fixtures import Answer, World, aws, failed_task, json_error, moto, xml_error
+from tests.support.wait import settle, until_async
 
 __all__ = ["aws", "moto"]
 
@@ -371,7 +371,7 @@ async def given_up(
     await asyncio.to_thread(there.wait, 60)
     assert there.is_set(), "the stage is not reached"
     giving_up = asyncio.ensure_future(how(starting))
-    await asyncio.sleep(0.1)  # it is under way
+    await settle()  # it is under way
     go_on.set()
     await asyncio.wait_for(giving_up, 60)
     with contextlib.suppress(BaseException):
@@ -419,9 +419,7 @@ async def test_cancelled_while_the_server_starts(aws: World) -> None:
 
     place = Slow(image="image", port=find_free_port())
     starting = asyncio.ensure_future(place.start())
-    deadline = time.monotonic() + 60
-    while place._runtime is None and time.monotonic() < deadline:
-        await asyncio.sleep(0.02)
+    await until_async(lambda: place._runtime)
     assert aws.processes()
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -433,9 +431,7 @@ async def test_given_up_between_the_tries_of_a_request(aws: World) -> None:
     aws.instead["ecs.RunTask"] = lambda _: json_error("ThrottlingException", "Rate exceeded")
     place = deployment()
     starting = asyncio.ensure_future(place.start())
-    deadline = time.monotonic() + 60
-    while "ecs.RunTask" not in aws.calls and time.monotonic() < deadline:
-        await asyncio.sleep(0.01)
+    await until_async(lambda: "ecs.RunTask" in aws.calls)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(starting, 60)

@@ -33,7 +33,6 @@ from swerex_c.runtime.abstract import (
     CreateBashSessionRequest,
 )
 from swerex_c.runtime.sandbox import SandboxRuntime
-from swerex_c.sandbox.backend import Process
 from swerex_c.utils import background
 from swerex_c.utils.background import run_blocking
 from tests.support.direct_programs import collect, run, started

@@ -379,9 +379,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("code", "reason", "words", "cause"), REFUSALS)
-async def test_why_the_server_makes_no_pod(
-    server: ApiServer, code: int, reason: str, words: str, cause: str
-) -> None:
+async def test_why_the_server_makes_no_pod(server: ApiServer, code: int, reason: str, words: str, cause: str) -> None:
     import re
 
     server.refusals.append(lambda request, body: status(code, reason, words) if body else None)
@@ -512,8 +510,7 @@ async def test_a_watch_whose_version_is_too_old_begins_anew(
 
     async def kubelet(server: ApiServer, pod: Pod) -> None:
         await server.schedule(pod)
-        while not server.watching:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: server.watching)
         pod["status"] = {**pod["status"], "phase": "Running"}
         names = [{"name": "main", "state": {"running": {}}, "containerID": "x"}]
         pod["status"]["containerStatuses"] = names  # which nobody is told
@@ -553,8 +550,7 @@ async def test_without_a_watch_the_pod_is_asked_for(
 async def test_a_pod_that_is_deleted_while_it_starts(server: ApiServer) -> None:
     async def kubelet(server: ApiServer, pod: Pod) -> None:
         await server.schedule(pod)
-        while not server.watching:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: server.watching)
         await server._remove("default", pod["metadata"]["name"])
 
     server.kubelets["tests"] = kubelet
@@ -568,8 +564,7 @@ async def test_a_server_that_restarts_while_a_pod_starts(server: ApiServer) -> N
 
     async def kubelet(server: ApiServer, pod: Pod) -> None:
         await server.schedule(pod)
-        while not go.is_set():
-            await asyncio.sleep(0.01)
+        await until_async(go.is_set)
         await server.run(pod)
 
     server.kubelets["tests"] = kubelet

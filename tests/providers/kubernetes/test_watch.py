@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -36,7 +35,7 @@ async def start_and_stop(made: KubernetesDeployment) -> None:
 async def test_what_happens_before_the_pod_is_waited_for_is_seen(server: ApiServer) -> None:
 
     async def late_answer() -> None:
-        await asyncio.sleep(1)
+        await until_async(lambda: any(pod["status"].get("phase") == "Running" for pod in server.pods.values()))
 
     server.after_create = late_answer
     await start_and_stop(deployment(server, startup_timeout=DEADLINE))

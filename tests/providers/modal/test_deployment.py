@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import re
 import sys
-import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -43,16 +41,10 @@ from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.utils import background
 from swerex_c.utils.background import run_blocking
 from tests.support import direct_programs
-from tests.support.modal_fixtures import ModalWorld, modal_world  # noqa: F401
-from tests.support.wait import DEADLINE, until, until_async
+from tests.support.modal_fixtures import ModalWorld, modal_world, world
+from tests.support.wait import DEADLINE, settle, until, until_async, until_dead
 
-
-@pytest.fixture
-def world(modal_world: ModalWorld, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: F811
-    """The server; when a test has ended no sandbox runs there."""
-    modal_world.begin()
-    yield modal_world
-    until(lambda: not modal_world.running())
+__all__ = ["modal_world", "world"]
 
 
 @pytest.fixture(params=["v2", "v1"])
@@ -102,8 +94,8 @@ async def test_input_arrives_in_order_when_requests_are_repeated(world: ModalWor
 
 async def test_connections_that_break_are_made_again(world: ModalWorld, started: ModalDeployment) -> None:
     await started.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    running = asyncio.ensure_future(run(started, "for i in 1 2 3 4 5 6; do echo $i; sleep 0.3; done"))
-    await asyncio.sleep(0.7)
+    running = asyncio.ensure_future(run(started, "for i in 1 2 3 4 5 6; do echo $i | tee $i; sleep 0.3; done"))
+    await until_async((world.directory(started.sandbox.object_id) / "3").exists)
     world.order("break_connections")
     assert await running == "1\n2\n3\n4\n5\n6\n"
     assert await run(started, "echo after") == "after\n"
@@ -141,9 +133,7 @@ async def test_why_a_sandbox_has_ended_is_told(
 ) -> None:
     await started.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
     running = asyncio.ensure_future(run(started, "echo begun >begun; sleep 1000", timeout=DEADLINE))
-    directory = Path(world.order("look")["sandboxes"][started.sandbox.object_id]["directory"])
-    while not (directory / "begun").exists():
-        await asyncio.sleep(0.05)
+    await until_async((world.directory(started.sandbox.object_id) / "begun").exists)
     world.order("end", sandbox=started.sandbox.object_id, status=status, code=3, words=words)
     with pytest.raises(SwerexException):
         await running
@@ -156,11 +146,13 @@ async def test_why_a_sandbox_has_ended_is_told(
 async def test_a_sandbox_whose_machine_is_gone_holds_nobody_up(world: ModalWorld, started: ModalDeployment) -> None:
     """Its worker answers nothing any more; what is asked of it would never end."""
     await started.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-    running = asyncio.ensure_future(run(started, "sleep 1000", timeout=1000))
-    writing = asyncio.ensure_future(started.runtime.execute(Command(command="sleep 1000", shell=True)))
-    await asyncio.sleep(1)
+    running = asyncio.ensure_future(run(started, "echo >running; sleep 1000", timeout=1000))
+    execute = started.runtime.execute(Command(command="echo >executing; sleep 1000", shell=True))
+    executing = asyncio.ensure_future(execute)
+    for name in ("running", "executing"):
+        await until_async((world.directory(started.sandbox.object_id) / name).exists)
     world.order("vanish", sandbox=started.sandbox.object_id)
-    for each in (running, writing):
+    for each in (running, executing):
         with pytest.raises(SwerexException):
             await asyncio.wait_for(each, DEADLINE)
 
@@ -237,8 +229,7 @@ async def test_what_the_sandbox_printed_is_told(
     deployment = make()
     with pytest.raises(SwerexException, match=r"(?s)exit code 3.*stdout:\nsome words\n.*stderr:\nothers\n"):
         await deployment.start()
-        while await deployment.is_alive():
-            await asyncio.sleep(0.1)
+        await until_dead(deployment)
 
 
 # Starting and stopping
@@ -411,9 +402,8 @@ async def test_a_start_is_given_up(
     starting = asyncio.ensure_future(deployment.start())
     try:
         name = "ImageGetOrCreate" if stage == "build" else stage
-        while not world.calls(name):
-            assert not starting.done()
-            await asyncio.sleep(0.02)
+        await until_async(lambda: world.calls(name) or starting.done())
+        assert not starting.done()
         if how == "cancel":
             starting.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -438,8 +428,7 @@ async def test_a_sandbox_that_waits_for_room_is_given_up(
     deployment = make()
     starting = asyncio.ensure_future(deployment.start())
     try:
-        while not world.calls("SandboxGetTaskId"):
-            await asyncio.sleep(0.02)
+        await until_async(lambda: world.calls("SandboxGetTaskId"))
         assert world.running()
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -494,7 +483,7 @@ async def test_a_start_that_is_cancelled_twice_leaves_nothing(
         await asyncio.to_thread(until, lambda: world.calls("SandboxCreateV2"))
         for _ in range(2):
             starting.cancel()
-            await asyncio.sleep(0.1)
+            await settle()
         with pytest.raises(asyncio.CancelledError):
             await starting
         await asyncio.to_thread(until, lambda: len(world.order("look")["sandboxes"]) > count)
@@ -568,7 +557,7 @@ async def test_a_program_that_is_closed_gets_the_end_of_its_input(world: ModalWo
     from swerex_c.providers.modal.backend import ModalBackend
 
     backend = ModalBackend(started.sandbox)
-    directory = Path(world.order("look")["sandboxes"][started.sandbox.object_id]["directory"])
+    directory = world.directory(started.sandbox.object_id)
 
     async def work() -> None:
         async with direct_programs.started(backend, "sh", "-c", "echo >began; cat; echo >ended"):
@@ -584,7 +573,7 @@ async def test_output_that_nobody_reads_stops_the_program(world: ModalWorld, sta
     from swerex_c.providers.modal.backend import ModalBackend
 
     backend = ModalBackend(started.sandbox)
-    directory = Path(world.order("look")["sandboxes"][started.sandbox.object_id]["directory"])
+    directory = world.directory(started.sandbox.object_id)
 
     async def work() -> None:
         async with direct_programs.started(backend, "sh", "-c", "yes & echo $! >pid; wait") as process:
@@ -598,31 +587,3 @@ async def test_output_that_nobody_reads_stops_the_program(world: ModalWorld, sta
 
     await background.run(work())
     run_blocking(backend.close())
-
-
-async def test_starting_and_stopping_leaves_nothing(make: Callable[..., ModalDeployment]) -> None:
-    deployment = make()
-
-    async def once() -> tuple[int, int]:
-        await deployment.start()
-        await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
-        await run(deployment, "echo a")
-        await deployment.stop()
-        return len(os.listdir("/proc/self/fd")), threading.active_count()
-
-    def settled(most: tuple[int, int]) -> bool:
-        gc.collect()
-        return len(os.listdir("/proc/self/fd")) <= most[0] and threading.active_count() <= most[1]
-
-    await asyncio.to_thread(gc.collect)
-    await once()
-    first = await once()
-    for _ in range(5):
-        await once()
-    await asyncio.to_thread(until, lambda: settled(first))
-    left = background.run_blocking(_tasks(), DEADLINE)
-    assert not [it for it in left if "modal" in it]
-
-
-async def _tasks() -> list[str]:
-    return [repr(it) for it in asyncio.all_tasks() if it is not asyncio.current_task()]

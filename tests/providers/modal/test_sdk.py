@@ -6,7 +6,6 @@ import inspect
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,10 @@ modal = pytest.importorskip("modal")
 from swerex_c.deployment.modal import ModalDeployment, _get_modal_user, _ImageBuilder, prune  # noqa: E402
 from swerex_c.exceptions import DeploymentStartupError, SwerexException  # noqa: E402
 from swerex_c.providers.modal import tags as modal_tags  # noqa: E402
-from tests.support.modal_fixtures import ModalWorld, modal_world  # noqa: E402, F401
+from tests.support.modal_fixtures import ModalWorld, modal_world, world  # noqa: E402
 from tests.support.wait import DEADLINE, until  # noqa: E402
+
+__all__ = ["modal_world", "world"]
 
 USED = {
     "App.lookup": ("name", "create_if_missing"),
@@ -121,13 +122,6 @@ def test_signatures_of_the_original() -> None:
 
 
 # Images
-
-
-@pytest.fixture
-def world(modal_world: ModalWorld) -> Iterator[ModalWorld]:  # noqa: F811
-    modal_world.begin()
-    yield modal_world
-    until(lambda: not modal_world.running())
 
 
 def built(world: ModalWorld, image: Any) -> dict[str, Any]:

@@ -18,17 +18,12 @@ from swerex_c.exceptions import DeploymentStartupError, SandboxLostError, Startu
 from swerex_c.runtime.abstract import BashAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.remote import RemoteRuntime
 from swerex_c.utils.free_port import find_free_port
-from tests.support.modal_fixtures import ModalWorld, modal_world  # noqa: F401
-from tests.support.wait import until
+from tests.support.modal_fixtures import ModalWorld, modal_world, world
+from tests.support.wait import until_async, until_dead
+
+__all__ = ["modal_world", "world"]
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def world(modal_world: ModalWorld) -> Any:  # noqa: F811
-    modal_world.begin()
-    yield modal_world
-    until(lambda: not modal_world.running())
 
 
 @pytest.fixture
@@ -169,9 +164,7 @@ async def test_a_sandbox_that_ends_is_told(world: ModalWorld, make: Callable[...
     await deployment.start()
     world.order("end", sandbox=deployment.sandbox.object_id, status="TIMEOUT")
     with pytest.raises(SandboxLostError, match="Container process terminated. .*its time limit was reached"):
-        for _ in range(50):
-            await deployment.is_alive(timeout=5)
-            await asyncio.sleep(0.1)
+        await until_dead(deployment)
 
 
 @pytest.mark.parametrize("stage", ["SandboxCreateV2", "SandboxGetTunnelsV2", "answer"])
@@ -186,9 +179,8 @@ async def test_a_start_is_given_up(world: ModalWorld, make: Callable[..., ModalD
     world.order("fault", name=stage, delay=2)
     starting = asyncio.ensure_future(deployment.start())
     try:
-        while not world.calls("SandboxCreateV2" if stage == "answer" else stage):
-            assert not starting.done()
-            await asyncio.sleep(0.02)
+        await until_async(lambda: world.calls("SandboxCreateV2" if stage == "answer" else stage) or starting.done())
+        assert not starting.done()
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
