@@ -12,7 +12,7 @@ import importlib.util
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ class Target:
         live: whether streams yield output before the command ends.
         fake: whether sandboxes are played on this machine, where a process may leave them.
         patience: timeout of a command.
+        variables: what a process's environment needs for its deployments to be of this kind, besides this process's.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Target:
     live: bool = True
     fake: bool = False
     patience: float = DEADLINE
+    variables: dict[str, str] = field(default_factory=dict)
 
     def new(self) -> str:
         """Return a path of the sandbox at which nothing exists."""
@@ -445,6 +447,7 @@ def _kubernetes(get: Get) -> Iterator[Target]:
             fake=True,
             left=lambda: [name for _, name in server.pods],
             lose=server.delete,
+            variables={"KUBECONFIG": server.kubeconfig},
         )
 
 
@@ -509,13 +512,23 @@ def _fargate(get: Get) -> Iterator[Target]:
 
 @_engine("ray")
 def _ray(get: Get) -> Iterator[Target]:
+    yield from _actor(get, "ray")
+
+
+@_kind("ray-calls", pytest.mark.needs(name="ray"), deployment=False)
+def _ray_calls(get: Get) -> Iterator[Target]:
+    """Through calls of the actor, as where no direct connection passes."""
+    yield from _actor(get, "ray-calls", connection="ray")
+
+
+def _actor(get: Get, name: str, **fields: Any) -> Iterator[Target]:
     _need("ray", "ray")
     from swerex_c import RayDeployment
     from tests.support.ray_cluster import actors
 
-    get("nodes")
-    fields = {"num_cpus": 0.1, "startup_timeout": DEADLINE}
-    yield from _started("ray", lambda: RayDeployment(**fields), _directory(get), left=actors)
+    variables = {"RAY_ADDRESS": get("nodes").address}
+    fields = {"num_cpus": 0.1, "startup_timeout": DEADLINE, **fields}
+    yield from _started(name, lambda: RayDeployment(**fields), _directory(get), left=actors, variables=variables)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
