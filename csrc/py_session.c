@@ -299,12 +299,12 @@ static PyObject *session_facts(PyObject *object, PyObject *unused)
     swx_session_state facts = swx_session_look(self->at->session);
     int pid = (int)swx_session_pid(self->at->session);
     swx_py_place_leave(self->at, thread);
-    return Py_BuildValue("{sOsOsOsOsOsOsisLsKsKsKsi}", "kernel_proof", facts.kernel_proof ? Py_True : Py_False, "idle",
+    return Py_BuildValue("{sOsOsOsOsOsOsLsKsKsKsi}", "kernel_proof", facts.kernel_proof ? Py_True : Py_False, "idle",
                          facts.idle ? Py_True : Py_False, "dead", facts.dead ? Py_True : Py_False, "closed",
                          facts.closed ? Py_True : Py_False, "doubtful", facts.doubtful ? Py_True : Py_False, "hides",
-                         facts.hides ? Py_True : Py_False, "wait_status", facts.wait_status, "commenced",
-                         (long long)facts.commenced, "commands", (unsigned long long)facts.commands, "questions",
-                         (unsigned long long)facts.questions, "late", (unsigned long long)facts.late, "pid", pid);
+                         facts.hides ? Py_True : Py_False, "commenced", (long long)facts.commenced, "commands",
+                         (unsigned long long)facts.commands, "questions", (unsigned long long)facts.questions, "late",
+                         (unsigned long long)facts.late, "pid", pid);
 }
 
 static swx_status start(place *at, const swx_session_config *config, swx_error *err)

@@ -47,7 +47,6 @@ class _Facts(TypedDict):
     closed: bool
     doubtful: bool  # behind a carrier: the shell has read the command that runs, and its end was not heard
     hides: bool  # what runs may have hidden the prompts, and has the shell itself read nothing
-    wait_status: int  # as waitpid gives it, when dead; -1: someone else has collected it
     commands: int
     commenced: int  # when the last command was typed: nanoseconds of the monotonic clock
     questions: int  # how often the shell had to be asked anew where it is

@@ -15,7 +15,7 @@ from swerex_c.exceptions import PodStartupError
 from swerex_c.providers.kubernetes import readiness
 from tests.support.kubernetes_fixtures import deployment, server
 from tests.support.kubernetes_server import ApiServer, Pod
-from tests.support.wait import DEADLINE
+from tests.support.wait import DEADLINE, until_async
 
 __all__ = ["server"]
 
