@@ -11,7 +11,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import textwrap
 import time
@@ -113,10 +112,7 @@ def _package() -> Iterator[Finding]:
 
 def _python() -> Iterator[Finding]:
     version = f"{platform.python_implementation()} {platform.python_version()}"
-    free = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
-    gil: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
-    kind = "free-threaded" + (", but with the GIL on" if gil() else "") if free else "with the GIL"
-    yield Finding("python", version, sys.version_info[:2] >= (3, 11), note=f"{kind}, {sys.executable}", needed=True)
+    yield Finding("python", version, sys.version_info[:2] >= (3, 11), note=sys.executable, needed=True)
 
 
 def _core() -> Iterator[Finding]:
@@ -129,9 +125,7 @@ def _core() -> Iterator[Finding]:
     runs = os.access(Path(core.__file__).with_name("_supervisor"), os.X_OK)
     note = "Commands end when their program is killed" if runs else "Commands may outlive a program that is killed"
     yield Finding("supervisor", "executable" if runs else "missing", runs, note)
-    version = getattr(core, "msgpack_version", None)
-    if version is not None:
-        yield Finding("msgpack-c", str(version() if callable(version) else version))
+    yield Finding("msgpack-c", core.msgpack_version)
 
 
 def _kernel() -> Iterator[Finding]:
@@ -168,8 +162,7 @@ def _limits() -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     note = f"can be raised to {_limit(hard)}" if soft != hard else ""
     yield Finding("open files", f"at most {_limit(soft)}", soft == resource.RLIM_INFINITY or soft >= 1024, note)
-    if hasattr(resource, "RLIMIT_NPROC"):
-        yield Finding("processes", f"at most {_limit(resource.getrlimit(resource.RLIMIT_NPROC)[0])}")
+    yield Finding("processes", f"at most {_limit(resource.getrlimit(resource.RLIMIT_NPROC)[0])}")
 
 
 _CLIENTS = (
