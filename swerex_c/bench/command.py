@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -112,7 +111,6 @@ def run(
     Raises:
         InvalidInputError: if a row does not exist, the peers cannot be had, or the file cannot be written.
     """
-    begin = _process_began()
     if unknown := [name for name in only if name not in rows.KEYS]:
         raise InvalidInputError(f"There is no row {unknown[0]}, but {', '.join(rows.KEYS)}")
     try:
@@ -125,9 +123,8 @@ def run(
     if python is None and peers:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         python = with_status(lambda show: peers_python(cache / "swerex-c" / "peers", show))
-        begin = time.perf_counter()
     config, name = target or (None, "")
-    setting = Setting(contenders(python, config), seconds, seed=seed, begin=begin)
+    setting = Setting(contenders(python, config), seconds, seed=seed)
     setting.rounds = 5 if seconds >= 30 else 3 if seconds >= 10 else 1
     chosen = rows.select(
         {it.name for it in setting.contenders}, lambda row: not row.full and (not only or row.key in only)
@@ -146,13 +143,6 @@ def run(
         print("swerex-c: an answer was wrong, or an engine of this package failed: see above", file=sys.stderr)
         return 1
     return 0
-
-
-def _process_began() -> float:
-    """Return the start of this process by `time.perf_counter`, so that the budget includes imports."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    return time.perf_counter() - age
 
 
 def with_status(work: Callable[[Callable[[str], None]], T]) -> T:

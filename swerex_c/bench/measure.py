@@ -194,8 +194,6 @@ class Setting:
     """True to take one sample of each turn, whatever time that takes."""
 
     seed: int = 1
-    begin: float | None = None
-    """Start of the budget by `time.perf_counter`; None means the start of the run."""
 
 
 @dataclass
@@ -298,7 +296,7 @@ class Run:
         self.contenders = {contender.name: contender for contender in setting.contenders}
         self.workers: dict[str, Worker] = {}
         self.restarted: set[str] = set()
-        self.begin = time.perf_counter() if setting.begin is None else setting.begin
+        self.begin = time.perf_counter()
 
     def left(self) -> float:
         """Return the seconds of the budget that are left."""
