@@ -28,7 +28,7 @@ static const int64_t START_WORK = 20 * MS;     /* of the shell's own, for the sa
 void swx_completion_apply_modes(swx_session *s)
 {
     if (!s->readline_seen) { /* else readline's, which takes them back itself */
-        s->processed = swx_pty_apply_modes(&s->pty, s->hints & SWX_HINT_STTY, s->attached) || s->processed;
+        s->processed = swx_pty_apply_modes(&s->pty, s->hints & SWX_HINT_STTY) || s->processed;
     }
 }
 

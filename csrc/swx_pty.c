@@ -257,7 +257,7 @@ static bool quotes_newlines(void)
     return right;
 }
 
-bool swx_pty_apply_modes(swx_pty *pty, bool keep, bool attached)
+bool swx_pty_apply_modes(swx_pty *pty, bool keep)
 {
     struct termios now;
     if (pty->carrier || tcgetattr(pty->master, &now) != 0) {
@@ -275,26 +275,19 @@ bool swx_pty_apply_modes(swx_pty *pty, bool keep, bool attached)
         pty->plain = typing_modes(pty, ours);
         pty->baseline = same_modes(&pty->plain, &ours) || quotes_newlines() ? ours : pty->plain;
     }
-    /* a person's are looked at before the next command */
-    const struct termios *wanted = attached ? &pty->baseline : &pty->plain;
-    if (!same_modes(&now, wanted)) {
-        tcsetattr(pty->master, TCSANOW, wanted);
+    if (!same_modes(&now, &pty->plain)) {
+        tcsetattr(pty->master, TCSANOW, &pty->plain);
     }
-    pty->typing = !attached;
+    pty->typing = true;
     return processed;
 }
 
-bool swx_pty_hide(swx_pty *pty, bool attached)
+bool swx_pty_hide(swx_pty *pty)
 {
     if (pty->carrier) {
         return false;
     }
-    pty->shown = pty->baseline;
-    if (attached && tcgetattr(pty->master, &pty->shown) == 0) {
-        pty->shown.c_lflag = (pty->shown.c_lflag & ~(tcflag_t)EXTPROC) | ICANON;
-        pty->shown.c_cc[VEOF] = pty->shown.c_cc[VEOF] ? pty->shown.c_cc[VEOF] : pty->plain.c_cc[VEOF];
-    }
-    bool differ = !same_modes(&pty->shown, &pty->plain) && (!attached || quotes_newlines());
+    bool differ = !same_modes(&pty->baseline, &pty->plain);
     if (differ && !pty->typing) {
         tcsetattr(pty->master, TCSANOW, &pty->plain);
     }
@@ -305,7 +298,7 @@ bool swx_pty_hide(swx_pty *pty, bool attached)
 void swx_pty_show(swx_pty *pty)
 {
     swx_pty_input_consumed(pty); /* what was typed has arrived then, in the modes of now */
-    tcsetattr(pty->master, TCSANOW, &pty->shown);
+    tcsetattr(pty->master, TCSANOW, &pty->baseline);
     pty->typing = false;
 }
 

@@ -27,7 +27,6 @@ typedef struct {
     bool carrier;            /* the program behind it carries another terminal */
     struct termios baseline; /* the modes that commands start with */
     struct termios plain;    /* the same, less what would show or change what is typed */
-    struct termios shown;    /* those of the next command */
     bool typing;             /* the terminal has the plain ones, and commands start with others */
     struct termios cooked;   /* the modes from before swx_pty_set_raw */
 } swx_pty;
@@ -51,22 +50,20 @@ swx_status swx_pty_unpark(swx_pty *pty, swx_error *err);
 /* To be called when a command has ended, before anything is typed.  `keep` makes the terminal's modes the new baseline
  * (the user asked with stty), else what the command has left is forgotten (a program died without restoring them).  The
  * terminal gets the plain modes, in which nothing that is typed is shown: an echo has no place among the output,
- * because the kernel wakes the reader of a line before it has written the line's echo.  With a person attached it gets
- * the baseline. Returns whether output is post-processed now ("\n" arrives as "\r\n").  Of a carrier: nothing is done,
- * false. */
-bool swx_pty_apply_modes(swx_pty *pty, bool keep, bool attached);
+ * because the kernel wakes the reader of a line before it has written the line's echo.  Returns whether output is
+ * post-processed now ("\n" arrives as "\r\n").  Of a carrier: nothing is done, false. */
+bool swx_pty_apply_modes(swx_pty *pty, bool keep);
 
 /* Before a command is typed.  False: as any line.  True: the terminal has the plain modes, and the command is to get
- * others (the baseline; with a person attached those that the terminal has).  Its last line ends with
- * SWX_QUOTED_NEWLINE then, which the kernel keeps from the reader; after swx_pty_show, an end of input (the key in
- * shown.c_cc[VEOF]), which no mode echoes, passes it on. So the command finds its modes, and nobody a trace of what was
- * typed.  Costs no system call unless the modes differ. */
-bool swx_pty_hide(swx_pty *pty, bool attached);
+ * the baseline.  Its last line ends with SWX_QUOTED_NEWLINE then, which the kernel keeps from the reader; after
+ * swx_pty_show, an end of input (the key in baseline.c_cc[VEOF]), which no mode echoes, passes it on. So the command
+ * finds its modes, and nobody a trace of what was typed.  Costs no system call unless the modes differ. */
+bool swx_pty_hide(swx_pty *pty);
 void swx_pty_show(swx_pty *pty);
 #define SWX_QUOTED_NEWLINE "\026\n"
 
 /* Raw: every byte that is typed arrives as it is, in lines of any length.  Not raw: as it was before
- * (that is the baseline, but for an attached person's echo).  Not to be asked of a carrier. */
+ * (that is the baseline).  Not to be asked of a carrier. */
 void swx_pty_set_raw(swx_pty *pty, bool raw);
 
 /* Sends a signal (SIGINT, SIGQUIT or SIGTSTP) to the foreground process group as the terminal itself would, without

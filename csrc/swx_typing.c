@@ -98,7 +98,7 @@ bool swx_session_type_end(swx_session *s)
         swx_pty_show(&s->pty);
     }
     if (end) {
-        typed = typed && swx_session_type_bytes(s, &s->pty.shown.c_cc[VEOF], 1) &&
+        typed = typed && swx_session_type_bytes(s, &s->pty.baseline.c_cc[VEOF], 1) &&
                 swx_session_type_bytes(s, end + 1, s->tail.size - line - 1);
     }
     s->hidden = s->raw = false;
@@ -210,7 +210,7 @@ static size_t last_line(const uint8_t *text, size_t size)
 static bool type_command(swx_session *s, const swx_op *op, bool at_prompt)
 {
     size_t part = op->typed_size;
-    s->hidden = at_prompt && part && swx_pty_hide(&s->pty, s->attached);
+    s->hidden = at_prompt && part && swx_pty_hide(&s->pty);
     s->raw = at_prompt && op->raw && part > RAW_TAIL;
     if (s->raw) {
         part -= RAW_TAIL;

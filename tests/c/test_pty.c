@@ -171,15 +171,15 @@ static void test_modes(void)
 {
     swx_pty pty = open_pty();
     CHECK(swx_pty_is_canonical(&pty));
-    CHECK(!swx_pty_apply_modes(&pty, false, false));
+    CHECK(!swx_pty_apply_modes(&pty, false));
     change(&pty, ICANON | ISIG, false, OPOST | ONLCR);
     CHECK(!swx_pty_is_canonical(&pty));
-    CHECK(swx_pty_apply_modes(&pty, false, false)); /* a program that died in raw mode */
+    CHECK(swx_pty_apply_modes(&pty, false)); /* a program that died in raw mode */
     CHECK(swx_pty_is_canonical(&pty) && !(modes_of(&pty).c_oflag & OPOST) && (modes_of(&pty).c_lflag & ISIG));
-    CHECK(!swx_pty_apply_modes(&pty, false, false));
+    CHECK(!swx_pty_apply_modes(&pty, false));
     change(&pty, ECHO, true, 0);
-    CHECK(!swx_pty_apply_modes(&pty, false, false) && !(modes_of(&pty).c_lflag & ECHO));
-    CHECK(!swx_pty_hide(&pty, false));
+    CHECK(!swx_pty_apply_modes(&pty, false) && !(modes_of(&pty).c_lflag & ECHO));
+    CHECK(!swx_pty_hide(&pty));
     change(&pty, ECHO, true, OPOST);
     struct termios wanted = modes_of(&pty);
     wanted.c_iflag = (wanted.c_iflag | IGNCR | INLCR | ISTRIP | IXOFF) & ~(tcflag_t)ICRNL;
@@ -187,21 +187,21 @@ static void test_modes(void)
     wanted.c_cc[VINTR] = 'a';
     wanted.c_cc[VERASE] = 'b';
     CHECK(tcsetattr(pty.slave, TCSANOW, &wanted) == 0);
-    CHECK(swx_pty_apply_modes(&pty, true, false)); /* stty: the user's modes are kept; ours, and the keys, come back */
+    CHECK(swx_pty_apply_modes(&pty, true)); /* stty: the user's modes are kept; ours, and the keys, come back */
     for (int round = 0; round < 2; round++) {
         struct termios got = modes_of(&pty);
         CHECK(!(got.c_lflag & ECHO) && (got.c_iflag & IXOFF) && got.c_cc[VINTR] == 3);
         CHECK((got.c_lflag & ICANON) && (got.c_lflag & ISIG) && !(got.c_oflag & OPOST));
         CHECK((got.c_iflag & ICRNL) && !(got.c_iflag & (IGNCR | INLCR | ISTRIP)));
-        CHECK(!swx_pty_apply_modes(&pty, true, false)); /* nobody has asked for the plain modes */
-        CHECK(swx_pty_hide(&pty, false));
+        CHECK(!swx_pty_apply_modes(&pty, true)); /* nobody has asked for the plain modes */
+        CHECK(swx_pty_hide(&pty));
         swx_pty_show(&pty);
         CHECK((modes_of(&pty).c_lflag & ECHO) && (modes_of(&pty).c_iflag & IXOFF)); /* the user's own */
         change(&pty, ECHO | ICANON, false, 0);
-        CHECK(!swx_pty_apply_modes(&pty, false, false));
+        CHECK(!swx_pty_apply_modes(&pty, false));
     }
     swx_pty_close(&pty);
-    CHECK(!swx_pty_apply_modes(&pty, true, false) && !swx_pty_is_canonical(&pty) && swx_pty_foreground(&pty) == -1);
+    CHECK(!swx_pty_apply_modes(&pty, true) && !swx_pty_is_canonical(&pty) && swx_pty_foreground(&pty) == -1);
 }
 
 /* A line that is typed to a terminal with echo, of every length that it takes: whole, at once, in its modes, and not
@@ -210,18 +210,18 @@ static void test_hidden_line(void)
 {
     static char line[4096], got[4096];
     swx_pty pty = open_pty();
-    CHECK(!swx_pty_hide(&pty, false)); /* nothing would be shown */
+    CHECK(!swx_pty_hide(&pty)); /* nothing would be shown */
     change(&pty, ECHO | ECHONL, true, 0);
-    CHECK(!swx_pty_apply_modes(&pty, true, false));
+    CHECK(!swx_pty_apply_modes(&pty, true));
     memset(line, 'x', sizeof(line));
     for (size_t size = 0; size < 4095; size += size < 1030 || size > 4060 ? 1 : 29) {
-        CHECK(swx_pty_hide(&pty, false));
+        CHECK(swx_pty_hide(&pty));
         CHECK(write(pty.master, line, size) == (ssize_t)size);
         type(&pty, SWX_QUOTED_NEWLINE);
         CHECK(swx_pty_input_consumed(&pty)); /* nobody can read it yet */
         swx_pty_show(&pty);
         CHECK((modes_of(&pty).c_lflag & (ECHO | ECHONL)) == (ECHO | ECHONL) && swx_pty_input_consumed(&pty));
-        CHECK(write(pty.master, &pty.shown.c_cc[VEOF], 1) == 1);
+        CHECK(write(pty.master, &pty.baseline.c_cc[VEOF], 1) == 1);
         CHECK(!swx_pty_input_consumed(&pty));
         size_t taken = 0;
         while (taken <= size) { /* as bash reads */
@@ -234,7 +234,7 @@ static void test_hidden_line(void)
         type(&pty, "answer\n");
         expect(pty.slave, "answer\n");
         expect(pty.master, "answer\n"); /* what is typed to a program is echoed */
-        CHECK(!swx_pty_apply_modes(&pty, false, false) && !(modes_of(&pty).c_lflag & ECHO));
+        CHECK(!swx_pty_apply_modes(&pty, false) && !(modes_of(&pty).c_lflag & ECHO));
     }
     swx_pty_close(&pty);
 }
@@ -253,7 +253,7 @@ static void test_raw(void)
     CHECK(read(pty.slave, got, 256) == 256 && memcmp(got, bytes, 256) == 0 && swx_pty_input_consumed(&pty));
     CHECK(read(pty.master, got, 256) == -1 && errno == EAGAIN); /* no echo */
     swx_pty_set_raw(&pty, false);
-    CHECK(swx_pty_is_canonical(&pty) && !swx_pty_apply_modes(&pty, false, false));
+    CHECK(swx_pty_is_canonical(&pty) && !swx_pty_apply_modes(&pty, false));
     type(&pty, "line\r");
     expect(pty.slave, "line\n");
     swx_pty_close(&pty);
@@ -285,7 +285,7 @@ static void test_carrier(void)
     change(&pty, ICANON | ECHO, true, OPOST | ONLCR);
     CHECK(tcgetattr(pty.slave, &before) == 0);
     CHECK(swx_pty_is_canonical(&pty) && swx_pty_foreground(&pty) == -1);
-    CHECK(!swx_pty_apply_modes(&pty, false, false) && !swx_pty_apply_modes(&pty, true, false));
+    CHECK(!swx_pty_apply_modes(&pty, false) && !swx_pty_apply_modes(&pty, true));
     CHECK(tcgetattr(pty.slave, &after) == 0 && before.c_lflag == after.c_lflag && before.c_oflag == after.c_oflag);
     change(&pty, ICANON, false, 0);
     CHECK(swx_pty_is_canonical(&pty));
