@@ -10,6 +10,7 @@ import shlex
 import shutil
 import signal
 import stat
+import subprocess
 import sys
 import termios
 import threading
@@ -315,22 +316,28 @@ def _interactive_bash(script: bytes) -> list[str]:
 
 async def _run_on_terminal(argv: list[str], variables: dict[str, str], directory: str | None = None) -> int:
     """Run a program on this terminal, whose modes are restored afterwards, and return its exit code."""
+    from swerex_c.utils.threads import in_thread
+
     modes = termios.tcgetattr(0)
-    process = await asyncio.create_subprocess_exec(*argv, env=variables, cwd=directory)
+    process = subprocess.Popen(argv, env=variables, cwd=directory)
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a bash that was killed has left the terminal to its own group
     try:
-        code = await process.wait()
+        code = await in_thread(process.wait)
     finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGHUP)  # bash passes it on to its jobs
-            try:
-                await asyncio.wait_for(process.wait(), _HANG_UP_SECONDS)
-            except TimeoutError:
-                process.kill()
-                await process.wait()
+        _hang_up(process)
         with contextlib.suppress(termios.error):  # the terminal is gone
             termios.tcsetattr(0, termios.TCSADRAIN, modes)
     return code if code >= 0 else 128 - code
+
+
+def _hang_up(process: subprocess.Popen[bytes]) -> None:
+    """End a shell with its jobs, to which bash passes the signal on."""
+    deadline = time.monotonic() + _HANG_UP_SECONDS
+    while process.poll() is None:
+        # Again and again: one that comes right before bash waits for a key is handled after the next key.
+        process.send_signal(signal.SIGHUP if time.monotonic() < deadline else signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.1)
 
 
 def print_piece(text: str) -> None:
