@@ -6,7 +6,6 @@ import json
 import pickle
 from typing import Any
 
-import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,11 +22,12 @@ from swerex_c.exceptions import (
     UploadError,
 )
 from swerex_c.remote.wire.exceptions import from_wire, to_wire
+from swerex_c.remote.wire.protocol import decode_payload, encode
 from tests.support.original import original_python, python_json
 
 FORMATS = {
     "json": lambda wire: json.loads(json.dumps(wire)),
-    "msgpack": lambda wire: msgpack.unpackb(msgpack.packb(wire)),
+    "frames": lambda wire: decode_payload(encode(wire)),
 }
 
 
@@ -179,8 +179,10 @@ PATHS = st.sampled_from(
     + [f"builtins.{n}" for n in ("SyntaxError", "ImportError", "BlockingIOError", "UnicodeTranslateError")]
     + [f"swerex.exceptions.{n}" for n in exceptions.__all__]
 )
-FIELDS = "class errno strerror filename filename2 args encoding object start end reason output signal"
-DETAIL = st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS.split(), JSON))
+ARGUMENT = st.none() | st.integers(-2, 9) | st.text(max_size=9) | st.sampled_from([["YWJj"], ["!"], [5], [], 1 << 70])
+DETAIL = st.fixed_dictionaries(
+    {}, optional={"args": st.lists(ARGUMENT, max_size=6) | JSON} | dict.fromkeys(("class", "errno", "output"), JSON)
+)
 
 
 @given(
@@ -201,7 +203,7 @@ def test_what_goes_out_is_always_plain() -> None:
     odd = SwerexException("odd")
     odd.extra_info = {1: object(), "deep": [[[[[[[[[[[1]]]]]]]]]]], "big": 1 << 70, b"k": {2: (3, {4})}}  # type: ignore[attr-defined]
     wire = to_wire(odd)
-    assert FORMATS["json"](wire) == wire and FORMATS["msgpack"](wire) == wire
+    assert FORMATS["json"](wire) == wire and FORMATS["frames"](wire) == wire
 
 
 READ = """if True:

@@ -17,7 +17,7 @@ import pytest
 
 from swerex_c.exceptions import ProtocolError, SwerexException, UploadError
 from swerex_c.remote.client.calls import ClientChannel
-from swerex_c.remote.wire.protocol import CREDIT, DATA, DOWN, END, ERROR, GOODBYE, PIECE, RESULT, UP
+from swerex_c.remote.wire.protocol import CREDIT, DATA, DOWN, END, ERROR, GOODBYE, PIECE, RESULT, UP, WINDOW
 from tests.support.frames_tools import (
     Served,
     channel_to,
@@ -458,7 +458,7 @@ async def test_credit_is_for_what_was_taken(served: Served, tmp_path: Path) -> N
         peer.send(request(1, "upload", {"target_path": str(tmp_path / "new")}))
         data = b'{"kind": "file", "name": "x", "mode": 420}\n' + bytes(1_200_000)
         peer.send(*[[DATA, 1, UP, at, data[at : at + PIECE]] for at in range(0, len(data), PIECE)])
-        assert await peer.frames(CREDIT, 1) == [CREDIT, 1, UP, 4 * PIECE]
+        assert await peer.frames(CREDIT, 1) == [CREDIT, 1, UP, (WINDOW // 4 // PIECE + 1) * PIECE]
         peer.send([END, 1, UP, len(data)])
         assert (await peer.answer(1))[0] == RESULT
     assert (tmp_path / "new").stat().st_size == 1_200_000

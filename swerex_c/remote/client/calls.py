@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import math
 import os
 from collections.abc import AsyncGenerator, Awaitable
@@ -92,8 +93,8 @@ class _Call:
     up: Sender | None = None
     down: Receiver | None = None
     answer: Receiver | None = None
-    long: bytearray = field(default_factory=bytearray)
-    """What came of a response that is sent as a stream."""
+    long: io.BytesIO = field(default_factory=io.BytesIO)
+    """What came of `answer`. It is not copied when it is complete."""
 
     @property
     def lanes(self) -> list[Sender | Receiver]:
@@ -515,9 +516,9 @@ class ClientChannel:
             if self._outage_began is not None:
                 self._recovered()
             if payload.__class__ is int:
-                if payload != len(call.long):
+                if call.answer is None or payload != call.answer.received:
                     raise ProtocolError("A response does not have its announced size")
-                payload = decode_payload(call.long)
+                payload = decode_payload(call.long.getvalue())
             if kind == ERROR:
                 self._settle(call, from_wire(payload))
             elif payload.__class__ is dict:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import io
 import logging
 import time
 from collections import deque
@@ -179,19 +180,18 @@ class ServerCall(Request):
 
     async def _after_payload(self, up: Receiver, size: int) -> BaseModel | dict[str, Any]:
         """Receive the payload of `size` bytes, then execute the request."""
-        data = bytearray()
-        while len(data) < size:
+        data = io.BytesIO()
+        while up.received < size and up.total is None:
             await up.news()
-            if up.received == len(data):
-                break  # at the end of the stream
             up.drain(data)
+        up.drain(data)
         self.up = None
-        if len(data) != size:
+        if up.received != size:
             raise InvalidInputError("The request does not have its announced size")
         if self.method == "upload":
             raise InvalidInputError("The path is too long")
         try:
-            self.payload = decode_payload(data)
+            self.payload = decode_payload(data.getvalue())
         except _core.FrameError as error:
             raise InvalidInputError(f"The request cannot be read: {error}") from None
         return await self._work()  # type: ignore[no-any-return]

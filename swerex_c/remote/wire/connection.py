@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +30,17 @@ _DATA_HEADER = struct.Struct(">IBBBQBBQBI")
 """Frame length, and start of the msgpack array [DATA, exchange, lane, offset, bytes], with uint 64 and bin 32."""
 
 
-class FrameConnection(asyncio.Protocol):
+class _Buffer(threading.local):
+    """Receive buffer of a thread. Its connections share it, because received data is decoded before the next read."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(_READ))
+
+
+_buffer = _Buffer()
+
+
+class FrameConnection(asyncio.BufferedProtocol):
     """Connection that sends and receives frames.
 
     A subclass adds `handlers`, by kind of frame, and overrides `lost`; and `head_received` if an HTTP head comes before
@@ -62,9 +73,17 @@ class FrameConnection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
         self._loop = asyncio.get_running_loop()
+        self._buffer = _buffer.view
         transport.set_write_buffer_limits(high=_HIGH_WATER)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(self._buffer[:nbytes])
+
+    def data_received(self, data: bytes | memoryview) -> None:
+        """Decode and handle received bytes. `data` is not used after the call."""
         if self.closing:
             return  # TLS still delivers buffered data
         self.heard = True
@@ -77,7 +96,7 @@ class FrameConnection(asyncio.Protocol):
         else:
             self.handle(frames)
 
-    def _read_head(self, data: bytes) -> bytes:
+    def _read_head(self, data: bytes | memoryview) -> bytes:
         """Collect the head, pass it on when it is complete, and return what came behind it."""
         assert self._head is not None and self._head_start is not None
         self._head += data
@@ -232,14 +251,14 @@ class FdTransport:
 
     def _readable(self) -> None:
         try:
-            data = os.read(self._read_fd, _READ)
+            size = os.readv(self._read_fd, [self._protocol.get_buffer(-1)])
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._lost(error)
             return
-        if data:
-            self._protocol.data_received(data)
+        if size:
+            self._protocol.buffer_updated(size)
         else:
             self._lost(None)
 

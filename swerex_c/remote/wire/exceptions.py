@@ -43,9 +43,6 @@ _ATTRIBUTES: dict[str, tuple[type, ...]] = {
 }
 """Attributes of this package's exceptions to send and set, with their allowed types."""
 
-_OTHERS = (Warning, StopIteration, StopAsyncIteration, BaseExceptionGroup, UnicodeTranslateError)
-"""Exceptions of Python that report no failure, or have more than a message."""
-
 _ORIGINAL = {
     "BashIncorrectSyntaxError",
     "CommandTimeoutError",
@@ -65,14 +62,11 @@ _ORIGINAL = {
 _BUILTINS: dict[str, type[Exception]] = {
     name: kind
     for name, kind in vars(builtins).items()
-    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _OTHERS)
+    if isinstance(kind, type)
+    and issubclass(kind, Exception)
+    and not issubclass(kind, Warning | StopIteration | StopAsyncIteration | ExceptionGroup | UnicodeTranslateError)
 }
-"""Exceptions of Python that can be made from a message."""
-
-_UNICODE: dict[str, type[UnicodeDecodeError] | type[UnicodeEncodeError]] = {
-    "UnicodeDecodeError": UnicodeDecodeError,
-    "UnicodeEncodeError": UnicodeEncodeError,
-}
+"""Exceptions of Python that report a failure, and can be made from scalars and bytes."""
 
 
 # Encoding
@@ -129,36 +123,21 @@ def _details(error: BaseException) -> dict[str, Any]:
             value = getattr(error, name, None)
             if value is not None and isinstance(value, types):
                 details[name] = value
-    if isinstance(error, OSError) and isinstance(error.errno, int) and isinstance(error.strerror, str):
-        details |= {"errno": error.errno, "strerror": error.strerror}
-        for name in ("filename", "filename2"):
-            if (value := _file(getattr(error, name))) is not None:
-                details[name] = value
-    elif isinstance(error, UnicodeDecodeError | UnicodeEncodeError):
-        details |= _unicode_details(error)
-    elif _BUILTINS.get(kind.__name__) is kind and error.args and all(_is_scalar(value) for value in error.args):
-        details["args"] = list(error.args)
+    if _OURS.get(kind.__name__) is kind or _BUILTINS.get(kind.__name__) is kind:
+        arguments = _arguments(error)
+        if arguments != (_text(error),) and all(_is_scalar(value) or isinstance(value, bytes) for value in arguments):
+            details["args"] = [[base64.b64encode(v).decode()] if isinstance(v, bytes) else v for v in arguments]
     return details
 
 
-def _file(name: Any) -> Any:
-    """Return a file name in encodable form: bytes become base64 in a list, to distinguish them from text."""
-    if isinstance(name, bytes):
-        return [base64.b64encode(name).decode()]
-    return name if _is_scalar(name) else None
-
-
-def _unicode_details(error: UnicodeDecodeError | UnicodeEncodeError) -> dict[str, Any]:
-    whole, start, end, reason = error.object, error.start, error.end, error.reason
-    if len(whole) > _MOST_OBJECT:
-        begin = max(0, start - _AROUND)
-        end = min(end, start + _AROUND)
-        reason += f" (position {start} of {len(whole)}; only what is around it was sent)"
-        whole = whole[begin : end + _AROUND]
-        start, end = start - begin, end - begin
-    data = whole if isinstance(whole, bytes) else whole.encode("utf-8", "surrogatepass")
-    object_ = base64.b64encode(data).decode()
-    return {"encoding": error.encoding, "object": object_, "start": start, "end": end, "reason": reason}
+def _arguments(error: BaseException) -> tuple[Any, ...]:
+    """Return what the exception can be constructed from; the object of a Unicode error is cut around its place."""
+    if not isinstance(error, UnicodeDecodeError | UnicodeEncodeError) or len(error.object) <= _MOST_OBJECT:
+        arguments: tuple[Any, ...] = error.__reduce__()[1]  # type: ignore[assignment]
+        return arguments  # unlike `args`, those of an OSError include the file names
+    begin, end = max(0, error.start - _AROUND), min(error.end, error.start + _AROUND)
+    reason = f"{error.reason} (position {error.start} of {len(error.object)}; only what is around it was sent)"
+    return error.encoding, error.object[begin : end + _AROUND], error.start - begin, end - begin, reason
 
 
 def _is_scalar(value: Any) -> bool:
@@ -212,28 +191,17 @@ def _string(value: Any) -> str:
 
 def _make(class_path: str, message: str, details: dict[str, Any]) -> Exception:
     module, _, name = class_path.rpartition(".")
+    kind: type[Exception] | None = None
     if module in ("swerex.exceptions", "swerex_c.exceptions"):
         exact = details.get("class")
         kind = _OURS.get(exact if isinstance(exact, str) else name) or _OURS.get(name)
-        if kind is not None:
-            return _own(kind, message, details)
     elif module == "builtins":
-        if name in _UNICODE:
-            return _unicode(_UNICODE[name], details) or _unknown(class_path, message)
-        if (builtin := _BUILTINS.get(name)) is not None:
-            return _with_errno(builtin, message, details) or _builtin(builtin, message, details)
-    return _unknown(class_path, message)
-
-
-def _unknown(class_path: str, message: str) -> SwerexException:
-    name = class_path.rpartition(".")[2] if class_path.startswith("builtins.") else class_path
-    return SwerexException(f"{name}: {message}" if name else message)
-
-
-def _own(kind: type[SwerexException], message: str, details: dict[str, Any]) -> SwerexException:
-    error: SwerexException | None = _with_errno(kind, message, details)
+        kind = _BUILTINS.get(name)
+    error = None if kind is None else _from_arguments(kind, details.get("args"), message) or _from_text(kind, message)
     if error is None:
-        error = kind(message)
+        name = name if module == "builtins" else class_path
+        error = SwerexException(f"{name}: {message}" if name else message)
+    elif isinstance(error, SwerexException):
         for name, types in _ATTRIBUTES.items():
             value = details.get(name)
             if hasattr(error, name) and isinstance(value, types) and not isinstance(value, bool):
@@ -241,65 +209,25 @@ def _own(kind: type[SwerexException], message: str, details: dict[str, Any]) -> 
     return error
 
 
-def _with_errno(kind: type[Any], message: str, details: dict[str, Any]) -> Any:
-    """Return an OSError created from its fields, or None if its class or message differs from those sent."""
-    number, text = details.get("errno"), details.get("strerror")
-    if (
-        not issubclass(kind, OSError)
-        or not isinstance(number, int)
-        or isinstance(number, bool)
-        or not isinstance(text, str)
-    ):
+def _from_arguments(kind: type[Exception], sent: Any, message: str) -> Exception | None:
+    """Return the exception with the arguments that were sent, or None if its class or text would differ."""
+    if not isinstance(sent, list) or len(sent) > 16:
         return None
-    names = [_unfile(details.get(key)) for key in ("filename", "filename2")]
-    arguments: list[Any] = [number, text]
-    if names[0] is not None:
-        arguments.append(names[0])
-        if names[1] is not None:
-            arguments += [None, names[1]]
     try:
+        arguments: list[Any] = [base64.b64decode(v[0], validate=True) if isinstance(v, list) else v for v in sent]
+        if issubclass(kind, UnicodeDecodeError | UnicodeEncodeError) and not (
+            0 <= arguments[2] < arguments[3] <= len(arguments[1])  # Python does not check this
+        ):
+            return None
         error = kind(*arguments)
-        return error if type(error) is kind and str(error) == message else None
+        text = visible(str(error)) if isinstance(error, UnicodeError) else message  # which may name another place
+        return error if type(error) is kind and str(error) == text else None
     except Exception:
         return None
 
 
-def _unfile(name: Any) -> Any:
-    """Return the file name that `_file` encoded, or None if it is invalid."""
-    if isinstance(name, list) and len(name) == 1 and isinstance(name[0], str):
-        try:
-            return base64.b64decode(name[0], validate=True)
-        except ValueError:
-            return None
-    return name if isinstance(name, str | int) else None
-
-
-def _unicode(kind: type[UnicodeDecodeError] | type[UnicodeEncodeError], details: dict[str, Any]) -> Exception | None:
-    encoding, encoded, reason = (details.get(name) for name in ("encoding", "object", "reason"))
-    start, end = details.get("start"), details.get("end")
-    if not (isinstance(encoding, str) and isinstance(encoded, str) and isinstance(reason, str)):
-        return None
-    if type(start) is not int or type(end) is not int:
-        return None
+def _from_text(kind: type[Exception], message: str) -> Exception | None:
     try:
-        data = base64.b64decode(encoded, validate=True)
-        if not 0 <= start < end <= len(data):
-            return None
-        if kind is UnicodeDecodeError:
-            return UnicodeDecodeError(visible(encoding), data, start, end, visible(reason))
-        text = data.decode("utf-8", "surrogatepass")
-        return UnicodeEncodeError(visible(encoding), text, start, end, visible(reason))
-    except (ValueError, TypeError, OverflowError):
+        return kind(message) if message else kind()
+    except TypeError:  # it needs more arguments
         return None
-
-
-def _builtin(kind: type[Exception], message: str, details: dict[str, Any]) -> Exception:
-    plain = kind(message) if message else kind()
-    arguments = details.get("args")
-    if isinstance(arguments, list) and 0 < len(arguments) <= 16 and all(_is_scalar(value) for value in arguments):
-        try:
-            error = kind(*arguments)
-            return error if str(error) == message else plain
-        except Exception:
-            return plain
-    return plain

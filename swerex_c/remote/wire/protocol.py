@@ -91,14 +91,14 @@ UP, DOWN, ANSWER = range(3)
 WINDOW = 4 << 20
 """Maximum bytes of a stream to send without credit: enough for 1 Gbit/s with a round-trip time of 30 ms."""
 
-PIECE = 256 << 10
-"""Maximum bytes of a stream in a DATA frame."""
+PIECE = 120 << 10
+"""Maximum bytes of a stream in a DATA frame: less than the 128 KiB from which on malloc maps each block anew."""
 
 INLINE = 64 << 10
 """Maximum bytes of a frame that is not DATA."""
 
 MAX_FRAME = 512 << 10
-"""Maximum bytes of a frame: more than PIECE."""
+"""Maximum bytes of a frame: more than PIECE and INLINE."""
 
 HEARTBEAT = 15.0
 """Seconds between two PING frames of a client."""
@@ -136,7 +136,7 @@ def encode_message(*frame: Any) -> tuple[bytes, bytes | None]:
         return _encode_short([*frame[:-1], len(long)]), long
 
 
-def decode_payload(data: bytes | bytearray) -> Any:
+def decode_payload(data: bytes) -> Any:
     """Decode a payload that came as a stream.
 
     Raises:

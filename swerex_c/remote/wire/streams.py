@@ -8,6 +8,7 @@ to one event loop.
 from __future__ import annotations
 
 import asyncio
+import io
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -261,10 +262,10 @@ class Receiver:
         self._credited = self._taken
         sink.send([CREDIT, self._exchange, self._lane, self._taken])
 
-    def drain(self, buffer: bytearray) -> None:
-        """Append all unread pieces to `buffer`, and give the sender credit for them."""
+    def drain(self, into: io.BytesIO) -> None:
+        """Write all unread pieces to `into`, and give the sender credit for them."""
         for piece in self.take():
-            buffer += piece
+            into.write(piece)
             self.done_with(len(piece))
 
     def close(self) -> None:
