@@ -17,6 +17,7 @@ import os
 import signal
 import subprocess
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
@@ -31,7 +32,7 @@ _CHUNK = 256 * 1024
 """Maximum number of bytes of one read, and the size of the pipe for standard output."""
 
 _DRAIN_SECONDS = 0.5
-"""Seconds to read the output that is still in transit when a client has ended: its children may hold its pipes."""
+"""Seconds from the end of a client to the end of its output: its children may hold its pipes."""
 
 _LINGER_SECONDS = 1.0
 """Seconds for a client to end by itself when its pipes are closed."""
@@ -79,6 +80,7 @@ class ClientProcess(Process):
         assert process.stdin and process.stdout and process.stderr
         self._input = process.stdin
         self._outputs = {1: process.stdout, 2: process.stderr}
+        self._held: deque[tuple[int, bytes]] = deque()
         self._waiting: set[asyncio.Future[None]] = set()
         self._ended: asyncio.Future[int] = self._loop.create_future()
         try:
@@ -141,7 +143,7 @@ class ClientProcess(Process):
                 stream.close()
             if self._outputs:
                 await self._ready(list(self._outputs.values()), [])
-        return None
+        return self._held.popleft() if self._held else None
 
     async def wait(self) -> int:
         code = await asyncio.shield(self._ended)
@@ -203,7 +205,15 @@ class ClientProcess(Process):
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
-        self._loop.call_later(_DRAIN_SECONDS, self._close_pipes)
+        self._loop.call_later(_DRAIN_SECONDS, self._drain)
+
+    def _drain(self) -> None:
+        """Close the pipes, and hold what they contain for a reader that is slow. One read returns all of it."""
+        for number, stream in self._outputs.items():
+            with contextlib.suppress(OSError):
+                if data := os.read(stream.fileno(), _CHUNK):
+                    self._held.append((number, data))
+        self._close_pipes()
 
     def _close_pipes(self) -> None:
         for stream in (self._input, *self._outputs.values()):

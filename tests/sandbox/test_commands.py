@@ -26,7 +26,7 @@ from swerex_c.exceptions import (
 from swerex_c.runtime.abstract import Command, CommandResponse
 from swerex_c.sandbox import loader_pool
 from swerex_c.sandbox.backend import Backend
-from swerex_c.sandbox.clients import CompletedCommand, find_line, run_command
+from swerex_c.sandbox.clients import ClientProcess, CompletedCommand, find_line, run_command
 from swerex_c.sandbox.commands import execute
 from swerex_c.sandbox.loader import MERGED, REUSABLE, Frames
 from swerex_c.sandbox.processes import END_MARKED
@@ -36,7 +36,7 @@ from tests.support import needs
 from tests.support.harness import no_signals, python_environment
 from tests.support.local_backend import Here
 from tests.support.sandboxes import Blocking
-from tests.support.wait import DEADLINE, until
+from tests.support.wait import DEADLINE, until, until_async
 
 LIMIT = 1 << 28
 
@@ -114,6 +114,21 @@ def test_a_program_is_heard_until_it_has_said_a_line() -> None:
     assert (said.code, said.stdout, find_line(said.stdout, b"to ")) == (3, b"no to\nto be", None)
     with pytest.raises(TimeoutError):
         background.run_blocking(run_command(["sleep", "1000"], environment=os.environ, timeout=0.05, until=b"to "))
+
+
+def test_what_a_client_printed_is_kept_for_a_slow_reader() -> None:
+    """Also when the client has long ended."""
+
+    async def work() -> dict[int, int]:
+        client = await ClientProcess.start(lambda: ["bash", "-c", "printf %60000s; printf %5000s >&2"], os.environ)
+        await until_async(lambda: client.process.stdout.closed)  # type: ignore[union-attr]
+        sizes = {1: 0, 2: 0}
+        while (output := await client.receive()) is not None:
+            sizes[output[0]] += len(output[1])
+        await client.close()
+        return sizes
+
+    assert background.run_blocking(work(), DEADLINE) == {1: 60000, 2: 5000}
 
 
 def test_a_script(either: Any) -> None:
