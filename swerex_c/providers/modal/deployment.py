@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import math
 import time
@@ -115,9 +116,6 @@ class ModalDeployment(ServerDeployment):
         self._port = 8880
         self._sandbox: Any = None
         self._backend: ModalBackend | None = None
-        self._made_image: Any = None
-        self._found_app: Any = None
-        self._known_user: str | None = None
         self._unsure: dict[str, str] | None = None
         self._has_ended = False
 
@@ -133,45 +131,27 @@ class ModalDeployment(ServerDeployment):
             server=config.server,
         )
 
-    # Attributes that callers of SWE-ReX read, each created on its first use
+    # Attributes that callers of SWE-ReX read, or assign, each created on its first use
 
-    @property
+    @functools.cached_property
     def _image(self) -> Any:
         """The `modal.Image` that `start` builds: the given image, with pipx added where a server needs it."""
-        if self._made_image is None:
-            builder = _ImageBuilder(install_pipx=self._install_pipx and self._serves, logger=self.logger)
-            self._made_image = builder.auto(self._image_spec)
-        return self._made_image
+        builder = _ImageBuilder(install_pipx=self._install_pipx and self._serves, logger=self.logger)
+        return builder.auto(self._image_spec)
 
-    @_image.setter
-    def _image(self, image: Any) -> None:
-        self._made_image = image
-
-    @property
+    @functools.cached_property
     def _app(self) -> Any:
         """The `modal.App`. The first use looks it up, which blocks."""
-        if self._found_app is None:
-            try:
-                self._found_app = background.run_blocking(_look_up(), _LOOKUP_SECONDS)
-            except SwerexException:
-                raise
-            except Exception as error:
-                raise DeploymentStartupError(sentence(error)) from error
-        return self._found_app
+        try:
+            return background.run_blocking(_look_up(), _LOOKUP_SECONDS)
+        except SwerexException:
+            raise
+        except Exception as error:
+            raise DeploymentStartupError(sentence(error)) from error
 
-    @_app.setter
-    def _app(self, app: Any) -> None:
-        self._found_app = app
-
-    @property
+    @functools.cached_property
     def _user(self) -> str:
-        if self._known_user is None:
-            self._known_user = _get_modal_user()
-        return self._known_user
-
-    @_user.setter
-    def _user(self, user: str) -> None:
-        self._known_user = user
+        return _get_modal_user()
 
     @property
     def app(self) -> modal.App:
@@ -265,19 +245,19 @@ class ModalDeployment(ServerDeployment):
         await self._step("Starting modal sandbox")
         modal = await in_thread(sdk)
         self._limit_start(self._startup_timeout)
-        if self._found_app is None:
-            self._found_app = await self._asked(_look_up(), _LOOKUP_SECONDS)
+        if "_app" not in vars(self):
+            self._app = await self._asked(_look_up(), _LOOKUP_SECONDS)
         self._limit_start(None)  # building an image has no time limit
         image = await self._in_thread(self._described_image)
         if "image" not in self._modal_kwargs:
-            await self._asked(image.build.aio(self._found_app))
+            await self._asked(image.build.aio(self._app))
         began = time.monotonic()
         self._limit_start(self._startup_timeout)
         tags = _modal_tags.new_tags()
         arguments = {
             "image": image,
             "timeout": math.ceil(self._deployment_timeout),
-            "app": self._found_app,
+            "app": self._app,
             **more,
             **self._modal_kwargs,
             "tags": {**(self._modal_kwargs.get("tags") or {}), **tags},
@@ -359,7 +339,7 @@ class ModalDeployment(ServerDeployment):
                 if sandbox is not None:
                     await _finish(sandbox)
                 elif tags is not None:
-                    await _modal_tags.terminate_new(self._modal_kwargs.get("app") or self._found_app, tags)
+                    await _modal_tags.terminate_new(self._modal_kwargs.get("app") or self._app, tags)
         except Exception as error:
             which = "that was requested" if sandbox is None else sandbox.object_id
             self.logger.error(
