@@ -308,22 +308,6 @@ def test_a_cancellation_of_a_thread_cancels_the_coroutine_that_it_waits_for(ende
     assert ended == ["cancelled"]
 
 
-def test_what_must_be_known_may_end_after_a_cancellation(ended: list[str]) -> None:
-    calls = Cancellation()
-    threading.Timer(0.1, calls.cancel).start()
-    assert calls.run(lambda: background.run_blocking(_note_end(ended, 0.5), patience=DEADLINE)) == "answer"
-    with pytest.raises(concurrent.futures.CancelledError):
-        calls.check()
-
-
-def test_a_cancellation_ends_a_coroutine_that_is_not_done_in_time(ended: list[str]) -> None:
-    calls = Cancellation()
-    threading.Timer(0.1, calls.cancel).start()
-    with pytest.raises(concurrent.futures.CancelledError):
-        calls.run(lambda: background.run_blocking(_note_end(ended), patience=0.1))
-    assert ended == ["cancelled"]
-
-
 def test_a_call_in_a_thread_ends_with_a_task_that_has_no_time_left(ended: list[str]) -> None:
     async def wait() -> None:
         async with asyncio.timeout(0.1):

@@ -31,7 +31,8 @@ from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
 async def main():
     pool = Pool(LocalDeploymentConfig(), 2, warm=1)
     await pool.__aenter__()
-    environment = await pool.environment().__aenter__()
+    lent = pool.environment()
+    environment = await lent.__aenter__()
     await environment.runtime.create_session(CreateBashSessionRequest(startup_timeout=60))
     answer = await environment.runtime.run_in_session(BashAction(command="sleep 1000 & echo pids $$ $!", timeout=60))
     print(answer.output, flush=True)
