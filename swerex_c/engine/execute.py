@@ -116,24 +116,20 @@ class Processes:
 async def execute(command: Command, output_limit: int, programs: Processes) -> CommandResponse:
     """Run a command as one of `programs`; see `LocalRuntime.execute`."""
     validate_seconds(command.timeout, "timeout")
-    argv, keep = _argv(command)
-    try:
-        completions = current_completions()
-        future = completions.create_future()
-        with spawner.used():
-            process = await programs.start(lambda: _start(command, argv, output_limit, completions, future))
-            try:
-                await finish(process, future)
-            finally:
-                programs.ended(process)
-    finally:
-        if keep is not None:
-            os.close(keep)
+    argv, text = _argv(command)
+    completions = current_completions()
+    future = completions.create_future()
+    with spawner.used():
+        process = await programs.start(lambda: _start(command, argv, text, output_limit, completions, future))
+        try:
+            await finish(process, future)
+        finally:
+            programs.ended(process)
     return _command_response(command, process)
 
 
 def _start(
-    command: Command, argv: list[bytes], output_limit: int, completions: CompletionQueue, future: object
+    command: Command, argv: list[bytes], text: bytes, output_limit: int, completions: CompletionQueue, future: object
 ) -> _core.Process:
     try:
         _check_directory(command.cwd)
@@ -142,7 +138,7 @@ def _start(
             argv,
             None if command.env is None else encode_variables(command.env),
             None if command.cwd is None else os.fsencode(command.cwd),
-            b"",
+            text,
             command.merge_output_streams,
             command.timeout,
             output_limit,
@@ -205,18 +201,16 @@ def encode_variables(env: dict[str, str]) -> list[bytes]:
     return pairs
 
 
-def _argv(command: Command) -> tuple[list[bytes], int | None]:
-    """Return the arguments of a command, and a descriptor to keep open while it runs, or None."""
+def _argv(command: Command) -> tuple[list[bytes], bytes]:
+    """Return the arguments of a command, and what its standard input gives."""
     argv = check_words(command)
     if not command.shell:
-        return argv, None
-    keep = None
-    if len(argv[0]) > LONGEST_ARGUMENT:  # too long for an argument, so the shell reads it from a file
-        keep = os.memfd_create("swx-command")
-        with os.fdopen(os.dup(keep), "wb") as file:
-            file.write(argv[0])
-        argv[0] = b". /proc/%d/fd/%d" % (os.getpid(), keep)
-    return [b"/bin/sh", b"-c", *argv], keep
+        return argv, b""
+    text = b""
+    if len(argv[0]) > LONGEST_ARGUMENT:  # too long for an argument: the shell reads it, and not as its standard input
+        text = b"exec 9<&-; " + argv[0]
+        argv[0] = b"exec 9<&0 </dev/null; . /proc/self/fd/9"
+    return [b"/bin/sh", b"-c", *argv], text
 
 
 def _search(program: bytes, env: dict[str, str] | None) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 import threading
 import uuid
@@ -34,6 +35,36 @@ def run(box: Shell, engine: Engine) -> Any:
         return box.wait(box.aio.execute(engine.abstract.Command(command=command, **fields)))
 
     return call
+
+
+PROTECTED = """if True:
+    import asyncio, ctypes, os
+    from swerex_c.runtime.abstract import Command
+    from swerex_c.runtime.local import LocalRuntime
+
+    async def main():
+        runtime = LocalRuntime()
+        await runtime.execute(Command(command="true", shell=True))
+        os.chdir("/")
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE, as a server has it
+        short = "echo $0 $# $(cat); ls /proc/self/fd | wc -w; exit 3"
+        for command in (short, ": " + "x" * 300_000 + "; " + short):
+            answer = await runtime.execute(Command(command=command, shell=True, timeout=60))
+            print(answer.stdout.split(), answer.stderr, answer.exit_code)
+        await runtime.close()
+
+    asyncio.run(main())
+"""
+
+
+def test_a_long_text_for_the_shell_of_a_protected_process() -> None:
+    """As an ordinary user's server runs it, whose files in /proc belong to root; the text leaves no trace."""
+    done = subprocess.run([sys.executable, "-c", PROTECTED], capture_output=True, text=True, timeout=DEADLINE)
+    assert done.stdout == "['/bin/sh', '0', '4']  3\n" * 2, done
 
 
 def test_shell_is_sh(run: Any) -> None:
