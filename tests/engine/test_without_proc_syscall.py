@@ -121,7 +121,6 @@ _ROOMS = [
     ("attacks", 19),
     ("spoofing", 70),
     ("time", 75),
-    ("signal_handlers", 2),
     ("text_in", 150),
 ]
 

@@ -26,7 +26,6 @@ _ROOMS = [
     ("attacks", 15),
     ("spoofing", 5),
     ("time", 70),
-    ("signal_handlers", 2),
     ("text_in", 120),
 ]
 
