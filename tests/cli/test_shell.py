@@ -15,7 +15,6 @@ import pytest
 
 from tests.support.person import PROMPT, Person, readable_modes
 from tests.support.processes import Family
-from tests.support.wait import DEADLINE
 
 
 @pytest.fixture
@@ -99,7 +98,4 @@ def test_a_signal_ends_it_with_what_it_runs(person: Person, number: signal.Signa
 def test_it_ends_when_the_terminal_goes_away(person: Person, running: bool) -> None:
     if running:
         person.begin("sleep 1000")
-    os.close(person.slave)
-    os.close(person.master)
-    person.process.wait(DEADLINE)
-    person.slave, person.master = os.openpty()
+    person.hang_up()

@@ -169,10 +169,7 @@ def test_modes_are_restored_when_the_program_ends(person: Person) -> None:
 def test_it_ends_when_the_terminal_goes_away(person: Person, running: bool) -> None:
     if running:
         person.begin("sleep 1000")
-    os.close(person.slave)
-    os.close(person.master)
-    person.process.wait(DEADLINE)
-    person.slave, person.master = os.openpty()
+    person.hang_up()
 
 
 def test_what_cannot_be_attached() -> None:

@@ -83,6 +83,13 @@ class Person:
                 self.said += os.read(self.master, 65536)
         return self.process.wait(1)
 
+    def hang_up(self) -> None:
+        """Let the terminal go away, and wait until the program has ended."""
+        os.close(self.slave)
+        os.close(self.master)
+        self.process.wait(DEADLINE)
+        self.slave, self.master = os.openpty()
+
     def end(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self.process.terminate()

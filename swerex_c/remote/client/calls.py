@@ -94,7 +94,7 @@ class _Call:
     down: Receiver | None = None
     answer: Receiver | None = None
     long: io.BytesIO = field(default_factory=io.BytesIO)
-    """What came of `answer`. It is not copied when it is complete."""
+    """Bytes of `answer` received so far. They are not copied when they are complete."""
 
     @property
     def lanes(self) -> list[Sender | Receiver]:
