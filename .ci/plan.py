@@ -245,7 +245,7 @@ FULL = [
     Step("clang", "make -k -C tests/c -j2 check CC=$(basename $(command -v clang-14 || command -v clang))", 900),
     Step("tsan", "make -k -C tests/c -j2 tsan", 600),
     Step("fuzz", "make -k -C tests/c -j2 fuzz", 900),
-    Step("asan-python", ASAN, 2400),
+    Step("asan-python", ASAN, 5400),
     tests("docker", f"{ALL} {needing('docker', 'docker-server', 'podman')}", 2400, environment=MUST),
     tests("ssh", f"{ALL} {needing('ssh')}", 1200, environment=MUST),
     tests("isolated", f"{ALL} {needing('isolated')}", 1200, environment=MUST),

@@ -38,7 +38,7 @@ __all__ = [
 OUTPUT_LIMIT = 256 * 1024 * 1024
 """Default limit in bytes on the output that a runtime keeps of one command."""
 
-STARTUP_SECONDS = 60.0
+STARTUP_SECONDS = 10.0
 """Seconds for reading the startup files of a session if the request does not set `startup_timeout`. The default in the
 model is SWE-ReX's 1 second, which is too short for startup files such as those of conda on a busy machine."""
 
@@ -99,7 +99,7 @@ class CreateBashSessionRequest(_Request):
 
     startup_timeout: float = 1.0
     """Seconds for reading the startup files. The shell has 0.35 seconds more to start, as in SWE-ReX, which sleeps for
-    that time before this timeout begins. A request that does not set this field has 60 seconds."""
+    that time before this timeout begins. A request that does not set this field has 10 seconds."""
 
     env: dict[str, str] | None = None
     """Variables to set or replace in the environment that the session inherits from the runtime's process."""
