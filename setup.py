@@ -237,7 +237,7 @@ class SourceDistribution(sdist):
 
     def make_distribution(self) -> None:
         for pattern in self.EXTRA:
-            for path in sorted(glob(pattern, recursive=True)):
+            for path in sorted(glob(pattern, recursive=True, include_hidden=True)):
                 if Path(path).is_file() and not any(part in path for part in self.LEFT_OUT):
                     self.filelist.append(path)
         self.filelist.remove_duplicates()
