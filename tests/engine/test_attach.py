@@ -152,7 +152,7 @@ def test_the_persons_terminal_answers_queries(person: Person) -> None:
 
 
 def test_the_death_of_the_sessions_shell_is_told(person: Person) -> None:
-    person.keys(b"kill -9 $(ps -o ppid= -p $PPID)\r")
+    person.keys(b"read -r _ _ _ shell _ </proc/$PPID/stat; kill -9 $shell\r")
     person.until(rb"SessionDiedError: The session's shell has ended. It was killed by signal 9.")
     assert person.exit_code() == 1
     assert readable_modes(person.slave) == person.modes
