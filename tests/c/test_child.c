@@ -294,8 +294,8 @@ static void test_strays(void)
 {
     static const char *const scripts[] = {
         "bash -c 'ulimit -R 1000; ulimit -x 1000; exec setsid sh -c \"echo ready; sleep 1000 & wait\"' & wait",
-        "setsid bash -c 'ulimit -R 1000; ulimit -x 1000; setsid sh -c \"setsid sleep 1000 & setsid sleep 1000 & echo "
-        "ready; wait\"; true' & wait",
+        ("setsid bash -c 'ulimit -R 1000; ulimit -x 1000; setsid sh -c \"setsid sleep 1000 & setsid sleep 1000 & echo "
+         "ready; wait\"; true' & wait"),
         "(bash -c 'ulimit -R 1000; ulimit -x 1000; set -m; sleep 1000 & echo ready' &) ; exec sleep 1000",
         "ulimit -R 1000; ulimit -x 1000; setsid sh -c 'sleep 1000 & echo ready; wait'; true",
     };
