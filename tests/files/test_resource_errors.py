@@ -79,7 +79,7 @@ async def test_a_server_that_sends_a_damaged_archive(tmp_path: Path) -> None:
     sent = b""
 
     async def download(request: web.Request) -> web.Response:
-        return web.Response(body=sent, headers={"X-Swerex-Kind": "tree", "X-Swerex-Boot": "x"})
+        return web.Response(body=b'{"kind": "tree"}\n' + sent)
 
     app = web.Application()
     app.router.add_post("/download", download)

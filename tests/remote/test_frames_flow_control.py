@@ -133,6 +133,7 @@ async def test_another_connection_goes_on_after_the_last_credit(written: int, cr
     for taken in range(0, written + 1, max(1, written // 7)):
         sender, first, second = Sender(1, UP), Line(), Line()
         receiver = Receiver(1, UP)
+        pieces = receiver.pieces()
         sender.attach(first)
         for start in range(0, written, 100_000):
             sender.write(data[start : start + 100_000])
@@ -141,7 +142,7 @@ async def test_another_connection_goes_on_after_the_last_credit(written: int, cr
         for offset, piece in first.pieces:
             if offset + len(piece) <= taken:
                 receiver.data(offset, piece)
-                got += await receiver.read()
+                got += await anext(pieces)
         sender.credit(taken // 2)
         sender.detach()
         second.paused = True
@@ -156,7 +157,7 @@ async def test_another_connection_goes_on_after_the_last_credit(written: int, cr
         for offset, piece in second.pieces:
             receiver.data(offset, piece)
             while receiver._waiting:
-                got += await receiver.read()
+                got += await anext(pieces)
         receiver.end(written)
         assert got == data
         sender.credit(written)
@@ -178,6 +179,7 @@ def test_many_small_pieces_take_no_longer_each() -> None:
 
 async def test_receiver_wants_no_more_than_its_window() -> None:
     receiver, line = Receiver(1, DOWN), Line()
+    pieces = receiver.pieces()
     receiver.attach(line)
     piece = bytes(PIECE)
     at = 0
@@ -187,7 +189,7 @@ async def test_receiver_wants_no_more_than_its_window() -> None:
     with pytest.raises(ProtocolError):
         receiver.data(at, piece)
     while receiver._waiting:
-        await receiver.read()
+        await anext(pieces)
     assert line.frames and all(frame[0] == CREDIT for frame in line.frames)
     receiver.data(at, piece)
 

@@ -22,7 +22,7 @@ from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.requests import RequestTable
 from swerex_c.remote.server.serve import ServeOptions, serve
 from swerex_c.remote.server.service import Service
-from swerex_c.remote.wire import file_body
+from swerex_c.remote.wire import file_transfer
 from swerex_c.runtime.abstract import (
     BashAction,
     BashInterruptAction,
@@ -422,7 +422,7 @@ def test_a_cancelled_download_writes_to_no_other_file(
 ) -> None:
     """Its descriptor stays its own while a thread is about to write to it."""
     writing, go_on = threading.Event(), threading.Event()
-    write_all = file_body.write_all
+    write_all = file_transfer.write_all
 
     def slow(fd: int, pieces: Any) -> None:
         writing.set()
@@ -434,7 +434,7 @@ def test_a_cancelled_download_writes_to_no_other_file(
         (tmp_path / "mine").write_text("mine")
         with server_process.serving(tmp_path / "log") as server:
             client = JsonClient(f"http://127.0.0.1:{server.port}", {"X-API-Key": server_process.KEY})
-            monkeypatch.setattr(file_body, "write_all", slow)
+            monkeypatch.setattr(file_transfer, "write_all", slow)
             download = asyncio.create_task(client.download(str(tmp_path / "source"), str(tmp_path / "target")))
             await asyncio.to_thread(writing.wait, DEADLINE)
             download.cancel()

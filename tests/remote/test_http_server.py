@@ -495,18 +495,18 @@ def test_a_file_goes_into_a_directory_under_its_name(our_server: Server, tmp_pat
 
 def test_an_upload_that_breaks_off_leaves_nothing(our_server: Server, tmp_path: Path) -> None:
     head = (
-        f"POST /upload HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\nX-Swerex-Kind: file\r\n"
+        f"POST /upload HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\n"
         f"X-Swerex-Target: {json.dumps(str(tmp_path / 'target'))}\r\nContent-Length: 5000000\r\n\r\n"
     )
     with socket.create_connection(("127.0.0.1", our_server.port)) as connection:
-        connection.sendall(head.encode() + b"x" * 3_000_000)
+        connection.sendall(head.encode() + b'{"kind": "file"}\n' + b"x" * 3_000_000)
         until(lambda: os.listdir(tmp_path))
     until(lambda: not os.listdir(tmp_path))
 
 
 @pytest.mark.parametrize("target", ["text", "3", "[1]", '"\\u0000"', '""'])
 def test_a_body_of_a_file_needs_a_target(our_server: Server, target: str) -> None:
-    answer = ask(our_server, "POST", "/upload", b"x", {"X-Swerex-Target": target, "X-Swerex-Kind": "file"})
+    answer = ask(our_server, "POST", "/upload", b'{"kind": "file"}\nx', {"X-Swerex-Target": target})
     assert answer.status == (511 if target.startswith('"') else 422)
 
 
@@ -532,6 +532,7 @@ def test_a_large_file_is_never_in_memory(our_server: Server, tmp_path: Path) -> 
         {"X-API-Key": KEY, "Content-Type": "application/json"},
     )  # fmt: skip
     response = connection.getresponse()
+    assert json.loads(response.readline())["size"] == size
     got = 0
     while data := response.read(1 << 20):
         got += len(data)
@@ -546,12 +547,14 @@ def test_downloads(our_server: Server, tmp_path: Path) -> None:
     (tmp_path / "d" / "f").write_bytes(b"x")
     (tmp_path / "d" / "f").chmod(0o751)
     file = ask(our_server, "POST", "/download", {"path": str(tmp_path / "d" / "f")})
-    assert (file.status, file.body, file.headers["x-swerex-kind"]) == (200, b"x", "file")
-    assert file.headers["x-swerex-mode"] == "751"
+    head, content = file.body.split(b"\n")
+    assert (file.status, content) == (200, b"x")
+    assert json.loads(head) == {"kind": "file", "name": "f", "mode": 0o751, "size": 1}
     os.mkfifo(tmp_path / "d" / "fifo")
     tree = ask(our_server, "POST", "/download", {"path": str(tmp_path / "d")})
-    assert (tree.status, tree.headers["x-swerex-kind"]) == (200, "tree")
-    with tarfile.open(fileobj=io.BytesIO(tree.body)) as archive:
+    head, _, content = tree.body.partition(b"\n")
+    assert (tree.status, json.loads(head)) == (200, {"kind": "tree"})
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         assert archive.getnames() == [".", "./f"]
     refused = {tmp_path / "no": "FileNotFoundError", "/dev/null": "UploadError"}
     for path, kind in refused.items():
@@ -571,6 +574,7 @@ def test_a_download_that_nobody_reads_ends(our_server: Server, tmp_path: Path) -
     headers = {"X-API-Key": KEY, "Content-Type": "application/json"}
     connection.request("POST", "/download", json.dumps({"path": str(huge)}), headers)
     response = connection.getresponse()
+    assert json.loads(response.readline())["size"] == 1 << 40
     assert response.read(10) == bytes(10) and is_open()
     response.close()
     connection.close()

@@ -52,6 +52,7 @@ from swerex_c.remote.wire.protocol import (
     encode_message,
 )
 from swerex_c.remote.wire.streams import Receiver, Sender
+from swerex_c.utils.progress import Progress
 
 __all__ = ["ClientChannel"]
 
@@ -177,13 +178,14 @@ class ClientChannel:
         down = call.down = Receiver(call.id, DOWN)
         self._submit(call)
         try:
-            while data := await self._in_time(call, seconds, down.read()):
-                yield data
+            async with contextlib.aclosing(down.pieces()) as pieces:
+                while data := await self._in_time(call, seconds, anext(pieces, b"")):
+                    yield data
             yield await self._in_time(call, seconds, call.future)
         finally:
             self._forget(call)
 
-    async def upload(self, source: str, target: str, progress: file_transfer.Progress | None = None) -> dict[str, Any]:
+    async def upload(self, source: str, target: str, progress: Progress | None = None) -> dict[str, Any]:
         """Send the file or tree `source` to the server, and return its response."""
         call = self._new("upload", {"target_path": target})
         call.up = Sender(call.id, UP)
@@ -202,19 +204,17 @@ class ClientChannel:
             self._forget(call)
 
     @staticmethod
-    async def _send(source: str, sender: Sender, progress: file_transfer.Progress | None) -> None:
-        await file_transfer.send(source, sender, progress)
-        sender.finish()
+    async def _send(source: str, up: Sender, progress: Progress | None) -> None:
+        async with file_transfer.open_stream(source, progress) as pieces:
+            await up.send(pieces)
 
-    async def download(
-        self, source: str, target: str, progress: file_transfer.Progress | None = None
-    ) -> dict[str, Any]:
+    async def download(self, source: str, target: str, progress: Progress | None = None) -> dict[str, Any]:
         """Fetch the file or tree `source` from the server, and return its response."""
         call = self._new("download", {"path": source})
         down = call.down = Receiver(call.id, DOWN)
         self._submit(call)
         name = os.path.basename(os.path.normpath(source))  # the server must not choose the name of a local file
-        receiving = asyncio.ensure_future(file_transfer.receive(down, target, progress, name))
+        receiving = asyncio.ensure_future(file_transfer.receive(down.pieces(), target, name, progress))
         try:
             await asyncio.wait([receiving, call.future], return_when=asyncio.FIRST_COMPLETED)
             if call.future.done():

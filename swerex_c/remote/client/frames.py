@@ -34,9 +34,8 @@ from swerex_c.models import (
 from swerex_c.remote.client.base import ANSWER_LIMIT, ServerInstances, fields_of, patience, too_long
 from swerex_c.remote.client.calls import ClientChannel
 from swerex_c.remote.client.connect import Address, NotFrames
-from swerex_c.remote.wire import file_transfer
 from swerex_c.utils import background
-from swerex_c.utils.progress import Progress, adding
+from swerex_c.utils.progress import Progress
 
 __all__ = ["Address", "NotFrames", "WireClient"]
 
@@ -162,7 +161,7 @@ class WireClient:
 
         It is sent in chunks, with modes and symbolic links.
         """
-        await (await self.channel(own=True)).upload(source, target, adding(progress))
+        await (await self.channel(own=True)).upload(source, target, progress)
         return UploadResponse()
 
     async def download(self, source: str, target: str, progress: Progress | None = None) -> None:
@@ -170,7 +169,7 @@ class WireClient:
 
         It is sent in chunks, with modes and symbolic links.
         """
-        await (await self.channel(own=True)).download(source, target, adding(progress))
+        await (await self.channel(own=True)).download(source, target, progress)
 
     # Channels
 
@@ -268,14 +267,10 @@ class _SharedChannel:
         finally:
             self._calls.open -= 1
 
-    async def upload(
-        self, source: str, target: str, progress: file_transfer.Progress | None = None
-    ) -> dict[str, Any]:
+    async def upload(self, source: str, target: str, progress: Progress | None = None) -> dict[str, Any]:
         return await self._run(lambda channel: channel.upload(source, target, progress))
 
-    async def download(
-        self, source: str, target: str, progress: file_transfer.Progress | None = None
-    ) -> dict[str, Any]:
+    async def download(self, source: str, target: str, progress: Progress | None = None) -> dict[str, Any]:
         return await self._run(lambda channel: channel.download(source, target, progress))
 
     async def _run(self, call: Callable[[ClientChannel], Coroutine[Any, Any, T]]) -> T:

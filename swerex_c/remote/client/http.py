@@ -18,7 +18,7 @@ import time
 import urllib.request
 import uuid
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import aiohttp
@@ -33,7 +33,7 @@ from swerex_c.exceptions import (
     ServerLimitError,
     SwerexException,
 )
-from swerex_c.files import tar, zip
+from swerex_c.files import zip
 from swerex_c.models import BashInterruptAction, IsAliveResponse, UploadResponse
 from swerex_c.remote.client.base import (
     ANSWER_LIMIT,
@@ -45,7 +45,7 @@ from swerex_c.remote.client.base import (
     too_long,
 )
 from swerex_c.remote.client.errors import NOT_A_SERVER, advice
-from swerex_c.remote.wire import file_body
+from swerex_c.remote.wire import file_transfer
 from swerex_c.remote.wire.exceptions import from_wire
 from swerex_c.remote.wire.protocol import SERVER_HEADER
 from swerex_c.utils import background
@@ -210,25 +210,22 @@ class JsonClient:
         """Return the body of the server's response."""
         if self.instance_id is None:
             await self._get_to_know()
-        ours = self.instance_id is not None
-        packing = file_body.open_source(source, tar.pack if ours else zip.pack)
-        async with packing as (described, size, pieces):
-            body = _Body(pieces, size, progress)
-            headers: dict[str, str] = {}
-            data: Any
-            if ours:
-                name = os.path.basename(os.path.realpath(source))
-                headers = {**described, file_body.TARGET: json.dumps(target), file_body.NAME: json.dumps(name)}
-                headers |= {} if size is None else {"Content-Length": str(size)}
-                data = body.read()
-            else:
-                data = _form(target, body.read(), unzip=size is None)
-            try:
-                code, answer_headers, answer = await self._exchange("POST", "upload", data, headers, None)
-            except _Lost as error:
-                if body.error is not None:
-                    raise body.error from None
-                raise self._lost("upload", error) from error
+        if self.instance_id is not None:
+            async with file_transfer.open_stream(source, progress) as pieces:
+                body = _Body(pieces)
+                return await self._send(body, body.read(), {file_transfer.TARGET: json.dumps(target)})
+        async with file_transfer.open_source(source, zip.pack, progress) as (head, content):
+            body = _Body(content)
+            return await self._send(body, _form(target, body.read(), unzip=head["kind"] == "tree"), {})
+
+    async def _send(self, body: _Body, data: Any, headers: dict[str, str]) -> bytes:
+        """Send the request of an upload, and return the body of the server's response."""
+        try:
+            code, answer_headers, answer = await self._exchange("POST", "upload", data, headers, None)
+        except _Lost as error:
+            if body.error is not None:
+                raise body.error from None
+            raise self._lost("upload", error) from error
         self._note(answer_headers)
         check_status(code, answer)
         return answer
@@ -260,11 +257,9 @@ class JsonClient:
         async with self._request("POST", "download", body, headers, None) as response:
             instance_id = self._note(response.headers)
             if response.status == 200:
-                received = _received(response.content.iter_chunked(_COPY))
-                pieces = _Body(received, response.content_length, progress).read()
-                unpack, name = file_body.unpacker(response.headers), os.path.basename(source.rstrip("/"))
-                mode = response.headers.get(file_body.MODE)
-                await file_body.store(pieces, target, unpack, mode, name, follow=False)
+                name = os.path.basename(os.path.normpath(source))
+                pieces = _received(response.content.iter_chunked(_COPY))
+                await file_transfer.receive(pieces, target, name, progress)
                 return
             refusal = await self._read(response, "download")
         if response.status == 404 and instance_id is None:
@@ -402,7 +397,7 @@ def _explained(wait: float | None) -> Iterator[None]:
         raise _Lost(error, sent=True) from error
 
 
-async def _received(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _received(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """Yield the pieces of a response; raise `_Lost` if reading fails."""
     while True:
         with _explained(None):
@@ -447,22 +442,16 @@ def _decode(body: bytes, response_type: Callable[..., M]) -> M:
 
 
 class _Body:
-    """Pieces of a copy as they are sent or stored, with their progress, and the error of reading them."""
+    """Pieces of an upload, and the error of reading them, which aiohttp does not raise."""
 
-    def __init__(self, pieces: AsyncIterator[bytes], size: int | None, progress: Progress | None):
+    def __init__(self, pieces: AsyncIterator[bytes]):
         self._pieces = pieces
-        self._size = size
-        self._progress = progress
         self.error: Exception | None = None
 
     async def read(self) -> AsyncIterator[bytes]:
-        done = 0
         try:
             async for piece in self._pieces:
                 yield piece
-                done += len(piece)
-                if self._progress is not None:
-                    self._progress(done, self._size)
         except Exception as error:
             self.error = error
             raise

@@ -37,7 +37,7 @@ from swerex_c.models import _ExceptionTransfer
 from swerex_c.remote.server.gate import Gate, failure, json_response, refusal
 from swerex_c.remote.server.process import first_signal
 from swerex_c.remote.server.service import METHODS, InvalidRequestError, Service, validate
-from swerex_c.remote.wire import file_body
+from swerex_c.remote.wire import file_transfer
 
 __all__ = ["create_app"]
 
@@ -284,20 +284,17 @@ class _Handlers:
 
     @staticmethod
     async def _store(request: Request) -> BaseModel:
-        headers = request.headers
-        if file_body.TARGET in headers:
-            target, name = _text(headers[file_body.TARGET]), _text(headers.get(file_body.NAME, '"upload"'))
-            unpack = file_body.unpacker(headers)
-            await file_body.store(request.stream(), target, unpack, headers.get(file_body.MODE), _base(name))
+        if (target := request.headers.get(file_transfer.TARGET)) is not None:
+            await file_transfer.receive(request.stream(), _text(target))
             return models.UploadResponse()
-        kind = headers.get("content-type", "")
+        kind = request.headers.get("content-type", "")
         if kind.partition(";")[0].strip().lower() != "multipart/form-data":
             raise _invalid([_problem("missing", (name,), "Field required") for name in ("file", "target_path")])
         try:
             async with request.form(max_files=1, max_fields=8) as fields:
                 form = _validated(_FORM, dict(fields))
                 pieces, unpack = _pieces(form.file), zip.unpack if form.unzip else None
-                await file_body.store(pieces, form.target_path, unpack, None, _base(form.file.filename or ""))
+                await file_transfer.store(pieces, form.target_path, unpack, None, _base(form.file.filename or ""))
         except (HTTPException, FormParserError) as error:  # old versions of Starlette raise what the parser did
             if isinstance(error, HTTPException) and error.status_code != 400:
                 raise
@@ -307,14 +304,14 @@ class _Handlers:
 
     async def _download(self, request: Request) -> Any:
         stream = self._stream(_parse(_DOWNLOAD, request, await request.body()).path)
-        headers: Any = await anext(stream)
-        return _Download(stream, headers=headers, media_type="application/octet-stream")
+        await anext(stream)  # errors that are known beforehand are raised here
+        return _Download(stream, media_type="application/octet-stream")
 
-    async def _stream(self, path: str) -> AsyncGenerator[Any, None]:
-        """Yield the headers of a download, then its body, counted as one request until the body is sent."""
+    async def _stream(self, path: str) -> AsyncGenerator[bytes, None]:
+        """Yield nothing once the source is open, then the body of a download; it counts as a request until then."""
         with self._service.counted("download"):
-            async with file_body.open_source(path) as (headers, size, pieces):
-                yield headers if size is None else {**headers, "Content-Length": str(size)}
+            async with file_transfer.open_stream(path) as pieces:
+                yield b""
                 try:
                     async for piece in pieces:
                         yield piece

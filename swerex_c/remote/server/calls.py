@@ -181,10 +181,9 @@ class ServerCall(Request):
     async def _after_payload(self, up: Receiver, size: int) -> BaseModel | dict[str, Any]:
         """Receive the payload of `size` bytes, then execute the request."""
         data = io.BytesIO()
-        while up.received < size and up.total is None:
-            await up.news()
-            up.drain(data)
-        up.drain(data)
+        async with contextlib.aclosing(up.pieces()) as pieces:
+            while data.tell() < size and (piece := await anext(pieces, b"")):
+                data.write(piece)
         self.up = None
         if up.received != size:
             raise InvalidInputError("The request does not have its announced size")
@@ -220,13 +219,13 @@ class ServerCall(Request):
 
     async def _upload(self) -> dict[str, Any]:
         assert self.up is not None
-        await file_transfer.receive(self.up, _text(self.payload, "target_path"))
+        await file_transfer.receive(self.up.pieces(), _text(self.payload, "target_path"))
         return {}
 
     async def _download(self) -> dict[str, Any]:
         self.down = self._sender(DOWN)
-        await file_transfer.send(_text(self.payload, "path"), self.down)
-        self.down.finish()
+        async with file_transfer.open_stream(_text(self.payload, "path")) as pieces:
+            await self.down.send(pieces)
         return {}
 
     def _sender(self, lane: int) -> Sender:

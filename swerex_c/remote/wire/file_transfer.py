@@ -1,89 +1,181 @@
-"""Transfer of files and directory trees through streams, with bounded memory.
+"""Files and directory trees as byte streams, with bounded memory.
 
-A stream begins with a line of JSON: `{"kind": "file", "name": ..., "mode": ...}`, followed by the file's bytes; or
-`{"kind": "tree"}`, followed by a tar archive (POSIX.1-2001 pax) of the directory's contents.
+A stream begins with a line of JSON: `{"kind": "file", "name": ..., "mode": ..., "size": ...}`, followed by the file's
+bytes; or `{"kind": "tree"}`, followed by a tar archive (POSIX.1-2001 pax) of the directory's contents. Frames transfer
+it in a lane, and HTTP as a body.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
-from collections.abc import AsyncGenerator, Callable
+import socket
+import stat
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any, BinaryIO
 
-from swerex_c.exceptions import ProtocolError, SwerexException, UploadError
+from swerex_c.exceptions import ProtocolError, ResourceError, SwerexException, UploadError
 from swerex_c.files import tar
-from swerex_c.remote.wire import file_body
-from swerex_c.remote.wire.streams import Receiver, Sender
+from swerex_c.files.local import open_regular
+from swerex_c.files.staging import Staging
+from swerex_c.files.writing import BLOCK, check_path, write_all
+from swerex_c.utils.progress import Progress
+from swerex_c.utils.threads import OrderedCalls, in_file_thread, in_thread
 
-__all__ = ["Progress", "receive", "send"]
+__all__ = ["TARGET", "open_source", "open_stream", "receive", "store"]
 
-Progress = Callable[[int], None]
-"""Function to call with the size in bytes of each transferred piece."""
+TARGET = "X-Swerex-Target"
+"""HTTP header of an upload whose body is such a stream: the path to copy to, as JSON, which is ASCII for any path."""
+
+_PIECE = 512 << 10
+"""Maximum number of bytes of a file to read at once."""
+
+_END_SECONDS = 2.0
+"""Seconds to wait for a thread that has nothing more to read or write."""
+
+Pieces = AsyncGenerator[bytes, None]
+
+Pack = Callable[[str, Callable[[bytes], object]], None]
+"""A function that packs a tree into an archive, which it writes."""
+
+Unpack = Callable[[BinaryIO, Staging], object]
+"""A function that unpacks an archive into a tree."""
 
 
-async def send(path: str, sender: Sender, progress: Progress | None = None) -> None:
-    """Send the file or tree at `path` to a stream.
+# Sending
+
+
+@contextlib.asynccontextmanager
+async def open_stream(path: str, progress: Progress | None = None) -> AsyncIterator[Pieces]:
+    """Open a file or directory for sending; give its stream.
 
     Raises:
         OSError: if the file or tree cannot be read.
         UploadError: if it is something other than a file or a directory.
     """
-    async with file_body.open_source(path) as (headers, _, pieces):
-        head: dict[str, object] = {"kind": headers[file_body.KIND]}
-        if head["kind"] == "file":
-            head |= {"name": os.path.basename(os.path.normpath(path)), "mode": int(headers[file_body.MODE], 8)}
-        async with contextlib.aclosing(file_body.prepended(json.dumps(head).encode() + b"\n", pieces)) as body:
-            async for piece in body:
-                sender.write(piece)
-                if progress is not None:
-                    progress(len(piece))
-                await sender.room()
+    async with open_source(path, progress=progress) as (head, content):
+        async with contextlib.aclosing(_prepended(json.dumps(head).encode() + b"\n", content)) as pieces:
+            yield pieces
 
 
-async def receive(receiver: Receiver, target: str, progress: Progress | None = None, name: str | None = None) -> None:
-    """Receive a file or tree from a stream, and save it as `target`.
+@contextlib.asynccontextmanager
+async def open_source(
+    path: str, pack: Pack = tar.pack, progress: Progress | None = None
+) -> AsyncIterator[tuple[dict[str, Any], Pieces]]:
+    """Open a file or directory for sending; give its description, and its bytes or its archive.
 
-    All of it is saved or nothing, by the rules of uploads.
+    It raises the errors of `open_stream`.
+
+    Args:
+        pack: function that writes the archive of a directory.
+    """
+    file, status = await in_file_thread(_open, path)
+    if file is None:
+        async with contextlib.aclosing(_packed(pack, path)) as packed:
+            first = await anext(packed)  # errors that are known beforehand are raised here
+            async with contextlib.aclosing(_counted(_prepended(first, packed), None, progress)) as content:
+                yield {"kind": "tree"}, content
+        return
+    size = status.st_size or None  # files of /proc have content, and no size
+    name, mode = os.path.basename(os.path.normpath(path)), stat.S_IMODE(status.st_mode)
+    turns = OrderedCalls()
+    try:
+        async with contextlib.aclosing(_counted(_read(file, size, turns), size, progress)) as content:
+            yield {"kind": "file", "name": name, "mode": mode, "size": size}, content
+    finally:
+        await turns.end(file.close)
+
+
+def _open(path: str) -> tuple[BinaryIO | None, os.stat_result]:
+    check_path(path)
+    status = os.stat(path)
+    if stat.S_ISDIR(status.st_mode):
+        return None, status
+    if not stat.S_ISREG(status.st_mode):
+        raise UploadError(f"Cannot copy {path!r}: it is neither a file nor a directory")
+    file = open_regular(path)
+    return file, os.fstat(file.fileno())
+
+
+async def _read(file: BinaryIO, size: int | None, turns: OrderedCalls) -> Pieces:
+    """Yield `size` bytes of a file, or all; raise OSError if the file has become shorter.
+
+    The next piece is read while the caller sends one.
+    """
+
+    def next_piece() -> asyncio.Task[bytes]:
+        return asyncio.ensure_future(turns.call(file.read, _PIECE if size is None else min(size, _PIECE)))
+
+    reading = next_piece()
+    try:
+        while data := await reading:
+            size = None if size is None else size - len(data)
+            reading = next_piece()
+            yield data
+    finally:
+        reading.cancel()
+    if size:
+        raise OSError(f"{file.name!r} became shorter while it was sent")
+
+
+async def _packed(pack: Pack, path: str) -> Pieces:
+    """Yield the archive of a directory in pieces. A thread packs, only a little ahead of the reader."""
+    ours, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=ours, limit=_PIECE)
+
+    def write() -> None:
+        with theirs:
+            pack(path, theirs.sendall)
+
+    async def in_its_thread() -> None:
+        try:
+            await in_thread(write)
+        except ResourceError:  # no thread may have begun
+            theirs.close()
+            raise
+
+    packing = asyncio.ensure_future(in_its_thread())
+    try:
+        while data := await reader.read(_PIECE):
+            yield data
+        await packing
+    finally:
+        writer.transport.abort()  # the thread gets EPIPE
+        await asyncio.wait([packing], timeout=_END_SECONDS)
+        if packing.done() and not packing.cancelled():
+            packing.exception()
+
+
+# Receiving
+
+
+async def receive(pieces: Pieces, target: str, name: str | None = None, progress: Progress | None = None) -> None:
+    """Save a received stream as `target`: all of it or nothing, by the rules of uploads.
 
     Args:
         name: name for a received file if `target` is a directory; None means the name that the sender gives.
 
     Raises:
         OSError, UploadError: as for `swerex_c.files.local.copy`.
-        ProtocolError: if the stream does not have the format that `send` writes.
+        ProtocolError: if the stream does not have the format of `open_stream`.
     """
     try:
-        async with contextlib.aclosing(_received(receiver, progress)) as pieces:
+        async with contextlib.aclosing(pieces):
             line, rest = await _first_line(pieces)
-            kind, sent_name, mode = _parsed(line)
+            kind, sent_name, mode, size = _parsed(line)
             unpack = tar.unpack if kind == "tree" else None
-            own = sent_name if name is None else name
-            content = file_body.prepended(rest, pieces)
-            await file_body.store(content, target, unpack, f"{mode:o}", own or "", follow=name is None)
+            content = _counted(_prepended(rest, pieces), size, progress)
+            await store(content, target, unpack, mode, name or sent_name or "", follow=name is None)
     except SwerexException:
         raise
     except ValueError as error:  # an invalid file name
         raise UploadError(f"Cannot create the received file: {error}") from None
-    finally:
-        receiver.close()
 
 
-async def _received(receiver: Receiver, progress: Progress | None) -> AsyncGenerator[bytes | memoryview, None]:
-    """Yield the pieces of a stream; the sender gets credit for a piece when the next one is asked for."""
-    while True:
-        await receiver.news()
-        pieces = receiver.take()
-        if not pieces:
-            return
-        for piece in pieces:
-            yield piece
-            receiver.done_with(len(piece))
-            if progress is not None:
-                progress(len(piece))
-
-
-async def _first_line(pieces: AsyncGenerator[bytes | memoryview, None]) -> tuple[bytes, bytes]:
+async def _first_line(pieces: Pieces) -> tuple[bytes, bytes]:
     """Return the first line, and what came behind it with its end."""
     head = b""
     async for piece in pieces:
@@ -96,13 +188,122 @@ async def _first_line(pieces: AsyncGenerator[bytes | memoryview, None]) -> tuple
     raise ProtocolError("The header of a transferred file is invalid")
 
 
-def _parsed(line: bytes) -> tuple[str, str | None, int]:
-    """Return the kind, the name and the mode that a first line says."""
+def _parsed(line: bytes) -> tuple[str, str | None, int | None, int | None]:
+    """Return the kind, the name, the mode and the size that a first line says."""
     try:
         head = json.loads(line)
-        kind, name, mode = head["kind"], head.get("name"), head.get("mode", 0o644)
-        if kind not in ("file", "tree") or not isinstance(mode, int) or not isinstance(name, str | None):
+        kind, name, mode, size = head["kind"], head.get("name"), head.get("mode"), head.get("size")
+        numbers = isinstance(mode, int | None) and isinstance(size, int | None)
+        if kind not in ("file", "tree") or not numbers or not isinstance(name, str | None):
             raise ValueError
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise ProtocolError("The header of a transferred file is invalid") from None
-    return kind, name, mode
+    return kind, name, mode, size
+
+
+async def store(
+    pieces: AsyncIterator[bytes],
+    target: str,
+    unpack: Unpack | None,
+    mode: int | None,
+    name: str,
+    *,
+    follow: bool = True,
+) -> None:
+    """Save a received file or archive as `target`: all of it or nothing.
+
+    Args:
+        unpack: function for the archive of a tree; None for a file.
+        mode: mode of a file; None or an invalid one is that of a new file.
+        name: name of a file that goes into a directory.
+        follow: whether a file follows a target that is a link, or replaces it.
+    """
+    if unpack is tar.unpack:  # a zip has to be there as a whole
+        await _unpack_tree(pieces, target)
+        return
+    rights = mode if mode is not None and 0 <= mode <= 0o7777 else None
+    stack, turns = contextlib.ExitStack(), OrderedCalls()
+    try:
+        staging = await turns.call(stack.enter_context, Staging(target))
+        file = stack.enter_context(contextlib.ExitStack())
+        fd = await turns.call(file.enter_context, staging.file("", rights))
+        collected: list[bytes] = []
+        size = 0
+        async for piece in pieces:
+            collected.append(piece)
+            size += len(piece)
+            if size >= BLOCK:
+                await turns.call(write_all, fd, collected)
+                collected, size = [], 0
+        await turns.call(write_all, fd, collected)
+        await turns.call(file.close)
+        if unpack is not None:
+            await turns.call(staging.commit_archive, target, unpack)
+        else:
+            await turns.call(staging.commit, name, follow=follow)
+    finally:
+        await turns.end(stack.close)
+
+
+async def _unpack_tree(pieces: AsyncIterator[bytes], target: str) -> None:
+    """Unpack a tar archive while it arrives, in a thread that reads it from a socket, and save the tree as `target`."""
+    complete = threading.Event()
+    ours, theirs = socket.socketpair()
+    _, writer = await asyncio.open_connection(sock=ours)
+
+    def unpack() -> None:
+        with theirs, theirs.makefile("rb") as archive, Staging(target) as staging:
+            tar.unpack(archive, staging)
+            while archive.read(BLOCK):
+                pass  # padding after the end of the archive
+            if complete.is_set():
+                staging.commit()
+
+    async def pass_on() -> None:
+        async for piece in pieces:
+            writer.write(piece)
+            try:
+                await writer.drain()
+            except ConnectionError:  # the thread has ended, and says why
+                return
+        complete.set()
+        writer.write_eof()
+
+    passing = asyncio.ensure_future(pass_on())
+    unpacking = asyncio.ensure_future(in_thread(unpack))
+    try:
+        await asyncio.wait([passing, unpacking], return_when=asyncio.FIRST_COMPLETED)
+        if passing.done():
+            passing.result()
+        await unpacking
+    finally:
+        passing.cancel()
+        writer.transport.abort()
+        await asyncio.wait([passing, unpacking], timeout=_END_SECONDS)
+        if unpacking.done():
+            theirs.close()  # no thread may have begun
+        for each in (passing, unpacking):
+            if each.done() and not each.cancelled():
+                each.exception()
+
+
+# Streams
+
+
+async def _prepended(first: bytes, rest: Pieces) -> Pieces:
+    """Yield a piece and then the others."""
+    async with contextlib.aclosing(rest):
+        yield first
+        async for piece in rest:
+            yield piece
+
+
+async def _counted(pieces: Pieces, size: int | None, progress: Progress | None) -> Pieces:
+    """Yield the pieces, and tell their progress towards `size` bytes."""
+    done = 0
+    async with contextlib.aclosing(pieces):
+        async for piece in pieces:
+            yield piece
+            done += len(piece)
+            if progress is not None:
+                progress(done, size)

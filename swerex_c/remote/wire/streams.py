@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Protocol
 
 from swerex_c.exceptions import ProtocolError
@@ -76,6 +76,13 @@ class Sender:
         self._written += len(view)
         self._told = False
         self._pump()
+
+    async def send(self, pieces: AsyncIterator[bytes]) -> None:
+        """Send pieces as fast as the receiver takes them, then the end of the stream."""
+        async for piece in pieces:
+            self.write(piece)
+            await self.room()
+        self.finish()
 
     def finish(self) -> None:
         """Mark the end of the stream, and send END after the written bytes."""
@@ -219,41 +226,29 @@ class Receiver:
         if self._news is not None:
             self._news.set()
 
-    async def read(self) -> bytes:
-        """Wait for the next piece and return it, or b"" at the end of the stream."""
-        await self.news()
-        if not self._waiting:
-            return b""
-        piece = self._waiting.popleft()
-        self.done_with(len(piece))
-        return piece
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """Yield the pieces. The sender gets credit for a piece when the next one is asked for.
 
-    async def news(self) -> None:
-        """Wait for a piece to take or the end of the stream.
-
-        If the stream fails before either, raise its `error`.
+        If the stream fails, raise its `error` after the pieces received before.
         """
-        while not self._waiting and self.total is None:
-            if self.error is not None:
-                raise self.error
-            self._news = self._news or asyncio.Event()
-            self._news.clear()
-            await self._news.wait()
+        try:
+            while True:
+                while not self._waiting and self.total is None:
+                    if self.error is not None:
+                        raise self.error
+                    self._news = self._news or asyncio.Event()
+                    self._news.clear()
+                    await self._news.wait()
+                if not self._waiting:
+                    return
+                piece = self._waiting.popleft()
+                yield piece
+                self._done_with(len(piece))
+        finally:
+            self._waiting.clear()
 
-    def take(self) -> list[bytes]:
-        """Return all unread pieces.
-
-        Call `done_with` when they are stored, to give the sender credit for them.
-        """
-        pieces = list(self._waiting)
-        self._waiting.clear()
-        return pieces
-
-    def done_with(self, size: int) -> None:
-        """Give the sender credit for `size` more bytes.
-
-        The caller has taken and stored them. A CREDIT is sent for at least a quarter of WINDOW at a time.
-        """
+    def _done_with(self, size: int) -> None:
+        """Give the sender credit for `size` more bytes: for at least a quarter of WINDOW at a time."""
         self._taken += size
         if self._taken - self._credited >= WINDOW // 4 and self._sink is not None:
             self._credit(self._sink)
@@ -264,10 +259,7 @@ class Receiver:
 
     def drain(self, into: io.BytesIO) -> None:
         """Write all unread pieces to `into`, and give the sender credit for them."""
-        for piece in self.take():
+        while self._waiting:
+            piece = self._waiting.popleft()
             into.write(piece)
-            self.done_with(len(piece))
-
-    def close(self) -> None:
-        """Discard unread pieces, because the stream is no longer read."""
-        self._waiting.clear()
+            self._done_with(len(piece))
