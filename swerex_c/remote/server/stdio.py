@@ -1,21 +1,32 @@
 """Server of one client over two descriptors, without port and key.
 
-It is for `ssh HOST swerex-remote --stdio`.
+It is for `ssh HOST swerex-remote --stdio`. The descriptors may be of any kind, and asyncio has transports for some
+kinds only: threads pass the bytes between them and a socket of the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import socket
 
 from swerex_c.exceptions import ProtocolError
+from swerex_c.files.writing import write_all
 from swerex_c.remote.server.calls import Registry, ServerConnection
 from swerex_c.remote.server.process import exit_after
 from swerex_c.remote.server.service import Service
 from swerex_c.remote.server.upgrade import switching, upgrade_fields
-from swerex_c.remote.wire.connection import FdTransport
 from swerex_c.remote.wire.protocol import CHANNEL_HEADER
+from swerex_c.utils.threads import in_thread, start_thread
 
 __all__ = ["serve_stdio"]
+
+_PIECE = 256 << 10
+"""Maximum bytes to pass on at once."""
+
+_LAST_SECONDS = 0.5
+"""Seconds for the last frames to be sent, and then to be written."""
 
 
 class _OnlyConnection(ServerConnection):
@@ -43,13 +54,19 @@ async def serve_stdio(
 ) -> None:
     """Serve one client over two descriptors until it disconnects or `stop` is set, then shut down gracefully.
 
-    The function takes ownership of the descriptors and closes them. Nothing else may use them.
+    The function takes ownership of the descriptors. Nothing else may use them.
 
     Args:
         graceful: seconds from then on until the process exits, even if something hangs.
     """
     registry = Registry(service)
-    FdTransport(asyncio.get_running_loop(), read_fd, write_fd, _OnlyConnection(registry, stop))
+    ours, theirs = socket.socketpair()
+    for fd in (read_fd, write_fd):
+        os.set_blocking(fd, True)
+    for_reader = theirs.dup()  # each thread closes its own
+    start_thread(lambda: _read(read_fd, for_reader), "swerex-stdin")
+    writer = start_thread(lambda: _write(theirs, write_fd), "swerex-stdout")
+    await asyncio.get_running_loop().create_unix_connection(lambda: _OnlyConnection(registry, stop), sock=ours)
     try:
         await stop.wait()
         exit_after(graceful)
@@ -57,4 +74,26 @@ async def serve_stdio(
         while service.in_flight:
             await asyncio.sleep(0.005)
     finally:
-        await registry.shutdown(0.5)
+        await registry.shutdown(_LAST_SECONDS)
+        await in_thread(writer.join, _LAST_SECONDS)
+
+
+def _read(fd: int, to: socket.socket) -> None:
+    """Pass on what comes from a descriptor, and its end."""
+    with to:
+        with contextlib.suppress(OSError):  # of a lost terminal or connection, which is an end as well
+            while data := os.read(fd, _PIECE):
+                to.sendall(data)
+        with contextlib.suppress(OSError):
+            to.shutdown(socket.SHUT_WR)
+
+
+def _write(source: socket.socket, fd: int) -> None:
+    """Write what comes from a socket to a descriptor, and close both."""
+    with source:
+        with contextlib.suppress(OSError):  # the client is gone
+            while data := source.recv(_PIECE):
+                write_all(fd, [data])
+        os.close(fd)
+        with contextlib.suppress(OSError):
+            source.shutdown(socket.SHUT_RDWR)

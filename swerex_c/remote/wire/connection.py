@@ -1,13 +1,8 @@
-"""Frame connection for client and server, and its transport over descriptors.
-
-A `FrameConnection` is an asyncio protocol and works with any asyncio transport, such as a server's or TLS. asyncio has
-no transport over two descriptors of any kind, such as the standard streams of a process: that is `FdTransport`.
-"""
+"""Frame connection for client and server: an asyncio protocol for any transport."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import struct
 import threading
 from collections import deque
@@ -18,7 +13,7 @@ from swerex_c import _core
 from swerex_c.exceptions import ConnectionLostError, ProtocolError
 from swerex_c.remote.wire.protocol import DATA, HEAD_BYTES, PING, PONG, encode, new_decoder
 
-__all__ = ["FdTransport", "FrameConnection"]
+__all__ = ["FrameConnection"]
 
 _HIGH_WATER = 1 << 20
 """Bytes in the write buffer above which senders pause."""
@@ -211,118 +206,3 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def _ping(self, frame: list[Any]) -> None:
         self.send([PONG])
-
-
-class FdTransport:
-    """Transport of a `FrameConnection` over a descriptor to read and one to write, which may be of the same file.
-
-    It owns the descriptors and closes them.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, read_fd: int, write_fd: int, protocol: FrameConnection):
-        self._loop = loop
-        self._read_fd = read_fd
-        self._write_fd = write_fd
-        self._protocol = protocol
-        self._queue: deque[memoryview] = deque()
-        self._queued = 0
-        self._closing = False
-        self._reading = False
-        os.set_blocking(read_fd, False)
-        os.set_blocking(write_fd, False)
-        protocol.connection_made(self)
-        self.resume_reading()
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return default
-
-    def set_write_buffer_limits(self, high: int) -> None:
-        """Do nothing: the limit is that of this module."""
-
-    def pause_reading(self) -> None:
-        if self._reading:
-            self._reading = False
-            self._loop.remove_reader(self._read_fd)
-
-    def resume_reading(self) -> None:
-        if not self._reading and self._read_fd >= 0:
-            self._reading = True
-            self._loop.add_reader(self._read_fd, self._readable)
-
-    def _readable(self) -> None:
-        try:
-            size = os.readv(self._read_fd, [self._protocol.get_buffer(-1)])
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._lost(error)
-            return
-        if size:
-            self._protocol.buffer_updated(size)
-        else:
-            self._lost(None)
-
-    def write(self, data: bytes | memoryview) -> None:
-        if self._write_fd < 0:
-            return
-        sent = 0
-        if not self._queue:
-            try:
-                sent = os.write(self._write_fd, data)
-            except (BlockingIOError, InterruptedError):
-                pass
-            except OSError as error:
-                self._lost(error)
-                return
-            if sent == len(data):
-                return
-            self._loop.add_writer(self._write_fd, self._writable)
-        self._queue.append(memoryview(data)[sent:])
-        self._queued += len(data) - sent
-        if self._queued > _HIGH_WATER and not self._protocol.paused:
-            self._protocol.pause_writing()
-
-    def _writable(self) -> None:
-        try:
-            sent = os.writev(self._write_fd, [self._queue[i] for i in range(min(len(self._queue), 64))])
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._lost(error)
-            return
-        self._queued -= sent
-        while self._queue and sent >= len(self._queue[0]):
-            sent -= len(self._queue.popleft())
-        if sent:
-            self._queue[0] = self._queue[0][sent:]
-        if not self._queue:
-            self._loop.remove_writer(self._write_fd)
-            if self._closing:
-                self._lost(None)
-                return
-        if self._queued <= _HIGH_WATER // 4 and self._protocol.paused:
-            self._protocol.resume_writing()
-
-    def close(self) -> None:
-        """Close the transport when the write buffer is empty."""
-        self._closing = True
-        self.pause_reading()
-        if not self._queue:
-            self._lost(None)
-
-    def abort(self) -> None:
-        """Close the transport now, and discard the write buffer."""
-        self._lost(None)
-
-    def _lost(self, error: BaseException | None) -> None:
-        if self._read_fd < 0:
-            return
-        self._closing = True
-        self.pause_reading()
-        if self._queue:
-            self._loop.remove_writer(self._write_fd)
-        for fd in {self._read_fd, self._write_fd}:
-            os.close(fd)
-        self._read_fd = self._write_fd = -1
-        self._queue.clear()
-        self._loop.call_soon(self._protocol.connection_lost, error)
