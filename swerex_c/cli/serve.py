@@ -141,8 +141,6 @@ def _parser(program: str, host: str) -> argparse.ArgumentParser:
     log.add_argument("--metrics", action="store_true", help="serve /metrics for Prometheus (needs prometheus-client)")
     log.add_argument("--log-format", choices=("text", "json"), default="text", help="json needs python-json-logger")
     log.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", type=str.lower)
-    loops = ("auto", "asyncio", "uvloop")
-    add("--loop", choices=loops, default="auto", help="event loop; auto: uvloop if it is installed (default: auto)")
     seconds = "time limit of the shutdown (default: 5)"
     add("--graceful", type=_number(float, 0, 1e9), default=5.0, metavar="SECONDS", help=seconds)
     return parser
@@ -269,7 +267,7 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
         service = Service(server, where.limits)
         server.app = create_app(service, metrics=options.metrics)
         main = partial(serve, service, server.app, where, listeners=listeners, ready=ready)
-        run(main, options.graceful, options.loop)
+        run(main, options.graceful)
 
 
 def _print_key(addresses: ListenAddresses, secret: str) -> None:
@@ -327,4 +325,4 @@ def _serve_stdio(options: argparse.Namespace) -> None:
     from swerex_c.remote.server.stdio import serve_stdio
 
     service = Service(SimpleNamespace(runtime=_runtime(options), AUTH_TOKEN=""), _limits(options))
-    run(partial(serve_stdio, service, read_fd, write_fd, options.graceful), options.graceful, options.loop)
+    run(partial(serve_stdio, service, read_fd, write_fd, options.graceful), options.graceful)

@@ -32,33 +32,16 @@ class CompletionQueue:
         self.create_future: Callable[[], asyncio.Future[None]] = _weak_create_future(self._loop)
         # Number of calls that wait for an operation in this loop.
         self.pending = 0
-        # The loop's own queue of ready callbacks. A loop that does not expose it (uvloop) counts as busy unless
-        # `set_busy` says otherwise.
+        # The loop's own queue of ready callbacks. A loop that does not expose it (uvloop) counts as busy.
         self.ready: Any = getattr(loop, READY, (None,))
         # This reader holds the only strong reference to the queue, until the loop is closed.
         loop.add_reader(self.core.fileno(), self._drain)
 
-    def set_busy(self, busy: object) -> None:
-        """Set whether the loop has other work.
-
-        This affects only a loop that does not expose its ready queue.
-
-        Args:
-            busy: false while the loop serves only the calling request and no timer minds a delay of one kernel tick.
-        """
-        if not hasattr(self._loop(), READY):
-            self.ready = busy
-
     def has_time(self, seconds: float) -> bool:
-        """Check whether no timer of the loop is due within `seconds`.
-
-        If the loop hides its timers, `ready` decides.
-        """
+        """Check whether no timer of the loop is due within `seconds`; False if the loop hides its timers."""
         loop: Any = self._loop()
-        timers: Any = getattr(loop, TIMERS, None)
-        if timers is None:
-            return not self.ready
-        return not timers or timers[0].when() - loop.time() > seconds
+        timers: Any = getattr(loop, TIMERS, (None,))
+        return not timers or timers[0] is not None and timers[0].when() - loop.time() > seconds
 
     def _drain(self) -> None:
         for waiter in self.core.take():

@@ -6,6 +6,9 @@ import asyncio
 import ctypes
 from typing import Any
 
+import pytest
+
+from swerex_c.engine.completions import current_completions
 from swerex_c.runtime.abstract import BashAction, CreateBashSessionRequest
 from swerex_c.runtime.local import LocalRuntime
 
@@ -48,3 +51,19 @@ async def test_a_caller_that_may_be_late_leaves_no_trace_of_it() -> None:
     assert waits[12:] == [0]
     assert prctl(PR_GET_TIMERSLACK) == slack
     await runtime.close()
+
+
+async def has_time(timer: float) -> bool:
+    asyncio.get_running_loop().call_later(timer, int)
+    return not current_completions().ready and current_completions().has_time(0.01)
+
+
+def test_a_loop_that_shows_its_work() -> None:
+    assert asyncio.run(has_time(60))
+    assert not asyncio.run(has_time(0.005))
+
+
+def test_a_loop_that_does_not_show_its_work_counts_as_busy() -> None:
+    uvloop = pytest.importorskip("uvloop", reason="uvloop is not installed")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert not runner.run(has_time(60))

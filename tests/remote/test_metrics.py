@@ -68,7 +68,6 @@ def test_metrics_count_what_was_done(tmp_path: Path) -> None:
     [
         (["--metrics"], "prometheus_client", "prometheus-client", "metrics"),
         (["--log-format", "json"], "pythonjsonlogger", "python-json-logger", "logs"),
-        (["--loop", "uvloop"], "uvloop", "uvloop", "fast"),
     ],
 )
 def test_a_package_that_is_missing_is_named(

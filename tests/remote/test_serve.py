@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -17,7 +16,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,9 +23,7 @@ import requests
 
 from swerex_c.exceptions import InvalidInputError
 from swerex_c.remote.server import auth as keys
-from swerex_c.remote.server.service import Service
 from swerex_c.remote.wire.protocol import ERROR, GOODBYE, PING, PONG, RESULT, encode, new_decoder
-from swerex_c.runtime.abstract import Command, CommandResponse
 from tests.support.frames_tools import Frames
 from tests.support.processes import Family
 from tests.support.server_process import (
@@ -327,28 +323,6 @@ def test_it_is_alive_while_a_hundred_sessions_run(tmp_path: Path, family: Family
         assert len(times) >= 20 and times[len(times) // 2] < 0.01, times
 
 
-async def test_of_many_programs_one_is_started_in_a_turn_of_the_loop() -> None:
-    """Or else a hundred that are started at once would keep everybody from the loop for their sum of milliseconds."""
-    turn, started = 0, list[int]()
-
-    class Runtime:
-        async def execute(self, request: Any) -> Any:
-            started.append(turn)
-            return CommandResponse()
-
-    async def count_turns() -> None:
-        nonlocal turn
-        while True:
-            turn += 1
-            await asyncio.sleep(0)
-
-    service = Service(SimpleNamespace(runtime=Runtime(), AUTH_TOKEN=""))  # type: ignore[arg-type]
-    counting = asyncio.create_task(count_turns())
-    await asyncio.gather(*(service.call("execute", Command(command="x")) for _ in range(20)))
-    counting.cancel()
-    assert len(started) == 20 == len(set(started))
-
-
 # The end
 
 
@@ -444,12 +418,9 @@ def test_the_servers_module_is_the_command_too(tmp_path: Path) -> None:
         assert server.terminate() == 0
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_both_event_loops_serve_the_same(tmp_path: Path, loop: str) -> None:
-    if loop == "uvloop":
-        pytest.importorskip("uvloop", reason="uvloop is not installed")
+def test_a_port_and_a_unix_socket_serve_the_same(tmp_path: Path) -> None:
     path = tmp_path / "socket"
-    places = ("--loop", loop, "--port", "0", "--host", "127.0.0.1", "--unix", str(path))
+    places = ("--port", "0", "--host", "127.0.0.1", "--unix", str(path))
     with serving(tmp_path / "log", *places) as server:
         assert server.post("/execute", command="echo hi", shell=True).json()["stdout"] == "hi\n"
         for wire in (socket.create_connection(("127.0.0.1", server.port)), socket.socket(socket.AF_UNIX)):

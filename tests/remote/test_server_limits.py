@@ -210,13 +210,10 @@ def flood(server: Server, count: int, first: bytes = b"") -> Iterator[list[socke
 
 @pytest.mark.idle
 @pytest.mark.slow
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("descriptors", [256, 1024])
-def test_with_a_key_one_gets_through_a_flood(tmp_path: Path, loop: str, descriptors: int) -> None:
-    if loop == "uvloop":
-        pytest.importorskip("uvloop", reason="uvloop is not installed")
+def test_with_a_key_one_gets_through_a_flood(tmp_path: Path, descriptors: int) -> None:
     few = ["bash", "-c", f'ulimit -n {descriptors}; exec "$@"', "bash", *REMOTE]
-    with serving(tmp_path / "log", "--loop", loop, command=few) as server:
+    with serving(tmp_path / "log", command=few) as server:
         before = cpu_seconds(server)
         with flood(server, 700):
             for _ in range(3):

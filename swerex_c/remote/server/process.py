@@ -1,4 +1,4 @@
-"""Process of a server: its event loop, its signals, and a limit for the time that its end takes."""
+"""Process of a server: its signals, and a limit for the time that its end takes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from types import FrameType
 from typing import Any, Protocol
 
-from swerex_c.exceptions import NotAvailableError
 from swerex_c.remote.server import output
 
 __all__ = ["Main", "exit_after", "first_signal", "run"]
@@ -23,15 +22,11 @@ class Main(Protocol):
     def __call__(self, *, stop: asyncio.Event) -> Coroutine[Any, Any, None]: ...
 
 
-def run(main: Main, graceful: float, loop: str) -> None:
+def run(main: Main, graceful: float) -> None:
     """Run `main` until it ends or a signal comes; see `first_signal`. Call this from the main thread, as the last call.
 
     Args:
         graceful: maximum number of seconds from the signal to the end.
-        loop: name of the event loop: "asyncio", "uvloop", or "auto", which is uvloop if it is installed.
-
-    Raises:
-        NotAvailableError: if the loop is "uvloop", and uvloop is not installed.
     """
 
     async def work() -> None:
@@ -42,20 +37,7 @@ def run(main: Main, graceful: float, loop: str) -> None:
         with first_signal(dict.fromkeys(numbers), stop.set, graceful):
             await main(stop=stop)
 
-    with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
-        runner.run(work())
-
-
-def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    if name == "asyncio":
-        return None
-    try:
-        from uvloop import new_event_loop
-    except ImportError:
-        if name == "uvloop":
-            raise NotAvailableError("--loop uvloop needs the package uvloop: pip install 'swerex-c[fast]'") from None
-        return None
-    return new_event_loop
+    asyncio.run(work())
 
 
 @contextlib.contextmanager

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from swerex_c.engine.completions import current_completions
 from swerex_c.exceptions import InvalidInputError, ServerLimitError
 from swerex_c.interfaces import AbstractRuntime
 from swerex_c.models import (
@@ -150,18 +149,6 @@ class _Counted:
         self._service.histograms[self._method].add(time.perf_counter() - self._begin, kind is not None)
 
 
-class _Busy:
-    """A truth value: whether the service has more than one request in flight."""
-
-    __slots__ = ("_service",)
-
-    def __init__(self, service: Service):
-        self._service = service
-
-    def __bool__(self) -> bool:
-        return self._service.in_flight > 1
-
-
 class Service:
     """A runtime with a server's key, limits and counts, used by one event loop."""
 
@@ -178,8 +165,6 @@ class Service:
         self._creating: list[str] = []
         """Names of the sessions that are being created."""
         self._closing: set[asyncio.Task[BaseModel]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._starts: asyncio.Lock
 
     @property
     def runtime(self) -> AbstractRuntime:
@@ -218,8 +203,6 @@ class Service:
                 return await self.close()
             if method == "create_session":
                 return await self._create_session(request)
-            if method == "execute":
-                await self._turn()
             run: Callable[..., Awaitable[BaseModel]] = getattr(self.holder.runtime, method)
             return await (run() if request is None else run(request))
 
@@ -231,22 +214,9 @@ class Service:
             raise ServerLimitError(msg)
         self._creating.append(request.session)
         try:
-            await self._turn()
             return await self.holder.runtime.create_session(request)
         finally:
             self._creating.remove(request.session)
-
-    async def _turn(self) -> None:
-        """Wait until no other program is started in this turn of the event loop.
-
-        Starting a program takes one or two milliseconds; a client that starts a hundred must not delay the others.
-        """
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._starts = loop, asyncio.Lock()
-            current_completions().set_busy(_Busy(self))
-        async with self._starts:
-            await asyncio.sleep(0)
 
     def counted(self, method: str) -> contextlib.AbstractContextManager[None]:
         """Return a context manager that counts one request.
