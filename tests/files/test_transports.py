@@ -107,16 +107,20 @@ async def test_a_link_in_the_place_of_a_file(copy: Copy, tmp_path: Path, victim:
     assert unchanged(victim) and (here / "file").read_text() == "theirs" and not (here / "file").is_symlink()
 
 
-async def test_rights_stay_where_they_are(copy: Copy, tmp_path: Path) -> None:
+async def test_modes_times_and_links_stay_and_rights_do_not(copy: Copy, tmp_path: Path) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
     there.mkdir()
     (there / "program").write_text("#!/bin/sh\n")
     (there / "program").chmod(0o6755)
+    os.utime(there / "program", (1_000_000_000, 1_000_000_000))
+    (there / "link").symlink_to(os.fsdecode(b"/no/\xff"))
     there.chmod(0o2755)
     for source, target in ((there, here), (there / "program", tmp_path / "copy")):
         await copy(source, target)
     found = [stat.S_IMODE(path.stat().st_mode) for path in (here, here / "program", tmp_path / "copy")]
     assert found == [0o755, 0o755, 0o755]
+    assert (here / "program").stat().st_mtime == 1_000_000_000
+    assert os.readlink(os.fsencode(here / "link")) == b"/no/\xff"
 
 
 @pytest.mark.slow
