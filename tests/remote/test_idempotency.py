@@ -11,7 +11,7 @@ import pytest
 from swerex_c.exceptions import InvalidInputError, ResultLostError
 from swerex_c.remote.server.limits import Limits
 from swerex_c.remote.server.requests import RequestTable
-from tests.support.wait import settle
+from tests.support.wait import settle, until_async
 
 
 def counted(
@@ -76,9 +76,11 @@ async def test_an_id_is_for_one_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "kept"), [(Limits(results=3), 3), (Limits(result_bytes=20), 3), (Limits(result_seconds=0.0), 0)]
+    ("limits", "kept"),
+    [(Limits(results=3), 3), (Limits(result_bytes=20), 3), (Limits(result_seconds=0.0), 0)],
 )
 async def test_only_so_much_is_kept(limits: Limits, kept: int) -> None:
+    """What was dropped to make room is not carried out again."""
     once: RequestTable = RequestTable(limits)
     _, start = counted()
     for i in range(10):
@@ -87,6 +89,21 @@ async def test_only_so_much_is_kept(limits: Limits, kept: int) -> None:
     again, start = counted()
     await once.run("9", "x", start, len)
     assert len(again) == (not kept)
+    if kept:
+        with pytest.raises(ResultLostError):
+            await once.run("0", "x", start, len)
+        assert not again
+
+
+async def test_results_go_when_their_time_is_over() -> None:
+    """Also when nothing is asked any more."""
+    once: RequestTable = RequestTable(Limits(result_seconds=0.05))
+    _, start = counted()
+    for name in "ab":
+        await once.run(name, "x", start, len)
+    assert once.kept_bytes == 12
+    await until_async(lambda: not once.kept_bytes)
+    assert len(once) == 0
 
 
 async def test_what_runs_is_not_forgotten() -> None:

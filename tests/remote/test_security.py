@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import json
-import logging
 import os
 import socket
 import sys
@@ -21,23 +19,18 @@ import pytest
 from swerex_c.exceptions import (
     ConnectionLostError,
     ProtocolError,
-    ResultLostError,
     RuntimeClosedError,
     ServerLimitError,
 )
 from swerex_c.remote.client import base, calls, connect
 from swerex_c.remote.client.frames import WireClient
-from swerex_c.remote.client.http import JsonClient
-from swerex_c.remote.server import logs
 from swerex_c.remote.server.limits import Limits
-from swerex_c.remote.server.requests import RequestTable
-from swerex_c.remote.wire.protocol import DATA, DOWN, END, ERROR, RESULT
+from swerex_c.remote.wire.protocol import DATA, DOWN, ERROR, RESULT
 from swerex_c.runtime.abstract import BashAction, BashInterruptAction, Command, CreateBashSessionRequest
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support import server_process
 from tests.support.frames_tools import channel_to, keep_answering, open_files, raw_client, raw_server, request, serving
 from tests.support.http_servers import Server, environment
-from tests.support.raw_http import ask
 from tests.support.server_process import KEY
 from tests.support.wait import until_async
 
@@ -240,33 +233,6 @@ async def test_an_interrupt_on_a_new_connection_does_not_overtake_a_cancellation
 # Once
 
 
-@pytest.mark.parametrize("limits", [Limits(results=2), Limits(result_bytes=10)])
-async def test_an_id_whose_result_is_gone_is_not_carried_out_again(limits: Limits) -> None:
-    once: RequestTable = RequestTable(limits)
-    began: list[str] = []
-
-    def start(key: str) -> Any:
-        async def work() -> bytes:
-            began.append(key)
-            return b"result"
-
-        return work
-
-    for key in "abcd":
-        await once.run(key, "x", start(key), len)
-    with pytest.raises(ResultLostError):
-        await once.run("a", "x", start("a"), len)
-    assert began == list("abcd")
-
-
-def test_ids_that_differ_only_at_their_end(our_server: Server, tmp_path: Path) -> None:
-    command = {"command": f"echo x >> {tmp_path}/ran", "shell": True}
-    for i in range(2):
-        answer = ask(our_server, "POST", "/execute", command, headers={"X-Request-ID": "i" * 300 + str(i)})
-        assert answer.status == 200
-    assert (tmp_path / "ran").read_text() == "x\nx\n"
-
-
 async def test_what_was_given_up_while_there_was_no_connection_ends() -> None:
     async with serving() as served:
         async with channel_to(served.port) as channel:
@@ -347,34 +313,6 @@ async def test_is_alive_does_not_raise_because_of_an_odd_answer() -> None:
         await runtime._wire.close()
 
 
-def test_what_strangers_send_makes_no_lines_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logs.LOGGER.name):
-        logs.request_done("GET /\n2026 INFO forged\x1b[2J", 0.1, "404", "1.2.3.4:5", "an\nid", True)
-    assert "\n" not in caplog.messages[0] and "\x1b" not in caplog.messages[0]
-    assert caplog.records[0].request_id == "an\\nid"  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("error", [ValueError, TimeoutError, UnicodeError])
-async def test_a_download_raises_what_the_server_raised(error: type[Exception], tmp_path: Path) -> None:
-    body = json.dumps({"swerexception": {"class_path": f"builtins.{error.__name__}", "message": "odd"}}).encode()
-
-    async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 511 X\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(connection, "127.0.0.1", 0)
-    json_client = JsonClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    try:
-        with pytest.raises(error, match="odd") as caught:
-            await json_client.download("/etc/x", str(tmp_path / "to"))
-        assert type(caught.value) is error
-    finally:
-        await json_client.close()
-        server.close()
-
-
 async def test_a_proxy_for_the_world_is_none_for_this_machine(
     our_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -402,18 +340,6 @@ def test_who_has_not_the_key_cannot_stay(both: server_process.Server) -> None:
                     answer += data
         assert time.monotonic() < end
         assert answer.startswith(b"HTTP/1.1 403 ")
-
-
-async def test_a_server_does_not_choose_what_a_downloaded_file_is_called(tmp_path: Path) -> None:
-    data = b'{"kind": "file", "name": ".bashrc", "mode": 420}\nharm'
-
-    def respond(frame: list[Any]) -> list[Any]:
-        number = frame[1]
-        return [[DATA, number, DOWN, 0, data], [END, number, DOWN, len(data)], [RESULT, number, {}]]
-
-    async with raw_server(lambda peer: keep_answering(peer, respond)) as port, channel_to(port) as channel:
-        await channel.download("/there/report.txt", str(tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["report.txt"]
 
 
 async def test_a_stream_that_is_no_text_is_told_as_what_it_is() -> None:

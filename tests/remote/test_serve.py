@@ -33,6 +33,7 @@ from tests.support.server_process import (
     Background,
     Server,
     arguments_of,
+    cpu_seconds,
     ended,
     environment,
     environment_of,
@@ -267,16 +268,11 @@ def test_a_hundred_idle_connections_cost_nothing(tmp_path: Path) -> None:
             wire.sendall((b"", b"GET /is", b"GET /is_alive HTTP/1.1\r\n", upgrade())[number % 4])
         until(lambda: open_files(server.process.pid) == files + 100)
         assert server.get("/is_alive").status_code == 200
-        before = _cpu_seconds(server.process.pid)
+        before = cpu_seconds(server.process.pid)
         time.sleep(1)
-        assert _cpu_seconds(server.process.pid) - before <= 0.02
+        assert cpu_seconds(server.process.pid) - before <= 0.02
         stack.close()
         until(lambda: open_files(server.process.pid) <= files)
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_noise_on_the_port_is_not_logged(tmp_path: Path) -> None:

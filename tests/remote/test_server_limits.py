@@ -8,7 +8,6 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +15,12 @@ import pytest
 import requests
 
 from swerex_c.exceptions import ServerLimitError
-from swerex_c.remote.server.limits import Limits
-from swerex_c.remote.server.requests import RequestTable
 from swerex_c.remote.wire.protocol import ERROR
-from swerex_c.runtime.abstract import CloseBashSessionRequest, CreateBashSessionRequest
+from swerex_c.runtime.abstract import CloseBashSessionRequest, Command, CreateBashSessionRequest
 from swerex_c.runtime.remote import RemoteRuntime
 from tests.support.frames_tools import long_request, raw_client
-from tests.support.server_process import KEY, REMOTE, Server, open_files, serving, upgrade
-from tests.support.wait import DEADLINE, until
-
-LIMIT_ERROR = "swerex.exceptions.ServerLimitError"
-
-
-def at_once(server: Server, bodies: list[tuple[str, dict[str, Any]]]) -> list[str]:
-    """Post all of them at the same time, each on a connection of its own; return "" or the error of each."""
-
-    def post(request: tuple[str, dict[str, Any]]) -> str:
-        path, body = request
-        answer = requests.post(server.url + path, json=body, headers={"X-API-Key": KEY}, timeout=60)
-        return "" if answer.status_code == 200 else answer.json()["swerexception"]["class_path"]
-
-    with ThreadPoolExecutor(len(bodies)) as pool:
-        return list(pool.map(post, bodies))
+from tests.support.server_process import KEY, REMOTE, Server, cpu_seconds, memory_of, open_files, serving, upgrade
+from tests.support.wait import DEADLINE, until, until_async
 
 
 @pytest.mark.parametrize("wire", ["msgpack", "json"])
@@ -61,12 +44,19 @@ async def test_sessions_that_are_created_at_once_keep_to_their_limit(tmp_path: P
         await runtime.close()
 
 
-@pytest.mark.slow
-def test_requests_that_come_at_once_keep_to_their_limit(tmp_path: Path) -> None:
+async def test_requests_that_come_at_once_keep_to_their_limit(tmp_path: Path) -> None:
+    end = tmp_path / "end"
     with serving(tmp_path / "log", "--max-requests", "3") as server:
-        wait = [("/execute", {"command": "sleep 3", "shell": True})] * 12
-        assert sorted(at_once(server, wait)) == [""] * 3 + [LIMIT_ERROR] * 9
-        assert server.post("/execute", command="true", shell=True).status_code == 200
+        async with RemoteRuntime(host=server.url, auth_token=KEY, wire="json") as runtime:
+            wait = Command(command=f"until [ -e {end} ]; do sleep 0.05; done", shell=True)
+            calls = [asyncio.create_task(runtime.execute(wait)) for _ in range(12)]
+            await until_async(lambda: sum(call.done() for call in calls) == 9)
+            end.touch()
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+            assert sorted(type(answer).__name__ for answer in answers) == [
+                *["CommandResponse"] * 3, *["ServerLimitError"] * 9
+            ]  # fmt: skip
+            assert (await runtime.execute(Command(command=["true"]))).exit_code == 0
 
 
 def test_the_log_names_the_peer_of_a_connection(tmp_path: Path) -> None:
@@ -77,17 +67,6 @@ def test_the_log_names_the_peer_of_a_connection(tmp_path: Path) -> None:
 
 
 # Memory that a peer decides
-
-
-def memory(server: Server, what: str = "VmHWM") -> int:
-    """Return the peak of a server's memory (VmHWM) or what it has now (VmRSS), in bytes."""
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return int(status.partition(f"{what}:")[2].split()[0]) << 10
-
-
-def cpu_seconds(server: Server) -> float:
-    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 BAD: dict[str, tuple[str, Callable[[int], Any]]] = {
@@ -115,7 +94,7 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 async def test_an_invalid_request_is_refused_in_few_words(patient: Server, bad: str, wire: str) -> None:
     method, make = BAD[bad]
     payload = make(1_300_000 if wire == "json" else 190_000)  # frames have at most 200,000 members
-    before, used = memory(patient), cpu_seconds(patient)
+    before, used = memory_of(patient.process.pid, "VmHWM"), cpu_seconds(patient.process.pid)
     if wire == "json":
         answer = patient.client.post(f"{patient.url}/{method}", json=payload, timeout=60)
         assert answer.status_code == 422 and len(answer.content) < 5000
@@ -125,8 +104,8 @@ async def test_an_invalid_request_is_refused_in_few_words(patient: Server, bad: 
             kind, _, error = await peer.answer(1)
             assert kind == ERROR and error["class_path"] == "swerex.exceptions.InvalidInputError"
             assert "is not valid" in error["message"] and len(str(error)) < 20_000
-    assert cpu_seconds(patient) - used < 3
-    assert memory(patient) - before < 120 << 20
+    assert cpu_seconds(patient.process.pid) - used < 3
+    assert memory_of(patient.process.pid, "VmHWM") - before < 120 << 20
 
 
 def test_a_body_has_a_limit_that_fits_into_memory(tmp_path: Path) -> None:
@@ -137,35 +116,17 @@ def test_a_body_has_a_limit_that_fits_into_memory(tmp_path: Path) -> None:
         assert not (tmp_path / "f").exists()
 
 
-async def test_results_go_when_their_time_is_over() -> None:
-    """Also when nothing is asked any more."""
-    once: RequestTable = RequestTable(Limits(result_seconds=0.05))
-
-    async def work() -> bytes:
-        return bytes(100)
-
-    for name in "ab":
-        await once.run(name, "x", work, len)
-    assert once.kept_bytes == 200
-    async with asyncio.timeout(10):
-        while once.kept_bytes:
-            await asyncio.sleep(0.01)
-    assert len(once) == 0
-
-
 @pytest.mark.slow
 def test_the_text_of_a_file_is_not_kept(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("x" * (32 << 20))
     with serving(tmp_path / "log") as server:
         server.get("/is_alive")
-        read = [("/read_file", {"path": str(tmp_path / "f")})]
-        before = memory(server, "VmRSS")
+        before = memory_of(server.process.pid)
         for i in range(6):
-            answer = server.client.post(
-                server.url + read[0][0], json=read[0][1], headers={"X-Request-ID": str(i)}, timeout=60
-            )
+            server.client.headers["X-Request-ID"] = str(i)
+            answer = server.post("/read_file", path=str(tmp_path / "f"))
             assert len(answer.json()["content"]) == 32 << 20
-        until(lambda: memory(server, "VmRSS") - before < 96 << 20)
+        until(lambda: memory_of(server.process.pid) - before < 96 << 20)
 
 
 # Connections without the key
@@ -214,7 +175,7 @@ def flood(server: Server, count: int, first: bytes = b"") -> Iterator[list[socke
 def test_with_a_key_one_gets_through_a_flood(tmp_path: Path, descriptors: int) -> None:
     few = ["bash", "-c", f'ulimit -n {descriptors}; exec "$@"', "bash", *REMOTE]
     with serving(tmp_path / "log", command=few) as server:
-        before = cpu_seconds(server)
+        before = cpu_seconds(server.process.pid)
         with flood(server, 700):
             for _ in range(3):
                 with requests.Session() as one:
@@ -228,7 +189,7 @@ def test_with_a_key_one_gets_through_a_flood(tmp_path: Path, descriptors: int) -
             assert server.post("/execute", command="echo on", shell=True).json()["stdout"] == "on\n"
             assert open_files(server.process.pid) <= min(descriptors - 30, 256 + 60)
         assert server.get("/is_alive").status_code == 200
-        assert cpu_seconds(server) - before < 5
+        assert cpu_seconds(server.process.pid) - before < 5
         said = server.said().splitlines()
         assert len([line for line in said if "Too many connections" in line]) == 1 and len(said) < 10
         until(lambda: open_files(server.process.pid) < 60)

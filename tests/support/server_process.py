@@ -127,6 +127,17 @@ def open_files(pid: int) -> int:
     return len(descriptors(pid))
 
 
+def memory_of(pid: int, what: str = "VmRSS") -> int:
+    """Return the bytes that a process has in memory, or the most that it had (VmHWM)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition(f"{what}:")[2].split()[0]) << 10
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def threads_of(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/task"))
 
