@@ -11,8 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from swerex_c.exceptions import NotSupportedError, ResourceError, UploadError
@@ -21,14 +20,13 @@ from swerex_c.utils.shell_script import read_script
 if TYPE_CHECKING:
     from swerex_c.sandbox.sandbox import RunningScript, Sandbox
 
-__all__ = ["escape", "failure", "find_programs", "frames", "in_place", "start", "text"]
+__all__ = ["escape", "failure", "frames", "in_place", "start", "text"]
 
 _SCRIPTS = "sandbox/scripts/"
 
-_PROGRAMS = ("cat", "chgrp", "chmod", "cp", "ln", "mkdir", "mv", "readlink", "rm", "stat", "tar")
-"""Programs that the scripts use if the sandbox has them."""
-
-_PROBE_SECONDS = 60.0
+_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin:/busybox"
+"""Directories of the programs that the scripts use. They come before those of the sandbox's PATH, which may lack them,
+and may have the current directory, in which a script finds what the caller has uploaded."""
 
 _FRAME = 32 << 10
 """Maximum number of bytes in one frame, before they are escaped."""
@@ -59,31 +57,14 @@ _ENDS = re.compile(
 _TAR_NAMES = re.compile(r"^tar: (?:\./)?(?P<name>.+): Cannot [a-z]+: ", re.MULTILINE)
 
 
-async def find_programs(sandbox: Sandbox) -> Mapping[str, tuple[str, ...]]:
-    """Return the command lines of the programs that the scripts can use, by name. The sandbox is asked once."""
-    if sandbox.programs is None:
-        probe = read_script(_SCRIPTS + "probe_programs.bash")
-        answer = await sandbox.run(probe, *_PROGRAMS, timeout=_PROBE_SECONDS)
-        words = answer.stdout.split(b"\0")[:-1]
-        found: dict[str, tuple[str, ...]] = {}
-        for what, path in zip(words[::2], words[1::2], strict=False):
-            name = os.fsdecode(what)
-            applet = name.removeprefix("busybox ")
-            found[applet] = (os.fsdecode(path),) if applet == name else (os.fsdecode(path), applet)
-        sandbox.programs = found
-    return sandbox.programs
-
-
-async def text(sandbox: Sandbox, script: str) -> str:
-    """Return the script with this name, preceded by the command lines of the sandbox's programs."""
-    programs = await find_programs(sandbox)
-    prelude = "".join(f"{name}=({shlex.join(programs.get(name, ()))})\n" for name in _PROGRAMS)
-    return prelude + read_script(f"{_SCRIPTS}{script}.bash")
+def text(script: str) -> str:
+    """Return the script with this name."""
+    return f"PATH={_PATH}${{PATH:+:$PATH}}\n" + read_script(f"{_SCRIPTS}{script}.bash")
 
 
 async def start(sandbox: Sandbox, script: str, *words: str, kind: int = 0) -> RunningScript:
     """Start the script with this name; see `Sandbox.start`."""
-    return await sandbox.start(await text(sandbox, script), *words, kind=kind)
+    return await sandbox.start(text(script), *words, kind=kind)
 
 
 def in_place(path: str) -> str:

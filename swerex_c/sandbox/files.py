@@ -33,7 +33,7 @@ from swerex_c.files.local import Entry, open_regular, too_long, walk
 from swerex_c.files.staging import RIGHTS, Staging
 from swerex_c.files.writing import check_path, write_all
 from swerex_c.sandbox import file_scripts
-from swerex_c.sandbox.file_scripts import escape, failure, find_programs, frames, in_place
+from swerex_c.sandbox.file_scripts import escape, failure, frames, in_place
 from swerex_c.sandbox.loader import NO_INPUT, REUSABLE
 from swerex_c.utils import background
 from swerex_c.utils.progress import adding
@@ -66,6 +66,9 @@ _CLEAN_UP_SECONDS = 10.0
 
 _LONGEST_PIECE = (64 << 10) + 1
 """Maximum number of bytes of a name, or of a piece of a file, in a record."""
+
+_LONGEST_FORM = 10
+"""Maximum number of bytes of a line that names a format."""
 
 _MOST_AFTER = 1 << 20
 """Maximum bytes after an archive's end: programs pad their last block."""
@@ -142,7 +145,7 @@ async def write_text(sandbox: Sandbox, path: str, content: str) -> None:
         await _put_file(sandbox, [data], len(data), path, what)
         return
     words = (in_place(path), "", "", "", secrets.token_hex(8), os.fsdecode(escape(data)))
-    answer = await sandbox.run(await file_scripts.text(sandbox, "put_file"), *words)
+    answer = await sandbox.run(file_scripts.text("put_file"), *words)
     if answer.code:
         raise failure(sandbox, answer.code, answer.stderr, path, what)
 
@@ -170,11 +173,12 @@ async def upload(sandbox: Sandbox, source: str, target: str, progress: Progress 
     what = f"Copying {source!r} to {target!r}"
     if stat.S_ISDIR(root.st_mode):
         target = str(PurePosixPath(target))
-        packer: type[_Archive | _Records] = _Archive if "tar" in await find_programs(sandbox) else _Records
         words = (in_place(target), secrets.token_hex(8))
-        await _feed(
-            sandbox, "put_tree", words, lambda write: _pack(source, packer(write)), target, what, progress, size
-        )
+
+        def pack(form: bytes, write: Write) -> None:
+            _pack(source, _Archive(write) if form == b"tar\n" else _Records(write))
+
+        await _feed(sandbox, "put_tree", words, pack, target, what, progress, size)
     else:
         name, mode = os.path.basename(os.path.normpath(source)), f"{root.st_mode & RIGHTS:o}"
         await _put_file(sandbox, _contents(source, size), size, target, what, mode, name, progress)
@@ -216,11 +220,10 @@ async def _put_file(
         size: number of bytes; None if it is not known, as for files of /proc.
         mode, name: as put_file.bash takes them.
     """
-    plain = size is not None and {"cat", "stat"} <= (await find_programs(sandbox)).keys()
-    words = (in_place(target), str(size) if plain else "", mode, name, secrets.token_hex(8))
+    words = (in_place(target), "" if size is None else str(size), mode, name, secrets.token_hex(8))
 
-    def produce(write: Write) -> None:
-        for piece in pieces if plain else frames(pieces):
+    def produce(form: bytes, write: Write) -> None:
+        for piece in pieces if form == b"plain\n" else frames(pieces):
             write(piece)
 
     await _feed(sandbox, "put_file", words, produce, target, what, progress, size)
@@ -230,7 +233,7 @@ async def _feed(
     sandbox: Sandbox,
     script: str,
     words: Iterable[str],
-    produce: Callable[[Write], None],
+    produce: Callable[[bytes, Write], None],
     target: str,
     what: str,
     progress: Progress | None,
@@ -238,11 +241,12 @@ async def _feed(
 ) -> None:
     """Run a script with the input that `produce` writes in a thread, and raise the error that it reports.
 
-    Input that the script does not read is dropped. If `produce` fails, or this is cancelled, the script sees that its
-    input is incomplete, and removes its partial results.
+    `produce` gets the line in which the script names the format that it reads. It is not called if the script refuses
+    the copy before. Input that the script does not read is dropped. If `produce` fails, or this is cancelled, the
+    script sees that its input is incomplete, and removes its partial results.
     """
     async with await file_scripts.start(sandbox, script, *words) as running:
-        done, stopped = 0, False
+        done, stopped, form = 0, False, await _read_line(running)
 
         def write(data: bytes) -> None:
             nonlocal done
@@ -255,7 +259,8 @@ async def _feed(
 
         def fill() -> None:
             with contextlib.suppress(BrokenPipeError):
-                produce(write)
+                if form:
+                    produce(form, write)
 
         filling = asyncio.ensure_future(in_thread(fill))
         try:
@@ -273,6 +278,14 @@ async def _feed(
         said = await running.read(stderr=True)
     if code:
         raise failure(sandbox, code, said, target, what)
+
+
+async def _read_line(running: RunningScript) -> bytes:
+    """Return a short line of a script's output; it is incomplete if the output ends."""
+    line = b""
+    while len(line) < _LONGEST_FORM and not line.endswith(b"\n") and (byte := await running.read(1)):
+        line += byte
+    return line
 
 
 class _Archive(tar.Packer):

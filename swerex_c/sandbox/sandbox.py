@@ -15,7 +15,7 @@ import contextlib
 import logging
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swerex_c.engine.output import HeadTailBuffer
@@ -84,8 +84,6 @@ class Sandbox:
         """
         self.backend = backend
         self.mark = processes.new_mark()
-        self.programs: Mapping[str, tuple[str, ...]] | None = None
-        """Command lines of the programs for `swerex_c.sandbox.files`, which sets this when it needs them first."""
         self._shells = LoaderPool(backend, self.mark, logger, born)
         self._running: set[RunningScript] = set()
         self.lost, self.check_restarted = self._shells.lost, self._shells.check_restarted

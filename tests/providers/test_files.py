@@ -44,7 +44,6 @@ from tests.support.wait import until_async
 OPEN_SECONDS = 60.0
 
 files: Any = Blocking(_files)
-scripts: Any = Blocking(file_scripts)
 
 
 class There:
@@ -82,7 +81,7 @@ class There:
         return everything(to / os.path.basename(path))
 
 
-CONTAINERS = ("bash_min", "no_tar", "debian_py")
+CONTAINERS = ("bash_min", "busybox_tar", "debian_py")
 
 
 @pytest.fixture(
@@ -90,13 +89,11 @@ CONTAINERS = ("bash_min", "no_tar", "debian_py")
 )
 def there(request: pytest.FixtureRequest, docker: Engine) -> Iterator[There]:
     """A container with more or fewer programs in it."""
-    image = request.getfixturevalue("bash_min" if request.param == "no_tar" else request.param)
+    image = request.getfixturevalue("bash_min" if request.param == "busybox_tar" else request.param)
     name = docker.docker("run", "-di", "--pull", "never", "--network", "none", image)
     there = There(DockerBackend(name, environment=docker.environment), "/root", local=False)
-    if request.param == "no_tar":
-        there.place.programs = {
-            name: command for name, command in scripts.find_programs(there.place).items() if name != "tar"
-        }
+    if request.param == "busybox_tar":
+        there.run("ln -s busybox /bin/tar")
     yield there
     there.close()
     docker.docker("rm", "-f", "-v", name, check=False)
@@ -111,16 +108,20 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def machine(here: Path) -> Iterator[Callable[..., There]]:
+def machine(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., There]]:
     """`machine()` is this machine as a place; `machine(programs=...)` with only those in it."""
     opened: list[There] = []
 
-    def make(*, programs: tuple[str, ...] | None = None, path: str = "") -> There:
-        there = There(Local(os.environ | ({"PATH": f"{path}:{os.environ['PATH']}"} if path else {})), ".", local=True)
-        opened.append(there)
+    def make(*, programs: tuple[str, ...] | None = None) -> There:
+        environment = dict(os.environ)
         if programs is not None:
-            known = scripts.find_programs(there.place)
-            there.place.programs = {name: known[name] for name in programs}
+            environment["PATH"] = str(here.parent / "programs")
+            os.mkdir(environment["PATH"])
+            for name in ("bash", *programs):
+                os.symlink(str(shutil.which(name)), f"{environment['PATH']}/{name}")
+            monkeypatch.setattr(file_scripts, "_PATH", environment["PATH"])
+        there = There(Local(environment), ".", local=True)
+        opened.append(there)
         return there
 
     yield make
@@ -340,7 +341,7 @@ def test_bytes_that_are_cut_off_change_nothing(machine: Callable[..., There], he
     there = machine()
     (here / "f").write_text("old")
     for words, given in ((("9", "", "", "1"), b"new"), (("", "", "", "2"), b"8\nnew"), (("", "", "", "3"), b"3\nnew")):
-        answer = there.place.run(scripts.text(there.place, "put_file"), "./f", *words, input=given)
+        answer = there.place.run(file_scripts.text("put_file"), "./f", *words, input=given)
         failure = file_scripts.failure(there.place.it, answer.code, answer.stderr, "f", "Writing")
         assert isinstance(failure, UploadError)
     (here / "d").mkdir()
@@ -348,7 +349,7 @@ def test_bytes_that_are_cut_off_change_nothing(machine: Callable[..., There], he
     with tarfile.open(fileobj=begin, mode="w") as tar:
         tar.add("d", "it")
         tar.add("f", "it/f")
-    answer = there.place.run(scripts.text(there.place, "put_tree"), "./t", "4", input=begin.getvalue())
+    answer = there.place.run(file_scripts.text("put_tree"), "./t", "4", input=begin.getvalue())
     assert isinstance(file_scripts.failure(there.place.it, answer.code, answer.stderr, "t", "Copying"), UploadError)
     assert sorted(os.listdir()) == ["d", "f"] and Path("f").read_text() == "old"
 
@@ -530,13 +531,14 @@ def test_a_hostile_archive_writes_nothing_outside(machine: Callable[..., There],
             parts.append(block)
         archive = b"".join(parts)
     (here / "archive").write_bytes(archive)
-    (here / "bin").mkdir()
-    (here / "bin/tar").write_text(f"#!/bin/sh\nexec cat {shlex.quote(str(here / 'archive'))}\n")
-    (here / "bin/tar").chmod(0o755)
+    there = machine(programs=("cat",))
+    false_tar = here.parent / "programs/tar"
+    false_tar.write_text(f"#!/bin/sh\nexec cat {shlex.quote(str(here / 'archive'))}\n")
+    false_tar.chmod(0o755)
     (here / "s").mkdir()
     (here / "in").mkdir()
     with pytest.raises((SwerexException, OSError)) as caught:
-        files.download(machine(path=str(here / "bin")).place, "s", "in/t")
+        files.download(there.place, "s", "in/t")
     assert isinstance(caught.value, UploadError | ProtocolError | FileExistsError)
     assert everything(outside) == {"kept": (b"secret", 0o644)}
     assert os.listdir(here / "in") == []

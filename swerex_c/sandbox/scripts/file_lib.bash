@@ -3,18 +3,15 @@
 # `copy` and `take` replace cat in bash. `copy` uses `-d ''` to find NULs, which no variable can hold. `take` reads
 # frames with `read -N`, which reads in blocks; NULs and backslashes are escaped for printf's %b. `sweep` removes files
 # that killed scripts left in a directory; it waits an hour, because a script of another container may still use them.
-# The command of each program, or nothing; assigned before this text.
-# shellcheck disable=SC2034
-declare -a cat chgrp chmod cp ln mkdir mv readlink rm stat tar
 LC_ALL=C
 export LC_ALL
 unset -v TAR_OPTIONS POSIXLY_CORRECT
 refuse() { printf '\0%s\0%s\0' "$1" "$2" >&2; exit 90; }
+have() { hash "$@" 2>&-; }
 need() {
   local name lacks=
   for name; do
-    local -n program=$name
-    ((${#program[@]})) || lacks+=", $name"
+    have "$name" || lacks+=", $name"
   done
   [[ ! $lacks ]] || refuse lack "${lacks:2}"
 }
@@ -48,19 +45,19 @@ special() {
 above() {
   if [[ ! -d ${1:-/} ]]; then
     need mkdir
-    said=$("${mkdir[@]}" -p "$1" 2>&1) || refuse above "$said"
+    said=$(mkdir -p "$1" 2>&1) || refuse above "$said"
   fi
 }
 # shellcheck disable=SC2034
 temporary=.swerex-$BASHPID
 sweep() {
   local f pid now changed
-  ((${#stat[@]} && ${#rm[@]})) || return 0
+  have stat rm || return 0
   printf -v now '%(%s)T' -1
   for f in "$1"/.swerex-*-*.tmp; do
     pid=${f##*/.swerex-}
-    [[ -e $f && ! -d /proc/${pid%%-*} ]] && changed=$("${stat[@]}" -c %Y "$f") && ((now - changed > 3600)) \
-      && "${rm[@]}" -rf "$f"
+    [[ -e $f && ! -d /proc/${pid%%-*} ]] && changed=$(stat -c %Y "$f") && ((now - changed > 3600)) \
+      && rm -rf "$f"
   done 2>/dev/null
   return 0
 }

@@ -2,7 +2,7 @@
 . file_lib.bash
 mode_of() {
   mode=-
-  if ((${#stat[@]})); then mode=$("${stat[@]}" -L -c %a "$1") || exit 91
+  if have stat; then mode=$(stat -L -c %a "$1") || exit 91
   elif [[ -x $1 && ! -d $1 ]]; then mode=755
   fi
 }
@@ -11,14 +11,14 @@ if [[ ! -d $1 ]]; then
   exec 3<"$1" || exit 91
   mode_of "$1"
   printf 'file %s\n' "$mode"
-  if ((${#cat[@]})); then exec "${cat[@]}" <&3; fi
+  if have cat; then exec cat <&3; fi
   copy <&3
   exit
 fi
 cd "$1" || exit 91
-if ((${#tar[@]})); then
+if have tar; then
   printf 'tar\n'
-  exec "${tar[@]}" -c -f - .
+  exec tar -c -f - .
 fi
 # A record is a line with the kind, the mode and the length of the name, then the name. A link's line has the length of
 # its target too, which follows; a file's contents follow in pieces, each after a line with its length, and at last 0.
@@ -33,7 +33,7 @@ while ((${#stack[@]})); do
   for e in "$above"*; do
     if [[ -L $e ]]; then
       need readlink
-      to=$("${readlink[@]}" -n "$e" && printf x) || exit 91
+      to=$(readlink -n "$e" && printf x) || exit 91
       printf 'l - %s %s\n%s%s' "${#e}" $((${#to} - 1)) "$e" "${to%x}"
     elif [[ -d $e ]]; then
       mode_of "$e"

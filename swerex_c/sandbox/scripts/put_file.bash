@@ -1,7 +1,7 @@
-# Write a file: its contents are the last argument, escaped for printf's %b, or else standard input.
+# Write a file: its contents are the last argument, escaped for printf's %b, or else standard input. A line tells before
+# that whether it is read plain, which needs cat and stat, or in frames.
 #
-# Arguments: a path; the size of plain input ("" for framed input, which needs neither cat nor stat); the file's mode ("" to
-# keep the old file's mode); its name if the path may be a directory that gets it ("" if not allowed); a random string;
+# Arguments: a path; the size of the input ("" if it is not known); the file's mode ("" to keep the old file's mode); its name if the path may be a directory that gets it ("" if not allowed); a random string;
 # contents.
 . file_lib.bash
 p=$1 size=$2 mode=$3 name=$4 word=$6 given=$# t= in_place=0 new=1 old= inside=0
@@ -15,42 +15,42 @@ fi
 above "${p%/*}"
 for ((i = 0; ; i++)); do
   [[ -L $p && $inside == 0 ]] || break  # the caller has not named a link in a directory
-  ((${#readlink[@]})) || { in_place=1; break; }
+  have readlink || { in_place=1; break; }
   ((i < 40)) || refuse ELOOP ''
-  to=$("${readlink[@]}" -n "$p" && printf x) || exit 91
+  to=$(readlink -n "$p" && printf x) || exit 91
   to=${to%x}
   if [[ $to == /* ]]; then p=/.$to; else p=${p%/*}/$to; fi
 done
 [[ ! -d $p ]] || refuse EISDIR ''
-((${#mv[@]} && ${#rm[@]} && ${#stat[@]} && ${#chmod[@]})) || in_place=1
+have mv rm stat chmod || in_place=1
 [[ $in_place == 0 || $inside == 0 || ! -L $p ]] || refuse lack mv
 if [[ -e $p && ! -L $p ]]; then
   new=0
   if ((!in_place)) && [[ $mode && -f $p && ! -w $p ]]; then :
   elif ((!in_place)) && [[ -f $p && -O $p && -w $p ]]; then
-    old=$("${stat[@]}" -c '%h %a %g' "$p") || exit 91
+    old=$(stat -c '%h %a %g' "$p") || exit 91
     [[ $old == '1 '* ]] || in_place=1
   else
     in_place=1
   fi
 fi
-if [[ $mode && ${#chmod[@]} == 0 ]]; then
+if [[ $mode ]] && ! have chmod; then
   ((!(8#$mode & 07111))) || [[ -x $p ]] || refuse lack chmod
   umask "$(printf %04o $((0777 & ~8#$mode)))"
 fi
 fill() {
-  if ((given > 5)); then printf %b "$word"; elif [[ $size ]]; then "${cat[@]}"; else take; fi
+  if ((given > 5)); then printf %b "$word"; elif [[ $size ]]; then cat; else take; fi
 }
 onto() {
-  if ((${#cat[@]})); then "${cat[@]}" <"$t" >"$p"; else copy <"$t" >"$p"; fi || exit 91
+  if have cat; then cat <"$t" >"$p"; else copy <"$t" >"$p"; fi || exit 91
 }
 make() { set -C; { :; } >"$t" && set +C; }
 take_over() {
   # shellcheck disable=SC2086
   set -- $old
-  "${cp[@]}" --attributes-only --preserve=mode,ownership,xattr "$p" "$t" 2>/dev/null && return
-  [[ -G $p && -G $t ]] || "${chgrp[@]}" "$3" "$t" || return
-  "${chmod[@]}" "$2" "$t"
+  cp --attributes-only --preserve=mode,ownership,xattr "$p" "$t" 2>/dev/null && return
+  [[ -G $p && -G $t ]] || chgrp "$3" "$t" || return
+  chmod "$2" "$t"
 }
 if ((!in_place)); then
   sweep "${p%/*}"
@@ -65,28 +65,31 @@ if ((!in_place)); then
   fi
   umask "$plain"
 fi
+if ((given < 6)); then
+  if [[ $size ]] && have cat stat; then printf 'plain\n'; else size='' && printf 'frames\n'; fi
+fi
 if ((in_place)); then
   fill >"$p" || { code=$?; ((code != 92)) || refuse short ''; exit 91; }
-  [[ ! $mode || ${#chmod[@]} == 0 ]] || "${chmod[@]}" "$mode" "$p" || exit 91
+  [[ ! $mode ]] || ! have chmod || chmod "$mode" "$p" || exit 91
   exit 0
 fi
-trap '"${rm[@]}" -f "$t"' EXIT
+trap 'rm -f "$t"' EXIT
 fill >"$t" || { code=$?; ((code != 92)) || refuse short ''; exit 91; }
 if [[ $size ]]; then
-  now=$("${stat[@]}" -c %s "$t") || exit 91
+  now=$(stat -c %s "$t") || exit 91
   ((now == size)) || refuse short ''
 fi
 if [[ $mode ]]; then
-  "${chmod[@]}" "$mode" "$t" || exit 91
+  chmod "$mode" "$t" || exit 91
 elif [[ $old ]] && ! said=$(take_over 2>&1); then
   unreplaceable "$said" || say "$said"
   onto
   exit 0
 fi
-if ! said=$("${mv[@]}" -f "$t" "$p" 2>&1); then
+if ! said=$(mv -f "$t" "$p" 2>&1); then
   ((!new)) && unreplaceable "$said" || say "$said"
   onto
-  [[ ! $mode ]] || "${chmod[@]}" "$mode" "$p" || exit 91
+  [[ ! $mode ]] || chmod "$mode" "$p" || exit 91
   exit 0
 fi
 trap - EXIT

@@ -1,5 +1,5 @@
-# Unpack a tree from standard input beside the target, then move it there by the rules of uploads. The input is an
-# archive if the sandbox has tar, else records: the tree "it", and at last the file "end", which tells that it is complete.
+# Unpack a tree from standard input beside the target, then move it there by the rules of uploads. A line tells before that
+# whether it is read as an archive, if the sandbox has tar, or as records: the tree "it", and at last the file "end", which tells that it is complete.
 # That file has pairs of a mode and a directory below "it" ("" is the root, others end with a slash), each word with a NUL:
 # a directory gets its mode last, if it did not exist before the upload.
 #
@@ -13,35 +13,37 @@ above "$parent"
 for where in "${parent:-/}" "$t" "${TMPDIR:-/tmp}"; do
   sweep "$where"
   spool=$where/$temporary-$2.tmp
-  [[ -d $where ]] && "${mkdir[@]}" -m 700 "$spool" 2>/dev/null && break
+  [[ -d $where ]] && mkdir -m 700 "$spool" 2>/dev/null && break
   spool=
 done
 if [[ ! $spool ]]; then
-  said=$("${mkdir[@]}" -m 700 "${parent:-/}/$temporary-$2.tmp" 2>&1)
+  said=$(mkdir -m 700 "${parent:-/}/$temporary-$2.tmp" 2>&1)
   say "$said"
 fi
 [[ $spool == /* ]] || spool=$PWD/$spool
 [[ $t == /* ]] || t=$PWD/$t
-trap 'cd /; "${rm[@]}" -rf "$spool"' EXIT
+trap 'cd /; rm -rf "$spool"' EXIT
 cd "$spool" || exit 91
-if ((${#tar[@]})); then
-  "${tar[@]}" -x -p -o -f - || exit 91
+if have tar; then
+  printf 'tar\n'
+  tar -x -p -o -f - || exit 91
 else
+  printf 'records\n'
   umask 077
   files=() modes=()
   while IFS= read -r -d '' what; do
     case $what in
       d) IFS= read -r -d '' n && IFS= read -r -d '' m || refuse short ''
-         "${mkdir[@]}" "./$n" || exit 91
+         mkdir "./$n" || exit 91
          [[ $m == 700 ]] || modes[8#$m]+=" ${#files[@]}"
          files+=("./$n") ;;
       l) need ln
-         IFS= read -r -d '' n && IFS= read -r -d '' to && "${ln[@]}" -s -- "$to" "./$n" || exit 91 ;;
+         IFS= read -r -d '' n && IFS= read -r -d '' to && ln -s -- "$to" "./$n" || exit 91 ;;
       f) IFS= read -r -d '' n && IFS= read -r -d '' m || refuse short ''
          ((!(8#$m & 01111))) || need chmod
-         ((${#chmod[@]})) || umask "$(printf %04o $((0777 & ~8#$m)))"
+         have chmod || umask "$(printf %04o $((0777 & ~8#$m)))"
          take >"./$n" || { code=$?; ((code != 92)) || refuse short ''; exit 91; }
-         ((${#chmod[@]} == 0)) || [[ $m == 600 ]] || modes[8#$m]+=" ${#files[@]}"
+         ! have chmod || [[ $m == 600 ]] || modes[8#$m]+=" ${#files[@]}"
          files+=("./$n") ;;
     esac
   done
@@ -49,9 +51,9 @@ else
     some=()
     for i in ${modes[m]}; do
       some+=("${files[i]}")
-      if ((${#some[@]} == 200)); then "${chmod[@]}" "$(printf %o "$m")" "${some[@]}" || exit 91; some=(); fi
+      if ((${#some[@]} == 200)); then chmod "$(printf %o "$m")" "${some[@]}" || exit 91; some=(); fi
     done
-    ((${#some[@]} == 0)) || "${chmod[@]}" "$(printf %o "$m")" "${some[@]}" || exit 91
+    ((${#some[@]} == 0)) || chmod "$(printf %o "$m")" "${some[@]}" || exit 91
   done
 fi
 [[ -f end && -d it ]] || refuse short ''
@@ -59,7 +61,7 @@ mapfile -d '' -t last <end
 shopt -s nullglob dotglob
 declare -A kept=()
 levels=()
-if [[ -d $t ]]; then kept[./]=1; else "${mkdir[@]}" "$t" || exit 91; fi
+if [[ -d $t ]]; then kept[./]=1; else mkdir "$t" || exit 91; fi
 stack=('')
 while ((${#stack[@]})); do
   above=${stack[-1]}
@@ -88,7 +90,7 @@ enter() {
   [[ ${PWD%/}/ == "$root/$1" ]] || refuse link "$1"
 }
 flush() {
-  ((${#batch[@]} == 0)) || "${mv[@]}" -f "${batch[@]}" . || exit 91
+  ((${#batch[@]} == 0)) || mv -f "${batch[@]}" . || exit 91
   batch=()
 }
 for above in "${levels[@]}"; do
@@ -103,6 +105,6 @@ for above in "${levels[@]}"; do
 done
 for ((i = 0; i < ${#last[@]}; i += 2)); do
   below=${last[i + 1]}
-  [[ ${kept["./$below"]-} ]] || ((${#chmod[@]} == 0)) || { enter "$below" && "${chmod[@]}" "${last[i]}" .; } || exit 91
+  [[ ${kept["./$below"]-} ]] || ! have chmod || { enter "$below" && chmod "${last[i]}" .; } || exit 91
 done
 exit 0

@@ -2,5 +2,5 @@
 . file_lib.bash
 [[ ! -d $1 ]] || refuse EISDIR ''
 exec 3<"$1" || exit 91
-if ((${#cat[@]})); then exec "${cat[@]}" <&3; fi
+if have cat; then exec cat <&3; fi
 copy <&3
