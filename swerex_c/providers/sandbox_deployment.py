@@ -33,7 +33,6 @@ from swerex_c.utils.threads import Cancellation, in_cancellable_thread, in_threa
 
 if TYPE_CHECKING:
     from swerex_c.sandbox.backend import Backend
-    from swerex_c.sandbox.session import ProbeResult
 
 __all__ = ["ProviderDeployment", "SandboxDeployment", "State"]
 
@@ -275,11 +274,8 @@ class ProviderDeployment(ConfiguredDeployment):
 class SandboxDeployment(ProviderDeployment):
     """A deployment with a `SandboxRuntime`, for containers, hosts and isolated views."""
 
-    _known: ProbeResult | None = None
-    """Probe result of a bash that `_start_sandbox` has run there; the runtime then skips its own probe."""
-
-    _born = ""
-    """Start time of the sandbox's first process, which that bash has told."""
+    _runs_bash = False
+    """Set by `_start_sandbox` if it has run a bash of 4.4 or later there; the runtime then need not try it."""
 
     @abstractmethod
     async def _start_sandbox(self) -> Backend:
@@ -290,14 +286,14 @@ class SandboxDeployment(ProviderDeployment):
 
     async def _start(self) -> None:
         importing = asyncio.ensure_future(in_thread(_import_runtime))  # slow, so while the sandbox starts
-        self._known, self._born = None, ""
+        self._runs_bash = False
         began = time.monotonic()
         backend = await self._start_sandbox()
         await self._step("Starting runtime")
         await importing
         from swerex_c.runtime.sandbox import SandboxRuntime
 
-        runtime = SandboxRuntime(backend, logger=self.logger, known=self._known, born=self._born)
+        runtime = SandboxRuntime(backend, logger=self.logger, runs_bash=self._runs_bash)
         self._runtime = runtime
         await runtime.open(timeout=self._leave_limit())
         self.logger.info(f"Runtime started in {time.monotonic() - began:.2f}s")

@@ -24,7 +24,7 @@ from swerex_c.models import (
 from swerex_c.sandbox import files
 from swerex_c.sandbox.commands import execute
 from swerex_c.sandbox.sandbox import Sandbox
-from swerex_c.sandbox.session import SandboxSession, probe
+from swerex_c.sandbox.session import SandboxSession
 from swerex_c.utils import background
 from swerex_c.utils.progress import shown
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from swerex_c import models
     from swerex_c.engine.session import BashSession
     from swerex_c.sandbox.backend import Backend
-    from swerex_c.sandbox.session import ProbeResult
 
 __all__ = ["SandboxRuntime"]
 
@@ -66,8 +65,7 @@ class SandboxRuntime(SessionsRuntime):
         logger: logging.Logger | None = None,
         output_limit: int = OUTPUT_LIMIT,
         read_limit: int = READ_LIMIT,
-        known: ProbeResult | None = None,
-        born: str = "",
+        runs_bash: bool = False,
     ) -> None:
         """Create a runtime for a sandbox.
 
@@ -75,20 +73,18 @@ class SandboxRuntime(SessionsRuntime):
             sandbox: the sandbox to run in. A `Sandbox` may be open already; the runtime closes it.
             output_limit: bytes of output to keep of a command: half of them its beginning, half its end.
             read_limit: maximum bytes of a file for `read_file`.
-            known: result of an earlier probe of the sandbox, by a caller that has just run a bash of 4.4 or later
-                there: opening then does not wait for another probe.
-            born: start time of the sandbox's first process, from that bash.
+            runs_bash: True if the caller has just run a bash of 4.4 or later there: opening then does not try it.
         """
         super().__init__(logger=logger)
         if output_limit < 1024:
             msg = f"output_limit has to be a number of bytes, 1024 or more: {output_limit!r}"
             raise InvalidInputError(msg)
         self._output_limit, self._read_limit = output_limit, read_limit
-        self.sandbox = sandbox if isinstance(sandbox, Sandbox) else Sandbox(sandbox, logger=self.logger, born=born)
+        self.sandbox = sandbox if isinstance(sandbox, Sandbox) else Sandbox(sandbox, logger=self.logger)
         self._opening = asyncio.Lock()  # of the private event loop
         self._openings: set[asyncio.Timeout] = set()  # `close` ends them
         self._opened = False
-        self._known = known
+        self._runs_bash = runs_bash
         self.ends_with_sandbox = False
         """Set it before `close` if the sandbox is about to end: the runtime then ends nothing in it."""
 
@@ -119,9 +115,7 @@ class SandboxRuntime(SessionsRuntime):
                     self._check_open()
                     if self._opened:
                         return
-                    await self.sandbox.open(timeout, shells=self._known is None)
-                    if self._known is None:
-                        self._known = await probe(self.sandbox, self.sandbox.mark)
+                    await self.sandbox.open(timeout, shells=not self._runs_bash)
                     self._opened = True
         except TimeoutError:
             self._check_open()
@@ -144,8 +138,7 @@ class SandboxRuntime(SessionsRuntime):
     # -- sessions
 
     def _new_session(self, request: models.CreateBashSessionRequest) -> BashSession:
-        limit = self._output_limit
-        return SandboxSession(self.sandbox, request, logger=self.logger, output_limit=limit, known=self._known)
+        return SandboxSession(self.sandbox, request, logger=self.logger, output_limit=self._output_limit)
 
     async def create_session(self, request: models.CreateSessionRequest | None = None) -> models.CreateSessionResponse:
         """Start a session and read its startup files.

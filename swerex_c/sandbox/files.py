@@ -67,9 +67,6 @@ _CLEAN_UP_SECONDS = 10.0
 _LONGEST_PIECE = (64 << 10) + 1
 """Maximum number of bytes of a name, or of a piece of a file, in a record."""
 
-_LONGEST_FORM = 10
-"""Maximum number of bytes of a line that names a format."""
-
 _MOST_AFTER = 1 << 20
 """Maximum bytes after an archive's end: programs pad their last block."""
 
@@ -246,7 +243,7 @@ async def _feed(
     script sees that its input is incomplete, and removes its partial results.
     """
     async with await file_scripts.start(sandbox, script, *words) as running:
-        done, stopped, form = 0, False, await _read_line(running)
+        done, stopped, form = 0, False, await running.read_line()
 
         def write(data: bytes) -> None:
             nonlocal done
@@ -278,14 +275,6 @@ async def _feed(
         said = await running.read(stderr=True)
     if code:
         raise failure(sandbox, code, said, target, what)
-
-
-async def _read_line(running: RunningScript) -> bytes:
-    """Return a short line of a script's output; it is incomplete if the output ends."""
-    line = b""
-    while len(line) < _LONGEST_FORM and not line.endswith(b"\n") and (byte := await running.read(1)):
-        line += byte
-    return line
 
 
 class _Archive(tar.Packer):

@@ -45,14 +45,13 @@ class LoaderPool:
     It has no reference to the `Sandbox`, so that an unused sandbox can be cleaned up.
     """
 
-    def __init__(self, backend: Backend, mark: str, logger: logging.Logger | None, born: str = "") -> None:
+    def __init__(self, backend: Backend, mark: str, logger: logging.Logger | None) -> None:
         """Create an empty pool.
 
         Args:
             mark: mark in the environment of the loaders; the marks of their scripts begin with it.
-            born: start time of the sandbox's first process; empty: as the first loader tells.
         """
-        self._born, self._restarted = born, False
+        self._born, self._restarted = "", False
         self._backend, self._mark, self._logger = backend, mark, logger
         self._idle: list[Loader] = []
         self._all: set[Loader] = set()

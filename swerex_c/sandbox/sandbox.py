@@ -55,6 +55,9 @@ _STATUS_SECONDS = 6.0
 _SWEEP_SECONDS = 20.0
 """Seconds in which a sandbox answers, besides those of the script; a frozen one does not."""
 
+_LONGEST_LINE = 32
+"""Maximum number of bytes of a line in which a script says how it goes on: a format, or a time."""
+
 
 @dataclass
 class ScriptResult:
@@ -76,15 +79,11 @@ class Sandbox:
     `mark` is the prefix of the marks of everything started in it.
     """
 
-    def __init__(self, backend: Backend, *, logger: logging.Logger | None = None, born: str = "") -> None:
-        """Create a sandbox that is not open.
-
-        Args:
-            born: start time of the sandbox's first process in clock ticks, if it is known.
-        """
+    def __init__(self, backend: Backend, *, logger: logging.Logger | None = None) -> None:
+        """Create a sandbox that is not open."""
         self.backend = backend
         self.mark = processes.new_mark()
-        self._shells = LoaderPool(backend, self.mark, logger, born)
+        self._shells = LoaderPool(backend, self.mark, logger)
         self._running: set[RunningScript] = set()
         self.lost, self.check_restarted = self._shells.lost, self._shells.check_restarted
         self._closed = False
@@ -299,6 +298,13 @@ class RunningScript:
         while piece := await self.loader.read(frames, 1 << 20):
             pieces.append(piece)
         return b"".join(pieces)
+
+    async def read_line(self) -> bytes:
+        """Return a short line of standard output; it is incomplete if it is too long, or if the output ends."""
+        line = b""
+        while len(line) < _LONGEST_LINE and not line.endswith(b"\n") and (byte := await self.read(1)):
+            line += byte
+        return line
 
     async def wait(self) -> int:
         """Return the exit status, or minus the number of the ending signal. Output is kept for the streams.

@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import os
 import re
-import sys
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from swerex_c import _core
@@ -19,13 +17,13 @@ from swerex_c.engine.search import Search, finish_search, patterns_of
 from swerex_c.engine.session import TRANSPORT_BASH, TRANSPORT_VARIABLES, BashSession, translated
 from swerex_c.engine.startup_files import SET_BY_CORE
 from swerex_c.exceptions import (
-    CommandTimeoutError,
     RuntimeClosedError,
     SandboxLostError,
     SessionDiedError,
     SwerexException,
 )
 from swerex_c.models import OUTPUT_LIMIT, CloseBashSessionResponse
+from swerex_c.sandbox.loader import REUSABLE
 from swerex_c.sandbox.loader_pool import no_shell
 from swerex_c.sandbox.processes import (
     FIND_SHELL,
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
     from swerex_c.models import BashAction, BashInterruptAction, CreateBashSessionRequest, CreateBashSessionResponse
     from swerex_c.sandbox.sandbox import Sandbox
 
-__all__ = ["SandboxSession", "ProbeResult", "probe"]
+__all__ = ["SandboxSession"]
 
 CLIENT_SECONDS = 60.0
 """Maximum seconds from the start of a client to the first prompt of its shell."""
@@ -57,6 +55,9 @@ _LATE_SECONDS = 3
 
 _ASK_SECONDS = 20.0
 """Maximum seconds for a short script in the sandbox. A frozen sandbox uses all of them."""
+
+_ANSWER_BYTES = 1024
+"""Maximum number of bytes to keep of what a script prints that answers by its exit code."""
 
 _SIGNAL_SECONDS = 1.0
 """Maximum seconds for a signal to reach the program that runs in the sandbox."""
@@ -88,38 +89,6 @@ _GONE_SECONDS = 3.0
 """Maximum seconds for an engine to notice that a sandbox has ended, when nothing can run in it any more."""
 
 
-@dataclass(frozen=True)
-class ProbeResult:
-    """Result of a probe of a sandbox."""
-
-    there: bool
-    """True if the shell that was looked for exists."""
-
-    ahead: float | None = None
-    """Minimum seconds by which the sandbox's clock is ahead of this machine's; None if unknown."""
-
-    @classmethod
-    def of(cls, there: bool, words: bytes) -> ProbeResult:
-        """Parse the output of a probe script.
-
-        Args:
-            there: True if the shell exists.
-            words: the sandbox's clock in seconds; `-` if unknown.
-        """
-        now, clock = _clock(), words.decode(errors="replace").strip()
-        return cls(there, float(clock) - now if re.fullmatch(r"[0-9]+\.[0-9]+", clock) else None)
-
-
-async def probe(sandbox: Sandbox, mark: str) -> ProbeResult:
-    """Probe the sandbox for the shell with this mark, in the private event loop."""
-    answer = await sandbox.run(FIND_SHELL, mark, timeout=_ASK_SECONDS)
-    return ProbeResult.of(answer.code == 0, answer.stdout)
-
-
-def _clock() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 class SandboxSession(BashSession):
     """Session whose shell runs in a sandbox.
 
@@ -133,18 +102,15 @@ class SandboxSession(BashSession):
         *,
         logger: logging.Logger | None = None,
         output_limit: int = OUTPUT_LIMIT,
-        known: ProbeResult | None = None,
     ):
         """Create a session without starting it.
 
         Args:
             sandbox: an open sandbox; its mark is the prefix of this session's.
-            known: the probe result from when the sandbox was opened.
         """
         super().__init__(request, logger=logger, output_limit=output_limit)
         self.sandbox = sandbox
         self.mark = new_mark(sandbox.mark)
-        self._known = known or ProbeResult(False)
         self._patience = CLIENT_SECONDS
         self._ready = False
         self._started = False
@@ -326,7 +292,7 @@ class SandboxSession(BashSession):
         until = time.monotonic() + _GONE_SECONDS
         while True:
             try:
-                seen = await probe(sandbox, self.mark)
+                there = (await sandbox.run(FIND_SHELL, self.mark, timeout=_ASK_SECONDS)).code == 0
             except (SandboxLostError, RuntimeClosedError) as e:
                 return False, e
             except (SwerexException, TimeoutError, OSError) as e:
@@ -336,7 +302,7 @@ class SandboxSession(BashSession):
                     return False, gone or SessionDiedError(msg)
                 await asyncio.sleep(0.1)
                 continue
-            return seen.there, await sandbox.lost()
+            return there, await sandbox.lost()
 
     # -- interrupting and ending
 
@@ -384,11 +350,8 @@ class SandboxSession(BashSession):
 
         A late signal could hit the next command: none is sent after this returns.
         """
-        ahead = self._known.ahead
-        if ahead is None:
-            return False
-        until = int((_clock() + _SIGNAL_SECONDS + ahead) * 100)
-        sending = asyncio.ensure_future(background.run(self._ask_inside(INTERRUPT_FOREGROUND, str(until))))
+        until = time.monotonic() + _SIGNAL_SECONDS
+        sending = asyncio.ensure_future(background.run(self._signal(INTERRUPT_FOREGROUND, until)))
         try:
             return await asyncio.wait_for(asyncio.shield(sending), _SIGNAL_SECONDS + 0.1) == 0
         except (TimeoutError, SwerexException, OSError):
@@ -398,14 +361,12 @@ class SandboxSession(BashSession):
     async def _kill_foreground(self, *, again: bool = True) -> bool:
         """Kill the foreground processes or those the shell waits for; end the input that the shell itself reads."""
         self._held = ""
-        core, ahead = self.core, self._known.ahead
+        core = self.core
         facts = core.facts()
-        begun = _clock() + (facts["commenced"] - time.monotonic_ns()) / 1e9
-        since = sys.maxsize if ahead is None else int((begun + ahead) * 100)
         prompt = (self._prompt or b"").decode(errors="replace").strip()
         try:
-            code = await background.run(self._ask_inside(KILL_FOREGROUND, str(since), prompt))
-        except CommandTimeoutError:
+            code = await background.run(self._signal(KILL_FOREGROUND, facts["commenced"] / 1e9, prompt))
+        except TimeoutError:
             return False
         if code == _AT_PROMPT:  # the interrupt has ended the command, but no prompt was seen
             if core.resync(facts["commands"]) or not again:
@@ -416,9 +377,19 @@ class SandboxSession(BashSession):
             self._held = _HELD_BY_SHELL
         return core.type(_END_OF_INPUT) if code == _SHELL_READS else code == 0
 
-    async def _ask_inside(self, script: str, *words: str) -> int:
-        """Run a script that signals the foreground processes. Return its exit code."""
-        return (await self.sandbox.run(script, self.mark, *words, timeout=_ASK_SECONDS)).code
+    async def _signal(self, script: str, moment: float, *words: str) -> int:
+        """Run a script that signals the foreground processes, and return its exit code.
+
+        Args:
+            moment: a time of this machine's monotonic clock. The script gets it in hundredths of a second of the
+                sandbox's clock, and a bit too early, because its clock is compared when what it shows has arrived.
+        """
+        async with asyncio.timeout(_ASK_SECONDS):
+            async with await self.sandbox.start(script, self.mark, *words, kind=REUSABLE) as running:
+                clock = await running.read_line()
+                known = re.fullmatch(rb"[0-9]+\.[0-9]+\n", clock)
+                there = b"%d" % ((moment + float(clock) - time.monotonic()) * 100) if known else b""
+                return (await running.collect(there + b"\n", None, _ANSWER_BYTES)).code
 
     async def close(self, *, inside: bool = True) -> CloseBashSessionResponse:
         """End the shell and everything that it started in the sandbox.

@@ -50,7 +50,6 @@ from swerex_c.runtime.abstract import (
 )
 from swerex_c.runtime.config import DummyRuntimeConfig, LocalRuntimeConfig, RemoteRuntimeConfig, get_runtime
 from swerex_c.runtime.dummy import DummyRuntime
-from swerex_c.sandbox.session import ProbeResult
 from swerex_c.utils import free_port, log
 from swerex_c.utils.free_port import find_free_port
 from swerex_c.utils.load import load_class
@@ -153,7 +152,7 @@ async def test_the_time_that_is_logged_is_that_of_the_whole_start(caplog: pytest
         _config = None
 
         async def _start_sandbox(self) -> Here:
-            self._known = ProbeResult(False)  # as that of a container, which has said that bash runs there
+            self._runs_bash = True  # as that of a container, which has said that bash runs there
             await asyncio.sleep(0.3)
             return Here()
 

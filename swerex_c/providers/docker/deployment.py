@@ -247,11 +247,10 @@ class DockerDeployment(ServerDeployment):
 
     def _take_greeting(self, said: bytes) -> None:
         from swerex_c.sandbox.loader_pool import check_version
-        from swerex_c.sandbox.session import ProbeResult
 
-        major, minor, born, clock = said.split(b" ")
+        major, minor = said.split(b" ")
         check_version((int(major), int(minor)), f"container {self._container_name}")
-        self._known, self._born = ProbeResult.of(True, clock), born.decode().strip("-")
+        self._runs_bash = True
 
     # The server
 

@@ -1,13 +1,17 @@
 # Send SIGINT to the process group in the foreground of a session's terminal, but never to the shell. A shell that is
 # about to start a program would not survive SIGINT: it returns to its prompt, then the program takes the terminal away.
 #
-# Arguments: the mark of the session; a deadline in hundredths of a second of the sandbox clock.
+# Argument: the mark of the session. Prints the sandbox clock, and reads a deadline in hundredths of a second of it, which
+# is empty if the clock is unknown.
 #
 # Exit code 0: sent; 1: the shell itself waits or computes; 3: the session does not exist here; 4: too late.
 . process_lib.bash
 . shell_lib.bash
 
+tell_clock
+read -r deadline
 [[ $shell ]] || exit 3
+[[ $deadline ]] || exit 4
 calm=0 young=0
 for ((look = 0; look < 30; look++)); do
     stat_of "$shell" || exit 3
@@ -17,7 +21,7 @@ for ((look = 0; look < 30; look++)); do
             pause 0.002
         elif stat_of "$target" || ((++calm > 4)); then # no signal might change its first process once it has ended
             { read -r now _ </proc/uptime; } 2>/dev/null || exit 4
-            ((${now/.} < $2)) || exit 4
+            ((${now/.} < deadline)) || exit 4
             kill -INT -- "-$target" 2>/dev/null && exit 0
         fi
     elif [[ $state == S ]]; then

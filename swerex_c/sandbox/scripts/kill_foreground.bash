@@ -1,22 +1,24 @@
 # Kill the process group in the foreground of a session's terminal, or, if that is the shell itself, the processes that
 # it waits for.
 #
-# Arguments: the mark of the session; when the command began, in hundredths of a second of the sandbox clock; the output
-# of shell_reads.bash when the shell is at its prompt, or nothing.
+# Arguments: the mark of the session; the output of shell_reads.bash when the shell is at its prompt, or nothing. Prints the
+# sandbox clock, and reads when the command began, in hundredths of a second of it; this is empty if the clock is unknown.
 #
 # Exit code 0: killed; 1: nothing to kill, or not permitted; 3: the session does not exist here; 5: the shell itself
 # reads, and not at its prompt: end of input would end that read; 6: it is at its prompt.
 . process_lib.bash
 . shell_lib.bash
 
-since=$2 prompt=$3 calm=0
+tell_clock
+read -r since
+prompt=$2 calm=0
 [[ $shell ]] || exit 3
 kill_begun() { # what the shell waits for: of its session, whatever is in its own group, and what began with the command
     local p killed=1 own=$group
     for p in /proc/[1-9]*; do
         p=${p#/proc/}
         [[ $p != "$shell" ]] && stat_of "$p" && [[ $session == "$shell" ]] || continue
-        [[ $group == "$own" ]] || ((started >= since)) || continue
+        [[ $group == "$own" ]] || { [[ $since ]] && ((started >= since)); } || continue
         kill -KILL "$p" 2>/dev/null && killed=0
     done
     exit "$killed"

@@ -1,5 +1,10 @@
 # Find the shell of the session whose mark is $mark. `$shell` is its process ID, or empty; `$leads` is 1 if it leads its
 # terminal session. Sourced after process_lib.bash.
+tell_clock() { # prints it in seconds, or `-` if it is unknown
+    local now=
+    { read -r now _ </proc/uptime; } 2>/dev/null
+    echo "${now:--}"
+}
 is_shell() { # whether process $1 is the shell of a session, or a copy that it made of itself
     local -a words=()
     { mapfile -d '' -t words <"/proc/$1/cmdline"; } 2>/dev/null
