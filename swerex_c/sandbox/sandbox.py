@@ -134,7 +134,9 @@ class Sandbox:
             raise RuntimeClosedError("The runtime belongs to the process that this one was forked from: make another")
         if self._closed:
             raise RuntimeClosedError("The runtime was closed: make another one")
-        mark = processes.new_mark(self.mark)
+        return await self._start(script, words, kind, processes.new_mark(self.mark))
+
+    async def _start(self, script: str, words: Sequence[str], kind: int, mark: str) -> RunningScript:
         encoded = [os.fsencode(word) for word in words]
         for _ in range(_ATTEMPTS):
             loader = await self._shells.take()
@@ -199,21 +201,14 @@ class Sandbox:
         await self._shells.close()
         await self.backend.close()
 
-    async def _end(self, running: RunningScript) -> None:
-        """End everything that a script has started. Does not use `run`, which would end what takes too long again."""
+    async def _end(self, mark: str) -> None:
+        """End everything that has the mark of a script."""
+        words = (mark, str(processes.END_SECONDS))
         async with asyncio.timeout(KILL_SECONDS):
-            loader = await self._shells.take()
-        words: Sequence[str] = (running.mark, str(processes.END_SECONDS))
-        kind = REUSABLE | NO_INPUT if loader.reusable else NO_INPUT
-        ending = RunningScript(self, loader, "", kept=loader.reusable)
-        try:
-            async with asyncio.timeout(KILL_SECONDS):
-                ended = await loader.begin(processes.END_MARKED, list(map(os.fsencode, words)), kind, running.mark)
-                if ended is not None:
-                    ending.begun(ended)
-                    await loader.until(lambda: ending.done)
-        finally:
-            ending.release()
+            ending = await self._start(processes.END_MARKED, words, REUSABLE | NO_INPUT, mark)
+        ending.mark = ""  # if it takes too long, another one would take as long
+        async with ending, asyncio.timeout(KILL_SECONDS):
+            await ending.loader.until(lambda: ending.done)
 
 
 def _drop(shells: LoaderPool, owner: int) -> None:
@@ -368,11 +363,11 @@ class RunningScript:
 
     async def kill(self) -> None:
         """End the script and everything that it started. Returns when that is done, after at most a few seconds."""
-        if self.killed or self._released or self.code is not None:
+        if self.killed or self._released or self.code is not None or not self.mark:
             return
         self.killed = True
         with contextlib.suppress(SwerexException, TimeoutError):
-            await self._sandbox._end(self)
+            await self._sandbox._end(self.mark)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_HOLD_SECONDS):
                 await self.loader.until(lambda: self.done)
