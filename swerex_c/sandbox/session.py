@@ -35,7 +35,6 @@ from swerex_c.sandbox.processes import (
     new_mark,
 )
 from swerex_c.utils import background
-from swerex_c.utils.threads import in_thread
 
 if TYPE_CHECKING:
     import logging
@@ -71,8 +70,8 @@ _ARRIVAL_SECONDS = 1.6
 _DOUBT_AGAIN = 1.6, 30.0
 """Growth factor of the pause between these checks, and its maximum in seconds."""
 
-_LEARN_SECONDS, _LEARN_TRIES = 0.02, 100
-"""First pause in seconds before another try to observe the shell at its prompt (it grows), and number of tries."""
+_LEARN_PAUSES = 0, 0.05, 0.3, 2, 10
+"""Seconds before each try to observe the shell at its prompt, between commands."""
 
 _SHELL_READS, _AT_PROMPT = 5, 6
 """Exit codes of KILL_FOREGROUND for a shell that reads by itself, and for one at its prompt."""
@@ -117,8 +116,6 @@ class SandboxSession(BashSession):
         self._argv: list[str] = []
         self._prompt: bytes | None = None
         """SHELL_READS output at the prompt; a process ID alone also fits other waits. None: not known yet."""
-        self._learned = threading.Event()  # also set when learning has failed
-        self._awaited = False
         self._doubting = threading.Lock()
         self._judging = asyncio.Lock()  # of the private event loop
         self._verdict: list[SwerexException | None] = []
@@ -145,7 +142,7 @@ class SandboxSession(BashSession):
 
     async def start(self) -> CreateBashSessionResponse:
         answer = await super().start()
-        background.spawn(self._learn())  # the first command does not wait for it
+        background.spawn(self._learn_early())  # the first command does not wait for it
         return answer
 
     # -- commands that end without a visible prompt
@@ -153,13 +150,12 @@ class SandboxSession(BashSession):
     async def _submit(
         self, action: BashAction, command: str, timeout: float | None, stream: OutputStream | None
     ) -> _core.Operation:
-        """Submit a command. If it may hide the prompts, first wait until the read at the prompt is known."""
-        if not self._learned.is_set() and (core := self._core) is not None and core.facts()["idle"]:
+        """Submit a command. If it may hide the prompts, first learn how the shell waits at them."""
+        if self._prompt is None:
             with translated():
                 flags = _core.scan(command)[1]
             if flags & (_core.SCAN_PROMPT | _core.SCAN_EXEC):
-                self._awaited = True
-                await in_thread(self._learned.wait, _ASK_SECONDS)
+                await background.run(self._learn())
         return await super()._submit(action, command, timeout, stream)
 
     @contextlib.contextmanager
@@ -198,31 +194,23 @@ class SandboxSession(BashSession):
             await asyncio.sleep(pause)
             pause = min(pause * _DOUBT_AGAIN[0], _DOUBT_AGAIN[1])
 
-    async def _learn(self) -> None:
-        """Learn how the shell's wait at its prompt looks, and set `_learned`.
+    async def _learn_early(self) -> None:
+        """Learn how the shell waits at its prompt, for commands that hide it although nothing in them says so."""
+        for pause in _LEARN_PAUSES:
+            await asyncio.sleep(pause)
+            if self._prompt is not None or self._closed:
+                return
+            await self._learn()
 
-        The shell is probed until it is idle both before the probe and after it.
-        """
-        pause = _LEARN_SECONDS
-        try:
-            for _ in range(_LEARN_TRIES):
-                core = self._core
-                if core is None or (before := core.facts())["dead"] or before["closed"]:
-                    return
-                if before["idle"]:
-                    seen = await self._shell_reads()
-                    after = core.facts()
-                    if after["idle"] and after["commands"] == before["commands"]:
-                        self._prompt = seen
-                        return
-                begin = time.monotonic()
-                while True:  # a caller that waits makes it faster
-                    await asyncio.sleep(_LEARN_SECONDS)
-                    if self._awaited or time.monotonic() - begin > pause:
-                        break
-                pause = min(2 * pause, 1.0)
-        finally:
-            self._learned.set()
+    async def _learn(self) -> None:
+        """Learn how the shell waits at its prompt, if it is idle before it is observed and afterwards."""
+        core = self._core
+        if core is None or not (before := core.facts())["idle"]:
+            return
+        seen = await self._shell_reads()
+        after = core.facts()
+        if after["idle"] and after["commands"] == before["commands"]:
+            self._prompt = seen
 
     async def _shell_reads(self) -> bytes:
         """Return the read in which the shell waits; empty if it does not wait in one or if that is unknown."""

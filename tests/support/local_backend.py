@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import stat
 import uuid
@@ -15,6 +14,7 @@ from swerex_c.runtime.abstract import CreateSessionRequest, CreateSessionRespons
 from swerex_c.runtime.sandbox import SandboxRuntime
 from swerex_c.sandbox.clients import CommandBackend
 from swerex_c.sandbox.session import SandboxSession
+from swerex_c.utils import background
 from tests.support.docker_engine import Engine
 from tests.support.images import Tree
 
@@ -53,7 +53,8 @@ class _Learned(SandboxRuntime):
         answer = await super().create_session(request)
         session = self.sessions[request.session]
         assert isinstance(session, SandboxSession)
-        await asyncio.to_thread(session._learned.wait)
+        while session._prompt is None:
+            await background.run(session._learn())
         return answer
 
 
