@@ -20,7 +20,7 @@ static const int64_t AWAKE = INT64_MIN; /* wakes_at of a thread that will look a
 struct swx_node {
     swx_reactor *reactor;
     const swx_node_type *type;
-    void *object;
+    void *object; /* NULL: it was given back to the caller, and the node is removed */
     pthread_mutex_t lock;
     bool paused;
     struct {
@@ -196,7 +196,8 @@ static void reschedule(swx_node *node)
 {
     swx_reactor *r = node->reactor;
     /* else it would stay due for ever */
-    int64_t due = node->paused || node->working ? INT64_MAX : node->type->deadline(node->object);
+    bool idle = node->paused || node->working || atomic_load(&node->removed);
+    int64_t due = idle ? INT64_MAX : node->type->deadline(node->object);
     pthread_mutex_lock(&r->lock);
     if (!atomic_load(&node->removed) && (due != INT64_MAX || node->heap_index != SIZE_MAX)) {
         heap_set(r, node, due);
@@ -239,7 +240,7 @@ void swx_node_pause(swx_node *node, bool paused)
 /* As swx_node_unlock, after a call of the reactor's own: the object may have come to its end. */
 static void leave(swx_node *node)
 {
-    if (node->type->finished && node->type->finished(node->object)) {
+    if (!atomic_load(&node->removed) && node->type->finished && node->type->finished(node->object)) {
         swx_reactor_remove(node);
     }
     swx_node_unlock(node);
@@ -272,21 +273,29 @@ static void handle(swx_reactor *r, const struct epoll_event *event, int64_t now)
     pthread_mutex_lock(&node->lock);
     int fd = -1;
     bool read = false, write = false;
-    node->type->interest(node->object, which, &fd, &read, &write);
+    if (!node->paused && !atomic_load(&node->removed)) {
+        node->type->interest(node->object, which, &fd, &read, &write);
+    }
     read = read && (event->events & (EPOLLIN | EPOLLHUP | EPOLLERR));
     write = write && (event->events & (EPOLLOUT | EPOLLERR));
-    if (!node->paused && !atomic_load(&node->removed) && fd >= 0 && fd == node->watched[which].fd && (read || write)) {
+    if (fd >= 0 && fd == node->watched[which].fd && (read || write)) {
         node->type->event(node->object, which, read, write, now);
     }
     leave(node);
 }
 
 static bool is_slow(const swx_node *node) { return node->type->slow && node->type->slow(node->object); }
-static swx_child *child_of(const swx_node *node) { return node->type->child ? node->type->child(node->object) : NULL; }
+
+static swx_child *child_of(const swx_node *node)
+{
+    return node->object && node->type->child ? node->type->child(node->object) : NULL;
+}
 
 static void destroy(swx_node *node)
 {
-    node->type->destroy(node->object);
+    if (node->object) {
+        node->type->destroy(node->object);
+    }
     pthread_mutex_destroy(&node->lock);
     swx_free(node);
 }
@@ -613,33 +622,6 @@ bool swx_reactor_is_forked(const swx_reactor *r)
     return forks_seen ? r->forks != atomic_load(&forks) : r->owner != getpid();
 }
 
-/* The type of a node whose object was given back to the caller: nothing to watch, nothing to do. */
-static void discarded_event(void *object, unsigned which, bool readable, bool writable, int64_t now)
-{
-    (void)object, (void)which, (void)readable, (void)writable, (void)now;
-}
-
-static int64_t discarded_deadline(const void *object)
-{
-    (void)object;
-    return INT64_MAX;
-}
-
-static void discarded_due(void *object, int64_t now) { (void)object, (void)now; }
-
-static void discarded_interest(const void *object, unsigned which, int *fd, bool *read, bool *write)
-{
-    (void)object, (void)which;
-    *fd = -1;
-    *read = *write = false;
-}
-
-static void discarded_destroy(void *object) { (void)object; }
-
-static const swx_node_type discarded = {
-    discarded_event, discarded_deadline, discarded_due, discarded_interest, NULL, discarded_destroy, NULL, NULL
-};
-
 swx_status swx_reactor_add(swx_reactor *r, swx_node **out, const swx_node_type *type, void *object, swx_error *err)
 {
     swx_node *node = swx_calloc(1, sizeof(*node));
@@ -674,17 +656,15 @@ swx_status swx_reactor_add(swx_reactor *r, swx_node **out, const swx_node_type *
     }
     swx_node_lock(node);
     int failed = watch(node);
-    if (failed) {
-        node->type = &discarded; /* the object stays the caller's */
+    if (failed) { /* the object stays the caller's */
+        unwatch_all(node);
+        node->object = NULL;
+        swx_reactor_remove(node);
     } else {
         *out = node; /* known before its first event, which may close what is to be unwatched */
     }
     swx_node_unlock(node);
-    if (failed) {
-        swx_reactor_remove(node);
-        return swx_fail_sys(err, "epoll_ctl", failed);
-    }
-    return SWX_OK;
+    return failed ? swx_fail_sys(err, "epoll_ctl", failed) : SWX_OK;
 }
 
 /* Takes no node's lock: a call on a node may end with the last reference to another one, or to that same one. */
