@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 typedef enum {
     SWX_OK = 0,
@@ -23,7 +24,6 @@ typedef enum {
     SWX_EFORMAT,      /* bytes from a peer do not follow the format */
     SWX_EUNSUPPORTED, /* valid input outside of what this room handles (a caller may fall back) */
     SWX_ECLOSED,      /* the object was closed */
-    SWX_EFORKED,      /* used in a child process after fork(); the reactor thread lives in the parent only */
     SWX_EBUSY         /* the object cannot take this operation now */
 } swx_status;
 
@@ -51,6 +51,14 @@ static inline swx_status swx_fail_sys(swx_error *err, const char *call, int sys_
         *err = (swx_error){ .status = SWX_ESYS, .sys_errno = sys_errno, .call = call };
     }
     return SWX_ESYS;
+}
+
+/* CLOCK_MONOTONIC, nanoseconds. */
+static inline int64_t swx_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 #define SWX_COUNT(array) (sizeof(array) / sizeof((array)[0]))

@@ -1,6 +1,5 @@
 #include "swx_kernel.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -11,6 +10,8 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "swx_proc.h"
 
 #define LAST_PID "/proc/sys/kernel/ns_last_pid"
 
@@ -43,17 +44,6 @@ static void open_last_pid(void)
     }
 }
 
-/* What a file of /proc says, without a NUL behind it.  -1: it cannot be opened or read. */
-static ssize_t read_file(const char *path, char *text, size_t room)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t size = fd >= 0 ? read(fd, text, room) : -1;
-    if (fd >= 0) {
-        close(fd);
-    }
-    return size;
-}
-
 /* Under user-mode emulation (qemu-user, Rosetta) the file has the system calls of the machine below, which are numbered
  * as they please: that is told from a read of the own. */
 static bool has_foreign_numbers(void)
@@ -64,7 +54,7 @@ static bool has_foreign_numbers(void)
         char text[LINE_SIZE];
         uint64_t arguments[SWX_SYSCALL_FIELDS];
         long number;
-        ssize_t size = read_file("/proc/thread-self/syscall", text, sizeof(text));
+        ssize_t size = swx_proc_read("/proc/thread-self/syscall", text, sizeof(text));
         bool tells = size > 0 && swx_kernel_parse(text, (size_t)size, &number, arguments);
         answer = tells && number != SYS_read ? 2 : 1;
         atomic_store(&known, answer);
@@ -255,8 +245,7 @@ swx_shell_kind swx_kernel_shell_of(pid_t pid)
     ssize_t length = readlink(path, program, sizeof(program) - 1);
     program[length > 0 ? length : 0] = 0;
     snprintf(path, sizeof(path), "/proc/%d/cmdline", (int)pid);
-    ssize_t size = read_file(path, words, sizeof(words) - 1);
-    words[size > 0 ? size : 0] = 0;
+    ssize_t size = swx_proc_read(path, words, sizeof(words));
     if (size <= 0 || !is_interactive(words + strlen(words) + 1, words + size)) {
         return SWX_NO_SHELL;
     }
@@ -266,42 +255,16 @@ swx_shell_kind swx_kernel_shell_of(pid_t pid)
 
 uint64_t swx_kernel_stack_of(pid_t pid)
 {
-    char path[48], text[1024];
-    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-    ssize_t size = read_file(path, text, sizeof(text) - 1);
-    text[size > 0 ? size : 0] = 0;
-    const char *at = strrchr(text, ')'); /* behind the second field; the stack is the 28th */
-    for (int field = 2; at && field < 28; field++) {
-        at = strchr(at + 1, ' ');
-    }
-    return at ? strtoull(at, NULL, 10) : 0;
-}
-
-/* The fields of /proc/PID/stat behind the name, which may hold anything.  False: there is no such process. */
-static bool read_stat(pid_t pid, char *state, unsigned long long *reaped)
-{
-    char path[48], text[1024];
-    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-    ssize_t size = read_file(path, text, sizeof(text) - 1);
-    if (size <= 0) {
-        return false;
-    }
-    text[size] = 0;
-    const char *at = strrchr(text, ')');
-    return at && sscanf(at, ") %c %*s %*s %*s %*s %*s %*s %*s %llu", state, reaped) == 2;
+    swx_proc_stat stat;
+    return swx_proc_read_stat(pid, &stat) == SWX_OK ? stat.stack : 0;
 }
 
 swx_kernel_pace swx_kernel_pace_of(pid_t pid)
 {
-    swx_kernel_pace pace = { 0, 0 };
-    unsigned long long reaped;
-    char state;
-    if (read_stat(pid, &state, &reaped)) {
-        pace.reaped = reaped;
-    }
+    swx_proc_stat stat;
+    uint64_t reaped = swx_proc_read_stat(pid, &stat) == SWX_OK ? stat.reaped : 0;
     int64_t worked = swx_kernel_worked(pid);
-    pace.worked = worked > 0 ? worked : 0;
-    return pace;
+    return (swx_kernel_pace){ .reaped = reaped, .worked = worked > 0 ? worked : 0 };
 }
 
 int64_t swx_kernel_worked(pid_t pid)
@@ -319,8 +282,7 @@ int64_t swx_kernel_bytes_read(pid_t pid)
 {
     char path[32], text[64];
     snprintf(path, sizeof(path), "/proc/%d/io", (int)pid);
-    ssize_t size = read_file(path, text, sizeof(text) - 1);
-    text[size > 0 ? size : 0] = 0;
+    swx_proc_read(path, text, sizeof(text));
     long long bytes;
     return sscanf(text, "rchar: %lld\n", &bytes) == 1 ? bytes : -1;
 }
@@ -342,14 +304,13 @@ int64_t swx_kernel_last_start(void)
 
 bool swx_kernel_has_newborn(pid_t pid)
 {
-    char path[64], list[4096], *at = list, *end, state;
+    char path[64], list[4096], *at = list, *end;
     snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)pid, (int)pid);
-    ssize_t size = read_file(path, list, sizeof(list) - 1);
-    list[size > 0 ? size : 0] = 0;
+    swx_proc_read(path, list, sizeof(list));
     for (long child; (child = strtol(at, &end, 10)) > 0 && end > at; at = end) {
-        unsigned long long reaped;
+        swx_proc_stat stat;
         int64_t worked = swx_kernel_worked((pid_t)child);
-        if (worked >= 0 && worked < NEWBORN && read_stat((pid_t)child, &state, &reaped) && state == 'R') {
+        if (worked >= 0 && worked < NEWBORN && swx_proc_read_stat((pid_t)child, &stat) == SWX_OK && stat.state == 'R') {
             return true;
         }
     }
@@ -358,32 +319,19 @@ bool swx_kernel_has_newborn(pid_t pid)
 
 bool swx_kernel_sleeps(pid_t pid)
 {
-    unsigned long long reaped;
-    char state;
-    return !read_stat(pid, &state, &reaped) || state == 'S';
+    swx_proc_stat stat;
+    return swx_proc_read_stat(pid, &stat) != SWX_OK || stat.state == 'S';
 }
 
 /* Whether another process than its leader is in a group. */
 static bool has_company(pid_t group)
 {
-    DIR *list = opendir("/proc");
-    bool found = !list;
-    for (const struct dirent *entry; !found && list && (entry = readdir(list));) {
-        char path[48], text[1024];
-        long pid = strtol(entry->d_name, NULL, 10);
-        int of = 0;
-        if (pid <= 0 || pid == group) {
-            continue;
-        }
-        snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
-        ssize_t size = read_file(path, text, sizeof(text) - 1);
-        text[size > 0 ? size : 0] = 0;
-        const char *at = strrchr(text, ')');
-        found = at && sscanf(at, ") %*c %*s %d", &of) == 1 && of == group;
+    DIR *processes = opendir("/proc");
+    bool found = !processes;
+    for (pid_t pid; !found && (pid = swx_proc_next(processes));) {
+        found = pid != group && getpgid(pid) == group;
     }
-    if (list) {
-        closedir(list);
-    }
+    swx_proc_end(processes);
     return found;
 }
 
@@ -395,8 +343,7 @@ bool swx_kernel_may_await_input(swx_kernel *kernel, pid_t pid, bool alone)
     static const char selecting[] = "poll_schedule_timeout"; /* readline */
     char path[48], text[64];
     snprintf(path, sizeof(path), "/proc/%d/wchan", (int)pid);
-    ssize_t size = read_file(path, text, sizeof(text) - 1);
-    text[size > 0 ? size : 0] = 0;
+    ssize_t size = swx_proc_read(path, text, sizeof(text));
     bool tells = size > 0 && text[0] != '0';
     bool awaits = tells ? strcmp(text, reading) == 0 || strcmp(text, locked) == 0 ||
                               strncmp(text, selecting, sizeof(selecting) - 1) == 0
@@ -407,48 +354,37 @@ bool swx_kernel_may_await_input(swx_kernel *kernel, pid_t pid, bool alone)
 
 bool swx_kernel_group_awaits_input(pid_t group)
 {
-    DIR *list = opendir("/proc");
-    bool found = !list;
-    for (const struct dirent *entry; !found && list && (entry = readdir(list));) {
+    DIR *processes = opendir("/proc");
+    bool found = !processes;
+    for (pid_t pid, thread; !found && (pid = swx_proc_next(processes));) {
         char path[64];
-        long pid = strtol(entry->d_name, NULL, 10);
-        if (pid <= 0 || getpgid((pid_t)pid) != group) {
-            continue;
-        }
-        snprintf(path, sizeof(path), "/proc/%ld/task", pid);
-        DIR *threads = opendir(path);
-        while (!found && threads && (entry = readdir(threads))) {
-            long thread = strtol(entry->d_name, NULL, 10);
+        snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+        DIR *threads = getpgid(pid) == group ? opendir(path) : NULL;
+        while (!found && (thread = swx_proc_next(threads))) {
             swx_kernel kernel = { .fd = -1 };
-            found = thread > 0 && swx_kernel_may_await_input(&kernel, (pid_t)thread, false);
+            found = swx_kernel_may_await_input(&kernel, thread, false);
         }
-        if (threads) {
-            closedir(threads);
-        }
+        swx_proc_end(threads);
     }
-    if (list) {
-        closedir(list);
-    }
+    swx_proc_end(processes);
     return found;
 }
 
 bool swx_kernel_is_over(pid_t pid)
 {
-    unsigned long long reaped;
-    char state;
-    return !read_stat(pid, &state, &reaped) || state == 'Z' || state == 'X';
+    swx_proc_stat stat;
+    return swx_proc_read_stat(pid, &stat) != SWX_OK || stat.state == 'Z' || stat.state == 'X';
 }
 
 swx_kernel_turn swx_kernel_turn_of(pid_t pid)
 {
     char path[48], text[64];
     snprintf(path, sizeof(path), "/proc/%d/wchan", (int)pid);
-    ssize_t size = read_file(path, text, sizeof(text));
+    ssize_t size = swx_proc_read(path, text, sizeof(text));
     if (size <= 0 || text[0] == '0') {
         return SWX_TURN_UNKNOWN;
     }
-    bool waits = size == (ssize_t)sizeof(locked) - 1 && memcmp(text, locked, sizeof(locked) - 1) == 0;
-    return waits ? SWX_TURN_OTHERS : SWX_TURN_OWN;
+    return strcmp(text, locked) == 0 ? SWX_TURN_OTHERS : SWX_TURN_OWN;
 }
 
 swx_status swx_kernel_learn(swx_kernel *kernel)

@@ -9,7 +9,6 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "swx_alloc.h"
@@ -57,13 +56,6 @@ struct swx_reactor {
     swx_node **heap; /* by due, smallest first; room for every node */
     size_t heap_size, heap_room;
 };
-
-int64_t swx_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 /* ---- the heap of deadlines (reactor locked) ---- */
 

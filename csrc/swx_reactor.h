@@ -79,7 +79,4 @@ void swx_node_pause(swx_node *node, bool paused);
 /* Nodes in the reactor. */
 size_t swx_reactor_count(swx_reactor *reactor);
 
-/* CLOCK_MONOTONIC. */
-int64_t swx_now(void);
-
 #endif

@@ -11,13 +11,13 @@
 #include <stdio.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "swx_child.h"
 
 enum { STACK_SIZE = 16 * 1024 };
-enum { SWEEP_SECONDS = 60, LONGEST_PAUSE_MICROSECONDS = 50 * 1000 };
+enum { LONGEST_PAUSE_MICROSECONDS = 50 * 1000 };
+static const int64_t SWEEP_LIMIT = 60 * INT64_C(1000000000);
 
 typedef struct {
     const char *executable;
@@ -114,13 +114,6 @@ swx_status swx_supervisor_start(const char *executable, uint64_t *mark, swx_erro
 
 /* ---- the executable ---- */
 
-static time_t seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec;
-}
-
 void swx_supervisor_run(int program, uint64_t mark)
 {
     struct pollfd ended = { .fd = program, .events = POLLIN };
@@ -129,9 +122,9 @@ void swx_supervisor_run(int program, uint64_t mark)
     if (!(ended.revents & POLLIN)) {
         return; /* whether the program has ended cannot be known */
     }
-    const time_t until = seconds() + SWEEP_SECONDS;
+    const int64_t until = swx_now() + SWEEP_LIMIT;
     useconds_t pause = 1000;
-    while (swx_tree_kill_marked(&mark, 1) > 0 && seconds() < until) {
+    while (swx_tree_kill_marked(&mark, 1) > 0 && swx_now() < until) {
         usleep(pause);
         pause = pause < LONGEST_PAUSE_MICROSECONDS ? 2 * pause : pause;
     }

@@ -1,12 +1,10 @@
 #include "swx_tree.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -15,39 +13,10 @@
 #include <unistd.h>
 
 #include "swx_alloc.h"
-
-typedef struct {
-    char state;
-    int parent;
-    long threads;
-    unsigned long long started; /* with the pid this names a process for all time */
-} process_stat;
-
-/* SWX_OK; SWX_ECLOSED: there is none; SWX_ESYS: it could not be looked at now.  Source: proc(5), /proc/pid/stat. */
-static swx_status read_stat(pid_t pid, process_stat *stat)
-{
-    char path[48], text[1024];
-    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        return errno == ENOENT ? SWX_ECLOSED : SWX_ESYS;
-    }
-    ssize_t size = read(fd, text, sizeof(text) - 1);
-    close(fd);
-    if (size <= 0) {
-        return SWX_ECLOSED;
-    }
-    text[size] = 0;
-    const char *name_end = strrchr(text, ')'); /* the name may hold anything */
-    /* 3, 4, 20, 22 */
-    const char *fields = " %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld %*s %llu";
-    int found =
-        name_end ? sscanf(name_end + 1, fields, &stat->state, &stat->parent, &stat->threads, &stat->started) : 0;
-    return found == 4 ? SWX_OK : SWX_ESYS;
-}
+#include "swx_proc.h"
 
 /* A process whose first thread has ended also says Z, but has other threads. */
-static bool is_dead(const process_stat *stat)
+static bool is_dead(const swx_proc_stat *stat)
 {
     return (stat->state == 'Z' || stat->state == 'X') && stat->threads < 2;
 }
@@ -75,7 +44,7 @@ static bool is_marked(pid_t pid, const uint64_t *marks, size_t count) { return f
 /* A descendant of what is hunted that shows no sign of that itself. */
 typedef struct {
     pid_t pid;
-    unsigned long long started;
+    uint64_t started;
 } orphan;
 
 typedef struct {
@@ -91,8 +60,9 @@ typedef struct {
 } hunt;
 
 /* A look blocks its thread: waiting may take this much of it, however many orphans there are. */
-enum { PAUSE_MICROSECONDS = 100, PATIENCE_MICROSECONDS = 20 * 1000 };
-enum { LONGEST_PAUSE_MICROSECONDS = 3200, END_MICROSECONDS = 1000 * 1000 };
+static const int64_t PATIENCE = 20000000;
+static const int64_t END = 1000000000; /* without progress, after which no more is tried */
+enum { PAUSE_MICROSECONDS = 100, LONGEST_PAUSE_MICROSECONDS = 3200 };
 
 static bool belongs(const hunt *h, pid_t pid)
 {
@@ -120,7 +90,7 @@ static void close_handle(int fd)
 /* Stopped, so that it neither starts more nor ends before its own children are known. */
 static void take_orphan(hunt *h, pid_t pid, pid_t parent)
 {
-    process_stat stat;
+    swx_proc_stat stat;
     if (pid == getpid()) {
         return;
     }
@@ -129,7 +99,7 @@ static void take_orphan(hunt *h, pid_t pid, pid_t parent)
         goto done;
     }
     /* One that is killed for its signs too is taken all the same: it may shed them before it stops. */
-    if (read_stat(pid, &stat) != SWX_OK || stat.parent != parent || is_dead(&stat)) {
+    if (swx_proc_read_stat(pid, &stat) != SWX_OK || stat.parent != parent || is_dead(&stat)) {
         goto done;
     }
     if (h->orphan_count == h->orphan_room) {
@@ -164,12 +134,12 @@ static void list_child(hunt *h, pid_t pid)
 }
 
 /* Source: proc(5), /proc/pid/task/tid/children (where the kernel has it): numbers, with a space behind each. */
-static void list_children(hunt *h, pid_t parent, const char *thread)
+static void list_children(hunt *h, pid_t parent, pid_t thread)
 {
-    char path[80], text[4096];
+    char path[64], text[4096];
     ssize_t size;
     pid_t pid = 0;
-    snprintf(path, sizeof(path), "/proc/%d/task/%.16s/children", (int)parent, thread);
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)parent, (int)thread);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     while (fd >= 0 && (size = read(fd, text, sizeof(text))) > 0) {
         for (ssize_t i = 0; i < size; i++) {
@@ -186,44 +156,32 @@ static void list_children(hunt *h, pid_t parent, const char *thread)
 
 static void list_all_children(hunt *h, pid_t parent)
 {
-    char path[48], only[16];
+    char path[48];
     struct stat task;
     snprintf(path, sizeof(path), "/proc/%d/task", (int)parent);
-    snprintf(only, sizeof(only), "%d", (int)parent);
     bool single = stat(path, &task) == 0 && task.st_nlink == 3; /* a link for each thread, as for any directory in it */
     DIR *threads = single ? NULL : opendir(path);
-    const struct dirent *entry;
     h->child_count = 0;
     if (single) { /* nearly all are, and this is what a look at thousands takes its time for */
-        list_children(h, parent, only);
+        list_children(h, parent, parent);
     }
-    while (threads && (entry = readdir(threads))) {
-        if (entry->d_name[0] != '.') {
-            list_children(h, parent, entry->d_name);
-        }
+    for (pid_t thread; (thread = swx_proc_next(threads));) {
+        list_children(h, parent, thread);
     }
-    if (threads) {
-        closedir(threads);
-    }
-}
-
-static int64_t microseconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+    swx_proc_end(threads);
 }
 
 /* Until then it may be in the middle of a fork.  False: it still waits for a processor to stop on.  What sleeps all the
  * same (frozen, or in the kernel) may not stop for long, and starts nothing meanwhile. */
 static bool await_stop(hunt *h, pid_t pid)
 {
-    process_stat stat;
+    swx_proc_stat stat;
     bool goes_on;
     if (!h->patience) {
-        h->patience = microseconds() + PATIENCE_MICROSECONDS;
+        h->patience = swx_now() + PATIENCE;
     }
-    while ((goes_on = read_stat(pid, &stat) == SWX_OK && strchr("RSD", stat.state)) && microseconds() < h->patience) {
+    while ((goes_on = swx_proc_read_stat(pid, &stat) == SWX_OK && strchr("RSD", stat.state)) &&
+           swx_now() < h->patience) {
         usleep(PAUSE_MICROSECONDS);
     }
     return !goes_on || stat.state != 'R';
@@ -257,9 +215,9 @@ static long kill_orphans(const hunt *h)
 {
     long found = 0;
     for (size_t i = 0; i < h->orphan_count; i++) {
-        process_stat stat;
+        swx_proc_stat stat;
         int fd = swx_child_open_pidfd(h->orphans[i].pid);
-        swx_status status = read_stat(h->orphans[i].pid, &stat);
+        swx_status status = swx_proc_read_stat(h->orphans[i].pid, &stat);
         /* Where no look is possible now: it was stopped a moment ago, and would stay so. */
         if (status == SWX_ESYS || (status == SWX_OK && stat.started == h->orphans[i].started && !is_dead(&stat))) {
             found += send_signal(fd, h->orphans[i].pid, SIGKILL);
@@ -277,8 +235,8 @@ static bool kill_one(hunt *h, pid_t pid)
     bool alive = false;
     int fd = swx_child_open_pidfd(pid);
     if (fd < 0) { /* the kernel has no handles, or none is left */
-        process_stat stat;
-        swx_status status = errno == ESRCH ? SWX_ECLOSED : read_stat(pid, &stat);
+        swx_proc_stat stat;
+        swx_status status = errno == ESRCH ? SWX_ECLOSED : swx_proc_read_stat(pid, &stat);
         alive = status == SWX_ESYS || (status == SWX_OK && !is_dead(&stat));
         alive = alive && belongs(h, pid);
     } else {
@@ -302,22 +260,15 @@ static long kill_once(hunt h)
         return errno == ENOENT || errno == EACCES ? -1 : 1;
     }
     long found = 0;
-    const struct dirent *entry;
-    while ((entry = readdir(processes))) {
-        if (entry->d_name[0] < '1' || entry->d_name[0] > '9') {
-            continue;
-        }
-        pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-        if (!belongs(&h, pid)) {
-            continue;
-        }
-        if (h.all) {
+    for (pid_t pid; (pid = swx_proc_next(processes));) {
+        bool ours = belongs(&h, pid);
+        if (ours && h.all) {
             found += kill_one(&h, pid);
-        } else {
+        } else if (ours) {
             take_children(&h, pid, false);
         }
     }
-    closedir(processes);
+    swx_proc_end(processes);
     take_grandchildren(&h);
     found += kill_orphans(&h);
     swx_free(h.orphans);
@@ -339,21 +290,16 @@ long swx_tree_kill_marked(const uint64_t *marks, size_t count)
 bool swx_tree_living(const uint64_t *marks, size_t count, bool *living)
 {
     DIR *processes = opendir("/proc");
-    const struct dirent *entry;
-    if (!processes) {
-        return false;
-    }
     memset(living, 0, count * sizeof(*living));
-    while ((entry = readdir(processes))) {
-        pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-        size_t i = pid > 0 ? find_mark(pid, marks, count) : count;
-        process_stat stat;
+    for (pid_t pid; (pid = swx_proc_next(processes));) {
+        size_t i = find_mark(pid, marks, count);
+        swx_proc_stat stat;
         if (i < count && !living[i]) {
-            living[i] = read_stat(pid, &stat) != SWX_OK || !is_dead(&stat);
+            living[i] = swx_proc_read_stat(pid, &stat) != SWX_OK || !is_dead(&stat);
         }
     }
-    closedir(processes);
-    return true;
+    swx_proc_end(processes);
+    return processes != NULL;
 }
 
 /* While the child is not reaped no other session can have its number. */
@@ -405,9 +351,9 @@ static bool repeat(size_t (*step)(swx_child *const *, size_t), swx_child *const 
     int64_t until = 0;
     useconds_t pause = PAUSE_MICROSECONDS;
     while ((left = step(children, count))) {
-        until = left < least ? microseconds() + END_MICROSECONDS : until;
+        until = left < least ? swx_now() + END : until;
         least = left < least ? left : least;
-        if (microseconds() >= until) {
+        if (swx_now() >= until) {
             return false;
         }
         usleep(pause);
@@ -427,24 +373,18 @@ void swx_tree_end_all(swx_child *const *children, size_t count)
 }
 
 /* Whether the thread is asleep in a read of that terminal.  Sources: proc(5), /proc/pid/syscall and /proc/pid/fd. */
-static bool is_thread_reading(pid_t pid, const char *thread, const char *terminal)
+static bool is_thread_reading(pid_t pid, pid_t thread, const char *terminal)
 {
-    char path[96], text[256], target[64];
+    char path[64], text[256], target[64];
     long number;
     unsigned long fd;
-    snprintf(path, sizeof(path), "/proc/%d/task/%.20s/syscall", (int)pid, thread);
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0) {
-        return false;
-    }
-    ssize_t size = read(file, text, sizeof(text) - 1);
-    close(file);
-    text[size > 0 ? size : 0] = 0;
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/syscall", (int)pid, (int)thread);
+    swx_proc_read(path, text, sizeof(text));
     if (sscanf(text, "%ld 0x%lx", &number, &fd) != 2 || (number != SYS_read && number != SYS_readv)) {
         return false;
     }
     snprintf(path, sizeof(path), "/proc/%d/fd/%lu", (int)pid, fd);
-    size = readlink(path, target, sizeof(target) - 1);
+    ssize_t size = readlink(path, target, sizeof(target) - 1);
     target[size > 0 ? size : 0] = 0;
     return strcmp(target, terminal) == 0 || strcmp(target, "/dev/tty") == 0;
 }
@@ -454,14 +394,11 @@ static bool is_reading(pid_t pid, const char *terminal)
     char path[48];
     snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
     DIR *threads = opendir(path);
-    const struct dirent *entry;
     bool found = false;
-    while (!found && threads && (entry = readdir(threads))) {
-        found = entry->d_name[0] != '.' && is_thread_reading(pid, entry->d_name, terminal);
+    for (pid_t thread; !found && (thread = swx_proc_next(threads));) {
+        found = is_thread_reading(pid, thread, terminal);
     }
-    if (threads) {
-        closedir(threads);
-    }
+    swx_proc_end(threads);
     return found;
 }
 
@@ -479,15 +416,14 @@ static void kill_reader(pid_t pid)
  * there is none. */
 static pid_t next_reader(DIR *processes, const swx_child *child, pid_t group, const char *terminal)
 {
-    const struct dirent *entry;
-    while (processes && (entry = readdir(processes))) {
-        pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-        if (pid > 0 && pid != child->pid && (is_marked(pid, &child->mark, 1) || getsid(pid) == child->pid) &&
+    pid_t pid;
+    while ((pid = swx_proc_next(processes))) {
+        if (pid != child->pid && (is_marked(pid, &child->mark, 1) || getsid(pid) == child->pid) &&
             (group == 0 || getpgid(pid) == group) && is_reading(pid, terminal)) {
-            return pid;
+            break;
         }
     }
-    return 0;
+    return pid;
 }
 
 void swx_tree_kill_readers(const swx_child *child, pid_t group, const char *terminal)
@@ -496,26 +432,20 @@ void swx_tree_kill_readers(const swx_child *child, pid_t group, const char *term
     for (pid_t pid; (pid = next_reader(processes, child, group, terminal));) {
         kill_reader(pid);
     }
-    if (processes) {
-        closedir(processes);
-    }
+    swx_proc_end(processes);
 }
 
 bool swx_tree_has_reader(const swx_child *child, const char *terminal)
 {
     DIR *processes = opendir("/proc");
     bool found = swx_tree_child_reads(child, terminal) || next_reader(processes, child, 0, terminal);
-    if (processes) {
-        closedir(processes);
-    }
+    swx_proc_end(processes);
     return found;
 }
 
 bool swx_tree_child_reads(const swx_child *child, const char *terminal)
 {
-    char thread[16];
-    snprintf(thread, sizeof(thread), "%d", (int)child->pid);
-    return is_thread_reading(child->pid, thread, terminal);
+    return is_thread_reading(child->pid, child->pid, terminal);
 }
 
 void swx_tree_kill_begun(const swx_child *child, int64_t since, int64_t last)
@@ -526,11 +456,9 @@ void swx_tree_kill_begun(const swx_child *child, int64_t since, int64_t last)
     const int64_t second = 1000000000, tick = second / sysconf(_SC_CLK_TCK);
     since += (boot.tv_sec - monotonic.tv_sec) * second + boot.tv_nsec - monotonic.tv_nsec;
     DIR *processes = opendir("/proc");
-    const struct dirent *entry;
-    while (processes && (entry = readdir(processes))) {
-        pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-        process_stat stat;
-        if (pid <= 0 || pid == child->pid || getsid(pid) != child->pid || read_stat(pid, &stat) != SWX_OK) {
+    for (pid_t pid; (pid = swx_proc_next(processes));) {
+        swx_proc_stat stat;
+        if (pid == child->pid || getsid(pid) != child->pid || swx_proc_read_stat(pid, &stat) != SWX_OK) {
             continue;
         }
         int64_t began = (int64_t)stat.started * tick; /* or up to a tick later */
@@ -538,7 +466,5 @@ void swx_tree_kill_begun(const swx_child *child, int64_t since, int64_t last)
             kill(pid, SIGKILL);
         }
     }
-    if (processes) {
-        closedir(processes);
-    }
+    swx_proc_end(processes);
 }

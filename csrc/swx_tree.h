@@ -12,8 +12,7 @@
  * to stop. */
 long swx_tree_kill_marked(const uint64_t *marks, size_t count);
 
-/* Which of the marks a living process carries: living[i] for marks[i].  False: no look was possible now, nothing is
- * set. */
+/* Which of the marks a living process carries: living[i] for marks[i].  False: no look was possible now. */
 bool swx_tree_living(const uint64_t *marks, size_t count, bool *living);
 
 /* One step of ending the child with everything it started: kills what lives of it.  True when nothing does any more and

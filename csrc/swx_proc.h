@@ -1,0 +1,34 @@
+/* swx_proc.h: files of /proc, read.  Source: proc(5). */
+#ifndef SWX_PROC_H
+#define SWX_PROC_H
+
+#include <dirent.h>
+#include <sys/types.h>
+
+#include "swx.h"
+
+/* Of /proc/PID/stat, by the numbers of its fields. */
+typedef struct {
+    char state;       /* 3 */
+    pid_t parent;     /* 4 */
+    pid_t group;      /* 5 */
+    uint64_t reaped;  /* 11: page faults of the children that it has waited for */
+    uint64_t threads; /* 20 */
+    uint64_t started; /* 22: with the pid this names a process for all time; in ticks since the boot */
+    uint64_t stack;   /* 28: where it begins */
+} swx_proc_stat;
+
+/* 8 us.  SWX_ECLOSED: there is no such process; SWX_ESYS: it could not be looked at now. */
+swx_status swx_proc_read_stat(pid_t pid, swx_proc_stat *stat);
+
+/* Reads the beginning of a file into `text` and puts a NUL behind it, if only that.  Returns its size, or -1: it cannot
+ * be opened or read, and errno says why. */
+ssize_t swx_proc_read(const char *path, char *text, size_t room);
+
+/* The next process in /proc, or thread in its directory of those; 0: there are no more, or `directory` is NULL. */
+pid_t swx_proc_next(DIR *directory);
+
+/* closedir, of NULL too. */
+void swx_proc_end(DIR *directory);
+
+#endif
