@@ -256,7 +256,7 @@ static void type_empty_line(swx_session *s, int64_t now)
 /* True: it is not proved yet that the shell reads what is typed. */
 static bool waits_for_sync_newline(swx_session *s, candidate *found, int64_t now)
 {
-    if (!s->pty.carrier || !s->interrupted_at || s->attached) {
+    if (!s->pty.carrier || !s->interrupted_at) {
         return false;
     }
     if (s->sync_newline_at) {
@@ -388,8 +388,7 @@ static bool meets_another_shell(swx_session *s, int64_t now)
     }
     swx_shell_kind kind = swx_kernel_shell_of(s->child.pid);
     bool prompt = !swx_pty_is_canonical(&s->pty) || swx_kernel_reads_as_prompt(&s->kernel);
-    if (kind == SWX_NO_SHELL || (kind == SWX_BASH && !prompt) || (kind == SWX_OTHER_SHELL && s->attached) ||
-        !swx_evidence_drained(s, now)) {
+    if (kind == SWX_NO_SHELL || (kind == SWX_BASH && !prompt) || !swx_evidence_drained(s, now)) {
         return false;
     }
     if (kind == SWX_BASH) {
@@ -471,8 +470,8 @@ static void check_running(swx_session *s, int64_t now, bool fresh)
 static bool asks_unheard(swx_session *s, int64_t now)
 {
     bool unread = s->expects_start && !s->begun; /* the shell waits for more of it, in an open quote of an alias's */
-    bool may = !s->pty.carrier && !has_evidence(s) && !s->found.rank && !s->attached && !s->notices &&
-               !swx_output_is_held(s) && (unread || (s->hints & SWX_HINT_HIDES) || s->stopped == s->child.pid);
+    bool may = !s->pty.carrier && !has_evidence(s) && !s->found.rank && !s->notices && !swx_output_is_held(s) &&
+               (unread || (s->hints & SWX_HINT_HIDES) || s->stopped == s->child.pid);
     int64_t worked = may && swx_evidence_is_still(s, now, true) ? swx_kernel_worked(s->child.pid) : 0;
     bool again = worked && worked == s->still;
     s->still = worked;

@@ -73,8 +73,8 @@ where swx_evidence_look(swx_session *s, unsigned looks)
             if (!has_evidence(s) && is_seen_elsewhere(s)) {
                 break;
             }
-            s->readline_seen = s->readline_seen || (s->found.rank && s->state == RUNNING && !s->arriving &&
-                                                    !s->attached && !swx_pty_is_canonical(&s->pty));
+            s->readline_seen = s->readline_seen ||
+                               (s->found.rank && s->state == RUNNING && !s->arriving && !swx_pty_is_canonical(&s->pty));
             return NO_EVIDENCE;
         case SWX_SHELL_ELSEWHERE: break;
         }
@@ -143,8 +143,7 @@ bool swx_evidence_is_reader_ahead(swx_session *s, where at, int64_t now)
         return false;
     }
     int64_t last = swx_kernel_last_start(); /* before the look: what is started after it counts */
-    /* else a person may be typing, to whatever it is */
-    bool proved = at == AT_PROMPT, tells = (proved || !has_evidence(s)) && !s->attached;
+    bool proved = at == AT_PROMPT, tells = proved || !has_evidence(s);
     swx_kernel_turn turn = tells ? swx_kernel_turn_of(s->child.pid) : SWX_TURN_UNKNOWN;
     if (turn == SWX_TURN_UNKNOWN && s->stopped > 0 && s->stopped != s->child.pid) {
         swx_tree_kill_readers(&s->child, s->stopped, s->pty.path);

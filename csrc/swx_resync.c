@@ -177,8 +177,8 @@ bool swx_resync_is_needed(const swx_session *s)
      * prompt, and the question would become the input of what is read before it. Nor is it typed behind another one of
      * ours.  Where no START mark can come, behind a guard, with a readonly PS0 or for a line that a program was typed,
      * time has to do. */
-    return s->pty.carrier && s->state == RUNNING && s->begun && !s->found.rank && !s->attached && !s->sync_newline_at &&
-           !s->notices && typed_all(s) && !swx_output_is_held(s);
+    return s->pty.carrier && s->state == RUNNING && s->begun && !s->found.rank && !s->sync_newline_at && !s->notices &&
+           typed_all(s) && !swx_output_is_held(s);
 }
 
 bool swx_session_resync(swx_session *s, uint64_t commands, int64_t now)

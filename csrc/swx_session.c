@@ -467,7 +467,6 @@ void swx_session_attach(swx_session *s, bool attached)
 {
     s->attached = attached;
     s->query = 0;
-    s->numbers_may_skip = s->numbers_may_skip || attached;
 }
 
 swx_status swx_session_type(swx_session *s, const uint8_t *bytes, size_t size, int64_t now)
@@ -578,21 +577,6 @@ swx_status swx_session_new(swx_session **out, const swx_session_config *config, 
     return SWX_OK;
 }
 
-static void release(swx_session *s)
-{
-    swx_kernel_close(&s->kernel);
-    swx_child_close(&s->child);
-    swx_pty_close(&s->pty);
-    swx_buf_free(&s->output);
-    swx_buf_free(&s->pending);
-    swx_buf_free(&s->tail);
-    swx_buf_free(&s->modes);
-    for (size_t i = 0; i < SWX_COUNT(s->parts); i++) {
-        swx_buf_free(&s->parts[i]);
-    }
-    swx_free(s);
-}
-
 bool swx_session_is_slow(const swx_session *s) { return s->state == CLOSING; }
 
 swx_child *swx_session_doomed(swx_session *s)
@@ -609,14 +593,17 @@ void swx_session_free(swx_session *s)
     if (child) {
         swx_tree_end_all(&child, 1);
     }
-    release(s);
-}
-
-void swx_session_abandon(swx_session *s)
-{
-    if (s) {
-        release(s);
+    swx_kernel_close(&s->kernel);
+    swx_child_close(&s->child);
+    swx_pty_close(&s->pty);
+    swx_buf_free(&s->output);
+    swx_buf_free(&s->pending);
+    swx_buf_free(&s->tail);
+    swx_buf_free(&s->modes);
+    for (size_t i = 0; i < SWX_COUNT(s->parts); i++) {
+        swx_buf_free(&s->parts[i]);
     }
+    swx_free(s);
 }
 
 int swx_session_terminal(const swx_session *s) { return s->pty.master; }

@@ -204,9 +204,6 @@ bool swx_session_is_slow(const swx_session *session);
 /* What swx_session_free ends with its whole tree; NULL: nothing, or swx_tree_end_all has done it. */
 swx_child *swx_session_doomed(swx_session *session);
 
-/* In a process that came from fork: closes this copy's descriptors and frees, and touches nothing else. */
-void swx_session_abandon(swx_session *session);
-
 /* Descriptors to watch: the terminal (readable when swx_session_wants_read, writable when swx_session_wants_write), and
  * the end of the shell (readable; -1 when it has ended, or where the kernel has none, then call swx_session_ended at
  * deadlines). */
@@ -261,8 +258,8 @@ void swx_session_set_unwatch(swx_session *session, void (*unwatch)(void *owner, 
 int64_t swx_session_deadline(const swx_session *session);
 void swx_session_due(swx_session *session, int64_t now);
 
-/* A person's terminal is attached: it answers by itself what programs ask a terminal, and what the person types ahead
- * may run at the prompts before the one that ends the command. */
+/* A person's terminal is attached: it answers by itself what programs ask a terminal, and is given all output at once.
+ */
 void swx_session_attach(swx_session *session, bool attached);
 
 /* Types raw bytes to what runs in the session, now (for an attached person).  SWX_EBUSY: nothing runs, or the command

@@ -316,7 +316,7 @@ static void make_current(swx_session *s, swx_op *op, bool at_prompt, int64_t now
 {
     s->current = op;
     s->hints = at_prompt ? op->hints : s->hints | op->hints;
-    s->numbers_may_skip = op->kind == SWX_OP_LINE || s->attached;
+    s->numbers_may_skip = op->kind == SWX_OP_LINE;
     s->column = at_prompt ? 0 : s->column;
     if (op->kind == SWX_OP_LINE && op->typed_size) {
         swx_typing_note(s, op->typed, op->typed_size);

@@ -153,20 +153,18 @@ static void test_a_closed_session_takes_nothing(void)
     swx_session_free(s);
 }
 
-/* At the prompt bytes would be a command of nobody.  An attached person may type ahead: that belongs to what runs. */
+/* At the prompt bytes would be a command of nobody.  What is typed ahead belongs to what runs. */
 static void test_typed_ahead(void)
 {
     swx_session *s = open_session(1 << 20);
     CHECK(swx_session_type(s, (const uint8_t *)"x\n", 2, now()) == SWX_EBUSY);
     expect_run(s, "echo $BASH_VERSION | grep -c x\n", 1, "0\n");
-    swx_session_attach(s, true);
     swx_op op = operation(SWX_OP_RUN, "sleep 1; echo first\n");
     submit(s, &op);
     rest(s, 30 * MS);
     CHECK(swx_session_type(s, (const uint8_t *)"echo second; (exit 6)\n", 22, now()) == SWX_OK);
     wait_for(s, &op);
     EXPECT(&op, SWX_END_DONE, 6, "first\nsecond\n");
-    swx_session_attach(s, false);
     expect_run(s, "echo $?\n", 0, "6\n");
     CHECK(swx_session_look(s).questions == 0);
     close_session(s);
@@ -389,16 +387,6 @@ static void test_startup_failures(void)
     CHECK(swx_session_new(&s, &config, now(), &err) == SWX_ESYS && !s && err.sys_errno == ENOENT);
     CHECK(open_descriptors() == before);
     check_no_children();
-}
-
-static void test_abandon(void)
-{
-    size_t before = open_descriptors();
-    swx_session *s = open_session(1 << 20);
-    pid_t pid = swx_session_pid(s);
-    swx_session_abandon(s);
-    swx_session_abandon(NULL);
-    CHECK(open_descriptors() == before && kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
 }
 
 /* Whoever waits is begun when what it waited for goes away, and not only when something new is asked. */
@@ -663,7 +651,6 @@ TEST_MAIN(test_without_the_kernel, test_questions_about_prompts, test_forged_mar
           test_the_last_of_the_queue_is_cancelled, test_a_closed_session_takes_nothing, test_typed_ahead,
           test_the_rest_of_a_long_line_is_noticed_at_once, test_output_limit, test_queries, test_queue,
           test_many_wait_at_the_cost_of_one, test_interrupt_at_the_start, test_close_takes_all, test_free,
-          test_startup_failures, test_abandon, test_the_queue_goes_on, test_endless_output,
-          test_nothing_is_typed_into_a_command, test_half_a_line_is_forgotten, test_no_memory_for_patterns,
-          test_pattern_of_an_interrupt, test_last_bytes, test_a_start_mark_that_was_not_read_yet,
-          test_much_output_without_a_start, test_no_memory)
+          test_startup_failures, test_the_queue_goes_on, test_endless_output, test_nothing_is_typed_into_a_command,
+          test_half_a_line_is_forgotten, test_no_memory_for_patterns, test_pattern_of_an_interrupt, test_last_bytes,
+          test_a_start_mark_that_was_not_read_yet, test_much_output_without_a_start, test_no_memory)
