@@ -13,7 +13,7 @@
  *             last byte, whatever follows.  In the middle of a pattern \b \B look at both neighbours.
  *   (?m)      ^ also after, $ also before a newline
  *
- *      bytes --swx_skip (no match can start here)--> letters --lazy DFA--> hit
+ *      bytes --(no match begins so)--> letters --lazy DFA--> hit
  *
  * A state of the DFA is what is alive in the NFA, grouped by where it began, oldest first:
  *
@@ -53,7 +53,7 @@
  *      bounds    code point             the first is 0; a letter is the characters of some ranges
  *      letters   letter                 per bound, of the characters from there to the next bound
  *      sets      letters, a bit each    number 0 is the newline, number 1 the surrogates (bytes that are not UTF-8)
- *      prefixes  256 bits               per pattern SWX_SKIP_DEPTH times: the bytes that may be the nth of a match
+ *      first     256 bits               the bytes that a match may begin with
  */
 typedef struct {
     uint32_t states, patterns, bounds, letters, sets;

@@ -39,7 +39,6 @@ LAST = 0x10FFFF
 NEWLINE: Ranges = ((10, 10),)
 SURROGATES: Ranges = ((0xD800, 0xDFFF),)  # stand for bytes that are not UTF-8
 
-DEPTH = 8  # first bytes of a match that a pattern tells
 EVERY_BYTE = (1 << 256) - 1
 
 
@@ -220,7 +219,7 @@ class _Compiler:
         self._check_assertions(first, start)
         if self.irregular:
             self.stepwise |= any(kind == ASSERT and value >= END for kind, value, _ in self.states[first:])
-            self.first = _class_of(self._first_bytes(start)[0])
+            self.first = _class_of(self._first_bytes([start]))
             del self.states[first:]
         else:
             self.starts.append(start)
@@ -418,59 +417,38 @@ class _Compiler:
         header = [len(self.states), len(self.starts), len(bounds), len(numbers), len(sets), *words]
         parts = [header, *self.states, self.starts, bounds, letters]
         parts += [_words(each, width) for each in sets]
-        parts += [_words(each, 8) for start in self.starts for each in self._first_bytes(start)]
+        parts.append(_words(self._first_bytes(self.starts), 8))
         return array("I", [word for part in parts for word in part]).tobytes()
 
-    def _first_bytes(self, start: int) -> list[int]:
-        """Return the bytes that may be the first, the second and so on of a match, a bit each."""
-        masks = [0] * DEPTH
-        stack, seen = [(start, 0)], set()
+    def _first_bytes(self, starts: Sequence[int]) -> int:
+        """Return the bytes that a match may begin with, a bit each."""
+        mask, stack, seen = 0, [*starts], set[int]()
         while stack:
-            index, level = stack.pop()
-            if level == DEPTH or (index, level) in seen:
+            index = stack.pop()
+            if index in seen:
                 continue
-            seen.add((index, level))
+            seen.add(index)
             kind, value, out = self.states[index]
             if kind == SPLIT:
-                stack += [(value, level), (out, level)]
+                stack += (value, out)
             elif kind == ASSERT:
-                stack += [(out, level)] if value != BEGIN else []
-            elif kind == MATCH:
-                masks[level:] = [EVERY_BYTE] * (DEPTH - level)
-            elif len(bytes_of := _encode_one(self.sets[value])) > 1:
-                for place, byte in enumerate(bytes_of[: DEPTH - level], level):
-                    masks[place] |= 1 << byte
-                stack.append((out, min(level + len(bytes_of), DEPTH)))
+                stack += [out] if value != BEGIN else []
             else:
-                ascii_bytes, leads = _leading_bytes(self.sets[value])
-                masks[level] |= ascii_bytes | leads
-                if ascii_bytes:
-                    stack.append((out, level + 1))
-                if leads:
-                    masks[level + 1 :] = [EVERY_BYTE] * (DEPTH - level - 1)
-        return masks
-
-
-def _encode_one(ranges: Ranges) -> bytes:
-    """Return the UTF-8 of a set's only character; nothing where it has more."""
-    [(low, high)] = ranges if len(ranges) == 1 else [(0, 1)]
-    return chr(low).encode("utf-8", "surrogatepass") if low == high else b""
+                mask |= EVERY_BYTE if kind == MATCH else _leading_bytes(self.sets[value])
+        return mask
 
 
 @lru_cache(maxsize=1024)
-def _leading_bytes(ranges: Ranges) -> tuple[int, int]:
-    """Return the ASCII characters of a set and the first bytes of its others, a bit each."""
-    bits = [0, 0]
+def _leading_bytes(ranges: Ranges) -> int:
+    """Return the first bytes of a set's characters, a bit each."""
+    bits = 0
     for low, high in ranges:
-        for beyond, first, last in ((0, low, min(high, 127)), (1, max(low, 128), high)):
-            if first > last:
-                continue
-            if beyond and first <= 0xDFFF and last >= 0xD800:  # bytes that are not UTF-8
-                first, last = 0x80, 0xFF
-            elif beyond:
-                first, last = chr(first).encode()[0], chr(last).encode()[0]
-            bits[beyond] |= (1 << last + 1) - (1 << first)
-    return bits[0], bits[1]
+        if low <= 0xDFFF and high >= 0xD800:  # bytes that are not UTF-8
+            first, last = min(low, 0x80), 0xFF
+        else:
+            first, last = chr(low).encode()[0], chr(high).encode()[0]
+        bits |= (1 << last + 1) - (1 << first)
+    return bits
 
 
 def _class_of(first_bytes: int) -> str:

@@ -38,7 +38,7 @@ static swx_match *matcher_of(const builder *b)
     size_t count;
     swx_match *match;
     uint32_t *program = program_of(b, &count);
-    memset(program + count - b->counts.patterns * SWX_SKIP_WORDS, 0xFF, b->counts.patterns * SWX_SKIP_WORDS * 4);
+    memset(program + count - FIRST_WORDS, 0xFF, FIRST_WORDS * sizeof(*program));
     CHECK(swx_match_new(&match, program, count) == SWX_OK);
     free(program);
     return match;

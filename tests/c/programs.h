@@ -6,7 +6,6 @@
 
 #include "harness.h"
 #include "swx_match.h"
-#include "swx_skip.h"
 
 enum { LETTERS = 131, SURROGATES = 129, WIDTH = (LETTERS + 31) / 32, MOST = 256 };
 
@@ -80,12 +79,15 @@ static inline void begins(builder *b, uint32_t start) { b->starts[b->counts.patt
 
 static inline void add_text(builder *b, const char *text) { begins(b, text_of(b, text, end_of(b))); }
 
-/* The program; free it.  Every byte may be the nth of a match, but for patterns that are a text. */
+/* Of the bytes that a match may begin with. */
+enum { FIRST_WORDS = 256 / 32 };
+
+/* The program; free it.  Every byte may be the first of a match, but for patterns that begin with a read of ASCII. */
 static inline uint32_t *program_of(const builder *b, size_t *count)
 {
     const swx_match_counts *c = &b->counts;
     const size_t header = sizeof(*c) / sizeof(uint32_t);
-    *count = header + 3 * c->states + c->patterns + 2 * c->bounds + c->sets * WIDTH + c->patterns * SWX_SKIP_WORDS;
+    *count = header + 3 * c->states + c->patterns + 2 * c->bounds + c->sets * WIDTH + FIRST_WORDS;
     uint32_t *program = calloc(*count, sizeof(*program)), *at = program + header;
     CHECK(program);
     memcpy(program, c, sizeof(*c));
@@ -99,13 +101,10 @@ static inline uint32_t *program_of(const builder *b, size_t *count)
     memcpy(at += 2 * LETTERS, b->sets, c->sets * sizeof(b->sets[0]));
     at += c->sets * WIDTH;
     for (uint32_t i = 0; i < c->patterns; i++) {
-        uint32_t next = b->starts[i];
-        for (unsigned depth = 0; depth < SWX_SKIP_DEPTH; depth++, at += 8) {
-            const uint32_t *s = b->states[next];
-            bool reads = s[0] == SWX_READ && !(b->sets[s[1]][4]);
-            memset(at, reads ? 0 : 0xFF, 8 * sizeof(*at));
-            memcpy(at, reads ? b->sets[s[1]] : at, 4 * sizeof(*at));
-            next = reads ? s[2] : next;
+        const uint32_t *s = b->states[b->starts[i]];
+        bool reads = s[0] == SWX_READ && !(b->sets[s[1]][4]);
+        for (unsigned word = 0; word < FIRST_WORDS; word++) {
+            at[word] |= !reads ? ~0u : word < 4 ? b->sets[s[1]][word] : 0;
         }
     }
     return program;

@@ -293,9 +293,9 @@ static void test_work_is_limited(void)
     *at++ = first + letters + 2;
     size_t rest = 2 * LETTERS + counts.sets * WIDTH;
     memcpy(at, small + header + 3 * first + 1, rest * sizeof(*at));
-    memset(at + rest, 0xFF, 2 * SWX_SKIP_WORDS * sizeof(*at));
+    memset(at + rest, 0xFF, FIRST_WORDS * sizeof(*at));
     swx_match *match;
-    CHECK(swx_match_new(&match, program, (size_t)(at - program) + rest + 2 * SWX_SKIP_WORDS) == SWX_OK);
+    CHECK(swx_match_new(&match, program, (size_t)(at - program) + rest + FIRST_WORDS) == SWX_OK);
     swx_hit hit;
     size_t consumed;
     unsigned seed = 1;
