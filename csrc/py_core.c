@@ -315,20 +315,6 @@ static PyObject *core_inherited(PyObject *module, PyObject *pid_object)
     return bytes;
 }
 
-static PyObject *core_inherited_own(PyObject *module, PyObject *unused)
-{
-    (void)module;
-    (void)unused;
-    swx_buf seen;
-    swx_error err = { .status = SWX_ENOMEM };
-    swx_buf_init(&seen, LOOK_LIMIT);
-    swx_status status = swx_inherit_own(&seen, &err);
-    PyObject *bytes = status == SWX_OK ? PyBytes_FromStringAndSize((const char *)seen.data, (Py_ssize_t)seen.size)
-                                       : swx_py_raise(&err);
-    swx_buf_free(&seen);
-    return bytes;
-}
-
 static const char *const model_names[] = { "__dict__", "__pydantic_fields_set__", "__pydantic_extra__",
                                            "__pydantic_private__" };
 
@@ -355,7 +341,6 @@ static PyObject *core_model(PyObject *module, PyObject *const *args, Py_ssize_t 
 static PyMethodDef core_functions[] = {
     { "model", (PyCFunction)(void (*)(void))core_model, METH_FASTCALL, "model(cls, values, names, /)\n--\n\n" },
     { "inherited", core_inherited, METH_O, "inherited(pid, /)\n--\n\n" },
-    { "inherited_own", core_inherited_own, METH_NOARGS, "inherited_own()\n--\n\n" },
     { "_shutdown", core_shutdown, METH_NOARGS, "_shutdown()\n--\n\n" },
     { "node_count", core_node_count, METH_NOARGS, "node_count()\n--\n\n" },
     { NULL, NULL, 0, NULL },

@@ -2,14 +2,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/personality.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "swx_child.h"
@@ -109,13 +105,13 @@ static swx_status add_status(const look *l)
     return status == SWX_OK ? add(l, text, kept) : status;
 }
 
-/* name: below directory.  A kernel without the file has it for nobody. */
-static swx_status add_file(const look *l, int directory, const char *name)
+/* A kernel without control groups has the file for nobody. */
+static swx_status add_groups(const look *l)
 {
     char text[TEXT_ROOM];
     size_t size;
     swx_error failed = { .status = SWX_OK };
-    if (read_file(directory, name, text, &size, &failed) == SWX_OK) {
+    if (read_file(l->directory, "cgroup", text, &size, &failed) == SWX_OK) {
         return add(l, text, size);
     }
     return failed.sys_errno == ENOENT ? SWX_OK : swx_fail_sys(l->err, failed.call, failed.sys_errno);
@@ -167,37 +163,22 @@ static swx_status add_limits(const look *l)
     return add(l, limits, sizeof(limits));
 }
 
-static swx_status add_scheduling(const look *l)
+static swx_status add_priority(const look *l)
 {
-    struct sched_param parameter = { 0 };
-    enum { IOPRIO_WHO_PROCESS = 1 };
     errno = 0;
     int priority = getpriority(PRIO_PROCESS, (id_t)l->pid);
-    int policy = errno ? -1 : sched_getscheduler(l->pid);
-    if (policy < 0 || sched_getparam(l->pid, &parameter) != 0) {
-        return swx_fail_sys(l->err, "sched_getscheduler", errno);
-    }
-    long io = syscall(SYS_ioprio_get, IOPRIO_WHO_PROCESS, l->pid); /* -1 where the kernel has none */
-    swx_status status = add_number(l, "nice", priority);
-    status = status == SWX_OK ? add_number(l, "policy", policy) : status;
-    status = status == SWX_OK ? add_number(l, "real-time", parameter.sched_priority) : status;
-    return status == SWX_OK ? add_number(l, "io", io) : status;
+    return errno ? swx_fail_sys(l->err, "getpriority", errno) : add_number(l, "nice", priority);
 }
 
 static swx_status add_all(const look *l)
 {
     swx_status status = add_status(l);
-    status = status == SWX_OK ? add_file(l, l->directory, "cgroup") : status;
-    status = status == SWX_OK ? add_file(l, l->directory, "oom_score_adj") : status;
-    /* It belongs to the memory, and threads have no file of it. */
-    status = status == SWX_OK ? add_file(l, l->pid ? l->directory : AT_FDCWD,
-                                         l->pid ? "coredump_filter" : "/proc/self/coredump_filter")
-                              : status;
+    status = status == SWX_OK ? add_groups(l) : status;
     status = status == SWX_OK ? add_namespaces(l) : status;
     status = status == SWX_OK ? add_place(l, "root", "/") : status;
     status = status == SWX_OK ? add_place(l, "cwd", ".") : status;
     status = status == SWX_OK ? add_limits(l) : status;
-    return status == SWX_OK ? add_scheduling(l) : status;
+    return status == SWX_OK ? add_priority(l) : status;
 }
 
 swx_status swx_inherit_look(pid_t pid, swx_buf *out, swx_error *err)
@@ -213,12 +194,4 @@ swx_status swx_inherit_look(pid_t pid, swx_buf *out, swx_error *err)
     swx_status status = add_all(&l);
     close(l.directory);
     return status;
-}
-
-swx_status swx_inherit_own(swx_buf *out, swx_error *err)
-{
-    const look l = { 0, -1, out, err };
-    swx_status status = add_number(&l, "personality", personality(0xffffffff));
-    status = status == SWX_OK ? add_number(&l, "slack", prctl(PR_GET_TIMERSLACK)) : status;
-    return status == SWX_OK ? add_number(&l, "bits", prctl(PR_GET_SECUREBITS)) : status;
 }

@@ -5,10 +5,10 @@
  * that was started a while ago, taken before it changed anything itself, and one at the calling thread tell whether
  * that thread would start it the same way now.
  *
- * Looked at: user, groups, capabilities, umask, processors and memory nodes, seccomp, resource limits, priority and
- * scheduling, I/O priority, control groups, namespaces, root and working directory, OOM score, core dump filter.
- * Signals are not, because swx_child resets them.  Not looked at, because only a thread itself can tell: see
- * swx_inherit_own; and keyrings, and what security modules have set for the next exec.
+ * Looked at: user, groups, capabilities, umask, processors and memory nodes, seccomp, resource limits, priority,
+ * control groups, namespaces, root and working directory.  Not signals, because swx_child resets them, and nothing that
+ * hardly a program ever changes: scheduling policy, I/O priority, OOM score, core dump filter, personality, timer
+ * slack.
  *
  * The limits in which swx_child keeps its mark count as one value where they are large enough to be one.
  */
@@ -22,8 +22,5 @@
 /* Appends a look at a process, or with 0 at the calling thread.  About 30 us.  SWX_ESYS: the kernel does not show it
  * all (the process is gone, /proc is closed); SWX_ENOMEM. */
 swx_status swx_inherit_look(pid_t pid, swx_buf *out, swx_error *err);
-
-/* Appends what only the calling thread can be asked for: personality, timer slack, secure bits.  SWX_ENOMEM. */
-swx_status swx_inherit_own(swx_buf *out, swx_error *err);
 
 #endif

@@ -27,7 +27,6 @@ _Model = TypeVar("_Model", bound=BaseModel)
 def model(cls: type[_Model], values: dict[str, Any], names: Set[str], /) -> _Model: ...
 def node_count() -> int: ...  # sessions and processes that the reactor watches in this process
 def inherited(pid: int, /) -> bytes: ...  # what its programs inherit, 0: the calling thread's; to be compared only
-def inherited_own() -> bytes: ...  # the same of what only the calling thread can be asked for
 def _shutdown() -> None: ...  # ends the reactor, its sessions and its processes; registered with atexit
 
 # ---- waiting

@@ -68,12 +68,11 @@ _EXIT_SECONDS = 5.0
 class PrestartedShell:
     """A shell that waits at its first prompt."""
 
-    __slots__ = ("core", "inherited", "output", "own", "pid", "seconds", "start")
+    __slots__ = ("core", "inherited", "output", "pid", "seconds", "start")
 
-    def __init__(self, core: _core.Session, start: StartConditions, own: bytes):
+    def __init__(self, core: _core.Session, start: StartConditions):
         self.core = core
         self.start = start
-        self.own = own
         self.pid: int = core.facts()["pid"]
         self.inherited = _core.inherited(self.pid)
         self.output: str | None = None
@@ -229,7 +228,6 @@ class ShellPool:
         start = start_conditions(ahead)
         if start is None or not all(map(is_settled, start.files)):
             return None
-        own = _core.inherited_own()
         variables = [name + b"=" + value for name, value in start.variables if os.fsdecode(name) not in SET_BY_CORE]
         core = _core.Session(start.bash, variables, None, ROWS, COLUMNS, self.output_limit)
         shell = None
@@ -237,7 +235,7 @@ class ShellPool:
         try:
             prompt = core.line(b"", _PROMPT_SECONDS, None, None, None, None, None)
             if self._ends(prompt):
-                shell = PrestartedShell(core, start, own)
+                shell = PrestartedShell(core, start)
                 fits = self._read_startup(shell) and start == start_conditions(ahead)
                 fits = fits and shell.inherited == _core.inherited(0)
         finally:
@@ -351,13 +349,13 @@ class PrestartedShells:
             return None
         start = start_conditions(pool.script is not None)
         try:
-            inherited, own = _core.inherited(0), _core.inherited_own()
+            inherited = _core.inherited(0)
         except OSError:
             return None
         with pool.changed:
             for _ in range(0 if pool.closed else len(pool.shells)):
                 shell = pool.shells.popleft()
-                if shell.start != start or shell.inherited != inherited or shell.own != own:
+                if shell.start != start or shell.inherited != inherited:
                     pool.shells.append(shell)  # another thread may be able to use it
                     pool.review = True
                 elif not shell.lives():

@@ -112,16 +112,10 @@ static bool change_user(void) { return setgid(65534) == 0; }
 static bool change_namespace(void) { return unshare(CLONE_NEWUTS) == 0; }
 static bool change_root(void) { return chroot("/usr") == 0; }
 
-static bool change_score(void)
-{
-    FILE *file = fopen("/proc/self/oom_score_adj", "w");
-    return file && fputs("777", file) >= 0 && fclose(file) == 0;
-}
-
 static void test_changes(void)
 {
-    bool (*changes[])(void) = { change_umask, change_directory,  change_priority,  change_privileges,
-                                change_limit, change_processors, change_namespace, change_score };
+    bool (*changes[])(void) = { change_umask, change_directory,  change_priority, change_privileges,
+                                change_limit, change_processors, change_namespace };
     for (size_t i = 0; i < SWX_COUNT(changes); i++) {
         check_change(changes[i]);
     }
@@ -160,40 +154,19 @@ static void test_gone(void)
     check_own_change(change_root);
 }
 
-static void test_own(void)
-{
-    swx_buf one, other;
-    swx_error err;
-    swx_buf_init(&one, LIMIT);
-    swx_buf_init(&other, LIMIT);
-    CHECK(swx_inherit_own(&one, &err) == SWX_OK && one.size);
-    CHECK(prctl(PR_SET_TIMERSLACK, 123456) == 0);
-    CHECK(swx_inherit_own(&other, &err) == SWX_OK);
-    CHECK(one.size != other.size || memcmp(one.data, other.data, one.size) != 0);
-    CHECK(prctl(PR_SET_TIMERSLACK, 0) == 0);
-    swx_buf_clear(&other);
-    CHECK(swx_inherit_own(&other, &err) == SWX_OK);
-    CHECK(one.size == other.size && memcmp(one.data, other.data, one.size) == 0);
-    swx_buf_free(&one);
-    swx_buf_free(&other);
-}
-
 #ifdef SWX_ALLOC_TEST
 static void test_failing_allocations(void)
 {
-    for (unsigned i = 0; i < 2; i++) {
-        swx_buf seen;
-        swx_error err = { .status = SWX_OK };
-        swx_buf_init(&seen, LIMIT);
-        swx_alloc_fail_at(1, 0);
-        CHECK((i ? swx_inherit_look(0, &seen, &err) : swx_inherit_own(&seen, &err)) == SWX_ENOMEM &&
-              err.status == SWX_ENOMEM);
-        swx_alloc_fail_at(0, 0);
-        swx_buf_free(&seen);
-    }
+    swx_buf seen;
+    swx_error err = { .status = SWX_OK };
+    swx_buf_init(&seen, LIMIT);
+    swx_alloc_fail_at(1, 0);
+    CHECK(swx_inherit_look(0, &seen, &err) == SWX_ENOMEM && err.status == SWX_ENOMEM);
+    swx_alloc_fail_at(0, 0);
+    swx_buf_free(&seen);
     CHECK(swx_alloc_live() == 0);
 }
-TEST_MAIN(test_changes, test_gone, test_own, test_failing_allocations)
+TEST_MAIN(test_changes, test_gone, test_failing_allocations)
 #else
-TEST_MAIN(test_changes, test_gone, test_own)
+TEST_MAIN(test_changes, test_gone)
 #endif
