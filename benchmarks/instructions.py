@@ -155,7 +155,7 @@ async def strip() -> Work:
     plain = re.sub(rb"\x1b\[\d+m", b"", data)
 
     async def act() -> bool:
-        return bool(core.strip(data) != plain)
+        return bool(core.Strip().feed(data) != plain)
 
     return len(data) // 1024, act
 

@@ -56,24 +56,11 @@ static PyObject *launch(session_object *self, request *f, PyObject *matcher, PyO
     return (PyObject *)op;
 }
 
-static bool usable(const session_object *self)
-{
-    if (!self->at) {
-        PyErr_SetString(PyExc_RuntimeError, "the session was not started");
-        return false;
-    }
-    if (swx_py_place_is_gone(self->at)) {
-        swx_py_place_raise_gone(self->at);
-        return false;
-    }
-    return true;
-}
-
-/* As swx_py_place_enter.  NULL with an exception set: the session cannot be used. */
+/* As swx_py_place_enter.  NULL with an exception set: the session is gone. */
 static PyThreadState *enter(const session_object *self)
 {
-    PyThreadState *thread = usable(self) ? swx_py_place_enter(self->at) : NULL;
-    if (!thread && !PyErr_Occurred()) {
+    PyThreadState *thread = swx_py_place_enter(self->at);
+    if (!thread) {
         swx_py_place_raise_gone(self->at);
     }
     return thread;
@@ -105,7 +92,7 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
     long slack = count > 9 && !PyErr_Occurred() ? PyLong_AsLong(args[9]) : 0;
     long grace = count == 11 && !PyErr_Occurred() ? PyLong_AsLong(args[10]) : 0;
     swx_queue *queue = swx_py_queue_get(state, args[5]);
-    if (PyErr_Occurred() || !usable(self)) {
+    if (PyErr_Occurred()) {
         return NULL;
     }
     const char *text = swx_py_command_bytes(args[0], &size, &keep);
@@ -142,7 +129,7 @@ static PyObject *launch_text(session_object *self, swx_op_kind kind, PyObject *t
     swx_queue *queue = swx_py_queue_get(swx_py_state_of(Py_TYPE((PyObject *)self)), queue_arg);
     char *bytes;
     Py_ssize_t size;
-    if (PyErr_Occurred() || !usable(self) || PyBytes_AsStringAndSize(text, &bytes, &size) < 0) {
+    if (PyErr_Occurred() || PyBytes_AsStringAndSize(text, &bytes, &size) < 0) {
         return NULL;
     }
     if (memchr(bytes, 0, (size_t)size)) {
@@ -202,7 +189,7 @@ static PyObject *session_interrupt(PyObject *object, PyObject *args)
         return NULL;
     }
     swx_queue *queue = swx_py_queue_get(swx_py_state_of(Py_TYPE(object)), queue_arg);
-    if (PyErr_Occurred() || !usable(self)) {
+    if (PyErr_Occurred()) {
         return NULL;
     }
     if (!(step >= 0 && step < 1e6)) {
@@ -227,7 +214,7 @@ static PyObject *session_close(PyObject *object, PyObject *args)
         return NULL;
     }
     swx_queue *queue = swx_py_queue_get(swx_py_state_of(Py_TYPE(object)), queue_arg);
-    if (PyErr_Occurred() || !usable(self)) {
+    if (PyErr_Occurred()) {
         return NULL;
     }
     request *f = swx_py_request_new(self->at, SWX_OP_CLOSE, queue);

@@ -4,7 +4,7 @@
 
 #include <Python.h>
 
-/* Adds strip() and Strip to a module made by multi-phase init.  0, or -1 with an exception set. */
+/* Adds Strip to a module made by multi-phase init.  0, or -1 with an exception set. */
 int swx_py_strip_init(PyObject *module);
 
 #endif

@@ -218,11 +218,9 @@ class Matcher:
 
 # ---- terminal output as plain text
 
-def strip(data: bytes, crlf: bool = False, /) -> bytes: ...  # without control sequences; crlf: CR LF becomes LF
-
 @final
-class Strip:  # not for two threads at once
-    def __new__(cls, crlf: bool = False) -> Strip: ...
+class Strip:  # removes control sequences; not for two threads at once
+    def __new__(cls, crlf: bool = False) -> Strip: ...  # crlf: CR LF becomes LF too
     def feed(self, data: bytes, /) -> bytes: ...  # less what may still become a sequence
     def finish(self) -> bytes: ...  # the end of the stream: what was held back
 
