@@ -58,7 +58,6 @@ NEW_FIELDS = {
         "output_limit": 256 * 1024 * 1024,
         "read_limit": 1 << 30,
         "warm_sessions": 0,
-        "warm_startup_files": False,
     },
     "runtime.config:RemoteRuntimeConfig": {
         "wire": "auto",
@@ -70,7 +69,6 @@ NEW_FIELDS = {
         "isolation": None,
         "startup_timeout": 30.0,
         "warm_sessions": 0,
-        "warm_startup_files": False,
     },
     "deployment.config:DockerDeploymentConfig": {
         "server": None,

@@ -68,7 +68,7 @@ def contenders(peers: str | None, target: DeploymentConfig | None = None, **opti
     """
     found = [
         Contender(rows.OURS, f"{ENGINES}Ours", options),
-        Contender(rows.PRESTARTED, f"{ENGINES}Ours", {**options, "warm_sessions": 8, "warm_startup_files": True}),
+        Contender(rows.PRESTARTED, f"{ENGINES}Ours", {**options, "warm_sessions": 8}),
         Contender(rows.LIMIT, f"{ENGINES}BareTerminal"),
         Contender(rows.SUBPROCESS, f"{ENGINES}Subprocess"),
     ]

@@ -25,7 +25,6 @@ from swerex_c.utils.visible import visible
 
 if TYPE_CHECKING:
     from swerex_c.remote.server.listeners import ListenAddresses, ServeOptions
-    from swerex_c.runtime.local import LocalRuntime
 
 __all__ = ["FAILED", "USAGE", "main"]
 
@@ -135,7 +134,6 @@ def _parser(program: str, host: str) -> argparse.ArgumentParser:
 
     warm = parser.add_argument_group("shells started ahead of time")
     warm.add_argument("--warm-sessions", type=_number(int, 0), default=0, metavar="N", help="number (default: 0)")
-    warm.add_argument("--warm-startup-files", action="store_true", help="read their startup files ahead of time, too")
 
     log = parser.add_argument_group("logs and metrics")
     log.add_argument("--metrics", action="store_true", help="serve /metrics for Prometheus (needs prometheus-client)")
@@ -170,12 +168,6 @@ def _limits(options: argparse.Namespace) -> Limits:
         requests=options.max_requests,
         connections=options.max_connections,
     )
-
-
-def _runtime(options: argparse.Namespace) -> LocalRuntime:
-    from swerex_c.runtime.local import LocalRuntime
-
-    return LocalRuntime(warm_sessions=options.warm_sessions, warm_startup_files=options.warm_startup_files)
 
 
 def _serve_options(options: argparse.Namespace, default_host: str) -> ServeOptions:
@@ -263,7 +255,9 @@ def _serve(options: argparse.Namespace, program: str, default_host: str, make_ke
 
         server.AUTH_TOKEN = secret
         if options.warm_sessions:
-            server.runtime = _runtime(options)
+            from swerex_c.runtime.local import LocalRuntime
+
+            server.runtime = LocalRuntime(warm_sessions=options.warm_sessions)
         service = Service(server, where.limits)
         server.app = create_app(service, metrics=options.metrics)
         main = partial(serve, service, server.app, where, listeners=listeners, ready=ready)
@@ -323,6 +317,9 @@ def _serve_stdio(options: argparse.Namespace) -> None:
     from swerex_c.remote.server.process import run
     from swerex_c.remote.server.service import Service
     from swerex_c.remote.server.stdio import serve_stdio
+    from swerex_c.runtime.local import LocalRuntime
 
-    service = Service(SimpleNamespace(runtime=_runtime(options), AUTH_TOKEN=""), _limits(options))
+    service = Service(
+        SimpleNamespace(runtime=LocalRuntime(warm_sessions=options.warm_sessions), AUTH_TOKEN=""), _limits(options)
+    )
     run(partial(serve_stdio, service, read_fd, write_fd, options.graceful), options.graceful)

@@ -12,13 +12,13 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from swerex_c import _core
-from swerex_c.engine.outcomes import resource_error
+from swerex_c.engine.outcomes import resource_error, translated
 from swerex_c.utils.asyncio_compat import READY, TIMERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CompletionQueue", "current_completions"]
+__all__ = ["CompletionQueue", "current_completions", "end_shell"]
 
 
 class CompletionQueue:
@@ -98,3 +98,16 @@ def current_completions() -> CompletionQueue:
             _queues[loop] = weakref.ref(found)
     _last.known = weakref.ref(loop), weakref.ref(found)
     return found
+
+
+async def end_shell(core: _core.Session) -> None:
+    """End a shell and everything it started.
+
+    Returns when all of it is gone. If the waiting is cancelled, the core still ends it.
+    """
+    completions = current_completions()
+    future = completions.create_future()
+    with translated():
+        operation = core.close(completions.core, future)
+    if not operation.done:
+        await asyncio.shield(future)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +19,7 @@ from swerex_c.exceptions import (
 
 if TYPE_CHECKING:
     from asyncio import Future, Task
+    from collections.abc import Iterator
 
     from swerex_c import _core
 
@@ -32,6 +34,7 @@ __all__ = [
     "resource_error",
     "shorten",
     "start_error",
+    "translated",
 ]
 
 _RESOURCES = {
@@ -184,3 +187,12 @@ def start_error(e: Exception) -> SwerexException:
     if isinstance(e, OSError | MemoryError):
         return resource_error(e, "The command cannot be run")
     return SessionDiedError(str(e)) if "fork" in str(e) else SwerexException(str(e))
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Translate exceptions that the core raises at the start of an operation."""
+    try:
+        yield
+    except (ValueError, OSError, MemoryError, RuntimeError) as e:
+        raise start_error(e) from e

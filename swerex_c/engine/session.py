@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from swerex_c import _core
-from swerex_c.engine.completions import current_completions
+from swerex_c.engine.completions import current_completions, end_shell
 from swerex_c.engine.foreground import reader_of_terminal
 from swerex_c.engine.outcomes import (
     death_details,
@@ -30,6 +30,7 @@ from swerex_c.engine.outcomes import (
     retrieve_exception,
     shorten,
     start_error,
+    translated,
     validate_seconds,
 )
 from swerex_c.engine.output import OutputStream
@@ -39,7 +40,6 @@ from swerex_c.engine.search import Search, finish_search, patterns_of
 from swerex_c.engine.spawner import spawner
 from swerex_c.engine.startup_files import (
     READ_BY_BASH,
-    RESUME,
     SET_BY_CORE,
     check_request,
     environment,
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from swerex_c.engine.completions import CompletionQueue
     from swerex_c.engine.prestarted import PrestartedShells
 
-__all__ = ["TRANSPORT_BASH", "TRANSPORT_VARIABLES", "BashSession", "Session", "translated"]
+__all__ = ["TRANSPORT_BASH", "TRANSPORT_VARIABLES", "BashSession", "Session"]
 
 TRANSPORT_BASH = ("bash", "--noprofile", "--norc", "--noediting", "-i")
 """Command line of the bash that the program named by `BashSession._spawn` has to start."""
@@ -99,9 +99,6 @@ _TRANSPORT_INLINE_WAIT_MICROSECONDS = 1000
 
 _BEFORE_STARTUP_SECONDS = 0.35
 """Seconds that SWE-ReX waits for a new shell before `startup_timeout` begins; the limits of callers fit that."""
-
-_START_INLINE_WAIT_MICROSECONDS = 500
-"""Microseconds of this wait for a waiting shell to read its startup files; a new shell would take many times longer."""
 
 _TICK_MICROSECONDS = 4000
 """Microseconds by which this wait may give up late, if the last commands were short and the loop has no timer due: a
@@ -166,11 +163,11 @@ class BashSession(Session):
         *,
         logger: logging.Logger | None = None,
         output_limit: int = OUTPUT_LIMIT,
-        warm: PrestartedShells | None = None,
+        prestarted: PrestartedShells | None = None,
     ):
-        """`warm`: a pool of waiting shells that may provide the shell for this session."""
+        """`prestarted`: waiting shells, one of which may become the shell of this session."""
         self.request = request
-        self._warm = warm
+        self._prestarted = prestarted
         self.logger = logger or get_logger("rex-session")
         self._core: _core.Session | None = None
         self._starting = threading.Lock()
@@ -240,11 +237,13 @@ class BashSession(Session):
 
         A failed start leaves nothing behind.
         """
-        if self._warm is not None and (answer := await self._start_warm(self._warm)) is not None:
-            return answer
         argv, variables, directory = self._spawn()
         request = self.request
         check_request(request, in_sandbox=argv is not None)
+        if self._prestarted is not None and (shell := self._prestarted.take(request)) is not None:
+            with self._unless_closed():
+                self._core = shell.core
+            return CreateBashSessionResponse(output=shell.operation.output)
         script = startup_script(request) if argv is None else self._transport_script()
         self._is_local = argv is None
         if (probe := first_probe(self.logger)) is not None:
@@ -275,63 +274,14 @@ class BashSession(Session):
         """Return the output of the startup files."""
         return operation.output if self._probe is None else self._probe.take_out(operation.output)
 
-    async def _start_warm(self, warm: PrestartedShells) -> CreateBashSessionResponse | None:
-        """Start the session in a waiting shell. Returns None if none fits, and nothing was done."""
-        request = self.request
-        check_request(request, in_sandbox=False)
-        script, rest = startup_script(request), startup_script(request, as_command=True)
-        with self._unless_closed():
-            shell = warm.take(request)
-            if shell is None:
-                return None
-            self._core = shell.core
-        before, timeout = shell.output, startup_seconds(request)
-        try:
-            if before is None:
-                script = RESUME + script
-            elif not request.startup_source:
-                return CreateBashSessionResponse(output=before)
-            else:
-                script = rest
-                timeout -= shell.seconds
-            operation = await self._read_startup_files(
-                script, None, timeout, _START_INLINE_WAIT_MICROSECONDS, started=before is not None
-            )
-        finally:
-            asyncio.get_running_loop().call_soon(warm.refill)  # later, since its thread would compete for the GIL now
-        if operation.begun:
-            return CreateBashSessionResponse(output=(before or "") + operation.output)
-        await asyncio.shield(self._end_shell())
-        return None
+    async def _read_startup_files(self, script: bytes, argv: list[bytes] | None, timeout: float) -> _core.Operation:
+        """Read the startup files in the started shell, within `timeout` seconds from its first prompt on.
 
-    async def _read_startup_files(
-        self, script: bytes, argv: list[bytes] | None, timeout: float, direct: int = 0, *, started: bool = False
-    ) -> _core.Operation:
-        """Read the startup files in the started shell, from its first prompt on, and return the operation.
-
-        Args:
-            timeout: seconds for reading the startup files.
-            direct: for a waiting shell, microseconds for which the calling thread may wait by itself. If that shell
-                ended before its first command, the returned operation has not `begun`.
-            started: whether the shell has read startup files before, so that the script is run as a command.
+        Returns the operation.
         """
         try:
-            completions = current_completions()
-            future = completions.create_future()
-            core = self.core
-            warm = direct > 0
-            if completions.ready or completions.pending:
-                direct = 0
-            with translated():
-                limit = timeout + _BEFORE_STARTUP_SECONDS
-                if started:
-                    command = script.decode("utf-8", "surrogateescape")
-                    operation = core.run(command, 1, limit, None, None, completions.core, future, None, direct)
-                else:
-                    operation = core.start(script, limit, completions.core, future, self._patience, direct)
-            await finish(operation, future)
-            if warm and operation.end == "died" and not operation.begun:
-                return operation
+            limit = timeout + _BEFORE_STARTUP_SECONDS
+            operation = await self._complete(lambda core, *notify: core.start(script, limit, *notify, self._patience))
             if operation.end in ("died", "lost") and not (self._missing and self._missing in operation.output):
                 await self._died(operation)
             self._check_started(operation, argv)
@@ -379,7 +329,9 @@ class BashSession(Session):
         Returns when all of it is gone. A start in progress fails: no shell is created afterwards.
         """
         await self._forbid_start()
-        await self._end_shell()
+        core, self._core = self._core, None
+        if core is not None:
+            await end_shell(core)
         return CloseBashSessionResponse()
 
     @contextlib.contextmanager
@@ -399,16 +351,6 @@ class BashSession(Session):
         self._closed = True
         while self._starting.locked():
             await asyncio.sleep(0.001)
-
-    async def _end_shell(self) -> None:
-        core, self._core = self._core, None
-        if core is not None:
-            completions = current_completions()
-            future = completions.create_future()
-            with translated():
-                operation = core.close(completions.core, future)
-            if not operation.done:
-                await asyncio.shield(future)  # if this is cancelled, the core still ends the session
 
     def interact(self, input_fd: int = 0, output_fd: int = 1) -> int:
         """Run an interactive bash in the idle session, on a person's terminal; see `attach`. Blocks.
@@ -727,15 +669,6 @@ class BashSession(Session):
             reason = f"The command ended the session's shell. {death_reason(operation)}"
             return _observation(output, operation.code, "", reason, operation.dropped)
         raise failure(operation, action.command, action.timeout, action.no_output_timeout)
-
-
-@contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """Translate exceptions that the core raises at the start of an operation."""
-    try:
-        yield
-    except (ValueError, OSError, MemoryError, RuntimeError) as e:
-        raise start_error(e) from e
 
 
 async def _bash_n(command: str, argv: list[bytes], text: bytes) -> bool:

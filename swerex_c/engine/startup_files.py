@@ -17,11 +17,8 @@ if TYPE_CHECKING:
     from swerex_c.models import CreateBashSessionRequest
 
 __all__ = [
-    "NO_TRACE",
     "READ_BY_BASH",
-    "RESUME",
     "SET_BY_CORE",
-    "STARTUP_FILES",
     "check_request",
     "environment",
     "sandbox_startup_script",
@@ -40,15 +37,6 @@ READ_BY_BASH = ("/etc/bash.bashrc", "~/.bashrc")
 
 _NO_LOGOUT = "[[ ! -v TMOUT ]] || builtin unset -v TMOUT 2>&- || builtin :"
 """Script after the startup files: unset TMOUT, so that an idle shell does not exit after some minutes."""
-
-RESUME = b"SECONDS=0; "
-"""Prefix of the startup script that restarts a prestarted shell's clock; without a newline, to keep line numbers."""
-
-NO_TRACE = b"builtin history -d -1 2>/dev/null || builtin :"
-"""Script after startup files sourced by a command of ours: remove that command from the user's history."""
-
-STARTUP_FILES = (_STARTUP + _NO_LOGOUT + "\n").encode()
-"""The startup script of a session without `startup_source`."""
 
 _STRICT = {"errexit": "e", "nounset": "u"}
 """Options that a strict parent may export in SHELLOPTS, with their letters. Startup files are not written for them:
@@ -88,40 +76,38 @@ def environment(request: CreateBashSessionRequest) -> list[bytes]:
     Raises:
         InvalidInputError: if a variable cannot be encoded.
     """
-    variables = {**os.environ, **(request.env or {})}
+    encoded = getattr(os.environ, "_data", None)  # copied in one step, since another thread may change it
+    variables = dict(encoded) if isinstance(encoded, dict) else dict(os.environb)
     try:
-        return [os.fsencode(f"{name}={value}") for name, value in variables.items() if name not in SET_BY_CORE]
+        variables.update((os.fsencode(name), os.fsencode(value)) for name, value in (request.env or {}).items())
+        return [name + b"=" + value for name, value in variables.items() if os.fsdecode(name) not in SET_BY_CORE]
     except UnicodeEncodeError as e:
         raise InvalidInputError(f"An environment variable of the session cannot be encoded: {e}") from None
 
 
-def startup_script(request: CreateBashSessionRequest, *, as_command: bool = False) -> bytes:
+def startup_script(request: CreateBashSessionRequest) -> bytes:
     """Return the startup script for a bash on this machine.
-
-    Args:
-        as_command: return a command of one line for a shell that has read its own startup files before.
 
     Raises:
         InvalidInputError: if a file of `startup_source` does not exist, or its path is too long.
     """
-    end = "; " if as_command else "\n"
-    lines = ["" if as_command else _STARTUP]
+    lines = [_STARTUP]
     options = (request.env or {}).get("SHELLOPTS", os.environ.get("SHELLOPTS", "")).split(":")
     strict = "".join(letter for name, letter in _STRICT.items() if name in options)
     if (history := (request.env or {}).get("HISTFILE")) is not None:
-        lines.insert(0, f"builtin export HISTFILE={shlex.quote(history)}{end}")
+        lines.insert(0, f"builtin export HISTFILE={shlex.quote(history)}\n")
     for name in request.startup_source:
         path = os.path.expanduser(name)
         if os.path.exists(path):
-            lines.append(f". {shlex.quote(path)}{end}")
+            lines.append(f". {shlex.quote(path)}\n")
         elif not _may_be_missing(path):
             raise InvalidInputError(f"The startup file {name!r} does not exist")
     if strict:
-        lines = [f"builtin set +{strict}{end}", *lines]
-    script = encode("".join([*lines, _NO_LOGOUT, end, f"builtin set -{strict}{end}" if strict else ""]))
+        lines = [f"builtin set +{strict}\n", *lines]
+    script = encode("".join([*lines, _NO_LOGOUT, "\n", f"builtin set -{strict}\n" if strict else ""]))
     if any(len(line) > _LONGEST_LINE for line in script.splitlines()):
         raise InvalidInputError("The path of a startup file is too long")
-    return script + (NO_TRACE if as_command else b"")
+    return script
 
 
 def sandbox_startup_script(request: CreateBashSessionRequest, missing: str) -> bytes:

@@ -56,13 +56,9 @@ class LocalRuntimeConfig(_RuntimeConfig):
 
     warm_sessions: int = Field(default=0, ge=0)
     """Number of shells to start ahead of time, so that a session need not wait for one: each is a process and a
-    terminal. Startup files are read when the session is requested. A shell is used only if a new one would be
-    identical; otherwise, and for a request with `cwd`, `env` or another size, a shell is started."""
-
-    warm_startup_files: bool = False
-    """True if those shells also read `/etc/bash.bashrc` and `~/.bashrc` ahead of time. They are used while these two
-    files are unchanged. Anything that the files looked at (the time, other files) may have changed since, and $SECONDS
-    dates from then."""
+    terminal, and has read its startup files. A shell is used while environment and directory of this process are those
+    that it was started with; everything else (limits, umask, what the startup files read, $SECONDS) is as it was then.
+    For a request with `cwd`, `env`, `startup_source` or another size a shell is started."""
 
 
 class LocalRuntimeKeywords(TypedDict, total=False):
@@ -71,7 +67,6 @@ class LocalRuntimeKeywords(TypedDict, total=False):
     output_limit: int
     read_limit: int
     warm_sessions: int
-    warm_startup_files: bool
 
 
 class RemoteRuntimeConfig(_RuntimeConfig):

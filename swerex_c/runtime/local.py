@@ -66,11 +66,8 @@ class LocalRuntime(SessionsRuntime):
         self._warm: PrestartedShells | None = None
         if self._config.warm_sessions:
             from swerex_c.engine.prestarted import PrestartedShells
-            from swerex_c.engine.startup_files import STARTUP_FILES
 
-            config = self._config
-            script = STARTUP_FILES if config.warm_startup_files else None
-            self._warm = PrestartedShells(config.warm_sessions, config.output_limit, script, self.logger)
+            self._warm = PrestartedShells(self._config.warm_sessions, self._config.output_limit, self.logger)
 
     @classmethod
     def from_config(cls, config: LocalRuntimeConfig) -> Self:
@@ -79,7 +76,7 @@ class LocalRuntime(SessionsRuntime):
     def _new_session(self, request: models.CreateBashSessionRequest) -> BashSession:
         from swerex_c.engine.session import BashSession
 
-        return BashSession(request, logger=self.logger, output_limit=self._config.output_limit, warm=self._warm)
+        return BashSession(request, logger=self.logger, output_limit=self._config.output_limit, prestarted=self._warm)
 
     @property
     def warm(self) -> PrestartedShells | None:
@@ -88,8 +85,6 @@ class LocalRuntime(SessionsRuntime):
 
     async def wait_until_warm(self) -> bool:
         """Wait until the shells of `LocalRuntimeConfig.warm_sessions` are started.
-
-        While a caller waits, the pool does not pause between starts.
 
         Returns: False if not all can be started now. That is no error, because sessions are started without them.
         """

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from swerex_c import _core
 from swerex_c.engine.completions import current_completions
-from swerex_c.engine.outcomes import finish, retrieve_exception
+from swerex_c.engine.outcomes import finish, retrieve_exception, translated
 from swerex_c.engine.search import Search, finish_search, patterns_of
-from swerex_c.engine.session import TRANSPORT_BASH, TRANSPORT_VARIABLES, BashSession, translated
+from swerex_c.engine.session import TRANSPORT_BASH, TRANSPORT_VARIABLES, BashSession
 from swerex_c.engine.startup_files import SET_BY_CORE
 from swerex_c.exceptions import (
     RuntimeClosedError,

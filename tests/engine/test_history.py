@@ -54,7 +54,6 @@ async def closing(runtime: AbstractRuntime) -> AsyncIterator[AbstractRuntime]:
 RUNTIMES: dict[str, Callable[[Path], Any]] = {
     "local": lambda place: closing(LocalRuntime()),
     "prestarted": lambda place: closing(LocalRuntime(warm_sessions=1)),
-    "prestarted with startup files": lambda place: closing(LocalRuntime(warm_sessions=1, warm_startup_files=True)),
     "a program in the place": lambda place: closing(SandboxRuntime(Here())),
     "server": lambda place: served(place / "log"),
 }

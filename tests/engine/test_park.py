@@ -196,7 +196,7 @@ async def test_a_shell_of_the_pool() -> None:
     runtime = LocalRuntime(warm_sessions=1)
     assert await runtime.wait_until_warm()
     assert runtime._warm is not None
-    pid = runtime._warm._pool.shells[0].pid
+    pid = runtime._warm._shells[0].pid
     shell = Shell(runtime, "default", pid)
     await until_async(lambda: shell.held() == AT_REST)
     await runtime.create_session(CreateBashSessionRequest())

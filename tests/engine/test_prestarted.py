@@ -1,19 +1,16 @@
-"""Sessions from shells that were started before: the same as others, or not used."""
+"""Sessions from shells that were started before."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import inspect
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,13 +20,13 @@ import pytest
 
 from swerex_c import _core
 from swerex_c.deployment.config import IsolationConfig, LocalDeploymentConfig
-from swerex_c.engine import prestarted, start_conditions
-from swerex_c.exceptions import CommandTimeoutError, InvalidInputError, RuntimeClosedError, SessionDiedError
+from swerex_c.engine import prestarted
+from swerex_c.exceptions import InvalidInputError, RuntimeClosedError, SessionDiedError
 from swerex_c.runtime.abstract import BashAction, CloseBashSessionRequest, CreateBashSessionRequest
 from swerex_c.runtime.config import LocalRuntimeConfig
 from swerex_c.runtime.local import LocalRuntime
 from swerex_c.runtime.remote import RemoteRuntime
-from tests.support.wait import DEADLINE, settle, until, until_async
+from tests.support.wait import DEADLINE, settle, until_async
 
 SIZE = 2
 
@@ -42,7 +39,6 @@ ls -l /proc/$$/fd | sed 's/.*\([0-9] ->\)/\1/'; tr '\0' '\n' </proc/$$/environ; 
 grep -vE '^(Max file locks|Max realtime timeout)' /proc/$$/limits
 grep -E '^(Umask|Uid|Gid|Groups|Sig(Ign|Cgt)|Cap|NoNewPrivs|Seccomp|Cpus|Mems)' /proc/$$/status; cat /proc/$$/cgroup
 grep SigBlk /proc/self/status
-cat /proc/$$/{oom_score_adj,coredump_filter,sched,loginuid,personality} 2>/dev/null | grep -E '^(policy|prio|[0-9]+$)'
 readlink /proc/$$/{cwd,root,exe,ns/*}; ps -o ni=,cls=,stat= -p $$; tty | tr -d 0-9
 """
 
@@ -53,33 +49,23 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("SHELL", "/bin/bash")
-    for name in ("HISTFILE", "TMOUT", "PROMPT_COMMAND", "OLDPWD"):
+    for name in ("HISTFILE", "TMOUT", "PROMPT_COMMAND", "OLDPWD", "PYTEST_CURRENT_TEST"):
         monkeypatch.delenv(name, raising=False)
     return home
 
 
-@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["fresh", "ahead"])
-def ahead(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
+@pytest.fixture
+async def runtime(home: Path) -> AsyncIterator[LocalRuntime]:
+    runtime = LocalRuntime(warm_sessions=SIZE)
+    assert await warm(runtime)
+    yield runtime
+    await runtime.close()
 
 
-def with_runtime(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """Gives a test its `runtime`, from within: around it pytest changes a variable of the environment."""
-
-    async def run_test(**fixtures: Any) -> None:
-        runtime = LocalRuntime(warm_sessions=SIZE)
-        assert await runtime.wait_until_warm()
-        try:
-            await test(runtime, **fixtures)
-        finally:
-            await runtime.close()
-
-    signature = inspect.signature(test)
-    others = [parameter for name, parameter in signature.parameters.items() if name != "runtime"]
-    run_test.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
-    run_test.__name__, run_test.__doc__ = test.__name__, test.__doc__
-    return run_test
+async def warm(runtime: LocalRuntime) -> bool:
+    """Wait for the shells, which are of an environment in which pytest names no test."""
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+    return await runtime.wait_until_warm()
 
 
 def shells(runtime: LocalRuntime) -> prestarted.PrestartedShells:
@@ -88,10 +74,11 @@ def shells(runtime: LocalRuntime) -> prestarted.PrestartedShells:
 
 
 def pids(runtime: LocalRuntime) -> list[int]:
-    return [shell.pid for shell in shells(runtime)._pool.shells]
+    return [shell.pid for shell in shells(runtime)._shells]
 
 
 async def create(runtime: LocalRuntime, name: str = "s", **fields: Any) -> str:
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
     fields.setdefault("startup_timeout", DEADLINE)
     return (await runtime.create_session(CreateBashSessionRequest(session=name, **fields))).output
 
@@ -120,18 +107,11 @@ def lives(pid: int) -> bool:
     return state(pid) not in "XZ"
 
 
-async def settled(home: Path) -> None:
-    """Wait until the startup files are old enough for a change to be seen by their times."""
-    stamps = [path.stat() for path in home.iterdir()]
-    newest = max((max(stamp.st_mtime_ns, stamp.st_ctime_ns) for stamp in stamps), default=0)
-    await until_async(lambda: time.time_ns() - newest > start_conditions.RACY_SECONDS * 1e9)
-
-
 # -- what a session is
 
 
-async def described(runtime: LocalRuntime, **fields: Any) -> list[str]:
-    printed = await create(runtime, **fields)
+async def described(runtime: LocalRuntime) -> list[str]:
+    printed = await create(runtime)
     first = await run(runtime, "echo $? $_ ${PIPESTATUS[@]}")
     text = await run(runtime, EVERYTHING)
     pid = str(await pid_of(runtime))
@@ -140,123 +120,62 @@ async def described(runtime: LocalRuntime, **fields: Any) -> list[str]:
     return [re.sub(r"7733;\w+|pts/\d+", "ITS OWN", re.sub(rf"\b{pid}\b", "PID", line)) for line in lines]
 
 
-@with_runtime
-async def test_it_is_the_session_that_would_be_started_now(runtime: LocalRuntime, home: Path) -> None:
-    """Also where the startup files, and all that they look at, came after the shell."""
+async def test_it_is_the_session_that_would_be_started_now(home: Path) -> None:
     (home / ".bashrc").write_text(
-        "echo from bashrc $_ $BASH_LINENO $LINENO $(date +%Y)\nalias ll='ls -l'\nx=$((y+1)); shopt -s extglob\n"
-        "[[ -f ~/other ]] && . ~/other\nPS1='mine> '; HISTSIZE=77\n"
+        "echo from bashrc $_ $BASH_LINENO $LINENO\nalias ll='ls -l'\nx=$((y+1)); shopt -s extglob; umask 027\n"
+        "PS1='mine> '; HISTSIZE=77; f() { echo f; }\ntrap 'echo usr1' USR1; TMOUT=1; PROMPT_COMMAND='x=2'\n"
     )
-    (home / "other").write_text("echo from other\nf() { echo f; }\ntrap 'echo usr1' USR1\n")
-    (home / "source").write_text("echo source $_ $BASH_LINENO $#\ncd /\n")
-    fields = {"startup_source": ["~/source"]}
-    found = await described(runtime, **fields)
-    assert shells(runtime).taken == 1
+    runtime = LocalRuntime(warm_sessions=SIZE)
+    assert await warm(runtime)
+    waiting = pids(runtime)
+    found = await described(runtime)
+    assert waiting[0] not in pids(runtime)
+    await runtime.close()
     cold = LocalRuntime()
-    expected = await described(cold, **fields)
+    expected = await described(cold)
     await cold.close()
-    assert "from bashrc" in expected[0] and "from other" in expected[0] and "source" in expected[0]
+    assert "from bashrc" in expected[0]
     assert found == expected
 
 
-@pytest.mark.parametrize("sources", [[], ["~/more", "~/it's more"]], ids=["none", "two"])
-async def test_what_was_read_ahead_is_what_would_be_read_now(home: Path, sources: list[str]) -> None:
-    """But for the numbers of lines."""
-    (home / ".bashrc").write_text(
-        "echo from bashrc; alias ll='ls -l'; shopt -s extglob; set -H; umask 027; ulimit -c 0\n"
-        "PS1='mine> '; f() { :; }\n"
-    )
-    (home / "more").write_text("echo more $#; x=1; false\n")
-    (home / "it's more").write_text("echo $x; alias la='ls -a'; TMOUT=1; shopt -u extglob\n")
-    await settled(home)
-    runtime = LocalRuntime(warm_sessions=SIZE, warm_startup_files=True)
-    assert await runtime.wait_until_warm()
-    found = await described(runtime, startup_source=sources)
-    assert shells(runtime).taken == 1
-    await runtime.close()
-    cold = LocalRuntime()
-    expected = await described(cold, startup_source=sources)
-    await cold.close()
-    assert expected[0] == "from bashrc\n" + ("more 0\n1\n" if sources else "")
-    lines = re.compile(r"\bline \d+|LINENO=.*|HISTCMD=.*")
-    assert [lines.sub("", line) for line in found] == [lines.sub("", line) for line in expected]
-
-
-async def test_startup_source_that_ends_the_shell(ahead: bool, home: Path) -> None:
-    (home / "more").write_text("echo ran >>~/log; exit 3\n")
-    runtime = LocalRuntime(warm_sessions=SIZE, warm_startup_files=ahead)
-    assert await runtime.wait_until_warm()
-    with pytest.raises(SessionDiedError, match="startup files") as caught:
-        await create(runtime, startup_source=["~/more"])
-    assert caught.value.exit_code == 3
-    assert (home / "log").read_text() == "ran\n"
-    assert shells(runtime).taken == 1
-    await runtime.close()
-
-
-@pytest.mark.parametrize("ahead", [False, True])
-async def test_it_is_one_of_those_that_waited(ahead: bool, home: Path) -> None:
+async def test_it_is_one_of_those_that_waited(home: Path) -> None:
     (home / ".bashrc").write_text("echo hello; x=$PPID\n")
-    (home / "more").write_text("echo more $x; y=1\n")
-    await settled(home)
-    runtime = LocalRuntime(warm_sessions=SIZE, warm_startup_files=ahead)
-    assert await runtime.wait_until_warm()
+    runtime = LocalRuntime(warm_sessions=SIZE)
+    assert await warm(runtime)
     waiting = pids(runtime)
     assert len(waiting) == SIZE == shells(runtime).waiting
-    assert await create(runtime) == "hello\n"
-    assert await create(runtime, "t", startup_source=["~/more"]) == f"hello\nmore {os.getpid()}\n"
-    assert await pid_of(runtime) == waiting[0]
-    assert await run(runtime, "echo $x") == f"{os.getpid()}\n"
-    assert await pid_of(runtime, "t") == waiting[1]
-    assert await run(runtime, "echo $y; history", "t") == "1\n    1  echo $$\n    2  echo $y; history\n"
-    assert (shells(runtime).taken, shells(runtime).missed) == (2, 0)
-    await runtime.wait_until_warm()
+    for name, pid in zip("st", waiting, strict=True):
+        assert await create(runtime, name) == "hello\n"
+        assert await pid_of(runtime, name) == pid
+        assert (
+            await run(runtime, "echo $x; history", name) == f"{os.getpid()}\n    1  echo $$\n    2  echo $x; history\n"
+        )
+    assert await warm(runtime)
     assert shells(runtime).waiting == SIZE and not set(pids(runtime)) & set(waiting)
     await runtime.close()
-
-
-@pytest.mark.idle
-@pytest.mark.slow
-@with_runtime
-async def test_the_time_of_the_shell_begins_when_it_is_asked_for(runtime: LocalRuntime) -> None:
-    await asyncio.sleep(2.1)
-    await create(runtime)
-    assert shells(runtime).taken == 1
-    assert await run(runtime, "echo $SECONDS; declare -p SECONDS") in (
-        '0\ndeclare -i SECONDS="0"\n',
-        '1\ndeclare -i SECONDS="1"\n',
-    )
-    assert abs(int(await run(runtime, "printf '%(%s)T' -2")) - time.time()) < 2
 
 
 # -- when there is none
 
 
-@with_runtime
-async def test_a_request_for_something_else_starts_a_shell(runtime: LocalRuntime) -> None:
+async def test_a_request_for_something_else_starts_a_shell(runtime: LocalRuntime, home: Path) -> None:
+    (home / "more").write_text("y=1\n")
     waiting = pids(runtime)
-    others: list[dict[str, Any]] = [{"env": {"A": "1"}}, {"cwd": "/"}, {"rows": 30}, {"columns": 100}]
+    others: list[dict[str, Any]] = [
+        {"env": {"A": "1"}},
+        {"cwd": "/"},
+        {"rows": 30},
+        {"columns": 100},
+        {"startup_source": ["~/more"]},
+    ]
     for number, fields in enumerate(others):
         await create(runtime, str(number), **fields)
         assert await pid_of(runtime, str(number)) not in waiting
     assert await run(runtime, "echo $A", "0") == "1\n"
     assert await run(runtime, "pwd; echo ${OLDPWD-none}", "1") == "/\nnone\n"
     assert await run(runtime, "stty size", "2") == "30 80\n"
+    assert await run(runtime, "echo $y", "4") == "1\n"
     assert pids(runtime) == waiting
-    assert (shells(runtime).taken, shells(runtime).missed) == (0, 4)
-
-
-def set_umask() -> Iterator[None]:
-    before = os.umask(0o027)
-    yield
-    os.umask(before)
-
-
-def set_limit() -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (before[0] - 1, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def set_variable() -> Iterator[None]:
@@ -272,82 +191,57 @@ def set_directory() -> Iterator[None]:
     os.chdir(before)
 
 
-def set_processors() -> Iterator[None]:
-    before = os.sched_getaffinity(0)
-    if len(before) < 2:
-        pytest.skip("there is one processor")
-    os.sched_setaffinity(0, {min(before)})
-    yield
-    os.sched_setaffinity(0, before)
-
-
-SHOWS = "umask; ulimit -n; echo ${SWX_TEST_OF_WARM-no}; pwd; grep Cpus_allowed_list /proc/$$/status"
-
-
-@pytest.mark.parametrize("change", [set_umask, set_limit, set_variable, set_directory, set_processors])
-async def test_a_change_of_the_process_starts_a_shell(change: Callable[[], Iterator[None]], ahead: bool) -> None:
-    runtime = LocalRuntime(warm_sessions=SIZE, warm_startup_files=ahead)
-    assert await runtime.wait_until_warm()
-    waiting = pids(runtime)
+@pytest.mark.parametrize("change", [set_variable, set_directory])
+async def test_shells_of_other_surroundings_are_replaced(
+    runtime: LocalRuntime, change: Callable[[], Iterator[None]]
+) -> None:
+    old = pids(runtime)
     steps = change()
     next(steps)
     try:
+        shown = "echo ${SWX_TEST_OF_WARM-no}; pwd"
         await create(runtime)
-        assert await pid_of(runtime) not in waiting
-        assert shells(runtime).taken == 0
-        cold = LocalRuntime()
-        await create(cold)
-        shown = await run(runtime, SHOWS)
-        assert shown == await run(cold, SHOWS)
-        await cold.close()
+        assert await pid_of(runtime) not in old
+        expected = f"{os.environ.get('SWX_TEST_OF_WARM', 'no')}\n{os.getcwd()}\n"
+        assert await run(runtime, shown) == expected
+        assert await warm(runtime)
+        await until_async(lambda: not any(map(lives, old)))
+        new = pids(runtime)
+        await create(runtime, "t")
+        assert await pid_of(runtime, "t") == new[0]
+        assert await run(runtime, shown, "t") == expected
     finally:
         assert next(steps, None) is None
-    await create(runtime, "t")
-    assert await run(runtime, SHOWS, "t") != shown
-    await runtime.close()
 
 
-@with_runtime
-async def test_shells_of_another_environment_are_replaced(
-    runtime: LocalRuntime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = pids(runtime)
-    monkeypatch.setenv("SWX_TEST_OF_WARM", "new")
-    await create(runtime)
-    await until_async(lambda: shells(runtime).waiting == SIZE and not set(pids(runtime)) & set(old))
-    assert not any(map(lives, old))
-    await create(runtime, "t")
-    assert await run(runtime, "echo $SWX_TEST_OF_WARM", "t") == "new\n"
-    assert shells(runtime).taken == 1
+async def test_surroundings_that_change_while_a_shell_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, go_on, start = threading.Event(), threading.Event(), _core.Session
 
+    def slow(*arguments: Any, **more: Any) -> _core.Session:
+        started.set()
+        assert go_on.wait(DEADLINE)
+        return start(*arguments, **more)
 
-@with_runtime
-async def test_a_thread_that_is_unlike_the_others_wastes_nothing(runtime: LocalRuntime) -> None:
-    """Its sessions are started as it is; those that wait are for the others."""
-    waiting, result = pids(runtime), []
-
-    def work() -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
-        asyncio.run(create(runtime, "other"))
-        result.append(asyncio.run(run(runtime, "ps -o ni= -p $$", "other")).strip())
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    await asyncio.to_thread(thread.join)
-    assert result == ["5"]
-    assert await runtime.wait_until_warm()
-    assert sorted(pids(runtime)) == sorted(waiting)
-
-
-@pytest.mark.parametrize("name, value", [("TMOUT", "1"), ("PROMPT_COMMAND", "echo prompt"), ("SECONDS", "100")])
-async def test_variables_that_act_while_a_shell_waits(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    monkeypatch.setenv(name, value)
+    monkeypatch.setattr(_core, "Session", slow)
     runtime = LocalRuntime(warm_sessions=SIZE)
-    assert not await runtime.wait_until_warm()
+    assert await asyncio.to_thread(started.wait, DEADLINE)
+    monkeypatch.chdir("/usr")
+    go_on.set()
+    assert await warm(runtime)
+    waiting = pids(runtime)
     await create(runtime)
-    assert (await run(runtime, "echo here")).startswith("here\n")
-    assert (shells(runtime).waiting, shells(runtime).taken) == (0, 0)
+    assert await pid_of(runtime) == waiting[0] and await run(runtime, "pwd") == "/usr\n"
     await runtime.close()
+
+
+async def test_a_prompt_that_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROMPT_COMMAND", "echo prompt")
+    runtime, cold = LocalRuntime(warm_sessions=SIZE), LocalRuntime()
+    assert await warm(runtime)
+    assert await create(runtime) == await create(cold)
+    assert await run(runtime, "echo here") == await run(cold, "echo here")
+    await runtime.close()
+    await cold.close()
 
 
 async def test_a_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,7 +249,7 @@ async def test_a_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.Monk
     place.mkdir()
     monkeypatch.chdir(place)
     runtime = LocalRuntime(warm_sessions=SIZE)
-    assert await runtime.wait_until_warm()
+    assert await warm(runtime)
     waiting = pids(runtime)
     place.rmdir()
     await create(runtime)
@@ -369,43 +263,23 @@ async def test_a_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.Monk
     await runtime.close()
 
 
-async def test_startup_files_that_were_read_and_have_changed(home: Path) -> None:
-    (home / ".bashrc").write_text("echo old\n")
-    await settled(home)
-    runtime = LocalRuntime(warm_sessions=SIZE, warm_startup_files=True)
-    assert await runtime.wait_until_warm()
-    (home / ".bashrc").write_text("echo new\n")
-    assert await create(runtime) == "new\n"
-    assert shells(runtime).taken == 0
-    await settled(home)
-    assert await runtime.wait_until_warm()
-    assert await create(runtime, "t") == "new\n"
-    assert shells(runtime).taken == 1
-    (home / ".bashrc").unlink()
-    assert await create(runtime, "u") == ""
+async def test_startup_files_that_end_the_shell(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (home / ".bashrc").write_text("exit 3\n")
+    runtime = LocalRuntime(warm_sessions=SIZE)
+    assert not await warm(runtime)
+    assert shells(runtime).waiting == 0
+    with pytest.raises(SessionDiedError, match="startup files") as caught:
+        await create(runtime)
+    assert caught.value.exit_code == 3
+    (home / ".bashrc").write_text("x=1\n")
+    assert await warm(runtime)
+    await create(runtime)
+    assert await run(runtime, "echo $x") == "1\n"
     await runtime.close()
-
-
-@pytest.mark.slow
-async def test_startup_files_that_were_read_and_take_too_long(home: Path) -> None:
-    (home / ".bashrc").write_text("sleep 0.6; echo slow\n")
-    await settled(home)
-    runtime = LocalRuntime(warm_sessions=1, warm_startup_files=True)
-    assert await runtime.wait_until_warm()
-    with pytest.raises(CommandTimeoutError, match="startup files"):
-        await create(runtime, startup_timeout=0.1)
-    assert await create(runtime, startup_timeout=60) == "slow\n"
-    assert shells(runtime).taken == 1
-    await runtime.close()
-
-
-# -- dead ones
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGSTOP])
-async def test_a_shell_that_was_ended_or_stopped_is_not_handed_out(ahead: bool, number: int) -> None:
-    runtime = LocalRuntime(warm_sessions=SIZE, warm_startup_files=ahead)
-    assert await runtime.wait_until_warm()
+async def test_a_shell_that_was_ended_or_stopped_is_not_handed_out(runtime: LocalRuntime, number: int) -> None:
     waiting = pids(runtime)
     for pid in waiting:
         os.kill(pid, number)
@@ -415,76 +289,49 @@ async def test_a_shell_that_was_ended_or_stopped_is_not_handed_out(ahead: bool, 
         assert await run(runtime, "echo here", str(i)) == "here\n"
         assert await pid_of(runtime, str(i)) not in waiting
     await until_async(lambda: not any(map(lives, waiting)))
-    assert await runtime.wait_until_warm()
-    await runtime.close()
+    assert await warm(runtime)
 
 
-@with_runtime
-async def test_a_shell_that_ends_while_it_is_handed_out(runtime: LocalRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the startup files has run in it, so that another one may run them."""
-    waiting = pids(runtime)
-    take = prestarted.PrestartedShells.take
-
-    def killed(pool: prestarted.PrestartedShells, request: Any) -> prestarted.PrestartedShell | None:
-        shell = take(pool, request)
-        assert shell is not None
-        os.kill(shell.pid, signal.SIGKILL)
-        until(lambda: shell.core.facts()["dead"])
-        return shell
-
-    monkeypatch.setattr(prestarted.PrestartedShells, "take", killed)
-    await create(runtime)
-    assert await pid_of(runtime) not in waiting
-    assert not lives(waiting[0])
-
-
-@with_runtime
-async def test_startup_files_that_end_the_shell(runtime: LocalRuntime, home: Path) -> None:
-    """They have run, and are not run again."""
-    (home / ".bashrc").write_text("echo ran >>~/log; exit 3\n")
-    with pytest.raises(SessionDiedError, match="startup files") as caught:
-        await create(runtime)
-    assert caught.value.exit_code == 3
-    assert (home / "log").read_text() == "ran\n"
-    (home / ".bashrc").write_text("echo ran >>~/log; kill -9 $$\n")
-    with pytest.raises(SessionDiedError, match="signal 9"):
-        await create(runtime)
-    assert (home / "log").read_text() == "ran\nran\n"
-
-
-@with_runtime
 async def test_a_shell_that_somebody_wrote_to_is_not_handed_out(runtime: LocalRuntime) -> None:
     first = pids(runtime)[0]
     with open(os.readlink(f"/proc/{first}/fd/1"), "w") as terminal:
         terminal.write("good morning\n")
-    await until_async(lambda: shells(runtime)._pool.shells[0].core.facts()["late"])
+    await until_async(lambda: shells(runtime)._shells[0].core.facts()["late"])
     assert await create(runtime) == ""
     assert await pid_of(runtime) != first
 
 
-@with_runtime
-async def test_errors_are_those_of_any_session(runtime: LocalRuntime, home: Path) -> None:
+async def test_errors_are_those_of_any_session(runtime: LocalRuntime) -> None:
     with pytest.raises(InvalidInputError, match="does not exist"):
         await create(runtime, startup_source=["/nonexistent/file"])
-    (home / "slow").write_text("sleep 100\n")
-    with pytest.raises(CommandTimeoutError, match="startup files"):
-        await create(runtime, startup_source=["~/slow"], startup_timeout=0.2)
+    with pytest.raises(InvalidInputError, match="startup_timeout"):
+        await create(runtime, startup_timeout=-1)
     assert "s" not in runtime.sessions
+
+
+async def test_where_no_shell_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any, **more: Any) -> None:
+        raise OSError(24, "openpty: Too many open files")
+
+    with monkeypatch.context() as context:
+        context.setattr(_core, "Session", fail)
+        runtime = LocalRuntime(warm_sessions=SIZE)
+        assert not await warm(runtime)
+        assert shells(runtime).waiting == 0
+    assert await warm(runtime)
+    assert shells(runtime).waiting == SIZE
+    await runtime.close()
 
 
 # -- the end
 
 
-async def test_close_ends_all_that_wait(ahead: bool) -> None:
-    runtime = LocalRuntime(warm_sessions=3, warm_startup_files=ahead)
-    await runtime.wait_until_warm()
+async def test_close_ends_all_that_wait(runtime: LocalRuntime) -> None:
     await create(runtime)
-    waiting, nodes = [*pids(runtime), await pid_of(runtime)], _core.node_count()
-    assert nodes
-    await runtime.close()
+    waiting = [*pids(runtime), await pid_of(runtime)]
+    await asyncio.gather(runtime.close(), runtime.close())
     await runtime.close()
     assert not any(map(lives, waiting))
-    assert not [t for t in threading.enumerate() if t.name == "swerex-warm" and not shells(runtime)._pool.closed]
     with pytest.raises(RuntimeClosedError):
         await create(runtime)
     assert shells(runtime).waiting == 0
@@ -501,9 +348,17 @@ async def test_close_while_they_are_started() -> None:
     assert shells(runtime).waiting == 0 and not any(map(lives, waiting))
 
 
+async def test_close_while_startup_files_are_read(home: Path) -> None:
+    (home / ".bashrc").write_text("echo $$ >~/pid; sleep 100\n")
+    runtime = LocalRuntime(warm_sessions=SIZE)
+    await until_async(lambda: (home / "pid").exists() and (home / "pid").read_text().endswith("\n"))
+    await asyncio.wait_for(runtime.close(), DEADLINE)
+    assert not lives(int((home / "pid").read_text()))
+
+
 async def test_a_runtime_that_is_forgotten_keeps_none() -> None:
     runtime = LocalRuntime(warm_sessions=SIZE)
-    await runtime.wait_until_warm()
+    assert await warm(runtime)
     waiting = pids(runtime)
     del runtime
     gc.collect()
@@ -513,13 +368,14 @@ async def test_a_runtime_that_is_forgotten_keeps_none() -> None:
 KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
 
 PROGRAM = """
-import asyncio, os, signal, sys
+import asyncio, os, signal, sys, time
 from swerex_c.runtime.local import LocalRuntime
 async def main():
     global runtime
     runtime = LocalRuntime(warm_sessions=3)
-    await runtime.wait_until_warm()
-    print(*[shell.pid for shell in runtime._warm._pool.shells], flush=True)
+    while runtime.warm.waiting < {number}:
+        await asyncio.sleep(0.01)
+    print(*[shell.pid for shell in runtime.warm._shells], flush=True)
 asyncio.run(main())
 {end}
 """
@@ -528,18 +384,20 @@ asyncio.run(main())
 @pytest.mark.parametrize(
     "end", ["", *(pytest.param(end, marks=pytest.mark.slow) for end in ("os._exit(0)", KILLED, "1 / 0"))]
 )
-async def test_the_end_of_the_process_leaves_none(end: str) -> None:
-    program = PROGRAM.format(end=end)
+@pytest.mark.parametrize("number", [3, 1], ids=["", "while one reads its startup files"])
+async def test_the_end_of_the_process_leaves_none(end: str, number: int, home: Path) -> None:
+    if number == 1:
+        (home / ".bashrc").write_text("sleep 100\n")
+    program = PROGRAM.format(end=end, number=number)
     done = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False
     )
     waiting = [int(word) for word in done.stdout.split()]
-    assert len(waiting) == 3
+    assert len(waiting) == number
     assert ("Traceback" in done.stderr) == (end == "1 / 0") and "Exception in thread" not in done.stderr
     await until_async(lambda: not any(map(lives, waiting)))
 
 
-@with_runtime
 async def test_a_forked_child_has_its_own(runtime: LocalRuntime) -> None:
     waiting = pids(runtime)
     read_end, write_end = os.pipe()
@@ -551,10 +409,11 @@ async def test_a_forked_child_has_its_own(runtime: LocalRuntime) -> None:
             async def work() -> None:
                 await create(runtime)
                 assert await run(runtime, "echo $PPID") == f"{os.getpid()}\n"
-                assert await runtime.wait_until_warm()
-                assert len(pids(runtime)) == SIZE and not set(pids(runtime)) & set(waiting)
+                assert await warm(runtime)
+                mine = pids(runtime)
+                assert len(mine) == SIZE and not set(mine) & set(waiting)
                 await create(runtime, "t")
-                assert shells(runtime).taken == 1
+                assert await pid_of(runtime, "t") == mine[0]
                 os.write(write_end, " ".join(map(str, pids(runtime))).encode())
                 await runtime.close()
 
@@ -578,7 +437,8 @@ async def test_a_forked_child_has_its_own(runtime: LocalRuntime) -> None:
 
 async def test_many_at_once_from_several_threads() -> None:
     runtime = LocalRuntime(warm_sessions=6)
-    assert await runtime.wait_until_warm()
+    assert await warm(runtime)
+    waiting = pids(runtime)
 
     async def work(thread: int) -> list[str]:
         names = [f"{thread}-{i}" for i in range(4)]
@@ -590,36 +450,25 @@ async def test_many_at_once_from_several_threads() -> None:
 
     found = await asyncio.gather(*(asyncio.to_thread(in_thread, thread) for thread in range(3)))
     assert found == [[f"{thread}-{i}\n" for i in range(4)] for thread in range(3)]
-    used = [await pid_of(runtime, name) for name in runtime.sessions]
-    assert len(set(used)) == 12 and shells(runtime).taken >= 6
-    assert shells(runtime).taken + shells(runtime).missed == 12
+    used = {await pid_of(runtime, name) for name in runtime.sessions}
+    assert len(used) == 12 and used >= set(waiting)
+    assert await warm(runtime)
+    assert shells(runtime).waiting == 6
     await runtime.close()
 
 
-@with_runtime
-async def test_never_more_than_asked_for_and_none_after_the_last(runtime: LocalRuntime) -> None:
-    most = 0
-    for i in range(6):
-        await create(runtime, str(i))
-        most = max(most, shells(runtime).waiting)
-    assert await runtime.wait_until_warm()
-    assert most <= SIZE and shells(runtime).waiting == SIZE
-
-
 @pytest.mark.idle
-@with_runtime
 async def test_nothing_ticks_while_they_wait(runtime: LocalRuntime) -> None:
-    (thread,) = [t for t in threading.enumerate() if t.name == "swerex-warm" and t.is_alive()][-1:]
-    tasks = [thread.native_id, *pids(runtime)]
+    await until_async(lambda: not any(thread.name == "swerex-prestart" for thread in threading.enumerate()))
 
-    def switches(task: int | None) -> int:
+    def switches(task: int) -> int:
         text = Path(f"/proc/{task}/status").read_text()
         return sum(int(line.split()[1]) for line in text.splitlines() if "ctxt_switches" in line)
 
     await asyncio.sleep(0.05)
-    before = [switches(task) for task in tasks]
+    before = list(map(switches, pids(runtime)))
     await asyncio.sleep(0.3)
-    assert [switches(task) for task in tasks] == before
+    assert list(map(switches, pids(runtime))) == before
 
 
 async def test_a_start_does_not_hold_the_loop_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -632,7 +481,7 @@ async def test_a_start_does_not_hold_the_loop_up(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(_core, "Session", slow)
     runtime = LocalRuntime(warm_sessions=SIZE)
-    full = asyncio.ensure_future(runtime.wait_until_warm())
+    full = asyncio.ensure_future(warm(runtime))
     await until_async(lambda: threads)
     await settle()
     go_on.set()
@@ -641,77 +490,11 @@ async def test_a_start_does_not_hold_the_loop_up(monkeypatch: pytest.MonkeyPatch
     await runtime.close()
 
 
-async def test_it_rests_between_starts_unless_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prestarted, "_SHARE", 10000)
-    monkeypatch.setattr(prestarted, "_LONGEST_REST", 1000.0)
-    runtime = LocalRuntime(warm_sessions=3)
-    await until_async(lambda: shells(runtime).waiting)
-    await settle()
-    assert shells(runtime).waiting == 1
-    assert await runtime.wait_until_warm()
-    assert shells(runtime).waiting == 3
-    await create(runtime)
-    await settle()
-    await runtime.close()
-
-
-@with_runtime
-async def test_sessions_that_are_asked_for_at_once_are_not_disturbed(
-    runtime: LocalRuntime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prestarted, "_QUIET", 1000.0)
-    await create(runtime)
-    await settle()
-    assert shells(runtime).waiting == SIZE - 1
-    assert await runtime.wait_until_warm()
-    assert shells(runtime).waiting == SIZE
-
-
-@pytest.mark.slow
-async def test_close_while_startup_files_are_read(home: Path) -> None:
-    (home / ".bashrc").write_text("echo $$ >~/pid; sleep 100\n")
-    await settled(home)
-    runtime = LocalRuntime(warm_sessions=SIZE, warm_startup_files=True)
-    await until_async((home / "pid").exists)
-    await asyncio.wait_for(runtime.close(), DEADLINE)
-    await until_async(lambda: not lives(int((home / "pid").read_text())))
-
-
-async def test_where_no_shell_can_be_started(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def fail(*arguments: Any, **more: Any) -> None:
-        raise OSError(24, "openpty: Too many open files")
-
-    with monkeypatch.context() as context:
-        context.setattr(_core, "Session", fail)
-        runtime = LocalRuntime(warm_sessions=SIZE)
-        assert not await runtime.wait_until_warm()
-        assert not await runtime.wait_until_warm()
-        assert shells(runtime).waiting == 0
-    assert await runtime.wait_until_warm()
-    assert shells(runtime).waiting == SIZE
-    await runtime.close()
-
-
-async def test_where_the_kernel_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a look at what a shell has inherited none is handed out."""
-
-    def closed(pid: int) -> bytes:
-        raise PermissionError(13, "open(/proc): Permission denied")
-
-    monkeypatch.setattr(_core, "inherited", closed)
-    runtime = LocalRuntime(warm_sessions=SIZE)
-    assert not await runtime.wait_until_warm()
-    await create(runtime)
-    assert await run(runtime, "echo here") == "here\n"
-    assert shells(runtime).taken == 0
-    await runtime.close()
-
-
 # -- where it is asked for
 
 
 def test_configuration() -> None:
-    assert LocalRuntimeConfig().warm_sessions == 0 and not LocalRuntimeConfig().warm_startup_files
+    assert LocalRuntimeConfig().warm_sessions == 0
     with pytest.raises(ValueError):
         LocalRuntimeConfig(warm_sessions=-1)
     assert LocalRuntime().warm is None
@@ -719,13 +502,13 @@ def test_configuration() -> None:
         LocalDeploymentConfig(warm_sessions=1, isolation=IsolationConfig())
 
 
-async def test_a_deployment_has_them(ahead: bool) -> None:
-    deployment = LocalDeploymentConfig(warm_sessions=SIZE, warm_startup_files=ahead).get_deployment()
+async def test_a_deployment_has_them() -> None:
+    deployment = LocalDeploymentConfig(warm_sessions=SIZE).get_deployment()
     await deployment.start()
     runtime = deployment.runtime
-    assert isinstance(runtime, LocalRuntime) and await runtime.wait_until_warm()
-    assert len(pids(runtime)) == SIZE and (shells(runtime)._pool.script is not None) == ahead
+    assert isinstance(runtime, LocalRuntime) and await warm(runtime)
     waiting = pids(runtime)
+    assert len(waiting) == SIZE
     await deployment.stop()
     assert not any(map(lives, waiting))
 
@@ -734,7 +517,7 @@ async def test_a_deployment_has_them(ahead: bool) -> None:
 @pytest.mark.parametrize("way", ["serve", "stdio"])
 async def test_a_server_has_them(way: str, tmp_path: Path) -> None:
     socket = tmp_path / "socket"
-    flags = ["--warm-sessions", str(SIZE), "--warm-startup-files"]
+    flags = ["--warm-sessions", str(SIZE)]
     if way == "stdio":
         command = [sys.executable, "-m", "swerex_c.server", "--stdio", *flags]
         remote = RemoteRuntime(command=command, auth_token="")
@@ -765,20 +548,8 @@ def test_metrics_name_them() -> None:
     from swerex_c.remote.server.service import Service
 
     runtime = LocalRuntime(warm_sessions=SIZE)
-
-    async def use() -> None:
-        assert await runtime.wait_until_warm()
-        await create(runtime)
-        await create(runtime, "t", cwd="/")
-        assert await runtime.wait_until_warm()
-
-    asyncio.run(use())
+    assert asyncio.run(warm(runtime))
     metrics = endpoint(Service(SimpleNamespace(runtime=runtime, AUTH_TOKEN="")))
     answer = asyncio.run(metrics(Request({"type": "http", "headers": []})))
-    lines = bytes(answer.body).decode().splitlines()
-    assert {
-        "swerex_warm_sessions 2.0",
-        "swerex_warm_sessions_taken_total 1.0",
-        "swerex_warm_sessions_missed_total 1.0",
-    } <= {*lines}
+    assert "swerex_warm_sessions 2.0" in bytes(answer.body).decode().splitlines()
     asyncio.run(runtime.close())

@@ -72,25 +72,6 @@ while needs.mentioning(mark):
     time.sleep(0.01)
 """
 
-WARM = """
-from swerex_c.runtime.local import LocalRuntime
-
-async def warm():
-    runtime = LocalRuntime(warm_sessions=2)
-    await runtime.wait_until_warm()
-    return runtime
-
-runtime = asyncio.run(warm())
-pool = runtime.warm._pool
-drop(runtime)
-del runtime
-with pool.changed:  # as its thread has it
-    gc.collect()
-    assert not pool.closed
-while pool.shells:
-    time.sleep(0.01)
-"""
-
 CLIENT = """
 from swerex_c.remote.client.http import JsonClient
 from swerex_c.utils import background
@@ -113,7 +94,7 @@ while connections._session is not None:
 
 
 @pytest.mark.timeout(100)
-@pytest.mark.parametrize("program", [DEPLOYMENT, PLACE, WARM, CLIENT], ids=["deployment", "place", "warm", "client"])
+@pytest.mark.parametrize("program", [DEPLOYMENT, PLACE, CLIENT], ids=["deployment", "place", "client"])
 def test_a_collection_inside_a_critical_section(program: str) -> None:
     code = PROLOGUE.replace("{root!r}", repr(str(Path(__file__).parents[2]))) + program
     environment = our_environment() | {"SWE_REX_LOG_STREAM_LEVEL": "ERROR"}
@@ -141,6 +122,5 @@ def test_finalizers_are_known() -> None:
         ("interfaces.py", "def __del__"),
         ("frames.py", "def __del__"),  # tells loops to close their connections
         ("sandbox.py", "weakref.finalize(self, _drop, self._shells, self._owner).atexit = False"),
-        ("prestarted.py", "weakref.finalize(self, call_from_finalizer, pool.close)"),
         ("http.py", "weakref.finalize(self, _Connections.drop, self._connections).atexit = False"),
     }

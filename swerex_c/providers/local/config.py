@@ -62,9 +62,6 @@ class LocalDeploymentConfig(ProviderConfig):
     warm_sessions: int = Field(default=0, ge=0)
     """Number of shells to start ahead of time, see `LocalRuntimeConfig`. Not in an isolated view."""
 
-    warm_startup_files: bool = False
-    """True if these shells read the startup files ahead of time too, see `LocalRuntimeConfig`."""
-
     @model_validator(mode="after")
     def _no_warm_sessions_in_a_view(self) -> Self:
         if self.warm_sessions and self.isolation is not None:
@@ -78,4 +75,3 @@ class LocalKeywords(TypedDict, total=False):
     isolation: IsolationConfig | None
     startup_timeout: float
     warm_sessions: int
-    warm_startup_files: bool

@@ -52,8 +52,7 @@ class LocalDeployment(ConfiguredDeployment):
         """
         await self.stop()
         if self._config.isolation is None:
-            warm = {name: getattr(self._config, name) for name in ("warm_sessions", "warm_startup_files")}
-            self._runtime = LocalRuntime(logger=self.logger, **warm)
+            self._runtime = LocalRuntime(logger=self.logger, warm_sessions=self._config.warm_sessions)
             return
         view = self._view = _View(self._config, self._hooks, self.logger)
         try:

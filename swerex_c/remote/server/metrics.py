@@ -74,11 +74,6 @@ class _Collector:
         warm = getattr(service.runtime, "warm", None)
         if warm is not None:
             yield GaugeMetricFamily("swerex_warm_sessions", "Shells that wait to become sessions.", value=warm.waiting)
-            for name, text, value in (
-                ("swerex_warm_sessions_taken", "Sessions that one of them has become.", warm.taken),
-                ("swerex_warm_sessions_missed", "Sessions whose shell was started instead.", warm.missed),
-            ):
-                yield CounterMetricFamily(name, text, value=value)
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
