@@ -19,7 +19,6 @@
 #include "py_strip.h"
 #include "py_command.h"
 #include "swx_alloc.h"
-#include "swx_inherit.h"
 #include "swx_supervisor.h"
 
 swx_py_state *swx_py_state_of(PyTypeObject *type) { return PyType_GetModuleState(type); }
@@ -293,28 +292,6 @@ static PyObject *core_node_count(PyObject *module, PyObject *unused)
     return PyLong_FromSize_t(count);
 }
 
-enum { LOOK_LIMIT = 1 << 16 };
-
-static PyObject *core_inherited(PyObject *module, PyObject *pid_object)
-{
-    (void)module;
-    int pid = (int)PyLong_AsLong(pid_object);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
-    swx_buf seen;
-    swx_error err = { .status = SWX_ENOMEM };
-    swx_status status;
-    swx_buf_init(&seen, LOOK_LIMIT);
-    Py_BEGIN_ALLOW_THREADS
-    status = swx_inherit_look(pid, &seen, &err);
-    Py_END_ALLOW_THREADS
-    PyObject *bytes = status == SWX_OK ? PyBytes_FromStringAndSize((const char *)seen.data, (Py_ssize_t)seen.size)
-                                       : swx_py_raise(&err);
-    swx_buf_free(&seen);
-    return bytes;
-}
-
 static const char *const model_names[] = { "__dict__", "__pydantic_fields_set__", "__pydantic_extra__",
                                            "__pydantic_private__" };
 
@@ -340,7 +317,6 @@ static PyObject *core_model(PyObject *module, PyObject *const *args, Py_ssize_t 
 
 static PyMethodDef core_functions[] = {
     { "model", (PyCFunction)(void (*)(void))core_model, METH_FASTCALL, "model(cls, values, names, /)\n--\n\n" },
-    { "inherited", core_inherited, METH_O, "inherited(pid, /)\n--\n\n" },
     { "_shutdown", core_shutdown, METH_NOARGS, "_shutdown()\n--\n\n" },
     { "node_count", core_node_count, METH_NOARGS, "node_count()\n--\n\n" },
     { NULL, NULL, 0, NULL },

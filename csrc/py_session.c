@@ -124,7 +124,7 @@ static PyObject *session_run(PyObject *object, PyObject *const *args, Py_ssize_t
 /* start(), line() and interrupt() differ in kind and limits only. */
 static PyObject *launch_text(session_object *self, swx_op_kind kind, PyObject *text, PyObject *timeout, PyObject *quiet,
                              PyObject *patience, PyObject *matcher, PyObject *queue_arg, PyObject *future,
-                             PyObject *news, int64_t direct)
+                             PyObject *news)
 {
     swx_queue *queue = swx_py_queue_get(swx_py_state_of(Py_TYPE((PyObject *)self)), queue_arg);
     char *bytes;
@@ -154,18 +154,17 @@ static PyObject *launch_text(session_object *self, swx_op_kind kind, PyObject *t
         swx_request_unref(&f->base);
         return PyErr_NoMemory();
     }
-    return launch(self, f, matcher, future, news, direct);
+    return launch(self, f, matcher, future, news, 0);
 }
 
 static PyObject *session_start(PyObject *object, PyObject *args)
 {
     PyObject *script, *timeout, *queue, *future, *patience = Py_None;
-    unsigned direct = 0;
-    if (!PyArg_ParseTuple(args, "OOOO|OI:start", &script, &timeout, &queue, &future, &patience, &direct)) {
+    if (!PyArg_ParseTuple(args, "OOOO|O:start", &script, &timeout, &queue, &future, &patience)) {
         return NULL;
     }
     return launch_text((session_object *)object, SWX_OP_START, script, timeout, Py_None, patience, Py_None, queue,
-                       future, Py_None, (int64_t)direct * 1000);
+                       future, Py_None);
 }
 
 static PyObject *session_line(PyObject *object, PyObject *args)
@@ -175,7 +174,7 @@ static PyObject *session_line(PyObject *object, PyObject *args)
         return NULL;
     }
     return launch_text((session_object *)object, SWX_OP_LINE, text, timeout, quiet, Py_None, matcher, queue, future,
-                       news, 0);
+                       news);
 }
 
 static PyObject *session_interrupt(PyObject *object, PyObject *args)
@@ -390,8 +389,7 @@ static void session_dealloc(PyObject *object)
 }
 
 static PyMethodDef session_methods[] = {
-    { "start", session_start, METH_VARARGS,
-      "start($self, script, timeout, queue, future, patience=None, direct=0, /)\n--\n\n" },
+    { "start", session_start, METH_VARARGS, "start($self, script, timeout, queue, future, patience=None, /)\n--\n\n" },
     { "run", (PyCFunction)(void (*)(void))session_run, METH_FASTCALL,
       "run($self, command, checked, timeout, quiet, matcher, queue, future, news, direct, slack=0, grace=0, "
       "/)\n--\n\n" },

@@ -26,7 +26,6 @@ _Model = TypeVar("_Model", bound=BaseModel)
 # Without looking at the values, whose dict becomes the model's own. names: of the fields that count as set.
 def model(cls: type[_Model], values: dict[str, Any], names: Set[str], /) -> _Model: ...
 def node_count() -> int: ...  # sessions and processes that the reactor watches in this process
-def inherited(pid: int, /) -> bytes: ...  # what its programs inherit, 0: the calling thread's; to be compared only
 def _shutdown() -> None: ...  # ends the reactor, its sessions and its processes; registered with atexit
 
 # ---- waiting
@@ -114,7 +113,6 @@ class Session:
         queue: Completions | None,
         future: object,
         patience: float | None = None,
-        direct: int = 0,  # as for run(); for a shell that is at its prompt already
         /,
     ) -> Operation: ...
     # With `checked` -1 the operation may be `held`: then bash has to be asked, and the operation released.
